@@ -1,0 +1,1 @@
+"""Devices and latency models that the passes choose by."""

@@ -1,0 +1,1 @@
+"""Loads and runs artifacts. Imports numpy and the standard library only."""
