@@ -1,4 +1,4 @@
-"""Lists the sub-packages; everything else is in pyproject.toml, which has no way to find packages below a renamed folder."""
+"""Lists the sub-packages: pyproject.toml, where all the rest is, cannot find packages below a renamed folder."""
 
 from setuptools import find_packages, setup
 

@@ -1,0 +1,84 @@
+# Every target sets up what it needs in .venv, once, from a bare Python >= 3.10.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
+
+# ONNX Runtime reports home unless told not to.
+export ORT_DISABLE_TELEMETRY := 1
+export ORT_TELEMETRY_DISABLED := 1
+
+.PHONY: help demo test lint format types imports bench conformance wheel clean distclean
+
+help:
+	@echo "make demo         compile two models, run them, compare with ONNX Runtime, write a report"
+	@echo "make test         run the tests            make lint    style        make types   types and import contract"
+	@echo "make conformance  run ONNX's backend suite and write docs/conformance.md"
+	@echo "make bench        export five models from PyTorch and compare speed with ONNX Runtime"
+	@echo "make wheel        build the wheel          make clean   remove build outputs (distclean: .venv too)"
+
+demo: $(STAMPS)/dev
+	$(BIN)/python examples/demo.py
+
+test: $(STAMPS)/dev
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
+
+lint: $(STAMPS)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(STAMPS)/dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(STAMPS)/dev build/types/tilestitch
+	$(BIN)/mypy -p tilestitch
+
+imports: $(STAMPS)/dev build/types/tilestitch
+	cd build/types && ../../$(BIN)/lint-imports --no-cache --no-logo --config ../../pyproject.toml
+
+bench: $(STAMPS)/dev $(STAMPS)/bench
+	$(BIN)/python -m benchmarks.models
+	$(BIN)/python -m benchmarks.cpu
+
+conformance: $(STAMPS)/dev
+	$(BIN)/python -m tilestitch.compiler.conformance --jobs $(JOBS) --write docs/conformance.md
+
+wheel: $(STAMPS)/dev
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+# The tree as it is installed, for tools that do not follow an editable install.
+FOLDERS := runtime compiler cost_model passes codegen
+build/types/tilestitch: Makefile
+	@mkdir -p $@
+	@for name in $(FOLDERS) tilestitch/__init__.py tilestitch/py.typed; do \
+	  ln -sfn ../../../$$name $@/$$(basename $$name); done
+	@touch $@
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
+	  { echo "tilestitch needs Python 3.10 or newer as '$(PYTHON)'; install it or say make PYTHON=/path/to/python3"; exit 4; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "Python's venv module is incomplete; install it (Debian and Ubuntu: apt-get install python3-venv)"; exit 4; }
+	@echo "setting up $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS)
+	@touch $@
+
+$(STAMPS)/dev: pyproject.toml setup.py | $(STAMPS)/venv
+	@echo "installing tilestitch and its development tools into $(VENV)"
+	@$(PIP) -e '.[compiler,dev]'
+	@touch $@
+
+$(STAMPS)/bench: pyproject.toml | $(STAMPS)/dev
+	@echo "installing the benchmarks' packages into $(VENV)"
+	@$(PIP) --extra-index-url https://download.pytorch.org/whl/cpu -e '.[bench]'
+	@touch $@
+
+clean:
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+
+distclean: clean
+	rm -rf $(VENV) benchmarks/models
