@@ -1,0 +1,24 @@
+"""Errors of the graph IR."""
+
+from __future__ import annotations
+
+
+class IRError(Exception):
+    """Base of everything the IR reports; messages name the node or value and what to do."""
+
+
+class TypeRuleError(IRError):
+    """An operator was given operands or attributes that its type rule does not accept."""
+
+
+class VerifyError(IRError):
+    """A graph breaks an invariant (undefined value, cycle, wrong type, unknown operator)."""
+
+
+class TextError(IRError):
+    """The text form of a graph does not parse; carries line and column."""
+
+    def __init__(self, message: str, line: int, column: int) -> None:
+        super().__init__(f"line {line}, column {column}: {message}")
+        self.line = line
+        self.column = column

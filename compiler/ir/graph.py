@@ -1,0 +1,295 @@
+"""The graph: SSA values, nodes in topological order, def-use kept up to date by the graph itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .errors import IRError
+from .types import TensorType, Type, from_numpy_dtype
+
+
+class Value:
+    """One SSA value. A constant carries `data`; everything else has a producer or is a graph input."""
+
+    __slots__ = ("data", "index", "name", "producer", "type", "uses")
+
+    def __init__(self, name: str, type_: Type, data: np.ndarray | None = None) -> None:
+        self.name = name
+        self.type = type_
+        self.data = data
+        self.producer: Node | None = None
+        self.index = 0
+        self.uses: list[tuple[Node, int]] = []
+
+    @property
+    def is_constant(self) -> bool:
+        return self.data is not None
+
+    @property
+    def tensor_type(self) -> TensorType:
+        if not isinstance(self.type, TensorType):
+            raise IRError(f"value %{self.name} has type {self.type}, where a tensor of known rank is needed")
+        return self.type
+
+    @property
+    def dtype(self) -> str:
+        return self.tensor_type.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The static shape; IRError if a dimension is symbolic."""
+        return self.tensor_type.static_shape
+
+    @property
+    def users(self) -> list[Node]:
+        """Distinct nodes that read this value, in order of first use."""
+        return list(dict.fromkeys(node for node, _ in self.uses))
+
+    def __repr__(self) -> str:
+        return f"%{self.name}: {self.type}"
+
+
+class Node:
+    """One operation. `origins` names the ONNX nodes it stems from; every rewrite keeps them."""
+
+    __slots__ = ("attrs", "inputs", "name", "op", "origins", "outputs")
+
+    def __init__(
+        self, op: str, inputs: Sequence[Value], outputs: Sequence[Value], attrs: Mapping[str, Any], name: str, origins: Iterable[str]
+    ) -> None:
+        self.op = op
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.attrs = dict(attrs)
+        self.name = name
+        self.origins = tuple(dict.fromkeys(origins))
+
+    @property
+    def output(self) -> Value:
+        if len(self.outputs) != 1:
+            raise IRError(f"node {self.name} ({self.op}) has {len(self.outputs)} outputs, not one")
+        return self.outputs[0]
+
+    def __repr__(self) -> str:
+        return f"{', '.join('%' + o.name for o in self.outputs)} = {self.op}({', '.join('%' + i.name for i in self.inputs)})"
+
+
+class Graph:
+    """A list of nodes in topological order. Mutate it only through its methods: they keep def-use right."""
+
+    def __init__(self, name: str = "main") -> None:
+        self.name = name
+        self.inputs: list[Value] = []
+        self.outputs: list[Value] = []
+        self._nodes: dict[Node, None] = {}
+        self._names: set[str] = set()
+        self._counters: dict[str, int] = {}
+
+    @property
+    def nodes(self) -> list[Node]:
+        return list(self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    # -- building ------------------------------------------------------------------------------------------
+
+    def fresh_name(self, hint: str) -> str:
+        """A name not yet used for a value or node of this graph, `hint` itself if that is free."""
+        hint = hint or "v"
+        name = hint
+        count = self._counters.get(hint, 0)
+        while name in self._names:
+            count += 1
+            name = f"{hint}_{count}"
+        self._counters[hint] = count
+        self._names.add(name)
+        return name
+
+    def add_input(self, name: str, type_: Type) -> Value:
+        value = Value(self.fresh_name(name), type_)
+        self.inputs.append(value)
+        return value
+
+    def constant(self, data: Any, dtype: str | None = None, name: str = "c") -> Value:
+        """A constant value; `data` is anything numpy takes. The array is frozen (read-only)."""
+        from .types import to_numpy_dtype
+
+        array = np.asarray(data, dtype=to_numpy_dtype(dtype) if dtype else None)
+        if array.flags.writeable:
+            array = array.view()
+            array.flags.writeable = False
+        return Value(self.fresh_name(name), TensorType(from_numpy_dtype(array.dtype), array.shape), array)
+
+    def add(
+        self,
+        op: str,
+        inputs: Sequence[Value],
+        attrs: Mapping[str, Any] | None = None,
+        *,
+        origins: Iterable[str] = (),
+        types: Sequence[Type] | None = None,
+        name: str | None = None,
+        before: Node | None = None,
+        output_names: Sequence[str] | None = None,
+    ) -> Node:
+        """Add a node at the end, or in front of `before`.
+
+        Output types come from the operator's type rule; host and control operators (`types` given) state theirs.
+        Raises TypeRuleError if the operands do not fit the operator.
+        """
+        from .ops import infer_types
+
+        attrs = dict(attrs or {})
+        out_types = infer_types(op, [v.type for v in inputs], attrs, types)
+        node_name = self.fresh_name(name or op.split(".")[-1])
+        if output_names is None:
+            output_names = [node_name] if len(out_types) == 1 else [f"{node_name}.{i}" for i in range(len(out_types))]
+        outputs = [Value(n if n == node_name else self.fresh_name(n), t) for n, t in zip(output_names, out_types, strict=True)]
+        node = Node(op, inputs, outputs, attrs, node_name, origins)
+        for i, out in enumerate(outputs):
+            out.producer, out.index = node, i
+        for i, value in enumerate(node.inputs):
+            value.uses.append((node, i))
+        self._insert(node, before)
+        return node
+
+    def emit(self, op: str, *inputs: Value, origins: Iterable[str] = (), before: Node | None = None, **attrs: Any) -> Value:
+        """`add` for the common case of one output: returns the value."""
+        return self.add(op, inputs, attrs, origins=origins, before=before).output
+
+    def _insert(self, node: Node, before: Node | None) -> None:
+        if before is None:
+            self._nodes[node] = None
+            return
+        order = list(self._nodes)
+        order.insert(order.index(before), node)
+        self._nodes = dict.fromkeys(order)
+
+    # -- changing ------------------------------------------------------------------------------------------
+
+    def set_input(self, node: Node, index: int, value: Value) -> None:
+        """Let `node` read `value` at operand position `index`."""
+        old = node.inputs[index]
+        old.uses.remove((node, index))
+        node.inputs = (*node.inputs[:index], value, *node.inputs[index + 1 :])
+        value.uses.append((node, index))
+
+    def replace_uses(self, old: Value, new: Value) -> None:
+        """Every reader of `old` (graph outputs included) reads `new` instead."""
+        if old is new:
+            return
+        for node, index in list(old.uses):
+            self.set_input(node, index, new)
+        self.outputs = [new if v is old else v for v in self.outputs]
+
+    def remove(self, node: Node) -> None:
+        """Remove a node nobody reads; IRError otherwise."""
+        for out in node.outputs:
+            if out.uses or any(out is v for v in self.outputs):
+                raise IRError(f"cannot remove {node.name}: %{out.name} is still used")
+        for i, value in enumerate(node.inputs):
+            value.uses.remove((node, i))
+        del self._nodes[node]
+        self._names.discard(node.name)
+
+    def replace(self, node: Node, values: Sequence[Value]) -> None:
+        """Put `values` in the place of the node's outputs and remove it; producers inherit its origins."""
+        if len(values) != len(node.outputs):
+            raise IRError(f"{node.name} has {len(node.outputs)} outputs but {len(values)} replacements")
+        for old, new in zip(node.outputs, values, strict=True):
+            if new.producer is not None and new.producer in self._nodes:
+                new.producer.origins = tuple(dict.fromkeys((*new.producer.origins, *node.origins)))
+            self.replace_uses(old, new)
+        self.remove(node)
+
+    def sort(self) -> None:
+        """Bring the nodes into a topological order, as near to the present order as dependences allow."""
+        state: dict[Node, bool] = {}
+        order: list[Node] = []
+        for root in list(self._nodes):
+            stack: list[tuple[Node, Iterator[Value]]] = []
+            if root not in state:
+                state[root] = False
+                stack.append((root, iter(root.inputs)))
+            while stack:
+                node, pending = stack[-1]
+                for value in pending:
+                    producer = value.producer
+                    if producer is None or state.get(producer):
+                        continue
+                    if producer in state:
+                        raise IRError(f"graph {self.name} has a cycle through {producer.name}")
+                    state[producer] = False
+                    stack.append((producer, iter(producer.inputs)))
+                    break
+                else:
+                    state[node] = True
+                    order.append(node)
+                    stack.pop()
+        self._nodes = dict.fromkeys(order)
+
+    def clone(self) -> Graph:
+        """A deep copy (constants share their arrays); nested graphs are cloned as well."""
+        return _clone(self)
+
+    # -- looking -------------------------------------------------------------------------------------------
+
+    @property
+    def constants(self) -> list[Value]:
+        """Constants that nodes or outputs read, in order of first use."""
+        seen: dict[Value, None] = {}
+        for node in self._nodes:
+            seen.update((v, None) for v in node.inputs if v.is_constant)
+        seen.update((v, None) for v in self.outputs if v.is_constant)
+        return list(seen)
+
+    def node(self, name: str) -> Node:
+        for node in self._nodes:
+            if node.name == name:
+                return node
+        raise IRError(f"graph {self.name} has no node {name!r}")
+
+    def subgraphs(self) -> Iterator[Graph]:
+        for node in self._nodes:
+            yield from (a for a in node.attrs.values() if isinstance(a, Graph))
+
+    def is_output(self, value: Value) -> bool:
+        return any(value is v for v in self.outputs)
+
+    def __str__(self) -> str:
+        from .text import print_graph
+
+        return print_graph(self)
+
+
+def _clone(graph: Graph) -> Graph:
+    copy = Graph(graph.name)
+    copy._names, copy._counters = set(graph._names), dict(graph._counters)
+    mapping: dict[Value, Value] = {}
+
+    def mapped(value: Value) -> Value:
+        if value not in mapping:
+            if not value.is_constant:
+                raise IRError(f"value %{value.name} is used before it is defined")
+            mapping[value] = Value(value.name, value.type, value.data)
+        return mapping[value]
+
+    for value in graph.inputs:
+        mapping[value] = Value(value.name, value.type)
+        copy.inputs.append(mapping[value])
+    for node in graph.nodes:
+        outputs = [Value(v.name, v.type) for v in node.outputs]
+        mapping.update(zip(node.outputs, outputs, strict=True))
+        attrs = {k: _clone(a) if isinstance(a, Graph) else a for k, a in node.attrs.items()}
+        twin = Node(node.op, [mapped(v) for v in node.inputs], outputs, attrs, node.name, node.origins)
+        for i, out in enumerate(outputs):
+            out.producer, out.index = twin, i
+        for i, value in enumerate(twin.inputs):
+            value.uses.append((twin, i))
+        copy._nodes[twin] = None
+    copy.outputs = [mapped(v) for v in graph.outputs]
+    return copy

@@ -1,0 +1,364 @@
+"""Type rules of the primitives: operand types and attributes to output types. Every rule accepts symbolic dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+from .errors import TypeRuleError
+from .types import (
+    UNKNOWN,
+    AnyRankTensor,
+    Dim,
+    Shape,
+    TensorType,
+    Type,
+    broadcast_shapes,
+    dims_compatible,
+    dtype_kind,
+    is_dtype,
+    is_float,
+    is_integer,
+    storage_bytes,
+)
+
+Attrs = Mapping[str, Any]
+
+
+def _tensors(inputs: Sequence[Type]) -> list[TensorType]:
+    tensors = [t for t in inputs if isinstance(t, TensorType)]
+    if len(tensors) != len(inputs):
+        raise TypeRuleError("operands must be tensors of known rank")
+    return tensors
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise TypeRuleError(message)
+
+
+# -- element-wise ------------------------------------------------------------------------------------------------
+
+
+def _elementwise_any_rank(inputs: Sequence[Type], dtype: str) -> list[Type] | None:
+    """Element-wise operators also work on tensors of unknown rank, as host steps."""
+    if any(isinstance(t, AnyRankTensor) for t in inputs):
+        return [AnyRankTensor(dtype)]
+    return None
+
+
+def _dtype_of(type_: Type) -> str:
+    if isinstance(type_, (TensorType, AnyRankTensor)):
+        return type_.dtype
+    raise TypeRuleError("operands must be tensors")
+
+
+def _same(inputs: Sequence[Type], kinds: tuple[str, ...]) -> list[Type]:
+    _require(dtype_kind(_dtype_of(inputs[0])) in kinds, f"dtype must be of kind {' or '.join(kinds)}")
+    return [inputs[0]]
+
+
+def same_numeric(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    return _same(inputs, ("float", "int", "uint", "complex"))
+
+
+def same_float(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    return _same(inputs, ("float", "complex"))
+
+
+def same_bool(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    return _same(inputs, ("bool",))
+
+
+def same_integer(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    return _same(inputs, ("int", "uint"))
+
+
+def float_to_bool(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    _require(is_float(_dtype_of(inputs[0])), "dtype must be a float")
+    return [_with_dtype(inputs[0], "bool")]
+
+
+def _with_dtype(type_: Type, dtype: str) -> Type:
+    if isinstance(type_, AnyRankTensor):
+        return AnyRankTensor(dtype)
+    assert isinstance(type_, TensorType)
+    return type_.with_dtype(dtype)
+
+
+def cast(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    _require(is_dtype(attrs["to"]), f"unknown dtype {attrs['to']!r}")
+    _dtype_of(inputs[0])
+    return [_with_dtype(inputs[0], attrs["to"])]
+
+
+def bit_cast(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    source = _dtype_of(inputs[0])
+    _require(is_dtype(attrs["to"]) and storage_bytes(source) == storage_bytes(attrs["to"]), "dtypes must be of the same width")
+    return [_with_dtype(inputs[0], attrs["to"])]
+
+
+def _pair(inputs: Sequence[Type], dtype: str) -> list[Type]:
+    any_rank = _elementwise_any_rank(inputs, dtype)
+    if any_rank is not None:
+        return any_rank
+    return [TensorType(dtype, broadcast_shapes(*(t.shape for t in _tensors(inputs))))]
+
+
+def _same_dtypes(inputs: Sequence[Type]) -> str:
+    dtypes = {_dtype_of(t) for t in inputs}
+    _require(len(dtypes) == 1, "operands must have one dtype")
+    return dtypes.pop()
+
+
+def same_pair(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    dtype = _same_dtypes(inputs)
+    _require(dtype not in ("bool", "string"), "operands must be numeric")
+    return _pair(inputs, dtype)
+
+
+def power(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    return _pair(inputs, _dtype_of(inputs[0]))
+
+
+def compare(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    _same_dtypes(inputs)
+    return _pair(inputs, "bool")
+
+
+def same_bool_pair(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    _require(_same_dtypes(inputs) == "bool", "operands must be bool")
+    return _pair(inputs, "bool")
+
+
+def same_integer_pair(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    dtype = _same_dtypes(inputs)
+    _require(is_integer(dtype), "operands must be integers")
+    return _pair(inputs, dtype)
+
+
+def select(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    _require(_dtype_of(inputs[0]) == "bool", "the condition must be bool")
+    return _pair(inputs, _same_dtypes(inputs[1:]))
+
+
+# -- views and data movement -------------------------------------------------------------------------------------
+
+
+def reshape(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    dtype, target = _dtype_of(inputs[0]), tuple(attrs["shape"])
+    source = inputs[0]
+    wild = [i for i, d in enumerate(target) if d == -1]
+    _require(len(wild) <= 1 and all(isinstance(d, int) and d >= -1 for d in target), f"bad target shape {target}")
+    if not isinstance(source, TensorType) or not source.is_static:
+        return [TensorType(dtype, tuple(UNKNOWN if d == -1 else d for d in target))]
+    count, rest = source.num_elements, prod(d for d in target if d != -1)
+    if wild:
+        _require(rest > 0 and count % rest == 0, f"{count} elements do not fit {target}")
+        target = tuple(count // rest if d == -1 else d for d in target)
+    _require(prod(target) == count, f"{count} elements do not fit {target}")
+    return [TensorType(dtype, target)]
+
+
+def transpose(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    (x,) = _tensors(inputs)
+    perm = tuple(attrs["perm"])
+    _require(sorted(perm) == list(range(x.rank)), f"perm {perm} is no permutation of {x.rank} axes")
+    return [x.with_shape(tuple(x.shape[p] for p in perm))]
+
+
+def broadcast_to(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    (x,) = _tensors(inputs)
+    shape = tuple(attrs["shape"])
+    result = broadcast_shapes(x.shape, shape)
+    _require(all(dims_compatible(a, b) for a, b in zip(result, shape, strict=False)) and len(result) == len(shape), f"does not broadcast to {shape}")
+    return [x.with_shape(shape)]
+
+
+def slice_(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    (x,) = _tensors(inputs)
+    starts, steps, sizes = (tuple(attrs[a]) for a in ("starts", "steps", "sizes"))
+    _require(len(starts) == len(steps) == len(sizes) == x.rank, "starts, steps and sizes need one entry a dimension")
+    for dim, start, step, size in zip(x.shape, starts, steps, sizes, strict=True):
+        last = start + step * (size - 1)
+        inside = isinstance(dim, str) or size == 0 or (0 <= start < dim and 0 <= last < dim)
+        _require(step != 0 and size >= 0 and inside, f"start {start}, step {step}, size {size} leave a dimension of {dim}")
+    return [x.with_shape(sizes)]
+
+
+def concat(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    tensors, axis = _tensors(inputs), attrs["axis"]
+    _same_dtypes(inputs)
+    first = tensors[0]
+    _require(0 <= axis < first.rank and all(t.rank == first.rank for t in tensors), f"axis {axis} or ranks do not fit")
+    shape: list[Dim] = []
+    for i in range(first.rank):
+        dims = [t.shape[i] for t in tensors]
+        if i == axis:
+            shape.append(sum(d for d in dims if isinstance(d, int)) if all(isinstance(d, int) for d in dims) else UNKNOWN)
+            continue
+        _require(all(dims_compatible(dims[0], d) for d in dims), f"dimension {i} differs: {dims}")
+        shape.append(next((d for d in dims if isinstance(d, int)), dims[0]))
+    return [first.with_shape(tuple(shape))]
+
+
+def pad(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    x = _tensors(inputs)[0]
+    before, after = tuple(attrs["before"]), tuple(attrs["after"])
+    _require(len(before) == len(after) == x.rank and min((*before, *after), default=0) >= 0, "pads need one entry >= 0 a dimension")
+    _require(attrs["mode"] in ("constant", "edge", "reflect", "wrap"), f"unknown mode {attrs['mode']!r}")
+    return [x.with_shape(tuple(d if isinstance(d, str) else d + b + a for d, b, a in zip(x.shape, before, after, strict=True)))]
+
+
+def iota(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    shape = tuple(attrs["shape"])
+    _require(0 <= attrs["axis"] < len(shape), f"axis {attrs['axis']} is not in shape {shape}")
+    return [TensorType(attrs["dtype"], shape)]
+
+
+def _require_indices(type_: TensorType) -> None:
+    _require(type_.dtype in ("int32", "int64"), "indices must be int32 or int64")
+
+
+def gather(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    x, indices = _tensors(inputs)
+    axis = attrs["axis"]
+    _require_indices(indices)
+    _require(0 <= axis < x.rank, f"axis {axis} out of range")
+    return [x.with_shape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))]
+
+
+def gather_elements(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    x, indices = _tensors(inputs)
+    _require_indices(indices)
+    _require(x.rank == indices.rank and 0 <= attrs["axis"] < x.rank, "ranks must be equal and contain the axis")
+    return [x.with_shape(indices.shape)]
+
+
+def gather_nd(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    x, indices = _tensors(inputs)
+    batch = attrs["batch_dims"]
+    _require_indices(indices)
+    depth = indices.shape[-1] if indices.rank else None
+    _require(isinstance(depth, int) and batch + depth <= x.rank and batch < indices.rank, "the last dimension of indices must index x")
+    assert isinstance(depth, int)
+    return [x.with_shape((*indices.shape[:-1], *x.shape[batch + depth :]))]
+
+
+# -- reductions and contractions ---------------------------------------------------------------------------------
+
+
+def _reduced(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
+    _require(all(0 <= a < len(shape) for a in axes) and len(set(axes)) == len(axes), f"axes {tuple(axes)} do not fit rank {len(shape)}")
+    if keepdims:
+        return tuple(1 if i in axes else d for i, d in enumerate(shape))
+    return tuple(d for i, d in enumerate(shape) if i not in axes)
+
+
+def reduce(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    (x,) = _tensors(inputs)
+    _require(x.dtype != "string", "strings do not reduce")
+    return [x.with_shape(_reduced(x.shape, attrs["axes"], attrs["keepdims"]))]
+
+
+def arg_reduce(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    (x,) = _tensors(inputs)
+    return [TensorType("int64", _reduced(x.shape, (attrs["axis"],), attrs["keepdims"]))]
+
+
+def matmul(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    a, b = _tensors(inputs)
+    _require(a.rank >= 2 and b.rank >= 2, "operands need rank >= 2")
+    widened = attrs.get("out_dtype")
+    _require(a.dtype == b.dtype or widened is not None, "operands of different dtypes need out_dtype")
+    m, ka = (a.shape[-1], a.shape[-2]) if attrs.get("trans_a") else (a.shape[-2], a.shape[-1])
+    kb, n = (b.shape[-1], b.shape[-2]) if attrs.get("trans_b") else (b.shape[-2], b.shape[-1])
+    _require(dims_compatible(ka, kb), f"inner dimensions {ka} and {kb} differ")
+    return [TensorType(widened or a.dtype, (*broadcast_shapes(a.shape[:-2], b.shape[:-2]), m, n))]
+
+
+def _split_layout(x: TensorType, layout: str) -> tuple[Dim, Dim, Shape]:
+    _require(x.rank >= 3 and layout in ("NCX", "NXC"), f"rank {x.rank} or layout {layout!r} does not fit")
+    return (x.shape[0], x.shape[1], x.shape[2:]) if layout == "NCX" else (x.shape[0], x.shape[-1], x.shape[1:-1])
+
+
+def _join_layout(batch: Dim, channels: Dim, spatial: Shape, layout: str) -> Shape:
+    return (batch, channels, *spatial) if layout == "NCX" else (batch, *spatial, channels)
+
+
+def _window_sizes(spatial: Shape, kernel: Sequence[Dim], attrs: Attrs) -> Shape:
+    rank = len(spatial)
+    _require(all(len(attrs[a]) == rank for a in ("strides", "before", "after", "dilations")) and len(kernel) == rank, "strides, pads, dilations and kernel need one entry a spatial axis")
+    return tuple(_window_size(spatial[i], kernel[i], attrs["strides"][i], attrs["before"][i] + attrs["after"][i], attrs["dilations"][i]) for i in range(rank))  # fmt: skip
+
+
+def _window_size(size: Dim, kernel: Dim, stride: int, padding: int, dilation: int) -> Dim:
+    if isinstance(size, str) or isinstance(kernel, str):
+        return UNKNOWN
+    span = size + padding - (dilation * (kernel - 1) + 1)
+    _require(span >= 0, f"a window of {kernel} (dilation {dilation}) does not fit {size} elements with {padding} of padding")
+    return span // stride + 1
+
+
+def conv(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    x, w = _tensors(inputs)
+    layout, groups = attrs["layout"], attrs["groups"]
+    batch, channels, spatial = _split_layout(x, layout)
+    _require(w.rank == x.rank, "x and w must have one rank")
+    out, per_group, kernel = (w.shape[0], w.shape[1], w.shape[2:]) if layout == "NCX" else (w.shape[-1], w.shape[-2], w.shape[:-2])
+    if isinstance(channels, int) and isinstance(per_group, int) and isinstance(out, int):
+        _require(channels == per_group * groups and out % groups == 0, f"{channels} channels, {groups} groups, weight {w} do not fit")
+    _require(x.dtype == w.dtype or attrs.get("out_dtype") is not None, "operands of different dtypes need out_dtype")
+    shape = _join_layout(batch, out, _window_sizes(spatial, kernel, attrs), layout)
+    return [TensorType(attrs.get("out_dtype") or x.dtype, shape)]
+
+
+def conv_transpose(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    x, w = _tensors(inputs)
+    layout, groups = attrs["layout"], attrs["groups"]
+    batch, channels, spatial = _split_layout(x, layout)
+    _require(w.rank == x.rank, "x and w must have one rank")
+    in_channels, per_group, kernel = (w.shape[0], w.shape[1], w.shape[2:]) if layout == "NCX" else (w.shape[-2], w.shape[-1], w.shape[:-2])
+    _require(dims_compatible(channels, in_channels), f"x has {channels} channels, w expects {in_channels}")
+    sizes: list[Dim] = []
+    for i, (size, k) in enumerate(zip(spatial, kernel, strict=True)):
+        if isinstance(size, str) or isinstance(k, str):
+            sizes.append(UNKNOWN)
+            continue
+        full = (size - 1) * attrs["strides"][i] + (k - 1) * attrs["dilations"][i] + 1
+        sizes.append(full - attrs["before"][i] - attrs["after"][i] + attrs["output_padding"][i])
+    out: Dim = per_group * groups if isinstance(per_group, int) else UNKNOWN
+    return [x.with_shape(_join_layout(batch, out, tuple(sizes), layout))]
+
+
+def window_reduce(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    (x,) = _tensors(inputs)
+    _require(attrs["reducer"] in ("sum", "max"), f"unknown reducer {attrs['reducer']!r}")
+    batch, channels, spatial = _split_layout(x, attrs["layout"])
+    return [x.with_shape(_join_layout(batch, channels, _window_sizes(spatial, attrs["kernel"], attrs), attrs["layout"]))]
+
+
+# -- templates of their own --------------------------------------------------------------------------------------
+
+
+def top_k(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    (x,) = _tensors(inputs)
+    k, axis = attrs["k"], attrs["axis"]
+    _require(0 <= axis < x.rank, f"axis {axis} out of range")
+    dim = x.shape[axis]
+    _require(k >= 0 and (isinstance(dim, str) or k <= dim), f"k = {k} of {dim} elements")
+    shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
+    return [x.with_shape(shape), TensorType("int64", shape)]
+
+
+def scatter(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    x, indices, updates = _tensors(inputs)
+    _require_indices(indices)
+    _require(x.dtype == updates.dtype, "data and updates must have one dtype")
+    _require(attrs["reduction"] in ("none", "add", "mul", "max", "min"), f"unknown reduction {attrs['reduction']!r}")
+    return [x]
+
+
+def stated(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    raise TypeRuleError("output types must be stated")

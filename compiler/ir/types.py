@@ -1,0 +1,200 @@
+"""Types of values: tensors with static or symbolic dimensions, and the host-only sequence and optional types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from .errors import IRError
+
+Dim: TypeAlias = "int | str"
+Shape: TypeAlias = tuple[Dim, ...]
+
+UNKNOWN = "?"
+"""A dimension of which nothing is known at compile time; two of them need not be equal."""
+
+# Bits of one element, and the class that arithmetic rules care about.
+_DTYPES: dict[str, tuple[int, str]] = {
+    "float64": (64, "float"), "float32": (32, "float"), "float16": (16, "float"), "bfloat16": (16, "float"),
+    "float8_e4m3fn": (8, "float"), "float8_e4m3fnuz": (8, "float"), "float8_e5m2": (8, "float"),
+    "float8_e5m2fnuz": (8, "float"), "float8_e8m0fnu": (8, "float"), "float4_e2m1fn": (4, "float"),
+    "int64": (64, "int"), "int32": (32, "int"), "int16": (16, "int"), "int8": (8, "int"), "int4": (4, "int"), "int2": (2, "int"),
+    "uint64": (64, "uint"), "uint32": (32, "uint"), "uint16": (16, "uint"), "uint8": (8, "uint"), "uint4": (4, "uint"),
+    "uint2": (2, "uint"),
+    "bool": (8, "bool"), "complex64": (64, "complex"), "complex128": (128, "complex"), "string": (64, "string"),
+}  # fmt: skip
+
+NUMPY_DTYPES = frozenset(d for d, (bits, kind) in _DTYPES.items() if bits >= 8 and kind != "string" and d not in {
+    "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"})  # fmt: skip
+"""dtypes that numpy knows without ml_dtypes."""
+
+
+def is_dtype(name: str) -> bool:
+    return name in _DTYPES
+
+
+def dtype_kind(dtype: str) -> str:
+    """One of float, int, uint, bool, complex, string."""
+    return _DTYPES[dtype][1]
+
+
+def is_float(dtype: str) -> bool:
+    return _DTYPES[dtype][1] == "float"
+
+
+def is_integer(dtype: str) -> bool:
+    return _DTYPES[dtype][1] in ("int", "uint")
+
+
+def storage_bytes(dtype: str) -> int:
+    """Bytes one element takes in memory; sub-byte types are stored one element a byte, as ml_dtypes does."""
+    return max(1, _DTYPES[dtype][0] // 8)
+
+
+def to_numpy_dtype(dtype: str) -> np.dtype:
+    """The numpy dtype that holds `dtype` (ml_dtypes supplies the ones numpy lacks; strings are objects)."""
+    if dtype == "string":
+        return np.dtype(object)
+    if dtype in NUMPY_DTYPES:
+        return np.dtype(dtype)
+    if dtype not in _DTYPES:
+        raise IRError(f"unknown dtype {dtype!r}; known: {', '.join(sorted(_DTYPES))}")
+    import ml_dtypes
+
+    return np.dtype(getattr(ml_dtypes, dtype))
+
+
+def from_numpy_dtype(dtype: np.dtype) -> str:
+    if dtype.kind in "OUS" or dtype.kind == "T":
+        return "string"
+    if dtype.name in _DTYPES:
+        return dtype.name
+    raise IRError(f"numpy dtype {dtype} has no counterpart here; known: {', '.join(sorted(_DTYPES))}")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """A dense tensor. `shape` holds ints, names of symbolic dimensions, and `UNKNOWN`."""
+
+    dtype: str
+    shape: Shape
+
+    def __post_init__(self) -> None:
+        if self.dtype not in _DTYPES:
+            raise IRError(f"unknown dtype {self.dtype!r}; known: {', '.join(sorted(_DTYPES))}")
+        object.__setattr__(self, "shape", tuple(d if isinstance(d, str) else int(d) for d in self.shape))
+        if any(isinstance(d, int) and d < 0 for d in self.shape):
+            raise IRError(f"negative dimension in shape {self.shape}; use a symbol name for an unknown size")
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def is_static(self) -> bool:
+        return all(isinstance(d, int) for d in self.shape)
+
+    @property
+    def static_shape(self) -> tuple[int, ...]:
+        """The shape as ints; IRError if a dimension is symbolic."""
+        if not self.is_static:
+            raise IRError(f"shape {self} is not static; give the sizes with --shape NAME=…")
+        return tuple(int(d) for d in self.shape)
+
+    @property
+    def num_elements(self) -> int:
+        count = 1
+        for d in self.static_shape:
+            count *= d
+        return count
+
+    @property
+    def nbytes(self) -> int:
+        return self.num_elements * storage_bytes(self.dtype)
+
+    def with_shape(self, shape: Shape) -> TensorType:
+        return TensorType(self.dtype, shape)
+
+    def with_dtype(self, dtype: str) -> TensorType:
+        return TensorType(dtype, self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(str(d) for d in self.shape)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceType:
+    """An ONNX sequence; exists between host steps only."""
+
+    element: Type
+
+    def __str__(self) -> str:
+        return f"seq<{self.element}>"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalType:
+    """An ONNX optional, or (`element` None) the absent value; exists between host steps only."""
+
+    element: Type | None
+
+    def __str__(self) -> str:
+        return f"optional<{self.element if self.element is not None else ''}>"
+
+
+@dataclass(frozen=True, slots=True)
+class AnyRankTensor:
+    """A tensor whose rank is unknown at compile time (host steps only)."""
+
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[*]"
+
+
+Type: TypeAlias = "TensorType | SequenceType | OptionalType | AnyRankTensor"
+
+
+def is_static_tensor(type_: Type) -> bool:
+    return isinstance(type_, TensorType) and type_.is_static
+
+
+def dims_compatible(a: Dim, b: Dim) -> bool:
+    """Whether two dimensions may denote the same size (symbols may be anything)."""
+    return a == b or isinstance(a, str) or isinstance(b, str)
+
+
+def types_compatible(a: Type, b: Type) -> bool:
+    """Whether a value of type `a` may stand where `b` is written; symbolic dimensions match anything."""
+    if isinstance(a, (TensorType, AnyRankTensor)) and isinstance(b, (TensorType, AnyRankTensor)):
+        if a.dtype != b.dtype:
+            return False
+        if isinstance(a, AnyRankTensor) or isinstance(b, AnyRankTensor):
+            return True
+        return a.rank == b.rank and all(dims_compatible(x, y) for x, y in zip(a.shape, b.shape, strict=True))
+    if isinstance(a, SequenceType) and isinstance(b, SequenceType):
+        return types_compatible(a.element, b.element)
+    if isinstance(a, OptionalType) and isinstance(b, OptionalType):
+        return a.element is None or b.element is None or types_compatible(a.element, b.element)
+    return False
+
+
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """numpy broadcasting over symbolic shapes; IRError if two known sizes clash."""
+    rank = max((len(s) for s in shapes), default=0)
+    padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
+    return tuple(_broadcast_dim(dims, shapes) for dims in zip(*padded, strict=True)) if rank else ()
+
+
+def _broadcast_dim(dims: tuple[Dim, ...], shapes: tuple[Shape, ...]) -> Dim:
+    known = {d for d in dims if isinstance(d, int) and d != 1}
+    if len(known) > 1:
+        raise IRError(f"shapes {', '.join(map(str, shapes))} do not broadcast")
+    if known:
+        return known.pop()
+    symbols = {d for d in dims if isinstance(d, str)}
+    if not symbols:
+        return 1
+    return symbols.pop() if len(symbols) == 1 else UNKNOWN
