@@ -1,1 +1,3 @@
-"""Loads and runs artifacts. Imports numpy and the standard library only."""
+"""The thin runtime: reads an artifact, maps its weights and kernels, and runs it. Needs numpy and the standard library only."""
+
+from __future__ import annotations

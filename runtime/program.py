@@ -1,0 +1,448 @@
+"""What an artifact executes: programs of native launches, host steps and control steps.
+
+A `Program` is one specialisation of a model, or the body of a control step. Its values are numbered; steps name them by number.
+Steps run in order. A number of -1 is an optional input or output that is not there.
+
+`to_json` and `from_json` are inverse to each other; `from_json` checks every field and raises `ArtifactSchemaError`.
+`docs/artifact.md` describes the same for readers of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+from .errors import ArtifactSchemaError
+from .jsonfields import Fields, finite_json, from_finite_json, integer, sequence, string
+from .types import OptionalType, SequenceType, Shape, TensorType, ValueType, type_from_json
+
+__all__ = [
+    "ABSENT", "Arena", "Arg", "Body", "Constant", "Heap", "HostStep", "IfStep", "Input", "Launch", "Literal", "Location",
+    "LoopStep", "NativeStep", "OptionalType", "Program", "ScanStep", "SequenceMapStep", "SequenceType", "Status", "Step",
+    "TensorType", "ValueSpec", "ValueType", "constant_reference", "programs_from_json", "programs_to_json",
+]  # fmt: skip
+
+ABSENT = -1
+MAX_DEPTH = 50
+
+
+# --- where a value lives ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Input:
+    """The program's input number `index`."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The tensor of this name in `weights.safetensors`; `offset_bytes` into it, for a part of a packed tensor."""
+
+    tensor: str
+    offset_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A constant string tensor, its elements in row-major order (the tensor file has no strings)."""
+
+    items: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Arena:
+    """`nbytes` at `offset_bytes` of the program's arena. Written by native launches only; anything may read it."""
+
+    offset_bytes: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Heap:
+    """An array of its own. The runtime allocates it when a native step is the first to use it; else a host step makes it."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """As a launch argument: the launch's own int32 fault word, 0 at the start of a run.
+
+    A kernel that finds fault number `i` stores `i + 1`; the run then fails with `Launch.faults[i]` as its message.
+    """
+
+
+Location = Union[Input, Constant, Literal, Arena, Heap, Status]
+
+
+@dataclass(frozen=True)
+class ValueSpec:
+    """One value of a program: its name in the graph, its type and where it lives."""
+
+    name: str
+    type: ValueType
+    location: Location = Heap()
+
+    @property
+    def dtype(self) -> str:
+        """The data type's name; `sequence` or `optional` for values that are no tensors."""
+        if isinstance(self.type, TensorType):
+            return self.type.dtype
+        return "sequence" if isinstance(self.type, SequenceType) else "optional"
+
+    @property
+    def shape(self) -> Shape | None:
+        """The shape of a tensor; None for other values and tensors of unknown rank."""
+        return self.type.shape if isinstance(self.type, TensorType) else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "type": self.type.to_json(), "location": _location_to_json(self.location)}
+
+    @staticmethod
+    def from_json(data: Any, where: str = "value") -> ValueSpec:
+        fields = Fields(data, where)
+        name = fields.string("name")
+        where = f"{where} ({name!r})"
+        spec = ValueSpec(
+            name, type_from_json(fields.take("type"), f"{where}.type"),
+            _location_from_json(fields.take("location"), f"{where}.location"),
+        )  # fmt: skip
+        fields.done()
+        return spec
+
+
+# --- steps -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Arg:
+    """A kernel argument: the address of value number `value`, plus `offset_bytes`."""
+
+    value: int
+    offset_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch: `void symbol(const Arg *args, int64_t task, void *scratch)` for task = 0 .. tasks - 1.
+
+    Each thread gets its own `scratch` of at least `scratch_bytes`, 64-byte aligned. `origins` are the names of the ONNX nodes
+    that the kernel computes. `faults` are the messages of the faults that it may store in its status word.
+    """
+
+    symbol: str
+    tasks: int
+    args: tuple[Arg, ...]
+    origins: tuple[str, ...] = ()
+    scratch_bytes: int = 0
+    faults: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "symbol": self.symbol, "tasks": self.tasks, "args": [[arg.value, arg.offset_bytes] for arg in self.args],
+            "origins": list(self.origins), "scratch_bytes": self.scratch_bytes, "faults": list(self.faults),
+        }  # fmt: skip
+
+    @staticmethod
+    def from_json(data: Any, where: str = "launch") -> Launch:
+        fields = Fields(data, where)
+        launch = Launch(
+            symbol=fields.string("symbol"), tasks=fields.integer("tasks"), args=fields.sequence("args", _arg_from_json),
+            origins=fields.strings("origins"), scratch_bytes=fields.integer("scratch_bytes"),
+            faults=fields.strings("faults"),
+        )  # fmt: skip
+        fields.done()
+        return launch
+
+
+@dataclass(frozen=True)
+class NativeStep:
+    """A segment: launches that one native call executes, each after all tasks of the one before are done."""
+
+    launches: tuple[Launch, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "native", "launches": [launch.to_json() for launch in self.launches]}
+
+    @staticmethod
+    def read(fields: Fields) -> NativeStep:
+        return NativeStep(fields.sequence("launches", Launch.from_json))
+
+
+@dataclass(frozen=True)
+class HostStep:
+    """`runtime.host.TABLE[op](inputs, attrs)` in numpy. `attrs` is JSON data; `constant_reference` stands for an array in it."""
+
+    op: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    origins: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": "host", "op": self.op, "inputs": list(self.inputs), "outputs": list(self.outputs),
+            "attrs": finite_json(dict(self.attrs)), "origins": list(self.origins),
+        }  # fmt: skip
+
+    @staticmethod
+    def read(fields: Fields) -> HostStep:
+        return HostStep(
+            op=fields.string("op"), inputs=fields.integers("inputs", ABSENT), outputs=fields.integers("outputs", ABSENT),
+            attrs=from_finite_json(fields.mapping("attrs"), f"{fields.where}.attrs"), origins=fields.strings("origins"),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Body:
+    """A nested program. Its inputs are the step's formal inputs, then the outer values `captures`."""
+
+    program: Program
+    captures: tuple[int, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"program": self.program.to_json(), "captures": list(self.captures)}
+
+    @staticmethod
+    def read(fields: Fields, name: str) -> Body:
+        inner = Fields(fields.take(name), f"{fields.where}.{name}")
+        body = Body(Program.from_json(inner.take("program"), f"{inner.where}.program"), inner.integers("captures"))
+        inner.done()
+        return body
+
+
+@dataclass(frozen=True)
+class IfStep:
+    """ONNX If: runs one of two bodies, which have no formal inputs and as many outputs as the step."""
+
+    cond: int
+    then_body: Body
+    else_body: Body
+    outputs: tuple[int, ...]
+    origins: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": "if", "cond": self.cond, "then": self.then_body.to_json(), "else": self.else_body.to_json(),
+            "outputs": list(self.outputs), "origins": list(self.origins),
+        }  # fmt: skip
+
+    @staticmethod
+    def read(fields: Fields) -> IfStep:
+        return IfStep(
+            cond=fields.integer("cond"), then_body=Body.read(fields, "then"), else_body=Body.read(fields, "else"),
+            outputs=fields.integers("outputs", ABSENT), origins=fields.strings("origins"),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LoopStep:
+    """ONNX Loop. Body inputs: trip number (int64 scalar), condition (bool scalar), carried values; outputs: condition, carried
+    values, one value per scan. The step's outputs: final carried values, then the scans' values stacked along a new first axis.
+    """
+
+    max_trip: int
+    cond: int
+    carried: tuple[int, ...]
+    body: Body
+    outputs: tuple[int, ...]
+    origins: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": "loop", "max_trip": self.max_trip, "cond": self.cond, "carried": list(self.carried),
+            "body": self.body.to_json(), "outputs": list(self.outputs), "origins": list(self.origins),
+        }  # fmt: skip
+
+    @staticmethod
+    def read(fields: Fields) -> LoopStep:
+        return LoopStep(
+            max_trip=fields.integer("max_trip", ABSENT), cond=fields.integer("cond", ABSENT),
+            carried=fields.integers("carried"), body=Body.read(fields, "body"),
+            outputs=fields.integers("outputs", ABSENT), origins=fields.strings("origins"),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ScanStep:
+    """ONNX Scan (opset 9 and later; an opset 8 batch is a loop around it). Body inputs: states, then one slice of each scan input;
+    outputs: states, then one slice of each scan output. Axes are non-negative; a direction of 1 runs backwards.
+    The step's outputs: final states, then the scan outputs.
+    """
+
+    states: tuple[int, ...]
+    scans: tuple[int, ...]
+    input_axes: tuple[int, ...]
+    input_directions: tuple[int, ...]
+    output_axes: tuple[int, ...]
+    output_directions: tuple[int, ...]
+    body: Body
+    outputs: tuple[int, ...]
+    origins: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": "scan", "states": list(self.states), "scans": list(self.scans), "input_axes": list(self.input_axes),
+            "input_directions": list(self.input_directions), "output_axes": list(self.output_axes),
+            "output_directions": list(self.output_directions), "body": self.body.to_json(), "outputs": list(self.outputs),
+            "origins": list(self.origins),
+        }  # fmt: skip
+
+    @staticmethod
+    def read(fields: Fields) -> ScanStep:
+        return ScanStep(
+            states=fields.integers("states"), scans=fields.integers("scans"), input_axes=fields.integers("input_axes"),
+            input_directions=fields.integers("input_directions", 0, 1), output_axes=fields.integers("output_axes"),
+            output_directions=fields.integers("output_directions", 0, 1), body=Body.read(fields, "body"),
+            outputs=fields.integers("outputs", ABSENT), origins=fields.strings("origins"),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SequenceMapStep:
+    """ONNX SequenceMap: the body once per item of `sequence`. Of `others`, sequences give their item, tensors are passed whole.
+    The step's outputs are sequences.
+    """
+
+    sequence: int
+    others: tuple[int, ...]
+    body: Body
+    outputs: tuple[int, ...]
+    origins: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": "sequence_map", "sequence": self.sequence, "others": list(self.others), "body": self.body.to_json(),
+            "outputs": list(self.outputs), "origins": list(self.origins),
+        }  # fmt: skip
+
+    @staticmethod
+    def read(fields: Fields) -> SequenceMapStep:
+        return SequenceMapStep(
+            sequence=fields.integer("sequence"), others=fields.integers("others"), body=Body.read(fields, "body"),
+            outputs=fields.integers("outputs", ABSENT), origins=fields.strings("origins"),
+        )  # fmt: skip
+
+
+Step = Union[NativeStep, HostStep, IfStep, LoopStep, ScanStep, SequenceMapStep]
+
+_STEP_READERS = {
+    "native": NativeStep.read, "host": HostStep.read, "if": IfStep.read, "loop": LoopStep.read, "scan": ScanStep.read,
+    "sequence_map": SequenceMapStep.read,
+}  # fmt: skip
+
+
+# --- programs --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Program:
+    """Values and the steps that compute them. `inputs` and `outputs` are value numbers; an output may be named twice,
+    and may be an input or a constant. `arena_bytes` is what the `Arena` locations need; the arena is 64-byte aligned.
+    """
+
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    values: tuple[ValueSpec, ...]
+    steps: tuple[Step, ...]
+    arena_bytes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name, "inputs": list(self.inputs), "outputs": list(self.outputs),
+            "values": [value.to_json() for value in self.values], "steps": [step.to_json() for step in self.steps],
+            "arena_bytes": self.arena_bytes,
+        }  # fmt: skip
+
+    @staticmethod
+    def from_json(data: Any, where: str = "program") -> Program:
+        if where.count(".program") > MAX_DEPTH:
+            raise ArtifactSchemaError(f"programs are nested more than {MAX_DEPTH} deep")
+        fields = Fields(data, where)
+        program = Program(
+            name=fields.string("name"), inputs=fields.integers("inputs"), outputs=fields.integers("outputs"),
+            values=fields.sequence("values", ValueSpec.from_json), steps=fields.sequence("steps", _step_from_json),
+            arena_bytes=fields.integer("arena_bytes"),
+        )  # fmt: skip
+        fields.done()
+        return program
+
+
+def programs_to_json(programs: Iterable[Program]) -> dict[str, Any]:
+    """The member `program.json`: one program per specialisation, all with the same input and output names."""
+    return {"specialisations": [program.to_json() for program in programs]}
+
+
+def programs_from_json(data: Any) -> tuple[Program, ...]:
+    """Read and check `program.json`. Raises `ArtifactSchemaError`."""
+    from .program_check import check_programs
+
+    fields = Fields(data, "program.json")
+    programs = fields.sequence("specialisations", Program.from_json)
+    fields.done()
+    check_programs(programs)
+    return programs
+
+
+def constant_reference(tensor: str) -> dict[str, str]:
+    """What stands in a host step's attributes for the tensor of this name in `weights.safetensors`."""
+    return {"$constant": tensor}
+
+
+# --- reading helpers -------------------------------------------------------------------------------------------------
+
+
+def _step_from_json(data: Any, where: str) -> Step:
+    fields = Fields(data, where)
+    kind = fields.one_of("kind", frozenset(_STEP_READERS))
+    step: Step = _STEP_READERS[kind](fields)
+    fields.done()
+    return step
+
+
+def _arg_from_json(data: Any, where: str) -> Arg:
+    pair = sequence(data, where, integer)
+    if len(pair) != 2:
+        raise ArtifactSchemaError(f"{where} is no pair of value number and offset in bytes")
+    return Arg(*pair)
+
+
+def _location_to_json(location: Location) -> dict[str, Any]:
+    match location:
+        case Input(index):
+            return {"kind": "input", "index": index}
+        case Constant(tensor, offset_bytes):
+            return {"kind": "constant", "tensor": tensor, "offset_bytes": offset_bytes}
+        case Literal(items):
+            return {"kind": "literal", "items": list(items)}
+        case Arena(offset_bytes, nbytes):
+            return {"kind": "arena", "offset_bytes": offset_bytes, "nbytes": nbytes}
+        case Heap():
+            return {"kind": "heap"}
+        case Status():
+            return {"kind": "status"}
+
+
+def _location_from_json(data: Any, where: str) -> Location:
+    fields = Fields(data, where)
+    kind = fields.string("kind")
+    location: Location
+    match kind:
+        case "input":
+            location = Input(fields.integer("index"))
+        case "constant":
+            location = Constant(fields.string("tensor"), fields.integer("offset_bytes"))
+        case "literal":
+            location = Literal(fields.sequence("items", string))
+        case "arena":
+            location = Arena(fields.integer("offset_bytes"), fields.integer("nbytes"))
+        case "heap":
+            location = Heap()
+        case "status":
+            location = Status()
+        case _:
+            raise ArtifactSchemaError(f"{where}.kind is {kind!r}, which this runtime does not know")
+    fields.done()
+    return location

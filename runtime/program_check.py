@@ -1,0 +1,185 @@
+"""Consistency of programs beyond their fields' types: numbers in range, sizes that fit, values set before they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NoReturn
+
+from .errors import ArtifactSchemaError
+from .program import (
+    ABSENT,
+    Arena,
+    Body,
+    Constant,
+    Heap,
+    HostStep,
+    IfStep,
+    Input,
+    Launch,
+    Literal,
+    LoopStep,
+    NativeStep,
+    Program,
+    ScanStep,
+    SequenceMapStep,
+    Status,
+    Step,
+    ValueSpec,
+)  # fmt: skip
+from .types import TensorType
+
+
+def check_programs(programs: tuple[Program, ...]) -> None:
+    """Check every program, and that all specialisations have the same interface. Raises `ArtifactSchemaError`."""
+    if not programs:
+        raise ArtifactSchemaError("program.json holds no specialisation")
+    for program in programs:
+        check_program(program)
+        if _interface(program) != _interface(programs[0]):
+            raise ArtifactSchemaError(f"program {program.name!r} has other inputs or outputs than {programs[0].name!r}")
+
+
+def check_program(program: Program) -> None:
+    """Check one program and all nested in it. Raises `ArtifactSchemaError`."""
+    _Checker(program).run()
+
+
+def _interface(program: Program) -> list[tuple[str, str]]:
+    return [(program.values[v].name, program.values[v].dtype) for v in (*program.inputs, *program.outputs)]
+
+
+class _Checker:
+    """Walks the steps of a program in order and keeps which values are set."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.set_values: set[int] = set()
+
+    def run(self) -> None:
+        program = self.program
+        self._check_inputs()
+        for number, value in enumerate(program.values):
+            self._check_location(value)
+            if isinstance(value.location, (Input, Constant, Literal)):
+                self.set_values.add(number)
+        for index, step in enumerate(program.steps):
+            self._check_step(step, f"step {index}")
+        self._read(program.outputs, "the outputs")
+
+    def _fail(self, problem: str) -> NoReturn:
+        raise ArtifactSchemaError(f"program {self.program.name!r}: {problem}")
+
+    def _value(self, number: int, user: str) -> ValueSpec:
+        if not 0 <= number < len(self.program.values):
+            self._fail(f"{user} names value {number}, but there are {len(self.program.values)}")
+        return self.program.values[number]
+
+    def _check_inputs(self) -> None:
+        for index, number in enumerate(self.program.inputs):
+            if self._value(number, "the inputs").location != Input(index):
+                self._fail(f"value {number} is input {index}, but its location says otherwise")
+        located = sum(isinstance(value.location, Input) for value in self.program.values)
+        if located != len(self.program.inputs):
+            self._fail(f"{located} values are located in inputs, but there are {len(self.program.inputs)} inputs")
+
+    def _check_location(self, value: ValueSpec) -> None:
+        static = isinstance(value.type, TensorType) and value.type.is_static
+        match value.location:
+            case Arena(offset_bytes, nbytes):
+                if offset_bytes + nbytes > self.program.arena_bytes:
+                    self._fail(f"value {value.name!r} ends beyond the arena of {self.program.arena_bytes} bytes")
+                if not static or not isinstance(value.type, TensorType) or value.type.nbytes > nbytes:
+                    self._fail(
+                        f"value {value.name!r} of type {value.type} does not fit its {nbytes} bytes of the arena"
+                    )
+            case Constant():
+                if not static:
+                    self._fail(f"constant {value.name!r} has the type {value.type}, which is of no fixed size")
+            case Literal(items):
+                shape = value.type.static_shape if isinstance(value.type, TensorType) else None
+                if value.dtype != "string" or shape is None or _product(shape) != len(items):
+                    self._fail(f"literal {value.name!r} of type {value.type} has {len(items)} strings")
+            case _:
+                pass
+
+    def _check_step(self, step: Step, where: str) -> None:
+        match step:
+            case NativeStep(launches):
+                for launch in launches:
+                    self._check_launch(launch, where)
+            case HostStep():
+                self._read(step.inputs, where)
+                self._write(step.outputs, where)
+            case IfStep():
+                self._read((step.cond,), where)
+                for body in (step.then_body, step.else_body):
+                    self._check_body(body, 0, len(step.outputs), where)
+                self._write(step.outputs, where)
+            case LoopStep():
+                self._read((step.max_trip, step.cond, *step.carried), where)
+                if len(step.outputs) < len(step.carried):
+                    self._fail(f"{where}: a loop of {len(step.carried)} carried values has {len(step.outputs)} outputs")
+                self._check_body(step.body, 2 + len(step.carried), 1 + len(step.outputs), where)
+                self._write(step.outputs, where)
+            case ScanStep():
+                self._check_scan(step, where)
+            case SequenceMapStep():
+                self._read((step.sequence, *step.others), where)
+                self._check_body(step.body, 1 + len(step.others), len(step.outputs), where)
+                self._write(step.outputs, where)
+
+    def _check_scan(self, step: ScanStep, where: str) -> None:
+        self._read((*step.states, *step.scans), where)
+        scans_out = len(step.outputs) - len(step.states)
+        if scans_out < 0 or not step.scans:
+            self._fail(f"{where}: a scan needs a scan input and an output for each state")
+        if {len(step.input_axes), len(step.input_directions)} != {len(step.scans)}:
+            self._fail(f"{where}: axes and directions do not match the {len(step.scans)} scan inputs")
+        if {len(step.output_axes), len(step.output_directions)} != {scans_out}:
+            self._fail(f"{where}: axes and directions do not match the {scans_out} scan outputs")
+        self._check_body(step.body, len(step.states) + len(step.scans), len(step.outputs), where)
+        self._write(step.outputs, where)
+
+    def _check_body(self, body: Body, formal: int, outputs: int, where: str) -> None:
+        self._read(body.captures, where)
+        if len(body.program.inputs) != formal + len(body.captures):
+            self._fail(f"{where}: the body has {len(body.program.inputs)} inputs, not {formal} + {len(body.captures)}")
+        if len(body.program.outputs) != outputs:
+            self._fail(f"{where}: the body has {len(body.program.outputs)} outputs, not {outputs}")
+        check_program(body.program)
+
+    def _check_launch(self, launch: Launch, where: str) -> None:
+        for arg in launch.args:
+            value = self._value(arg.value, f"{where}, kernel {launch.symbol!r},")
+            if isinstance(value.location, Status):
+                continue
+            if not isinstance(value.type, TensorType) or not value.type.is_static:
+                self._fail(f"{where}: kernel {launch.symbol!r} takes {value.name!r} of type {value.type}")
+            nbytes = value.location.nbytes if isinstance(value.location, Arena) else value.type.nbytes
+            if arg.offset_bytes > nbytes:
+                self._fail(f"{where}: kernel {launch.symbol!r} takes {value.name!r} from beyond its end")
+            self.set_values.add(arg.value)
+
+    def _read(self, numbers: Iterable[int], where: str) -> None:
+        for number in numbers:
+            if number == ABSENT:
+                continue
+            value = self._value(number, where)
+            if number not in self.set_values:
+                self._fail(f"{where}: value {value.name!r} is read before anything computes it")
+
+    def _write(self, numbers: Iterable[int], where: str) -> None:
+        for number in numbers:
+            if number == ABSENT:
+                continue
+            value = self._value(number, where)
+            if not isinstance(value.location, Heap):
+                self._fail(f"{where}: value {value.name!r} is made by a host step, but is not located on the heap")
+            self.set_values.add(number)
+
+
+def _product(sizes: Iterable[int]) -> int:
+    result = 1
+    for size in sizes:
+        result *= size
+    return result

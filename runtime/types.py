@@ -1,0 +1,118 @@
+"""Types of the values that a program handles: tensors, sequences and optionals."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Union
+
+from .dtypes import DTYPES, ITEM_BYTES
+from .errors import ArtifactSchemaError
+from .jsonfields import MAX_INT, Fields, sequence
+
+Dimension = Union[int, str]
+Shape = tuple[Dimension, ...]
+MAX_RANK = 64
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """A tensor of `dtype` (see `dtypes`). `shape` holds sizes in elements or symbol names; None is an unknown rank.
+
+    A symbol stands for a size that is known only at run time; equal symbols in one program are equal sizes.
+    """
+
+    dtype: str
+    shape: Shape | None
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the size in bytes is known: a fixed-size data type, and integers only in the shape."""
+        return self.dtype in ITEM_BYTES and self.static_shape is not None
+
+    @property
+    def static_shape(self) -> tuple[int, ...] | None:
+        """The shape when all of its dimensions are integers, else None."""
+        if self.shape is None:
+            return None
+        sizes = tuple(size for size in self.shape if isinstance(size, int))
+        return sizes if len(sizes) == len(self.shape) else None
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes of a static tensor. Raises `ValueError` for one that is not static."""
+        shape = self.static_shape
+        if shape is None or self.dtype not in ITEM_BYTES:
+            raise ValueError(f"{self} has no fixed size in bytes")
+        return math.prod(shape) * ITEM_BYTES[self.dtype]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{'?' if self.shape is None else ', '.join(map(str, self.shape))}]"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "shape": None if self.shape is None else list(self.shape)}
+
+
+@dataclass(frozen=True)
+class SequenceType:
+    """A Python list whose items have the type `element`."""
+
+    element: ValueType
+
+    def __str__(self) -> str:
+        return f"sequence<{self.element}>"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"sequence": self.element.to_json()}
+
+
+@dataclass(frozen=True)
+class OptionalType:
+    """None, or a value of the type `element`."""
+
+    element: ValueType
+
+    def __str__(self) -> str:
+        return f"optional<{self.element}>"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"optional": self.element.to_json()}
+
+
+ValueType = Union[TensorType, SequenceType, OptionalType]
+
+
+def type_from_json(data: Any, where: str) -> ValueType:
+    """Read what `to_json` of one of the three types wrote. Raises `ArtifactSchemaError`."""
+    fields = Fields(data, where)
+    if isinstance(data, dict) and "sequence" in data:
+        element = type_from_json(fields.take("sequence"), f"{where}.sequence")
+        fields.done()
+        return SequenceType(element)
+    if isinstance(data, dict) and "optional" in data:
+        element = type_from_json(fields.take("optional"), f"{where}.optional")
+        fields.done()
+        return OptionalType(element)
+    dtype = fields.one_of("dtype", DTYPES)
+    shape = _shape(fields.take("shape"), f"{where}.shape")
+    fields.done()
+    return TensorType(dtype, shape)
+
+
+def _shape(data: Any, where: str) -> Shape | None:
+    if data is None:
+        return None
+    shape = sequence(data, where, _dimension)
+    if len(shape) > MAX_RANK:
+        raise ArtifactSchemaError(f"{where} has rank {len(shape)}; numpy has no more than {MAX_RANK}")
+    if math.prod(size for size in shape if isinstance(size, int)) > MAX_INT:
+        raise ArtifactSchemaError(f"{where} has too many elements")
+    return shape
+
+
+def _dimension(data: Any, where: str) -> Dimension:
+    if isinstance(data, str) and data:
+        return data
+    if isinstance(data, int) and not isinstance(data, bool) and 0 <= data <= MAX_INT:
+        return data
+    raise ArtifactSchemaError(f"{where} is {data!r}, neither a size nor the name of a symbol")
