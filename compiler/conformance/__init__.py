@@ -1,0 +1,4 @@
+"""Runs ONNX's own backend tests through tilestitch (or a rival) and writes down what passes and what fails, and why.
+
+    python -m tilestitch.compiler.conformance [--filter REGEX] [--engine tilestitch|onnxruntime|reference] ...
+"""

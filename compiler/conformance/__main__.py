@@ -1,0 +1,144 @@
+"""The command `python -m tilestitch.compiler.conformance`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import re
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from tilestitch.compiler.conformance import report
+from tilestitch.compiler.conformance.cases import KINDS, Case, load_cases
+from tilestitch.compiler.conformance.engines import ENGINES
+from tilestitch.compiler.conformance.outcome import Outcome
+from tilestitch.compiler.conformance.pool import check_case, run_all
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tilestitch.compiler.conformance",
+        description="Run ONNX's backend tests. Exit code 0: all that ran passed; 3: some failed; 1: wrong usage.",
+    )
+    parser.add_argument("--filter", metavar="REGEX", help="only cases whose name or operators match")
+    parser.add_argument("--kind", action="append", choices=KINDS, help="only this kind; may be repeated")
+    parser.add_argument("--engine", choices=ENGINES, default="tilestitch")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="worker processes")
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for one case (default 60)")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write every outcome there")
+    parser.add_argument("--compare", type=Path, metavar="OLD.json", help="say what changed since that run")
+    parser.add_argument("--write", type=Path, metavar="PAGE.md", help="write the page of the docs")
+    parser.add_argument("--at-least", type=float, metavar="PERCENT", help="exit code 0 if so many pass")
+    parser.add_argument("--traceback", action="store_true", help="run in this process; show each failure's traceback")
+    parser.add_argument("--list", action="store_true", help="print the names of the cases and do nothing")
+    options = parser.parse_args(arguments)
+    if options.jobs < 1:
+        parser.error("--jobs must be at least 1")
+    if options.filter is not None:
+        try:
+            re.compile(options.filter)
+        except re.error as error:
+            parser.error(f"--filter is not a regular expression: {error}")
+    return options
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse(arguments)
+    before = _statuses(options.compare) if options.compare else {}
+    cases = _select(load_cases(options.kind or KINDS), options.filter)
+    if not cases:
+        print("no case matches; --list shows the names", file=sys.stderr)
+        return 1
+    if options.list:
+        print("\n".join(f"{case.kind}/{case.name}" for case in cases))
+        return 0
+    if options.traceback:
+        return _trace(options.engine, cases)
+    start = time.perf_counter()
+    progress = _Progress(len(cases))
+    outcomes = run_all(options.engine, cases, options.jobs, options.timeout, progress.show)
+    progress.finish()
+    print(report.summary(outcomes))
+    print(f"\n{len(outcomes)} cases in {time.perf_counter() - start:.0f} s")
+    if options.compare:
+        print(report.changes(outcomes, before))
+    if options.json:
+        _write_json(options.json, options.engine, outcomes)
+    if options.write:
+        options.write.write_text(report.page(outcomes, options.engine, _versions(options.engine)))
+    passed = sum(outcome.passed for outcome in outcomes)
+    enough = len(outcomes) if options.at_least is None else options.at_least / 100 * len(outcomes)
+    return 0 if passed >= enough else 3
+
+
+def _select(cases: list[Case], pattern: str | None) -> list[Case]:
+    if pattern is None:
+        return cases
+    expression = re.compile(pattern)
+    return [case for case in cases if expression.search(case.name) or expression.search(case.operators)]
+
+
+def _trace(engine: str, cases: list[Case]) -> int:
+    prepare = ENGINES[engine]()
+    failed = 0
+    for case in cases:
+        try:
+            check_case(prepare, case)
+        except Exception:  # noqa: BLE001 - shown in full
+            failed += 1
+            print(f"--- {case.kind}/{case.name}  {case.operators}")
+            traceback.print_exc(file=sys.stdout)
+    print(f"{len(cases) - failed} of {len(cases)} passed")
+    return 3 if failed else 0
+
+
+class _Progress:
+    """A line that counts, on a terminal only."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.done = self.passed = 0
+        self.visible = sys.stderr.isatty()
+
+    def show(self, outcome: Outcome) -> None:
+        self.done += 1
+        self.passed += outcome.passed
+        if self.visible:
+            line = f"\r{self.done}/{self.total}, {self.passed} passed  {outcome.name[:60]:60}"
+            print(line, end="", file=sys.stderr, flush=True)
+
+    def finish(self) -> None:
+        if self.visible:
+            print("\r" + " " * 100 + "\r", end="", file=sys.stderr)
+
+
+def _versions(engine: str) -> dict[str, str]:
+    names = {"onnx": "onnx", "onnxruntime": "onnxruntime", "tilestitch": "tilestitch", "reference": "onnx"}
+    return {name: importlib.metadata.version(names[name]) for name in ("onnx", engine)}
+
+
+def _write_json(path: Path, engine: str, outcomes: list[Outcome]) -> None:
+    content: dict[str, Any] = {
+        "engine": engine,
+        "versions": _versions(engine),
+        "passed": sum(outcome.passed for outcome in outcomes),
+        "cases": [outcome.to_json() for outcome in outcomes],
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _statuses(path: Path) -> dict[str, str]:
+    try:
+        content = json.loads(path.read_text())
+        return {f"{case['kind']}/{case['name']}": case["status"] for case in content["cases"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        sys.exit(f"{path} is not the outcome of an earlier run ({error}); make one with --json")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

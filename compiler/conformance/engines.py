@@ -1,0 +1,59 @@
+"""What the cases can be run on: tilestitch, and two others to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from onnx import ModelProto
+
+Run = Callable[[Sequence[Any]], Sequence[Any]]
+Prepare = Callable[[ModelProto], Run]
+
+# The newest that ONNX Runtime takes; models that only claim more are relabelled, so that it is judged by its operators.
+ORT_IR_VERSION = 13
+ORT_OPSET = 27
+
+
+def tilestitch() -> Prepare:
+    from tilestitch.compiler import onnx_backend
+
+    def prepare(model: ModelProto) -> Run:
+        return onnx_backend.prepare(model).run
+
+    return prepare
+
+
+def onnxruntime() -> Prepare:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+
+    def prepare(model: ModelProto) -> Run:
+        relabelled = ModelProto.FromString(model.SerializeToString())
+        relabelled.ir_version = min(relabelled.ir_version, ORT_IR_VERSION)
+        for opset in relabelled.opset_import:
+            if opset.domain == "":
+                opset.version = min(opset.version, ORT_OPSET)
+        session = ort.InferenceSession(relabelled.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        names = [value.name for value in session.get_inputs()]
+        return lambda inputs: session.run(None, dict(zip(names, inputs)))
+
+    return prepare
+
+
+def reference() -> Prepare:
+    from onnx.reference import ReferenceEvaluator
+
+    def prepare(model: ModelProto) -> Run:
+        evaluator = ReferenceEvaluator(model)
+        initialised = {tensor.name for tensor in model.graph.initializer}
+        names = [value.name for value in model.graph.input if value.name not in initialised]
+        return lambda inputs: evaluator.run(None, dict(zip(names, inputs)))
+
+    return prepare
+
+
+ENGINES = {"tilestitch": tilestitch, "onnxruntime": onnxruntime, "reference": reference}

@@ -1,0 +1,56 @@
+"""The outcome of one case, and how outcomes with the same cause are recognised."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tilestitch.compiler.conformance.compare import Mismatch
+
+PASS = "pass"
+UNSUPPORTED_EXIT_CODE = 2
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`status` is pass, unsupported, error, wrong, crash or timeout; `reason` is one line, empty for a pass."""
+
+    name: str
+    kind: str
+    operators: str
+    status: str
+    reason: str = ""
+    seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        return self.status == PASS
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "seconds": round(self.seconds, 3)}
+
+
+def classify(error: BaseException) -> tuple[str, str]:
+    """Status and one-line reason of a failure."""
+    if isinstance(error, Mismatch):
+        return "wrong", str(error)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    line = f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+    if isinstance(error, MemoryError) or not lines:
+        return "error", line
+    if type(error).__name__ == "InternalError" and len(lines) > 1:  # TVM puts a trace first and the message last
+        line = f"InternalError: {lines[-1]}"
+    unsupported = getattr(error, "exit_code", None) == UNSUPPORTED_EXIT_CODE
+    return "unsupported" if unsupported else "error", line[:400]
+
+
+def cause(outcome: Outcome) -> str:
+    """The reason without what differs from case to case: names in quotes, numbers and what follows the values compared."""
+    text = outcome.reason
+    if outcome.status == "wrong":
+        text = re.sub(r"^(\w+): .*", r"wrong \1", text)
+    text = re.sub(r"'[^']*'|\"[^\"]*\"", "'…'", text)
+    text = re.sub(r"\[[^\]]*\]", "[…]", text)
+    text = re.sub(r"(?<![A-Za-z_])-?\d+(\.\d+)?(e-?\d+)?", "#", text)
+    return f"{outcome.status}: {text}"[:160]
