@@ -1,0 +1,448 @@
+"""Matrix multiplication with register tiles: ``result[b, m, n] = sum over k of left(b, m, k) * right(b, k, n)``.
+
+``plan_gemm`` decides tiles, tasks and workspace as plain data; ``emit_gemm`` writes the TIR of one task inside an open
+IRBuilder. The right operand is read as panels ``[K, tile.columns]``: packed at compile time when it is constant, else
+packed by each task into its workspace. See docs/cpu_kernels.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.cpu import microkernel as mk
+from tilestitch.codegen.cpu.isa import Isa, dtype_bytes
+from tilestitch.codegen.cpu.microkernel import Expr, RegisterTile, Split
+
+TASK_CYCLES = 60_000.0
+"""About the least work worth one draw from the task counter: 20 microseconds."""
+
+Load = Callable[[Expr, Expr, Expr], Expr]
+"""``load(batch, row, column)`` gives one element; the columns may be lanes of a vectorised loop."""
+
+Epilogue = Callable[[Expr, Expr, Expr, Expr], None]
+"""``epilogue(batch, m, n, value)`` emits the store of one result; ``n`` may be a lane of a vectorised loop."""
+
+
+@dataclass(frozen=True)
+class GemmShape:
+    """``batch`` products of [m, k] by [k, n]; operands are widened to ``acc_dtype``, in which the sum is kept."""
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    a_dtype: str = "float32"
+    b_dtype: str = "float32"
+    acc_dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How a constant right operand [groups, k, n] is stored: [groups, panels, k, columns], padded with zeros."""
+
+    groups: int
+    k: int
+    n: int
+    columns: int
+    dtype: str
+
+    @property
+    def panels(self) -> int:
+        return -(-self.n // self.columns)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return (self.groups, self.panels, self.k, self.columns)
+
+
+def pack(matrix: npt.NDArray[np.generic], packing: Packing) -> npt.NDArray[np.generic]:
+    """Packs [groups, k, n] (or [k, n] when there is one group) into ``packing.shape``; the dtype is kept.
+
+    Raises ValueError when the matrix is not of the shape that the packing was planned for.
+    """
+    wanted = (packing.groups, packing.k, packing.n)
+    if matrix.shape != wanted and (packing.groups != 1 or matrix.shape != wanted[1:]):
+        raise ValueError(f"matrix of shape {matrix.shape} does not fit the packing of {wanted}; plan the kernel again")
+    padded = np.zeros((packing.groups, packing.k, packing.panels * packing.columns), matrix.dtype)
+    padded[:, :, : packing.n] = matrix
+    split = padded.reshape(packing.groups, packing.k, packing.panels, packing.columns)
+    return np.ascontiguousarray(split.transpose(0, 2, 1, 3))
+
+
+@dataclass(frozen=True)
+class GemmPlan:
+    """All decisions about one matrix multiplication.
+
+    A task computes ``block_tiles`` register tiles of rows by ``block_panels`` panels of columns of one batch element.
+    ``k_block`` < k splits the reduction, the sums waiting in the workspace. ``stage_a``: the rows are first copied into
+    the workspace (prologue evaluated once, converted, cache-friendly stride). ``pack_b``: panels are packed by the task.
+    ``spill``: results go through the workspace before the epilogue (smaller code for long epilogues).
+    """
+
+    shape: GemmShape
+    tile: RegisterTile
+    rows: Split
+    block_tiles: int
+    block_panels: int
+    k_block: int
+    stage_a: bool
+    pack_b: bool
+    spill: bool
+    a_contiguous: str
+    b_contiguous: str
+
+    @property
+    def panels(self) -> int:
+        return -(-self.shape.n // self.tile.columns)
+
+    @property
+    def full_panels(self) -> int:
+        return self.shape.n // self.tile.columns
+
+    @property
+    def tail_columns(self) -> int:
+        """Columns of the last, partial panel; 0 when there is none."""
+        return self.shape.n % self.tile.columns
+
+    @property
+    def m_blocks(self) -> int:
+        return -(-self.rows.parts // self.block_tiles)
+
+    @property
+    def n_blocks(self) -> int:
+        return -(-self.panels // self.block_panels)
+
+    @property
+    def tasks(self) -> int:
+        return self.shape.batch * self.m_blocks * self.n_blocks
+
+    @property
+    def block_rows(self) -> int:
+        """Most rows of one task."""
+        return min(self.shape.m, self.block_tiles * self.rows.largest)
+
+    @property
+    def staged_stride(self) -> int:
+        """Elements between staged rows: an odd number of cache lines, so that the rows of a tile meet no set conflict."""
+        lanes = 64 // dtype_bytes(self.shape.acc_dtype)
+        lines = -(-self.shape.k // lanes)
+        return (lines + 1 - lines % 2) * lanes
+
+    @property
+    def staged_bytes(self) -> int:
+        size = self.block_rows * self.staged_stride * dtype_bytes(self.shape.acc_dtype)
+        return mk.align(size) if self.stage_a else 0
+
+    @property
+    def panel_bytes(self) -> int:
+        size = self.shape.k * self.tile.columns * dtype_bytes(self.shape.b_dtype)
+        return mk.align(size) if self.pack_b else 0
+
+    @property
+    def sums_rows(self) -> int:
+        """Rows of partial sums that wait in the workspace: the whole block when the reduction is split."""
+        if self.k_block < self.shape.k:
+            return self.block_rows
+        return self.rows.largest if self.spill else 0
+
+    @property
+    def scratch_bytes(self) -> int:
+        sums = self.sums_rows * self.tile.columns * dtype_bytes(self.shape.acc_dtype)
+        return self.staged_bytes + self.panel_bytes + mk.align(sums)
+
+    def packing(self, groups: int = 1) -> Packing:
+        """Layout of a constant right operand for this plan."""
+        return Packing(groups, self.shape.k, self.shape.n, self.tile.columns, self.shape.b_dtype)
+
+
+def plan_gemm(
+    shape: GemmShape,
+    isa: Isa,
+    *,
+    threads: int = 2,
+    b_packed: bool = True,
+    a_plain: bool = True,
+    a_row_stride: int | None = None,
+    a_contiguous: str = "k",
+    b_contiguous: str = "n",
+    long_epilogue: bool = False,
+) -> GemmPlan:
+    """Chooses tiles and tasks.
+
+    ``b_packed``: the right operand is a constant in ``plan.packing()`` layout, otherwise it is loaded element by element.
+    ``a_plain``: ``load_a`` is just a load; False for a prologue that should be evaluated once per element.
+    ``a_row_stride``: elements between rows of the left operand where known; used to see cache set conflicts.
+    ``a_contiguous``, ``b_contiguous``: the index ("m"/"k", "k"/"n") that runs along memory in each operand.
+
+    Raises ValueError for an empty result (m, n or batch is 0): such a kernel has nothing to launch.
+    """
+    if min(shape.m, shape.n, shape.batch) < 1 or shape.k < 0:
+        raise ValueError(f"matrix product of an empty shape {shape}; skip the launch")
+    tile = mk.choose_tile(shape.m, shape.n, isa.lanes(shape.acc_dtype), isa)
+    rows = mk.split_at_most(shape.m, tile.rows)
+    stage_a = _wants_staging(shape, rows, a_plain, a_row_stride, a_contiguous)
+    k_block = _reduction_block(shape, tile, rows, isa)
+    block_tiles, block_panels = _block(shape, tile, rows, isa, threads, stage_a, not b_packed)
+    return GemmPlan(
+        shape, tile, rows, block_tiles, block_panels, k_block, stage_a, not b_packed, long_epilogue,
+        a_contiguous, b_contiguous,
+    )  # fmt: skip
+
+
+def _wants_staging(shape: GemmShape, rows: Split, plain: bool, row_stride: int | None, contiguous: str) -> bool:
+    if shape.a_dtype != shape.acc_dtype or contiguous == "m":
+        return True
+    if not plain:
+        return True
+    # Rows that lie a multiple of 4096 bytes apart fall into one set of the first-level cache.
+    stride_bytes = (shape.k if row_stride is None else row_stride) * dtype_bytes(shape.a_dtype)
+    return rows.largest > 8 and stride_bytes % 4096 == 0
+
+
+def _reduction_block(shape: GemmShape, tile: RegisterTile, rows: Split, isa: Isa) -> int:
+    """Reduction steps per pass: all of them unless a panel would not stay in half of the second-level cache."""
+    panel_bytes = shape.k * tile.columns * dtype_bytes(shape.b_dtype)
+    limit = isa.l2_bytes // 2
+    if rows.parts == 1 or panel_bytes <= limit:
+        return shape.k
+    return mk.split_at_most(shape.k, limit // (tile.columns * dtype_bytes(shape.b_dtype))).largest
+
+
+def _block(
+    shape: GemmShape, tile: RegisterTile, rows: Split, isa: Isa, threads: int, stage_a: bool, pack_b: bool
+) -> tuple[int, int]:
+    """Row tiles and panels of one task.
+
+    The rows of a block must stay in half of the second-level cache; whatever is larger, the matrix of columns or that
+    of rows, is split among the tasks so that it is read once.
+    """
+    panels = -(-shape.n // tile.columns)
+    tile_cycles = mk.step_cycles(rows.largest, tile.vectors, isa) * max(1, shape.k)
+    whole = tile_cycles * rows.parts * panels * shape.batch
+    wanted = max(1, min(round(whole / TASK_CYCLES), 16 * threads))
+    row_bytes = max(1, shape.k) * dtype_bytes(shape.acc_dtype if stage_a else shape.a_dtype)
+    tile_limit = max(1, isa.l2_bytes // 2 // (row_bytes * rows.largest))
+    block_tiles = mk.split_at_most(rows.parts, tile_limit).largest
+    blocks = shape.batch * math.ceil(rows.parts / block_tiles)
+    right_bytes = shape.k * shape.n * dtype_bytes(shape.b_dtype)
+    split_columns = right_bytes >= shape.m * row_bytes or pack_b
+    least_panels = 4 if stage_a and rows.parts > 1 else 1
+    if split_columns:
+        block_panels = _shrink(panels, wanted / blocks, least_panels)
+        blocks *= math.ceil(panels / block_panels)
+        return (block_tiles if pack_b else _shrink(block_tiles, wanted / blocks, 1)), block_panels
+    block_tiles = _shrink(block_tiles, wanted / blocks, 1)
+    blocks = shape.batch * math.ceil(rows.parts / block_tiles)
+    return block_tiles, _shrink(panels, wanted / blocks, least_panels)
+
+
+def _shrink(extent: int, parts: float, least: int) -> int:
+    """Size of the blocks when ``extent`` is cut into about ``parts`` pieces, none below ``least``."""
+    parts = min(max(1, round(parts)), max(1, extent // least))
+    return -(-extent // parts)
+
+
+@dataclass(frozen=True)
+class PackedOperand:
+    """A constant right operand: a buffer of ``Packing.shape`` and the group that a batch element uses."""
+
+    buffer: object
+    group: Callable[[Expr], Expr] = lambda batch: 0
+
+
+def emit_gemm(
+    plan: GemmPlan, load_a: Load, b: PackedOperand | Load, epilogue: Epilogue, task: Expr, scratch: Expr
+) -> None:
+    """Emits the body of one task. ``scratch`` is the workspace handle, at least ``plan.scratch_bytes`` long."""
+    _Emitter(plan, load_a, b, epilogue, scratch).run(task)
+
+
+class _Emitter:
+    """State shared by the pieces of one kernel: the plan, the callbacks and the workspace buffers."""
+
+    def __init__(
+        self, plan: GemmPlan, load_a: Load, b: PackedOperand | Load, epilogue: Epilogue, scratch: Expr
+    ) -> None:
+        self.plan, self.load_a, self.b, self.epilogue = plan, load_a, b, epilogue
+        shape, tile = plan.shape, plan.tile
+        if plan.stage_a:
+            staged_shape = (plan.block_rows, plan.staged_stride)
+            self.staged = mk.scratch_buffer(scratch, 0, staged_shape, shape.acc_dtype, "staged")
+        if plan.pack_b:
+            panel_shape = (max(1, shape.k), tile.columns)
+            self.panel = mk.scratch_buffer(scratch, plan.staged_bytes, panel_shape, shape.b_dtype, "panel")
+        if plan.sums_rows:
+            offset = plan.staged_bytes + plan.panel_bytes
+            self.sums = mk.scratch_buffer(scratch, offset, (plan.sums_rows, tile.columns), shape.acc_dtype, "sums")
+
+    def run(self, task: Expr) -> None:
+        plan = self.plan
+        task = T.bind(T.cast(task, "int32"))
+        m_block = task % plan.m_blocks
+        n_block = (task // plan.m_blocks) % plan.n_blocks
+        self.batch = T.bind(task // (plan.m_blocks * plan.n_blocks))
+        self.first_tile = T.bind(m_block * plan.block_tiles)
+        self.last_tile = T.bind(T.min(self.first_tile + plan.block_tiles, plan.rows.parts))
+        self.first_row = T.bind(plan.rows.start(self.first_tile))
+        first_panel = T.bind(n_block * plan.block_panels)
+        last_panel = T.bind(T.min(first_panel + plan.block_panels, plan.panels))
+        if plan.stage_a:
+            self._stage_rows()
+        if plan.full_panels:
+            with T.serial(first_panel, T.min(last_panel, plan.full_panels)) as panel:
+                self._panel(panel, plan.tile.columns)
+        if plan.tail_columns:
+            with T.If(last_panel > plan.full_panels), T.Then():
+                self._panel(plan.full_panels, plan.tail_columns)
+
+    def _stage_rows(self) -> None:
+        plan, shape = self.plan, self.plan.shape
+        count = plan.rows.start(self.last_tile) - self.first_row
+
+        def copy(row: Expr, k: Expr) -> None:
+            value = self.load_a(self.batch, self.first_row + row, k)
+            T.buffer_store(self.staged, _widen(value, shape.a_dtype, shape.acc_dtype), [row, k])
+
+        if plan.a_contiguous == "m":
+            with T.serial(0, shape.k) as k, T.serial(0, count) as row:
+                copy(row, k)
+            return
+        with T.serial(0, count) as row:
+            mk.for_each_column(shape.k, plan.tile.lanes, lambda k: copy(row, k))
+
+    def _panel(self, panel: Expr, width: int) -> None:
+        """All row tiles of the block by one panel, of which ``width`` columns exist."""
+        plan = self.plan
+        if plan.pack_b:
+            self._pack_panel(panel, width)
+        if plan.k_block == plan.shape.k:
+            self._for_each_tile(lambda tile, rows: self._tile(panel, width, tile, rows))
+            return
+        with T.serial(0, plan.block_rows) as row:
+            mk.for_each_column(
+                plan.tile.columns,
+                plan.tile.lanes,
+                lambda column: T.buffer_store(self.sums, T.cast(0, plan.shape.acc_dtype), [row, column]),
+            )
+        with T.serial(0, -(-plan.shape.k // plan.k_block)) as block:
+            self._for_each_tile(lambda tile, rows: self._partial_tile(panel, width, tile, rows, block))
+        with T.serial(0, plan.rows.start(self.last_tile) - self.first_row) as row:
+            self._store_row(panel, width, self.first_row + row, row)
+
+    def _for_each_tile(self, body: Callable[[Expr, int], None]) -> None:
+        """Emits ``body(tile, rows)`` once per number of rows that occurs."""
+        rows = self.plan.rows
+        if rows.larger_parts == 0:
+            with T.serial(self.first_tile, self.last_tile) as tile:
+                body(tile, rows.small)
+            return
+        with T.serial(self.first_tile, T.min(self.last_tile, rows.larger_parts)) as tile:
+            body(tile, rows.small + 1)
+        with T.serial(T.max(self.first_tile, rows.larger_parts), self.last_tile) as tile:
+            body(tile, rows.small)
+
+    def _pack_panel(self, panel: Expr, width: int) -> None:
+        plan, shape = self.plan, self.plan.shape
+        columns, lanes = plan.tile.columns, plan.tile.lanes
+        assert not isinstance(self.b, PackedOperand)
+        load = self.b
+
+        def copy(k: Expr, column: Expr) -> None:
+            T.buffer_store(self.panel, load(self.batch, k, panel * columns + column), [k, column])
+
+        if width < columns:
+            with T.serial(0, shape.k) as k:
+                zero = T.cast(0, shape.b_dtype)
+                mk.for_each_column(columns, lanes, lambda column: T.buffer_store(self.panel, zero, [k, column]))
+        if plan.b_contiguous == "n":
+            with T.serial(0, shape.k) as k:
+                mk.for_each_column(width, lanes, lambda column: copy(k, column))
+            return
+        with T.serial(0, shape.k) as k, T.serial(0, width) as column:
+            copy(k, column)
+
+    def _left(self, row0: Expr) -> Callable[[Expr, Expr], Expr]:
+        """``left(row of the tile, k)`` for the tile whose first row is ``row0``."""
+        plan, shape = self.plan, self.plan.shape
+        if plan.stage_a:
+            local = row0 - self.first_row
+            return lambda row, k: self.staged[local + row, k]
+        return lambda row, k: _widen(self.load_a(self.batch, row0 + row, k), shape.a_dtype, shape.acc_dtype)
+
+    def _right(self, panel: Expr) -> Callable[[Expr, Expr], Expr]:
+        """``right(k, column of the panel)``."""
+        shape = self.plan.shape
+        if self.plan.pack_b:
+            return lambda k, column: _widen(self.panel[k, column], shape.b_dtype, shape.acc_dtype)
+        assert isinstance(self.b, PackedOperand)
+        operand = self.b
+        return lambda k, column: _widen(
+            operand.buffer[operand.group(self.batch), panel, k, column],  # type: ignore[index]
+            shape.b_dtype,
+            shape.acc_dtype,
+        )
+
+    def _multiply(
+        self, panel: Expr, width: int, row0: Expr, rows: int, first_k: Expr, last_k: Expr
+    ) -> tuple[object, RegisterTile]:
+        plan = self.plan
+        tile = RegisterTile(rows, -(-width // plan.tile.lanes), plan.tile.lanes)
+        acc = mk.allocate(tile, plan.shape.acc_dtype)
+        mk.fill(acc, tile, T.cast(0, plan.shape.acc_dtype))
+        left, right = self._left(row0), self._right(panel)
+        if plan.shape.k:
+            with T.serial(first_k, last_k) as k:
+                mk.multiply_add(acc, tile, lambda row: left(row, k), lambda column: right(k, column))
+        return acc, tile
+
+    def _tile(self, panel: Expr, width: int, index: Expr, rows: int) -> None:
+        """One register tile from start to end: multiply, then epilogue."""
+        plan = self.plan
+        row0 = T.bind(plan.rows.start(index))
+        acc, tile = self._multiply(panel, width, row0, rows, 0, plan.shape.k)
+        if not plan.spill:
+            mk.finish(
+                acc, rows, width, plan.tile.lanes,
+                lambda row, column, value: self.epilogue(
+                    self.batch, row0 + row, panel * plan.tile.columns + column, value
+                ),
+            )  # fmt: skip
+            return
+        mk.for_each_vector(tile, lambda row, column: T.buffer_store(self.sums, acc[row, column], [row, column]))  # type: ignore[index]
+        with T.serial(0, rows) as row:
+            self._store_row(panel, width, row0 + row, row)
+
+    def _partial_tile(self, panel: Expr, width: int, index: Expr, rows: int, block: Expr) -> None:
+        """One register tile over one block of the reduction, added to the sums in the workspace."""
+        plan = self.plan
+        row0 = T.bind(plan.rows.start(index))
+        first = T.bind(block * plan.k_block)
+        acc, tile = self._multiply(panel, width, row0, rows, first, T.min(first + plan.k_block, plan.shape.k))
+        local = row0 - self.first_row
+        mk.for_each_vector(
+            tile,
+            lambda row, column: T.buffer_store(
+                self.sums,
+                self.sums[local + row, column] + acc[row, column],
+                [local + row, column],  # type: ignore[index]
+            ),
+        )
+
+    def _store_row(self, panel: Expr, width: int, row: Expr, local: Expr) -> None:
+        """Epilogue of one row whose sums lie in the workspace."""
+        columns = self.plan.tile.columns
+        mk.for_each_column(
+            width,
+            self.plan.tile.lanes,
+            lambda column: self.epilogue(self.batch, row, panel * columns + column, self.sums[local, column]),
+        )
+
+
+def _widen(value: Expr, dtype: str, acc_dtype: str) -> Expr:
+    return value if dtype == acc_dtype else T.cast(value, acc_dtype)

@@ -1,0 +1,180 @@
+"""Register tiles: the innermost piece of every contraction.
+
+A register tile holds ``rows x vectors`` accumulator vectors. One reduction step loads ``vectors`` vectors of the right
+operand, broadcasts one scalar of the left operand per row, and issues ``rows * vectors`` fused multiply-adds. All loops
+over rows and vectors are unrolled, so that LLVM keeps the accumulators in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import PointerType, PrimType
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.cpu.isa import Isa
+
+Expr = Any
+"""A TIR expression or a Python number. TVM builds expressions by overloaded operators, which mypy cannot follow."""
+
+MAX_VECTORS = 8
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """``rows`` x (``vectors`` * ``lanes``) accumulators."""
+
+    rows: int
+    vectors: int
+    lanes: int
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+
+@dataclass(frozen=True)
+class Split:
+    """``extent`` cut into ``parts`` runs whose sizes differ by at most one; the larger ones come first."""
+
+    extent: int
+    parts: int
+
+    @property
+    def small(self) -> int:
+        return self.extent // self.parts
+
+    @property
+    def larger_parts(self) -> int:
+        return self.extent % self.parts
+
+    @property
+    def largest(self) -> int:
+        return self.small + (self.larger_parts > 0)
+
+    def start(self, part: Expr) -> Expr:
+        """First element of a part."""
+        if self.larger_parts == 0:
+            return part * self.small
+        return part * self.small + T.min(part, self.larger_parts)
+
+
+def split_at_most(extent: int, limit: int) -> Split:
+    """Cuts ``extent`` into as few nearly equal parts as possible, none above ``limit``."""
+    return Split(extent, max(1, -(-extent // limit)))
+
+
+def step_cycles(rows: int, vectors: int, isa: Isa) -> float:
+    """Cycles of one reduction step of a register tile, with operands in the first-level cache."""
+    multiply = rows * vectors / isa.fma_ports
+    if vectors == 1 and isa.broadcast_operand:
+        load = (rows + vectors) / isa.load_ports
+    else:
+        load = (rows + vectors) / isa.load_ports
+    return max(multiply, load, float(isa.fma_latency)) + 0.25
+
+
+def choose_tile(m: int, n: int, lanes: int, isa: Isa) -> RegisterTile:
+    """The register tile with the fewest estimated cycles for an ``m`` x ``n`` result.
+
+    One register is kept for the broadcast scalar and ``vectors`` for the right operand. Padding of the last panel
+    and the uneven last rows are part of the estimate.
+    """
+    best: tuple[float, int, int] | None = None
+    for vectors in range(1, MAX_VECTORS + 1):
+        limit = (isa.vector_registers - 1) // vectors - 1
+        if limit < 1:
+            break
+        if (vectors - 1) * lanes >= n and vectors > 1:
+            break
+        for limit_rows in range(1, limit + 1):
+            rows = split_at_most(m, limit_rows)
+            full, tail = divmod(n, vectors * lanes)
+            cycles = 0.0
+            for count, height in ((rows.larger_parts, rows.largest), (rows.parts - rows.larger_parts, rows.small)):
+                wide = step_cycles(height, vectors, isa)
+                narrow = step_cycles(height, -(-tail // lanes), isa) if tail else 0.0
+                cycles += count * (full * wide + narrow)
+            candidate = (cycles, -vectors, limit_rows)
+            if best is None or candidate < best:
+                best = candidate
+    assert best is not None
+    return RegisterTile(split_at_most(m, best[2]).largest, -best[1], lanes)
+
+
+def allocate(tile: RegisterTile, dtype: str) -> Any:
+    """Accumulators of a tile, uninitialised."""
+    return T.alloc_buffer((tile.rows, tile.columns), dtype, scope="local")
+
+
+def for_each_vector(tile: RegisterTile, emit: Callable[[Expr, Expr], None]) -> None:
+    """Emits ``emit(row, column)`` for every accumulator; ``column`` runs over a vectorised loop."""
+    with T.unroll(0, tile.rows) as row, T.unroll(0, tile.vectors) as vector, T.vectorized(0, tile.lanes) as lane:
+        emit(row, vector * tile.lanes + lane)
+
+
+def fill(acc: Any, tile: RegisterTile, value: Expr) -> None:
+    """Sets every accumulator to ``value``."""
+    for_each_vector(tile, lambda row, column: T.buffer_store(acc, value, [row, column]))
+
+
+def multiply_add(acc: Any, tile: RegisterTile, left: Callable[[Expr], Expr], right: Callable[[Expr], Expr]) -> None:
+    """One reduction step: ``acc[row, column] += left(row) * right(column)``."""
+    for_each_vector(
+        tile, lambda row, column: T.buffer_store(acc, acc[row, column] + left(row) * right(column), [row, column])
+    )
+
+
+def chunks(width: int, lanes: int) -> list[tuple[int, int]]:
+    """``width`` cut into (start, size) runs: whole vectors first, then ever smaller powers of two."""
+    pieces = []
+    start, size = 0, lanes
+    while start < width:
+        while size > width - start:
+            size //= 2
+        pieces.append((start, size))
+        start += size
+    return pieces
+
+
+def vector(size: int, emit: Callable[[Expr], None]) -> None:
+    """Emits ``emit(lane)`` for ``size`` lanes at once; TVM knows no vectors of one lane."""
+    if size == 1:
+        emit(0)
+        return
+    with T.vectorized(0, size) as lane:
+        emit(lane)
+
+
+def for_each_column(width: int, lanes: int, emit: Callable[[Expr], None]) -> None:
+    """Emits ``emit(column)`` for ``column`` in ``[0, width)``, vectorised over as many lanes as fit."""
+    whole = width // lanes
+    if whole == 1:
+        vector(lanes, emit)
+    elif whole > 1:
+        with T.serial(0, whole) as index:
+            vector(lanes, lambda lane: emit(index * lanes + lane))
+    for start, size in chunks(width - whole * lanes, lanes):
+        vector(size, lambda lane, first=whole * lanes + start: emit(first + lane))  # type: ignore[misc]
+
+
+def finish(acc: Any, rows: int, width: int, lanes: int, emit: Callable[[Expr, Expr, Expr], None]) -> None:
+    """Emits ``emit(row, column, value)`` for the valid accumulators straight from the registers, fully unrolled."""
+    with T.unroll(0, rows) as row:
+        for start, size in chunks(width, lanes):
+            vector(size, lambda lane, first=start: emit(row, first + lane, acc[row, first + lane]))  # type: ignore[misc]
+
+
+def scratch_buffer(scratch: Expr, byte_offset: int, shape: tuple[int, ...], dtype: str, name: str) -> Any:
+    """A buffer that lies ``byte_offset`` bytes into the thread's workspace (a multiple of 64 bytes)."""
+    pointer = tirx.Var(name, PointerType(PrimType(dtype)))
+    T.bind(tirx.call_intrin(pointer.ty, "tirx.handle_add_byte_offset", scratch, byte_offset), var=pointer)
+    return T.decl_buffer(shape, dtype, data=pointer)
+
+
+def align(size_bytes: int) -> int:
+    """Rounds up to a multiple of the 64 bytes of a cache line."""
+    return -(-size_bytes // 64) * 64
