@@ -58,7 +58,13 @@ class Node:
     __slots__ = ("attrs", "inputs", "name", "op", "origins", "outputs")
 
     def __init__(
-        self, op: str, inputs: Sequence[Value], outputs: Sequence[Value], attrs: Mapping[str, Any], name: str, origins: Iterable[str]
+        self,
+        op: str,
+        inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        attrs: Mapping[str, Any],
+        name: str,
+        origins: Iterable[str],
     ) -> None:
         self.op = op
         self.inputs = tuple(inputs)
@@ -74,7 +80,8 @@ class Node:
         return self.outputs[0]
 
     def __repr__(self) -> str:
-        return f"{', '.join('%' + o.name for o in self.outputs)} = {self.op}({', '.join('%' + i.name for i in self.inputs)})"
+        outputs, inputs = (", ".join("%" + v.name for v in values) for values in (self.outputs, self.inputs))
+        return f"{outputs} = {self.op}({inputs})"
 
 
 class Graph:
@@ -148,7 +155,9 @@ class Graph:
         node_name = self.fresh_name(name or op.split(".")[-1])
         if output_names is None:
             output_names = [node_name] if len(out_types) == 1 else [f"{node_name}.{i}" for i in range(len(out_types))]
-        outputs = [Value(n if n == node_name else self.fresh_name(n), t) for n, t in zip(output_names, out_types, strict=True)]
+        outputs = [
+            Value(n if n == node_name else self.fresh_name(n), t) for n, t in zip(output_names, out_types, strict=True)
+        ]
         node = Node(op, inputs, outputs, attrs, node_name, origins)
         for i, out in enumerate(outputs):
             out.producer, out.index = node, i
@@ -157,7 +166,9 @@ class Graph:
         self._insert(node, before)
         return node
 
-    def emit(self, op: str, *inputs: Value, origins: Iterable[str] = (), before: Node | None = None, **attrs: Any) -> Value:
+    def emit(
+        self, op: str, *inputs: Value, origins: Iterable[str] = (), before: Node | None = None, **attrs: Any
+    ) -> Value:
         """`add` for the common case of one output: returns the value."""
         return self.add(op, inputs, attrs, origins=origins, before=before).output
 

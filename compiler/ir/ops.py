@@ -44,7 +44,16 @@ class OpSpec:
     expensive: bool = False
 
 
-def _spec(name: str, kind: Kind, infer: InferFn, arity: int | tuple[int, int], doc: str, *, expensive: bool = False, **attrs: bool) -> OpSpec:
+def _spec(
+    name: str,
+    kind: Kind,
+    infer: InferFn,
+    arity: int | tuple[int, int],
+    doc: str,
+    *,
+    expensive: bool = False,
+    **attrs: bool,
+) -> OpSpec:
     return OpSpec(name, kind, infer, (arity, arity) if isinstance(arity, int) else arity, attrs, doc, expensive)
 
 
@@ -67,13 +76,22 @@ _SPECS: list[OpSpec] = [
     *_unary("sqrt", rule.same_float, "square root"),
     *_unary(
         "exp log sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf",
-        rule.same_float, "transcendental function", expensive=True,
-    ),  # fmt: skip
+        rule.same_float,
+        "transcendental function",
+        expensive=True,
+    ),
     *_unary("is_nan", rule.float_to_bool, "test"),
     *_unary("is_inf", rule.float_to_bool, "test; attrs say which signs count", positive=_REQUIRED, negative=_REQUIRED),
     *_unary("logical_not", rule.same_bool, "on bool"),
     *_unary("bitwise_not", rule.same_integer, "on integers"),
-    *_unary("cast", rule.cast, "ONNX Cast to dtype `to`; `saturate` and `round_mode` matter for 8-bit floats", to=_REQUIRED, saturate=_OPTIONAL, round_mode=_OPTIONAL),
+    *_unary(
+        "cast",
+        rule.cast,
+        "ONNX Cast to dtype `to`; `saturate` and `round_mode` matter for 8-bit floats",
+        to=_REQUIRED,
+        saturate=_OPTIONAL,
+        round_mode=_OPTIONAL,
+    ),
     *_unary("bit_cast", rule.bit_cast, "reinterpret the bits as dtype `to` of the same width", to=_REQUIRED),
     # element-wise, two and three operands (numpy broadcasting)
     *_binary("add sub mul", rule.same_pair, "arithmetic, integers wrap"),
@@ -85,70 +103,235 @@ _SPECS: list[OpSpec] = [
     *_binary("equal less less_equal", rule.compare, "comparison to bool"),
     *_binary("logical_and logical_or logical_xor", rule.same_bool_pair, "on bool"),
     *_binary("bitwise_and bitwise_or bitwise_xor", rule.same_integer_pair, "on integers"),
-    *_binary("shift_left shift_right", rule.same_integer_pair, "a shift of the width or more gives 0; right shift of signed is arithmetic"),
+    *_binary(
+        "shift_left shift_right",
+        rule.same_integer_pair,
+        "a shift of the width or more gives 0; right shift of signed is arithmetic",
+    ),
     _spec("select", Kind.INJECTIVE, rule.select, 3, "select(cond, a, b): a where cond else b"),
     # views
-    _spec("reshape", Kind.VIEW, rule.reshape, 1, "row-major reinterpretation; one -1 allowed if sizes are symbolic", shape=_REQUIRED),
+    _spec(
+        "reshape",
+        Kind.VIEW,
+        rule.reshape,
+        1,
+        "row-major reinterpretation; one -1 allowed if sizes are symbolic",
+        shape=_REQUIRED,
+    ),
     _spec("transpose", Kind.VIEW, rule.transpose, 1, "output axis i is input axis perm[i]", perm=_REQUIRED),
     _spec("broadcast_to", Kind.VIEW, rule.broadcast_to, 1, "numpy.broadcast_to", shape=_REQUIRED),
-    _spec("slice", Kind.VIEW, rule.slice_, 1, "out[i] = x[starts + i*steps], sizes many a dimension; steps may be negative", starts=_REQUIRED, steps=_REQUIRED, sizes=_REQUIRED),
+    _spec(
+        "slice",
+        Kind.VIEW,
+        rule.slice_,
+        1,
+        "out[i] = x[starts + i*steps], sizes many a dimension; steps may be negative",
+        starts=_REQUIRED,
+        steps=_REQUIRED,
+        sizes=_REQUIRED,
+    ),
     # injective data movement
     _spec("concat", Kind.INJECTIVE, rule.concat, (1, _MANY), "along `axis`", axis=_REQUIRED),
-    _spec("pad", Kind.INJECTIVE, rule.pad, (1, 2), "mode constant (second operand: scalar value, default 0), edge, reflect, wrap; pads >= 0", before=_REQUIRED, after=_REQUIRED, mode=_REQUIRED),
-    _spec("iota", Kind.INJECTIVE, rule.iota, 0, "index along `axis` in a tensor of `shape`", shape=_REQUIRED, axis=_REQUIRED, dtype=_REQUIRED),
-    _spec("gather", Kind.INJECTIVE, rule.gather, 2, "numpy.take(x, indices, axis); negative indices count from the end; out of range is an error", axis=_REQUIRED),
+    _spec(
+        "pad",
+        Kind.INJECTIVE,
+        rule.pad,
+        (1, 2),
+        "mode constant (second operand: scalar value, default 0), edge, reflect, wrap; pads >= 0",
+        before=_REQUIRED,
+        after=_REQUIRED,
+        mode=_REQUIRED,
+    ),
+    _spec(
+        "iota",
+        Kind.INJECTIVE,
+        rule.iota,
+        0,
+        "index along `axis` in a tensor of `shape`",
+        shape=_REQUIRED,
+        axis=_REQUIRED,
+        dtype=_REQUIRED,
+    ),
+    _spec(
+        "gather",
+        Kind.INJECTIVE,
+        rule.gather,
+        2,
+        "numpy.take(x, indices, axis); negative indices count from the end; out of range is an error",
+        axis=_REQUIRED,
+    ),
     _spec("gather_elements", Kind.INJECTIVE, rule.gather_elements, 2, "ONNX GatherElements", axis=_REQUIRED),
     _spec("gather_nd", Kind.INJECTIVE, rule.gather_nd, 2, "ONNX GatherND", batch_dims=_REQUIRED),
     # reductions
     *[
-        _spec(n, Kind.REDUCTION, rule.reduce, 1, f"{n} over `axes` (all given explicitly); half floats accumulate in float32", axes=_REQUIRED, keepdims=_REQUIRED)
+        _spec(
+            n,
+            Kind.REDUCTION,
+            rule.reduce,
+            1,
+            f"{n} over `axes` (all given explicitly); half floats accumulate in float32",
+            axes=_REQUIRED,
+            keepdims=_REQUIRED,
+        )
         for n in ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min")
     ],
     *[
-        _spec(n, Kind.REDUCTION, rule.arg_reduce, 1, f"index of the extreme element along `axis`, int64; `select_last` settles ties", axis=_REQUIRED, keepdims=_REQUIRED, select_last=_REQUIRED)
+        _spec(
+            n,
+            Kind.REDUCTION,
+            rule.arg_reduce,
+            1,
+            "index of the extreme element along `axis`, int64; `select_last` settles ties",
+            axis=_REQUIRED,
+            keepdims=_REQUIRED,
+            select_last=_REQUIRED,
+        )
         for n in ("arg_max", "arg_min")
     ],
     # contractions
-    _spec("matmul", Kind.CONTRACTION, rule.matmul, 2, "numpy.matmul of operands of rank >= 2 with batch broadcasting; trans_* swap the last two axes of an operand; `out_dtype` widens (int8 -> int32)", trans_a=_OPTIONAL, trans_b=_OPTIONAL, out_dtype=_OPTIONAL),
     _spec(
-        "conv", Kind.CONTRACTION, rule.conv, 2,
-        "cross-correlation. layout NCX: x[N,C,spatial..], w[O,C/g,k..]; layout NXC: x[N,spatial..,C], w[k..,C/g,O]; zero padding before/after",
-        strides=_REQUIRED, before=_REQUIRED, after=_REQUIRED, dilations=_REQUIRED, groups=_REQUIRED, layout=_REQUIRED, out_dtype=_OPTIONAL,
+        "matmul",
+        Kind.CONTRACTION,
+        rule.matmul,
+        2,
+        "numpy.matmul of operands of rank >= 2 with batch broadcasting; trans_* swap the last two axes of an operand; "
+        "`out_dtype` widens (int8 -> int32)",
+        trans_a=_OPTIONAL,
+        trans_b=_OPTIONAL,
+        out_dtype=_OPTIONAL,
     ),
     _spec(
-        "conv_transpose", Kind.CONTRACTION, rule.conv_transpose, 2,
-        "gradient of conv with respect to x. NCX: w[C,O/g,k..]; NXC: w[k..,C,O/g]; output size = (in-1)*stride + (k-1)*dilation + 1 - before - after + output_padding",
-        strides=_REQUIRED, before=_REQUIRED, after=_REQUIRED, dilations=_REQUIRED, groups=_REQUIRED, output_padding=_REQUIRED, layout=_REQUIRED,
+        "conv",
+        Kind.CONTRACTION,
+        rule.conv,
+        2,
+        "cross-correlation. layout NCX: x[N,C,spatial..], w[O,C/g,k..]; layout NXC: x[N,spatial..,C], w[k..,C/g,O]; "
+        "zero padding before/after",
+        strides=_REQUIRED,
+        before=_REQUIRED,
+        after=_REQUIRED,
+        dilations=_REQUIRED,
+        groups=_REQUIRED,
+        layout=_REQUIRED,
+        out_dtype=_OPTIONAL,
+    ),
+    _spec(
+        "conv_transpose",
+        Kind.CONTRACTION,
+        rule.conv_transpose,
+        2,
+        "gradient of conv with respect to x. NCX: w[C,O/g,k..]; NXC: w[k..,C,O/g]; "
+        "output size = (in-1)*stride + (k-1)*dilation + 1 - before - after + output_padding",
+        strides=_REQUIRED,
+        before=_REQUIRED,
+        after=_REQUIRED,
+        dilations=_REQUIRED,
+        groups=_REQUIRED,
+        output_padding=_REQUIRED,
+        layout=_REQUIRED,
     ),
     # templates of their own
     _spec(
-        "window_reduce", Kind.OPAQUE, rule.window_reduce, 1,
+        "window_reduce",
+        Kind.OPAQUE,
+        rule.window_reduce,
+        1,
         "sliding-window `reducer` (sum, max) over the spatial axes; padding counts as the reducer's identity",
-        reducer=_REQUIRED, kernel=_REQUIRED, strides=_REQUIRED, before=_REQUIRED, after=_REQUIRED, dilations=_REQUIRED, layout=_REQUIRED,
+        reducer=_REQUIRED,
+        kernel=_REQUIRED,
+        strides=_REQUIRED,
+        before=_REQUIRED,
+        after=_REQUIRED,
+        dilations=_REQUIRED,
+        layout=_REQUIRED,
     ),
-    _spec("cumulative", Kind.OPAQUE, rule.same_numeric, 1, "running `reducer` (sum, prod) along `axis`", axis=_REQUIRED, reducer=_REQUIRED, exclusive=_REQUIRED, reverse=_REQUIRED),
-    _spec("top_k", Kind.OPAQUE, rule.top_k, 1, "values and int64 indices of the k extreme elements along `axis`, sorted; equal elements: lower index first", k=_REQUIRED, axis=_REQUIRED, largest=_REQUIRED),
-    _spec("scatter_elements", Kind.OPAQUE, rule.scatter, 3, "ONNX ScatterElements; reduction none, add, mul, max, min", axis=_REQUIRED, reduction=_REQUIRED),
-    _spec("scatter_nd", Kind.OPAQUE, rule.scatter, 3, "ONNX ScatterND; reduction none, add, mul, max, min", reduction=_REQUIRED),
+    _spec(
+        "cumulative",
+        Kind.OPAQUE,
+        rule.same_numeric,
+        1,
+        "running `reducer` (sum, prod) along `axis`",
+        axis=_REQUIRED,
+        reducer=_REQUIRED,
+        exclusive=_REQUIRED,
+        reverse=_REQUIRED,
+    ),
+    _spec(
+        "top_k",
+        Kind.OPAQUE,
+        rule.top_k,
+        1,
+        "values and int64 indices of the k extreme elements along `axis`, sorted; equal elements: lower index first",
+        k=_REQUIRED,
+        axis=_REQUIRED,
+        largest=_REQUIRED,
+    ),
+    _spec(
+        "scatter_elements",
+        Kind.OPAQUE,
+        rule.scatter,
+        3,
+        "ONNX ScatterElements; reduction none, add, mul, max, min",
+        axis=_REQUIRED,
+        reduction=_REQUIRED,
+    ),
+    _spec(
+        "scatter_nd",
+        Kind.OPAQUE,
+        rule.scatter,
+        3,
+        "ONNX ScatterND; reduction none, add, mul, max, min",
+        reduction=_REQUIRED,
+    ),
     # control: operands are loop state first, then captured outer values; nested graphs take them all as inputs
-    _spec("if", Kind.CONTROL, rule.stated, (1, _MANY), "if(cond, captures..): both branch graphs take all captures", then_graph=_REQUIRED, else_graph=_REQUIRED),
     _spec(
-        "loop", Kind.CONTROL, rule.stated, (2, _MANY),
-        "ONNX Loop: loop(max_trip, cond, carried.., captures..); absent max_trip/cond are host.none; body(iteration, cond, carried.., captures..) -> cond, carried.., scan outputs..",
-        body=_REQUIRED, num_carried=_REQUIRED,
+        "if",
+        Kind.CONTROL,
+        rule.stated,
+        (1, _MANY),
+        "if(cond, captures..): both branch graphs take all captures",
+        then_graph=_REQUIRED,
+        else_graph=_REQUIRED,
     ),
     _spec(
-        "scan", Kind.CONTROL, rule.stated, (1, _MANY),
+        "loop",
+        Kind.CONTROL,
+        rule.stated,
+        (2, _MANY),
+        "ONNX Loop: loop(max_trip, cond, carried.., captures..); absent max_trip/cond are host.none; "
+        "body(iteration, cond, carried.., captures..) -> cond, carried.., scan outputs..",
+        body=_REQUIRED,
+        num_carried=_REQUIRED,
+    ),
+    _spec(
+        "scan",
+        Kind.CONTROL,
+        rule.stated,
+        (1, _MANY),
         "ONNX Scan: scan(state.., scanned.., captures..); body(state.., elements.., captures..) -> state.., elements..",
-        body=_REQUIRED, num_state=_REQUIRED, num_scanned=_REQUIRED, input_axes=_REQUIRED, input_reverse=_REQUIRED, output_axes=_REQUIRED, output_reverse=_REQUIRED,
+        body=_REQUIRED,
+        num_state=_REQUIRED,
+        num_scanned=_REQUIRED,
+        input_axes=_REQUIRED,
+        input_reverse=_REQUIRED,
+        output_axes=_REQUIRED,
+        output_reverse=_REQUIRED,
     ),
-    _spec("sequence_map", Kind.CONTROL, rule.stated, (1, _MANY), "ONNX SequenceMap: sequence_map(sequence, others.., captures..)", body=_REQUIRED, num_inputs=_REQUIRED),
-]  # fmt: skip
+    _spec(
+        "sequence_map",
+        Kind.CONTROL,
+        rule.stated,
+        (1, _MANY),
+        "ONNX SequenceMap: sequence_map(sequence, others.., captures..)",
+        body=_REQUIRED,
+        num_inputs=_REQUIRED,
+    ),
+]
 
 OPS: Mapping[str, OpSpec] = {spec.name: spec for spec in _SPECS}
 
 HOST_PREFIX = "host."
-"""Operators named `host.X` run as the numpy function `X` of `tilestitch.runtime.host`; their users state output types."""
+"""Operators named `host.X` run as the numpy function `X` of `tilestitch.runtime.host`; users state output types."""
 
 
 def op_spec(op: str) -> OpSpec:
@@ -164,7 +347,9 @@ def kind_of(op: str) -> Kind:
     return op_spec(op).kind
 
 
-def infer_types(op: str, inputs: Sequence[Type], attrs: Mapping[str, Any], stated: Sequence[Type] | None = None) -> list[Type]:
+def infer_types(
+    op: str, inputs: Sequence[Type], attrs: Mapping[str, Any], stated: Sequence[Type] | None = None
+) -> list[Type]:
     """Output types of `op`. Host and control operators need `stated`; for others it must be None.
 
     Raises TypeRuleError if operands or attributes do not fit, with the operator and the operand types.
@@ -194,7 +379,9 @@ def _check_attrs(spec: OpSpec, attrs: Mapping[str, Any], where: str) -> None:
     missing = [a for a, required in spec.attrs.items() if required and a not in attrs]
     unknown = [a for a in attrs if a not in spec.attrs]
     if missing or unknown:
-        raise TypeRuleError(f"{where}: attributes missing: {missing}, unknown: {unknown}; it takes {sorted(spec.attrs)}")
+        raise TypeRuleError(
+            f"{where}: attributes missing: {missing}, unknown: {unknown}; it takes {sorted(spec.attrs)}"
+        )
 
 
 def reference(op: str) -> Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Any]]:

@@ -1,4 +1,4 @@
-"""Type rules of the primitives: operand types and attributes to output types. Every rule accepts symbolic dimensions."""
+"""Type rules of the primitives: operand types and attributes to output types; all accept symbolic dimensions."""
 
 from __future__ import annotations
 
@@ -95,7 +95,10 @@ def cast(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
 
 def bit_cast(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     source = _dtype_of(inputs[0])
-    _require(is_dtype(attrs["to"]) and storage_bytes(source) == storage_bytes(attrs["to"]), "dtypes must be of the same width")
+    _require(
+        is_dtype(attrs["to"]) and storage_bytes(source) == storage_bytes(attrs["to"]),
+        "dtypes must be of the same width",
+    )
     return [_with_dtype(inputs[0], attrs["to"])]
 
 
@@ -172,7 +175,10 @@ def broadcast_to(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     (x,) = _tensors(inputs)
     shape = tuple(attrs["shape"])
     result = broadcast_shapes(x.shape, shape)
-    _require(all(dims_compatible(a, b) for a, b in zip(result, shape, strict=False)) and len(result) == len(shape), f"does not broadcast to {shape}")
+    _require(
+        all(dims_compatible(a, b) for a, b in zip(result, shape, strict=False)) and len(result) == len(shape),
+        f"does not broadcast to {shape}",
+    )
     return [x.with_shape(shape)]
 
 
@@ -183,7 +189,9 @@ def slice_(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     for dim, start, step, size in zip(x.shape, starts, steps, sizes, strict=True):
         last = start + step * (size - 1)
         inside = isinstance(dim, str) or size == 0 or (0 <= start < dim and 0 <= last < dim)
-        _require(step != 0 and size >= 0 and inside, f"start {start}, step {step}, size {size} leave a dimension of {dim}")
+        _require(
+            step != 0 and size >= 0 and inside, f"start {start}, step {step}, size {size} leave a dimension of {dim}"
+        )
     return [x.with_shape(sizes)]
 
 
@@ -196,7 +204,9 @@ def concat(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     for i in range(first.rank):
         dims = [t.shape[i] for t in tensors]
         if i == axis:
-            shape.append(sum(d for d in dims if isinstance(d, int)) if all(isinstance(d, int) for d in dims) else UNKNOWN)
+            shape.append(
+                sum(d for d in dims if isinstance(d, int)) if all(isinstance(d, int) for d in dims) else UNKNOWN
+            )
             continue
         _require(all(dims_compatible(dims[0], d) for d in dims), f"dimension {i} differs: {dims}")
         shape.append(next((d for d in dims if isinstance(d, int)), dims[0]))
@@ -206,9 +216,16 @@ def concat(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
 def pad(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     x = _tensors(inputs)[0]
     before, after = tuple(attrs["before"]), tuple(attrs["after"])
-    _require(len(before) == len(after) == x.rank and min((*before, *after), default=0) >= 0, "pads need one entry >= 0 a dimension")
+    _require(
+        len(before) == len(after) == x.rank and min((*before, *after), default=0) >= 0,
+        "pads need one entry >= 0 a dimension",
+    )
     _require(attrs["mode"] in ("constant", "edge", "reflect", "wrap"), f"unknown mode {attrs['mode']!r}")
-    return [x.with_shape(tuple(d if isinstance(d, str) else d + b + a for d, b, a in zip(x.shape, before, after, strict=True)))]
+    return [
+        x.with_shape(
+            tuple(d if isinstance(d, str) else d + b + a for d, b, a in zip(x.shape, before, after, strict=True))
+        )
+    ]
 
 
 def iota(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
@@ -241,7 +258,10 @@ def gather_nd(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     batch = attrs["batch_dims"]
     _require_indices(indices)
     depth = indices.shape[-1] if indices.rank else None
-    _require(isinstance(depth, int) and batch + depth <= x.rank and batch < indices.rank, "the last dimension of indices must index x")
+    _require(
+        isinstance(depth, int) and batch + depth <= x.rank and batch < indices.rank,
+        "the last dimension of indices must index x",
+    )
     assert isinstance(depth, int)
     return [x.with_shape((*indices.shape[:-1], *x.shape[batch + depth :]))]
 
@@ -250,7 +270,10 @@ def gather_nd(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
 
 
 def _reduced(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
-    _require(all(0 <= a < len(shape) for a in axes) and len(set(axes)) == len(axes), f"axes {tuple(axes)} do not fit rank {len(shape)}")
+    _require(
+        all(0 <= a < len(shape) for a in axes) and len(set(axes)) == len(axes),
+        f"axes {tuple(axes)} do not fit rank {len(shape)}",
+    )
     if keepdims:
         return tuple(1 if i in axes else d for i, d in enumerate(shape))
     return tuple(d for i, d in enumerate(shape) if i not in axes)
@@ -289,15 +312,25 @@ def _join_layout(batch: Dim, channels: Dim, spatial: Shape, layout: str) -> Shap
 
 def _window_sizes(spatial: Shape, kernel: Sequence[Dim], attrs: Attrs) -> Shape:
     rank = len(spatial)
-    _require(all(len(attrs[a]) == rank for a in ("strides", "before", "after", "dilations")) and len(kernel) == rank, "strides, pads, dilations and kernel need one entry a spatial axis")
-    return tuple(_window_size(spatial[i], kernel[i], attrs["strides"][i], attrs["before"][i] + attrs["after"][i], attrs["dilations"][i]) for i in range(rank))  # fmt: skip
+    _require(
+        all(len(attrs[a]) == rank for a in ("strides", "before", "after", "dilations")) and len(kernel) == rank,
+        "strides, pads, dilations and kernel need one entry a spatial axis",
+    )
+    return tuple(
+        _window_size(
+            spatial[i], kernel[i], attrs["strides"][i], attrs["before"][i] + attrs["after"][i], attrs["dilations"][i]
+        )
+        for i in range(rank)
+    )
 
 
 def _window_size(size: Dim, kernel: Dim, stride: int, padding: int, dilation: int) -> Dim:
     if isinstance(size, str) or isinstance(kernel, str):
         return UNKNOWN
     span = size + padding - (dilation * (kernel - 1) + 1)
-    _require(span >= 0, f"a window of {kernel} (dilation {dilation}) does not fit {size} elements with {padding} of padding")
+    _require(
+        span >= 0, f"a window of {kernel} (dilation {dilation}) does not fit {size} elements with {padding} of padding"
+    )
     return span // stride + 1
 
 
@@ -306,9 +339,14 @@ def conv(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     layout, groups = attrs["layout"], attrs["groups"]
     batch, channels, spatial = _split_layout(x, layout)
     _require(w.rank == x.rank, "x and w must have one rank")
-    out, per_group, kernel = (w.shape[0], w.shape[1], w.shape[2:]) if layout == "NCX" else (w.shape[-1], w.shape[-2], w.shape[:-2])
+    out, per_group, kernel = (
+        (w.shape[0], w.shape[1], w.shape[2:]) if layout == "NCX" else (w.shape[-1], w.shape[-2], w.shape[:-2])
+    )
     if isinstance(channels, int) and isinstance(per_group, int) and isinstance(out, int):
-        _require(channels == per_group * groups and out % groups == 0, f"{channels} channels, {groups} groups, weight {w} do not fit")
+        _require(
+            channels == per_group * groups and out % groups == 0,
+            f"{channels} channels, {groups} groups, weight {w} do not fit",
+        )
     _require(x.dtype == w.dtype or attrs.get("out_dtype") is not None, "operands of different dtypes need out_dtype")
     shape = _join_layout(batch, out, _window_sizes(spatial, kernel, attrs), layout)
     return [TensorType(attrs.get("out_dtype") or x.dtype, shape)]
@@ -319,7 +357,9 @@ def conv_transpose(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     layout, groups = attrs["layout"], attrs["groups"]
     batch, channels, spatial = _split_layout(x, layout)
     _require(w.rank == x.rank, "x and w must have one rank")
-    in_channels, per_group, kernel = (w.shape[0], w.shape[1], w.shape[2:]) if layout == "NCX" else (w.shape[-2], w.shape[-1], w.shape[:-2])
+    in_channels, per_group, kernel = (
+        (w.shape[0], w.shape[1], w.shape[2:]) if layout == "NCX" else (w.shape[-2], w.shape[-1], w.shape[:-2])
+    )
     _require(dims_compatible(channels, in_channels), f"x has {channels} channels, w expects {in_channels}")
     sizes: list[Dim] = []
     for i, (size, k) in enumerate(zip(spatial, kernel, strict=True)):
@@ -336,7 +376,9 @@ def window_reduce(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     (x,) = _tensors(inputs)
     _require(attrs["reducer"] in ("sum", "max"), f"unknown reducer {attrs['reducer']!r}")
     batch, channels, spatial = _split_layout(x, attrs["layout"])
-    return [x.with_shape(_join_layout(batch, channels, _window_sizes(spatial, attrs["kernel"], attrs), attrs["layout"]))]
+    return [
+        x.with_shape(_join_layout(batch, channels, _window_sizes(spatial, attrs["kernel"], attrs), attrs["layout"]))
+    ]
 
 
 # -- templates of their own --------------------------------------------------------------------------------------

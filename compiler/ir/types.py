@@ -17,17 +17,41 @@ UNKNOWN = "?"
 
 # Bits of one element, and the class that arithmetic rules care about.
 _DTYPES: dict[str, tuple[int, str]] = {
-    "float64": (64, "float"), "float32": (32, "float"), "float16": (16, "float"), "bfloat16": (16, "float"),
-    "float8_e4m3fn": (8, "float"), "float8_e4m3fnuz": (8, "float"), "float8_e5m2": (8, "float"),
-    "float8_e5m2fnuz": (8, "float"), "float8_e8m0fnu": (8, "float"), "float4_e2m1fn": (4, "float"),
-    "int64": (64, "int"), "int32": (32, "int"), "int16": (16, "int"), "int8": (8, "int"), "int4": (4, "int"), "int2": (2, "int"),
-    "uint64": (64, "uint"), "uint32": (32, "uint"), "uint16": (16, "uint"), "uint8": (8, "uint"), "uint4": (4, "uint"),
+    "float64": (64, "float"),
+    "float32": (32, "float"),
+    "float16": (16, "float"),
+    "bfloat16": (16, "float"),
+    "float8_e4m3fn": (8, "float"),
+    "float8_e4m3fnuz": (8, "float"),
+    "float8_e5m2": (8, "float"),
+    "float8_e5m2fnuz": (8, "float"),
+    "float8_e8m0fnu": (8, "float"),
+    "float4_e2m1fn": (4, "float"),
+    "int64": (64, "int"),
+    "int32": (32, "int"),
+    "int16": (16, "int"),
+    "int8": (8, "int"),
+    "int4": (4, "int"),
+    "int2": (2, "int"),
+    "uint64": (64, "uint"),
+    "uint32": (32, "uint"),
+    "uint16": (16, "uint"),
+    "uint8": (8, "uint"),
+    "uint4": (4, "uint"),
     "uint2": (2, "uint"),
-    "bool": (8, "bool"), "complex64": (64, "complex"), "complex128": (128, "complex"), "string": (64, "string"),
-}  # fmt: skip
+    "bool": (8, "bool"),
+    "complex64": (64, "complex"),
+    "complex128": (128, "complex"),
+    "string": (64, "string"),
+}
 
-NUMPY_DTYPES = frozenset(d for d, (bits, kind) in _DTYPES.items() if bits >= 8 and kind != "string" and d not in {
-    "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"})  # fmt: skip
+NUMPY_DTYPES = frozenset(
+    d
+    for d, (bits, kind) in _DTYPES.items()
+    if bits >= 8
+    and kind != "string"
+    and d not in {"bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"}
+)
 """dtypes that numpy knows without ml_dtypes."""
 
 

@@ -1,0 +1,115 @@
+"""Evaluate a graph with numpy: the oracle that passes and code generation are tested against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .errors import IRError
+from .graph import Graph, Node, Value
+from .ops import Kind, kind_of, reference
+
+
+def evaluate(graph: Graph, feeds: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
+    """The graph's outputs for `feeds` (by input name, or in order), by the numpy reference of each operator.
+
+    Tensors are ndarrays, sequences lists, absent optionals None. Raises IRError for a missing feed.
+    """
+    if isinstance(feeds, Mapping):
+        missing = [v.name for v in graph.inputs if v.name not in feeds]
+        if missing:
+            raise IRError(f"graph {graph.name}: no value given for inputs {missing}")
+        feeds = [feeds[v.name] for v in graph.inputs]
+    if len(feeds) != len(graph.inputs):
+        raise IRError(f"graph {graph.name} takes {len(graph.inputs)} inputs, got {len(feeds)}")
+    values: dict[Value, Any] = dict(zip(graph.inputs, feeds, strict=True))
+
+    def read(value: Value) -> Any:
+        return value.data if value.is_constant else values[value]
+
+    for node in graph.nodes:
+        operands = [read(v) for v in node.inputs]
+        results = (
+            _CONTROL[node.op](node, operands)
+            if kind_of(node.op) is Kind.CONTROL
+            else reference(node.op)(operands, node.attrs)
+        )
+        values.update(zip(node.outputs, results, strict=True))
+    return [read(v) for v in graph.outputs]
+
+
+def _run_if(node: Node, operands: list[Any]) -> list[Any]:
+    branch = "then_graph" if bool(np.asarray(operands[0]).reshape(())) else "else_graph"
+    return evaluate(node.attrs[branch], operands[1:])
+
+
+def _run_loop(node: Node, operands: list[Any]) -> list[Any]:
+    max_trip, cond, *rest = operands
+    count = node.attrs["num_carried"]
+    carried, captures = list(rest[:count]), rest[count:]
+    limit = None if max_trip is None else int(np.asarray(max_trip).reshape(()))
+    alive = True if cond is None else bool(np.asarray(cond).reshape(()))
+    scans: list[list[Any]] = [[] for _ in node.outputs[count:]]
+    trip = 0
+    while alive and (limit is None or trip < limit):
+        results = evaluate(
+            node.attrs["body"], [np.int64(trip).reshape(()), np.bool_(True).reshape(()), *carried, *captures]
+        )
+        alive = bool(np.asarray(results[0]).reshape(()))
+        carried = list(results[1 : 1 + count])
+        for scan, item in zip(scans, results[1 + count :], strict=True):
+            scan.append(item)
+        trip += 1
+    return [*carried, *(_stack(s, out, 0) for s, out in zip(scans, node.outputs[count:], strict=True))]
+
+
+def _stack(items: list[Any], output: Value, axis: int) -> Any:
+    from .types import TensorType, to_numpy_dtype
+
+    if items:
+        return np.stack(items, axis)
+    type_ = output.type
+    assert not isinstance(type_, TensorType) or type_.rank > 0
+    shape = [0 if isinstance(d, str) else d for d in type_.shape] if isinstance(type_, TensorType) else [0]
+    shape[axis] = 0
+    return np.empty(shape, to_numpy_dtype(getattr(type_, "dtype", "float32")))
+
+
+def _run_scan(node: Node, operands: list[Any]) -> list[Any]:
+    attrs = node.attrs
+    num_state, num_scanned = attrs["num_state"], attrs["num_scanned"]
+    state = list(operands[:num_state])
+    scanned = operands[num_state : num_state + num_scanned]
+    captures = operands[num_state + num_scanned :]
+    length = scanned[0].shape[attrs["input_axes"][0]] if scanned else 0
+    outputs = node.outputs[num_state:]
+    scans: list[list[Any]] = [[] for _ in outputs]
+    for step in range(length):
+        elements = [
+            np.take(x, length - 1 - step if reverse else step, axis)
+            for x, axis, reverse in zip(scanned, attrs["input_axes"], attrs["input_reverse"], strict=True)
+        ]
+        results = evaluate(attrs["body"], [*state, *elements, *captures])
+        state = list(results[:num_state])
+        for scan, item in zip(scans, results[num_state:], strict=True):
+            scan.append(item)
+    stacked = [
+        _stack(scan[::-1] if reverse else scan, out, axis)
+        for scan, out, axis, reverse in zip(scans, outputs, attrs["output_axes"], attrs["output_reverse"], strict=True)
+    ]
+    return [*state, *stacked]
+
+
+def _run_sequence_map(node: Node, operands: list[Any]) -> list[Any]:
+    count = node.attrs["num_inputs"]
+    sequence, others, captures = operands[0], operands[1:count], operands[count:]
+    results = [
+        evaluate(node.attrs["body"], [item, *(o[i] if isinstance(o, list) else o for o in others), *captures])
+        for i, item in enumerate(sequence)
+    ]
+    return [[r[i] for r in results] for i in range(len(node.outputs))]
+
+
+_CONTROL = {"if": _run_if, "loop": _run_loop, "scan": _run_scan, "sequence_map": _run_sequence_map}
