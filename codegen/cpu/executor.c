@@ -1,0 +1,189 @@
+/* Executes the launches of a segment with a team of threads.
+ *
+ * This file is linked into every CPU artifact, but no C compiler is needed for that: executor.ll, the same in LLVM IR, is checked in.
+ * After a change here, make it again (needs clang 16) with
+ *
+ *     python -m tilestitch.codegen.cpu.executor
+ *
+ * One launch is published at a time, in the word `ticket`: its upper half counts publications, its lower half is the number of
+ * tasks that nobody has taken yet (or, after the last launch, a mark that the run is finished). Threads take tasks with compare-and-swap. Whoever finishes the last task of a launch runs the
+ * launches of a single task that follow by itself and publishes the next one that is worth sharing. Hence:
+ *   - a thread that owns a task knows that the published launch stays until it reports the task as done;
+ *   - nobody ever waits for a thread that owns no task, so a machine with fewer cores than threads makes progress,
+ *     and a run need not wait until the workers wake up;
+ *   - small launches cost no hand-over between threads.
+ * Threads without work spin for a while, then sleep on a futex.
+ */
+#include <stdatomic.h>
+#include <stdint.h>
+
+/* Sizes and offsets are part of the contract with runtime/cpu/team.py and with the kernels. */
+typedef struct {
+    int64_t reserved;
+    void *pointer;
+} Arg;
+
+typedef void (*Kernel)(const Arg *args, int64_t task, void *scratch);
+
+typedef struct {
+    Kernel kernel;
+    const Arg *args;
+    int64_t tasks; /* at most 2^31 - 1 */
+} Launch;
+
+typedef struct {
+    /* Set by ts_init. */
+    int64_t threads;
+    char *scratch;         /* `threads` blocks of `scratch_bytes` */
+    int64_t scratch_bytes; /* a multiple of 64 */
+    int64_t spins;         /* how often to look for work before sleeping */
+    int64_t futex;         /* number of the futex system call */
+    /* Set by each ts_run. */
+    const Launch *launches;
+    int64_t count;
+    int64_t *times_ns; /* count + 1 clock readings: the start, then the end of each launch; or null */
+    int64_t current;   /* index of the published launch */
+    /* Written by many threads, hence each in a cache line of its own. */
+    _Alignas(64) _Atomic uint64_t ticket;
+    _Alignas(64) _Atomic int64_t unfinished; /* tasks of the published launch that are not reported as done */
+    _Alignas(64) _Atomic uint32_t wakeups;   /* futex word: changes with every publication */
+    _Atomic int32_t sleepers;
+    _Atomic int32_t stopped;
+} Team;
+
+struct timespec {
+    int64_t seconds;
+    int64_t nanoseconds;
+};
+
+extern long syscall(long number, ...);
+extern int clock_gettime(int clock, struct timespec *time);
+
+enum { CLOCK_MONOTONIC = 1, FUTEX_WAIT_PRIVATE = 128, FUTEX_WAKE_PRIVATE = 129 };
+
+static const uint32_t FINISHED = 1u << 31;
+
+static inline uint32_t remaining(uint64_t ticket) { return (uint32_t)ticket & ~FINISHED; }
+
+/* executor.py replaces the instruction for targets other than x86-64. */
+static inline void relax(void) { __asm__ volatile("pause"); }
+
+static void record_time(Team *team, int64_t index) {
+    if (!team->times_ns) return;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    team->times_ns[index] = now.seconds * 1000000000 + now.nanoseconds;
+}
+
+static void run_task(Team *team, const Launch *launch, int64_t task, int64_t thread) {
+    launch->kernel(launch->args, task, team->scratch + thread * team->scratch_bytes);
+}
+
+/* `news` is a number of tasks, or FINISHED; then the caller of ts_run may go on as soon as the ticket is stored. */
+static void publish(Team *team, uint32_t news) {
+    uint64_t generation = (atomic_load_explicit(&team->ticket, memory_order_relaxed) >> 32) + 1;
+    atomic_store(&team->ticket, generation << 32 | news);
+    atomic_fetch_add(&team->wakeups, 1);
+    if (atomic_load(&team->sleepers)) syscall(team->futex, &team->wakeups, FUTEX_WAKE_PRIVATE, INT32_MAX, 0, 0, 0);
+}
+
+/* Run launches from `next` on by this thread alone while they have a single task, then publish the next, or the end of the run.
+ * Only the thread that finished the launch before may call this: nobody else owns a task then. */
+static void advance(Team *team, int64_t next, int64_t thread) {
+    for (; next < team->count && team->launches[next].tasks <= 1; next++) {
+        if (team->launches[next].tasks) run_task(team, &team->launches[next], 0, thread);
+        record_time(team, next + 1);
+    }
+    if (next == team->count) {
+        publish(team, FINISHED);
+        return;
+    }
+    team->current = next;
+    atomic_store_explicit(&team->unfinished, team->launches[next].tasks, memory_order_relaxed);
+    publish(team, (uint32_t)team->launches[next].tasks);
+}
+
+/* Take tasks until none is left. Returns the ticket that says so. */
+static uint64_t work(Team *team, int64_t thread) {
+    uint64_t ticket = atomic_load_explicit(&team->ticket, memory_order_acquire);
+    int64_t done = 0;
+    for (;;) {
+        while (remaining(ticket)) {
+            if (!atomic_compare_exchange_weak_explicit(&team->ticket, &ticket, ticket - 1, memory_order_acq_rel,
+                                                       memory_order_acquire))
+                continue;
+            const Launch *launch = &team->launches[team->current];
+            run_task(team, launch, launch->tasks - remaining(ticket), thread);
+            done++;
+            ticket = atomic_load_explicit(&team->ticket, memory_order_acquire);
+        }
+        if (!done) return ticket;
+        int64_t index = team->current;
+        if (atomic_fetch_sub_explicit(&team->unfinished, done, memory_order_acq_rel) == done) {
+            record_time(team, index + 1);
+            advance(team, index + 1, thread);
+        }
+        done = 0;
+        ticket = atomic_load_explicit(&team->ticket, memory_order_acquire);
+    }
+}
+
+/* Return when the ticket is no longer `seen`, or sometimes earlier. */
+static void wait_for_news(Team *team, uint64_t seen) {
+    for (int64_t i = 0; i < team->spins; i++) {
+        if (atomic_load_explicit(&team->ticket, memory_order_relaxed) != seen) return;
+        relax();
+    }
+    /* The publisher changes the ticket, then `wakeups`, then looks for sleepers; here it goes the other way round. */
+    atomic_fetch_add(&team->sleepers, 1);
+    uint32_t wakeups = atomic_load(&team->wakeups);
+    if (atomic_load(&team->ticket) == seen) syscall(team->futex, &team->wakeups, FUTEX_WAIT_PRIVATE, wakeups, 0, 0, 0);
+    atomic_fetch_sub(&team->sleepers, 1);
+}
+
+int64_t ts_team_bytes(void) { return sizeof(Team); }
+
+/* Prepare a zeroed, 64-byte aligned `team` of ts_team_bytes() bytes. */
+void ts_init(Team *team, int64_t threads, void *scratch, int64_t scratch_bytes, int64_t spins, int64_t futex) {
+    team->threads = threads;
+    team->scratch = scratch;
+    team->scratch_bytes = scratch_bytes;
+    team->spins = spins;
+    team->futex = futex;
+}
+
+/* The life of worker number `thread` (1 .. threads - 1); returns after ts_stop. */
+void ts_worker(Team *team, int64_t thread) {
+    for (;;) {
+        uint64_t ticket = work(team, thread);
+        if (atomic_load(&team->stopped)) return;
+        wait_for_news(team, ticket);
+    }
+}
+
+/* Execute `count` launches in order, as thread number 0. One call at a time on a team. */
+void ts_run(Team *team, const Launch *launches, int64_t count, int64_t *times_ns) {
+    team->launches = launches;
+    team->count = count;
+    team->times_ns = times_ns;
+    record_time(team, 0);
+    if (team->threads == 1) {
+        for (int64_t i = 0; i < count; i++) {
+            for (int64_t task = 0; task < launches[i].tasks; task++) run_task(team, &launches[i], task, 0);
+            record_time(team, i + 1);
+        }
+        return;
+    }
+    advance(team, 0, 0);
+    for (;;) {
+        uint64_t ticket = work(team, 0);
+        if (ticket & FINISHED) return;
+        wait_for_news(team, ticket);
+    }
+}
+
+/* Make the workers return. No ts_run may be under way. */
+void ts_stop(Team *team) {
+    atomic_store(&team->stopped, 1);
+    publish(team, FINISHED);
+}
