@@ -70,8 +70,7 @@ class Case:
         return "+".join(names) if len(names) <= 4 else ""
 
     def domains(self) -> set[str]:
-        imported = {opset.domain for opset in self.model.opset_import}
-        return imported | {node.domain for node in self.model.graph.node}
+        return {node.domain for node in self.model.graph.node}
 
 
 def load_cases(kinds: Sequence[str] = KINDS) -> list[Case]:
@@ -83,7 +82,6 @@ def load_cases(kinds: Sequence[str] = KINDS) -> list[Case]:
 
 
 def _is_preview(case: Case) -> bool:
-    # The light models are of 2017 and take a while to read.
     return case.kind != "light" and any(domain.startswith("ai.onnx.preview") for domain in case.domains())
 
 

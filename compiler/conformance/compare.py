@@ -60,7 +60,9 @@ def _compare_array(where: str, got: np.ndarray, want: np.ndarray, rtol: float, a
         raise Mismatch("shape", f"{where} is {got.shape} instead of {want.shape}")
     off = _differing(got, want, rtol, atol)
     if off.any():
-        raise Mismatch("value", f"{where}, {_dtype(want)}: {int(off.sum())} of {off.size} off, {_worst(got, want, off)}")
+        raise Mismatch(
+            "value", f"{where}, {_dtype(want)}: {int(off.sum())} of {off.size} off, {_worst(got, want, off)}"
+        )
 
 
 def _differing(got: np.ndarray, want: np.ndarray, rtol: float, atol: float) -> np.ndarray:
