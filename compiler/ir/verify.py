@@ -13,8 +13,8 @@ from .types import TensorType, from_numpy_dtype, types_compatible
 def verify(graph: Graph) -> None:
     """Raise VerifyError, naming graph, node and value, if `graph` breaks an invariant.
 
-    Checked: values are defined before use and once; names are unique; def-use lists agree with operands; operands and
-    attributes fit each operator's rule and the recorded output types; constants match their type; nested graphs likewise.
+    Checked: values are defined before use and once; names are unique; def-use lists agree with operands; operands,
+    attributes and recorded output types fit the operator's rule; constants match their type; nested graphs likewise.
     """
     _Verifier(graph).run()
 
