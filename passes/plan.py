@@ -1,0 +1,450 @@
+"""StitchPlan: which nodes form one kernel, in which order kernels run, where values live, and why not otherwise.
+
+Plain frozen data, JSON in and out (`to_json` and `from_json` are inverse to each other, `from_json` checks every field).
+A plan names nodes and values of the canonical graph, and carries that graph's fingerprint.
+
+What the kinds of group promise to code generation
+--------------------------------------------------
+Words used below. *Element-wise*: an INJECTIVE operator with numpy broadcasting (`tilestitch.passes.fusion.roles.is_elementwise`:
+every INJECTIVE one but concat, pad, iota, gather, gather_elements, gather_nd). *Pulled*: a VIEW or INJECTIVE node that does not depend
+on the group's anchor or reductions and is not stored; code generation evaluates it as an expression at whatever index the
+reader asks for. *Stored*: the value is in `Group.outputs`.
+
+Of every group holds: `nodes` are in topological order, of kind VIEW, INJECTIVE, REDUCTION, CONTRACTION or OPAQUE, and all operand and result
+types are static tensors of native dtypes. `inputs` are the non-constant values read from outside, `constants` the constants read,
+both without repetition, in order of first use. `outputs` are values of member nodes; all outputs are pairwise different values, at least one.
+A node may be a member of several groups (it is then computed in each), but a value is an output of at most one group. A group never
+depends on its own outputs through the outside. Any dimension may be 0 or 1; shapes may have rank 0.
+
+injective    All nodes are VIEW or INJECTIVE. No anchor. All outputs have the same number of elements (not always the same shape).
+
+rowwise      At least one REDUCTION; `anchor` is the first one. There is one iteration shape S and one set of axes A with: every REDUCTION member
+             reads an operand of shape S over exactly the axes A (`axes`, or `axis` of arg_max/arg_min; keepdims may differ). A may be
+             any axes, not only trailing ones, and may be empty. With "reduced shape" = S with A set to 1, or S without A:
+             - a node that depends on a REDUCTION member is either *full*: element-wise or broadcast_to, with result shape S;
+               or *reduced*: element-wise, or a reshape or broadcast_to of a reduced value, with a reduced shape as result.
+               Its operands that depend on a reduction are full (only for full nodes) or of reduced shape. Where a full node reads
+               a value without A by numpy broadcasting, A is a prefix of S's axes; otherwise it has been reshaped to keepdims form;
+             - a node that does not depend on a REDUCTION member is pulled; it may be stored if its shape is S and it is
+               element-wise (then it is full as well).
+             - outputs are reductions, reduced nodes or full nodes.
+             An operand of a REDUCTION may be an input of the group directly.
+
+contraction  Exactly one CONTRACTION, the `anchor`, of result shape T, and no REDUCTION or OPAQUE.
+             - Prologue: pulled nodes that lead to the anchor's first operand; VIEW nodes that lead to its second operand
+               (never from a constant alone: those are folded). No pulled node reads the anchor's result.
+             - Epilogue: element-wise nodes of result shape exactly T that read the anchor or an epilogue node, and those values
+               only in shape T, thus at the same index. Their other operands are inputs, constants or pulled nodes, broadcast
+               to T. An epilogue node may change the dtype.
+             - Views: a chain of reshape and transpose behind the epilogue, each reading the anchor, an epilogue node or the view
+               before it. There is at most one such chain, and no element-wise node behind it.
+             - Outputs: the anchor's, epilogue nodes' and the chain's values. The end of the chain is always an output.
+
+opaque       Exactly one OPAQUE node, the `anchor`, whose outputs are stored. For window_reduce: an epilogue as for contraction, without views,
+             with the anchor's own value an output only if needed. For all others the anchor is the only node.
+
+`tilestitch.passes.fusion.legality.check_group` checks these conditions; `roles.roles_of` says which part each node plays.
+
+Aliases: a value in `buffers.aliases` is computed by no group. It is a reshape of its root value and has the root's bytes: whoever
+reads it reads the root's memory. The root is no alias itself; it is written by a group, or is an input of the graph.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any, Union
+
+from tilestitch.compiler.ir import Graph
+from tilestitch.runtime.errors import ArtifactSchemaError
+from tilestitch.runtime.jsonfields import Fields, sequence, string
+
+from .errors import PlanError, PlanMismatchError
+
+FORMAT = "tilestitch-plan"
+VERSION = 1
+ALIGNMENT = 64
+
+Number = Union[int, float]
+
+
+class GroupKind(str, Enum):
+    """The template of code generation that a group needs."""
+
+    INJECTIVE = "injective"
+    ROWWISE = "rowwise"
+    CONTRACTION = "contraction"
+    OPAQUE = "opaque"
+
+
+SCHEMES = ("inline", "duplicate", "row", "prologue", "epilogue")
+"""How a value gets from its producer to a reader in the same group.
+
+inline: recomputed or kept in a register at the reader's index; duplicate: likewise, and the producer is computed elsewhere too;
+row: the reader needs the whole row, so it lies in a buffer of the task; prologue: computed as the anchor fetches its operand;
+epilogue: computed on the anchor's result before it is stored.
+"""
+
+
+@dataclass(frozen=True)
+class WhyNot:
+    """A refusal: `subject` (what was not done), `rule` (who refused), `reason` in words, and the numbers behind it."""
+
+    subject: str
+    rule: str
+    reason: str
+    numbers: Mapping[str, Number] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        figures = ", ".join(f"{k}={v}" for k, v in self.numbers.items())
+        return f"{self.subject}: {self.reason}{f' ({figures})' if figures else ''} [{self.rule}]"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"subject": self.subject, "rule": self.rule, "reason": self.reason, "numbers": dict(self.numbers)}
+
+    @staticmethod
+    def from_json(data: Any, where: str = "refusal") -> WhyNot:
+        fields = Fields(data, where)
+        numbers = fields.mapping("numbers")
+        if not all(isinstance(v, (int, float)) for v in numbers.values()):
+            raise PlanError(f"{where}.numbers holds something that is no number")
+        why = WhyNot(fields.string("subject"), fields.string("rule"), fields.string("reason"), numbers)
+        fields.done()
+        return why
+
+
+@dataclass(frozen=True)
+class Stitch:
+    """Inside a group, `consumer` (a node) reads `producer` (a node) by `scheme`; `rule` is the fusion rule that wanted it."""
+
+    producer: str
+    consumer: str
+    scheme: str
+    rule: str
+
+    def __post_init__(self) -> None:
+        if self.scheme not in SCHEMES:
+            raise PlanError(f"stitch {self.producer} -> {self.consumer}: unknown scheme {self.scheme!r}; known: {', '.join(SCHEMES)}")
+
+    def to_json(self) -> list[str]:
+        return [self.producer, self.consumer, self.scheme, self.rule]
+
+    @staticmethod
+    def from_json(data: Any, where: str = "stitch") -> Stitch:
+        parts = sequence(data, where, string)
+        if len(parts) != 4:
+            raise PlanError(f"{where} has {len(parts)} entries, not producer, consumer, scheme, rule")
+        return Stitch(*parts)
+
+
+@dataclass(frozen=True)
+class Group:
+    """One kernel (or a few launches): see the module's docstring for what each kind promises."""
+
+    name: str
+    kind: GroupKind
+    nodes: tuple[str, ...]
+    anchor: str | None
+    inputs: tuple[str, ...]
+    constants: tuple[str, ...]
+    outputs: tuple[str, ...]
+    origins: tuple[str, ...] = ()
+    stitches: tuple[Stitch, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = f"group {self.name}"
+        if not self.nodes or not self.outputs:
+            raise PlanError(f"{where} has no {'outputs' if self.nodes else 'nodes'}")
+        for label in ("nodes", "inputs", "constants", "outputs"):
+            names = getattr(self, label)
+            if len(set(names)) != len(names):
+                raise PlanError(f"{where} names one of its {label} twice: {', '.join(names)}")
+        if (self.anchor is None) != (self.kind is GroupKind.INJECTIVE):
+            raise PlanError(f"{where} is {self.kind.value}, and {'has no' if self.anchor is None else 'must not have an'} anchor")
+        if self.anchor is not None and self.anchor not in self.nodes:
+            raise PlanError(f"{where}: its anchor {self.anchor} is none of its nodes")
+        strangers = {n for s in self.stitches for n in (s.producer, s.consumer)} - set(self.nodes)
+        if strangers:
+            raise PlanError(f"{where} has stitches of foreign nodes: {', '.join(sorted(strangers))}")
+
+    @property
+    def schemes(self) -> tuple[str, ...]:
+        """The composition schemes in use, without repetition."""
+        return tuple(dict.fromkeys(s.scheme for s in self.stitches))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name, "kind": self.kind.value, "anchor": self.anchor, "nodes": list(self.nodes), "inputs": list(self.inputs),
+            "constants": list(self.constants), "outputs": list(self.outputs), "origins": list(self.origins),
+            "stitches": [s.to_json() for s in self.stitches],
+        }  # fmt: skip
+
+    @staticmethod
+    def from_json(data: Any, where: str = "group") -> Group:
+        fields = Fields(data, where)
+        anchor = fields.take("anchor")
+        group = Group(
+            name=fields.string("name"),
+            kind=GroupKind(fields.one_of("kind", frozenset(k.value for k in GroupKind))),
+            nodes=fields.strings("nodes"),
+            anchor=None if anchor is None else string(anchor, f"{where}.anchor"),
+            inputs=fields.strings("inputs"),
+            constants=fields.strings("constants"),
+            outputs=fields.strings("outputs"),
+            origins=fields.strings("origins"),
+            stitches=fields.sequence("stitches", Stitch.from_json),
+        )
+        fields.done()
+        return group
+
+
+@dataclass(frozen=True)
+class HostGroup:
+    """One node that numpy (kind host) or the runtime's control steps execute between segments; its name is the node's."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    origins: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "inputs": list(self.inputs), "outputs": list(self.outputs), "origins": list(self.origins)}
+
+    @staticmethod
+    def from_json(data: Any, where: str = "host group") -> HostGroup:
+        fields = Fields(data, where)
+        group = HostGroup(fields.string("name"), fields.strings("inputs"), fields.strings("outputs"), fields.strings("origins"))
+        fields.done()
+        return group
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A maximal run of native groups (one native call), or of host groups, by name and in launch order."""
+
+    native: bool
+    groups: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"native": self.native, "groups": list(self.groups)}
+
+    @staticmethod
+    def from_json(data: Any, where: str = "segment") -> Segment:
+        fields = Fields(data, where)
+        native = fields.take("native")
+        if not isinstance(native, bool):
+            raise PlanError(f"{where}.native is no boolean")
+        segment = Segment(native, fields.strings("groups"))
+        fields.done()
+        return segment
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A value in the arena: `nbytes` at `offset_bytes`, alive from launch `first` to launch `last` (both included, counted over all segments)."""
+
+    value: str
+    offset_bytes: int
+    nbytes: int
+    first: int
+    last: int
+
+    def to_json(self) -> list[Any]:
+        return [self.value, self.offset_bytes, self.nbytes, self.first, self.last]
+
+    @staticmethod
+    def from_json(data: Any, where: str = "buffer") -> Buffer:
+        if not (isinstance(data, list) and len(data) == 5 and isinstance(data[0], str) and all(type(n) is int and n >= 0 for n in data[1:])):
+            raise PlanError(f"{where} is not [value, offset_bytes, nbytes, first, last]")
+        return Buffer(*data)
+
+
+@dataclass(frozen=True)
+class BufferPlan:
+    """One arena with reuse. Values that are graph outputs, or that a host step reads or writes, are not in it."""
+
+    arena_bytes: int = 0
+    buffers: tuple[Buffer, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for b in self.buffers:
+            if b.offset_bytes % ALIGNMENT or b.offset_bytes + b.nbytes > self.arena_bytes or b.first > b.last:
+                raise PlanError(f"buffer {b.value}: offset {b.offset_bytes}, {b.nbytes} bytes, launches {b.first} to {b.last} do not fit an arena of {self.arena_bytes}")
+        if len({b.value for b in self.buffers}) != len(self.buffers):
+            raise PlanError("a value has two buffers")
+        if any(root in self.aliases for root in self.aliases.values()):
+            raise PlanError("the root of an alias is an alias itself")
+        _check_no_overlap(self.buffers)
+
+    def offset_of(self, value: str) -> int | None:
+        """Where `value` lies in the arena, None if it does not."""
+        return next((b.offset_bytes for b in self.buffers if b.value == value), None)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"arena_bytes": self.arena_bytes, "buffers": [b.to_json() for b in self.buffers], "aliases": dict(self.aliases)}
+
+    @staticmethod
+    def from_json(data: Any, where: str = "buffers") -> BufferPlan:
+        fields = Fields(data, where)
+        aliases = {k: string(v, f"{where}.aliases") for k, v in fields.mapping("aliases").items()}
+        plan = BufferPlan(fields.integer("arena_bytes"), fields.sequence("buffers", Buffer.from_json), aliases)
+        fields.done()
+        return plan
+
+
+def _check_no_overlap(buffers: tuple[Buffer, ...]) -> None:
+    """Sweep over launches; only buffers alive together are compared. Raises PlanError on the first clash."""
+    alive: list[Buffer] = []
+    for b in sorted(buffers, key=lambda b: b.first):
+        alive = [a for a in alive if a.last >= b.first]
+        for a in alive:
+            if a.nbytes and b.nbytes and a.offset_bytes < b.offset_bytes + b.nbytes and b.offset_bytes < a.offset_bytes + a.nbytes:
+                raise PlanError(f"buffers of {a.value} and {b.value} overlap in place and time")
+        alive.append(b)
+
+
+@dataclass(frozen=True)
+class PluginRecord:
+    """A plug-in that took part: its name, who supplied it (`distribution version` or `--pass`), and the hash of its code."""
+
+    name: str
+    owner: str
+    content_hash: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "owner": self.owner, "content_hash": self.content_hash}
+
+    @staticmethod
+    def from_json(data: Any, where: str = "plugin") -> PluginRecord:
+        fields = Fields(data, where)
+        record = PluginRecord(fields.string("name"), fields.string("owner"), fields.string("content_hash"))
+        fields.done()
+        return record
+
+
+@dataclass(frozen=True)
+class StitchPlan:
+    """The whole plan of one graph. `bodies` holds the plans of nested graphs, by `node.attribute`.
+
+    `segments`, read one after another, are the launch order.
+    """
+
+    graph: str
+    fingerprint: str
+    planner: str
+    target: str
+    groups: tuple[Group, ...] = ()
+    host_groups: tuple[HostGroup, ...] = ()
+    segments: tuple[Segment, ...] = ()
+    buffers: BufferPlan = BufferPlan()
+    refusals: tuple[WhyNot, ...] = ()
+    plugins: tuple[PluginRecord, ...] = ()
+    bodies: Mapping[str, StitchPlan] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        native, host = {g.name for g in self.groups}, {g.name for g in self.host_groups}
+        if len(native) != len(self.groups) or len(host) != len(self.host_groups) or native & host:
+            raise PlanError(f"plan of {self.graph}: two groups have one name")
+        launched = [name for s in self.segments for name in s.groups]
+        if sorted(launched) != sorted(native | host):
+            raise PlanError(f"plan of {self.graph}: the segments must hold every group once; they differ in {', '.join(sorted(set(launched) ^ (native | host)))}")
+        for segment in self.segments:
+            if not segment.groups or any((name in native) != segment.native for name in segment.groups):
+                raise PlanError(f"plan of {self.graph}: a segment is empty or mixes native and host groups")
+        stored = [v for g in (*self.groups, *self.host_groups) for v in g.outputs]
+        if len(set(stored)) != len(stored):
+            raise PlanError(f"plan of {self.graph}: a value is stored by two groups: {', '.join(sorted({v for v in stored if stored.count(v) > 1}))}")
+
+    def group(self, name: str) -> Group:
+        """The native group of that name; PlanError if there is none."""
+        for g in self.groups:
+            if g.name == name:
+                return g
+        raise PlanError(f"the plan of {self.graph} has no native group {name!r}")
+
+    @property
+    def launch_order(self) -> tuple[str, ...]:
+        return tuple(name for s in self.segments for name in s.groups)
+
+    def walk(self) -> Iterator[StitchPlan]:
+        """This plan and the plans of all nested graphs."""
+        yield self
+        for body in self.bodies.values():
+            yield from body.walk()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT, "version": VERSION, "graph": self.graph, "fingerprint": self.fingerprint, "planner": self.planner,
+            "target": self.target, "groups": [g.to_json() for g in self.groups], "host_groups": [g.to_json() for g in self.host_groups],
+            "segments": [s.to_json() for s in self.segments], "buffers": self.buffers.to_json(),
+            "refusals": [r.to_json() for r in self.refusals], "plugins": [p.to_json() for p in self.plugins],
+            "bodies": {k: b.to_json() for k, b in self.bodies.items()},
+        }  # fmt: skip
+
+    @staticmethod
+    def from_json(data: Any, where: str = "plan") -> StitchPlan:
+        """Raises PlanError if `data` is not what `to_json` writes."""
+        try:
+            return _plan_from_json(data, where)
+        except ArtifactSchemaError as error:
+            raise PlanError(f"{error.problem}; write the plan again with `tilestitch compile`") from None
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON text."""
+        Path(path).write_text(json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    @staticmethod
+    def load(path: str | Path) -> StitchPlan:
+        """Read a plan. Raises PlanError, naming the file, if it is no plan, and OSError if it cannot be read."""
+        try:
+            return StitchPlan.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise PlanError(f"{path} is no JSON text: {error}; give a plan that `tilestitch compile` wrote") from None
+        except PlanError as error:
+            raise PlanError(f"{path}: {error}") from None
+
+    def check_replay(self, graph: Graph) -> None:
+        """Raise PlanMismatchError unless this plan was made for exactly this graph."""
+        actual = graph_fingerprint(graph)
+        if actual != self.fingerprint:
+            raise PlanMismatchError(
+                f"the plan was made for graph {self.graph!r} with fingerprint {self.fingerprint[:12]}, but the graph to compile is "
+                f"{graph.name!r} with {actual[:12]}; compile the same model with the same passes, shapes and version, or leave out --plan"
+            )
+
+    def with_plugins(self, plugins: tuple[PluginRecord, ...]) -> StitchPlan:
+        return replace(self, plugins=plugins)
+
+
+def _plan_from_json(data: Any, where: str) -> StitchPlan:
+    fields = Fields(data, where)
+    if fields.string("format") != FORMAT:
+        raise PlanError(f"{where} is no StitchPlan")
+    version = fields.integer("version")
+    if version != VERSION:
+        raise PlanError(f"{where} has version {version}, this tilestitch reads {VERSION}; write the plan again")
+    plan = StitchPlan(
+        graph=fields.string("graph"),
+        fingerprint=fields.string("fingerprint"),
+        planner=fields.string("planner"),
+        target=fields.string("target"),
+        groups=fields.sequence("groups", Group.from_json),
+        host_groups=fields.sequence("host_groups", HostGroup.from_json),
+        segments=fields.sequence("segments", Segment.from_json),
+        buffers=BufferPlan.from_json(fields.take("buffers"), f"{where}.buffers"),
+        refusals=fields.sequence("refusals", WhyNot.from_json),
+        plugins=fields.sequence("plugins", PluginRecord.from_json),
+        bodies={k: _plan_from_json(v, f"{where}.bodies[{k!r}]") for k, v in fields.mapping("bodies").items()},
+    )
+    fields.done()
+    return plan
+
+
+def graph_fingerprint(graph: Graph) -> str:
+    """SHA-256 of the graph's text form, hex."""
+    return hashlib.sha256(str(graph).encode()).hexdigest()
