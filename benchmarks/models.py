@@ -2,7 +2,8 @@
 
     python -m benchmarks.models [NAME ...]
 
-Nothing is downloaded. The files go to benchmarks/models/ and are kept; a file that exists is not made again (`--force` does).
+Nothing is downloaded. The files go to benchmarks/models/ and are kept; one that exists is made again with
+`--force` only.
 """
 
 from __future__ import annotations
@@ -120,8 +121,7 @@ def mobilenetv2() -> nn.Module:
 
 
 def calibrated(module: nn.Module) -> nn.Module:
-    """Gives the batch normalisations scales, offsets and statistics as of a trained network, so that activations neither
-    vanish nor explode."""
+    """Gives the batch normalisations parameters as of a trained network: activations neither vanish nor explode."""
     for layer in module.modules():
         if isinstance(layer, nn.BatchNorm2d):
             nn.init.uniform_(layer.weight, 0.5, 1.5)

@@ -1,6 +1,6 @@
 """The compiler: ONNX in, artifact out.
 
-`compile_model` is loaded on first use, so that importing a sub-package (`tilestitch.compiler.ir`, say) does not import TVM.
+`compile_model` is loaded on first use: importing a sub-package (`tilestitch.compiler.ir`, say) does not import TVM.
 """
 
 from __future__ import annotations

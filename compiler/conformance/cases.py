@@ -27,7 +27,7 @@ DataSet = tuple[Sequence[TestValue], Sequence[TestValue]]
 
 @dataclass(frozen=True)
 class Case:
-    """One test. `folder` or `file` says where its model is unless it is given as `built`, together with `built_data`."""
+    """One test. Its model is `built` (and then its data `built_data`), or lies in `folder` or `file`."""
 
     name: str
     kind: str
