@@ -81,7 +81,7 @@ def _binary(draw: st.DrawFn, values: list[Value], x: Value) -> Emission:
 
 def _scalar(draw: st.DrawFn, values: list[Value], x: Value) -> Emission:
     number = draw(st.sampled_from([0.0, 1.0, -1.5, 0.5]))
-    pair: list[Any] = [x, np.float32(number).reshape(draw(st.sampled_from([(), (1,)])))]
+    pair: list[Any] = [x, np.full(draw(st.sampled_from([(), (1,)])), number, np.float32)]
     return draw(st.sampled_from(BINARY)), pair[:: draw(st.sampled_from([1, -1]))], {}
 
 

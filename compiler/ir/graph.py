@@ -140,10 +140,10 @@ class Graph:
         origins: Iterable[str] = (),
         types: Sequence[Type] | None = None,
         name: str | None = None,
-        before: Node | None = None,
+        insert_before: Node | None = None,
         output_names: Sequence[str] | None = None,
     ) -> Node:
-        """Add a node at the end, or in front of `before`.
+        """Add a node at the end, or in front of `insert_before`.
 
         Output types come from the operator's type rule; host and control operators (`types` given) state theirs.
         Raises TypeRuleError if the operands do not fit the operator.
@@ -163,14 +163,14 @@ class Graph:
             out.producer, out.index = node, i
         for i, value in enumerate(node.inputs):
             value.uses.append((node, i))
-        self._insert(node, before)
+        self._insert(node, insert_before)
         return node
 
     def emit(
-        self, op: str, *inputs: Value, origins: Iterable[str] = (), before: Node | None = None, **attrs: Any
+        self, op: str, *inputs: Value, origins: Iterable[str] = (), insert_before: Node | None = None, **attrs: Any
     ) -> Value:
         """`add` for the common case of one output: returns the value."""
-        return self.add(op, inputs, attrs, origins=origins, before=before).output
+        return self.add(op, inputs, attrs, origins=origins, insert_before=insert_before).output
 
     def _insert(self, node: Node, before: Node | None) -> None:
         if before is None:

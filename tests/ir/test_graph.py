@@ -19,7 +19,7 @@ def chain() -> Graph:
 def test_replacing_a_node_moves_its_readers_and_its_origins() -> None:
     graph = chain()
     b = graph.node("b")
-    new = graph.emit("tanh", b.inputs[0], before=b)
+    new = graph.emit("tanh", b.inputs[0], insert_before=b)
     graph.replace(b, [new])
     verify(graph)
     assert [n.op for n in graph.nodes] == ["neg", "tanh", "add"]
