@@ -1,0 +1,292 @@
+"""Emits primitives into a graph and folds what is already known.
+
+`emit` evaluates a deterministic primitive at once when every operand is a constant and the result is small, so that shape
+arithmetic is gone before the converter that needs it runs. The other methods are shorthands over `emit`: operands may be
+Python numbers, which take the dtype of the other operand, and operations that change nothing emit nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tilestitch.compiler.ir import Graph, IRError, Kind, TensorType, Type, TypeRuleError, Value, infer_types, kind_of, reference
+from tilestitch.compiler.ir.types import is_float, to_numpy_dtype
+
+from .errors import NotStatic
+
+FOLD_LIMIT_BYTES = 16 << 20
+"""A folded result may be this large, or twice its operands; larger ones (a scalar broadcast, a long iota) stay lazy."""
+
+Operand: TypeAlias = "Value | int | float | bool"
+
+
+class Builder:
+    """Appends nodes to `graph`, all with the provenance `origins` (names of ONNX nodes)."""
+
+    def __init__(self, graph: Graph, origins: Iterable[str] = ()) -> None:
+        self.graph = graph
+        self.origins = tuple(origins)
+
+    # -- the base ------------------------------------------------------------------------------------------
+
+    def emit(self, op: str, *values: Value, **attrs: Any) -> Value:
+        """The one output of primitive `op`; a constant if all operands are. Raises TypeRuleError, or NotStatic on unknown rank."""
+        return self.emit_many(op, values, attrs)[0]
+
+    def emit_many(self, op: str, values: Sequence[Value], attrs: Mapping[str, Any], types: Sequence[Type] | None = None) -> tuple[Value, ...]:
+        """All outputs of `op`. Host and control operators state their output `types`; they are never folded here."""
+        try:
+            out_types = infer_types(op, [v.type for v in values], attrs, types)
+        except TypeRuleError as error:
+            vague = [v for v in values if not isinstance(v.type, TensorType)]
+            if vague:
+                raise NotStatic(f"{op} needs tensors of known rank, but {vague[0]!r}") from error
+            raise
+        if types is None and self._may_fold(op, values, out_types):
+            return self._fold(op, values, attrs)
+        return self.graph.add(op, values, attrs, origins=self.origins, types=types).outputs
+
+    def host(self, name: str, values: Sequence[Value], types: Sequence[Type], *, fold: bool = False, **attrs: Any) -> tuple[Value, ...]:
+        """A `host.<name>` step with stated output types. `fold` evaluates it now if every operand is a constant."""
+        if fold and all(v.is_constant for v in values):
+            return self._fold("host." + name, values, attrs)
+        return self.emit_many("host." + name, values, attrs, types)
+
+    def _may_fold(self, op: str, values: Sequence[Value], out_types: Sequence[Type]) -> bool:
+        if kind_of(op) in (Kind.HOST, Kind.CONTROL) or not all(v.is_constant for v in values):
+            return False
+        if not all(isinstance(t, TensorType) and t.is_static for t in out_types):
+            return False
+        size = sum(t.nbytes for t in out_types if isinstance(t, TensorType))
+        return size <= max(FOLD_LIMIT_BYTES, 2 * sum(v.tensor_type.nbytes for v in values))
+
+    def _fold(self, op: str, values: Sequence[Value], attrs: Mapping[str, Any]) -> tuple[Value, ...]:
+        with np.errstate(all="ignore"):
+            results = reference(op)([v.data for v in values], attrs)
+        hint = op.split(".")[-1]
+        return tuple(self.graph.constant(np.asarray(r), name=hint) for r in results)
+
+    def constant(self, data: Any, dtype: str | None = None, name: str = "c") -> Value:
+        """A constant of anything numpy takes."""
+        return self.graph.constant(data, dtype, name)
+
+    def full(self, shape: Sequence[int], value: float, dtype: str) -> Value:
+        return self.broadcast_to(self.constant(value, dtype), shape)
+
+    def none(self) -> Value:
+        """The absent optional operand of host and control operators."""
+        from tilestitch.compiler.ir import OptionalType
+
+        return self.host("none", (), [OptionalType(None)])[0]
+
+    # -- what is known at compile time -----------------------------------------------------------------------
+
+    def shape(self, value: Value) -> tuple[int, ...]:
+        """The static shape; NotStatic if the rank or a dimension is known only at run time."""
+        if not isinstance(value.type, TensorType):
+            raise NotStatic(f"%{value.name} has type {value.type}: its rank is known only at run time")
+        if not value.type.is_static:
+            raise NotStatic(f"%{value.name} has shape {value.type}: a dimension is known only at run time")
+        return value.type.static_shape
+
+    def rank(self, value: Value) -> int:
+        if not isinstance(value.type, TensorType):
+            raise NotStatic(f"%{value.name} has type {value.type}: its rank is known only at run time")
+        return value.type.rank
+
+    def dim(self, value: Value, axis: int) -> int:
+        """One static dimension; NotStatic if it is symbolic."""
+        self.rank(value)
+        size = value.tensor_type.shape[axis]
+        if isinstance(size, str):
+            raise NotStatic(f"dimension {axis} of %{value.name} ({value.type}) is known only at run time")
+        return size
+
+    def axis(self, value: Value, axis: int) -> int:
+        """`axis` counted from the front; IRError if it is out of range."""
+        return normalize_axis(axis, self.rank(value))
+
+    def array_of(self, value: Value) -> np.ndarray:
+        """The data of a constant; NotStatic for anything else."""
+        if value.data is None:
+            raise NotStatic(f"%{value.name} must be a constant at compile time, but it is computed at run time")
+        return value.data
+
+    # -- element-wise ----------------------------------------------------------------------------------------
+
+    def _operands(self, a: Operand, b: Operand) -> tuple[Value, Value]:
+        if isinstance(a, Value):
+            return a, b if isinstance(b, Value) else self.like(b, a)
+        if not isinstance(b, Value):
+            raise IRError("one of two operands must be a value")
+        return self.like(a, b), b
+
+    def like(self, number: float, value: Value) -> Value:
+        """A scalar constant of the dtype of `value`."""
+        return self.constant(np.asarray(number).astype(to_numpy_dtype(dtype_of(value))))
+
+    def add(self, a: Operand, b: Operand) -> Value:
+        return self.emit("add", *self._operands(a, b))
+
+    def sub(self, a: Operand, b: Operand) -> Value:
+        return self.emit("sub", *self._operands(a, b))
+
+    def mul(self, a: Operand, b: Operand) -> Value:
+        return self.emit("mul", *self._operands(a, b))
+
+    def div(self, a: Operand, b: Operand) -> Value:
+        return self.emit("div", *self._operands(a, b))
+
+    def pow(self, a: Operand, b: Operand) -> Value:
+        return self.emit("pow", *self._operands(a, b))
+
+    def maximum(self, a: Operand, b: Operand) -> Value:
+        return self.emit("maximum", *self._operands(a, b))
+
+    def minimum(self, a: Operand, b: Operand) -> Value:
+        return self.emit("minimum", *self._operands(a, b))
+
+    def equal(self, a: Operand, b: Operand) -> Value:
+        return self.emit("equal", *self._operands(a, b))
+
+    def less(self, a: Operand, b: Operand) -> Value:
+        return self.emit("less", *self._operands(a, b))
+
+    def less_equal(self, a: Operand, b: Operand) -> Value:
+        return self.emit("less_equal", *self._operands(a, b))
+
+    def select(self, condition: Value, a: Operand, b: Operand) -> Value:
+        return self.emit("select", condition, *self._operands(a, b))
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        return value if dtype_of(value) == dtype else self.emit("cast", value, to=dtype)
+
+    def sigmoid(self, x: Value) -> Value:
+        return self.div(1.0, self.add(self.emit("exp", self.emit("neg", x)), 1.0))
+
+    def clamp(self, x: Value, low: Operand, high: Operand) -> Value:
+        return self.minimum(self.maximum(x, low), high)
+
+    # -- shapes ----------------------------------------------------------------------------------------------
+
+    def reshape(self, x: Value, shape: Sequence[int]) -> Value:
+        """Static target shape; -1 as in numpy."""
+        target = tuple(int(d) for d in shape)
+        if isinstance(x.type, TensorType) and x.type.shape == target:
+            return x
+        return self.emit("reshape", x, shape=target)
+
+    def transpose(self, x: Value, perm: Sequence[int]) -> Value:
+        perm = tuple(int(p) for p in perm)
+        return x if perm == tuple(range(len(perm))) else self.emit("transpose", x, perm=perm)
+
+    def swap_axes(self, x: Value, a: int, b: int) -> Value:
+        perm = list(range(self.rank(x)))
+        perm[a], perm[b] = perm[b], perm[a]
+        return self.transpose(x, perm)
+
+    def broadcast_to(self, x: Value, shape: Sequence[int]) -> Value:
+        target = tuple(int(d) for d in shape)
+        if isinstance(x.type, TensorType) and x.type.shape == target:
+            return x
+        return self.emit("broadcast_to", x, shape=target)
+
+    def expand_dims(self, x: Value, axes: Sequence[int]) -> Value:
+        """Insert dimensions of one at the (normalised, output) positions `axes`."""
+        source = list(self.symbolic_shape(x))
+        for axis in sorted(axes):
+            source.insert(axis, 1)
+        return self._reshape_keeping(x, source)
+
+    def squeeze(self, x: Value, axes: Sequence[int]) -> Value:
+        """Drop the (normalised) dimensions `axes`, each of size one."""
+        return self._reshape_keeping(x, [d for i, d in enumerate(self.symbolic_shape(x)) if i not in axes])
+
+    def symbolic_shape(self, x: Value) -> tuple[int | str, ...]:
+        self.rank(x)
+        return x.tensor_type.shape
+
+    def _reshape_keeping(self, x: Value, shape: Sequence[int | str]) -> Value:
+        """A reshape whose only symbolic dimension, if any, is kept by a -1."""
+        symbols = [d for d in shape if isinstance(d, str)]
+        if len(symbols) > 1:
+            raise NotStatic(f"%{x.name} ({x.type}) has several dimensions that are known only at run time")
+        return self.reshape(x, [-1 if isinstance(d, str) else d for d in shape])
+
+    def slice_axis(self, x: Value, axis: int, start: int, stop: int, step: int = 1) -> Value:
+        """x[start:stop:step] along one axis; all bounds inside it."""
+        shape = self.shape(x)
+        if start == 0 and stop == shape[axis] and step == 1:
+            return x
+        size = max(0, -((start - stop) // step) if step > 0 else -((stop - start) // -step))
+        starts, steps, sizes = [0] * len(shape), [1] * len(shape), list(shape)
+        starts[axis], steps[axis], sizes[axis] = start, step, size
+        return self.emit("slice", x, starts=tuple(starts), steps=tuple(steps), sizes=tuple(sizes))
+
+    def split(self, x: Value, axis: int, sizes: Sequence[int]) -> tuple[Value, ...]:
+        parts, start = [], 0
+        for size in sizes:
+            parts.append(self.slice_axis(x, axis, start, start + size))
+            start += size
+        return tuple(parts)
+
+    def concat(self, values: Sequence[Value], axis: int) -> Value:
+        return values[0] if len(values) == 1 else self.emit("concat", *values, axis=axis)
+
+    def pad(self, x: Value, before: Sequence[int], after: Sequence[int], mode: str = "constant", value: Value | None = None) -> Value:
+        if not any(before) and not any(after):
+            return x
+        operands = (x,) if value is None else (x, value)
+        return self.emit("pad", *operands, before=tuple(map(int, before)), after=tuple(map(int, after)), mode=mode)
+
+    def gather(self, x: Value, indices: Value, axis: int) -> Value:
+        return self.emit("gather", x, indices, axis=axis)
+
+    def iota(self, size: int, dtype: str = "int64") -> Value:
+        return self.emit("iota", shape=(size,), axis=0, dtype=dtype)
+
+    # -- reductions and products -------------------------------------------------------------------------------
+
+    def reduce(self, reducer: str, x: Value, axes: Sequence[int], keepdims: bool = True) -> Value:
+        """`reducer` (sum, prod, max, min) over normalised `axes`; over none it is x itself."""
+        axes = tuple(sorted(int(a) for a in axes))
+        if not axes:
+            return x
+        return self.emit("reduce_" + reducer, x, axes=axes, keepdims=bool(keepdims))
+
+    def mean(self, x: Value, axes: Sequence[int], keepdims: bool = True) -> Value:
+        """The mean over `axes`; integers divide towards zero, an empty mean of floats is NaN."""
+        count = prod(self.dim(x, a) for a in axes)
+        total = self.reduce("sum", x, axes, keepdims)
+        if is_float(total.dtype) and count:
+            return self.mul(total, 1.0 / count) if count & (count - 1) == 0 else self.div(total, float(count))
+        return self.div(total, count)
+
+    def matmul(self, a: Value, b: Value, *, trans_a: bool = False, trans_b: bool = False, out_dtype: str | None = None) -> Value:
+        attrs: dict[str, Any] = {}
+        if trans_a:
+            attrs["trans_a"] = True
+        if trans_b:
+            attrs["trans_b"] = True
+        if out_dtype is not None and out_dtype != a.dtype:
+            attrs["out_dtype"] = out_dtype
+        return self.emit("matmul", a, b, **attrs)
+
+
+def dtype_of(value: Value) -> str:
+    """The element dtype of a tensor of known or unknown rank; IRError for sequences and optionals."""
+    dtype = getattr(value.type, "dtype", None)
+    if dtype is None:
+        raise IRError(f"%{value.name} has type {value.type}, where a tensor is needed")
+    return str(dtype)
+
+
+def normalize_axis(axis: int, rank: int) -> int:
+    """`axis` counted from the front; IRError if it is not in [-rank, rank)."""
+    if not -rank <= axis < rank:
+        raise IRError(f"axis {axis} is out of range for rank {rank}")
+    return axis + rank if axis < 0 else axis

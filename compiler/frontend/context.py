@@ -1,0 +1,179 @@
+"""What a converter sees: one ONNX node, its operands as IR values, and the means to emit primitives.
+
+A converter is a plain function `convert_x(ctx: Context) -> Value | Sequence[Value | None]`. It returns the node's outputs
+in order; outputs that the node does not name may be left out at the end or be None. It raises
+
+* `NotStatic` (through `constant_of`, `shape`, ...) when it needs at compile time what only run time knows: the
+  dispatcher then takes the operator's entry in `converters.dynamic`, and undoes what was emitted so far;
+* `ConversionError` (through `fail`) when the node itself is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from onnx import AttributeProto, GraphProto, NodeProto
+
+from tilestitch.compiler.ir import Graph, OptionalType, Type, Value
+
+from .builder import Builder
+from .errors import ConversionError, NotStatic
+from .onnx_types import dtype_of, from_type_proto
+from .scope import Scope, declared_type
+from .tensors import to_array
+
+Converted: TypeAlias = "Value | Sequence[Value | None]"
+Converter: TypeAlias = "Callable[[Context], Converted]"
+Versioned: TypeAlias = "tuple[int, Converter]"
+"""The opset version since which a converter is right, and the converter."""
+
+_REQUIRED: Any = object()
+
+
+class Context(Builder):
+    """One node under conversion; the emitting methods are those of `Builder`."""
+
+    def __init__(self, scope: Scope, node: NodeProto, name: str, inputs: Sequence[Value | None], opset: int) -> None:
+        super().__init__(scope.graph, scope.origins or (name,))
+        self.scope = scope
+        self.node = node
+        self.name = name
+        self.inputs = tuple(inputs)
+        """Operands in order; None where one is omitted. Trailing operands may be missing altogether."""
+        self.opset = opset
+        """Version of the node's operator set that is in force."""
+        self._attributes = {a.name: a for a in node.attribute}
+
+    # -- operands ------------------------------------------------------------------------------------------
+
+    def optional(self, index: int) -> Value | None:
+        """The operand, or None if it is omitted, missing, or the absent optional."""
+        value = self.inputs[index] if index < len(self.inputs) else None
+        if value is not None and value.type == OptionalType(None):
+            return None
+        return value
+
+    def input(self, index: int) -> Value:
+        """A required operand; ConversionError if it is omitted."""
+        value = self.optional(index)
+        if value is None:
+            raise self.fail(f"operand {index} is required")
+        return value
+
+    def constant_of(self, index: int) -> np.ndarray:
+        """The data of a required operand; NotStatic if it is not a constant."""
+        value = self.input(index)
+        if value.data is None:
+            raise NotStatic(f"operand {index} ({self.node.input[index]!r}) must be a constant at compile time, but is computed at run time")
+        return value.data
+
+    def ints_of(self, index: int) -> tuple[int, ...]:
+        """A required constant operand, flattened to ints."""
+        return tuple(int(v) for v in self.constant_of(index).reshape(-1))
+
+    def optional_ints(self, index: int) -> tuple[int, ...] | None:
+        return None if self.optional(index) is None else self.ints_of(index)
+
+    # -- outputs -------------------------------------------------------------------------------------------
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.node.output)
+
+    def has_output(self, index: int) -> bool:
+        """Whether the node names this output."""
+        return index < len(self.node.output) and bool(self.node.output[index])
+
+    # -- attributes ----------------------------------------------------------------------------------------
+
+    def has_attr(self, name: str) -> bool:
+        return name in self._attributes
+
+    def attr(self, name: str, default: Any = _REQUIRED) -> Any:
+        """An attribute as int, float, str (bytes if it is no UTF-8), tuple of these, ndarray, GraphProto or IR Type.
+
+        Without `default` the attribute is required: ConversionError if it is missing.
+        """
+        if name not in self._attributes:
+            if default is _REQUIRED:
+                raise self.fail(f"attribute {name!r} is required")
+            return default
+        return self._decode(self._attributes[name])
+
+    def dtype_attr(self, name: str, default: str | None = None) -> str:
+        """An attribute that holds an ONNX element type, as an IR dtype."""
+        if default is not None and name not in self._attributes:
+            return default
+        return dtype_of(self.attr(name))
+
+    def _decode(self, attribute: AttributeProto) -> Any:
+        folder = self.scope.module.folder
+        kind = attribute.type
+        if kind == AttributeProto.INT:
+            return int(attribute.i)
+        if kind == AttributeProto.FLOAT:
+            return float(attribute.f)
+        if kind == AttributeProto.STRING:
+            return _text(attribute.s)
+        if kind == AttributeProto.TENSOR:
+            return to_array(attribute.t, folder)
+        if kind == AttributeProto.GRAPH:
+            return attribute.g
+        if kind == AttributeProto.INTS:
+            return tuple(int(v) for v in attribute.ints)
+        if kind == AttributeProto.FLOATS:
+            return tuple(float(v) for v in attribute.floats)
+        if kind == AttributeProto.STRINGS:
+            return tuple(_text(s) for s in attribute.strings)
+        if kind == AttributeProto.TENSORS:
+            return tuple(to_array(t, folder) for t in attribute.tensors)
+        if kind == AttributeProto.GRAPHS:
+            return tuple(attribute.graphs)
+        if kind == AttributeProto.TYPE_PROTO:
+            return from_type_proto(attribute.tp)
+        if kind == AttributeProto.SPARSE_TENSOR:
+            return attribute.sparse_tensor
+        raise self.fail(f"attribute {attribute.name!r} has kind {kind}, which is not supported")
+
+    # -- bodies of control flow ----------------------------------------------------------------------------
+
+    def convert_subgraph(self, proto: GraphProto, input_types: Iterable[Type]) -> tuple[Graph, list[Value]]:
+        """A body as a graph of its own; its inputs are the formal ones, then one for each captured value returned."""
+        return self.scope.convert_subgraph(proto, input_types, self.name)
+
+    def convert_branches(self, protos: Sequence[GraphProto]) -> tuple[list[Graph], list[Value]]:
+        """Bodies without formal inputs (If) that all take the same captures, in one order."""
+        converted = [self.convert_subgraph(p, ()) for p in protos]
+        captures = list(dict.fromkeys(v for _, taken in converted for v in taken))
+        for graph, taken in converted:
+            by_outer = dict(zip(taken, graph.inputs, strict=True))
+            graph.inputs[:] = []
+            for outer in captures:
+                if outer in by_outer:
+                    graph.inputs.append(by_outer[outer])
+                else:
+                    graph.add_input(outer.name, outer.type)
+        return [graph for graph, _ in converted], captures
+
+    def inline_subgraph(self, proto: GraphProto, inputs: Iterable[Value]) -> list[Value]:
+        """A body converted in place, with these values as its formal inputs (constant If, unrolled Loop)."""
+        return self.scope.inline_subgraph(proto, inputs, self.name)
+
+    def declared_input_type(self, proto: GraphProto, index: int) -> Type | None:
+        """The type that a body declares for a formal input, if any."""
+        return declared_type(proto, index)
+
+    # -- errors --------------------------------------------------------------------------------------------
+
+    def fail(self, message: str) -> ConversionError:
+        """The error to raise when the node is wrong; the dispatcher adds nothing to it."""
+        return ConversionError(f"node {self.name!r} ({self.node.op_type}, opset {self.opset}): {message}")
+
+
+def _text(data: bytes) -> str | bytes:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data

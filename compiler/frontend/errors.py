@@ -1,0 +1,34 @@
+"""What the frontend reports. Messages say what is wrong, at which ONNX node or value, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+class FrontendError(Exception):
+    """Base of every error of the frontend."""
+
+
+class ModelError(FrontendError):
+    """The file or model is not acceptable: not ONNX, truncated, rejected by the checker, contradictory shapes."""
+
+
+class ConversionError(FrontendError):
+    """One ONNX node cannot be expressed: bad attributes, or operand types its operator does not take."""
+
+
+class NotStatic(FrontendError):  # noqa: N818 - it is a signal to the dispatcher first, an error second
+    """A converter needs at compile time what is only known at run time (a constant, a dimension, a rank)."""
+
+
+class UnsupportedOperatorsError(FrontendError):
+    """The model uses operators that have no converter; `nodes` maps each operator to the names of its nodes."""
+
+    def __init__(self, nodes: Mapping[str, Sequence[str]]) -> None:
+        lines = [f"  {op}: {', '.join(names)}" for op, names in sorted(nodes.items())]
+        count = sum(len(names) for names in nodes.values())
+        super().__init__(
+            f"{len(nodes)} operators ({count} nodes) of the model are not supported:\n" + "\n".join(lines) + "\n"
+            "Replace them in the model, or add their definition as an ONNX model-local function."
+        )
+        self.nodes = {op: tuple(names) for op, names in nodes.items()}

@@ -1,0 +1,197 @@
+"""What a name means while ONNX nodes are converted: scopes nest with subgraphs and function bodies.
+
+A scope writes into one graph. Looking up a name of an outer graph captures it: constants are copied, every other value
+becomes an extra input of the inner graph, and the outer value is remembered so that the control node can pass it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from onnx import FunctionProto, GraphProto, NodeProto
+
+from tilestitch.compiler.ir import Graph, Type, Value
+
+from .errors import ModelError
+from .onnx_types import from_type_proto
+from .tensors import to_array
+
+FunctionKey = tuple[str, str, str]
+"""Domain, name and overload of a model-local function."""
+
+
+def canonical_domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+@dataclass
+class Module:
+    """What all scopes of one import share. `convert_node` converts one node in a scope and binds its outputs there."""
+
+    convert_node: Callable[[Scope, NodeProto, str], None]
+    functions: Mapping[FunctionKey, FunctionProto]
+    ir_version: int
+    folder: Path | None
+    """Where external data may lie."""
+    missing: dict[str, list[str]] = field(default_factory=dict)
+    """Operators without converter, and the names of their nodes."""
+    counters: dict[str, int] = field(default_factory=dict)
+
+    def name_of(self, node: NodeProto) -> str:
+        """The node's own name, or `OpType_index` made up for it."""
+        if node.name:
+            return node.name
+        index = self.counters.get(node.op_type, 0)
+        self.counters[node.op_type] = index + 1
+        return f"{node.op_type}_{index}"
+
+    def report_missing(self, operator: str, node_name: str) -> None:
+        self.missing.setdefault(operator, []).append(node_name)
+
+
+class Scope:
+    """Names of one ONNX graph or function body, bound to values of `graph`."""
+
+    def __init__(
+        self,
+        module: Module,
+        graph: Graph,
+        opsets: Mapping[str, int],
+        *,
+        parent: Scope | None = None,
+        path: tuple[str, ...] = (),
+        origins: tuple[str, ...] = (),
+    ) -> None:
+        self.module = module
+        self.graph = graph
+        self.opsets = opsets
+        self.parent = parent
+        self.path = path
+        """Names of the nodes that hold this subgraph or call this function, outermost first."""
+        self.origins = origins
+        """Non-empty inside function bodies: nodes there stem from the call."""
+        self.captures: dict[str, Value] = {}
+        """For a nested graph: name -> value of the parent's graph, in the order of the extra inputs."""
+        self._bound: dict[str, Value | None] = {}
+        self._reserved: dict[str, str] = {}
+
+    # -- names ---------------------------------------------------------------------------------------------
+
+    def bind(self, name: str, value: Value | None) -> None:
+        """Let `name` mean `value`. ModelError if the name is taken: ONNX graphs are in SSA form."""
+        if name in self._bound:
+            raise ModelError(f"value {name!r} is defined twice; ONNX names must be unique in a graph")
+        self._bound[name] = value
+        self._adopt_name(name, value)
+
+    def reserve(self, names: Iterable[str]) -> None:
+        """Keep these ONNX names free in the graph, so that values get them when they are bound."""
+        for name in names:
+            if name and name not in self._reserved:
+                self._reserved[name] = self.graph.fresh_name(name)
+
+    def _adopt_name(self, name: str, value: Value | None) -> None:
+        if value is None or name not in self._reserved or value.producer is None:
+            return
+        if value.producer.name == value.name or value.name.startswith(value.producer.name + "."):
+            value.name = self._reserved.pop(name)
+
+    def lookup(self, name: str) -> Value | None:
+        """The value of `name` in this graph, captured from an outer one if need be. ModelError if it is undefined."""
+        if name in self._bound:
+            return self._bound[name]
+        if self.parent is None:
+            raise ModelError(f"value {name!r} is used but defined nowhere before")
+        outer = self.parent.lookup(name)
+        if outer is None or self.parent.graph is self.graph:
+            self._bound[name] = outer
+            return outer
+        if outer.data is not None:
+            inner = Value(self.graph.fresh_name(name), outer.type, outer.data)
+        else:
+            inner = self.graph.add_input(name, outer.type)
+            self.captures[name] = outer
+        self._bound[name] = inner
+        return inner
+
+    def opset(self, domain: str) -> int | None:
+        return self.opsets.get(canonical_domain(domain))
+
+    # -- converting ----------------------------------------------------------------------------------------
+
+    def convert_nodes(self, nodes: Iterable[NodeProto]) -> None:
+        """Convert nodes (in topological order) and bind their outputs."""
+        for node in nodes:
+            self.module.convert_node(self, node, self.module.name_of(node))
+
+    def load_constants(self, proto: GraphProto) -> None:
+        """Bind the initialisers of an ONNX graph as constants."""
+        if proto.sparse_initializer:
+            raise ModelError(f"graph {proto.name!r} has sparse initialisers, which are not supported; store them dense")
+        for tensor in proto.initializer:
+            array = to_array(tensor, self.module.folder)
+            name = self._reserved.get(tensor.name, tensor.name)
+            value = self.graph.constant(array, name=name)
+            if tensor.name in self._reserved:
+                value.name = self._reserved[tensor.name]
+            self.bind(tensor.name, value)
+
+    def nested(self, graph: Graph, node_name: str) -> Scope:
+        """A scope for a subgraph of a node here; `graph` is this scope's graph when the body is inlined."""
+        return Scope(self.module, graph, self.opsets, parent=self, path=(*self.path, node_name), origins=self.origins)
+
+    def convert_subgraph(self, proto: GraphProto, input_types: Iterable[Type], node_name: str) -> tuple[Graph, list[Value]]:
+        """A graph of its own for a body of If, Loop, Scan or SequenceMap.
+
+        `input_types` are the types of the formal inputs, in order. Returns the graph, whose inputs are the formal ones
+        followed by one for each captured outer value, and the captured values of this scope's graph in that order.
+        """
+        graph = Graph(proto.name or node_name)
+        scope = self.nested(graph, node_name)
+        types = list(input_types)
+        if len(types) != len(proto.input):
+            raise ModelError(f"the body {proto.name!r} of node {node_name!r} takes {len(proto.input)} inputs, but gets {len(types)}")
+        for formal, type_ in zip(proto.input, types, strict=True):
+            scope.bind(formal.name, graph.add_input(formal.name, type_))
+        graph.outputs = scope.body(proto)
+        remove_dead_nodes(graph)
+        return graph, list(scope.captures.values())
+
+    def inline_subgraph(self, proto: GraphProto, inputs: Iterable[Value], node_name: str) -> list[Value]:
+        """Convert a body straight into this scope's graph, with `inputs` for its formal inputs; returns its outputs."""
+        scope = self.nested(self.graph, node_name)
+        values = list(inputs)
+        if len(values) != len(proto.input):
+            raise ModelError(f"the body {proto.name!r} of node {node_name!r} takes {len(proto.input)} inputs, but gets {len(values)}")
+        for formal, value in zip(proto.input, values, strict=True):
+            scope.bind(formal.name, value)
+        return scope.body(proto)
+
+    def body(self, proto: GraphProto) -> list[Value]:
+        """Convert the nodes of `proto`, whose inputs are bound already, and return its outputs."""
+        self.reserve(o for node in proto.node for o in node.output)
+        self.load_constants(proto)
+        self.convert_nodes(proto.node)
+        outputs = []
+        for output in proto.output:
+            value = self.lookup(output.name)
+            if value is None:
+                raise ModelError(f"output {output.name!r} of graph {proto.name!r} is an omitted optional value")
+            outputs.append(value)
+        return outputs
+
+
+def declared_type(proto: GraphProto, index: int) -> Type | None:
+    """The type a subgraph declares for its `index`-th input, if it declares one."""
+    type_ = proto.input[index].type
+    return from_type_proto(type_) if type_.WhichOneof("value") else None
+
+
+def remove_dead_nodes(graph: Graph) -> None:
+    """Remove nodes of which no output is read, last first."""
+    outputs = set(graph.outputs)
+    for node in reversed(graph.nodes):
+        if not any(v.uses or v in outputs for v in node.outputs):
+            graph.remove(node)

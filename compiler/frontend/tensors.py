@@ -1,0 +1,116 @@
+"""ONNX tensors as arrays. External data is memory-mapped, and only files inside the model's folder are opened."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+from onnx import TensorProto, numpy_helper
+
+from tilestitch.compiler.ir.types import storage_bytes, to_numpy_dtype
+
+from .errors import ModelError
+from .onnx_types import dtype_of
+
+_PACKED_BITS = {"int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "uint2": 2}
+
+
+def to_array(tensor: TensorProto, folder: Path | None = None) -> np.ndarray:
+    """The tensor as an array of its shape. `folder` is where external data may lie (None: nowhere).
+
+    Raises ModelError if the bytes do not fit dtype and shape, or external data is missing or outside the folder.
+    """
+    dtype = dtype_of(tensor.data_type)
+    if any(d < 0 for d in tensor.dims):
+        raise ModelError(f"tensor {tensor.name!r} has a negative dimension in {tuple(tensor.dims)}")
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return _map_external(tensor, dtype, folder)
+    try:
+        return numpy_helper.to_array(tensor)
+    except (ValueError, TypeError, OverflowError, UnicodeDecodeError) as error:
+        raise ModelError(f"tensor {tensor.name!r} ({dtype}, shape {tuple(tensor.dims)}) cannot be read: {error}") from error
+
+
+@dataclass(frozen=True)
+class _External:
+    """Where an external tensor lies: `location` relative to the model, byte `offset`, `length` in bytes (None: the rest)."""
+
+    location: str
+    offset: int
+    length: int | None
+
+
+def _map_external(tensor: TensorProto, dtype: str, folder: Path | None) -> np.ndarray:
+    if dtype == "string":
+        raise ModelError(f"tensor {tensor.name!r}: strings cannot be external data")
+    entry = _external_entry(tensor)
+    if folder is None:
+        raise ModelError(f"tensor {tensor.name!r} lies in external file {entry.location!r}; give the model as a path, not as a ModelProto")
+    path = _contained_path(folder, entry.location, tensor.name)
+    size = path.stat().st_size
+    count = prod(tensor.dims)
+    bits = _PACKED_BITS.get(dtype)
+    needed = (count * bits + 7) // 8 if bits else count * storage_bytes(dtype)
+    length = size - entry.offset if entry.length is None else entry.length
+    if entry.offset + length > size or length < needed:
+        raise ModelError(
+            f"tensor {tensor.name!r} needs {needed} bytes at offset {entry.offset} of {path} (stated length: {entry.length}), "
+            f"but the file has {size} bytes; the file is truncated or belongs to another model"
+        )
+    if count == 0:
+        return np.zeros(tuple(tensor.dims), to_numpy_dtype(dtype))
+    raw = np.memmap(path, np.uint8, "r", entry.offset, (needed,))
+    if bits:
+        return _unpack(raw, bits, count, dtype).reshape(tuple(tensor.dims))
+    return raw.view(to_numpy_dtype(dtype)).reshape(tuple(tensor.dims))
+
+
+def _external_entry(tensor: TensorProto) -> _External:
+    fields = {entry.key: entry.value for entry in tensor.external_data}
+    try:
+        offset = int(fields.get("offset") or 0)
+        length = int(fields["length"]) if fields.get("length") else None
+    except ValueError as error:
+        raise ModelError(f"tensor {tensor.name!r}: external offset or length is no integer ({error})") from error
+    if offset < 0 or (length is not None and length < 0):
+        raise ModelError(f"tensor {tensor.name!r}: external offset {offset} or length {length} is negative")
+    return _External(fields.get("location", ""), offset, length)
+
+
+def _contained_path(folder: Path, location: str, name: str) -> Path:
+    """The external file, after checks that the model cannot make us read anything outside its own folder."""
+    where = f"tensor {name!r}: external file {location!r}"
+    parts = location.replace("\\", "/").split("/")
+    if not location or "\0" in location or os.path.isabs(location) or ".." in parts:
+        raise ModelError(f"{where} is not a relative path inside the model's folder; move the file next to the model")
+    path = folder / location
+    root = folder.resolve()
+    try:
+        status = path.lstat()
+    except OSError as error:
+        raise ModelError(f"{where} cannot be opened ({error.strerror}); it belongs next to the model, in {folder}") from error
+    if not stat.S_ISREG(status.st_mode) or not path.resolve().is_relative_to(root):
+        raise ModelError(f"{where} is a symbolic link, no regular file, or outside the model's folder; copy it next to the model")
+    if path.resolve() != root / location.replace("\\", "/"):
+        raise ModelError(f"{where} is reached through a symbolic link; copy it next to the model")
+    if status.st_nlink > 1:
+        raise ModelError(f"{where} has several hard links; copy it next to the model")
+    return path
+
+
+def _unpack(raw: np.ndarray, bits: int, count: int, dtype: str) -> np.ndarray:
+    """Sub-byte elements, lowest bits first, to one element a byte."""
+    per_byte = 8 // bits
+    shifts = np.arange(per_byte, dtype=np.uint8) * np.uint8(bits)
+    elements = ((raw[:, None] >> shifts) & np.uint8((1 << bits) - 1)).reshape(-1)[:count]
+    if dtype.startswith("int"):
+        sign = np.uint8(1 << (bits - 1))
+        elements = (elements ^ sign) - sign
+        return elements.view(np.int8).astype(to_numpy_dtype(dtype))
+    if dtype.startswith("uint"):
+        return elements.astype(to_numpy_dtype(dtype))
+    return elements.view(to_numpy_dtype(dtype))
