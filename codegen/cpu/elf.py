@@ -1,0 +1,152 @@
+"""Reading ELF64 relocatable objects, as LLVM writes them for x86-64 and aarch64: what a linker needs and no more."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tilestitch.codegen.errors import LinkError
+
+SHT_PROGBITS, SHT_SYMTAB, SHT_RELA, SHT_NOBITS, SHT_REL = 1, 2, 4, 8, 9
+SHF_WRITE, SHF_ALLOC, SHF_EXECINSTR, SHF_TLS = 1, 2, 4, 0x400
+STB_LOCAL, STB_GLOBAL, STB_WEAK = 0, 1, 2
+STT_GNU_IFUNC = 10
+SHN_UNDEF, SHN_ABS, SHN_COMMON = 0, 0xFFF1, 0xFFF2
+EM_X86_64, EM_AARCH64 = 62, 183
+MACHINES = {EM_X86_64: "x86-64", EM_AARCH64: "aarch64"}
+
+_FILE_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_RELA = struct.Struct("<QQq")
+
+
+class Relocation(NamedTuple):
+    """At `offset` of its section, put in the address of symbol number `symbol` plus `addend` in the way of `kind`."""
+
+    offset: int
+    kind: int
+    symbol: int
+    addend: int
+
+
+class Symbol(NamedTuple):
+    """A symbol. `section` is a section number of the same object, or one of SHN_UNDEF, SHN_ABS, SHN_COMMON."""
+
+    name: str
+    binding: int
+    kind: int
+    section: int
+    value: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section that is loaded into memory. `data` is empty for zero-initialised ones (`is_zero`); `size` is in bytes."""
+
+    name: str
+    flags: int
+    is_zero: bool
+    data: bytes
+    size: int
+    alignment: int
+    relocations: tuple[Relocation, ...]
+
+
+@dataclass(frozen=True)
+class ObjectFile:
+    """The loaded sections of an object by number, and all of its symbols. `name` is for messages."""
+
+    name: str
+    machine: int
+    sections: dict[int, Section]
+    symbols: tuple[Symbol, ...]
+
+
+class _Header(NamedTuple):
+    name: int
+    type: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    alignment: int
+    entry_size: int
+
+
+def read_object(data: bytes, name: str) -> ObjectFile:
+    """Read a relocatable object. Raises `LinkError` when it is none, or has sections that a kernel library cannot have."""
+    try:
+        return _read(data, name)
+    except (struct.error, IndexError, ValueError) as error:
+        raise LinkError(f"{name} is a damaged object file ({error}); build it again") from error
+
+
+def _read(data: bytes, name: str) -> ObjectFile:
+    if data[:6] != b"\x7fELF\x02\x01":
+        raise LinkError(f"{name} is no little-endian ELF64 object; compile for x86_64 or aarch64 Linux")
+    header = _FILE_HEADER.unpack_from(data)
+    kind, machine, table, count, names = header[1], header[2], header[6], header[12], header[13]
+    if kind != 1 or machine not in MACHINES:
+        raise LinkError(f"{name} is no relocatable object of {' or '.join(MACHINES.values())}")
+    headers = [
+        _Header(*_SECTION_HEADER.unpack_from(data, table + index * _SECTION_HEADER.size)) for index in range(count)
+    ]
+
+    def content(section: _Header) -> bytes:
+        if section.offset + section.size > len(data):
+            raise ValueError("a section ends beyond the file")
+        return data[section.offset : section.offset + section.size]
+
+    section_names = content(headers[names])
+    relocations = {
+        section.info: tuple(_relocations(content(section))) for section in headers if section.type == SHT_RELA
+    }
+    sections = {}
+    for index, section in enumerate(headers):
+        section_name = _text(section_names, section.name)
+        if not _is_loaded(section, section_name, name):
+            continue
+        is_zero = section.type == SHT_NOBITS
+        sections[index] = Section(
+            section_name, section.flags, is_zero, b"" if is_zero else content(section), section.size,
+            max(section.alignment, 1), relocations.get(index, ()),
+        )  # fmt: skip
+    symbols: tuple[Symbol, ...] = ()
+    for section in headers:
+        if section.type == SHT_SYMTAB:
+            symbols = tuple(_symbols(content(section), content(headers[section.link])))
+    return ObjectFile(name, machine, sections, symbols)
+
+
+def _is_loaded(section: _Header, section_name: str, name: str) -> bool:
+    if not section.flags & SHF_ALLOC or section_name == ".eh_frame":
+        return False
+    if section_name.startswith(".note"):
+        return False
+    if section.flags & SHF_TLS:
+        raise LinkError(f"{name}: thread-local data ({section_name}) is not supported; use the kernel's scratch memory")
+    if section.type not in (SHT_PROGBITS, SHT_NOBITS):
+        raise LinkError(f"{name}: section {section_name} of type {section.type} (constructors?) is not supported")
+    if section.flags & SHF_WRITE and section.flags & SHF_EXECINSTR:
+        raise LinkError(f"{name}: section {section_name} is writable and executable; kernels must not be")
+    return True
+
+
+def _relocations(data: bytes) -> Iterator[Relocation]:
+    for offset, info, addend in _RELA.iter_unpack(data):
+        yield Relocation(offset, info & 0xFFFFFFFF, info >> 32, addend)
+
+
+def _symbols(data: bytes, names: bytes) -> Iterator[Symbol]:
+    for name, info, _, section, value, size in _SYMBOL.iter_unpack(data):
+        yield Symbol(_text(names, name), info >> 4, info & 15, section, value, size)
+
+
+def _text(names: bytes, offset: int) -> str:
+    return names[offset : names.index(b"\0", offset)].decode()
