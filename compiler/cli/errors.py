@@ -1,0 +1,28 @@
+"""Errors of the command line itself. Every error of ours carries `exit_code`; the meaning of the codes is a contract."""
+
+from __future__ import annotations
+
+OK = 0
+USER = 1
+UNSUPPORTED = 2
+ACCURACY = 3
+ENVIRONMENT = 4
+INTERRUPTED = 130
+
+
+class UsageError(Exception):
+    """What was asked for makes no sense: a wrong option, a file that is not there."""
+
+    exit_code = USER
+
+
+class AccuracyError(Exception):
+    """Results differ from the reference by more than is allowed."""
+
+    exit_code = ACCURACY
+
+
+class MissingPackageError(Exception):
+    """A package that the command needs is not installed."""
+
+    exit_code = ENVIRONMENT

@@ -1,0 +1,120 @@
+"""Entry point of the command `tilestitch`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from types import ModuleType
+
+from tilestitch import __version__
+from tilestitch.compiler.cli import bench, check, compile, doctor, errors, explain, run
+
+COMMANDS: dict[str, ModuleType] = {
+    "compile": compile,
+    "run": run,
+    "check": check,
+    "bench": bench,
+    "explain": explain,
+    "doctor": doctor,
+}
+
+EPILOG = """exit codes: 0 ok, 1 wrong usage or input, 2 unsupported model, 3 accuracy check failed, 4 something is missing
+on this machine (tilestitch doctor says what), 130 interrupted"""
+
+# Packages by the extra that brings them; the module's name is what an ImportError tells.
+EXTRAS = {
+    "tvm": "compiler",
+    "tvm_ffi": "compiler",
+    "onnx": "compiler",
+    "ml_dtypes": "compiler",
+    "networkx": "compiler",
+    "onnxruntime": "dev",
+    "torch": "bench",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        """Wrong usage is exit code 1 here; argparse's own is 2, which means an unsupported model."""
+        print(f"{self.prog}: error: {message}\nTry '{self.prog} --help'.", file=sys.stderr)
+        raise SystemExit(errors.USER)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--verbose", action="store_true", help="show where an error came from")
+    parser = _Parser(
+        prog="tilestitch",
+        description="Compiles ONNX models ahead of time and runs them.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"tilestitch {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+    for name, module in COMMANDS.items():
+        command = commands.add_parser(
+            name,
+            help=module.SUMMARY,
+            description=module.__doc__,
+            parents=[common],
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(command)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one command and returns its exit code. Never raises for what the user did wrong."""
+    options = build_parser().parse_args(arguments)
+    try:
+        code: int = COMMANDS[options.command].run(options)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return errors.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read us has had enough; keep Python from complaining about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return errors.OK
+    except Exception as error:  # noqa: BLE001 - the last resort: one clear block instead of a traceback
+        if options.verbose:
+            traceback.print_exc()
+        return _report(error, options.verbose)
+
+
+def _report(error: Exception, verbose: bool) -> int:
+    code = getattr(error, "exit_code", None)
+    if isinstance(code, int):
+        text = str(error)
+    elif isinstance(error, ImportError) and (error.name or "").split(".")[0] in EXTRAS:
+        package = (error.name or "").split(".")[0]
+        text = f"the package {package} is not installed; pip install 'tilestitch[{EXTRAS[package]}]'"
+        code = errors.ENVIRONMENT
+    elif isinstance(error, OSError) and error.filename is not None:
+        text, code = f"{error.filename}: {error.strerror}", _os_code(error)
+    elif isinstance(error, (MemoryError, OSError)):
+        text, code = str(error) or "out of memory", errors.ENVIRONMENT
+    else:
+        text = f"internal error: {type(error).__name__}: {error}"
+        text += "" if verbose else "\nThis is a fault of tilestitch; --verbose shows where it happened."
+        code = errors.USER
+    print(f"error: {text}", file=sys.stderr)
+    return code
+
+
+def _os_code(error: OSError) -> int:
+    """A path that is wrong is the user's; a disk that is full or a device that fails is the machine's."""
+    wrong = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
+    return errors.USER if isinstance(error, wrong) else errors.ENVIRONMENT
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    entry()

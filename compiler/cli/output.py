@@ -1,0 +1,66 @@
+"""What commands print: text for people on standard error, one JSON object on standard output."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+
+def say(text: str = "") -> None:
+    """Text for people."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def give(value: Any) -> None:
+    """The result of a command with --json."""
+    json.dump(value, sys.stdout, indent=2, allow_nan=False)
+    sys.stdout.write("\n")
+
+
+def table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> str:
+    """Columns of equal width; numbers to the right."""
+    texts = [[_cell(value) for value in row] for row in rows]
+    widths = [max(len(line[column]) for line in [list(header), *texts]) for column in range(len(header))]
+    right = [all(isinstance(row[column], (int, float)) for row in rows) for column in range(len(header))]
+    lines = []
+    for line in [list(header), *texts]:
+        cells = [text.rjust(width) if flag else text.ljust(width) for text, width, flag in zip(line, widths, right)]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, float):
+        return str(value)
+    return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+
+
+class Progress:
+    """One line that is rewritten: `stage n/m detail`. Silent unless standard error is a terminal.
+
+    An instance is what `compile_model(progress=…)` takes: it is called with a stage, and how much of it is done.
+    """
+
+    def __init__(self) -> None:
+        self._visible = sys.stderr.isatty()
+        self._width = 0
+
+    def __call__(self, stage: str, done: int = 0, total: int = 0) -> None:
+        if not self._visible:
+            return
+        text = f"{stage} {done}/{total}" if total else stage
+        print(f"\r{text.ljust(self._width)}", end="", file=sys.stderr, flush=True)
+        self._width = len(text)
+
+    def clear(self) -> None:
+        if self._visible and self._width:
+            print(f"\r{' ' * self._width}\r", end="", file=sys.stderr, flush=True)
+            self._width = 0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
