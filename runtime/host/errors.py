@@ -1,0 +1,12 @@
+"""The error of the host functions."""
+
+from __future__ import annotations
+
+from ..errors import ExecutionError
+
+
+class HostError(ExecutionError):
+    """A numpy operator was given values that it has no result for: an index out of range, shapes that do not fit.
+
+    The message says which value; the caller adds the name of the ONNX node.
+    """
