@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -83,6 +84,8 @@ class GemmPlan:
     ``k_block`` < k splits the reduction, the sums waiting in the workspace. ``stage_a``: the rows are first copied into
     the workspace (prologue evaluated once, converted, cache-friendly stride). ``pack_b``: panels are packed by the task.
     ``spill``: results go through the workspace before the epilogue (smaller code for long epilogues).
+    ``rows_outer``: the task walks row tile by row tile (results leave in long runs, for a right operand that stays in
+    cache), otherwise panel by panel (each panel is read from memory once, the next one being prefetched).
     """
 
     shape: GemmShape
@@ -94,6 +97,7 @@ class GemmPlan:
     stage_a: bool
     pack_b: bool
     spill: bool
+    rows_outer: bool
     a_contiguous: str
     b_contiguous: str
 
@@ -145,6 +149,10 @@ class GemmPlan:
         return mk.align(size) if self.pack_b else 0
 
     @property
+    def prefetches(self) -> bool:
+        return not self.pack_b and not self.rows_outer and self.panels > 1 and self.block_tiles >= self.tile.vectors
+
+    @property
     def sums_rows(self) -> int:
         """Rows of partial sums that wait in the workspace: the whole block when the reduction is split."""
         if self.k_block < self.shape.k:
@@ -168,7 +176,6 @@ def plan_gemm(
     threads: int = 2,
     b_packed: bool = True,
     a_plain: bool = True,
-    a_row_stride: int | None = None,
     a_contiguous: str = "k",
     b_contiguous: str = "n",
     long_epilogue: bool = False,
@@ -177,7 +184,6 @@ def plan_gemm(
 
     ``b_packed``: the right operand is a constant in ``plan.packing()`` layout, otherwise it is loaded element by element.
     ``a_plain``: ``load_a`` is just a load; False for a prologue that should be evaluated once per element.
-    ``a_row_stride``: elements between rows of the left operand where known; used to see cache set conflicts.
     ``a_contiguous``, ``b_contiguous``: the index ("m"/"k", "k"/"n") that runs along memory in each operand.
 
     Raises ValueError for an empty result (m, n or batch is 0): such a kernel has nothing to launch.
@@ -186,23 +192,15 @@ def plan_gemm(
         raise ValueError(f"matrix product of an empty shape {shape}; skip the launch")
     tile = mk.choose_tile(shape.m, shape.n, isa.lanes(shape.acc_dtype), isa)
     rows = mk.split_at_most(shape.m, tile.rows)
-    stage_a = _wants_staging(shape, rows, a_plain, a_row_stride, a_contiguous)
+    stage_a = shape.a_dtype != shape.acc_dtype or a_contiguous == "m" or not a_plain
     k_block = _reduction_block(shape, tile, rows, isa)
     block_tiles, block_panels = _block(shape, tile, rows, isa, threads, stage_a, not b_packed)
+    right_bytes = shape.k * shape.n * dtype_bytes(shape.b_dtype)
+    rows_outer = b_packed and k_block == shape.k and right_bytes <= isa.l2_bytes // 4 and rows.parts >= 8
     return GemmPlan(
-        shape, tile, rows, block_tiles, block_panels, k_block, stage_a, not b_packed, long_epilogue,
+        shape, tile, rows, block_tiles, block_panels, k_block, stage_a, not b_packed, long_epilogue, rows_outer,
         a_contiguous, b_contiguous,
     )  # fmt: skip
-
-
-def _wants_staging(shape: GemmShape, rows: Split, plain: bool, row_stride: int | None, contiguous: str) -> bool:
-    if shape.a_dtype != shape.acc_dtype or contiguous == "m":
-        return True
-    if not plain:
-        return True
-    # Rows that lie a multiple of 4096 bytes apart fall into one set of the first-level cache.
-    stride_bytes = (shape.k if row_stride is None else row_stride) * dtype_bytes(shape.a_dtype)
-    return rows.largest > 8 and stride_bytes % 4096 == 0
 
 
 def _reduction_block(shape: GemmShape, tile: RegisterTile, rows: Split, isa: Isa) -> int:
@@ -294,12 +292,24 @@ class _Emitter:
         last_panel = T.bind(T.min(first_panel + plan.block_panels, plan.panels))
         if plan.stage_a:
             self._stage_rows()
+        if plan.rows_outer:
+            self._for_each_tile(
+                lambda tile, rows: self._for_each_panel(
+                    first_panel, last_panel, lambda panel, width: self._tile(panel, width, tile, rows)
+                )
+            )
+            return
+        self._for_each_panel(first_panel, last_panel, self._panel)
+
+    def _for_each_panel(self, first: Expr, last: Expr, body: Callable[[Expr, int], None]) -> None:
+        """Emits ``body(panel, columns)``, once for whole panels and once for the partial one."""
+        plan = self.plan
         if plan.full_panels:
-            with T.serial(first_panel, T.min(last_panel, plan.full_panels)) as panel:
-                self._panel(panel, plan.tile.columns)
+            with T.serial(first, T.min(last, plan.full_panels)) as panel:
+                body(panel, plan.tile.columns)
         if plan.tail_columns:
-            with T.If(last_panel > plan.full_panels), T.Then():
-                self._panel(plan.full_panels, plan.tail_columns)
+            with T.If(last > plan.full_panels), T.Then():
+                body(plan.full_panels, plan.tail_columns)
 
     def _stage_rows(self) -> None:
         plan, shape = self.plan, self.plan.shape
@@ -389,7 +399,7 @@ class _Emitter:
         )
 
     def _multiply(
-        self, panel: Expr, width: int, row0: Expr, rows: int, first_k: Expr, last_k: Expr
+        self, panel: Expr, width: int, index: Expr, row0: Expr, rows: int, first_k: Expr, last_k: Expr
     ) -> tuple[object, RegisterTile]:
         plan = self.plan
         tile = RegisterTile(rows, -(-width // plan.tile.lanes), plan.tile.lanes)
@@ -398,14 +408,29 @@ class _Emitter:
         left, right = self._left(row0), self._right(panel)
         if plan.shape.k:
             with T.serial(first_k, last_k) as k:
+                if plan.prefetches:
+                    self._prefetch(panel, index, k)
                 mk.multiply_add(acc, tile, lambda row: left(row, k), lambda column: right(k, column))
         return acc, tile
+
+    def _prefetch(self, panel: Expr, index: Expr, k: Expr) -> None:
+        """Asks for a piece of the next panel: the tiles of the block together ask for all of it.
+
+        The hardware does not follow a stream that this task will only start later; without this the first tile of
+        every panel waits for memory.
+        """
+        plan = self.plan
+        assert isinstance(self.b, PackedOperand)
+        step = -(-plan.tile.columns // plan.block_tiles)
+        offset = (index - self.first_tile) * (step * plan.shape.k) + k * step
+        buffer: Any = self.b.buffer
+        mk.prefetch(T.address_of(buffer[self.b.group(self.batch), panel + 1, 0, offset]))
 
     def _tile(self, panel: Expr, width: int, index: Expr, rows: int) -> None:
         """One register tile from start to end: multiply, then epilogue."""
         plan = self.plan
         row0 = T.bind(plan.rows.start(index))
-        acc, tile = self._multiply(panel, width, row0, rows, 0, plan.shape.k)
+        acc, tile = self._multiply(panel, width, index, row0, rows, 0, plan.shape.k)
         if not plan.spill:
             mk.finish(
                 acc, rows, width, plan.tile.lanes,
@@ -423,7 +448,7 @@ class _Emitter:
         plan = self.plan
         row0 = T.bind(plan.rows.start(index))
         first = T.bind(block * plan.k_block)
-        acc, tile = self._multiply(panel, width, row0, rows, first, T.min(first + plan.k_block, plan.shape.k))
+        acc, tile = self._multiply(panel, width, index, row0, rows, first, T.min(first + plan.k_block, plan.shape.k))
         local = row0 - self.first_row
         mk.for_each_vector(
             tile,
