@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 class PassError(Exception):
-    """Base of everything the passes raise on purpose."""
+    """Base of everything the passes raise on purpose. `exit_code` is what the command line returns for it."""
+
+    exit_code = 1
 
 
 class PipelineError(PassError):

@@ -1,4 +1,7 @@
-"""What the frontend reports. Messages say what is wrong, at which ONNX node or value, and what to do."""
+"""What the frontend reports. Messages say what is wrong, at which ONNX node or value, and what to do.
+
+`exit_code` is what the command line returns for the error: 1 a bad model, 2 a model that is not supported.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,13 @@ from collections.abc import Mapping, Sequence
 class FrontendError(Exception):
     """Base of every error of the frontend."""
 
+    exit_code = 2
+
 
 class ModelError(FrontendError):
     """The file or model is not acceptable: not ONNX, truncated, rejected by the checker, contradictory shapes."""
+
+    exit_code = 1
 
 
 class ConversionError(FrontendError):
