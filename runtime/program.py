@@ -4,6 +4,7 @@ A `Program` is one specialisation of a model, or the body of a control step. Its
 Steps run in order. A number of -1 is an optional input or output that is not there.
 
 `to_json` and `from_json` are inverse to each other; `from_json` checks every field and raises `ArtifactSchemaError`.
+`program_check.programs_from_json` reads a whole `program.json` and checks it further.
 `docs/artifact.md` describes the same for readers of the file.
 """
 
@@ -20,7 +21,7 @@ from .types import OptionalType, SequenceType, Shape, TensorType, ValueType, typ
 __all__ = [
     "ABSENT", "Arena", "Arg", "Body", "Constant", "Heap", "HostStep", "IfStep", "Input", "Launch", "Literal", "Location",
     "LoopStep", "NativeStep", "OptionalType", "Program", "ScanStep", "SequenceMapStep", "SequenceType", "Status", "Step",
-    "TensorType", "ValueSpec", "ValueType", "constant_reference", "programs_from_json", "programs_to_json",
+    "TensorType", "ValueSpec", "ValueType", "constant_reference", "programs_to_json",
 ]  # fmt: skip
 
 ABSENT = -1
@@ -373,17 +374,6 @@ class Program:
 def programs_to_json(programs: Iterable[Program]) -> dict[str, Any]:
     """The member `program.json`: one program per specialisation, all with the same input and output names."""
     return {"specialisations": [program.to_json() for program in programs]}
-
-
-def programs_from_json(data: Any) -> tuple[Program, ...]:
-    """Read and check `program.json`. Raises `ArtifactSchemaError`."""
-    from .program_check import check_programs
-
-    fields = Fields(data, "program.json")
-    programs = fields.sequence("specialisations", Program.from_json)
-    fields.done()
-    check_programs(programs)
-    return programs
 
 
 def constant_reference(tensor: str) -> dict[str, str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from .errors import ArtifactSchemaError
+from .jsonfields import Fields
 from .program import (
     ABSENT,
     Arena,
@@ -27,6 +28,15 @@ from .program import (
     ValueSpec,
 )  # fmt: skip
 from .types import TensorType
+
+
+def programs_from_json(data: Any) -> tuple[Program, ...]:
+    """Read and check `program.json`. Raises `ArtifactSchemaError`."""
+    fields = Fields(data, "program.json")
+    programs = fields.sequence("specialisations", Program.from_json)
+    fields.done()
+    check_programs(programs)
+    return programs
 
 
 def check_programs(programs: tuple[Program, ...]) -> None:

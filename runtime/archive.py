@@ -1,0 +1,265 @@
+"""The container: a zip file in one canonical form. Members are stored, not compressed, and their data begins on 64-byte boundaries.
+
+For given members there is exactly one valid file, so the reader can demand every byte outside of the members' data to be what the writer
+would have written. Any zip tool can read the result. Numbers and fields are those of PKWARE's APPNOTE, sections 4.3 and 4.5.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from .errors import ArtifactLayoutError, ArtifactWriteError, NotAnArtifactError
+
+ALIGNMENT = 64
+_LIMIT = 0xFFFFFFFF
+_LOCAL, _CENTRAL, _END = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"
+_END64, _LOCATOR64 = b"PK\x06\x06", b"PK\x06\x07"
+_DATE = (1980 - 1980) << 9 | 1 << 5 | 1  # the first day that zip can express
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(/[A-Za-z0-9_][A-Za-z0-9_.+-]*)*")
+_NAME_LIMIT = 255
+_MEMBER_LIMIT = 4096
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member of the archive: its data is `size` bytes at `offset` of the file."""
+
+    name: str
+    size: int
+    crc32: int
+    header_offset: int
+
+    @property
+    def offset(self) -> int:
+        return self.header_offset + len(_local_header(self))
+
+
+# --- the canonical bytes ---------------------------------------------------------------------------------------------
+
+
+def _common_fields(member: Member) -> bytes:
+    size = min(member.size, _LIMIT)
+    version = 45 if _is_large(member) else 20
+    return struct.pack("<HHHHHIII", version, 0, 0, 0, _DATE, member.crc32, size, size)
+
+
+def _is_large(member: Member) -> bool:
+    return member.size >= _LIMIT or member.header_offset >= _LIMIT
+
+
+def _local_header(member: Member) -> bytes:
+    """The header before the data, its extra field padded so that the data is aligned."""
+    name = member.name.encode("ascii")
+    large = struct.pack("<HHQQ", 1, 16, member.size, member.size) if member.size >= _LIMIT else b""
+    unpadded = member.header_offset + 30 + len(name) + len(large) + 6
+    padding = struct.pack("<HHH", 0xD935, 2 + -unpadded % ALIGNMENT, ALIGNMENT) + bytes(-unpadded % ALIGNMENT)
+    extra = large + padding
+    return _LOCAL + _common_fields(member) + struct.pack("<HH", len(name), len(extra)) + name + extra
+
+
+def _central_entry(member: Member) -> bytes:
+    name = member.name.encode("ascii")
+    large = b""
+    if member.size >= _LIMIT:
+        large += struct.pack("<QQ", member.size, member.size)
+    if member.header_offset >= _LIMIT:
+        large += struct.pack("<Q", member.header_offset)
+    extra = struct.pack("<HH", 1, len(large)) + large if large else b""
+    attributes = 0o100644 << 16
+    rest = struct.pack(
+        "<HHHHHII", len(name), len(extra), 0, 0, 0, attributes, min(member.header_offset, _LIMIT)
+    )  # fmt: skip
+    return _CENTRAL + struct.pack("<H", 3 << 8 | 45) + _common_fields(member) + rest + name + extra
+
+
+def _directory(members: Iterable[Member], start: int) -> bytes:
+    """All that follows the members' data: the central directory and its end records."""
+    entries = [_central_entry(member) for member in members]
+    size, count = sum(map(len, entries)), len(entries)
+    end64 = b""
+    if start >= _LIMIT:
+        end64 = _END64 + struct.pack("<QHHIIQQQQ", 44, 3 << 8 | 45, 45, 0, 0, count, count, size, start)
+        end64 += _LOCATOR64 + struct.pack("<IQI", 0, start + size, 1)
+    end = _END + struct.pack("<HHHHIIH", 0, 0, count, count, size, min(start, _LIMIT), 0)
+    return b"".join(entries) + end64 + end
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Digest:
+    """What was written as one member."""
+
+    size: int
+    sha256: str
+
+
+class ArchiveWriter:
+    """Writes members one after the other to a seekable binary file; `finish` writes the directory."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._members: list[Member] = []
+        self._position = 0
+
+    def add(self, name: str, size: int, chunks: Iterable[bytes | memoryview]) -> Digest:
+        """Write a member of `size` bytes. Raises `ValueError` when the name is not fit for a member, or the size is wrong."""
+        if not is_member_name(name) or any(member.name == name for member in self._members):
+            raise ValueError(f"{name!r} is no fit name for a new member")
+        empty = Member(name, size, 0, self._position)
+        self._file.seek(empty.offset)
+        crc32, sha256, written = 0, hashlib.sha256(), 0
+        for chunk in chunks:
+            crc32 = zlib.crc32(chunk, crc32)
+            sha256.update(chunk)
+            written += len(chunk)
+            self._file.write(chunk)
+        if written != size:
+            raise ValueError(f"member {name!r} has {written} bytes, {size} were announced")
+        member = Member(name, size, crc32, self._position)
+        self._write_at(self._position, _local_header(member))
+        self._members.append(member)
+        self._position = member.offset + size
+        return Digest(size, sha256.hexdigest())
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Overwrite a member that is there by data of the same size."""
+        index = next(i for i, member in enumerate(self._members) if member.name == name)
+        old = self._members[index]
+        if len(data) != old.size:
+            raise ValueError(f"member {name!r} has {old.size} bytes, its replacement {len(data)}")
+        member = Member(name, old.size, zlib.crc32(data), old.header_offset)
+        self._write_at(member.header_offset, _local_header(member) + data)
+        self._members[index] = member
+
+    def finish(self) -> None:
+        self._write_at(self._position, _directory(self._members, self._position))
+
+    def _write_at(self, offset: int, data: bytes) -> None:
+        self._file.seek(offset)
+        self._file.write(data)
+
+
+@contextlib.contextmanager
+def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A new file that takes the place of `path` when the block ends well, and is removed when it does not.
+
+    Raises `ArtifactWriteError` when the disk is full, the folder is missing, and the like.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with _removed_on_error(temporary), open(temporary, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(temporary, target)
+        _sync_folder(target.parent)
+    except OSError as error:
+        raise ArtifactWriteError(
+            f"cannot be written: {error.strerror or error}",
+            file=str(path),
+            remedy="free disk space or name another place; no file was left behind",
+        ) from error
+
+
+@contextlib.contextmanager
+def _removed_on_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def is_member_name(name: str) -> bool:
+    """Whether a member may have this name: relative, of plain characters, without `.`, `..` or empty parts."""
+    return len(name) <= _NAME_LIMIT and _NAME.fullmatch(name) is not None
+
+
+def read_directory(data: memoryview, file: str) -> dict[str, Member]:
+    """The members of an archive, in the order of the file.
+
+    Raises `NotAnArtifactError` for what is no zip or is cut off, `ArtifactLayoutError` for every deviation from the canonical form.
+    `file` is for messages.
+    """
+    if len(data) < 4 or bytes(data[:4]) != _LOCAL:
+        raise NotAnArtifactError("this is not a tilestitch artifact", file=file, remedy="name a .tsm file")
+    start, count = _read_end(data, file)
+    members: dict[str, Member] = {}
+    position, expected_offset = start, 0
+    for _ in range(count):
+        member, position = _read_entry(data, position, file)
+        if member.name in members:
+            raise ArtifactLayoutError("the member is there twice", file=file, member=member.name)
+        if member.header_offset != expected_offset or member.size > len(data):
+            raise ArtifactLayoutError("the member is not where it must be", file=file, member=member.name)
+        header = _local_header(member)
+        if bytes(data[expected_offset : expected_offset + len(header)]) != header:
+            raise ArtifactLayoutError("the member's header is damaged", file=file, member=member.name)
+        members[member.name] = member
+        expected_offset = member.offset + member.size
+    if expected_offset != start or bytes(data[start:]) != _directory(members.values(), start):
+        raise ArtifactLayoutError("the archive's directory is damaged", file=file)
+    return members
+
+
+def _read_end(data: memoryview, file: str) -> tuple[int, int]:
+    """Where the central directory starts, and how many entries it has."""
+    end = len(data) - 22
+    if end < 0 or bytes(data[end : end + 4]) != _END:
+        raise NotAnArtifactError("the file is cut off, or something was appended to it", file=file)
+    _, _, _, count, _, start, _ = struct.unpack_from("<HHHHIIH", data, end + 4)
+    if start == _LIMIT and end >= 76 and bytes(data[end - 20 : end - 16]) == _LOCATOR64:
+        _, position, _ = struct.unpack_from("<IQI", data, end - 16)
+        if position + 56 > end or bytes(data[position : position + 4]) != _END64:
+            raise ArtifactLayoutError("the archive's directory is damaged", file=file)
+        *_, start = struct.unpack_from("<QHHIIQQQQ", data, position + 4)
+    if start > end or not 0 < count <= _MEMBER_LIMIT:
+        raise ArtifactLayoutError("the archive's directory is damaged", file=file)
+    return start, count
+
+
+def _read_entry(data: memoryview, position: int, file: str) -> tuple[Member, int]:
+    """The directory entry at `position`, and where the next one is."""
+    if position + 46 > len(data) or bytes(data[position : position + 4]) != _CENTRAL:
+        raise ArtifactLayoutError("the archive's directory is damaged", file=file)
+    _, flags, method, _, _, crc32, _, size = struct.unpack_from("<HHHHHIII", data, position + 6)[0:8]
+    name_bytes, extra_bytes, comment_bytes, _, _, _, offset = struct.unpack_from("<HHHHHII", data, position + 28)
+    start = position + 46
+    name = bytes(data[start : start + name_bytes]).decode("utf-8", "replace")
+    if not is_member_name(name):
+        raise ArtifactLayoutError(
+            "the member's name is not allowed (absolute, outside, or of odd characters)", file=file, member=name
+        )
+    if method or flags:
+        raise ArtifactLayoutError("the member is compressed or encrypted; members are stored", file=file, member=name)
+    extra = bytes(data[start + name_bytes : start + name_bytes + extra_bytes])
+    numbers = struct.unpack_from(f"<{max(len(extra) - 4, 0) // 8}Q", extra, min(4, len(extra)))
+    if size == _LIMIT and len(numbers) >= 2:
+        size, numbers = numbers[0], numbers[2:]
+    if offset == _LIMIT and numbers:
+        offset = numbers[0]
+    return Member(name, size, crc32, offset), start + name_bytes + extra_bytes + comment_bytes

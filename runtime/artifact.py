@@ -1,0 +1,350 @@
+"""Writing and reading `.tsm` artifacts. `docs/artifact.md` describes the file.
+
+write_artifact("model.tsm", ArtifactContents(programs=…, weights=…, kernels=link(objects, exports), …))
+artifact = read_artifact("model.tsm")
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from . import archive, safetensors
+from .dtypes import dtype_name, numpy_dtype
+from .errors import (
+    ArtifactError,
+    ArtifactIntegrityError,
+    ArtifactLayoutError,
+    ArtifactSchemaError,
+    NotAnArtifactError,
+    WeightsError,
+)
+from .jsonfields import finite_json
+from .manifest import Manifest, MemberInfo, PluginInfo, TargetInfo, WeightInfo
+from .program import Program, programs_to_json
+from .program_check import programs_from_json
+
+MANIFEST, PLAN, PROGRAM, WEIGHTS = "manifest.json", "plan.json", "program.json", "weights.safetensors"
+KERNELS = "kernels/cpu.so"
+_RESERVED = (MANIFEST, PLAN, PROGRAM, WEIGHTS, KERNELS)
+
+
+@dataclass(frozen=True)
+class ArtifactContents:
+    """What goes into an artifact.
+
+    `programs`: one per specialisation. `weights`: arrays by the names that `Constant` locations use. `kernels`: the shared
+    library, empty when all steps run on the host. `plan`: the StitchPlan as JSON data. `extra`: further members by name,
+    for instance `explain.json` or `kernels/gemm.ll`. `strip_weights`: leave the weights out; they are supplied at load.
+    """
+
+    programs: tuple[Program, ...]
+    weights: Mapping[str, np.ndarray]
+    kernels: bytes
+    target: TargetInfo
+    compiler_version: str
+    plan: Any = None
+    plugins: tuple[PluginInfo, ...] = ()
+    extra: Mapping[str, bytes] = field(default_factory=dict)
+    strip_weights: bool = False
+
+
+def write_artifact(path: str | os.PathLike[str], contents: ArtifactContents) -> Manifest:
+    """Write an artifact atomically: on any error nothing is left behind and an older file stays as it was.
+
+    The same contents give the same bytes. Raises `ArtifactWriteError` when the file cannot be written, `ValueError` for contents that
+    are inconsistent.
+    """
+    members = _members(contents)
+    manifest = Manifest(
+        contents.compiler_version,
+        contents.target,
+        {name: MemberInfo(size, "0" * 64) for name, size, _ in members},
+        {name: _weight_info(array, contents.strip_weights) for name, array in sorted(contents.weights.items())},
+        contents.strip_weights,
+        contents.plugins,
+    )
+    with archive.atomic_file(path) as file:
+        writer = archive.ArchiveWriter(file)
+        draft = _json_bytes(manifest.to_json())
+        writer.add(MANIFEST, len(draft), [draft])
+        digests = {name: writer.add(name, size, chunks) for name, size, chunks in members}
+        manifest = replace(manifest, members={n: MemberInfo(d.size, d.sha256) for n, d in digests.items()})
+        writer.replace(MANIFEST, _json_bytes(manifest.to_json()))
+        writer.finish()
+    return manifest
+
+
+def write_weights(path: str | os.PathLike[str], weights: Mapping[str, np.ndarray]) -> None:
+    """Write the file that `load(..., weights=path)` takes for an artifact with stripped weights; atomically."""
+    writer = safetensors.TensorWriter(weights)
+    with archive.atomic_file(path) as file:
+        for chunk in writer.chunks():
+            file.write(chunk)
+
+
+def _members(contents: ArtifactContents) -> list[tuple[str, int, Iterable[bytes | memoryview]]]:
+    """Name, size and bytes of every member but the manifest, in the order of the file."""
+    small = {PLAN: _json_bytes(contents.plan), PROGRAM: _json_bytes(programs_to_json(contents.programs))}
+    programs_from_json(json.loads(small[PROGRAM]))
+    for name, data in contents.extra.items():
+        if name in _RESERVED or not archive.is_member_name(name):
+            raise ValueError(f"an extra member cannot be named {name!r}")
+        small[name] = data
+    if contents.kernels:
+        small[KERNELS] = contents.kernels
+    members: list[tuple[str, int, Iterable[bytes | memoryview]]] = [(n, len(d), [d]) for n, d in sorted(small.items())]
+    if contents.weights and not contents.strip_weights:
+        writer = safetensors.TensorWriter(contents.weights)
+        members.append((WEIGHTS, writer.size, writer.chunks()))
+    return members
+
+
+def _weight_info(array: np.ndarray, with_hash: bool) -> WeightInfo:
+    digest = hashlib.sha256(_raw_bytes(array)).hexdigest() if with_hash else ""
+    return WeightInfo(dtype_name(array.dtype), array.shape, digest)
+
+
+def _raw_bytes(array: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _json_bytes(data: Any) -> bytes:
+    return json.dumps(finite_json(data), sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+class Artifact:
+    """An artifact that was read and checked. `name` is the file's name for messages, `data` all of its bytes."""
+
+    def __init__(
+        self,
+        name: str,
+        data: memoryview,
+        members: dict[str, archive.Member],
+        manifest: Manifest,
+        programs: tuple[Program, ...],
+    ) -> None:
+        self.name = name
+        self.manifest = manifest
+        self.programs = programs
+        self._data = data
+        self._members = members
+
+    @property
+    def member_names(self) -> tuple[str, ...]:
+        return tuple(self._members)
+
+    def member(self, name: str) -> memoryview:
+        """The bytes of a member, not copied. Raises `ArtifactLayoutError` when there is none of this name."""
+        if name not in self._members:
+            raise ArtifactLayoutError("the artifact has no such member", file=self.name, member=name)
+        member = self._members[name]
+        return self._data[member.offset : member.offset + member.size]
+
+    @property
+    def plan(self) -> Any:
+        """The StitchPlan as JSON data."""
+        return _parse(self.member(PLAN), self.name, PLAN)
+
+    def weights(self, supplied: str | os.PathLike[str] | Mapping[str, Any] | None = None) -> dict[str, np.ndarray]:
+        """All weights as read-only, 64-byte aligned byte arrays (uint8, one-dimensional) by name; mapped, not copied.
+
+        `supplied` (a safetensors file or arrays by name) stands in for stripped weights, or replaces those that are there. Raises
+        `WeightsError` when they are missing or do not fit.
+        """
+        expected = self.manifest.weights
+        if supplied is None and self.manifest.weights_stripped and expected:
+            raise WeightsError(
+                f"{self.name}: the artifact was compiled with --strip-weights and holds none of its {len(expected)} weights; "
+                "give them with load(..., weights=FILE.safetensors)"
+            )
+        if not expected:
+            return {}
+        if supplied is None:
+            data = self.member(WEIGHTS)
+            return _mapped_weights(data, _stored_tensors(data, self.name, WEIGHTS), expected, self.name)
+        if isinstance(supplied, Mapping):
+            arrays = {str(name): np.asarray(array) for name, array in supplied.items()}
+            _check_supplied({n: (dtype_name(a.dtype), a.shape) for n, a in arrays.items()}, expected, "the weights")
+            raw = {name: _aligned(np.frombuffer(_raw_bytes(arrays[name]), np.uint8)) for name in expected}
+        else:
+            data = _map_file(supplied)
+            stored = _stored_tensors(data, str(supplied), "")
+            raw = _mapped_weights(data, stored, expected, str(supplied))
+        _check_hashes(raw, expected)
+        return raw
+
+
+def read_artifact(source: str | os.PathLike[str] | bytes | memoryview, *, verify: bool = True) -> Artifact:
+    """Read and check an artifact from a file (which is mapped) or from bytes.
+
+    `verify=False` skips the SHA-256 of the weights; everything else is always checked. Raises a subclass of `ArtifactError` that
+    names the file, the member and the remedy; `FileNotFoundError` never.
+    """
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        name, data = "artifact in memory", memoryview(source)
+    else:
+        name, data = os.fspath(source), _map_file(source)
+    try:
+        return _read(name, data, verify)
+    except ArtifactError as error:
+        error.file = error.file or name
+        raise
+
+
+def _read(name: str, data: memoryview, verify: bool) -> Artifact:
+    members = archive.read_directory(data, name)
+    first = next(iter(members.values()))
+    if first.name != MANIFEST:
+        raise ArtifactLayoutError(f"the first member is not {MANIFEST}", member=first.name)
+    text = data[first.offset : first.offset + first.size]
+    if zlib.crc32(text) != first.crc32:
+        raise ArtifactIntegrityError("the member is damaged (its checksum differs)", member=MANIFEST)
+    manifest = _in_member(MANIFEST, Manifest.from_json, _parse(text, name, MANIFEST))
+    _check_members(data, members, manifest, verify)
+    program = members[PROGRAM]
+    parsed = _parse(data[program.offset : program.offset + program.size], name, PROGRAM)
+    programs = _in_member(PROGRAM, programs_from_json, parsed)
+    return Artifact(name, data, members, manifest, programs)
+
+
+def _check_members(data: memoryview, members: dict[str, archive.Member], manifest: Manifest, verify: bool) -> None:
+    for name in members:
+        if name not in manifest.members and name != MANIFEST:
+            raise ArtifactLayoutError("the manifest does not list the member", member=name)
+    for name in (*manifest.members, PROGRAM, PLAN):
+        if name not in members:
+            raise ArtifactLayoutError("the member is missing", member=name)
+    if manifest.weights and not manifest.weights_stripped and WEIGHTS not in members:
+        raise ArtifactLayoutError("the member is missing", member=WEIGHTS)
+    for name, info in manifest.members.items():
+        member = members[name]
+        if member.size != info.size:
+            raise ArtifactIntegrityError(
+                f"the member has {member.size} bytes, the manifest says {info.size}", member=name
+            )
+        if name == WEIGHTS and not verify:
+            continue
+        if hashlib.sha256(data[member.offset : member.offset + member.size]).hexdigest() != info.sha256:
+            raise ArtifactIntegrityError("the member differs from what the manifest recorded (SHA-256)", member=name)
+
+
+def _in_member(member: str, read: Any, data: Any) -> Any:
+    try:
+        return read(data)
+    except ArtifactError as error:
+        error.member = member
+        raise
+
+
+def _parse(text: memoryview, file: str, member: str) -> Any:
+    try:
+        return json.loads(bytes(text))
+    except (ValueError, RecursionError) as error:
+        raise ArtifactSchemaError(f"the member is no JSON text ({error})", file=file, member=member) from error
+
+
+def _map_file(path: str | os.PathLike[str]) -> memoryview:
+    """The bytes of a file, mapped read-only. The mapping lives as long as views of it."""
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                raise NotAnArtifactError("the file is empty", file=os.fspath(path))
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError as error:
+        raise NotAnArtifactError(
+            f"cannot be read: {error.strerror}", file=os.fspath(path), remedy="check the path and its permissions"
+        ) from error
+
+
+# --- weights ---------------------------------------------------------------------------------------------------------
+
+
+def _stored_tensors(data: memoryview, file: str, member: str) -> dict[str, safetensors.Stored]:
+    try:
+        return safetensors.read_header(data)
+    except ArtifactSchemaError as error:
+        error.file, error.member = file, member
+        raise
+
+
+def _mapped_weights(
+    data: memoryview, stored: Mapping[str, safetensors.Stored], expected: Mapping[str, WeightInfo], file: str
+) -> dict[str, np.ndarray]:
+    shown = {name: (tensor.dtype, tensor.shape) for name, tensor in stored.items()}
+    _check_supplied(shown, {name: _as_stored(info) for name, info in expected.items()}, file)
+    whole = np.frombuffer(data, np.uint8)
+    return {n: _aligned(whole[stored[n].offset : stored[n].offset + stored[n].nbytes]) for n in expected}
+
+
+def _as_stored(info: WeightInfo) -> WeightInfo:
+    """How the safetensors file holds a weight: types that the format lacks are bytes there."""
+    dtype, shape = safetensors.stored_type(info.dtype, info.shape)
+    return replace(info, dtype=dtype, shape=shape)
+
+
+def _check_supplied(
+    found: Mapping[str, tuple[str, tuple[int, ...]]], expected: Mapping[str, WeightInfo], file: str
+) -> None:
+    missing = sorted(set(expected) - set(found))
+    if missing:
+        raise WeightsError(
+            f"{file}: {len(missing)} weights are missing: {', '.join(missing[:5])}; give those of this artifact"
+        )
+    for name, info in expected.items():
+        dtype, shape = found[name]
+        if (dtype, tuple(shape)) != (info.dtype, info.shape):
+            raise WeightsError(
+                f"{file}: weight {name!r} is {dtype} {list(shape)}, the artifact needs {info.dtype} {list(info.shape)}; give those "
+                "that were written when it was compiled"
+            )
+
+
+def _check_hashes(raw: Mapping[str, np.ndarray], expected: Mapping[str, WeightInfo]) -> None:
+    for name, info in expected.items():
+        if info.sha256 and hashlib.sha256(raw[name].data).hexdigest() != info.sha256:
+            raise WeightsError(
+                f"weight {name!r} has other values than when the artifact was compiled; give the right file"
+            )
+
+
+def _aligned(raw: np.ndarray) -> np.ndarray:
+    """The bytes at a 64-byte boundary: themselves where they lie on one, else a copy. Read-only."""
+    if raw.ctypes.data % archive.ALIGNMENT and raw.size:
+        raw = aligned_bytes(raw.size, raw)
+    view = raw.view()
+    view.flags.writeable = False
+    return view
+
+
+def aligned_bytes(size: int, source: np.ndarray | None = None) -> np.ndarray:
+    """A new uint8 array of `size` bytes at a 64-byte boundary, filled from `source` if given, else undefined."""
+    buffer = np.empty(size + archive.ALIGNMENT, np.uint8)
+    start = -buffer.ctypes.data % archive.ALIGNMENT
+    result = buffer[start : start + size]
+    if source is not None:
+        result[...] = source
+    return result
+
+
+def typed_weight(raw: np.ndarray, dtype: str, shape: tuple[int, ...], offset_bytes: int = 0) -> np.ndarray:
+    """The bytes of a weight from `offset_bytes` on as an array of the given type. Raises `ArtifactSchemaError` when too short."""
+    numpy_type = numpy_dtype(dtype)
+    count = int(np.prod(shape, dtype=np.int64))
+    end = offset_bytes + count * numpy_type.itemsize
+    if end > raw.size:
+        raise ArtifactSchemaError(
+            f"a constant of type {dtype} {list(shape)} ends beyond its weight of {raw.size} bytes"
+        )
+    return raw[offset_bytes:end].view(numpy_type).reshape(shape)

@@ -1,0 +1,168 @@
+"""`manifest.json`, the first member of an artifact: format version, target, plug-ins, and size and SHA-256 of every other member."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .archive import is_member_name
+from .dtypes import DTYPES
+from .errors import ArtifactSchemaError, ArtifactVersionError
+from .jsonfields import Fields
+
+FORMAT_NAME = "tilestitch"
+FORMAT_VERSION = 1
+"""Raised whenever an older runtime would misread a newer artifact."""
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class TargetInfo:
+    """What the kernels were compiled for. `features` are LLVM's names of the CPU features that they need, without `+`."""
+
+    kind: str
+    triple: str
+    cpu: str = ""
+    features: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "triple": self.triple, "cpu": self.cpu, "features": list(self.features)}
+
+    @staticmethod
+    def from_json(data: Any, where: str = "target") -> TargetInfo:
+        fields = Fields(data, where)
+        target = TargetInfo(
+            fields.string("kind"), fields.string("triple"), fields.string("cpu"), fields.strings("features")
+        )
+        fields.done()
+        return target
+
+
+@dataclass(frozen=True)
+class PluginInfo:
+    """A pass from outside of tilestitch that took part: its name, version and the SHA-256 of its source."""
+
+    name: str
+    version: str
+    sha256: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "version": self.version, "sha256": self.sha256}
+
+    @staticmethod
+    def from_json(data: Any, where: str = "plugin") -> PluginInfo:
+        fields = Fields(data, where)
+        plugin = PluginInfo(fields.string("name"), fields.string("version"), fields.string("sha256"))
+        fields.done()
+        return plugin
+
+
+@dataclass(frozen=True)
+class MemberInfo:
+    """Size in bytes and SHA-256 of a member."""
+
+    size: int
+    sha256: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"size": self.size, "sha256": self.sha256}
+
+    @staticmethod
+    def from_json(data: Any, where: str = "member") -> MemberInfo:
+        fields = Fields(data, where)
+        member = MemberInfo(fields.integer("size"), _sha256(fields, "sha256"))
+        fields.done()
+        return member
+
+
+@dataclass(frozen=True)
+class WeightInfo:
+    """A tensor of `weights.safetensors`. `sha256` of its bytes is recorded when the weights are stripped, else empty."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    sha256: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "shape": list(self.shape), "sha256": self.sha256}
+
+    @staticmethod
+    def from_json(data: Any, where: str = "weight") -> WeightInfo:
+        fields = Fields(data, where)
+        weight = WeightInfo(
+            fields.one_of("dtype", DTYPES), fields.integers("shape"), _sha256(fields, "sha256", optional=True)
+        )
+        fields.done()
+        return weight
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What an artifact says of itself. `members` has every member but `manifest.json`, `weights` every tensor."""
+
+    compiler_version: str
+    target: TargetInfo
+    members: Mapping[str, MemberInfo]
+    weights: Mapping[str, WeightInfo]
+    weights_stripped: bool = False
+    plugins: tuple[PluginInfo, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT_NAME,
+            "format_version": FORMAT_VERSION,
+            "compiler_version": self.compiler_version,
+            "target": self.target.to_json(),
+            "members": {name: member.to_json() for name, member in self.members.items()},
+            "weights": {name: weight.to_json() for name, weight in self.weights.items()},
+            "weights_stripped": self.weights_stripped,
+            "plugins": [plugin.to_json() for plugin in self.plugins],
+        }
+
+    @staticmethod
+    def from_json(data: Any, where: str = "manifest") -> Manifest:
+        """Raises `ArtifactVersionError` for a format of another version, `ArtifactSchemaError` for what is malformed."""
+        fields = Fields(data, where)
+        if fields.string("format") != FORMAT_NAME:
+            raise ArtifactSchemaError(f"{where}.format is not {FORMAT_NAME!r}")
+        version = fields.integer("format_version")
+        if version != FORMAT_VERSION:
+            newer = version > FORMAT_VERSION
+            raise ArtifactVersionError(
+                f"the artifact has format version {version}, this runtime knows version {FORMAT_VERSION}",
+                remedy="upgrade tilestitch here"
+                if newer
+                else "compile the model again with the tilestitch that is here",
+            )
+        stripped = fields.take("weights_stripped")
+        if not isinstance(stripped, bool):
+            raise ArtifactSchemaError(f"{where}.weights_stripped is no boolean")
+        members = fields.mapping("members")
+        for name in members:
+            if not is_member_name(name):
+                raise ArtifactSchemaError(f"{where}.members names {name!r}, which is no fit name")
+        manifest = Manifest(
+            compiler_version=fields.string("compiler_version"),
+            target=TargetInfo.from_json(fields.take("target"), f"{where}.target"),
+            members={
+                name: MemberInfo.from_json(entry, f"{where}.members[{name!r}]") for name, entry in members.items()
+            },
+            weights={
+                name: WeightInfo.from_json(entry, f"{where}.weights[{name!r}]")
+                for name, entry in fields.mapping("weights").items()
+            },
+            weights_stripped=stripped,
+            plugins=fields.sequence("plugins", PluginInfo.from_json),
+        )
+        fields.done()
+        return manifest
+
+
+def _sha256(fields: Fields, name: str, optional: bool = False) -> str:
+    value = fields.string(name)
+    if not _SHA256.fullmatch(value) and not (optional and not value):
+        raise ArtifactSchemaError(f"{fields.where}.{name} is no SHA-256 in hexadecimal digits")
+    return value
