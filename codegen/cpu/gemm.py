@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.cpu import microkernel as mk
+from tilestitch.codegen.cpu import panels
 from tilestitch.codegen.cpu.isa import Isa, dtype_bytes
 from tilestitch.codegen.cpu.microkernel import Expr, RegisterTile, Split
+from tilestitch.codegen.cpu.panels import Operand, Packing
 
 TASK_CYCLES = 60_000.0
 """About the least work worth one draw from the task counter: 20 microseconds."""
@@ -44,45 +44,12 @@ class GemmShape:
 
 
 @dataclass(frozen=True)
-class Packing:
-    """How a constant right operand [groups, k, n] is stored: [groups, panels, k, columns], padded with zeros."""
-
-    groups: int
-    k: int
-    n: int
-    columns: int
-    dtype: str
-
-    @property
-    def panels(self) -> int:
-        return -(-self.n // self.columns)
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        return (self.groups, self.panels, self.k, self.columns)
-
-
-def pack(matrix: npt.NDArray[np.generic], packing: Packing) -> npt.NDArray[np.generic]:
-    """Packs [groups, k, n] (or [k, n] when there is one group) into ``packing.shape``; the dtype is kept.
-
-    Raises ValueError when the matrix is not of the shape that the packing was planned for.
-    """
-    wanted = (packing.groups, packing.k, packing.n)
-    if matrix.shape != wanted and (packing.groups != 1 or matrix.shape != wanted[1:]):
-        raise ValueError(f"matrix of shape {matrix.shape} does not fit the packing of {wanted}; plan the kernel again")
-    padded = np.zeros((packing.groups, packing.k, packing.panels * packing.columns), matrix.dtype)
-    padded[:, :, : packing.n] = matrix
-    split = padded.reshape(packing.groups, packing.k, packing.panels, packing.columns)
-    return np.ascontiguousarray(split.transpose(0, 2, 1, 3))
-
-
-@dataclass(frozen=True)
 class GemmPlan:
     """All decisions about one matrix multiplication.
 
     A task computes ``block_tiles`` register tiles of rows by ``block_panels`` panels of columns of one batch element.
-    ``k_block`` < k splits the reduction, the sums waiting in the workspace. ``stage_a``: the rows are first copied into
-    the workspace (prologue evaluated once, converted, cache-friendly stride). ``pack_b``: panels are packed by the task.
+    ``k_block`` < k splits the reduction, the sums waiting in the workspace. ``stage_a``: the rows are first copied
+    into the workspace (prologue evaluated once, converted). ``pack_b``: panels are packed by the task.
     ``spill``: results go through the workspace before the epilogue (smaller code for long epilogues).
     ``rows_outer``: the task walks row tile by row tile (results leave in long runs, for a right operand that stays in
     cache), otherwise panel by panel (each panel is read from memory once, the next one being prefetched).
@@ -99,20 +66,10 @@ class GemmPlan:
     spill: bool
     rows_outer: bool
     a_contiguous: str
-    b_contiguous: str
 
     @property
     def panels(self) -> int:
         return -(-self.shape.n // self.tile.columns)
-
-    @property
-    def full_panels(self) -> int:
-        return self.shape.n // self.tile.columns
-
-    @property
-    def tail_columns(self) -> int:
-        """Columns of the last, partial panel; 0 when there is none."""
-        return self.shape.n % self.tile.columns
 
     @property
     def m_blocks(self) -> int:
@@ -133,7 +90,7 @@ class GemmPlan:
 
     @property
     def staged_stride(self) -> int:
-        """Elements between staged rows: an odd number of cache lines, so that the rows of a tile meet no set conflict."""
+        """Elements between staged rows: an odd number of cache lines, so that rows meet no set conflict."""
         lanes = 64 // dtype_bytes(self.shape.acc_dtype)
         lines = -(-self.shape.k // lanes)
         return (lines + 1 - lines % 2) * lanes
@@ -145,8 +102,7 @@ class GemmPlan:
 
     @property
     def panel_bytes(self) -> int:
-        size = self.shape.k * self.tile.columns * dtype_bytes(self.shape.b_dtype)
-        return mk.align(size) if self.pack_b else 0
+        return panels.panel_bytes(self.shape.k, self.tile.columns, self.shape.b_dtype) if self.pack_b else 0
 
     @property
     def prefetches(self) -> bool:
@@ -177,14 +133,13 @@ def plan_gemm(
     b_packed: bool = True,
     a_plain: bool = True,
     a_contiguous: str = "k",
-    b_contiguous: str = "n",
     long_epilogue: bool = False,
 ) -> GemmPlan:
     """Chooses tiles and tasks.
 
-    ``b_packed``: the right operand is a constant in ``plan.packing()`` layout, otherwise it is loaded element by element.
+    ``b_packed``: the right operand is a constant in ``plan.packing()`` layout, otherwise each task packs it.
     ``a_plain``: ``load_a`` is just a load; False for a prologue that should be evaluated once per element.
-    ``a_contiguous``, ``b_contiguous``: the index ("m"/"k", "k"/"n") that runs along memory in each operand.
+    ``a_contiguous``: the index ("m" or "k") that runs along memory in the left operand.
 
     Raises ValueError for an empty result (m, n or batch is 0): such a kernel has nothing to launch.
     """
@@ -199,7 +154,7 @@ def plan_gemm(
     rows_outer = b_packed and k_block == shape.k and right_bytes <= isa.l2_bytes // 4 and rows.parts >= 8
     return GemmPlan(
         shape, tile, rows, block_tiles, block_panels, k_block, stage_a, not b_packed, long_epilogue, rows_outer,
-        a_contiguous, b_contiguous,
+        a_contiguous,
     )  # fmt: skip
 
 
@@ -246,17 +201,7 @@ def _shrink(extent: int, parts: float, least: int) -> int:
     return -(-extent // parts)
 
 
-@dataclass(frozen=True)
-class PackedOperand:
-    """A constant right operand: a buffer of ``Packing.shape`` and the group that a batch element uses."""
-
-    buffer: object
-    group: Callable[[Expr], Expr] = lambda batch: 0
-
-
-def emit_gemm(
-    plan: GemmPlan, load_a: Load, b: PackedOperand | Load, epilogue: Epilogue, task: Expr, scratch: Expr
-) -> None:
+def emit_gemm(plan: GemmPlan, load_a: Load, b: Operand, epilogue: Epilogue, task: Expr, scratch: Expr) -> None:
     """Emits the body of one task. ``scratch`` is the workspace handle, at least ``plan.scratch_bytes`` long."""
     _Emitter(plan, load_a, b, epilogue, scratch).run(task)
 
@@ -264,17 +209,16 @@ def emit_gemm(
 class _Emitter:
     """State shared by the pieces of one kernel: the plan, the callbacks and the workspace buffers."""
 
-    def __init__(
-        self, plan: GemmPlan, load_a: Load, b: PackedOperand | Load, epilogue: Epilogue, scratch: Expr
-    ) -> None:
-        self.plan, self.load_a, self.b, self.epilogue = plan, load_a, b, epilogue
+    def __init__(self, plan: GemmPlan, load_a: Load, b: Operand, epilogue: Epilogue, scratch: Expr) -> None:
+        self.plan, self.load_a, self.epilogue = plan, load_a, epilogue
         shape, tile = plan.shape, plan.tile
         if plan.stage_a:
             staged_shape = (plan.block_rows, plan.staged_stride)
             self.staged = mk.scratch_buffer(scratch, 0, staged_shape, shape.acc_dtype, "staged")
+        panel = None
         if plan.pack_b:
-            panel_shape = (max(1, shape.k), tile.columns)
-            self.panel = mk.scratch_buffer(scratch, plan.staged_bytes, panel_shape, shape.b_dtype, "panel")
+            panel = panels.workspace(scratch, plan.staged_bytes, shape.k, tile.columns, shape.b_dtype)
+        self.panels = panels.Panels(b, shape.k, tile, shape.b_dtype, shape.acc_dtype, panel)
         if plan.sums_rows:
             offset = plan.staged_bytes + plan.panel_bytes
             self.sums = mk.scratch_buffer(scratch, offset, (plan.sums_rows, tile.columns), shape.acc_dtype, "sums")
@@ -301,15 +245,11 @@ class _Emitter:
             return
         self._for_each_panel(first_panel, last_panel, self._panel)
 
+    def _for_each_tile(self, body: Callable[[Expr, int], None]) -> None:
+        mk.for_each_part(self.plan.rows, self.first_tile, self.last_tile, body)
+
     def _for_each_panel(self, first: Expr, last: Expr, body: Callable[[Expr, int], None]) -> None:
-        """Emits ``body(panel, columns)``, once for whole panels and once for the partial one."""
-        plan = self.plan
-        if plan.full_panels:
-            with T.serial(first, T.min(last, plan.full_panels)) as panel:
-                body(panel, plan.tile.columns)
-        if plan.tail_columns:
-            with T.If(last > plan.full_panels), T.Then():
-                body(plan.full_panels, plan.tail_columns)
+        panels.for_each_panel(self.plan.shape.n, self.plan.tile.columns, first, last, body)
 
     def _stage_rows(self) -> None:
         plan, shape = self.plan, self.plan.shape
@@ -317,7 +257,7 @@ class _Emitter:
 
         def copy(row: Expr, k: Expr) -> None:
             value = self.load_a(self.batch, self.first_row + row, k)
-            T.buffer_store(self.staged, _widen(value, shape.a_dtype, shape.acc_dtype), [row, k])
+            T.buffer_store(self.staged, mk.widen(value, shape.a_dtype, shape.acc_dtype), [row, k])
 
         if plan.a_contiguous == "m":
             with T.serial(0, shape.k) as k, T.serial(0, count) as row:
@@ -329,145 +269,82 @@ class _Emitter:
     def _panel(self, panel: Expr, width: int) -> None:
         """All row tiles of the block by one panel, of which ``width`` columns exist."""
         plan = self.plan
-        if plan.pack_b:
-            self._pack_panel(panel, width)
+        self.panels.prepare(self.batch, panel, width)
         if plan.k_block == plan.shape.k:
             self._for_each_tile(lambda tile, rows: self._tile(panel, width, tile, rows))
             return
+        zero = mk.constant(0, plan.shape.acc_dtype)
+        columns, lanes = plan.tile.columns, plan.tile.lanes
         with T.serial(0, plan.block_rows) as row:
-            mk.for_each_column(
-                plan.tile.columns,
-                plan.tile.lanes,
-                lambda column: T.buffer_store(self.sums, T.cast(0, plan.shape.acc_dtype), [row, column]),
-            )
+            mk.for_each_column(columns, lanes, lambda column: T.buffer_store(self.sums, zero, [row, column]))
         with T.serial(0, -(-plan.shape.k // plan.k_block)) as block:
             self._for_each_tile(lambda tile, rows: self._partial_tile(panel, width, tile, rows, block))
         with T.serial(0, plan.rows.start(self.last_tile) - self.first_row) as row:
             self._store_row(panel, width, self.first_row + row, row)
 
-    def _for_each_tile(self, body: Callable[[Expr, int], None]) -> None:
-        """Emits ``body(tile, rows)`` once per number of rows that occurs."""
-        rows = self.plan.rows
-        if rows.larger_parts == 0:
-            with T.serial(self.first_tile, self.last_tile) as tile:
-                body(tile, rows.small)
-            return
-        with T.serial(self.first_tile, T.min(self.last_tile, rows.larger_parts)) as tile:
-            body(tile, rows.small + 1)
-        with T.serial(T.max(self.first_tile, rows.larger_parts), self.last_tile) as tile:
-            body(tile, rows.small)
-
-    def _pack_panel(self, panel: Expr, width: int) -> None:
-        plan, shape = self.plan, self.plan.shape
-        columns, lanes = plan.tile.columns, plan.tile.lanes
-        assert not isinstance(self.b, PackedOperand)
-        load = self.b
-
-        def copy(k: Expr, column: Expr) -> None:
-            T.buffer_store(self.panel, load(self.batch, k, panel * columns + column), [k, column])
-
-        if width < columns:
-            with T.serial(0, shape.k) as k:
-                zero = T.cast(0, shape.b_dtype)
-                mk.for_each_column(columns, lanes, lambda column: T.buffer_store(self.panel, zero, [k, column]))
-        if plan.b_contiguous == "n":
-            with T.serial(0, shape.k) as k:
-                mk.for_each_column(width, lanes, lambda column: copy(k, column))
-            return
-        with T.serial(0, shape.k) as k, T.serial(0, width) as column:
-            copy(k, column)
-
     def _left(self, row0: Expr) -> Callable[[Expr, Expr], Expr]:
         """``left(row of the tile, k)`` for the tile whose first row is ``row0``."""
-        plan, shape = self.plan, self.plan.shape
-        if plan.stage_a:
+        shape = self.plan.shape
+        if self.plan.stage_a:
             local = row0 - self.first_row
             return lambda row, k: self.staged[local + row, k]
-        return lambda row, k: _widen(self.load_a(self.batch, row0 + row, k), shape.a_dtype, shape.acc_dtype)
-
-    def _right(self, panel: Expr) -> Callable[[Expr, Expr], Expr]:
-        """``right(k, column of the panel)``."""
-        shape = self.plan.shape
-        if self.plan.pack_b:
-            return lambda k, column: _widen(self.panel[k, column], shape.b_dtype, shape.acc_dtype)
-        assert isinstance(self.b, PackedOperand)
-        operand = self.b
-        return lambda k, column: _widen(
-            operand.buffer[operand.group(self.batch), panel, k, column],  # type: ignore[index]
-            shape.b_dtype,
-            shape.acc_dtype,
-        )
+        return lambda row, k: mk.widen(self.load_a(self.batch, row0 + row, k), shape.a_dtype, shape.acc_dtype)
 
     def _multiply(
-        self, panel: Expr, width: int, index: Expr, row0: Expr, rows: int, first_k: Expr, last_k: Expr
-    ) -> tuple[object, RegisterTile]:
+        self, panel: Expr, width: int, index: Expr, rows: int, first_k: Expr, last_k: Expr
+    ) -> tuple[Any, RegisterTile, Expr]:
+        """Accumulators of one tile after the reduction over [first_k, last_k), their shape and first row."""
         plan = self.plan
+        row0 = T.bind(plan.rows.start(index))
         tile = RegisterTile(rows, -(-width // plan.tile.lanes), plan.tile.lanes)
         acc = mk.allocate(tile, plan.shape.acc_dtype)
-        mk.fill(acc, tile, T.cast(0, plan.shape.acc_dtype))
-        left, right = self._left(row0), self._right(panel)
+        mk.fill(acc, tile, mk.constant(0, plan.shape.acc_dtype))
+        left = self._left(row0)
         if plan.shape.k:
             with T.serial(first_k, last_k) as k:
                 if plan.prefetches:
-                    self._prefetch(panel, index, k)
-                mk.multiply_add(acc, tile, lambda row: left(row, k), lambda column: right(k, column))
-        return acc, tile
-
-    def _prefetch(self, panel: Expr, index: Expr, k: Expr) -> None:
-        """Asks for a piece of the next panel: the tiles of the block together ask for all of it.
-
-        The hardware does not follow a stream that this task will only start later; without this the first tile of
-        every panel waits for memory.
-        """
-        plan = self.plan
-        assert isinstance(self.b, PackedOperand)
-        step = -(-plan.tile.columns // plan.block_tiles)
-        offset = (index - self.first_tile) * (step * plan.shape.k) + k * step
-        buffer: Any = self.b.buffer
-        mk.prefetch(T.address_of(buffer[self.b.group(self.batch), panel + 1, 0, offset]))
+                    self.panels.prefetch_next(self.batch, panel, index - self.first_tile, plan.block_tiles, k)
+                mk.multiply_add(
+                    acc,
+                    tile,
+                    lambda row: left(row, k),
+                    lambda column: self.panels.at(self.batch, panel, k, column),
+                )
+        return acc, tile, row0
 
     def _tile(self, panel: Expr, width: int, index: Expr, rows: int) -> None:
         """One register tile from start to end: multiply, then epilogue."""
         plan = self.plan
-        row0 = T.bind(plan.rows.start(index))
-        acc, tile = self._multiply(panel, width, index, row0, rows, 0, plan.shape.k)
+        acc, tile, row0 = self._multiply(panel, width, index, rows, 0, plan.shape.k)
+        first = panel * plan.tile.columns
         if not plan.spill:
             mk.finish(
-                acc, rows, width, plan.tile.lanes,
-                lambda row, column, value: self.epilogue(
-                    self.batch, row0 + row, panel * plan.tile.columns + column, value
-                ),
+                acc, rows, width, tile.lanes,
+                lambda row, column, value: self.epilogue(self.batch, row0 + row, first + column, value),
             )  # fmt: skip
             return
-        mk.for_each_vector(tile, lambda row, column: T.buffer_store(self.sums, acc[row, column], [row, column]))  # type: ignore[index]
+        mk.for_each_vector(tile, lambda row, column: T.buffer_store(self.sums, acc[row, column], [row, column]))
         with T.serial(0, rows) as row:
             self._store_row(panel, width, row0 + row, row)
 
     def _partial_tile(self, panel: Expr, width: int, index: Expr, rows: int, block: Expr) -> None:
         """One register tile over one block of the reduction, added to the sums in the workspace."""
         plan = self.plan
-        row0 = T.bind(plan.rows.start(index))
         first = T.bind(block * plan.k_block)
-        acc, tile = self._multiply(panel, width, index, row0, rows, first, T.min(first + plan.k_block, plan.shape.k))
+        acc, tile, row0 = self._multiply(panel, width, index, rows, first, T.min(first + plan.k_block, plan.shape.k))
         local = row0 - self.first_row
-        mk.for_each_vector(
-            tile,
-            lambda row, column: T.buffer_store(
-                self.sums,
-                self.sums[local + row, column] + acc[row, column],
-                [local + row, column],  # type: ignore[index]
-            ),
-        )
+
+        def add(row: Expr, column: Expr) -> None:
+            where = [local + row, column]
+            T.buffer_store(self.sums, self.sums[local + row, column] + acc[row, column], where)
+
+        mk.for_each_vector(tile, add)
 
     def _store_row(self, panel: Expr, width: int, row: Expr, local: Expr) -> None:
         """Epilogue of one row whose sums lie in the workspace."""
-        columns = self.plan.tile.columns
+        first = panel * self.plan.tile.columns
         mk.for_each_column(
             width,
             self.plan.tile.lanes,
-            lambda column: self.epilogue(self.batch, row, panel * columns + column, self.sums[local, column]),
+            lambda column: self.epilogue(self.batch, row, first + column, self.sums[local, column]),
         )
-
-
-def _widen(value: Expr, dtype: str, acc_dtype: str) -> Expr:
-    return value if dtype == acc_dtype else T.cast(value, acc_dtype)

@@ -187,3 +187,25 @@ def prefetch(address: Expr) -> None:
     """Asks for the cache line at ``address`` to be brought into the second-level cache. Any address is allowed."""
     read, into_l2, data = 0, 2, 1
     T.evaluate(T.call_llvm_intrin("void", "llvm.prefetch.p0", address, read, into_l2, data))
+
+
+def widen(value: Expr, dtype: str, acc_dtype: str) -> Expr:
+    """``value`` of ``dtype`` in the dtype of the sum."""
+    return value if dtype == acc_dtype else T.cast(value, acc_dtype)
+
+
+def constant(value: float, dtype: str) -> Expr:
+    """A scalar constant."""
+    return tirx.const(value, dtype)
+
+
+def for_each_part(split: Split, first: Expr, last: Expr, body: Callable[[Expr, int], None]) -> None:
+    """Emits ``body(part, size)`` for the parts in ``[first, last)``, once per size that occurs."""
+    if split.larger_parts == 0:
+        with T.serial(first, last) as part:
+            body(part, split.small)
+        return
+    with T.serial(first, T.min(last, split.larger_parts)) as part:
+        body(part, split.small + 1)
+    with T.serial(T.max(first, split.larger_parts), last) as part:
+        body(part, split.small)

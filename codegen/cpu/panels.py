@@ -1,0 +1,157 @@
+"""The right operand of a contraction as panels ``[K, columns]``: packed at compile time, or by each task.
+
+A panel holds as many columns as a register tile is wide, so one reduction step reads consecutive memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.cpu import microkernel as mk
+from tilestitch.codegen.cpu.isa import dtype_bytes
+from tilestitch.codegen.cpu.microkernel import Expr, RegisterTile
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How a constant right operand [groups, k, n] is stored: [groups, panels, k, columns], padded with zeros."""
+
+    groups: int
+    k: int
+    n: int
+    columns: int
+    dtype: str
+
+    @property
+    def panels(self) -> int:
+        return -(-self.n // self.columns)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return (self.groups, self.panels, self.k, self.columns)
+
+
+def pack(matrix: npt.NDArray[Any], packing: Packing) -> npt.NDArray[Any]:
+    """Packs [groups, k, n] (or [k, n] when there is one group) into ``packing.shape``; the dtype is kept.
+
+    Raises ValueError when the matrix is not of the shape that the packing was planned for.
+    """
+    wanted = (packing.groups, packing.k, packing.n)
+    if matrix.shape != wanted and (packing.groups != 1 or matrix.shape != wanted[1:]):
+        raise ValueError(f"matrix of shape {matrix.shape} does not fit the packing of {wanted}; plan the kernel again")
+    padded = np.zeros((packing.groups, packing.k, packing.panels * packing.columns), matrix.dtype)
+    padded[:, :, : packing.n] = matrix
+    split = padded.reshape(packing.groups, packing.k, packing.panels, packing.columns)
+    return np.ascontiguousarray(split.transpose(0, 2, 1, 3))
+
+
+@dataclass(frozen=True)
+class PackedOperand:
+    """A constant right operand: a TIR buffer of ``Packing.shape``, and the group that a batch element uses."""
+
+    buffer: Any
+    group: Callable[[Expr], Expr] = lambda batch: 0
+
+
+@dataclass(frozen=True)
+class LoadedOperand:
+    """A right operand known at run time: ``load(batch, k, n)``, with ``contiguous`` ("n" or "k") along memory."""
+
+    load: Callable[[Expr, Expr, Expr], Expr]
+    contiguous: str = "n"
+
+
+@dataclass(frozen=True)
+class GatheredOperand:
+    """A right operand that the caller writes itself.
+
+    ``emit(batch, first_column, width, store)`` emits the loops; ``store(k, column, value)`` takes columns relative to
+    the panel.
+    """
+
+    emit: Callable[[Expr, Expr, int, Callable[[Expr, Expr, Expr], None]], None]
+
+
+Operand = PackedOperand | LoadedOperand | GatheredOperand
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Access to the panels of one operand inside a task."""
+
+    operand: Operand
+    k: int
+    tile: RegisterTile
+    dtype: str
+    acc_dtype: str
+    workspace: Any = None
+
+    def prepare(self, batch: Expr, panel: Expr, width: int) -> None:
+        """Packs one panel into the workspace, of which ``width`` columns exist; nothing to do for a constant."""
+        if isinstance(self.operand, PackedOperand):
+            return
+        columns, lanes = self.tile.columns, self.tile.lanes
+
+        def store(k: Expr, column: Expr, value: Expr) -> None:
+            T.buffer_store(self.workspace, value, [k, column])
+
+        if width < columns:
+            zero = mk.constant(0, self.dtype)
+            with T.serial(0, self.k) as k:
+                mk.for_each_column(columns, lanes, lambda column: store(k, column, zero))
+        if isinstance(self.operand, GatheredOperand):
+            self.operand.emit(batch, panel * columns, width, store)
+            return
+        load, first = self.operand.load, panel * columns
+        if self.operand.contiguous == "n":
+            with T.serial(0, self.k) as k:
+                mk.for_each_column(width, lanes, lambda column: store(k, column, load(batch, k, first + column)))
+            return
+        with T.serial(0, self.k) as k, T.serial(0, width) as column:
+            store(k, column, load(batch, k, first + column))
+
+    def at(self, batch: Expr, panel: Expr, k: Expr, column: Expr) -> Expr:
+        """One element, widened to the dtype of the sum."""
+        if isinstance(self.operand, PackedOperand):
+            value = self.operand.buffer[self.operand.group(batch), panel, k, column]
+        else:
+            value = self.workspace[k, column]
+        return mk.widen(value, self.dtype, self.acc_dtype)
+
+    def prefetch_next(self, batch: Expr, panel: Expr, index: Expr, tiles: int, k: Expr) -> None:
+        """Asks for a piece of the panel after ``panel``: ``tiles`` tiles (this is number ``index``) ask for all of it.
+
+        The hardware cannot foresee a stream that starts only after this one; without this the first tile of every
+        panel waits for memory.
+        """
+        assert isinstance(self.operand, PackedOperand)
+        step = -(-self.tile.columns // tiles)
+        offset = index * (step * self.k) + k * step
+        mk.prefetch(T.address_of(self.operand.buffer[self.operand.group(batch), panel + 1, 0, offset]))
+
+
+def panel_bytes(k: int, columns: int, dtype: str) -> int:
+    """Workspace of one packed panel."""
+    return mk.align(max(1, k) * columns * dtype_bytes(dtype))
+
+
+def workspace(scratch: Expr, byte_offset: int, k: int, columns: int, dtype: str) -> Any:
+    """The workspace buffer of one packed panel."""
+    return mk.scratch_buffer(scratch, byte_offset, (max(1, k), columns), dtype, "panel")
+
+
+def for_each_panel(n: int, columns: int, first: Expr, last: Expr, body: Callable[[Expr, int], None]) -> None:
+    """Emits ``body(panel, width)`` for the panels in ``[first, last)``: one body for whole ones, one for the partial."""
+    full, tail = divmod(n, columns)
+    if full:
+        with T.serial(first, T.min(last, full)) as panel:
+            body(panel, columns)
+    if tail:
+        with T.If(last > full), T.Then():
+            body(full, tail)
