@@ -145,8 +145,7 @@ def plan_gemm(
     """
     if min(shape.m, shape.n, shape.batch) < 1 or shape.k < 0:
         raise ValueError(f"matrix product of an empty shape {shape}; skip the launch")
-    tile = mk.choose_tile(shape.m, shape.n, isa.lanes(shape.acc_dtype), isa)
-    rows = mk.split_at_most(shape.m, tile.rows)
+    tile, rows = mk.choose_tile(shape.m, shape.n, isa.lanes(shape.acc_dtype), isa)
     stage_a = shape.a_dtype != shape.acc_dtype or a_contiguous == "m" or not a_plain
     k_block = _reduction_block(shape, tile, rows, isa)
     block_tiles, block_panels = _block(shape, tile, rows, isa, threads, stage_a, not b_packed)
@@ -187,18 +186,12 @@ def _block(
     split_columns = right_bytes >= shape.m * row_bytes or pack_b
     least_panels = 4 if stage_a and rows.parts > 1 else 1
     if split_columns:
-        block_panels = _shrink(panels, wanted / blocks, least_panels)
+        block_panels = mk.shrink(panels, wanted / blocks, least_panels)
         blocks *= math.ceil(panels / block_panels)
-        return (block_tiles if pack_b else _shrink(block_tiles, wanted / blocks, 1)), block_panels
-    block_tiles = _shrink(block_tiles, wanted / blocks, 1)
+        return (block_tiles if pack_b else mk.shrink(block_tiles, wanted / blocks, 1)), block_panels
+    block_tiles = mk.shrink(block_tiles, wanted / blocks, 1)
     blocks = shape.batch * math.ceil(rows.parts / block_tiles)
-    return block_tiles, _shrink(panels, wanted / blocks, least_panels)
-
-
-def _shrink(extent: int, parts: float, least: int) -> int:
-    """Size of the blocks when ``extent`` is cut into about ``parts`` pieces, none below ``least``."""
-    parts = min(max(1, round(parts)), max(1, extent // least))
-    return -(-extent // parts)
+    return block_tiles, mk.shrink(panels, wanted / blocks, least_panels)
 
 
 def emit_gemm(plan: GemmPlan, load_a: Load, b: Operand, epilogue: Epilogue, task: Expr, scratch: Expr) -> None:

@@ -57,6 +57,11 @@ class Split:
     def largest(self) -> int:
         return self.small + (self.larger_parts > 0)
 
+    def sizes(self) -> list[tuple[int, int]]:
+        """(size, how many parts have it), for the sizes that occur."""
+        both = [(self.small + 1, self.larger_parts), (self.small, self.parts - self.larger_parts)]
+        return [(size, count) for size, count in both if count]
+
     def start(self, part: Expr) -> Expr:
         """First element of a part."""
         if self.larger_parts == 0:
@@ -80,32 +85,45 @@ def step_cycles(rows: int, vectors: int, isa: Isa) -> float:
     return max(multiply, load, float(isa.fma_latency)) + 0.25 + 0.45 * vectors * isa.vector_bytes / 64
 
 
-def choose_tile(m: int, n: int, lanes: int, isa: Isa) -> RegisterTile:
-    """The register tile with the fewest estimated cycles for an ``m`` x ``n`` result.
+def tile_limits(n: int, lanes: int, isa: Isa) -> list[tuple[int, int]]:
+    """Candidate tiles for ``n`` columns: (vectors, most rows that fit into the registers).
 
-    One register is kept for the broadcast scalar and ``vectors`` for the right operand. Padding of the last panel
-    and the uneven last rows are part of the estimate.
+    One register is kept for the broadcast scalar and ``vectors`` for the right operand.
+    """
+    most = max(1, min(MAX_VECTORS, -(-n // lanes)))
+    limits = [(vectors, (isa.vector_registers - 1) // vectors - 1) for vectors in range(1, most + 1)]
+    return [(vectors, min(MAX_ROWS, rows)) for vectors, rows in limits if rows >= 1]
+
+
+def panel_cycles(rows: int, n: int, vectors: int, lanes: int, isa: Isa) -> float:
+    """Cycles of one reduction step of ``rows`` rows by all panels of ``n`` columns; the last may be partial."""
+    full, tail = divmod(n, vectors * lanes)
+    narrow = step_cycles(rows, -(-tail // lanes), isa) if tail else 0.0
+    return full * step_cycles(rows, vectors, isa) + narrow
+
+
+def choose_tile(m: int, n: int, lanes: int, isa: Isa) -> tuple[RegisterTile, Split]:
+    """The register tile with the fewest estimated cycles for an ``m`` x ``n`` result, and the split of the rows.
+
+    Padding of the last panel and the uneven last rows are part of the estimate.
     """
     best: tuple[float, int, int] | None = None
-    for vectors in range(1, MAX_VECTORS + 1):
-        limit = min(MAX_ROWS, (isa.vector_registers - 1) // vectors - 1)
-        if limit < 1:
-            break
-        if (vectors - 1) * lanes >= n and vectors > 1:
-            break
-        for limit_rows in range(1, limit + 1):
-            rows = split_at_most(m, limit_rows)
-            full, tail = divmod(n, vectors * lanes)
-            cycles = 0.0
-            for count, height in ((rows.larger_parts, rows.largest), (rows.parts - rows.larger_parts, rows.small)):
-                wide = step_cycles(height, vectors, isa)
-                narrow = step_cycles(height, -(-tail // lanes), isa) if tail else 0.0
-                cycles += count * (full * wide + narrow)
-            candidate = (cycles, -vectors, limit_rows)
+    for vectors, limit in tile_limits(n, lanes, isa):
+        for most in range(1, limit + 1):
+            sizes = split_at_most(m, most).sizes()
+            cycles = sum(count * panel_cycles(rows, n, vectors, lanes, isa) for rows, count in sizes)
+            candidate = (cycles, vectors, most)
             if best is None or candidate < best:
                 best = candidate
     assert best is not None
-    return RegisterTile(split_at_most(m, best[2]).largest, -best[1], lanes)
+    rows = split_at_most(m, best[2])
+    return RegisterTile(rows.largest, best[1], lanes), rows
+
+
+def shrink(extent: int, parts: float, least: int) -> int:
+    """Size of the blocks when ``extent`` is cut into about ``parts`` pieces, none below ``least``."""
+    count = min(max(1, round(parts)), max(1, extent // least))
+    return -(-extent // count)
 
 
 def allocate(tile: RegisterTile, dtype: str) -> Any:

@@ -147,7 +147,7 @@ def workspace(scratch: Expr, byte_offset: int, k: int, columns: int, dtype: str)
 
 
 def for_each_panel(n: int, columns: int, first: Expr, last: Expr, body: Callable[[Expr, int], None]) -> None:
-    """Emits ``body(panel, width)`` for the panels in ``[first, last)``: one body for whole ones, one for the partial."""
+    """Emits ``body(panel, width)`` for panels ``[first, last)``: one body for whole panels, one for the partial one."""
     full, tail = divmod(n, columns)
     if full:
         with T.serial(first, T.min(last, full)) as panel:

@@ -1,0 +1,518 @@
+"""Convolution over channels-last input as an implicit matrix product; ``emit_conv`` writes the TIR of one task.
+
+A register tile covers a few neighbouring output pixels by one panel of output channels. Where there is padding, a
+conversion or a prologue, the task first copies the input rows that it needs into its workspace, with the border filled
+in, so that the inner loop has no conditions and, without dilation, runs over kernel column and channel as one loop.
+Channels-first convolution is in conv_channels_first.py, depthwise in depthwise.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.cpu import microkernel as mk
+from tilestitch.codegen.cpu import panels
+from tilestitch.codegen.cpu.isa import Isa, dtype_bytes
+from tilestitch.codegen.cpu.microkernel import Expr, RegisterTile, Split
+from tilestitch.codegen.cpu.panels import Operand, Packing
+
+TASK_CYCLES = 60_000.0
+
+LoadPixel = Callable[[Expr, tuple[Expr, ...], Expr], Expr]
+"""``load(image, position, channel)``: one input element; position and channel are always inside the input."""
+
+PixelEpilogue = Callable[[Expr, tuple[Expr, ...], Expr, Expr], None]
+"""``epilogue(image, position, channel, value)`` emits the store of one output; channel may be a vector lane."""
+
+
+@dataclass(frozen=True)
+class ConvShape:
+    """A convolution or pooling window over ``spatial`` (any rank >= 1) of ``batch`` images.
+
+    ``pads`` are (before, after) for each spatial dimension; padding counts as zeros.
+    """
+
+    batch: int
+    in_channels: int
+    out_channels: int
+    spatial: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[tuple[int, int], ...]
+    groups: int = 1
+    x_dtype: str = "float32"
+    w_dtype: str = "float32"
+    acc_dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        ranks = {len(self.spatial), len(self.kernel), len(self.strides), len(self.dilations), len(self.pads)}
+        if len(ranks) != 1 or not self.spatial:
+            raise ValueError(f"convolution geometry of mixed rank in {self}; give one entry per spatial dimension")
+        if self.in_channels % self.groups or self.out_channels % self.groups:
+            raise ValueError(f"{self.groups} groups divide neither the channels of {self}; check the model")
+
+    @property
+    def rank(self) -> int:
+        return len(self.spatial)
+
+    @property
+    def output(self) -> tuple[int, ...]:
+        """Spatial extents of the output (0 where the window does not fit)."""
+        return tuple(
+            max(0, (size + sum(pad) - dilation * (kernel - 1) - 1) // stride + 1)
+            for size, kernel, stride, dilation, pad in zip(
+                self.spatial, self.kernel, self.strides, self.dilations, self.pads, strict=True
+            )
+        )
+
+    @property
+    def group_in(self) -> int:
+        return self.in_channels // self.groups
+
+    @property
+    def group_out(self) -> int:
+        return self.out_channels // self.groups
+
+    @property
+    def reduction(self) -> int:
+        """Multiply-adds of one output element."""
+        return self.group_in * math.prod(self.kernel)
+
+    def source(self, dim: int, output: Expr, tap: Expr) -> Expr:
+        """Input coordinate (possibly outside) that output coordinate and kernel tap meet."""
+        return output * self.strides[dim] - self.pads[dim][0] + tap * self.dilations[dim]
+
+    def with_leading_dimension(self) -> ConvShape:
+        """The same convolution with one more spatial dimension of extent 1 in front."""
+        return ConvShape(
+            self.batch, self.in_channels, self.out_channels, (1, *self.spatial), (1, *self.kernel), (1, *self.strides),
+            (1, *self.dilations), ((0, 0), *self.pads), self.groups, self.x_dtype, self.w_dtype, self.acc_dtype,
+        )  # fmt: skip
+
+
+def weight_matrix(weights: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
+    """ONNX weights [out, in / groups, *kernel] as [groups, prod(kernel) * in / groups, out / groups] for ``pack``."""
+    out, group_in, *kernel = weights.shape
+    grouped = weights.reshape(groups, out // groups, group_in, math.prod(kernel))
+    return np.ascontiguousarray(grouped.transpose(0, 3, 2, 1)).reshape(groups, -1, out // groups)
+
+
+@dataclass(frozen=True)
+class ConvPlan:
+    """All decisions about one convolution. ``shape`` has at least two spatial dimensions (see ``spatial_rank``).
+
+    Output columns are cut into ``x`` parts and output rows into ``y`` parts; a register tile is one part of each. A
+    task computes ``block_tiles`` parts of rows (all columns) by ``block_panels`` panels of one group of one image, for
+    one position in the outer dimensions.
+    """
+
+    shape: ConvShape
+    spatial_rank: int
+    tile: RegisterTile
+    y: Split
+    x: Split
+    block_tiles: int
+    block_panels: int
+    staged: bool
+    pack_b: bool
+    spill: bool
+    rows_outer: bool
+
+    @property
+    def panels(self) -> int:
+        return -(-self.shape.group_out // self.tile.columns)
+
+    @property
+    def y_blocks(self) -> int:
+        return -(-self.y.parts // self.block_tiles)
+
+    @property
+    def n_blocks(self) -> int:
+        return -(-self.panels // self.block_panels)
+
+    @property
+    def outer(self) -> tuple[int, ...]:
+        """Output extents of the dimensions before rows and columns."""
+        return self.shape.output[:-2]
+
+    @property
+    def tasks(self) -> int:
+        return self.shape.batch * self.shape.groups * math.prod(self.outer) * self.y_blocks * self.n_blocks
+
+    @property
+    def block_rows(self) -> int:
+        """Most output rows of one task."""
+        return min(self.shape.output[-2], self.block_tiles * self.y.largest)
+
+    @property
+    def prefetches(self) -> bool:
+        tiles = self.block_tiles * self.x.parts
+        return not self.pack_b and not self.rows_outer and self.panels > 1 and tiles >= self.tile.vectors
+
+    @property
+    def staged_shape(self) -> tuple[int, int, int]:
+        """[taps of the outer dimensions, rows, columns * channels] of the copied input."""
+        rows = _staged_extent(self.shape, -2, self.block_rows)
+        columns = _staged_extent(self.shape, -1, self.shape.output[-1])
+        return (math.prod(self.shape.kernel[:-2]), rows, columns * self.shape.group_in)
+
+    @property
+    def staged_bytes(self) -> int:
+        size = math.prod(self.staged_shape) * dtype_bytes(self.shape.acc_dtype)
+        return mk.align(size) if self.staged else 0
+
+    @property
+    def panel_bytes(self) -> int:
+        shape = self.shape
+        return panels.panel_bytes(shape.reduction, self.tile.columns, shape.w_dtype) if self.pack_b else 0
+
+    @property
+    def scratch_bytes(self) -> int:
+        spilled = self.tile.rows * self.tile.columns * dtype_bytes(self.shape.acc_dtype) if self.spill else 0
+        return self.staged_bytes + self.panel_bytes + mk.align(spilled)
+
+    @property
+    def packing(self) -> Packing:
+        """Layout of constant weights; pack ``weight_matrix(weights, groups)`` with it."""
+        shape = self.shape
+        return Packing(shape.groups, shape.reduction, shape.group_out, self.tile.columns, shape.w_dtype)
+
+
+def _staged_step(shape: ConvShape, dim: int) -> int:
+    """Copied coordinates between neighbouring outputs; with a kernel of extent 1 only those that are read."""
+    return shape.strides[dim] if shape.kernel[dim] > 1 else 1
+
+
+def _staged_extent(shape: ConvShape, dim: int, outputs: int) -> int:
+    """Copied coordinates for ``outputs`` neighbouring outputs."""
+    return (outputs - 1) * _staged_step(shape, dim) + shape.dilations[dim] * (shape.kernel[dim] - 1) + 1
+
+
+def plan_conv(
+    shape: ConvShape,
+    isa: Isa,
+    *,
+    threads: int = 2,
+    w_packed: bool = True,
+    x_plain: bool = True,
+    long_epilogue: bool = False,
+) -> ConvPlan:
+    """Chooses tiles, tasks and whether the input is copied.
+
+    ``w_packed``: the weights are a constant in ``plan.packing`` layout, otherwise each task packs them from ``load``.
+    ``x_plain``: ``load_x`` is just a load and channels are contiguous; False for a prologue or another layout, which
+    is then evaluated once per element.
+
+    Raises ValueError for an empty output: such a kernel has nothing to launch.
+    """
+    rank = shape.rank
+    if rank == 1:
+        shape = shape.with_leading_dimension()
+    if min(shape.batch, shape.group_out, *shape.output) < 1:
+        raise ValueError(f"convolution with an empty result {shape}; skip the launch")
+    padded = any(before or after for before, after in shape.pads)
+    staged = padded or not x_plain or shape.x_dtype != shape.acc_dtype
+    tile, y, x = _choose_tile(shape, isa)
+    draft = ConvPlan(shape, rank, tile, y, x, y.parts, 1, staged, not w_packed, long_epilogue, False)
+    block_tiles, block_panels = _block(draft, isa, threads)
+    weight_bytes = shape.reduction * shape.group_out * dtype_bytes(shape.w_dtype)
+    rows_outer = w_packed and weight_bytes <= isa.l2_bytes // 4
+    return ConvPlan(
+        shape, rank, tile, y, x, block_tiles, block_panels, staged, not w_packed, long_epilogue, rows_outer
+    )  # fmt: skip
+
+
+def _pixel_split(shape: ConvShape, limit: int) -> tuple[Split, Split]:
+    """Rows and columns cut so that a tile has at most ``limit`` pixels: part of a row, or several short rows."""
+    height, width = shape.output[-2:]
+    if width >= limit:
+        return Split(height, height), mk.split_at_most(width, limit)
+    return mk.split_at_most(height, limit // width), Split(width, 1)
+
+
+def _choose_tile(shape: ConvShape, isa: Isa) -> tuple[RegisterTile, Split, Split]:
+    """The register tile with the fewest estimated cycles for one image (compare ``microkernel.choose_tile``)."""
+    lanes = isa.lanes(shape.acc_dtype)
+    best: tuple[float, int, int] | None = None
+    for vectors, limit in mk.tile_limits(shape.group_out, lanes, isa):
+        for pixels in range(1, limit + 1):
+            y, x = _pixel_split(shape, pixels)
+            cycles = sum(
+                many * count * mk.panel_cycles(rows * columns, shape.group_out, vectors, lanes, isa)
+                for rows, many in y.sizes()
+                for columns, count in x.sizes()
+            )
+            candidate = (cycles, vectors, pixels)
+            if best is None or candidate < best:
+                best = candidate
+    assert best is not None
+    y, x = _pixel_split(shape, best[2])
+    return RegisterTile(y.largest * x.largest, best[1], lanes), y, x
+
+
+def _block(plan: ConvPlan, isa: Isa, threads: int) -> tuple[int, int]:
+    """Parts of rows and panels of one task; the copied rows of a task should stay in half of the L2 cache."""
+    shape = plan.shape
+    steps = max(1, shape.reduction)
+    tile_cycles = mk.step_cycles(plan.tile.rows, plan.tile.vectors, isa) * steps
+    outer = shape.batch * shape.groups * math.prod(plan.outer)
+    whole = tile_cycles * plan.y.parts * plan.x.parts * plan.panels * outer
+    wanted = max(1.0, min(whole / TASK_CYCLES, 16.0 * threads)) / outer
+    row_bytes = math.prod(shape.kernel[:-2]) * plan.staged_shape[2] * dtype_bytes(shape.acc_dtype)
+    limit = max(1, isa.l2_bytes // 2 // max(1, row_bytes))
+    fitting = max(1, (limit - shape.dilations[-2] * (shape.kernel[-2] - 1) - 1) // _staged_step(shape, -2) + 1)
+    block_tiles = mk.split_at_most(plan.y.parts, max(1, fitting // plan.y.largest)).largest
+    weight_bytes = steps * shape.group_out * dtype_bytes(shape.w_dtype)
+    split_panels = weight_bytes > isa.l2_bytes // 2 or plan.pack_b
+    least_panels = 2 if plan.staged else 1
+    if not split_panels:
+        # Copying a border of the kernel's height must stay small beside the rows themselves.
+        least_tiles = -(-shape.kernel[-2] // plan.y.largest) if plan.staged else 1
+        block_tiles = mk.shrink(block_tiles, wanted * block_tiles / plan.y.parts, least_tiles)
+    y_blocks = -(-plan.y.parts // block_tiles)
+    return block_tiles, mk.shrink(plan.panels, wanted / y_blocks, least_panels)
+
+
+def emit_conv(
+    plan: ConvPlan, load_x: LoadPixel, weights: Operand, epilogue: PixelEpilogue, task: Expr, scratch: Expr
+) -> None:
+    """Emits the body of one task. The ``batch`` that ``weights`` is asked for is the group.
+
+    ``k`` of the weights counts (kernel position, channel of the group), channel fastest.
+    """
+    _Emitter(plan, load_x, weights, epilogue, scratch).run(task)
+
+
+class _Emitter:
+    """State shared by the pieces of one kernel: the plan, the callbacks and the workspace buffers."""
+
+    def __init__(
+        self, plan: ConvPlan, load_x: LoadPixel, weights: Operand, epilogue: PixelEpilogue, scratch: Expr
+    ) -> None:
+        self.plan, self.epilogue = plan, epilogue
+        self.load_x: LoadPixel = lambda image, position, channel: load_x(image, position[-plan.spatial_rank :], channel)
+        shape, tile = plan.shape, plan.tile
+        if plan.staged:
+            self.staged = mk.scratch_buffer(scratch, 0, plan.staged_shape, shape.acc_dtype, "staged")
+        panel = None
+        if plan.pack_b:
+            panel = panels.workspace(scratch, plan.staged_bytes, shape.reduction, tile.columns, shape.w_dtype)
+        self.panels = panels.Panels(weights, shape.reduction, tile, shape.w_dtype, shape.acc_dtype, panel)
+        if plan.spill:
+            offset = plan.staged_bytes + plan.panel_bytes
+            self.sums = mk.scratch_buffer(scratch, offset, (tile.rows, tile.columns), shape.acc_dtype, "sums")
+
+    def run(self, task: Expr) -> None:
+        plan, shape = self.plan, self.plan.shape
+        rest = T.bind(T.cast(task, "int32"))
+        y_block, rest = rest % plan.y_blocks, rest // plan.y_blocks
+        n_block, rest = rest % plan.n_blocks, rest // plan.n_blocks
+        outer: list[Expr] = []
+        for extent in reversed(plan.outer):
+            outer.insert(0, T.bind(rest % extent))
+            rest = rest // extent
+        self.outer = tuple(outer)
+        self.group = T.bind(rest % shape.groups)
+        self.image = T.bind(rest // shape.groups)
+        self.first_tile = T.bind(y_block * plan.block_tiles)
+        self.last_tile = T.bind(T.min(self.first_tile + plan.block_tiles, plan.y.parts))
+        self.first_row = T.bind(plan.y.start(self.first_tile))
+        first_panel = T.bind(n_block * plan.block_panels)
+        last_panel = T.bind(T.min(first_panel + plan.block_panels, plan.panels))
+        if plan.staged:
+            self._stage()
+        if plan.rows_outer:
+            self._for_each_tile(
+                lambda y, rows, x, columns: self._for_each_panel(
+                    first_panel, last_panel, lambda panel, width: self._tile(panel, width, y, rows, x, columns)
+                )
+            )
+            return
+        self._for_each_panel(first_panel, last_panel, self._panel)
+
+    def _for_each_panel(self, first: Expr, last: Expr, body: Callable[[Expr, int], None]) -> None:
+        panels.for_each_panel(self.plan.shape.group_out, self.plan.tile.columns, first, last, body)
+
+    def _for_each_tile(self, body: Callable[[Expr, int, Expr, int], None]) -> None:
+        plan = self.plan
+        mk.for_each_part(
+            plan.y,
+            self.first_tile,
+            self.last_tile,
+            lambda y, rows: mk.for_each_part(plan.x, 0, plan.x.parts, lambda x, columns: body(y, rows, x, columns)),
+        )
+
+    def _panel(self, panel: Expr, width: int) -> None:
+        self.panels.prepare(self.group, panel, width)
+        self._for_each_tile(lambda y, rows, x, columns: self._tile(panel, width, y, rows, x, columns))
+
+    def _stage(self) -> None:
+        """Copies the rows of the block, with zeros where the window reaches over the border."""
+        shape, kernel = self.plan.shape, self.plan.shape.kernel
+        rows = _staged_extent(shape, -2, self.plan.y.start(self.last_tile) - self.first_row)
+
+        def row_of(taps: Sequence[Expr]) -> None:
+            outer = [shape.source(dim, self.outer[dim], tap) for dim, tap in enumerate(taps)]
+            flat: Expr = 0
+            for tap, extent in zip(taps, kernel[:-2], strict=True):
+                flat = flat * extent + tap
+            with T.serial(0, rows) as row:
+                source = self.first_row * shape.strides[-2] - shape.pads[-2][0]
+                source = T.bind(source + row * (shape.strides[-2] // _staged_step(shape, -2)))
+                self._stage_row(flat, row, [*outer, source])
+
+        nest(kernel[:-2], row_of)
+
+    def _stage_row(self, flat: Expr, row: Expr, position: list[Expr]) -> None:
+        shape, channels = self.plan.shape, self.plan.shape.group_in
+        columns = self.plan.staged_shape[2] // channels
+        jump = shape.strides[-1] // _staged_step(shape, -1)
+        pad = shape.pads[-1][0]
+        first = max(0, min(columns, -(-pad // jump)))
+        last = max(first, min(columns, (shape.spatial[-1] - 1 + pad) // jump + 1))
+        lanes = self.plan.tile.lanes
+        zero = mk.constant(0, shape.acc_dtype)
+
+        def clear(begin: int, end: int) -> None:
+            if end > begin:
+                mk.for_each_column(
+                    (end - begin) * channels,
+                    lanes,
+                    lambda at: T.buffer_store(self.staged, zero, [flat, row, begin * channels + at]),
+                )
+
+        def copy(column: Expr, channel: Expr) -> None:
+            where = (*position, column * jump - pad)
+            value = self.load_x(self.image, where, self.group * channels + channel)
+            value = mk.widen(value, shape.x_dtype, shape.acc_dtype)
+            T.buffer_store(self.staged, value, [flat, row, column * channels + channel])
+
+        within = inside(position, shape.spatial[:-1], shape.pads[:-1])
+
+        def row_inside() -> None:
+            clear(0, first)
+            if last > first:
+                with T.serial(first, last) as column:
+                    mk.for_each_column(channels, lanes, lambda channel: copy(column, channel))
+            clear(last, columns)
+
+        if within is None:
+            row_inside()
+            return
+        with T.If(within):
+            with T.Then():
+                row_inside()
+            with T.Else():
+                clear(0, columns)
+
+    def _left(self, y0: Expr, x0: Expr, columns: int) -> Callable[[Expr, list[Expr], Expr], Expr]:
+        """``left(pixel of the tile, kernel taps, channel)`` for the tile at output (y0, x0)."""
+        shape, kernel = self.plan.shape, self.plan.shape.kernel
+        if not self.plan.staged:
+
+            def direct(pixel: Expr, taps: list[Expr], channel: Expr) -> Expr:
+                output = (*self.outer, y0 + pixel // columns, x0 + pixel % columns)
+                where = tuple(shape.source(dim, output[dim], tap) for dim, tap in enumerate(taps))
+                return self.load_x(self.image, where, self.group * shape.group_in + channel)
+
+            return direct
+        step_y, step_x = _staged_step(shape, -2), _staged_step(shape, -1)
+
+        def staged(pixel: Expr, taps: list[Expr], channel: Expr) -> Expr:
+            flat: Expr = 0
+            for tap, extent in zip(taps[:-2], kernel[:-2], strict=True):
+                flat = flat * extent + tap
+            row = (y0 - self.first_row + pixel // columns) * step_y + taps[-2] * shape.dilations[-2]
+            column = (x0 + pixel % columns) * step_x + taps[-1] * shape.dilations[-1]
+            return self.staged[flat, row, column * shape.group_in + channel]
+
+        return staged
+
+    def _tile(self, panel: Expr, width: int, y: Expr, rows: int, x: Expr, columns: int) -> None:
+        plan, shape = self.plan, self.plan.shape
+        y0, x0 = T.bind(plan.y.start(y)), T.bind(plan.x.start(x))
+        tile = RegisterTile(rows * columns, -(-width // plan.tile.lanes), plan.tile.lanes)
+        acc = mk.allocate(tile, shape.acc_dtype)
+        mk.fill(acc, tile, mk.constant(0, shape.acc_dtype))
+        left = self._left(y0, x0, columns)
+        index = (y - self.first_tile) * plan.x.parts + x
+
+        def step(taps: list[Expr], k: Expr, channel: Expr) -> None:
+            if plan.prefetches:
+                self.panels.prefetch_next(self.group, panel, index, plan.block_tiles * plan.x.parts, k)
+            mk.multiply_add(
+                acc,
+                tile,
+                lambda pixel: left(pixel, taps, channel),
+                lambda column: self.panels.at(self.group, panel, k, column),
+            )
+
+        if shape.group_in:
+            self._reduce(step)
+        self._finish(acc, tile, panel, width, y0, x0, columns)
+
+    def _reduce(self, step: Callable[[list[Expr], Expr, Expr], None]) -> None:
+        """Loops over kernel taps and channels; the last tap and the channel are one loop where memory allows."""
+        shape, kernel = self.plan.shape, self.plan.shape.kernel
+        merged = self.plan.staged and shape.dilations[-1] == 1
+        looped = kernel[:-1] if merged else kernel
+        run = shape.group_in * (kernel[-1] if merged else 1)
+
+        def body(taps: list[Expr]) -> None:
+            flat: Expr = 0
+            for tap, extent in zip(taps, looped, strict=True):
+                flat = flat * extent + tap
+            first = T.bind(flat * run) if taps else 0
+            with T.serial(0, run) as at:
+                step([*taps, 0] if merged else taps, first + at, at)
+
+        nest(looped, body)
+
+    def _finish(self, acc: Any, tile: RegisterTile, panel: Expr, width: int, y0: Expr, x0: Expr, columns: int) -> None:
+        plan, shape = self.plan, self.plan.shape
+        first = self.group * shape.group_out + panel * plan.tile.columns
+
+        def store(pixel: Expr, column: Expr, value: Expr) -> None:
+            position = (*self.outer, y0 + pixel // columns, x0 + pixel % columns)
+            self.epilogue(self.image, position[-plan.spatial_rank :], first + column, value)
+
+        if not plan.spill:
+            mk.finish(acc, tile.rows, width, tile.lanes, store)
+            return
+        mk.for_each_vector(tile, lambda row, column: T.buffer_store(self.sums, acc[row, column], [row, column]))
+        with T.serial(0, tile.rows) as pixel:
+            mk.for_each_column(width, tile.lanes, lambda column: store(pixel, column, self.sums[pixel, column]))
+
+
+def nest(extents: Sequence[int], body: Callable[[list[Expr]], None]) -> None:
+    """Emits serial loops over ``extents`` around ``body(indices)``; loops of one iteration are left out."""
+
+    def level(done: list[Expr]) -> None:
+        if len(done) == len(extents):
+            body(done)
+        elif extents[len(done)] == 1:
+            level([*done, 0])
+        else:
+            with T.serial(0, extents[len(done)]) as index:
+                level([*done, index])
+
+    level([])
+
+
+def inside(position: Sequence[Expr], extents: Sequence[int], pads: Sequence[tuple[int, int]]) -> Expr | None:
+    """Whether a position lies inside the input; None when it cannot lie outside."""
+    condition: Expr | None = None
+    for at, extent, pad in zip(position, extents, pads, strict=True):
+        if not any(pad):
+            continue
+        here = T.And(at >= 0, at < extent)
+        condition = here if condition is None else T.And(condition, here)
+    return condition
