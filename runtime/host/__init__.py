@@ -1,8 +1,8 @@
 """What every operator means, in numpy.
 
 `TABLE[name](operands, attributes)` returns the outputs. Names in snake_case are the primitives of the graph IR
-(`tilestitch.compiler.ir.ops`); names in CamelCase are ONNX operators whose parameters arrive as run-time tensors, or that
-work on strings, sequences and optionals: they take ONNX's operands (None for an absent one) and ONNX's attributes.
+(`tilestitch.compiler.ir.ops`); names in CamelCase are ONNX operators whose parameters arrive as run-time tensors, or
+that work on strings, sequences and optionals: they take ONNX's operands (None for an absent one) and attributes.
 `docs/host_steps.md` lists the rules.
 
 A value is an ndarray, a list (a sequence) or None (an absent optional); a present optional is the value itself.
@@ -12,15 +12,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from . import absent, casting, contraction, elementwise, movement, reductions, scatter, sorting, windows
+from . import (
+    absent,
+    casting,
+    contraction,
+    elementwise,
+    folding,
+    images,
+    learning,
+    movement,
+    random,
+    reductions,
+    scatter,
+    selection,
+    sequences,
+    shaping,
+    signal,
+    sorting,
+    strings,
+    windows,
+)
 from .common import HostFn
 from .errors import HostError
 
 __all__ = ["ALIASING", "TABLE", "HostError", "HostFn"]
 
-_MODULES = (absent, casting, contraction, elementwise, movement, reductions, scatter, sorting, windows)
+_MODULES = (
+    absent, casting, contraction, elementwise, folding, images, learning, movement, random, reductions, scatter,
+    selection, sequences, shaping, signal, sorting, strings, windows,
+)  # fmt: skip
 
 TABLE: Mapping[str, HostFn] = {name: function for module in _MODULES for name, function in module.TABLE.items()}
 
-ALIASING: frozenset[str] = movement.ALIASING
+ALIASING: frozenset[str] = movement.ALIASING | shaping.ALIASING | sequences.ALIASING
 """Operators whose outputs may share memory with their operands; the outputs of all others are arrays of their own."""

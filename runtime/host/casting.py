@@ -16,7 +16,7 @@ _LARGEST = {"float8_e4m3fn": 448.0, "float8_e4m3fnuz": 240.0, "float8_e5m2": 573
 def cast_array(x: np.ndarray, to: str, saturate: bool = True, round_mode: str = "up") -> np.ndarray:
     """`x` as dtype `to`. Floats are truncated to integers; NaN and values outside an integer's range give any integer.
 
-    `saturate` clamps to the finite range of the float8 types, infinities included; otherwise out of range gives NaN or inf.
+    `saturate` clamps to the finite range of the float8 types, infinities too; otherwise out of range gives NaN or inf.
     `round_mode` (up, down, nearest) is for float8_e8m0fnu, which holds powers of two.
     Raises `HostError` for a string that is no number.
     """
@@ -30,7 +30,9 @@ def cast_array(x: np.ndarray, to: str, saturate: bool = True, round_mode: str = 
         if to in _LARGEST and saturate and x.dtype.name != to:
             wide = widen(x) if x.dtype.kind != "f" else x
             limit = _LARGEST[to]
-            return np.clip(wide.astype(np.float32) if wide.dtype.kind != "f" else wide, -limit, limit).astype(numpy_dtype(to))
+            return np.clip(wide.astype(np.float32) if wide.dtype.kind != "f" else wide, -limit, limit).astype(
+                numpy_dtype(to)
+            )
         return _astype(x, to)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import dtype_name, numpy_dtype
+from tilestitch.runtime.dtypes import dtype_name, numpy_dtype
+
 from .errors import HostError
 
 Attrs = Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Matrix products and convolutions. Small floats accumulate in float32, integers in their own width with wrap-around."""
+"""Matrix products and convolutions. Small floats accumulate in float32, integers wrap around in their own width."""
 
 from __future__ import annotations
 
@@ -117,15 +117,23 @@ def _conv_transpose(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     channels, per_group, *kernel = w.shape
     _check_groups(x, w, channels, groups, per_group * groups)
     batch, spatial = len(x), x.shape[2:]
-    full = [(n - 1) * s + (k - 1) * d + 1 + o for n, s, k, d, o in zip(spatial, strides, kernel, dilations, attrs["output_padding"], strict=True)]
+    full = [
+        (n - 1) * s + (k - 1) * d + 1 + o
+        for n, s, k, d, o in zip(spatial, strides, kernel, dilations, attrs["output_padding"], strict=True)
+    ]
     columns = x.reshape(batch, groups, channels // groups, prod(spatial))
     weight = w.reshape(groups, channels // groups, per_group, prod(kernel))
     result = np.zeros((batch, groups * per_group, *[max(n, 0) for n in full]), x.dtype)
     with computing():
         for number, offset in enumerate(product(*[range(k) for k in kernel])):
             part = _multiply(weight[..., number].transpose(0, 2, 1), columns, channels // groups)
-            target = tuple(slice(o * d, o * d + (n - 1) * s + 1, s) for o, d, n, s in zip(offset, dilations, spatial, strides, strict=True))
-            result[(slice(None), slice(None), *target)] += part.reshape(batch, groups * per_group, *spatial).astype(x.dtype, copy=False)
+            target = tuple(
+                slice(o * d, o * d + (n - 1) * s + 1, s)
+                for o, d, n, s in zip(offset, dilations, spatial, strides, strict=True)
+            )
+            result[(slice(None), slice(None), *target)] += part.reshape(batch, groups * per_group, *spatial).astype(
+                x.dtype, copy=False
+            )
     inner = tuple(slice(b, n - a) for b, a, n in zip(attrs["before"], attrs["after"], full, strict=True))
     return [channels_last(np.ascontiguousarray(narrow(result[(slice(None), slice(None), *inner)], dtype)), layout)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import ExecutionError
+from tilestitch.runtime.errors import ExecutionError
 
 
 class HostError(ExecutionError):

@@ -47,7 +47,9 @@ def _slice(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     index = tuple(_slice_of(*entry) for entry in zip(attrs["starts"], attrs["steps"], attrs["sizes"], strict=True))
     result = x[index]
     if result.shape != tuple(attrs["sizes"]):
-        raise HostError(f"a slice of sizes {tuple(attrs['sizes'])} from {tuple(attrs['starts'])} leaves a tensor of shape {x.shape}")
+        raise HostError(
+            f"a slice of sizes {tuple(attrs['sizes'])} from {tuple(attrs['starts'])} leaves a tensor of shape {x.shape}"
+        )
     return [result]
 
 
@@ -124,7 +126,9 @@ def _gather_elements(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     try:
         return [np.take_along_axis(x[window], positions, axis)]
     except (ValueError, IndexError) as error:
-        raise HostError(f"indices of shape {indices.shape} do not fit a tensor of shape {x.shape}, axis {axis}") from error
+        raise HostError(
+            f"indices of shape {indices.shape} do not fit a tensor of shape {x.shape}, axis {axis}"
+        ) from error
 
 
 def _gather_nd(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
@@ -135,7 +139,11 @@ def _gather_nd(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     if batch + depth > x.ndim:
         raise HostError(f"indices of {depth} coordinates do not fit a tensor of shape {x.shape}")
     count = prod(x.shape[:batch])
-    flat = indices.reshape(count, -1, depth) if indices.size else indices.reshape(count, prod(indices.shape[batch:-1]), depth)
+    flat = (
+        indices.reshape(count, -1, depth)
+        if indices.size
+        else indices.reshape(count, prod(indices.shape[batch:-1]), depth)
+    )
     coordinates = [check_indices(flat[..., i], x.shape[batch + i], batch + i) for i in range(depth)]
     rows = np.arange(count)[:, None]
     picked = x.reshape(count, *x.shape[batch:])[(np.broadcast_to(rows, flat.shape[:2]), *coordinates)]

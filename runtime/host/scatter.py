@@ -25,10 +25,14 @@ def _apply(x: np.ndarray, index: tuple[np.ndarray, ...], updates: np.ndarray, re
         return narrow(wide, x.dtype)
 
 
-def scatter_elements_array(x: np.ndarray, indices: np.ndarray, updates: np.ndarray, axis: int, reduction: str) -> np.ndarray:
+def scatter_elements_array(
+    x: np.ndarray, indices: np.ndarray, updates: np.ndarray, axis: int, reduction: str
+) -> np.ndarray:
     """ONNX ScatterElements; `axis` counted from the front."""
     if indices.shape != updates.shape or indices.ndim != x.ndim:
-        raise HostError(f"indices of shape {indices.shape} and updates of shape {updates.shape} do not fit data of shape {x.shape}")
+        raise HostError(
+            f"indices of shape {indices.shape} and updates of shape {updates.shape} do not fit data of shape {x.shape}"
+        )
     if any(n > d for i, (n, d) in enumerate(zip(indices.shape, x.shape, strict=True)) if i != axis):
         raise HostError(f"indices of shape {indices.shape} reach beyond data of shape {x.shape}")
     index = list(np.indices(indices.shape, sparse=True))
@@ -40,7 +44,9 @@ def scatter_nd_array(x: np.ndarray, indices: np.ndarray, updates: np.ndarray, re
     """ONNX ScatterND."""
     depth = indices.shape[-1]
     if depth > x.ndim or updates.shape != (*indices.shape[:-1], *x.shape[depth:]):
-        raise HostError(f"updates of shape {updates.shape} do not fit indices of shape {indices.shape} into data of shape {x.shape}")
+        raise HostError(
+            f"updates of shape {updates.shape} do not fit indices of shape {indices.shape} into data of shape {x.shape}"
+        )
     index = tuple(check_indices(indices[..., i], x.shape[i], i) for i in range(depth))
     return _apply(x, index or (Ellipsis,), updates, reduction)
 

@@ -25,7 +25,10 @@ def _window_reduce(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     result = np.full((*x.shape[:2], *sizes), identity, x.dtype)
     with computing():
         for offset in product(*[range(k) for k in kernel]):
-            source = tuple(slice(o * d, o * d + (n - 1) * s + 1, s) for o, d, n, s in zip(offset, dilations, sizes, strides, strict=True))
+            source = tuple(
+                slice(o * d, o * d + (n - 1) * s + 1, s)
+                for o, d, n, s in zip(offset, dilations, sizes, strides, strict=True)
+            )
             combine(result, x[(slice(None), slice(None), *source)], out=result)
     return [channels_last(narrow(result, inputs[0].dtype), attrs["layout"])]
 

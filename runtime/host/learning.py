@@ -1,0 +1,136 @@
+"""Operators of the domain ai.onnx.ml."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .common import Attrs, HostError, HostFn, check_indices, computing, narrow, numpy_dtype, widen
+from .strings import string_array
+
+
+def _array_feature_extractor(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
+    x, indices = inputs
+    picked = np.take(x, check_indices(indices.reshape(-1), x.shape[-1], x.ndim - 1), axis=-1)
+    return [picked.reshape(1, -1) if x.ndim == 1 else picked]
+
+
+def _binarizer(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
+    (x,) = inputs
+    return [narrow(widen(x) > attrs.get("threshold", 0.0), x.dtype)]
+
+
+def _label_encoder(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
+    """attrs: `keys`, `values` (equally long lists), `default`, and the output's `dtype`."""
+    (x,) = inputs
+    table = dict(zip(attrs["keys"], attrs["values"], strict=True))
+    # NaN is unequal to itself, yet the standard lets it be a key.
+    nan_value = next((v for k, v in table.items() if k != k), attrs["default"])
+    found = [table.get(item, attrs["default"]) if item == item else nan_value for item in x.reshape(-1).tolist()]
+    if attrs["dtype"] == "string":
+        return [string_array(found, x.shape)]
+    return [np.array(found, numpy_dtype(attrs["dtype"])).reshape(x.shape)]
+
+
+_MEMBER = 6
+_COMPARISONS: Sequence[Callable[[Any, Any], Any]] = (
+    np.less_equal,
+    np.less,
+    np.greater_equal,
+    np.greater,
+    np.equal,
+    np.not_equal,
+)
+
+
+def _tree_ensemble(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
+    x = inputs[0]
+    rows, targets = len(x), attrs["n_targets"]
+    members = _member_sets(attrs)
+    weights, targets_of_leaf = np.asarray(attrs["leaf_weights"]), np.asarray(attrs["leaf_targetids"], np.int64)
+    how = attrs.get("aggregate_function", 1)
+    if how not in _AGGREGATES:
+        raise HostError(f"unknown aggregate_function {how}; known: 0 average, 1 sum, 2 min, 3 max")
+    combine, start = _AGGREGATES[how]
+    result = np.full((rows, targets), start, np.float64)
+    for root in attrs["tree_roots"]:
+        leaves = _leaves_of(x, root, members, attrs)
+        combine.at(result, (np.arange(rows), targets_of_leaf[leaves]), weights[leaves])
+    if how == 0:
+        result = result / len(attrs["tree_roots"])
+    limits = np.finfo(widen(x).dtype)
+    with computing():
+        result = _transformed(np.clip(result, limits.min, limits.max), attrs.get("post_transform", 0))
+        return [narrow(result, x.dtype)]
+
+
+_AGGREGATES: Mapping[int, tuple[np.ufunc, float]] = {
+    0: (np.add, 0.0), 1: (np.add, 0.0), 2: (np.minimum, np.inf), 3: (np.maximum, -np.inf),
+}  # fmt: skip
+
+
+def _member_sets(attrs: Attrs) -> dict[int, np.ndarray]:
+    """For each node that tests membership, its members: the groups between NaNs, in the order of the nodes."""
+    groups: list[list[float]] = [[]]
+    for value in attrs.get("membership_values") or ():
+        if value == value:
+            groups[-1].append(value)
+        else:
+            groups.append([])
+    nodes = [i for i, mode in enumerate(attrs["nodes_modes"]) if mode == _MEMBER]
+    if len(nodes) > len(groups):
+        raise HostError(f"{len(nodes)} nodes test membership, but there are {len(groups)} sets of members")
+    return {node: np.array(group) for node, group in zip(nodes, groups)}
+
+
+def _leaves_of(x: np.ndarray, root: int, members: Mapping[int, np.ndarray], attrs: Attrs) -> np.ndarray:
+    """The leaf that each row of x reaches in the tree at `root`."""
+    children = (np.asarray(attrs["nodes_falsenodeids"]), np.asarray(attrs["nodes_truenodeids"]))
+    ends = (np.asarray(attrs["nodes_falseleafs"]), np.asarray(attrs["nodes_trueleafs"]))
+    at, done = np.full(len(x), root), np.zeros(len(x), bool)
+    while not done.all():
+        active = np.flatnonzero(~done)
+        nodes = at[active]
+        truth = np.zeros(len(active), bool)
+        for node in np.unique(nodes):
+            here = nodes == node
+            truth[here] = _decide(x[active[here], attrs["nodes_featureids"][node]], int(node), members, attrs)
+        at[active] = np.where(truth, children[1][nodes], children[0][nodes])
+        done[active] = np.where(truth, ends[1][nodes], ends[0][nodes]) != 0
+    return at
+
+
+def _decide(values: np.ndarray, node: int, members: Mapping[int, np.ndarray], attrs: Attrs) -> np.ndarray:
+    mode = attrs["nodes_modes"][node]
+    if mode == _MEMBER:
+        truth = np.isin(values, members[node])
+    else:
+        truth = _COMPARISONS[mode](values, np.asarray(attrs["nodes_splits"][node], values.dtype))
+    missing = attrs.get("nodes_missing_value_tracks_true")
+    return truth | np.isnan(values) if missing and missing[node] else truth
+
+
+def _transformed(scores: np.ndarray, how: int) -> np.ndarray:
+    if how == 0:
+        return scores
+    if how == 2:
+        return 1 / (1 + np.exp(-scores))
+    if how == 4:
+        from statistics import NormalDist
+
+        return np.vectorize(NormalDist().inv_cdf, otypes=[np.float64])(scores)
+    if how not in (1, 3):
+        raise HostError(f"unknown post_transform {how}; known: 0 none, 1 softmax, 2 logistic, 3 softmax_zero, 4 probit")
+    # softmax_zero leaves scores of exactly zero out of the sum, and zero.
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    powers = np.where(scores == 0, 0, powers) if how == 3 else powers
+    total = powers.sum(-1, keepdims=True)
+    return powers / np.where(total == 0, 1, total)
+
+
+TABLE: Mapping[str, HostFn] = {
+    "ArrayFeatureExtractor": _array_feature_extractor, "Binarizer": _binarizer, "LabelEncoder": _label_encoder,
+    "TreeEnsemble": _tree_ensemble,
+}  # fmt: skip

@@ -1,0 +1,118 @@
+"""Operators whose result's size depends on the data: NonZero, Unique, Compress, NonMaxSuppression."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .common import Attrs, HostError, HostFn, computing, normalized_axis, optional_operand, scalar_int, widen
+
+
+def _non_zero(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
+    x = widen(inputs[0])
+    if x.ndim == 0:
+        # A scalar has no axis to index: [0, 1] if it is not zero, else [0, 0].
+        return [np.zeros((0, int(bool(x))), np.int64)]
+    return [np.stack(np.nonzero(x)).astype(np.int64)]
+
+
+def _compress(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
+    x, condition = inputs
+    axis = attrs.get("axis")
+    if axis is None:
+        x, axis = x.reshape(-1), 0
+    axis = normalized_axis(axis, x.ndim)
+    if condition.size > x.shape[axis]:
+        raise HostError(f"a condition of {condition.size} entries for {x.shape[axis]} elements along axis {axis}")
+    return [np.take(x, np.flatnonzero(condition), axis)]
+
+
+def _unique(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
+    """Outputs: the values, then for each its first index, for each element its value's index, and the counts."""
+    x = inputs[0]
+    axis = attrs.get("axis")
+    slices = x.reshape(-1) if axis is None else np.moveaxis(x, normalized_axis(axis, x.ndim), 0)
+    firsts, inverse, counts = _distinct(slices)
+    if not attrs.get("sorted", 1):
+        order = np.argsort(firsts, kind="stable")
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        firsts, counts, inverse = firsts[order], counts[order], rank[inverse]
+    values = slices[firsts]
+    if axis is not None:
+        values = np.ascontiguousarray(np.moveaxis(values, 0, normalized_axis(axis, x.ndim)))
+    return [values, *(part.astype(np.int64) for part in (firsts, inverse, counts))]
+
+
+def _distinct(slices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """First index, inverse and counts of the distinct entries along axis 0, in ascending order."""
+    if slices.dtype.kind == "O":
+        keys = [tuple(np.asarray(s, object).reshape(-1)) for s in slices]
+        ordered = sorted(set(keys))
+        number = {key: i for i, key in enumerate(ordered)}
+        inverse = np.array([number[key] for key in keys], np.int64)
+        firsts = np.array([keys.index(key) for key in ordered], np.int64)
+        return firsts, inverse, np.bincount(inverse, minlength=len(ordered))
+    wide = widen(slices)
+    parts = np.unique(
+        wide, return_index=True, return_inverse=True, return_counts=True, axis=0 if wide.ndim > 1 else None
+    )
+    return parts[1], parts[2].reshape(-1), parts[3]
+
+
+def _non_max_suppression(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
+    boxes, scores = widen(inputs[0]), widen(inputs[1])
+    limit = optional_operand(inputs, 2)
+    overlap = optional_operand(inputs, 3)
+    threshold = optional_operand(inputs, 4)
+    most = 0 if limit is None or np.asarray(limit).size == 0 else max(scalar_int(limit), 0)
+    iou = 0.0 if overlap is None or np.asarray(overlap).size == 0 else float(np.asarray(overlap).reshape(-1)[0])
+    least = None if threshold is None or np.asarray(threshold).size == 0 else np.asarray(threshold).reshape(-1)[0]
+    corners = _corners(boxes, attrs.get("center_point_box", 0))
+    selected: list[tuple[int, int, int]] = []
+    for batch in range(scores.shape[0]):
+        for label in range(scores.shape[1]):
+            kept = _kept_boxes(corners[batch], scores[batch, label], most, iou, least)
+            selected.extend((batch, label, box) for box in kept)
+    return [np.array(selected, np.int64).reshape(-1, 3)]
+
+
+def _corners(boxes: np.ndarray, center_point_box: int) -> np.ndarray:
+    """Boxes as [.., y_min, x_min, y_max, x_max]."""
+    if center_point_box:
+        x, y, width, height = np.moveaxis(boxes, -1, 0)
+        return np.stack([y - height / 2, x - width / 2, y + height / 2, x + width / 2], -1)
+    low, high = boxes[..., :2], boxes[..., 2:]
+    return np.concatenate([np.minimum(low, high), np.maximum(low, high)], -1)
+
+
+def _kept_boxes(corners: np.ndarray, scores: np.ndarray, most: int, iou: float, least: Any) -> list[int]:
+    """The boxes that greedy suppression keeps, best score first (of equals the lower index)."""
+    order = np.argsort(-scores, kind="stable")
+    if least is not None:
+        order = order[scores[order] > least]
+    kept: list[int] = []
+    for box in order.tolist():
+        if len(kept) >= most:
+            break
+        if not kept or not (_intersection_over_union(corners[box], corners[kept]) > iou).any():
+            kept.append(box)
+    return kept
+
+
+def _intersection_over_union(box: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Zero wherever two boxes do not meet or one has no area."""
+    sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
+    shared = np.prod(np.maximum(sides, 0), -1)
+    area, areas = np.prod(box[2:] - box[:2]), np.prod(others[:, 2:] - others[:, :2], -1)
+    union = area + areas - shared
+    valid = (shared > 0) & (area > 0) & (areas > 0) & (union > 0)
+    with computing():
+        return np.where(valid, shared / union, 0)
+
+
+TABLE: Mapping[str, HostFn] = {
+    "NonZero": _non_zero, "Compress": _compress, "Unique": _unique, "NonMaxSuppression": _non_max_suppression,
+}  # fmt: skip
