@@ -35,8 +35,9 @@ KNOWN_GOOD = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1"}
 TOOLS = ("cc", "gcc", "clang", "ld", "ld.lld", "nvcc")
 
 CPU_FLAGS = (
-    "sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16", "avx512_fp16",
-    "avx_vnni", "amx_tile", "amx_bf16", "amx_int8", "asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2",
+    "sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16",
+    "avx512_fp16", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8", "asimd", "asimdhp", "asimddp", "i8mm", "bf16",
+    "sve", "sve2",
 )  # fmt: skip
 
 
@@ -183,7 +184,9 @@ def _device(driver: ctypes.CDLL, index: int) -> dict[str, Any]:
 def _gpu_text(gpu: dict[str, Any]) -> str:
     if gpu["problem"]:
         return f"{gpu['problem']}; only needed to run on a GPU"
-    names = [f"{device['name']} ({device['architecture']}, {_gib(device['memory_bytes'])})" for device in gpu["devices"]]
+    names = [
+        f"{device['name']} ({device['architecture']}, {_gib(device['memory_bytes'])})" for device in gpu["devices"]
+    ]
     return f"{', '.join(names) or 'no device'}; driver for CUDA {gpu['driver']}"
 
 

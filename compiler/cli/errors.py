@@ -1,4 +1,7 @@
-"""Errors of the command line itself. Every error of ours carries `exit_code`; the meaning of the codes is a contract."""
+"""Errors of the command line itself. Every error of ours carries `exit_code`.
+
+The meaning of the codes is a contract.
+"""
 
 from __future__ import annotations
 

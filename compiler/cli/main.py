@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from types import ModuleType
+from typing import NoReturn
 
 from tilestitch import __version__
 from tilestitch.compiler.cli import bench, check, compile, doctor, errors, explain, run
@@ -20,8 +21,8 @@ COMMANDS: dict[str, ModuleType] = {
     "doctor": doctor,
 }
 
-EPILOG = """exit codes: 0 ok, 1 wrong usage or input, 2 unsupported model, 3 accuracy check failed, 4 something is missing
-on this machine (tilestitch doctor says what), 130 interrupted"""
+EPILOG = """exit codes: 0 ok, 1 wrong usage or input, 2 unsupported model, 3 accuracy check failed, 4 something is
+missing on this machine (tilestitch doctor says what), 130 interrupted"""
 
 # Packages by the extra that brings them; the module's name is what an ImportError tells.
 EXTRAS = {
@@ -36,14 +37,14 @@ EXTRAS = {
 
 
 class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:  # type: ignore[override]
+    def error(self, message: str) -> NoReturn:
         """Wrong usage is exit code 1 here; argparse's own is 2, which means an unsupported model."""
         print(f"{self.prog}: error: {message}\nTry '{self.prog} --help'.", file=sys.stderr)
         raise SystemExit(errors.USER)
 
 
 def build_parser() -> argparse.ArgumentParser:
-    common = argparse.ArgumentParser(add_help=False)
+    common = _Parser(add_help=False)
     common.add_argument("--verbose", action="store_true", help="show where an error came from")
     parser = _Parser(
         prog="tilestitch",

@@ -1,0 +1,164 @@
+"""Arguments that several commands share, and the text forms they have."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilestitch.compiler.cli.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Shape = tuple[int, ...]
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--input", action="append", default=[], metavar="NAME=FILE.npy", help="an input; those not given are random"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random inputs (default 0)")
+
+
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--threads", type=positive, metavar="N", help="threads to run with")
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", default="cpu", help="where to run: cpu (default)")
+
+
+def positive(text: str) -> int:
+    """An argparse type: an integer of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
+    return value
+
+
+def parse_shape(text: str) -> tuple[str, Shape]:
+    """An argparse type: `NAME=1x3x224x224`, or `NAME=` for a scalar. The name may hold `=`."""
+    name, separator, dims = text.rpartition("=")
+    try:
+        shape = tuple(int(dim) for dim in dims.split("x")) if dims else ()
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=1x3x224x224") from None
+    if not separator or not name or any(dim < 0 for dim in shape):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=1x3x224x224")
+    return name, shape
+
+
+def shape_sets(pairs: Iterable[tuple[str, Shape]]) -> tuple[dict[str, Shape], ...]:
+    """One set of input shapes for each specialisation: a name that comes again begins the next set."""
+    sets: list[dict[str, Shape]] = []
+    for name, shape in pairs:
+        if not sets or name in sets[-1]:
+            sets.append({})
+        sets[-1][name] = shape
+    return tuple(sets)
+
+
+def existing(path: str) -> Path:
+    """PATH as a Path; raises UsageError when there is no such file."""
+    if not os.path.exists(path):
+        raise UsageError(f"{path}: no such file")
+    if os.path.isdir(path):
+        raise UsageError(f"{path} is a folder; name a file")
+    return Path(path)
+
+
+def writable(path: str) -> Path:
+    """PATH as a Path; raises UsageError when it cannot be written, before any work is done for it."""
+    target = Path(path)
+    if target.is_dir():
+        raise UsageError(f"{path} is a folder; name a file in it")
+    if not target.parent.is_dir():
+        raise UsageError(f"{path}: the folder {target.parent} does not exist; make it first")
+    if not os.access(target.parent, os.W_OK):
+        raise UsageError(f"{path}: the folder {target.parent} cannot be written to")
+    return target
+
+
+def read_inputs(texts: Sequence[str]) -> dict[str, np.ndarray]:
+    """Arrays by name from `NAME=FILE.npy` arguments. Pickled arrays are refused."""
+    import numpy as np
+
+    inputs: dict[str, np.ndarray] = {}
+    for text in texts:
+        name, separator, path = text.rpartition("=")
+        if not separator or not name:
+            raise UsageError(f"--input {text!r} is not of the form NAME=FILE.npy")
+        if name in inputs:
+            raise UsageError(f"--input {name} is given twice")
+        try:
+            array = np.load(existing(path), allow_pickle=False)
+        except (ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise UsageError(f"--input {name}: {path} is not a plain .npy file ({error})") from error
+        if not isinstance(array, np.ndarray):
+            raise UsageError(f"--input {name}: {path} holds several arrays; save one as .npy")
+        inputs[name] = array
+    return inputs
+
+
+def fill_inputs(specs: Sequence[Any], given: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
+    """GIVEN completed by random arrays for those of SPECS (with name, dtype, shape) that it lacks, in the order of
+    SPECS.
+
+    Floats are normally distributed; integers and booleans are 0 or 1, which is in range for indices and masks alike.
+    Raises UsageError for names that are none of SPECS, and where a missing input has no random counterpart.
+    """
+    import numpy as np
+
+    unknown = sorted(set(given) - {spec.name for spec in specs})
+    if unknown:
+        known = ", ".join(spec.name for spec in specs) or "none"
+        raise UsageError(f"the model has no input {', '.join(unknown)}; its inputs: {known}")
+    random = np.random.default_rng(seed)
+    inputs = {}
+    for spec in specs:
+        # Drawn even if it is given, so that the others do not depend on which are.
+        drawn = _draw(random, spec) if _is_drawable(spec) else None
+        value = given.get(spec.name, drawn)
+        if value is None:
+            raise UsageError(
+                f"input {spec.name} ({spec.dtype} {_dims(spec.shape)}) cannot be made up; "
+                f"give it with --input {spec.name}=FILE.npy"
+            )
+        inputs[spec.name] = value
+    return inputs
+
+
+def _is_drawable(spec: Any) -> bool:
+    tensor = spec.shape is not None and all(isinstance(dim, int) for dim in spec.shape)
+    return tensor and spec.dtype not in ("string", "sequence", "optional")
+
+
+def _draw(random: np.random.Generator, spec: Any) -> np.ndarray:
+    dtype = numpy_dtype(spec.dtype)
+    if dtype.kind in "iub" or spec.dtype.startswith(("int", "uint")):
+        return random.integers(0, 2, spec.shape).astype(dtype)
+    return random.standard_normal(spec.shape).astype(dtype)
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """The numpy dtype of a tensor's dtype name; bfloat16 and the like come from ml_dtypes."""
+    import numpy as np
+
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, name))
+
+
+def _dims(shape: Any) -> str:
+    return "of unknown shape" if shape is None else "x".join(str(dim) for dim in shape) or "scalar"

@@ -1,0 +1,145 @@
+"""Measures an artifact's latency, alone or in turns with other engines.
+
+  tilestitch bench model.tsm --against onnxruntime --model model.onnx
+
+The engines take turns within each round, so that what disturbs the machine disturbs all of them; medians are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tilestitch.compiler.cli import errors, rivals
+from tilestitch.compiler.cli.arguments import (
+    add_device,
+    add_inputs,
+    add_json,
+    add_threads,
+    existing,
+    fill_inputs,
+    positive,
+    read_inputs,
+)
+from tilestitch.compiler.cli.output import Progress, give, say, table
+
+SUMMARY = "measure an artifact's latency"
+PERCENTILES = (5, 50, 95, 99)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("artifact", metavar="MODEL.tsm")
+    parser.add_argument(
+        "--against", action="append", choices=("onnxruntime", "pytorch"), default=[], help="may be repeated"
+    )
+    parser.add_argument("--model", metavar="MODEL.onnx", help="the model, for --against onnxruntime")
+    parser.add_argument("--torch", metavar="MODULE:FUNCTION", help="makes the module, for --against pytorch")
+    parser.add_argument("--rounds", type=positive, default=100, metavar="N", help="measured runs of each (default 100)")
+    parser.add_argument("--warmup", type=positive, default=10, metavar="N", help="runs before measuring (default 10)")
+    parser.add_argument("--profile", action="store_true", help="also the time of every kernel launch")
+    add_inputs(parser)
+    add_device(parser)
+    add_threads(parser)
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from tilestitch.runtime import load
+
+    model = load(existing(options.artifact), device=options.device, num_threads=options.threads)
+    inputs = fill_inputs(model.inputs, read_inputs(options.input), options.seed)
+    engines = {"tilestitch": lambda: model.run(inputs), **_rivals(options, inputs)}
+    with Progress() as progress:
+        times = interleaved(engines, options.rounds, options.warmup, progress)
+    result: dict[str, Any] = {
+        "artifact": options.artifact,
+        "threads": options.threads,
+        "rounds": options.rounds,
+        "engines": {name: statistics(values) for name, values in times.items()},
+    }
+    ours = result["engines"]["tilestitch"]["p50_us"]
+    result["speedup"] = {name: result["engines"][name]["p50_us"] / ours for name in engines if name != "tilestitch"}
+    if options.profile:
+        result["launches"] = profile(model, inputs, options.rounds)
+    if options.json:
+        give(result)
+    else:
+        say(describe(result))
+    return errors.OK
+
+
+def _rivals(options: argparse.Namespace, inputs: Mapping[str, Any]) -> dict[str, Callable[[], object]]:
+    engines: dict[str, Callable[[], object]] = {}
+    for name in dict.fromkeys(options.against):
+        if name == "onnxruntime":
+            if options.model is None:
+                raise errors.UsageError("--against onnxruntime needs the model: --model MODEL.onnx")
+            run_rival = rivals.onnxruntime(existing(options.model), options.threads)
+        else:
+            if options.torch is None:
+                raise errors.UsageError("--against pytorch needs the module: --torch MODULE:FUNCTION")
+            run_rival = rivals.pytorch(options.torch, options.threads)
+        engines[name] = functools.partial(run_rival, inputs)
+    return engines
+
+
+def interleaved(
+    engines: Mapping[str, Callable[[], object]], rounds: int, warmup: int, progress: Callable[..., None]
+) -> dict[str, list[float]]:
+    """Latencies in microseconds of ROUNDS runs of each engine, one of each in turn.
+
+    The order turns round every round.
+    """
+    for call in engines.values():
+        for _ in range(warmup):
+            call()
+    times: dict[str, list[float]] = {name: [] for name in engines}
+    order = list(engines)
+    for number in range(rounds):
+        progress("round", number, rounds)
+        for name in order if number % 2 == 0 else reversed(order):
+            start = time.perf_counter_ns()
+            engines[name]()
+            times[name].append((time.perf_counter_ns() - start) / 1e3)
+    return times
+
+
+def statistics(times_us: Sequence[float]) -> dict[str, float]:
+    """Percentiles, mean and minimum, in microseconds."""
+    import numpy as np
+
+    values = {f"p{p}_us": float(np.percentile(times_us, p)) for p in PERCENTILES}
+    return {**values, "mean_us": float(np.mean(times_us)), "min_us": float(np.min(times_us))}
+
+
+def profile(model: Any, inputs: Mapping[str, Any], rounds: int) -> list[dict[str, Any]]:
+    """The median time of every launch."""
+    import numpy as np
+
+    runs = [model.profile(inputs) for _ in range(rounds)]
+    return [
+        {"name": launch.name, "onnx_nodes": list(launch.origins), "median_us": float(np.median(times))}
+        for launch, times in zip(runs[0], ([one.latency_us for one in column] for column in zip(*runs)))
+    ]
+
+
+def describe(result: Mapping[str, Any]) -> str:
+    rows = [
+        (name, *(f"{values[key]:.1f}" for key in ("p50_us", "p5_us", "p95_us", "p99_us", "min_us")),
+         f"{result['speedup'][name]:.2f}" if name in result["speedup"] else "")
+        for name, values in result["engines"].items()
+    ]  # fmt: skip
+    parts = [table(rows, ("engine", "median µs", "p5", "p95", "p99", "min", "its median over ours"))]
+    launches = result.get("launches", [])
+    if launches:
+        total = sum(launch["median_us"] for launch in launches) or 1.0
+        lines = [
+            (launch["name"], f"{launch['median_us']:.1f}", f"{100 * launch['median_us'] / total:.1f} %",
+             ", ".join(launch["onnx_nodes"][:4]))
+            for launch in sorted(launches, key=lambda launch: -launch["median_us"])
+        ]  # fmt: skip
+        parts.append(table(lines, ("launch", "median µs", "share", "ONNX nodes")))
+    return "\n".join(parts)

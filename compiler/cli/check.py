@@ -1,0 +1,99 @@
+"""Checks an artifact's results against another engine's on the same inputs. Exit code 3 when they differ by too much.
+
+  tilestitch check model.tsm model.onnx --against reference
+
+The error of an output is its largest difference over the reference's largest magnitude: 1e-4 is allowed for float32 and
+float64, 1e-2 for float16, 4e-2 for bfloat16; integers, booleans and strings must agree exactly.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from tilestitch.compiler.cli import errors, rivals
+from tilestitch.compiler.cli.arguments import (
+    add_device,
+    add_inputs,
+    add_json,
+    add_threads,
+    existing,
+    fill_inputs,
+    read_inputs,
+)
+from tilestitch.compiler.cli.output import give, say, table
+
+if TYPE_CHECKING:
+    from tilestitch.compiler.cli.accuracy import Difference
+
+SUMMARY = "check an artifact's results against ONNX Runtime or ONNX's reference"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("artifact", metavar="MODEL.tsm")
+    parser.add_argument("model", metavar="MODEL.onnx")
+    parser.add_argument("--against", choices=("onnxruntime", "reference"), default="onnxruntime")
+    parser.add_argument(
+        "--tolerance", type=float, metavar="X", help="allowed error of inexact outputs, instead of the dtype's"
+    )
+    parser.add_argument(
+        "--bisect", action="store_true", help="if results differ, find the first kernel whose result does"
+    )
+    add_inputs(parser)
+    add_device(parser)
+    add_threads(parser)
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from tilestitch.compiler.cli.accuracy import difference
+    from tilestitch.runtime import load
+
+    artifact, path = existing(options.artifact), existing(options.model)
+    given = read_inputs(options.input)
+    model = load(artifact, device=options.device, num_threads=options.threads)
+    inputs = fill_inputs(model.inputs, given, options.seed)
+    outputs = model.run(inputs)
+    expected = rival(options.against, path)(inputs)
+    if len(expected) != len(outputs):
+        raise errors.UsageError(
+            f"{artifact} has {len(outputs)} outputs and {path} has {len(expected)}: they are not the same model"
+        )
+    found = [difference(name, outputs[name], want, options.tolerance) for name, want in zip(outputs, expected)]
+    culprit = None
+    if options.bisect and not all(one.ok for one in found):
+        from tilestitch.compiler.cli.bisect import first_difference
+
+        culprit = first_difference(artifact, path, inputs, options)
+    _tell(options, found, culprit)
+    return errors.OK if all(one.ok for one in found) else errors.ACCURACY
+
+
+def rival(name: str, model: Any) -> rivals.Run:
+    """The engine to check against; MODEL is a path or a ModelProto."""
+    return rivals.reference(model) if name == "reference" else rivals.onnxruntime(model)
+
+
+def _tell(options: argparse.Namespace, found: list[Difference], culprit: dict[str, Any] | None) -> None:
+    ok = all(one.ok for one in found)
+    if options.json:
+        result = {"ok": ok, "against": options.against, "outputs": [one.to_json() for one in found]}
+        give(result if not options.bisect else {**result, "first_difference": culprit})
+        return
+    header = ("output", "dtype", "shape", "error", "allowed", "", "note")
+    rows = [(one.name, one.dtype, _dims(one.shape), f"{one.error:.2e}", f"{one.tolerance:.0e}", _word(one.ok), one.note)
+            for one in found]  # fmt: skip
+    say(table(rows, header))
+    if culprit is not None:
+        say(culprit["text"])
+    elif options.bisect and not ok:
+        say("no intermediate result differs when it is looked at: the fault depends on how operators are fused")
+    say(f"{'agrees' if ok else 'DIFFERS'} with {options.against}")
+
+
+def _word(ok: bool) -> str:
+    return "ok" if ok else "OFF"
+
+
+def _dims(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "scalar"

@@ -1,0 +1,119 @@
+"""Compiles an ONNX model into an artifact.
+
+  tilestitch compile model.onnx -o model.tsm
+
+A model with dynamic dimensions needs --shape for its inputs. A name given again begins another set of shapes: the
+artifact holds one specialisation for each set and picks the one that fits when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+from tilestitch.compiler.cli import errors
+from tilestitch.compiler.cli.arguments import add_json, existing, parse_shape, positive, shape_sets, writable
+from tilestitch.compiler.cli.output import Progress, give, say
+
+SUMMARY = "compile an ONNX model into an artifact"
+PRECISIONS = ("model", "tf32", "fp16", "bf16")
+PLANNERS = ("stitch", "xla", "injective", "none")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL.onnx")
+    parser.add_argument("-o", "--output", required=True, metavar="OUT.tsm", help="the artifact to write")
+    add_compile_options(parser)
+    parser.add_argument("--report", metavar="REPORT.html", help="write a page that shows what became of the graph")
+    add_json(parser)
+
+
+def add_compile_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--target", default="cpu", help="cpu: the CPU of this machine (default)")
+    parser.add_argument(
+        "--shape", action="append", type=parse_shape, default=[], metavar="NAME=1x3x224x224", help="shape of an input"
+    )
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, default="model", help="of contractions (default: the model's)"
+    )
+    parser.add_argument(
+        "--pass",
+        action="append",
+        dest="passes",
+        default=[],
+        metavar="MODULE:CLASS{field=value}",
+        help="add a pass or a fusion rule; may be repeated",
+    )
+    parser.add_argument("--plan", metavar="PLAN.json", help="use this plan instead of making one")
+    parser.add_argument("--planner", choices=PLANNERS, default="stitch", help="how operators are grouped into kernels")
+    parser.add_argument("--strip-weights", action="store_true", help="leave the weights out; they are supplied at load")
+    parser.add_argument("--dump-ir", metavar="DIR", help="write the graph after every pass there")
+    parser.add_argument("--threads", type=positive, metavar="N", help="threads that the plan is made for")
+    parser.add_argument("--keep-source", action="store_true", help="keep the kernels' source in the artifact")
+
+
+def run(options: argparse.Namespace) -> int:
+    target = writable(options.output)
+    report = writable(options.report) if options.report else None
+    source = existing(options.model)
+    start = time.perf_counter()
+    with Progress() as progress:
+        compiled = compile_with(source, options, progress, report)
+        progress("writing the artifact")
+        compiled.save(target)
+    seconds = time.perf_counter() - start
+    facts = summary(compiled.explain(), target, seconds)
+    if options.json:
+        give(facts)
+    else:
+        say(f"{target}: {facts['kernels']} kernels, {_size(facts['bytes'])}, compiled in {seconds:.1f} s")
+        if report is not None:
+            say(f"report: {report}")
+    return errors.OK
+
+
+def compile_with(source: Any, options: argparse.Namespace, progress: Progress, report: Path | None = None) -> Any:
+    """Calls `compile_model` as the options say; SOURCE is a path or a ModelProto."""
+    check_target(options.target)
+    from tilestitch.compiler.driver import compile_model
+
+    return compile_model(
+        source,
+        options.target,
+        shapes=shape_sets(options.shape),
+        precision=options.precision,
+        passes=tuple(options.passes),
+        plan=existing(options.plan) if options.plan else None,
+        planner=options.planner,
+        strip_weights=options.strip_weights,
+        dump_ir=options.dump_ir,
+        report=report,
+        num_threads=options.threads,
+        keep_source=options.keep_source,
+        progress=progress,
+    )
+
+
+def check_target(target: str) -> None:
+    """Raises UsageError unless TARGET can be compiled for; before TVM is imported, which takes a while."""
+    if target != "cpu" and not target.startswith("cpu:"):
+        raise errors.UsageError(f"--target {target} is not available; this version compiles for cpu")
+
+
+def summary(explained: dict[str, Any], target: Path, seconds: float) -> dict[str, Any]:
+    """The result of `compile --json`."""
+    return {
+        "artifact": str(target),
+        "bytes": target.stat().st_size,
+        "seconds": round(seconds, 3),
+        "target": explained["target"],
+        "planner": explained["planner"],
+        "kernels": len(explained["kernels"]),
+        "refusals": len(explained["refusals"]),
+    }
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.1f} KiB"

@@ -1,0 +1,102 @@
+"""Says which kernels an artifact has, what each computes, and what was not fused and why.
+
+tilestitch explain model.tsm --node /encoder/layer.0/MatMul
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tilestitch.compiler.cli import errors
+from tilestitch.compiler.cli.arguments import add_json, existing, writable
+from tilestitch.compiler.cli.output import give, say, table
+
+SUMMARY = "say which kernels an artifact has, and why"
+MEMBER = "explain.json"
+NODES_SHOWN = 4
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("artifact", metavar="MODEL.tsm")
+    parser.add_argument("--node", metavar="NAME", help="only what concerns this ONNX node")
+    parser.add_argument("--report", metavar="REPORT.html", help="write it as a page")
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    target = writable(options.report) if options.report else None
+    explained = read_explain(existing(options.artifact))
+    if options.node is not None:
+        explained = about_node(explained, options.node)
+    if target is not None:
+        from tilestitch.compiler.report import write_report
+
+        write_report(target, {"model": Path(options.artifact).stem, **explained})
+    if options.json:
+        give(explained)
+    else:
+        say(describe(explained))
+        if target is not None:
+            say(f"report: {target}")
+    return errors.OK
+
+
+def read_explain(path: Path) -> dict[str, Any]:
+    """What the compiler wrote into the artifact; raises UsageError when the artifact has no explanation."""
+    from tilestitch.runtime.artifact import read_artifact
+
+    artifact = read_artifact(path)
+    if MEMBER not in artifact.member_names:
+        raise errors.UsageError(f"{path} holds no explanation; compile the model again")
+    explained: dict[str, Any] = json.loads(bytes(artifact.member(MEMBER)))
+    return explained
+
+
+def about_node(explained: Mapping[str, Any], node: str) -> dict[str, Any]:
+    """EXPLAINED with only the kernels that compute NODE, and the refusals that name it or one of these kernels."""
+    kernels = [kernel for kernel in explained["kernels"] if node in kernel["onnx_nodes"]]
+    if not kernels:
+        raise errors.UsageError(f"no kernel computes a node named {node!r}{_similar(explained, node)}")
+    names = {node, *(kernel["name"] for kernel in kernels)}
+    refusals = [refusal for refusal in explained["refusals"] if any(name in refusal["subject"] for name in names)]
+    return {**explained, "kernels": kernels, "refusals": refusals}
+
+
+def _similar(explained: Mapping[str, Any], node: str) -> str:
+    import difflib
+
+    known = sorted({name for kernel in explained["kernels"] for name in kernel["onnx_nodes"]})
+    close = difflib.get_close_matches(node, known, 3)
+    return f"; there is {', '.join(close)}" if close else "; it may have been folded away, or run on the host"
+
+
+def describe(explained: Mapping[str, Any]) -> str:
+    """EXPLAINED as text for people."""
+    kernels = explained["kernels"]
+    rows = [
+        (index, kernel["name"], kernel["kind"], "+".join(map(str, kernel["composition"])) or "-", _nodes(kernel))
+        for index, kernel in enumerate(kernels)
+    ]
+    parts = [
+        f"target {explained['target']}, planner {explained['planner']}, {len(kernels)} kernels",
+        table(rows, ("#", "kernel", "kind", "composition", "ONNX nodes")),
+    ]
+    if explained["refusals"]:
+        parts.append("not fused:")
+        parts.extend(f"  {_refusal(refusal)}" for refusal in explained["refusals"])
+    return "\n".join(parts)
+
+
+def _nodes(kernel: Mapping[str, Any]) -> str:
+    nodes: Sequence[str] = kernel["onnx_nodes"]
+    more = len(nodes) - NODES_SHOWN
+    return ", ".join(nodes[:NODES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _refusal(refusal: Mapping[str, Any]) -> str:
+    numbers = ", ".join(f"{name}={value}" for name, value in refusal["numbers"].items())
+    return f"{refusal['subject']}: {refusal['reason']} [{refusal['rule']}]{f' ({numbers})' if numbers else ''}"

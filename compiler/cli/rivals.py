@@ -1,0 +1,77 @@
+"""Other engines that run the same model, to check against and to race with."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilestitch.compiler.cli.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from onnx import ModelProto
+
+Run = Callable[[Mapping[str, Any]], Sequence["np.ndarray"]]
+
+# The newest that ONNX Runtime takes. A model that merely claims more is relabelled.
+ORT_IR_VERSION = 13
+
+
+def onnxruntime(model: ModelProto | Path, threads: int | None = None) -> Run:
+    """A function from inputs by name to the outputs in the model's order; THREADS of None.
+
+    As many as there are cores.
+    """
+    import onnxruntime as ort
+
+    ort.set_default_logger_severity(4)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads or 0
+    options.inter_op_num_threads = 1
+    session = ort.InferenceSession(_loadable(model), options, providers=["CPUExecutionProvider"])
+    names = [value.name for value in session.get_inputs()]
+    return lambda inputs: session.run(None, {name: inputs[name] for name in names})
+
+
+def reference(model: ModelProto | Path) -> Run:
+    """ONNX's own reference implementation in Python: slow, and right by definition."""
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator = ReferenceEvaluator(str(model) if isinstance(model, Path) else model)
+    return lambda inputs: evaluator.run(None, dict(inputs))
+
+
+def pytorch(factory: str, threads: int | None = None) -> Run:
+    """The module that FACTORY, `MODULE:FUNCTION`, makes; it is called with the inputs in the model's order."""
+    import torch
+
+    module_name, separator, function = factory.partition(":")
+    if not separator:
+        raise UsageError(f"--torch {factory!r} is not of the form MODULE:FUNCTION")
+    try:
+        module = getattr(importlib.import_module(module_name), function)().eval()
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"--torch {factory}: {error}") from error
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+    def run(inputs: Mapping[str, Any]) -> Sequence[np.ndarray]:
+        with torch.inference_mode():
+            outputs = module(*(torch.from_numpy(value) for value in inputs.values()))
+        tensors = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+        return [tensor.numpy() for tensor in tensors]
+
+    return run
+
+
+def _loadable(model: ModelProto | Path) -> str | bytes:
+    import onnx
+
+    proto = onnx.load(model, load_external_data=False) if isinstance(model, Path) else model
+    if proto.ir_version <= ORT_IR_VERSION:
+        return str(model) if isinstance(model, Path) else proto.SerializeToString()
+    relabelled = onnx.load(model) if isinstance(model, Path) else type(proto).FromString(proto.SerializeToString())
+    relabelled.ir_version = ORT_IR_VERSION
+    return relabelled.SerializeToString()

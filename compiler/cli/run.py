@@ -1,0 +1,93 @@
+"""Runs an artifact once, on inputs from files or on random ones.
+
+tilestitch run model.tsm --input image=cat.npy -o out.npz
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from tilestitch.compiler.cli import errors
+from tilestitch.compiler.cli.arguments import (
+    add_device,
+    add_inputs,
+    add_json,
+    add_threads,
+    existing,
+    fill_inputs,
+    read_inputs,
+    writable,
+)
+from tilestitch.compiler.cli.output import give, say, table
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SUMMARY = "run an artifact once"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("artifact", metavar="MODEL.tsm")
+    add_inputs(parser)
+    parser.add_argument("-o", "--output", metavar="OUT.npz", help="write the outputs there, by name")
+    add_device(parser)
+    add_threads(parser)
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from tilestitch.runtime import load
+
+    target = writable(options.output) if options.output else None
+    given = read_inputs(options.input)
+    model = load(existing(options.artifact), device=options.device, num_threads=options.threads)
+    outputs = model.run(fill_inputs(model.inputs, given, options.seed))
+    if target is not None:
+        _save(target, outputs)
+    summary = [describe(name, value) for name, value in outputs.items()]
+    if options.json:
+        give({"outputs": summary})
+    else:
+        header = ("name", "dtype", "shape", "min", "mean", "max")
+        say(table([[_text(row[key]) for key in header] for row in summary], header))
+        if target is not None:
+            say(f"wrote {target}")
+    return errors.OK
+
+
+def describe(name: str, value: Any) -> dict[str, Any]:
+    """What is told about an output: name, dtype, shape, and min, mean, max of its finite numbers."""
+    import numpy as np
+
+    facts: dict[str, Any] = {"name": name, "dtype": "nothing", "shape": None, "min": None, "mean": None, "max": None}
+    if isinstance(value, (list, tuple)):
+        return {**facts, "dtype": "sequence", "shape": [len(value)]}
+    if value is None:
+        return facts
+    array = np.asarray(value)
+    facts.update(dtype="string" if array.dtype.kind in "OUT" else array.dtype.name, shape=list(array.shape))
+    if array.dtype.kind not in "OUTSc":
+        numbers = array.astype(np.float64)
+        finite = numbers[np.isfinite(numbers)]
+        if finite.size:
+            facts.update(min=float(finite.min()), mean=float(finite.mean()), max=float(finite.max()))
+    return facts
+
+
+def _save(target: Any, outputs: dict[str, np.ndarray]) -> None:
+    import numpy as np
+
+    from tilestitch.runtime.archive import atomic_file
+
+    unfit = [name for name, value in outputs.items() if not isinstance(value, np.ndarray) or value.dtype.kind == "O"]
+    if unfit:
+        raise errors.UsageError(f"{', '.join(unfit)} cannot be put into an .npz file: not arrays of numbers")
+    with atomic_file(target) as file:
+        np.savez(file, allow_pickle=False, **outputs)
+
+
+def _text(value: Any) -> Any:
+    if value is None:
+        return "-"
+    return "x".join(map(str, value)) or "scalar" if isinstance(value, list) else value
