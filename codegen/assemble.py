@@ -1,0 +1,296 @@
+"""From planned graphs to the contents of an artifact: lower every group, compile, link, and write down the programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilestitch.codegen.cpu.build import CompiledKernels, compile_kernels
+from tilestitch.codegen.cpu.executor import EXECUTOR_EXPORTS, executor_object
+from tilestitch.codegen.cpu.group import lower_group
+from tilestitch.codegen.cpu.launch import ConstantArg, KernelLaunch, StatusArg, TemporaryArg, ValueArg
+from tilestitch.codegen.cpu.link import link
+from tilestitch.codegen.cpu.target import CpuTarget
+from tilestitch.codegen.errors import CodegenError
+from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.compiler.ir.text import digest
+from tilestitch.passes.plan import ALIGNMENT, StitchPlan
+from tilestitch.runtime import program as rt
+from tilestitch.runtime.artifact import ArtifactContents
+from tilestitch.runtime.manifest import PluginInfo, TargetInfo
+
+from .program_types import SymbolNames, runtime_type
+
+Planned = tuple[Graph, StitchPlan]
+Progress = Callable[[str, int, int], None]
+
+
+def assemble(
+    planned: Sequence[Planned], target: CpuTarget, *, threads: int, keep_source: bool, progress: Progress
+) -> ArtifactContents:
+    """Lower, compile and link all groups of all specialisations; returns everything but the compiler's version.
+
+    Raises KernelError, naming ONNX nodes, for a group that cannot be emitted or compiled; LinkError for a missing symbol.
+    """
+    units = [unit for graph, plan in planned for unit in _nested(graph, plan)]
+    total = sum(len(plan.groups) for _, plan in units)
+    lowered: dict[tuple[int, str], tuple[KernelLaunch, ...]] = {}
+    for graph, plan in units:
+        for group in plan.groups:
+            progress("generate kernels", len(lowered), total)
+            lowered[id(plan), group.name] = lower_group(graph, group, target, threads=threads)
+    launches = [launch for group in lowered.values() for launch in group]
+    compiled = compile_kernels(launches, target, keep_source=keep_source, progress=progress)
+    tensors = TensorTable()
+    programs = tuple(_ProgramWriter(graph, plan, lowered, compiled, tensors).write() for graph, plan in planned)
+    library = b""
+    if launches:
+        progress("link", 0, 1)
+        objects = [*compiled.objects, executor_object(target.triple)]
+        library = link(objects, [*sorted(set(compiled.symbols.values())), *EXECUTOR_EXPORTS])
+    return ArtifactContents(
+        programs=programs,
+        weights=tensors.arrays,
+        kernels=library,
+        target=TargetInfo("cpu", target.triple, target.cpu, target.features),
+        compiler_version="",
+        plan=[plan.to_json() for _, plan in planned],
+        plugins=tuple(dict.fromkeys(PluginInfo(p.name, p.content_hash) for _, plan in planned for p in plan.plugins)),
+        extra={f"kernels/{name}": text.encode() for name, text in compiled.sources.items()},
+    )
+
+
+def _nested(graph: Graph, plan: StitchPlan) -> Iterator[Planned]:
+    yield graph, plan
+    for key, body in plan.bodies.items():
+        yield from _nested(body_graph(graph, key), body)
+
+
+def body_graph(graph: Graph, key: str) -> Graph:
+    """The nested graph that a plan's `bodies` calls `node.attribute`."""
+    node, _, attribute = key.rpartition(".")
+    inner = graph.node(node).attrs[attribute]
+    assert isinstance(inner, Graph)
+    return inner
+
+
+@dataclass
+class TensorTable:
+    """The artifact's tensors by name; equal data is stored once, whatever it is called."""
+
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    _by_digest: dict[str, str] = field(default_factory=dict)
+
+    def add(self, hint: str, array: np.ndarray, key: str | None = None) -> str:
+        """Store `array` under a name made from `hint`; `key` is its digest where that is known."""
+        key = key or digest(array)
+        if key not in self._by_digest:
+            name, count = hint, 1
+            while name in self.arrays:
+                count += 1
+                name = f"{hint}.{count}"
+            self.arrays[name] = array
+            self._by_digest[key] = name
+        return self._by_digest[key]
+
+
+class _ProgramWriter:
+    """Writes one graph and its plan as a runtime program."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        plan: StitchPlan,
+        lowered: Mapping[tuple[int, str], tuple[KernelLaunch, ...]],
+        compiled: CompiledKernels,
+        tensors: TensorTable,
+    ) -> None:
+        self.graph, self.plan, self.lowered, self.compiled, self.tensors = graph, plan, lowered, compiled, tensors
+        self.symbols = SymbolNames()
+        self.specs: list[rt.ValueSpec] = []
+        self.numbers: dict[str, int] = {}
+        self.graph_values = _values_by_name(graph)
+        self.input_index = {v.name: i for i, v in enumerate(graph.inputs)}
+        self.arena = {b.value: b for b in plan.buffers.buffers}
+        self.arena_bytes = _align(plan.buffers.arena_bytes)
+        self.temporary_base = self.arena_bytes
+        self.status: int | None = None
+
+    def write(self) -> rt.Program:
+        inputs = tuple(self.number(v.name) for v in self.graph.inputs)
+        host = {g.name for g in self.plan.host_groups}
+        steps: list[rt.Step] = []
+        for segment in self.plan.segments:
+            if segment.native:
+                launches = [launch for name in segment.groups for launch in self.launches(name)]
+                if launches:
+                    steps.append(rt.NativeStep(tuple(launches)))
+                continue
+            assert host.issuperset(segment.groups)
+            steps += [step for name in segment.groups for step in self.host_steps(self.graph.node(name))]
+        outputs = tuple(self.number(v.name) for v in self.graph.outputs)
+        return rt.Program(self.graph.name, inputs, outputs, tuple(self.specs), tuple(steps), self.arena_bytes)
+
+    # -- values ------------------------------------------------------------------------------------------------
+
+    def add_spec(self, spec: rt.ValueSpec) -> int:
+        self.specs.append(spec)
+        return len(self.specs) - 1
+
+    def number(self, name: str) -> int:
+        """The number of a graph value, which is written down at its first use."""
+        if name not in self.numbers:
+            value = self.graph_values[name]
+            spec = rt.ValueSpec(name, runtime_type(value.type, self.symbols), self.location(value))
+            self.numbers[name] = self.add_spec(spec)
+        return self.numbers[name]
+
+    def location(self, value: Value) -> rt.Location:
+        if value.data is not None:
+            if value.data.dtype == object:
+                return rt.Literal(tuple(str(item) for item in value.data.reshape(-1)))
+            return rt.Constant(self.tensors.add(value.name, value.data))
+        if value.name in self.input_index:
+            return rt.Input(self.input_index[value.name])
+        buffer = self.arena.get(self.plan.buffers.aliases.get(value.name, value.name))
+        return rt.Arena(buffer.offset_bytes, buffer.nbytes) if buffer else rt.Heap()
+
+    def memory_of(self, name: str) -> int:
+        """The value whose bytes a kernel uses for `name`: itself, or the root of the alias that it is."""
+        return self.number(self.plan.buffers.aliases.get(name, name))
+
+    # -- native steps --------------------------------------------------------------------------------------------
+
+    def launches(self, group: str) -> Iterator[rt.Launch]:
+        temporaries: dict[str, int] = {}
+        for launch in self.lowered[id(self.plan), group]:
+            yield rt.Launch(
+                symbol=self.compiled.symbols[launch.name],
+                tasks=launch.tasks,
+                args=tuple(self.argument(arg, temporaries) for arg in launch.args),
+                origins=launch.origins,
+                scratch_bytes=launch.scratch_bytes,
+                faults=launch.faults,
+            )
+
+    def argument(self, arg: Any, temporaries: dict[str, int]) -> rt.Arg:
+        match arg:
+            case ValueArg(name):
+                return rt.Arg(self.memory_of(name))
+            case ConstantArg(name, packing):
+                return rt.Arg(self.packed(name, packing))
+            case TemporaryArg(name, nbytes):
+                if name not in temporaries:
+                    temporaries[name] = self.temporary(name, nbytes, len(temporaries))
+                return rt.Arg(temporaries[name])
+            case StatusArg():
+                return rt.Arg(self.status_value())
+        raise CodegenError(f"unknown kernel argument {arg!r}")
+
+    def packed(self, name: str, packing: Any) -> int:
+        if packing is None:
+            return self.number(name)
+        key = f"{name}:{packing!r}"
+        if key not in self.numbers:
+            data = self.graph_values[name].data
+            assert data is not None
+            array = packing.apply(data)
+            tensor = self.tensors.add(f"{name}.packed", array, f"{digest(data)}:{packing!r}")
+            type_ = rt.TensorType(array.dtype.name, array.shape)
+            self.numbers[key] = self.add_spec(rt.ValueSpec(f"{name}.packed", type_, rt.Constant(tensor)))
+        return self.numbers[key]
+
+    def temporary(self, name: str, nbytes: int, earlier: int) -> int:
+        """Room behind the planned arena; temporaries of different groups share it: they never live together."""
+        if earlier == 0:
+            self.temporary_end = self.temporary_base
+        offset, self.temporary_end = self.temporary_end, self.temporary_end + _align(nbytes)
+        self.arena_bytes = max(self.arena_bytes, self.temporary_end)
+        return self.add_spec(rt.ValueSpec(name, rt.TensorType("uint8", (nbytes,)), rt.Arena(offset, nbytes)))
+
+    def status_value(self) -> int:
+        if self.status is None:
+            self.status = self.add_spec(rt.ValueSpec("status", rt.TensorType("int32", ()), rt.Status()))
+        return self.status
+
+    # -- host and control steps ------------------------------------------------------------------------------------
+
+    def host_steps(self, node: Node) -> Iterator[rt.Step]:
+        for value in node.inputs:
+            root = self.plan.buffers.aliases.get(value.name)
+            if root is not None and root not in self.arena and value.name not in self.numbers:
+                attrs = {"shape": list(value.shape)}
+                yield rt.HostStep("reshape", (self.number(root),), (self.number(value.name),), attrs, node.origins)
+        inputs = tuple(self.number(v.name) for v in node.inputs)
+        outputs = tuple(self.number(v.name) for v in node.outputs)
+        write = _CONTROL.get(node.op)
+        yield write(self, node, inputs, outputs) if write else self.host_step(node, inputs, outputs)
+
+    def host_step(self, node: Node, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> rt.HostStep:
+        attrs = {key: self.attribute(f"{node.name}.{key}", value) for key, value in node.attrs.items()}
+        return rt.HostStep(node.op.removeprefix("host."), inputs, outputs, attrs, node.origins)
+
+    def attribute(self, hint: str, value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            if value.dtype == object:
+                return value.tolist()
+            return rt.constant_reference(self.tensors.add(hint, value))
+        if isinstance(value, (tuple, list)):
+            return [self.attribute(hint, item) for item in value]
+        if isinstance(value, Mapping):
+            return {key: self.attribute(f"{hint}.{key}", item) for key, item in value.items()}
+        return value.item() if isinstance(value, np.generic) else value
+
+    def body(self, node: Node, attribute: str, captures: tuple[int, ...]) -> rt.Body:
+        graph, plan = node.attrs[attribute], self.plan.bodies[f"{node.name}.{attribute}"]
+        return rt.Body(_ProgramWriter(graph, plan, self.lowered, self.compiled, self.tensors).write(), captures)
+
+    def if_step(self, node: Node, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> rt.IfStep:
+        branches = (self.body(node, name, inputs[1:]) for name in ("then_graph", "else_graph"))
+        return rt.IfStep(inputs[0], *branches, outputs, node.origins)
+
+    def loop_step(self, node: Node, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> rt.LoopStep:
+        end = 2 + node.attrs["num_carried"]
+        body = self.body(node, "body", inputs[end:])
+        return rt.LoopStep(inputs[0], inputs[1], inputs[2:end], body, outputs, node.origins)
+
+    def scan_step(self, node: Node, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> rt.ScanStep:
+        attrs = node.attrs
+        states, end = attrs["num_state"], attrs["num_state"] + attrs["num_scanned"]
+        return rt.ScanStep(
+            states=inputs[:states],
+            scans=inputs[states:end],
+            input_axes=tuple(attrs["input_axes"]),
+            input_directions=tuple(int(r) for r in attrs["input_reverse"]),
+            output_axes=tuple(attrs["output_axes"]),
+            output_directions=tuple(int(r) for r in attrs["output_reverse"]),
+            body=self.body(node, "body", inputs[end:]),
+            outputs=outputs,
+            origins=node.origins,
+        )
+
+    def sequence_map_step(self, node: Node, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> rt.SequenceMapStep:
+        count = node.attrs["num_inputs"]
+        body = self.body(node, "body", inputs[count:])
+        return rt.SequenceMapStep(inputs[0], inputs[1:count], body, outputs, node.origins)
+
+
+_CONTROL = {
+    "if": _ProgramWriter.if_step,
+    "loop": _ProgramWriter.loop_step,
+    "scan": _ProgramWriter.scan_step,
+    "sequence_map": _ProgramWriter.sequence_map_step,
+}
+
+
+def _values_by_name(graph: Graph) -> dict[str, Value]:
+    values = {v.name: v for v in (*graph.inputs, *graph.constants)}
+    values.update((out.name, out) for node in graph.nodes for out in node.outputs)
+    return values
+
+
+def _align(size_bytes: int) -> int:
+    return -(-size_bytes // ALIGNMENT) * ALIGNMENT

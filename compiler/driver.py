@@ -1,0 +1,178 @@
+"""From an ONNX model to an artifact: the one function that drives frontend, passes and code generation.
+
+compile_model("model.onnx", shapes={"x": (1, 3, 224, 224)}).save("model.tsm")
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilestitch import __version__
+from tilestitch.compiler.ir import Graph
+from tilestitch.passes.contract import PassContext, TargetInfo
+from tilestitch.passes.errors import PlanError
+from tilestitch.passes.pipeline import DumpListener, run_pipeline
+from tilestitch.passes.plan import StitchPlan
+from tilestitch.runtime.artifact import ArtifactContents, artifact_bytes, write_artifact, write_weights
+
+from .errors import OptionError
+
+if TYPE_CHECKING:
+    import onnx
+
+ShapeSet = Mapping[str, Sequence[int]]
+Progress = Callable[[str, int, int], None]
+"""Told of every step: stage, how many of its parts are done, how many there are."""
+
+PRECISIONS = ("model",)
+
+
+@dataclass(frozen=True)
+class Specialisation:
+    """What was compiled for one set of input shapes."""
+
+    graph: Graph
+    plan: StitchPlan
+    explanation: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class CompiledModel:
+    """A compiled model in memory. `specialisations` are in the order in which the shape sets were given."""
+
+    contents: ArtifactContents
+    specialisations: tuple[Specialisation, ...]
+
+    @property
+    def plan(self) -> StitchPlan:
+        """The plan of the first specialisation."""
+        return self.specialisations[0].plan
+
+    def explain(self) -> dict[str, Any]:
+        """What `tilestitch explain --json` prints of the first specialisation; others under `specialisations`."""
+        first, *others = (dict(s.explanation) for s in self.specialisations)
+        return {**first, "specialisations": others} if others else first
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the artifact atomically. With stripped weights, they go to `PATH.weights.safetensors` beside it.
+
+        Raises ArtifactWriteError if the disk is full or the folder cannot be written.
+        """
+        target = Path(path)
+        if self.contents.strip_weights:
+            write_weights(target.with_name(target.name + ".weights.safetensors"), self.contents.weights)
+        write_artifact(target, self.contents)
+        return target
+
+    def to_bytes(self) -> bytes:
+        """The artifact as bytes, for `tilestitch.runtime.load`."""
+        return artifact_bytes(self.contents)
+
+
+def compile_model(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    target: str = "cpu",
+    *,
+    shapes: ShapeSet | Sequence[ShapeSet] = (),
+    precision: str = "model",
+    passes: Sequence[str] = (),
+    plan: StitchPlan | str | os.PathLike[str] | None = None,
+    planner: str = "stitch",
+    strip_weights: bool = False,
+    dump_ir: str | os.PathLike[str] | None = None,
+    report: str | os.PathLike[str] | None = None,
+    num_threads: int | None = None,
+    keep_source: bool = False,
+    expose: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> CompiledModel:
+    """Compile an ONNX model.
+
+    model: a path or a ModelProto. target: `cpu`, or `cpu:NAME` for another CPU than this one (an LLVM CPU name).
+    shapes: sizes of inputs, name to shape, for dimensions that the model leaves open; several such sets give an
+    artifact with one specialisation each. passes: plug-ins as `MODULE:CLASS{field=value}`. plan: replay this StitchPlan
+    instead of planning. planner: none, injective or stitch. num_threads: threads that tasks are sized for (default: all
+    cores). expose: names of ONNX values to add to the outputs. keep_source: put TIR and LLVM text of the kernels into
+    the artifact.
+
+    Raises OptionError, and the errors of frontend, passes and code generation; each message ends with what to do.
+    """
+    from tilestitch.codegen.assemble import assemble
+    from tilestitch.codegen.cpu.target import cpu_target
+    from tilestitch.compiler.frontend import import_model
+    from tilestitch.passes.explain import explain_plan
+    from tilestitch.passes.planner import make_plan
+    from tilestitch.passes.plugins import load_plugins
+
+    _check_options(target, precision)
+    tell = progress or (lambda stage, done, total: None)
+    cpu = cpu_target(target)
+    threads = num_threads or len(os.sched_getaffinity(0))
+    plugins = load_plugins(passes)
+    shape_sets = _shape_sets(shapes)
+    replayed = _load_plans(plan, len(shape_sets))
+    planned: list[tuple[Graph, StitchPlan]] = []
+    for number, shape_set in enumerate(shape_sets):
+        tell("import and plan", number, len(shape_sets))
+        graph = import_model(model, shapes=shape_set, expose=expose).graph
+        context = PassContext(
+            TargetInfo("cpu", threads),
+            options={"planner": planner},
+            listeners=[DumpListener(Path(dump_ir, str(number)) if len(shape_sets) > 1 else Path(dump_ir))]
+            if dump_ir
+            else [],
+            rules=plugins.rules,
+            plugins=plugins.records,
+        )
+        graph = run_pipeline(graph, context, extra=plugins.passes)
+        planned.append((graph, replayed[number] if replayed else make_plan(graph, context)))
+        if replayed:
+            replayed[number].check_replay(graph)
+    tell("import and plan", len(shape_sets), len(shape_sets))
+    contents = assemble(planned, cpu, threads=threads, keep_source=keep_source, progress=tell)
+    explanations = [explain_plan(graph, plan) for graph, plan in planned]
+    contents = replace(contents, compiler_version=__version__, strip_weights=strip_weights)
+    compiled = CompiledModel(
+        contents,
+        tuple(Specialisation(g, p, e) for (g, p), e in zip(planned, explanations, strict=True)),
+    )
+    if report is not None:
+        from tilestitch.compiler.report import write_report
+
+        write_report(report, compiled.explain())
+    return compiled
+
+
+def _check_options(target: str, precision: str) -> None:
+    if target.split(":", 1)[0] != "cpu":
+        raise OptionError(f"no code generation for target {target!r}; give cpu, or cpu:NAME with an LLVM CPU name")
+    if precision not in PRECISIONS:
+        raise OptionError(f"precision {precision!r} is not supported on the CPU; give one of {', '.join(PRECISIONS)}")
+
+
+def _shape_sets(shapes: ShapeSet | Sequence[ShapeSet]) -> list[ShapeSet]:
+    sets = [shapes] if isinstance(shapes, Mapping) else list(shapes)
+    return sets or [{}]
+
+
+def _load_plans(plan: StitchPlan | str | os.PathLike[str] | None, count: int) -> list[StitchPlan] | None:
+    """The plans to replay, one a specialisation: from a plan object, or a file that holds a plan or a list of them."""
+    if plan is None:
+        return None
+    plans = [plan] if isinstance(plan, StitchPlan) else _read_plans(Path(plan))
+    if len(plans) != count:
+        raise OptionError(f"the plan is for {len(plans)} sets of input shapes, but {count} were given with --shape")
+    return plans
+
+
+def _read_plans(path: Path) -> list[StitchPlan]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PlanError(f"{path} is no JSON text: {error}; give the plan.json of an artifact") from None
+    return [StitchPlan.from_json(item, str(path)) for item in (data if isinstance(data, list) else [data])]
