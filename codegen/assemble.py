@@ -33,7 +33,7 @@ def assemble(
 ) -> ArtifactContents:
     """Lower, compile and link all groups of all specialisations; returns everything but the compiler's version.
 
-    Raises KernelError, naming ONNX nodes, for a group that cannot be emitted or compiled; LinkError for a missing symbol.
+    Raises KernelError, with ONNX nodes, for a group that cannot be emitted or compiled; LinkError for a missing symbol.
     """
     units = [unit for graph, plan in planned for unit in _nested(graph, plan)]
     total = sum(len(plan.groups) for _, plan in units)
