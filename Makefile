@@ -20,7 +20,7 @@ help:
 	@echo "make wheel        build the wheel          make clean   remove build outputs (distclean: .venv too)"
 
 demo: $(STAMPS)/dev
-	$(BIN)/python examples/demo.py
+	$(BIN)/python -m examples.demo
 
 test: $(STAMPS)/dev
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal

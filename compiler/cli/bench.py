@@ -2,7 +2,7 @@
 
   tilestitch bench model.tsm --against onnxruntime --model model.onnx
 
-The engines take turns within each round, so that what disturbs the machine disturbs all of them; medians are compared.
+The engines take turns, so that what disturbs the machine disturbs all of them; medians are compared.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tilestitch.compiler.cli.output import Progress, give, say, table
 
 SUMMARY = "measure an artifact's latency"
 PERCENTILES = (5, 50, 95, 99)
+BURST = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,21 +90,25 @@ def _rivals(options: argparse.Namespace, inputs: Mapping[str, Any]) -> dict[str,
 def interleaved(
     engines: Mapping[str, Callable[[], object]], rounds: int, warmup: int, progress: Callable[..., None]
 ) -> dict[str, list[float]]:
-    """Latencies in microseconds of ROUNDS runs of each engine, one of each in turn.
+    """Latencies in microseconds of ROUNDS runs of each engine. Engines take turns of BURST runs, in changing order.
 
-    The order turns round every round.
+    The first run of a turn is not counted: it pays for what the engine before left in the caches, and for its threads,
+    which may spin for a while yet.
     """
     for call in engines.values():
         for _ in range(warmup):
             call()
     times: dict[str, list[float]] = {name: [] for name in engines}
     order = list(engines)
-    for number in range(rounds):
-        progress("round", number, rounds)
-        for name in order if number % 2 == 0 else reversed(order):
-            start = time.perf_counter_ns()
+    for done in range(0, rounds, BURST):
+        progress("run", done, rounds)
+        for name in order:
             engines[name]()
-            times[name].append((time.perf_counter_ns() - start) / 1e3)
+            for _ in range(min(BURST, rounds - done)):
+                start = time.perf_counter_ns()
+                engines[name]()
+                times[name].append((time.perf_counter_ns() - start) / 1e3)
+        order.reverse()
     return times
 
 

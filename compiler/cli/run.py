@@ -83,8 +83,9 @@ def _save(target: Any, outputs: dict[str, np.ndarray]) -> None:
     unfit = [name for name, value in outputs.items() if not isinstance(value, np.ndarray) or value.dtype.kind == "O"]
     if unfit:
         raise errors.UsageError(f"{', '.join(unfit)} cannot be put into an .npz file: not arrays of numbers")
+    arrays: dict[str, Any] = outputs
     with atomic_file(target) as file:
-        np.savez(file, allow_pickle=False, **outputs)
+        np.savez(file, **arrays)
 
 
 def _text(value: Any) -> Any:

@@ -1,0 +1,131 @@
+"""tilestitch against ONNX Runtime on the CPU: latency of the five benchmark models at 1 and 2 threads.
+
+    python -m benchmarks.cpu [--models NAME ...] [--threads N ...] [--rounds N]
+
+Both engines get the same random inputs and take turns; the median of many runs counts. Results go to
+benchmarks/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("ORT_TELEMETRY_DISABLED", "1")
+
+from tilestitch.compiler import compile_model
+from tilestitch.compiler.cli import rivals
+from tilestitch.compiler.cli.accuracy import difference
+from tilestitch.compiler.cli.arguments import fill_inputs
+from tilestitch.compiler.cli.bench import interleaved, statistics
+from tilestitch.compiler.cli.doctor import examine
+from tilestitch.compiler.cli.output import Progress, table
+from tilestitch.runtime import load
+
+MODELS = ("resnet50", "mobilenetv2", "bert_base", "gpt2_small", "vit_b16")
+FOLDER = Path(__file__).parent
+HEADER = ("model", "threads", "compile s", "kernels", "tilestitch ms", "onnxruntime ms", "speed-up", "error")
+
+
+def measure(name: str, threads: int, rounds: int, warmup: int) -> dict[str, Any]:
+    """One row: compile NAME for THREADS, check it, and race it."""
+    path = FOLDER / "models" / f"{name}.onnx"
+    if not path.exists():
+        raise SystemExit(f"{path} is not there; make it with: python -m benchmarks.models {name}")
+    start = time.perf_counter()
+    compiled = compile_model(path, "cpu", num_threads=threads)
+    compile_s = time.perf_counter() - start
+    model = load(compiled.to_bytes(), device="cpu", num_threads=threads)
+    inputs = fill_inputs(model.inputs, {}, seed=0)
+    rival = rivals.onnxruntime(path, threads)
+    ours, theirs = list(model.run(inputs).values()), rival(inputs)
+    worst = max((difference(str(i), a, b) for i, (a, b) in enumerate(zip(ours, theirs))), key=lambda d: d.error)
+    engines = {"tilestitch": lambda: model.run(inputs), "onnxruntime": lambda: rival(inputs)}
+    with Progress() as progress:
+        times = interleaved(engines, rounds, warmup, progress)
+    latency = {engine: statistics(values) for engine, values in times.items()}
+    return {
+        "model": name,
+        "threads": threads,
+        "compile_s": round(compile_s, 2),
+        "kernels": len(compiled.explain()["kernels"]),
+        "latency": latency,
+        "speedup": latency["onnxruntime"]["p50_us"] / latency["tilestitch"]["p50_us"],
+        "error": worst.error,
+        "accurate": worst.ok,
+    }
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def row(result: dict[str, Any]) -> tuple[object, ...]:
+    latency = result["latency"]
+    ours, theirs = (f"{latency[engine]['p50_us'] / 1e3:.2f}" for engine in ("tilestitch", "onnxruntime"))
+    error = f"{result['error']:.1e}{'' if result['accurate'] else ' OFF'}"
+    speedup = f"{result['speedup']:.2f}"
+    return result["model"], result["threads"], result["compile_s"], result["kernels"], ours, theirs, speedup, error
+
+
+def save(results: Sequence[dict[str, Any]], options: argparse.Namespace) -> Path:
+    facts = examine()
+    now = datetime.datetime.now(datetime.timezone.utc)
+    content = {
+        "date": now.isoformat(timespec="seconds"),
+        "command": " ".join(["python", "-m", "benchmarks.cpu", *options.given]),
+        "cpu": facts["cpu"],
+        "system": platform.platform(),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("tilestitch", "numpy", "onnx", "onnxruntime", "apache-tvm")},
+        },
+        "geometric_mean_speedup": {
+            str(threads): geometric_mean([result["speedup"] for result in results if result["threads"] == threads])
+            for threads in options.threads
+        },
+        "results": list(results),
+    }
+    path = options.output or FOLDER / "results" / f"cpu-{now:%Y%m%d-%H%M%S}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1) + "\n")
+    return path
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Prints a table and writes a file; exit code 3 when a result is wrong."""
+    given = sys.argv[1:] if arguments is None else arguments
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description="Race with ONNX Runtime on the CPU.")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), metavar="NAME")
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2], metavar="N")
+    parser.add_argument("--rounds", type=int, default=100, metavar="N", help="measured runs of each (default 100)")
+    parser.add_argument("--warmup", type=int, default=5, metavar="N")
+    parser.add_argument("-o", "--output", type=Path, metavar="OUT.json")
+    options = parser.parse_args(given)
+    options.given = given
+    results = []
+    for threads in options.threads:
+        for name in options.models:
+            results.append(measure(name, threads, options.rounds, options.warmup))
+            print("  ".join(map(str, row(results[-1]))), file=sys.stderr)
+    print(table([row(result) for result in results], HEADER))
+    for threads in options.threads:
+        chosen = [result["speedup"] for result in results if result["threads"] == threads]
+        print(f"threads: {threads}, geometric mean: {geometric_mean(chosen):.2f} times ONNX Runtime's speed")
+    print(f"written to {save(results, options)}")
+    return 0 if all(result["accurate"] for result in results) else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())
