@@ -27,7 +27,7 @@ os.environ.setdefault("ORT_TELEMETRY_DISABLED", "1")
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli import rivals
 from tilestitch.compiler.cli.accuracy import difference
-from tilestitch.compiler.cli.arguments import fill_inputs
+from tilestitch.compiler.cli.arguments import make_inputs
 from tilestitch.compiler.cli.bench import interleaved, statistics
 from tilestitch.compiler.cli.doctor import examine
 from tilestitch.compiler.cli.output import Progress, table
@@ -47,7 +47,7 @@ def measure(name: str, threads: int, rounds: int, warmup: int) -> dict[str, Any]
     compiled = compile_model(path, "cpu", num_threads=threads)
     compile_s = time.perf_counter() - start
     model = load(compiled.to_bytes(), device="cpu", num_threads=threads)
-    inputs = fill_inputs(model.inputs, {}, seed=0)
+    inputs = make_inputs(model, {}, seed=0)
     rival = rivals.onnxruntime(path, threads)
     ours, theirs = list(model.run(inputs).values()), rival(inputs)
     worst = max((difference(str(i), a, b) for i, (a, b) in enumerate(zip(ours, theirs))), key=lambda d: d.error)

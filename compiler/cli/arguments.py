@@ -108,6 +108,19 @@ def read_inputs(texts: Sequence[str]) -> dict[str, np.ndarray]:
     return inputs
 
 
+def make_inputs(model: Any, given: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
+    """Inputs for MODEL, a loaded artifact.
+
+    GIVEN, and random arrays for the rest, of the first specialisation that fits.
+    """
+    fitting = [specs for specs in model.specialisations if _fits(specs, given)]
+    return fill_inputs((fitting or model.specialisations)[0], given, seed)
+
+
+def _fits(specs: Sequence[Any], given: Mapping[str, np.ndarray]) -> bool:
+    return all(spec.name not in given or tuple(given[spec.name].shape) == spec.shape for spec in specs)
+
+
 def fill_inputs(specs: Sequence[Any], given: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
     """GIVEN completed by random arrays for those of SPECS (with name, dtype, shape) that it lacks, in the order of
     SPECS.
@@ -137,27 +150,16 @@ def fill_inputs(specs: Sequence[Any], given: Mapping[str, np.ndarray], seed: int
 
 
 def _is_drawable(spec: Any) -> bool:
-    tensor = spec.shape is not None and all(isinstance(dim, int) for dim in spec.shape)
-    return tensor and spec.dtype not in ("string", "sequence", "optional")
+    static = spec.shape is not None and all(isinstance(dim, int) for dim in spec.shape)
+    return static and spec.dtype not in ("string", "sequence", "optional")
 
 
 def _draw(random: np.random.Generator, spec: Any) -> np.ndarray:
-    dtype = numpy_dtype(spec.dtype)
-    if dtype.kind in "iub" or spec.dtype.startswith(("int", "uint")):
-        return random.integers(0, 2, spec.shape).astype(dtype)
-    return random.standard_normal(spec.shape).astype(dtype)
+    from tilestitch.runtime.dtypes import numpy_dtype
 
-
-def numpy_dtype(name: str) -> np.dtype:
-    """The numpy dtype of a tensor's dtype name; bfloat16 and the like come from ml_dtypes."""
-    import numpy as np
-
-    try:
-        return np.dtype(name)
-    except TypeError:
-        import ml_dtypes
-
-        return np.dtype(getattr(ml_dtypes, name))
+    whole = spec.dtype == "bool" or spec.dtype.startswith(("int", "uint"))
+    values = random.integers(0, 2, spec.shape) if whole else random.standard_normal(spec.shape)
+    return values.astype(numpy_dtype(spec.dtype))
 
 
 def _dims(shape: Any) -> str:

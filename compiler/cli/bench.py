@@ -20,7 +20,7 @@ from tilestitch.compiler.cli.arguments import (
     add_json,
     add_threads,
     existing,
-    fill_inputs,
+    make_inputs,
     positive,
     read_inputs,
 )
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     from tilestitch.runtime import load
 
     model = load(existing(options.artifact), device=options.device, num_threads=options.threads)
-    inputs = fill_inputs(model.inputs, read_inputs(options.input), options.seed)
+    inputs = make_inputs(model, read_inputs(options.input), options.seed)
     engines = {"tilestitch": lambda: model.run(inputs), **_rivals(options, inputs)}
     with Progress() as progress:
         times = interleaved(engines, options.rounds, options.warmup, progress)
@@ -126,8 +126,8 @@ def profile(model: Any, inputs: Mapping[str, Any], rounds: int) -> list[dict[str
 
     runs = [model.profile(inputs) for _ in range(rounds)]
     return [
-        {"name": launch.name, "onnx_nodes": list(launch.origins), "median_us": float(np.median(times))}
-        for launch, times in zip(runs[0], ([one.latency_us for one in column] for column in zip(*runs)))
+        {"name": launch.symbol, "onnx_nodes": list(launch.origins), "median_us": float(np.median(times))}
+        for launch, times in zip(runs[0], ([one.microseconds for one in column] for column in zip(*runs)))
     ]
 
 

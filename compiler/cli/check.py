@@ -18,7 +18,7 @@ from tilestitch.compiler.cli.arguments import (
     add_json,
     add_threads,
     existing,
-    fill_inputs,
+    make_inputs,
     read_inputs,
 )
 from tilestitch.compiler.cli.output import give, say, table
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     artifact, path = existing(options.artifact), existing(options.model)
     given = read_inputs(options.input)
     model = load(artifact, device=options.device, num_threads=options.threads)
-    inputs = fill_inputs(model.inputs, given, options.seed)
+    inputs = make_inputs(model, given, options.seed)
     outputs = model.run(inputs)
     expected = rival(options.against, path)(inputs)
     if len(expected) != len(outputs):

@@ -15,7 +15,7 @@ from tilestitch.compiler.cli.arguments import (
     add_json,
     add_threads,
     existing,
-    fill_inputs,
+    make_inputs,
     read_inputs,
     writable,
 )
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     target = writable(options.output) if options.output else None
     given = read_inputs(options.input)
     model = load(existing(options.artifact), device=options.device, num_threads=options.threads)
-    outputs = model.run(fill_inputs(model.inputs, given, options.seed))
+    outputs = model.run(make_inputs(model, given, options.seed))
     if target is not None:
         _save(target, outputs)
     summary = [describe(name, value) for name, value in outputs.items()]
