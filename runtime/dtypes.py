@@ -6,7 +6,7 @@ One element takes a whole number of bytes: int4, uint4, int2, uint2 and float4 t
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import cache
 
 import numpy as np
 

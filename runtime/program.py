@@ -10,9 +10,9 @@ Steps run in order. A number of -1 is an optional input or output that is not th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any, TypeAlias
 
 from .errors import ArtifactSchemaError
 from .jsonfields import Fields, finite_json, from_finite_json, integer, sequence, string
@@ -74,7 +74,7 @@ class Status:
     """
 
 
-Location = Union[Input, Constant, Literal, Arena, Heap, Status]
+Location: TypeAlias = Input | Constant | Literal | Arena | Heap | Status
 
 
 @dataclass(frozen=True)
@@ -326,9 +326,9 @@ class SequenceMapStep:
         )  # fmt: skip
 
 
-Step = Union[NativeStep, HostStep, IfStep, LoopStep, ScanStep, SequenceMapStep]
+Step: TypeAlias = NativeStep | HostStep | IfStep | LoopStep | ScanStep | SequenceMapStep
 
-_STEP_READERS = {
+_STEP_READERS: dict[str, Callable[[Fields], Step]] = {
     "native": NativeStep.read, "host": HostStep.read, "if": IfStep.read, "loop": LoopStep.read, "scan": ScanStep.read,
     "sequence_map": SequenceMapStep.read,
 }  # fmt: skip
@@ -339,8 +339,9 @@ _STEP_READERS = {
 
 @dataclass(frozen=True)
 class Program:
-    """Values and the steps that compute them. `inputs` and `outputs` are value numbers; an output may be named twice,
-    and may be an input or a constant. `arena_bytes` is what the `Arena` locations need; the arena is 64-byte aligned.
+    """Values and the steps that compute them. `inputs` and `outputs` are value numbers; a value may be several outputs,
+    and an output may be an input or a constant. `output_names` are the outputs' names for the user; empty when they are
+    the values' names. `arena_bytes` is what the `Arena` locations need; the arena is 64-byte aligned.
     """
 
     name: str
@@ -349,12 +350,19 @@ class Program:
     values: tuple[ValueSpec, ...]
     steps: tuple[Step, ...]
     arena_bytes: int = 0
+    output_names: tuple[str, ...] = ()
+
+    @property
+    def result_names(self) -> tuple[str, ...]:
+        """The outputs' names."""
+        return self.output_names or tuple(self.values[number].name for number in self.outputs)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "name": self.name, "inputs": list(self.inputs), "outputs": list(self.outputs),
             "values": [value.to_json() for value in self.values], "steps": [step.to_json() for step in self.steps],
             "arena_bytes": self.arena_bytes,
+            "output_names": list(self.output_names),
         }  # fmt: skip
 
     @staticmethod
@@ -366,6 +374,7 @@ class Program:
             name=fields.string("name"), inputs=fields.integers("inputs"), outputs=fields.integers("outputs"),
             values=fields.sequence("values", ValueSpec.from_json), steps=fields.sequence("steps", _step_from_json),
             arena_bytes=fields.integer("arena_bytes"),
+            output_names=fields.strings("output_names"),
         )  # fmt: skip
         fields.done()
         return program
@@ -387,7 +396,7 @@ def constant_reference(tensor: str) -> dict[str, str]:
 def _step_from_json(data: Any, where: str) -> Step:
     fields = Fields(data, where)
     kind = fields.one_of("kind", frozenset(_STEP_READERS))
-    step: Step = _STEP_READERS[kind](fields)
+    step = _STEP_READERS[kind](fields)
     fields.done()
     return step
 

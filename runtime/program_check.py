@@ -45,6 +45,10 @@ def check_programs(programs: tuple[Program, ...]) -> None:
         raise ArtifactSchemaError("program.json holds no specialisation")
     for program in programs:
         check_program(program)
+        inputs = [program.values[number].name for number in program.inputs]
+        for names in (inputs, program.result_names):
+            if len(set(names)) != len(names):
+                raise ArtifactSchemaError(f"program {program.name!r} has two inputs or outputs of the same name")
         if _interface(program) != _interface(programs[0]):
             raise ArtifactSchemaError(f"program {program.name!r} has other inputs or outputs than {programs[0].name!r}")
 
@@ -55,7 +59,9 @@ def check_program(program: Program) -> None:
 
 
 def _interface(program: Program) -> list[tuple[str, str]]:
-    return [(program.values[v].name, program.values[v].dtype) for v in (*program.inputs, *program.outputs)]
+    names = [*(program.values[number].name for number in program.inputs), *program.result_names]
+    dtypes = [program.values[number].dtype for number in (*program.inputs, *program.outputs)]
+    return list(zip(names, dtypes))
 
 
 class _Checker:
@@ -75,6 +81,8 @@ class _Checker:
         for index, step in enumerate(program.steps):
             self._check_step(step, f"step {index}")
         self._read(program.outputs, "the outputs")
+        if program.output_names and len(program.output_names) != len(program.outputs):
+            self._fail(f"there are {len(program.outputs)} outputs and {len(program.output_names)} names for them")
 
     def _fail(self, problem: str) -> NoReturn:
         raise ArtifactSchemaError(f"program {self.program.name!r}: {problem}")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any, TypeAlias
 
 from .dtypes import DTYPES, ITEM_BYTES
 from .errors import ArtifactSchemaError
 from .jsonfields import MAX_INT, Fields, sequence
 
-Dimension = Union[int, str]
-Shape = tuple[Dimension, ...]
+Dimension: TypeAlias = int | str
+Shape: TypeAlias = tuple[Dimension, ...]
 MAX_RANK = 64
 
 
@@ -79,7 +79,7 @@ class OptionalType:
         return {"optional": self.element.to_json()}
 
 
-ValueType = Union[TensorType, SequenceType, OptionalType]
+ValueType: TypeAlias = TensorType | SequenceType | OptionalType
 
 
 def type_from_json(data: Any, where: str) -> ValueType:

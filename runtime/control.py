@@ -1,0 +1,125 @@
+"""Control steps: If, Loop, Scan and SequenceMap, as the ONNX standard defines them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .errors import ExecutionError
+from .program import Body, HostStep, IfStep, LoopStep, NativeStep, ScanStep, SequenceMapStep, Step, TensorType
+
+RunBody = Callable[[Sequence[Any]], list[Any]]
+"""Runs a nested program on its formal inputs; the captured values are added."""
+
+Get = Callable[[int], Any]
+"""The value of a number, None for one that is absent."""
+
+Bind = Callable[[Body], RunBody]
+
+
+def run(step: Step, get: Get, bind: Bind) -> list[Any]:
+    """Run a control step and return its outputs. Raises `ExecutionError` for operands that do not fit."""
+    match step:
+        case IfStep():
+            taken = step.then_body if _truth(get(step.cond), step) else step.else_body
+            return bind(taken)([])
+        case LoopStep():
+            return _run_loop(step, get, bind(step.body))
+        case ScanStep():
+            return _run_scan(step, get, bind(step.body))
+        case SequenceMapStep():
+            return _run_sequence_map(step, get, bind(step.body))
+        case NativeStep() | HostStep():
+            raise ValueError("not a control step")
+
+
+def _run_loop(step: LoopStep, get: Get, body: RunBody) -> list[Any]:
+    max_trip, condition = get(step.max_trip), get(step.cond)
+    limit = None if max_trip is None else int(np.asarray(max_trip).reshape(()))
+    going = condition is None or _truth(condition, step)
+    carried = [get(number) for number in step.carried]
+    collected: list[list[Any]] = [[] for _ in step.outputs[len(carried) :]]
+    trip = 0
+    while going and (limit is None or trip < limit):
+        going_now, *results = body([np.array(trip, np.int64), np.array(going), *carried])
+        carried = results[: len(carried)]
+        for parts, part in zip(collected, results[len(carried) :]):
+            parts.append(part)
+        going = _truth(going_now, step)
+        trip += 1
+    scans = step.body.program.outputs[1 + len(carried) :]
+    return carried + [
+        np.stack(parts) if parts else _empty_scan(step, number) for parts, number in zip(collected, scans)
+    ]
+
+
+def _run_scan(step: ScanStep, get: Get, body: RunBody) -> list[Any]:
+    states = [get(number) for number in step.states]
+    slices = []
+    for number, axis, direction in zip(step.scans, step.input_axes, step.input_directions):
+        moved = np.moveaxis(_array_with_axis(get(number), axis, step), axis, 0)
+        slices.append(moved[::-1] if direction else moved)
+    lengths = {len(part) for part in slices}
+    if len(lengths) != 1:
+        raise ExecutionError(
+            f"{_name(step)}: the scan inputs have different lengths {sorted(lengths)}; give equal ones"
+        )
+    collected: list[list[Any]] = [[] for _ in step.output_axes]
+    for trip in range(lengths.pop()):
+        results = body([*states, *(np.array(part[trip], order="C") for part in slices)])
+        states = results[: len(states)]
+        for parts, part in zip(collected, results[len(states) :]):
+            parts.append(part)
+    outputs = []
+    numbers = step.body.program.outputs[len(states) :]
+    for parts, number, axis, direction in zip(collected, numbers, step.output_axes, step.output_directions):
+        stacked = np.stack(parts[::-1] if direction else parts) if parts else _empty_scan(step, number)
+        outputs.append(np.ascontiguousarray(np.moveaxis(_array_with_axis(stacked, axis, step), 0, axis)))
+    return states + outputs
+
+
+def _run_sequence_map(step: SequenceMapStep, get: Get, body: RunBody) -> list[Any]:
+    sequence, others = get(step.sequence), [get(number) for number in step.others]
+    if not isinstance(sequence, list):
+        raise ExecutionError(f"{_name(step)}: the first input is no sequence; give a list of arrays")
+    short = [len(other) for other in others if isinstance(other, list) and len(other) != len(sequence)]
+    if short:
+        raise ExecutionError(
+            f"{_name(step)}: sequences of {len(sequence)} and {short[0]} items; give equally long ones"
+        )
+    results: list[list[Any]] = [[] for _ in step.outputs]
+    for index, item in enumerate(sequence):
+        made = body([item, *(other[index] if isinstance(other, list) else other for other in others)])
+        for collected, value in zip(results, made):
+            collected.append(value)
+    return list(results)
+
+
+def _truth(value: Any, step: Step) -> bool:
+    array = np.asarray(value)
+    if array.size != 1:
+        raise ExecutionError(f"{_name(step)}: the condition has shape {list(array.shape)}, not one element")
+    return bool(array.reshape(()))
+
+
+def _array_with_axis(value: Any, axis: int, step: Step) -> np.ndarray:
+    if not isinstance(value, np.ndarray) or axis >= value.ndim:
+        raise ExecutionError(f"{_name(step)}: a scan along axis {axis} of a value without this axis")
+    return value
+
+
+def _empty_scan(step: LoopStep | ScanStep, number: int) -> np.ndarray:
+    """A scan output of no iteration: length 0, unknown sizes taken as 0."""
+    from .dtypes import numpy_dtype
+
+    type_ = step.body.program.values[number].type
+    if not isinstance(type_, TensorType):
+        raise ExecutionError(f"{_name(step)}: a scan output that is no tensor; report this as a bug")
+    sizes = [size if isinstance(size, int) else 0 for size in type_.shape or ()]
+    return np.empty((0, *sizes), numpy_dtype(type_.dtype))
+
+
+def _name(step: Step) -> str:
+    return f"ONNX node {', '.join(getattr(step, 'origins', ())) or type(step).__name__}"

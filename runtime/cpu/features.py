@@ -1,0 +1,64 @@
+"""Which features the CPU has, and which of those that an artifact needs are missing."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from tilestitch.runtime.errors import DeviceError
+from tilestitch.runtime.manifest import TargetInfo
+
+# LLVM's name -> Linux's name, where they differ by more than `.` or `-` in place of `_`.
+_LINUX_NAMES = {
+    "64bit": "lm", "avx512bf16": "avx512_bf16", "avx512bitalg": "avx512_bitalg", "avx512fp16": "avx512_fp16",
+    "avx512vbmi2": "avx512_vbmi2", "avx512vnni": "avx512_vnni", "avx512vp2intersect": "avx512_vp2intersect",
+    "avx512vpopcntdq": "avx512_vpopcntdq", "avxvnni": "avx_vnni", "bmi": "bmi1", "lzcnt": "abm", "mwaitx": "mwaitx",
+    "pclmul": "pclmulqdq", "prfchw": "3dnowprefetch", "rdrnd": "rdrand", "sahf": "lahf_lm", "sha": "sha_ni", "sse3": "pni",
+    "waitpkg": "waitpkg", "x87": "fpu", "crc32": "sse4_2", "vaes": "vaes",
+    # aarch64
+    "neon": "asimd", "fp-armv8": "fp", "dotprod": "asimddp", "fullfp16": "asimdhp", "lse": "atomics", "rdm": "asimdrdm",
+    "crc": "crc32", "i8mm": "i8mm", "bf16": "bf16", "sve": "sve", "sve2": "sve2", "rcpc": "lrcpc", "ccpp": "dcpop",
+}  # fmt: skip
+
+_ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
+
+
+@cache
+def cpu_flags() -> frozenset[str]:
+    """The feature flags that Linux reports for the first CPU; empty where there is no /proc/cpuinfo."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+def missing_features(features: Iterable[str], flags: frozenset[str]) -> list[str]:
+    """Those of LLVM's `features` that are not among Linux's `flags`."""
+    return [feature for feature in features if _linux_name(feature) not in flags]
+
+
+def _linux_name(feature: str) -> str:
+    return _LINUX_NAMES.get(feature, feature.replace(".", "_").replace("-", "_"))
+
+
+def check_cpu(target: TargetInfo, file: str) -> None:
+    """Raise `DeviceError` when this CPU cannot run what was compiled for `target`."""
+    here = _ARCHITECTURES.get(platform.machine().lower(), platform.machine())
+    wanted = target.triple.partition("-")[0]
+    if wanted != here:
+        raise DeviceError(
+            f"{file}: compiled for {wanted}, this machine is {here}; compile again with --target cpu on such a one"
+        )
+    missing = missing_features(target.features, cpu_flags())
+    if missing:
+        raise DeviceError(
+            f"{file}: compiled for a CPU{' like ' + target.cpu if target.cpu else ''} with {', '.join(missing)}, which this one lacks; "
+            "compile again on this machine, or with --target cpu and a feature set that both have"
+        )

@@ -1,0 +1,75 @@
+"""A team of threads that executes segments; see `codegen/cpu/executor.c` for how they share the work."""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+import weakref
+
+import numpy as np
+
+from tilestitch.runtime.artifact import aligned_bytes
+
+from .library import Library
+
+_FUTEX = {"x86_64": 202, "aarch64": 98}
+_SPINS = 4000
+"""Pauses before a thread without work sleeps: some 50 to 100 microseconds, more than from one run to the next in a loop."""
+
+
+class Team:
+    """`threads` threads, of which the caller of `run` is one; each has `scratch_bytes` of scratch memory.
+
+    The others are Python threads that enter native code once and stay there. They end with `close`, or with the object.
+    """
+
+    def __init__(self, library: Library, threads: int, scratch_bytes: int) -> None:
+        stride = -(-scratch_bytes // 64) * 64
+        self._library = library
+        self._memory = aligned_bytes(library.team_bytes)
+        self._memory[...] = 0
+        self._scratch = aligned_bytes(threads * stride)
+        self._address = self._memory.ctypes.data
+        spins = _SPINS if threads <= len(os.sched_getaffinity(0)) else 0
+        futex = _FUTEX["aarch64" if platform.machine() in ("aarch64", "arm64") else "x86_64"]
+        library.init(self._address, threads, self._scratch.ctypes.data, stride, spins, futex)
+        keep = (library, self._memory, self._scratch)
+        workers = [
+            threading.Thread(target=_work, args=(keep, index), name=f"tilestitch-{index}", daemon=True)
+            for index in range(1, threads)
+        ]
+        self._close = weakref.finalize(self, _stop, keep, workers, os.getpid())
+        for worker in workers:
+            worker.start()
+
+    def run(self, launches: int, count: int, times_ns: int) -> None:
+        """Execute `count` launches from the table at address `launches`; `times_ns` is the address of count + 1 int64, or 0.
+
+        Other Python threads run meanwhile. Only one call at a time.
+        """
+        self._library.run(self._address, launches, count, times_ns)
+
+    def close(self) -> None:
+        """End the threads. No `run` may be under way."""
+        self._close()
+
+
+_Keep = tuple[Library, np.ndarray, np.ndarray]
+
+
+def _work(keep: _Keep, index: int) -> None:
+    """The life of a worker; holds what native code uses."""
+    library, memory, _ = keep
+    library.worker(memory.ctypes.data, index)
+
+
+def _stop(keep: _Keep, workers: list[threading.Thread], pid: int) -> None:
+    """End the workers, unless this is a forked child, which has none."""
+    if os.getpid() != pid:
+        return
+    library, memory, _ = keep
+    library.stop(memory.ctypes.data)
+    for worker in workers:
+        if worker.ident is not None and worker is not threading.current_thread():
+            worker.join()

@@ -1,0 +1,266 @@
+"""Executes programs: binds one to memory of its own, then runs its steps as often as asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import control
+from .artifact import Artifact, aligned_bytes, typed_weight
+from .errors import ExecutionError, TilestitchRuntimeError, UnsupportedError
+from .program import (
+    ABSENT,
+    Arena,
+    Body,
+    Constant,
+    Heap,
+    HostStep,
+    IfStep,
+    Literal,
+    LoopStep,
+    NativeStep,
+    Program,
+    ScanStep,
+    SequenceMapStep,
+    Step,
+    ValueSpec,
+)
+from .types import TensorType
+
+if TYPE_CHECKING:
+    from .cpu.library import Library
+    from .cpu.segment import RecordTime, Segment
+    from .cpu.team import Team
+
+HostFunction = Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Any]]
+
+
+def host_table() -> Mapping[str, HostFunction]:
+    """The numpy operators by name; imported only when a program has host steps."""
+    from .host import TABLE
+
+    return TABLE
+
+
+def walk_programs(program: Program) -> list[Program]:
+    """The program and all that are nested in it."""
+    found = [program]
+    for step in program.steps:
+        for body in bodies(step):
+            found += walk_programs(body.program)
+    return found
+
+
+def bodies(step: Step) -> tuple[Body, ...]:
+    """The nested programs of a step."""
+    if isinstance(step, IfStep):
+        return (step.then_body, step.else_body)
+    return (step.body,) if isinstance(step, (LoopStep, ScanStep, SequenceMapStep)) else ()
+
+
+class Loaded:
+    """What all executions of an artifact share: weights, native code, host operators. Nothing in it changes."""
+
+    def __init__(self, artifact: Artifact, weights: Mapping[str, np.ndarray], library: Library | None) -> None:
+        self.file = artifact.name
+        self.library = library
+        self._weights = weights
+        self._infos = artifact.manifest.weights
+        programs = [nested for program in artifact.programs for nested in walk_programs(program)]
+        launches = [launch for p in programs for s in p.steps if isinstance(s, NativeStep) for launch in s.launches]
+        self.has_native = bool(launches)
+        self.scratch_bytes = max((launch.scratch_bytes for launch in launches), default=0)
+        host_steps = [step for program in programs for step in program.steps if isinstance(step, HostStep)]
+        self.host: Mapping[str, HostFunction] = host_table() if host_steps else {}
+        unknown = sorted({step.op for step in host_steps} - set(self.host))
+        if unknown:
+            raise UnsupportedError(
+                f"{self.file}: this runtime has no operator {', '.join(unknown)}; upgrade tilestitch to the version that compiled it"
+            )
+
+    def constant(self, value: ValueSpec) -> np.ndarray:
+        """The read-only array of a constant or literal."""
+        location = value.location
+        if isinstance(location, Literal) and isinstance(value.type, TensorType):
+            array = np.array(location.items, object).reshape(value.type.static_shape or ())
+            array.flags.writeable = False
+            return array
+        if not isinstance(location, Constant) or not isinstance(value.type, TensorType):
+            raise ValueError(f"value {value.name!r} is no constant")
+        shape = value.type.static_shape or ()
+        return typed_weight(self._weight(location.tensor), value.type.dtype, shape, location.offset_bytes)
+
+    def attributes(self, attrs: Any) -> Any:
+        """A host step's attributes with references to constants replaced by arrays."""
+        if isinstance(attrs, list):
+            return [self.attributes(item) for item in attrs]
+        if not isinstance(attrs, dict):
+            return attrs
+        if set(attrs) == {"$constant"}:
+            raw, info = self._weight(attrs["$constant"]), self._infos[attrs["$constant"]]
+            return typed_weight(raw, info.dtype, info.shape)
+        return {name: self.attributes(item) for name, item in attrs.items()}
+
+    def _weight(self, name: str) -> np.ndarray:
+        if name not in self._weights:
+            raise UnsupportedError(
+                f"{self.file}: the program uses a weight {name!r} that is not there; compile it again"
+            )
+        return self._weights[name]
+
+
+class Execution:
+    """A program bound to an arena and to launch tables of its own: one run at a time."""
+
+    def __init__(self, program: Program, loaded: Loaded, team: Team | None) -> None:
+        self._program = program
+        self._host = loaded.host
+        self._team = team
+        self._arena = aligned_bytes(program.arena_bytes)
+        self._fixed = [self._fixed_value(value, loaded) for value in program.values]
+        self._segments: dict[int, Segment] = {}
+        self._attrs: dict[int, Any] = {}
+        self._nested: dict[int, Execution] = {}
+        for index, step in enumerate(program.steps):
+            if isinstance(step, NativeStep):
+                self._segments[index] = self._bind(step, loaded)
+            elif isinstance(step, HostStep):
+                self._attrs[index] = loaded.attributes(dict(step.attrs))
+            for body in bodies(step):
+                self._nested[id(body)] = Execution(body.program, loaded, team)
+
+    def _fixed_value(self, value: ValueSpec, loaded: Loaded) -> Any:
+        """The value's array when it is the same in every run, else None."""
+        if isinstance(value.location, (Constant, Literal)):
+            return loaded.constant(value)
+        if isinstance(value.location, Arena) and isinstance(value.type, TensorType):
+            start = value.location.offset_bytes
+            raw = self._arena[start : start + value.type.nbytes]
+            return typed_weight(raw, value.type.dtype, value.type.static_shape or ())
+        return None
+
+    def _bind(self, step: NativeStep, loaded: Loaded) -> Segment:
+        from .cpu.segment import Segment
+
+        if loaded.library is None:
+            raise ValueError("a program with native steps was bound without kernels")
+        return Segment(self._program, step, self._fixed, loaded.library)
+
+    def run(
+        self, inputs: Sequence[Any], record: RecordTime | None = None, preset: Mapping[int, np.ndarray] | None = None
+    ) -> list[Any]:
+        """Run the steps on inputs that fit the program's types. Returns the outputs, which belong to the caller.
+
+        `preset` gives arrays for values on the heap that native steps write. Raises `ExecutionError` when a step fails.
+        """
+        values = list(self._fixed)
+        for number, array in zip(self._program.inputs, inputs, strict=True):
+            values[number] = array
+        for number, array in (preset or {}).items():
+            values[number] = array
+        for index, step in enumerate(self._program.steps):
+            if isinstance(step, NativeStep):
+                if self._team is None:
+                    raise ValueError("a program with native steps was bound without threads")
+                self._segments[index].run(values, self._team, record)
+            elif record is None:
+                self._run_step(index, step, values, None)
+            else:
+                start = time.perf_counter_ns()
+                self._run_step(index, step, values, record)
+                if isinstance(step, HostStep):
+                    record(step.op, step.origins, (time.perf_counter_ns() - start) / 1000)
+        return self._own_outputs(values)
+
+    def _run_step(self, index: int, step: Step, values: list[Any], record: RecordTime | None) -> None:
+        def get(number: int) -> Any:
+            return None if number == ABSENT else values[number]
+
+        def body(nested: Body) -> control.RunBody:
+            execution = self._nested[id(nested)]
+            captured = [values[number] for number in nested.captures]
+            return lambda arguments: execution.run([*arguments, *captured], record)
+
+        if isinstance(step, HostStep):
+            results = self._call_host(step, [get(number) for number in step.inputs], self._attrs[index])
+        else:
+            results = control.run(step, get, body)
+        self._store(step, results, values)
+
+    def _call_host(self, step: HostStep, inputs: list[Any], attrs: Any) -> Sequence[Any]:
+        where = ", ".join(step.origins) or step.op
+        try:
+            return self._host[step.op](inputs, attrs)
+        except TilestitchRuntimeError as error:
+            raise ExecutionError(f"ONNX node {where}: {error}") from error
+        except (ValueError, TypeError, IndexError, KeyError, OverflowError, ArithmeticError, MemoryError) as error:
+            raise ExecutionError(
+                f"ONNX node {where}: {step.op} failed ({type(error).__name__}: {error}); check the values of the model's inputs"
+            ) from error
+
+    def _store(self, step: Any, results: Sequence[Any], values: list[Any]) -> None:
+        if len(results) < len(step.outputs):
+            raise ExecutionError(
+                f"{_where(step)}: {len(results)} results instead of {len(step.outputs)}; report this as a bug"
+            )
+        for number, result in zip(step.outputs, results):  # a host operator may give more results than are used
+            if number != ABSENT:
+                values[number] = self._checked(self._program.values[number], result, step)
+
+    def _checked(self, value: ValueSpec, result: Any, step: Any) -> Any:
+        """The result, safe to hand on: of the type that the program says, and not in the arena, which is written again."""
+        if not isinstance(value.type, TensorType):
+            return result
+        if not isinstance(result, np.ndarray):
+            result = np.asarray(result)
+        if not _fits(result, value.type):
+            raise ExecutionError(
+                f"{_where(step)}: value {value.name!r} came out as {result.dtype}{list(result.shape)}, the program needs {value.type}; "
+                "if the model's inputs are as they should be, report this as a bug"
+            )
+        return result.copy() if np.may_share_memory(result, self._arena) else result
+
+    def _own_outputs(self, values: list[Any]) -> list[Any]:
+        """The outputs, each an array that nothing else refers to."""
+        outputs: list[Any] = []
+        for position, number in enumerate(self._program.outputs):
+            result = values[number]
+            is_new = (
+                isinstance(self._program.values[number].location, Heap)
+                and number not in self._program.outputs[:position]
+            )
+            outputs.append(result if is_new and _is_owned(result, values, self._program.inputs) else _copy(result))
+        return outputs
+
+
+def _where(step: Any) -> str:
+    return f"ONNX node {', '.join(step.origins) or type(step).__name__}"
+
+
+def _fits(array: np.ndarray, type_: TensorType) -> bool:
+    from .dtypes import dtype_name
+
+    if dtype_name(array.dtype) != type_.dtype:
+        return False
+    if type_.shape is None:
+        return True
+    pairs = zip(array.shape, type_.shape)
+    return array.ndim == len(type_.shape) and all(isinstance(size, str) or size == actual for actual, size in pairs)
+
+
+def _is_owned(result: Any, values: list[Any], inputs: tuple[int, ...]) -> bool:
+    """Whether an output made by a step can be given away as it is."""
+    if not isinstance(result, np.ndarray):
+        return result is None
+    if not result.flags.writeable:
+        return False
+    return not any(isinstance(values[n], np.ndarray) and np.may_share_memory(result, values[n]) for n in inputs)
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_copy(item) for item in value]
+    return value.copy() if isinstance(value, np.ndarray) else value

@@ -1,0 +1,156 @@
+"""What users give to `run`, made into arrays that fit one of the specialisations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .dtypes import dtype_name, numpy_dtype
+from .errors import InputError
+from .program import Program, ValueSpec
+from .types import OptionalType, SequenceType, Shape, TensorType, ValueType
+
+
+@dataclass(frozen=True)
+class ValueInfo:
+    """An input or output of a model. A size that differs between specialisations, or is known only at run time, is a name."""
+
+    name: str
+    type: ValueType
+
+    @property
+    def dtype(self) -> str:
+        """The data type's name; `sequence` or `optional` for values that are no tensors."""
+        return ValueSpec(self.name, self.type).dtype
+
+    @property
+    def shape(self) -> Shape | None:
+        """The shape; None for other values than tensors and for unknown rank."""
+        return self.type.shape if isinstance(self.type, TensorType) else None
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.type}"
+
+
+def merged_info(name: str, types: Sequence[ValueType]) -> ValueInfo:
+    """One description of an input or output over its types in all specialisations."""
+    tensors = [type_ for type_ in types if isinstance(type_, TensorType)]
+    shapes = {type_.shape for type_ in tensors}
+    if len(shapes) <= 1:
+        return ValueInfo(name, types[0])
+    known = [shape for shape in shapes if shape is not None]
+    if len(known) < len(shapes) or len({len(shape) for shape in known}) > 1:
+        return ValueInfo(name, TensorType(tensors[0].dtype, None))
+    merged = tuple(sizes[0] if len(set(sizes)) == 1 else f"{name}_{axis}" for axis, sizes in enumerate(zip(*known)))
+    return ValueInfo(name, TensorType(tensors[0].dtype, merged))
+
+
+def expected_inputs(programs: Sequence[Program]) -> str:
+    """All specialisations' inputs, for messages."""
+    lines = []
+    for program in programs:
+        lines.append(
+            "(" + ", ".join(f"{program.values[n].name}: {program.values[n].type}" for n in program.inputs) + ")"
+        )
+    return " or ".join(dict.fromkeys(lines))
+
+
+def convert_feeds(feeds: Mapping[str, Any], programs: Sequence[Program]) -> list[Any]:
+    """The inputs in the program's order: C-contiguous arrays of the right data type, lists of such, or None.
+
+    Raises `InputError` that lists what is expected when a name is missing or unknown, or a data type is wrong. Shapes are not looked at.
+    """
+    if not isinstance(feeds, Mapping):
+        raise InputError(
+            f"inputs are given as a dict of name to array, not {type(feeds).__name__}; expected {expected_inputs(programs)}"
+        )
+    inputs = [programs[0].values[number] for number in programs[0].inputs]
+    names = [value.name for value in inputs]
+    optional = {value.name for value in inputs if isinstance(value.type, OptionalType)}
+    missing = [name for name in names if name not in feeds and name not in optional]
+    unexpected = [str(name) for name in feeds if name not in names]
+    if missing or unexpected:
+        problems = [f"missing {', '.join(missing)}"] * bool(missing) + [f"unexpected {', '.join(unexpected)}"] * bool(
+            unexpected
+        )
+        raise InputError(f"inputs: {'; '.join(problems)}; expected {expected_inputs(programs)}")
+    return [_convert(feeds.get(value.name), value.type, value.name, programs) for value in inputs]
+
+
+def select(inputs: Sequence[Any], programs: Sequence[Program]) -> int:
+    """The number of the first specialisation that the inputs' shapes fit. Raises `InputError` that lists all."""
+    for index, program in enumerate(programs):
+        symbols: dict[str, int] = {}
+        types = [program.values[number].type for number in program.inputs]
+        if all(_fits(value, type_, symbols) for value, type_ in zip(inputs, types)):
+            return index
+    given = ", ".join(
+        f"{programs[0].values[number].name}: {list(value.shape)}"
+        for number, value in zip(programs[0].inputs, inputs)
+        if isinstance(value, np.ndarray)
+    )
+    raise InputError(
+        f"no specialisation fits inputs of shapes ({given}); expected {expected_inputs(programs)}; compile with --shape for others"
+    )
+
+
+def _fits(value: Any, type_: ValueType, symbols: dict[str, int]) -> bool:
+    if isinstance(type_, SequenceType):
+        return all(_fits(item, type_.element, {}) for item in value)
+    if isinstance(type_, OptionalType):
+        return value is None or _fits(value, type_.element, symbols)
+    if type_.shape is None:
+        return True
+    if value.ndim != len(type_.shape):
+        return False
+    return all(
+        actual == (symbols.setdefault(size, actual) if isinstance(size, str) else size)
+        for actual, size in zip(value.shape, type_.shape)
+    )
+
+
+def _convert(value: Any, type_: ValueType, name: str, programs: Sequence[Program]) -> Any:
+    if isinstance(type_, OptionalType):
+        return None if value is None else _convert(value, type_.element, name, programs)
+    if isinstance(type_, SequenceType):
+        if not isinstance(value, (list, tuple)):
+            raise InputError(f"input {name!r} is a {type(value).__name__}; it needs a list, as its type is {type_}")
+        return [_convert(item, type_.element, name, programs) for item in value]
+    array = _as_array(value, type_.dtype, name)
+    if dtype_name(array.dtype) != type_.dtype:
+        raise InputError(
+            f"input {name!r} has the data type {dtype_name(array.dtype)}, not {type_.dtype}; expected {expected_inputs(programs)}; "
+            f"convert it, for instance with .astype({type_.dtype!r})"
+        )
+    if type_.dtype == "string":
+        return array.astype(object)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return array if array.flags.c_contiguous and array.flags.aligned else np.array(array, order="C")
+
+
+def _as_array(value: Any, dtype: str, name: str) -> np.ndarray:
+    """Numpy's view of an array of any library; numbers and lists, which have no data type, get the one expected."""
+    if isinstance(value, np.ndarray):
+        return np.asarray(value)
+    try:
+        if hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
+            return _from_dlpack(value)
+        if hasattr(value, "__array__"):
+            return np.asarray(value)
+        return np.asarray(value, numpy_dtype(dtype))
+    except (ValueError, TypeError, RuntimeError, BufferError, OverflowError) as error:
+        raise InputError(
+            f"input {name!r} of {type(value).__name__} cannot be read as an array of {dtype} ({error})"
+        ) from error
+
+
+def _from_dlpack(value: Any) -> np.ndarray:
+    try:
+        return np.asarray(np.from_dlpack(value))
+    except (BufferError, RuntimeError, TypeError):
+        if not hasattr(value, "__array__"):
+            raise
+        return np.asarray(value)
