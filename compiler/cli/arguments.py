@@ -155,11 +155,13 @@ def _is_drawable(spec: Any) -> bool:
 
 
 def _draw(random: np.random.Generator, spec: Any) -> np.ndarray:
+    import numpy as np
+
     from tilestitch.runtime.dtypes import numpy_dtype
 
     whole = spec.dtype == "bool" or spec.dtype.startswith(("int", "uint"))
     values = random.integers(0, 2, spec.shape) if whole else random.standard_normal(spec.shape)
-    return values.astype(numpy_dtype(spec.dtype))
+    return np.asarray(values).astype(numpy_dtype(spec.dtype))
 
 
 def _dims(shape: Any) -> str:

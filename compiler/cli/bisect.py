@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tilestitch.compiler.cli import rivals
 from tilestitch.compiler.cli.accuracy import Difference, difference
-from tilestitch.compiler.cli.check import rival
 from tilestitch.compiler.cli.explain import read_explain
 from tilestitch.compiler.cli.output import Progress
 
@@ -54,7 +54,7 @@ class Search:
         compiled = compile_model(self.path, "cpu", shapes=shapes, planner=self.planner, expose=names)
         model = load(compiled.to_bytes(), device="cpu", num_threads=self.threads)
         outputs = list(model.run(dict(self.inputs)).values())
-        expected = rival(self.against, expose(self.model, names))(self.inputs)
+        expected = rivals.CHECKERS[self.against](expose(self.model, names))(self.inputs)
         count = len(candidates)
         return [
             difference(candidate.value, got, want, self.tolerance)

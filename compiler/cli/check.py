@@ -32,7 +32,7 @@ SUMMARY = "check an artifact's results against ONNX Runtime or ONNX's reference"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", metavar="MODEL.tsm")
     parser.add_argument("model", metavar="MODEL.onnx")
-    parser.add_argument("--against", choices=("onnxruntime", "reference"), default="onnxruntime")
+    parser.add_argument("--against", choices=rivals.CHECKERS, default="onnxruntime")
     parser.add_argument(
         "--tolerance", type=float, metavar="X", help="allowed error of inexact outputs, instead of the dtype's"
     )
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     model = load(artifact, device=options.device, num_threads=options.threads)
     inputs = make_inputs(model, given, options.seed)
     outputs = model.run(inputs)
-    expected = rival(options.against, path)(inputs)
+    expected = rivals.CHECKERS[options.against](path)(inputs)
     if len(expected) != len(outputs):
         raise errors.UsageError(
             f"{artifact} has {len(outputs)} outputs and {path} has {len(expected)}: they are not the same model"
@@ -67,11 +67,6 @@ def run(options: argparse.Namespace) -> int:
         culprit = first_difference(artifact, path, inputs, options)
     _tell(options, found, culprit)
     return errors.OK if all(one.ok for one in found) else errors.ACCURACY
-
-
-def rival(name: str, model: Any) -> rivals.Run:
-    """The engine to check against; MODEL is a path or a ModelProto."""
-    return rivals.reference(model) if name == "reference" else rivals.onnxruntime(model)
 
 
 def _tell(options: argparse.Namespace, found: list[Difference], culprit: dict[str, Any] | None) -> None:

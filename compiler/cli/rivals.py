@@ -75,3 +75,7 @@ def _loadable(model: ModelProto | Path) -> str | bytes:
     relabelled = onnx.load(model) if isinstance(model, Path) else type(proto).FromString(proto.SerializeToString())
     relabelled.ir_version = ORT_IR_VERSION
     return relabelled.SerializeToString()
+
+
+CHECKERS: dict[str, Callable[[Any], Run]] = {"onnxruntime": onnxruntime, "reference": reference}
+"""What results can be checked against, by name; each takes a path or a ModelProto."""

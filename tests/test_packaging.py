@@ -1,0 +1,80 @@
+"""The tree as a package: what the wheel holds, who imports whom."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("runtime", "compiler", "cost_model", "passes", "codegen")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy, so that it is made of what is there and not of what an earlier build left behind."""
+    folder = tmp_path_factory.mktemp("wheel")
+    tracked = [*FOLDERS, "tilestitch", "pyproject.toml", "setup.py", "README.md", "LICENSE"]
+    subprocess.run(["cp", "-r", *tracked, str(folder)], cwd=ROOT, check=True)
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*command, "-w", "out", "."], cwd=folder, check=True, capture_output=True)
+    (path,) = (folder / "out").glob("tilestitch-*.whl")
+    return path
+
+
+def test_wheel_is_small(wheel: Path) -> None:
+    assert wheel.stat().st_size < 1_000_000
+
+
+def test_wheel_holds_every_module_under_one_name(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    modules = {f"tilestitch/{path.relative_to(ROOT)}" for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
+    assert modules <= names
+    assert {name.split("/")[0] for name in names if not name.startswith("tilestitch-")} == {"tilestitch"}
+
+
+def test_every_folder_of_modules_is_a_package() -> None:
+    modules = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    assert [str(path) for path in modules if not (path.parent / "__init__.py").exists()] == []
+
+
+@pytest.mark.parametrize("name", ["py.typed", "compiler/report.html", "codegen/cpu/executor.ll"])
+def test_wheel_holds_the_files_that_are_no_modules(wheel: Path, name: str) -> None:
+    assert f"tilestitch/{name}" in zipfile.ZipFile(wheel).namelist()
+
+
+@pytest.fixture(scope="module")
+def imports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Who imports whom, read from a folder that shows the tree as it is installed."""
+    shown = tmp_path_factory.mktemp("tree") / "tilestitch"
+    shown.mkdir()
+    for name in FOLDERS:
+        (shown / name).symlink_to(ROOT / name)
+    (shown / "__init__.py").symlink_to(ROOT / "tilestitch" / "__init__.py")
+    script = (
+        "import grimp, json\n"
+        "graph = grimp.build_graph('tilestitch', exclude_type_checking_imports=True, cache_dir=None)\n"
+        "print(json.dumps({m: sorted(graph.find_modules_directly_imported_by(m)) for m in graph.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=shown.parent, check=True, capture_output=True, text=True)
+    result: dict[str, list[str]] = json.loads(done.stdout)
+    return result
+
+
+def test_no_module_imports_itself_by_a_detour(imports: dict[str, list[str]]) -> None:
+    finished: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " -> ".join((*path[path.index(module) :], module))
+        if module in finished:
+            return
+        for imported in imports[module]:
+            visit(imported, (*path, module))
+        finished.add(module)
+
+    for module in imports:
+        visit(module, ())
