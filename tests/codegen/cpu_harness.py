@@ -65,6 +65,15 @@ def build(function: Any, config: dict[str, Any] | None = None) -> Any:
     return sys.modules["tvm.tirx.build"].codegen_build(tvm.ir.transform.Sequential(steps)(module), target)
 
 
+def aligned(array: Any) -> Any:
+    """A copy of ``array`` that begins at a cache line, as the runtime places every buffer."""
+    raw = np.empty(array.nbytes + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    copy = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 class Kernel:
     """A loaded kernel: ``kernel(*arrays)`` runs all tasks, shuffled, each with a workspace full of NaN."""
 
