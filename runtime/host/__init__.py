@@ -35,7 +35,7 @@ from . import (
 from .common import HostFn
 from .errors import HostError
 
-__all__ = ["ALIASING", "TABLE", "HostError", "HostFn"]
+__all__ = ["ALIASING", "NON_DETERMINISTIC", "TABLE", "HostError", "HostFn"]
 
 _MODULES = (
     absent, casting, contraction, elementwise, folding, images, learning, movement, random, reductions, scatter,
@@ -46,3 +46,6 @@ TABLE: Mapping[str, HostFn] = {name: function for module in _MODULES for name, f
 
 ALIASING: frozenset[str] = movement.ALIASING | shaping.ALIASING | sequences.ALIASING
 """Operators whose outputs may share memory with their operands; the outputs of all others are arrays of their own."""
+
+NON_DETERMINISTIC: frozenset[str] = random.NON_DETERMINISTIC
+"""Operators that may give another result each time: not to be folded, and equal ones not to be merged."""

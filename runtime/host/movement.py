@@ -69,7 +69,7 @@ def _concat(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def pad_array(x: np.ndarray, before: Sequence[int], after: Sequence[int], mode: str, value: Any = None) -> np.ndarray:
-    """`x` with `before` and `after` elements added a dimension (all >= 0). `value` is for mode constant, default zero."""
+    """`x` with `before` and `after` elements added a dimension (all >= 0); `value` (zero) is for mode constant."""
     widths = list(zip(before, after, strict=True))
     if mode == "constant":
         shape = tuple(b + d + a for d, (b, a) in zip(x.shape, widths, strict=True))

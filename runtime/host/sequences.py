@@ -110,6 +110,8 @@ def _has_element(inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
 
 TABLE: Mapping[str, HostFn] = {
     "SequenceConstruct": _construct, "SequenceEmpty": _empty, "SequenceAt": _at, "SequenceInsert": _insert,
-    "SequenceErase": _erase, "SequenceLength": _length, "ConcatFromSequence": _concat_from, "SplitToSequence": _split_to,
-    "Identity": _identity, "Optional": _optional, "OptionalGetElement": _get_element, "OptionalHasElement": _has_element,
+    "SequenceErase": _erase, "SequenceLength": _length,
+    "ConcatFromSequence": _concat_from, "SplitToSequence": _split_to,
+    "Identity": _identity, "Optional": _optional,
+    "OptionalGetElement": _get_element, "OptionalHasElement": _has_element,
 }  # fmt: skip

@@ -75,7 +75,7 @@ def _window(function: Callable[[np.ndarray], np.ndarray]) -> HostFn:
 
 
 def _mel_weight_matrix(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """Operands: mel bins, DFT length, sample rate, lower and upper edge in hertz. Output [DFT length / 2 + 1, mel bins]."""
+    """Operands: mel bins, DFT length, sample rate, lower and upper edge in hertz. Output [length / 2 + 1, mel bins]."""
     bins, length, rate = (scalar_int(v) for v in inputs[:3])
     low, high = (2595 * np.log10(1 + float(np.asarray(v).reshape(())) / 700) for v in inputs[3:5])
     mels = low + np.arange(bins + 2) * (high - low) / (bins + 2)

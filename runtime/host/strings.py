@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ def _ngram_columns(attrs: Attrs, columns: Sequence[int]) -> dict[tuple[Any, ...]
     starts = [*attrs["ngram_counts"], len(pool)]
     result: dict[tuple[Any, ...], int] = {}
     number = 0
-    for length, (start, end) in enumerate(zip(starts[:-1], starts[1:]), 1):
+    for length, (start, end) in enumerate(pairwise(starts), 1):
         for first in range(start, end - length + 1, length):
             if attrs["min_gram_length"] <= length <= attrs["max_gram_length"]:
                 result[tuple(pool[first : first + length])] = columns[number]

@@ -1,0 +1,135 @@
+"""Sequences and optionals: lists and absent values, which only host steps handle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, OptionalType, SequenceType, TensorType, Type, Value
+
+from ..context import Context, Versioned
+from .host_types import constant_ints, join_all, join_types, operands, present
+
+
+def _element(ctx: Context, value: Value) -> Type:
+    if not isinstance(value.type, SequenceType):
+        raise ctx.fail(f"%{value.name} is of type {value.type}, not a sequence")
+    return value.type.element
+
+
+def sequence_construct(ctx: Context) -> Sequence[Value]:
+    values = [ctx.input(i) for i in range(len(ctx.inputs))]
+    if not values:
+        raise ctx.fail("at least one operand is required; SequenceEmpty makes an empty sequence")
+    return ctx.host("SequenceConstruct", values, [SequenceType(join_all(v.type for v in values))])
+
+
+def sequence_empty(ctx: Context) -> Sequence[Value]:
+    return ctx.host("SequenceEmpty", (), [SequenceType(AnyRankTensor(ctx.dtype_attr("dtype", "float32")))])
+
+
+def sequence_at(ctx: Context) -> Sequence[Value]:
+    sequence, position = ctx.input(0), ctx.input(1)
+    return ctx.host("SequenceAt", (sequence, position), [_element(ctx, sequence)])
+
+
+def sequence_insert(ctx: Context) -> Sequence[Value]:
+    sequence, item = ctx.input(0), ctx.input(1)
+    type_ = SequenceType(join_types(_element(ctx, sequence), item.type))
+    return ctx.host("SequenceInsert", operands(ctx, (sequence, item, ctx.optional(2))), [type_])
+
+
+def sequence_erase(ctx: Context) -> Sequence[Value]:
+    sequence = ctx.input(0)
+    _element(ctx, sequence)
+    return ctx.host("SequenceErase", operands(ctx, (sequence, ctx.optional(1))), [sequence.type])
+
+
+def sequence_length(ctx: Context) -> Sequence[Value]:
+    sequence = ctx.input(0)
+    _element(ctx, sequence)
+    return ctx.host("SequenceLength", (sequence,), [TensorType("int64", ())])
+
+
+def concat_from_sequence(ctx: Context) -> Sequence[Value]:
+    sequence, axis = ctx.input(0), ctx.attr("axis")
+    element = _element(ctx, sequence)
+    return ctx.host("ConcatFromSequence", (sequence,), [_joined_type(element, axis, ctx.attr("new_axis", 0))], **present(ctx, "axis", "new_axis"))
+
+
+def _joined_type(element: Type, axis: int, new_axis: int) -> Type:
+    if not isinstance(element, TensorType):
+        return element
+    shape = list(element.shape)
+    place = axis + len(shape) + (1 if new_axis else 0) if axis < 0 else axis
+    if new_axis:
+        shape.insert(place, UNKNOWN)
+    else:
+        shape[place] = UNKNOWN
+    return element.with_shape(tuple(shape))
+
+
+def split_to_sequence(ctx: Context) -> Sequence[Value]:
+    x, split = ctx.input(0), ctx.optional(1)
+    type_ = x.type
+    if isinstance(type_, TensorType):
+        axis = ctx.axis(x, ctx.attr("axis", 0))
+        shape = list(type_.shape)
+        size = _part_size(shape[axis], split)
+        if split is None and not ctx.attr("keepdims", 1):
+            del shape[axis]
+        else:
+            shape[axis] = size
+        type_ = type_.with_shape(tuple(shape))
+    return ctx.host("SplitToSequence", operands(ctx, (x, split)), [SequenceType(type_)], **present(ctx, "axis", "keepdims"))
+
+
+def _part_size(size: int | str, split: Value | None) -> int | str:
+    """The size of every part, if all have the same."""
+    if split is None:
+        return 1
+    sizes = constant_ints(split)
+    if sizes is None or not sizes:
+        return UNKNOWN
+    if isinstance(split.type, TensorType) and split.type.rank:
+        return sizes[0] if len(set(sizes)) == 1 else UNKNOWN
+    return sizes[0] if isinstance(size, int) and sizes[0] > 0 and size % sizes[0] == 0 else UNKNOWN
+
+
+# -- optionals -----------------------------------------------------------------------------------------------------
+
+
+def optional(ctx: Context) -> Sequence[Value]:
+    value = ctx.optional(0)
+    if value is not None:
+        return ctx.host("Optional", (value,), [OptionalType(value.type)])
+    return ctx.host("Optional", (), [OptionalType(ctx.attr("type", None))])
+
+
+def optional_get_element(ctx: Context) -> Value | Sequence[Value]:
+    value = ctx.input(0)
+    if not isinstance(value.type, OptionalType):
+        return value
+    assert value.type.element is not None  # `input` takes the absent optional for a missing operand
+    return ctx.host("OptionalGetElement", (value,), [value.type.element])
+
+
+def optional_has_element(ctx: Context) -> Value | Sequence[Value]:
+    value = ctx.optional(0)
+    if value is None or not isinstance(value.type, OptionalType):
+        return ctx.constant(value is not None, "bool")
+    return ctx.host("OptionalHasElement", (value,), [TensorType("bool", ())])
+
+
+CONVERTERS: Mapping[str, Sequence[Versioned]] = {
+    "SequenceConstruct": [(11, sequence_construct)],
+    "SequenceEmpty": [(11, sequence_empty)],
+    "SequenceAt": [(11, sequence_at)],
+    "SequenceInsert": [(11, sequence_insert)],
+    "SequenceErase": [(11, sequence_erase)],
+    "SequenceLength": [(11, sequence_length)],
+    "ConcatFromSequence": [(11, concat_from_sequence)],
+    "SplitToSequence": [(11, split_to_sequence)],
+    "Optional": [(15, optional)],
+    "OptionalGetElement": [(15, optional_get_element)],
+    "OptionalHasElement": [(15, optional_has_element)],
+}
