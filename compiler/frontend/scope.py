@@ -32,11 +32,8 @@ class Module:
 
     convert_node: Callable[[Scope, NodeProto, str], None]
     functions: Mapping[FunctionKey, FunctionProto]
-    ir_version: int
     folder: Path | None
     """Where external data may lie."""
-    missing: dict[str, list[str]] = field(default_factory=dict)
-    """Operators without converter, and the names of their nodes."""
     counters: dict[str, int] = field(default_factory=dict)
 
     def name_of(self, node: NodeProto) -> str:
@@ -46,9 +43,6 @@ class Module:
         index = self.counters.get(node.op_type, 0)
         self.counters[node.op_type] = index + 1
         return f"{node.op_type}_{index}"
-
-    def report_missing(self, operator: str, node_name: str) -> None:
-        self.missing.setdefault(operator, []).append(node_name)
 
 
 class Scope:

@@ -1,1 +1,46 @@
 """The converters of ai.onnx, one module per operator family, merged into one table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..context import Versioned
+from . import (
+    activations,
+    arithmetic,
+    convolution,
+    indexing,
+    matmul,
+    normalization,
+    pooling,
+    quantization,
+    reductions,
+    shaping,
+)
+
+_FAMILIES = (
+    activations,
+    arithmetic,
+    convolution,
+    indexing,
+    matmul,
+    normalization,
+    pooling,
+    quantization,
+    reductions,
+    shaping,
+)
+
+
+def _merged(tables: Iterable[Mapping[str, Sequence[Versioned]]]) -> dict[str, Sequence[Versioned]]:
+    merged: dict[str, Sequence[Versioned]] = {}
+    for table in tables:
+        twice = merged.keys() & table.keys()
+        if twice:
+            raise ValueError(f"operators {sorted(twice)} have two converters; remove one of each from its family's table")
+        merged.update(table)
+    return merged
+
+
+CONVERTERS: Mapping[str, Sequence[Versioned]] = _merged(family.CONVERTERS for family in _FAMILIES)
+"""Operator of ai.onnx -> its converters with the opset version since which each is right."""

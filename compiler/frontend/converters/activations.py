@@ -1,0 +1,181 @@
+"""Activation functions, as chains of element-wise primitives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import pi, sqrt
+
+from tilestitch.compiler.ir import Value
+
+from ..builder import Builder
+from ..context import Context, Versioned
+
+
+def relu(b: Builder, x: Value) -> Value:
+    return b.maximum(x, 0)
+
+
+def leaky_relu(b: Builder, x: Value, alpha: float) -> Value:
+    return b.select(b.less(x, 0.0), b.mul(x, alpha), x)
+
+
+def elu(b: Builder, x: Value, alpha: float) -> Value:
+    return b.select(b.less(x, 0.0), b.mul(b.sub(b.emit("exp", x), 1.0), alpha), x)
+
+
+def softplus(b: Builder, x: Value) -> Value:
+    """log(1 + exp(x)), written so that exp does not overflow."""
+    tail = b.emit("log", b.add(b.emit("exp", b.emit("neg", b.emit("abs", x))), 1.0))
+    return b.add(b.maximum(x, 0.0), tail)
+
+
+def softsign(b: Builder, x: Value) -> Value:
+    return b.div(x, b.add(b.emit("abs", x), 1.0))
+
+
+def hard_sigmoid(b: Builder, x: Value, alpha: float, beta: float) -> Value:
+    return b.clamp(b.add(b.mul(x, alpha), beta), 0.0, 1.0)
+
+
+def scaled_tanh(b: Builder, x: Value, alpha: float, beta: float) -> Value:
+    return b.mul(b.emit("tanh", b.mul(x, beta)), alpha)
+
+
+def thresholded_relu(b: Builder, x: Value, alpha: float) -> Value:
+    return b.select(b.less(b.like(alpha, x), x), x, 0.0)
+
+
+def swish(b: Builder, x: Value, alpha: float) -> Value:
+    return b.mul(x, b.sigmoid(x if alpha == 1.0 else b.mul(x, alpha)))
+
+
+def convert_relu(ctx: Context) -> Value:
+    return relu(ctx, ctx.input(0))
+
+
+def convert_sigmoid(ctx: Context) -> Value:
+    return ctx.sigmoid(ctx.input(0))
+
+
+def convert_leaky_relu(ctx: Context) -> Value:
+    return leaky_relu(ctx, ctx.input(0), ctx.attr("alpha", 0.01))
+
+
+def convert_prelu(ctx: Context) -> Value:
+    x, slope = ctx.input(0), ctx.input(1)
+    if ctx.opset < 7 and ctx.rank(slope) == 1 and ctx.rank(x) > 2:
+        slope = ctx.reshape(slope, (*ctx.shape(slope), *(1,) * (ctx.rank(x) - 2)))
+    return ctx.select(ctx.less(x, 0), ctx.mul(x, slope), x)
+
+
+def convert_elu(ctx: Context) -> Value:
+    return elu(ctx, ctx.input(0), ctx.attr("alpha", 1.0))
+
+
+def convert_celu(ctx: Context) -> Value:
+    x, alpha = ctx.input(0), ctx.attr("alpha", 1.0)
+    decay = ctx.mul(ctx.sub(ctx.emit("exp", ctx.div(x, alpha)), 1.0), alpha)
+    return ctx.add(ctx.maximum(x, 0.0), ctx.minimum(decay, 0.0))
+
+
+def convert_selu(ctx: Context) -> Value:
+    since6 = ctx.opset >= 6
+    alpha = ctx.attr("alpha", 1.67326319217681884765625 if since6 else 1.6732)
+    gamma = ctx.attr("gamma", 1.05070102214813232421875 if since6 else 1.0507)
+    return ctx.mul(elu(ctx, ctx.input(0), alpha), gamma)
+
+
+def convert_gelu(ctx: Context) -> Value:
+    x = ctx.input(0)
+    approximate = ctx.attr("approximate", "none")
+    if approximate == "tanh":
+        cubic = ctx.add(x, ctx.mul(ctx.mul(ctx.mul(x, x), x), 0.044715))
+        curve = ctx.emit("tanh", ctx.mul(cubic, sqrt(2.0 / pi)))
+    elif approximate == "none":
+        curve = ctx.emit("erf", ctx.mul(x, sqrt(0.5)))
+    else:
+        raise ctx.fail(f"approximate is {approximate!r}, neither none nor tanh")
+    return ctx.mul(ctx.mul(x, 0.5), ctx.add(curve, 1.0))
+
+
+def convert_hard_sigmoid(ctx: Context) -> Value:
+    return hard_sigmoid(ctx, ctx.input(0), ctx.attr("alpha", 0.2), ctx.attr("beta", 0.5))
+
+
+def convert_hard_swish(ctx: Context) -> Value:
+    x = ctx.input(0)
+    return ctx.mul(x, hard_sigmoid(ctx, x, 1.0 / 6.0, 0.5))
+
+
+def convert_mish(ctx: Context) -> Value:
+    x = ctx.input(0)
+    return ctx.mul(x, ctx.emit("tanh", softplus(ctx, x)))
+
+
+def convert_softplus(ctx: Context) -> Value:
+    return softplus(ctx, ctx.input(0))
+
+
+def convert_softsign(ctx: Context) -> Value:
+    return softsign(ctx, ctx.input(0))
+
+
+def convert_thresholded_relu(ctx: Context) -> Value:
+    return thresholded_relu(ctx, ctx.input(0), ctx.attr("alpha", 1.0))
+
+
+def convert_shrink(ctx: Context) -> Value:
+    x, lambd, bias = ctx.input(0), ctx.attr("lambd", 0.5), ctx.attr("bias", 0.0)
+    positive = ctx.select(ctx.less(ctx.like(lambd, x), x), ctx.sub(x, bias), 0.0)
+    return ctx.select(ctx.less(x, -lambd), ctx.add(x, bias), positive)
+
+
+def convert_swish(ctx: Context) -> Value:
+    return swish(ctx, ctx.input(0), ctx.attr("alpha", 1.0))
+
+
+def convert_swiglu(ctx: Context) -> Value:
+    return ctx.mul(swish(ctx, ctx.input(0), ctx.attr("alpha", 1.0)), ctx.input(1))
+
+
+def recurrent_activation(b: Builder, name: str, alpha: float | None, beta: float | None) -> Callable[[Value], Value] | None:
+    """An activation of RNN, LSTM and GRU by its (lower-case) name, with ONNX's defaults for alpha and beta."""
+
+    def given(value: float | None, default: float) -> float:
+        return default if value is None else value
+
+    table: dict[str, Callable[[Value], Value]] = {
+        "relu": lambda x: relu(b, x),
+        "tanh": lambda x: b.emit("tanh", x),
+        "sigmoid": b.sigmoid,
+        "affine": lambda x: b.add(b.mul(x, given(alpha, 1.0)), given(beta, 0.0)),
+        "leakyrelu": lambda x: leaky_relu(b, x, given(alpha, 0.01)),
+        "thresholdedrelu": lambda x: thresholded_relu(b, x, given(alpha, 1.0)),
+        "scaledtanh": lambda x: scaled_tanh(b, x, given(alpha, 1.0), given(beta, 1.0)),
+        "hardsigmoid": lambda x: hard_sigmoid(b, x, given(alpha, 0.2), given(beta, 0.5)),
+        "elu": lambda x: elu(b, x, given(alpha, 1.0)),
+        "softsign": lambda x: softsign(b, x),
+        "softplus": lambda x: softplus(b, x),
+    }
+    return table.get(name)
+
+
+CONVERTERS: Mapping[str, Sequence[Versioned]] = {
+    "Relu": [(1, convert_relu)],
+    "Sigmoid": [(1, convert_sigmoid)],
+    "LeakyRelu": [(1, convert_leaky_relu)],
+    "PRelu": [(1, convert_prelu)],
+    "Elu": [(1, convert_elu)],
+    "Celu": [(12, convert_celu)],
+    "Selu": [(1, convert_selu)],
+    "Gelu": [(20, convert_gelu)],
+    "HardSigmoid": [(1, convert_hard_sigmoid)],
+    "HardSwish": [(14, convert_hard_swish)],
+    "Mish": [(18, convert_mish)],
+    "Softplus": [(1, convert_softplus)],
+    "Softsign": [(1, convert_softsign)],
+    "ThresholdedRelu": [(1, convert_thresholded_relu)],
+    "Shrink": [(9, convert_shrink)],
+    "Swish": [(24, convert_swish)],
+    "SwiGLU": [(28, convert_swiglu)],
+}

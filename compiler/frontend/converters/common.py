@@ -1,0 +1,68 @@
+"""Small pieces that several operator families share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tilestitch.compiler.ir import Value
+
+from ..builder import dtype_of, normalize_axis
+from ..context import Context, Converted
+
+HALVES = ("float16", "bfloat16")
+
+
+def unary(op: str) -> Callable[[Context], Value]:
+    """A converter that is one primitive of the first operand."""
+
+    def convert(ctx: Context) -> Value:
+        return ctx.emit(op, ctx.input(0))
+
+    return convert
+
+
+def legacy_pair(ctx: Context) -> tuple[Value, Value]:
+    """Two operands; before opset 7 the attributes `broadcast` and `axis` say where the second one is aligned."""
+    a, b = ctx.input(0), ctx.input(1)
+    if ctx.opset >= 7 or not ctx.attr("broadcast", 0) or not ctx.has_attr("axis"):
+        return a, b
+    axis = ctx.axis(a, ctx.attr("axis"))
+    trailing = ctx.rank(a) - axis - ctx.rank(b)
+    if trailing < 0:
+        raise ctx.fail(f"operand 1 ({b.type}) does not fit operand 0 ({a.type}) from axis {axis} on")
+    return a, ctx.reshape(b, (*ctx.shape(b), *(1,) * trailing))
+
+
+def binary(op: str, *, swapped: bool = False) -> Callable[[Context], Value]:
+    """A converter that is one primitive of two operands; `swapped` exchanges them."""
+
+    def convert(ctx: Context) -> Value:
+        a, b = legacy_pair(ctx)
+        return ctx.emit(op, b, a) if swapped else ctx.emit(op, a, b)
+
+    return convert
+
+
+def axes_of(ctx: Context, input_index: int, since: int, rank: int) -> tuple[int, ...] | None:
+    """Axes from the attribute `axes`, or since opset `since` from an operand; normalised, None if not given."""
+    if ctx.opset < since:
+        axes = ctx.attr("axes", None)
+    else:
+        axes = ctx.optional_ints(input_index)
+    return None if axes is None else tuple(normalize_axis(a, rank) for a in axes)
+
+
+def channel_shape(ctx: Context, x: Value, value: Value) -> Value:
+    """A per-channel vector shaped so that it broadcasts against x[N, C, ...]."""
+    (count,) = ctx.shape(value)
+    return ctx.reshape(value, (count, *(1,) * (ctx.rank(x) - 2)))
+
+
+def widened(ctx: Context, x: Value, dtype: str = "float32") -> Value:
+    """Half floats as `dtype`, anything else as it is."""
+    return ctx.cast(x, dtype) if dtype_of(x) in HALVES else x
+
+
+def outputs_named(ctx: Context, values: Sequence[Value | None]) -> Converted:
+    """Only as many outputs as the node names."""
+    return list(values[: ctx.num_outputs])

@@ -1,0 +1,110 @@
+"""Reading and writing at indices: gather and scatter families, OneHot, Compress, ReverseSequence, TensorScatter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tilestitch.compiler.ir import Value
+
+from ..builder import Builder, dtype_of
+from ..context import Context, Versioned
+
+
+
+def along_axis(b: Builder, vector: Value, axis: int, rank: int) -> Value:
+    """A vector shaped so that it broadcasts along one axis of a tensor of that rank."""
+    size = b.dim(vector, 0)
+    return b.reshape(vector, tuple(size if i == axis else 1 for i in range(rank)))
+
+
+def convert_gather(ctx: Context) -> Value:
+    x = ctx.input(0)
+    return ctx.gather(x, ctx.input(1), ctx.axis(x, ctx.attr("axis", 0)))
+
+
+def convert_gather_elements(ctx: Context) -> Value:
+    x = ctx.input(0)
+    return ctx.emit("gather_elements", x, ctx.input(1), axis=ctx.axis(x, ctx.attr("axis", 0)))
+
+
+def convert_gather_nd(ctx: Context) -> Value:
+    return ctx.emit("gather_nd", ctx.input(0), ctx.input(1), batch_dims=ctx.attr("batch_dims", 0))
+
+
+def convert_scatter_elements(ctx: Context) -> Value:
+    x = ctx.input(0)
+    axis = ctx.axis(x, ctx.attr("axis", 0))
+    return ctx.emit("scatter_elements", x, ctx.input(1), ctx.input(2), axis=axis, reduction=ctx.attr("reduction", "none"))
+
+
+def convert_scatter_nd(ctx: Context) -> Value:
+    return ctx.emit("scatter_nd", ctx.input(0), ctx.input(1), ctx.input(2), reduction=ctx.attr("reduction", "none"))
+
+
+def convert_one_hot(ctx: Context) -> Value:
+    indices, values = ctx.input(0), ctx.input(2)
+    depth = int(ctx.constant_of(1).reshape(-1)[0])
+    rank = ctx.rank(indices) + 1
+    axis = ctx.attr("axis", -1)
+    if not -rank <= axis < rank:
+        raise ctx.fail(f"axis {axis} is out of range for an output of rank {rank}")
+    axis %= rank
+    places = ctx.expand_dims(ctx.cast(indices, "int64"), (axis,))
+    places = ctx.select(ctx.less(places, 0), ctx.add(places, depth), places)
+    off, on = (ctx.reshape(ctx.slice_axis(values, 0, i, i + 1), ()) for i in (0, 1))
+    return ctx.select(ctx.equal(along_axis(ctx, ctx.iota(depth), axis, rank), places), on, off)
+
+
+def convert_compress(ctx: Context) -> Value:
+    """Only a constant condition has a result of known size."""
+    x = ctx.input(0)
+    taken = ctx.constant(np.flatnonzero(ctx.constant_of(1).reshape(-1)), "int64")
+    if ctx.has_attr("axis"):
+        return ctx.gather(x, taken, ctx.axis(x, ctx.attr("axis")))
+    return ctx.gather(ctx.reshape(x, (-1,)), taken, 0)
+
+
+def reverse_sequence(b: Builder, x: Value, lengths: Value, batch_axis: int, time_axis: int) -> Value:
+    """The first lengths[i] elements along `time_axis` of batch entry i in reverse order, the rest as it is."""
+    shape = b.shape(x)
+    time = along_axis(b, b.iota(shape[time_axis]), time_axis, len(shape))
+    length = along_axis(b, b.cast(lengths, "int64"), batch_axis, len(shape))
+    source = b.select(b.less(time, length), b.sub(b.sub(length, 1), time), time)
+    return b.emit("gather_elements", x, b.broadcast_to(source, shape), axis=time_axis)
+
+
+def convert_reverse_sequence(ctx: Context) -> Value:
+    x = ctx.input(0)
+    batch, time = ctx.axis(x, ctx.attr("batch_axis", 1)), ctx.axis(x, ctx.attr("time_axis", 0))
+    return reverse_sequence(ctx, x, ctx.input(1), batch, time)
+
+
+def convert_tensor_scatter(ctx: Context) -> Value:
+    """Write `update` into the cache from write_indices on (of each batch entry), possibly around its end."""
+    cache, update, starts = ctx.input(0), ctx.input(1), ctx.optional(2)
+    axis = ctx.axis(cache, ctx.attr("axis", -2))
+    if axis == 0:
+        raise ctx.fail("axis is the batch dimension")
+    rank, size = ctx.rank(cache), ctx.dim(cache, axis)
+    step = along_axis(ctx, ctx.iota(ctx.dim(update, axis)), axis, rank)
+    place = step if starts is None else ctx.add(step, along_axis(ctx, starts, 0, rank))
+    if ctx.attr("mode", "linear") == "circular":
+        place = ctx.emit("mod", place, ctx.constant(size, "int64"))
+    indices = ctx.broadcast_to(place, ctx.shape(update))
+    return ctx.emit("scatter_elements", cache, indices, update, axis=axis, reduction="none")
+
+
+CONVERTERS: Mapping[str, Sequence[Versioned]] = {
+    "Gather": [(1, convert_gather)],
+    "GatherElements": [(11, convert_gather_elements)],
+    "GatherND": [(11, convert_gather_nd)],
+    "Scatter": [(9, convert_scatter_elements)],
+    "ScatterElements": [(11, convert_scatter_elements)],
+    "ScatterND": [(11, convert_scatter_nd)],
+    "OneHot": [(9, convert_one_hot)],
+    "Compress": [(9, convert_compress)],
+    "ReverseSequence": [(10, convert_reverse_sequence)],
+    "TensorScatter": [(24, convert_tensor_scatter)],
+}

@@ -1,0 +1,186 @@
+"""Pooling over windows and over whole images, and its inverse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.types import is_float, to_numpy_dtype
+
+from ..builder import dtype_of
+from ..context import Context, Converted, Versioned
+from .common import outputs_named
+from .convolution import Window, window_of
+from .quantization import integer_range
+
+
+def _pool_window(ctx: Context, x: Value) -> Window:
+    """The node's window; with `ceil_mode`, padded at the end for the last partial window of each axis.
+
+    A window that would start beyond the operand and its leading padding is not opened.
+    """
+    kernel = ctx.attr("kernel_shape")
+    window = window_of(ctx, x, kernel)
+    if not ctx.attr("ceil_mode", 0) or ctx.attr("auto_pad", "NOTSET") not in ("NOTSET", ""):
+        return window
+    after = []
+    for i in range(len(kernel)):
+        size, stride = ctx.dim(x, 2 + i), window.strides[i]
+        span = size + window.before[i] + window.after[i] - window.extent(i)
+        steps = -(-span // stride) + 1
+        if (steps - 1) * stride >= size + window.before[i]:
+            steps -= 1
+        after.append((steps - 1) * stride + window.extent(i) - size - window.before[i])
+    return Window(window.kernel, window.strides, window.before, tuple(after), window.dilations)
+
+
+def _window_reduce(ctx: Context, x: Value, window: Window, reducer: str) -> Value:
+    """`after` may be negative when ceil_mode drops a window: the operand is then cut."""
+    after = window.after
+    for i, pad in enumerate(after):
+        if pad < 0:
+            x = ctx.slice_axis(x, 2 + i, 0, ctx.dim(x, 2 + i) + pad)
+    attrs = window.attrs() | {"after": tuple(max(p, 0) for p in after)}
+    return ctx.emit("window_reduce", x, reducer=reducer, kernel=window.kernel, **attrs)
+
+
+def _taps(low: int, high: int, window: Window, axis: int, steps: int) -> np.ndarray:
+    """How many taps of each window position fall into [low, high) along one axis."""
+    starts = np.arange(steps)[:, None] * window.strides[axis] - window.before[axis]
+    places = starts + np.arange(window.kernel[axis]) * window.dilations[axis]
+    return ((places >= low) & (places < high)).sum(1)
+
+
+def convert_average_pool(ctx: Context) -> Value:
+    x = ctx.input(0)
+    window = _pool_window(ctx, x)
+    total = _window_reduce(ctx, x, window, "sum")
+    spatial = len(window.kernel)
+    stated = window_of(ctx, x, window.kernel)
+    if not any(window.before) and not any(window.after):
+        return ctx.div(total, prod(window.kernel))
+    include = ctx.attr("count_include_pad", 0)
+    counts = np.ones((1,) * spatial)
+    for i in range(spatial):
+        size, steps = ctx.dim(x, 2 + i), ctx.dim(total, 2 + i)
+        low = -stated.before[i] if include else 0
+        high = size + stated.after[i] if include else size
+        line = _taps(low, high, window, i, steps)
+        counts = counts * line.reshape(tuple(-1 if j == i else 1 for j in range(spatial)))
+    if counts.size and np.all(counts == counts.flat[0]):
+        return ctx.div(total, float(counts.flat[0]))
+    return ctx.div(total, ctx.constant(np.maximum(counts, 1)[None, None].astype(to_numpy_dtype(dtype_of(x)))))
+
+
+def convert_max_pool(ctx: Context) -> Converted:
+    x = ctx.input(0)
+    window = _pool_window(ctx, x)
+    if not ctx.has_output(1):
+        return _window_reduce(ctx, x, window, "max")
+    return outputs_named(ctx, _max_with_indices(ctx, x, window))
+
+
+def _max_with_indices(ctx: Context, x: Value, window: Window) -> list[Value | None]:
+    """Each tap is a strided slice of the padded operand; the best tap's place is looked up in a constant table."""
+    shape = ctx.shape(x)
+    spatial = shape[2:]
+    pads_after = [max(p, 0) for p in window.after]
+    padded = ctx.pad(x, (0, 0, *window.before), (0, 0, *pads_after), value=ctx.constant(_lowest(dtype_of(x))))
+    steps = [(s + b + a - window.extent(i)) // window.strides[i] + 1 for i, (s, b, a) in enumerate(zip(spatial, window.before, window.after, strict=True))]
+    layers, places = [], []
+    for tap in product(*(range(k) for k in window.kernel)):
+        start = [t * d for t, d in zip(tap, window.dilations, strict=True)]
+        layers.append(ctx.emit("slice", padded, starts=(0, 0, *start), steps=(1, 1, *window.strides), sizes=(*shape[:2], *steps)))
+        places.append([start[i] - window.before[i] + np.arange(steps[i]) * window.strides[i] for i in range(len(spatial))])
+    stacked = ctx.concat([ctx.expand_dims(layer, (0,)) for layer in layers], 0)
+    best = ctx.emit("arg_max", stacked, axis=0, keepdims=True, select_last=False)
+    values = ctx.reduce("max", stacked, (0,), keepdims=False)
+    table = ctx.constant(_places_table(ctx, places, spatial), "int64")
+    spread = ctx.broadcast_to(table, (len(layers), *shape[:2], *steps))
+    within = ctx.squeeze(ctx.emit("gather_elements", spread, best, axis=0), (0,))
+    base = np.arange(shape[0] * shape[1], dtype=np.int64).reshape(shape[0], shape[1], *(1,) * len(spatial)) * prod(spatial)
+    return [values, ctx.add(within, ctx.constant(base))]
+
+
+def _lowest(dtype: str) -> np.ndarray:
+    return np.asarray(-np.inf if is_float(dtype) else integer_range(dtype)[0]).astype(to_numpy_dtype(dtype))
+
+
+def _places_table(ctx: Context, places: Sequence[Sequence[np.ndarray]], spatial: Sequence[int]) -> np.ndarray:
+    """[taps, 1, 1, positions...]: index of each tap in its flattened image, row-major or (storage_order) column-major."""
+    strides = [prod(spatial[:i]) for i in range(len(spatial))] if ctx.attr("storage_order", 0) else [prod(spatial[i + 1 :]) for i in range(len(spatial))]
+    tables = []
+    for lines in places:
+        parts = [line.reshape(tuple(-1 if j == i else 1 for j in range(len(lines)))) * strides[i] for i, line in enumerate(lines)]
+        tables.append(reduce(np.add, parts))
+    return np.stack(tables)[:, None, None]
+
+
+def convert_lp_pool(ctx: Context) -> Value:
+    x, p = ctx.input(0), int(ctx.attr("p", 2))
+    return _root(ctx, _window_reduce(ctx, _power(ctx, x, p), _pool_window(ctx, x), "sum"), p)
+
+
+def _power(ctx: Context, x: Value, p: int) -> Value:
+    if p == 2:
+        return ctx.mul(x, x)
+    magnitude = ctx.emit("abs", x)
+    return magnitude if p == 1 else ctx.pow(magnitude, float(p))
+
+
+def _root(ctx: Context, x: Value, p: int) -> Value:
+    if p == 2:
+        return ctx.emit("sqrt", x)
+    return x if p == 1 else ctx.pow(x, 1.0 / p)
+
+
+def convert_global_average_pool(ctx: Context) -> Value:
+    x = ctx.input(0)
+    return ctx.mean(x, range(2, ctx.rank(x)))
+
+
+def convert_global_max_pool(ctx: Context) -> Value:
+    x = ctx.input(0)
+    return ctx.reduce("max", x, range(2, ctx.rank(x)))
+
+
+def convert_global_lp_pool(ctx: Context) -> Value:
+    x, p = ctx.input(0), int(ctx.attr("p", 2))
+    return _root(ctx, ctx.reduce("sum", _power(ctx, x, p), range(2, ctx.rank(x))), p)
+
+
+def convert_max_unpool(ctx: Context) -> Value:
+    """Scatter to the places MaxPool took the values from; a larger `output_shape` is zeros at the end of each axis."""
+    x, indices = ctx.input(0), ctx.input(1)
+    kernel = ctx.attr("kernel_shape")
+    window = window_of(ctx, x, kernel)
+    shape = ctx.shape(x)
+    inferred = [(shape[2 + i] - 1) * window.strides[i] + kernel[i] - window.before[i] - window.after[i] for i in range(len(kernel))]
+    full = (*shape[:2], *inferred)
+    zeros = ctx.full((prod(full),), 0, dtype_of(x))
+    flat = ctx.emit("scatter_elements", zeros, ctx.reshape(indices, (-1,)), ctx.reshape(x, (-1,)), axis=0, reduction="none")
+    y = ctx.reshape(flat, full)
+    if ctx.optional(2) is None:
+        return y
+    wanted = ctx.ints_of(2)
+    growth = [w - f for w, f in zip(wanted, full, strict=True)]
+    for axis, extra in enumerate(growth):
+        if extra < 0:
+            y = ctx.slice_axis(y, axis, 0, wanted[axis])
+    return ctx.pad(y, (0,) * len(full), [max(g, 0) for g in growth])
+
+
+CONVERTERS: Mapping[str, Sequence[Versioned]] = {
+    "AveragePool": [(1, convert_average_pool)],
+    "MaxPool": [(1, convert_max_pool)],
+    "LpPool": [(1, convert_lp_pool)],
+    "GlobalAveragePool": [(1, convert_global_average_pool)],
+    "GlobalMaxPool": [(1, convert_global_max_pool)],
+    "GlobalLpPool": [(1, convert_global_lp_pool)],
+    "MaxUnpool": [(9, convert_max_unpool)],
+}

@@ -1,0 +1,221 @@
+"""Quantisation: QuantizeLinear and its inverse, and the integer products and convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.types import dtype_kind, is_float, is_integer, to_numpy_dtype
+
+from ..builder import dtype_of
+from ..context import Context, Converted, Versioned
+from ..onnx_types import dtype_of as elem_dtype
+from .convolution import Window, conv_window
+from .matmul import matmul_any_rank
+
+_RANGES = {"int2": (-2, 1), "uint2": (0, 3), "int4": (-8, 7), "uint4": (0, 15)}
+
+
+def integer_range(dtype: str) -> tuple[int, int]:
+    """Smallest and largest value of an integer dtype."""
+    if dtype in _RANGES:
+        return _RANGES[dtype]
+    info = np.iinfo(to_numpy_dtype(dtype))
+    return int(info.min), int(info.max)
+
+
+def saturating_cast(ctx: Context, scaled: Value, zero_point: Value | None, dtype: str) -> Value:
+    """round(scaled) + zero_point, saturated to the integer `dtype`. All arithmetic in float32 or wider."""
+    wide = scaled if dtype_of(scaled) == "float64" else ctx.cast(scaled, "float32")
+    rounded = ctx.emit("round", wide)
+    if zero_point is not None:
+        rounded = ctx.add(rounded, ctx.cast(zero_point, dtype_of(wide)))
+    low, high = integer_range(dtype)
+    return ctx.cast(ctx.clamp(rounded, float(low), float(high)), dtype)
+
+
+def _is_zero(value: Value | None) -> bool:
+    return value is None or (value.data is not None and not np.any(value.data))
+
+
+def _along(ctx: Context, x: Value, parameter: Value, axis: int, block_size: int) -> Value:
+    """A scale or zero point shaped to broadcast against x: per tensor, per axis, or repeated over blocks."""
+    rank = ctx.rank(parameter)
+    if rank == 0:
+        return parameter
+    shape = ctx.shape(parameter)
+    if rank == 1 and not (block_size and ctx.rank(x) == 1):
+        if shape[0] == 1:
+            return ctx.reshape(parameter, ())
+        axis = ctx.axis(x, axis)
+        return ctx.reshape(parameter, tuple(shape[0] if i == axis else 1 for i in range(ctx.rank(x))))
+    axis = ctx.axis(x, axis)
+    size = ctx.dim(x, axis)
+    block = block_size or -(-size // max(shape[axis], 1))
+    widened = ctx.broadcast_to(ctx.expand_dims(parameter, (axis + 1,)), (*shape[: axis + 1], block, *shape[axis + 1 :]))
+    repeated = ctx.reshape(widened, (*shape[:axis], shape[axis] * block, *shape[axis + 1 :]))
+    return ctx.slice_axis(repeated, axis, 0, size)
+
+
+def _default_axis(ctx: Context) -> int:
+    return int(ctx.attr("axis", 1))
+
+
+def convert_quantize(ctx: Context) -> Value:
+    x, scale, zero_point = ctx.input(0), ctx.input(1), ctx.optional(2)
+    if zero_point is not None:
+        dtype = dtype_of(zero_point)
+    else:
+        dtype = elem_dtype(ctx.attr("output_dtype", 0) or 2)
+    axis, block_size = _default_axis(ctx), ctx.attr("block_size", 0)
+    precision = ctx.attr("precision", 0)
+    compute = elem_dtype(precision) if precision else dtype_of(scale)
+    if compute == "float8_e8m0fnu" or not is_float(compute):
+        compute = "float32"
+    divisor = _along(ctx, x, ctx.cast(scale, compute), axis, block_size)
+    scaled = ctx.div(ctx.cast(x, compute), divisor)
+    offset = None if _is_zero(zero_point) or zero_point is None else _along(ctx, x, zero_point, axis, block_size)
+    if is_integer(dtype):
+        return saturating_cast(ctx, scaled, offset, dtype)
+    if offset is not None:
+        scaled = ctx.add(scaled, ctx.cast(offset, dtype_of(scaled)))
+    if dtype.startswith("float8"):
+        return ctx.emit("cast", scaled, to=dtype, saturate=bool(ctx.attr("saturate", 1)))
+    return ctx.cast(scaled, dtype)
+
+
+def convert_dequantize(ctx: Context) -> Value:
+    x, scale, zero_point = ctx.input(0), ctx.input(1), ctx.optional(2)
+    axis, block_size = _default_axis(ctx), ctx.attr("block_size", 0)
+    output = ctx.attr("output_dtype", 0)
+    dtype = elem_dtype(output) if output else dtype_of(scale)
+    if dtype == "float8_e8m0fnu":
+        dtype = "float32"
+    compute = "float64" if dtype == "float64" else "float32"
+    if _is_zero(zero_point) or zero_point is None:
+        value = ctx.cast(x, compute)
+    elif dtype_kind(dtype_of(x)) in ("int", "uint"):
+        offset = _along(ctx, x, ctx.cast(zero_point, "int32"), axis, block_size)
+        value = ctx.cast(ctx.sub(ctx.cast(x, "int32"), offset), compute)
+    else:
+        value = ctx.sub(ctx.cast(x, compute), _along(ctx, x, ctx.cast(zero_point, compute), axis, block_size))
+    return ctx.cast(ctx.mul(value, _along(ctx, x, ctx.cast(scale, compute), axis, block_size)), dtype)
+
+
+def convert_dynamic_quantize(ctx: Context) -> Converted:
+    """uint8 with a scale that covers the operand's own range and zero."""
+    x = ctx.input(0)
+    axes = range(ctx.rank(x))
+    high = ctx.maximum(ctx.reduce("max", x, axes, keepdims=False), 0.0)
+    low = ctx.minimum(ctx.reduce("min", x, axes, keepdims=False), 0.0)
+    span = ctx.sub(high, low)
+    scale = ctx.select(ctx.equal(span, 0.0), 1.0, ctx.div(span, 255.0))
+    zero_point = ctx.cast(ctx.emit("round", ctx.clamp(ctx.div(ctx.sub(0.0, low), scale), 0.0, 255.0)), "uint8")
+    return [saturating_cast(ctx, ctx.div(x, scale), zero_point, "uint8"), scale, zero_point]
+
+
+# -- integer products ----------------------------------------------------------------------------------------------
+
+
+def _integer_matmul(ctx: Context, a: Value, b: Value, a_zero: Value | None, b_zero: Value | None) -> Value:
+    """(a - a_zero) @ (b - b_zero) in int32.
+
+    Zero points come out of the product, so that the contraction stays one of 8-bit operands:
+    a@b - a_zero*colsum(b) - rowsum(a)*b_zero + K*a_zero*b_zero.
+    """
+    y = matmul_any_rank(ctx, a, b, out_dtype="int32")
+    if _is_zero(a_zero) and _is_zero(b_zero):
+        return y
+    if ctx.rank(a) == 1 or ctx.rank(b) == 1:
+        a32, b32 = (ctx.cast(v, "int32") for v in (a, b))
+        a32 = a32 if a_zero is None else ctx.sub(a32, ctx.cast(a_zero, "int32"))
+        b32 = b32 if b_zero is None else ctx.sub(b32, ctx.cast(b_zero, "int32"))
+        return matmul_any_rank(ctx, a32, b32)
+    depth = ctx.dim(a, -1)
+    rows = None if a_zero is None or _is_zero(a_zero) else _row_vector(ctx, a_zero)
+    columns = None if b_zero is None or _is_zero(b_zero) else ctx.cast(b_zero, "int32")
+    if rows is not None:
+        y = ctx.sub(y, ctx.mul(rows, ctx.reduce("sum", ctx.cast(b, "int32"), (ctx.rank(b) - 2,))))
+    if columns is not None:
+        y = ctx.sub(y, ctx.mul(ctx.reduce("sum", ctx.cast(a, "int32"), (ctx.rank(a) - 1,)), columns))
+    if rows is not None and columns is not None:
+        y = ctx.add(y, ctx.mul(ctx.mul(rows, columns), depth))
+    return y
+
+
+def _row_vector(ctx: Context, zero_point: Value) -> Value:
+    """A zero point per row ([M]) as a column; scalars and [.., M, 1] as they are."""
+    wide = ctx.cast(zero_point, "int32")
+    return ctx.reshape(wide, (*ctx.shape(wide), 1)) if ctx.rank(wide) == 1 and ctx.shape(wide) != (1,) else wide
+
+
+def convert_matmul_integer(ctx: Context) -> Value:
+    return _integer_matmul(ctx, ctx.input(0), ctx.input(1), ctx.optional(2), ctx.optional(3))
+
+
+def convert_qlinear_matmul(ctx: Context) -> Value:
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (ctx.input(i) for i in range(8))
+    a_scale, b_scale, y_scale = (ctx.cast(s, "float32") for s in (a_scale, b_scale, y_scale))
+    if ctx.rank(a_scale) == 1 and ctx.shape(a_scale) != (1,):
+        a_scale = ctx.reshape(a_scale, (*ctx.shape(a_scale), 1))
+    factor = ctx.div(ctx.mul(a_scale, b_scale), y_scale)
+    if is_integer(dtype_of(a)):
+        product = ctx.cast(_integer_matmul(ctx, a, b, a_zero, b_zero), "float32")
+        return saturating_cast(ctx, ctx.mul(product, factor), y_zero, dtype_of(y_zero))
+    wide_a, wide_b = (ctx.sub(ctx.cast(v, "float32"), ctx.cast(z, "float32")) for v, z in ((a, a_zero), (b, b_zero)))
+    scaled = ctx.add(ctx.mul(matmul_any_rank(ctx, wide_a, wide_b), factor), ctx.cast(y_zero, "float32"))
+    return ctx.cast(scaled, dtype_of(y_zero))
+
+
+def _integer_conv(ctx: Context, x: Value, w: Value, x_zero: Value | None, w_zero: Value | None, window: Window) -> Value:
+    """Convolution of x - x_zero with w - w_zero in int32; padding is zero after the subtraction."""
+    if _is_zero(x_zero) and _is_zero(w_zero):
+        return window.conv(ctx, x, w, out_dtype="int32")
+    x32, w32 = ctx.cast(x, "int32"), ctx.cast(w, "int32")
+    if x_zero is not None and not _is_zero(x_zero):
+        x32 = ctx.sub(x32, ctx.reshape(ctx.cast(x_zero, "int32"), ()))
+    if w_zero is not None and not _is_zero(w_zero):
+        w32 = ctx.sub(w32, _per_filter(ctx, ctx.cast(w_zero, "int32"), w))
+    return window.conv(ctx, x32, w32)
+
+
+def _per_filter(ctx: Context, parameter: Value, w: Value) -> Value:
+    """A scalar, or one entry a filter, shaped to broadcast against w[O, C, k...]."""
+    shape = ctx.shape(parameter)
+    if shape in ((), (1,)):
+        return ctx.reshape(parameter, ())
+    return ctx.reshape(parameter, (shape[0], *(1,) * (ctx.rank(w) - 1)))
+
+
+def convert_conv_integer(ctx: Context) -> Value:
+    x, w = ctx.input(0), ctx.input(1)
+    return _integer_conv(ctx, x, w, ctx.optional(2), ctx.optional(3), conv_window(ctx, x, w))
+
+
+def convert_qlinear_conv(ctx: Context) -> Value:
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (ctx.input(i) for i in range(8))
+    bias = ctx.optional(8)
+    acc = _integer_conv(ctx, x, w, x_zero, w_zero, conv_window(ctx, x, w))
+    spatial = (1,) * (ctx.rank(x) - 2)
+    if bias is not None:
+        acc = ctx.add(acc, ctx.reshape(bias, (*ctx.shape(bias), *spatial)))
+    factor = ctx.div(ctx.mul(ctx.reshape(x_scale, ()), w_scale), ctx.reshape(y_scale, ()))
+    if ctx.shape(factor) not in ((), (1,)):
+        factor = ctx.reshape(factor, (*ctx.shape(factor), *spatial))
+    else:
+        factor = ctx.reshape(factor, ())
+    scaled = ctx.mul(ctx.cast(acc, "float32"), factor)
+    return saturating_cast(ctx, scaled, ctx.reshape(y_zero, ()), dtype_of(y_zero))
+
+
+CONVERTERS: Mapping[str, Sequence[Versioned]] = {
+    "QuantizeLinear": [(10, convert_quantize)],
+    "DequantizeLinear": [(10, convert_dequantize)],
+    "DynamicQuantizeLinear": [(11, convert_dynamic_quantize)],
+    "MatMulInteger": [(10, convert_matmul_integer)],
+    "ConvInteger": [(10, convert_conv_integer)],
+    "QLinearMatMul": [(10, convert_qlinear_matmul)],
+    "QLinearConv": [(10, convert_qlinear_conv)],
+}

@@ -1,0 +1,367 @@
+"""Operators that only rearrange: reshape, transpose, concat, split, slice, pad, tile and their relatives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+
+from tilestitch.compiler.ir import TensorType, Value
+from tilestitch.compiler.ir.types import broadcast_shapes, to_numpy_dtype
+
+from ..builder import dtype_of, normalize_axis
+from ..context import Context, Converted, Versioned
+from ..errors import NotStatic
+from .common import axes_of
+
+
+def convert_reshape(ctx: Context) -> Value:
+    x = ctx.input(0)
+    target = list(ctx.attr("shape") if ctx.opset < 5 else ctx.ints_of(1))
+    if not ctx.attr("allowzero", 0):
+        target = _kept_sizes(ctx, x, target)
+    return ctx.reshape(x, _resolved(x, target))
+
+
+def _kept_sizes(ctx: Context, x: Value, target: list[int]) -> list[int]:
+    """A zero keeps the operand's size; a symbolic size can be kept as the one -1."""
+    if 0 not in target:
+        return target
+    rank = ctx.rank(x)
+    result = list(target)
+    for i, size in enumerate(target):
+        if size != 0:
+            continue
+        if i >= rank:
+            raise ctx.fail(f"entry {i} of the shape {target} is 0, but operand 0 ({x.type}) has no such dimension")
+        dim = x.tensor_type.shape[i]
+        if isinstance(dim, str):
+            if -1 in result:
+                raise NotStatic(f"dimension {i} of %{x.name} ({x.type}) is kept, but known only at run time")
+            result[i] = -1
+        else:
+            result[i] = dim
+    return result
+
+
+def _resolved(x: Value, target: Sequence[int]) -> Sequence[int]:
+    """The -1 of a target shape as a number where the operand's size is known (with zero-sized operands too)."""
+    if -1 not in target or not isinstance(x.type, TensorType) or not x.type.is_static:
+        return target
+    rest = prod(d for d in target if d != -1)
+    if rest:
+        return target
+    return [0 if d == -1 else d for d in target]
+
+
+def convert_flatten(ctx: Context) -> Value:
+    x = ctx.input(0)
+    axis = ctx.attr("axis", 1)
+    axis = axis if axis == ctx.rank(x) else ctx.axis(x, axis)
+    head, tail = ctx.symbolic_shape(x)[:axis], ctx.symbolic_shape(x)[axis:]
+    head_open, tail_open = (any(isinstance(d, str) for d in part) for part in (head, tail))
+    if head_open and tail_open:
+        raise NotStatic(f"both halves of the flattened operand %{x.name} ({x.type}) have sizes known only at run time")
+    sizes = [-1 if is_open else prod(d for d in part if isinstance(d, int)) for part, is_open in ((head, head_open), (tail, tail_open))]
+    return ctx.reshape(x, sizes)
+
+
+def convert_transpose(ctx: Context) -> Value:
+    x = ctx.input(0)
+    return ctx.transpose(x, ctx.attr("perm", tuple(reversed(range(ctx.rank(x))))))
+
+
+def convert_squeeze(ctx: Context) -> Value:
+    x = ctx.input(0)
+    axes = axes_of(ctx, 1, 13, ctx.rank(x))
+    shape = ctx.symbolic_shape(x)
+    if axes is None:
+        axes = tuple(i for i, d in enumerate(ctx.shape(x)) if d == 1)
+    wrong = [a for a in axes if isinstance(shape[a], int) and shape[a] != 1]
+    if wrong:
+        raise ctx.fail(f"axes {wrong} of operand 0 ({x.type}) are not of size one")
+    return ctx.squeeze(x, axes)
+
+
+def convert_unsqueeze(ctx: Context) -> Value:
+    x = ctx.input(0)
+    axes = ctx.attr("axes") if ctx.opset < 13 else ctx.ints_of(1)
+    rank = ctx.rank(x) + len(axes)
+    positions = [normalize_axis(a, rank) for a in axes]
+    if len(set(positions)) != len(positions):
+        raise ctx.fail(f"axes {tuple(axes)} name a dimension twice")
+    return ctx.expand_dims(x, positions)
+
+
+def convert_concat(ctx: Context) -> Value:
+    values = [ctx.input(i) for i in range(len(ctx.inputs))]
+    axis = ctx.attr("axis", 1) if ctx.opset < 4 else ctx.attr("axis")
+    return ctx.concat(values, ctx.axis(values[0], axis))
+
+
+def convert_split(ctx: Context) -> Converted:
+    x = ctx.input(0)
+    axis = ctx.axis(x, ctx.attr("axis", 0))
+    size = ctx.dim(x, axis)
+    sizes = ctx.attr("split", None) if 2 <= ctx.opset < 13 or (ctx.opset < 2 and ctx.has_attr("split")) else ctx.optional_ints(1)
+    if sizes is None:
+        count = ctx.attr("num_outputs", ctx.num_outputs)
+        step = -(-size // count)
+        sizes = tuple(max(min(step, size - i * step), 0) for i in range(count))
+    if sum(sizes) != size or any(s < 0 for s in sizes):
+        raise ctx.fail(f"parts {tuple(sizes)} do not add up to the {size} elements of axis {axis}")
+    return ctx.split(x, axis, sizes)
+
+
+# -- slice and pad -------------------------------------------------------------------------------------------------
+
+
+def convert_slice(ctx: Context) -> Value:
+    x = ctx.input(0)
+    if ctx.opset < 10:
+        starts, ends = ctx.attr("starts"), ctx.attr("ends")
+        axes = ctx.attr("axes", tuple(range(len(starts))))
+        steps = (1,) * len(starts)
+    else:
+        starts, ends = ctx.ints_of(1), ctx.ints_of(2)
+        axes = ctx.optional_ints(3) or tuple(range(len(starts)))
+        steps = ctx.optional_ints(4) or (1,) * len(starts)
+    if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
+        raise ctx.fail(f"starts {starts}, ends {ends}, axes {axes} and steps {steps} do not fit each other")
+    shape = ctx.shape(x)
+    begin, stride, sizes = [0] * len(shape), [1] * len(shape), list(shape)
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        axis = ctx.axis(x, axis)
+        taken = range(*slice(start, end, step).indices(shape[axis]))
+        begin[axis], stride[axis], sizes[axis] = (taken.start if len(taken) else 0), step, len(taken)
+    if sizes == list(shape) and all(s == 1 for s in stride):
+        return x
+    return ctx.emit("slice", x, starts=tuple(begin), steps=tuple(stride), sizes=tuple(sizes))
+
+
+def convert_pad(ctx: Context) -> Value:
+    x = ctx.input(0)
+    rank = ctx.rank(x)
+    if ctx.opset < 11:
+        pads = ctx.attr("pads" if ctx.opset >= 2 else "paddings")
+        fill = ctx.like(ctx.attr("value", 0.0), x)
+        axes: tuple[int, ...] | None = None
+    else:
+        pads = ctx.ints_of(1)
+        given = ctx.optional(2)
+        fill = None if given is None else ctx.cast(ctx.reshape(given, ()), dtype_of(x))
+        axes = ctx.optional_ints(3)
+    axes = tuple(range(rank)) if axes is None else tuple(normalize_axis(a, rank) for a in axes)
+    if len(pads) != 2 * len(axes):
+        raise ctx.fail(f"{len(pads)} pads are given for {len(axes)} axes")
+    before, after = [0] * rank, [0] * rank
+    for i, axis in enumerate(axes):
+        before[axis], after[axis] = pads[i], pads[i + len(axes)]
+    x = _cropped(ctx, x, before, after)
+    mode = ctx.attr("mode", "constant")
+    if mode not in ("constant", "edge", "reflect", "wrap"):
+        raise ctx.fail(f"mode is {mode!r}, none of constant, edge, reflect, wrap")
+    positive = [max(p, 0) for p in before], [max(p, 0) for p in after]
+    return ctx.pad(x, *positive, mode=mode, value=fill if mode == "constant" else None)
+
+
+def _cropped(ctx: Context, x: Value, before: Sequence[int], after: Sequence[int]) -> Value:
+    """Negative pads remove elements."""
+    if min(*before, *after, 0) == 0:
+        return x
+    for axis, (head, tail) in enumerate(zip(before, after, strict=True)):
+        if head < 0 or tail < 0:
+            size = ctx.dim(x, axis)
+            start = min(max(-head, 0), size)
+            x = ctx.slice_axis(x, axis, start, max(size + min(tail, 0), start))
+    return x
+
+
+def convert_center_crop_pad(ctx: Context) -> Value:
+    """Cut or zero-pad every given axis around its middle."""
+    x = ctx.input(0)
+    rank = ctx.rank(x)
+    axes = [normalize_axis(a, rank) for a in ctx.attr("axes", tuple(range(rank)))]
+    before, after = [0] * rank, [0] * rank
+    for axis, wanted in zip(axes, ctx.ints_of(1), strict=True):
+        size = ctx.dim(x, axis)
+        if wanted < size:
+            start = (size - wanted) // 2
+            x = ctx.slice_axis(x, axis, start, start + wanted)
+        else:
+            before[axis] = (wanted - size) // 2
+            after[axis] = wanted - size - before[axis]
+    return ctx.pad(x, before, after)
+
+
+# -- repeat --------------------------------------------------------------------------------------------------------
+
+
+def convert_expand(ctx: Context) -> Value:
+    x = ctx.input(0)
+    target = broadcast_shapes(ctx.shape(x), ctx.ints_of(1))
+    return ctx.broadcast_to(x, [int(d) for d in target])
+
+
+def convert_tile(ctx: Context) -> Value:
+    x = ctx.input(0)
+    shape = ctx.shape(x)
+    if ctx.opset < 6:
+        repeats = [1] * len(shape)
+        repeats[ctx.axis(x, ctx.ints_of(2)[0])] = ctx.ints_of(1)[0]
+    else:
+        repeats = list(ctx.ints_of(1))
+    if len(repeats) != len(shape) or any(r < 0 for r in repeats):
+        raise ctx.fail(f"repeats {repeats} do not fit operand 0 ({x.type})")
+    if all(r == 1 for r in repeats):
+        return x
+    split, spread = [], []
+    for size, repeat in zip(shape, repeats, strict=True):
+        split += [size] if repeat == 1 else [1, size]
+        spread += [size] if repeat == 1 else [repeat, size]
+    return ctx.reshape(ctx.broadcast_to(ctx.reshape(x, split), spread), [s * r for s, r in zip(shape, repeats, strict=True)])
+
+
+# -- blocks --------------------------------------------------------------------------------------------------------
+
+
+def convert_depth_to_space(ctx: Context) -> Value:
+    x, block = ctx.input(0), ctx.attr("blocksize")
+    batch, channels, *spatial = ctx.shape(x)
+    count = len(spatial)
+    factor = block**count
+    if channels % factor:
+        raise ctx.fail(f"{channels} channels are not a multiple of {factor}")
+    mode = ctx.attr("mode", "DCR")
+    blocks, depth = (block,) * count, channels // factor
+    if mode == "DCR":
+        split = ctx.reshape(x, (batch, *blocks, depth, *spatial))
+        first, channel = 1, 1 + count
+    elif mode == "CRD":
+        split = ctx.reshape(x, (batch, depth, *blocks, *spatial))
+        first, channel = 2, 1
+    else:
+        raise ctx.fail(f"mode is {mode!r}, neither DCR nor CRD")
+    woven = [axis for i in range(count) for axis in (2 + count + i, first + i)]
+    return ctx.reshape(ctx.transpose(split, (0, channel, *woven)), (batch, depth, *(s * block for s in spatial)))
+
+
+def convert_space_to_depth(ctx: Context) -> Value:
+    x, block = ctx.input(0), ctx.attr("blocksize")
+    batch, channels, *spatial = ctx.shape(x)
+    if any(s % block for s in spatial):
+        raise ctx.fail(f"spatial sizes {spatial} are not multiples of {block}")
+    count = len(spatial)
+    split = ctx.reshape(x, (batch, channels, *(d for s in spatial for d in (s // block, block))))
+    inner = [3 + 2 * i for i in range(count)]
+    outer = [2 + 2 * i for i in range(count)]
+    mode = ctx.attr("mode", "DCR")
+    order = (0, *inner, 1, *outer) if mode == "DCR" else (0, 1, *inner, *outer)
+    return ctx.reshape(ctx.transpose(split, order), (batch, channels * block**count, *(s // block for s in spatial)))
+
+
+# -- shapes as values ----------------------------------------------------------------------------------------------
+
+
+def convert_shape(ctx: Context) -> Value:
+    x = ctx.input(0)
+    dims = ctx.symbolic_shape(x)[slice(ctx.attr("start", 0), ctx.attr("end", None))]
+    if any(isinstance(d, str) for d in dims):
+        raise NotStatic(f"the shape of %{x.name} ({x.type}) is known only at run time")
+    return ctx.constant(np.asarray(dims, np.int64))
+
+
+def convert_size(ctx: Context) -> Value:
+    return ctx.constant(np.int64(prod(ctx.shape(ctx.input(0)))))
+
+
+# -- constants -----------------------------------------------------------------------------------------------------
+
+
+def convert_constant(ctx: Context) -> Value:
+    for name, dtype in (("value_float", "float32"), ("value_floats", "float32"), ("value_int", "int64"), ("value_ints", "int64")):
+        if ctx.has_attr(name):
+            return ctx.constant(np.asarray(ctx.attr(name), to_numpy_dtype(dtype)))
+    for name in ("value_string", "value_strings"):
+        if ctx.has_attr(name):
+            return ctx.constant(np.asarray(ctx.attr(name), object))
+    if ctx.has_attr("sparse_value"):
+        return ctx.constant(_dense(ctx))
+    return ctx.constant(ctx.attr("value"))
+
+
+def _dense(ctx: Context) -> np.ndarray:
+    """A sparse constant (COO, indices linear or per coordinate) written out."""
+    from ..tensors import to_array
+
+    sparse = ctx.attr("sparse_value")
+    values, indices = to_array(sparse.values), to_array(sparse.indices)
+    dense = np.zeros(tuple(sparse.dims), values.dtype)
+    if indices.ndim == 1:
+        dense.reshape(-1)[indices] = values
+    else:
+        dense[tuple(indices.T)] = values
+    return dense
+
+
+def convert_constant_of_shape(ctx: Context) -> Value:
+    value = np.asarray(ctx.attr("value", np.zeros(1, np.float32))).reshape(())
+    return ctx.broadcast_to(ctx.constant(value), ctx.ints_of(0))
+
+
+def convert_range(ctx: Context) -> Value:
+    start, limit, delta = (ctx.constant_of(i).reshape(()) for i in range(3))
+    if not delta:
+        raise ctx.fail("delta is zero")
+    wide = np.float64 if start.dtype.kind not in "iu" else np.int64
+    first, last, step = (v.astype(wide).item() for v in (start, limit, delta))
+    count = max(int(np.ceil((last - first) / step)), 0)
+    return ctx.constant((first + np.arange(count) * step).astype(start.dtype))
+
+
+def convert_eye_like(ctx: Context) -> Value:
+    x = ctx.input(0)
+    rows, columns = ctx.shape(x)
+    dtype = ctx.dtype_attr("dtype", dtype_of(x))
+    row = ctx.emit("iota", shape=(rows, 1), axis=0, dtype="int64")
+    column = ctx.emit("iota", shape=(1, columns), axis=1, dtype="int64")
+    return ctx.cast(ctx.equal(ctx.add(row, ctx.attr("k", 0)), column), dtype)
+
+
+def convert_trilu(ctx: Context) -> Value:
+    """Keeps one triangle; the diagonal `k` may be a run-time value."""
+    x, k = ctx.input(0), ctx.optional(1)
+    rank = ctx.rank(x)
+    if rank < 2:
+        raise ctx.fail(f"operand 0 ({x.type}) is no matrix")
+    row = ctx.emit("iota", shape=(ctx.dim(x, rank - 2), 1), axis=0, dtype="int64")
+    column = ctx.emit("iota", shape=(1, ctx.dim(x, rank - 1)), axis=1, dtype="int64")
+    diagonal = row if k is None else ctx.add(row, ctx.reshape(k, ()))
+    keep = ctx.less_equal(diagonal, column) if ctx.attr("upper", 1) else ctx.less_equal(column, diagonal)
+    return ctx.select(keep, x, 0)
+
+
+CONVERTERS: Mapping[str, Sequence[Versioned]] = {
+    "Reshape": [(1, convert_reshape)],
+    "Flatten": [(1, convert_flatten)],
+    "Transpose": [(1, convert_transpose)],
+    "Squeeze": [(1, convert_squeeze)],
+    "Unsqueeze": [(1, convert_unsqueeze)],
+    "Concat": [(1, convert_concat)],
+    "Split": [(1, convert_split)],
+    "Slice": [(1, convert_slice)],
+    "Pad": [(1, convert_pad)],
+    "CenterCropPad": [(18, convert_center_crop_pad)],
+    "Expand": [(8, convert_expand)],
+    "Tile": [(1, convert_tile)],
+    "DepthToSpace": [(1, convert_depth_to_space)],
+    "SpaceToDepth": [(1, convert_space_to_depth)],
+    "Shape": [(1, convert_shape)],
+    "Size": [(1, convert_size)],
+    "Constant": [(1, convert_constant)],
+    "ConstantOfShape": [(9, convert_constant_of_shape)],
+    "Range": [(11, convert_range)],
+    "EyeLike": [(9, convert_eye_like)],
+    "Trilu": [(14, convert_trilu)],
+}

@@ -1,0 +1,156 @@
+"""Which way a node is converted.
+
+In order: a function of the model; the operator's own converter; its run-time form in `converters.dynamic`, when the
+converter finds that something it needs is known only at run time; the function body by which ONNX defines the operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
+
+from tilestitch.compiler.ir import Graph, IRError, Value
+
+from .context import Context, Converted, Converter, Versioned
+from .converters import CONVERTERS
+from .converters.dynamic import DYNAMIC
+from .errors import ConversionError, NotStatic, UnsupportedOperatorsError
+from .functions import attribute_defaults, has_schema_function, inline_function, plain_schema_function, schema_function
+from .scope import FunctionKey, Scope, canonical_domain
+
+
+def find_converter(table: Mapping[str, Sequence[Versioned]], op_type: str, opset: int) -> Converter | None:
+    """The newest converter that is right for `opset`."""
+    fitting = [(since, convert) for since, convert in table.get(op_type, ()) if since <= opset]
+    return max(fitting, key=lambda entry: entry[0])[1] if fitting else None
+
+
+def function_key(node: NodeProto) -> FunctionKey:
+    return canonical_domain(node.domain), node.op_type, getattr(node, "overload", "")
+
+
+def convert_node(scope: Scope, node: NodeProto, name: str) -> None:
+    """Convert one node in `scope` and bind its outputs.
+
+    Raises ConversionError, naming the node, if it cannot be expressed.
+    """
+    inputs = [scope.lookup(i) if i else None for i in node.input]
+    try:
+        outputs = _outputs(scope, node, name, inputs)
+    except NotStatic as error:
+        raise ConversionError(
+            f"node {name!r} ({node.op_type}): {error}. If the size of an input is missing, give it with --shape NAME=…; "
+            "otherwise make the operand a constant in the model"
+        ) from error
+    except IRError as error:
+        raise ConversionError(f"node {name!r} ({node.op_type}): {error}; the model is wrong there") from error
+    for index, output in enumerate(node.output):
+        if output:
+            value = outputs[index] if index < len(outputs) else None
+            scope.bind(output, value)
+
+
+def _outputs(scope: Scope, node: NodeProto, name: str, inputs: list[Value | None]) -> Sequence[Value | None]:
+    function = scope.module.functions.get(function_key(node))
+    if function is not None:
+        return inline_function(scope, function, node, name, inputs, {})
+    domain = canonical_domain(node.domain)
+    opset = scope.opset(node.domain)
+    if opset is None:
+        raise ConversionError(f"node {name!r} ({node.op_type}): the model imports no operator set of domain {node.domain!r}")
+    candidates = _candidates(node, opset) if domain == "" else []
+    reason: NotStatic | None = None
+    for convert in candidates:
+        mark = len(scope.graph)
+        try:
+            return _as_list(convert(Context(scope, node, name, inputs, opset)))
+        except NotStatic as error:
+            # The first reason is the one that a user can act on.
+            reason = reason or error
+            _undo(scope.graph, mark)
+    body = schema_function(node, opset, inputs)
+    if body is not None:
+        return inline_function(scope, body, node, name, inputs, attribute_defaults(node, opset))
+    if reason is not None:
+        raise reason
+    raise UnsupportedOperatorsError({operator_name(node, opset): [name]})
+
+
+def _candidates(node: NodeProto, opset: int) -> list[Converter]:
+    static = find_converter(CONVERTERS, node.op_type, opset)
+    dynamic = find_converter(DYNAMIC, node.op_type, opset)
+    return [c for c in (static, dynamic) if c is not None]
+
+
+def _as_list(converted: Converted) -> Sequence[Value | None]:
+    return [converted] if isinstance(converted, Value) else converted
+
+
+def _undo(graph: Graph, mark: int) -> None:
+    for node in reversed(graph.nodes[mark:]):
+        graph.remove(node)
+
+
+# -- what is missing ---------------------------------------------------------------------------------------------
+
+
+def operator_name(node: NodeProto, opset: int | None) -> str:
+    """`domain.Op (opset N)`, as error messages name operators."""
+    domain = canonical_domain(node.domain) or "ai.onnx"
+    return f"{domain}.{node.op_type} (opset {'none imported' if opset is None else opset})"
+
+
+def require_supported(model: ModelProto, functions: Mapping[FunctionKey, FunctionProto]) -> None:
+    """Raise one UnsupportedOperatorsError that names every node of the model for which there is no way."""
+    missing: dict[str, list[str]] = {}
+    opsets = {canonical_domain(o.domain): o.version for o in model.opset_import}
+    _Scan(functions, missing).nodes(model.graph.node, opsets, ())
+    if missing:
+        raise UnsupportedOperatorsError(missing)
+
+
+class _Scan:
+    """Walks graphs and function bodies, and collects operators that nothing converts."""
+
+    def __init__(self, functions: Mapping[FunctionKey, FunctionProto], missing: dict[str, list[str]]) -> None:
+        self.functions = functions
+        self.missing = missing
+        self.visited: set[FunctionKey] = set()
+
+    def nodes(self, nodes: Iterable[NodeProto], opsets: Mapping[str, int], path: tuple[str, ...]) -> None:
+        for index, node in enumerate(nodes):
+            here = (*path, node.name or f"{node.op_type}_{index}")
+            for graph in subgraphs(node):
+                self.nodes(graph.node, opsets, here)
+            self._node(node, opsets, here)
+
+    def _node(self, node: NodeProto, opsets: Mapping[str, int], path: tuple[str, ...]) -> None:
+        key = function_key(node)
+        if key in self.functions:
+            self._function(key, self.functions[key], path)
+            return
+        opset = opsets.get(canonical_domain(node.domain))
+        if opset is not None and canonical_domain(node.domain) == "" and _candidates(node, opset):
+            return
+        if opset is not None and has_schema_function(node.op_type, opset, canonical_domain(node.domain)):
+            body = plain_schema_function(node.op_type, opset, canonical_domain(node.domain))
+            if body is not None:
+                self._function((f"schema {opset} {key[0]}", key[1], ""), body, path)
+            return
+        self.missing.setdefault(operator_name(node, opset), []).append("/".join(path))
+
+    def _function(self, key: FunctionKey, function: FunctionProto, path: tuple[str, ...]) -> None:
+        if key in self.visited:
+            return
+        self.visited.add(key)
+        self.nodes(function.node, {canonical_domain(o.domain): o.version for o in function.opset_import}, path)
+
+
+def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+    """The graphs among a node's attributes."""
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == AttributeProto.GRAPHS:
+            yield from attribute.graphs

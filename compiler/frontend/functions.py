@@ -1,0 +1,115 @@
+"""Bodies of ONNX functions: those of the model, and those by which the standard itself defines operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import onnx
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto
+
+from tilestitch.compiler.ir import Value
+
+from .errors import ModelError, NotStatic
+from .onnx_types import to_type_proto
+from .scope import Scope, canonical_domain
+
+MAX_DEPTH = 64
+"""Calls nested deeper than this are taken for recursion, which ONNX forbids."""
+
+
+@lru_cache(maxsize=4096)
+def schema_of(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
+    """The schema in force, or None if the onnx package knows none."""
+    try:
+        return onnx.defs.get_schema(op_type, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def has_schema_function(op_type: str, opset: int, domain: str) -> bool:
+    schema = schema_of(op_type, opset, domain)
+    return schema is not None and (schema.has_function or schema.has_context_dependent_function)
+
+
+def plain_schema_function(op_type: str, opset: int, domain: str) -> FunctionProto | None:
+    """The body that needs no operand types, or None."""
+    schema = schema_of(op_type, opset, domain)
+    if schema is None or not schema.has_function:
+        return None
+    version = _version_in_force(schema.function_opset_versions, opset)
+    return FunctionProto.FromString(schema.get_function_with_opset_version(version))
+
+
+def schema_function(node: NodeProto, opset: int, inputs: Sequence[Value | None]) -> FunctionProto | None:
+    """The body that the standard gives for this node and these operand types, or None if it gives none."""
+    domain = canonical_domain(node.domain)
+    body = plain_schema_function(node.op_type, opset, domain)
+    schema = schema_of(node.op_type, opset, domain)
+    if body is not None or schema is None or not schema.has_context_dependent_function:
+        return body
+    version = _version_in_force(schema.context_dependent_function_opset_versions, opset)
+    types = [(TypeProto() if v is None else to_type_proto(v.type)).SerializeToString() for v in inputs]
+    try:
+        data = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), types)
+    except RuntimeError as error:
+        raise NotStatic(f"ONNX gives no body of {node.op_type} for these operand types ({error})") from error
+    return FunctionProto.FromString(data) if data else None
+
+
+def _version_in_force(versions: Sequence[int], opset: int) -> int:
+    return max((v for v in versions if v <= opset), default=min(versions))
+
+
+def inline_function(
+    scope: Scope, function: FunctionProto, node: NodeProto, name: str, inputs: Sequence[Value | None], defaults: Mapping[str, AttributeProto]
+) -> list[Value | None]:
+    """Convert the body of `function` in place of `node`; returns its outputs. `defaults` fill missing attributes."""
+    if len(scope.path) > MAX_DEPTH:
+        raise ModelError(f"node {name!r}: calls of ONNX functions nest deeper than {MAX_DEPTH}; {function.name} seems to be recursive")
+    attributes = {a.name: a for a in function.attribute_proto} | dict(defaults) | {a.name: a for a in node.attribute}
+    opsets = {canonical_domain(o.domain): o.version for o in function.opset_import}
+    body = Scope(scope.module, scope.graph, opsets, path=(*scope.path, name), origins=scope.origins or (name,))
+    if len(inputs) > len(function.input):
+        raise ModelError(f"node {name!r} passes {len(inputs)} operands to {function.name}, which takes {len(function.input)}")
+    for i, formal in enumerate(function.input):
+        body.bind(formal, inputs[i] if i < len(inputs) else None)
+    body.convert_nodes(_resolved(n, attributes) for n in function.node)
+    return [body.lookup(output) for output in function.output]
+
+
+def attribute_defaults(node: NodeProto, opset: int) -> dict[str, AttributeProto]:
+    """Default values that the schema of `node` states for its attributes."""
+    schema = schema_of(node.op_type, opset, canonical_domain(node.domain))
+    if schema is None:
+        return {}
+    return {n: a.default_value for n, a in schema.attributes.items() if a.default_value.type != AttributeProto.UNDEFINED}
+
+
+def _resolved(node: NodeProto, attributes: Mapping[str, AttributeProto]) -> NodeProto:
+    """`node` with references to the function's attributes replaced by what the call gives; absent ones are left out."""
+    if not _refers(node):
+        return node
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    del copy.attribute[:]
+    for attribute in node.attribute:
+        if not attribute.ref_attr_name:
+            copy.attribute.append(attribute)
+            _resolve_graphs(copy.attribute[-1], attributes)
+        elif attribute.ref_attr_name in attributes:
+            copy.attribute.append(attributes[attribute.ref_attr_name])
+            copy.attribute[-1].name = attribute.name
+    return copy
+
+
+def _refers(node: NodeProto) -> bool:
+    return any(a.ref_attr_name or a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute)
+
+
+def _resolve_graphs(attribute: AttributeProto, attributes: Mapping[str, AttributeProto]) -> None:
+    graphs: list[GraphProto] = [attribute.g] if attribute.type == AttributeProto.GRAPH else list(attribute.graphs)
+    for graph in graphs:
+        resolved = [_resolved(n, attributes) for n in graph.node]
+        del graph.node[:]
+        graph.node.extend(resolved)

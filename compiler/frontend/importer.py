@@ -1,0 +1,202 @@
+"""Load, check and convert an ONNX model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError, EncodeError
+from onnx import FunctionProto, ModelProto, ValueInfoProto
+
+from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, Graph, TensorType, Type, Value
+
+from .dispatch import convert_node, require_supported
+from .errors import ModelError
+from .onnx_types import from_type_proto
+from .scope import FunctionKey, Module, Scope, canonical_domain, remove_dead_nodes
+
+Shapes = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """A model as a graph of primitives.
+
+    `input_names` and `output_names` are the model's own; values of `graph` bear the same names where that is possible (an
+    output that is also an input, or appears twice, cannot), so match by position. `opsets` maps domain to version.
+    """
+
+    graph: Graph
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+    opsets: Mapping[str, int]
+    metadata: Mapping[str, str]
+
+
+def import_model(model: str | Path | ModelProto, shapes: Shapes | None = None) -> ImportedModel:
+    """Convert an ONNX model (a path, or a ModelProto without external data) to primitives.
+
+    `shapes` gives static sizes to inputs by name; a named dimension set by one input is set in all others. Dimensions that
+    stay open become symbols; operators that need them at compile time say so.
+
+    Raises ModelError for bad files, models and shapes, UnsupportedOperatorsError, which names all operators that are
+    missing, and ConversionError for a node that cannot be expressed.
+    """
+    proto, path = (model, None) if isinstance(model, ModelProto) else (_load(Path(model)), Path(model))
+    functions = _local_functions(proto)
+    require_supported(proto, functions)
+    check_model(proto, path)
+    opsets = {canonical_domain(o.domain): o.version for o in proto.opset_import}
+    graph = Graph(proto.graph.name or "main")
+    module = Module(convert_node, functions, path.parent if path else None)
+    scope = Scope(module, graph, opsets)
+    _add_inputs(scope, proto, dict(shapes or {}))
+    graph.outputs = scope.body(proto.graph)
+    output_names = tuple(o.name for o in proto.graph.output)
+    _check_outputs(proto, graph.outputs)
+    _name_outputs(graph, output_names)
+    remove_dead_nodes(graph)
+    return ImportedModel(graph, tuple(v.name for v in graph.inputs), output_names, opsets, _metadata(proto))
+
+
+def _load(path: Path) -> ModelProto:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror}; give the path of an ONNX file") from error
+    if not data:
+        raise ModelError(f"{path} is empty; export the model again")
+    try:
+        proto = ModelProto.FromString(data)
+    except DecodeError as error:
+        raise ModelError(f"{path} is not an ONNX model, or is truncated ({error}); export or download it again") from error
+    if not proto.HasField("graph") or not proto.opset_import:
+        raise ModelError(f"{path} is not an ONNX model: it holds no graph or names no operator set; export it again")
+    return proto
+
+
+def check_model(proto: ModelProto, path: Path | None) -> None:
+    """Run ONNX's checker; by path where there is one, since a model with its external data may exceed 2 GB.
+
+    Raises ModelError with the checker's complaint.
+    """
+    newest = onnx.defs.onnx_opset_version()
+    for entry in proto.opset_import:
+        if canonical_domain(entry.domain) == "" and entry.version > newest:
+            raise ModelError(
+                f"the model uses operator set {entry.version}, but onnx {onnx.__version__} knows sets up to {newest}; "
+                "upgrade the onnx package or export the model for an older set"
+            )
+    try:
+        onnx.checker.check_model(str(path) if path is not None else proto)
+    except onnx.checker.ValidationError as error:
+        raise ModelError(f"the ONNX checker rejects the model: {str(error).strip()}") from error
+    except (ValueError, EncodeError, UnicodeDecodeError, RuntimeError) as error:
+        raise ModelError(f"the ONNX checker cannot read the model ({error}); save it with its weights as external data") from error
+
+
+def _local_functions(proto: ModelProto) -> dict[FunctionKey, FunctionProto]:
+    functions: dict[FunctionKey, FunctionProto] = {}
+    for function in proto.functions:
+        key = (canonical_domain(function.domain), function.name, getattr(function, "overload", ""))
+        if key in functions:
+            raise ModelError(f"the model defines function {function.domain}.{function.name} twice; remove one")
+        functions[key] = function
+    return functions
+
+
+def _metadata(proto: ModelProto) -> dict[str, str]:
+    fields = {"producer_name": proto.producer_name, "producer_version": proto.producer_version, "domain": proto.domain}
+    fields["ir_version"] = str(proto.ir_version)
+    fields |= {f"metadata.{p.key}": p.value for p in proto.metadata_props}
+    return {k: v for k, v in fields.items() if v}
+
+
+# -- inputs --------------------------------------------------------------------------------------------------------
+
+
+def _add_inputs(scope: Scope, proto: ModelProto, shapes: dict[str, Sequence[int]]) -> None:
+    constants = {t.name for t in proto.graph.initializer}
+    formal = [i for i in proto.graph.input if i.name not in constants]
+    unknown = [name for name in shapes if name not in {i.name for i in formal}]
+    if unknown:
+        raise ModelError(f"shapes given for {unknown}, but the model's inputs are {[i.name for i in formal]}")
+    types = [_input_type(i, shapes.get(i.name)) for i in formal]
+    sizes = _symbol_sizes(formal, shapes)
+    for info, type_ in zip(formal, types, strict=True):
+        scope.bind(info.name, scope.graph.add_input(info.name, _substituted(type_, sizes)))
+
+
+def _declared(info: ValueInfoProto) -> Type:
+    if not info.type.WhichOneof("value"):
+        raise ModelError(f"input {info.name!r} has no type; export the model again")
+    return from_type_proto(info.type)
+
+
+def _input_type(info: ValueInfoProto, shape: Sequence[int] | None) -> Type:
+    declared = _declared(info)
+    if shape is None:
+        return declared
+    if any(d < 0 for d in shape):
+        raise ModelError(f"the shape {tuple(shape)} given for input {info.name!r} has a negative size")
+    if isinstance(declared, AnyRankTensor):
+        return TensorType(declared.dtype, tuple(shape))
+    if not isinstance(declared, TensorType):
+        raise ModelError(f"a shape is given for input {info.name!r}, but its type is {declared}")
+    fits = len(shape) == declared.rank and all(isinstance(d, str) or d == s for d, s in zip(declared.shape, shape, strict=True))
+    if not fits:
+        raise ModelError(f"the shape {tuple(shape)} given for input {info.name!r} does not fit its declared type {declared}")
+    return declared.with_shape(tuple(shape))
+
+
+def _symbol_sizes(formal: Sequence[ValueInfoProto], shapes: Shapes) -> dict[str, int]:
+    """Sizes of named dimensions that the given shapes imply."""
+    sizes: dict[str, int] = {}
+    for info in formal:
+        declared = _declared(info)
+        if info.name not in shapes or not isinstance(declared, TensorType):
+            continue
+        for dim, size in zip(declared.shape, shapes[info.name], strict=True):
+            if isinstance(dim, int) or dim == UNKNOWN:
+                continue
+            if sizes.setdefault(dim, size) != size:
+                raise ModelError(f"the given shapes make dimension {dim!r} both {sizes[dim]} and {size} (input {info.name!r})")
+    return sizes
+
+
+def _substituted(type_: Type, sizes: Mapping[str, int]) -> Type:
+    if not isinstance(type_, TensorType):
+        return type_
+    return type_.with_shape(tuple(sizes.get(d, d) if isinstance(d, str) else d for d in type_.shape))
+
+
+# -- outputs -------------------------------------------------------------------------------------------------------
+
+
+def _check_outputs(proto: ModelProto, outputs: Sequence[Value]) -> None:
+    """ModelError where dtype or rank of an output contradicts what the model declares."""
+    for info, value in zip(proto.graph.output, outputs, strict=True):
+        if not info.type.WhichOneof("value"):
+            continue
+        declared = from_type_proto(info.type)
+        if type(declared) is not type(value.type) and not isinstance(declared, AnyRankTensor) and not isinstance(value.type, AnyRankTensor):
+            raise _contradiction(info.name, declared, value)
+        if getattr(declared, "dtype", None) != getattr(value.type, "dtype", None):
+            raise _contradiction(info.name, declared, value)
+        if isinstance(declared, TensorType) and isinstance(value.type, TensorType) and declared.rank != value.type.rank:
+            raise _contradiction(info.name, declared, value)
+
+
+def _contradiction(name: str, declared: Type, value: Value) -> ModelError:
+    return ModelError(f"output {name!r} is declared as {declared}, but the model computes {value.type}; correct the declaration or export again")
+
+
+def _name_outputs(graph: Graph, names: Sequence[str]) -> None:
+    """Rename output values that have a name of ours where the model's name is free."""
+    taken = {v.name for n in graph.nodes for v in n.outputs} | {v.name for v in graph.inputs}
+    for value, name in zip(graph.outputs, names, strict=True):
+        if value.producer is not None and value.name not in names and name not in taken:
+            value.name = name
+            taken.add(name)
