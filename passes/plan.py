@@ -128,7 +128,9 @@ class Stitch:
 
     def __post_init__(self) -> None:
         if self.scheme not in SCHEMES:
-            raise PlanError(f"stitch {self.producer} -> {self.consumer}: unknown scheme {self.scheme!r}; known: {', '.join(SCHEMES)}")
+            raise PlanError(
+                f"stitch {self.producer} -> {self.consumer}: unknown scheme {self.scheme!r}; known: {', '.join(SCHEMES)}"
+            )
 
     def to_json(self) -> list[str]:
         return [self.producer, self.consumer, self.scheme, self.rule]
@@ -164,7 +166,9 @@ class Group:
             if len(set(names)) != len(names):
                 raise PlanError(f"{where} names one of its {label} twice: {', '.join(names)}")
         if (self.anchor is None) != (self.kind is GroupKind.INJECTIVE):
-            raise PlanError(f"{where} is {self.kind.value}, and {'has no' if self.anchor is None else 'must not have an'} anchor")
+            raise PlanError(
+                f"{where} is {self.kind.value}, and {'has no' if self.anchor is None else 'must not have an'} anchor"
+            )
         if self.anchor is not None and self.anchor not in self.nodes:
             raise PlanError(f"{where}: its anchor {self.anchor} is none of its nodes")
         strangers = {n for s in self.stitches for n in (s.producer, s.consumer)} - set(self.nodes)
@@ -212,12 +216,19 @@ class HostGroup:
     origins: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "inputs": list(self.inputs), "outputs": list(self.outputs), "origins": list(self.origins)}
+        return {
+            "name": self.name,
+            "inputs": list(self.inputs),
+            "outputs": list(self.outputs),
+            "origins": list(self.origins),
+        }
 
     @staticmethod
     def from_json(data: Any, where: str = "host group") -> HostGroup:
         fields = Fields(data, where)
-        group = HostGroup(fields.string("name"), fields.strings("inputs"), fields.strings("outputs"), fields.strings("origins"))
+        group = HostGroup(
+            fields.string("name"), fields.strings("inputs"), fields.strings("outputs"), fields.strings("origins")
+        )
         fields.done()
         return group
 
@@ -258,7 +269,12 @@ class Buffer:
 
     @staticmethod
     def from_json(data: Any, where: str = "buffer") -> Buffer:
-        if not (isinstance(data, list) and len(data) == 5 and isinstance(data[0], str) and all(type(n) is int and n >= 0 for n in data[1:])):
+        if not (
+            isinstance(data, list)
+            and len(data) == 5
+            and isinstance(data[0], str)
+            and all(type(n) is int and n >= 0 for n in data[1:])
+        ):
             raise PlanError(f"{where} is not [value, offset_bytes, nbytes, first, last]")
         return Buffer(*data)
 
@@ -274,7 +290,9 @@ class BufferPlan:
     def __post_init__(self) -> None:
         for b in self.buffers:
             if b.offset_bytes % ALIGNMENT or b.offset_bytes + b.nbytes > self.arena_bytes or b.first > b.last:
-                raise PlanError(f"buffer {b.value}: offset {b.offset_bytes}, {b.nbytes} bytes, launches {b.first} to {b.last} do not fit an arena of {self.arena_bytes}")
+                raise PlanError(
+                    f"buffer {b.value}: offset {b.offset_bytes}, {b.nbytes} bytes, launches {b.first} to {b.last} do not fit an arena of {self.arena_bytes}"
+                )
         if len({b.value for b in self.buffers}) != len(self.buffers):
             raise PlanError("a value has two buffers")
         if any(root in self.aliases for root in self.aliases.values()):
@@ -286,7 +304,11 @@ class BufferPlan:
         return next((b.offset_bytes for b in self.buffers if b.value == value), None)
 
     def to_json(self) -> dict[str, Any]:
-        return {"arena_bytes": self.arena_bytes, "buffers": [b.to_json() for b in self.buffers], "aliases": dict(self.aliases)}
+        return {
+            "arena_bytes": self.arena_bytes,
+            "buffers": [b.to_json() for b in self.buffers],
+            "aliases": dict(self.aliases),
+        }
 
     @staticmethod
     def from_json(data: Any, where: str = "buffers") -> BufferPlan:
@@ -303,7 +325,12 @@ def _check_no_overlap(buffers: tuple[Buffer, ...]) -> None:
     for b in sorted(buffers, key=lambda b: b.first):
         alive = [a for a in alive if a.last >= b.first]
         for a in alive:
-            if a.nbytes and b.nbytes and a.offset_bytes < b.offset_bytes + b.nbytes and b.offset_bytes < a.offset_bytes + a.nbytes:
+            if (
+                a.nbytes
+                and b.nbytes
+                and a.offset_bytes < b.offset_bytes + b.nbytes
+                and b.offset_bytes < a.offset_bytes + a.nbytes
+            ):
                 raise PlanError(f"buffers of {a.value} and {b.value} overlap in place and time")
         alive.append(b)
 
@@ -352,13 +379,17 @@ class StitchPlan:
             raise PlanError(f"plan of {self.graph}: two groups have one name")
         launched = [name for s in self.segments for name in s.groups]
         if sorted(launched) != sorted(native | host):
-            raise PlanError(f"plan of {self.graph}: the segments must hold every group once; they differ in {', '.join(sorted(set(launched) ^ (native | host)))}")
+            raise PlanError(
+                f"plan of {self.graph}: the segments must hold every group once; they differ in {', '.join(sorted(set(launched) ^ (native | host)))}"
+            )
         for segment in self.segments:
             if not segment.groups or any((name in native) != segment.native for name in segment.groups):
                 raise PlanError(f"plan of {self.graph}: a segment is empty or mixes native and host groups")
         stored = [v for g in (*self.groups, *self.host_groups) for v in g.outputs]
         if len(set(stored)) != len(stored):
-            raise PlanError(f"plan of {self.graph}: a value is stored by two groups: {', '.join(sorted({v for v in stored if stored.count(v) > 1}))}")
+            raise PlanError(
+                f"plan of {self.graph}: a value is stored by two groups: {', '.join(sorted({v for v in stored if stored.count(v) > 1}))}"
+            )
 
     def group(self, name: str) -> Group:
         """The native group of that name; PlanError if there is none."""

@@ -1,0 +1,203 @@
+"""Running passes in order: contract checks, listeners, bisection, nested graphs, and the default pipelines."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, TextIO
+
+from tilestitch.compiler.ir import Graph, IRError, Type
+from tilestitch.compiler.ir.text import print_graph
+from tilestitch.compiler.ir.types import types_compatible
+from tilestitch.compiler.ir.verify import verify
+
+from .contract import Pass, PassContext, PassResult
+from .errors import PassContractError
+from .pipeline_text import parse_pipeline
+from .rewrite import REWRITES
+
+CLEAN_UP = "fixpoint{limit=8}(canonicalise,algebra,fold_constants,dead_branches,cse,dce)"
+
+CPU_PIPELINE = (
+    f"{CLEAN_UP},fold_scale_shift,fold_transposes,{CLEAN_UP},channels_last,"
+    f"fixpoint{{limit=16}}(transpose_motion,canonicalise,fold_constants,dce),fold_transposes,{CLEAN_UP}"
+)
+"""The default pipeline of the target `cpu`."""
+
+
+@dataclass(frozen=True)
+class Fixpoint:
+    """Run `body` again and again until nothing changes, at most `limit` times."""
+
+    body: tuple[Any, ...]
+    limit: int = 8
+    name: ClassVar[str] = "fixpoint"
+
+    def __post_init__(self) -> None:
+        if self.limit < 1:
+            raise ValueError(f"limit is {self.limit}; it must be at least 1")
+
+    def run(self, graph: Graph, context: PassContext) -> PassResult:
+        modified, notes = False, []
+        for _ in range(self.limit):
+            changed = False
+            for pass_ in self.body:
+                result = run_pass(pass_, graph, context)
+                graph, changed = result.graph, changed or result.modified
+                notes.extend(result.notes)
+            if not changed:
+                break
+            modified = True
+        return PassResult(graph, modified, tuple(notes))
+
+
+def pass_table(extra: Mapping[str, type] | None = None) -> dict[str, type]:
+    """All passes by name: the built-in ones and `extra` (plug-ins, whose names were checked when they were loaded)."""
+    return {Fixpoint.name: Fixpoint, **REWRITES, **(extra or {})}
+
+
+def default_pipeline(target: str) -> str:
+    """The text of the default pipeline for `target`."""
+    return CPU_PIPELINE
+
+
+def run_pipeline(
+    graph: Graph, context: PassContext, passes: Sequence[Any] | str | None = None, extra: Sequence[Any] = ()
+) -> Graph:
+    """Run `passes` (objects or text; default: the target's pipeline), then `extra`, on a copy of `graph`.
+
+    Output values keep the names they had, where the value is not also an input, a constant or another output.
+    Raises PipelineError for a bad text and PassError if a pass fails.
+    """
+    if passes is None:
+        passes = default_pipeline(context.target.name)
+    if isinstance(passes, str):
+        passes = parse_pipeline(passes, pass_table())
+    names = [v.name for v in graph.outputs]
+    graph = graph.clone()
+    for pass_ in (*passes, *extra):
+        graph = run_pass(pass_, graph, context).graph
+    if extra:
+        for pass_ in parse_pipeline(CLEAN_UP, pass_table()):
+            graph = run_pass(pass_, graph, context).graph
+    _restore_names(graph, names)
+    return graph
+
+
+def run_pass(pass_: Pass, graph: Graph, context: PassContext) -> PassResult:
+    """Run one pass on `graph` and the graphs nested in it, tell the listeners, check the contract.
+
+    Raises PassContractError if the pass returns something else than a PassResult, or changes the graph's interface.
+    """
+    if isinstance(pass_, Fixpoint):
+        return pass_.run(graph, context)
+    if not context.may_run():
+        return PassResult(graph, False, (f"{pass_.name}: left out by bisection",))
+    nested = _run_on_bodies(pass_, graph, context)
+    for listener in context.listeners:
+        listener.before(pass_, graph)
+    inputs, outputs = [(v.name, v.type) for v in graph.inputs], [v.type for v in graph.outputs]
+    start = time.perf_counter()
+    result = pass_.run(graph, context)
+    seconds = time.perf_counter() - start
+    if not isinstance(result, PassResult):
+        raise PassContractError(f"pass {pass_.name} returned {type(result).__name__}; run must return a PassResult")
+    _check_interface(pass_, inputs, outputs, result.graph)
+    result = PassResult(result.graph, result.modified or nested, result.notes)
+    for listener in context.listeners:
+        listener.after(pass_, result, seconds)
+    return result
+
+
+def _run_on_bodies(pass_: Pass, graph: Graph, context: PassContext) -> bool:
+    modified = False
+    for node in graph.nodes:
+        for key, attr in list(node.attrs.items()):
+            if isinstance(attr, Graph):
+                inner = PassContext(context.target, context.options)
+                result = run_pass(pass_, attr, inner)
+                node.attrs[key] = result.graph
+                modified = modified or result.modified
+    return modified
+
+
+def _check_interface(pass_: Pass, inputs: list[tuple[str, Type]], outputs: list[Type], after: Graph) -> None:
+    same_inputs = inputs == [(v.name, v.type) for v in after.inputs]
+    same_outputs = len(outputs) == len(after.outputs) and all(
+        types_compatible(old, new.type) for old, new in zip(outputs, after.outputs, strict=True)
+    )
+    if not (same_inputs and same_outputs):
+        raise PassContractError(
+            f"pass {pass_.name} changed the {'outputs' if same_inputs else 'inputs'} of graph {after.name}; "
+            "their number, order and types must stay"
+        )
+
+
+def _restore_names(graph: Graph, names: Sequence[str]) -> None:
+    taken = {v.name for v in (*graph.inputs, *graph.constants)}
+    taken.update(out.name for node in graph.nodes for out in node.outputs)
+    for value, name in zip(graph.outputs, names, strict=True):
+        if value.producer is None or name in taken or value.name in names:
+            continue
+        graph.fresh_name(name)  # reserves it
+        taken.discard(value.name)
+        taken.add(name)
+        value.name = name
+
+
+# -- listeners -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class VerifyListener:
+    """Verifies the graph after every pass: raises PassContractError naming the pass."""
+
+    def before(self, pass_: Pass, graph: Graph) -> None:
+        pass
+
+    def after(self, pass_: Pass, result: PassResult, seconds: float) -> None:
+        try:
+            verify(result.graph)
+        except IRError as error:
+            raise PassContractError(f"pass {pass_.name} broke the graph: {error}") from error
+
+
+@dataclass
+class DumpListener:
+    """Writes the graph after every pass that changed it to `directory/NNN-pass.tsir`."""
+
+    directory: Path
+    count: int = 0
+
+    def before(self, pass_: Pass, graph: Graph) -> None:
+        pass
+
+    def after(self, pass_: Pass, result: PassResult, seconds: float) -> None:
+        self.count += 1
+        if not result.modified:
+            return
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path = self.directory / f"{self.count:03d}-{pass_.name}.tsir"
+        path.write_text(print_graph(result.graph) + "\n", encoding="utf-8")
+
+
+@dataclass
+class TimingListener:
+    """Adds up seconds and executions by pass name."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    runs: dict[str, int] = field(default_factory=dict)
+
+    def before(self, pass_: Pass, graph: Graph) -> None:
+        pass
+
+    def after(self, pass_: Pass, result: PassResult, seconds: float) -> None:
+        self.seconds[pass_.name] = self.seconds.get(pass_.name, 0.0) + seconds
+        self.runs[pass_.name] = self.runs.get(pass_.name, 0) + 1
+
+    def print(self, file: TextIO = sys.stderr) -> None:
+        for name, total in sorted(self.seconds.items(), key=lambda item: -item[1]):
+            print(f"{total * 1e3:9.1f} ms {self.runs[name]:4d}x {name}", file=file)

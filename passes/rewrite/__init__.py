@@ -1,0 +1,24 @@
+"""Graph to graph: one rewrite a module. `REWRITES` lists them by name."""
+
+from __future__ import annotations
+
+from .algebra import Algebra
+from .canonicalise import Canonicalise
+from .channels_last import ChannelsLast
+from .cse import CommonSubexpressions
+from .dce import DeadCode
+from .dead_branches import DeadBranches
+from .fold_constants import FoldConstants
+from .fold_scale_shift import FoldScaleShift
+from .fold_transposes import FoldTransposes
+from .transpose_motion import TransposeMotion
+
+REWRITES: dict[str, type] = {
+    cls.name: cls
+    for cls in (
+        Algebra, Canonicalise, ChannelsLast, CommonSubexpressions, DeadBranches, DeadCode, FoldConstants, FoldScaleShift,
+        FoldTransposes, TransposeMotion,
+    )
+}  # fmt: skip
+
+__all__ = ["REWRITES"]

@@ -1,0 +1,237 @@
+"""Algebraic simplification by constants: neutral elements, strength reduction, chains of constants, idempotent pairs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tilestitch.compiler.ir import Graph, Node, Value, reference
+from tilestitch.compiler.ir.types import dtype_kind, is_float, is_integer, to_numpy_dtype
+
+from ..contract import PassContext, PassResult
+from .driver import (
+    Pattern,
+    Replacement,
+    apply_patterns,
+    emit_like,
+    is_splat,
+    is_static,
+    is_tensor,
+    produced_by,
+    result_fits,
+    single_reader,
+    splat,
+)
+
+
+@dataclass(frozen=True)
+class Algebra:
+    """Simplify by algebra. With `reassociate`, floats may change by rounding (about one unit in the last place).
+
+    Without it only rewrites that are exact are made (signs of zeros and payloads of NaNs aside).
+    """
+
+    reassociate: bool = True
+    name: ClassVar[str] = "algebra"
+
+    def run(self, graph: Graph, context: PassContext) -> PassResult:
+        patterns = dict(EXACT)
+        if self.reassociate:
+            for op, more in ROUNDING.items():
+                patterns[op] = [*patterns.get(op, []), *more]
+        count = apply_patterns(graph, patterns)
+        return PassResult(graph, count > 0, (f"algebra: {count} rewrites",) if count else ())
+
+
+def _neutral(number: float) -> Pattern:
+    """op(x, number) is x, where the result has x's shape."""
+
+    def pattern(graph: Graph, node: Node) -> Replacement | None:
+        x, constant = node.inputs
+        if is_splat(constant, number) and is_tensor(x) and x.type == node.output.type:
+            return [x]
+        return None
+
+    return pattern
+
+
+def _neutral_bool(neutral: bool) -> Pattern:
+    """op(x, neutral) is x; op(x, not neutral) is the constant itself."""
+
+    def pattern(graph: Graph, node: Node) -> Replacement | None:
+        x, constant = node.inputs
+        known = splat(constant)
+        if not isinstance(known, bool) or not is_static(node.output):
+            return None
+        if known == neutral:
+            return [x] if x.type == node.output.type else None
+        small = graph.constant(np.asarray(known), name=constant.name)
+        return [emit_like(graph, node, "broadcast_to", small, shape=node.output.shape)]
+
+    return pattern
+
+
+def times_minus_one(graph: Graph, node: Node) -> Replacement | None:
+    x, constant = node.inputs
+    if is_splat(constant, -1) and x.type == node.output.type and dtype_kind(x.dtype) != "uint":
+        return [emit_like(graph, node, "neg", x)]
+    return None
+
+
+def power_of_constant(graph: Graph, node: Node) -> Replacement | None:
+    x, exponent = node.inputs
+    number = splat(exponent)
+    if number is None or not is_tensor(x) or x.type != node.output.type:
+        return None
+    if number == 1:
+        return [x]
+    if number == 2:
+        return [emit_like(graph, node, "mul", x, x)]
+    if number == 3:
+        return [emit_like(graph, node, "mul", emit_like(graph, node, "mul", x, x), x)]
+    if not is_float(x.dtype):
+        return None
+    if number == 0.5:
+        return [emit_like(graph, node, "sqrt", x)]
+    if number in (-1, -0.5):
+        one = graph.constant(1.0, dtype=x.dtype)
+        return [emit_like(graph, node, "div", one, x if number == -1 else emit_like(graph, node, "sqrt", x))]
+    return None
+
+
+def double_negation(graph: Graph, node: Node) -> Replacement | None:
+    inner = produced_by(node.inputs[0], "neg")
+    return [inner.inputs[0]] if inner else None
+
+
+def absolute_twice(graph: Graph, node: Node) -> Replacement | None:
+    inner = produced_by(node.inputs[0], "abs", "neg")
+    if inner is None:
+        return None
+    if inner.op == "abs":
+        return [inner.output]
+    return [emit_like(graph, node, "abs", inner.inputs[0])]
+
+
+def idempotent(graph: Graph, node: Node) -> Replacement | None:
+    """maximum(maximum(x, c), c) and the like."""
+    x, c = node.inputs
+    if x is c:
+        return [x]
+    inner = produced_by(x, node.op)
+    if inner is None or not c.is_constant or not inner.inputs[1].is_constant or x.type != node.output.type:
+        return None
+    a, b = splat(c), splat(inner.inputs[1])
+    return [x] if a is not None and a == b else None
+
+
+def rounding_twice(graph: Graph, node: Node) -> Replacement | None:
+    inner = produced_by(node.inputs[0], "floor", "ceil", "round", "trunc")
+    return [inner.output] if inner else None
+
+
+def add_of_negative(graph: Graph, node: Node) -> Replacement | None:
+    """x + (-y) is x - y, and x - (-y) is x + y."""
+    x, y = node.inputs
+    inner = produced_by(y, "neg")
+    if inner is not None:
+        return [emit_like(graph, node, "sub" if node.op == "add" else "add", x, inner.inputs[0])]
+    return None
+
+
+def divide_by_power_of_two(graph: Graph, node: Node) -> Replacement | None:
+    return _divide_by_constant(graph, node, exact=True)
+
+
+def divide_by_constant(graph: Graph, node: Node) -> Replacement | None:
+    return _divide_by_constant(graph, node, exact=False)
+
+
+def _divide_by_constant(graph: Graph, node: Node, *, exact: bool) -> Replacement | None:
+    """x / c is x * (1/c): exact for powers of two, else only for float32 and float64; 1/c must be normal."""
+    x, c = node.inputs
+    if c.data is None or not is_tensor(x) or x.dtype not in ("float16", "bfloat16", "float32", "float64"):
+        return None
+    wide = c.data.astype(np.float64)
+    if wide.size == 0 or not np.isfinite(wide).all() or (wide == 0).any():
+        return None
+    mantissas, _ = np.frexp(wide)
+    if exact != bool((np.abs(mantissas) == 0.5).all()) or (not exact and x.dtype not in ("float32", "float64")):
+        return None
+    with np.errstate(all="ignore"):
+        inverse = (1.0 / wide).astype(c.data.dtype)
+    magnitude = np.abs(inverse.astype(np.float64))
+    if not np.isfinite(magnitude).all() or (magnitude < _smallest_normal(x.dtype)).any():
+        return None
+    return [emit_like(graph, node, "mul", x, graph.constant(inverse, name=c.name))]
+
+
+def _smallest_normal(dtype: str) -> float:
+    return {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}[dtype]
+
+
+def chain_of_constants(graph: Graph, node: Node) -> Replacement | None:
+    """(x op a) op b is x op (a op b), for add and mul, where the combined constant is no larger than the larger one."""
+    x, b = node.inputs
+    inner = produced_by(x, node.op)
+    if inner is None or b.data is None or not single_reader(graph, x) or not is_tensor(x):
+        return None
+    y, a = inner.inputs
+    if a.data is None or y.is_constant or not (is_float(x.dtype) or is_integer(x.dtype)):
+        return None
+    combined = _combined(graph, node.op, a, b)
+    if combined is None or not result_fits([y, combined], node.output.tensor_type.shape):
+        return None
+    value = graph.emit(node.op, y, combined, origins=(*inner.origins, *node.origins), insert_before=node)
+    return [value]
+
+
+def _combined(graph: Graph, op: str, a: Value, b: Value) -> Value | None:
+    assert a.data is not None and b.data is not None
+    shape = np.broadcast_shapes(a.data.shape, b.data.shape)
+    if int(np.prod(shape)) > max(a.data.size, b.data.size):
+        return None
+    dtype = to_numpy_dtype(a.dtype)
+    with np.errstate(all="ignore"):
+        if is_integer(a.dtype):
+            data = reference(op)([a.data, b.data], {})[0]
+        else:
+            wide = [v.astype(np.float64) for v in (a.data, b.data)]
+            data = (wide[0] + wide[1] if op == "add" else wide[0] * wide[1]).astype(dtype)
+            if not np.isfinite(data.astype(np.float64)).all() or _lost(op, wide, data):
+                return None
+    return graph.constant(np.asarray(data, dtype=dtype), name=b.name)
+
+
+def _lost(op: str, wide: list[np.ndarray], data: np.ndarray) -> bool:
+    """Whether a product became zero although no factor is."""
+    return op == "mul" and bool(((data == 0) & (wide[0] != 0) & (wide[1] != 0)).any())
+
+
+EXACT: dict[str, list[Pattern]] = {
+    "add": [_neutral(0), add_of_negative],
+    "sub": [_neutral(0), add_of_negative],
+    "mul": [_neutral(1), times_minus_one],
+    "div": [_neutral(1), divide_by_power_of_two],
+    "pow": [power_of_constant],
+    "neg": [double_negation],
+    "abs": [absolute_twice],
+    "maximum": [idempotent],
+    "minimum": [idempotent],
+    "bitwise_or": [_neutral(0), idempotent],
+    "bitwise_and": [idempotent],
+    "bitwise_xor": [_neutral(0)],
+    "shift_left": [_neutral(0)],
+    "shift_right": [_neutral(0)],
+    "logical_and": [_neutral_bool(True), idempotent],
+    "logical_or": [_neutral_bool(False), idempotent],
+    **{op: [rounding_twice] for op in ("floor", "ceil", "round", "trunc")},
+}
+
+ROUNDING: dict[str, list[Pattern]] = {
+    "add": [chain_of_constants],
+    "mul": [chain_of_constants],
+    "div": [divide_by_constant],
+}

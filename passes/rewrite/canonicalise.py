@@ -1,0 +1,211 @@
+"""One way to write what can be written in several: operand order, no-ops, chains of views and casts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tilestitch.compiler.ir import Graph, Node, TensorType, Value
+from tilestitch.compiler.ir.types import dtype_kind, is_float, types_compatible
+
+from ..contract import PassContext, PassResult
+from .driver import (
+    Replacement,
+    apply_patterns,
+    constant_like,
+    elements,
+    emit_like,
+    is_elementwise,
+    is_static,
+    is_tensor,
+    produced_by,
+    result_fits,
+    splat,
+)
+from .views import VIEW_PATTERNS
+
+COMMUTATIVE = frozenset({
+    "add", "mul", "maximum", "minimum", "equal", "logical_and", "logical_or", "logical_xor",
+    "bitwise_and", "bitwise_or", "bitwise_xor",
+})  # fmt: skip
+
+# Every value of the key is exactly a value of each dtype listed.
+_EXACT: dict[str, frozenset[str]] = {
+    "float16": frozenset({"float32", "float64"}),
+    "bfloat16": frozenset({"float32", "float64"}),
+    "float32": frozenset({"float64"}),
+    "int8": frozenset({"int16", "int32", "int64", "float16", "float32", "float64", "bfloat16"}),
+    "uint8": frozenset(
+        {"int16", "int32", "int64", "uint16", "uint32", "uint64", "float16", "float32", "float64", "bfloat16"}
+    ),
+    "int16": frozenset({"int32", "int64", "float32", "float64"}),
+    "uint16": frozenset({"int32", "int64", "uint32", "uint64", "float32", "float64"}),
+    "int32": frozenset({"int64", "float64"}),
+    "uint32": frozenset({"int64", "uint64", "float64"}),
+    "bool": frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
+    | frozenset({"float16", "bfloat16", "float32", "float64"}),
+}
+
+
+@dataclass(frozen=True)
+class Canonicalise:
+    """Bring nodes into the one form that other passes look for. Changes no value."""
+
+    name: ClassVar[str] = "canonicalise"
+
+    def run(self, graph: Graph, context: PassContext) -> PassResult:
+        count = apply_patterns(graph, PATTERNS)
+        return PassResult(graph, count > 0, (f"canonicalise: {count} rewrites",) if count else ())
+
+
+def constant_to_the_right(graph: Graph, node: Node) -> Replacement | None:
+    a, b = node.inputs
+    if a.is_constant and not b.is_constant:
+        return [emit_like(graph, node, node.op, b, a, **node.attrs)]
+    return None
+
+
+def drop_cast(graph: Graph, node: Node) -> Replacement | None:
+    (x,) = node.inputs
+    if is_tensor(x) and x.dtype == node.attrs["to"]:
+        return [x]
+    inner = produced_by(x, "cast")
+    if inner is None or not is_tensor(inner.inputs[0]):
+        return None
+    source = inner.inputs[0]
+    if x.dtype in _EXACT.get(source.dtype, ()) and _plain_cast(node):
+        return [emit_like(graph, node, "cast", source, **node.attrs)]
+    return None
+
+
+def _plain_cast(node: Node) -> bool:
+    """Casts to 8-bit floats and below follow saturation rules that depend on the source type: leave them."""
+    to = node.attrs["to"]
+    return dtype_kind(to) in ("int", "uint", "bool") or (is_float(to) and "float8" not in to and "float4" not in to)
+
+
+def drop_bit_cast(graph: Graph, node: Node) -> Replacement | None:
+    (x,) = node.inputs
+    return [x] if is_tensor(x) and x.dtype == node.attrs["to"] else None
+
+
+def drop_double_not(graph: Graph, node: Node) -> Replacement | None:
+    inner = produced_by(node.inputs[0], node.op)
+    return [inner.inputs[0]] if inner else None
+
+
+def select_of_known_condition(graph: Graph, node: Node) -> Replacement | None:
+    condition, a, b = node.inputs
+    known = splat(condition)
+    if known is None and a is not b:
+        return None
+    chosen = a if known is None or known else b
+    if types_compatible(chosen.type, node.output.type) and is_static(chosen) and is_static(node.output):
+        return [chosen]
+    if is_static(node.output) and is_static(chosen):
+        return [emit_like(graph, node, "broadcast_to", chosen, shape=node.output.shape)]
+    return None
+
+
+def implicit_broadcast(graph: Graph, node: Node) -> Replacement | None:
+    """Element-wise operators broadcast by themselves: read the operand of a broadcast_to, or a smaller constant."""
+    if not is_elementwise(node.op) or len(node.inputs) < 2 or not all(map(is_tensor, (*node.inputs, *node.outputs))):
+        return None
+    for i, value in enumerate(node.inputs):
+        smaller = _unbroadcast(graph, value)
+        operands = [*node.inputs[:i], smaller, *node.inputs[i + 1 :]] if smaller is not None else []
+        if smaller is not None and result_fits(operands, node.output.tensor_type.shape):
+            if value.data is not None:
+                smaller = constant_like(graph, value, _first_elements(value.data))
+            return [emit_like(graph, node, node.op, *node.inputs[:i], smaller, *node.inputs[i + 1 :], **node.attrs)]
+    return None
+
+
+def _unbroadcast(graph: Graph, value: Value) -> Value | None:
+    node = produced_by(value, "broadcast_to")
+    if node is not None:
+        return node.inputs[0]
+    if value.data is not None and value.data.ndim > 0 and splat(value) is not None:
+        return Value(value.name, TensorType(value.dtype, ()))  # stands for the scalar until it is known to fit
+    return None
+
+
+def _first_elements(data: np.ndarray) -> np.ndarray:
+    return np.asarray(data.reshape(-1)[:1].reshape(()))
+
+
+def reduce_of_nothing(graph: Graph, node: Node) -> Replacement | None:
+    """A sum, product or extreme over no axes, or over axes of size 1, is the operand in another shape."""
+    (x,) = node.inputs
+    if not is_static(x) or any(x.shape[a] != 1 for a in node.attrs["axes"]):
+        return None
+    if x.shape == node.output.shape:
+        return [x]
+    return [emit_like(graph, node, "reshape", x, shape=node.output.shape)]
+
+
+def keepdims_by_reshape(graph: Graph, node: Node) -> Replacement | None:
+    """reshape(reduce(x)) that only adds or drops the reduced axes: say it with keepdims."""
+    inner = produced_by(node.inputs[0], "reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "arg_max", "arg_min")
+    if inner is None or not is_static(inner.inputs[0]) or len(inner.output.uses) != 1 or graph.is_output(inner.output):
+        return None
+    axes = inner.attrs["axes"] if "axes" in inner.attrs else (inner.attrs["axis"],)
+    shape = inner.inputs[0].shape
+    kept = tuple(1 if i in axes else d for i, d in enumerate(shape))
+    dropped = tuple(d for i, d in enumerate(shape) if i not in axes)
+    if node.output.shape not in (kept, dropped) or not axes:
+        return None
+    attrs = {**inner.attrs, "keepdims": node.output.shape == kept}
+    return [graph.emit(inner.op, inner.inputs[0], origins=inner.origins, insert_before=node, **attrs)]
+
+
+def gather_of_constant_range(graph: Graph, node: Node) -> Replacement | None:
+    """gather with one constant index, or a constant arithmetic sequence of indices, is a slice."""
+    x, indices = node.inputs
+    axis = node.attrs["axis"]
+    if indices.data is None or indices.data.ndim > 1 or indices.data.size == 0 or not is_static(x):
+        return None
+    size = x.shape[axis]
+    wanted = indices.data.reshape(-1).astype(np.int64)
+    wanted = np.where(wanted < 0, wanted + size, wanted)
+    if wanted.min() < 0 or wanted.max() >= size:
+        return None
+    step = int(wanted[1] - wanted[0]) if wanted.size > 1 else 1
+    if step == 0 or (wanted.size > 1 and (np.diff(wanted) != step).any()):
+        return None
+    rank = len(x.shape)
+    sliced = emit_like(
+        graph, node, "slice", x,
+        starts=tuple(int(wanted[0]) if i == axis else 0 for i in range(rank)),
+        steps=tuple(step if i == axis else 1 for i in range(rank)),
+        sizes=tuple(wanted.size if i == axis else d for i, d in enumerate(x.shape)),
+    )  # fmt: skip
+    if sliced.shape == node.output.shape:
+        return [sliced]
+    return [emit_like(graph, node, "reshape", sliced, shape=node.output.shape)]
+
+
+def empty_result(graph: Graph, node: Node) -> Replacement | None:
+    """A tensor without elements needs no computation."""
+    if len(node.outputs) != 1 or node.op == "iota" or not is_elementwise(node.op) or not is_static(node.output):
+        return None
+    if elements(node.output.shape) > 0 or not all(map(is_tensor, node.inputs)):
+        return None
+    return [graph.constant(np.empty(node.output.shape), dtype=node.output.dtype, name=node.output.name)]
+
+
+PATTERNS = {
+    **{op: [constant_to_the_right] for op in COMMUTATIVE},
+    "cast": [drop_cast],
+    "bit_cast": [drop_bit_cast],
+    "logical_not": [drop_double_not],
+    "bitwise_not": [drop_double_not],
+    "select": [select_of_known_condition],
+    "gather": [gather_of_constant_range],
+    **{op: [reduce_of_nothing] for op in ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min")},
+    **VIEW_PATTERNS,
+    "reshape": [*VIEW_PATTERNS["reshape"], keepdims_by_reshape],
+    "*": [implicit_broadcast, empty_result],
+}

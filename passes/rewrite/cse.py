@@ -1,0 +1,76 @@
+"""Common subexpressions and equal constants are computed and stored once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
+from tilestitch.compiler.ir.text import digest
+
+from ..contract import PassContext, PassResult
+
+
+@dataclass(frozen=True)
+class CommonSubexpressions:
+    """Let equal nodes (operator, operands, attributes) be one. Host and control nodes are left: they may be random."""
+
+    name: ClassVar[str] = "cse"
+
+    def run(self, graph: Graph, context: PassContext) -> PassResult:
+        count = _merge_constants(graph)
+        seen: dict[Hashable, Node] = {}
+        for node in graph.nodes:
+            if kind_of(node.op) in (Kind.HOST, Kind.CONTROL):
+                continue
+            key = (node.op, tuple(map(id, node.inputs)), _frozen(node.attrs))
+            twin = seen.setdefault(key, node)
+            if twin is not node:
+                graph.replace(node, twin.outputs)
+                count += 1
+        return PassResult(graph, count > 0, (f"cse: {count} merged",) if count else ())
+
+
+def _merge_constants(graph: Graph) -> int:
+    """Constants are compared by digest only where another of the same type exists."""
+    by_type: dict[str, list[Value]] = {}
+    for value in graph.constants:
+        by_type.setdefault(str(value.type), []).append(value)
+    count = 0
+    for values in by_type.values():
+        if len(values) < 2:
+            continue
+        first: dict[Hashable, Value] = {}
+        for value in values:
+            assert value.data is not None
+            sample = value.data.reshape(-1)[:16]
+            key = (sample.tobytes() if value.data.dtype != object else repr(sample), _digest_if_needed(values, value))
+            twin = first.setdefault(key, value)
+            if twin is not value:
+                graph.replace_uses(value, twin)
+                count += 1
+    return count
+
+
+def _digest_if_needed(values: list[Value], value: Value) -> str:
+    """The digest, unless no other value begins with the same elements (hashing all large weights takes seconds)."""
+    assert value.data is not None
+    if value.data.dtype == object:
+        return repr(value.data.tolist())
+    start = value.data.reshape(-1)[:16].tobytes()
+    others = (v.data.reshape(-1)[:16].tobytes() for v in values if v is not value and v.data is not None)
+    return digest(value.data) if start in others else ""
+
+
+def _frozen(value: Any) -> Hashable:
+    """A hashable stand-in; True and 1 are kept apart."""
+    if isinstance(value, dict):
+        return tuple(sorted((k, _frozen(v)) for k, v in value.items()))
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_frozen, value))
+    if isinstance(value, np.ndarray):
+        return (value.dtype.name, value.shape, value.tobytes())
+    return (type(value).__name__, repr(value))

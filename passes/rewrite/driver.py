@@ -1,0 +1,188 @@
+"""Greedy application of local patterns until none fits, and the small questions that patterns ask of values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+
+import numpy as np
+
+from tilestitch.compiler.ir import Graph, Kind, Node, TensorType, Value, kind_of
+from tilestitch.compiler.ir.types import Shape, broadcast_shapes
+
+Replacement = Sequence[Value]
+Pattern = Callable[[Graph, Node], "Replacement | None"]
+"""Looks at one node; returns values for the node's outputs (new nodes inserted before it), or None if it does not fit."""
+
+DATA_MOVEMENT = frozenset({"concat", "pad", "iota", "gather", "gather_elements", "gather_nd"})
+"""Injective operators that are not element-wise."""
+
+
+def apply_patterns(graph: Graph, patterns: Mapping[str, Sequence[Pattern]]) -> int:
+    """Apply the patterns listed for each operator (`*`: for all) until none fits. Returns how often one did.
+
+    A node that a replacement leaves without readers is removed at once, so that patterns see true numbers of readers;
+    the replacement inherits its origins. Patterns give the nodes they make the origins of what these compute; a value that
+    existed before and takes the node's place inherits the node's origins.
+    """
+    everywhere = patterns.get("*", ())
+    work = dict.fromkeys(graph.nodes)
+    alive = set(work)
+    count = 0
+    while work:
+        node = next(iter(work))
+        del work[node]
+        if node not in alive:
+            continue
+        for pattern in (*patterns.get(node.op, ()), *everywhere):
+            known = len(graph)
+            values = pattern(graph, node)
+            if values is None:
+                if len(graph) != known:
+                    raise AssertionError(f"pattern {pattern} changed the graph and then did not fit {node}")
+                continue
+            count += 1
+            touched = [*node.inputs, *values]
+            readers = [user for out in node.outputs for user in out.users]
+            new_nodes = _new_nodes(values, alive)
+            for old, new in zip(node.outputs, values, strict=True):
+                graph.replace_uses(old, new)
+            graph.remove(node)
+            alive.discard(node)
+            alive.update(new_nodes)
+            work.update(dict.fromkeys(new_nodes))
+            lost = [origin for value in touched for origin in remove_dead(graph, value, alive)]
+            _inherit(values, lost, [] if new_nodes else node.origins)
+            work.update(dict.fromkeys(readers))
+            for value in (*values, *(v for r in readers for v in r.inputs)):
+                if value.producer in alive:
+                    work[value.producer] = None
+            break
+    return count
+
+
+def _new_nodes(values: Sequence[Value], alive: set[Node]) -> list[Node]:
+    found: dict[Node, None] = {}
+    stack = [v.producer for v in values]
+    while stack:
+        node = stack.pop()
+        if node is None or node in alive or node in found:
+            continue
+        found[node] = None
+        stack.extend(v.producer for v in node.inputs)
+    return list(found)
+
+
+def remove_dead(graph: Graph, value: Value, alive: set[Node]) -> list[str]:
+    """Remove the producer of `value`, and what only it needed, if nobody reads it; returns their origins."""
+    origins: list[str] = []
+    stack = [value.producer]
+    while stack:
+        node = stack.pop()
+        if node is None or node not in alive or any(o.uses or graph.is_output(o) for o in node.outputs):
+            continue
+        graph.remove(node)
+        alive.discard(node)
+        origins.extend(node.origins)
+        stack.extend(v.producer for v in node.inputs)
+    return origins
+
+
+def _inherit(values: Sequence[Value], lost: Sequence[str], replaced: Sequence[str]) -> None:
+    """What now computes `values` stands for the ONNX nodes whose code went away."""
+    for producer in {v.producer: None for v in values}:
+        if producer is not None:
+            producer.origins = tuple(dict.fromkeys((*producer.origins, *replaced, *lost)))
+
+
+# -- questions ---------------------------------------------------------------------------------------------------------
+
+
+def is_elementwise(op: str) -> bool:
+    """Whether an output element depends on the operands' elements at the same (broadcast) index only."""
+    return kind_of(op) is Kind.INJECTIVE and op not in DATA_MOVEMENT
+
+
+def is_tensor(value: Value) -> bool:
+    return isinstance(value.type, TensorType)
+
+
+def is_static(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.is_static
+
+
+def splat(value: Value) -> float | int | bool | None:
+    """The number that all elements of a constant have; None if they differ, or there are none, or it is no real constant."""
+    data = value.data
+    if data is None or data.size == 0 or data.dtype == object or data.dtype.kind == "c":
+        return None
+    first = data.reshape(-1)[0]
+    if data.size > 1 and not bool((data == first).all()):
+        return None
+    number: float | int | bool = first.item() if data.dtype.kind in "biuf" else float(first)
+    return number
+
+
+def is_splat(value: Value, number: float) -> bool:
+    found = splat(value)
+    return found is not None and not isinstance(found, bool) and found == number
+
+
+def produced_by(value: Value, *ops: str) -> Node | None:
+    """The producer of `value` if its operator is one of `ops`."""
+    node = value.producer
+    return node if node is not None and node.op in ops else None
+
+
+def single_reader(graph: Graph, value: Value) -> bool:
+    """Whether exactly one operand position reads `value`, and it is no graph output."""
+    return len(value.uses) == 1 and not graph.is_output(value)
+
+
+def emit_like(graph: Graph, node: Node, op: str, *inputs: Value, **attrs: object) -> Value:
+    """A new node in front of `node` with its origins."""
+    return graph.emit(op, *inputs, origins=node.origins, insert_before=node, **attrs)
+
+
+def reshaped(graph: Graph, node: Node, value: Value, shape: Sequence[int]) -> Value:
+    """`value` in another static shape: itself, a reshaped constant, or a reshape in front of `node`."""
+    if value.data is not None:
+        return value if value.shape == tuple(shape) else constant_like(graph, value, value.data.reshape(tuple(shape)))
+    if is_static(value) and value.shape == tuple(shape):
+        return value
+    return emit_like(graph, node, "reshape", value, shape=tuple(shape))
+
+
+def transposed(graph: Graph, node: Node, value: Value, perm: Sequence[int], origins: Sequence[str] = ()) -> Value:
+    """`value` with permuted axes: itself, a transposed constant, or a transpose in front of `node`.
+
+    Transposes that only serve a layout stem from no ONNX node, hence no `origins` unless given.
+    """
+    if tuple(perm) == tuple(range(len(perm))):
+        return value
+    if value.data is not None:
+        return constant_like(graph, value, np.transpose(value.data, tuple(perm)))
+    return graph.emit("transpose", value, origins=origins, insert_before=node, perm=tuple(perm))
+
+
+def constant_like(graph: Graph, value: Value, data: np.ndarray) -> Value:
+    """A constant with the data given, named after `value`."""
+    return graph.constant(data, name=value.name)
+
+
+def result_fits(values: Sequence[Value], shape: Shape) -> bool:
+    """Whether element-wise operation on `values` has exactly the result shape `shape`."""
+    return all(is_tensor(v) for v in values) and broadcast_shapes(*(v.tensor_type.shape for v in values)) == tuple(
+        shape
+    )
+
+
+def inverse(perm: Sequence[int]) -> tuple[int, ...]:
+    result = [0] * len(perm)
+    for i, p in enumerate(perm):
+        result[p] = i
+    return tuple(result)
+
+
+def elements(shape: Sequence[int]) -> int:
+    return prod(shape)

@@ -1,0 +1,66 @@
+"""Compute now what depends on constants only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tilestitch.compiler.ir import Graph, IRError, Kind, Node, TensorType, kind_of, reference
+from tilestitch.compiler.ir.types import is_static_tensor, to_numpy_dtype
+from tilestitch.runtime.errors import TilestitchRuntimeError
+
+from ..contract import PassContext, PassResult
+
+
+@dataclass(frozen=True)
+class FoldConstants:
+    """Replace nodes whose operands are all constants by their value, computed by the numpy reference.
+
+    Guards: a result above `max_growth_bytes` may not be larger than the operands together, so that a broadcast or an iota
+    does not become a large weight; work above `max_multiplications` is left to the model. Nodes that fail (an index out of range)
+    are left, so that the error comes when the model runs.
+    """
+
+    max_growth_bytes: int = 65536
+    max_multiplications: int = 1 << 32
+    name: ClassVar[str] = "fold_constants"
+
+    def run(self, graph: Graph, context: PassContext) -> PassResult:
+        count = 0
+        for node in graph.nodes:
+            values = self._folded(node)
+            if values is None:
+                continue
+            graph.replace(node, [graph.constant(v, name=o.name) for v, o in zip(values, node.outputs, strict=True)])
+            count += 1
+        return PassResult(graph, count > 0, (f"fold_constants: {count} nodes",) if count else ())
+
+    def _folded(self, node: Node) -> list[np.ndarray] | None:
+        if kind_of(node.op) in (Kind.HOST, Kind.CONTROL) or not all(v.is_constant for v in node.inputs):
+            return None
+        types = [o.type for o in node.outputs]
+        if not all(is_static_tensor(t) for t in types):
+            return None
+        tensors = [t for t in types if isinstance(t, TensorType)]
+        size = sum(t.nbytes for t in tensors)
+        if size > self.max_growth_bytes and size > sum(v.tensor_type.nbytes for v in node.inputs):
+            return None
+        if kind_of(node.op) is Kind.CONTRACTION and self._multiplications(node) > self.max_multiplications:
+            return None
+        try:
+            with np.errstate(all="ignore"):
+                results = reference(node.op)([v.data for v in node.inputs], node.attrs)
+        except (IRError, TilestitchRuntimeError, ValueError, IndexError, ArithmeticError):
+            return None
+        arrays = [np.asarray(r) for r in results]
+        fits = all(
+            a.shape == t.static_shape and a.dtype == to_numpy_dtype(t.dtype)
+            for a, t in zip(arrays, tensors, strict=True)
+        )
+        return arrays if fits else None
+
+    def _multiplications(self, node: Node) -> int:
+        """An upper bound: every output element sums at most the elements of the smaller operand."""
+        return node.outputs[0].tensor_type.num_elements * min(v.tensor_type.num_elements for v in node.inputs)

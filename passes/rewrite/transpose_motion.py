@@ -1,0 +1,235 @@
+"""Transposes move towards the outputs, through whatever works on each axis alike, until they meet another and cancel.
+
+Moving down never adds a transpose of a large tensor. The pass runs together with `canonicalise`, which composes and drops transposes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilestitch.compiler.ir import Graph, Node, Value
+
+from ..contract import PassContext, PassResult
+from .driver import (
+    Pattern,
+    Replacement,
+    apply_patterns,
+    elements,
+    emit_like,
+    inverse,
+    is_elementwise,
+    is_static,
+    is_tensor,
+    produced_by,
+    reshaped,
+    transposed,
+)
+from .reshape_axes import permuted_reshape
+
+SMALL = 4
+"""An operand that is that many times smaller than the result may get a transpose of its own."""
+
+
+@dataclass(frozen=True)
+class TransposeMotion:
+    """Sink transposes through element-wise operators, reductions, windows, concat, pad, slice, gather and reshape."""
+
+    name: ClassVar[str] = "transpose_motion"
+
+    def run(self, graph: Graph, context: PassContext) -> PassResult:
+        count = apply_patterns(graph, PATTERNS)
+        return PassResult(graph, count > 0, (f"transpose_motion: {count} moves",) if count else ())
+
+
+def through_elementwise(graph: Graph, node: Node) -> Replacement | None:
+    """f(T(a), T(b), small) is T(f(a, b, T'(small)))."""
+    if not is_elementwise(node.op) or not all(map(is_static, (*node.inputs, *node.outputs))):
+        return None
+    shape = node.output.shape
+    found = [t for v in node.inputs if (t := produced_by(v, "transpose")) and len(v.shape) == len(shape)]
+    if not found:
+        return None
+    perm = tuple(found[0].attrs["perm"])
+    if not all(_can_be_permuted(v, perm, elements(shape)) for v in node.inputs):
+        return None
+    operands = [_permuted_operand(graph, node, v, perm) for v in node.inputs]
+    value = emit_like(graph, node, node.op, *operands, **node.attrs)
+    return [transposed(graph, node, value, perm, found[0].origins)]
+
+
+def _can_be_permuted(value: Value, perm: Sequence[int], size: int) -> bool:
+    node = produced_by(value, "transpose")
+    if value.is_constant or (node is not None and tuple(node.attrs["perm"]) == tuple(perm)):
+        return True
+    wide = [d for d in value.shape if d != 1]
+    return len(wide) <= 1 or elements(value.shape) * SMALL <= size
+
+
+def _permuted_operand(graph: Graph, node: Node, value: Value, perm: Sequence[int]) -> Value:
+    """The operand x with T(x) = value, of full rank or a scalar."""
+    producer = produced_by(value, "transpose")
+    if producer is not None and tuple(producer.attrs["perm"]) == tuple(perm):
+        return producer.inputs[0]
+    if elements(value.shape) == 1 and value.is_constant:
+        return reshaped(graph, node, value, ())
+    full = reshaped(graph, node, value, (1,) * (len(perm) - len(value.shape)) + value.shape)
+    return transposed(graph, node, full, inverse(perm))
+
+
+def through_reduction(graph: Graph, node: Node) -> Replacement | None:
+    """reduce(T(x)) is T'(reduce(x)) over the axes that T brought there."""
+    inner = produced_by(node.inputs[0], "transpose")
+    if inner is None or not is_static(inner.inputs[0]):
+        return None
+    perm = tuple(inner.attrs["perm"])
+    attrs = dict(node.attrs)
+    axes = attrs["axes"] if "axes" in attrs else (attrs["axis"],)
+    if "axes" in attrs:
+        attrs["axes"] = tuple(sorted(perm[a] for a in axes))
+    else:
+        attrs["axis"] = perm[attrs["axis"]]
+    value = emit_like(graph, node, node.op, inner.inputs[0], **attrs)
+    if attrs["keepdims"]:
+        return [transposed(graph, node, value, perm, inner.origins)]
+    left = [p for i, p in enumerate(perm) if i not in axes]
+    rest = tuple(sorted(left).index(p) for p in left)
+    return [transposed(graph, node, value, rest, inner.origins)]
+
+
+def through_axis_operator(graph: Graph, node: Node) -> Replacement | None:
+    """Operators with one `axis` that keep the rank: cumulative."""
+    inner = produced_by(node.inputs[0], "transpose")
+    if inner is None:
+        return None
+    perm = inner.attrs["perm"]
+    value = emit_like(graph, node, node.op, inner.inputs[0], **{**node.attrs, "axis": perm[node.attrs["axis"]]})
+    return [transposed(graph, node, value, perm, inner.origins)]
+
+
+def through_gather(graph: Graph, node: Node) -> Replacement | None:
+    """gather of a vector of indices keeps the rank, thus commutes with a transpose."""
+    x, indices = node.inputs
+    inner = produced_by(x, "transpose")
+    if inner is None or not is_tensor(indices) or indices.tensor_type.rank != 1:
+        return None
+    perm = inner.attrs["perm"]
+    value = emit_like(graph, node, "gather", inner.inputs[0], indices, axis=perm[node.attrs["axis"]])
+    return [transposed(graph, node, value, perm, inner.origins)]
+
+
+def through_concat(graph: Graph, node: Node) -> Replacement | None:
+    if not all(map(is_static, node.inputs)):
+        return None
+    found = [t for v in node.inputs if (t := produced_by(v, "transpose"))]
+    if not found:
+        return None
+    perm, size = tuple(found[0].attrs["perm"]), elements(node.output.shape)
+    if not all(_can_be_permuted(v, perm, size) for v in node.inputs):
+        return None
+    parts = [_permuted_part(graph, node, v, perm) for v in node.inputs]
+    value = emit_like(graph, node, "concat", *parts, axis=perm[node.attrs["axis"]])
+    return [transposed(graph, node, value, perm, found[0].origins)]
+
+
+def _permuted_part(graph: Graph, node: Node, value: Value, perm: Sequence[int]) -> Value:
+    producer = produced_by(value, "transpose")
+    if producer is not None and tuple(producer.attrs["perm"]) == tuple(perm):
+        return producer.inputs[0]
+    return transposed(graph, node, value, inverse(perm))
+
+
+def through_pad(graph: Graph, node: Node) -> Replacement | None:
+    inner = produced_by(node.inputs[0], "transpose")
+    if inner is None:
+        return None
+    perm = inner.attrs["perm"]
+    back = inverse(perm)
+    attrs = {
+        **node.attrs,
+        "before": tuple(node.attrs["before"][b] for b in back),
+        "after": tuple(node.attrs["after"][b] for b in back),
+    }
+    value = emit_like(graph, node, "pad", inner.inputs[0], *node.inputs[1:], **attrs)
+    return [transposed(graph, node, value, perm, inner.origins)]
+
+
+def through_slice(graph: Graph, node: Node) -> Replacement | None:
+    inner = produced_by(node.inputs[0], "transpose")
+    if inner is None:
+        return None
+    perm = inner.attrs["perm"]
+    back = inverse(perm)
+    attrs = {key: tuple(node.attrs[key][b] for b in back) for key in ("starts", "steps", "sizes")}
+    value = emit_like(graph, node, "slice", inner.inputs[0], **attrs)
+    return [transposed(graph, node, value, perm, inner.origins)]
+
+
+def through_broadcast(graph: Graph, node: Node) -> Replacement | None:
+    inner = produced_by(node.inputs[0], "transpose")
+    shape = node.attrs["shape"]
+    if inner is None or not is_static(inner.inputs[0]) or len(shape) != len(inner.attrs["perm"]):
+        return None
+    perm = inner.attrs["perm"]
+    value = emit_like(graph, node, "broadcast_to", inner.inputs[0], shape=tuple(shape[b] for b in inverse(perm)))
+    return [transposed(graph, node, value, perm, inner.origins)]
+
+
+def through_window(graph: Graph, node: Node) -> Replacement | None:
+    """A window over NCX whose operand was just transposed from NXC works on NXC."""
+    inner = produced_by(node.inputs[0], "transpose")
+    if inner is None or node.attrs["layout"] != "NCX":
+        return None
+    perm = tuple(inner.attrs["perm"])
+    rank = len(perm)
+    if perm != (0, rank - 1, *range(1, rank - 1)):
+        return None
+    value = emit_like(graph, node, node.op, inner.inputs[0], **{**node.attrs, "layout": "NXC"})
+    return [transposed(graph, node, value, perm, inner.origins)]
+
+
+def through_reshape(graph: Graph, node: Node) -> Replacement | None:
+    """reshape(T(x)) is T'(reshape'(x)), where the reshape splits and merges axes that T keeps together."""
+    inner = produced_by(node.inputs[0], "transpose")
+    if inner is None or not is_static(inner.inputs[0]) or not is_static(node.output):
+        return None
+    found = permuted_reshape(inner.inputs[0].shape, inner.attrs["perm"], node.output.shape)
+    if found is None:
+        return None
+    shape, perm = found
+    return [transposed(graph, node, reshaped(graph, node, inner.inputs[0], shape), perm, inner.origins)]
+
+
+def up_through_reshape(graph: Graph, node: Node) -> Replacement | None:
+    """T(reshape(S(x))) is reshape'(T'(S(x))), so that T' and S become one transpose (channel shuffle)."""
+    middle = produced_by(node.inputs[0], "reshape")
+    first = produced_by(middle.inputs[0], "transpose") if middle is not None else None
+    if middle is None or first is None or not is_static(middle.inputs[0]):
+        return None
+    # Read backwards, the chain is reshape(T^-1(result)) = source.
+    result = node.output.shape
+    found = permuted_reshape(result, inverse(node.attrs["perm"]), middle.inputs[0].shape)
+    if found is None:
+        return None
+    perm = tuple(first.attrs["perm"][p] for p in inverse(found[1]))
+    return [
+        reshaped(graph, node, transposed(graph, node, first.inputs[0], perm, (*first.origins, *node.origins)), result)
+    ]
+
+
+_REDUCTIONS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "arg_max", "arg_min")
+
+PATTERNS: dict[str, list[Pattern]] = {
+    **{op: [through_reduction] for op in _REDUCTIONS},
+    "cumulative": [through_axis_operator],
+    "gather": [through_gather],
+    "concat": [through_concat],
+    "pad": [through_pad],
+    "slice": [through_slice],
+    "broadcast_to": [through_broadcast],
+    "window_reduce": [through_window],
+    "reshape": [through_reshape],
+    "transpose": [up_through_reshape],
+    "*": [through_elementwise],
+}
