@@ -1,0 +1,315 @@
+"""Windows over each channel by itself: pooling and depthwise convolution.
+
+``emit_window`` folds the elements of every window into one value with the caller's ``combine``. Channels-last input is
+vectorised over channels, a few output columns at a time; positions outside the input are skipped, so that maxima, sums
+and products need no padding value. Columns near the border are known when the kernel is built, rows are clamped by the
+loop's bounds: the interior has no conditions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.cpu import microkernel as mk
+from tilestitch.codegen.cpu.conv import ConvShape, LoadPixel, PixelEpilogue
+from tilestitch.codegen.cpu.isa import Isa
+from tilestitch.codegen.cpu.microkernel import Expr, RegisterTile
+
+TASK_CYCLES = 60_000.0
+MAX_UNROLLED = 96
+"""Most combine steps of one kernel row that are written out."""
+
+Combine = Callable[[Expr, Expr, Expr, Expr], Expr]
+"""``combine(value so far, element, tap, output channel)``; ``tap`` counts kernel positions, last dimension fastest."""
+
+
+def depthwise_matrix(weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """ONNX depthwise weights [channels, 1, *kernel] as [prod(kernel), channels], channels contiguous."""
+    return np.ascontiguousarray(weights.reshape(weights.shape[0], -1).T)
+
+
+def window_count(shape: ConvShape, position: Sequence[Expr]) -> Expr:
+    """Number of window elements inside the input at an output position (for averages that exclude padding)."""
+    count: Expr = 1
+    for dim, at in enumerate(position):
+        first, last = _tap_range(shape, dim, at)
+        count = count * T.max(last - first, 0)
+    return count
+
+
+@dataclass(frozen=True)
+class WindowPlan:
+    """All decisions about one window kernel. ``shape`` has at least two spatial dimensions (see ``spatial_rank``).
+
+    A task computes ``block_rows`` output rows of ``block_channels`` channels of one image, for one position in the
+    outer dimensions. ``columns`` output columns by ``vectors`` vectors of channels are kept in registers.
+    """
+
+    shape: ConvShape
+    spatial_rank: int
+    lanes: int
+    vectors: int
+    columns: int
+    block_rows: int
+    block_channels: int
+    unrolled: bool
+
+    @property
+    def row_blocks(self) -> int:
+        return -(-self.shape.output[-2] // self.block_rows)
+
+    @property
+    def channel_blocks(self) -> int:
+        return -(-self.shape.out_channels // self.block_channels)
+
+    @property
+    def outer(self) -> tuple[int, ...]:
+        return self.shape.output[:-2]
+
+    @property
+    def tasks(self) -> int:
+        return self.shape.batch * math.prod(self.outer) * self.row_blocks * self.channel_blocks
+
+    @property
+    def scratch_bytes(self) -> int:
+        return 0
+
+
+def plan_window(shape: ConvShape, isa: Isa, *, threads: int = 2, channels_last: bool = True) -> WindowPlan:
+    """Chooses registers and tasks. ``shape.groups`` must equal ``shape.in_channels``.
+
+    With ``channels_last`` False nothing is vectorised: correct for any layout, meant for graphs that did not go
+    through the layout pass. Raises ValueError for an empty output or for channels that are mixed.
+    """
+    if shape.groups != shape.in_channels:
+        raise ValueError(f"window over mixed channels in {shape}; use plan_conv")
+    rank = shape.rank
+    if rank == 1:
+        shape = shape.with_leading_dimension()
+    if min(shape.batch, shape.out_channels, *shape.output) < 1:
+        raise ValueError(f"window with an empty result {shape}; skip the launch")
+    lanes = isa.lanes(shape.acc_dtype) if channels_last else 1
+    height, width = shape.output[-2:]
+    whole_vectors = max(1, shape.out_channels // lanes)
+    unrolled = channels_last and shape.kernel[-1] <= 8 and 2 * shape.pads[-1][0] <= width + 16
+    if unrolled:
+        vectors = max(count for count in (1, 2) if whole_vectors % count == 0)
+        limit = min((isa.vector_registers - 4) // vectors, MAX_UNROLLED // (shape.kernel[-1] * vectors))
+        columns = mk.split_at_most(width, max(1, min(8, limit))).largest
+    else:
+        most = min(isa.vector_registers // 2, 8) if channels_last else 1
+        vectors, columns = min(most, whole_vectors), 1
+    taps = math.prod(shape.kernel)
+    outer = shape.batch * math.prod(shape.output[:-2])
+    cycles = outer * height * width * math.ceil(shape.out_channels / lanes) * (taps + 4.0)
+    wanted = max(1.0, min(cycles / TASK_CYCLES, 16.0 * threads)) / outer
+    block_rows = mk.shrink(height, wanted, 1)
+    per_channels = wanted / -(-height // block_rows)
+    groups = -(-shape.out_channels // (vectors * lanes))
+    block_channels = mk.shrink(groups, per_channels, 1) * vectors * lanes
+    return WindowPlan(shape, rank, lanes, vectors, columns, block_rows, block_channels, unrolled)
+
+
+def emit_window(
+    plan: WindowPlan,
+    load_x: LoadPixel,
+    initial: Expr,
+    combine: Combine,
+    epilogue: PixelEpilogue,
+    task: Expr,
+) -> None:
+    """Emits the body of one task.
+
+    ``load_x(image, position, input channel)`` gives elements already in ``shape.acc_dtype``; the window starts from
+    ``initial``. No workspace is needed.
+    """
+    _Emitter(plan, load_x, initial, combine, epilogue).run(task)
+
+
+def _tap_range(shape: ConvShape, dim: int, at: Expr) -> tuple[Expr, Expr]:
+    """First and one past the last kernel tap inside the input for output coordinate ``at``; may be empty."""
+    dilation, extent = shape.dilations[dim], shape.spatial[dim]
+    begin = at * shape.strides[dim] - shape.pads[dim][0]
+    first = T.max((dilation - 1 - begin) // dilation, 0)
+    last = T.min((extent - 1 - begin) // dilation + 1, shape.kernel[dim])
+    return first, last
+
+
+def _column_tiles(plan: WindowPlan) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]]]:
+    """Columns as border tiles (start, size) and runs of interior tiles (start, size, count)."""
+    shape = plan.shape
+    width, stride, kernel = shape.output[-1], shape.strides[-1], shape.kernel[-1]
+    reach = shape.dilations[-1] * (kernel - 1)
+    pad, extent = shape.pads[-1][0], shape.spatial[-1]
+    split = mk.split_at_most(width, plan.columns)
+    borders: list[tuple[int, int]] = []
+    runs: list[tuple[int, int, int]] = []
+    start = 0
+    for size, count in split.sizes():
+        for _ in range(count):
+            inside = start * stride - pad >= 0 and (start + size - 1) * stride - pad + reach < extent
+            if not inside:
+                borders.append((start, size))
+            elif runs and runs[-1][1] == size and runs[-1][0] + size * runs[-1][2] == start:
+                runs[-1] = (runs[-1][0], size, runs[-1][2] + 1)
+            else:
+                runs.append((start, size, 1))
+            start += size
+    return borders, runs
+
+
+class _Emitter:
+    """State shared by the pieces of one kernel."""
+
+    def __init__(
+        self, plan: WindowPlan, load_x: LoadPixel, initial: Expr, combine: Combine, epilogue: PixelEpilogue
+    ) -> None:
+        self.plan, self.initial, self.combine = plan, initial, combine
+        multiplier = plan.shape.group_out
+
+        def load(image: Expr, position: Sequence[Expr], channel: Expr) -> Expr:
+            where = tuple(position)[-plan.spatial_rank :]
+            return load_x(image, where, channel if multiplier == 1 else channel // multiplier)
+
+        def store(image: Expr, position: Sequence[Expr], channel: Expr, value: Expr) -> None:
+            epilogue(image, tuple(position)[-plan.spatial_rank :], channel, value)
+
+        self.load, self.store = load, store
+
+    def run(self, task: Expr) -> None:
+        plan, shape = self.plan, self.plan.shape
+        rest = T.bind(T.cast(task, "int32"))
+        channel_block, rest = rest % plan.channel_blocks, rest // plan.channel_blocks
+        row_block, rest = rest % plan.row_blocks, rest // plan.row_blocks
+        outer: list[Expr] = []
+        for extent in reversed(plan.outer):
+            outer.insert(0, T.bind(rest % extent))
+            rest = rest // extent
+        self.outer = outer
+        self.image = T.bind(rest)
+        first_row = T.bind(row_block * plan.block_rows)
+        last_row = T.min(first_row + plan.block_rows, shape.output[-2])
+        self.first_channel = T.bind(channel_block * plan.block_channels)
+        self.last_channel = T.bind(T.min(self.first_channel + plan.block_channels, shape.out_channels))
+        with T.serial(first_row, last_row) as row:
+            if plan.unrolled:
+                self._row_unrolled(row)
+            else:
+                with T.serial(0, shape.output[-1]) as column:
+                    self._for_each_channels(lambda channel, tile: self._window(row, column, channel, tile))
+
+    def _for_each_channels(self, body: Callable[[Expr, RegisterTile], None]) -> None:
+        """Emits ``body(first channel, registers)`` over the block's channels; ``rows`` of the registers are columns."""
+        plan, channels = self.plan, self.plan.shape.out_channels
+        step = plan.vectors * plan.lanes
+        whole = channels // step * step
+        tile = RegisterTile(plan.columns, plan.vectors, plan.lanes)
+        if whole:
+            count = (T.min(self.last_channel, whole) - self.first_channel) // step
+            with T.serial(0, count) as index:
+                body(self.first_channel + index * step, tile)
+        if whole == channels:
+            return
+        with T.If(self.last_channel > whole), T.Then():
+            for start, size in mk.chunks(channels - whole, plan.lanes):
+                body(whole + start, RegisterTile(plan.columns, 1, size))
+
+    def _row_unrolled(self, row: Expr) -> None:
+        borders, runs = _column_tiles(self.plan)
+        for start, size in borders:
+            self._for_each_channels(
+                lambda channel, tile, at=start, n=size: self._columns(row, at, n, channel, tile, True)  # type: ignore[misc]
+            )
+        for start, size, count in runs:
+            with T.serial(0, count) as index:
+                column = T.bind(start + index * size)
+                self._for_each_channels(
+                    lambda channel, tile, at=column, n=size: self._columns(row, at, n, channel, tile, False)  # type: ignore[misc]
+                )
+
+    def _for_each_kernel_row(self, row: Expr, body: Callable[[list[Expr], Expr], None]) -> None:
+        """Emits ``body(input position up to the row, first tap of the row)`` for kernel rows inside the input."""
+        shape = self.plan.shape
+        bounds = [_tap_range(shape, dim, at) for dim, at in enumerate([*self.outer, row])]
+
+        def level(taps: list[Expr]) -> None:
+            dim = len(taps)
+            if dim < len(bounds):
+                with T.serial(*bounds[dim]) as tap:
+                    level([*taps, tap])
+                return
+            flat: Expr = 0
+            for tap, extent in zip(taps, shape.kernel, strict=False):
+                flat = flat * extent + tap
+            output = [*self.outer, row]
+            position = [shape.source(at, output[at], tap) for at, tap in enumerate(taps)]
+            body(position, flat * shape.kernel[-1])
+
+        level([])
+
+    def _accumulate(
+        self, acc: Any, tile: RegisterTile, index: int, where: Sequence[Expr], tap: Expr, channel: Expr
+    ) -> None:
+        for vector in range(tile.vectors):
+
+            def step(lane: Expr, first: int = vector * tile.lanes) -> None:
+                here = channel + first + lane
+                element = self.load(self.image, where, here)
+                value = self.combine(acc[index, first + lane], element, tap, here)
+                T.buffer_store(acc, value, [index, first + lane])
+
+            mk.vector(tile.lanes, step)
+
+    def _columns(self, row: Expr, start: Expr, size: int, channel: Expr, tile: RegisterTile, border: bool) -> None:
+        """``size`` output columns from ``start``; at the border ``start`` is an int and taps outside are left out."""
+        shape = self.plan.shape
+        tile = RegisterTile(size, tile.vectors, tile.lanes)
+        acc = self._start(tile)
+
+        def kernel_row(position: list[Expr], first_tap: Expr) -> None:
+            for tap in range(shape.kernel[-1]):
+                for index in range(size):
+                    column = shape.source(-1, start + index, tap)
+                    if border and not 0 <= column < shape.spatial[-1]:
+                        continue
+                    self._accumulate(acc, tile, index, [*position, column], first_tap + tap, channel)
+
+        self._for_each_kernel_row(row, kernel_row)
+        self._finish(acc, tile, row, start, channel)
+
+    def _window(self, row: Expr, column: Expr, channel: Expr, tile: RegisterTile) -> None:
+        """One output column with loops over all kernel taps."""
+        shape = self.plan.shape
+        tile = RegisterTile(1, tile.vectors, tile.lanes)
+        acc = self._start(tile)
+
+        def kernel_row(position: list[Expr], first_tap: Expr) -> None:
+            with T.serial(*_tap_range(shape, shape.rank - 1, column)) as tap:
+                where = [*position, shape.source(-1, column, tap)]
+                self._accumulate(acc, tile, 0, where, first_tap + tap, channel)
+
+        self._for_each_kernel_row(row, kernel_row)
+        self._finish(acc, tile, row, column, channel)
+
+    def _start(self, tile: RegisterTile) -> Any:
+        acc = mk.allocate(tile, self.plan.shape.acc_dtype)
+        with T.unroll(0, tile.rows) as index, T.unroll(0, tile.vectors) as vector:
+            mk.vector(tile.lanes, lambda lane: T.buffer_store(acc, self.initial, [index, vector * tile.lanes + lane]))
+        return acc
+
+    def _finish(self, acc: Any, tile: RegisterTile, row: Expr, start: Expr, channel: Expr) -> None:
+        with T.unroll(0, tile.rows) as index, T.unroll(0, tile.vectors) as vector:
+            first = vector * tile.lanes
+
+            def store(lane: Expr) -> None:
+                position = [*self.outer, row, start + index]
+                self.store(self.image, position, channel + first + lane, acc[index, first + lane])
+
+            mk.vector(tile.lanes, store)
