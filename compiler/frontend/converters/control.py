@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from onnx import GraphProto
 
+from tilestitch.compiler.frontend.context import Context, Versioned
 from tilestitch.compiler.ir import UNKNOWN, Graph, SequenceType, TensorType, Type, Value
 
-from ..context import Context, Versioned
 from .host_types import join_types, stacked
 
 
@@ -37,17 +37,26 @@ def convert_loop(ctx: Context) -> Sequence[Value]:
     carried = [ctx.input(i) for i in range(2, len(ctx.inputs))]
     count = len(carried)
     if len(proto.output) <= count or len(proto.input) != count + 2:
-        raise ctx.fail(f"{count} carried values do not fit a body of {len(proto.input)} inputs and {len(proto.output)} outputs")
+        raise ctx.fail(
+            f"{count} carried values do not fit a body of {len(proto.input)} inputs and {len(proto.output)} outputs"
+        )
     head: list[Type] = [TensorType("int64", ()), TensorType("bool", ())]
     body, captures, types = _settled(ctx, proto, head, [v.type for v in carried], (), results_from=1)
     trips = _trip_count(max_trip, condition, body)
     scanned = [stacked(trips, v.type) for v in body.outputs[1 + count :]]
     values = [ctx.none() if v is None else v for v in (max_trip, condition)]
-    return ctx.emit_many("loop", (*values, *carried, *captures), {"body": body, "num_carried": count}, [*types, *scanned])
+    return ctx.emit_many(
+        "loop", (*values, *carried, *captures), {"body": body, "num_carried": count}, [*types, *scanned]
+    )
 
 
 def _settled(
-    ctx: Context, proto: GraphProto, head: Sequence[Type], state: Sequence[Type], tail: Sequence[Type], results_from: int
+    ctx: Context,
+    proto: GraphProto,
+    head: Sequence[Type],
+    state: Sequence[Type],
+    tail: Sequence[Type],
+    results_from: int,
 ) -> tuple[Graph, list[Value], list[Type]]:
     """The body converted for state types that hold in every iteration, its captures, and those types.
 
@@ -101,7 +110,12 @@ def _flags(ctx: Context, name: str, count: int) -> tuple[bool, ...]:
 
 
 def _scan(
-    ctx: Context, state: Sequence[Type], scanned: Sequence[tuple[Type, int]], *, reverse: tuple[bool, ...], output_axes: tuple[int, ...] | None
+    ctx: Context,
+    state: Sequence[Type],
+    scanned: Sequence[tuple[Type, int]],
+    *,
+    reverse: tuple[bool, ...],
+    output_axes: tuple[int, ...] | None,
 ) -> tuple[dict[str, object], list[Value], list[Type]]:
     """Attributes, captures and output types of a `scan` over operands of these types and axes."""
     proto: GraphProto = ctx.attr("body")

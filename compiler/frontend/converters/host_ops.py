@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from tilestitch.compiler.frontend.builder import dtype_of
+from tilestitch.compiler.frontend.context import Context, Versioned
 from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, TensorType, Type, Value
 
-from ..builder import dtype_of
-from ..context import Context, Versioned
 from .host_types import length_of, present, rank_or_none, tensor_step, with_unknown
 
 
@@ -22,7 +22,11 @@ def non_zero(ctx: Context) -> Sequence[Value]:
 
 def unique(ctx: Context) -> Sequence[Value]:
     x = ctx.input(0)
-    values: Type = with_unknown(x, (ctx.axis(x, ctx.attr("axis")),)) if ctx.has_attr("axis") else TensorType(dtype_of(x), (UNKNOWN,))
+    values: Type = (
+        with_unknown(x, (ctx.axis(x, ctx.attr("axis")),))
+        if ctx.has_attr("axis")
+        else TensorType(dtype_of(x), (UNKNOWN,))
+    )
     entries: int | str | None = length_of(x)
     if ctx.has_attr("axis"):
         entries = x.tensor_type.shape[ctx.axis(x, ctx.attr("axis"))]
@@ -30,23 +34,16 @@ def unique(ctx: Context) -> Sequence[Value]:
     return tensor_step(ctx, "Unique", (x,), [values, some, all_, some], **present(ctx, "axis", "sorted"))
 
 
-def compress(ctx: Context) -> Sequence[Value]:
-    x, condition = ctx.input(0), ctx.input(1)
-    type_: Type = TensorType(dtype_of(x), (UNKNOWN,))
-    if ctx.has_attr("axis"):
-        type_ = with_unknown(x, (ctx.axis(x, ctx.attr("axis")),))
-    return tensor_step(ctx, "Compress", (x, condition), [type_], **present(ctx, "axis"))
-
-
 def non_max_suppression(ctx: Context) -> Sequence[Value]:
     values = (ctx.input(0), ctx.input(1), ctx.optional(2), ctx.optional(3), ctx.optional(4))
-    return tensor_step(ctx, "NonMaxSuppression", values, [TensorType("int64", (UNKNOWN, 3))], **present(ctx, "center_point_box"))
+    return tensor_step(
+        ctx, "NonMaxSuppression", values, [TensorType("int64", (UNKNOWN, 3))], **present(ctx, "center_point_box")
+    )
 
 
 CONVERTERS: Mapping[str, Sequence[Versioned]] = {
     "NonZero": [(9, non_zero)],
     "Unique": [(11, unique)],
-    "Compress": [(9, compress)],
     "NonMaxSuppression": [(10, non_max_suppression)],
 }
 
@@ -101,7 +98,15 @@ def _plain(value: Any) -> Any:
     return value.decode("utf-8") if isinstance(value, bytes) else value
 
 
-_TREE_INTS = ("nodes_featureids", "nodes_truenodeids", "nodes_falsenodeids", "nodes_trueleafs", "nodes_falseleafs", "leaf_targetids", "tree_roots")
+_TREE_INTS = (
+    "nodes_featureids",
+    "nodes_truenodeids",
+    "nodes_falsenodeids",
+    "nodes_trueleafs",
+    "nodes_falseleafs",
+    "leaf_targetids",
+    "tree_roots",
+)
 
 
 def tree_ensemble(ctx: Context) -> Sequence[Value]:

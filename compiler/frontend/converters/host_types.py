@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from tilestitch.compiler.frontend.builder import dtype_of
+from tilestitch.compiler.frontend.context import Context
+from tilestitch.compiler.frontend.errors import NotStatic
 from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, IRError, OptionalType, SequenceType, TensorType, Type, Value
-
-from ..builder import dtype_of
-from ..context import Context
-from ..errors import NotStatic
 
 Dim = int | str
 TensorLike = TensorType | AnyRankTensor
@@ -111,7 +110,9 @@ def operands(ctx: Context, values: Sequence[Value | None]) -> list[Value]:
     return [ctx.none() if v is None else v for v in given]
 
 
-def tensor_step(ctx: Context, name: str, values: Sequence[Value | None], types: Sequence[Type], **attrs: object) -> tuple[Value, ...]:
+def tensor_step(
+    ctx: Context, name: str, values: Sequence[Value | None], types: Sequence[Type], **attrs: object
+) -> tuple[Value, ...]:
     """A host step on tensors, evaluated at once if all its operands are constants."""
     folds = all(v is None or v.is_constant for v in values)
     if folds:

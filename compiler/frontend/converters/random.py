@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from tilestitch.compiler.frontend.builder import dtype_of
+from tilestitch.compiler.frontend.context import Context, Versioned
 from tilestitch.compiler.ir import AnyRankTensor, TensorType, Type, Value
 
-from ..builder import dtype_of
-from ..context import Context, Versioned
 from .host_types import present
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tilestitch.compiler.frontend.context import Context, Versioned
 from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, OptionalType, SequenceType, TensorType, Type, Value
 
-from ..context import Context, Versioned
 from .host_types import constant_ints, join_all, join_types, operands, present
 
 
@@ -53,7 +53,12 @@ def sequence_length(ctx: Context) -> Sequence[Value]:
 def concat_from_sequence(ctx: Context) -> Sequence[Value]:
     sequence, axis = ctx.input(0), ctx.attr("axis")
     element = _element(ctx, sequence)
-    return ctx.host("ConcatFromSequence", (sequence,), [_joined_type(element, axis, ctx.attr("new_axis", 0))], **present(ctx, "axis", "new_axis"))
+    return ctx.host(
+        "ConcatFromSequence",
+        (sequence,),
+        [_joined_type(element, axis, ctx.attr("new_axis", 0))],
+        **present(ctx, "axis", "new_axis"),
+    )
 
 
 def _joined_type(element: Type, axis: int, new_axis: int) -> Type:
@@ -80,7 +85,9 @@ def split_to_sequence(ctx: Context) -> Sequence[Value]:
         else:
             shape[axis] = size
         type_ = type_.with_shape(tuple(shape))
-    return ctx.host("SplitToSequence", operands(ctx, (x, split)), [SequenceType(type_)], **present(ctx, "axis", "keepdims"))
+    return ctx.host(
+        "SplitToSequence", operands(ctx, (x, split)), [SequenceType(type_)], **present(ctx, "axis", "keepdims")
+    )
 
 
 def _part_size(size: int | str, split: Value | None) -> int | str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tilestitch.compiler.frontend.context import Context, Versioned
 from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, TensorType, Type, Value
 from tilestitch.compiler.ir.types import broadcast_shapes
 
-from ..context import Context, Versioned
 from .host_types import present, tensor_step
 
 
@@ -28,7 +28,9 @@ def string_split(ctx: Context) -> Sequence[Value]:
     parts: Type = AnyRankTensor("string")
     if isinstance(x.type, TensorType):
         parts = x.type.with_shape((*x.type.shape, UNKNOWN))
-    return tensor_step(ctx, "StringSplit", (x,), [parts, _same_shape(x, "int64")], **present(ctx, "delimiter", "maxsplit"))
+    return tensor_step(
+        ctx, "StringSplit", (x,), [parts, _same_shape(x, "int64")], **present(ctx, "delimiter", "maxsplit")
+    )
 
 
 def string_normalizer(ctx: Context) -> Sequence[Value]:
