@@ -83,7 +83,8 @@ def _worst(got: np.ndarray, want: np.ndarray, off: np.ndarray) -> str:
     if _dtype(want) == "string":
         return text
     with np.errstate(all="ignore"):
-        return f"{text}, largest difference {np.nanmax(np.abs(_wide(got) - _wide(want))):.3g}"
+        gaps = np.abs(_wide(got) - _wide(want))
+    return f"{text}, largest difference {np.max(gaps, where=~np.isnan(gaps), initial=0):.3g}"
 
 
 def _wide(array: np.ndarray) -> np.ndarray:

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 
+from onnx import ModelProto
+
 from tilestitch.compiler.conformance.cases import Case
 from tilestitch.compiler.conformance.compare import compare
-from tilestitch.compiler.conformance.engines import ENGINES, Prepare
+from tilestitch.compiler.conformance.engines import ENGINES, Prepare, Run
 from tilestitch.compiler.conformance.outcome import PASS, Outcome, classify
 
 # Forked, so that the cases, which take seconds to make, are there already; the engine is imported in the worker.
@@ -134,7 +136,20 @@ def _work(pipe: Connection, engine: str, cases: Sequence[Case]) -> None:
     os.dup2(silent, 1)
     os.dup2(silent, 2)
     warnings.simplefilter("ignore")
-    prepare = ENGINES[engine]()
+    prepare = _start(engine)
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
             pipe.send(run_case(prepare, cases[pipe.recv()]))
+
+
+def _start(engine: str) -> Prepare:
+    """The engine's `prepare`; if the engine cannot even start, one that fails every case for that reason."""
+    try:
+        return ENGINES[engine]()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is told with each case
+        reason = error
+
+    def fail(model: ModelProto) -> Run:
+        raise reason
+
+    return fail
