@@ -13,7 +13,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 from tilestitch.compiler.ir import Graph, IRError, Value
 
 from .context import Context, Converted, Converter, Versioned
-from .converters import CONVERTERS
+from .converters import CONVERTERS, ML_CONVERTERS
 from .converters.dynamic import DYNAMIC
 from .errors import ConversionError, NotStatic, UnsupportedOperatorsError
 from .functions import attribute_defaults, has_schema_function, inline_function, plain_schema_function, schema_function
@@ -55,11 +55,10 @@ def _outputs(scope: Scope, node: NodeProto, name: str, inputs: list[Value | None
     function = scope.module.functions.get(function_key(node))
     if function is not None:
         return inline_function(scope, function, node, name, inputs, {})
-    domain = canonical_domain(node.domain)
     opset = scope.opset(node.domain)
     if opset is None:
         raise ConversionError(f"node {name!r} ({node.op_type}): the model imports no operator set of domain {node.domain!r}")
-    candidates = _candidates(node, opset) if domain == "" else []
+    candidates = _candidates(node, opset)
     reason: NotStatic | None = None
     for convert in candidates:
         mark = len(scope.graph)
@@ -78,6 +77,12 @@ def _outputs(scope: Scope, node: NodeProto, name: str, inputs: list[Value | None
 
 
 def _candidates(node: NodeProto, opset: int) -> list[Converter]:
+    domain = canonical_domain(node.domain)
+    if domain == "ai.onnx.ml":
+        convert = find_converter(ML_CONVERTERS, node.op_type, opset)
+        return [] if convert is None else [convert]
+    if domain != "":
+        return []
     static = find_converter(CONVERTERS, node.op_type, opset)
     dynamic = find_converter(DYNAMIC, node.op_type, opset)
     return [c for c in (static, dynamic) if c is not None]
@@ -131,7 +136,7 @@ class _Scan:
             self._function(key, self.functions[key], path)
             return
         opset = opsets.get(canonical_domain(node.domain))
-        if opset is not None and canonical_domain(node.domain) == "" and _candidates(node, opset):
+        if opset is not None and _candidates(node, opset):
             return
         if opset is not None and has_schema_function(node.op_type, opset, canonical_domain(node.domain)):
             body = plain_schema_function(node.op_type, opset, canonical_domain(node.domain))

@@ -8,27 +8,37 @@ from ..context import Versioned
 from . import (
     activations,
     arithmetic,
+    control,
     convolution,
+    host_ops,
     indexing,
     matmul,
     normalization,
     pooling,
     quantization,
+    random,
     reductions,
+    sequences,
     shaping,
+    strings,
 )
 
 _FAMILIES = (
     activations,
     arithmetic,
+    control,
     convolution,
+    host_ops,
     indexing,
     matmul,
     normalization,
     pooling,
     quantization,
+    random,
     reductions,
+    sequences,
     shaping,
+    strings,
 )
 
 
@@ -44,3 +54,6 @@ def _merged(tables: Iterable[Mapping[str, Sequence[Versioned]]]) -> dict[str, Se
 
 CONVERTERS: Mapping[str, Sequence[Versioned]] = _merged(family.CONVERTERS for family in _FAMILIES)
 """Operator of ai.onnx -> its converters with the opset version since which each is right."""
+
+ML_CONVERTERS = host_ops.ML_CONVERTERS
+"""The same for the domain ai.onnx.ml."""
