@@ -1,16 +1,17 @@
-"""Convolution over channels-last input as an implicit matrix product; ``emit_conv`` writes the TIR of one task.
+"""Convolution as an implicit matrix product over output pixels; ``emit_conv`` writes the TIR of one task.
 
 A register tile covers a few neighbouring output pixels by one panel of output channels. Where there is padding, a
 conversion or a prologue, the task first copies the input rows that it needs into its workspace, with the border filled
 in, so that the inner loop has no conditions and, without dilation, runs over kernel column and channel as one loop.
-Channels-first convolution is in conv_channels_first.py, depthwise in depthwise.py.
+The copy is channels-last whatever the layout of the input, which makes channels-first input possible at little cost.
+Depthwise convolution is in window.py, transposed convolution in conv_transpose.py.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,7 @@ class ConvPlan:
     pack_b: bool
     spill: bool
     rows_outer: bool
+    channels_last: bool
 
     @property
     def panels(self) -> int:
@@ -203,13 +205,14 @@ def plan_conv(
     threads: int = 2,
     w_packed: bool = True,
     x_plain: bool = True,
+    channels_last: bool = True,
     long_epilogue: bool = False,
 ) -> ConvPlan:
     """Chooses tiles, tasks and whether the input is copied.
 
     ``w_packed``: the weights are a constant in ``plan.packing`` layout, otherwise each task packs them from ``load``.
-    ``x_plain``: ``load_x`` is just a load and channels are contiguous; False for a prologue or another layout, which
-    is then evaluated once per element.
+    ``x_plain``: ``load_x`` is just a load; False for a prologue, which is then evaluated once per element.
+    ``channels_last``: channels of the input are contiguous; False when columns are (channels-first layout).
 
     Raises ValueError for an empty output: such a kernel has nothing to launch.
     """
@@ -219,15 +222,15 @@ def plan_conv(
     if min(shape.batch, shape.group_out, *shape.output) < 1:
         raise ValueError(f"convolution with an empty result {shape}; skip the launch")
     padded = any(before or after for before, after in shape.pads)
-    staged = padded or not x_plain or shape.x_dtype != shape.acc_dtype
+    staged = padded or not x_plain or not channels_last or shape.x_dtype != shape.acc_dtype
     tile, y, x = _choose_tile(shape, isa)
-    draft = ConvPlan(shape, rank, tile, y, x, y.parts, 1, staged, not w_packed, long_epilogue, False)
+    draft = ConvPlan(
+        shape, rank, tile, y, x, y.parts, 1, staged, not w_packed, long_epilogue, False, channels_last
+    )  # fmt: skip
     block_tiles, block_panels = _block(draft, isa, threads)
     weight_bytes = shape.reduction * shape.group_out * dtype_bytes(shape.w_dtype)
     rows_outer = w_packed and weight_bytes <= isa.l2_bytes // 4
-    return ConvPlan(
-        shape, rank, tile, y, x, block_tiles, block_panels, staged, not w_packed, long_epilogue, rows_outer
-    )  # fmt: skip
+    return replace(draft, block_tiles=block_tiles, block_panels=block_panels, rows_outer=rows_outer)
 
 
 def _pixel_split(shape: ConvShape, limit: int) -> tuple[Split, Split]:
@@ -272,7 +275,12 @@ def _block(plan: ConvPlan, isa: Isa, threads: int) -> tuple[int, int]:
     block_tiles = mk.split_at_most(plan.y.parts, max(1, fitting // plan.y.largest)).largest
     weight_bytes = steps * shape.group_out * dtype_bytes(shape.w_dtype)
     split_panels = weight_bytes > isa.l2_bytes // 2 or plan.pack_b
-    least_panels = 2 if plan.staged else 1
+    least_panels = 1
+    if plan.staged:
+        # Copying should cost a task at most a few percent, but never leave a thread without work.
+        copied = math.prod(plan.staged_shape) * (0.5 if plan.channels_last else 1.5)
+        panel = tile_cycles * block_tiles * plan.x.parts
+        least_panels = max(1, min(math.ceil(copied / (0.04 * panel)), plan.panels // (2 * threads)))
     if not split_panels:
         # Copying a border of the kernel's height must stay small beside the rows themselves.
         least_tiles = -(-shape.kernel[-2] // plan.y.largest) if plan.staged else 1
@@ -399,9 +407,12 @@ class _Emitter:
 
         def row_inside() -> None:
             clear(0, first)
-            if last > first:
+            if last > first and self.plan.channels_last:
                 with T.serial(first, last) as column:
                     mk.for_each_column(channels, lanes, lambda channel: copy(column, channel))
+            elif last > first:
+                with T.serial(0, channels) as channel:
+                    mk.for_each_column(last - first, lanes, lambda column: copy(first + column, channel))
             clear(last, columns)
 
         if within is None:

@@ -67,18 +67,7 @@ class LoadedOperand:
     contiguous: str = "n"
 
 
-@dataclass(frozen=True)
-class GatheredOperand:
-    """A right operand that the caller writes itself.
-
-    ``emit(batch, first_column, width, store)`` emits the loops; ``store(k, column, value)`` takes columns relative to
-    the panel.
-    """
-
-    emit: Callable[[Expr, Expr, int, Callable[[Expr, Expr, Expr], None]], None]
-
-
-Operand = PackedOperand | LoadedOperand | GatheredOperand
+Operand = PackedOperand | LoadedOperand
 
 
 @dataclass(frozen=True)
@@ -105,9 +94,6 @@ class Panels:
             zero = mk.constant(0, self.dtype)
             with T.serial(0, self.k) as k:
                 mk.for_each_column(columns, lanes, lambda column: store(k, column, zero))
-        if isinstance(self.operand, GatheredOperand):
-            self.operand.emit(batch, panel * columns, width, store)
-            return
         load, first = self.operand.load, panel * columns
         if self.operand.contiguous == "n":
             with T.serial(0, self.k) as k:
