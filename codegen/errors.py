@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class CodegenError(Exception):
     """Base class of the errors of code generation."""
@@ -11,3 +13,18 @@ class CodegenError(Exception):
 
 class LinkError(CodegenError):
     """Object files cannot be made into a library: a symbol is missing or twice there, or something is not supported."""
+
+
+class KernelError(CodegenError):
+    """A kernel cannot be generated or compiled. `origins` are the names of the ONNX nodes that it computes."""
+
+    def __init__(self, message: str, origins: Iterable[str] = ()) -> None:
+        self.origins = tuple(origins)
+        shown = ", ".join(self.origins[:4]) + (f" and {len(self.origins) - 4} more" if len(self.origins) > 4 else "")
+        super().__init__(f"{message}{f' (ONNX nodes: {shown})' if self.origins else ''}")
+
+
+class TargetError(CodegenError):
+    """The name of a CPU target is not understood."""
+
+    exit_code = 1

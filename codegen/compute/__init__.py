@@ -1,0 +1,1 @@
+"""Primitives as TIR expressions: what an element of a value is, at given indices."""

@@ -1,0 +1,126 @@
+"""How elements lie in memory, and in which dtype kernels compute with them.
+
+bool is stored as bytes 0 and 1, bfloat16 as the upper half of a float32; both half floats are computed in float32 and
+rounded to nearest-even where they are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+Expr = Any
+"""A TIR expression or a Python number. TVM builds expressions by overloaded operators, which mypy cannot follow."""
+
+Bind = Callable[[Expr], Expr]
+"""Gives an expression a name, so that it is computed once."""
+
+native_dtypes = frozenset(
+    [
+        "float64",
+        "float32",
+        "float16",
+        "bfloat16",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "bool",
+    ]
+)
+"""dtypes that kernels handle; values of any other dtype belong to host steps."""
+
+HALVES = frozenset({"float16", "bfloat16"})
+_STORAGE = {"bool": "uint8", "bfloat16": "uint16"}
+
+
+def storage_dtype(dtype: str) -> str:
+    """The dtype of the TIR buffer that holds values of `dtype`."""
+    return _STORAGE.get(dtype, dtype)
+
+
+def compute_dtype(dtype: str) -> str:
+    """The dtype of the expressions that stand for elements of `dtype`."""
+    return "float32" if dtype in HALVES else dtype
+
+
+def from_storage(element: Expr, dtype: str) -> Expr:
+    """An element as read from a buffer of `storage_dtype(dtype)`, in `compute_dtype(dtype)`."""
+    if dtype == "bool":
+        return tirx.NE(element, T.uint8(0))
+    if dtype == "bfloat16":
+        return T.reinterpret("float32", T.shift_left(T.cast(element, "uint32"), T.uint32(16)))
+    if dtype == "float16":
+        return T.cast(element, "float32")
+    return element
+
+
+def to_storage(value: Expr, dtype: str) -> Expr:
+    """What to store into a buffer of `storage_dtype(dtype)` for a value in `compute_dtype(dtype)`."""
+    if dtype == "bool":
+        return T.cast(value, "uint8")
+    if dtype == "float16":
+        return T.cast(value, "float16")
+    if dtype == "bfloat16":
+        return _bfloat16_bits(value)
+    return value
+
+
+def _bfloat16_bits(value: Expr) -> Expr:
+    bits = T.reinterpret("uint32", value)
+    upper = T.shift_right(bits, T.uint32(16))
+    rounded = T.shift_right(bits + T.uint32(0x7FFF) + T.bitwise_and(upper, T.uint32(1)), T.uint32(16))
+    quiet_nan = T.bitwise_or(upper, T.uint32(0x40))
+    return T.cast(tirx.Select(tirx.NE(value, value), quiet_nan, rounded), "uint16")
+
+
+def round_half(value: Expr, dtype: str) -> Expr:
+    """`value` as a reader sees it after it was stored as `dtype`; itself for all but half floats."""
+    return from_storage(to_storage(value, dtype), dtype) if dtype in HALVES else value
+
+
+def immediate(number: Any, dtype: str) -> Expr:
+    """The constant `number` (a numpy or Python scalar) in `compute_dtype(dtype)`."""
+    compute = compute_dtype(dtype)
+    if compute == "bool":
+        return T.bool(bool(number))
+    if compute.startswith("float"):
+        return _float_immediate(float(number), compute)
+    return _integer_immediate(int(number), compute)
+
+
+def _float_immediate(number: float, dtype: str) -> Expr:
+    # TIR's printer and simplifier are at home with finite numbers only.
+    if number != number:
+        bits = 0x7FC00000 if dtype == "float32" else 0x7FF8000000000000
+        return T.reinterpret(dtype, _integer_immediate(bits, "uint32" if dtype == "float32" else "uint64"))
+    if number in (float("inf"), float("-inf")):
+        infinity = T.reinterpret(
+            dtype, T.uint32(0x7F800000) if dtype == "float32" else _integer_immediate(0x7FF0000000000000, "uint64")
+        )
+        return infinity if number > 0 else -infinity
+    return tirx.FloatImm(dtype, number)
+
+
+def _integer_immediate(number: int, dtype: str) -> Expr:
+    if dtype == "uint64" and number >= 1 << 63:
+        high = T.shift_left(tirx.IntImm("uint64", number >> 32), tirx.IntImm("uint64", 32))
+        return T.bitwise_or(high, tirx.IntImm("uint64", number & 0xFFFFFFFF))
+    return tirx.IntImm(dtype, number)
+
+
+def dtype_of(value: Expr) -> str:
+    """The scalar dtype of a TIR expression."""
+    return str(value.ty.dtype)
+
+
+def storage_bits(dtype: str) -> int:
+    """Width in bits of an element in memory."""
+    return int("".join(c for c in storage_dtype(dtype) if c.isdigit()))

@@ -1,0 +1,427 @@
+"""Element-wise primitives: operand expressions to a result expression.
+
+Operands and results are in `compute_dtype` of their values. A function takes the node, its operands and `bind`, which
+names an expression that is used more than once. Signed arithmetic goes through unsigned integers: it wraps, and LLVM is
+given no licence to assume that it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.compiler.ir.graph import Node
+from tilestitch.compiler.ir.types import dtype_kind, is_float
+
+from . import vecmath
+from .dtypes import (
+    HALVES,
+    Bind,
+    Expr,
+    compute_dtype,
+    dtype_of,
+    from_storage,
+    immediate,
+    round_half,
+    storage_bits,
+    storage_dtype,
+    to_storage,
+)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What a rule gets: the node, its operands as expressions, `bind`."""
+
+    node: Node
+    operands: Sequence[Expr]
+    bind: Bind
+
+    @property
+    def dtype(self) -> str:
+        """dtype of the (first) operand as the graph says."""
+        return self.node.inputs[0].dtype
+
+    @property
+    def compute(self) -> str:
+        return compute_dtype(self.dtype)
+
+    def constant(self, number: float) -> Expr:
+        return immediate(number, self.dtype)
+
+
+Rule = Callable[[Operation], Expr]
+
+
+# -- helpers -----------------------------------------------------------------------------------------------------
+
+
+def _wrapping(dtype: str, function: Callable[..., Expr], *operands: Expr) -> Expr:
+    """`function` of integers modulo 2**bits."""
+    if dtype_kind(dtype) != "int":
+        return function(*operands)
+    return T.cast(function(*(T.cast(o, f"u{dtype}") for o in operands)), dtype)
+
+
+def _arithmetic(function: Callable[[Expr, Expr], Expr]) -> Rule:
+    return lambda op: _wrapping(op.compute, function, *op.operands)
+
+
+def _exact(op: Operation) -> list[Expr]:
+    """Operands rounded to their dtype, for operators that jump where their operand changes a little."""
+    return [op.bind(round_half(x, op.dtype)) for x in op.operands]
+
+
+def _float_map(function: Callable[[Expr], Expr]) -> Rule:
+    return lambda op: function(*op.operands)
+
+
+def _jumping_map(function: Callable[[Expr], Expr]) -> Rule:
+    return lambda op: function(*_exact(op))
+
+
+# -- one operand -------------------------------------------------------------------------------------------------
+
+
+def _neg(op: Operation) -> Expr:
+    (x,) = op.operands
+    if is_float(op.dtype):
+        return x * op.constant(-1.0)
+    return _wrapping(op.compute, lambda u: tirx.IntImm(dtype_of(u), 0) - u, x)
+
+
+def _abs(op: Operation) -> Expr:
+    (x,) = op.operands
+    if is_float(op.dtype):
+        return T.fabs(x)
+    if dtype_kind(op.dtype) == "uint":
+        return x
+    return tirx.Select(x < op.constant(0), _neg(op), x)
+
+
+def _sign(op: Operation) -> Expr:
+    (x,) = _exact(op)
+    zero, one = op.constant(0), op.constant(1)
+    if dtype_kind(op.dtype) == "uint":
+        return tirx.Select(x > zero, one, zero)
+    return tirx.Select(x > zero, one, tirx.Select(x < zero, op.constant(-1), x))
+
+
+def _libm(name: str) -> Callable[[Expr], Expr]:
+    """A function that LLVM knows as an intrinsic; it calls libm for each lane."""
+    return lambda x: T.call_llvm_pure_intrin(dtype_of(x), f"llvm.{name}", x)
+
+
+def _transcendental(name: str) -> Rule:
+    """The polynomial where there is one for the dtype, else LLVM's intrinsic."""
+    single = _POLYNOMIALS_32.get(name)
+    double = _POLYNOMIALS_64.get(name)
+
+    def rule(op: Operation) -> Expr:
+        (x,) = op.operands
+        if op.compute == "float32" and single is not None:
+            return single(x, op.bind)
+        if op.compute == "float64" and double is not None:
+            return double(x, op.bind)
+        return _libm(name)(x)
+
+    return rule
+
+
+def _through_float64(function: Callable[[Expr, Bind], Expr]) -> Rule:
+    """A formula in float64, also for float32 operands."""
+
+    def rule(op: Operation) -> Expr:
+        (x,) = op.operands
+        return T.cast(function(op.bind(T.cast(x, "float64")), op.bind), op.compute)
+
+    return rule
+
+
+def _asinh(x: Expr, bind: Bind) -> Expr:
+    one, magnitude = immediate(1.0, "float64"), bind(T.fabs(x))
+    huge = magnitude > immediate(1e150, "float64")  # its square would overflow
+    square = bind(magnitude * magnitude)
+    near = vecmath.log1p(bind(magnitude + square / (one + T.sqrt(square + one))), bind)
+    far = vecmath.log(magnitude, bind) + immediate(0.6931471805599453, "float64")
+    return vecmath.copy_sign(bind(tirx.Select(huge, far, near)), x)
+
+
+def _acosh(x: Expr, bind: Bind) -> Expr:
+    one = immediate(1.0, "float64")
+    huge = x > immediate(1e150, "float64")
+    excess = bind(x - one)
+    near = vecmath.log1p(bind(excess + T.sqrt(excess * (x + one))), bind)
+    far = vecmath.log(x, bind) + immediate(0.6931471805599453, "float64")
+    return bind(tirx.Select(huge, far, near))
+
+
+def _atanh(x: Expr, bind: Bind) -> Expr:
+    magnitude = bind(T.fabs(x))
+    twice = magnitude + magnitude
+    result = vecmath.log1p(bind(twice / (immediate(1.0, "float64") - magnitude)), bind) * immediate(0.5, "float64")
+    nan = immediate(float("nan"), "float64")
+    result = bind(tirx.Select(magnitude > immediate(1.0, "float64"), nan, result))
+    return vecmath.copy_sign(bind(result), x)
+
+
+def _erf(op: Operation) -> Expr:
+    (x,) = op.operands
+    if op.compute == "float32":
+        return vecmath.erf(x, op.bind)
+    return T.call_pure_extern("float64", "erf", x)
+
+
+_POLYNOMIALS_32: Mapping[str, Callable[[Expr, Bind], Expr]] = {
+    "exp": vecmath.exp, "log": vecmath.log, "tanh": vecmath.tanh, "sin": vecmath.sin, "cos": vecmath.cos, "tan": vecmath.tan,
+}  # fmt: skip
+_POLYNOMIALS_64: Mapping[str, Callable[[Expr, Bind], Expr]] = {"exp": vecmath.exp, "log": vecmath.log}
+
+
+def _is_nan(op: Operation) -> Expr:
+    return vecmath.is_nan(*op.operands)
+
+
+def _is_inf(op: Operation) -> Expr:
+    (x,) = _exact(op)
+    tests = [
+        tirx.EQ(x, op.constant(s * float("inf")))
+        for s, on in ((1, op.node.attrs["positive"]), (-1, op.node.attrs["negative"]))
+        if on
+    ]
+    return tirx.Or(*tests) if len(tests) == 2 else tests[0] if tests else tirx.And(vecmath.is_nan(x), tirx.EQ(x, x))
+
+
+def _cast(op: Operation) -> Expr:
+    return convert(op.bind(round_half(op.operands[0], op.dtype)), op.dtype, op.node.attrs["to"], op.bind)
+
+
+def convert(x: Expr, source: str, target: str, bind: Bind) -> Expr:
+    """`x` of dtype `source` as dtype `target`, both in compute form. Out-of-range floats give some integer, no trap."""
+    if source == target:
+        return x
+    to = compute_dtype(target)
+    if target == "bool":
+        return tirx.NE(x, immediate(0, source))
+    if source == "bool":
+        return tirx.Select(x, immediate(1, target), immediate(0, target))
+    if is_float(source) and dtype_kind(target) in ("int", "uint"):
+        # As C compilers do, and numpy with them: through a wider signed integer, then modulo 2**bits.
+        wide = {"int64": "int64", "uint64": "uint64", "uint32": "int64"}.get(target, "int32")
+        integer = _to_uint64(x, bind) if wide == "uint64" else T.cast(x, wide)
+        return integer if wide == to else T.cast(integer, to)
+    if target in HALVES:
+        single = x if dtype_of(x) == "float32" else T.cast(x, "float32")
+        return round_half(bind(single), target)
+    return x if dtype_of(x) == to else T.cast(x, to)
+
+
+def _to_uint64(x: Expr, bind: Bind) -> Expr:
+    """Negative numbers wrap; those of 2**63 and more keep their value."""
+    limit = immediate(float(1 << 63), "float64" if dtype_of(x) == "float64" else "float32")
+    big = bind(T.cast(T.cast(x - limit, "int64"), "uint64"))
+    top = immediate(1 << 63, "uint64")
+    return tirx.Select(x < limit, T.cast(T.cast(x, "int64"), "uint64"), T.bitwise_xor(big, top))
+
+
+def _bit_cast(op: Operation) -> Expr:
+    target = op.node.attrs["to"]
+    stored = to_storage(op.operands[0], op.dtype)
+    source_bits, target_bits = dtype_of(stored), storage_dtype(target)
+    bits = stored if source_bits == target_bits else T.reinterpret(target_bits, stored)
+    return from_storage(op.bind(bits), target)
+
+
+# -- two operands ------------------------------------------------------------------------------------------------
+
+
+def _constant_integer(x: Expr) -> int | None:
+    return int(x.value) if isinstance(x, tirx.IntImm) else None
+
+
+def _integer_division(op: Operation, whole: Callable[[Expr, Expr], Expr], by_minus_one: Callable[[Expr], Expr]) -> Expr:
+    """`whole(x, y)` with 0 for y = 0 and `by_minus_one(x)` for y = -1, where the hardware would trap."""
+    x, y = op.operands
+    known = _constant_integer(y)
+    if known is not None and known not in (0, -1):
+        return whole(x, y)
+    zero, one = op.constant(0), op.constant(1)
+    is_zero = tirx.EQ(y, zero)
+    if dtype_kind(op.dtype) == "uint":
+        safe = op.bind(tirx.Select(is_zero, one, y))
+        return tirx.Select(is_zero, zero, whole(x, safe))
+    is_minus_one = tirx.EQ(y, op.constant(-1))
+    safe = op.bind(tirx.Select(tirx.Or(is_zero, is_minus_one), one, y))
+    result = op.bind(whole(x, safe))
+    return tirx.Select(is_zero, zero, tirx.Select(is_minus_one, by_minus_one(x), result))
+
+
+def _div(op: Operation) -> Expr:
+    if is_float(op.dtype):
+        x, y = op.operands
+        return tirx.Div(x, y)
+    return _integer_division(
+        op, tirx.Div, lambda x: _wrapping(op.compute, lambda u: tirx.IntImm(dtype_of(u), 0) - u, x)
+    )
+
+
+def _fmod(op: Operation) -> Expr:
+    if is_float(op.dtype):
+        x, y = _exact(op)
+        if op.compute == "float32":
+            return vecmath.fmod(x, y, op.bind)
+        return T.call_pure_extern("float64", "fmod", x, y)
+    return _integer_division(op, tirx.Mod, lambda x: op.constant(0))
+
+
+def _mod(op: Operation) -> Expr:
+    rest = op.bind(_fmod(op))
+    if dtype_kind(op.dtype) == "uint":
+        return rest
+    y, zero = op.operands[1], op.constant(0)
+    if is_float(op.dtype):
+        y = op.bind(round_half(y, op.dtype))
+        opposite = tirx.Or(tirx.And(rest < zero, y > zero), tirx.And(rest > zero, y < zero))
+        # A remainder of zero has the divisor's sign.
+        signed_zero = vecmath.copy_sign(zero, y)
+        return tirx.Select(opposite, rest + y, tirx.Select(tirx.EQ(rest, zero), signed_zero, rest))
+    opposite = tirx.Or(tirx.And(rest < zero, y > zero), tirx.And(rest > zero, y < zero))
+    return tirx.Select(opposite, rest + y, rest)
+
+
+def _pow(op: Operation) -> Expr:
+    base, exponent = op.operands
+    exponent_dtype = op.node.inputs[1].dtype
+    constant = _constant_number(op.node.inputs[1].data)
+    if constant is not None and constant in (0, 1, 2, 3, 4) and not (constant == 0 and not is_float(op.dtype)):
+        return _small_power(op, int(constant))
+    if is_float(op.dtype):
+        if constant == -1:
+            return tirx.Div(op.constant(1.0), base)
+        if op.compute == "float64":
+            power = convert(exponent, exponent_dtype, "float64", op.bind)
+            return T.call_llvm_pure_intrin("float64", "llvm.pow", base, power)
+        return vecmath.power(base, op.bind(convert(exponent, exponent_dtype, "float32", op.bind)), op.bind)
+    return _integer_power(op, base, exponent, exponent_dtype)
+
+
+def _constant_number(data: object) -> float | None:
+    return None if data is None or data.size != 1 else float(data.reshape(()))  # type: ignore[attr-defined]
+
+
+def _small_power(op: Operation, exponent: int) -> Expr:
+    x = op.operands[0]
+    if exponent == 0:
+        return op.constant(1)
+    result = x
+    for _ in range(exponent - 1):
+        result = op.bind(_wrapping(op.compute, lambda a, b: a * b, result, x))
+    return result
+
+
+def _integer_power(op: Operation, base: Expr, exponent: Expr, exponent_dtype: str) -> Expr:
+    """Square and multiply, modulo 2**bits. Exponents that are no integers go through float64, like numpy's."""
+    bind = op.bind
+    if is_float(exponent_dtype):
+        wide = bind(T.cast(base, "float64"))
+        result = T.call_llvm_pure_intrin("float64", "llvm.pow", wide, bind(T.cast(exponent, "float64")))
+        return convert(bind(result), "float64", op.dtype, bind)
+    unsigned = f"u{op.compute}" if dtype_kind(op.dtype) == "int" else op.compute
+    zero, one = immediate(0, unsigned), immediate(1, unsigned)
+    power = bind(T.cast(exponent, "int64"))
+    factor = bind(T.cast(base, unsigned))
+    result: Expr = one
+    for bit in range(min(storage_bits(exponent_dtype), 63)):
+        on = tirx.NE(
+            T.bitwise_and(T.shift_right(power, immediate(bit, "int64")), immediate(1, "int64")), immediate(0, "int64")
+        )
+        result = bind(result * tirx.Select(on, factor, one))
+        factor = bind(factor * factor)
+    if dtype_kind(exponent_dtype) == "int":
+        result = tirx.Select(power < immediate(0, "int64"), _negative_power(base, power, op, zero, one), result)
+    return T.cast(result, op.compute)
+
+
+def _negative_power(base: Expr, power: Expr, op: Operation, zero: Expr, one: Expr) -> Expr:
+    """1 / base**|e| towards zero: only 1 and -1 have a result other than 0."""
+    odd = tirx.NE(T.bitwise_and(power, immediate(1, "int64")), immediate(0, "int64"))
+    minus_one = tirx.Select(odd, zero - one, one) if dtype_kind(op.dtype) == "int" else zero
+    is_minus_one = tirx.EQ(base, op.constant(-1)) if dtype_kind(op.dtype) == "int" else T.bool(False)
+    return tirx.Select(tirx.EQ(base, op.constant(1)), one, tirx.Select(is_minus_one, minus_one, zero))
+
+
+def extreme(a: Expr, b: Expr, dtype: str, largest: bool) -> Expr:
+    """The larger or smaller of two; NaN if either is NaN. Both are used several times: bind them first."""
+    chosen = tirx.Select(a < b if largest else b < a, b, a)  # a when it is NaN
+    if not is_float(dtype) or isinstance(b, tirx.FloatImm):
+        return chosen
+    if isinstance(a, tirx.FloatImm):
+        return tirx.Select(b < a if largest else a < b, a, b)
+    return tirx.Select(vecmath.is_nan(b), b, chosen)
+
+
+def _compare(function: Callable[[Expr, Expr], Expr]) -> Rule:
+    def rule(op: Operation) -> Expr:
+        a, b = _exact(op)
+        if op.dtype == "bool":
+            a, b = T.cast(a, "uint8"), T.cast(b, "uint8")
+        return function(a, b)
+
+    return rule
+
+
+def _logical_xor(op: Operation) -> Expr:
+    a, b = (T.cast(x, "uint8") for x in op.operands)
+    return tirx.NE(a, b)
+
+
+def _shift(left: bool) -> Rule:
+    def rule(op: Operation) -> Expr:
+        x, y = op.operands
+        bits = storage_bits(op.dtype)
+        signed = dtype_kind(op.dtype) == "int"
+        width = op.constant(bits)
+        out = tirx.Not(y < width) if not signed else tirx.Or(y < op.constant(0), tirx.Not(y < width))
+        safe = op.bind(tirx.Select(out, op.constant(0), y))
+        shifted = _wrapping(op.compute, T.shift_left, x, safe) if left else T.shift_right(x, safe)
+        return tirx.Select(out, op.constant(0), shifted)
+
+    return rule
+
+
+def _select(op: Operation) -> Expr:
+    condition, a, b = op.operands
+    if op.node.inputs[1].dtype == "bool":
+        return tirx.Or(tirx.And(condition, a), tirx.And(tirx.Not(condition), b))
+    return tirx.Select(condition, a, b)
+
+
+RULES: Mapping[str, Rule] = {
+    "neg": _neg, "abs": _abs, "sign": _sign,
+    "floor": _jumping_map(T.floor), "ceil": _jumping_map(T.ceil), "trunc": _jumping_map(T.trunc),
+    "round": _jumping_map(T.nearbyint), "sqrt": _float_map(T.sqrt),
+    **{name: _transcendental(name) for name in ["exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh"]},
+    "asinh": _through_float64(_asinh), "acosh": _through_float64(_acosh), "atanh": _through_float64(_atanh),
+    "erf": _erf, "is_nan": _is_nan, "is_inf": _is_inf,
+    "logical_not": lambda op: tirx.Not(*op.operands), "bitwise_not": lambda op: T.bitwise_not(*op.operands),
+    "cast": _cast, "bit_cast": _bit_cast,
+    "add": _arithmetic(lambda a, b: a + b), "sub": _arithmetic(lambda a, b: a - b), "mul": _arithmetic(lambda a, b: a * b),
+    "div": _div, "mod": _mod, "fmod": _fmod, "pow": _pow,
+    "maximum": lambda op: extreme(*op.operands, op.dtype, largest=True),
+    "minimum": lambda op: extreme(*op.operands, op.dtype, largest=False),
+    "equal": _compare(tirx.EQ), "less": _compare(tirx.LT), "less_equal": _compare(tirx.LE),
+    "logical_and": lambda op: tirx.And(*op.operands), "logical_or": lambda op: tirx.Or(*op.operands),
+    "logical_xor": _logical_xor,
+    "bitwise_and": lambda op: T.bitwise_and(*op.operands), "bitwise_or": lambda op: T.bitwise_or(*op.operands),
+    "bitwise_xor": lambda op: T.bitwise_xor(*op.operands),
+    "shift_left": _shift(left=True), "shift_right": _shift(left=False), "select": _select,
+}  # fmt: skip
+"""The rule of every element-wise primitive."""
+
+
+def needs_scalar_loop(node: Node) -> bool:
+    """Whether the rule calls a library function that TVM cannot call from within a vectorised loop."""
+    return node.op in ("erf", "fmod", "mod") and node.inputs[0].dtype == "float64"

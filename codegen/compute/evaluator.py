@@ -1,0 +1,146 @@
+"""Pull: the TIR expression of any value of a group at given indices, by recursion over views and injective primitives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import tvm.sym
+from tvm import tirx
+from tvm.ir import Range
+from tvm.script.ir_builder import tirx as T
+from tvm_ffi import StructuralKey
+
+from tilestitch.codegen.errors import KernelError
+from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.compiler.ir.ops import Kind, kind_of
+
+from . import elementwise, movement
+from .dtypes import Expr, dtype_of, immediate
+from .indexing import broadcast_index, pull_view
+
+Source = Callable[[Sequence[Expr]], Expr]
+"""Gives an element of a value at an index, in the value's compute dtype."""
+
+_ATOMS = (tirx.Var, tirx.IntImm, tirx.FloatImm)
+
+
+class Evaluator:
+    """Expressions of values inside one kernel; statements that name them go to the innermost open IRBuilder frame.
+
+    `sources` says how to read values that are not computed here: inputs, results of reductions and contractions, rows in
+    the workspace. Constants of one element become immediates. An expression named in one loop must not be used in
+    another: enter a `scope` for every loop or branch.
+    """
+
+    def __init__(self, sources: Mapping[Value, Source], index_dtype: str = "int32") -> None:
+        self.sources: dict[Value, Source] = dict(sources)
+        self.index_dtype = index_dtype
+        self.analyzer = tvm.sym.Analyzer()
+        self._memo: list[dict[object, Expr]] = [{}]
+
+    @contextmanager
+    def scope(self, *ranges: tuple[Expr, int | Expr, int | Expr]) -> Iterator[None]:
+        """What is named inside is forgotten at the end. `ranges`: (variable, first, end) of loop variables."""
+        for variable, first, end in ranges:
+            self.assume(variable, first, end)
+        self._memo.append({})
+        try:
+            yield
+        finally:
+            self._memo.pop()
+
+    def assume(self, variable: Expr, first: int | Expr, end: int | Expr) -> None:
+        """Let index simplification know that `variable` lies in [first, end)."""
+        self.analyzer.bind(variable, Range(first, end))
+
+    def simplify(self, expr: Expr) -> Expr:
+        """An index expression (never a float) made simpler by what is assumed."""
+        return expr if isinstance(expr, int) else self.analyzer.simplify(expr)
+
+    def bind(self, expr: Expr) -> Expr:
+        """A variable that holds `expr`; `expr` itself if it is trivial."""
+        if isinstance(expr, (int, *_ATOMS)):
+            return expr
+        if dtype_of(expr) == "bool":
+            # TVM cannot vectorise a variable of type bool.
+            return tirx.NE(T.bind(T.cast(expr, "uint8")), tirx.IntImm("uint8", 0))
+        return T.bind(expr)
+
+    def value(self, value: Value, index: Sequence[Expr]) -> Expr:
+        """`value` at `index`, in its compute dtype. KernelError if it depends on something that cannot be pulled."""
+        index = tuple(index)
+        key = (value, tuple(i if isinstance(i, int) else StructuralKey(i) for i in index))
+        for memo in reversed(self._memo):
+            if key in memo:
+                return memo[key]
+        if value not in self.sources:
+            self._operands_first(value, index)
+        result = self._compute(value, index)
+        self._memo[-1][key] = result
+        return result
+
+    def _operands_first(self, value: Value, index: Sequence[Expr]) -> None:
+        """Evaluate element-wise ancestors at the same index in topological order: bounds the depth of the recursion."""
+        order: list[Value] = []
+        seen = {value}
+        stack = [value]
+        while stack:
+            node = stack.pop().producer
+            if node is None or node.op not in elementwise.RULES:
+                continue
+            for operand in node.inputs:
+                if operand in seen or operand in self.sources or operand.is_constant or operand.shape != value.shape:
+                    continue
+                seen.add(operand)
+                order.append(operand)
+                stack.append(operand)
+        if len(order) < 32:
+            return
+        depth: dict[Value, int] = {}
+        for operand in sorted(order, key=lambda v: _depth(v, set(order), depth)):
+            self._memo_value(operand, index)
+
+    def _memo_value(self, value: Value, index: Sequence[Expr]) -> None:
+        key = (value, tuple(i if isinstance(i, int) else StructuralKey(i) for i in index))
+        if not any(key in memo for memo in self._memo):
+            self._memo[-1][key] = self._compute(value, index)
+
+    def _compute(self, value: Value, index: Sequence[Expr]) -> Expr:
+        source = self.sources.get(value)
+        if source is not None:
+            return self.bind(source(index))
+        if value.data is not None:
+            if value.data.size != 1:
+                raise KernelError(f"constant %{value.name} of {value.data.size} elements is no input of its kernel")
+            return immediate(value.data.reshape(())[()], value.dtype)
+        node = value.producer
+        if node is None:
+            raise KernelError(f"value %{value.name} is read in a kernel, but is none of its inputs")
+        return self._apply(node, index)
+
+    def _apply(self, node: Node, index: Sequence[Expr]) -> Expr:
+        if node.op in elementwise.RULES:
+            operands = [self.value(x, broadcast_index(index, x.shape)) for x in node.inputs]
+            return self.bind(elementwise.RULES[node.op](elementwise.Operation(node, operands, self.bind)))
+        if kind_of(node.op) is Kind.VIEW:
+            return self.value(node.inputs[0], pull_view(node, index, self.simplify))
+        if node.op in movement.RULES:
+            access = movement.Access(node, tuple(index), self.value, self.bind, self.simplify, self.index_dtype)
+            return self.bind(movement.RULES[node.op](access))
+        raise KernelError(f"{node.op} cannot be evaluated element by element inside a kernel", node.origins)
+
+
+def _depth(value: Value, members: set[Value], known: dict[Value, int]) -> int:
+    """Longest path from the ancestors among `members`, without recursion."""
+    stack = [value]
+    while stack:
+        top = stack[-1]
+        inner = [v for v in (top.producer.inputs if top.producer else ()) if v in members]
+        missing = [v for v in inner if v not in known]
+        if missing:
+            stack.extend(missing)
+            continue
+        known[top] = 1 + max((known[v] for v in inner), default=0)
+        stack.pop()
+    return known[value]

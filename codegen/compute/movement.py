@@ -1,0 +1,224 @@
+"""Injective data movement: which element of which operand, by the indices of the result.
+
+No rule reads outside its operands, whatever run-time indices say: those are clamped. That they are in range is checked
+apart (`index_checks`), so that reading needs no branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.compiler.ir.graph import Node, Value
+
+from .dtypes import Bind, Expr, immediate
+from .elementwise import convert
+from .indexing import Index, Simplify
+
+Read = Callable[[Value, Sequence[Expr]], Expr]
+
+
+@dataclass(frozen=True)
+class Access:
+    """What a rule gets: the node, the index in its result, and how to read, name and simplify."""
+
+    node: Node
+    index: Index
+    read: Read
+    bind: Bind
+    simplify: Simplify
+    index_dtype: str
+
+
+Rule = Callable[[Access], Expr]
+
+
+def choose(condition: Expr, a: Expr, b: Expr, dtype: str) -> Expr:
+    """Select that also works on bools."""
+    if dtype == "bool":
+        return tirx.Or(tirx.And(condition, a), tirx.And(tirx.Not(condition), b))
+    return tirx.Select(condition, a, b)
+
+
+def clamp(i: Expr, size: int) -> Expr:
+    """`i` moved into [0, size)."""
+    if isinstance(i, int):
+        return min(max(i, 0), size - 1)
+    return T.max(T.min(i, tirx.IntImm(str(i.ty.dtype), size - 1)), tirx.IntImm(str(i.ty.dtype), 0))
+
+
+def _known(condition: Expr) -> bool | None:
+    """The truth of a condition that is known while kernels are generated."""
+    if isinstance(condition, bool):
+        return condition
+    return bool(condition.value) if isinstance(condition, tirx.IntImm) else None
+
+
+def _concat(access: Access) -> Expr:
+    node, axis = access.node, access.node.attrs["axis"]
+    position, start = access.index[axis], 0
+    parts: list[tuple[int, Value]] = []
+    for operand in node.inputs:
+        if operand.shape[axis]:
+            parts.append((start, operand))
+            start += operand.shape[axis]
+    return _pick(access, parts, position, axis)
+
+
+def _pick(access: Access, parts: list[tuple[int, Value]], position: Expr, axis: int) -> Expr:
+    """The element from the part that holds `position`; halving keeps the chain of selects short."""
+    if len(parts) == 1:
+        start, operand = parts[0]
+        local = access.simplify(position - start)
+        if (
+            _known(
+                access.simplify(tirx.all(local >= 0, local < operand.shape[axis]))
+                if not isinstance(local, int)
+                else True
+            )
+            is not True
+        ):
+            local = clamp(local, operand.shape[axis])
+        return access.read(operand, (*access.index[:axis], local, *access.index[axis + 1 :]))
+    middle = len(parts) // 2
+    before = position < parts[middle][0]
+    before = before if isinstance(before, bool) else access.simplify(before)
+    known = _known(before)
+    if known is not None:
+        return _pick(access, parts[:middle] if known else parts[middle:], position, axis)
+    first = _pick(access, parts[:middle], position, axis)
+    second = _pick(access, parts[middle:], position, axis)
+    return choose(before, first, second, access.node.output.dtype)
+
+
+def _pad(access: Access) -> Expr:
+    node, mode = access.node, access.node.attrs["mode"]
+    x = node.inputs[0]
+    if mode == "constant":
+        return _pad_constant(access, x)
+    source = [
+        i if not b and not a else access.simplify(_mirrored(i, b, size, mode))
+        for i, b, a, size in zip(access.index, node.attrs["before"], node.attrs["after"], x.shape, strict=True)
+    ]
+    return access.read(x, source)
+
+
+def _mirrored(i: Expr, before: int, size: int, mode: str) -> Expr:
+    position = i - before
+    if mode == "edge":
+        return clamp(position, size)
+    if mode == "wrap":
+        return position % size
+    if size == 1:
+        return 0
+    period = 2 * (size - 1)
+    position = position % period
+    if isinstance(position, int):
+        return min(position, period - position)
+    return T.min(position, period - position)
+
+
+def _pad_constant(access: Access, x: Value) -> Expr:
+    node, dtype = access.node, access.node.output.dtype
+    fill = (
+        access.read(node.inputs[1], (0,) * len(node.inputs[1].shape)) if len(node.inputs) > 1 else immediate(0, dtype)
+    )
+    if prod(x.shape) == 0:
+        return fill
+    conditions: list[Expr] = []
+    source: list[Expr] = []
+    for i, b, a, size in zip(access.index, node.attrs["before"], node.attrs["after"], x.shape, strict=True):
+        if not b and not a:
+            source.append(i)
+            continue
+        position = access.simplify(i - b) if not isinstance(i, int) else i - b
+        inside = [position >= 0] if b else []
+        inside += [position < size] if a else []
+        known = [_known(c if isinstance(c, bool) else access.simplify(c)) for c in inside]
+        if False in known:
+            return fill
+        conditions += [c for c, k in zip(inside, known, strict=True) if k is None]
+        source.append(clamp(position, size) if None in known else position)
+    value = access.read(x, source)
+    return choose(tirx.all(*conditions), value, fill, dtype) if conditions else value
+
+
+def _iota(access: Access) -> Expr:
+    dtype = access.node.attrs["dtype"]
+    i = access.index[access.node.attrs["axis"]]
+    return immediate(i, dtype) if isinstance(i, int) else convert(i, access.index_dtype, dtype, access.bind)
+
+
+def _wrapped(access: Access, raw: Expr, size: int) -> Expr:
+    """A run-time index as a position in [0, size): negative ones count from the end, others are clamped."""
+    zero = tirx.IntImm(str(raw.ty.dtype), 0)
+    raw = access.bind(raw)
+    position = clamp(tirx.Select(raw < zero, raw + tirx.IntImm(str(raw.ty.dtype), size), raw), size)
+    return access.bind(T.cast(position, access.index_dtype))
+
+
+def _empty(access: Access, sizes: Sequence[int]) -> Expr | None:
+    """What to show where run-time indices address nothing at all; None if there is something."""
+    return immediate(0, access.node.output.dtype) if 0 in sizes else None
+
+
+def _gather(access: Access) -> Expr:
+    (x, indices), axis = access.node.inputs, access.node.attrs["axis"]
+    rank = len(indices.shape)
+    nothing = _empty(access, [x.shape[axis]])
+    if nothing is not None:
+        return nothing
+    raw = access.read(indices, access.index[axis : axis + rank])
+    position = _wrapped(access, raw, x.shape[axis])
+    return access.read(x, (*access.index[:axis], position, *access.index[axis + rank :]))
+
+
+def _gather_elements(access: Access) -> Expr:
+    (x, indices), axis = access.node.inputs, access.node.attrs["axis"]
+    nothing = _empty(access, [x.shape[axis]])
+    if nothing is not None:
+        return nothing
+    position = _wrapped(access, access.read(indices, access.index), x.shape[axis])
+    return access.read(x, (*access.index[:axis], position, *access.index[axis + 1 :]))
+
+
+def _gather_nd(access: Access) -> Expr:
+    (x, indices), batch = access.node.inputs, access.node.attrs["batch_dims"]
+    depth, prefix = indices.shape[-1], len(indices.shape) - 1
+    nothing = _empty(access, x.shape[batch : batch + depth])
+    if nothing is not None:
+        return nothing
+    outer = access.index[:prefix]
+    picked = [_wrapped(access, access.read(indices, (*outer, d)), x.shape[batch + d]) for d in range(depth)]
+    return access.read(x, (*outer[:batch], *picked, *access.index[prefix:]))
+
+
+RULES: Mapping[str, Rule] = {
+    "concat": _concat, "pad": _pad, "iota": _iota,
+    "gather": _gather, "gather_elements": _gather_elements, "gather_nd": _gather_nd,
+}  # fmt: skip
+"""The rule of every injective primitive that moves data."""
+
+
+@dataclass(frozen=True)
+class IndexCheck:
+    """Every element of `indices` at position `column` of its last axis (None: every element) must lie in [-size, size)."""
+
+    indices: Value
+    size: int
+    column: int | None = None
+
+
+def index_checks(node: Node) -> list[IndexCheck]:
+    """What must hold of a gather's or scatter's run-time indices."""
+    if node.op in ("gather", "gather_elements", "scatter_elements"):
+        return [IndexCheck(node.inputs[1], node.inputs[0].shape[node.attrs["axis"]])]
+    if node.op in ("gather_nd", "scatter_nd"):
+        batch = node.attrs.get("batch_dims", 0)
+        x, indices = node.inputs[0], node.inputs[1]
+        return [IndexCheck(indices, x.shape[batch + d], d) for d in range(indices.shape[-1])]
+    return []

@@ -1,0 +1,309 @@
+"""Elementary functions as branch-free expressions that LLVM vectorises: polynomials, selects, and bit operations.
+
+float32 results are within about 2 units in the last place (4 for erf), float64 ones within 3; infinities, NaN, signed
+zeros and denormals come out as in libm. `bind` names a subexpression that is used more than once. The polynomials are
+weighted least-maximum fits made for these intervals; tests/codegen/test_vecmath.py measures the errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from .dtypes import Bind, Expr, dtype_of, immediate
+
+
+@dataclass(frozen=True)
+class _Format:
+    """A binary floating-point format. `round_magic` is 1.5 * 2**mantissa_bits: adding it rounds to an integer."""
+
+    name: str
+    integer: str
+    mantissa_bits: int
+    bias: int
+    exp_range: tuple[float, float]
+    ln2_high: float
+    ln2_low: float
+    exp_coefficients: tuple[float, ...]
+
+    @property
+    def round_magic(self) -> float:
+        return 1.5 * 2.0**self.mantissa_bits
+
+
+_FLOAT32 = _Format(
+    "float32", "int32", 23, 127, (-104.0, 89.0), 0.693359375, -2.12194440e-4,
+    (0.5000000100980203, 0.1666651288840113, 0.04166618728359715, 0.00836959841040421, 0.0013951717247989758),
+)  # fmt: skip
+_FLOAT64 = _Format(
+    "float64", "int64", 52, 1023, (-746.0, 710.0), float.fromhex("0x1.62e42fefa0000p-1"),
+    float.fromhex("0x1.cf79abc9e3b3ap-40"),
+    (0.49999999999999994, 0.16666666666666718, 0.04166666666667098, 0.008333333333296881, 0.001388888888733795,
+     0.000198412699370546, 2.480158971695646e-05, 2.7557200697130577e-06, 2.7555590446680005e-07,
+     2.5122294833916175e-08, 2.1358021933037954e-09),
+)  # fmt: skip
+
+_LOG32 = (
+    0.3333333168404221, -0.2500082679054949, 0.20001235664514053, -0.16623143591850806, 0.14201373164839848,
+    -0.13162016913797997, 0.12765400990731818, -0.07634320694494628,
+)  # fmt: skip
+"""(log(1+f) - f + f*f/2) / f**3 for 1+f in [sqrt(1/2), sqrt(2)]."""
+_LOG64 = (
+    0.666666666666674, 0.39999999999376484, 0.285714287516556, 0.2222219754909085, 0.18183621079268045,
+    0.1531251387848758, 0.14812124225941958,
+)  # fmt: skip
+"""(2 artanh(s)/s - 2) / s**2 in s**2, where log(m) = 2 artanh((m-1)/(m+1))."""
+_TANH = (-0.3333328392358792, 0.1333149124845069, -0.05374349525668377, 0.020650578989873023, -0.005717036547117036)
+"""(tanh(x)/x - 1) / x**2 in x**2 for |x| < 0.625."""
+_ERF = (
+    1.1283791659137512, -0.3761262713596549, 0.11283600176254645, -0.026854444591807556, 0.005189535339158986,
+    -0.000802084127819741, 7.889119526629056e-05,
+)  # fmt: skip
+"""erf(x)/x in x**2 for |x| < 1."""
+_LOG_ERFC = (
+    -0.00017748674653361718, -1.1277495978162542, 0.3629403113040525, -0.10403742087262087, 0.022277119056669077,
+    -0.003055616240646524, 0.00019718268222366605,
+)  # fmt: skip
+"""log(1 - erf(x)) + x*x in x for 0.9 < x < 4.1; 1 - erf(4) is below half a unit of float32."""
+_SIN = (
+    -0.1666666666662796,
+    0.008333333324610911,
+    -0.00019841263456724703,
+    2.755527902067222e-06,
+    -2.4755889925021293e-08,
+)
+_COS = (
+    0.04166666666659553,
+    -0.0013888888877396594,
+    2.48015805832455e-05,
+    -2.7555496233663085e-07,
+    2.0643158481720256e-09,
+)
+_HALF_PI = (
+    float.fromhex("0x1.921fb54442d18p+0"), float.fromhex("0x1.1a62633145c07p-54"), float.fromhex("-0x1.f1976b7ed8fbcp-110"),
+)  # fmt: skip
+
+
+def _format(x: Expr) -> _Format:
+    return _FLOAT64 if dtype_of(x) == "float64" else _FLOAT32
+
+
+def _polynomial(coefficients: Sequence[float], x: Expr, bind: Bind) -> Expr:
+    """Horner's scheme, lowest coefficient first."""
+    dtype = dtype_of(x)
+    result = immediate(coefficients[-1], dtype)
+    for coefficient in reversed(coefficients[:-1]):
+        result = bind(result * x + immediate(coefficient, dtype))
+    return result
+
+
+def is_nan(x: Expr) -> Expr:
+    return tirx.NE(x, x)
+
+
+def _is_negative(x: Expr) -> Expr:
+    """Sign bit set (also of -0.0)."""
+    fmt = _format(x)
+    return T.reinterpret(fmt.integer, x) < immediate(0, fmt.integer)
+
+
+def copy_sign(magnitude: Expr, sign: Expr) -> Expr:
+    """`magnitude` >= 0 with the sign of `sign`."""
+    fmt = _format(sign)
+    top = immediate(-(1 << 31) if fmt is _FLOAT32 else -(1 << 63), fmt.integer)
+    bits = T.bitwise_and(T.reinterpret(fmt.integer, sign), top)
+    return T.reinterpret(fmt.name, T.bitwise_or(T.reinterpret(fmt.integer, magnitude), bits))
+
+
+def exp(x: Expr, bind: Bind) -> Expr:
+    """e**x for float32 and float64."""
+    return _exp_sum(x, None, bind)
+
+
+def _exp_sum(x: Expr, correction: Expr | None, bind: Bind) -> Expr:
+    """e**(x + correction), where the correction is tiny against x."""
+    fmt = _format(x)
+
+    def c(number: float) -> Expr:
+        return immediate(number, fmt.name)
+
+    low, high = (c(limit) for limit in fmt.exp_range)
+    # Comparisons with NaN are false, so NaN passes through both selects.
+    x = bind(tirx.Select(x < low, low, x))
+    x = bind(tirx.Select(x > high, high, x))
+    shifted = bind(x * c(1.4426950408889634) + c(fmt.round_magic))
+    n = bind(shifted - c(fmt.round_magic))
+    r = bind(n * c(-fmt.ln2_high) + x)
+    r = bind(n * c(-fmt.ln2_low) + r)
+    if correction is not None:
+        r = bind(r + correction)
+    value = bind(_polynomial(fmt.exp_coefficients, r, bind) * (r * r) + r + c(1.0))
+    # 2**n in two factors: a single one leaves the range of normal numbers for results that do not.
+    exponent = bind(T.reinterpret(fmt.integer, shifted) - T.reinterpret(fmt.integer, c(fmt.round_magic)))
+    half = bind(T.shift_right(exponent, immediate(1, fmt.integer)))
+    return bind(value * _power_of_two(half, fmt) * _power_of_two(exponent - half, fmt))
+
+
+def _power_of_two(exponent: Expr, fmt: _Format) -> Expr:
+    biased = exponent + immediate(fmt.bias, fmt.integer)
+    return T.reinterpret(fmt.name, T.shift_left(biased, immediate(fmt.mantissa_bits, fmt.integer)))
+
+
+def _split_mantissa(x: Expr, fmt: _Format, bind: Bind) -> tuple[Expr, Expr]:
+    """(m, e) with x = m * 2**e and m in [sqrt(1/2), sqrt(2)), for positive finite x, denormals included."""
+    tiny = x < immediate(2.0 ** (1 - fmt.bias), fmt.name)
+    scaled = bind(tirx.Select(tiny, x * immediate(2.0 ** (fmt.mantissa_bits + 2), fmt.name), x))
+    offset = 0x3F3504F3 if fmt is _FLOAT32 else 0x3FE6A09E667F3BCD
+    bits = bind(T.reinterpret(fmt.integer, scaled))
+    shift = immediate(fmt.mantissa_bits, fmt.integer)
+    exponent = bind(T.shift_right(bits - immediate(offset, fmt.integer), shift))
+    mantissa = bind(T.reinterpret(fmt.name, bits - T.shift_left(exponent, shift)))
+    extra = tirx.Select(tiny, immediate(fmt.mantissa_bits + 2, fmt.integer), immediate(0, fmt.integer))
+    return mantissa, bind(T.cast(exponent - extra, fmt.name))
+
+
+def log(x: Expr, bind: Bind) -> Expr:
+    """Natural logarithm for float32 and float64."""
+    fmt = _format(x)
+    mantissa, exponent = _split_mantissa(x, fmt, bind)
+    f = bind(mantissa - immediate(1.0, fmt.name))
+    high, low = immediate(fmt.ln2_high, fmt.name), immediate(fmt.ln2_low, fmt.name)
+    if fmt is _FLOAT32:
+        square = bind(f * f)
+        tail = bind(_polynomial(_LOG32, f, bind) * (square * f) + exponent * low)
+        result = bind(exponent * high + (f + (tail - square * immediate(0.5, fmt.name))))
+    else:
+        s = bind(f / (f + immediate(2.0, fmt.name)))
+        square = bind(s * s)
+        half_square = bind(f * f * immediate(0.5, fmt.name))
+        tail = bind(s * (half_square + square * _polynomial(_LOG64, square, bind)) + exponent * low)
+        result = bind(exponent * high - ((half_square - tail) - f))
+    return _log_special(x, result, fmt, bind)
+
+
+def _log_special(x: Expr, result: Expr, fmt: _Format, bind: Bind) -> Expr:
+    infinity = immediate(float("inf"), fmt.name)
+    zero = immediate(0.0, fmt.name)
+    result = bind(tirx.Select(x < infinity, result, x))  # infinity and NaN
+    result = bind(tirx.Select(x < zero, immediate(float("nan"), fmt.name), result))
+    return bind(tirx.Select(tirx.EQ(x, zero), -infinity, result))
+
+
+def log1p(x: Expr, bind: Bind) -> Expr:
+    """log(1 + x) for float64, accurate near 0: the rounding error of 1 + x is divided out again."""
+    one = immediate(1.0, dtype_of(x))
+    u = bind(one + x)
+    return bind(
+        tirx.Select(
+            tirx.Or(tirx.EQ(u, one), tirx.Not(u < immediate(float("inf"), dtype_of(x)))),
+            x + (u - u),
+            log(u, bind) * (x / (u - one)),
+        )
+    )
+
+
+def tanh(x: Expr, bind: Bind) -> Expr:
+    """Hyperbolic tangent for float32."""
+    magnitude = bind(T.fabs(x))
+    square = bind(x * x)
+    small = bind(_polynomial(_TANH, square, bind) * (square * x) + x)
+    one, two = immediate(1.0, "float32"), immediate(2.0, "float32")
+    large = bind(one - two / (exp(bind(magnitude * two), bind) + one))
+    # Past 9.1 the result rounds to 1; the exponential overflows to infinity, which gives 1 as well. NaN takes this way.
+    return bind(tirx.Select(magnitude < immediate(0.625, "float32"), small, copy_sign(large, x)))
+
+
+def erf(x: Expr, bind: Bind) -> Expr:
+    """Error function for float32."""
+    magnitude = bind(T.fabs(x))
+    limit = immediate(4.0, "float32")
+    clamped = bind(tirx.Select(magnitude > limit, limit, magnitude))
+    square = bind(clamped * clamped)
+    small = bind(x * _polynomial(_ERF, square, bind))
+    large = bind(immediate(1.0, "float32") - exp(bind(_polynomial(_LOG_ERFC, clamped, bind) - square), bind))
+    return bind(tirx.Select(magnitude < immediate(1.0, "float32"), small, copy_sign(large, x)))
+
+
+def sin(x: Expr, bind: Bind) -> Expr:
+    """Sine of a float32, |x| < 2**50, computed in float64."""
+    sine, cosine, quadrant = _sin_cos(x, bind)
+    return _quadrant_value(sine, cosine, quadrant, bind)
+
+
+def cos(x: Expr, bind: Bind) -> Expr:
+    """Cosine of a float32, |x| < 2**50, computed in float64."""
+    sine, cosine, quadrant = _sin_cos(x, bind)
+    return _quadrant_value(sine, cosine, bind(quadrant + immediate(1, "int64")), bind)
+
+
+def tan(x: Expr, bind: Bind) -> Expr:
+    """Tangent of a float32, |x| < 2**50, computed in float64."""
+    sine, cosine, quadrant = _sin_cos(x, bind)
+    odd = tirx.NE(T.bitwise_and(quadrant, immediate(1, "int64")), immediate(0, "int64"))
+    return bind(T.cast(tirx.Select(odd, -cosine / sine, sine / cosine), "float32"))
+
+
+def _sin_cos(x: Expr, bind: Bind) -> tuple[Expr, Expr, Expr]:
+    """Sine and cosine of x minus the nearest multiple of pi/2, and that multiple."""
+
+    def c(number: float) -> Expr:
+        return immediate(number, "float64")
+
+    wide = bind(T.cast(x, "float64"))
+    magic = c(_FLOAT64.round_magic)
+    shifted = bind(wide * c(0.6366197723675814) + magic)
+    n = bind(shifted - magic)
+    r = wide
+    for part in _HALF_PI:
+        r = bind(n * c(-part) + r)
+    square = bind(r * r)
+    sine = bind(_polynomial(_SIN, square, bind) * (square * r) + r)
+    cosine = bind(_polynomial(_COS, square, bind) * (square * square) + (c(1.0) - c(0.5) * square))
+    return sine, cosine, bind(T.reinterpret("int64", shifted))
+
+
+def _quadrant_value(sine: Expr, cosine: Expr, quadrant: Expr, bind: Bind) -> Expr:
+    one, two, zero = (immediate(i, "int64") for i in (1, 2, 0))
+    value = bind(tirx.Select(tirx.EQ(T.bitwise_and(quadrant, one), zero), sine, cosine))
+    flip = tirx.NE(T.bitwise_and(quadrant, two), zero)
+    return bind(T.cast(tirx.Select(flip, -value, value), "float32"))
+
+
+def power(x: Expr, y: Expr, bind: Bind) -> Expr:
+    """x**y for float32, computed as exp(y * log|x|) in float64; special cases as in IEEE 754."""
+    zero, one, infinity = (immediate(v, "float32") for v in (0.0, 1.0, float("inf")))
+    exponent = bind(T.cast(y, "float64"))
+    logarithm = log(bind(T.cast(T.fabs(x), "float64")), bind)
+    value = bind(T.cast(exp(bind(exponent * logarithm), bind), "float32"))
+    integral = tirx.EQ(T.floor(y), y)
+    half = bind(y * immediate(0.5, "float32"))
+    odd = tirx.And(integral, tirx.NE(T.floor(half), half))
+    value = bind(tirx.Select(tirx.And(_is_negative(x), odd), -value, value))
+    finite_negative = tirx.And(x < zero, x > -infinity)
+    bad = tirx.And(finite_negative, tirx.And(tirx.Not(integral), T.fabs(y) < infinity))
+    value = bind(tirx.Select(bad, immediate(float("nan"), "float32"), value))
+    unit_base = tirx.Or(tirx.EQ(x, one), tirx.And(tirx.EQ(x, -one), tirx.EQ(T.fabs(y), infinity)))
+    return bind(tirx.Select(tirx.Or(tirx.EQ(y, zero), unit_base), one, value))
+
+
+def fmod(x: Expr, y: Expr, bind: Bind) -> Expr:
+    """Remainder of a float32 division with the sign of x, exact.
+
+    In float64, quotients below 2**29 times a 24-bit divisor are exact. Ten steps with the divisor scaled by 2**(29 i)
+    cover the largest quotient of two float32 numbers, which is below 2**278.
+    """
+    divisor = bind(T.cast(T.fabs(y), "float64"))
+    rest = bind(T.cast(T.fabs(x), "float64"))
+    zero = immediate(0.0, "float64")
+    for step in reversed(range(10)):
+        scaled = bind(divisor * immediate(2.0 ** (29 * step), "float64"))
+        quotient = bind(T.trunc(rest / scaled))
+        rest = bind(rest - quotient * scaled)
+        rest = bind(tirx.Select(rest < zero, rest + scaled, rest))  # the quotient was rounded up
+    infinity = immediate(float("inf"), "float32")
+    result = bind(T.cast(rest, "float32"))
+    result = bind(tirx.Select(tirx.And(tirx.EQ(T.fabs(y), infinity), T.fabs(x) < infinity), T.fabs(x), result))
+    return bind(copy_sign(result, x))

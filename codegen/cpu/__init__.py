@@ -1,0 +1,1 @@
+"""Code generation for CPUs: kernel templates as TIR, lowering to objects, linking."""

@@ -1,0 +1,127 @@
+"""The calling convention of kernels: their arguments, and how a kernel function is opened and closed.
+
+A kernel is `void NAME(const Arg *args, int64_t task, void *scratch)`; an `Arg` is 16 bytes with the pointer at byte 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+from tvm import tirx
+from tvm.ir import PointerType, PrimType
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_dtype, to_storage
+from tilestitch.codegen.compute.evaluator import Source
+from tilestitch.codegen.compute.indexing import ravel
+from tilestitch.compiler.ir.types import TensorType
+
+ARGUMENT_POINTER = 15  # TVM's number of the field of `Arg` that holds the pointer
+
+
+@dataclass(frozen=True)
+class ValueArg:
+    """A value of the graph: an input, an output or a constant of the group."""
+
+    value: str
+
+
+@dataclass(frozen=True)
+class PackedArg:
+    """A constant in a layout of its own: `arrange(data)` gives the array to store; `key` identifies the layout."""
+
+    value: str
+    key: str
+    arrange: Callable[[Any], Any] = field(compare=False)
+
+
+@dataclass(frozen=True)
+class TemporaryArg:
+    """Memory that lives from one launch of a group to the next; `name` is unique within the group."""
+
+    name: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class StatusArg:
+    """The launch's int32 fault word."""
+
+
+KernelArg = Union[ValueArg, PackedArg, TemporaryArg, StatusArg]
+
+
+@dataclass(frozen=True)
+class KernelLaunch:
+    """One launch: the kernel as TIR, how many tasks it has, its arguments, and what it needs.
+
+    `kind` begins the symbol's name. `faults` are the messages of the faults that the kernel may store in its status word:
+    fault number i is stored as i + 1.
+    """
+
+    kind: str
+    func: Any
+    tasks: int
+    args: tuple[KernelArg, ...]
+    origins: tuple[str, ...] = ()
+    scratch_bytes: int = 0
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One argument as the kernel's body sees it: what it is, the dtype and the number of its elements."""
+
+    arg: KernelArg
+    dtype: str
+    size: int
+
+    @staticmethod
+    def of(name: str, type_: TensorType) -> Parameter:
+        return Parameter(ValueArg(name), type_.dtype, type_.num_elements)
+
+
+Body = Callable[[list[Any], Expr, Expr], None]
+"""`body(buffers, task, scratch)` emits one task; buffers are flat and of `storage_dtype`, in the order of the parameters."""
+
+
+def kernel_function(parameters: Sequence[Parameter], body: Body) -> Any:
+    """The PrimFunc whose task is what `body` emits."""
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name("kernel")
+        T.func_attr({"calling_conv": 2, "tirx.noalias": True})
+        args = T.arg("args", T.handle())
+        task = T.arg("task", T.int64())
+        scratch = T.arg("scratch", T.handle())
+        buffers = [_buffer(args, i, p) for i, p in enumerate(parameters)]
+        body(buffers, task, scratch)
+    return builder.get()
+
+
+def _buffer(args: Expr, number: int, parameter: Parameter) -> Any:
+    dtype = storage_dtype(parameter.dtype)
+    kind = PointerType(PrimType(dtype))
+    pointer = tirx.Var(f"p{number}", kind)
+    T.bind(tirx.tvm_struct_get(args, number, ARGUMENT_POINTER, kind), var=pointer)
+    return T.decl_buffer((max(1, parameter.size),), dtype, data=pointer)
+
+
+def scratch_buffer(scratch: Expr, offset_bytes: int, size: int, dtype: str, name: str) -> Any:
+    """A flat buffer of `size` elements, `offset_bytes` (a multiple of 64) into the thread's workspace."""
+    pointer = tirx.Var(name, PointerType(PrimType(dtype)))
+    T.bind(T.handle_add_byte_offset(scratch, offset_bytes), var=pointer)
+    return T.decl_buffer((size,), dtype, data=pointer)
+
+
+def buffer_source(buffer: Any, type_: TensorType, simplify: Callable[[Expr], Expr]) -> Source:
+    """Reads elements of a tensor from its flat buffer."""
+    shape = type_.static_shape
+    return lambda index: from_storage(buffer[simplify(ravel(index, shape))], type_.dtype)
+
+
+def store(buffer: Any, type_: TensorType, index: Sequence[Expr], value: Expr, simplify: Callable[[Expr], Expr]) -> None:
+    """Emits the store of an element (in compute form) of a tensor to its flat buffer."""
+    T.buffer_store(buffer, to_storage(value, type_.dtype), [simplify(ravel(index, type_.static_shape))])

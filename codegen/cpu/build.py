@@ -1,0 +1,141 @@
+"""From kernels as TIR to object code: equal kernels once, names that depend on nothing but what the kernel does."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tvm
+import tvm.s_tir.pipeline
+from tvm.tirx import transform as lowering
+
+from tilestitch.codegen.errors import KernelError
+
+from .abi import KernelLaunch
+from .target import CpuTarget
+
+KERNELS_PER_MODULE = 12
+"""LLVM modules of this many kernels: large enough that the fixed cost of one does not count, small enough to share out."""
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """What was compiled: the kernel as TVM script and its module as LLVM text."""
+
+    symbol: str
+    tir: str
+    llvm: str
+
+
+@dataclass(frozen=True)
+class CompiledKernels:
+    """Relocatable objects and the symbol of each launch, in the order of the launches; `sources` if they were asked for."""
+
+    objects: tuple[bytes, ...]
+    symbols: tuple[str, ...]
+    sources: tuple[KernelSource, ...] = ()
+
+
+def compile_kernels(
+    launches: Sequence[KernelLaunch], target: CpuTarget, jobs: int = 1, keep_source: bool = False
+) -> CompiledKernels:
+    """Compile the kernels of all launches, `jobs` LLVM modules at a time.
+
+    Raises KernelError, naming the kernel and its ONNX nodes, if TVM or LLVM refuses one.
+    """
+    symbols = tuple(f"{launch.kind}_{content_hash(launch.func)}" for launch in launches)
+    unique: dict[str, KernelLaunch] = {}
+    for symbol, launch in zip(symbols, launches, strict=True):
+        unique.setdefault(symbol, launch)
+    batches = list(_batches(list(unique.items())))
+    if jobs > 1 and len(batches) > 1:
+        with ThreadPoolExecutor(jobs) as pool:
+            built = list(pool.map(lambda batch: _compile(batch, target, keep_source), batches))
+    else:
+        built = [_compile(batch, target, keep_source) for batch in batches]
+    sources = tuple(source for _, batch_sources in built for source in batch_sources)
+    return CompiledKernels(tuple(data for data, _ in built), symbols, sources)
+
+
+def content_hash(func: Any) -> str:
+    """Hex digits that are equal for kernels that do the same in the same way, on any machine and in any process."""
+    return hashlib.sha256(str(tvm.ir.save_json(func)).encode()).hexdigest()[:16]
+
+
+def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
+    """The IRModule that LLVM is given.
+
+    TVM's simplifier is left out: it inlines variables, so that shared subexpressions multiply, and it reduces x != x to false.
+    """
+    tvm_target = target.tvm_target
+    module = tvm.IRModule({symbol: func.with_attr("global_symbol", symbol)})
+    passes = [
+        lowering.BindTarget(tvm_target.with_host(tvm_target)),
+        lowering.FlattenBuffer(),
+        lowering.VectorizeLoop(True),
+        lowering.UnrollLoop(),
+        lowering.RemoveNoOp(),
+        lowering.LowerIntrin(),
+    ]
+    return tvm.ir.transform.Sequential(passes)(module)
+
+
+def _batches(kernels: list[tuple[str, KernelLaunch]]) -> Iterator[list[tuple[str, KernelLaunch]]]:
+    for start in range(0, len(kernels), KERNELS_PER_MODULE):
+        yield kernels[start : start + KERNELS_PER_MODULE]
+
+
+def _compile(
+    kernels: list[tuple[str, KernelLaunch]], target: CpuTarget, keep_source: bool
+) -> tuple[bytes, list[KernelSource]]:
+    merged = tvm.IRModule({})
+    for symbol, launch in kernels:
+        try:
+            merged.update(lower(launch.func, symbol, target))
+        except _TVM_ERRORS as error:
+            raise _translated(error, symbol, launch) from error
+    try:
+        module = _codegen(merged, target)
+    except _TVM_ERRORS:
+        # One of them is to blame: find out which, alone.
+        for symbol, launch in kernels:
+            try:
+                _codegen(lower(launch.func, symbol, target), target)
+            except _TVM_ERRORS as error:
+                raise _translated(error, symbol, launch) from error
+        raise
+    sources = []
+    if keep_source:
+        text = str(module.inspect_source("ll"))
+        sources = [KernelSource(symbol, launch.func.script(), text) for symbol, launch in kernels]
+    return _object_bytes(module), sources
+
+
+_TVM_ERRORS = (tvm.error.InternalError, ValueError, TypeError, RuntimeError, IndexError, AttributeError, KeyError)
+
+
+def _codegen(module: Any, target: CpuTarget) -> Any:
+    # `tvm.tirx.build` names both a function and the module it is defined in.
+    return sys.modules["tvm.tirx.build"].codegen_build(module, target.tvm_target)  # type: ignore[attr-defined]
+
+
+def _object_bytes(module: Any) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="tilestitch-") as folder:
+        path = Path(folder) / "kernels.o"
+        module.write_to_file(str(path), "o")
+        return path.read_bytes()
+
+
+def _translated(error: Exception, symbol: str, launch: KernelLaunch) -> KernelError:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("File ")]
+    reason = lines[-1] if lines else type(error).__name__
+    return KernelError(
+        f"kernel {symbol} cannot be compiled: {reason}; compile with --planner none to see which operator is to blame, and report it",
+        launch.origins,
+    )

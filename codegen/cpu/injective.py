@@ -1,0 +1,224 @@
+"""The template of element-wise groups, data movement and views: every output element is computed where it is stored.
+
+The outputs have one number of elements, over which the kernel iterates in the shape of the first output. Neighbouring
+dimensions in which all operands lie alike are merged; the last one is vectorised. Where an operand runs along another
+dimension than the output (a transpose), the two dimensions are walked in tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr, storage_bits
+from tilestitch.codegen.compute.elementwise import needs_scalar_loop
+from tilestitch.codegen.compute.evaluator import Evaluator
+from tilestitch.codegen.compute.indexing import Index, Simplify, reshape_index, unravel
+from tilestitch.codegen.compute.probe import Access, probe
+from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.compiler.ir.ops import op_spec
+
+from .abi import Parameter, buffer_source, kernel_function, store
+from .isa import Isa
+
+TASK_ELEMENTS = 16384
+"""Elements of a task of cheap arithmetic; about ten microseconds of memory traffic."""
+TILE = 32
+"""Edge of the tiles in which transposed operands are walked."""
+
+
+@dataclass(frozen=True)
+class Loops:
+    """Iteration over `extents` (merged dimensions, the last vectorised).
+
+    `tiled` is the dimension along which a transposed operand is contiguous, or None. `chunk` cuts the last dimension,
+    `rows` says how many rows of it (of tiles, if tiled) a task computes.
+    """
+
+    shape: tuple[int, ...]
+    extents: tuple[int, ...]
+    lanes: int
+    tiled: int | None
+    chunk: int
+    rows: int
+
+    @property
+    def inner(self) -> int:
+        return self.extents[-1]
+
+    @property
+    def chunks(self) -> int:
+        return max(1, self.inner // self.chunk)
+
+    @property
+    def outer_extents(self) -> tuple[int, ...]:
+        """What a row is numbered over: all but the last dimension, the tiled one in tiles."""
+        return tuple(-(-e // TILE) if d == self.tiled else e for d, e in enumerate(self.extents[:-1]))
+
+    @property
+    def tasks(self) -> int:
+        return -(-prod(self.outer_extents) // self.rows) * self.chunks
+
+
+def plan_loops(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], isa: Isa) -> Loops:
+    """Decide the loops of an injective kernel with at least one element."""
+    shape = outputs[0].shape
+    sizes = tuple(d for d in shape if d != 1) or (1,)
+    accesses = probe(outputs, inputs, sizes, lambda index, simplify: domain_indices(outputs, sizes, index, simplify))
+    extents = _merge(sizes, accesses)
+    if len(extents) != len(sizes):
+        accesses = probe(
+            outputs, inputs, extents, lambda index, simplify: domain_indices(outputs, extents, index, simplify)
+        )
+    lanes = _lanes(outputs, nodes, isa)
+    if len(extents) > 1 and extents[-1] < min(lanes, 8):
+        extents = (prod(extents),)
+        accesses = []
+    lanes = min(lanes, 1 << (extents[-1].bit_length() - 1))
+    tiled = _tiled_dimension(extents, accesses)
+    grain = max(lanes, TASK_ELEMENTS // _weight(nodes))
+    inner = extents[-1]
+    if tiled is not None:
+        chunk = min(inner, max(TILE, lanes))
+        return Loops(shape, extents, lanes, tiled, chunk, max(1, grain // (TILE * chunk)))
+    if inner >= 2 * grain:
+        chunk = -(-grain // lanes) * lanes
+        return Loops(shape, extents, lanes, None, chunk, 1)
+    return Loops(shape, extents, lanes, None, inner, max(1, grain // inner))
+
+
+def domain_indices(
+    outputs: Sequence[Value], extents: Sequence[int], index: Sequence[Expr], simplify: Simplify
+) -> list[Index]:
+    """The index of each output at a point of the iteration space."""
+    return [reshape_index(index, extents, output.shape, simplify) for output in outputs]
+
+
+def _merge(sizes: tuple[int, ...], accesses: Sequence[Access]) -> tuple[int, ...]:
+    """Merge neighbouring dimensions that every access walks as if they were one."""
+    merged = [sizes[-1]]
+    for d in reversed(range(len(sizes) - 1)):
+        joint = all(a.strides is not None and a.strides[d] == a.strides[d + 1] * sizes[d + 1] for a in accesses)
+        if joint:
+            merged[0] *= sizes[d]
+        else:
+            merged.insert(0, sizes[d])
+    return tuple(merged)
+
+
+def _lanes(outputs: Sequence[Value], nodes: Sequence[Node], isa: Isa) -> int:
+    """Elements of one vectorised step: a register of the widest dtype that is stored, at most of 32 bits."""
+    if any(needs_scalar_loop(node) for node in nodes):
+        return 1
+    widest = max([storage_bits(v.dtype) for node in nodes for v in (*node.inputs, *node.outputs)] + [8])
+    return isa.vector_bytes * 8 // max(8, min(32, widest))
+
+
+def _tiled_dimension(extents: tuple[int, ...], accesses: Sequence[Access]) -> int | None:
+    """The dimension along which some operand is contiguous that is not contiguous along the last."""
+    for access in accesses:
+        strides = access.strides
+        if strides is None or abs(strides[-1]) <= 1:
+            continue
+        for d, stride in enumerate(strides[:-1]):
+            if abs(stride) == 1 and extents[d] >= 8:
+                return d
+    return None
+
+
+def _weight(nodes: Sequence[Node]) -> int:
+    """How many times the work of one cheap operation an element is, roughly."""
+    return 1 + sum(8 if op_spec(node.op).expensive else 0 for node in nodes) // 8 + len(nodes) // 8
+
+
+def emit_injective(
+    nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], isa: Isa
+) -> tuple[Any, int]:
+    """The PrimFunc of an injective group and its number of tasks. Parameters: inputs, then outputs."""
+    loops = plan_loops(nodes, inputs, outputs, isa)
+    parameters = [Parameter.of(v.name, v.tensor_type) for v in (*inputs, *outputs)]
+    index_dtype = "int64" if any(p.size >= 1 << 31 for p in parameters) else "int32"
+
+    def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
+        evaluator = Evaluator({}, index_dtype)
+        for value, buffer in zip(inputs, buffers, strict=False):
+            evaluator.sources[value] = buffer_source(buffer, value.tensor_type, evaluator.simplify)
+        results = list(zip(outputs, buffers[len(inputs) :], strict=True))
+        _Emitter(loops, evaluator, results, index_dtype).run(task)
+
+    return kernel_function(parameters, body), loops.tasks
+
+
+@dataclass(frozen=True)
+class _Emitter:
+    loops: Loops
+    evaluator: Evaluator
+    results: Sequence[tuple[Value, Any]]
+    index_dtype: str
+
+    def run(self, task: Expr) -> None:
+        loops = self.loops
+        task = T.bind(T.cast(task, self.index_dtype))
+        self.evaluator.assume(task, 0, loops.tasks)
+        rows = prod(loops.outer_extents)
+        block = T.bind(task // loops.chunks) if loops.chunks > 1 else task
+        start: Expr = 0
+        end: Expr = loops.inner
+        if loops.chunks > 1:
+            chunk = T.bind(task % loops.chunks)
+            start = T.bind(chunk * loops.chunk)
+            end = T.bind(tirx.Select(chunk == loops.chunks - 1, loops.inner, start + loops.chunk))
+        if rows == 1:
+            self._row(0, start, end)
+            return
+        first = T.bind(block * loops.rows)
+        with T.serial(first, T.min(first + loops.rows, rows)) as row, self.evaluator.scope((row, 0, rows)):
+            self._row(row, start, end)
+
+    def _row(self, row: Expr, start: Expr, end: Expr) -> None:
+        loops = self.loops
+        outer = [i if isinstance(i, int) else T.bind(i) for i in unravel(row, loops.outer_extents)]
+        for i, extent in zip(outer, loops.outer_extents, strict=True):
+            if not isinstance(i, int):
+                self.evaluator.assume(i, 0, extent)
+        if loops.tiled is None:
+            self._line(outer, start, end)
+            return
+        first = T.bind(outer[loops.tiled] * TILE)
+        extent = loops.extents[loops.tiled]
+        with T.serial(first, T.min(first + TILE, extent)) as i, self.evaluator.scope((i, 0, extent)):
+            self._line([i if d == loops.tiled else o for d, o in enumerate(outer)], start, end)
+
+    def _line(self, outer: Sequence[Expr], start: Expr, end: Expr) -> None:
+        """All elements [start, end) of the last dimension: whole vectors, the last one moved back so that it fits."""
+        lanes, inner = self.loops.lanes, self.loops.inner
+        length = end - start
+        if isinstance(length, int) and length == lanes:
+            self._vector(outer, 0)
+            return
+        with T.serial(0, (length + lanes - 1) // lanes) as step, self.evaluator.scope():
+            exact = inner % lanes == 0
+            position = T.bind(start + step * lanes if exact else T.min(start + step * lanes, end - lanes))
+            self.evaluator.assume(position, 0, inner - lanes + 1)
+            self._vector(outer, position)
+
+    def _vector(self, outer: Sequence[Expr], position: Expr) -> None:
+        lanes = self.loops.lanes
+        if lanes == 1:
+            with self.evaluator.scope():
+                self._store([*outer, position])
+            return
+        with T.vectorized(0, lanes) as lane, self.evaluator.scope((lane, 0, lanes)):
+            self._store([*outer, position + lane])
+
+    def _store(self, index: Sequence[Expr]) -> None:
+        evaluator = self.evaluator
+        outputs = [value for value, _ in self.results]
+        indices = domain_indices(outputs, self.loops.extents, index, evaluator.simplify)
+        for (value, buffer), at in zip(self.results, indices, strict=True):
+            store(buffer, value.tensor_type, at, evaluator.value(value, at), evaluator.simplify)

@@ -1,0 +1,146 @@
+"""CPU targets: what `cpu`, `cpu:znver4` or `cpu:aarch64-linux-gnu/neoverse-v2` mean to LLVM, and what a machine must have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import tvm
+from tvm.target import codegen as target_codegen
+
+from tilestitch.codegen.errors import TargetError
+
+from .isa import Isa, isa_of
+
+# Features in LLVM's spelling that make a difference to the code, and so are asked of the machine that runs it.
+_X86_FEATURES = [
+    "sse2",
+    "sse3",
+    "ssse3",
+    "sse4.1",
+    "sse4.2",
+    "avx",
+    "avx2",
+    "fma",
+    "f16c",
+    "bmi",
+    "bmi2",
+    "lzcnt",
+    "popcnt",
+    "movbe",
+    "avx512f",
+    "avx512bw",
+    "avx512cd",
+    "avx512dq",
+    "avx512vl",
+    "avx512vnni",
+    "avx512vbmi",
+    "avx512vbmi2",
+    "avx512bitalg",
+    "avx512vpopcntdq",
+    "avx512ifma",
+    "avx512bf16",
+    "avx512fp16",
+    "avxvnni",
+    "gfni",
+    "vaes",
+    "vpclmulqdq",
+]
+_ARCHITECTURES = ("x86_64", "aarch64", "arm64")
+_ARM_FEATURES = ["neon", "fullfp16", "dotprod", "bf16", "i8mm", "sve", "sve2", "lse"]
+
+
+@dataclass(frozen=True)
+class CpuTarget:
+    """`mcpu`, `mtriple` and `mattr` in LLVM's spelling."""
+
+    mcpu: str
+    mtriple: str
+    mattr: tuple[str, ...] = ()
+
+    @cached_property
+    def tvm_target(self) -> Any:
+        config: dict[str, Any] = {"kind": "llvm", "mcpu": self.mcpu, "mtriple": self.mtriple}
+        if self.mattr:
+            config["mattr"] = list(self.mattr)
+        return tvm.target.Target(config)
+
+    @cached_property
+    def isa(self) -> Isa:
+        return isa_of(self.tvm_target)
+
+    def has(self, feature: str) -> bool:
+        """Whether LLVM may use a feature, in its own spelling."""
+        return bool(target_codegen.llvm_cpu_has_features(feature, self.tvm_target))
+
+    @cached_property
+    def features(self) -> tuple[str, ...]:
+        """The features that the code may use, of those that machines of this architecture may lack."""
+        names = _ARM_FEATURES if self.mtriple.startswith(("aarch64", "arm64")) else _X86_FEATURES
+        return tuple(name for name in names if self.has(name))
+
+    def __str__(self) -> str:
+        return f"cpu:{self.mtriple}/{self.mcpu}" + "".join(f",{a}" for a in self.mattr)
+
+
+def host_target() -> CpuTarget:
+    """The machine that this process runs on, with exactly the features it has."""
+    triple = str(target_codegen.llvm_get_system_triple())
+    mcpu = str(target_codegen.llvm_get_system_cpu())
+    return CpuTarget(mcpu, triple, _corrections(CpuTarget(mcpu, triple)))
+
+
+def _corrections(named: CpuTarget) -> tuple[str, ...]:
+    """A virtual machine may hide features that the processor's name stands for: those are switched off."""
+    present = _cpuinfo_flags()
+    if not present:
+        return ()
+    return tuple(f"-{name}" for name in named.features if _PROC_NAMES.get(name, name.replace(".", "_")) not in present)
+
+
+# Where /proc/cpuinfo spells a feature differently than LLVM.
+_PROC_NAMES = {
+    "sse3": "pni", "bmi": "bmi1", "lzcnt": "abm", "avx512vbmi2": "avx512_vbmi2", "avx512vnni": "avx512_vnni",
+    "avx512bitalg": "avx512_bitalg", "avx512vpopcntdq": "avx512_vpopcntdq", "avx512bf16": "avx512_bf16",
+    "avx512fp16": "avx512_fp16", "avxvnni": "avx_vnni", "neon": "asimd", "fullfp16": "asimdhp", "dotprod": "asimddp",
+    "lse": "atomics",
+}  # fmt: skip
+
+
+def _cpuinfo_flags() -> frozenset[str]:
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            lines = [line for line in file if line.startswith(("flags", "Features"))]
+    except OSError:
+        return frozenset()
+    return frozenset(lines[0].partition(":")[2].split()) if lines else frozenset()
+
+
+def parse_target(text: str) -> CpuTarget:
+    """`cpu` is this machine; `cpu:MCPU` names a processor as LLVM does; `cpu:TRIPLE/MCPU` one of another architecture;
+    `,+feature` and `,-feature` may follow.
+
+    Raises TargetError if the name is not understood.
+    """
+    kind, _, rest = text.partition(":")
+    if kind != "cpu":
+        raise TargetError(f"target {text!r} is no CPU; write cpu, cpu:znver4 or cpu:x86-64-v3")
+    if not rest:
+        return host_target()
+    name, *attributes = rest.split(",")
+    triple, slash, mcpu = name.partition("/")
+    if not slash:
+        triple, mcpu = str(target_codegen.llvm_get_system_triple()), name
+    bad = [a for a in attributes if a[:1] not in ("+", "-")]
+    if bad:
+        raise TargetError(f"target {text!r}: {bad[0]!r} is no feature; write +avx2 or -avx512f")
+    if not triple.startswith(_ARCHITECTURES):
+        raise TargetError(
+            f"target {text!r}: only {', '.join(_ARCHITECTURES)} are supported; write cpu:TRIPLE/MCPU with one of them"
+        )
+    if not target_codegen.llvm_is_valid_cpu(mcpu, triple):
+        raise TargetError(
+            f"target {text!r}: LLVM knows no processor {mcpu!r}; some it knows: x86-64-v3, x86-64-v4, znver4, sapphirerapids"
+        )
+    return CpuTarget(mcpu, triple, tuple(attributes))
