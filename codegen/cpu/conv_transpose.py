@@ -1,0 +1,277 @@
+"""Transposed convolution in gather form; ``emit_conv_transpose`` writes the TIR of one task.
+
+Output coordinate ``o`` receives input coordinate ``(o + pad - tap * dilation) / stride`` for every kernel tap where the
+division is exact. Output columns of one phase (``o`` modulo the stride) meet the same taps and neighbouring inputs, so
+a register tile covers a few columns of one phase by one panel of output channels, as in conv.py. Rows and outer
+dimensions test the division once per kernel row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.cpu import microkernel as mk
+from tilestitch.codegen.cpu import panels
+from tilestitch.codegen.cpu.conv import LoadPixel, PixelEpilogue, nest
+from tilestitch.codegen.cpu.isa import Isa, dtype_bytes
+from tilestitch.codegen.cpu.microkernel import Expr, RegisterTile
+from tilestitch.codegen.cpu.panels import Operand, Packing
+
+
+@dataclass(frozen=True)
+class ConvTransposeShape:
+    """A transposed convolution; ``output``: spatial extents of the result, ``pads``: what is cut off before it."""
+
+    batch: int
+    in_channels: int
+    out_channels: int
+    spatial: tuple[int, ...]
+    output: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+    groups: int = 1
+    x_dtype: str = "float32"
+    w_dtype: str = "float32"
+    acc_dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        ranks = {len(self.spatial), len(self.output), len(self.kernel), len(self.strides), len(self.dilations)}
+        if ranks != {len(self.pads)} or not self.spatial:
+            raise ValueError(f"transposed convolution of mixed rank in {self}; give one entry per spatial dimension")
+        if self.in_channels % self.groups or self.out_channels % self.groups:
+            raise ValueError(f"{self.groups} groups do not divide the channels of {self}; check the model")
+
+    @property
+    def group_in(self) -> int:
+        return self.in_channels // self.groups
+
+    @property
+    def group_out(self) -> int:
+        return self.out_channels // self.groups
+
+    @property
+    def reduction(self) -> int:
+        return self.group_in * math.prod(self.kernel)
+
+
+def transposed_weight_matrix(weights: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
+    """ONNX weights [in, out / groups, *kernel] as [groups, prod(kernel) * in / groups, out / groups] for ``pack``."""
+    channels, group_out, *kernel = weights.shape
+    grouped = weights.reshape(groups, channels // groups, group_out, math.prod(kernel))
+    return np.ascontiguousarray(grouped.transpose(0, 3, 1, 2)).reshape(groups, -1, group_out)
+
+
+@dataclass(frozen=True)
+class ConvTransposePlan:
+    """All decisions about one transposed convolution.
+
+    A task computes one output row (all columns) of ``block_panels`` panels of one group of one image. It first copies
+    the input rows that it needs, one for every kernel position before the last dimension, with zeros around.
+    """
+
+    shape: ConvTransposeShape
+    tile: RegisterTile
+    block_panels: int
+    pack_b: bool
+    channels_last: bool
+
+    @property
+    def panels(self) -> int:
+        return -(-self.shape.group_out // self.tile.columns)
+
+    @property
+    def n_blocks(self) -> int:
+        return -(-self.panels // self.block_panels)
+
+    @property
+    def tasks(self) -> int:
+        shape = self.shape
+        return shape.batch * shape.groups * math.prod(shape.output[:-1]) * self.n_blocks
+
+    @property
+    def column_tiles(self) -> int:
+        """Register tiles of the longest phase."""
+        return math.ceil(math.ceil(self.shape.output[-1] / self.shape.strides[-1]) / self.tile.rows)
+
+    @property
+    def first_column(self) -> int:
+        """Input coordinate of the first copied column (negative: zeros before the input)."""
+        shape = self.shape
+        return min(0, (shape.pads[-1] - (shape.kernel[-1] - 1) * shape.dilations[-1]) // shape.strides[-1])
+
+    @property
+    def staged_shape(self) -> tuple[int, int]:
+        """[taps before the last dimension, columns * channels] of the copied input."""
+        shape = self.shape
+        last = self.column_tiles * self.tile.rows + (shape.strides[-1] - 1 + shape.pads[-1]) // shape.strides[-1]
+        columns = max(last, shape.spatial[-1]) - self.first_column
+        return (math.prod(shape.kernel[:-1]), columns * shape.group_in)
+
+    @property
+    def staged_bytes(self) -> int:
+        return mk.align(math.prod(self.staged_shape) * dtype_bytes(self.shape.acc_dtype))
+
+    @property
+    def scratch_bytes(self) -> int:
+        shape = self.shape
+        packed = panels.panel_bytes(shape.reduction, self.tile.columns, shape.w_dtype) if self.pack_b else 0
+        return self.staged_bytes + packed
+
+    @property
+    def packing(self) -> Packing:
+        """Layout of constant weights; pack ``transposed_weight_matrix(weights, groups)`` with it."""
+        shape = self.shape
+        return Packing(shape.groups, shape.reduction, shape.group_out, self.tile.columns, shape.w_dtype)
+
+
+def plan_conv_transpose(
+    shape: ConvTransposeShape, isa: Isa, *, w_packed: bool = True, channels_last: bool = True
+) -> ConvTransposePlan:
+    """Chooses tiles and tasks; see ``plan_conv`` for the arguments. Raises ValueError for an empty output."""
+    if min(shape.batch, shape.group_out, *shape.output) < 1:
+        raise ValueError(f"transposed convolution with an empty result {shape}; skip the launch")
+    phase = -(-shape.output[-1] // shape.strides[-1])
+    tile, _ = mk.choose_tile(phase, shape.group_out, isa.lanes(shape.acc_dtype), isa)
+    panels_in_all = -(-shape.group_out // tile.columns)
+    rows = shape.batch * shape.groups * math.prod(shape.output[:-1])
+    block_panels = mk.shrink(panels_in_all, 8 / rows, 2)
+    return ConvTransposePlan(shape, tile, block_panels, not w_packed, channels_last)
+
+
+def emit_conv_transpose(
+    plan: ConvTransposePlan, load_x: LoadPixel, weights: Operand, epilogue: PixelEpilogue, task: Expr, scratch: Expr
+) -> None:
+    """Emits the body of one task. The ``batch`` that ``weights`` is asked for is the group.
+
+    ``k`` of the weights counts (kernel position, input channel of the group), channel fastest.
+    """
+    _Emitter(plan, load_x, weights, epilogue, scratch).run(task)
+
+
+class _Emitter:
+    """State shared by the pieces of one kernel."""
+
+    def __init__(
+        self, plan: ConvTransposePlan, load_x: LoadPixel, weights: Operand, epilogue: PixelEpilogue, scratch: Expr
+    ) -> None:
+        self.plan, self.load_x, self.epilogue = plan, load_x, epilogue
+        shape, tile = plan.shape, plan.tile
+        self.staged = mk.scratch_buffer(scratch, 0, plan.staged_shape, shape.acc_dtype, "staged")
+        panel = None
+        if plan.pack_b:
+            panel = panels.workspace(scratch, plan.staged_bytes, shape.reduction, tile.columns, shape.w_dtype)
+        self.panels = panels.Panels(weights, shape.reduction, tile, shape.w_dtype, shape.acc_dtype, panel)
+
+    def run(self, task: Expr) -> None:
+        plan, shape = self.plan, self.plan.shape
+        rest = T.bind(T.cast(task, "int32"))
+        n_block, rest = rest % plan.n_blocks, rest // plan.n_blocks
+        outer: list[Expr] = []
+        for extent in reversed(shape.output[:-1]):
+            outer.insert(0, T.bind(rest % extent))
+            rest = rest // extent
+        self.outer = outer
+        self.group = T.bind(rest % shape.groups)
+        self.image = T.bind(rest // shape.groups)
+        first = T.bind(n_block * plan.block_panels)
+        last = T.bind(T.min(first + plan.block_panels, plan.panels))
+        self._for_each_kernel_row(self._stage_row)
+        panels.for_each_panel(shape.group_out, plan.tile.columns, first, last, self._panel)
+
+    def _for_each_kernel_row(self, body: Callable[[Expr, list[Expr]], None]) -> None:
+        """Emits ``body(kernel row, input position)`` for the kernel rows that meet an input row."""
+        shape = self.plan.shape
+
+        def row(taps: list[Expr]) -> None:
+            flat: Expr = 0
+            position: list[Expr] = []
+            meets: Expr | None = None
+            for dim, tap in enumerate(taps):
+                flat = flat * shape.kernel[dim] + tap
+                distance = self.outer[dim] + shape.pads[dim] - tap * shape.dilations[dim]
+                at = distance // shape.strides[dim]
+                here = T.And(distance % shape.strides[dim] == 0, T.And(at >= 0, at < shape.spatial[dim]))
+                meets = here if meets is None else T.And(meets, here)
+                position.append(at)
+            if meets is None:
+                body(0, [])
+                return
+            with T.If(meets), T.Then():
+                body(flat, position)
+
+        nest(shape.kernel[:-1], row)
+
+    def _stage_row(self, flat: Expr, position: list[Expr]) -> None:
+        plan, shape = self.plan, self.plan.shape
+        channels, width = shape.group_in, shape.spatial[-1]
+        total = plan.staged_shape[1]
+        begin = -plan.first_column * channels
+        end = begin + width * channels
+        zero = mk.constant(0, shape.acc_dtype)
+        lanes = plan.tile.lanes
+
+        def copy(column: Expr, channel: Expr) -> None:
+            value = self.load_x(self.image, (*position, column), self.group * channels + channel)
+            value = mk.widen(value, shape.x_dtype, shape.acc_dtype)
+            T.buffer_store(self.staged, value, [flat, begin + column * channels + channel])
+
+        mk.for_each_column(begin, lanes, lambda at: T.buffer_store(self.staged, zero, [flat, at]))
+        if plan.channels_last:
+            with T.serial(0, width) as column:
+                mk.for_each_column(channels, lanes, lambda channel: copy(column, channel))
+        else:
+            with T.serial(0, channels) as channel:
+                mk.for_each_column(width, lanes, lambda column: copy(column, channel))
+        mk.for_each_column(total - end, lanes, lambda at: T.buffer_store(self.staged, zero, [flat, end + at]))
+
+    def _panel(self, panel: Expr, width: int) -> None:
+        plan = self.plan
+        self.panels.prepare(self.group, panel, width)
+        with T.serial(0, plan.shape.strides[-1]) as phase, T.serial(0, plan.column_tiles) as index:
+            self._tile(panel, width, phase, T.bind(index * plan.tile.rows))
+
+    def _tile(self, panel: Expr, width: int, phase: Expr, first: Expr) -> None:
+        """Columns ``phase + stride * (first + row)``, row by row of a tile; the last tile may reach past the output."""
+        plan, shape = self.plan, self.plan.shape
+        tile = RegisterTile(plan.tile.rows, -(-width // plan.tile.lanes), plan.tile.lanes)
+        stride, channels = shape.strides[-1], shape.group_in
+        acc = mk.allocate(tile, shape.acc_dtype)
+        mk.fill(acc, tile, mk.constant(0, shape.acc_dtype))
+
+        def kernel_row(flat: Expr, position: list[Expr]) -> None:
+            with T.serial(0, shape.kernel[-1]) as tap:
+                distance = T.bind(phase + shape.pads[-1] - tap * shape.dilations[-1])
+                with T.If(distance % stride == 0), T.Then():
+                    column = T.bind(first + distance // stride - plan.first_column)
+                    start = T.bind((flat * shape.kernel[-1] + tap) * channels)
+                    with T.serial(0, channels) as channel:
+                        mk.multiply_add(
+                            acc,
+                            tile,
+                            lambda row: self.staged[flat, (column + row) * channels + channel],
+                            lambda lane: self.panels.at(self.group, panel, start + channel, lane),
+                        )
+
+        if channels:
+            self._for_each_kernel_row(kernel_row)
+        out_channel = self.group * shape.group_out + panel * plan.tile.columns
+        for row in range(tile.rows):
+            at = phase + (first + row) * stride
+            with T.If(at < shape.output[-1]), T.Then():
+                for start, size in mk.chunks(width, tile.lanes):
+                    mk.vector(
+                        size,
+                        lambda lane, s=start, r=row, o=at: self._store(o, out_channel + s + lane, acc[r, s + lane]),
+                    )  # type: ignore[misc]
+
+    def _store(self, column: Expr, channel: Expr, value: Expr) -> None:
+        self.epilogue(self.image, (*self.outer, column), channel, value)
