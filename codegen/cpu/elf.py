@@ -121,7 +121,20 @@ def _read(data: bytes, name: str) -> ObjectFile:
     for section in headers:
         if section.type == SHT_SYMTAB:
             symbols = tuple(_symbols(content(section), content(headers[section.link])))
+    for loaded in sections.values():
+        _check(loaded, len(symbols))
+    for symbol in symbols:
+        if symbol.section in sections and symbol.value + symbol.size > sections[symbol.section].size:
+            raise ValueError(f"symbol {symbol.name!r} ends beyond its section")
     return ObjectFile(name, machine, sections, symbols)
+
+
+def _check(section: Section, symbols: int) -> None:
+    if section.alignment > 4096 or section.alignment & (section.alignment - 1) or section.size > 1 << 40:
+        raise ValueError(f"section {section.name} has an impossible size or alignment")
+    for relocation in section.relocations:
+        if relocation.symbol >= symbols or relocation.offset + 4 > section.size:
+            raise ValueError(f"section {section.name} has a relocation of something that is not there")
 
 
 def _is_loaded(section: _Header, section_name: str, name: str) -> bool:

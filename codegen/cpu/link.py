@@ -261,8 +261,6 @@ class _Linker:
             formula = self.architecture.formulas[relocation.kind]
             if formula.target is Target.POINTER:
                 continue
-            if relocation.offset + 4 > self.files[index].sections[number].size:
-                raise LinkError(f"object {index}: a relocation lies beyond the end of its section; build it again")
             place = self.section_address[index, number] + relocation.offset
             target = self._target_address(formula.target, reference)
             formula.patch(image, place, target + relocation.addend, place)
@@ -286,7 +284,7 @@ class _Linker:
         put(self.dynstr, self.strings)
         put(self.dynsym, self._dynamic_symbols())
         put(self.hash, _hash_table([*self.imports, *self.exports]))
-        put(self.rela, b"".join(struct.pack("<QQq", *entry) for entry in self._dynamic_relocations()))
+        put(self.rela, b"".join(_pack_relocation(*entry) for entry in self._dynamic_relocations()))
         put(self.dynamic, b"".join(struct.pack("<QQ", *entry) for entry in self._dynamic_entries()))
 
     def _dynamic_symbols(self) -> bytes:
@@ -295,9 +293,9 @@ class _Linker:
         for name in self.imports:
             entries.append(struct.pack("<IBBHQQ", self.string_offsets[name], global_ | function, 0, SHN_UNDEF, 0, 0))
         for name in self.exports:
-            index, symbol = self.definitions[name]
+            _, symbol = self.definitions[name]
             address = self._address(name)
-            part = next(i for i, p in enumerate(self.parts) if p.address <= address < p.address + max(p.size, 1))
+            part = next(i for i, p in enumerate(self.parts) if p.address <= address <= p.address + p.size)
             info = global_ | (symbol.kind & 15)
             entries.append(struct.pack("<IBBHQQ", self.string_offsets[name], info, 0, part + 1, address, symbol.size))
         return b"".join(entries)
@@ -382,6 +380,13 @@ class _Linker:
         table.append(struct.pack(layout, offsets[".shstrtab"], 3, 0, 0, file_bytes, len(names), 0, 0, 1, 0))
         start = _align(file_bytes + len(names), 8)
         return start, names.ljust(start - file_bytes, b"\0") + b"".join(table)
+
+
+def _pack_relocation(place: int, info: int, addend: int) -> bytes:
+    try:
+        return struct.pack("<QQq", place, info, addend)
+    except struct.error as error:
+        raise LinkError(f"a pointer to an impossible address ({addend}); build the objects again") from error
 
 
 def _definitions(files: Sequence[ObjectFile]) -> dict[str, tuple[int, Symbol]]:
