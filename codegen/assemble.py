@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from tilestitch.codegen.cpu.build import CompiledKernels, compile_kernels
+from tilestitch.codegen.cpu.abi import KernelLaunch, PackedArg, StatusArg, TemporaryArg, ValueArg
+from tilestitch.codegen.cpu.build import KernelSource, compile_kernels
 from tilestitch.codegen.cpu.executor import EXECUTOR_EXPORTS, executor_object
 from tilestitch.codegen.cpu.group import lower_group
-from tilestitch.codegen.cpu.launch import ConstantArg, KernelLaunch, StatusArg, TemporaryArg, ValueArg
 from tilestitch.codegen.cpu.link import link
 from tilestitch.codegen.cpu.target import CpuTarget
 from tilestitch.codegen.errors import CodegenError
 from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.compiler.ir.text import digest
+from tilestitch.compiler.ir.types import from_numpy_dtype
 from tilestitch.passes.plan import ALIGNMENT, StitchPlan
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.artifact import ArtifactContents
@@ -43,24 +44,35 @@ def assemble(
             progress("generate kernels", len(lowered), total)
             lowered[id(plan), group.name] = lower_group(graph, group, target, threads=threads)
     launches = [launch for group in lowered.values() for launch in group]
-    compiled = compile_kernels(launches, target, keep_source=keep_source, progress=progress)
+    progress("compile kernels", 0, len(launches))
+    compiled = compile_kernels(launches, target, jobs=threads, keep_source=keep_source)
+    symbols = iter(compiled.symbols)
+    named = {key: tuple((next(symbols), launch) for launch in group) for key, group in lowered.items()}
     tensors = TensorTable()
-    programs = tuple(_ProgramWriter(graph, plan, lowered, compiled, tensors).write() for graph, plan in planned)
+    programs = tuple(_ProgramWriter(graph, plan, named, tensors).write() for graph, plan in planned)
     library = b""
     if launches:
         progress("link", 0, 1)
-        objects = [*compiled.objects, executor_object(target.triple)]
-        library = link(objects, [*sorted(set(compiled.symbols.values())), *EXECUTOR_EXPORTS])
+        objects = [*compiled.objects, executor_object(target.mtriple)]
+        library = link(objects, [*sorted(set(compiled.symbols)), *EXECUTOR_EXPORTS])
     return ArtifactContents(
         programs=programs,
         weights=tensors.arrays,
         kernels=library,
-        target=TargetInfo("cpu", target.triple, target.cpu, target.features),
+        target=TargetInfo("cpu", target.mtriple, target.mcpu, target.features),
         compiler_version="",
         plan=[plan.to_json() for _, plan in planned],
-        plugins=tuple(dict.fromkeys(PluginInfo(p.name, p.content_hash) for _, plan in planned for p in plan.plugins)),
-        extra={f"kernels/{name}": text.encode() for name, text in compiled.sources.items()},
+        plugins=tuple(
+            dict.fromkeys(PluginInfo(p.name, p.owner, p.content_hash) for _, plan in planned for p in plan.plugins)
+        ),
+        extra=_source_members(compiled.sources),
     )
+
+
+def _source_members(sources: Sequence[KernelSource]) -> dict[str, bytes]:
+    members = {f"kernels/{source.symbol}.tir.py": source.tir.encode() for source in sources}
+    members.update({f"kernels/{source.symbol}.ll": source.llvm.encode() for source in sources})
+    return members
 
 
 def _nested(graph: Graph, plan: StitchPlan) -> Iterator[Planned]:
@@ -84,15 +96,21 @@ class TensorTable:
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     _by_digest: dict[str, str] = field(default_factory=dict)
 
-    def add(self, hint: str, array: np.ndarray, key: str | None = None) -> str:
-        """Store `array` under a name made from `hint`; `key` is its digest where that is known."""
-        key = key or digest(array)
+    def add(self, hint: str, array: np.ndarray) -> str:
+        """Store `array` under a name made from `hint`; returns the name."""
+        return self._store(hint, digest(array), lambda: array)
+
+    def arranged(self, name: str, data: np.ndarray, layout: str, arrange: Callable[[Any], Any]) -> str:
+        """Store `arrange(data)`, which is computed at most once for equal data and layout."""
+        return self._store(f"{name}.packed", f"{digest(data)}:{layout}", lambda: np.ascontiguousarray(arrange(data)))
+
+    def _store(self, hint: str, key: str, make: Callable[[], np.ndarray]) -> str:
         if key not in self._by_digest:
             name, count = hint, 1
             while name in self.arrays:
                 count += 1
                 name = f"{hint}.{count}"
-            self.arrays[name] = array
+            self.arrays[name] = make()
             self._by_digest[key] = name
         return self._by_digest[key]
 
@@ -104,11 +122,10 @@ class _ProgramWriter:
         self,
         graph: Graph,
         plan: StitchPlan,
-        lowered: Mapping[tuple[int, str], tuple[KernelLaunch, ...]],
-        compiled: CompiledKernels,
+        named: Mapping[tuple[int, str], tuple[tuple[str, KernelLaunch], ...]],
         tensors: TensorTable,
     ) -> None:
-        self.graph, self.plan, self.lowered, self.compiled, self.tensors = graph, plan, lowered, compiled, tensors
+        self.graph, self.plan, self.named, self.tensors = graph, plan, named, tensors
         self.symbols = SymbolNames()
         self.specs: list[rt.ValueSpec] = []
         self.numbers: dict[str, int] = {}
@@ -166,9 +183,9 @@ class _ProgramWriter:
 
     def launches(self, group: str) -> Iterator[rt.Launch]:
         temporaries: dict[str, int] = {}
-        for launch in self.lowered[id(self.plan), group]:
+        for symbol, launch in self.named[id(self.plan), group]:
             yield rt.Launch(
-                symbol=self.compiled.symbols[launch.name],
+                symbol=symbol,
                 tasks=launch.tasks,
                 args=tuple(self.argument(arg, temporaries) for arg in launch.args),
                 origins=launch.origins,
@@ -180,8 +197,8 @@ class _ProgramWriter:
         match arg:
             case ValueArg(name):
                 return rt.Arg(self.memory_of(name))
-            case ConstantArg(name, packing):
-                return rt.Arg(self.packed(name, packing))
+            case PackedArg(name, key, arrange):
+                return rt.Arg(self.packed(name, key, arrange))
             case TemporaryArg(name, nbytes):
                 if name not in temporaries:
                     temporaries[name] = self.temporary(name, nbytes, len(temporaries))
@@ -190,16 +207,15 @@ class _ProgramWriter:
                 return rt.Arg(self.status_value())
         raise CodegenError(f"unknown kernel argument {arg!r}")
 
-    def packed(self, name: str, packing: Any) -> int:
-        if packing is None:
-            return self.number(name)
-        key = f"{name}:{packing!r}"
+    def packed(self, name: str, layout: str, arrange: Callable[[Any], Any]) -> int:
+        """A constant in the layout that its kernel wants; arranged once, however many kernels read it so."""
+        key = f"{name}:{layout}"
         if key not in self.numbers:
             data = self.graph_values[name].data
             assert data is not None
-            array = packing.apply(data)
-            tensor = self.tensors.add(f"{name}.packed", array, f"{digest(data)}:{packing!r}")
-            type_ = rt.TensorType(array.dtype.name, array.shape)
+            tensor = self.tensors.arranged(name, data, layout, arrange)
+            array = self.tensors.arrays[tensor]
+            type_ = rt.TensorType(from_numpy_dtype(array.dtype), array.shape)
             self.numbers[key] = self.add_spec(rt.ValueSpec(f"{name}.packed", type_, rt.Constant(tensor)))
         return self.numbers[key]
 
@@ -246,7 +262,7 @@ class _ProgramWriter:
 
     def body(self, node: Node, attribute: str, captures: tuple[int, ...]) -> rt.Body:
         graph, plan = node.attrs[attribute], self.plan.bodies[f"{node.name}.{attribute}"]
-        return rt.Body(_ProgramWriter(graph, plan, self.lowered, self.compiled, self.tensors).write(), captures)
+        return rt.Body(_ProgramWriter(graph, plan, self.named, self.tensors).write(), captures)
 
     def if_step(self, node: Node, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> rt.IfStep:
         branches = (self.body(node, name, inputs[1:]) for name in ("then_graph", "else_graph"))

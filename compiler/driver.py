@@ -103,7 +103,7 @@ def compile_model(
     Raises OptionError, and the errors of frontend, passes and code generation; each message ends with what to do.
     """
     from tilestitch.codegen.assemble import assemble
-    from tilestitch.codegen.cpu.target import cpu_target
+    from tilestitch.codegen.cpu.target import parse_target
     from tilestitch.compiler.frontend import import_model
     from tilestitch.passes.explain import explain_plan
     from tilestitch.passes.planner import make_plan
@@ -111,7 +111,7 @@ def compile_model(
 
     _check_options(target, precision)
     tell = progress or (lambda stage, done, total: None)
-    cpu = cpu_target(target)
+    cpu = parse_target(target)
     threads = num_threads or len(os.sched_getaffinity(0))
     plugins = load_plugins(passes)
     shape_sets = _shape_sets(shapes)

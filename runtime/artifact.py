@@ -7,13 +7,14 @@ artifact = read_artifact("model.tsm")
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import mmap
 import os
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -63,6 +64,18 @@ def write_artifact(path: str | os.PathLike[str], contents: ArtifactContents) -> 
     The same contents give the same bytes. Raises `ArtifactWriteError` when the file cannot be written, `ValueError` for contents that
     are inconsistent.
     """
+    with archive.atomic_file(path) as file:
+        return _write(file, contents)
+
+
+def artifact_bytes(contents: ArtifactContents) -> bytes:
+    """The bytes that `write_artifact` writes, for `load`. Raises `ValueError` for contents that are inconsistent."""
+    file = io.BytesIO()
+    _write(file, contents)
+    return file.getvalue()
+
+
+def _write(file: BinaryIO, contents: ArtifactContents) -> Manifest:
     members = _members(contents)
     manifest = Manifest(
         contents.compiler_version,
@@ -72,14 +85,13 @@ def write_artifact(path: str | os.PathLike[str], contents: ArtifactContents) -> 
         contents.strip_weights,
         contents.plugins,
     )
-    with archive.atomic_file(path) as file:
-        writer = archive.ArchiveWriter(file)
-        draft = _json_bytes(manifest.to_json())
-        writer.add(MANIFEST, len(draft), [draft])
-        digests = {name: writer.add(name, size, chunks) for name, size, chunks in members}
-        manifest = replace(manifest, members={n: MemberInfo(d.size, d.sha256) for n, d in digests.items()})
-        writer.replace(MANIFEST, _json_bytes(manifest.to_json()))
-        writer.finish()
+    writer = archive.ArchiveWriter(file)
+    draft = _json_bytes(manifest.to_json())
+    writer.add(MANIFEST, len(draft), [draft])
+    digests = {name: writer.add(name, size, chunks) for name, size, chunks in members}
+    manifest = replace(manifest, members={n: MemberInfo(d.size, d.sha256) for n, d in digests.items()})
+    writer.replace(MANIFEST, _json_bytes(manifest.to_json()))
+    writer.finish()
     return manifest
 
 
