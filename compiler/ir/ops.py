@@ -106,7 +106,7 @@ _SPECS: list[OpSpec] = [
     *_binary(
         "shift_left shift_right",
         rule.same_integer_pair,
-        "a shift of the width or more gives 0; right shift of signed is arithmetic",
+        "right shift of signed is arithmetic; a shift outside 0..width-1 leaves copies of the sign (right) or 0",
     ),
     _spec("select", Kind.INJECTIVE, rule.select, 3, "select(cond, a, b): a where cond else b"),
     # views

@@ -97,7 +97,9 @@ def _shift(function: Callable[[Any, Any], Any]) -> HostFn:
         value, amount = widen(a), widen(b)
         outside = (amount < 0) | (amount >= width)
         shifted = function(value, np.where(outside, 0, amount).astype(value.dtype))
-        return [narrow(np.where(outside, np.zeros((), value.dtype), shifted), a.dtype)]
+        # All bits are shifted out, and only copies of the sign bit come in from the left.
+        sign = np.where((value < 0) & (function is np.right_shift), -1, 0).astype(value.dtype)
+        return [narrow(np.where(outside, sign, shifted), a.dtype)]
 
     return run
 
