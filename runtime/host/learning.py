@@ -23,9 +23,9 @@ def _binarizer(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def _label_encoder(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """attrs: `keys`, `values` (equally long lists), `default`, and the output's `dtype`."""
+    """attrs: `keys`, `results` (equally long lists), `default`, and the output's `dtype`."""
     (x,) = inputs
-    table = dict(zip(attrs["keys"], attrs["values"], strict=True))
+    table = dict(zip(attrs["keys"], attrs["results"], strict=True))
     # NaN is unequal to itself, yet the standard lets it be a key.
     nan_value = next((v for k, v in table.items() if k != k), attrs["default"])
     found = [table.get(item, attrs["default"]) if item == item else nan_value for item in x.reshape(-1).tolist()]

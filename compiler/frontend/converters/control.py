@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from onnx import GraphProto
 
 from tilestitch.compiler.frontend.context import Context, Versioned
-from tilestitch.compiler.ir import UNKNOWN, Graph, SequenceType, TensorType, Type, Value
+from tilestitch.compiler.ir import UNKNOWN, Graph, OptionalType, SequenceType, TensorType, Type, Value
 
 from .host_types import join_types, stacked
 
@@ -44,9 +44,10 @@ def convert_loop(ctx: Context) -> Sequence[Value]:
     body, captures, types = _settled(ctx, proto, head, [v.type for v in carried], (), results_from=1)
     trips = _trip_count(max_trip, condition, body)
     scanned = [stacked(trips, v.type) for v in body.outputs[1 + count :]]
+    finals = [_final_type(v.type, t, r.type, trips) for v, t, r in zip(carried, types, body.outputs[1:], strict=False)]
     values = [ctx.none() if v is None else v for v in (max_trip, condition)]
     return ctx.emit_many(
-        "loop", (*values, *carried, *captures), {"body": body, "num_carried": count}, [*types, *scanned]
+        "loop", (*values, *carried, *captures), {"body": body, "num_carried": count}, [*finals, *scanned]
     )
 
 
@@ -82,6 +83,16 @@ def _trip_count(max_trip: Value | None, condition: Value | None, body: Graph) ->
     again = body.outputs[0]
     continues = again is body.inputs[1] or (again.data is not None and bool(again.data.reshape(())))
     return max(0, int(max_trip.data.reshape(()))) if starts and continues else UNKNOWN
+
+
+def _final_type(initial: Type, always: Type, result: Type, trips: int | str) -> Type:
+    """What a carried value is after the loop: the body's result if it ran, else what went in.
+
+    An optional that the body turns into its element counts as an element: ONNX gives the loop the type of the result.
+    """
+    ran = isinstance(trips, int) and trips > 0
+    unwrapped = isinstance(initial, OptionalType) and not isinstance(result, OptionalType)
+    return result if ran or unwrapped else always
 
 
 # -- Scan ----------------------------------------------------------------------------------------------------------
@@ -170,7 +181,8 @@ def convert_scan_8(ctx: Context) -> Sequence[Value]:
     batch.outputs = list(batch.add("scan", inner, attrs, types=outputs, origins=ctx.origins).outputs)
     outer = {
         "body": batch, "num_state": 0, "num_scanned": len(values), "input_axes": (0,) * len(values),
-        "input_reverse": (False,) * len(values), "output_axes": (0,) * len(outputs), "output_reverse": (False,) * len(outputs),
+        "input_reverse": (False,) * len(values), "output_axes": (0,) * len(outputs),
+        "output_reverse": (False,) * len(outputs),
     }  # fmt: skip
     size = values[0].tensor_type.shape[0]
     return ctx.emit_many("scan", (*values, *captures), outer, [_with_axis(t, 0, size) for t in outputs])

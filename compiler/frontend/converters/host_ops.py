@@ -78,7 +78,7 @@ def label_encoder(ctx: Context) -> Sequence[Value]:
     if len(keys) != len(values):
         raise ctx.fail(f"{len(keys)} keys and {len(values)} values")
     type_: Type = x.type.with_dtype(dtype) if isinstance(x.type, TensorType) else AnyRankTensor(dtype)
-    return tensor_step(ctx, "LabelEncoder", (x,), [type_], keys=keys, values=values, default=default, dtype=dtype)
+    return tensor_step(ctx, "LabelEncoder", (x,), [type_], keys=keys, results=values, default=default, dtype=dtype)
 
 
 def _labels(ctx: Context, what: str) -> tuple[list[Any], str, Any]:

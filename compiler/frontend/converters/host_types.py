@@ -111,7 +111,7 @@ def operands(ctx: Context, values: Sequence[Value | None]) -> list[Value]:
 
 
 def tensor_step(
-    ctx: Context, name: str, values: Sequence[Value | None], types: Sequence[Type], **attrs: object
+    ctx: Context, name: str, values: Sequence[Value | None], types: Sequence[Type], /, **attrs: object
 ) -> tuple[Value, ...]:
     """A host step on tensors, evaluated at once if all its operands are constants."""
     folds = all(v is None or v.is_constant for v in values)
