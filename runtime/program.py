@@ -26,6 +26,7 @@ __all__ = [
 
 ABSENT = -1
 MAX_DEPTH = 50
+MAX_TASKS = 2**31 - 1
 
 
 # --- where a value lives ---------------------------------------------------------------------------------------------
@@ -149,7 +150,7 @@ class Launch:
     def from_json(data: Any, where: str = "launch") -> Launch:
         fields = Fields(data, where)
         launch = Launch(
-            symbol=fields.string("symbol"), tasks=fields.integer("tasks"), args=fields.sequence("args", _arg_from_json),
+            symbol=fields.string("symbol"), tasks=fields.integer("tasks", 0, MAX_TASKS), args=fields.sequence("args", _arg_from_json),
             origins=fields.strings("origins"), scratch_bytes=fields.integer("scratch_bytes"),
             faults=fields.strings("faults"),
         )  # fmt: skip

@@ -1,0 +1,47 @@
+"""The executor's checked-in IR belongs to its C source, is tied to no target, and becomes an object for each of ours."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tilestitch.codegen.cpu import executor
+from tilestitch.codegen.cpu.elf import EM_AARCH64, EM_X86_64, read_object
+from tilestitch.codegen.cpu.executor import EXECUTOR_EXPORTS, executor_object
+
+IR = Path(executor.__file__).with_name("executor.ll")
+
+
+def test_ir_names_no_target() -> None:
+    text = IR.read_text()
+    for word in ("target triple", "target datalayout", "target-cpu", "target-features", "x86"):
+        assert word not in text
+
+
+@pytest.mark.skipif(not shutil.which("clang-16"), reason="clang-16 is not installed")
+def test_ir_is_what_the_source_compiles_to(tmp_path: Path) -> None:
+    output = tmp_path / "executor.ll"
+    subprocess.run([*executor._CLANG, str(executor._SOURCE), "-o", str(output)], check=True)
+    assert executor.neutral_ir(output.read_text()) == IR.read_text()
+
+
+@pytest.mark.parametrize(("triple", "machine"), [("x86_64-linux-gnu", EM_X86_64), ("aarch64-linux-gnu", EM_AARCH64)])
+def test_object_defines_the_exports(triple: str, machine: int) -> None:
+    parsed = read_object(executor_object(triple), "executor")
+    assert parsed.machine == machine
+    assert set(EXECUTOR_EXPORTS) <= {symbol.name for symbol in parsed.symbols if symbol.section}
+    assert {symbol.name for symbol in parsed.symbols if symbol.name and not symbol.section} == {"syscall", "clock_gettime"}
+
+
+def test_waiting_threads_relax_in_the_way_of_their_machine() -> None:
+    assert b"\xf3\x90" in executor_object("x86_64-linux-gnu")  # pause
+    assert struct.pack("<I", 0xD503203F) in executor_object("aarch64-linux-gnu")  # yield
+
+
+def test_other_architectures_are_refused() -> None:
+    with pytest.raises(ValueError, match="x86_64 or aarch64"):
+        executor_object("riscv64-linux-gnu")

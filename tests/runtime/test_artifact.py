@@ -1,0 +1,402 @@
+"""An artifact is written whole or not at all, is the same bytes each time, and every damage to it is found."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import resource
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.runtime.programs import contents, increment_program
+from tilestitch.runtime import archive, load
+from tilestitch.runtime.artifact import ArtifactContents, read_artifact, write_artifact, write_weights
+from tilestitch.runtime.errors import (
+    ArtifactError,
+    ArtifactIntegrityError,
+    ArtifactLayoutError,
+    ArtifactSchemaError,
+    ArtifactVersionError,
+    ArtifactWriteError,
+    NotAnArtifactError,
+    WeightsError,
+)
+
+WEIGHTS = {
+    "w": np.arange(4, dtype=np.float32),
+    "empty": np.zeros((0, 3)),
+    "scalar": np.array(7, np.int16),
+    "complex": np.array([1j, 2], np.complex128),
+}
+
+
+def small(**more: Any) -> ArtifactContents:
+    return contents(increment_program(), weights=WEIGHTS, extra={"explain.json": b"{}"}, **more)
+
+
+@cache
+def image() -> bytes:
+    """The bytes of a small artifact."""
+    buffer = io.BytesIO()
+    path = Path(_scratch(), "image.tsm")
+    write_artifact(path, small(kernels=b"not really a library"))
+    buffer.write(path.read_bytes())
+    return buffer.getvalue()
+
+
+@cache
+def _scratch() -> str:
+    import tempfile
+
+    return tempfile.mkdtemp(prefix="tilestitch-test-")
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    path = tmp_path / "m.tsm"
+    manifest = write_artifact(path, small())
+    artifact = read_artifact(path)
+    assert artifact.programs == (increment_program(),)
+    assert artifact.manifest == manifest
+    assert artifact.plan == {"groups": []}
+    assert bytes(artifact.member("explain.json")) == b"{}"
+    raw = artifact.weights()
+    for name, array in WEIGHTS.items():
+        assert raw[name].tobytes() == array.tobytes()
+        assert raw[name].ctypes.data % 64 == 0 or not raw[name].size
+        assert not raw[name].flags.writeable
+
+
+def test_any_zip_tool_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "m.tsm"
+    write_artifact(path, small())
+    with zipfile.ZipFile(path) as file:
+        assert file.testzip() is None
+        assert file.namelist()[0] == "manifest.json"
+        assert {info.compress_type for info in file.infolist()} == {zipfile.ZIP_STORED}
+        assert json.loads(file.read("manifest.json"))["format"] == "tilestitch"
+
+
+def test_same_contents_give_same_bytes(tmp_path: Path) -> None:
+    write_artifact(tmp_path / "a.tsm", small())
+    write_artifact(tmp_path / "b.tsm", small())
+    assert (tmp_path / "a.tsm").read_bytes() == (tmp_path / "b.tsm").read_bytes()
+
+
+def test_members_are_aligned() -> None:
+    members = archive.read_directory(memoryview(image()), "image")
+    assert all(member.offset % 64 == 0 for member in members.values())
+
+
+def test_it_is_read_from_bytes_too() -> None:
+    assert read_artifact(image()).weights()["w"].ctypes.data % 64 == 0
+
+
+# --- damage ---
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.integers(0, 10**9))
+def test_truncated_anywhere(length: int) -> None:
+    with pytest.raises(ArtifactError):
+        read_artifact(image()[: length % len(image())])
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.integers(0, 10**9), st.integers(1, 255))
+def test_any_flipped_byte(position: int, change: int) -> None:
+    damaged = bytearray(image())
+    damaged[position % len(damaged)] ^= change
+    with pytest.raises(ArtifactError):
+        read_artifact(bytes(damaged))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=300))
+def test_arbitrary_bytes(data: bytes) -> None:
+    for candidate in (data, b"PK\x03\x04" + data, image() + data + b"x"):
+        with pytest.raises(ArtifactError):
+            read_artifact(candidate)
+
+
+def test_error_names_file_and_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "notes.tsm"
+    path.write_text("hello, I am no artifact")
+    with pytest.raises(NotAnArtifactError, match=r"notes\.tsm: this is not a tilestitch artifact; name a \.tsm file") as caught:
+        load(path)
+    assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize("name", ["missing.tsm", "", "folder"])
+def test_unreadable_files(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(NotAnArtifactError, match="cannot be read"):
+        read_artifact(tmp_path / name)
+
+
+def test_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "empty.tsm"
+    path.touch()
+    with pytest.raises(NotAnArtifactError, match="empty"):
+        read_artifact(path)
+
+
+Members = dict[str, bytes]
+
+
+def rebuilt(change: Callable[[Members, Any], None], fix_hashes: bool = False) -> bytes:
+    """The artifact taken apart, changed (members and manifest), and put together again in canonical form."""
+    with zipfile.ZipFile(io.BytesIO(image())) as file:
+        members = {name: file.read(name) for name in file.namelist()}
+    manifest = json.loads(members["manifest.json"])
+    change(members, manifest)
+    if fix_hashes:
+        import hashlib
+
+        for name, info in manifest["members"].items():
+            info.update(size=len(members[name]), sha256=hashlib.sha256(members[name]).hexdigest())
+    members["manifest.json"] = json.dumps(manifest).encode()
+    buffer = io.BytesIO()
+    writer = archive.ArchiveWriter(buffer)
+    for name, data in members.items():
+        writer.add(name, len(data), [data])
+    writer.finish()
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda m, f: m.update({"kernels/cpu.so": b"evil" * 5}), ArtifactIntegrityError, "kernels/cpu.so.*SHA-256"),
+        (lambda m, f: m.update({"plan.json": b"{}"}), ArtifactIntegrityError, "plan.json.*bytes"),
+        (lambda m, f: m.update({"extra.bin": b"x"}), ArtifactLayoutError, "does not list"),
+        (lambda m, f: m.pop("program.json"), ArtifactLayoutError, "program.json.*missing"),
+        (lambda m, f: m.pop("weights.safetensors"), ArtifactLayoutError, "weights.safetensors.*missing"),
+        (lambda m, f: f.update(format_version=2), ArtifactVersionError, "version 2.*upgrade"),
+        (lambda m, f: f.update(format="other"), ArtifactSchemaError, "not 'tilestitch'"),
+        (lambda m, f: f.update(future=1), ArtifactSchemaError, "unknown fields future"),
+        (lambda m, f: f["members"]["plan.json"].update(sha256="x"), ArtifactSchemaError, "no SHA-256"),
+        (lambda m, f: f["target"].pop("triple"), ArtifactSchemaError, "no field 'triple'"),
+    ],
+)
+def test_tampering_is_found(change: Callable[[Members, Any], None], error: type[ArtifactError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        read_artifact(rebuilt(change))
+
+
+@pytest.mark.parametrize(
+    ("member", "text", "message"),
+    [
+        ("program.json", b"[" * 100_000, "no JSON text"),
+        ("program.json", b"\xff", "no JSON text"),
+        ("program.json", b'{"specialisations": 3}', "not a list"),
+    ],
+)
+def test_malformed_members_with_the_right_hash(member: str, text: bytes, message: str) -> None:
+    with pytest.raises(ArtifactSchemaError, match=message) as caught:
+        read_artifact(rebuilt(lambda m, f: m.update({member: text}), fix_hashes=True))
+    assert caught.value.member == member
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"", b"{}", b"[]", b"nonsense", b'{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,1]}}',
+     b'{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,99999]}}', b'{"w":{"dtype":"F99","shape":[4],"data_offsets":[0,16]}}',
+     b'{"w":{"dtype":"F32","shape":[-4],"data_offsets":[0,16]}}', b'{"w":{"dtype":"F64","shape":[2],"data_offsets":[0,16]}}'],
+)  # fmt: skip
+def test_malformed_weights_with_the_right_hash(header: bytes) -> None:
+    data = struct.pack("<Q", len(header)) + header + bytes(16)
+    artifact = read_artifact(rebuilt(lambda m, f: m.update({"weights.safetensors": data}), fix_hashes=True))
+    with pytest.raises((ArtifactSchemaError, WeightsError)):
+        artifact.weights()
+
+
+def foreign_zip(names: list[str], compression: int = zipfile.ZIP_STORED) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as file:
+        for name in names:
+            file.writestr(zipfile.ZipInfo(name), b"data" * 20, compression)
+    return buffer.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize(
+    ("names", "compression"),
+    [
+        (["manifest.json", "../evil"], zipfile.ZIP_STORED),
+        (["manifest.json", "/etc/passwd"], zipfile.ZIP_STORED),
+        (["manifest.json", "a//b"], zipfile.ZIP_STORED),
+        (["manifest.json", "a/./b"], zipfile.ZIP_STORED),
+        (["manifest.json", "C:\\x"], zipfile.ZIP_STORED),
+        (["manifest.json", "manifest.json"], zipfile.ZIP_STORED),
+        (["manifest.json", "plan.json"], zipfile.ZIP_DEFLATED),
+        (["plan.json", "manifest.json"], zipfile.ZIP_STORED),
+    ],
+)
+def test_other_zips_are_refused(names: list[str], compression: int) -> None:
+    with pytest.raises(ArtifactLayoutError):
+        read_artifact(foreign_zip(names, compression))
+
+
+def test_names_outside_are_refused_by_name() -> None:
+    data = bytearray(image())
+    entry = data.rindex(b"explain.json")
+    data[entry : entry + 12] = b"../plain.jso"
+    with pytest.raises(ArtifactLayoutError, match="name is not allowed"):
+        read_artifact(bytes(data))
+
+
+# --- writing ---
+
+
+def test_an_older_file_stays_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.tsm"
+    path.write_text("old")
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(archive.ArchiveWriter, "finish", full)
+    with pytest.raises(ArtifactWriteError, match="No space left on device") as caught:
+        write_artifact(path, small())
+    assert caught.value.exit_code == 4
+    assert [entry.name for entry in tmp_path.iterdir()] == ["m.tsm"]
+    assert path.read_text() == "old"
+
+
+def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(archive.ArchiveWriter, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_artifact(tmp_path / "m.tsm", small())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("limit", [0, 100, 5000, 20000])
+def test_a_file_that_may_not_grow(tmp_path: Path, limit: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        with pytest.raises(ArtifactWriteError, match="cannot be written"):
+            write_artifact(tmp_path / "m.tsm", contents(increment_program(), weights={"w": np.ones(10_000)}))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactWriteError, match="No such file"):
+        write_artifact(tmp_path / "nowhere" / "m.tsm", small())
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "", "a/../b", "program.json", "kernels/cpu.so"])
+def test_names_that_extra_members_cannot_have(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be named"):
+        write_artifact(tmp_path / "m.tsm", contents(increment_program(), weights=WEIGHTS, extra={name: b""}))
+    assert not list(tmp_path.iterdir())
+
+
+def test_headers_of_members_beyond_four_gigabytes() -> None:
+    """Sizes that need zip64, without the bytes: the headers are what Python's zip reader takes."""
+    five, six = archive.Member("five", 5 << 30, 1, 0), archive.Member("six", 6, 2, (5 << 30) + 64)
+    start = six.offset + six.size
+    tail = archive._directory([five, six], start)
+
+    class Sparse(io.RawIOBase):
+        def __init__(self) -> None:
+            self.position = 0
+
+        def seekable(self) -> bool:
+            return True
+
+        def tell(self) -> int:
+            return self.position
+
+        def seek(self, offset: int, whence: int = 0) -> int:
+            self.position = offset + {0: 0, 1: self.position, 2: start + len(tail)}[whence]
+            return self.position
+
+        def read(self, size: int = -1) -> bytes:
+            begin = self.position - start
+            data = tail[begin:] if size < 0 else tail[begin : begin + size]
+            self.position += len(data)
+            return data
+
+    infos = {info.filename: info for info in zipfile.ZipFile(Sparse()).infolist()}  # type: ignore[type-var]
+    assert (infos["five"].file_size, infos["five"].header_offset) == (5 << 30, 0)
+    assert (infos["six"].file_size, infos["six"].header_offset) == (6, (5 << 30) + 64)
+    assert five.offset % 64 == six.offset % 64 == 0
+
+
+# --- stripped weights ---
+
+
+@pytest.fixture()
+def stripped(tmp_path: Path) -> Path:
+    path = tmp_path / "stripped.tsm"
+    write_artifact(path, small(strip_weights=True))
+    return path
+
+
+def test_stripped_weights_are_demanded(stripped: Path) -> None:
+    assert "weights.safetensors" not in read_artifact(stripped).member_names
+    with pytest.raises(WeightsError, match="--strip-weights"):
+        read_artifact(stripped).weights()
+
+
+def test_stripped_weights_are_supplied(stripped: Path, tmp_path: Path) -> None:
+    write_weights(tmp_path / "w.safetensors", WEIGHTS)
+    for supplied in (tmp_path / "w.safetensors", WEIGHTS):
+        raw = read_artifact(stripped).weights(supplied)
+        assert {name: array.tobytes() for name, array in raw.items()} == {n: a.tobytes() for n, a in WEIGHTS.items()}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"w": np.arange(5, dtype=np.float32)}, r"'w' is float32 \[5\]"),
+        ({"w": np.arange(4)}, "'w' is int64"),
+        ({"w": np.zeros(4, np.float32)}, "other values"),
+    ],
+)
+def test_wrong_weights_are_refused(stripped: Path, tmp_path: Path, change: dict[str, np.ndarray], message: str) -> None:
+    wrong = {**WEIGHTS, **change}
+    write_weights(tmp_path / "w.safetensors", wrong)
+    for supplied in (tmp_path / "w.safetensors", wrong):
+        with pytest.raises(WeightsError, match=message):
+            read_artifact(stripped).weights(supplied)
+
+
+def test_missing_weights_are_named(stripped: Path) -> None:
+    with pytest.raises(WeightsError, match="1 weights are missing: w"):
+        read_artifact(stripped).weights({name: array for name, array in WEIGHTS.items() if name != "w"})
+
+
+def test_the_weights_hash_can_be_skipped() -> None:
+    data = bytearray(image())
+    position = data.index(WEIGHTS["w"].tobytes())
+    data[position] ^= 1
+    with pytest.raises(ArtifactIntegrityError, match=r"weights\.safetensors"):
+        read_artifact(bytes(data))
+    assert read_artifact(bytes(data), verify=False).weights()["w"].view(np.float32)[0] != 0
+
+
+def test_manifest_damage_is_found_by_its_checksum() -> None:
+    data = bytearray(image())
+    position = data.index(b'"compiler_version"') + 21
+    data[position] ^= 1
+    with pytest.raises(ArtifactIntegrityError, match=r"manifest\.json"):
+        read_artifact(bytes(data))
+    assert zlib.crc32(bytes(data)) != zlib.crc32(image())
