@@ -51,15 +51,15 @@ reads it reads the root's memory. The root is no alias itself; it is written by 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, TypeAlias
 
 from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir.text import fingerprint
 from tilestitch.runtime.errors import ArtifactSchemaError
 from tilestitch.runtime.jsonfields import Fields, sequence, string
 
@@ -69,7 +69,7 @@ FORMAT = "tilestitch-plan"
 VERSION = 1
 ALIGNMENT = 64
 
-Number = Union[int, float]
+Number: TypeAlias = int | float
 
 
 class GroupKind(str, Enum):
@@ -441,7 +441,7 @@ class StitchPlan:
 
     def check_replay(self, graph: Graph) -> None:
         """Raise PlanMismatchError unless this plan was made for exactly this graph."""
-        actual = graph_fingerprint(graph)
+        actual = fingerprint(graph)
         if actual != self.fingerprint:
             raise PlanMismatchError(
                 f"the plan was made for graph {self.graph!r} with fingerprint {self.fingerprint[:12]}, but the graph to compile is "
@@ -474,8 +474,3 @@ def _plan_from_json(data: Any, where: str) -> StitchPlan:
     )
     fields.done()
     return plan
-
-
-def graph_fingerprint(graph: Graph) -> str:
-    """SHA-256 of the graph's text form, hex."""
-    return hashlib.sha256(str(graph).encode()).hexdigest()

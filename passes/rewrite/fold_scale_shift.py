@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from passes.contract import PassContext, PassResult
 from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.compiler.ir.types import to_numpy_dtype
 
-from ..contract import PassContext, PassResult
-from .driver import emit_like, produced_by, single_reader
+from .driver import single_reader
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from passes.contract import PassContext, PassResult
 from tilestitch.compiler.ir import Graph, Node
 
-from ..contract import PassContext, PassResult
 from .driver import Replacement, apply_patterns, emit_like, produced_by
 
 

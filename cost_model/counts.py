@@ -1,0 +1,54 @@
+"""Bytes moved and arithmetic done: what can be counted without knowing the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tilestitch.compiler.ir import Kind, Node, Value, kind_of, op_spec
+
+EXPENSIVE_OPERATIONS = 16
+"""What an exponential, a sine and the like cost, in additions."""
+
+
+def bytes_of(values: Iterable[Value]) -> int:
+    """Bytes of the tensors given, each counted once. The tensors must be static."""
+    return sum(v.tensor_type.nbytes for v in dict.fromkeys(values))
+
+
+def operations_per_element(op: str) -> int:
+    """Arithmetic for one output element of a view or injective operator; 0 where only indices change."""
+    spec = op_spec(op)
+    if spec.expensive:
+        return EXPENSIVE_OPERATIONS
+    if spec.kind is Kind.VIEW:
+        return 0
+    return 4 if op in ("div", "sqrt", "mod", "fmod", "gather", "gather_nd", "gather_elements") else 1
+
+
+def operations(node: Node) -> int:
+    """Arithmetic operations of a node; a multiplication with its addition counts as two. Types must be static."""
+    kind = kind_of(node.op)
+    if kind is Kind.CONTRACTION:
+        return 2 * _multiplications(node)
+    if kind is Kind.REDUCTION:
+        return node.inputs[0].tensor_type.num_elements
+    count = sum(o.tensor_type.num_elements for o in node.outputs)
+    if node.op == "window_reduce":
+        for size in node.attrs["kernel"]:
+            count *= size
+        return count
+    return count * (operations_per_element(node.op) if kind in (Kind.VIEW, Kind.INJECTIVE) else 1)
+
+
+def _multiplications(node: Node) -> int:
+    x, w = (v.tensor_type for v in node.inputs)
+    result = node.outputs[0].tensor_type
+    if node.op == "matmul":
+        return result.num_elements * x.static_shape[-2 if node.attrs.get("trans_a") else -1]
+    first = node.attrs["layout"] == "NCX"
+    channel_axis = 1 if first else len(result.shape) - 1
+    if node.op == "conv":
+        out_channels = result.static_shape[channel_axis]
+        return result.num_elements * (w.num_elements // out_channels) if out_channels else 0
+    in_channels = x.static_shape[channel_axis]  # conv_transpose: every input element meets its channel's weights
+    return x.num_elements * (w.num_elements // in_channels) if in_channels else 0

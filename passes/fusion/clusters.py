@@ -1,0 +1,221 @@
+"""The planner's state: which nodes are together so far, what each cluster must store, and which unions would be cyclic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from passes.contract import TargetInfo
+from passes.plan import WhyNot
+from tilestitch.compiler.ir import Graph, Node, Value
+
+from .roles import Roles, is_native, roles_of
+
+
+@dataclass(eq=False)
+class Cluster:
+    """Nodes that will be one kernel. `copies` are computed here too, but belong to another cluster (or to none any more)."""
+
+    number: int
+    owned: set[Node]
+    copies: set[Node] = field(default_factory=set)
+    rules: dict[tuple[Node, Node], str] = field(default_factory=dict)
+    """By edge (producer, consumer) inside: the name of the rule that brought the two together."""
+    mask: int = 0
+    ancestors: int = 0
+    descendants: int = 0
+
+    @property
+    def members(self) -> set[Node]:
+        return self.owned | self.copies
+
+
+class Fusion:
+    """Clusters over all nodes of a graph. Reachability between clusters is kept as bit sets over node numbers.
+
+    After copies have made a dependence superfluous the bit sets may still hold it: unions may then be refused
+    needlessly, but a cycle never goes unseen.
+    """
+
+    def __init__(self, graph: Graph, target: TargetInfo) -> None:
+        self.graph, self.target = graph, target
+        self.nodes = graph.nodes
+        self.position = {node: i for i, node in enumerate(self.nodes)}
+        self._outputs = set(graph.outputs)
+        self._clusters = {i: Cluster(i, {node}, mask=1 << i) for i, node in enumerate(self.nodes)}
+        self._home = {node: self._clusters[i] for i, node in enumerate(self.nodes)}
+        self._computed_in: dict[Node, set[Cluster]] = {node: {c} for node, c in self._home.items()}
+        self._roles: dict[Cluster, Roles | WhyNot] = {}
+        self._close()
+
+    def _close(self) -> None:
+        for node in self.nodes:
+            cluster = self._home[node]
+            for value in node.inputs:
+                if value.producer is not None:
+                    producer = self._home[value.producer]
+                    cluster.ancestors |= producer.ancestors | producer.mask
+        for node in reversed(self.nodes):
+            cluster = self._home[node]
+            for user in (u for out in node.outputs for u in out.users):
+                reader = self._home[user]
+                cluster.descendants |= reader.descendants | reader.mask
+
+    # -- looking -------------------------------------------------------------------------------------------------
+
+    def clusters(self) -> list[Cluster]:
+        """Live clusters by their first node's position. Clusters that nobody needs any more are not among them."""
+        return sorted(self._clusters.values(), key=self.first_position)
+
+    def first_position(self, cluster: Cluster) -> int:
+        return min(self.position[n] for n in cluster.owned)
+
+    def cluster_of(self, node: Node) -> Cluster:
+        """The cluster that owns `node`."""
+        return self._home[node]
+
+    def is_live(self, cluster: Cluster) -> bool:
+        return self._clusters.get(cluster.number) is cluster
+
+    def in_order(self, nodes: Iterable[Node]) -> list[Node]:
+        return sorted(nodes, key=self.position.__getitem__)
+
+    def is_native(self, cluster: Cluster) -> bool:
+        return all(is_native(n) for n in cluster.owned)
+
+    def stored(self, owned: Iterable[Node], members: set[Node]) -> list[Value]:
+        """Values of `owned` that somebody outside `members` needs, were `members` one cluster."""
+        return [out for n in self.in_order(owned) for out in n.outputs if self._is_needed(out, members)]
+
+    def _is_needed(self, value: Value, members: set[Node]) -> bool:
+        if value in self._outputs:
+            return True
+        return any(self._read_outside(value, user, members) for user in value.users)
+
+    def _read_outside(self, value: Value, user: Node, members: set[Node]) -> bool:
+        """Whether `user` is computed somewhere outside `members` where `value` is not computed as well."""
+        for cluster in self._computed_in[user]:
+            if not cluster.owned <= members and value.producer not in cluster.copies | cluster.owned:
+                return True
+        return False
+
+    def outputs_of(self, cluster: Cluster) -> list[Value]:
+        return self.stored(cluster.owned, cluster.members)
+
+    def readers(self, cluster: Cluster) -> list[Cluster]:
+        """Clusters that read a value stored by `cluster`, by position."""
+        found = {
+            reader: None
+            for node in cluster.owned
+            for out in node.outputs
+            for user in out.users
+            for reader in self._computed_in[user]
+            if reader is not cluster and node not in reader.copies
+        }
+        return sorted(found, key=self.first_position)
+
+    def producers(self, cluster: Cluster) -> list[Cluster]:
+        """Clusters whose stored values `cluster` reads, by position."""
+        members = cluster.members
+        found = {
+            self._home[value.producer]: None
+            for node in members
+            for value in node.inputs
+            if value.producer is not None and value.producer not in members
+        }
+        return sorted(found, key=self.first_position)
+
+    def roles(self, cluster: Cluster) -> Roles | WhyNot:
+        """The roles of a cluster as it is; a WhyNot for a host or control node."""
+        if cluster not in self._roles:
+            self._roles[cluster] = roles_of(self.in_order(cluster.members), self.outputs_of(cluster))
+        return self._roles[cluster]
+
+    # -- joining -------------------------------------------------------------------------------------------------
+
+    def cycle(self, clusters: Sequence[Cluster]) -> Node | None:
+        """A node outside on a path from one of `clusters` to another, or None."""
+        mask = ancestors = descendants = 0
+        for cluster in clusters:
+            mask |= cluster.mask
+            ancestors |= cluster.ancestors
+            descendants |= cluster.descendants
+        between = ancestors & descendants & ~mask
+        return self.nodes[(between & -between).bit_length() - 1] if between else None
+
+    def join(self, clusters: Sequence[Cluster], copies: Iterable[Node], rule: str) -> Cluster:
+        """Make `clusters` one, computing `copies` as well. The caller has checked that this is legal and not cyclic."""
+        parts = [c.members for c in clusters]
+        head = clusters[0]
+        for other in clusters[1:]:
+            head.owned |= other.owned
+            head.copies |= other.copies
+            head.rules.update(other.rules)
+            head.mask |= other.mask
+            head.ancestors |= other.ancestors
+            head.descendants |= other.descendants
+            del self._clusters[other.number]
+            for node in other.members:
+                self._computed_in[node].discard(other)
+        head.copies |= set(copies)
+        head.copies -= head.owned
+        head.ancestors &= ~head.mask
+        head.descendants &= ~head.mask
+        for node in head.members:
+            self._computed_in[node].add(head)
+        for node in head.owned:
+            self._home[node] = head
+        self._name_edges(head, parts, rule)
+        self._spread(head)
+        self._roles.clear()
+        self._drop_unneeded()
+        return head
+
+    def _name_edges(self, cluster: Cluster, parts: Sequence[set[Node]], rule: str) -> None:
+        members = cluster.members
+        for node in members:
+            for value in node.inputs:
+                producer = value.producer
+                if producer is None or producer not in members:
+                    continue
+                if not any(producer in part and node in part for part in parts):
+                    cluster.rules.setdefault((producer, node), rule)
+
+    def _spread(self, head: Cluster) -> None:
+        """Who reached a part of `head` now reaches what all of it reaches, and likewise backwards."""
+        down, up = head.descendants | head.mask, head.ancestors | head.mask
+        for cluster in self._clusters.values():
+            if cluster is head:
+                continue
+            if cluster.descendants & head.mask:
+                cluster.descendants |= down
+            if cluster.ancestors & head.mask:
+                cluster.ancestors |= up
+
+    def _drop_unneeded(self) -> None:
+        """Clusters all of whose readers have copies compute nothing that is needed."""
+        changed = True
+        while changed:
+            changed = False
+            for cluster in list(self._clusters.values()):
+                copied = any(len(self._computed_in[n]) > 1 for n in cluster.owned)
+                if not copied or self.outputs_of(cluster):
+                    continue
+                del self._clusters[cluster.number]
+                for node in cluster.members:
+                    self._computed_in[node].discard(cluster)
+                changed = True
+
+    def cross_edges(self) -> Iterator[tuple[Node, Node]]:
+        """Edges (producer, consumer) between different live clusters, one a pair of clusters."""
+        seen: set[tuple[int, int]] = set()
+        for cluster in self.clusters():
+            for node in self.in_order(cluster.members):
+                for value in node.inputs:
+                    producer = value.producer
+                    if producer is None or producer in cluster.members:
+                        continue
+                    pair = (self._home[producer].number, cluster.number)
+                    if pair not in seen:
+                        seen.add(pair)
+                        yield producer, node

@@ -1,0 +1,65 @@
+"""Whether a union is correct. Only this module may refuse for correctness; it knows nothing of speed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from passes.plan import Group, WhyNot
+from tilestitch.compiler.ir import Graph, IRError, Node, Value
+
+from .clusters import Cluster, Fusion
+from .roles import Roles, roles_of
+
+
+def why_not(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], subject: str) -> WhyNot | None:
+    """None if `clusters`, with `copies` computed inside as well, may be one group of some kind."""
+    between = state.cycle(clusters)
+    if between is not None:
+        return WhyNot(subject, "legality.cycle", f"{between.name} lies between them: the kernel would wait for itself")
+    found = roles_of_union(state, clusters, copies, subject)
+    return found if isinstance(found, WhyNot) else None
+
+
+def roles_of_union(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], subject: str) -> Roles | WhyNot:
+    """The roles that the nodes of `clusters` and `copies` would have as one group."""
+    owned = {n for c in clusters for n in c.owned}
+    members = owned.union(*(c.copies for c in clusters), copies)
+    return roles_of(state.in_order(members), state.stored(owned, members), subject)
+
+
+def check_group(graph: Graph, group: Group) -> WhyNot | None:
+    """None if `group` keeps every promise of `tilestitch.passes.plan` for its kind, and names what it reads and writes rightly."""
+    by_name = {n.name: n for n in graph.nodes}
+    missing = [n for n in group.nodes if n not in by_name]
+    if missing:
+        return WhyNot(group.name, "legality.nodes", f"the graph has no node {missing[0]}")
+    position = {n: i for i, n in enumerate(graph.nodes)}
+    nodes = [by_name[n] for n in group.nodes]
+    if nodes != sorted(nodes, key=position.__getitem__):
+        return WhyNot(group.name, "legality.order", "its nodes are not in topological order")
+    values = {o.name: o for n in nodes for o in n.outputs}
+    foreign = [v for v in group.outputs if v not in values]
+    if foreign:
+        return WhyNot(group.name, "legality.outputs", f"it does not compute its output {foreign[0]}")
+    inputs, constants = operands(nodes)
+    if group.inputs != tuple(v.name for v in inputs) or group.constants != tuple(v.name for v in constants):
+        return WhyNot(
+            group.name, "legality.operands", "its inputs or constants are not what its nodes read from outside"
+        )
+    try:
+        found = roles_of(nodes, [values[v] for v in group.outputs], group.name)
+    except IRError as error:
+        return WhyNot(group.name, "legality.types", str(error))
+    if isinstance(found, WhyNot):
+        return found
+    anchor = found.anchor.name if found.anchor else None
+    if (found.kind, anchor) != (group.kind, group.anchor):
+        return WhyNot(group.name, "legality.kind", f"its nodes form a group of kind {found.kind.value} around {anchor}")
+    return None
+
+
+def operands(nodes: Sequence[Node]) -> tuple[list[Value], list[Value]]:
+    """The non-constant values and the constants that `nodes` read from outside, in order of first use."""
+    members = set(nodes)
+    read = dict.fromkeys(v for n in nodes for v in n.inputs if v.producer not in members)
+    return [v for v in read if not v.is_constant], [v for v in read if v.is_constant]

@@ -1,0 +1,141 @@
+"""Whether a legal union is worth it, by simple counting: bytes no longer moved against arithmetic done again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+
+from passes.plan import GroupKind, WhyNot
+from tilestitch.compiler.ir import Kind, Node, Value, kind_of
+from tilestitch.cost_model.counts import bytes_of, operations_per_element
+
+from .clusters import Cluster, Fusion
+from .legality import roles_of_union
+from .roles import Part, Roles
+
+OPERATIONS_PER_BYTE = 2
+"""Vector arithmetic that takes as long as moving a byte to memory and back."""
+LAUNCH_OPERATIONS = 20_000
+"""Arithmetic that takes as long as one launch with its barrier."""
+MOST_NODES = 160
+MOST_OPERANDS = 72
+VECTOR_ELEMENTS = 16
+
+
+def why_not(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], subject: str) -> WhyNot | None:
+    """None if the union is expected to be at least as fast as its parts. It must be legal."""
+    copies = set(copies)
+    owned = {n for c in clusters for n in c.owned}
+    members = owned.union(*(c.copies for c in clusters), copies)
+    nodes, stored = state.in_order(members), state.stored(owned, members)
+    operands = {v for n in nodes for v in n.inputs if v.producer not in members}
+    if len(nodes) > MOST_NODES or len(operands) + len(stored) > MOST_OPERANDS:
+        numbers = {"nodes": len(nodes), "operands": len(operands) + len(stored)}
+        return WhyNot(subject, "profit.size", "the kernel would be too large to compile well", numbers)
+    roles = roles_of_union(state, clusters, copies, subject)
+    if isinstance(roles, WhyNot):
+        return roles
+    return (
+        _too_much_work(state, clusters, copies, nodes, stored, roles, subject)
+        or _row_too_long(state, roles, subject)
+        or _too_few_rows(state, clusters, roles, subject)
+    )
+
+
+def _too_much_work(
+    state: Fusion, clusters: Sequence[Cluster], copies: set[Node], nodes: Sequence[Node], stored: Sequence[Value],
+    roles: Roles, subject: str,
+) -> WhyNot | None:  # fmt: skip
+    before = sum(bytes_of(state.outputs_of(c)) for c in clusters) + bytes_of(o for n in copies for o in n.outputs)
+    saved = max(0, before - bytes_of(stored))
+    again = recomputation(nodes, stored, roles)
+    if again <= OPERATIONS_PER_BYTE * saved + LAUNCH_OPERATIONS:
+        return None
+    return WhyNot(
+        subject, "profit.recompute", "values would be computed again more often than storing them costs",
+        {"operations_again": again, "bytes_saved": saved},
+    )  # fmt: skip
+
+
+def recomputation(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) -> int:
+    """Operations beyond one evaluation of every element, where readers ask for elements at indices of their own."""
+    counts = evaluations(nodes, stored, roles)
+    again = 0.0
+    for node in nodes:
+        if kind_of(node.op) in (Kind.VIEW, Kind.INJECTIVE):
+            extra = counts.get(node.output, 0.0) - node.output.tensor_type.num_elements
+            again += max(0.0, extra) * operations_per_element(node.op)
+    return int(again)
+
+
+def evaluations(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) -> dict[Value, float]:
+    """How often elements of each value are computed in a group.
+
+    Readers at the same index share one evaluation; readers at other indices (through views, broadcasts, gathers) add theirs.
+    Values of the iteration shape of a row-wise group are computed once, since the row is kept.
+    """
+    members = set(nodes)
+    shared: dict[Value, float] = {v: float(v.tensor_type.num_elements) for v in stored}
+    apart: dict[Value, float] = {}
+    for node in reversed(nodes):
+        for i, value in enumerate(node.inputs):
+            if value.producer not in members:
+                continue
+            mine = max((shared.get(o, 0.0) + apart.get(o, 0.0) for o in node.outputs), default=0.0)
+            count, same_index = _reads(node, i, value, mine)
+            if roles.rows is not None and value.shape == roles.rows.shape:
+                count, same_index = float(value.tensor_type.num_elements), True
+            if same_index:
+                shared[value] = max(shared.get(value, 0.0), count)
+            else:
+                apart[value] = apart.get(value, 0.0) + count
+    return {v: shared.get(v, 0.0) + apart.get(v, 0.0) for v in {*shared, *apart}}
+
+
+def _reads(node: Node, index: int, value: Value, mine: float) -> tuple[float, bool]:
+    """How often `node`, evaluated `mine` times, evaluates its operand, and whether that is at its own index."""
+    kind = kind_of(node.op)
+    size = value.tensor_type.num_elements
+    if kind is Kind.REDUCTION:
+        return float(size), True
+    if kind is Kind.CONTRACTION:
+        window = 1
+        if node.op != "matmul" and index == 0:
+            rank = len(value.shape) - 2
+            weight = node.inputs[1].shape
+            window = prod(weight[2:] if node.attrs["layout"] == "NCX" else weight[:rank])
+        return float(size * window), True
+    if node.op == "concat":
+        total = node.output.tensor_type.num_elements
+        return (mine * size / total if total else 0.0), False
+    if node.op == "reshape":
+        return mine, True
+    return mine, value.shape == node.outputs[0].shape and kind is Kind.INJECTIVE
+
+
+def _row_too_long(state: Fusion, roles: Roles, subject: str) -> WhyNot | None:
+    """Where a row is read again after its reduction, a task keeps it: it should stay in the cache."""
+    rows = roles.rows
+    if rows is None or not any(part is Part.FULL for part in roles.parts.values()):
+        return None
+    lanes = 1 if len(rows.shape) - 1 in rows.axes else VECTOR_ELEMENTS
+    width = max(o.tensor_type.nbytes // max(1, o.tensor_type.num_elements) for n in roles.parts for o in n.outputs)
+    row_bytes = prod(rows.shape[a] for a in rows.axes) * width * lanes
+    limit = 4 * state.target.task_buffer_bytes
+    if row_bytes <= limit:
+        return None
+    return WhyNot(subject, "profit.row", "a row does not fit a task's cache", {"row_bytes": row_bytes, "limit": limit})
+
+
+def _too_few_rows(state: Fusion, clusters: Sequence[Cluster], roles: Roles, subject: str) -> WhyNot | None:
+    """A large element-wise part must not be bound to a handful of rows, each of which one task computes."""
+    rows = roles.rows
+    if rows is None or roles.kind is not GroupKind.ROWWISE or len(clusters) < 2:
+        return None
+    elements, tasks = prod(rows.shape), prod(rows.dropped)
+    if elements < 1 << 16 or tasks >= state.target.threads or not any(p is Part.FULL for p in roles.parts.values()):
+        return None
+    return WhyNot(
+        subject, "profit.parallelism", "its rows are too few to occupy the threads",
+        {"rows": tasks, "threads": state.target.threads},
+    )  # fmt: skip

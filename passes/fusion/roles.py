@@ -1,0 +1,298 @@
+"""Which part each node plays in a group: the one place where the conditions of `tilestitch.passes.plan` are written as code.
+
+`roles_of` finds the kind of group that a set of nodes can form, or says why it can form none. Planner, replay of a saved plan and
+code generation all ask it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from passes.plan import GroupKind, WhyNot
+from passes.rewrite.driver import is_elementwise
+from tilestitch.compiler.ir import Kind, Node, TensorType, Value, kind_of
+from tilestitch.compiler.ir.types import broadcast_shapes
+
+__all__ = ["NATIVE_DTYPES", "Part", "Roles", "RowSpace", "is_elementwise", "is_native", "roles_of"]
+
+NATIVE_DTYPES = frozenset({
+    "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool",
+})  # fmt: skip
+
+
+class Part(str, Enum):
+    """What a node is to its group; see `tilestitch.passes.plan`."""
+
+    PULLED = "pulled"
+    ANCHOR = "anchor"
+    EPILOGUE = "epilogue"
+    VIEW = "view"
+    REDUCTION = "reduction"
+    REDUCED = "reduced"
+    FULL = "full"
+
+
+@dataclass(frozen=True)
+class RowSpace:
+    """The iteration shape of a row-wise group and the axes it reduces (ascending)."""
+
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The reduced shape with size 1 in place of reduced axes."""
+        return tuple(1 if i in self.axes else d for i, d in enumerate(self.shape))
+
+    @property
+    def dropped(self) -> tuple[int, ...]:
+        """The reduced shape without the reduced axes."""
+        return tuple(d for i, d in enumerate(self.shape) if i not in self.axes)
+
+    @property
+    def axes_lead(self) -> bool:
+        """Whether a value without the reduced axes broadcasts to `shape` by numpy's rule."""
+        return self.axes == tuple(range(len(self.axes)))
+
+
+@dataclass(frozen=True)
+class Roles:
+    """A legal group: its kind, its anchor, the part of every node (in order), and the rows of a row-wise group."""
+
+    kind: GroupKind
+    anchor: Node | None
+    parts: dict[Node, Part]
+    rows: RowSpace | None = None
+
+
+def is_native(node: Node) -> bool:
+    """Whether a node can be compiled: a primitive on static tensors of native dtypes."""
+    if kind_of(node.op) in (Kind.HOST, Kind.CONTROL):
+        return False
+    types = [v.type for v in (*node.inputs, *node.outputs)]
+    return all(isinstance(t, TensorType) and t.is_static and t.dtype in NATIVE_DTYPES for t in types)
+
+
+class _Illegal(Exception):
+    def __init__(self, rule: str, reason: str, **numbers: int) -> None:
+        super().__init__(reason)
+        self.rule, self.reason, self.numbers = rule, reason, numbers
+
+
+def roles_of(nodes: Sequence[Node], stored: Iterable[Value], subject: str = "") -> Roles | WhyNot:
+    """The roles of `nodes` (in topological order) as one group that stores the values `stored`, or why that is no group."""
+    outputs = list(dict.fromkeys(stored))
+    try:
+        return _roles(nodes, outputs)
+    except _Illegal as refusal:
+        return WhyNot(subject or _names(nodes), f"legality.{refusal.rule}", refusal.reason, refusal.numbers)
+
+
+def _names(nodes: Sequence[Node]) -> str:
+    return " + ".join(n.name for n in nodes)
+
+
+def _roles(nodes: Sequence[Node], stored: list[Value]) -> Roles:
+    if not nodes or not stored:
+        raise _Illegal("empty", "a group needs nodes and something to store")
+    for node in nodes:
+        if not is_native(node):
+            raise _Illegal("native", f"{node.name} ({node.op}) cannot be compiled")
+    by_kind: dict[Kind, list[Node]] = {}
+    for node in nodes:
+        by_kind.setdefault(kind_of(node.op), []).append(node)
+    heavy = [kind for kind in (Kind.CONTRACTION, Kind.OPAQUE, Kind.REDUCTION) if kind in by_kind]
+    if len(heavy) > 1:
+        raise _Illegal("one_template", f"{heavy[0].value} and {heavy[1].value} need different kernel templates")
+    if not heavy:
+        return _injective(nodes, stored)
+    members = by_kind[heavy[0]]
+    if heavy[0] is Kind.REDUCTION:
+        return _rowwise(nodes, members, stored)
+    if len(members) > 1:
+        raise _Illegal("one_anchor", f"{members[0].name} and {members[1].name} are both {heavy[0].value} nodes")
+    if heavy[0] is Kind.CONTRACTION:
+        return _contraction(nodes, members[0], stored)
+    return _opaque(nodes, members[0], stored)
+
+
+def _injective(nodes: Sequence[Node], stored: list[Value]) -> Roles:
+    counts = {v.tensor_type.num_elements for v in stored}
+    if len(counts) > 1:
+        raise _Illegal(
+            "equal_counts", "outputs differ in their number of elements", least=min(counts), most=max(counts)
+        )
+    return Roles(GroupKind.INJECTIVE, None, dict.fromkeys(nodes, Part.PULLED))
+
+
+# -- groups around an anchor -----------------------------------------------------------------------------------------
+
+
+def _contraction(nodes: Sequence[Node], anchor: Node, stored: list[Value]) -> Roles:
+    parts = _around_anchor(nodes, anchor, _epilogue_or_view)
+    _check_chain_stored(parts, stored)
+    _check_pulled_not_stored(parts, stored)
+    _check_second_operand(anchor, parts)
+    return Roles(GroupKind.CONTRACTION, anchor, parts)
+
+
+def _opaque(nodes: Sequence[Node], anchor: Node, stored: list[Value]) -> Roles:
+    if len(nodes) > 1 and anchor.op != "window_reduce":
+        raise _Illegal("opaque_alone", f"{anchor.op} takes neither prologue nor epilogue")
+    parts = _around_anchor(nodes, anchor, _epilogue)
+    _check_pulled_not_stored(parts, stored)
+    reaches = _ancestors(anchor.inputs, parts)
+    if reaches:
+        raise _Illegal("opaque_prologue", f"{anchor.op} takes no prologue ({reaches[0].name})")
+    return Roles(GroupKind.OPAQUE, anchor, parts)
+
+
+def _around_anchor(
+    nodes: Sequence[Node], anchor: Node, behind: Callable[[Node, Node, dict[Node, Part]], Part]
+) -> dict[Node, Part]:
+    parts: dict[Node, Part] = {}
+    for node in nodes:
+        if node is anchor:
+            parts[node] = Part.ANCHOR
+        elif not _depends(node, parts):
+            parts[node] = Part.PULLED
+        else:
+            parts[node] = behind(node, anchor, parts)
+    return parts
+
+
+def _depends(node: Node, parts: dict[Node, Part]) -> bool:
+    return any(v.producer is not None and parts.get(v.producer, Part.PULLED) is not Part.PULLED for v in node.inputs)
+
+
+def _dependent_operands(node: Node, parts: dict[Node, Part]) -> list[Value]:
+    return [v for v in node.inputs if v.producer is not None and parts.get(v.producer, Part.PULLED) is not Part.PULLED]
+
+
+def _epilogue(node: Node, anchor: Node, parts: dict[Node, Part]) -> Part:
+    shape = anchor.outputs[0].shape
+    if not is_elementwise(node.op):
+        raise _Illegal("epilogue_elementwise", f"{node.name} ({node.op}) behind {anchor.name} is not element-wise")
+    if node.output.shape != shape:
+        raise _Illegal("epilogue_shape", f"{node.name} has shape {node.output.shape}, {anchor.name} has {shape}")
+    for value in _dependent_operands(node, parts):
+        if value.producer is not None and parts[value.producer] is Part.VIEW:
+            raise _Illegal("epilogue_behind_view", f"{node.name} reads {value.name}, whose axes were moved")
+        if value.shape != shape:
+            raise _Illegal("epilogue_index", f"{node.name} reads {value.name} at another index than it is computed at")
+    return Part.EPILOGUE
+
+
+def _epilogue_or_view(node: Node, anchor: Node, parts: dict[Node, Part]) -> Part:
+    if node.op not in ("reshape", "transpose"):
+        return _epilogue(node, anchor, parts)
+    chain = [n for n, part in parts.items() if part is Part.VIEW]
+    if chain and node.inputs[0].producer is not chain[-1]:
+        raise _Illegal(
+            "one_view_chain", f"{chain[-1].name} and {node.name} both move the axes of {anchor.name}'s result"
+        )
+    return Part.VIEW
+
+
+def _check_chain_stored(parts: dict[Node, Part], stored: list[Value]) -> None:
+    chain = [n for n, part in parts.items() if part is Part.VIEW]
+    if chain and chain[-1].output not in stored:
+        raise _Illegal("view_unread", f"nobody outside reads {chain[-1].name}")
+
+
+def _check_pulled_not_stored(parts: dict[Node, Part], stored: list[Value]) -> None:
+    for value in stored:
+        if value.producer is not None and parts.get(value.producer) is Part.PULLED:
+            raise _Illegal("pulled_stored", f"{value.name} is also needed outside, where a prologue is not stored")
+
+
+def _check_second_operand(anchor: Node, parts: dict[Node, Part]) -> None:
+    for node in _ancestors(anchor.inputs[1:], parts):
+        if kind_of(node.op) is not Kind.VIEW:
+            raise _Illegal(
+                "second_operand", f"{node.name} ({node.op}) computes in front of {anchor.name}'s second operand"
+            )
+        if node.inputs[0].is_constant:
+            raise _Illegal("constant_view", f"{node.name} is a view of a constant: fold it")
+
+
+def _ancestors(values: Sequence[Value], parts: dict[Node, Part]) -> list[Node]:
+    found: dict[Node, None] = {}
+    stack = [v.producer for v in values]
+    while stack:
+        node = stack.pop()
+        if node is not None and node in parts and node not in found:
+            found[node] = None
+            stack.extend(v.producer for v in node.inputs)
+    return list(found)
+
+
+# -- row-wise groups -------------------------------------------------------------------------------------------------
+
+
+def reduced_axes(node: Node) -> tuple[int, ...]:
+    """The axes that a REDUCTION node folds, ascending."""
+    return tuple(sorted(node.attrs["axes"])) if "axes" in node.attrs else (node.attrs["axis"],)
+
+
+def _rowwise(nodes: Sequence[Node], reductions: Sequence[Node], stored: list[Value]) -> Roles:
+    first = reductions[0]
+    rows = RowSpace(first.inputs[0].shape, reduced_axes(first))
+    parts: dict[Node, Part] = {}
+    for node in nodes:
+        if kind_of(node.op) is Kind.REDUCTION:
+            parts[node] = _row_reduction(node, rows, parts)
+        elif not _depends(node, parts):
+            parts[node] = Part.PULLED
+        else:
+            parts[node] = _row_elementwise(node, rows, parts)
+    for value in stored:
+        node_ = value.producer
+        if node_ is not None and parts.get(node_) is Part.PULLED:
+            if not is_elementwise(node_.op) or value.shape != rows.shape:
+                raise _Illegal("pulled_stored", f"{value.name} is also needed outside, but is not computed row by row")
+            parts[node_] = Part.FULL
+    return Roles(GroupKind.ROWWISE, first, parts, rows)
+
+
+def _row_reduction(node: Node, rows: RowSpace, parts: dict[Node, Part]) -> Part:
+    operand = node.inputs[0]
+    if operand.shape != rows.shape or reduced_axes(node) != rows.axes:
+        raise _Illegal(
+            "one_row_space",
+            f"{node.name} reduces axes {reduced_axes(node)} of {operand.shape}, the group {rows.axes} of {rows.shape}",
+        )
+    producer = operand.producer
+    if producer is not None and parts.get(producer) in (Part.REDUCED, Part.REDUCTION) and rows.kept != rows.shape:
+        raise _Illegal("one_row_space", f"{node.name} reduces the reduced value {operand.name}")
+    return Part.REDUCTION
+
+
+def _row_elementwise(node: Node, rows: RowSpace, parts: dict[Node, Part]) -> Part:
+    operands = _dependent_operands(node, parts)
+    small = all(v.producer is not None and parts[v.producer] in (Part.REDUCED, Part.REDUCTION) for v in operands)
+    shape = node.output.shape
+    if node.op == "reshape" and small and shape in (rows.kept, rows.dropped):
+        return Part.REDUCED
+    if not is_elementwise(node.op) and node.op != "broadcast_to":
+        raise _Illegal("row_elementwise", f"{node.name} ({node.op}) behind a reduction is not element-wise")
+    if small and shape in (rows.kept, rows.dropped) and all(v.shape == shape for v in operands):
+        return Part.REDUCED
+    if shape != rows.shape:
+        raise _Illegal("row_shape", f"{node.name} has shape {shape}, rows have {rows.shape}")
+    for value in operands:
+        if not _readable_in_row(value, rows, parts):
+            raise _Illegal("row_index", f"{node.name} reads {value.name} of shape {value.shape} across rows")
+    return Part.FULL
+
+
+def _readable_in_row(value: Value, rows: RowSpace, parts: dict[Node, Part]) -> bool:
+    """Whether a full node finds the element of `value` that it needs in its own row."""
+    assert value.producer is not None
+    if parts[value.producer] is Part.FULL:
+        return value.shape == rows.shape
+    if value.shape == rows.kept:
+        return True
+    return value.shape == rows.dropped and rows.axes_lead and broadcast_shapes(value.shape, rows.shape) == rows.shape

@@ -1,0 +1,265 @@
+"""Fusion rules: what may be proposed and forbidden, and the protocol by which plug-ins add their own.
+
+A rule is a frozen dataclass with a class variable `name`, and
+- `propose(state)` yields `Fuse` objects one by one; the planner tries each at once, so the next look at `state` sees the result;
+- `forbid(state, nodes)` is asked before any union, also those of other rules: a `WhyNot` prevents it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+from passes.plan import GroupKind, WhyNot
+from tilestitch.compiler.ir import Kind, Node, Value, kind_of
+
+from . import legality, profit
+from .clusters import Cluster, Fusion
+from .roles import Roles, is_elementwise, is_native
+
+DUPLICATE_ELEMENTS = 4096
+"""Values up to this size may be computed again by each of their readers, if that takes no transcendental function."""
+
+
+@dataclass(frozen=True)
+class Fuse:
+    """Wanted: the clusters of `nodes` become one, and compute `copies` (owned elsewhere) as well.
+
+    `forced`: do it wherever legal, without asking whether it pays.
+    """
+
+    nodes: tuple[Node, ...]
+    copies: tuple[Node, ...] = ()
+    forced: bool = False
+
+    @property
+    def subject(self) -> str:
+        return " + ".join(n.name for n in (*self.copies, *self.nodes))
+
+
+@runtime_checkable
+class FusionRule(Protocol):
+    """See the module's docstring."""
+
+    name: ClassVar[str]
+
+    def propose(self, state: Fusion) -> Iterator[Fuse]: ...
+
+    def forbid(self, state: Fusion, nodes: Sequence[Node]) -> WhyNot | None: ...
+
+
+class _AllowsAll:
+    """Built-in rules forbid nothing."""
+
+    def forbid(self, state: Fusion, nodes: Sequence[Node]) -> WhyNot | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Epilogue(_AllowsAll):
+    """Element-wise readers join a contraction or a window; then a transpose of the result, if nobody else reads it."""
+
+    name: ClassVar[str] = "epilogue"
+
+    def propose(self, state: Fusion) -> Iterator[Fuse]:
+        anchors = [n for n in state.nodes if kind_of(n.op) is Kind.CONTRACTION or n.op == "window_reduce"]
+        for anchor in reversed(anchors):
+            if not is_native(anchor):
+                continue
+            yield from _growing(state, anchor, _elementwise_readers)
+            if kind_of(anchor.op) is Kind.CONTRACTION:
+                chain = _moving_views(state, anchor)
+                if chain:
+                    yield Fuse((anchor, *chain))
+
+
+def _growing(state: Fusion, seed: Node, neighbours: object) -> Iterator[Fuse]:
+    """Propose `neighbours(state, seed)` one after another until all have been tried without success."""
+    tried: set[tuple[int, frozenset[int]]] = set()
+    while True:
+        cluster = state.cluster_of(seed)
+        for node in neighbours(state, seed):  # type: ignore[operator]
+            other = state.cluster_of(node)
+            key = (other.number, frozenset(state.position[n] for n in cluster.owned | other.owned))
+            if other is cluster or key in tried:
+                continue
+            tried.add(key)
+            yield Fuse((seed, node))
+            break
+        else:
+            return
+
+
+def _elementwise_readers(state: Fusion, anchor: Node) -> list[Node]:
+    shape = anchor.outputs[0].shape
+    found = []
+    for reader in state.readers(state.cluster_of(anchor)):
+        nodes = state.in_order(reader.owned)
+        if len(nodes) == 1 and is_native(nodes[0]) and is_elementwise(nodes[0].op) and nodes[0].output.shape == shape:
+            found.append(nodes[0])
+    return found
+
+
+def _moving_views(state: Fusion, anchor: Node) -> list[Node]:
+    """The single-reader reshapes and transposes behind the anchor's cluster, if they move data at all."""
+    stored = state.outputs_of(state.cluster_of(anchor))
+    if len(stored) != 1:
+        return []
+    chain: list[Node] = []
+    value = stored[0]
+    while len(value.users) == 1 and not state.graph.is_output(value):
+        node = value.users[0]
+        if node.op not in ("reshape", "transpose") or not is_native(node) or len(state.cluster_of(node).owned) > 1:
+            break
+        chain.append(node)
+        value = node.output
+    return chain if any(n.op == "transpose" for n in chain) else []
+
+
+@dataclass(frozen=True)
+class Rows(_AllowsAll):
+    """Reductions over the same rows join with the element-wise nodes between, before and behind them."""
+
+    name: ClassVar[str] = "rows"
+
+    def propose(self, state: Fusion) -> Iterator[Fuse]:
+        for node in state.nodes:
+            if kind_of(node.op) is Kind.REDUCTION and is_native(node):
+                yield from _growing(state, node, _row_neighbours)
+
+
+def _row_neighbours(state: Fusion, reduction: Node) -> list[Node]:
+    cluster = state.cluster_of(reduction)
+    near = [*state.readers(cluster), *reversed(state.producers(cluster))]
+    return [state.in_order(c.owned)[0] for c in near if _kind(state, c) in (GroupKind.INJECTIVE, GroupKind.ROWWISE)]
+
+
+def _kind(state: Fusion, cluster: Cluster) -> GroupKind | None:
+    roles = state.roles(cluster)
+    return roles.kind if isinstance(roles, Roles) else None
+
+
+@dataclass(frozen=True)
+class Inline(_AllowsAll):
+    """A cluster of views and element-wise nodes joins its reader; with several readers, one that iterates alike."""
+
+    name: ClassVar[str] = "inline"
+
+    def propose(self, state: Fusion) -> Iterator[Fuse]:
+        for node in reversed(state.nodes):
+            cluster = state.cluster_of(node)
+            if not state.is_live(cluster) or _kind(state, cluster) is not GroupKind.INJECTIVE:
+                continue
+            readers = [r for r in state.readers(cluster) if _takes(state, cluster, r, len(state.readers(cluster)))]
+            for reader in readers:
+                if state.is_live(reader) and state.is_live(state.cluster_of(node)):
+                    yield Fuse((node, state.in_order(reader.owned)[0]))
+
+
+def _takes(state: Fusion, cluster: Cluster, reader: Cluster, readers: int) -> bool:
+    kind = _kind(state, reader)
+    if kind is GroupKind.INJECTIVE:
+        return readers == 1 or _same_order(state, cluster, reader)
+    return kind is GroupKind.ROWWISE and readers == 1
+
+
+def _same_order(state: Fusion, a: Cluster, b: Cluster) -> bool:
+    """Whether both store elements in the same row-major order, so that one loop serves both."""
+    values = [*state.outputs_of(a), *state.outputs_of(b)]
+    return len({v.shape for v in values}) == 1
+
+
+@dataclass(frozen=True)
+class Views(_AllowsAll):
+    """Views in front of a contraction are read through: the contraction fetches its operand at the view's index.
+
+    With `compute`, cheap arithmetic in front of the first operand is done as it is fetched, too. With `convolutions`, not only matmul
+    does so: a convolution fetches an element once for each place of its window.
+    """
+
+    compute: bool = False
+    convolutions: bool = False
+    name: ClassVar[str] = "views"
+
+    def propose(self, state: Fusion) -> Iterator[Fuse]:
+        for anchor in state.nodes:
+            if kind_of(anchor.op) is not Kind.CONTRACTION or not is_native(anchor):
+                continue
+            if anchor.op != "matmul" and not self.convolutions:
+                continue
+            for value in anchor.inputs:
+                node = value.producer
+                if node is None or node in state.cluster_of(anchor).members:
+                    continue
+                cluster = state.cluster_of(node)
+                if _kind(state, cluster) is not GroupKind.INJECTIVE or not self._wanted(state, cluster):
+                    continue
+                readers = state.readers(cluster)
+                if readers == [state.cluster_of(anchor)]:
+                    yield Fuse((node, anchor))
+                elif all(_kind(state, r) is GroupKind.CONTRACTION for r in readers):
+                    yield Fuse((anchor,), copies=tuple(state.in_order(cluster.members)))
+
+    def _wanted(self, state: Fusion, cluster: Cluster) -> bool:
+        nodes = state.in_order(cluster.members)
+        if any(kind_of(n.op) is not Kind.VIEW for n in nodes):
+            return self.compute and all(n.op in _CHEAP or kind_of(n.op) is Kind.VIEW for n in nodes)
+        return any(n.op != "reshape" for n in nodes)
+
+
+_CHEAP = frozenset({"cast", "add", "sub", "mul", "maximum", "minimum", "neg", "abs", "select"})
+
+
+@dataclass(frozen=True)
+class Copies(_AllowsAll):
+    """Index arithmetic, views and small cheap values are computed again in each reader rather than stored."""
+
+    name: ClassVar[str] = "copies"
+
+    def propose(self, state: Fusion) -> Iterator[Fuse]:
+        for node in reversed(state.nodes):
+            cluster = state.cluster_of(node)
+            if not state.is_live(cluster) or _kind(state, cluster) is not GroupKind.INJECTIVE:
+                continue
+            if not _is_cheap(state, cluster):
+                continue
+            copies = tuple(state.in_order(cluster.members))
+            wanted = [Fuse((state.in_order(r.owned)[0],), copies) for r in state.readers(cluster)]
+            if all(_possible(state, fuse) for fuse in wanted):
+                yield from wanted
+
+
+def _possible(state: Fusion, fuse: Fuse) -> bool:
+    clusters = [state.cluster_of(n) for n in fuse.nodes]
+    refusal = legality.why_not(state, clusters, fuse.copies, "") or profit.why_not(state, clusters, fuse.copies, "")
+    return refusal is None
+
+
+def _is_cheap(state: Fusion, cluster: Cluster) -> bool:
+    """Copying must make the original superfluous: every reader takes a copy, and no output of the graph is among it."""
+    if any(state.graph.is_output(v) for v in state.outputs_of(cluster)):
+        return False
+    if not all(_kind(state, r) in (GroupKind.INJECTIVE, GroupKind.ROWWISE) for r in state.readers(cluster)):
+        return False
+    return all(_is_cheap_node(n) for n in cluster.members)
+
+
+def _is_cheap_node(node: Node) -> bool:
+    if kind_of(node.op) is Kind.VIEW or node.op in ("iota", "cast"):
+        return True
+    return node.op in _CHEAP and _size(node.output) <= DUPLICATE_ELEMENTS
+
+
+def _size(value: Value) -> int:
+    return value.tensor_type.num_elements
+
+
+PLANNERS: dict[str, tuple[FusionRule, ...]] = {
+    "none": (),
+    "injective": (Inline(),),
+    "stitch": (Epilogue(), Rows(), Inline(), Copies(), Views()),
+}
+"""The built-in planners: which rules propose, in which order."""
+
+__all__ = ["PLANNERS", "Copies", "Epilogue", "Fuse", "FusionRule", "Inline", "Rows", "Views"]

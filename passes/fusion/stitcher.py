@@ -1,0 +1,208 @@
+"""Runs fusion rules over a graph and turns the clusters that result into groups, with a reason for every border left."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from passes.contract import TargetInfo
+from passes.errors import PassContractError
+from passes.plan import Group, GroupKind, HostGroup, Stitch, WhyNot
+from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
+
+from . import legality, profit
+from .clusters import Cluster, Fusion
+from .roles import NATIVE_DTYPES, Part, Roles, is_native
+from .rules import Fuse, FusionRule
+
+MOST_PROPOSALS = 200_000
+"""A rule that proposes more than this has an endless loop."""
+
+
+@dataclass(frozen=True)
+class Stitched:
+    """All groups of a graph, the values that are aliases of others, and the refusals."""
+
+    groups: tuple[Group, ...]
+    host_groups: tuple[HostGroup, ...]
+    aliases: dict[str, str]
+    refusals: tuple[WhyNot, ...]
+
+
+def stitch(graph: Graph, rules: Sequence[FusionRule], target: TargetInfo, *, aliases: bool = True) -> Stitched:
+    """Apply `rules` in order. Raises PassContractError if a rule does not follow its protocol."""
+    state = Fusion(graph, target)
+    refusals: dict[tuple[str, str, str], WhyNot] = {}
+    for rule in rules:
+        for count, proposal in enumerate(rule.propose(state)):
+            if not isinstance(proposal, Fuse) or count > MOST_PROPOSALS:
+                raise PassContractError(f"fusion rule {rule.name} proposed {proposal!r}, not a Fuse, or without end")
+            refusal = attempt(state, rule, proposal, rules)
+            # What built-in rules were refused is found again at the borders that remain; of others every attempt is kept.
+            if refusal is not None and (proposal.forced or refusal.rule in {r.name for r in rules}):
+                refusals.setdefault((refusal.subject, refusal.rule, refusal.reason), refusal)
+    alias_of = _aliases(state) if aliases else {}
+    for refusal in (*_not_native(graph), *_borders(state, rules, alias_of)):
+        refusals.setdefault((refusal.subject, refusal.rule, refusal.reason), refusal)
+    return Stitched(*_groups(state, alias_of), {a.name: r.name for a, r in alias_of.items()}, tuple(refusals.values()))
+
+
+def attempt(state: Fusion, rule: FusionRule, proposal: Fuse, rules: Sequence[FusionRule]) -> WhyNot | None:
+    """Do what `proposal` wants, or say why not: forbidden by a rule, illegal, or (unless forced) not worth it."""
+    clusters = list(dict.fromkeys(state.cluster_of(n) for n in proposal.nodes))
+    copies = [n for n in proposal.copies if not any(n in c.members for c in clusters)]
+    if len(clusters) < 2 and not copies:
+        return None
+    refusal = _refusal(state, clusters, copies, rules, proposal.subject, ask_profit=not proposal.forced)
+    if refusal is None:
+        state.join(clusters, copies, rule.name)
+    return refusal
+
+
+def _refusal(
+    state: Fusion, clusters: Sequence[Cluster], copies: Sequence[Node], rules: Sequence[FusionRule], subject: str,
+    *, ask_profit: bool,
+) -> WhyNot | None:  # fmt: skip
+    nodes = state.in_order({n for c in clusters for n in c.members} | set(copies))
+    for rule in rules:
+        refusal = rule.forbid(state, nodes)
+        if refusal is not None:
+            return refusal
+    refusal = legality.why_not(state, clusters, copies, subject)
+    if refusal is None and ask_profit:
+        refusal = profit.why_not(state, clusters, copies, subject)
+    return refusal
+
+
+def _borders(state: Fusion, rules: Sequence[FusionRule], aliases: dict[Value, Value]) -> list[WhyNot]:
+    """For each pair of native clusters that stayed apart though one reads the other: the reason."""
+    refusals = []
+    for producer, consumer in state.cross_edges():
+        pair = [state.cluster_of(producer), state.cluster_of(consumer)]
+        if not all(map(state.is_native, pair)) or any(o in aliases for o in (*producer.outputs, *consumer.outputs)):
+            continue
+        subject = f"{producer.name} -> {consumer.name}"
+        refusal = _refusal(state, pair, (), rules, subject, ask_profit=True)
+        refusals.append(refusal or WhyNot(subject, "planner", "no fusion rule proposes it"))
+    return refusals
+
+
+def _not_native(graph: Graph) -> list[WhyNot]:
+    """Primitives that numpy executes because their types do not suit kernels."""
+    refusals = []
+    for node in graph.nodes:
+        if kind_of(node.op) in (Kind.HOST, Kind.CONTROL) or is_native(node):
+            continue
+        odd = next(v for v in (*node.inputs, *node.outputs) if not _has_native_type(v))
+        reason = f"numpy executes it: %{odd.name} has type {odd.type}, kernels need static tensors of native dtypes"
+        refusals.append(WhyNot(node.name, "legality.native", reason))
+    return refusals
+
+
+def _has_native_type(value: Value) -> bool:
+    type_ = value.type
+    return getattr(type_, "is_static", False) and getattr(type_, "dtype", "") in NATIVE_DTYPES
+
+
+# -- reshapes that need no kernel ------------------------------------------------------------------------------------
+
+
+def _aliases(state: Fusion) -> dict[Value, Value]:
+    """Reshapes left alone between kernels, by value: their root is the value with the same bytes that exists anyway."""
+    found: dict[Value, Value] = {}
+    for cluster in state.clusters():
+        nodes = list(cluster.members)
+        if len(nodes) != 1 or nodes[0].op != "reshape" or not is_native(nodes[0]):
+            continue
+        value, source = nodes[0].output, nodes[0].inputs[0]
+        root = found.get(source, source)
+        if state.graph.is_output(value) or root.is_constant or not all(map(state.is_native, state.readers(cluster))):
+            continue
+        if root.producer is None or state.is_native(state.cluster_of(root.producer)):
+            found[value] = root
+    return found
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+def _groups(state: Fusion, aliases: dict[Value, Value]) -> tuple[tuple[Group, ...], tuple[HostGroup, ...]]:
+    groups: list[Group] = []
+    host: list[HostGroup] = []
+    taken = {n.name for n in state.nodes if not is_native(n)}
+    for cluster in state.clusters():
+        nodes = state.in_order(cluster.members)
+        if not is_native(nodes[0]):
+            node = nodes[0]
+            inputs = tuple(dict.fromkeys(v.name for v in node.inputs if not v.is_constant))
+            host.append(HostGroup(node.name, inputs, tuple(o.name for o in node.outputs), node.origins))
+            continue
+        stored = _stored(state, cluster)
+        if stored and not (len(nodes) == 1 and stored[0] in aliases):
+            groups.append(_group(state, cluster, nodes, stored, taken))
+    return tuple(groups), tuple(host)
+
+
+def _stored(state: Fusion, cluster: Cluster) -> list[Value]:
+    """What the group stores; an operator with several results stores all of them if any is needed."""
+    stored = state.outputs_of(cluster)
+    whole = {o for v in stored if v.producer is not None and len(v.producer.outputs) > 1 for o in v.producer.outputs}
+    return stored + [o for n in state.in_order(cluster.owned) for o in n.outputs if o in whole and o not in stored]
+
+
+def _group(state: Fusion, cluster: Cluster, nodes: Sequence[Node], stored: Sequence[Value], taken: set[str]) -> Group:
+    roles = state.roles(cluster)
+    if isinstance(roles, WhyNot):
+        raise PassContractError(f"the planner built an illegal group: {roles}")
+    inputs, constants = legality.operands(nodes)
+    return Group(
+        name=_group_name(nodes, roles, taken),
+        kind=roles.kind,
+        nodes=tuple(n.name for n in nodes),
+        anchor=roles.anchor.name if roles.anchor else None,
+        inputs=tuple(v.name for v in inputs),
+        constants=tuple(v.name for v in constants),
+        outputs=tuple(v.name for v in stored),
+        origins=tuple(dict.fromkeys(o for n in nodes for o in n.origins)),
+        stitches=tuple(_stitches(state, cluster, nodes, roles)),
+    )
+
+
+def _group_name(nodes: Sequence[Node], roles: Roles, taken: set[str]) -> str:
+    """A C identifier that says what the kernel does: its first operators, the anchor's first."""
+    ops = [n.op for n in nodes if roles.parts[n] is not Part.PULLED or roles.kind is GroupKind.INJECTIVE]
+    short = list(dict.fromkeys(op.removeprefix("reduce_") for op in ops))
+    base = re.sub(r"\W", "_", "_".join(short[:4]) + ("_etc" if len(short) > 4 else ""))
+    name, count = base, 1
+    while name in taken:
+        count += 1
+        name = f"{base}_{count}"
+    taken.add(name)
+    return name
+
+
+def _stitches(state: Fusion, cluster: Cluster, nodes: Sequence[Node], roles: Roles) -> list[Stitch]:
+    members = set(nodes)
+    stitches: dict[tuple[str, str], Stitch] = {}
+    for node in nodes:
+        for value in node.inputs:
+            producer = value.producer
+            if producer is not None and producer in members:
+                rule = cluster.rules.get((producer, node), "planner")
+                scheme = _scheme(state, cluster, producer, node, roles)
+                stitches.setdefault((producer.name, node.name), Stitch(producer.name, node.name, scheme, rule))
+    return list(stitches.values())
+
+
+def _scheme(state: Fusion, cluster: Cluster, producer: Node, consumer: Node, roles: Roles) -> str:
+    before, behind = roles.parts[producer], roles.parts[consumer]
+    if producer in cluster.copies:
+        return "duplicate"
+    if before in (Part.REDUCTION, Part.REDUCED) or (before is Part.FULL and behind is Part.REDUCTION):
+        return "row"
+    if before in (Part.ANCHOR, Part.EPILOGUE, Part.VIEW):
+        return "epilogue"
+    if behind is Part.ANCHOR or (roles.kind is GroupKind.CONTRACTION and behind is Part.PULLED):
+        return "prologue"
+    return "inline"

@@ -1,0 +1,144 @@
+"""From a canonical graph to its StitchPlan, and the check that a plan given from outside fits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tilestitch.compiler.ir import Graph, Node
+from tilestitch.compiler.ir.text import fingerprint
+
+from .contract import PassContext
+from .errors import PassError, PlanError
+from .fusion.legality import check_group
+from .fusion.roles import is_native
+from .fusion.rules import PLANNERS, FusionRule
+from .fusion.stitcher import stitch
+from .plan import StitchPlan, WhyNot
+from .schedule.memory import lifetimes_of, plan_buffers
+from .schedule.order import segments_of
+
+
+def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
+    """Plan `graph` and the graphs nested in it by the planner `context.options["planner"]` (default `stitch`).
+
+    Rules of plug-ins (`context.rules`) are asked before the planner's own. Raises PassError for an unknown planner, and
+    PassContractError if a rule does not follow its protocol.
+    """
+    planner = str(context.options.get("planner", "stitch"))
+    if planner not in PLANNERS:
+        raise PassError(f"there is no planner {planner!r}; known: {', '.join(PLANNERS)}")
+    rules: tuple[FusionRule, ...] = (*context.rules, *PLANNERS[planner])
+    result = stitch(graph, rules, context.target, aliases=planner != "none")
+    positions = {n.name: i for i, n in enumerate(graph.nodes)}
+    position = {g.name: max(positions[n] for n in g.nodes) for g in result.groups}
+    position.update((g.name, positions[g.name]) for g in result.host_groups)
+    segments = segments_of(result.groups, result.host_groups, result.aliases, position)
+    return StitchPlan(
+        graph=graph.name,
+        fingerprint=fingerprint(graph),
+        planner=planner,
+        target=context.target.name,
+        groups=result.groups,
+        host_groups=result.host_groups,
+        segments=segments,
+        buffers=plan_buffers(graph, result.groups, result.host_groups, segments, result.aliases),
+        refusals=result.refusals,
+        plugins=tuple(context.plugins),
+        bodies={key: make_plan(body, context) for key, body in nested_graphs(graph).items()},
+    )
+
+
+def nested_graphs(graph: Graph) -> dict[str, Graph]:
+    """Graphs inside control nodes by `node.attribute`, the key of `StitchPlan.bodies`."""
+    return {f"{n.name}.{k}": a for n in graph.nodes for k, a in n.attrs.items() if isinstance(a, Graph)}
+
+
+def load_plan(path: str | Path, graph: Graph) -> StitchPlan:
+    """Read a saved plan for replay on `graph`.
+
+    Raises PlanError if the file is no plan or is inconsistent, and PlanMismatchError if it was made for another graph.
+    """
+    plan = StitchPlan.load(path)
+    check_plan(plan, graph)
+    return plan
+
+
+def check_plan(plan: StitchPlan, graph: Graph) -> None:
+    """Check a plan against its graph: fingerprint, legality of every group, order, aliases and buffers.
+
+    Raises PlanMismatchError or PlanError; a plan that passes computes what the graph says.
+    """
+    plan.check_replay(graph)
+    _Checker(plan, graph).run()
+    bodies = nested_graphs(graph)
+    if set(bodies) != set(plan.bodies):
+        raise PlanError(f"plan of {plan.graph}: plans of nested graphs are missing or too many; write the plan again")
+    for key, body in bodies.items():
+        check_plan(plan.bodies[key], body)
+
+
+class _Checker:
+    def __init__(self, plan: StitchPlan, graph: Graph) -> None:
+        self.plan, self.graph = plan, graph
+        self.nodes: dict[str, Node] = {n.name: n for n in graph.nodes}
+        self.values = {o.name: o for n in graph.nodes for o in n.outputs}
+
+    def fail(self, problem: str | WhyNot) -> None:
+        raise PlanError(f"plan of {self.plan.graph}: {problem}; write the plan again with `tilestitch compile`")
+
+    def run(self) -> None:
+        for group in self.plan.groups:
+            refusal = check_group(self.graph, group)
+            if refusal is not None:
+                self.fail(refusal)
+        self._check_host_groups()
+        self._check_aliases()
+        self._check_order()
+        self._check_buffers()
+
+    def _check_host_groups(self) -> None:
+        named = {g.name for g in self.plan.host_groups}
+        expected = {n.name for n in self.graph.nodes if not is_native(n)}
+        if named != expected:
+            self.fail(f"host steps differ from the graph's in {', '.join(sorted(named ^ expected))}")
+        for group in self.plan.host_groups:
+            node = self.nodes[group.name]
+            inputs = tuple(dict.fromkeys(v.name for v in node.inputs if not v.is_constant))
+            if (group.inputs, group.outputs) != (inputs, tuple(o.name for o in node.outputs)):
+                self.fail(f"host step {group.name} names other operands or results than its node has")
+
+    def _check_aliases(self) -> None:
+        inputs = {v.name for v in self.graph.inputs}
+        stored = {v for g in self.plan.groups for v in g.outputs}
+        for name, root in self.plan.buffers.aliases.items():
+            value = self.values.get(name)
+            while value is not None and value.producer is not None and value.name != root:
+                value = value.producer.inputs[0] if value.producer.op == "reshape" else None
+            if (value is None and root not in inputs) or root not in inputs | stored or name in stored:
+                self.fail(f"%{name} is no reshape of a stored %{root}")
+
+    def _check_order(self) -> None:
+        known = {v.name for v in self.graph.inputs}
+        by_name = {g.name: g for g in (*self.plan.groups, *self.plan.host_groups)}
+        aliases = self.plan.buffers.aliases
+        for name in self.plan.launch_order:
+            group = by_name[name]
+            missing = [v for v in group.inputs if aliases.get(v, v) not in known]
+            if missing:
+                self.fail(f"group {name} reads %{missing[0]} before it is written")
+            known.update(group.outputs)
+        missing = [v.name for v in self.graph.outputs if not v.is_constant and v.name not in known]
+        if missing:
+            self.fail(f"the output %{missing[0]} is never written")
+
+    def _check_buffers(self) -> None:
+        plan = self.plan
+        lifetimes = lifetimes_of(plan.groups, plan.segments, plan.buffers.aliases)
+        outside = {v.name for v in self.graph.outputs}
+        outside.update(plan.buffers.aliases.get(v, v) for g in plan.host_groups for v in g.inputs)
+        if {b.value for b in plan.buffers.buffers} != set(lifetimes) - outside:
+            self.fail("the arena holds too few or too many values")
+        for b in plan.buffers.buffers:
+            first, last = lifetimes[b.value]
+            if b.first > first or b.last < last or b.nbytes < self.values[b.value].tensor_type.nbytes:
+                self.fail(f"the buffer of %{b.value} is too small or too short-lived")

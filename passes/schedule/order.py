@@ -1,0 +1,60 @@
+"""Launch order: groups in dependence order, with as few changes between native and host steps as a greedy choice finds."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+
+from passes.errors import PlanError
+from passes.plan import Group, HostGroup, Segment
+
+
+def segments_of(
+    groups: Sequence[Group], host_groups: Sequence[HostGroup], aliases: Mapping[str, str], position: Mapping[str, int]
+) -> tuple[Segment, ...]:
+    """Order all groups. `position` gives each group's place in the original order, which is kept where dependences allow.
+
+    Raises PlanError if the groups depend on each other in a cycle.
+    """
+    first = _greedy(groups, host_groups, aliases, position, start_native=True)
+    second = _greedy(groups, host_groups, aliases, position, start_native=False)
+    return min(first, second, key=len)
+
+
+def _greedy(
+    groups: Sequence[Group], host_groups: Sequence[HostGroup], aliases: Mapping[str, str], position: Mapping[str, int],
+    *, start_native: bool,
+) -> tuple[Segment, ...]:  # fmt: skip
+    everything: list[Group | HostGroup] = [*groups, *host_groups]
+    native = {g.name for g in groups}
+    producer = {v: g.name for g in everything for v in g.outputs}
+    waits: dict[str, set[str]] = {}
+    for g in everything:
+        roots = (aliases.get(v, v) for v in g.inputs)
+        waits[g.name] = {producer[v] for v in roots if v in producer} - {g.name}
+    readers: dict[str, list[str]] = {name: [] for name in waits}
+    for name, needed in waits.items():
+        for other in sorted(needed):
+            readers[other].append(name)
+    ready: dict[bool, list[tuple[int, str]]] = {True: [], False: []}
+    for name, needed in waits.items():
+        if not needed:
+            heapq.heappush(ready[name in native], (position[name], name))
+    segments: list[Segment] = []
+    side = start_native
+    while ready[True] or ready[False]:
+        if not ready[side]:
+            side = not side
+        run: list[str] = []
+        while ready[side]:
+            _, name = heapq.heappop(ready[side])
+            run.append(name)
+            for reader in readers[name]:
+                waits[reader].discard(name)
+                if not waits[reader]:
+                    heapq.heappush(ready[reader in native], (position[reader], reader))
+        segments.append(Segment(side, tuple(run)))
+    left = [name for name, needed in waits.items() if needed]
+    if left:
+        raise PlanError(f"groups wait for each other in a cycle: {', '.join(left)}")
+    return tuple(segments)
