@@ -10,7 +10,7 @@ import numpy as np
 
 from . import control
 from .artifact import Artifact, aligned_bytes, typed_weight
-from .errors import ExecutionError, TilestitchRuntimeError, UnsupportedError
+from .errors import ArtifactSchemaError, ExecutionError, TilestitchRuntimeError, UnsupportedError
 from .program import (
     ABSENT,
     Arena,
@@ -80,6 +80,18 @@ class Loaded:
             raise UnsupportedError(
                 f"{self.file}: this runtime has no operator {', '.join(unknown)}; upgrade tilestitch to the version that compiled it"
             )
+
+        self._check_references(programs, {launch.symbol for launch in launches})
+
+    def _check_references(self, programs: Sequence[Program], symbols: set[str]) -> None:
+        """Find at load, not at the first run, what the kernels or the weights lack."""
+        for symbol in sorted(symbols):
+            if self.library is not None:
+                self.library.address(symbol)
+        for program in programs:
+            for value in program.values:
+                if isinstance(value.location, Constant):
+                    self.constant(value)
 
     def constant(self, value: ValueSpec) -> np.ndarray:
         """The read-only array of a constant or literal."""
