@@ -320,7 +320,7 @@ class _Emitter:
 
     def run(self, task: Expr) -> None:
         plan, shape = self.plan, self.plan.shape
-        rest = T.bind(T.cast(task, "int32"))
+        rest = T.bind(T.cast(task, "int64"))
         y_block, rest = rest % plan.y_blocks, rest // plan.y_blocks
         n_block, rest = rest % plan.n_blocks, rest // plan.n_blocks
         outer: list[Expr] = []
@@ -372,7 +372,7 @@ class _Emitter:
             flat: Expr = 0
             for tap, extent in zip(taps, kernel[:-2], strict=True):
                 flat = flat * extent + tap
-            with T.serial(0, rows) as row:
+            with mk.serial(0, rows) as row:
                 source = self.first_row * shape.strides[-2] - shape.pads[-2][0]
                 source = T.bind(source + row * (shape.strides[-2] // _staged_step(shape, -2)))
                 self._stage_row(flat, row, [*outer, source])
@@ -408,10 +408,10 @@ class _Emitter:
         def row_inside() -> None:
             clear(0, first)
             if last > first and self.plan.channels_last:
-                with T.serial(first, last) as column:
+                with mk.serial(first, last) as column:
                     mk.for_each_column(channels, lanes, lambda channel: copy(column, channel))
             elif last > first:
-                with T.serial(0, channels) as channel:
+                with mk.serial(0, channels) as channel:
                     mk.for_each_column(last - first, lanes, lambda column: copy(first + column, channel))
             clear(last, columns)
 
@@ -482,7 +482,7 @@ class _Emitter:
             for tap, extent in zip(taps, looped, strict=True):
                 flat = flat * extent + tap
             first = T.bind(flat * run) if taps else 0
-            with T.serial(0, run) as at:
+            with mk.serial(0, run) as at:
                 step([*taps, 0] if merged else taps, first + at, at)
 
         nest(looped, body)
@@ -499,7 +499,7 @@ class _Emitter:
             mk.finish(acc, tile.rows, width, tile.lanes, store)
             return
         mk.for_each_vector(tile, lambda row, column: T.buffer_store(self.sums, acc[row, column], [row, column]))
-        with T.serial(0, tile.rows) as pixel:
+        with mk.serial(0, tile.rows) as pixel:
             mk.for_each_column(width, tile.lanes, lambda column: store(pixel, column, self.sums[pixel, column]))
 
 
@@ -512,7 +512,7 @@ def nest(extents: Sequence[int], body: Callable[[list[Expr]], None]) -> None:
         elif extents[len(done)] == 1:
             level([*done, 0])
         else:
-            with T.serial(0, extents[len(done)]) as index:
+            with mk.serial(0, extents[len(done)]) as index:
                 level([*done, index])
 
     level([])

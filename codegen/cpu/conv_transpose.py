@@ -173,7 +173,7 @@ class _Emitter:
 
     def run(self, task: Expr) -> None:
         plan, shape = self.plan, self.plan.shape
-        rest = T.bind(T.cast(task, "int32"))
+        rest = T.bind(T.cast(task, "int64"))
         n_block, rest = rest % plan.n_blocks, rest // plan.n_blocks
         outer: list[Expr] = []
         for extent in reversed(shape.output[:-1]):
@@ -226,17 +226,17 @@ class _Emitter:
 
         mk.for_each_column(begin, lanes, lambda at: T.buffer_store(self.staged, zero, [flat, at]))
         if plan.channels_last:
-            with T.serial(0, width) as column:
+            with mk.serial(0, width) as column:
                 mk.for_each_column(channels, lanes, lambda channel: copy(column, channel))
         else:
-            with T.serial(0, channels) as channel:
+            with mk.serial(0, channels) as channel:
                 mk.for_each_column(width, lanes, lambda column: copy(column, channel))
         mk.for_each_column(total - end, lanes, lambda at: T.buffer_store(self.staged, zero, [flat, end + at]))
 
     def _panel(self, panel: Expr, width: int) -> None:
         plan = self.plan
         self.panels.prepare(self.group, panel, width)
-        with T.serial(0, plan.shape.strides[-1]) as phase, T.serial(0, plan.column_tiles) as index:
+        with mk.serial(0, plan.shape.strides[-1]) as phase, mk.serial(0, plan.column_tiles) as index:
             self._tile(panel, width, phase, T.bind(index * plan.tile.rows))
 
     def _tile(self, panel: Expr, width: int, phase: Expr, first: Expr) -> None:
@@ -248,12 +248,12 @@ class _Emitter:
         mk.fill(acc, tile, mk.constant(0, shape.acc_dtype))
 
         def kernel_row(flat: Expr, position: list[Expr]) -> None:
-            with T.serial(0, shape.kernel[-1]) as tap:
+            with mk.serial(0, shape.kernel[-1]) as tap:
                 distance = T.bind(phase + shape.pads[-1] - tap * shape.dilations[-1])
                 with T.If(distance % stride == 0), T.Then():
                     column = T.bind(first + distance // stride - plan.first_column)
                     start = T.bind((flat * shape.kernel[-1] + tap) * channels)
-                    with T.serial(0, channels) as channel:
+                    with mk.serial(0, channels) as channel:
                         mk.multiply_add(
                             acc,
                             tile,

@@ -218,7 +218,7 @@ class _Emitter:
 
     def run(self, task: Expr) -> None:
         plan = self.plan
-        task = T.bind(T.cast(task, "int32"))
+        task = T.bind(T.cast(task, "int64"))
         m_block = task % plan.m_blocks
         n_block = (task // plan.m_blocks) % plan.n_blocks
         self.batch = T.bind(task // (plan.m_blocks * plan.n_blocks))
@@ -253,10 +253,10 @@ class _Emitter:
             T.buffer_store(self.staged, mk.widen(value, shape.a_dtype, shape.acc_dtype), [row, k])
 
         if plan.a_contiguous == "m":
-            with T.serial(0, shape.k) as k, T.serial(0, count) as row:
+            with mk.serial(0, shape.k) as k, mk.serial(0, count) as row:
                 copy(row, k)
             return
-        with T.serial(0, count) as row:
+        with mk.serial(0, count) as row:
             mk.for_each_column(shape.k, plan.tile.lanes, lambda k: copy(row, k))
 
     def _panel(self, panel: Expr, width: int) -> None:
@@ -268,11 +268,11 @@ class _Emitter:
             return
         zero = mk.constant(0, plan.shape.acc_dtype)
         columns, lanes = plan.tile.columns, plan.tile.lanes
-        with T.serial(0, plan.block_rows) as row:
+        with mk.serial(0, plan.block_rows) as row:
             mk.for_each_column(columns, lanes, lambda column: T.buffer_store(self.sums, zero, [row, column]))
-        with T.serial(0, -(-plan.shape.k // plan.k_block)) as block:
+        with mk.serial(0, -(-plan.shape.k // plan.k_block)) as block:
             self._for_each_tile(lambda tile, rows: self._partial_tile(panel, width, tile, rows, block))
-        with T.serial(0, plan.rows.start(self.last_tile) - self.first_row) as row:
+        with mk.serial(0, plan.rows.start(self.last_tile) - self.first_row) as row:
             self._store_row(panel, width, self.first_row + row, row)
 
     def _left(self, row0: Expr) -> Callable[[Expr, Expr], Expr]:
@@ -294,7 +294,7 @@ class _Emitter:
         mk.fill(acc, tile, mk.constant(0, plan.shape.acc_dtype))
         left = self._left(row0)
         if plan.shape.k:
-            with T.serial(first_k, last_k) as k:
+            with mk.serial(first_k, last_k) as k:
                 if plan.prefetches:
                     self.panels.prefetch_next(self.batch, panel, index - self.first_tile, plan.block_tiles, k)
                 mk.multiply_add(
@@ -317,7 +317,7 @@ class _Emitter:
             )  # fmt: skip
             return
         mk.for_each_vector(tile, lambda row, column: T.buffer_store(self.sums, acc[row, column], [row, column]))
-        with T.serial(0, rows) as row:
+        with mk.serial(0, rows) as row:
             self._store_row(panel, width, row0 + row, row)
 
     def _partial_tile(self, panel: Expr, width: int, index: Expr, rows: int, block: Expr) -> None:

@@ -25,6 +25,29 @@ MAX_ROWS = 14
 """More rows than this are more memory streams than the first-level cache follows well (measured)."""
 
 
+def serial(first: Expr, last: Expr) -> Any:
+    """A loop over [first, last), empty when last <= first.
+
+    Loop variables are 64 bits wide: LLVM then sees that the addresses of a tile's rows lie a constant apart, without
+    a proof that 32 bits do not overflow.
+    """
+    return T.serial(_index(first), _index(last))
+
+
+def unroll(first: int, last: int) -> Any:
+    """A loop that is written out."""
+    return T.unroll(_index(first), _index(last))
+
+
+def vectorized(first: int, last: int) -> Any:
+    """A loop whose iterations are the lanes of vectors."""
+    return T.vectorized(_index(first), _index(last))
+
+
+def _index(value: Expr) -> Expr:
+    return T.int64(value) if isinstance(value, int) else T.cast(value, "int64")
+
+
 @dataclass(frozen=True)
 class RegisterTile:
     """``rows`` x (``vectors`` * ``lanes``) accumulators."""
@@ -133,7 +156,7 @@ def allocate(tile: RegisterTile, dtype: str) -> Any:
 
 def for_each_vector(tile: RegisterTile, emit: Callable[[Expr, Expr], None]) -> None:
     """Emits ``emit(row, column)`` for every accumulator; ``column`` runs over a vectorised loop."""
-    with T.unroll(0, tile.rows) as row, T.unroll(0, tile.vectors) as vector, T.vectorized(0, tile.lanes) as lane:
+    with unroll(0, tile.rows) as row, unroll(0, tile.vectors) as vector, vectorized(0, tile.lanes) as lane:
         emit(row, vector * tile.lanes + lane)
 
 
@@ -166,7 +189,7 @@ def vector(size: int, emit: Callable[[Expr], None]) -> None:
     if size == 1:
         emit(0)
         return
-    with T.vectorized(0, size) as lane:
+    with vectorized(0, size) as lane:
         emit(lane)
 
 
@@ -176,7 +199,7 @@ def for_each_column(width: int, lanes: int, emit: Callable[[Expr], None]) -> Non
     if whole == 1:
         vector(lanes, emit)
     elif whole > 1:
-        with T.serial(0, whole) as index:
+        with serial(0, whole) as index:
             vector(lanes, lambda lane: emit(index * lanes + lane))
     for start, size in chunks(width - whole * lanes, lanes):
         vector(size, lambda lane, first=whole * lanes + start: emit(first + lane))  # type: ignore[misc]
@@ -184,7 +207,7 @@ def for_each_column(width: int, lanes: int, emit: Callable[[Expr], None]) -> Non
 
 def finish(acc: Any, rows: int, width: int, lanes: int, emit: Callable[[Expr, Expr, Expr], None]) -> None:
     """Emits ``emit(row, column, value)`` for the valid accumulators straight from the registers, fully unrolled."""
-    with T.unroll(0, rows) as row:
+    with unroll(0, rows) as row:
         for start, size in chunks(width, lanes):
             vector(size, lambda lane, first=start: emit(row, first + lane, acc[row, first + lane]))  # type: ignore[misc]
 
@@ -220,10 +243,10 @@ def constant(value: float, dtype: str) -> Expr:
 def for_each_part(split: Split, first: Expr, last: Expr, body: Callable[[Expr, int], None]) -> None:
     """Emits ``body(part, size)`` for the parts in ``[first, last)``, once per size that occurs."""
     if split.larger_parts == 0:
-        with T.serial(first, last) as part:
+        with serial(first, last) as part:
             body(part, split.small)
         return
-    with T.serial(first, T.min(last, split.larger_parts)) as part:
+    with serial(first, T.min(last, split.larger_parts)) as part:
         body(part, split.small + 1)
-    with T.serial(T.max(first, split.larger_parts), last) as part:
+    with serial(T.max(first, split.larger_parts), last) as part:
         body(part, split.small)

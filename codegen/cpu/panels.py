@@ -92,14 +92,14 @@ class Panels:
 
         if width < columns:
             zero = mk.constant(0, self.dtype)
-            with T.serial(0, self.k) as k:
+            with mk.serial(0, self.k) as k:
                 mk.for_each_column(columns, lanes, lambda column: store(k, column, zero))
         load, first = self.operand.load, panel * columns
         if self.operand.contiguous == "n":
-            with T.serial(0, self.k) as k:
+            with mk.serial(0, self.k) as k:
                 mk.for_each_column(width, lanes, lambda column: store(k, column, load(batch, k, first + column)))
             return
-        with T.serial(0, self.k) as k, T.serial(0, width) as column:
+        with mk.serial(0, self.k) as k, mk.serial(0, width) as column:
             store(k, column, load(batch, k, first + column))
 
     def at(self, batch: Expr, panel: Expr, k: Expr, column: Expr) -> Expr:
@@ -136,7 +136,7 @@ def for_each_panel(n: int, columns: int, first: Expr, last: Expr, body: Callable
     """Emits ``body(panel, width)`` for panels ``[first, last)``: one body for whole panels, one for the partial one."""
     full, tail = divmod(n, columns)
     if full:
-        with T.serial(first, T.min(last, full)) as panel:
+        with mk.serial(first, T.min(last, full)) as panel:
             body(panel, columns)
     if tail:
         with T.If(last > full), T.Then():

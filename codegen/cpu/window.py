@@ -185,7 +185,7 @@ class _Emitter:
 
     def run(self, task: Expr) -> None:
         plan, shape = self.plan, self.plan.shape
-        rest = T.bind(T.cast(task, "int32"))
+        rest = T.bind(T.cast(task, "int64"))
         channel_block, rest = rest % plan.channel_blocks, rest // plan.channel_blocks
         row_block, rest = rest % plan.row_blocks, rest // plan.row_blocks
         outer: list[Expr] = []
@@ -198,11 +198,11 @@ class _Emitter:
         last_row = T.min(first_row + plan.block_rows, shape.output[-2])
         self.first_channel = T.bind(channel_block * plan.block_channels)
         self.last_channel = T.bind(T.min(self.first_channel + plan.block_channels, shape.out_channels))
-        with T.serial(first_row, last_row) as row:
+        with mk.serial(first_row, last_row) as row:
             if plan.unrolled:
                 self._row_unrolled(row)
             else:
-                with T.serial(0, shape.output[-1]) as column:
+                with mk.serial(0, shape.output[-1]) as column:
                     self._for_each_channels(lambda channel, tile: self._window(row, column, channel, tile))
 
     def _for_each_channels(self, body: Callable[[Expr, RegisterTile], None]) -> None:
@@ -213,7 +213,7 @@ class _Emitter:
         tile = RegisterTile(plan.columns, plan.vectors, plan.lanes)
         if whole:
             count = (T.min(self.last_channel, whole) - self.first_channel) // step
-            with T.serial(0, count) as index:
+            with mk.serial(0, count) as index:
                 body(self.first_channel + index * step, tile)
         if whole == channels:
             return
@@ -228,7 +228,7 @@ class _Emitter:
                 lambda channel, tile, at=start, n=size: self._columns(row, at, n, channel, tile, True)  # type: ignore[misc]
             )
         for start, size, count in runs:
-            with T.serial(0, count) as index:
+            with mk.serial(0, count) as index:
                 column = T.bind(start + index * size)
                 self._for_each_channels(
                     lambda channel, tile, at=column, n=size: self._columns(row, at, n, channel, tile, False)  # type: ignore[misc]
@@ -242,7 +242,7 @@ class _Emitter:
         def level(taps: list[Expr]) -> None:
             dim = len(taps)
             if dim < len(bounds):
-                with T.serial(*bounds[dim]) as tap:
+                with mk.serial(*bounds[dim]) as tap:
                     level([*taps, tap])
                 return
             flat: Expr = 0
@@ -291,7 +291,7 @@ class _Emitter:
         acc = self._start(tile)
 
         def kernel_row(position: list[Expr], first_tap: Expr) -> None:
-            with T.serial(*_tap_range(shape, shape.rank - 1, column)) as tap:
+            with mk.serial(*_tap_range(shape, shape.rank - 1, column)) as tap:
                 where = [*position, shape.source(-1, column, tap)]
                 self._accumulate(acc, tile, 0, where, first_tap + tap, channel)
 
@@ -300,12 +300,12 @@ class _Emitter:
 
     def _start(self, tile: RegisterTile) -> Any:
         acc = mk.allocate(tile, self.plan.shape.acc_dtype)
-        with T.unroll(0, tile.rows) as index, T.unroll(0, tile.vectors) as vector:
+        with mk.unroll(0, tile.rows) as index, mk.unroll(0, tile.vectors) as vector:
             mk.vector(tile.lanes, lambda lane: T.buffer_store(acc, self.initial, [index, vector * tile.lanes + lane]))
         return acc
 
     def _finish(self, acc: Any, tile: RegisterTile, row: Expr, start: Expr, channel: Expr) -> None:
-        with T.unroll(0, tile.rows) as index, T.unroll(0, tile.vectors) as vector:
+        with mk.unroll(0, tile.rows) as index, mk.unroll(0, tile.vectors) as vector:
             first = vector * tile.lanes
 
             def store(lane: Expr) -> None:

@@ -4,33 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import random
-import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tvm
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.ir import PointerType, PrimType
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
-from tvm.target import codegen as target_codegen
-from tvm.tirx import transform as passes
 
-HOST_TARGET = {
-    "kind": "llvm",
-    "mcpu": target_codegen.llvm_get_system_cpu(),
-    "mtriple": target_codegen.llvm_get_system_triple(),
-}
+from tilestitch.codegen.cpu.build import _codegen, lower
+from tilestitch.codegen.cpu.target import CpuTarget, host_target
+
 Emit = Callable[[list[Any], Any, Any], None]
-
-
-def host_target(config: dict[str, Any] | None = None) -> tvm.target.Target:
-    return tvm.target.Target(config or HOST_TARGET)
 
 
 def prim_func(arguments: Sequence[tuple[tuple[int, ...], str]], emit: Emit) -> Any:
@@ -51,18 +40,10 @@ def prim_func(arguments: Sequence[tuple[tuple[int, ...], str]], emit: Emit) -> A
     return builder.get()
 
 
-def build(function: Any, config: dict[str, Any] | None = None) -> Any:
+def build(function: Any, target: CpuTarget | None = None) -> Any:
     """Lowers a kernel to an LLVM module."""
-    target = host_target(config)
-    module = tvm.IRModule({"kernel": function})
-    steps = [
-        passes.BindTarget(target.with_host(target)), passes.FlattenBuffer(), passes.BF16ComputeLegalize(),
-        passes.NarrowDataType(32), passes.VectorizeLoop(True), passes.UnrollLoop(), passes.StmtSimplify(),
-        passes.RemoveNoOp(), passes.FP8ComputeLegalize(), passes.FP8StorageLegalize(), passes.BF16StorageLegalize(),
-        passes.LowerIntrin(),
-    ]  # fmt: skip
-    assert s_tir is not None
-    return sys.modules["tvm.tirx.build"].codegen_build(tvm.ir.transform.Sequential(steps)(module), target)
+    cpu = target or host_target()
+    return _codegen(lower(function, "kernel", cpu), cpu)
 
 
 def aligned(array: Any) -> Any:
@@ -78,12 +59,10 @@ class Kernel:
     """A loaded kernel: ``kernel(*arrays)`` runs all tasks, shuffled, each with a workspace full of NaN."""
 
     def __init__(self, module: Any, tasks: int, scratch_bytes: int) -> None:
-        compiler = shutil.which("cc")
-        assert compiler is not None
         self.folder = tempfile.TemporaryDirectory()
         root = Path(self.folder.name)
         module.write_to_file(str(root / "k.o"), "o")
-        subprocess.run([compiler, "-shared", "-o", root / "k.so", root / "k.o", "-lm"], check=True)
+        subprocess.run(["cc", "-shared", "-o", root / "k.so", root / "k.o", "-lm"], check=True)
         self.function = ctypes.CDLL(str(root / "k.so")).kernel
         self.function.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
         self.tasks = tasks
