@@ -83,8 +83,9 @@ def _candidates(node: NodeProto, opset: int) -> list[Converter]:
         return [] if convert is None else [convert]
     if domain != "":
         return []
-    static = find_converter(CONVERTERS, node.op_type, opset)
-    dynamic = find_converter(DYNAMIC, node.op_type, opset)
+    domain = canonical_domain(node.domain)
+    static = find_converter(CONVERTERS.get(domain, {}), node.op_type, opset)
+    dynamic = find_converter(DYNAMIC, node.op_type, opset) if domain == "" else None
     return [c for c in (static, dynamic) if c is not None]
 
 

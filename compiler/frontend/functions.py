@@ -75,7 +75,8 @@ def inline_function(
     for i, formal in enumerate(function.input):
         body.bind(formal, inputs[i] if i < len(inputs) else None)
     body.convert_nodes(_resolved(n, attributes) for n in function.node)
-    return [body.lookup(output) for output in function.output]
+    wanted = [i < len(node.output) and bool(node.output[i]) for i in range(len(function.output))]
+    return [body.lookup(output) if named else None for output, named in zip(function.output, wanted, strict=True)]
 
 
 def attribute_defaults(node: NodeProto, opset: int) -> dict[str, AttributeProto]:

@@ -8,36 +8,48 @@ from ..context import Versioned
 from . import (
     activations,
     arithmetic,
+    attention,
     control,
     convolution,
     host_ops,
     indexing,
+    losses,
     matmul,
     normalization,
     pooling,
     quantization,
     random,
+    recurrent,
     reductions,
+    resize,
+    sampling,
     sequences,
     shaping,
+    signal,
     strings,
 )
 
 _FAMILIES = (
     activations,
     arithmetic,
+    attention,
     control,
     convolution,
     host_ops,
     indexing,
+    losses,
     matmul,
     normalization,
     pooling,
     quantization,
     random,
+    recurrent,
     reductions,
+    resize,
+    sampling,
     sequences,
     shaping,
+    signal,
     strings,
 )
 
@@ -52,8 +64,11 @@ def _merged(tables: Iterable[Mapping[str, Sequence[Versioned]]]) -> dict[str, Se
     return merged
 
 
-CONVERTERS: Mapping[str, Sequence[Versioned]] = _merged(family.CONVERTERS for family in _FAMILIES)
-"""Operator of ai.onnx -> its converters with the opset version since which each is right."""
+CONVERTERS: Mapping[str, Mapping[str, Sequence[Versioned]]] = {
+    "": _merged(family.CONVERTERS for family in _FAMILIES),
+    "ai.onnx.ml": host_ops.ML_CONVERTERS,
+}
+"""Domain -> operator -> its converters with the opset version since which each is right."""
 
 ML_CONVERTERS = host_ops.ML_CONVERTERS
 """The same for the domain ai.onnx.ml."""

@@ -1,0 +1,189 @@
+"""Attention and rotary position embeddings, spelled out as products, masks and a softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import sqrt
+
+import numpy as np
+
+from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.types import to_numpy_dtype
+
+from ..builder import dtype_of
+from ..context import Context, Converted, Versioned
+from ..onnx_types import dtype_of as elem_dtype
+from .common import outputs_named
+from .reductions import softmax
+
+
+def _heads(ctx: Context, x: Value, attribute: str) -> Value:
+    """[B, S, heads*D] as [B, heads, S, D]; operands of rank 4 are so already."""
+    if ctx.rank(x) == 4:
+        return x
+    batch, length, width = ctx.shape(x)
+    heads = ctx.attr(attribute)
+    if heads <= 0 or width % heads:
+        raise ctx.fail(f"{attribute}={heads} does not divide the width {width} of {x.type}")
+    return ctx.transpose(ctx.reshape(x, (batch, length, heads, width // heads)), (0, 2, 1, 3))
+
+
+def convert_attention(ctx: Context) -> Converted:
+    q, k, v = _heads(ctx, ctx.input(0), "q_num_heads"), _heads(ctx, ctx.input(1), "kv_num_heads"), _heads(ctx, ctx.input(2), "kv_num_heads")
+    past_key, past_value = ctx.optional(4), ctx.optional(5)
+    present_key = k if past_key is None else ctx.concat([past_key, k], 2)
+    present_value = v if past_value is None else ctx.concat([past_value, v], 2)
+    batch, q_heads, rows, depth = ctx.shape(q)
+    kv_heads, columns = ctx.shape(present_key)[1:3]
+    if q_heads % kv_heads:
+        raise ctx.fail(f"{q_heads} query heads are no multiple of {kv_heads} key heads")
+    scores = _scores(ctx, ctx.mul(q, ctx.attr("scale", 1.0 / sqrt(depth))), present_key)
+    raw = scores
+    softcap = ctx.attr("softcap", 0.0)
+    if softcap > 0:
+        scores = ctx.mul(ctx.emit("tanh", ctx.div(scores, softcap)), softcap)
+    capped = scores
+    bias, may_mask_rows = _bias(ctx, dtype_of(q), (batch, rows, columns), 0 if past_key is None else ctx.dim(past_key, 2))
+    if bias is not None:
+        scores = ctx.add(scores, bias)
+    weights = _weights(ctx, scores, bias if may_mask_rows else None)
+    y = _grouped_product(ctx, weights, present_value)
+    if ctx.rank(ctx.input(0)) == 3:
+        y = ctx.reshape(ctx.transpose(y, (0, 2, 1, 3)), (batch, rows, q_heads * ctx.dim(y, 3)))
+    shown = [raw, capped, scores, weights][ctx.attr("qk_matmul_output_mode", 0)]
+    return outputs_named(ctx, [y, present_key, present_value, shown])
+
+
+def _scores(ctx: Context, q: Value, k: Value) -> Value:
+    """q @ k^T; query heads that share a key head stand next to each other, and keys are broadcast, never copied."""
+    batch, q_heads, rows, depth = ctx.shape(q)
+    kv_heads, columns = ctx.shape(k)[1:3]
+    if q_heads == kv_heads:
+        return ctx.matmul(q, k, trans_b=True)
+    grouped = ctx.reshape(q, (batch, kv_heads, q_heads // kv_heads, rows, depth))
+    return ctx.reshape(ctx.matmul(grouped, ctx.expand_dims(k, (2,)), trans_b=True), (batch, q_heads, rows, columns))
+
+
+def _grouped_product(ctx: Context, weights: Value, v: Value) -> Value:
+    batch, q_heads, rows, columns = ctx.shape(weights)
+    kv_heads, depth = ctx.shape(v)[1], ctx.shape(v)[3]
+    if q_heads == kv_heads:
+        return ctx.matmul(weights, v)
+    grouped = ctx.reshape(weights, (batch, kv_heads, q_heads // kv_heads, rows, columns))
+    return ctx.reshape(ctx.matmul(grouped, ctx.expand_dims(v, (2,))), (batch, q_heads, rows, depth))
+
+
+def _weights(ctx: Context, scores: Value, bias: Value | None) -> Value:
+    """Softmax over the keys; a row whose keys are all masked is zero instead of NaN."""
+    precision = ctx.attr("softmax_precision", 0)
+    dtype = dtype_of(scores)
+    weights = ctx.cast(softmax(ctx, ctx.cast(scores, elem_dtype(precision) if precision else dtype), (3,)), dtype)
+    if bias is None:
+        return weights
+    dead = ctx.emit("is_inf", ctx.reduce("max", bias, (ctx.rank(bias) - 1,)), positive=False, negative=True)
+    return ctx.select(dead, 0.0, weights)
+
+
+def _bias(ctx: Context, dtype: str, extent: tuple[int, int, int], past: int) -> tuple[Value | None, bool]:
+    """The sum of all masks as an additive bias, and whether a row may be masked as a whole."""
+    _, rows, columns = extent
+    lengths = ctx.optional(6)
+    parts = []
+    mask = ctx.optional(3)
+    if mask is not None:
+        parts.append(_additive(ctx, _padded_mask(ctx, mask, columns), dtype))
+    offset: Value | int = past
+    if lengths is not None:
+        valid = ctx.reshape(lengths, (-1, 1, 1, 1))
+        parts.append(_additive(ctx, ctx.less(ctx.constant(np.arange(columns), "int64"), valid), dtype))
+        offset = ctx.sub(valid, rows)
+    allowed = _window(ctx, offset, rows, columns)
+    if allowed is not None:
+        parts.append(_additive(ctx, allowed, dtype))
+    if not parts:
+        return None, False
+    bias = parts[0]
+    for part in parts[1:]:
+        bias = ctx.add(bias, part)
+    never = bias.data is not None and not np.isneginf(bias.data.astype(np.float64).max(-1)).any()
+    return bias, not never
+
+
+def _additive(ctx: Context, mask: Value, dtype: str) -> Value:
+    """A bool mask as 0 and -inf; other masks are additive already."""
+    if dtype_of(mask) != "bool":
+        return ctx.cast(mask, dtype)
+    kind = to_numpy_dtype(dtype)
+    return ctx.select(mask, ctx.constant(np.zeros((), kind)), ctx.constant(np.asarray(-np.inf).astype(kind)))
+
+
+def _padded_mask(ctx: Context, mask: Value, columns: int) -> Value:
+    """A mask shorter than the keys hides the rest of them; one of width one is broadcast by the addition."""
+    rank = ctx.rank(mask)
+    missing = columns - ctx.dim(mask, rank - 1)
+    if missing <= 0:
+        return mask
+    hidden = False if dtype_of(mask) == "bool" else -np.inf
+    after = [0] * rank
+    after[-1] = missing
+    return ctx.pad(mask, (0,) * rank, after, value=ctx.constant(np.asarray(hidden).astype(to_numpy_dtype(dtype_of(mask)))))
+
+
+def _window(ctx: Context, offset: Value | int, rows: int, columns: int) -> Value | None:
+    """Which keys a query may see by position: none after it (causal), and none beyond the window's ends."""
+    causal = bool(ctx.attr("is_causal", 0))
+    left, right = ctx.attr("left_window_size", -1), ctx.attr("right_window_size", -1)
+    position = ctx.constant(np.arange(rows)[:, None], "int64")
+    position = ctx.add(position, offset)
+    key = ctx.constant(np.arange(columns)[None], "int64")
+    rules = []
+    if causal:
+        rules.append(ctx.less_equal(key, position))
+    if left >= 0:
+        rules.append(ctx.less_equal(ctx.sub(position, left), key))
+    if right >= 0:
+        rules.append(ctx.less_equal(key, ctx.add(position, right)))
+    if not rules:
+        return None
+    allowed = rules[0]
+    for rule in rules[1:]:
+        allowed = ctx.emit("logical_and", allowed, rule)
+    return allowed
+
+
+def convert_rotary_embedding(ctx: Context) -> Value:
+    x, cos, sin, positions = ctx.input(0), ctx.input(1), ctx.input(2), ctx.optional(3)
+    shape = ctx.shape(x)
+    if len(shape) == 3:
+        heads = ctx.attr("num_heads")
+        if heads <= 0 or shape[2] % heads:
+            raise ctx.fail(f"num_heads={heads} does not divide the width {shape[2]}")
+        split = ctx.reshape(x, (*shape[:2], heads, shape[2] // heads))
+        head_axis = 2
+    else:
+        split, head_axis = x, 1
+    width = ctx.shape(split)[3]
+    rotated = ctx.attr("rotary_embedding_dim", 0) or width
+    if positions is not None:
+        cos, sin = ctx.gather(cos, positions, 0), ctx.gather(sin, positions, 0)
+    cos, sin = (ctx.expand_dims(v, (head_axis,)) for v in (cos, sin))
+    turning, rest = ctx.slice_axis(split, 3, 0, rotated), ctx.slice_axis(split, 3, rotated, width)
+    half = rotated // 2
+    interleaved = bool(ctx.attr("interleaved", 0))
+    if interleaved:
+        a, b = (ctx.slice_axis(turning, 3, i, rotated, 2) for i in (0, 1))
+    else:
+        a, b = ctx.slice_axis(turning, 3, 0, half), ctx.slice_axis(turning, 3, half, rotated)
+    real, imaginary = ctx.sub(ctx.mul(cos, a), ctx.mul(sin, b)), ctx.add(ctx.mul(sin, a), ctx.mul(cos, b))
+    if interleaved:
+        pair = ctx.concat([ctx.expand_dims(v, (4,)) for v in (real, imaginary)], 4)
+        turned = ctx.reshape(pair, ctx.shape(turning))
+    else:
+        turned = ctx.concat([real, imaginary], 3)
+    return ctx.reshape(ctx.concat([turned, rest], 3) if rotated < width else turned, shape)
+
+
+CONVERTERS: Mapping[str, Sequence[Versioned]] = {
+    "Attention": [(23, convert_attention)],
+    "RotaryEmbedding": [(23, convert_rotary_embedding)],
+}

@@ -1,0 +1,273 @@
+"""RNN, LSTM and GRU.
+
+The products with the inputs of all time steps are one matrix product in front. What is left of a step is unrolled for
+short sequences; longer ones become a `scan`, whose body is one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from tilestitch.compiler.ir import Graph, TensorType, Value
+from tilestitch.compiler.ir.types import to_numpy_dtype
+
+from ..builder import Builder, dtype_of
+from ..context import Context, Converted, Versioned
+from .activations import recurrent_activation
+from .common import outputs_named
+from .indexing import along_axis, reverse_sequence
+
+MAX_UNROLLED_STEPS = 128
+
+States: TypeAlias = "tuple[Value, ...]"
+Weights: TypeAlias = "Mapping[str, Value]"
+Step: TypeAlias = "Callable[[Builder, Value, States, Weights], States]"
+"""One time step: the projected input [B, gates*H] and the states [B, H] give the new states, hidden state first."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The attributes of a recurrent node. `activations` holds (name, alpha, beta) for each function of each direction."""
+
+    directions: tuple[bool, ...]
+    """For each direction whether it runs backwards."""
+    hidden: int
+    activations: tuple[tuple[str, float | None, float | None], ...]
+    clip: float | None
+    batch_first: bool
+    input_forget: bool
+    linear_before_reset: bool
+
+    def functions(self, b: Builder, direction: int) -> list[Callable[[Value], Value]]:
+        """The activation functions of one direction, emitting through `b`."""
+        count = len(self.activations) // len(self.directions)
+        chosen = self.activations[direction * count : (direction + 1) * count]
+        functions = [recurrent_activation(b, name.lower(), alpha, beta) for name, alpha, beta in chosen]
+        return [f for f in functions if f is not None]
+
+    def clipped(self, b: Builder, x: Value) -> Value:
+        return x if self.clip is None else b.clamp(x, -self.clip, self.clip)
+
+
+_NEEDS_ALPHA = ("affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu")
+_NEEDS_BETA = ("affine", "scaledtanh", "hardsigmoid")
+_DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+
+
+def _layer(ctx: Context, defaults: Sequence[str]) -> Layer:
+    direction = ctx.attr("direction", "forward").lower()
+    if direction not in _DIRECTIONS:
+        raise ctx.fail(f"direction is {direction!r}, none of {', '.join(_DIRECTIONS)}")
+    directions = _DIRECTIONS[direction]
+    names = ctx.attr("activations", tuple(defaults) * len(directions))
+    if len(names) != len(defaults) * len(directions):
+        raise ctx.fail(f"{len(names)} activations are given, {len(defaults) * len(directions)} are needed")
+    alphas, betas = iter(ctx.attr("activation_alpha", ())), iter(ctx.attr("activation_beta", ()))
+    activations = []
+    for name in names:
+        if recurrent_activation(ctx, name.lower(), None, None) is None:
+            raise ctx.fail(f"activation {name!r} is unknown")
+        alpha = next(alphas, None) if name.lower() in _NEEDS_ALPHA else None
+        beta = next(betas, None) if name.lower() in _NEEDS_BETA else None
+        activations.append((name, alpha, beta))
+    clip = ctx.attr("clip", 0.0)
+    return Layer(
+        directions, ctx.dim(ctx.input(2), 2), tuple(activations), clip if clip > 0 else None, bool(ctx.attr("layout", 0)),
+        bool(ctx.attr("input_forget", 0)), bool(ctx.attr("linear_before_reset", 0)),
+    )  # fmt: skip
+
+
+# -- the three cells -------------------------------------------------------------------------------------------------
+
+
+def _rnn_step(layer: Layer, direction: int) -> Step:
+    def step(b: Builder, x: Value, states: States, weights: Weights) -> States:
+        (f,) = layer.functions(b, direction)
+        (h,) = states
+        return (f(layer.clipped(b, b.add(x, b.matmul(h, weights["R"], trans_b=True)))),)
+
+    return step
+
+
+def _lstm_step(layer: Layer, direction: int) -> Step:
+    def step(b: Builder, x: Value, states: States, weights: Weights) -> States:
+        f, g, h = layer.functions(b, direction)
+        hidden, cell = states
+        gates = b.add(x, b.matmul(hidden, weights["R"], trans_b=True))
+        i, o, forget, c = b.split(gates, 1, [layer.hidden] * 4)
+        peepholes = b.split(weights["P"], 0, [layer.hidden] * 3) if "P" in weights else None
+        if peepholes is not None:
+            i = b.add(i, b.mul(peepholes[0], cell))
+            forget = b.add(forget, b.mul(peepholes[2], cell))
+        i = f(layer.clipped(b, i))
+        forget = b.sub(1.0, i) if layer.input_forget else f(layer.clipped(b, forget))
+        cell = b.add(b.mul(forget, cell), b.mul(i, g(layer.clipped(b, c))))
+        if peepholes is not None:
+            o = b.add(o, b.mul(peepholes[1], cell))
+        return b.mul(f(layer.clipped(b, o)), h(cell)), cell
+
+    return step
+
+
+def _gru_step(layer: Layer, direction: int) -> Step:
+    def step(b: Builder, x: Value, states: States, weights: Weights) -> States:
+        f, g = layer.functions(b, direction)
+        (h,) = states
+        size = layer.hidden
+        x_gates, x_hidden = b.split(x, 1, [2 * size, size])
+        r_gates, r_hidden = b.split(weights["R"], 0, [2 * size, size])
+        gates = b.add(x_gates, b.matmul(h, r_gates, trans_b=True))
+        z, r = (f(layer.clipped(b, v)) for v in b.split(gates, 1, [size, size]))
+        if layer.linear_before_reset:
+            inner = b.matmul(h, r_hidden, trans_b=True)
+            inner = b.mul(r, b.add(inner, weights["Rb"]) if "Rb" in weights else inner)
+        else:
+            inner = b.matmul(b.mul(r, h), r_hidden, trans_b=True)
+        candidate = g(layer.clipped(b, b.add(x_hidden, inner)))
+        return (b.add(b.mul(b.sub(1.0, z), candidate), b.mul(z, h)),)
+
+    return step
+
+
+# -- over time -------------------------------------------------------------------------------------------------------
+
+
+def _masked(b: Builder, mask: Value | None, new: States, old: States) -> tuple[States, Value]:
+    """States stop at the end of a sequence, and outputs beyond it are zero."""
+    if mask is None:
+        return new, new[0]
+    return tuple(b.select(mask, n, o) for n, o in zip(new, old, strict=True)), b.select(mask, new[0], 0.0)
+
+
+def _unrolled(ctx: Context, step: Step, x: Value, states: States, weights: Weights, mask: Value | None, backwards: bool) -> tuple[Value, States]:
+    steps, batch, width = ctx.shape(x)
+    outputs: list[Value] = []
+    for t in reversed(range(steps)) if backwards else range(steps):
+        x_t = ctx.reshape(ctx.slice_axis(x, 0, t, t + 1), (batch, width))
+        mask_t = None if mask is None else ctx.reshape(ctx.slice_axis(mask, 0, t, t + 1), (batch, 1))
+        states, y = _masked(ctx, mask_t, step(ctx, x_t, states, weights), states)
+        outputs.append(ctx.expand_dims(y, (0,)))
+    return ctx.concat(outputs[::-1] if backwards else outputs, 0), states
+
+
+def _scanned(ctx: Context, step: Step, x: Value, states: States, weights: Weights, mask: Value | None, backwards: bool) -> tuple[Value, States]:
+    steps, batch, width = ctx.shape(x)
+    body = Graph(f"{ctx.name}.step")
+    inner = Builder(body, ctx.origins)
+    inner_states = tuple(body.add_input("state", s.type) for s in states)
+    inner_x = body.add_input("x", TensorType(dtype_of(x), (batch, width)))
+    inner_mask = None if mask is None else body.add_input("mask", TensorType("bool", (batch, 1)))
+    captured = [v for v in weights.values() if not v.is_constant]
+    inner_weights = {n: inner.constant(v.data, name=n) if v.is_constant else body.add_input(n, v.type) for n, v in weights.items()}
+    new_states, y = _masked(inner, inner_mask, step(inner, inner_x, inner_states, inner_weights), inner_states)
+    body.outputs = [*new_states, y]
+    scanned = [x] if mask is None else [x, mask]
+    types = [*(s.type for s in states), TensorType(dtype_of(y), (steps, batch, ctx.dim(y, 1)))]
+    attrs = {
+        "body": body, "num_state": len(states), "num_scanned": len(scanned), "input_axes": (0,) * len(scanned),
+        "input_reverse": (backwards,) * len(scanned), "output_axes": (0,), "output_reverse": (backwards,),
+    }  # fmt: skip
+    *final, outputs = ctx.emit_many("scan", [*states, *scanned, *captured], attrs, types)
+    return outputs, tuple(final)
+
+
+# -- the operators ---------------------------------------------------------------------------------------------------
+
+
+def _part(ctx: Context, value: Value | None, direction: int) -> Value | None:
+    """One direction's slice of an operand [directions, ...]."""
+    if value is None:
+        return None
+    return ctx.squeeze(ctx.slice_axis(value, 0, direction, direction + 1), (0,))
+
+
+def _projected(ctx: Context, x: Value, w: Value, bias: Value | None, layer: Layer, gates: int) -> tuple[Value, Value | None]:
+    """x @ w^T plus all biases that can be added in front; and the one that cannot (GRU's, inside the reset gate)."""
+    y = ctx.matmul(x, w, trans_b=True)
+    if bias is None:
+        return y, None
+    size = gates * layer.hidden
+    w_bias, r_bias = ctx.split(bias, 0, [size, size])
+    if not layer.linear_before_reset or gates != 3:
+        return ctx.add(y, ctx.add(w_bias, r_bias)), None
+    gate_bias, hidden_bias = ctx.split(r_bias, 0, [2 * layer.hidden, layer.hidden])
+    zero = ctx.constant(np.zeros(layer.hidden, to_numpy_dtype(dtype_of(x))))
+    return ctx.add(y, ctx.add(w_bias, ctx.concat([gate_bias, zero], 0))), hidden_bias
+
+
+def _initial(ctx: Context, index: int, layer: Layer, batch: int, direction: int) -> Value:
+    given = ctx.optional(index)
+    if given is None:
+        return ctx.full((batch, layer.hidden), 0.0, dtype_of(ctx.input(0)))
+    if layer.batch_first:
+        given = ctx.transpose(given, (1, 0, 2))
+    part = _part(ctx, given, direction)
+    assert part is not None
+    return part
+
+
+def _recurrent(ctx: Context, cell: Callable[[Layer, int], Step], defaults: Sequence[str], gates: int, num_states: int) -> Converted:
+    layer = _layer(ctx, defaults)
+    x = ctx.input(0)
+    x = ctx.transpose(x, (1, 0, 2)) if layer.batch_first else x
+    steps, batch, _ = ctx.shape(x)
+    lengths = ctx.optional(4)
+    mask = None
+    if lengths is not None and not (lengths.data is not None and np.all(lengths.data >= steps)):
+        time = along_axis(ctx, ctx.iota(steps), 0, 3)
+        mask = ctx.less(time, ctx.reshape(ctx.cast(lengths, "int64"), (1, batch, 1)))
+    outputs, finals = [], []
+    for direction, backwards in enumerate(layer.directions):
+        y, states = _direction(ctx, layer, cell(layer, direction), x, direction, backwards, mask, gates, num_states)
+        outputs.append(ctx.expand_dims(y, (1,)))
+        finals.append([ctx.expand_dims(s, (0,)) for s in states])
+    y = ctx.concat(outputs, 1)
+    last = [ctx.concat([f[i] for f in finals], 0) for i in range(num_states)]
+    if layer.batch_first:
+        y = ctx.transpose(y, (2, 0, 1, 3))
+        last = [ctx.transpose(s, (1, 0, 2)) for s in last]
+    return outputs_named(ctx, [y, *last])
+
+
+def _direction(
+    ctx: Context, layer: Layer, step: Step, x: Value, direction: int, backwards: bool, mask: Value | None, gates: int, num_states: int
+) -> tuple[Value, States]:
+    w, r, bias = (_part(ctx, ctx.optional(i), direction) for i in (1, 2, 3))
+    assert w is not None and r is not None
+    # Backwards over sequences of different lengths: each is reversed within its own length.
+    flipped = backwards and mask is not None
+    source = reverse_sequence(ctx, x, ctx.input(4), 1, 0) if flipped else x
+    projected, reset_bias = _projected(ctx, source, w, bias, layer, gates)
+    weights = {"R": r}
+    if reset_bias is not None:
+        weights["Rb"] = reset_bias
+    peepholes = _part(ctx, ctx.optional(7), direction) if num_states == 2 else None
+    if peepholes is not None:
+        weights["P"] = peepholes
+    states = tuple(_initial(ctx, 5 + i, layer, ctx.dim(x, 1), direction) for i in range(num_states))
+    run = _unrolled if 0 < ctx.dim(x, 0) <= MAX_UNROLLED_STEPS else _scanned
+    y, final = run(ctx, step, projected, states, weights, mask, backwards and not flipped)
+    return (reverse_sequence(ctx, y, ctx.input(4), 1, 0) if flipped else y), final
+
+
+def convert_rnn(ctx: Context) -> Converted:
+    return _recurrent(ctx, _rnn_step, ("Tanh",), 1, 1)
+
+
+def convert_lstm(ctx: Context) -> Converted:
+    return _recurrent(ctx, _lstm_step, ("Sigmoid", "Tanh", "Tanh"), 4, 2)
+
+
+def convert_gru(ctx: Context) -> Converted:
+    return _recurrent(ctx, _gru_step, ("Sigmoid", "Tanh"), 3, 1)
+
+
+CONVERTERS: Mapping[str, Sequence[Versioned]] = {
+    "RNN": [(1, convert_rnn)],
+    "LSTM": [(1, convert_lstm)],
+    "GRU": [(1, convert_gru)],
+}

@@ -1,0 +1,236 @@
+"""Resize and Upsample: separable interpolation with constant tables, one axis after the other.
+
+Every output place of an axis is a weighted sum of a few input places, all known at compile time. Few taps become gathers
+and multiply-adds, which fuse; many taps (antialiasing) become a product with a constant matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.types import is_float, to_numpy_dtype
+
+from ..builder import dtype_of, normalize_axis
+from ..context import Context, Versioned
+from .common import HALVES
+from .indexing import along_axis
+from .quantization import saturating_cast
+
+MAX_GATHERED_TAPS = 4
+
+
+@dataclass(frozen=True)
+class AxisTable:
+    """For each output place: `indices` [out, taps] of input places, their `weights`, and whether it lies `outside`."""
+
+    indices: np.ndarray
+    weights: np.ndarray
+    outside: np.ndarray
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How an output place maps to input places; the names are ONNX's."""
+
+    mode: str
+    coordinates: str
+    nearest_mode: str
+    cubic_a: float
+    exclude_outside: bool
+    antialias: bool
+
+
+def source_places(coordinates: str, size: int, out: int, scale: float, roi: tuple[float, float]) -> np.ndarray:
+    """Real-valued input places of the output places 0 .. out-1."""
+    place = np.arange(out, dtype=np.float64)
+    length = scale * size
+    if coordinates == "align_corners":
+        return np.zeros(out) if length == 1 else place * (size - 1) / (length - 1)
+    if coordinates == "asymmetric":
+        return place / scale
+    if coordinates == "tf_crop_and_resize":
+        start, end = roi
+        if length == 1:
+            return np.full(out, 0.5 * (start + end) * (size - 1))
+        return start * (size - 1) + place * (end - start) * (size - 1) / (length - 1)
+    if coordinates == "pytorch_half_pixel" and length == 1:
+        return np.full(out, -0.5)
+    half_pixel = (place + 0.5) / scale - 0.5
+    if coordinates == "half_pixel_symmetric":
+        return half_pixel + size / 2 * (1 - out / length)
+    return half_pixel
+
+
+def axis_table(sampling: Sampling, size: int, out: int, scale: float, roi: tuple[float, float]) -> AxisTable:
+    places = source_places(sampling.coordinates, size, out, scale, roi)
+    crops = sampling.coordinates == "tf_crop_and_resize"
+    outside = (places < 0) | (places > size - 1) if crops else np.zeros(out, bool)
+    if sampling.mode == "nearest":
+        indices = _ROUNDINGS[sampling.nearest_mode](places).astype(np.int64)[:, None]
+        weights = np.ones((out, 1))
+    else:
+        indices, weights = _weighted(sampling, places, scale)
+    if sampling.exclude_outside:
+        weights = np.where((indices < 0) | (indices >= size), 0.0, weights)
+        total = weights.sum(1, keepdims=True)
+        weights = weights / np.where(total == 0, 1.0, total)
+    return AxisTable(np.clip(indices, 0, max(size - 1, 0)), weights, outside)
+
+
+_ROUNDINGS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+def _weighted(sampling: Sampling, places: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
+    """Taps of the linear or cubic kernel, widened by the inverse scale when antialiasing a reduction."""
+    shrink = min(scale, 1.0) if sampling.antialias else 1.0
+    support = 1 if sampling.mode == "linear" else 2
+    first = int(np.floor(-support / shrink)) + 1
+    count = 2 - 2 * first
+    indices = np.floor(places).astype(np.int64)[:, None] + np.arange(first, first + count)
+    distance = np.abs(indices - places[:, None]) * shrink
+    weights = _linear(distance) if sampling.mode == "linear" else _cubic(distance, sampling.cubic_a)
+    return indices, weights / weights.sum(1, keepdims=True)
+
+
+def _linear(distance: np.ndarray) -> np.ndarray:
+    return np.clip(1.0 - distance, 0.0, None)
+
+
+def _cubic(x: np.ndarray, a: float) -> np.ndarray:
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return np.where(x <= 1, near, np.where(x < 2, far, 0.0))
+
+
+# -- emitting ------------------------------------------------------------------------------------------------------
+
+
+def apply_axis(ctx: Context, x: Value, axis: int, table: AxisTable) -> Value:
+    """x resampled along one axis."""
+    used = np.any(table.weights != 0, axis=0)
+    indices, weights = table.indices[:, used], table.weights[:, used]
+    if indices.shape[1] == 1 and np.all(weights == 1):
+        return _gather(ctx, x, axis, indices[:, 0])
+    if indices.shape[1] <= MAX_GATHERED_TAPS:
+        total: Value | None = None
+        for tap in range(indices.shape[1]):
+            weight = ctx.constant(weights[:, tap].astype(to_numpy_dtype(dtype_of(x))))
+            term = ctx.mul(_gather(ctx, x, axis, indices[:, tap]), along_axis(ctx, weight, axis, ctx.rank(x)))
+            total = term if total is None else ctx.add(total, term)
+        assert total is not None
+        return total
+    matrix = np.zeros((len(indices), ctx.dim(x, axis)))
+    np.add.at(matrix, (np.arange(len(indices))[:, None], indices), weights)
+    last = ctx.rank(x) - 1
+    moved = ctx.swap_axes(x, axis, last)
+    return ctx.swap_axes(ctx.matmul(moved, ctx.constant(matrix.astype(to_numpy_dtype(dtype_of(x)))), trans_b=True), axis, last)
+
+
+def _gather(ctx: Context, x: Value, axis: int, indices: np.ndarray) -> Value:
+    if np.array_equal(indices, np.arange(ctx.dim(x, axis))):
+        return x
+    return ctx.gather(x, ctx.constant(indices, "int64"), axis)
+
+
+def resample(ctx: Context, x: Value, tables: Mapping[int, AxisTable], extrapolation: float) -> Value:
+    """x resampled along the axes of `tables`; places outside the crop get the extrapolation value."""
+    dtype = dtype_of(x)
+    exact = all(t.weights.shape[1] == 1 for t in tables.values())
+    y = x if exact or (is_float(dtype) and dtype not in HALVES) else ctx.cast(x, "float32")
+    # Reductions first: every later axis then has fewer elements to work on.
+    for axis in sorted(tables, key=lambda a: len(tables[a].indices) / max(ctx.dim(x, a), 1)):
+        y = apply_axis(ctx, y, axis, tables[axis])
+    for axis, table in tables.items():
+        if table.outside.any():
+            mask = along_axis(ctx, ctx.constant(table.outside), axis, ctx.rank(x))
+            y = ctx.select(mask, extrapolation, y)
+    if dtype_of(y) == dtype:
+        return y
+    return ctx.cast(y, dtype) if is_float(dtype) else saturating_cast(ctx, y, None, dtype)
+
+
+# -- the operators ---------------------------------------------------------------------------------------------------
+
+
+def convert_resize(ctx: Context) -> Value:
+    x = ctx.input(0)
+    shape = ctx.shape(x)
+    axes = [normalize_axis(a, len(shape)) for a in ctx.attr("axes", tuple(range(len(shape))))]
+    sizes, scales = _sizes_and_scales(ctx, shape, axes)
+    sampling = Sampling(
+        ctx.attr("mode", "nearest"),
+        ctx.attr("coordinate_transformation_mode", "half_pixel" if ctx.opset >= 11 else "asymmetric"),
+        ctx.attr("nearest_mode", "round_prefer_floor" if ctx.opset >= 11 else "floor"),
+        ctx.attr("cubic_coeff_a", -0.75),
+        bool(ctx.attr("exclude_outside", 0)),
+        bool(ctx.attr("antialias", 0)),
+    )
+    crops = sampling.coordinates == "tf_crop_and_resize"
+    roi = [float(v) for v in ctx.constant_of(1).reshape(-1)] if crops else [0.0] * len(axes) + [1.0] * len(axes)
+    if len(roi) != 2 * len(axes):
+        raise ctx.fail(f"roi has {len(roi)} entries for {len(axes)} axes")
+    tables = {}
+    for i, axis in enumerate(axes):
+        window = (roi[i], roi[i + len(axes)])
+        if sizes[i] == shape[axis] and np.isclose(scales[i], 1.0) and window == (0.0, 1.0):
+            continue
+        tables[axis] = axis_table(sampling, shape[axis], sizes[i], scales[i], window)
+    return resample(ctx, x, tables, ctx.attr("extrapolation_value", 0.0))
+
+
+def _sizes_and_scales(ctx: Context, shape: Sequence[int], axes: Sequence[int]) -> tuple[list[int], list[float]]:
+    """Output size and scale of each axis, from whichever of the two the node gives."""
+    scales_at, sizes_at = (1, None) if ctx.opset < 11 else (2, 3)
+    given = ctx.optional(scales_at)
+    if given is not None and (sizes_at is None or ctx.optional(sizes_at) is None or ctx.constant_of(scales_at).size):
+        scales = [float(s) for s in ctx.constant_of(scales_at).reshape(-1)]
+        if len(scales) != len(axes):
+            raise ctx.fail(f"{len(scales)} scales are given for {len(axes)} axes")
+        return [int(np.floor(shape[a] * s)) for a, s in zip(axes, scales, strict=True)], scales
+    if sizes_at is None or ctx.optional(sizes_at) is None:
+        raise ctx.fail("neither scales nor sizes are given")
+    sizes = list(ctx.ints_of(sizes_at))
+    if len(sizes) != len(axes):
+        raise ctx.fail(f"{len(sizes)} sizes are given for {len(axes)} axes")
+    scales = [s / shape[a] if shape[a] else 1.0 for a, s in zip(axes, sizes, strict=True)]
+    policy = ctx.attr("keep_aspect_ratio_policy", "stretch")
+    if policy == "stretch":
+        return sizes, scales
+    if policy not in ("not_larger", "not_smaller"):
+        raise ctx.fail(f"keep_aspect_ratio_policy is {policy!r}, none of stretch, not_larger, not_smaller")
+    scale = min(scales) if policy == "not_larger" else max(scales)
+    return [int(shape[a] * scale + 0.5) for a in axes], [scale] * len(axes)
+
+
+def convert_upsample(ctx: Context) -> Value:
+    x = ctx.input(0)
+    shape = ctx.shape(x)
+    if ctx.opset >= 9:
+        scales = [float(s) for s in ctx.constant_of(1).reshape(-1)]
+    elif ctx.opset >= 7:
+        scales = list(ctx.attr("scales"))
+    else:
+        scales = [1.0, 1.0, ctx.attr("height_scale"), ctx.attr("width_scale")]
+    mode = ctx.attr("mode", "nearest")
+    sampling = Sampling("linear" if mode in ("linear", "bilinear") else "nearest", "asymmetric", "floor", -0.75, False, False)
+    tables = {
+        axis: axis_table(sampling, shape[axis], int(np.floor(shape[axis] * scale)), scale, (0.0, 1.0))
+        for axis, scale in enumerate(scales)
+        if scale != 1.0
+    }
+    return resample(ctx, x, tables, 0.0)
+
+
+CONVERTERS: Mapping[str, Sequence[Versioned]] = {
+    "Resize": [(10, convert_resize)],
+    "Upsample": [(1, convert_upsample)],
+}
