@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from passes.contract import TargetInfo
-from passes.plan import WhyNot
 from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.passes.contract import TargetInfo
+from tilestitch.passes.plan import WhyNot
 
 from .roles import Roles, is_native, roles_of
 

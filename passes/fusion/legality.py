@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from passes.plan import Group, WhyNot
 from tilestitch.compiler.ir import Graph, IRError, Node, Value
+from tilestitch.passes.plan import Group, WhyNot
 
 from .clusters import Cluster, Fusion
 from .roles import Roles, roles_of

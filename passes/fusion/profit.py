@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import prod
 
-from passes.plan import GroupKind, WhyNot
 from tilestitch.compiler.ir import Kind, Node, Value, kind_of
 from tilestitch.cost_model.counts import bytes_of, operations_per_element
+from tilestitch.passes.plan import GroupKind, WhyNot
 
 from .clusters import Cluster, Fusion
 from .legality import roles_of_union

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from passes.plan import GroupKind, WhyNot
-from passes.rewrite.driver import is_elementwise
 from tilestitch.compiler.ir import Kind, Node, TensorType, Value, kind_of
 from tilestitch.compiler.ir.types import broadcast_shapes
+from tilestitch.passes.plan import GroupKind, WhyNot
+from tilestitch.passes.rewrite.driver import is_elementwise
 
 __all__ = ["NATIVE_DTYPES", "Part", "Roles", "RowSpace", "is_elementwise", "is_native", "roles_of"]
 

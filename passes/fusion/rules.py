@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
-from passes.plan import GroupKind, WhyNot
 from tilestitch.compiler.ir import Kind, Node, Value, kind_of
+from tilestitch.passes.plan import GroupKind, WhyNot
 
 from . import legality, profit
 from .clusters import Cluster, Fusion

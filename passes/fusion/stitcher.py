@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from passes.contract import TargetInfo
-from passes.errors import PassContractError
-from passes.plan import Group, GroupKind, HostGroup, Stitch, WhyNot
 from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
+from tilestitch.passes.contract import TargetInfo
+from tilestitch.passes.errors import PassContractError
+from tilestitch.passes.plan import Group, GroupKind, HostGroup, Stitch, WhyNot
 
 from . import legality, profit
 from .clusters import Cluster, Fusion

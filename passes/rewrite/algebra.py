@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from passes.contract import PassContext, PassResult
 from tilestitch.compiler.ir import Graph, Node, Value, reference
 from tilestitch.compiler.ir.types import dtype_kind, is_float, is_integer, to_numpy_dtype
+from tilestitch.passes.contract import PassContext, PassResult
 
 from .driver import (
     Pattern,

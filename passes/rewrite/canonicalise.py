@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from passes.contract import PassContext, PassResult
 from tilestitch.compiler.ir import Graph, Node, TensorType, Value
 from tilestitch.compiler.ir.types import dtype_kind, is_float, types_compatible
+from tilestitch.passes.contract import PassContext, PassResult
 
 from .driver import (
     Replacement,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from passes.contract import PassContext, PassResult
 from tilestitch.compiler.ir import Graph, Node
+from tilestitch.passes.contract import PassContext, PassResult
 
 from .driver import Replacement, apply_patterns, emit_like, is_tensor, transposed
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from passes.contract import PassContext, PassResult
 from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
 from tilestitch.compiler.ir.text import digest
+from tilestitch.passes.contract import PassContext, PassResult
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from passes.contract import PassContext, PassResult
 from tilestitch.compiler.ir import Graph
+from tilestitch.passes.contract import PassContext, PassResult
 
 
 @dataclass(frozen=True)

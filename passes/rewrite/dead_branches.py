@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from passes.contract import PassContext, PassResult
 from tilestitch.compiler.ir import Graph, Node, Value, kind_of
 from tilestitch.compiler.ir.ops import Kind
 from tilestitch.compiler.ir.types import types_compatible
+from tilestitch.passes.contract import PassContext, PassResult
 
 from .driver import splat
 

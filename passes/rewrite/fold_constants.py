@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from passes.contract import PassContext, PassResult
 from tilestitch.compiler.ir import Graph, IRError, Kind, Node, TensorType, kind_of, reference
 from tilestitch.compiler.ir.types import is_static_tensor, to_numpy_dtype
+from tilestitch.passes.contract import PassContext, PassResult
 from tilestitch.runtime.errors import TilestitchRuntimeError
 
 

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from passes.contract import PassContext, PassResult
 from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.compiler.ir.types import to_numpy_dtype
+from tilestitch.passes.contract import PassContext, PassResult
 
 from .driver import single_reader
 

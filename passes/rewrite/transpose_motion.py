@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from passes.contract import PassContext, PassResult
 from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.passes.contract import PassContext, PassResult
 
 from .driver import (
     Pattern,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from passes.plan import ALIGNMENT, Buffer, BufferPlan, Group, HostGroup, Segment
 from tilestitch.compiler.ir import Graph, Value
+from tilestitch.passes.plan import ALIGNMENT, Buffer, BufferPlan, Group, HostGroup, Segment
 
 
 def plan_buffers(

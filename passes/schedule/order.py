@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 
-from passes.errors import PlanError
-from passes.plan import Group, HostGroup, Segment
+from tilestitch.passes.errors import PlanError
+from tilestitch.passes.plan import Group, HostGroup, Segment
 
 
 def segments_of(
