@@ -1,8 +1,9 @@
 """What a pass is, what it is told, and what it gives back.
 
-A pass is a frozen dataclass with a class variable `name` and a method `run(graph, context) -> PassResult`. Its fields are its
-command-line arguments, so a pass is written `name{field=value}` (see `pipeline_text`). `run` may change the graph it is given
-or return a new one; it keeps inputs and outputs in number, order and type, and every node it makes names its origins.
+A pass is a frozen dataclass with a class variable `name` and a method `run(graph, context) -> PassResult`. Its fields
+are its command-line arguments, so a pass is written `name{field=value}` (see `pipeline_text`). `run` may change the
+graph it is given or return a new one; it keeps inputs and outputs in number, order and type, and every node it makes
+names its origins.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class Listener(Protocol):
 class PassContext:
     """One compilation as the passes see it. The only mutable part is the bisection counter.
 
-    `bisect_limit` (None: no limit) is the number of pass executions that are allowed; later ones are left out, so that the
-    first pass that spoils a result is found by halving. `passes_run` counts them.
+    `bisect_limit` (None: no limit) is the number of pass executions that are allowed; later ones are left out, so that
+    the first pass that spoils a result is found by halving. `passes_run` counts them.
     """
 
     target: TargetInfo = TargetInfo()
@@ -84,7 +85,7 @@ class PassContext:
 
 
 def check_is_pass_class(cls: Any, owner: str) -> None:
-    """Raise PluginError, naming `owner`, unless `cls` is a frozen dataclass with a `name` and `run`, or a fusion rule."""
+    """Raise PluginError, naming `owner`, unless `cls` is a frozen dataclass that is a pass or a fusion rule."""
     name = getattr(cls, "name", None)
     methods = [m for m in ("run", "propose", "forbid") if callable(getattr(cls, m, None))]
     problem = None

@@ -1,7 +1,7 @@
 """Pipelines as text: `canonicalise,fold_constants{max_bytes=1024},fixpoint{limit=4}(cse,dce)`.
 
-`parse_pipeline` and `print_pipeline` are inverse to each other. Values are JSON scalars, bare words, or lists of these in
-brackets; fields that have their default value are not printed.
+`parse_pipeline` and `print_pipeline` are inverse to each other. Values are JSON scalars, bare words, or lists of these
+in brackets; fields that have their default value are not printed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEYWORDS = {"true": True, "false": False, "null": None}
 
 @dataclasses.dataclass(frozen=True)
 class PassText:
-    """One entry of a textual pipeline before it is looked up: name, arguments, nested entries (None: no parentheses)."""
+    """An entry of a textual pipeline, not yet looked up: name, arguments, nested entries (None: no parentheses)."""
 
     name: str
     arguments: tuple[tuple[str, Any], ...] = ()
@@ -31,7 +31,7 @@ class PassText:
 
 
 def parse_pipeline(text: str, table: Mapping[str, type]) -> tuple[Any, ...]:
-    """The passes that `text` describes, looked up in `table`. Raises PipelineError, which says where and what is known."""
+    """The passes that `text` describes, looked up in `table`. Raises PipelineError, which says where."""
     return tuple(build(entry, table) for entry in parse_text(text))
 
 

@@ -1,52 +1,54 @@
 """StitchPlan: which nodes form one kernel, in which order kernels run, where values live, and why not otherwise.
 
-Plain frozen data, JSON in and out (`to_json` and `from_json` are inverse to each other, `from_json` checks every field).
+Plain frozen data, JSON in and out (`to_json` and `from_json` are inverse to each other, `from_json` checks all fields).
 A plan names nodes and values of the canonical graph, and carries that graph's fingerprint.
 
 What the kinds of group promise to code generation
 --------------------------------------------------
-Words used below. *Element-wise*: an INJECTIVE operator with numpy broadcasting (`tilestitch.passes.fusion.roles.is_elementwise`:
-every INJECTIVE one but concat, pad, iota, gather, gather_elements, gather_nd). *Pulled*: a VIEW or INJECTIVE node that does not depend
-on the group's anchor or reductions and is not stored; code generation evaluates it as an expression at whatever index the
-reader asks for. *Stored*: the value is in `Group.outputs`.
+*Element-wise*: an INJECTIVE operator with numpy broadcasting, that is every one but concat, pad, iota, gather,
+gather_elements and gather_nd. *Pulled*: a VIEW or INJECTIVE node that does not depend on the group's anchor or
+reductions and is not stored; code generation evaluates it as an expression at whatever index its reader asks for.
+*Stored*: the value is in `Group.outputs`.
 
-Of every group holds: `nodes` are in topological order, of kind VIEW, INJECTIVE, REDUCTION, CONTRACTION or OPAQUE, and all operand and result
-types are static tensors of native dtypes. `inputs` are the non-constant values read from outside, `constants` the constants read,
-both without repetition, in order of first use. `outputs` are values of member nodes; all outputs are pairwise different values, at least one.
-A node may be a member of several groups (it is then computed in each), but a value is an output of at most one group. A group never
-depends on its own outputs through the outside. Any dimension may be 0 or 1; shapes may have rank 0.
+Every group: `nodes` are in topological order, of kind VIEW, INJECTIVE, REDUCTION, CONTRACTION or OPAQUE, and all their
+operands and results are static tensors of native dtypes. `inputs` are the non-constant values read from outside,
+`constants` the constants read, both without repetition, in order of first use. `outputs` are at least one, all
+different. A node may be a member of several groups (each then computes it), but a value is an output of at most one.
+A group never depends on its own outputs through the outside. Any dimension may be 0 or 1; shapes may have rank 0.
 
-injective    All nodes are VIEW or INJECTIVE. No anchor. All outputs have the same number of elements (not always the same shape).
+injective: all nodes are VIEW or INJECTIVE. No anchor. All outputs have the same number of elements, though not always
+the same shape.
 
-rowwise      At least one REDUCTION; `anchor` is the first one. There is one iteration shape S and one set of axes A with: every REDUCTION member
-             reads an operand of shape S over exactly the axes A (`axes`, or `axis` of arg_max/arg_min; keepdims may differ). A may be
-             any axes, not only trailing ones, and may be empty. With "reduced shape" = S with A set to 1, or S without A:
-             - a node that depends on a REDUCTION member is either *full*: element-wise or broadcast_to, with result shape S;
-               or *reduced*: element-wise, or a reshape or broadcast_to of a reduced value, with a reduced shape as result.
-               Its operands that depend on a reduction are full (only for full nodes) or of reduced shape. Where a full node reads
-               a value without A by numpy broadcasting, A is a prefix of S's axes; otherwise it has been reshaped to keepdims form;
-             - a node that does not depend on a REDUCTION member is pulled; it may be stored if its shape is S and it is
-               element-wise (then it is full as well).
-             - outputs are reductions, reduced nodes or full nodes.
-             An operand of a REDUCTION may be an input of the group directly.
+rowwise: at least one REDUCTION; the first is the `anchor`. There is one iteration shape S and one set of axes A: every
+REDUCTION member reads an operand of shape S over exactly the axes A (`axes`, or `axis` of arg_max and arg_min;
+`keepdims` may differ). A may be any axes, also none. A *reduced shape* is S with A set to 1, or S without A.
+- A node that depends on a REDUCTION member is either *full*: element-wise or broadcast_to, of result shape S;
+  or *reduced*: element-wise, or a reshape of a reduced value, of a reduced shape.
+  Operands of a reduced node that depend on a reduction have the node's own shape (but for reshape). Operands of a full
+  node that depend on a reduction are full, or have the reduced shape with A set to 1, or, where A are the first axes
+  of S, the one without A (numpy broadcasting then finds the right row).
+- A node that does not depend on a REDUCTION member is pulled. If it is element-wise of shape S it may be stored: it
+  is then full, too.
+- Outputs are reductions, reduced nodes and full nodes.
 
-contraction  Exactly one CONTRACTION, the `anchor`, of result shape T, and no REDUCTION or OPAQUE.
-             - Prologue: pulled nodes that lead to the anchor's first operand; VIEW nodes that lead to its second operand
-               (never from a constant alone: those are folded). No pulled node reads the anchor's result.
-             - Epilogue: element-wise nodes of result shape exactly T that read the anchor or an epilogue node, and those values
-               only in shape T, thus at the same index. Their other operands are inputs, constants or pulled nodes, broadcast
-               to T. An epilogue node may change the dtype.
-             - Views: a chain of reshape and transpose behind the epilogue, each reading the anchor, an epilogue node or the view
-               before it. There is at most one such chain, and no element-wise node behind it.
-             - Outputs: the anchor's, epilogue nodes' and the chain's values. The end of the chain is always an output.
+contraction: exactly one CONTRACTION, the `anchor`, of result shape T, and no REDUCTION or OPAQUE.
+- Prologue: pulled nodes that lead to the anchor's first operand; pulled VIEW nodes that lead to its second operand,
+  none of which reads a constant.
+- Epilogue: element-wise nodes of result shape exactly T that read the anchor or epilogue nodes, and these in shape T,
+  thus at the same index. Their other operands are inputs, constants or pulled nodes, broadcast to T. They may change
+  the dtype.
+- Views: a chain of reshape and transpose, the first reading the anchor or an epilogue node, each other one the view
+  before it. There is at most one chain, its end is always stored, and nothing else in the group reads it.
+- Outputs are the values of the anchor, of epilogue nodes and of views.
 
-opaque       Exactly one OPAQUE node, the `anchor`, whose outputs are stored. For window_reduce: an epilogue as for contraction, without views,
-             with the anchor's own value an output only if needed. For all others the anchor is the only node.
+opaque: exactly one OPAQUE node, the `anchor`. Behind window_reduce there may be an epilogue as for contraction, without
+views, and the anchor is stored only if needed. All others are alone, and all their results are stored.
 
-`tilestitch.passes.fusion.legality.check_group` checks these conditions; `roles.roles_of` says which part each node plays.
+`fusion.legality.check_group` checks these conditions, `fusion.roles.roles_of` says which part each node plays.
 
-Aliases: a value in `buffers.aliases` is computed by no group. It is a reshape of its root value and has the root's bytes: whoever
-reads it reads the root's memory. The root is no alias itself; it is written by a group, or is an input of the graph.
+Aliases: a value in `buffers.aliases` is computed by no group. It is a reshape of its root and has the root's bytes:
+whoever reads it reads the root's memory. The root is no alias; a native group writes it, or it is an input of the
+graph.
 """
 
 from __future__ import annotations
@@ -84,9 +86,9 @@ class GroupKind(str, Enum):
 SCHEMES = ("inline", "duplicate", "row", "prologue", "epilogue")
 """How a value gets from its producer to a reader in the same group.
 
-inline: recomputed or kept in a register at the reader's index; duplicate: likewise, and the producer is computed elsewhere too;
-row: the reader needs the whole row, so it lies in a buffer of the task; prologue: computed as the anchor fetches its operand;
-epilogue: computed on the anchor's result before it is stored.
+inline: recomputed or kept in a register at the reader's index; duplicate: likewise, and the producer belongs to another
+group too; row: the reader needs the whole row, so it lies in a buffer of the task; prologue: computed as the anchor
+fetches its operand; epilogue: computed on the anchor's result before it is stored.
 """
 
 
@@ -119,7 +121,7 @@ class WhyNot:
 
 @dataclass(frozen=True)
 class Stitch:
-    """Inside a group, `consumer` (a node) reads `producer` (a node) by `scheme`; `rule` is the fusion rule that wanted it."""
+    """Inside a group the node `consumer` reads the node `producer` by `scheme`, as the fusion rule `rule` wanted."""
 
     producer: str
     consumer: str
@@ -129,7 +131,7 @@ class Stitch:
     def __post_init__(self) -> None:
         if self.scheme not in SCHEMES:
             raise PlanError(
-                f"stitch {self.producer} -> {self.consumer}: unknown scheme {self.scheme!r}; known: {', '.join(SCHEMES)}"
+                f"stitch {self.producer} -> {self.consumer}: unknown scheme {self.scheme!r}, not {', '.join(SCHEMES)}"
             )
 
     def to_json(self) -> list[str]:
@@ -182,8 +184,9 @@ class Group:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "name": self.name, "kind": self.kind.value, "anchor": self.anchor, "nodes": list(self.nodes), "inputs": list(self.inputs),
-            "constants": list(self.constants), "outputs": list(self.outputs), "origins": list(self.origins),
+            "name": self.name, "kind": self.kind.value, "anchor": self.anchor, "nodes": list(self.nodes),
+            "inputs": list(self.inputs), "constants": list(self.constants), "outputs": list(self.outputs),
+            "origins": list(self.origins),
             "stitches": [s.to_json() for s in self.stitches],
         }  # fmt: skip
 
@@ -208,7 +211,7 @@ class Group:
 
 @dataclass(frozen=True)
 class HostGroup:
-    """One node that numpy (kind host) or the runtime's control steps execute between segments; its name is the node's."""
+    """One node that numpy or the runtime's control steps execute between segments; its name is the node's."""
 
     name: str
     inputs: tuple[str, ...]
@@ -256,7 +259,10 @@ class Segment:
 
 @dataclass(frozen=True)
 class Buffer:
-    """A value in the arena: `nbytes` at `offset_bytes`, alive from launch `first` to launch `last` (both included, counted over all segments)."""
+    """A value in the arena: `nbytes` at `offset_bytes`, alive from launch `first` to launch `last`.
+
+    Both launches are included; they are counted over all segments.
+    """
 
     value: str
     offset_bytes: int
@@ -291,7 +297,8 @@ class BufferPlan:
         for b in self.buffers:
             if b.offset_bytes % ALIGNMENT or b.offset_bytes + b.nbytes > self.arena_bytes or b.first > b.last:
                 raise PlanError(
-                    f"buffer {b.value}: offset {b.offset_bytes}, {b.nbytes} bytes, launches {b.first} to {b.last} do not fit an arena of {self.arena_bytes}"
+                    f"buffer {b.value}: {b.nbytes} bytes at {b.offset_bytes}, launches {b.first} to {b.last}, "
+                    f"do not fit an arena of {self.arena_bytes}"
                 )
         if len({b.value for b in self.buffers}) != len(self.buffers):
             raise PlanError("a value has two buffers")
@@ -337,7 +344,7 @@ def _check_no_overlap(buffers: tuple[Buffer, ...]) -> None:
 
 @dataclass(frozen=True)
 class PluginRecord:
-    """A plug-in that took part: its name, who supplied it (`distribution version` or `--pass`), and the hash of its code."""
+    """A plug-in that took part: its name, who supplied it, and the hash of its code."""
 
     name: str
     owner: str
@@ -379,17 +386,15 @@ class StitchPlan:
             raise PlanError(f"plan of {self.graph}: two groups have one name")
         launched = [name for s in self.segments for name in s.groups]
         if sorted(launched) != sorted(native | host):
-            raise PlanError(
-                f"plan of {self.graph}: the segments must hold every group once; they differ in {', '.join(sorted(set(launched) ^ (native | host)))}"
-            )
+            odd = ", ".join(sorted(set(launched) ^ (native | host))) or "repetitions"
+            raise PlanError(f"plan of {self.graph}: the segments must hold every group once; they differ in {odd}")
         for segment in self.segments:
             if not segment.groups or any((name in native) != segment.native for name in segment.groups):
                 raise PlanError(f"plan of {self.graph}: a segment is empty or mixes native and host groups")
         stored = [v for g in (*self.groups, *self.host_groups) for v in g.outputs]
-        if len(set(stored)) != len(stored):
-            raise PlanError(
-                f"plan of {self.graph}: a value is stored by two groups: {', '.join(sorted({v for v in stored if stored.count(v) > 1}))}"
-            )
+        twice = sorted({v for v in stored if stored.count(v) > 1}) if len(set(stored)) != len(stored) else []
+        if twice:
+            raise PlanError(f"plan of {self.graph}: two groups store {', '.join(twice)}")
 
     def group(self, name: str) -> Group:
         """The native group of that name; PlanError if there is none."""
@@ -410,8 +415,9 @@ class StitchPlan:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "format": FORMAT, "version": VERSION, "graph": self.graph, "fingerprint": self.fingerprint, "planner": self.planner,
-            "target": self.target, "groups": [g.to_json() for g in self.groups], "host_groups": [g.to_json() for g in self.host_groups],
+            "format": FORMAT, "version": VERSION, "graph": self.graph, "fingerprint": self.fingerprint,
+            "planner": self.planner, "target": self.target, "groups": [g.to_json() for g in self.groups],
+            "host_groups": [g.to_json() for g in self.host_groups],
             "segments": [s.to_json() for s in self.segments], "buffers": self.buffers.to_json(),
             "refusals": [r.to_json() for r in self.refusals], "plugins": [p.to_json() for p in self.plugins],
             "bodies": {k: b.to_json() for k, b in self.bodies.items()},
@@ -444,8 +450,9 @@ class StitchPlan:
         actual = fingerprint(graph)
         if actual != self.fingerprint:
             raise PlanMismatchError(
-                f"the plan was made for graph {self.graph!r} with fingerprint {self.fingerprint[:12]}, but the graph to compile is "
-                f"{graph.name!r} with {actual[:12]}; compile the same model with the same passes, shapes and version, or leave out --plan"
+                f"the plan was made for graph {self.graph!r} with fingerprint {self.fingerprint[:12]}, but this graph is "
+                f"{graph.name!r} with {actual[:12]}; compile the same model with the same passes, shapes and version, "
+                "or leave out --plan"
             )
 
     def with_plugins(self, plugins: tuple[PluginRecord, ...]) -> StitchPlan:

@@ -1,4 +1,4 @@
-"""The planner's state: which nodes are together so far, what each cluster must store, and which unions would be cyclic."""
+"""The planner's state: which nodes are together, what each cluster must store, which unions would be cyclic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .roles import Roles, is_native, roles_of
 
 @dataclass(eq=False)
 class Cluster:
-    """Nodes that will be one kernel. `copies` are computed here too, but belong to another cluster (or to none any more)."""
+    """Nodes that will be one kernel. `copies` are computed here too, but belong to another cluster, or to none."""
 
     number: int
     owned: set[Node]

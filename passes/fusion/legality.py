@@ -28,7 +28,7 @@ def roles_of_union(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[
 
 
 def check_group(graph: Graph, group: Group) -> WhyNot | None:
-    """None if `group` keeps every promise of `tilestitch.passes.plan` for its kind, and names what it reads and writes rightly."""
+    """None if `group` keeps every promise of `tilestitch.passes.plan` for its kind and names its operands rightly."""
     by_name = {n.name: n for n in graph.nodes}
     missing = [n for n in group.nodes if n not in by_name]
     if missing:

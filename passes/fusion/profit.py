@@ -71,8 +71,8 @@ def recomputation(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) 
 def evaluations(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) -> dict[Value, float]:
     """How often elements of each value are computed in a group.
 
-    Readers at the same index share one evaluation; readers at other indices (through views, broadcasts, gathers) add theirs.
-    Values of the iteration shape of a row-wise group are computed once, since the row is kept.
+    Readers at the same index share one evaluation; readers at other indices (through views, broadcasts, gathers) add
+    theirs. Values of the iteration shape of a row-wise group are computed once, since the row is kept.
     """
     members = set(nodes)
     shared: dict[Value, float] = {v: float(v.tensor_type.num_elements) for v in stored}

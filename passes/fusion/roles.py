@@ -1,7 +1,8 @@
-"""Which part each node plays in a group: the one place where the conditions of `tilestitch.passes.plan` are written as code.
+"""Which part each node plays in a group: the one place where the conditions of `tilestitch.passes.plan` are written as
+code.
 
-`roles_of` finds the kind of group that a set of nodes can form, or says why it can form none. Planner, replay of a saved plan and
-code generation all ask it.
+`roles_of` finds the kind of group that a set of nodes can form, or says why it can form none. Planner, replay of a
+saved plan and code generation all ask it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from tilestitch.passes.rewrite.driver import is_elementwise
 __all__ = ["NATIVE_DTYPES", "Part", "Roles", "RowSpace", "is_elementwise", "is_native", "roles_of"]
 
 NATIVE_DTYPES = frozenset({
-    "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool",
+    "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", 
+    "uint64", "uint32", "uint16", "uint8", "bool",
 })  # fmt: skip
 
 
@@ -82,7 +84,7 @@ class _Illegal(Exception):
 
 
 def roles_of(nodes: Sequence[Node], stored: Iterable[Value], subject: str = "") -> Roles | WhyNot:
-    """The roles of `nodes` (in topological order) as one group that stores the values `stored`, or why that is no group."""
+    """The roles of `nodes` (in topological order) as one group that stores `stored`, or why that is no group."""
     outputs = list(dict.fromkeys(stored))
     try:
         return _roles(nodes, outputs)

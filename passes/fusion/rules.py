@@ -1,7 +1,8 @@
 """Fusion rules: what may be proposed and forbidden, and the protocol by which plug-ins add their own.
 
 A rule is a frozen dataclass with a class variable `name`, and
-- `propose(state)` yields `Fuse` objects one by one; the planner tries each at once, so the next look at `state` sees the result;
+- `propose(state)` yields `Fuse` objects one by one; the planner tries each at once, so the next look at `state` sees
+  the result;
 - `forbid(state, nodes)` is asked before any union, also those of other rules: a `WhyNot` prevents it.
 """
 
@@ -174,8 +175,8 @@ def _same_order(state: Fusion, a: Cluster, b: Cluster) -> bool:
 class Views(_AllowsAll):
     """Views in front of a contraction are read through: the contraction fetches its operand at the view's index.
 
-    With `compute`, cheap arithmetic in front of the first operand is done as it is fetched, too. With `convolutions`, not only matmul
-    does so: a convolution fetches an element once for each place of its window.
+    With `compute`, cheap arithmetic in front of the first operand is done as it is fetched, too. With `convolutions`,
+    not only matmul does so: a convolution fetches an element once for each place of its window.
     """
 
     compute: bool = False

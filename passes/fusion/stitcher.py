@@ -1,4 +1,4 @@
-"""Runs fusion rules over a graph and turns the clusters that result into groups, with a reason for every border left."""
+"""Runs fusion rules over a graph and turns the resulting clusters into groups, with a reason for every border left."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def stitch(graph: Graph, rules: Sequence[FusionRule], target: TargetInfo, *, ali
             if not isinstance(proposal, Fuse) or count > MOST_PROPOSALS:
                 raise PassContractError(f"fusion rule {rule.name} proposed {proposal!r}, not a Fuse, or without end")
             refusal = attempt(state, rule, proposal, rules)
-            # What built-in rules were refused is found again at the borders that remain; of others every attempt is kept.
+            # What built-in rules were refused is found again at the borders that remain; of others every attempt is
+            # kept.
             if refusal is not None and (proposal.forced or refusal.rule in {r.name for r in rules}):
                 refusals.setdefault((refusal.subject, refusal.rule, refusal.reason), refusal)
     alias_of = _aliases(state) if aliases else {}

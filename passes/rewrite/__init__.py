@@ -16,8 +16,8 @@ from .transpose_motion import TransposeMotion
 REWRITES: dict[str, type] = {
     cls.name: cls
     for cls in (
-        Algebra, Canonicalise, ChannelsLast, CommonSubexpressions, DeadBranches, DeadCode, FoldConstants, FoldScaleShift,
-        FoldTransposes, TransposeMotion,
+        Algebra, Canonicalise, ChannelsLast, CommonSubexpressions, DeadBranches, DeadCode, FoldConstants,
+        FoldScaleShift, FoldTransposes, TransposeMotion,
     )
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Algebraic simplification by constants: neutral elements, strength reduction, chains of constants, idempotent pairs."""
+"""Algebraic simplification: neutral elements, strength reduction, chains of constants, idempotent pairs."""
 
 from __future__ import annotations
 

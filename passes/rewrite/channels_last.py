@@ -13,7 +13,8 @@ from .driver import Replacement, apply_patterns, emit_like, is_tensor, transpose
 
 @dataclass(frozen=True)
 class ChannelsLast:
-    """Turn conv and conv_transpose from NCX to NXC between transposes. `transpose_motion` then brings the transposes together.
+    """Turn conv and conv_transpose from NCX to NXC between transposes. `transpose_motion` then brings the transposes
+    together.
 
     Weights become [k.., C/g, O] (conv) and [k.., C, O/g] (conv_transpose). Pooling follows its operand's layout in
     `transpose_motion`; a graph without convolutions stays as it is.

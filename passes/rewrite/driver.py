@@ -12,7 +12,7 @@ from tilestitch.compiler.ir.types import Shape, broadcast_shapes
 
 Replacement = Sequence[Value]
 Pattern = Callable[[Graph, Node], "Replacement | None"]
-"""Looks at one node; returns values for the node's outputs (new nodes inserted before it), or None if it does not fit."""
+"""Looks at a node; returns values for its outputs (new nodes inserted before it), or None if it does not fit."""
 
 DATA_MOVEMENT = frozenset({"concat", "pad", "iota", "gather", "gather_elements", "gather_nd"})
 """Injective operators that are not element-wise."""
@@ -22,8 +22,8 @@ def apply_patterns(graph: Graph, patterns: Mapping[str, Sequence[Pattern]]) -> i
     """Apply the patterns listed for each operator (`*`: for all) until none fits. Returns how often one did.
 
     A node that a replacement leaves without readers is removed at once, so that patterns see true numbers of readers;
-    the replacement inherits its origins. Patterns give the nodes they make the origins of what these compute; a value that
-    existed before and takes the node's place inherits the node's origins.
+    the replacement inherits its origins. Patterns give the nodes they make the origins of what these compute; a value
+    that existed before and takes the node's place inherits the node's origins.
     """
     everywhere = patterns.get("*", ())
     work = dict.fromkeys(graph.nodes)
@@ -112,7 +112,7 @@ def is_static(value: Value) -> bool:
 
 
 def splat(value: Value) -> float | int | bool | None:
-    """The number that all elements of a constant have; None if they differ, or there are none, or it is no real constant."""
+    """The number that all elements of a constant have; None if they differ, or there are none, or it is no number."""
     data = value.data
     if data is None or data.size == 0 or data.dtype == object or data.dtype.kind == "c":
         return None

@@ -17,9 +17,9 @@ from tilestitch.runtime.errors import TilestitchRuntimeError
 class FoldConstants:
     """Replace nodes whose operands are all constants by their value, computed by the numpy reference.
 
-    Guards: a result above `max_growth_bytes` may not be larger than the operands together, so that a broadcast or an iota
-    does not become a large weight; work above `max_multiplications` is left to the model. Nodes that fail (an index out of range)
-    are left, so that the error comes when the model runs.
+    Guards: a result above `max_growth_bytes` may not be larger than the operands together, so that a broadcast or iota
+    does not become a large weight; work above `max_multiplications` is left to the model. Nodes that fail (an index out
+    of range) are left, so that the error comes when the model runs.
     """
 
     max_growth_bytes: int = 65536

@@ -1,4 +1,4 @@
-"""Scales behind a convolution or matrix product with constant weights are multiplied into the weights (batch normalisation)."""
+"""Scales behind a convolution or matrix product are multiplied into its constant weights (batch normalisation)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 class FoldScaleShift:
     """conv(x, W) followed by per-channel add, sub, mul and div by constants becomes conv(x, W*s) + b.
 
-    For conv, conv_transpose without groups, and matmul with a constant second operand; every value in between has one reader.
-    Nothing is done where there is no scale, or where a folded weight would not be finite.
+    For conv, conv_transpose without groups, and matmul with a constant second operand; every value in between has one
+    reader. Nothing is done where there is no scale, or where a folded weight would not be finite.
     """
 
     name: ClassVar[str] = "fold_scale_shift"

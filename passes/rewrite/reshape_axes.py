@@ -1,4 +1,4 @@
-"""Arithmetic of reshapes: which axes of the source become which axes of the result, and how that commutes with a permutation."""
+"""Arithmetic of reshapes: which axes become which, and how that commutes with a permutation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Transposes move towards the outputs, through whatever works on each axis alike, until they meet another and cancel.
 
-Moving down never adds a transpose of a large tensor. The pass runs together with `canonicalise`, which composes and drops transposes.
+Moving down never adds a transpose of a large tensor. The pass runs together with `canonicalise`, which composes and
+drops transposes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Launch order: groups in dependence order, with as few changes between native and host steps as a greedy choice finds."""
+"""Launch order: groups in dependence order, with few changes between native and host steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tilestitch.passes.plan import Group, HostGroup, Segment
 def segments_of(
     groups: Sequence[Group], host_groups: Sequence[HostGroup], aliases: Mapping[str, str], position: Mapping[str, int]
 ) -> tuple[Segment, ...]:
-    """Order all groups. `position` gives each group's place in the original order, which is kept where dependences allow.
+    """Order all groups. `position` gives each group's place in the original order, which is kept where dependences
+    allow.
 
     Raises PlanError if the groups depend on each other in a cycle.
     """
