@@ -47,6 +47,7 @@ conformance: $(STAMPS)/dev
 	$(BIN)/python -m tilestitch.compiler.conformance --jobs $(JOBS) --at-least 90 --write docs/conformance.md
 
 wheel: $(STAMPS)/dev
+	rm -rf build/lib build/bdist.*
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 # The tree as it is installed, for tools that do not follow an editable install.
