@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -45,6 +46,18 @@ def test_every_folder_of_modules_is_a_package() -> None:
 @pytest.mark.parametrize("name", ["py.typed", "compiler/report.html", "codegen/cpu/executor.ll"])
 def test_wheel_holds_the_files_that_are_no_modules(wheel: Path, name: str) -> None:
     assert f"tilestitch/{name}" in zipfile.ZipFile(wheel).namelist()
+
+
+def test_no_import_works_from_the_root_of_the_repository_only() -> None:
+    found = []
+    for folder in (*FOLDERS, "tests", "examples", "benchmarks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                if isinstance(node, ast.ImportFrom) and node.level == 0:
+                    names = [node.module or ""]
+                found += [f"{path}:{node.lineno}" for name in names if name.split(".")[0] in FOLDERS]
+    assert found == []
 
 
 @pytest.fixture(scope="module")
