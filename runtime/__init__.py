@@ -1,15 +1,36 @@
 """The thin runtime: reads an artifact, maps its weights and kernels, and runs it. Needs numpy and the standard library.
 
-from tilestitch.runtime import load
+    from tilestitch.runtime import load
 
-module = load("model.tsm")
-outputs = module.run({"x": x})
+    module = load("model.tsm")
+    outputs = module.run({"x": x})
+
+The names below are imported when they are first used, so that `import tilestitch.runtime` costs next to nothing.
 """
 
 from __future__ import annotations
 
-from .errors import TilestitchRuntimeError
-from .feeds import ValueInfo
-from .session import LaunchTime, Module, load
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .errors import TilestitchRuntimeError
+    from .feeds import ValueInfo
+    from .session import LaunchTime, Module, load
 
 __all__ = ["LaunchTime", "Module", "TilestitchRuntimeError", "ValueInfo", "load"]
+
+_HOMES = {
+    "LaunchTime": "session", "Module": "session", "TilestitchRuntimeError": "errors", "ValueInfo": "feeds",
+    "load": "session",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

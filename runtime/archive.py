@@ -1,7 +1,9 @@
-"""The container: a zip file in one canonical form. Members are stored, not compressed, and their data begins on 64-byte boundaries.
+"""The container: a zip file in one canonical form. Members are stored, not compressed, and their data begins on 64-byte
+boundaries.
 
-For given members there is exactly one valid file, so the reader can demand every byte outside of the members' data to be what the writer
-would have written. Any zip tool can read the result. Numbers and fields are those of PKWARE's APPNOTE, sections 4.3 and 4.5.
+For given members there is exactly one valid file, so the reader can demand every byte outside of the members' data to
+be what the writer would have written. Any zip tool can read the result. Numbers and fields are those of PKWARE's
+APPNOTE, sections 4.3 and 4.5.
 """
 
 from __future__ import annotations
@@ -114,7 +116,9 @@ class ArchiveWriter:
         self._position = 0
 
     def add(self, name: str, size: int, chunks: Iterable[bytes | memoryview]) -> Digest:
-        """Write a member of `size` bytes. Raises `ValueError` when the name is not fit for a member, or the size is wrong."""
+        """Write a member of `size` bytes. Raises `ValueError` when the name is not fit for a member, or the size is
+        wrong.
+        """
         if not is_member_name(name) or any(member.name == name for member in self._members):
             raise ValueError(f"{name!r} is no fit name for a new member")
         empty = Member(name, size, 0, self._position)
@@ -202,7 +206,8 @@ def is_member_name(name: str) -> bool:
 def read_directory(data: memoryview, file: str) -> dict[str, Member]:
     """The members of an archive, in the order of the file.
 
-    Raises `NotAnArtifactError` for what is no zip or is cut off, `ArtifactLayoutError` for every deviation from the canonical form.
+    Raises `NotAnArtifactError` for what is no zip or is cut off, `ArtifactLayoutError` for every deviation from the
+    canonical form.
     `file` is for messages.
     """
     if len(data) < 4 or bytes(data[:4]) != _LOCAL:

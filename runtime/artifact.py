@@ -42,9 +42,10 @@ _RESERVED = (MANIFEST, PLAN, PROGRAM, WEIGHTS, KERNELS)
 class ArtifactContents:
     """What goes into an artifact.
 
-    `programs`: one per specialisation. `weights`: arrays by the names that `Constant` locations use. `kernels`: the shared
-    library, empty when all steps run on the host. `plan`: the StitchPlan as JSON data. `extra`: further members by name,
-    for instance `explain.json` or `kernels/gemm.ll`. `strip_weights`: leave the weights out; they are supplied at load.
+    `programs`: one per specialisation. `weights`: arrays by the names that `Constant` locations use. `kernels`: the
+    shared library, empty when all steps run on the host. `plan`: the StitchPlan as JSON data. `extra`: further members
+    by name, for instance `explain.json` or `kernels/gemm.ll`. `strip_weights`: leave the weights out; they are supplied
+    at load.
     """
 
     programs: tuple[Program, ...]
@@ -61,8 +62,8 @@ class ArtifactContents:
 def write_artifact(path: str | os.PathLike[str], contents: ArtifactContents) -> Manifest:
     """Write an artifact atomically: on any error nothing is left behind and an older file stays as it was.
 
-    The same contents give the same bytes. Raises `ArtifactWriteError` when the file cannot be written, `ValueError` for contents that
-    are inconsistent.
+    The same contents give the same bytes. Raises `ArtifactWriteError` when the file cannot be written, `ValueError` for
+    contents that are inconsistent.
     """
     with archive.atomic_file(path) as file:
         return _write(file, contents)
@@ -172,13 +173,15 @@ class Artifact:
     def weights(self, supplied: str | os.PathLike[str] | Mapping[str, Any] | None = None) -> dict[str, np.ndarray]:
         """All weights as read-only, 64-byte aligned byte arrays (uint8, one-dimensional) by name; mapped, not copied.
 
-        `supplied` (a safetensors file or arrays by name) stands in for stripped weights, or replaces those that are there. Raises
+        `supplied` (a safetensors file or arrays by name) stands in for stripped weights, or replaces those that are
+        there. Raises
         `WeightsError` when they are missing or do not fit.
         """
         expected = self.manifest.weights
         if supplied is None and self.manifest.weights_stripped and expected:
             raise WeightsError(
-                f"{self.name}: the artifact was compiled with --strip-weights and holds none of its {len(expected)} weights; "
+                f"{self.name}: the artifact was compiled with --strip-weights and holds none of its {len(expected)} "
+                "weights; "
                 "give them with load(..., weights=FILE.safetensors)"
             )
         if not expected:
@@ -201,8 +204,8 @@ class Artifact:
 def read_artifact(source: str | os.PathLike[str] | bytes | memoryview, *, verify: bool = True) -> Artifact:
     """Read and check an artifact from a file (which is mapped) or from bytes.
 
-    `verify=False` skips the SHA-256 of the weights; everything else is always checked. Raises a subclass of `ArtifactError` that
-    names the file, the member and the remedy; `FileNotFoundError` never.
+    `verify=False` skips the SHA-256 of the weights; everything else is always checked. Raises a subclass of
+    `ArtifactError` that names the file, the member and the remedy; `FileNotFoundError` never.
     """
     if isinstance(source, (bytes, bytearray, memoryview)):
         name, data = "artifact in memory", memoryview(source)
@@ -318,7 +321,8 @@ def _check_supplied(
         dtype, shape = found[name]
         if (dtype, tuple(shape)) != (info.dtype, info.shape):
             raise WeightsError(
-                f"{file}: weight {name!r} is {dtype} {list(shape)}, the artifact needs {info.dtype} {list(info.shape)}; give those "
+                f"{file}: weight {name!r} is {dtype} {list(shape)}, the artifact needs {info.dtype} "
+                f"{list(info.shape)}; give those "
                 "that were written when it was compiled"
             )
 
@@ -351,7 +355,9 @@ def aligned_bytes(size: int, source: np.ndarray | None = None) -> np.ndarray:
 
 
 def typed_weight(raw: np.ndarray, dtype: str, shape: tuple[int, ...], offset_bytes: int = 0) -> np.ndarray:
-    """The bytes of a weight from `offset_bytes` on as an array of the given type. Raises `ArtifactSchemaError` when too short."""
+    """The bytes of a weight from `offset_bytes` on as an array of the given type. Raises `ArtifactSchemaError` when too
+    short.
+    """
     numpy_type = numpy_dtype(dtype)
     count = int(np.prod(shape, dtype=np.int64))
     end = offset_bytes + count * numpy_type.itemsize

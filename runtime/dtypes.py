@@ -1,6 +1,7 @@
 """Data types by name, as they lie in memory at run time.
 
-One element takes a whole number of bytes: int4, uint4, int2, uint2 and float4 take one byte each, as `ml_dtypes` stores them.
+One element takes a whole number of bytes: int4, uint4, int2, uint2 and float4 take one byte each, as `ml_dtypes` stores
+them.
 `string` has no fixed size and lives in object arrays that only host steps touch.
 """
 

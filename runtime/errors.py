@@ -1,7 +1,8 @@
 """Every error that the runtime raises on purpose.
 
 All derive from `TilestitchRuntimeError`. `exit_code` is what the command line returns for the error:
-1 the user's input is wrong, 2 the model is not supported, 3 an accuracy check failed, 4 the environment lacks something.
+1 the user's input is wrong, 2 the model is not supported, 3 an accuracy check failed, 4 the environment lacks
+something.
 """
 
 from __future__ import annotations

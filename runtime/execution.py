@@ -78,7 +78,8 @@ class Loaded:
         unknown = sorted({step.op for step in host_steps} - set(self.host))
         if unknown:
             raise UnsupportedError(
-                f"{self.file}: this runtime has no operator {', '.join(unknown)}; upgrade tilestitch to the version that compiled it"
+                f"{self.file}: this runtime has no operator {', '.join(unknown)}; upgrade tilestitch to the version "
+                "that compiled it"
             )
 
         self._check_references(programs, {launch.symbol for launch in launches})
@@ -118,9 +119,7 @@ class Loaded:
 
     def _weight(self, name: str) -> np.ndarray:
         if name not in self._weights:
-            raise UnsupportedError(
-                f"{self.file}: the program uses a weight {name!r} that is not there; compile it again"
-            )
+            raise ArtifactSchemaError(f"the program uses a weight {name!r} that is not there", file=self.file)
         return self._weights[name]
 
 
@@ -210,7 +209,8 @@ class Execution:
             raise ExecutionError(f"ONNX node {where}: {error}") from error
         except (ValueError, TypeError, IndexError, KeyError, OverflowError, ArithmeticError, MemoryError) as error:
             raise ExecutionError(
-                f"ONNX node {where}: {step.op} failed ({type(error).__name__}: {error}); check the values of the model's inputs"
+                f"ONNX node {where}: {step.op} failed ({type(error).__name__}: {error}); check the values of the "
+                "model's inputs"
             ) from error
 
     def _store(self, step: Any, results: Sequence[Any], values: list[Any]) -> None:
@@ -223,14 +223,17 @@ class Execution:
                 values[number] = self._checked(self._program.values[number], result, step)
 
     def _checked(self, value: ValueSpec, result: Any, step: Any) -> Any:
-        """The result, safe to hand on: of the type that the program says, and not in the arena, which is written again."""
+        """The result, safe to hand on: of the type that the program says, and not in the arena, which is written
+        again.
+        """
         if not isinstance(value.type, TensorType):
             return result
         if not isinstance(result, np.ndarray):
             result = np.asarray(result)
         if not _fits(result, value.type):
             raise ExecutionError(
-                f"{_where(step)}: value {value.name!r} came out as {result.dtype}{list(result.shape)}, the program needs {value.type}; "
+                f"{_where(step)}: value {value.name!r} came out as {result.dtype}{list(result.shape)}, the program "
+                f"needs {value.type}; "
                 "if the model's inputs are as they should be, report this as a bug"
             )
         return result.copy() if np.may_share_memory(result, self._arena) else result
@@ -244,7 +247,8 @@ class Execution:
                 isinstance(self._program.values[number].location, Heap)
                 and number not in self._program.outputs[:position]
             )
-            outputs.append(result if is_new and _is_owned(result, values, self._program.inputs) else _copy(result))
+            shared = [values[n] for n in self._program.inputs] + outputs
+            outputs.append(result if is_new and _is_owned(result, shared) else _copy(result))
         return outputs
 
 
@@ -263,13 +267,13 @@ def _fits(array: np.ndarray, type_: TensorType) -> bool:
     return array.ndim == len(type_.shape) and all(isinstance(size, str) or size == actual for actual, size in pairs)
 
 
-def _is_owned(result: Any, values: list[Any], inputs: tuple[int, ...]) -> bool:
+def _is_owned(result: Any, others: Sequence[Any]) -> bool:
     """Whether an output made by a step can be given away as it is."""
     if not isinstance(result, np.ndarray):
         return result is None
     if not result.flags.writeable:
         return False
-    return not any(isinstance(values[n], np.ndarray) and np.may_share_memory(result, values[n]) for n in inputs)
+    return not any(isinstance(other, np.ndarray) and np.may_share_memory(result, other) for other in others)
 
 
 def _copy(value: Any) -> Any:

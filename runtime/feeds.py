@@ -16,7 +16,9 @@ from .types import OptionalType, SequenceType, Shape, TensorType, ValueType
 
 @dataclass(frozen=True)
 class ValueInfo:
-    """An input or output of a model. A size that differs between specialisations, or is known only at run time, is a name."""
+    """An input or output of a model. A size that differs between specialisations, or is known only at run time, is a
+    name.
+    """
 
     name: str
     type: ValueType
@@ -61,11 +63,13 @@ def expected_inputs(programs: Sequence[Program]) -> str:
 def convert_feeds(feeds: Mapping[str, Any], programs: Sequence[Program]) -> list[Any]:
     """The inputs in the program's order: C-contiguous arrays of the right data type, lists of such, or None.
 
-    Raises `InputError` that lists what is expected when a name is missing or unknown, or a data type is wrong. Shapes are not looked at.
+    Raises `InputError` that lists what is expected when a name is missing or unknown, or a data type is wrong. Shapes
+    are not looked at.
     """
     if not isinstance(feeds, Mapping):
         raise InputError(
-            f"inputs are given as a dict of name to array, not {type(feeds).__name__}; expected {expected_inputs(programs)}"
+            f"inputs are given as a dict of name to array, not {type(feeds).__name__}; expected "
+            f"{expected_inputs(programs)}"
         )
     inputs = [programs[0].values[number] for number in programs[0].inputs]
     names = [value.name for value in inputs]
@@ -93,7 +97,8 @@ def select(inputs: Sequence[Any], programs: Sequence[Program]) -> int:
         if isinstance(value, np.ndarray)
     )
     raise InputError(
-        f"no specialisation fits inputs of shapes ({given}); expected {expected_inputs(programs)}; compile with --shape for others"
+        f"no specialisation fits inputs of shapes ({given}); expected {expected_inputs(programs)}; compile with "
+        "--shape for others"
     )
 
 
@@ -122,7 +127,8 @@ def _convert(value: Any, type_: ValueType, name: str, programs: Sequence[Program
     array = _as_array(value, type_.dtype, name)
     if dtype_name(array.dtype) != type_.dtype:
         raise InputError(
-            f"input {name!r} has the data type {dtype_name(array.dtype)}, not {type_.dtype}; expected {expected_inputs(programs)}; "
+            f"input {name!r} has the data type {dtype_name(array.dtype)}, not {type_.dtype}; expected "
+            f"{expected_inputs(programs)}; "
             f"convert it, for instance with .astype({type_.dtype!r})"
         )
     if type_.dtype == "string":

@@ -1,4 +1,6 @@
-"""`manifest.json`, the first member of an artifact: format version, target, plug-ins, and size and SHA-256 of every other member."""
+"""`manifest.json`, the first member of an artifact: format version, target, plug-ins, and size and SHA-256 of every
+other member.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class TargetInfo:
-    """What the kernels were compiled for. `features` are LLVM's names of the CPU features that they need, without `+`."""
+    """What the kernels were compiled for. `features` are LLVM's names of the CPU features that they need, without
+    `+`.
+    """
 
     kind: str
     triple: str
@@ -80,7 +84,9 @@ class MemberInfo:
 
 @dataclass(frozen=True)
 class WeightInfo:
-    """A tensor of `weights.safetensors`. `sha256` of its bytes is recorded when the weights are stripped, else empty."""
+    """A tensor of `weights.safetensors`. `sha256` of its bytes is recorded when the weights are stripped, else
+    empty.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -124,7 +130,9 @@ class Manifest:
 
     @staticmethod
     def from_json(data: Any, where: str = "manifest") -> Manifest:
-        """Raises `ArtifactVersionError` for a format of another version, `ArtifactSchemaError` for what is malformed."""
+        """Raises `ArtifactVersionError` for a format of another version, `ArtifactSchemaError` for what is
+        malformed.
+        """
         fields = Fields(data, where)
         if fields.string("format") != FORMAT_NAME:
             raise ArtifactSchemaError(f"{where}.format is not {FORMAT_NAME!r}")

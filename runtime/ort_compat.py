@@ -1,4 +1,6 @@
-"""The part of `onnxruntime.InferenceSession`'s interface that most programs use, so that they can try an artifact in its place."""
+"""The part of `onnxruntime.InferenceSession`'s interface that most programs use, so that they can try an artifact in
+its place.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class InferenceSession:
     def get_outputs(self) -> list[NodeArg]:
         return [_node_arg(info) for info in self.module.outputs]
 
-    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None) -> list[Any]:
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[Any]:
         """The outputs of these names in order, or all of them for None. Run options are not looked at."""
         outputs = self.module.run(input_feed)
         for name in output_names or ():

@@ -1,7 +1,7 @@
 """What an artifact executes: programs of native launches, host steps and control steps.
 
-A `Program` is one specialisation of a model, or the body of a control step. Its values are numbered; steps name them by number.
-Steps run in order. A number of -1 is an optional input or output that is not there.
+A `Program` is one specialisation of a model, or the body of a control step. Its values are numbered; steps name them by
+number. Steps run in order. A number of -1 is an optional input or output that is not there.
 
 `to_json` and `from_json` are inverse to each other; `from_json` checks every field and raises `ArtifactSchemaError`.
 `program_check.programs_from_json` reads a whole `program.json` and checks it further.
@@ -19,8 +19,10 @@ from .jsonfields import Fields, finite_json, from_finite_json, integer, sequence
 from .types import OptionalType, SequenceType, Shape, TensorType, ValueType, type_from_json
 
 __all__ = [
-    "ABSENT", "Arena", "Arg", "Body", "Constant", "Heap", "HostStep", "IfStep", "Input", "Launch", "Literal", "Location",
-    "LoopStep", "NativeStep", "OptionalType", "Program", "ScanStep", "SequenceMapStep", "SequenceType", "Status", "Step",
+    "ABSENT", "Arena", "Arg", "Body", "Constant", "Heap", "HostStep", "IfStep", "Input", "Launch", "Literal",
+    "Location",
+    "LoopStep", "NativeStep", "OptionalType", "Program", "ScanStep", "SequenceMapStep", "SequenceType", "Status",
+    "Step",
     "TensorType", "ValueSpec", "ValueType", "constant_reference", "programs_to_json",
 ]  # fmt: skip
 
@@ -64,7 +66,9 @@ class Arena:
 
 @dataclass(frozen=True)
 class Heap:
-    """An array of its own. The runtime allocates it when a native step is the first to use it; else a host step makes it."""
+    """An array of its own. The runtime allocates it when a native step is the first to use it; else a host step makes
+    it.
+    """
 
 
 @dataclass(frozen=True)
@@ -129,8 +133,8 @@ class Arg:
 class Launch:
     """One kernel launch: `void symbol(const Arg *args, int64_t task, void *scratch)` for task = 0 .. tasks - 1.
 
-    Each thread gets its own `scratch` of at least `scratch_bytes`, 64-byte aligned. `origins` are the names of the ONNX nodes
-    that the kernel computes. `faults` are the messages of the faults that it may store in its status word.
+    Each thread gets its own `scratch` of at least `scratch_bytes`, 64-byte aligned. `origins` are the names of the ONNX
+    nodes that the kernel computes. `faults` are the messages of the faults that it may store in its status word.
     """
 
     symbol: str
@@ -150,7 +154,8 @@ class Launch:
     def from_json(data: Any, where: str = "launch") -> Launch:
         fields = Fields(data, where)
         launch = Launch(
-            symbol=fields.string("symbol"), tasks=fields.integer("tasks", 0, MAX_TASKS), args=fields.sequence("args", _arg_from_json),
+            symbol=fields.string("symbol"), tasks=fields.integer("tasks", 0, MAX_TASKS), args=fields.sequence("args",
+            _arg_from_json),
             origins=fields.strings("origins"), scratch_bytes=fields.integer("scratch_bytes"),
             faults=fields.strings("faults"),
         )  # fmt: skip
@@ -174,7 +179,9 @@ class NativeStep:
 
 @dataclass(frozen=True)
 class HostStep:
-    """`runtime.host.TABLE[op](inputs, attrs)` in numpy. `attrs` is JSON data; `constant_reference` stands for an array in it."""
+    """`runtime.host.TABLE[op](inputs, attrs)` in numpy. `attrs` is JSON data; `constant_reference` stands for an array
+    in it.
+    """
 
     op: str
     inputs: tuple[int, ...]
@@ -191,7 +198,8 @@ class HostStep:
     @staticmethod
     def read(fields: Fields) -> HostStep:
         return HostStep(
-            op=fields.string("op"), inputs=fields.integers("inputs", ABSENT), outputs=fields.integers("outputs", ABSENT),
+            op=fields.string("op"), inputs=fields.integers("inputs", ABSENT), outputs=fields.integers("outputs",
+            ABSENT),
             attrs=from_finite_json(fields.mapping("attrs"), f"{fields.where}.attrs"), origins=fields.strings("origins"),
         )  # fmt: skip
 
@@ -240,8 +248,9 @@ class IfStep:
 
 @dataclass(frozen=True)
 class LoopStep:
-    """ONNX Loop. Body inputs: trip number (int64 scalar), condition (bool scalar), carried values; outputs: condition, carried
-    values, one value per scan. The step's outputs: final carried values, then the scans' values stacked along a new first axis.
+    """ONNX Loop. Body inputs: trip number (int64 scalar), condition (bool scalar), carried values; outputs: condition,
+    carried values, one value per scan. The step's outputs: final carried values, then the scans' values stacked along a
+    new first axis.
     """
 
     max_trip: int
@@ -268,9 +277,9 @@ class LoopStep:
 
 @dataclass(frozen=True)
 class ScanStep:
-    """ONNX Scan (opset 9 and later; an opset 8 batch is a loop around it). Body inputs: states, then one slice of each scan input;
-    outputs: states, then one slice of each scan output. Axes are non-negative; a direction of 1 runs backwards.
-    The step's outputs: final states, then the scan outputs.
+    """ONNX Scan (opset 9 and later; an opset 8 batch is a loop around it). Body inputs: states, then one slice of each
+    scan input; outputs: states, then one slice of each scan output. Axes are non-negative; a direction of 1 runs
+    backwards. The step's outputs: final states, then the scan outputs.
     """
 
     states: tuple[int, ...]
@@ -287,7 +296,8 @@ class ScanStep:
         return {
             "kind": "scan", "states": list(self.states), "scans": list(self.scans), "input_axes": list(self.input_axes),
             "input_directions": list(self.input_directions), "output_axes": list(self.output_axes),
-            "output_directions": list(self.output_directions), "body": self.body.to_json(), "outputs": list(self.outputs),
+            "output_directions": list(self.output_directions), "body": self.body.to_json(),
+            "outputs": list(self.outputs),
             "origins": list(self.origins),
         }  # fmt: skip
 
@@ -303,8 +313,8 @@ class ScanStep:
 
 @dataclass(frozen=True)
 class SequenceMapStep:
-    """ONNX SequenceMap: the body once per item of `sequence`. Of `others`, sequences give their item, tensors are passed whole.
-    The step's outputs are sequences.
+    """ONNX SequenceMap: the body once per item of `sequence`. Of `others`, sequences give their item, tensors are
+    passed whole. The step's outputs are sequences.
     """
 
     sequence: int

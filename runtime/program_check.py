@@ -1,4 +1,6 @@
-"""Consistency of programs beyond their fields' types: numbers in range, sizes that fit, values set before they are used."""
+"""Consistency of programs beyond their fields' types: numbers in range, sizes that fit, values set before they are
+used.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The safetensors format, read and written with numpy: 8 bytes with the header's length, a JSON header, the tensors' bytes.
+"""The safetensors format, read and written with numpy: 8 bytes with the header's length, a JSON header, the tensors'
+bytes.
 
 Tensors begin on 64-byte boundaries. The format allows no holes, so padding is stored as tensors named `__pad__.N`.
 Types that the format lacks (int4, complex128, …) are stored as bytes; the manifest records their type.
@@ -37,7 +38,9 @@ _CODE_BYTES = {
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor in a safetensors file: `nbytes` at `offset` of the file. `dtype` is our name of its type where there is one."""
+    """A tensor in a safetensors file: `nbytes` at `offset` of the file. `dtype` is our name of its type where there is
+    one.
+    """
 
     dtype: str
     shape: tuple[int, ...]

@@ -42,13 +42,14 @@ def load(
 ) -> Module:
     """Load an artifact from a file or from its bytes.
 
-    `num_threads`: else the environment variable `TILESTITCH_NUM_THREADS`, else the physical cores that the process may use.
-    `weights`: a safetensors file or arrays by name, for artifacts whose weights were stripped. `verify=False` skips the hash of the
-    weights, which takes about a second per gigabyte.
+    `num_threads`: else the environment variable `TILESTITCH_NUM_THREADS`, else the physical cores that the process may
+    use.
+    `weights`: a safetensors file or arrays by name, for artifacts whose weights were stripped. `verify=False` skips the
+    hash of the weights, which takes about a second per gigabyte.
 
-    Raises a subclass of `ArtifactError` for a file that cannot be used, `DeviceError` when this machine cannot run it, `WeightsError`
-    for missing or wrong weights, `UnsupportedError` for operators or data types that are not there. An artifact holds machine code:
-    load only those that you trust.
+    Raises a subclass of `ArtifactError` for a file that cannot be used, `DeviceError` when this machine cannot run it,
+    `WeightsError` for missing or wrong weights, `UnsupportedError` for operators or data types that are not there. An
+    artifact holds machine code: load only those that you trust.
     """
     if device != "cpu":
         raise _no_device(device)
@@ -56,7 +57,8 @@ def load(
     artifact = read_artifact(source, verify=verify)
     if artifact.manifest.target.kind != "cpu":
         raise DeviceError(
-            f"{artifact.name}: compiled for {artifact.manifest.target.kind}, not for the CPU; compile again with --target cpu"
+            f"{artifact.name}: compiled for {artifact.manifest.target.kind}, not for the CPU; compile again with "
+            "--target cpu"
         )
     return Module(artifact, artifact.weights(weights), threads)
 
@@ -68,7 +70,9 @@ def _no_device(device: str) -> TilestitchRuntimeError:
 
 
 class Module:
-    """A loaded model. Safe to use from several threads at once; each concurrent run gets memory and threads of its own."""
+    """A loaded model. Safe to use from several threads at once; each concurrent run gets memory and threads of its
+    own.
+    """
 
     def __init__(self, artifact: Artifact, weights: Mapping[str, np.ndarray], num_threads: int) -> None:
         self._artifact = artifact
@@ -105,10 +109,11 @@ class Module:
     def run(self, feeds: Mapping[str, Any], out: Mapping[str, np.ndarray] | None = None) -> dict[str, Any]:
         """Compute the outputs by name from the inputs by name.
 
-        Inputs are arrays of numpy, or anything with `__dlpack__` or `__array__`; lists for sequences; None for empty optionals.
-        They are not changed. `out` gives C-contiguous arrays that named outputs are written to.
+        Inputs are arrays of numpy, or anything with `__dlpack__` or `__array__`; lists for sequences; None for empty
+        optionals. They are not changed. `out` gives C-contiguous arrays that named outputs are written to.
 
-        Raises `InputError` that lists what is expected when inputs do not fit, `ExecutionError` when the model fails on them.
+        Raises `InputError` that lists what is expected when inputs do not fit, `ExecutionError` when the model fails on
+        them.
         """
         return self._run(feeds, out, None)
 
@@ -167,7 +172,9 @@ def _load_native(artifact: Artifact, weights: Mapping[str, np.ndarray]) -> Loade
 
 
 def _preset(program: Program, inputs: list[Any], out: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
-    """Check `out`, and choose the arrays that kernels can write to directly: those that share no memory with an input."""
+    """Check `out`, and choose the arrays that kernels can write to directly: those that share no memory with an
+    input.
+    """
     numbers = dict(zip(program.result_names, program.outputs))
     preset: dict[int, np.ndarray] = {}
     for name, target in out.items():

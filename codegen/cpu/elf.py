@@ -45,7 +45,9 @@ class Symbol(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """A section that is loaded into memory. `data` is empty for zero-initialised ones (`is_zero`); `size` is in bytes."""
+    """A section that is loaded into memory. `data` is empty for zero-initialised ones (`is_zero`); `size` is in
+    bytes.
+    """
 
     name: str
     flags: int
@@ -80,7 +82,9 @@ class _Header(NamedTuple):
 
 
 def read_object(data: bytes, name: str) -> ObjectFile:
-    """Read a relocatable object. Raises `LinkError` when it is none, or has sections that a kernel library cannot have."""
+    """Read a relocatable object. Raises `LinkError` when it is none, or has sections that a kernel library cannot
+    have.
+    """
     try:
         return _read(data, name)
     except (struct.error, IndexError, ValueError) as error:

@@ -1,6 +1,8 @@
-"""The object code of `executor.c` for a target, made from the checked-in LLVM IR by TVM's LLVM: no C compiler is needed.
+"""The object code of `executor.c` for a target, made from the checked-in LLVM IR by TVM's LLVM: no C compiler is
+needed.
 
-`python -m tilestitch.codegen.cpu.executor` makes `executor.ll` again after a change of `executor.c`; only that needs clang 16.
+`python -m tilestitch.codegen.cpu.executor` makes `executor.ll` again after a change of `executor.c`; only that needs
+clang 16.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A static linker for kernels: relocatable ELF64 objects in, one shared library out. No system linker is needed.
 
-It does what a kernel library needs and refuses the rest by a `LinkError`: code, read-only data, data and zero-initialised data are
-merged; symbols are resolved among the objects, and else must be functions of libc or libm; the dynamic loader is left to fill in pointers,
-which lie in memory that is read-only afterwards. The same input gives the same bytes.
+It does what a kernel library needs and refuses the rest by a `LinkError`: code, read-only data, data and
+zero-initialised data are merged; symbols are resolved among the objects, and else must be functions of libc or libm;
+the dynamic loader is left to fill in pointers, which lie in memory that is read-only afterwards. The same input gives
+the same bytes.
 
 The file is laid out so that every address is also the offset in the file:
 
@@ -17,9 +18,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Union
+from typing import TypeAlias
 
 from tilestitch.codegen.errors import LinkError
+
 from .elf import (
     MACHINES,
     SHF_ALLOC,
@@ -39,23 +41,19 @@ from .elf import (
 )
 from .relocate import ARCHITECTURES, Target
 
-LIBM = frozenset(
-    f"{name}{suffix}"
-    for suffix in ("", "f")
-    for name in (
-        "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp10 exp2 expm1 fabs fdim floor fma "
-        "fmax fmin fmod frexp hypot ldexp lgamma log log10 log1p log2 logb lrint lround modf nearbyint nextafter pow "
-        "remainder rint round roundeven scalbn sin sincos sinh sqrt tan tanh tgamma trunc"
-    ).split()
-)
+_MATH = """acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp10 exp2 expm1 fabs fdim
+    floor fma fmax fmin fmod frexp hypot ldexp lgamma log log10 log1p log2 logb lrint lround modf nearbyint nextafter pow
+    remainder rint round roundeven scalbn sin sincos sinh sqrt tan tanh tgamma trunc"""
+
+LIBM = frozenset(name + suffix for name in _MATH.split() for suffix in ("", "f"))
 """Functions that kernels may call in libm.so.6."""
 
-LIBC = frozenset("abort bzero clock_gettime memcmp memcpy memmove memset syscall".split())
+LIBC = frozenset({"abort", "bzero", "clock_gettime", "memcmp", "memcpy", "memmove", "memset", "syscall"})
 """Functions that kernels and the executor may call in libc.so.6."""
 
 _HEADER_BYTES = 64 + 7 * 56  # the ELF header and at most seven program headers
 
-_Reference = Union[str, tuple[int, int]]
+_Reference: TypeAlias = str | tuple[int, int]
 """A symbol: its name when it is global, else its object's number and its own."""
 
 
@@ -145,7 +143,8 @@ class _Linker:
             section = self.files[index].sections[number]
             if formula is None:
                 raise LinkError(
-                    f"object {index}, section {section.name}: relocation kind {relocation.kind} of {MACHINES[self.machine]} is "
+                    f"object {index}, section {section.name}: relocation kind {relocation.kind} of "
+                    f"{MACHINES[self.machine]} is "
                     "not supported; compile position-independent code of the small code model"
                 )
             is_import = isinstance(reference, str) and reference not in self.definitions
@@ -165,7 +164,8 @@ class _Linker:
                 self.stubs.setdefault(reference, len(self.stubs))
         if unknown:
             raise LinkError(
-                f"undefined: {', '.join(sorted(unknown))}; kernels may call only each other, libm and a few functions of libc"
+                f"undefined: {', '.join(sorted(unknown))}; kernels may call only each other, libm and a few "
+                "functions of libc"
             )
         self.imports = sorted(imports)
 
@@ -335,7 +335,7 @@ class _Linker:
         read, write, execute = 4, 2, 1
         rights = (read, read | execute, read | write, read | write)
         page = self.architecture.page_bytes
-        headers = [
+        headers: list[tuple[int, ...]] = [
             (1, right, start, start, start, file_end - start, memory_end - start, page)
             for right, (start, file_end, memory_end) in zip(rights, self.segments, strict=True)
             if memory_end > start
@@ -347,10 +347,9 @@ class _Linker:
         headers.append((0x6474E552, read, *[relro_start] * 3, relro_bytes, relro_bytes, 1))
         headers.append((0x6474E551, read | write, 0, 0, 0, 0, 0, 16))  # the stack is not executable
         ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
-        elf = struct.pack(
-            "<16sHHIQQQIHHHHHH", ident, 3, self.machine, 1, 0, 64, section_table, 0, 64, 56, len(headers), 64, section_count,
-            max(section_count - 1, 0),
-        )  # fmt: skip
+        sections = (64, section_count, max(section_count - 1, 0))
+        numbers = (3, self.machine, 1, 0, 64, section_table, 0, 64, 56, len(headers), *sections)
+        elf = struct.pack("<16sHHIQQQIHHHHHH", ident, *numbers)
         return elf + b"".join(struct.pack("<IIQQQQQQ", *header) for header in headers)
 
     def _section_table(self, file_bytes: int) -> tuple[int, bytes]:
@@ -362,21 +361,9 @@ class _Linker:
         layout = "<IIQQQQIIQQ"
         table = [bytes(64)]
         for part in self.parts:
-            table.append(
-                struct.pack(
-                    layout,
-                    offsets[part.name],
-                    part.type,
-                    part.flags,
-                    part.address,
-                    part.address,
-                    part.size,
-                    numbers.get(part.link, 0),
-                    part.info,
-                    part.alignment,
-                    part.entry_bytes,
-                )  # fmt: skip
-            )
+            place = (part.address, part.address, part.size)
+            more = (numbers.get(part.link, 0), part.info, part.alignment, part.entry_bytes)
+            table.append(struct.pack(layout, offsets[part.name], part.type, part.flags, *place, *more))
         table.append(struct.pack(layout, offsets[".shstrtab"], 3, 0, 0, file_bytes, len(names), 0, 0, 1, 0))
         start = _align(file_bytes + len(names), 8)
         return start, names.ljust(start - file_bytes, b"\0") + b"".join(table)

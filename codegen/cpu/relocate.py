@@ -1,7 +1,8 @@
 """How x86-64 and aarch64 code refers to addresses: the relocations that LLVM emits for position-independent code.
 
-A formula is named by what it computes, in the letters of the ELF standards: S address of the symbol, A addend, P place, G address of the
-symbol's slot in the global offset table (GOT), L address of a stub that jumps to the symbol, Page(x) = x without its low 12 bits.
+A formula is named by what it computes, in the letters of the ELF standards: S address of the symbol, A addend, P place,
+G address of the symbol's slot in the global offset table (GOT), L address of a stub that jumps to the symbol, Page(x) =
+x without its low 12 bits.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tilestitch.codegen.errors import LinkError
+
 from .elf import EM_AARCH64, EM_X86_64
 
 
@@ -38,7 +40,9 @@ class Formula:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What the linker must know of a machine. `dynamic_*` are the kinds of the relocations left to the dynamic loader."""
+    """What the linker must know of a machine. `dynamic_*` are the kinds of the relocations left to the dynamic
+    loader.
+    """
 
     formulas: dict[int, Formula]
     page_bytes: int

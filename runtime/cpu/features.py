@@ -15,7 +15,8 @@ _LINUX_NAMES = {
     "64bit": "lm", "avx512bf16": "avx512_bf16", "avx512bitalg": "avx512_bitalg", "avx512fp16": "avx512_fp16",
     "avx512vbmi2": "avx512_vbmi2", "avx512vnni": "avx512_vnni", "avx512vp2intersect": "avx512_vp2intersect",
     "avx512vpopcntdq": "avx512_vpopcntdq", "avxvnni": "avx_vnni", "bmi": "bmi1", "lzcnt": "abm", "mwaitx": "mwaitx",
-    "pclmul": "pclmulqdq", "prfchw": "3dnowprefetch", "rdrnd": "rdrand", "sahf": "lahf_lm", "sha": "sha_ni", "sse3": "pni",
+    "pclmul": "pclmulqdq", "prfchw": "3dnowprefetch", "rdrnd": "rdrand", "sahf": "lahf_lm", "sha": "sha_ni",
+    "sse3": "pni",
     "waitpkg": "waitpkg", "x87": "fpu", "crc32": "sse4_2", "vaes": "vaes",
     # aarch64
     "neon": "asimd", "fp-armv8": "fp", "dotprod": "asimddp", "fullfp16": "asimdhp", "lse": "atomics", "rdm": "asimdrdm",
@@ -59,6 +60,7 @@ def check_cpu(target: TargetInfo, file: str) -> None:
     missing = missing_features(target.features, cpu_flags())
     if missing:
         raise DeviceError(
-            f"{file}: compiled for a CPU{' like ' + target.cpu if target.cpu else ''} with {', '.join(missing)}, which this one lacks; "
+            f"{file}: compiled for a CPU{' like ' + target.cpu if target.cpu else ''} with {', '.join(missing)}, "
+            "which this one lacks; "
             "compile again on this machine, or with --target cpu and a feature set that both have"
         )

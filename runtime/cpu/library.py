@@ -33,7 +33,8 @@ class Library:
     def __init__(self, image: memoryview | bytes, file: str) -> None:
         self._file = file
         self._dll, descriptor = _load(image, file)
-        # The descriptor stays open: the loader knows the library by the descriptor's path, which must not come to mean another.
+        # The descriptor stays open: the loader knows the library by the descriptor's path, which must not come to mean
+        # another.
         weakref.finalize(self, _unload, self._dll._handle, descriptor).atexit = False
         self.team_bytes = int(self._function("ts_team_bytes")())
         self.init = self._function("ts_init")
@@ -57,7 +58,9 @@ class Library:
 
 
 def _load(image: memoryview | bytes, file: str) -> tuple[ctypes.CDLL, int]:
-    """Load from an anonymous file where the system has them, else from a private temporary one that is removed at once."""
+    """Load from an anonymous file where the system has them, else from a private temporary one that is removed at
+    once.
+    """
     descriptor, path = _open(image)
     try:
         return ctypes.CDLL(path), descriptor

@@ -15,7 +15,9 @@ from .library import Library
 
 _FUTEX = {"x86_64": 202, "aarch64": 98}
 _SPINS = 4000
-"""Pauses before a thread without work sleeps: some 50 to 100 microseconds, more than from one run to the next in a loop."""
+"""Pauses before a thread without work sleeps: some 50 to 100 microseconds, more than from one run to the next in a
+loop.
+"""
 
 
 class Team:
@@ -44,7 +46,8 @@ class Team:
             worker.start()
 
     def run(self, launches: int, count: int, times_ns: int) -> None:
-        """Execute `count` launches from the table at address `launches`; `times_ns` is the address of count + 1 int64, or 0.
+        """Execute `count` launches from the table at address `launches`; `times_ns` is the address of count + 1 int64,
+        or 0.
 
         Other Python threads run meanwhile. Only one call at a time.
         """

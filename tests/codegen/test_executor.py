@@ -1,4 +1,6 @@
-"""The executor's checked-in IR belongs to its C source, is tied to no target, and becomes an object for each of ours."""
+"""The executor's checked-in IR belongs to its C source, is tied to no target, and becomes an object for each of
+ours.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,10 @@ def test_object_defines_the_exports(triple: str, machine: int) -> None:
     parsed = read_object(executor_object(triple), "executor")
     assert parsed.machine == machine
     assert set(EXECUTOR_EXPORTS) <= {symbol.name for symbol in parsed.symbols if symbol.section}
-    assert {symbol.name for symbol in parsed.symbols if symbol.name and not symbol.section} == {"syscall", "clock_gettime"}
+    assert {symbol.name for symbol in parsed.symbols if symbol.name and not symbol.section} == {
+        "syscall",
+        "clock_gettime",
+    }
 
 
 def test_waiting_threads_relax_in_the_way_of_their_machine() -> None:

@@ -30,22 +30,23 @@ _POINTER = 15  # tvm_struct_get's field kind for the pointer of an argument
 
 
 def compile_kernel(name: str, body: Callable[[Callable[..., Any], Any, Any], None], triple: str = TRIPLE) -> bytes:
-    """The object of a kernel; `body(buffer, task, scratch)` emits its statements, where `buffer(i, dtype, shape)` is argument i."""
-    with IRBuilder() as builder:
-        with T.prim_func(s_tir=True):
-            T.func_name(name)
-            T.func_attr({"calling_conv": 2, "tirx.noalias": True})
-            args = T.arg("args", T.handle())
-            task = T.arg("task", T.int64())
-            scratch = T.arg("scratch", T.handle("float32"))
+    """The object of a kernel; `body(buffer, task, scratch)` emits its statements, where `buffer(i, dtype, shape)` is
+    argument i.
+    """
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name(name)
+        T.func_attr({"calling_conv": 2, "tirx.noalias": True})
+        args = T.arg("args", T.handle())
+        task = T.arg("task", T.int64())
+        scratch = T.arg("scratch", T.handle("float32"))
 
-            def buffer(index: int, dtype: str, shape: tuple[int, ...]) -> Any:
-                pointer = PointerType(PrimType(dtype))
-                data = tirx.Var(f"arg{index}", pointer)
-                T.Bind(tirx.tvm_struct_get(args, index, _POINTER, pointer), var=data)
-                return T.decl_buffer(shape, dtype, data=data)
+        def buffer(index: int, dtype: str, shape: tuple[int, ...]) -> Any:
+            pointer = PointerType(PrimType(dtype))
+            data = tirx.Var(f"arg{index}", pointer)
+            T.Bind(tirx.tvm_struct_get(args, index, _POINTER, pointer), var=data)
+            return T.decl_buffer(shape, dtype, data=data)
 
-            body(buffer, task, scratch)
+        body(buffer, task, scratch)
     cpu = CPU if triple == TRIPLE else "generic"
     target = tvm.target.Target({"kind": "llvm", "mcpu": cpu, "mtriple": triple})
     module = tvm.IRModule({name: builder.get().with_attr("global_symbol", name)})

@@ -61,7 +61,9 @@ def increment_program() -> Program:
 
 
 def chain_program(length: int, serial: Sequence[int] = ()) -> Program:
-    """`length` launches of `neighbours`, each reading what the one before wrote; those in `serial` have a single task."""
+    """`length` launches of `neighbours`, each reading what the one before wrote; those in `serial` have a single
+    task.
+    """
     vector = TensorType("int32", (SIZE,))
     values = [ValueSpec("x", vector, Input(0))]
     values += [ValueSpec(f"y{i}", vector, Arena(4 * SIZE * (i % 2), 4 * SIZE)) for i in range(length - 1)]

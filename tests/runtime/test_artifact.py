@@ -132,7 +132,9 @@ def test_arbitrary_bytes(data: bytes) -> None:
 def test_error_names_file_and_remedy(tmp_path: Path) -> None:
     path = tmp_path / "notes.tsm"
     path.write_text("hello, I am no artifact")
-    with pytest.raises(NotAnArtifactError, match=r"notes\.tsm: this is not a tilestitch artifact; name a \.tsm file") as caught:
+    with pytest.raises(
+        NotAnArtifactError, match=r"notes\.tsm: this is not a tilestitch artifact; name a \.tsm file"
+    ) as caught:
         load(path)
     assert caught.value.exit_code == 1
 
@@ -211,8 +213,10 @@ def test_malformed_members_with_the_right_hash(member: str, text: bytes, message
 @pytest.mark.parametrize(
     "header",
     [b"", b"{}", b"[]", b"nonsense", b'{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,1]}}',
-     b'{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,99999]}}', b'{"w":{"dtype":"F99","shape":[4],"data_offsets":[0,16]}}',
-     b'{"w":{"dtype":"F32","shape":[-4],"data_offsets":[0,16]}}', b'{"w":{"dtype":"F64","shape":[2],"data_offsets":[0,16]}}'],
+     b'{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,99999]}}',
+     b'{"w":{"dtype":"F99","shape":[4],"data_offsets":[0,16]}}',
+     b'{"w":{"dtype":"F32","shape":[-4],"data_offsets":[0,16]}}',
+     b'{"w":{"dtype":"F64","shape":[2],"data_offsets":[0,16]}}'],
 )  # fmt: skip
 def test_malformed_weights_with_the_right_hash(header: bytes) -> None:
     data = struct.pack("<Q", len(header)) + header + bytes(16)
@@ -343,7 +347,7 @@ def test_headers_of_members_beyond_four_gigabytes() -> None:
 # --- stripped weights ---
 
 
-@pytest.fixture()
+@pytest.fixture
 def stripped(tmp_path: Path) -> Path:
     path = tmp_path / "stripped.tsm"
     write_artifact(path, small(strip_weights=True))

@@ -7,12 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.runtime.programs import contents, increment_program
 from tilestitch.runtime.artifact import write_artifact
-
-import numpy as np
 
 HEAVY = ("tvm", "tvm_ffi", "onnx", "onnxruntime", "networkx", "xgboost", "torch", "ml_dtypes", "scipy")
 
@@ -50,7 +49,9 @@ def test_importing_takes_only_numpy_and_the_standard_library() -> None:
     modules = json.loads(run("import json, sys, tilestitch.runtime; print(json.dumps(sorted(sys.modules)))"))
     roots = {name.partition(".")[0] for name in modules}
     foreign = roots - set(sys.stdlib_module_names) - {"numpy", "tilestitch", "__main__"}
-    assert {name for name in foreign if not name.startswith(("_", "sitecustomize", "usercustomize"))} <= {"cython_runtime"}
+    assert {name for name in foreign if not name.startswith(("_", "sitecustomize", "usercustomize"))} <= {
+        "cython_runtime"
+    }
 
 
 def test_importing_uses_little_processor_time() -> None:

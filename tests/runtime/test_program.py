@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import math
@@ -73,7 +74,8 @@ def everything() -> Program:
         NativeStep((Launch("k", 3, (Arg(0), Arg(2, 8), Arg(4), Arg(6)), ("n1", "n2"), 128, ("bad index",)),)),
         HostStep("make", (4, ABSENT), (7, 8, 9, 10, ABSENT), {"a": [1, {"b": math.inf}], "c": constant_reference("w")}),
         IfStep(1, branch, branch, (5,), ("if",)),
-        LoopStep(10, 1, (), Body(Program("l", (0, 1), (1,), (ValueSpec("i", INT, Input(0)), ValueSpec("c", BOOL, Input(1))), ())), ()),
+        LoopStep(10, 1, (), Body(Program("l", (0, 1), (1,), (ValueSpec("i", INT, Input(0)), ValueSpec("c", BOOL,
+        Input(1))), ())), ()),
         ScanStep((), (0,), (0,), (1,), (0,), (0,), identity_body(TensorType("float32", (3,))), (11,)),
         SequenceMapStep(7, (), identity_body(FLOAT), (12,)),
     )  # fmt: skip
@@ -102,7 +104,9 @@ PATHS = paths(DOCUMENT)
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.sampled_from(PATHS), st.sampled_from([None, -2, 10**30, 1.5, "?", True, [], {}, [[]], {"kind": "gpu"}, "delete"]))
+@given(
+    st.sampled_from(PATHS), st.sampled_from([None, -2, 10**30, 1.5, "?", True, [], {}, [[]], {"kind": "gpu"}, "delete"])
+)
 def test_any_changed_part_is_read_or_refused(path: tuple[Any, ...], replacement: Any) -> None:
     document = copy.deepcopy(DOCUMENT)
     if not path:
@@ -115,10 +119,8 @@ def test_any_changed_part_is_read_or_refused(path: tuple[Any, ...], replacement:
             del parent[path[-1]]
         else:
             parent[path[-1]] = replacement
-    try:
+    with contextlib.suppress(ArtifactSchemaError):
         programs_from_json(document)
-    except ArtifactSchemaError as error:
-        assert str(error)
 
 
 def changed(change: Any) -> Any:
