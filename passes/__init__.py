@@ -1,1 +1,50 @@
-"""Graph to graph, and graph to StitchPlan."""
+"""Graph to graph, and graph to StitchPlan.
+
+plugins = load_plugins(texts_of_pass_options)
+context = PassContext(target, {"planner": "stitch"}, rules=plugins.rules, plugins=plugins.records)
+graph = run_pipeline(graph, context, extra=plugins.passes)
+plan = make_plan(graph, context)
+"""
+
+from .contract import Pass, PassContext, PassResult, TargetInfo
+from .errors import (
+    PassContractError,
+    PassError,
+    PipelineError,
+    PlanError,
+    PlanMismatchError,
+    PluginError,
+)
+from .explain import explain_node, explain_plan
+from .pipeline import DumpListener, TimingListener, VerifyListener, default_pipeline, run_pipeline
+from .plan import Group, GroupKind, StitchPlan, WhyNot
+from .planner import check_plan, load_plan, make_plan
+from .plugins import load_plugins
+
+__all__ = [
+    "DumpListener",
+    "Group",
+    "GroupKind",
+    "Pass",
+    "PassContext",
+    "PassContractError",
+    "PassError",
+    "PassResult",
+    "PipelineError",
+    "PlanError",
+    "PlanMismatchError",
+    "PluginError",
+    "StitchPlan",
+    "TargetInfo",
+    "TimingListener",
+    "VerifyListener",
+    "WhyNot",
+    "check_plan",
+    "default_pipeline",
+    "explain_plan",
+    "explain_node",
+    "load_plan",
+    "load_plugins",
+    "make_plan",
+    "run_pipeline",
+]

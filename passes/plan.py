@@ -450,7 +450,7 @@ class StitchPlan:
         actual = fingerprint(graph)
         if actual != self.fingerprint:
             raise PlanMismatchError(
-                f"the plan was made for graph {self.graph!r} with fingerprint {self.fingerprint[:12]}, but this graph is "
+                f"the plan was made for graph {self.graph!r}, fingerprint {self.fingerprint[:12]}, but this graph is "
                 f"{graph.name!r} with {actual[:12]}; compile the same model with the same passes, shapes and version, "
                 "or leave out --plan"
             )

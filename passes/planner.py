@@ -13,7 +13,7 @@ from .fusion.legality import check_group
 from .fusion.roles import is_native
 from .fusion.rules import PLANNERS, FusionRule
 from .fusion.stitcher import stitch
-from .plan import StitchPlan, WhyNot
+from .plan import Group, HostGroup, StitchPlan, WhyNot
 from .schedule.memory import lifetimes_of, plan_buffers
 from .schedule.order import segments_of
 
@@ -119,7 +119,8 @@ class _Checker:
 
     def _check_order(self) -> None:
         known = {v.name for v in self.graph.inputs}
-        by_name = {g.name: g for g in (*self.plan.groups, *self.plan.host_groups)}
+        by_name: dict[str, Group | HostGroup] = {g.name: g for g in self.plan.groups}
+        by_name.update((g.name, g) for g in self.plan.host_groups)
         aliases = self.plan.buffers.aliases
         for name in self.plan.launch_order:
             group = by_name[name]

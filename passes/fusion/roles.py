@@ -19,7 +19,7 @@ from tilestitch.passes.rewrite.driver import is_elementwise
 __all__ = ["NATIVE_DTYPES", "Part", "Roles", "RowSpace", "is_elementwise", "is_native", "roles_of"]
 
 NATIVE_DTYPES = frozenset({
-    "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", 
+    "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",
     "uint64", "uint32", "uint16", "uint8", "bool",
 })  # fmt: skip
 

@@ -1,0 +1,104 @@
+"""Every decision of a plan as plain data: what `tilestitch explain --json` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tilestitch.compiler.ir import Graph, Value
+from tilestitch.cost_model.counts import bytes_of, operations
+
+from .plan import Group, HostGroup, StitchPlan
+from .planner import nested_graphs
+
+OPERATIONS_PER_BYTE = 16
+"""Kernels with less arithmetic for each byte moved wait for memory on any machine of today."""
+
+
+def explain_plan(graph: Graph, plan: StitchPlan, launches: Mapping[str, Sequence[Any]] | None = None) -> dict[str, Any]:
+    """The decisions of `plan` for `graph` as JSON data; `launches` gives the launches of each group, if they are known.
+
+    `kernels` is in launch order and holds native groups only; `host_steps` holds the others. Bytes are counted once for
+    each tensor. `predicted_us` is null as long as no cost model was asked.
+    """
+    values = {v.name: v for v in (*graph.inputs, *graph.constants)}
+    values.update((o.name, o) for n in graph.nodes for o in n.outputs)
+    by_name: dict[str, Group | HostGroup] = {g.name: g for g in plan.groups}
+    by_name.update((g.name, g) for g in plan.host_groups)
+    kernels: list[dict[str, Any]] = []
+    host_steps: list[dict[str, Any]] = []
+    for number, segment in enumerate(plan.segments):
+        for place, name in enumerate(segment.groups):
+            group = by_name[name]
+            if isinstance(group, HostGroup):
+                host_steps.append(_host_step(graph, group, number))
+            else:
+                kernel = _kernel(graph, group, values, number, first=place == 0)
+                if launches is not None:
+                    kernel["launches"] = len(launches.get(name, ()))
+                kernels.append(kernel)
+    return {
+        "kernels": kernels,
+        "host_steps": host_steps,
+        "refusals": [r.to_json() for r in plan.refusals],
+        "buffers": _buffers(plan),
+        "target": plan.target,
+        "planner": plan.planner,
+        "plugins": [p.to_json() for p in plan.plugins],
+        "bodies": {key: explain_plan(body, plan.bodies[key]) for key, body in nested_graphs(graph).items()},
+    }
+
+
+def explain_node(explanation: Mapping[str, Any], node: str) -> dict[str, Any]:
+    """What an explanation says of one ONNX node (or graph node): its kernels, host steps, and refusals that name them."""
+    kernels = [k for k in explanation["kernels"] if node in k["onnx_nodes"] or node in k["nodes"]]
+    host_steps = [h for h in explanation["host_steps"] if node in h["onnx_nodes"] or node == h["name"]]
+    names = {node, *(n for k in kernels for n in k["nodes"] if node in k["onnx_nodes"])}
+    refusals = [r for r in explanation["refusals"] if names & set(r["subject"].replace(" -> ", " + ").split(" + "))]
+    return {"node": node, "kernels": kernels, "host_steps": host_steps, "refusals": refusals}
+
+
+def _kernel(graph: Graph, group: Group, values: Mapping[str, Value], segment: int, *, first: bool) -> dict[str, Any]:
+    members = set(group.nodes)
+    nodes = [n for n in graph.nodes if n.name in members]
+    bytes_read = bytes_of(values[v] for v in (*group.inputs, *group.constants))
+    bytes_written = bytes_of(values[v] for v in group.outputs)
+    work = sum(operations(n) for n in nodes)
+    return {
+        "name": group.name,
+        "kind": group.kind.value,
+        "memory_bound": work < OPERATIONS_PER_BYTE * (bytes_read + bytes_written),
+        "onnx_nodes": list(group.origins),
+        "nodes": list(group.nodes),
+        "composition": list(group.schemes),
+        "stitches": [
+            {"producer": s.producer, "consumer": s.consumer, "scheme": s.scheme, "rule": s.rule} for s in group.stitches
+        ],
+        "predicted_us": None,
+        "operations": work,
+        "bytes_read": bytes_read,
+        "bytes_written": bytes_written,
+        "sync": "start" if first else "barrier",
+        "segment": segment,
+    }
+
+
+def _host_step(graph: Graph, group: HostGroup, segment: int) -> dict[str, Any]:
+    return {
+        "name": group.name,
+        "op": graph.node(group.name).op,
+        "onnx_nodes": list(group.origins),
+        "segment": segment,
+    }
+
+
+def _buffers(plan: StitchPlan) -> dict[str, Any]:
+    return {
+        "arena_bytes": plan.buffers.arena_bytes,
+        "bytes_without_reuse": sum(b.nbytes for b in plan.buffers.buffers),
+        "buffers": [
+            {"value": b.value, "offset_bytes": b.offset_bytes, "nbytes": b.nbytes, "first": b.first, "last": b.last}
+            for b in plan.buffers.buffers
+        ],
+        "aliases": dict(plan.buffers.aliases),
+    }
