@@ -41,7 +41,7 @@ class Fixpoint:
             raise ValueError(f"limit is {self.limit}; it must be at least 1")
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
-        modified, notes = False, []
+        modified, notes = False, list[str]()
         for _ in range(self.limit):
             changed = False
             for pass_ in self.body:

@@ -391,7 +391,7 @@ class StitchPlan:
         for segment in self.segments:
             if not segment.groups or any((name in native) != segment.native for name in segment.groups):
                 raise PlanError(f"plan of {self.graph}: a segment is empty or mixes native and host groups")
-        stored = [v for g in (*self.groups, *self.host_groups) for v in g.outputs]
+        stored = [v for g in self.groups for v in g.outputs] + [v for g in self.host_groups for v in g.outputs]
         twice = sorted({v for v in stored if stored.count(v) > 1}) if len(set(stored)) != len(stored) else []
         if twice:
             raise PlanError(f"plan of {self.graph}: two groups store {', '.join(twice)}")

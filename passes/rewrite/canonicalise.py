@@ -12,6 +12,7 @@ from tilestitch.compiler.ir.types import dtype_kind, is_float, types_compatible
 from tilestitch.passes.contract import PassContext, PassResult
 
 from .driver import (
+    Pattern,
     Replacement,
     apply_patterns,
     constant_like,
@@ -196,7 +197,7 @@ def empty_result(graph: Graph, node: Node) -> Replacement | None:
     return [graph.constant(np.empty(node.output.shape), dtype=node.output.dtype, name=node.output.name)]
 
 
-PATTERNS = {
+PATTERNS: dict[str, list[Pattern]] = {
     **{op: [constant_to_the_right] for op in COMMUTATIVE},
     "cast": [drop_cast],
     "bit_cast": [drop_bit_cast],
