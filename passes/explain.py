@@ -70,6 +70,8 @@ def _kernel(graph: Graph, group: Group, values: Mapping[str, Value], segment: in
         "memory_bound": work < OPERATIONS_PER_BYTE * (bytes_read + bytes_written),
         "onnx_nodes": list(group.origins),
         "nodes": list(group.nodes),
+        "inputs": list(group.inputs),
+        "outputs": list(group.outputs),
         "composition": list(group.schemes),
         "stitches": [
             {"producer": s.producer, "consumer": s.consumer, "scheme": s.scheme, "rule": s.rule} for s in group.stitches
