@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from tilestitch.compiler.cli.output import give, say, table
 SUMMARY = "say which kernels an artifact has, and why"
 MEMBER = "explain.json"
 NODES_SHOWN = 4
+
+# A refusal is about one node, or about several: `producer -> consumer`, `a + b`.
+SUBJECTS = re.compile(r" -> | \+ ")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,21 +61,21 @@ def read_explain(path: Path) -> dict[str, Any]:
 
 
 def about_node(explained: Mapping[str, Any], node: str) -> dict[str, Any]:
-    """EXPLAINED with only the kernels that compute NODE, and the refusals that name it or one of these kernels."""
-    kernels = [kernel for kernel in explained["kernels"] if node in kernel["onnx_nodes"]]
-    if not kernels:
-        raise errors.UsageError(f"no kernel computes a node named {node!r}{_similar(explained, node)}")
-    names = {node, *(kernel["name"] for kernel in kernels)}
-    refusals = [refusal for refusal in explained["refusals"] if any(name in refusal["subject"] for name in names)]
-    return {**explained, "kernels": kernels, "refusals": refusals}
+    """EXPLAINED with only the kernels and host steps that compute NODE, and the refusals about what is in them."""
+    kernels, steps = ([one for one in explained[key] if node in one["onnx_nodes"]] for key in ("kernels", "host_steps"))
+    if not kernels and not steps:
+        raise errors.UsageError(f"nothing computes a node named {node!r}{_similar(explained, node)}")
+    names = {node, *(name for kernel in kernels for name in kernel["nodes"])}
+    refusals = [refusal for refusal in explained["refusals"] if names & set(SUBJECTS.split(refusal["subject"]))]
+    return {**explained, "kernels": kernels, "host_steps": steps, "refusals": refusals}
 
 
 def _similar(explained: Mapping[str, Any], node: str) -> str:
     import difflib
 
-    known = sorted({name for kernel in explained["kernels"] for name in kernel["onnx_nodes"]})
-    close = difflib.get_close_matches(node, known, 3)
-    return f"; there is {', '.join(close)}" if close else "; it may have been folded away, or run on the host"
+    parts = [*explained["kernels"], *explained["host_steps"]]
+    close = difflib.get_close_matches(node, sorted({name for part in parts for name in part["onnx_nodes"]}), 3)
+    return f"; there is {', '.join(close)}" if close else "; it may have been folded away"
 
 
 def describe(explained: Mapping[str, Any]) -> str:
@@ -85,6 +89,9 @@ def describe(explained: Mapping[str, Any]) -> str:
         f"target {explained['target']}, planner {explained['planner']}, {len(kernels)} kernels",
         table(rows, ("#", "kernel", "kind", "composition", "ONNX nodes")),
     ]
+    if explained["host_steps"]:
+        parts.append("run with numpy between kernels:")
+        parts.extend(f"  {step['op']}: {_nodes(step)}" for step in explained["host_steps"])
     if explained["refusals"]:
         parts.append("not fused:")
         parts.extend(f"  {_refusal(refusal)}" for refusal in explained["refusals"])

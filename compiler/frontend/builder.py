@@ -1,8 +1,8 @@
 """Emits primitives into a graph and folds what is already known.
 
-`emit` evaluates a deterministic primitive at once when every operand is a constant and the result is small, so that shape
-arithmetic is gone before the converter that needs it runs. The other methods are shorthands over `emit`: operands may be
-Python numbers, which take the dtype of the other operand, and operations that change nothing emit nothing.
+`emit` evaluates a deterministic primitive at once when every operand is a constant and the result is small, so that
+shape arithmetic is gone before the converter that needs it runs. The other methods are shorthands over `emit`: operands
+may be Python numbers, which take the dtype of the other operand, and operations that change nothing emit nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,18 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tilestitch.compiler.ir import Graph, IRError, Kind, TensorType, Type, TypeRuleError, Value, infer_types, kind_of, reference
+from tilestitch.compiler.ir import (
+    Graph,
+    IRError,
+    Kind,
+    TensorType,
+    Type,
+    TypeRuleError,
+    Value,
+    infer_types,
+    kind_of,
+    reference,
+)
 from tilestitch.compiler.ir.types import is_float, to_numpy_dtype
 
 from .errors import NotStatic
@@ -34,10 +45,15 @@ class Builder:
     # -- the base ------------------------------------------------------------------------------------------
 
     def emit(self, op: str, *values: Value, **attrs: Any) -> Value:
-        """The one output of primitive `op`; a constant if all operands are. Raises TypeRuleError, or NotStatic on unknown rank."""
+        """The one output of primitive `op`; a constant if all operands are.
+
+        Raises TypeRuleError, or NotStatic when the rank of an operand is unknown.
+        """
         return self.emit_many(op, values, attrs)[0]
 
-    def emit_many(self, op: str, values: Sequence[Value], attrs: Mapping[str, Any], types: Sequence[Type] | None = None) -> tuple[Value, ...]:
+    def emit_many(
+        self, op: str, values: Sequence[Value], attrs: Mapping[str, Any], types: Sequence[Type] | None = None
+    ) -> tuple[Value, ...]:
         """All outputs of `op`. Host and control operators state their output `types`; they are never folded here."""
         try:
             out_types = infer_types(op, [v.type for v in values], attrs, types)
@@ -50,7 +66,9 @@ class Builder:
             return self._fold(op, values, attrs)
         return self.graph.add(op, values, attrs, origins=self.origins, types=types).outputs
 
-    def host(self, name: str, values: Sequence[Value], types: Sequence[Type], *, fold: bool = False, **attrs: Any) -> tuple[Value, ...]:
+    def host(
+        self, name: str, values: Sequence[Value], types: Sequence[Type], *, fold: bool = False, **attrs: Any
+    ) -> tuple[Value, ...]:
         """A `host.<name>` step with stated output types. `fold` evaluates it now if every operand is a constant."""
         if fold and all(v.is_constant for v in values):
             return self._fold("host." + name, values, attrs)
@@ -237,7 +255,9 @@ class Builder:
     def concat(self, values: Sequence[Value], axis: int) -> Value:
         return values[0] if len(values) == 1 else self.emit("concat", *values, axis=axis)
 
-    def pad(self, x: Value, before: Sequence[int], after: Sequence[int], mode: str = "constant", value: Value | None = None) -> Value:
+    def pad(
+        self, x: Value, before: Sequence[int], after: Sequence[int], mode: str = "constant", value: Value | None = None
+    ) -> Value:
         if not any(before) and not any(after):
             return x
         operands = (x,) if value is None else (x, value)
@@ -266,7 +286,9 @@ class Builder:
             return self.mul(total, 1.0 / count) if count & (count - 1) == 0 else self.div(total, float(count))
         return self.div(total, count)
 
-    def matmul(self, a: Value, b: Value, *, trans_a: bool = False, trans_b: bool = False, out_dtype: str | None = None) -> Value:
+    def matmul(
+        self, a: Value, b: Value, *, trans_a: bool = False, trans_b: bool = False, out_dtype: str | None = None
+    ) -> Value:
         attrs: dict[str, Any] = {}
         if trans_a:
             attrs["trans_a"] = True

@@ -1,7 +1,7 @@
 """What a converter sees: one ONNX node, its operands as IR values, and the means to emit primitives.
 
-A converter is a plain function `convert_x(ctx: Context) -> Value | Sequence[Value | None]`. It returns the node's outputs
-in order; outputs that the node does not name may be left out at the end or be None. It raises
+A converter is a plain function `convert_x(ctx: Context) -> Value | Sequence[Value | None]`. It returns the node's
+outputs in order; outputs that the node does not name may be left out at the end or be None. It raises
 
 * `NotStatic` (through `constant_of`, `shape`, ...) when it needs at compile time what only run time knows: the
   dispatcher then takes the operator's entry in `converters.dynamic`, and undoes what was emitted so far;
@@ -66,7 +66,9 @@ class Context(Builder):
         """The data of a required operand; NotStatic if it is not a constant."""
         value = self.input(index)
         if value.data is None:
-            raise NotStatic(f"operand {index} ({self.node.input[index]!r}) must be a constant at compile time, but is computed at run time")
+            raise NotStatic(
+                f"operand {index} ({self.node.input[index]!r}) must be a constant, but is computed at run time"
+            )
         return value.data
 
     def ints_of(self, index: int) -> tuple[int, ...]:

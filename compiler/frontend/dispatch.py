@@ -40,8 +40,8 @@ def convert_node(scope: Scope, node: NodeProto, name: str) -> None:
         outputs = _outputs(scope, node, name, inputs)
     except NotStatic as error:
         raise ConversionError(
-            f"node {name!r} ({node.op_type}): {error}. If the size of an input is missing, give it with --shape NAME=…; "
-            "otherwise make the operand a constant in the model"
+            f"node {name!r} ({node.op_type}): {error}. If the size of an input is missing, "
+            "give it with --shape NAME=…; otherwise make the operand a constant in the model"
         ) from error
     except IRError as error:
         raise ConversionError(f"node {name!r} ({node.op_type}): {error}; the model is wrong there") from error
@@ -57,7 +57,9 @@ def _outputs(scope: Scope, node: NodeProto, name: str, inputs: list[Value | None
         return inline_function(scope, function, node, name, inputs, {})
     opset = scope.opset(node.domain)
     if opset is None:
-        raise ConversionError(f"node {name!r} ({node.op_type}): the model imports no operator set of domain {node.domain!r}")
+        raise ConversionError(
+            f"node {name!r} ({node.op_type}): the model imports no operator set of domain {node.domain!r}"
+        )
     candidates = _candidates(node, opset)
     reason: NotStatic | None = None
     for convert in candidates:

@@ -24,7 +24,7 @@ class ConversionError(FrontendError):
     """One ONNX node cannot be expressed: bad attributes, or operand types its operator does not take."""
 
 
-class NotStatic(FrontendError):  # noqa: N818 - it is a signal to the dispatcher first, an error second
+class NotStatic(FrontendError):
     """A converter needs at compile time what is only known at run time (a constant, a dimension, a rank)."""
 
 

@@ -62,16 +62,25 @@ def _version_in_force(versions: Sequence[int], opset: int) -> int:
 
 
 def inline_function(
-    scope: Scope, function: FunctionProto, node: NodeProto, name: str, inputs: Sequence[Value | None], defaults: Mapping[str, AttributeProto]
+    scope: Scope,
+    function: FunctionProto,
+    node: NodeProto,
+    name: str,
+    inputs: Sequence[Value | None],
+    defaults: Mapping[str, AttributeProto],
 ) -> list[Value | None]:
     """Convert the body of `function` in place of `node`; returns its outputs. `defaults` fill missing attributes."""
     if len(scope.path) > MAX_DEPTH:
-        raise ModelError(f"node {name!r}: calls of ONNX functions nest deeper than {MAX_DEPTH}; {function.name} seems to be recursive")
+        raise ModelError(
+            f"node {name!r}: calls of ONNX functions nest deeper than {MAX_DEPTH}; {function.name} seems to be recursive"
+        )
     attributes = {a.name: a for a in function.attribute_proto} | dict(defaults) | {a.name: a for a in node.attribute}
     opsets = {canonical_domain(o.domain): o.version for o in function.opset_import}
     body = Scope(scope.module, scope.graph, opsets, path=(*scope.path, name), origins=scope.origins or (name,))
     if len(inputs) > len(function.input):
-        raise ModelError(f"node {name!r} passes {len(inputs)} operands to {function.name}, which takes {len(function.input)}")
+        raise ModelError(
+            f"node {name!r} passes {len(inputs)} operands to {function.name}, which takes {len(function.input)}"
+        )
     for i, formal in enumerate(function.input):
         body.bind(formal, inputs[i] if i < len(inputs) else None)
     body.convert_nodes(_resolved(n, attributes) for n in function.node)
@@ -84,7 +93,9 @@ def attribute_defaults(node: NodeProto, opset: int) -> dict[str, AttributeProto]
     schema = schema_of(node.op_type, opset, canonical_domain(node.domain))
     if schema is None:
         return {}
-    return {n: a.default_value for n, a in schema.attributes.items() if a.default_value.type != AttributeProto.UNDEFINED}
+    return {
+        n: a.default_value for n, a in schema.attributes.items() if a.default_value.type != AttributeProto.UNDEFINED
+    }
 
 
 def _resolved(node: NodeProto, attributes: Mapping[str, AttributeProto]) -> NodeProto:

@@ -24,8 +24,8 @@ Shapes = Mapping[str, Sequence[int]]
 class ImportedModel:
     """A model as a graph of primitives.
 
-    `input_names` and `output_names` are the model's own; values of `graph` bear the same names where that is possible (an
-    output that is also an input, or appears twice, cannot), so match by position. `opsets` maps domain to version.
+    `input_names` and `output_names` are the model's own; values of `graph` bear the same names where that is possible
+    (an output that is also an input, or appears twice, cannot), so match by position. `opsets` maps domain to version.
     """
 
     graph: Graph
@@ -38,8 +38,8 @@ class ImportedModel:
 def import_model(model: str | Path | ModelProto, shapes: Shapes | None = None) -> ImportedModel:
     """Convert an ONNX model (a path, or a ModelProto without external data) to primitives.
 
-    `shapes` gives static sizes to inputs by name; a named dimension set by one input is set in all others. Dimensions that
-    stay open become symbols; operators that need them at compile time say so.
+    `shapes` gives static sizes to inputs by name; a named dimension set by one input is set in all others. Dimensions
+    that stay open become symbols; operators that need them at compile time say so.
 
     Raises ModelError for bad files, models and shapes, UnsupportedOperatorsError, which names all operators that are
     missing, and ConversionError for a node that cannot be expressed.
@@ -71,7 +71,9 @@ def _load(path: Path) -> ModelProto:
     try:
         proto = ModelProto.FromString(data)
     except DecodeError as error:
-        raise ModelError(f"{path} is not an ONNX model, or is truncated ({error}); export or download it again") from error
+        raise ModelError(
+            f"{path} is not an ONNX model, or is truncated ({error}); export or download it again"
+        ) from error
     if not proto.HasField("graph") or not proto.opset_import:
         raise ModelError(f"{path} is not an ONNX model: it holds no graph or names no operator set; export it again")
     return proto
@@ -94,7 +96,9 @@ def check_model(proto: ModelProto, path: Path | None) -> None:
     except onnx.checker.ValidationError as error:
         raise ModelError(f"the ONNX checker rejects the model: {str(error).strip()}") from error
     except (ValueError, EncodeError, UnicodeDecodeError, RuntimeError) as error:
-        raise ModelError(f"the ONNX checker cannot read the model ({error}); save it with its weights as external data") from error
+        raise ModelError(
+            f"the ONNX checker cannot read the model ({error}); save it with its weights as external data"
+        ) from error
 
 
 def _local_functions(proto: ModelProto) -> dict[FunctionKey, FunctionProto]:
@@ -145,9 +149,13 @@ def _input_type(info: ValueInfoProto, shape: Sequence[int] | None) -> Type:
         return TensorType(declared.dtype, tuple(shape))
     if not isinstance(declared, TensorType):
         raise ModelError(f"a shape is given for input {info.name!r}, but its type is {declared}")
-    fits = len(shape) == declared.rank and all(isinstance(d, str) or d == s for d, s in zip(declared.shape, shape, strict=True))
+    fits = len(shape) == declared.rank and all(
+        isinstance(d, str) or d == s for d, s in zip(declared.shape, shape, strict=True)
+    )
     if not fits:
-        raise ModelError(f"the shape {tuple(shape)} given for input {info.name!r} does not fit its declared type {declared}")
+        raise ModelError(
+            f"the shape {tuple(shape)} given for input {info.name!r} does not fit its declared type {declared}"
+        )
     return declared.with_shape(tuple(shape))
 
 
@@ -162,7 +170,9 @@ def _symbol_sizes(formal: Sequence[ValueInfoProto], shapes: Shapes) -> dict[str,
             if isinstance(dim, int) or dim == UNKNOWN:
                 continue
             if sizes.setdefault(dim, size) != size:
-                raise ModelError(f"the given shapes make dimension {dim!r} both {sizes[dim]} and {size} (input {info.name!r})")
+                raise ModelError(
+                    f"the given shapes make dimension {dim!r} both {sizes[dim]} and {size} (input {info.name!r})"
+                )
     return sizes
 
 
@@ -181,7 +191,11 @@ def _check_outputs(proto: ModelProto, outputs: Sequence[Value]) -> None:
         if not info.type.WhichOneof("value"):
             continue
         declared = from_type_proto(info.type)
-        if type(declared) is not type(value.type) and not isinstance(declared, AnyRankTensor) and not isinstance(value.type, AnyRankTensor):
+        if (
+            type(declared) is not type(value.type)
+            and not isinstance(declared, AnyRankTensor)
+            and not isinstance(value.type, AnyRankTensor)
+        ):
             raise _contradiction(info.name, declared, value)
         if getattr(declared, "dtype", None) != getattr(value.type, "dtype", None):
             raise _contradiction(info.name, declared, value)
@@ -190,7 +204,9 @@ def _check_outputs(proto: ModelProto, outputs: Sequence[Value]) -> None:
 
 
 def _contradiction(name: str, declared: Type, value: Value) -> ModelError:
-    return ModelError(f"output {name!r} is declared as {declared}, but the model computes {value.type}; correct the declaration or export again")
+    return ModelError(
+        f"output {name!r} is declared as {declared}, but the model computes {value.type}; correct the declaration or export again"
+    )
 
 
 def _name_outputs(graph: Graph, names: Sequence[str]) -> None:

@@ -73,7 +73,9 @@ def from_type_proto(proto: TypeProto) -> Type:
         return SequenceType(from_type_proto(proto.sequence_type.elem_type))
     if kind == "optional_type":
         return OptionalType(from_type_proto(proto.optional_type.elem_type))
-    raise ModelError(f"values of ONNX type {kind or 'undefined'} are not supported; use tensors, sequences or optionals")
+    raise ModelError(
+        f"values of ONNX type {kind or 'undefined'} are not supported; use tensors, sequences or optionals"
+    )
 
 
 def _dim(dim: onnx.TensorShapeProto.Dimension) -> int | str:

@@ -136,7 +136,9 @@ class Scope:
         """A scope for a subgraph of a node here; `graph` is this scope's graph when the body is inlined."""
         return Scope(self.module, graph, self.opsets, parent=self, path=(*self.path, node_name), origins=self.origins)
 
-    def convert_subgraph(self, proto: GraphProto, input_types: Iterable[Type], node_name: str) -> tuple[Graph, list[Value]]:
+    def convert_subgraph(
+        self, proto: GraphProto, input_types: Iterable[Type], node_name: str
+    ) -> tuple[Graph, list[Value]]:
         """A graph of its own for a body of If, Loop, Scan or SequenceMap.
 
         `input_types` are the types of the formal inputs, in order. Returns the graph, whose inputs are the formal ones
@@ -146,7 +148,9 @@ class Scope:
         scope = self.nested(graph, node_name)
         types = list(input_types)
         if len(types) != len(proto.input):
-            raise ModelError(f"the body {proto.name!r} of node {node_name!r} takes {len(proto.input)} inputs, but gets {len(types)}")
+            raise ModelError(
+                f"the body {proto.name!r} of node {node_name!r} takes {len(proto.input)} inputs, but gets {len(types)}"
+            )
         for formal, type_ in zip(proto.input, types, strict=True):
             scope.bind(formal.name, graph.add_input(formal.name, type_))
         graph.outputs = scope.body(proto)
@@ -158,7 +162,9 @@ class Scope:
         scope = self.nested(self.graph, node_name)
         values = list(inputs)
         if len(values) != len(proto.input):
-            raise ModelError(f"the body {proto.name!r} of node {node_name!r} takes {len(proto.input)} inputs, but gets {len(values)}")
+            raise ModelError(
+                f"the body {proto.name!r} of node {node_name!r} takes {len(proto.input)} inputs, but gets {len(values)}"
+            )
         for formal, value in zip(proto.input, values, strict=True):
             scope.bind(formal.name, value)
         return scope.body(proto)

@@ -32,12 +32,14 @@ def to_array(tensor: TensorProto, folder: Path | None = None) -> np.ndarray:
     try:
         return numpy_helper.to_array(tensor)
     except (ValueError, TypeError, OverflowError, UnicodeDecodeError) as error:
-        raise ModelError(f"tensor {tensor.name!r} ({dtype}, shape {tuple(tensor.dims)}) cannot be read: {error}") from error
+        raise ModelError(
+            f"tensor {tensor.name!r} ({dtype}, shape {tuple(tensor.dims)}) cannot be read: {error}"
+        ) from error
 
 
 @dataclass(frozen=True)
 class _External:
-    """Where an external tensor lies: `location` relative to the model, byte `offset`, `length` in bytes (None: the rest)."""
+    """Where an external tensor lies: `location` relative to the model, `offset` and `length` in bytes (None: the rest)."""
 
     location: str
     offset: int
@@ -49,7 +51,9 @@ def _map_external(tensor: TensorProto, dtype: str, folder: Path | None) -> np.nd
         raise ModelError(f"tensor {tensor.name!r}: strings cannot be external data")
     entry = _external_entry(tensor)
     if folder is None:
-        raise ModelError(f"tensor {tensor.name!r} lies in external file {entry.location!r}; give the model as a path, not as a ModelProto")
+        raise ModelError(
+            f"tensor {tensor.name!r} lies in external file {entry.location!r}; give the model as a path, not as a ModelProto"
+        )
     path = _contained_path(folder, entry.location, tensor.name)
     size = path.stat().st_size
     count = prod(tensor.dims)
@@ -92,9 +96,13 @@ def _contained_path(folder: Path, location: str, name: str) -> Path:
     try:
         status = path.lstat()
     except OSError as error:
-        raise ModelError(f"{where} cannot be opened ({error.strerror}); it belongs next to the model, in {folder}") from error
+        raise ModelError(
+            f"{where} cannot be opened ({error.strerror}); it belongs next to the model, in {folder}"
+        ) from error
     if not stat.S_ISREG(status.st_mode) or not path.resolve().is_relative_to(root):
-        raise ModelError(f"{where} is a symbolic link, no regular file, or outside the model's folder; copy it next to the model")
+        raise ModelError(
+            f"{where} is a symbolic link, no regular file, or outside the model's folder; copy it next to the model"
+        )
     if path.resolve() != root / location.replace("\\", "/"):
         raise ModelError(f"{where} is reached through a symbolic link; copy it next to the model")
     if status.st_nlink > 1:

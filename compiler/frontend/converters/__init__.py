@@ -59,7 +59,9 @@ def _merged(tables: Iterable[Mapping[str, Sequence[Versioned]]]) -> dict[str, Se
     for table in tables:
         twice = merged.keys() & table.keys()
         if twice:
-            raise ValueError(f"operators {sorted(twice)} have two converters; remove one of each from its family's table")
+            raise ValueError(
+                f"operators {sorted(twice)} have two converters; remove one of each from its family's table"
+            )
         merged.update(table)
     return merged
 

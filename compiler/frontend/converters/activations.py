@@ -138,7 +138,9 @@ def convert_swiglu(ctx: Context) -> Value:
     return ctx.mul(swish(ctx, ctx.input(0), ctx.attr("alpha", 1.0)), ctx.input(1))
 
 
-def recurrent_activation(b: Builder, name: str, alpha: float | None, beta: float | None) -> Callable[[Value], Value] | None:
+def recurrent_activation(
+    b: Builder, name: str, alpha: float | None, beta: float | None
+) -> Callable[[Value], Value] | None:
     """An activation of RNN, LSTM and GRU by its (lower-case) name, with ONNX's defaults for alpha and beta."""
 
     def given(value: float | None, default: float) -> float:

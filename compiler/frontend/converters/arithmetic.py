@@ -108,7 +108,7 @@ def convert_identity(ctx: Context) -> Value:
 
 
 def convert_dropout(ctx: Context) -> Converted:
-    """The identity: dropping is for training. With training_mode it needs random numbers, which are run-time operators."""
+    """The identity: dropping is for training. With training_mode it draws random numbers, at run time."""
     x = ctx.input(0)
     training = ctx.optional(2) if ctx.opset >= 12 else None
     if training is not None and bool(ctx.constant_of(2).reshape(())):
@@ -131,16 +131,22 @@ def convert_div(ctx: Context) -> Value:
     # A float divided by a constant power of two is exactly a product with its reciprocal, which is far cheaper.
     if b.data is not None and b.data.size == 1 and is_float(dtype_of(b)):
         divisor = float(b.data.reshape(()))
-        if divisor and np.isfinite(divisor) and abs(np.frexp(divisor)[0]) == 0.5 and 2.0**-14 <= abs(divisor) <= 2.0**14:
+        if (
+            divisor
+            and np.isfinite(divisor)
+            and abs(np.frexp(divisor)[0]) == 0.5
+            and 2.0**-14 <= abs(divisor) <= 2.0**14
+        ):
             return ctx.mul(a, ctx.constant((1.0 / b.data.astype(np.float64)).astype(to_numpy_dtype(dtype_of(b)))))
     return ctx.emit("div", a, b)
 
 
 _UNARY = {
-    "Neg": "neg", "Abs": "abs", "Floor": "floor", "Ceil": "ceil", "Round": "round", "Sqrt": "sqrt", "Exp": "exp", "Log": "log",
-    "Sin": "sin", "Cos": "cos", "Tan": "tan", "Asin": "asin", "Acos": "acos", "Atan": "atan", "Sinh": "sinh", "Cosh": "cosh",
-    "Tanh": "tanh", "Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh", "Erf": "erf", "IsNaN": "is_nan", "Not": "logical_not",
-    "BitwiseNot": "bitwise_not", "Sign": "sign",
+    "Neg": "neg", "Abs": "abs", "Sign": "sign", "Floor": "floor", "Ceil": "ceil", "Round": "round",
+    "Sqrt": "sqrt", "Exp": "exp", "Log": "log", "Erf": "erf",
+    "Sin": "sin", "Cos": "cos", "Tan": "tan", "Asin": "asin", "Acos": "acos", "Atan": "atan",
+    "Sinh": "sinh", "Cosh": "cosh", "Tanh": "tanh", "Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh",
+    "IsNaN": "is_nan", "Not": "logical_not", "BitwiseNot": "bitwise_not",
 }  # fmt: skip
 _BINARY = {
     "Add": "add", "Sub": "sub", "Mul": "mul", "And": "logical_and", "Or": "logical_or", "Xor": "logical_xor",

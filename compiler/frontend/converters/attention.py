@@ -29,7 +29,11 @@ def _heads(ctx: Context, x: Value, attribute: str) -> Value:
 
 
 def convert_attention(ctx: Context) -> Converted:
-    q, k, v = _heads(ctx, ctx.input(0), "q_num_heads"), _heads(ctx, ctx.input(1), "kv_num_heads"), _heads(ctx, ctx.input(2), "kv_num_heads")
+    q, k, v = (
+        _heads(ctx, ctx.input(0), "q_num_heads"),
+        _heads(ctx, ctx.input(1), "kv_num_heads"),
+        _heads(ctx, ctx.input(2), "kv_num_heads"),
+    )
     past_key, past_value = ctx.optional(4), ctx.optional(5)
     present_key = k if past_key is None else ctx.concat([past_key, k], 2)
     present_value = v if past_value is None else ctx.concat([past_value, v], 2)
@@ -43,7 +47,9 @@ def convert_attention(ctx: Context) -> Converted:
     if softcap > 0:
         scores = ctx.mul(ctx.emit("tanh", ctx.div(scores, softcap)), softcap)
     capped = scores
-    bias, may_mask_rows = _bias(ctx, dtype_of(q), (batch, rows, columns), 0 if past_key is None else ctx.dim(past_key, 2))
+    bias, may_mask_rows = _bias(
+        ctx, dtype_of(q), (batch, rows, columns), 0 if past_key is None else ctx.dim(past_key, 2)
+    )
     if bias is not None:
         scores = ctx.add(scores, bias)
     weights = _weights(ctx, scores, bias if may_mask_rows else None)
@@ -126,7 +132,9 @@ def _padded_mask(ctx: Context, mask: Value, columns: int) -> Value:
     hidden = False if dtype_of(mask) == "bool" else -np.inf
     after = [0] * rank
     after[-1] = missing
-    return ctx.pad(mask, (0,) * rank, after, value=ctx.constant(np.asarray(hidden).astype(to_numpy_dtype(dtype_of(mask)))))
+    return ctx.pad(
+        mask, (0,) * rank, after, value=ctx.constant(np.asarray(hidden).astype(to_numpy_dtype(dtype_of(mask))))
+    )
 
 
 def _window(ctx: Context, offset: Value | int, rows: int, columns: int) -> Value | None:

@@ -29,7 +29,13 @@ class Window:
 
     def attrs(self) -> dict[str, Any]:
         """The attributes that conv, conv_transpose and window_reduce have in common."""
-        return {"strides": self.strides, "before": self.before, "after": self.after, "dilations": self.dilations, "layout": "NCX"}
+        return {
+            "strides": self.strides,
+            "before": self.before,
+            "after": self.after,
+            "dilations": self.dilations,
+            "layout": "NCX",
+        }
 
     def extent(self, axis: int) -> int:
         """Elements from the first to the last tap."""
@@ -49,7 +55,9 @@ def window_of(ctx: Context, x: Value, kernel: Sequence[int]) -> Window:
     dilations = tuple(ctx.attr("dilations", (1,) * spatial))
     pads = tuple(ctx.attr("pads", (0,) * (2 * spatial)))
     if len(strides) != spatial or len(dilations) != spatial or len(pads) != 2 * spatial or ctx.rank(x) != spatial + 2:
-        raise ctx.fail(f"strides {strides}, dilations {dilations}, pads {pads}, kernel {tuple(kernel)} do not fit an operand of type {x.type}")
+        raise ctx.fail(
+            f"strides {strides}, dilations {dilations}, pads {pads}, kernel {tuple(kernel)} do not fit an operand of type {x.type}"
+        )
     auto_pad = ctx.attr("auto_pad", "NOTSET")
     if auto_pad in ("NOTSET", ""):
         return Window(tuple(kernel), strides, pads[:spatial], pads[spatial:], dilations)
@@ -107,7 +115,7 @@ def conv_transpose(b: Builder, x: Value, w: Value, window: Window, output_paddin
 def _transpose_pads(
     ctx: Context, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], extra: list[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Pads from `pads`, or those that `output_shape` or `auto_pad` imply; what cannot be padded away is added to `extra`."""
+    """Pads as stated, or as `output_shape` or `auto_pad` imply; what cannot be padded away is added to `extra`."""
     spatial = len(kernel)
     auto_pad = ctx.attr("auto_pad", "NOTSET")
     wanted = ctx.attr("output_shape", None)
@@ -137,7 +145,8 @@ def convert_col2im(ctx: Context) -> Value:
     image, kernel = ctx.ints_of(1), ctx.ints_of(2)
     window = window_of_attributes(ctx, kernel)
     steps = tuple(
-        (image[i] + window.before[i] + window.after[i] - window.extent(i)) // window.strides[i] + 1 for i in range(len(image))
+        (image[i] + window.before[i] + window.after[i] - window.extent(i)) // window.strides[i] + 1
+        for i in range(len(image))
     )
     batch, rows, columns = ctx.shape(x)
     taps = prod(kernel)
@@ -146,7 +155,10 @@ def convert_col2im(ctx: Context) -> Value:
     channels = rows // taps
     one_hot = np.eye(taps, dtype=to_numpy_dtype(dtype_of(x))).reshape(taps, 1, *kernel)
     w = ctx.constant(np.tile(one_hot, (channels, *(1,) * (len(kernel) + 1))))
-    covered = [(steps[i] - 1) * window.strides[i] + window.extent(i) - window.before[i] - window.after[i] for i in range(len(image))]
+    covered = [
+        (steps[i] - 1) * window.strides[i] + window.extent(i) - window.before[i] - window.after[i]
+        for i in range(len(image))
+    ]
     missing = [image[i] - covered[i] for i in range(len(image))]
     grouped = Window(window.kernel, window.strides, window.before, window.after, window.dilations, channels)
     return conv_transpose(ctx, ctx.reshape(x, (batch, rows, *steps)), w, grouped, missing)

@@ -8,9 +8,8 @@ import numpy as np
 
 from tilestitch.compiler.ir import Value
 
-from ..builder import Builder, dtype_of
+from ..builder import Builder
 from ..context import Context, Versioned
-
 
 
 def along_axis(b: Builder, vector: Value, axis: int, rank: int) -> Value:
@@ -36,7 +35,9 @@ def convert_gather_nd(ctx: Context) -> Value:
 def convert_scatter_elements(ctx: Context) -> Value:
     x = ctx.input(0)
     axis = ctx.axis(x, ctx.attr("axis", 0))
-    return ctx.emit("scatter_elements", x, ctx.input(1), ctx.input(2), axis=axis, reduction=ctx.attr("reduction", "none"))
+    return ctx.emit(
+        "scatter_elements", x, ctx.input(1), ctx.input(2), axis=axis, reduction=ctx.attr("reduction", "none")
+    )
 
 
 def convert_scatter_nd(ctx: Context) -> Value:

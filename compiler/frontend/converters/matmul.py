@@ -31,7 +31,12 @@ def convert_gemm(ctx: Context) -> Value:
     a, b, c = ctx.input(0), ctx.input(1), ctx.optional(2)
     alpha, beta = ctx.attr("alpha", 1.0), ctx.attr("beta", 1.0)
     scale_b = alpha != 1.0 and b.is_constant
-    y = ctx.matmul(a, _scaled(ctx, b, alpha) if scale_b else b, trans_a=bool(ctx.attr("transA", 0)), trans_b=bool(ctx.attr("transB", 0)))
+    y = ctx.matmul(
+        a,
+        _scaled(ctx, b, alpha) if scale_b else b,
+        trans_a=bool(ctx.attr("transA", 0)),
+        trans_b=bool(ctx.attr("transB", 0)),
+    )
     if not scale_b:
         y = _scaled(ctx, y, alpha)
     if c is None or beta == 0.0:
@@ -110,17 +115,25 @@ def _diagonal(ctx: Context, x: Value, labels: Labels) -> tuple[Value, Labels]:
             if shape[-2] != size:
                 raise ctx.fail(f"label {label!r} of the equation stands for sizes {shape[-2]} and {size}")
             flat = ctx.reshape(moved, (*shape[:-2], size * size))
-            x = ctx.slice_axis(flat, len(others), 0, size * size, size + 1) if size else ctx.reshape(moved, (*shape[:-2], 0))
+            x = (
+                ctx.slice_axis(flat, len(others), 0, size * size, size + 1)
+                if size
+                else ctx.reshape(moved, (*shape[:-2], 0))
+            )
             labels = (*(labels[i] for i in others), label)
     return x, labels
 
 
 def _sum_out(ctx: Context, x: Value, labels: Labels, kept: set[str]) -> tuple[Value, Labels]:
     gone = [i for i, label in enumerate(labels) if label not in kept]
-    return (ctx.reduce("sum", x, gone, keepdims=False) if gone else x), tuple(label for label in labels if label in kept)
+    return (ctx.reduce("sum", x, gone, keepdims=False) if gone else x), tuple(
+        label for label in labels if label in kept
+    )
 
 
-def _contract(ctx: Context, left: tuple[Value, Labels], right: tuple[Value, Labels], kept: set[str]) -> tuple[Value, Labels]:
+def _contract(
+    ctx: Context, left: tuple[Value, Labels], right: tuple[Value, Labels], kept: set[str]
+) -> tuple[Value, Labels]:
     """One pairwise step: labels of both sides that are not kept are summed by a matmul."""
     a, a_labels = _sum_out(ctx, *left, kept.union(right[1]))
     b, b_labels = _sum_out(ctx, *right, kept.union(left[1]))
@@ -155,7 +168,9 @@ def _equal_inner(ctx: Context, a: Value, b: Value, inner: int) -> tuple[Value, V
     return ctx.broadcast_to(a, (*a_shape[:a_head], *common)), ctx.broadcast_to(b, (*b_shape[:b_head], *common))
 
 
-def _product(ctx: Context, left: tuple[Value, Labels], right: tuple[Value, Labels], labels: Labels) -> tuple[Value, Labels]:
+def _product(
+    ctx: Context, left: tuple[Value, Labels], right: tuple[Value, Labels], labels: Labels
+) -> tuple[Value, Labels]:
     """Nothing is summed: an element-wise product of operands aligned to `labels`."""
 
     def aligned(x: Value, own: Labels) -> Value:

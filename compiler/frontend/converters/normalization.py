@@ -38,7 +38,11 @@ def convert_batch_norm(ctx: Context) -> Converted:
     x = ctx.input(0)
     params = [ctx.input(i) for i in range(1, 5)]
     legacy_training = 7 <= ctx.opset < 14 and any(ctx.has_output(i) for i in range(1, 5))
-    if ctx.attr("training_mode", 0) or legacy_training or (ctx.opset < 7 and not ctx.attr("is_test", 0) and ctx.has_output(1)):
+    if (
+        ctx.attr("training_mode", 0)
+        or legacy_training
+        or (ctx.opset < 7 and not ctx.attr("is_test", 0) and ctx.has_output(1))
+    ):
         return _training(ctx, x, params)
     scale, shift = _scale_and_shift(ctx, params)
     return ctx.cast(ctx.add(ctx.mul(widened(ctx, x), scale), shift), dtype_of(x))
@@ -67,7 +71,9 @@ def _training(ctx: Context, x: Value, params: Sequence[Value]) -> Converted:
     spatial = ctx.opset >= 9 or ctx.attr("spatial", 1)
     axes = tuple(a for a in range(ctx.rank(x)) if a != 1) if spatial else (0,)
     batch_mean, deviation, batch_variance = centred(ctx, widened(ctx, x), axes)
-    factor = ctx.mul(inverse_deviation(ctx, batch_variance, ctx.attr("epsilon", 1e-5)), _aligned(ctx, widened(ctx, scale)))
+    factor = ctx.mul(
+        inverse_deviation(ctx, batch_variance, ctx.attr("epsilon", 1e-5)), _aligned(ctx, widened(ctx, scale))
+    )
     y = ctx.cast(ctx.add(ctx.mul(deviation, factor), _aligned(ctx, widened(ctx, bias))), dtype_of(x))
 
     def running(old: Value, new: Value) -> Value:

@@ -91,19 +91,28 @@ def _max_with_indices(ctx: Context, x: Value, window: Window) -> list[Value | No
     spatial = shape[2:]
     pads_after = [max(p, 0) for p in window.after]
     padded = ctx.pad(x, (0, 0, *window.before), (0, 0, *pads_after), value=ctx.constant(_lowest(dtype_of(x))))
-    steps = [(s + b + a - window.extent(i)) // window.strides[i] + 1 for i, (s, b, a) in enumerate(zip(spatial, window.before, window.after, strict=True))]
+    steps = [
+        (s + b + a - window.extent(i)) // window.strides[i] + 1
+        for i, (s, b, a) in enumerate(zip(spatial, window.before, window.after, strict=True))
+    ]
     layers, places = [], []
     for tap in product(*(range(k) for k in window.kernel)):
         start = [t * d for t, d in zip(tap, window.dilations, strict=True)]
-        layers.append(ctx.emit("slice", padded, starts=(0, 0, *start), steps=(1, 1, *window.strides), sizes=(*shape[:2], *steps)))
-        places.append([start[i] - window.before[i] + np.arange(steps[i]) * window.strides[i] for i in range(len(spatial))])
+        layers.append(
+            ctx.emit("slice", padded, starts=(0, 0, *start), steps=(1, 1, *window.strides), sizes=(*shape[:2], *steps))
+        )
+        places.append(
+            [start[i] - window.before[i] + np.arange(steps[i]) * window.strides[i] for i in range(len(spatial))]
+        )
     stacked = ctx.concat([ctx.expand_dims(layer, (0,)) for layer in layers], 0)
     best = ctx.emit("arg_max", stacked, axis=0, keepdims=True, select_last=False)
     values = ctx.reduce("max", stacked, (0,), keepdims=False)
     table = ctx.constant(_places_table(ctx, places, spatial), "int64")
     spread = ctx.broadcast_to(table, (len(layers), *shape[:2], *steps))
     within = ctx.squeeze(ctx.emit("gather_elements", spread, best, axis=0), (0,))
-    base = np.arange(shape[0] * shape[1], dtype=np.int64).reshape(shape[0], shape[1], *(1,) * len(spatial)) * prod(spatial)
+    base = np.arange(shape[0] * shape[1], dtype=np.int64).reshape(shape[0], shape[1], *(1,) * len(spatial)) * prod(
+        spatial
+    )
     return [values, ctx.add(within, ctx.constant(base))]
 
 
@@ -113,10 +122,17 @@ def _lowest(dtype: str) -> np.ndarray:
 
 def _places_table(ctx: Context, places: Sequence[Sequence[np.ndarray]], spatial: Sequence[int]) -> np.ndarray:
     """[taps, 1, 1, positions...]: index of each tap in its flattened image, row-major or (storage_order) column-major."""
-    strides = [prod(spatial[:i]) for i in range(len(spatial))] if ctx.attr("storage_order", 0) else [prod(spatial[i + 1 :]) for i in range(len(spatial))]
+    strides = (
+        [prod(spatial[:i]) for i in range(len(spatial))]
+        if ctx.attr("storage_order", 0)
+        else [prod(spatial[i + 1 :]) for i in range(len(spatial))]
+    )
     tables = []
     for lines in places:
-        parts = [line.reshape(tuple(-1 if j == i else 1 for j in range(len(lines)))) * strides[i] for i, line in enumerate(lines)]
+        parts = [
+            line.reshape(tuple(-1 if j == i else 1 for j in range(len(lines)))) * strides[i]
+            for i, line in enumerate(lines)
+        ]
         tables.append(reduce(np.add, parts))
     return np.stack(tables)[:, None, None]
 
@@ -160,10 +176,15 @@ def convert_max_unpool(ctx: Context) -> Value:
     kernel = ctx.attr("kernel_shape")
     window = window_of(ctx, x, kernel)
     shape = ctx.shape(x)
-    inferred = [(shape[2 + i] - 1) * window.strides[i] + kernel[i] - window.before[i] - window.after[i] for i in range(len(kernel))]
+    inferred = [
+        (shape[2 + i] - 1) * window.strides[i] + kernel[i] - window.before[i] - window.after[i]
+        for i in range(len(kernel))
+    ]
     full = (*shape[:2], *inferred)
     zeros = ctx.full((prod(full),), 0, dtype_of(x))
-    flat = ctx.emit("scatter_elements", zeros, ctx.reshape(indices, (-1,)), ctx.reshape(x, (-1,)), axis=0, reduction="none")
+    flat = ctx.emit(
+        "scatter_elements", zeros, ctx.reshape(indices, (-1,)), ctx.reshape(x, (-1,)), axis=0, reduction="none"
+    )
     y = ctx.reshape(flat, full)
     if ctx.optional(2) is None:
         return y

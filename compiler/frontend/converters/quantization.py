@@ -169,7 +169,9 @@ def convert_qlinear_matmul(ctx: Context) -> Value:
     return ctx.cast(scaled, dtype_of(y_zero))
 
 
-def _integer_conv(ctx: Context, x: Value, w: Value, x_zero: Value | None, w_zero: Value | None, window: Window) -> Value:
+def _integer_conv(
+    ctx: Context, x: Value, w: Value, x_zero: Value | None, w_zero: Value | None, window: Window
+) -> Value:
     """Convolution of x - x_zero with w - w_zero in int32; padding is zero after the subtraction."""
     if _is_zero(x_zero) and _is_zero(w_zero):
         return window.conv(ctx, x, w, out_dtype="int32")

@@ -143,7 +143,9 @@ def _masked(b: Builder, mask: Value | None, new: States, old: States) -> tuple[S
     return tuple(b.select(mask, n, o) for n, o in zip(new, old, strict=True)), b.select(mask, new[0], 0.0)
 
 
-def _unrolled(ctx: Context, step: Step, x: Value, states: States, weights: Weights, mask: Value | None, backwards: bool) -> tuple[Value, States]:
+def _unrolled(
+    ctx: Context, step: Step, x: Value, states: States, weights: Weights, mask: Value | None, backwards: bool
+) -> tuple[Value, States]:
     steps, batch, width = ctx.shape(x)
     outputs: list[Value] = []
     for t in reversed(range(steps)) if backwards else range(steps):
@@ -154,7 +156,9 @@ def _unrolled(ctx: Context, step: Step, x: Value, states: States, weights: Weigh
     return ctx.concat(outputs[::-1] if backwards else outputs, 0), states
 
 
-def _scanned(ctx: Context, step: Step, x: Value, states: States, weights: Weights, mask: Value | None, backwards: bool) -> tuple[Value, States]:
+def _scanned(
+    ctx: Context, step: Step, x: Value, states: States, weights: Weights, mask: Value | None, backwards: bool
+) -> tuple[Value, States]:
     steps, batch, width = ctx.shape(x)
     body = Graph(f"{ctx.name}.step")
     inner = Builder(body, ctx.origins)
@@ -162,7 +166,9 @@ def _scanned(ctx: Context, step: Step, x: Value, states: States, weights: Weight
     inner_x = body.add_input("x", TensorType(dtype_of(x), (batch, width)))
     inner_mask = None if mask is None else body.add_input("mask", TensorType("bool", (batch, 1)))
     captured = [v for v in weights.values() if not v.is_constant]
-    inner_weights = {n: inner.constant(v.data, name=n) if v.is_constant else body.add_input(n, v.type) for n, v in weights.items()}
+    inner_weights = {
+        n: inner.constant(v.data, name=n) if v.is_constant else body.add_input(n, v.type) for n, v in weights.items()
+    }
     new_states, y = _masked(inner, inner_mask, step(inner, inner_x, inner_states, inner_weights), inner_states)
     body.outputs = [*new_states, y]
     scanned = [x] if mask is None else [x, mask]
@@ -185,7 +191,9 @@ def _part(ctx: Context, value: Value | None, direction: int) -> Value | None:
     return ctx.squeeze(ctx.slice_axis(value, 0, direction, direction + 1), (0,))
 
 
-def _projected(ctx: Context, x: Value, w: Value, bias: Value | None, layer: Layer, gates: int) -> tuple[Value, Value | None]:
+def _projected(
+    ctx: Context, x: Value, w: Value, bias: Value | None, layer: Layer, gates: int
+) -> tuple[Value, Value | None]:
     """x @ w^T plus all biases that can be added in front; and the one that cannot (GRU's, inside the reset gate)."""
     y = ctx.matmul(x, w, trans_b=True)
     if bias is None:
@@ -210,7 +218,9 @@ def _initial(ctx: Context, index: int, layer: Layer, batch: int, direction: int)
     return part
 
 
-def _recurrent(ctx: Context, cell: Callable[[Layer, int], Step], defaults: Sequence[str], gates: int, num_states: int) -> Converted:
+def _recurrent(
+    ctx: Context, cell: Callable[[Layer, int], Step], defaults: Sequence[str], gates: int, num_states: int
+) -> Converted:
     layer = _layer(ctx, defaults)
     x = ctx.input(0)
     x = ctx.transpose(x, (1, 0, 2)) if layer.batch_first else x
@@ -234,7 +244,15 @@ def _recurrent(ctx: Context, cell: Callable[[Layer, int], Step], defaults: Seque
 
 
 def _direction(
-    ctx: Context, layer: Layer, step: Step, x: Value, direction: int, backwards: bool, mask: Value | None, gates: int, num_states: int
+    ctx: Context,
+    layer: Layer,
+    step: Step,
+    x: Value,
+    direction: int,
+    backwards: bool,
+    mask: Value | None,
+    gates: int,
+    num_states: int,
 ) -> tuple[Value, States]:
     w, r, bias = (_part(ctx, ctx.optional(i), direction) for i in (1, 2, 3))
     assert w is not None and r is not None

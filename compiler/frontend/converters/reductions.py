@@ -136,7 +136,9 @@ def _arg(op: str) -> Callable[[Context], Value]:
     def convert(ctx: Context) -> Value:
         x = ctx.input(0)
         axis = ctx.axis(x, ctx.attr("axis", 0))
-        return ctx.emit(op, x, axis=axis, keepdims=bool(ctx.attr("keepdims", 1)), select_last=bool(ctx.attr("select_last_index", 0)))
+        return ctx.emit(
+            op, x, axis=axis, keepdims=bool(ctx.attr("keepdims", 1)), select_last=bool(ctx.attr("select_last_index", 0))
+        )
 
     return convert
 

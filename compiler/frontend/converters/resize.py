@@ -1,7 +1,7 @@
 """Resize and Upsample: separable interpolation with constant tables, one axis after the other.
 
-Every output place of an axis is a weighted sum of a few input places, all known at compile time. Few taps become gathers
-and multiply-adds, which fuse; many taps (antialiasing) become a product with a constant matrix.
+Every output place of an axis is a weighted sum of a few input places, all known at compile time. Few taps become
+gathers and multiply-adds, which fuse; many taps (antialiasing) become a product with a constant matrix.
 """
 
 from __future__ import annotations
@@ -132,7 +132,9 @@ def apply_axis(ctx: Context, x: Value, axis: int, table: AxisTable) -> Value:
     np.add.at(matrix, (np.arange(len(indices))[:, None], indices), weights)
     last = ctx.rank(x) - 1
     moved = ctx.swap_axes(x, axis, last)
-    return ctx.swap_axes(ctx.matmul(moved, ctx.constant(matrix.astype(to_numpy_dtype(dtype_of(x)))), trans_b=True), axis, last)
+    return ctx.swap_axes(
+        ctx.matmul(moved, ctx.constant(matrix.astype(to_numpy_dtype(dtype_of(x)))), trans_b=True), axis, last
+    )
 
 
 def _gather(ctx: Context, x: Value, axis: int, indices: np.ndarray) -> Value:
@@ -221,7 +223,9 @@ def convert_upsample(ctx: Context) -> Value:
     else:
         scales = [1.0, 1.0, ctx.attr("height_scale"), ctx.attr("width_scale")]
     mode = ctx.attr("mode", "nearest")
-    sampling = Sampling("linear" if mode in ("linear", "bilinear") else "nearest", "asymmetric", "floor", -0.75, False, False)
+    sampling = Sampling(
+        "linear" if mode in ("linear", "bilinear") else "nearest", "asymmetric", "floor", -0.75, False, False
+    )
     tables = {
         axis: axis_table(sampling, shape[axis], int(np.floor(shape[axis] * scale)), scale, (0.0, 1.0))
         for axis, scale in enumerate(scales)

@@ -170,7 +170,9 @@ def convert_roi_align(ctx: Context) -> Value:
     return _pooled_samples(ctx, image, (height, width), taps, (count, channels, out[0], ratio, out[1], ratio))
 
 
-def _pooled_samples(ctx: Context, image: Value, sizes: Sequence[int], taps: Sequence[Sequence[Tap]], shape: tuple[int, ...]) -> Value:
+def _pooled_samples(
+    ctx: Context, image: Value, sizes: Sequence[int], taps: Sequence[Sequence[Tap]], shape: tuple[int, ...]
+) -> Value:
     """The samples of each bin averaged; mode `max` takes the largest of all weighted neighbours, as ONNX defines it."""
     if ctx.attr("mode", "avg") == "avg":
         return ctx.mean(ctx.reshape(weighted_gather(ctx, image, sizes, taps), shape), (3, 5), keepdims=False)
@@ -248,7 +250,9 @@ def convert_deform_conv(ctx: Context) -> Value:
     moved = ctx.reshape(offset, (rows, taps, spatial, *out))
     lines = []
     for axis in range(spatial):
-        displaced = ctx.add(ctx.squeeze(ctx.slice_axis(moved, 2, axis, axis + 1), (2,)), _regular_places(ctx, window, axis, out))
+        displaced = ctx.add(
+            ctx.squeeze(ctx.slice_axis(moved, 2, axis, axis + 1), (2,)), _regular_places(ctx, window, axis, out)
+        )
         place = ctx.reshape(displaced, (rows, taps * prod(out)))
         lines.append([zero_outside(ctx, tap, sizes[axis]) for tap in linear_taps(ctx, place)])
     image = ctx.reshape(x, (rows, channels // offset_groups, prod(sizes)))
@@ -263,7 +267,10 @@ def convert_deform_conv(ctx: Context) -> Value:
 
 def _regular_places(ctx: Context, window: Window, axis: int, out: Sequence[int]) -> Value:
     """[1, taps, out...]: where each tap would read along `axis` without displacement."""
-    tap = np.stack(np.meshgrid(*(np.arange(k) for k in window.kernel), indexing="ij"))[axis].reshape(-1) * window.dilations[axis]
+    tap = (
+        np.stack(np.meshgrid(*(np.arange(k) for k in window.kernel), indexing="ij"))[axis].reshape(-1)
+        * window.dilations[axis]
+    )
     start = np.arange(out[axis]) * window.strides[axis] - window.before[axis]
     start = start.reshape(tuple(-1 if i == axis else 1 for i in range(len(out))))
     places = np.broadcast_to(tap.reshape(-1, *(1,) * len(out)) + start, (len(tap), *out))

@@ -63,7 +63,10 @@ def convert_flatten(ctx: Context) -> Value:
     head_open, tail_open = (any(isinstance(d, str) for d in part) for part in (head, tail))
     if head_open and tail_open:
         raise NotStatic(f"both halves of the flattened operand %{x.name} ({x.type}) have sizes known only at run time")
-    sizes = [-1 if is_open else prod(d for d in part if isinstance(d, int)) for part, is_open in ((head, head_open), (tail, tail_open))]
+    sizes = [
+        -1 if is_open else prod(d for d in part if isinstance(d, int))
+        for part, is_open in ((head, head_open), (tail, tail_open))
+    ]
     return ctx.reshape(x, sizes)
 
 
@@ -104,7 +107,11 @@ def convert_split(ctx: Context) -> Converted:
     x = ctx.input(0)
     axis = ctx.axis(x, ctx.attr("axis", 0))
     size = ctx.dim(x, axis)
-    sizes = ctx.attr("split", None) if 2 <= ctx.opset < 13 or (ctx.opset < 2 and ctx.has_attr("split")) else ctx.optional_ints(1)
+    sizes = (
+        ctx.attr("split", None)
+        if 2 <= ctx.opset < 13 or (ctx.opset < 2 and ctx.has_attr("split"))
+        else ctx.optional_ints(1)
+    )
     if sizes is None:
         count = ctx.attr("num_outputs", ctx.num_outputs)
         step = -(-size // count)
@@ -220,7 +227,9 @@ def convert_tile(ctx: Context) -> Value:
     for size, repeat in zip(shape, repeats, strict=True):
         split += [size] if repeat == 1 else [1, size]
         spread += [size] if repeat == 1 else [repeat, size]
-    return ctx.reshape(ctx.broadcast_to(ctx.reshape(x, split), spread), [s * r for s, r in zip(shape, repeats, strict=True)])
+    return ctx.reshape(
+        ctx.broadcast_to(ctx.reshape(x, split), spread), [s * r for s, r in zip(shape, repeats, strict=True)]
+    )
 
 
 # -- blocks --------------------------------------------------------------------------------------------------------
@@ -280,7 +289,12 @@ def convert_size(ctx: Context) -> Value:
 
 
 def convert_constant(ctx: Context) -> Value:
-    for name, dtype in (("value_float", "float32"), ("value_floats", "float32"), ("value_int", "int64"), ("value_ints", "int64")):
+    for name, dtype in (
+        ("value_float", "float32"),
+        ("value_floats", "float32"),
+        ("value_int", "int64"),
+        ("value_ints", "int64"),
+    ):
         if ctx.has_attr(name):
             return ctx.constant(np.asarray(ctx.attr(name), to_numpy_dtype(dtype)))
     for name in ("value_string", "value_strings"):

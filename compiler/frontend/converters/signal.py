@@ -41,7 +41,9 @@ def transform(ctx: Context, rows: int, length: int, bins: int, dtype: str, *, in
     scale = 1.0 / length if inverse else 1.0
     sign = 1.0 if inverse else -1.0
     kind = to_numpy_dtype(dtype)
-    return Transform(ctx.constant((np.cos(phase) * scale).astype(kind)), ctx.constant((np.sin(phase) * (sign * scale)).astype(kind)))
+    return Transform(
+        ctx.constant((np.cos(phase) * scale).astype(kind)), ctx.constant((np.sin(phase) * (sign * scale)).astype(kind))
+    )
 
 
 def _parts(ctx: Context, x: Value) -> tuple[Value, Value | None]:
@@ -72,7 +74,9 @@ def convert_dft(ctx: Context) -> Value:
     inverse, onesided = bool(ctx.attr("inverse", 0)), bool(ctx.attr("onesided", 0))
     real_result = inverse and onesided
     size = ctx.dim(x, axis)
-    length = int(ctx.constant_of(1).reshape(())) if ctx.optional(1) is not None else 2 * (size - 1) if real_result else size
+    length = (
+        int(ctx.constant_of(1).reshape(())) if ctx.optional(1) is not None else 2 * (size - 1) if real_result else size
+    )
     real, imaginary = (None if p is None else ctx.swap_axes(p, axis, rank - 2) for p in _parts(ctx, x))
     assert real is not None
     if real_result:

@@ -1,0 +1,221 @@
+"""The commands on small models, from ONNX file to artifact and on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests.models import cnn, random_inputs, transformer
+from tilestitch.compiler.cli import bisect, errors, main
+from tilestitch.compiler.cli.explain import read_explain
+
+CLI = [sys.executable, "-m", "tilestitch.compiler.cli"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small CNN: cnn.onnx, compiled as cnn.tsm with a report."""
+    folder = tmp_path_factory.mktemp("models")
+    onnx.save(cnn(), folder / "cnn.onnx")
+    arguments = ["compile", str(folder / "cnn.onnx"), "-o", str(folder / "cnn.tsm")]
+    assert main.main([*arguments, "--report", str(folder / "compiled.html")]) == errors.OK
+    return folder
+
+
+def result(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
+    """What a command prints with --json."""
+    capsys.readouterr()
+    assert main.main([*map(str, arguments), "--json"]) == errors.OK
+    return json.loads(capsys.readouterr().out)
+
+
+def test_compile_reports_what_it_made(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    facts = result(capsys, "compile", folder / "cnn.onnx", "-o", tmp_path / "m.tsm", "--threads", 1)
+    assert facts["bytes"] == (tmp_path / "m.tsm").stat().st_size
+    assert facts["planner"] == "stitch"
+    assert facts["kernels"] > 0
+    assert "</html>" in (folder / "compiled.html").read_text()
+
+
+def test_compiling_twice_gives_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+    for name in ("a.tsm", "b.tsm"):
+        assert main.main(["compile", str(folder / "cnn.onnx"), "-o", str(tmp_path / name)]) == errors.OK
+    assert (tmp_path / "a.tsm").read_bytes() == (tmp_path / "b.tsm").read_bytes()
+
+
+def test_run_with_given_and_random_inputs(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = cnn()
+    inputs = random_inputs(model, seed=3)
+    np.save(tmp_path / "x.npy", inputs["x"])
+    out = tmp_path / "out.npz"
+    facts = result(capsys, "run", folder / "cnn.tsm", "--input", f"x={tmp_path / 'x.npy'}", "-o", out)
+    assert facts["outputs"][0]["name"] == "y"
+    assert facts["outputs"][0]["shape"] == [1, 10]
+    expected = onnx.reference.ReferenceEvaluator(model).run(None, inputs)[0]
+    np.testing.assert_allclose(np.load(out)["y"], expected, rtol=1e-4, atol=1e-5)
+    one = result(capsys, "run", folder / "cnn.tsm", "--seed", 1)
+    assert one == result(capsys, "run", folder / "cnn.tsm", "--seed", 1)
+    assert one != result(capsys, "run", folder / "cnn.tsm", "--seed", 2)
+
+
+@pytest.mark.parametrize(
+    ("array", "complaint"),
+    [
+        (np.zeros((1, 3, 16, 15), np.float32), "x"),
+        (np.zeros((3, 16, 16), np.float32), "x"),
+        (np.zeros((1, 3, 16, 16), np.int32), "x"),
+    ],
+)
+def test_inputs_that_do_not_fit(
+    array: np.ndarray, complaint: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "x.npy", array)
+    assert main.main(["run", str(folder / "cnn.tsm"), "--input", f"x={tmp_path / 'x.npy'}"]) == errors.USER
+    captured = capsys.readouterr()
+    assert complaint in captured.err
+    assert "internal error" not in captured.err
+
+
+@pytest.mark.parametrize("against", ["onnxruntime", "reference"])
+def test_check_agrees(against: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    facts = result(capsys, "check", folder / "cnn.tsm", folder / "cnn.onnx", "--against", against)
+    assert facts["ok"] is True
+    assert facts["outputs"][0]["error"] < 1e-4
+
+
+def test_check_finds_another_model(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(cnn(seed=1), tmp_path / "other.onnx")
+    assert main.main(["check", str(folder / "cnn.tsm"), str(tmp_path / "other.onnx")]) == errors.ACCURACY
+    assert "DIFFERS" in capsys.readouterr().err
+
+
+def test_bisect_looks_at_every_result_between_kernels(folder: Path) -> None:
+    """Against a reference with one wrong weight, it names the convolution that has it."""
+    model = onnx.load(folder / "cnn.onnx")
+    convolution = [node for node in model.graph.node if node.op_type == "Conv"][2]
+    weight = next(tensor for tensor in model.graph.initializer if tensor.name == convolution.input[1])
+    wrong = onnx.numpy_helper.to_array(weight) * 2
+    candidates = bisect.boundary_values(model, read_explain(folder / "cnn.tsm")["kernels"])
+    assert len(candidates) >= 3
+    options = argparse.Namespace(against="reference", tolerance=None, threads=1)
+    inputs = random_inputs(model)
+    assert bisect.first_difference(folder / "cnn.tsm", folder / "cnn.onnx", inputs, options) is None
+    weight.CopyFrom(onnx.numpy_helper.from_array(wrong, weight.name))
+    search = bisect.Search(folder / "cnn.onnx", model, inputs, "reference", None, 1, "stitch")
+    found = [candidate for candidate, one in zip(candidates, search.differences(candidates)) if not one.ok]
+    kernels = {kernel["name"]: kernel for kernel in read_explain(folder / "cnn.tsm")["kernels"]}
+    assert convolution.name in kernels[found[0].kernel]["onnx_nodes"]
+
+
+def test_explain(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    explained = result(capsys, "explain", folder / "cnn.tsm")
+    keys = {"name", "kind", "memory_bound", "onnx_nodes", "composition", "bytes_read", "bytes_written", "sync"}
+    for kernel in explained["kernels"]:
+        assert keys <= set(kernel)
+    for refusal in explained["refusals"]:
+        assert set(refusal) == {"subject", "rule", "reason", "numbers"}
+    assert {"target", "planner", "buffers", "host_steps"} <= set(explained)
+    nodes = {name for kernel in explained["kernels"] for name in kernel["onnx_nodes"]}
+    assert nodes <= set(bisect.node_names(cnn()))
+    node = sorted(nodes)[0]
+    assert main.main(["explain", str(folder / "cnn.tsm"), "--node", node, "--report", str(tmp_path / "r.html")]) == 0
+    assert "</html>" in (tmp_path / "r.html").read_text()
+    about = result(capsys, "explain", folder / "cnn.tsm", "--node", node)
+    assert all(node in kernel["onnx_nodes"] for kernel in about["kernels"])
+    assert main.main(["explain", str(folder / "cnn.tsm"), "--node", node + "x"]) == errors.USER
+    assert f"there is {node}" in capsys.readouterr().err
+
+
+def test_bench(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["bench", folder / "cnn.tsm", "--against", "onnxruntime", "--model", folder / "cnn.onnx"]
+    facts = result(capsys, *command, "--rounds", 6, "--warmup", 1, "--threads", 1, "--profile")
+    assert set(facts["engines"]) == {"tilestitch", "onnxruntime"}
+    assert facts["speedup"]["onnxruntime"] > 0
+    assert len(facts["launches"]) >= 1
+    assert main.main(["bench", str(folder / "cnn.tsm"), "--against", "onnxruntime"]) == errors.USER
+    assert "--model" in capsys.readouterr().err
+
+
+def test_a_specialisation_for_each_set_of_shapes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3])
+    graph = helper.make_graph([helper.make_node("Softmax", ["x"], ["y"], axis=0)], "g", [x], [y])
+    path, out = tmp_path / "m.onnx", tmp_path / "m.tsm"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    assert main.main(["compile", str(path), "-o", str(out), "--shape", "x=2x3", "--shape", "x=5x3"]) == errors.OK
+    for size in (2, 5):
+        np.save(tmp_path / "x.npy", np.ones((size, 3), np.float32))
+        given = f"x={tmp_path / 'x.npy'}"
+        assert result(capsys, "run", out, "--input", given)["outputs"][0]["shape"] == [size, 3]
+        assert result(capsys, "check", out, path, "--input", given)["ok"]
+    np.save(tmp_path / "x.npy", np.ones((4, 3), np.float32))
+    assert main.main(["run", str(out), "--input", given]) == errors.USER
+    complaint = capsys.readouterr().err
+    assert "2" in complaint
+    assert "5" in complaint
+
+
+def test_unsupported_operators_are_all_named_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
+    nodes = [
+        helper.make_node("Frobnicate", ["x"], ["a"], name="first", domain="com.example"),
+        helper.make_node("Twist", ["a"], ["y"], name="second", domain="com.example"),
+    ]
+    out = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.example", 1)]
+    model = helper.make_model(helper.make_graph(nodes, "g", [value], [out]), opset_imports=opsets, ir_version=10)
+    onnx.save(model, tmp_path / "m.onnx")
+    code = main.main(["compile", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "m.tsm")])
+    captured = capsys.readouterr()
+    assert code == errors.UNSUPPORTED
+    for word in ("Frobnicate", "first", "Twist", "second"):
+        assert word in captured.err
+    assert not (tmp_path / "m.tsm").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"\x08", b"this is no model", b"\xff" * 100])
+def test_a_file_that_is_no_model(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(content)
+    assert main.main(["compile", str(path), "-o", str(tmp_path / "m.tsm")]) == errors.USER
+    captured = capsys.readouterr()
+    assert "m.onnx" in captured.err
+    assert "internal error" not in captured.err
+    assert [file.name for file in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_interrupting_a_compilation_leaves_nothing(tmp_path: Path) -> None:
+    onnx.save(transformer(layers=12, hidden=64), tmp_path / "m.onnx")
+    command = [*CLI, "compile", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "m.tsm")]
+    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as process:
+        time.sleep(1.5)
+        process.send_signal(signal.SIGINT)
+        _, complaint = process.communicate(timeout=60)
+    if process.returncode == 0:
+        pytest.skip("compiled before it could be interrupted")
+    assert process.returncode == errors.INTERRUPTED, complaint
+    assert "Traceback" not in complaint
+    assert [file.name for file in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_running_needs_no_compiler(folder: Path) -> None:
+    """`run` never imports what only the compiler needs."""
+    script = (
+        "import sys\n"
+        "from tilestitch.compiler.cli.main import main\n"
+        f"assert main(['run', {str(folder / 'cnn.tsm')!r}]) == 0\n"
+        "print(sorted({'tvm', 'tvm_ffi', 'onnx', 'networkx', 'xgboost', 'torch'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
