@@ -41,9 +41,11 @@ from .elf import (
 )
 from .relocate import ARCHITECTURES, Target
 
-_MATH = """acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp10 exp2 expm1 fabs fdim
-    floor fma fmax fmin fmod frexp hypot ldexp lgamma log log10 log1p log2 logb lrint lround modf nearbyint nextafter pow
-    remainder rint round roundeven scalbn sin sincos sinh sqrt tan tanh tgamma trunc"""
+_MATH = """
+    acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp10 exp2 expm1 fabs fdim floor fma
+    fmax fmin fmod frexp hypot ldexp lgamma log log10 log1p log2 logb lrint lround modf nearbyint nextafter pow
+    remainder rint round roundeven scalbn sin sincos sinh sqrt tan tanh tgamma trunc
+"""
 
 LIBM = frozenset(name + suffix for name in _MATH.split() for suffix in ("", "f"))
 """Functions that kernels may call in libm.so.6."""

@@ -47,6 +47,38 @@ def test_waiting_threads_relax_in_the_way_of_their_machine() -> None:
     assert struct.pack("<I", 0xD503203F) in executor_object("aarch64-linux-gnu")  # yield
 
 
+@pytest.fixture(scope="module")
+def stress(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The executor and a driver for it, built with ThreadSanitizer."""
+    program = tmp_path_factory.mktemp("stress") / "stress"
+    driver = Path(__file__).with_name("executor_stress.c")
+    command = [
+        "clang-16",
+        "-std=c11",
+        "-g",
+        "-O1",
+        "-fsanitize=thread",
+        str(driver),
+        str(executor._SOURCE),
+        "-o",
+        str(program),
+    ]
+    result = subprocess.run([*command, "-lpthread"], capture_output=True, text=True, check=False)
+    if result.returncode and "tsan" in result.stderr:
+        pytest.skip("clang-16 has no ThreadSanitizer here")
+    assert not result.returncode, result.stderr
+    return program
+
+
+@pytest.mark.skipif(not shutil.which("clang-16"), reason="clang-16 is not installed")
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+@pytest.mark.parametrize("spins", [0, 4000])
+def test_there_are_no_data_races(stress: Path, threads: int, spins: int) -> None:
+    command = [str(stress), str(threads), "500", str(spins)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (result.stdout, result.returncode) == ("right\n", 0), result.stderr
+
+
 def test_other_architectures_are_refused() -> None:
     with pytest.raises(ValueError, match="x86_64 or aarch64"):
         executor_object("riscv64-linux-gnu")
