@@ -50,7 +50,7 @@ def explain_plan(graph: Graph, plan: StitchPlan, launches: Mapping[str, Sequence
 
 
 def explain_node(explanation: Mapping[str, Any], node: str) -> dict[str, Any]:
-    """What an explanation says of one node of the model or the graph: kernels, host steps, and refusals that name it."""
+    """What an explanation says of one node of the model or the graph: kernels, host steps, refusals that name it."""
     kernels = [k for k in explanation["kernels"] if node in k["onnx_nodes"] or node in k["nodes"]]
     host_steps = [h for h in explanation["host_steps"] if node in h["onnx_nodes"] or node == h["name"]]
     names = {node, *(n for k in kernels for n in k["nodes"] if node in k["onnx_nodes"])}

@@ -21,10 +21,9 @@ from .rewrite import REWRITES
 
 CLEAN_UP = "fixpoint{limit=8}(canonicalise,algebra,fold_constants,dead_branches,cse,dce)"
 
-CPU_PIPELINE = (
-    f"{CLEAN_UP},fold_scale_shift,fold_transposes,{CLEAN_UP},channels_last,"
-    f"fixpoint{{limit=16}}(transpose_motion,canonicalise,fold_constants,dce),fold_transposes,{CLEAN_UP}"
-)
+MOTION = "fixpoint{limit=16}(transpose_motion,reshape_motion,canonicalise,fold_constants,dce)"
+
+CPU_PIPELINE = f"{CLEAN_UP},{MOTION},fold_scale_shift,channels_last,{MOTION},fold_transposes,{CLEAN_UP}"
 """The default pipeline of the target `cpu`."""
 
 

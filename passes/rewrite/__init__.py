@@ -11,13 +11,14 @@ from .dead_branches import DeadBranches
 from .fold_constants import FoldConstants
 from .fold_scale_shift import FoldScaleShift
 from .fold_transposes import FoldTransposes
+from .reshape_motion import ReshapeMotion
 from .transpose_motion import TransposeMotion
 
 REWRITES: dict[str, type] = {
     cls.name: cls
     for cls in (
         Algebra, Canonicalise, ChannelsLast, CommonSubexpressions, DeadBranches, DeadCode, FoldConstants,
-        FoldScaleShift, FoldTransposes, TransposeMotion,
+        FoldScaleShift, FoldTransposes, ReshapeMotion, TransposeMotion,
     )
 }  # fmt: skip
 

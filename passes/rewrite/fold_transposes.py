@@ -1,4 +1,4 @@
-"""A transpose of the last two axes in front of a matmul becomes its trans_a or trans_b."""
+"""Transposes in front of a matmul become its trans_a or trans_b, as far as they move the innermost axis."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import ClassVar
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.passes.contract import PassContext, PassResult
 
-from .driver import Replacement, apply_patterns, emit_like, produced_by
+from .driver import Replacement, apply_patterns, emit_like, produced_by, transposed
 
 
 @dataclass(frozen=True)
 class FoldTransposes:
-    """Let matmul read its operands transposed instead of transposing them before."""
+    """Let matmul read its operands transposed instead of transposing them before.
+
+    What is left of the transpose keeps the innermost axis where it is; often nothing is left.
+    """
 
     name: ClassVar[str] = "fold_transposes"
 
@@ -29,9 +32,11 @@ def _read_transposed(graph: Graph, node: Node) -> Replacement | None:
             continue
         perm = tuple(inner.attrs["perm"])
         rank = len(perm)
-        if perm != (*range(rank - 2), rank - 1, rank - 2):
+        if perm[-2] != rank - 1:
             continue
-        operands = [inner.inputs[0] if i == position else v for i, v in enumerate(node.inputs)]
+        rest = (*perm[:-2], perm[-1], perm[-2])
+        source = transposed(graph, node, inner.inputs[0], rest, inner.origins)
+        operands = [source if i == position else v for i, v in enumerate(node.inputs)]
         attrs = {**node.attrs, flag: not node.attrs.get(flag, False)}
         return [emit_like(graph, node, "matmul", *operands, **attrs)]
     return None

@@ -1,0 +1,85 @@
+"""Reshapes move towards the outputs through element-wise operators: arithmetic then stands behind what it follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.passes.contract import PassContext, PassResult
+
+from .driver import (
+    Replacement,
+    apply_patterns,
+    elements,
+    emit_like,
+    is_elementwise,
+    is_static,
+    produced_by,
+    reshaped,
+)
+from .reshape_axes import axis_groups
+
+
+@dataclass(frozen=True)
+class ReshapeMotion:
+    """f(reshape(a), reshape(b), small) becomes reshape(f(a, b, small')), where a and b have one shape.
+
+    Constants follow where the reshape keeps the axes apart along which they vary.
+    """
+
+    name: ClassVar[str] = "reshape_motion"
+
+    def run(self, graph: Graph, context: PassContext) -> PassResult:
+        count = apply_patterns(graph, {"*": [through_elementwise]})
+        return PassResult(graph, count > 0, (f"reshape_motion: {count} moves",) if count else ())
+
+
+def through_elementwise(graph: Graph, node: Node) -> Replacement | None:
+    if not is_elementwise(node.op) or not all(map(is_static, (*node.inputs, *node.outputs))):
+        return None
+    target = node.output.shape
+    found = [r for v in node.inputs if v.shape == target and (r := produced_by(v, "reshape")) is not None]
+    if not found or not is_static(found[0].inputs[0]):
+        return None
+    source = found[0].inputs[0].shape
+    shapes = [_shape_before(v, source, target) for v in node.inputs]
+    if any(s is None for s in shapes):
+        return None
+    operands = [
+        _operand_before(graph, node, v, source, s) for v, s in zip(node.inputs, shapes, strict=True) if s is not None
+    ]
+    value = emit_like(graph, node, node.op, *operands, **node.attrs)
+    return [graph.emit("reshape", value, origins=found[0].origins, insert_before=node, shape=target)]
+
+
+def _shape_before(value: Value, source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape in which `value` broadcasts to `source` as it did to `target`; None if there is none."""
+    inner = produced_by(value, "reshape")
+    if inner is not None and value.shape == target and is_static(inner.inputs[0]) and inner.inputs[0].shape == source:
+        return source
+    if elements(value.shape) == 1:
+        return ()
+    if not value.is_constant:
+        return None
+    padded = (1,) * (len(target) - len(value.shape)) + value.shape
+    groups = axis_groups(source, target)
+    if groups is None:
+        return None
+    shape = [1] * len(source)
+    for sources, targets in groups:
+        wide = [padded[t] for t in targets]
+        if all(d == 1 for d in wide):
+            continue
+        if wide != [target[t] for t in targets]:
+            return None
+        for s in sources:
+            shape[s] = source[s]
+    return tuple(shape)
+
+
+def _operand_before(graph: Graph, node: Node, value: Value, source: tuple[int, ...], shape: tuple[int, ...]) -> Value:
+    inner = produced_by(value, "reshape")
+    if inner is not None and shape == source and is_static(inner.inputs[0]) and inner.inputs[0].shape == source:
+        return inner.inputs[0]
+    return reshaped(graph, node, value, shape)
