@@ -72,7 +72,8 @@ def inline_function(
     """Convert the body of `function` in place of `node`; returns its outputs. `defaults` fill missing attributes."""
     if len(scope.path) > MAX_DEPTH:
         raise ModelError(
-            f"node {name!r}: calls of ONNX functions nest deeper than {MAX_DEPTH}; {function.name} seems to be recursive"
+            f"node {name!r}: calls of ONNX functions nest deeper than {MAX_DEPTH}; "
+            f"{function.name} seems to be recursive, which ONNX forbids"
         )
     attributes = {a.name: a for a in function.attribute_proto} | dict(defaults) | {a.name: a for a in node.attribute}
     opsets = {canonical_domain(o.domain): o.version for o in function.opset_import}

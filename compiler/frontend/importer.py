@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 from onnx import FunctionProto, ModelProto, ValueInfoProto
 
 from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, Graph, TensorType, Type, Value
@@ -35,11 +36,14 @@ class ImportedModel:
     metadata: Mapping[str, str]
 
 
-def import_model(model: str | Path | ModelProto, shapes: Shapes | None = None) -> ImportedModel:
+def import_model(
+    model: str | os.PathLike[str] | ModelProto, shapes: Shapes | None = None, *, expose: Sequence[str] = ()
+) -> ImportedModel:
     """Convert an ONNX model (a path, or a ModelProto without external data) to primitives.
 
     `shapes` gives static sizes to inputs by name; a named dimension set by one input is set in all others. Dimensions
-    that stay open become symbols; operators that need them at compile time say so.
+    that stay open become symbols; operators that need them at compile time say so. `expose` names ONNX values of the
+    main graph that are added to the outputs.
 
     Raises ModelError for bad files, models and shapes, UnsupportedOperatorsError, which names all operators that are
     missing, and ConversionError for a node that cannot be expressed.
@@ -54,8 +58,9 @@ def import_model(model: str | Path | ModelProto, shapes: Shapes | None = None) -
     scope = Scope(module, graph, opsets)
     _add_inputs(scope, proto, dict(shapes or {}))
     graph.outputs = scope.body(proto.graph)
-    output_names = tuple(o.name for o in proto.graph.output)
     _check_outputs(proto, graph.outputs)
+    graph.outputs += [_exposed(scope, name) for name in expose]
+    output_names = (*(o.name for o in proto.graph.output), *expose)
     _name_outputs(graph, output_names)
     remove_dead_nodes(graph)
     return ImportedModel(graph, tuple(v.name for v in graph.inputs), output_names, opsets, _metadata(proto))
@@ -205,8 +210,16 @@ def _check_outputs(proto: ModelProto, outputs: Sequence[Value]) -> None:
 
 def _contradiction(name: str, declared: Type, value: Value) -> ModelError:
     return ModelError(
-        f"output {name!r} is declared as {declared}, but the model computes {value.type}; correct the declaration or export again"
+        f"output {name!r} is declared as {declared}, but the model computes {value.type}; "
+        "correct the declaration or export again"
     )
+
+
+def _exposed(scope: Scope, name: str) -> Value:
+    value = scope.lookup(name)
+    if value is None:
+        raise ModelError(f"value {name!r} is to be exposed, but it is an omitted optional")
+    return value
 
 
 def _name_outputs(graph: Graph, names: Sequence[str]) -> None:

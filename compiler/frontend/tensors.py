@@ -39,11 +39,11 @@ def to_array(tensor: TensorProto, folder: Path | None = None) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _External:
-    """Where an external tensor lies: `location` relative to the model, `offset` and `length` in bytes (None: the rest)."""
+    """Where an external tensor lies; `location` is relative to the model, a `length_bytes` of None means the rest."""
 
     location: str
-    offset: int
-    length: int | None
+    offset_bytes: int
+    length_bytes: int | None
 
 
 def _map_external(tensor: TensorProto, dtype: str, folder: Path | None) -> np.ndarray:
@@ -52,22 +52,24 @@ def _map_external(tensor: TensorProto, dtype: str, folder: Path | None) -> np.nd
     entry = _external_entry(tensor)
     if folder is None:
         raise ModelError(
-            f"tensor {tensor.name!r} lies in external file {entry.location!r}; give the model as a path, not as a ModelProto"
+            f"tensor {tensor.name!r} lies in external file {entry.location!r}; "
+            "give the model as a path, not as a ModelProto"
         )
     path = _contained_path(folder, entry.location, tensor.name)
     size = path.stat().st_size
     count = prod(tensor.dims)
     bits = _PACKED_BITS.get(dtype)
     needed = (count * bits + 7) // 8 if bits else count * storage_bytes(dtype)
-    length = size - entry.offset if entry.length is None else entry.length
-    if entry.offset + length > size or length < needed:
+    length = size - entry.offset_bytes if entry.length_bytes is None else entry.length_bytes
+    if entry.offset_bytes + length > size or length < needed:
         raise ModelError(
-            f"tensor {tensor.name!r} needs {needed} bytes at offset {entry.offset} of {path} (stated length: {entry.length}), "
-            f"but the file has {size} bytes; the file is truncated or belongs to another model"
+            f"tensor {tensor.name!r} needs {needed} bytes at offset {entry.offset_bytes} of {path} "
+            f"(stated length: {entry.length_bytes}), "
+            f"but the file has {size} bytes; it is truncated or belongs to another model"
         )
     if count == 0:
         return np.zeros(tuple(tensor.dims), to_numpy_dtype(dtype))
-    raw = np.memmap(path, np.uint8, "r", entry.offset, (needed,))
+    raw = np.memmap(path, np.uint8, "r", entry.offset_bytes, (needed,))
     if bits:
         return _unpack(raw, bits, count, dtype).reshape(tuple(tensor.dims))
     return raw.view(to_numpy_dtype(dtype)).reshape(tuple(tensor.dims))

@@ -23,6 +23,7 @@ from . import (
     movement,
     random,
     reductions,
+    regions,
     scatter,
     selection,
     sequences,
@@ -38,8 +39,8 @@ from .errors import HostError
 __all__ = ["ALIASING", "NON_DETERMINISTIC", "TABLE", "HostError", "HostFn"]
 
 _MODULES = (
-    absent, casting, contraction, elementwise, folding, images, learning, movement, random, reductions, scatter,
-    selection, sequences, shaping, signal, sorting, strings, windows,
+    absent, casting, contraction, elementwise, folding, images, learning, movement, random, reductions, regions,
+    scatter, selection, sequences, shaping, signal, sorting, strings, windows,
 )  # fmt: skip
 
 TABLE: Mapping[str, HostFn] = {name: function for module in _MODULES for name, function in module.TABLE.items()}

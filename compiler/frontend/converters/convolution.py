@@ -56,7 +56,8 @@ def window_of(ctx: Context, x: Value, kernel: Sequence[int]) -> Window:
     pads = tuple(ctx.attr("pads", (0,) * (2 * spatial)))
     if len(strides) != spatial or len(dilations) != spatial or len(pads) != 2 * spatial or ctx.rank(x) != spatial + 2:
         raise ctx.fail(
-            f"strides {strides}, dilations {dilations}, pads {pads}, kernel {tuple(kernel)} do not fit an operand of type {x.type}"
+            f"strides {strides}, dilations {dilations}, pads {pads}, kernel {tuple(kernel)} "
+            f"do not fit an operand of type {x.type}"
         )
     auto_pad = ctx.attr("auto_pad", "NOTSET")
     if auto_pad in ("NOTSET", ""):

@@ -121,7 +121,7 @@ def _lowest(dtype: str) -> np.ndarray:
 
 
 def _places_table(ctx: Context, places: Sequence[Sequence[np.ndarray]], spatial: Sequence[int]) -> np.ndarray:
-    """[taps, 1, 1, positions...]: index of each tap in its flattened image, row-major or (storage_order) column-major."""
+    """[taps, 1, 1, positions...]: index of each tap in its flattened image, row- or (storage_order) column-major."""
     strides = (
         [prod(spatial[:i]) for i in range(len(spatial))]
         if ctx.attr("storage_order", 0)

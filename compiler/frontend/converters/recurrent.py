@@ -31,7 +31,7 @@ Step: TypeAlias = "Callable[[Builder, Value, States, Weights], States]"
 
 @dataclass(frozen=True)
 class Layer:
-    """The attributes of a recurrent node. `activations` holds (name, alpha, beta) for each function of each direction."""
+    """The attributes of a recurrent node; `activations`: (name, alpha, beta) of each function of each direction."""
 
     directions: tuple[bool, ...]
     """For each direction whether it runs backwards."""
@@ -76,9 +76,14 @@ def _layer(ctx: Context, defaults: Sequence[str]) -> Layer:
         activations.append((name, alpha, beta))
     clip = ctx.attr("clip", 0.0)
     return Layer(
-        directions, ctx.dim(ctx.input(2), 2), tuple(activations), clip if clip > 0 else None, bool(ctx.attr("layout", 0)),
-        bool(ctx.attr("input_forget", 0)), bool(ctx.attr("linear_before_reset", 0)),
-    )  # fmt: skip
+        directions=directions,
+        hidden=ctx.dim(ctx.input(2), 2),
+        activations=tuple(activations),
+        clip=clip if clip > 0 else None,
+        batch_first=bool(ctx.attr("layout", 0)),
+        input_forget=bool(ctx.attr("input_forget", 0)),
+        linear_before_reset=bool(ctx.attr("linear_before_reset", 0)),
+    )
 
 
 # -- the three cells -------------------------------------------------------------------------------------------------

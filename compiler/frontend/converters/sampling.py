@@ -1,4 +1,4 @@
-"""Reading images at computed places: GridSample, RoiAlign, MaxRoiPool and DeformConv."""
+"""Reading images at computed places: GridSample, AffineGrid, RoiAlign, MaxRoiPool and DeformConv."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from tilestitch.compiler.ir import Value
 
 from ..builder import Builder, dtype_of
 from ..context import Context, Versioned
-from ..errors import NotStatic
 from .common import HALVES
 from .convolution import Window, conv_window
 from .indexing import along_axis
@@ -142,6 +141,20 @@ def _grid_taps(b: Builder, place: Value, size: int, mode: str, padding: str, ali
     return [(clamp_place(b, p, size), w) for p, w in taps]
 
 
+def convert_affine_grid(ctx: Context) -> Value:
+    """The places of a regular grid on [-1, 1] under the affine maps theta[N, k, k+1]; the last coordinate is x."""
+    theta = ctx.input(0)
+    sizes = ctx.ints_of(1)[2:]
+    lines = []
+    for size in sizes:
+        line = np.linspace(-1.0, 1.0, size) if size > 1 else np.zeros(size)
+        lines.append(line if ctx.attr("align_corners", 0) else (2 * np.arange(size) + 1) / max(size, 1) - 1)
+    mesh = np.meshgrid(*lines, indexing="ij")
+    points = np.stack([*(m.reshape(-1) for m in reversed(mesh)), np.ones(prod(sizes))], 1)
+    grid = ctx.matmul(ctx.constant(points, dtype_of(theta)), theta, trans_b=True)
+    return ctx.reshape(grid, (ctx.dim(theta, 0), *sizes, len(sizes)))
+
+
 # -- regions of interest -------------------------------------------------------------------------------------------
 
 
@@ -150,7 +163,7 @@ def convert_roi_align(ctx: Context) -> Value:
     _, channels, height, width = ctx.shape(x)
     ratio = ctx.attr("sampling_ratio", 0)
     if ratio <= 0:
-        raise NotStatic("with sampling_ratio 0 the number of samples depends on the regions")
+        return _roi_align_on_host(ctx)
     count = ctx.shape(rois)[0]
     half_pixel = ctx.opset >= 16 and ctx.attr("coordinate_transformation_mode", "half_pixel") == "half_pixel"
     out = ctx.attr("output_height", 1), ctx.attr("output_width", 1)
@@ -168,6 +181,20 @@ def convert_roi_align(ctx: Context) -> Value:
 
     taps = [[(spread(p, 2), spread(w, 2)) for p, w in row_taps], [(spread(p, 1), spread(w, 1)) for p, w in column_taps]]
     return _pooled_samples(ctx, image, (height, width), taps, (count, channels, out[0], ratio, out[1], ratio))
+
+
+def _roi_align_on_host(ctx: Context) -> Value:
+    """With sampling_ratio 0 the number of samples depends on the size of each region."""
+    x, rois = ctx.input(0), ctx.input(1)
+    half_pixel = ctx.opset >= 16 and ctx.attr("coordinate_transformation_mode", "half_pixel") == "half_pixel"
+    out = ctx.attr("output_height", 1), ctx.attr("output_width", 1)
+    ctx.rank(x), ctx.rank(rois)
+    shape = (rois.tensor_type.shape[0], x.tensor_type.shape[1], *out)
+    attrs = {
+        "mode": ctx.attr("mode", "avg"), "output_height": out[0], "output_width": out[1],
+        "spatial_scale": ctx.attr("spatial_scale", 1.0), "offset": 0.5 if half_pixel else 0.0,
+    }  # fmt: skip
+    return ctx.host("RoiAlign", [x, rois, ctx.input(2)], [x.tensor_type.with_shape(shape)], **attrs)[0]
 
 
 def _pooled_samples(
@@ -267,17 +294,14 @@ def convert_deform_conv(ctx: Context) -> Value:
 
 def _regular_places(ctx: Context, window: Window, axis: int, out: Sequence[int]) -> Value:
     """[1, taps, out...]: where each tap would read along `axis` without displacement."""
-    tap = (
-        np.stack(np.meshgrid(*(np.arange(k) for k in window.kernel), indexing="ij"))[axis].reshape(-1)
-        * window.dilations[axis]
-    )
-    start = np.arange(out[axis]) * window.strides[axis] - window.before[axis]
-    start = start.reshape(tuple(-1 if i == axis else 1 for i in range(len(out))))
-    places = np.broadcast_to(tap.reshape(-1, *(1,) * len(out)) + start, (len(tap), *out))
+    tap = np.indices(window.kernel)[axis].reshape(-1, *(1,) * len(out)) * window.dilations[axis]
+    start = np.indices(out)[axis] * window.strides[axis] - window.before[axis]
+    places = tap + start
     return ctx.constant(places[None], dtype_of(ctx.input(2)))
 
 
 CONVERTERS: Mapping[str, Sequence[Versioned]] = {
+    "AffineGrid": [(20, convert_affine_grid)],
     "GridSample": [(16, convert_grid_sample)],
     "RoiAlign": [(10, convert_roi_align)],
     "MaxRoiPool": [(1, convert_max_roi_pool)],

@@ -152,7 +152,7 @@ def convert_pad(ctx: Context) -> Value:
     rank = ctx.rank(x)
     if ctx.opset < 11:
         pads = ctx.attr("pads" if ctx.opset >= 2 else "paddings")
-        fill = ctx.like(ctx.attr("value", 0.0), x)
+        fill: Value | None = ctx.like(ctx.attr("value", 0.0), x)
         axes: tuple[int, ...] | None = None
     else:
         pads = ctx.ints_of(1)
