@@ -42,13 +42,13 @@ def _astype(x: np.ndarray, to: str) -> np.ndarray:
         x = x.real
     if target.kind == "b":
         return widen(x) != 0
-    if target.kind == "u" and x.dtype.kind in "fV":
+    if x.dtype == target:
+        return np.array(x)
+    wide = widen(x)  # exact; and not all pairs of small dtypes convert directly
+    if target.kind == "u" and wide.dtype.kind == "f" and target.itemsize < 8:
         # A negative float has no unsigned value; going through int64 makes it wrap on every machine alike.
-        wide = widen(x)
-        if wide.dtype.kind == "f" and target.itemsize < 8:
-            return np.asarray(wide.astype(np.int64).astype(target))
-        return np.asarray(wide.astype(target))
-    return x.astype(target)
+        wide = wide.astype(np.int64)
+    return wide.astype(target)
 
 
 def _to_e8m0(x: np.ndarray, saturate: bool, round_mode: str) -> np.ndarray:
