@@ -44,6 +44,7 @@ def export(name: str, force: bool = False) -> Path:
     FOLDER.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(SEED)
     module = MODELS[name].build().eval()
+    randomise(module)
     inputs = MODELS[name].inputs()
     unfinished = path.with_suffix(".part")
     with torch.no_grad(), warnings.catch_warnings():
@@ -56,6 +57,23 @@ def export(name: str, force: bool = False) -> Path:
     program.save(str(unfinished), external_data=False)
     os.replace(unfinished, path)
     return path
+
+
+def randomise(module: nn.Module) -> None:
+    """Gives biases and normalisations the values of a trained model's kind.
+
+    A fresh module has zeros and ones there, which a compiler would rightly fold away.
+    """
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if parameter.dim() == 1:
+                low = 0.8 if name.endswith("weight") else -0.1
+                parameter.uniform_(low, low + (0.4 if name.endswith("weight") else 0.2))
+        for name, buffer in module.named_buffers():
+            if name.endswith("running_mean"):
+                buffer.uniform_(-0.1, 0.1)
+            elif name.endswith("running_var"):
+                buffer.uniform_(0.8, 1.2)
 
 
 # --- convolutional networks -------------------------------------------------------------------------------------------
