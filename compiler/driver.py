@@ -88,7 +88,6 @@ def compile_model(
     report: str | os.PathLike[str] | None = None,
     num_threads: int | None = None,
     keep_source: bool = False,
-    expose: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> CompiledModel:
     """Compile an ONNX model.
@@ -97,7 +96,7 @@ def compile_model(
     shapes: sizes of inputs, name to shape, for dimensions that the model leaves open; several such sets give an
     artifact with one specialisation each. passes: plug-ins as `MODULE:CLASS{field=value}`. plan: replay this StitchPlan
     instead of planning. planner: none, injective or stitch. num_threads: threads that tasks are sized for (default: all
-    cores). expose: names of ONNX values to add to the outputs. keep_source: put TIR and LLVM text of the kernels into
+    cores). keep_source: put TIR and LLVM text of the kernels into
     the artifact.
 
     Raises OptionError, and the errors of frontend, passes and code generation; each message ends with what to do.
@@ -119,7 +118,7 @@ def compile_model(
     planned: list[tuple[Graph, StitchPlan]] = []
     for number, shape_set in enumerate(shape_sets):
         tell("import and plan", number, len(shape_sets))
-        graph = import_model(model, shapes=shape_set, expose=expose).graph
+        graph = import_model(model, shapes=shape_set).graph
         context = PassContext(
             TargetInfo("cpu", threads),
             options={"planner": planner},
