@@ -23,8 +23,7 @@ from tilestitch.codegen.cpu import panels
 from tilestitch.codegen.cpu.isa import Isa, dtype_bytes
 from tilestitch.codegen.cpu.microkernel import Expr, RegisterTile, Split
 from tilestitch.codegen.cpu.panels import Operand, Packing
-
-TASK_CYCLES = 60_000.0
+from tilestitch.codegen.cpu.tasks import choose_blocks
 
 LoadPixel = Callable[[Expr, tuple[Expr, ...], Expr], Expr]
 """``load(image, position, channel)``: one input element; position and channel are always inside the input."""
@@ -202,7 +201,7 @@ def plan_conv(
     shape: ConvShape,
     isa: Isa,
     *,
-    threads: int = 2,
+    threads: int = 4,
     w_packed: bool = True,
     x_plain: bool = True,
     channels_last: bool = True,
@@ -227,7 +226,7 @@ def plan_conv(
     draft = ConvPlan(
         shape, rank, tile, y, x, y.parts, 1, staged, not w_packed, long_epilogue, False, channels_last
     )  # fmt: skip
-    block_tiles, block_panels = _block(draft, isa, threads)
+    block_tiles, block_panels = _blocks(draft, isa, threads)
     weight_bytes = shape.reduction * shape.group_out * dtype_bytes(shape.w_dtype)
     rows_outer = w_packed and weight_bytes <= isa.l2_bytes // 4
     return replace(draft, block_tiles=block_tiles, block_panels=block_panels, rows_outer=rows_outer)
@@ -261,32 +260,24 @@ def _choose_tile(shape: ConvShape, isa: Isa) -> tuple[RegisterTile, Split, Split
     return RegisterTile(y.largest * x.largest, best[1], lanes), y, x
 
 
-def _block(plan: ConvPlan, isa: Isa, threads: int) -> tuple[int, int]:
-    """Parts of rows and panels of one task; the copied rows of a task should stay in half of the L2 cache."""
+def _blocks(plan: ConvPlan, isa: Isa, threads: int) -> tuple[int, int]:
+    """Parts of rows and panels of one task; the copied rows of a task stay in half of the second-level cache."""
     shape = plan.shape
-    steps = max(1, shape.reduction)
-    tile_cycles = mk.step_cycles(plan.tile.rows, plan.tile.vectors, isa) * steps
-    outer = shape.batch * shape.groups * math.prod(plan.outer)
-    whole = tile_cycles * plan.y.parts * plan.x.parts * plan.panels * outer
-    wanted = max(1.0, min(whole / TASK_CYCLES, 16.0 * threads)) / outer
-    row_bytes = math.prod(shape.kernel[:-2]) * plan.staged_shape[2] * dtype_bytes(shape.acc_dtype)
-    limit = max(1, isa.l2_bytes // 2 // max(1, row_bytes))
-    fitting = max(1, (limit - shape.dilations[-2] * (shape.kernel[-2] - 1) - 1) // _staged_step(shape, -2) + 1)
-    block_tiles = mk.split_at_most(plan.y.parts, max(1, fitting // plan.y.largest)).largest
-    weight_bytes = steps * shape.group_out * dtype_bytes(shape.w_dtype)
-    split_panels = weight_bytes > isa.l2_bytes // 2 or plan.pack_b
-    least_panels = 1
-    if plan.staged:
-        # Copying should cost a task at most a few percent, but never leave a thread without work.
-        copied = math.prod(plan.staged_shape) * (0.5 if plan.channels_last else 1.5)
-        panel = tile_cycles * block_tiles * plan.x.parts
-        least_panels = max(1, min(math.ceil(copied / (0.04 * panel)), plan.panels // (2 * threads)))
-    if not split_panels:
-        # Copying a border of the kernel's height must stay small beside the rows themselves.
-        least_tiles = -(-shape.kernel[-2] // plan.y.largest) if plan.staged else 1
-        block_tiles = mk.shrink(block_tiles, wanted * block_tiles / plan.y.parts, least_tiles)
-    y_blocks = -(-plan.y.parts // block_tiles)
-    return block_tiles, mk.shrink(plan.panels, wanted / y_blocks, least_panels)
+    element = dtype_bytes(shape.acc_dtype)
+    tile_cycles = mk.step_cycles(plan.tile.rows, plan.tile.vectors, isa) * max(1, shape.reduction)
+    panel_elements = plan.tile.columns * max(1, shape.reduction)
+    near = shape.reduction * shape.group_out * dtype_bytes(shape.w_dtype) <= isa.l2_bytes // 4
+    panel_cycles = panel_elements * (0.5 if plan.pack_b else 0.03 if near else 0.12)
+    copy_cycles = 0.1 if not plan.staged else 0.5 if plan.channels_last else 1.5
+
+    def cycles(tiles: int, panels: int) -> float | None:
+        elements = math.prod(replace(plan, block_tiles=tiles).staged_shape)
+        if tiles > 1 and elements * element > isa.l2_bytes // 2:
+            return None
+        return tiles * plan.x.parts * panels * tile_cycles + elements * copy_cycles + panels * panel_cycles
+
+    repeats = shape.batch * shape.groups * math.prod(plan.outer)
+    return choose_blocks(plan.y.parts, plan.panels, repeats, threads, cycles)
 
 
 def emit_conv(

@@ -23,6 +23,7 @@ from tilestitch.codegen.cpu.conv import LoadPixel, PixelEpilogue, nest
 from tilestitch.codegen.cpu.isa import Isa, dtype_bytes
 from tilestitch.codegen.cpu.microkernel import Expr, RegisterTile
 from tilestitch.codegen.cpu.panels import Operand, Packing
+from tilestitch.codegen.cpu.tasks import choose_blocks
 
 
 @dataclass(frozen=True)
@@ -134,16 +135,20 @@ class ConvTransposePlan:
 
 
 def plan_conv_transpose(
-    shape: ConvTransposeShape, isa: Isa, *, w_packed: bool = True, channels_last: bool = True
+    shape: ConvTransposeShape, isa: Isa, *, threads: int = 4, w_packed: bool = True, channels_last: bool = True
 ) -> ConvTransposePlan:
     """Chooses tiles and tasks; see ``plan_conv`` for the arguments. Raises ValueError for an empty output."""
     if min(shape.batch, shape.group_out, *shape.output) < 1:
         raise ValueError(f"transposed convolution with an empty result {shape}; skip the launch")
     phase = -(-shape.output[-1] // shape.strides[-1])
     tile, _ = mk.choose_tile(phase, shape.group_out, isa.lanes(shape.acc_dtype), isa)
-    panels_in_all = -(-shape.group_out // tile.columns)
+    draft = ConvTransposePlan(shape, tile, 1, not w_packed, channels_last)
+    taps = math.prod(-(-kernel // stride) for kernel, stride in zip(shape.kernel, shape.strides, strict=True))
+    steps = draft.column_tiles * shape.strides[-1] * taps * max(1, shape.group_in)
+    tile_cycles = mk.step_cycles(tile.rows, tile.vectors, isa) * steps
+    copy_cycles = math.prod(draft.staged_shape) * (0.5 if channels_last else 1.5)
     rows = shape.batch * shape.groups * math.prod(shape.output[:-1])
-    block_panels = mk.shrink(panels_in_all, 8 / rows, 2)
+    _, block_panels = choose_blocks(1, draft.panels, rows, threads, lambda _, count: count * tile_cycles + copy_cycles)
     return ConvTransposePlan(shape, tile, block_panels, not w_packed, channels_last)
 
 

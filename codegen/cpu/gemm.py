@@ -7,7 +7,6 @@ packed by each task into its workspace. See docs/cpu_kernels.md.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,12 +18,10 @@ from tilestitch.codegen.cpu import panels
 from tilestitch.codegen.cpu.isa import Isa, dtype_bytes
 from tilestitch.codegen.cpu.microkernel import Expr, RegisterTile, Split
 from tilestitch.codegen.cpu.panels import Operand, Packing
-
-TASK_CYCLES = 60_000.0
-"""About the least work worth one draw from the task counter: 20 microseconds."""
+from tilestitch.codegen.cpu.tasks import choose_blocks
 
 Load = Callable[[Expr, Expr, Expr], Expr]
-"""``load(batch, row, column)`` gives one element; the columns may be lanes of a vectorised loop."""
+"""``load(batch, m, k)`` gives one element of the left operand in its compute dtype; k may be a lane of a vector."""
 
 Epilogue = Callable[[Expr, Expr, Expr, Expr], None]
 """``epilogue(batch, m, n, value)`` emits the store of one result; ``n`` may be a lane of a vectorised loop."""
@@ -32,7 +29,10 @@ Epilogue = Callable[[Expr, Expr, Expr, Expr], None]
 
 @dataclass(frozen=True)
 class GemmShape:
-    """``batch`` products of [m, k] by [k, n]; operands are widened to ``acc_dtype``, in which the sum is kept."""
+    """``batch`` products of [m, k] by [k, n]; elements are widened to ``acc_dtype``, in which the sum is kept.
+
+    ``acc_dtype`` is float32 for half floats and int32 for small integers.
+    """
 
     m: int
     n: int
@@ -129,7 +129,7 @@ def plan_gemm(
     shape: GemmShape,
     isa: Isa,
     *,
-    threads: int = 2,
+    threads: int = 4,
     b_packed: bool = True,
     a_plain: bool = True,
     a_contiguous: str = "k",
@@ -148,7 +148,7 @@ def plan_gemm(
     tile, rows = mk.choose_tile(shape.m, shape.n, isa.lanes(shape.acc_dtype), isa)
     stage_a = shape.a_dtype != shape.acc_dtype or a_contiguous == "m" or not a_plain
     k_block = _reduction_block(shape, tile, rows, isa)
-    block_tiles, block_panels = _block(shape, tile, rows, isa, threads, stage_a, not b_packed)
+    block_tiles, block_panels = _blocks(shape, tile, rows, isa, threads, stage_a, not b_packed)
     right_bytes = shape.k * shape.n * dtype_bytes(shape.b_dtype)
     rows_outer = b_packed and k_block == shape.k and right_bytes <= isa.l2_bytes // 4 and rows.parts >= 8
     return GemmPlan(
@@ -166,32 +166,28 @@ def _reduction_block(shape: GemmShape, tile: RegisterTile, rows: Split, isa: Isa
     return mk.split_at_most(shape.k, limit // (tile.columns * dtype_bytes(shape.b_dtype))).largest
 
 
-def _block(
+def _blocks(
     shape: GemmShape, tile: RegisterTile, rows: Split, isa: Isa, threads: int, stage_a: bool, pack_b: bool
 ) -> tuple[int, int]:
     """Row tiles and panels of one task.
 
-    The rows of a block must stay in half of the second-level cache; whatever is larger, the matrix of columns or that
-    of rows, is split among the tasks so that it is read once.
+    The rows of a block stay in half of the second-level cache while the panels stream by; every task reads its panels
+    and rows from further away once.
     """
-    panels = -(-shape.n // tile.columns)
     tile_cycles = mk.step_cycles(rows.largest, tile.vectors, isa) * max(1, shape.k)
-    whole = tile_cycles * rows.parts * panels * shape.batch
-    wanted = max(1, min(round(whole / TASK_CYCLES), 16 * threads))
-    row_bytes = max(1, shape.k) * dtype_bytes(shape.acc_dtype if stage_a else shape.a_dtype)
-    tile_limit = max(1, isa.l2_bytes // 2 // (row_bytes * rows.largest))
-    block_tiles = mk.split_at_most(rows.parts, tile_limit).largest
-    blocks = shape.batch * math.ceil(rows.parts / block_tiles)
-    right_bytes = shape.k * shape.n * dtype_bytes(shape.b_dtype)
-    split_columns = right_bytes >= shape.m * row_bytes or pack_b
-    least_panels = 4 if stage_a and rows.parts > 1 else 1
-    if split_columns:
-        block_panels = mk.shrink(panels, wanted / blocks, least_panels)
-        blocks *= math.ceil(panels / block_panels)
-        return (block_tiles if pack_b else mk.shrink(block_tiles, wanted / blocks, 1)), block_panels
-    block_tiles = mk.shrink(block_tiles, wanted / blocks, 1)
-    blocks = shape.batch * math.ceil(rows.parts / block_tiles)
-    return block_tiles, mk.shrink(panels, wanted / blocks, least_panels)
+    row_elements = rows.largest * max(1, shape.k)
+    row_bytes = row_elements * dtype_bytes(shape.acc_dtype if stage_a else shape.a_dtype)
+    panel_elements = tile.columns * max(1, shape.k)
+    stage_cycles = row_elements * (0.5 if stage_a else 0.1)
+    near = shape.k * shape.n * dtype_bytes(shape.b_dtype) <= isa.l2_bytes // 4
+    panel_cycles = panel_elements * (0.5 if pack_b else 0.03 if near else 0.12)
+
+    def cycles(tiles: int, panels: int) -> float | None:
+        if tiles > 1 and tiles * row_bytes > isa.l2_bytes // 2:
+            return None
+        return tiles * panels * tile_cycles + tiles * stage_cycles + panels * panel_cycles
+
+    return choose_blocks(rows.parts, -(-shape.n // tile.columns), shape.batch, threads, cycles)
 
 
 def emit_gemm(plan: GemmPlan, load_a: Load, b: Operand, epilogue: Epilogue, task: Expr, scratch: Expr) -> None:

@@ -8,7 +8,7 @@ import tvm
 from tvm.target import codegen as target_codegen
 
 _BITS = {
-    "float16": 16, "bfloat16": 16, "float32": 32, "float64": 64,
+    "bool": 8, "float16": 16, "bfloat16": 16, "float32": 32, "float64": 64,
     "int8": 8, "uint8": 8, "int16": 16, "uint16": 16, "int32": 32, "uint32": 32, "int64": 64, "uint64": 64,
 }  # fmt: skip
 
@@ -24,7 +24,6 @@ class Isa:
     name: str
     vector_bytes: int
     vector_registers: int
-    broadcast_operand: bool = True
     fma_ports: int = 2
     load_ports: int = 2
     fma_latency: int = 4
@@ -37,10 +36,10 @@ class Isa:
 
 
 AVX512 = Isa("avx512", 64, 32, l1_bytes=48 * 1024, l2_bytes=2 * 1024 * 1024)
-AVX2 = Isa("avx2", 32, 16, load_ports=2)
-SSE = Isa("sse", 16, 16, broadcast_operand=False)
+AVX2 = Isa("avx2", 32, 16)
+SSE = Isa("sse", 16, 16)
 NEON = Isa("neon", 16, 32, l1_bytes=64 * 1024)
-SCALAR = Isa("generic", 16, 16, broadcast_operand=False)
+SCALAR = Isa("generic", 16, 16)
 
 
 def dtype_bytes(dtype: str) -> int:

@@ -15,6 +15,7 @@ from tvm import tirx
 from tvm.ir import PointerType, PrimType
 from tvm.script.ir_builder import tirx as T
 
+from tilestitch.codegen.compute.dtypes import compute_dtype
 from tilestitch.codegen.cpu.isa import Isa
 
 Expr = Any
@@ -143,12 +144,6 @@ def choose_tile(m: int, n: int, lanes: int, isa: Isa) -> tuple[RegisterTile, Spl
     return RegisterTile(rows.largest, best[1], lanes), rows
 
 
-def shrink(extent: int, parts: float, least: int) -> int:
-    """Size of the blocks when ``extent`` is cut into about ``parts`` pieces, none below ``least``."""
-    count = min(max(1, round(parts)), max(1, extent // least))
-    return -(-extent // count)
-
-
 def allocate(tile: RegisterTile, dtype: str) -> Any:
     """Accumulators of a tile, uninitialised."""
     return T.alloc_buffer((tile.rows, tile.columns), dtype, scope="local")
@@ -231,8 +226,8 @@ def prefetch(address: Expr) -> None:
 
 
 def widen(value: Expr, dtype: str, acc_dtype: str) -> Expr:
-    """``value`` of ``dtype`` in the dtype of the sum."""
-    return value if dtype == acc_dtype else T.cast(value, acc_dtype)
+    """``value``, an element of ``dtype`` in its compute dtype, in the dtype of the sum."""
+    return value if compute_dtype(dtype) == acc_dtype else T.cast(value, acc_dtype)
 
 
 def constant(value: float, dtype: str) -> Expr:

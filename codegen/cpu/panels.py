@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
+from tilestitch.codegen.compute.dtypes import compute_dtype, from_storage
 from tilestitch.codegen.cpu import microkernel as mk
 from tilestitch.codegen.cpu.isa import dtype_bytes
 from tilestitch.codegen.cpu.microkernel import Expr, RegisterTile
@@ -53,7 +54,10 @@ def pack(matrix: npt.NDArray[Any], packing: Packing) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True)
 class PackedOperand:
-    """A constant right operand: a TIR buffer of ``Packing.shape``, and the group that a batch element uses."""
+    """A constant right operand: a TIR buffer of ``Packing.shape`` and ``storage_dtype(Packing.dtype)``.
+
+    ``group`` says which group a batch element uses.
+    """
 
     buffer: Any
     group: Callable[[Expr], Expr] = lambda batch: 0
@@ -61,7 +65,10 @@ class PackedOperand:
 
 @dataclass(frozen=True)
 class LoadedOperand:
-    """A right operand known at run time: ``load(batch, k, n)``, with ``contiguous`` ("n" or "k") along memory."""
+    """A right operand known at run time: ``load(batch, k, n)`` gives an element in its compute dtype.
+
+    ``contiguous`` is the index ("n" or "k") that runs along memory.
+    """
 
     load: Callable[[Expr, Expr, Expr], Expr]
     contiguous: str = "n"
@@ -91,7 +98,7 @@ class Panels:
             T.buffer_store(self.workspace, value, [k, column])
 
         if width < columns:
-            zero = mk.constant(0, self.dtype)
+            zero = mk.constant(0, compute_dtype(self.dtype))
             with mk.serial(0, self.k) as k:
                 mk.for_each_column(columns, lanes, lambda column: store(k, column, zero))
         load, first = self.operand.load, panel * columns
@@ -105,7 +112,7 @@ class Panels:
     def at(self, batch: Expr, panel: Expr, k: Expr, column: Expr) -> Expr:
         """One element, widened to the dtype of the sum."""
         if isinstance(self.operand, PackedOperand):
-            value = self.operand.buffer[self.operand.group(batch), panel, k, column]
+            value = from_storage(self.operand.buffer[self.operand.group(batch), panel, k, column], self.dtype)
         else:
             value = self.workspace[k, column]
         return mk.widen(value, self.dtype, self.acc_dtype)
@@ -124,12 +131,12 @@ class Panels:
 
 def panel_bytes(k: int, columns: int, dtype: str) -> int:
     """Workspace of one packed panel."""
-    return mk.align(max(1, k) * columns * dtype_bytes(dtype))
+    return mk.align(max(1, k) * columns * dtype_bytes(compute_dtype(dtype)))
 
 
 def workspace(scratch: Expr, byte_offset: int, k: int, columns: int, dtype: str) -> Any:
     """The workspace buffer of one packed panel."""
-    return mk.scratch_buffer(scratch, byte_offset, (max(1, k), columns), dtype, "panel")
+    return mk.scratch_buffer(scratch, byte_offset, (max(1, k), columns), compute_dtype(dtype), "panel")
 
 
 def for_each_panel(n: int, columns: int, first: Expr, last: Expr, body: Callable[[Expr, int], None]) -> None:

@@ -21,8 +21,8 @@ from tilestitch.codegen.cpu import microkernel as mk
 from tilestitch.codegen.cpu.conv import ConvShape, LoadPixel, PixelEpilogue
 from tilestitch.codegen.cpu.isa import Isa
 from tilestitch.codegen.cpu.microkernel import Expr, RegisterTile
+from tilestitch.codegen.cpu.tasks import choose_blocks
 
-TASK_CYCLES = 60_000.0
 MAX_UNROLLED = 96
 """Most combine steps of one kernel row that are written out."""
 
@@ -82,7 +82,7 @@ class WindowPlan:
         return 0
 
 
-def plan_window(shape: ConvShape, isa: Isa, *, threads: int = 2, channels_last: bool = True) -> WindowPlan:
+def plan_window(shape: ConvShape, isa: Isa, *, threads: int = 4, channels_last: bool = True) -> WindowPlan:
     """Chooses registers and tasks. ``shape.groups`` must equal ``shape.in_channels``.
 
     With ``channels_last`` False nothing is vectorised: correct for any layout, meant for graphs that did not go
@@ -107,13 +107,17 @@ def plan_window(shape: ConvShape, isa: Isa, *, threads: int = 2, channels_last: 
         most = min(isa.vector_registers // 2, 8) if channels_last else 1
         vectors, columns = min(most, whole_vectors), 1
     taps = math.prod(shape.kernel)
-    outer = shape.batch * math.prod(shape.output[:-2])
-    cycles = outer * height * width * math.ceil(shape.out_channels / lanes) * (taps + 4.0)
-    wanted = max(1.0, min(cycles / TASK_CYCLES, 16.0 * threads)) / outer
-    block_rows = mk.shrink(height, wanted, 1)
-    per_channels = wanted / -(-height // block_rows)
-    groups = -(-shape.out_channels // (vectors * lanes))
-    block_channels = mk.shrink(groups, per_channels, 1) * vectors * lanes
+    step = vectors * lanes
+    # Short runs of channels use memory badly: each costs a few cycles more.
+    step_cycles, run_cycles = width * (taps + 4.0) * vectors, width * 8.0
+    block_rows, block_steps = choose_blocks(
+        height,
+        -(-shape.out_channels // step),
+        shape.batch * math.prod(shape.output[:-2]),
+        threads,
+        lambda rows, steps: rows * (steps * step_cycles + run_cycles),
+    )
+    block_channels = block_steps * step
     return WindowPlan(shape, rank, lanes, vectors, columns, block_rows, block_channels, unrolled)
 
 

@@ -78,6 +78,12 @@ class Kernel:
         start = -raw.ctypes.data % 64 + 64
         return raw, raw.ctypes.data + start, start
 
+    def run(self, *arrays: Any) -> list[Any]:
+        """Runs all tasks on aligned copies of the arrays, which it returns."""
+        copies = [aligned(array) for array in arrays]
+        self(*copies)
+        return copies
+
     def __call__(self, *arrays: Any) -> None:
         table = self.arguments(arrays)
         order = list(range(self.tasks))

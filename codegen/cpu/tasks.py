@@ -1,0 +1,46 @@
+"""How a grid of register tiles is cut into tasks: an estimate of when the last thread is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+DRAW_CYCLES = 600.0
+"""Cycles to draw a task and enter the kernel."""
+
+UNEVENNESS = 0.3
+"""Part of a task that the slowest thread is expected to work longer than the others."""
+
+MAX_PARTS = 96
+
+
+def makespan(tasks: int, task_cycles: float, threads: int) -> float:
+    """Cycles until all tasks are done, when each thread draws the next as soon as it is free."""
+    cost = task_cycles + DRAW_CYCLES
+    if threads == 1:
+        return tasks * cost
+    return -(-tasks // threads) * cost + UNEVENNESS * cost
+
+
+def block_sizes(extent: int) -> list[int]:
+    """Sizes of blocks that cut ``extent`` as evenly as possible, the largest first."""
+    return sorted({-(-extent // parts) for parts in range(1, min(extent, MAX_PARTS) + 1)}, reverse=True)
+
+
+def choose_blocks(
+    rows: int, columns: int, repeats: int, threads: int, cycles: Callable[[int, int], float | None]
+) -> tuple[int, int]:
+    """Rows and columns of one task in a grid of ``rows`` x ``columns`` tiles that occurs ``repeats`` times.
+
+    ``cycles(block rows, block columns)`` is the cost of one task, None where the block is not allowed.
+    """
+    best: tuple[float, int, int] | None = None
+    for height in block_sizes(rows):
+        for width in block_sizes(columns):
+            cost = cycles(height, width)
+            if cost is None:
+                continue
+            count = repeats * -(-rows // height) * -(-columns // width)
+            candidate = (makespan(count, cost, threads), -height, -width)
+            if best is None or candidate < best:
+                best = candidate
+    return (1, 1) if best is None else (-best[1], -best[2])

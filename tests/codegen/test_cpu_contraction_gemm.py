@@ -1,0 +1,218 @@
+"""Matrix multiplication template: every shape, operand kind and dtype against numpy; what the plan promises."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm.script.ir_builder import tirx as T
+
+from tests.codegen.cpu_harness import Kernel, build, prim_func
+from tilestitch.codegen.compute.dtypes import from_storage, storage_dtype
+from tilestitch.codegen.cpu.gemm import GemmPlan, GemmShape, emit_gemm, plan_gemm
+from tilestitch.codegen.cpu.panels import LoadedOperand, PackedOperand, pack
+from tilestitch.codegen.cpu.target import CpuTarget, host_target
+from tilestitch.compiler.ir.types import to_numpy_dtype
+
+TRIPLE = "x86_64-linux-gnu"
+SHAPES = [
+    (1, 1, 1),
+    (1, 1000, 64),
+    (3, 17, 5),
+    (4, 50, 33),
+    (13, 31, 8),
+    (64, 97, 40),
+    (128, 64, 100),
+    (197, 48, 16),
+    (30, 257, 1),
+]
+
+
+def random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    if "int" in dtype:
+        return rng.integers(0 if dtype.startswith("u") else -50, 50, shape).astype(dtype)
+    return rng.standard_normal(shape).astype(to_numpy_dtype(dtype))
+
+
+def run(plan: GemmPlan, a: np.ndarray, b: np.ndarray, target: CpuTarget | None = None, **layout: Any) -> np.ndarray:
+    """Runs a plan: ``a`` [batch, m, k] (or [batch, k, m] with transposed_a), ``b`` [batch or 1, k, n] likewise."""
+    shape = plan.shape
+    groups = b.shape[0]
+    operand = pack(b, plan.packing(groups)) if not plan.pack_b else b
+    result = np.zeros((shape.batch, shape.m, shape.n), shape.acc_dtype)
+
+    def emit(buffers: list[Any], task: Any, scratch: Any) -> None:
+        left, right, out = buffers
+
+        def load_a(batch: Any, m: Any, k: Any) -> Any:
+            element = left[batch, k, m] if layout.get("transposed_a") else left[batch, m, k]
+            element = from_storage(element, shape.a_dtype)
+            return element * T.float32(2) if layout.get("prologue") else element
+
+        def load_b(batch: Any, k: Any, n: Any) -> Any:
+            element = right[batch, n, k] if layout.get("transposed_b") else right[batch, k, n]
+            return from_storage(element, shape.b_dtype)
+
+        b_operand = (
+            LoadedOperand(load_b, "k" if layout.get("transposed_b") else "n")
+            if plan.pack_b
+            else PackedOperand(right, lambda batch: batch if groups > 1 else 0)
+        )
+
+        def store(batch: Any, m: Any, n: Any, value: Any) -> None:
+            T.buffer_store(out, value, [batch, m, n])
+
+        emit_gemm(plan, load_a, b_operand, store, task, scratch)
+
+    arguments = [(a.shape, storage_dtype(shape.a_dtype)), (operand.shape, storage_dtype(shape.b_dtype))]
+    function = prim_func([*arguments, (result.shape, shape.acc_dtype)], emit)
+    kernel = Kernel(build(function, target), plan.tasks, plan.scratch_bytes)
+    return kernel.run(a, operand, result)[2]
+
+
+def check(got: np.ndarray, want: np.ndarray) -> None:
+    if got.dtype.kind in "iu":
+        np.testing.assert_array_equal(got, want)
+        return
+    assert np.abs(got - want).max() <= 1e-5 * max(1e-30, float(np.abs(want).max()))
+
+
+@pytest.mark.parametrize(("m", "n", "k"), SHAPES)
+def test_packed_operand(m: int, n: int, k: int) -> None:
+    rng = np.random.default_rng(0)
+    a, b = random(rng, (1, m, k), "float32"), random(rng, (1, k, n), "float32")
+    check(run(plan_gemm(GemmShape(m, n, k), host_target().isa), a, b), a @ b)
+
+
+@pytest.mark.parametrize("transposed_b", [False, True])
+@pytest.mark.parametrize("transposed_a", [False, True])
+def test_batched_operands_known_at_run_time(transposed_a: bool, transposed_b: bool) -> None:
+    rng = np.random.default_rng(0)
+    a, b = random(rng, (3, 37, 20), "float32"), random(rng, (3, 20, 45), "float32")
+    plan = plan_gemm(
+        GemmShape(37, 45, 20, batch=3),
+        host_target().isa,
+        b_packed=False,
+        a_contiguous="m" if transposed_a else "k",
+    )
+    left = np.ascontiguousarray(a.swapaxes(1, 2)) if transposed_a else a
+    right = np.ascontiguousarray(b.swapaxes(1, 2)) if transposed_b else b
+    check(run(plan, left, right, transposed_a=transposed_a, transposed_b=transposed_b), a @ b)
+
+
+def test_packed_batches() -> None:
+    rng = np.random.default_rng(0)
+    a, b = random(rng, (4, 9, 20), "float32"), random(rng, (4, 20, 45), "float32")
+    check(run(plan_gemm(GemmShape(9, 45, 20, batch=4), host_target().isa), a, b), a @ b)
+
+
+def test_empty_reduction_gives_zeros() -> None:
+    plan = plan_gemm(GemmShape(3, 17, 0), host_target().isa)
+    a, b = np.zeros((1, 3, 0), np.float32), np.zeros((1, 0, 17), np.float32)
+    assert (run(plan, a, b) == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("a_dtype", "b_dtype", "acc"),
+    [
+        ("float64", "float64", "float64"),
+        ("float16", "float16", "float32"),
+        ("bfloat16", "bfloat16", "float32"),
+        ("float32", "float16", "float32"),
+        ("int8", "int8", "int32"),
+        ("uint8", "int8", "int32"),
+        ("int32", "int32", "int32"),
+        ("int64", "int64", "int64"),
+        ("uint32", "uint32", "uint32"),
+    ],
+)
+@pytest.mark.parametrize("packed", [True, False])
+def test_dtypes(a_dtype: str, b_dtype: str, acc: str, packed: bool) -> None:
+    rng = np.random.default_rng(0)
+    a, b = random(rng, (1, 21, 19), a_dtype), random(rng, (1, 19, 35), b_dtype)
+    plan = plan_gemm(GemmShape(21, 35, 19, 1, a_dtype, b_dtype, acc), host_target().isa, b_packed=packed)
+    check(run(plan, a, b), a.astype(acc) @ b.astype(acc))
+
+
+def test_prologue_is_applied() -> None:
+    rng = np.random.default_rng(0)
+    a, b = random(rng, (1, 30, 50), "float32"), random(rng, (1, 50, 40), "float32")
+    plan = plan_gemm(GemmShape(30, 40, 50), host_target().isa, a_plain=False)
+    assert plan.stage_a
+    check(run(plan, a, b, prologue=True), 2 * (a @ b))
+
+
+@pytest.mark.parametrize("changes", [{"spill": True}, {"k_block": 70}, {"rows_outer": True}, {"rows_outer": False}])
+@pytest.mark.parametrize("blocks", [(1, 1), (3, 2), (100, 100)])
+def test_every_order_and_block_size(changes: dict[str, Any], blocks: tuple[int, int]) -> None:
+    rng = np.random.default_rng(0)
+    a, b = random(rng, (1, 60, 200), "float32"), random(rng, (1, 200, 150), "float32")
+    plan = plan_gemm(GemmShape(60, 150, 200), host_target().isa)
+    tiles, panels = min(blocks[0], plan.rows.parts), min(blocks[1], plan.panels)
+    plan = replace(plan, block_tiles=tiles, block_panels=panels, **changes)
+    if plan.k_block < 200:
+        plan = replace(plan, rows_outer=False)
+    check(run(plan, a, b), a @ b)
+
+
+@pytest.mark.parametrize("mcpu", ["x86-64", "x86-64-v3"])
+def test_lesser_vector_units(mcpu: str) -> None:
+    target = CpuTarget(mcpu, TRIPLE)
+    rng = np.random.default_rng(0)
+    a, b = random(rng, (1, 33, 40), "float32"), random(rng, (1, 40, 50), "float32")
+    check(run(plan_gemm(GemmShape(33, 50, 40), target.isa), a, b, target), a @ b)
+
+
+@pytest.mark.parametrize(
+    ("mcpu", "triple", "multiply", "spill"),
+    [
+        ("sapphirerapids", TRIPLE, "vfmadd231ps", "64-byte Spill"),
+        ("haswell", TRIPLE, "vfmadd231ps", "32-byte Spill"),
+        ("neoverse-n1", "aarch64-linux-gnu", "fmla", "16-byte Folded Spill"),
+    ],
+)
+def test_accumulators_stay_in_registers(mcpu: str, triple: str, multiply: str, spill: str) -> None:
+    target = CpuTarget(mcpu, triple)
+    plan = plan_gemm(GemmShape(196, 256, 512), target.isa)
+
+    def emit(buffers: list[Any], task: Any, scratch: Any) -> None:
+        left, right, out = buffers
+        emit_gemm(
+            plan,
+            lambda batch, m, k: left[batch, m, k],
+            PackedOperand(right),
+            lambda batch, m, n, value: T.buffer_store(out, value, [m, n]),
+            task,
+            scratch,
+        )
+
+    shapes = [((1, 196, 512), "float32"), (plan.packing().shape, "float32"), ((196, 256), "float32")]
+    text = build(prim_func(shapes, emit), target).inspect_source("asm")
+    assert text.count(multiply) >= plan.tile.rows * plan.tile.vectors
+    assert spill not in text
+
+
+def test_packing_pads_with_zeros_and_checks_shape() -> None:
+    plan = plan_gemm(GemmShape(64, 70, 3), host_target().isa)
+    packing = plan.packing()
+    matrix = np.arange(210, dtype=np.float32).reshape(3, 70) + 1
+    packed = pack(matrix, packing)
+    assert packed.shape == packing.shape
+    flat = packed[0].transpose(1, 0, 2).reshape(3, -1)
+    assert (flat[:, :70] == matrix).all() and (flat[:, 70:] == 0).all()
+    with pytest.raises(ValueError, match="plan the kernel again"):
+        pack(matrix.T, packing)
+
+
+def test_empty_result_is_refused() -> None:
+    with pytest.raises(ValueError, match="skip the launch"):
+        plan_gemm(GemmShape(0, 4, 4), host_target().isa)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(128, 3072, 768), (197, 768, 3072), (64, 50257, 768), (3136, 64, 64)])
+def test_large_products_have_tasks_for_many_threads(m: int, n: int, k: int) -> None:
+    plan = plan_gemm(GemmShape(m, n, k), host_target().isa, threads=4)
+    assert plan.tasks >= 8
+    assert plan.scratch_bytes <= 4 << 20
