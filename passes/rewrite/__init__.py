@@ -12,13 +12,14 @@ from .fold_constants import FoldConstants
 from .fold_scale_shift import FoldScaleShift
 from .fold_transposes import FoldTransposes
 from .reshape_motion import ReshapeMotion
+from .split_columns import SplitColumns
 from .transpose_motion import TransposeMotion
 
 REWRITES: dict[str, type] = {
     cls.name: cls
     for cls in (
         Algebra, Canonicalise, ChannelsLast, CommonSubexpressions, DeadBranches, DeadCode, FoldConstants,
-        FoldScaleShift, FoldTransposes, ReshapeMotion, TransposeMotion,
+        FoldScaleShift, FoldTransposes, ReshapeMotion, SplitColumns, TransposeMotion,
     )
 }  # fmt: skip
 

@@ -25,13 +25,14 @@ from .reshape_axes import axis_groups
 class ReshapeMotion:
     """f(reshape(a), reshape(b), small) becomes reshape(f(a, b, small')), where a and b have one shape.
 
-    Constants follow where the reshape keeps the axes apart along which they vary.
+    Constants follow where the reshape keeps the axes apart along which they vary. Reshapes that split or merge rows
+    go through matmul by a matrix as well.
     """
 
     name: ClassVar[str] = "reshape_motion"
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
-        count = apply_patterns(graph, {"*": [through_elementwise]})
+        count = apply_patterns(graph, {"matmul": [through_matmul], "*": [through_elementwise]})
         return PassResult(graph, count > 0, (f"reshape_motion: {count} moves",) if count else ())
 
 
@@ -51,6 +52,19 @@ def through_elementwise(graph: Graph, node: Node) -> Replacement | None:
     ]
     value = emit_like(graph, node, node.op, *operands, **node.attrs)
     return [graph.emit("reshape", value, origins=found[0].origins, insert_before=node, shape=target)]
+
+
+def through_matmul(graph: Graph, node: Node) -> Replacement | None:
+    """reshape(x) @ W is reshape(x @ W) for a matrix W, if the reshape keeps the last axis."""
+    inner = produced_by(node.inputs[0], "reshape")
+    if inner is None or node.attrs.get("trans_a") or not all(map(is_static, (inner.inputs[0], *node.inputs))):
+        return None
+    source, rows = inner.inputs[0].shape, node.inputs[0].shape
+    if len(source) < 2 or source[-1] != rows[-1] or len(node.inputs[1].shape) != 2:
+        return None
+    value = emit_like(graph, node, "matmul", inner.inputs[0], node.inputs[1], **node.attrs)
+    shape = node.output.shape
+    return [graph.emit("reshape", value, origins=inner.origins, insert_before=node, shape=shape)]
 
 
 def _shape_before(value: Value, source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...] | None:

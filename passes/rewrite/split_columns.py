@@ -1,0 +1,107 @@
+"""A matrix product of which only ranges of columns are read becomes one product a range (as in attention)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+import numpy as np
+
+from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.passes.contract import PassContext, PassResult
+
+from .driver import is_static, single_reader
+
+
+@dataclass(frozen=True)
+class SplitColumns:
+    """slice_i(x @ W + b) becomes x @ W_i + b_i, so that what follows each slice can join its product.
+
+    Done where all readers are slices of disjoint column ranges, each at least `least_columns` wide, and each product
+    takes at least `least_multiplications`, so that a launch of its own costs little.
+    """
+
+    least_columns: int = 64
+    least_multiplications: int = 1 << 20
+    name: ClassVar[str] = "split_columns"
+
+    def run(self, graph: Graph, context: PassContext) -> PassResult:
+        count = sum(self._split(graph, node) for node in graph.nodes if node.op == "matmul")
+        return PassResult(graph, count > 0, (f"split_columns: {count} products",) if count else ())
+
+    def _split(self, graph: Graph, node: Node) -> bool:
+        weight = node.inputs[1]
+        if weight.data is None or weight.data.ndim != 2 or not is_static(node.inputs[0]):
+            return False
+        chain = _constant_arithmetic(graph, node)
+        result = chain[-1].output if chain else node.output
+        slices = result.users
+        ranges = [_column_range(s) for s in slices]
+        if graph.is_output(result) or len(slices) < 2 or not self._worthwhile(node, ranges):
+            return False
+        for reader, columns in zip(slices, ranges, strict=True):
+            assert columns is not None
+            graph.replace(reader, [_columns_of(graph, reader, node, chain, columns)])
+        for dead in (*reversed(chain), node):
+            graph.remove(dead)
+        return True
+
+    def _worthwhile(self, node: Node, ranges: list[tuple[int, int] | None]) -> bool:
+        known = sorted(r for r in ranges if r is not None)
+        if len(known) < len(ranges) or any(a[1] > b[0] for a, b in pairwise(known)):
+            return False
+        shape = node.output.shape
+        rows = int(np.prod(shape[:-1]))
+        depth = node.inputs[0].shape[-2 if node.attrs.get("trans_a") else -1]
+        narrowest = min(b - a for a, b in known)
+        return narrowest >= self.least_columns and rows * depth * narrowest >= self.least_multiplications
+
+
+def _constant_arithmetic(graph: Graph, node: Node) -> list[Node]:
+    """The single readers behind `node` that only add or multiply constants of its shape or smaller."""
+    chain: list[Node] = []
+    value = node.output
+    while single_reader(graph, value):
+        reader, position = value.uses[0]
+        if reader.op not in ("add", "sub", "mul", "div") or reader.output.type != value.type:
+            break
+        if reader.inputs[1 - position].data is None:
+            break
+        chain.append(reader)
+        value = reader.output
+    return chain
+
+
+def _column_range(node: Node) -> tuple[int, int] | None:
+    """The columns [first, end) that a slice takes of all rows; None if it is no such slice."""
+    if node.op != "slice" or not is_static(node.inputs[0]):
+        return None
+    starts, steps, sizes = node.attrs["starts"], node.attrs["steps"], node.attrs["sizes"]
+    rows = node.inputs[0].shape[:-1]
+    if tuple(sizes[:-1]) != rows or any(starts[:-1]) or any(s != 1 for s in steps):
+        return None
+    return starts[-1], starts[-1] + sizes[-1]
+
+
+def _columns_of(graph: Graph, reader: Node, node: Node, chain: list[Node], columns: tuple[int, int]) -> Value:
+    first, end = columns
+    weight = node.inputs[1]
+    assert weight.data is not None
+    part = weight.data[first:end] if node.attrs.get("trans_b") else weight.data[:, first:end]
+    value = graph.emit(
+        "matmul", node.inputs[0], graph.constant(np.ascontiguousarray(part), name=weight.name),
+        origins=(*node.origins, *reader.origins), insert_before=reader, **node.attrs,
+    )  # fmt: skip
+    before = node.output
+    for step in chain:
+        position = 0 if step.inputs[0] is before else 1
+        constant = step.inputs[1 - position]
+        assert constant.data is not None
+        data = constant.data
+        if data.ndim and data.shape[-1] != 1:
+            constant = graph.constant(np.ascontiguousarray(data[..., first:end]), name=constant.name)
+        operands = (value, constant) if position == 0 else (constant, value)
+        value = graph.emit(step.op, *operands, origins=step.origins, insert_before=reader)
+        before = step.output
+    return value
