@@ -55,7 +55,7 @@ def _multinomial(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def _dropout(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """Operands: data, ratio (absent: 0.5), training_mode (absent: False). Outputs: data, and the mask of what is kept"""
+    """Operands: data, ratio (absent: 0.5), training_mode (absent: False). Outputs: data and the mask of kept ones."""
     x = inputs[0]
     ratio = 0.5 if len(inputs) < 2 or inputs[1] is None else float(np.asarray(inputs[1]).reshape(()))
     training = len(inputs) > 2 and inputs[2] is not None and bool(np.asarray(inputs[2]).reshape(()))

@@ -63,7 +63,7 @@ def test_gather_out_of_range_names_index_and_position() -> None:
         run("gather", np.zeros((3, 2)), np.array([[0], [3]]), axis=0)
     with pytest.raises(HostError, match="index -4"):
         run("gather_elements", np.zeros(3), np.array([-4]), axis=0)
-    with pytest.raises(HostError, match="index 2 .*axis 1 of size 2"):
+    with pytest.raises(HostError, match=r"index 2 .*axis 1 of size 2"):
         run("gather_nd", np.zeros((3, 2)), np.array([[0, 2]]), batch_dims=0)
 
 

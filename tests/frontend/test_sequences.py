@@ -1,0 +1,123 @@
+"""Sequences and optionals in a graph: what is known of their items."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from tests.frontend.host_models import check, model, ops, tensor
+from tilestitch.compiler.frontend.errors import ConversionError
+from tilestitch.compiler.frontend.importer import import_model
+from tilestitch.compiler.ir import SequenceType, TensorType
+from tilestitch.compiler.ir.evaluate import evaluate
+
+A, B = np.zeros((2, 3), np.float32), np.ones((4, 3), np.float32)
+node = helper.make_node
+
+
+def test_items_keep_the_dimensions_that_they_share() -> None:
+    nodes = [
+        node("SequenceConstruct", ["a", "b"], ["s"]),
+        node("SequenceAt", ["s", "i"], ["item"]),
+        node("SequenceLength", ["s"], ["n"]),
+    ]
+    proto = model(nodes, {"a": tensor(A), "b": tensor(B), "i": tensor(np.array(0))}, ["item", "n", "s"])
+    result = check(proto, {"a": A, "b": B, "i": np.array(-1)})
+    item = TensorType("float32", ("?", 3))
+    assert [v.type for v in result.outputs] == [item, TensorType("int64", ()), SequenceType(item)]
+
+
+def test_an_empty_sequence_grows_and_shrinks() -> None:
+    nodes = [
+        node("SequenceEmpty", [], ["s0"], dtype=TensorProto.FLOAT),
+        node("SequenceInsert", ["s0", "a"], ["s1"]),
+        node("SequenceInsert", ["s1", "b", "first"], ["s2"]),
+        node("SequenceErase", ["s2", "first"], ["s3"]),
+        node("ConcatFromSequence", ["s2"], ["y"], axis=0),
+        node("SequenceLength", ["s3"], ["n"]),
+    ]
+    declared = {"y": tensor(A, shape=(None, 3))}
+    proto = model(nodes, {"a": tensor(A), "b": tensor(B)}, ["y", "n"], {"first": np.array(0)}, declared=declared)
+    check(proto, {"a": A, "b": B})
+
+
+@pytest.mark.parametrize("new_axis", [0, 1])
+@pytest.mark.parametrize("axis", [0, -1, 1])
+def test_concat_knows_all_but_the_joined_axis(axis: int, new_axis: int) -> None:
+    nodes = [
+        node("SequenceConstruct", ["a", "a"], ["s"]),
+        node("ConcatFromSequence", ["s"], ["y"], axis=axis, new_axis=new_axis),
+    ]
+    result = check(model(nodes, {"a": tensor(A)}, ["y"]), {"a": A})
+    type_ = result.outputs[0].type
+    assert isinstance(type_, TensorType)
+    assert type_.rank == 2 + new_axis
+    assert type_.shape.count("?") == 1
+
+
+@pytest.mark.parametrize(
+    ("split", "attrs", "part"),
+    [
+        (None, {"axis": 0}, (1, 3)),
+        (None, {"axis": 1, "keepdims": 0}, (4,)),
+        (np.array(2), {"axis": 0}, (2, 3)),
+        (np.array(3), {"axis": 0}, ("?", 3)),
+        (np.array([2, 2]), {"axis": 0}, (2, 3)),
+        (np.array([1, 3]), {"axis": 0}, ("?", 3)),
+    ],
+)
+def test_parts_of_one_size_have_a_known_size(split: np.ndarray | None, attrs: dict, part: tuple) -> None:  # type: ignore[type-arg]
+    constants = {} if split is None else {"split": split}
+    nodes = [node("SplitToSequence", ["b", *constants], ["s"], **attrs)]
+    result = check(model(nodes, {"b": tensor(B)}, ["s"], constants), {"b": B})
+    assert result.outputs[0].type == SequenceType(TensorType("float32", part))
+
+
+def test_a_tensor_where_a_sequence_is_needed_is_an_error() -> None:
+    with pytest.raises(ConversionError, match="not a sequence"):
+        import_model(model([node("SequenceLength", ["a"], ["n"])], {"a": tensor(A)}, ["n"]))
+
+
+# --- optionals -------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_certain_about_an_optional_is_decided_at_once() -> None:
+    nodes = [node("OptionalHasElement", ["a"], ["there"]), node("OptionalGetElement", ["a"], ["y"])]
+    result = check(model(nodes, {"a": tensor(A)}, ["there", "y"], opset=18), {"a": A})
+    assert ops(result) == []
+
+
+@pytest.mark.parametrize("value", [None, A])
+def test_an_optional_input_is_asked_at_run_time(value: np.ndarray | None) -> None:
+    optional = helper.make_optional_type_proto(tensor(A))
+    proto = model([node("OptionalHasElement", ["o"], ["there"])], {"o": optional}, ["there"], opset=18)
+    result = import_model(proto).graph
+    assert evaluate(result, [value])[0] == np.array(value is not None)
+
+
+def test_an_optional_is_unwrapped_to_its_element() -> None:
+    optional = helper.make_optional_type_proto(tensor(A))
+    proto = model([node("OptionalGetElement", ["o"], ["y"])], {"o": optional}, ["y"], opset=18)
+    result = import_model(proto).graph
+    assert result.outputs[0].type == TensorType("float32", (2, 3))
+    np.testing.assert_array_equal(evaluate(result, [B])[0], B)
+
+
+def test_wrapping_and_unwrapping_is_the_identity() -> None:
+    nodes = [
+        node("Optional", ["a"], ["o"]),
+        node("OptionalHasElement", ["o"], ["there"]),
+        node("OptionalGetElement", ["o"], ["y"]),
+    ]
+    result = import_model(model(nodes, {"a": tensor(A)}, ["there", "y"], opset=18)).graph
+    there, y = evaluate(result, [A])
+    assert there
+    np.testing.assert_array_equal(y, A)
+
+
+def test_an_empty_optional_has_no_element() -> None:
+    type_ = tensor(A)
+    nodes = [node("Optional", [], ["o"], type=type_), node("OptionalHasElement", ["o"], ["there"])]
+    result = import_model(model(nodes, {}, ["there"], opset=18)).graph
+    assert not evaluate(result, [])[0]
