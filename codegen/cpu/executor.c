@@ -80,9 +80,12 @@ static void run_task(Team *team, const Launch *launch, int64_t task, int64_t thr
 }
 
 /* `news` is a number of tasks, or FINISHED; then the caller of ts_run may go on as soon as the ticket is stored. */
-static void publish(Team *team, uint32_t news) {
+static void change_ticket(Team *team, uint32_t news) {
     uint64_t generation = (atomic_load_explicit(&team->ticket, memory_order_relaxed) >> 32) + 1;
     atomic_store(&team->ticket, generation << 32 | news);
+}
+
+static void wake_sleepers(Team *team) {
     atomic_fetch_add(&team->wakeups, 1);
     if (atomic_load(&team->sleepers)) syscall(team->futex, &team->wakeups, FUTEX_WAKE_PRIVATE, INT32_MAX, 0, 0, 0);
 }
@@ -95,12 +98,14 @@ static void advance(Team *team, int64_t next, int64_t thread) {
         record_time(team, next + 1);
     }
     if (next == team->count) {
-        publish(team, FINISHED);
+        change_ticket(team, FINISHED);
+        if (thread) wake_sleepers(team); /* thread 0 is the one that waits for the end, and needs not wake itself */
         return;
     }
     team->current = next;
     atomic_store_explicit(&team->unfinished, team->launches[next].tasks, memory_order_relaxed);
-    publish(team, (uint32_t)team->launches[next].tasks);
+    change_ticket(team, (uint32_t)team->launches[next].tasks);
+    wake_sleepers(team);
 }
 
 /* Take tasks until none is left. Returns the ticket that says so. */
@@ -134,7 +139,7 @@ static void wait_for_news(Team *team, uint64_t seen) {
         if (atomic_load_explicit(&team->ticket, memory_order_relaxed) != seen) return;
         relax();
     }
-    /* The publisher changes the ticket, then `wakeups`, then looks for sleepers; here it goes the other way round. */
+    /* Who publishes changes the ticket, then `wakeups`, then looks for sleepers; here it goes the other way round. */
     atomic_fetch_add(&team->sleepers, 1);
     uint32_t wakeups = atomic_load(&team->wakeups);
     if (atomic_load(&team->ticket) == seen) syscall(team->futex, &team->wakeups, FUTEX_WAIT_PRIVATE, wakeups, 0, 0, 0);
@@ -185,5 +190,6 @@ void ts_run(Team *team, const Launch *launches, int64_t count, int64_t *times_ns
 /* Make the workers return. No ts_run may be under way. */
 void ts_stop(Team *team) {
     atomic_store(&team->stopped, 1);
-    publish(team, FINISHED);
+    change_ticket(team, FINISHED);
+    wake_sleepers(team);
 }

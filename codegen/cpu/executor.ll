@@ -338,8 +338,8 @@ entry:
   %launches = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 5
   %count = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 6
   %0 = load i64, ptr %count, align 16
-  %cmp54 = icmp sgt i64 %0, %next
-  br i1 %cmp54, label %land.rhs.lr.ph, label %for.end
+  %cmp60 = icmp sgt i64 %0, %next
+  br i1 %cmp60, label %land.rhs.lr.ph, label %for.end
 
 land.rhs.lr.ph:
   %scratch.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 1
@@ -347,13 +347,13 @@ land.rhs.lr.ph:
   %times_ns.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 7
   %nanoseconds.i = getelementptr inbounds %struct.timespec, ptr %now.i, i64 0, i32 1
   %1 = load ptr, ptr %launches, align 8
-  %tasks60 = getelementptr inbounds %struct.Launch, ptr %1, i64 %next, i32 2
-  %2 = load i64, ptr %tasks60, align 8
-  %cmp161 = icmp slt i64 %2, 2
-  br i1 %cmp161, label %for.body.lr.ph, label %for.end
+  %tasks66 = getelementptr inbounds %struct.Launch, ptr %1, i64 %next, i32 2
+  %2 = load i64, ptr %tasks66, align 8
+  %cmp167 = icmp slt i64 %2, 2
+  br i1 %cmp167, label %for.body.lr.ph, label %for.end
 
 for.body.lr.ph:
-  %arrayidx59 = getelementptr inbounds %struct.Launch, ptr %1, i64 %next
+  %arrayidx65 = getelementptr inbounds %struct.Launch, ptr %1, i64 %next
   br label %for.body
 
 land.rhs:
@@ -366,15 +366,15 @@ land.rhs:
 
 for.body:
   %5 = phi i64 [ %2, %for.body.lr.ph ], [ %4, %land.rhs ]
-  %arrayidx63 = phi ptr [ %arrayidx59, %for.body.lr.ph ], [ %arrayidx, %land.rhs ]
+  %arrayidx69 = phi ptr [ %arrayidx65, %for.body.lr.ph ], [ %arrayidx, %land.rhs ]
   %6 = phi ptr [ %1, %for.body.lr.ph ], [ %3, %land.rhs ]
-  %next.addr.05562 = phi i64 [ %next, %for.body.lr.ph ], [ %add, %land.rhs ]
+  %next.addr.06168 = phi i64 [ %next, %for.body.lr.ph ], [ %add, %land.rhs ]
   %tobool.not = icmp eq i64 %5, 0
   br i1 %tobool.not, label %if.end, label %if.then
 
 if.then:
-  %7 = load ptr, ptr %arrayidx63, align 8
-  %args.i = getelementptr inbounds %struct.Launch, ptr %6, i64 %next.addr.05562, i32 1
+  %7 = load ptr, ptr %arrayidx69, align 8
+  %args.i = getelementptr inbounds %struct.Launch, ptr %6, i64 %next.addr.06168, i32 1
   %8 = load ptr, ptr %args.i, align 8
   %9 = load ptr, ptr %scratch.i, align 8
   %10 = load i64, ptr %scratch_bytes.i, align 16
@@ -384,7 +384,7 @@ if.then:
   br label %if.end
 
 if.end:
-  %add = add nsw i64 %next.addr.05562, 1
+  %add = add nsw i64 %next.addr.06168, 1
   %11 = load ptr, ptr %times_ns.i, align 8
   %tobool.not.i = icmp eq ptr %11, null
   br i1 %tobool.not.i, label %record_time.exit, label %if.end.i
@@ -393,9 +393,9 @@ if.end.i:
   call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %now.i) #6
   %call.i = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %now.i) #7
   %12 = load i64, ptr %now.i, align 8
-  %mul.i38 = mul nsw i64 %12, 1000000000
+  %mul.i44 = mul nsw i64 %12, 1000000000
   %13 = load i64, ptr %nanoseconds.i, align 8
-  %add.i = add nsw i64 %mul.i38, %13
+  %add.i = add nsw i64 %mul.i44, %13
   %14 = load ptr, ptr %times_ns.i, align 8
   %arrayidx.i = getelementptr inbounds i64, ptr %14, i64 %add
   store i64 %add.i, ptr %arrayidx.i, align 8
@@ -411,7 +411,7 @@ for.end:
   %next.addr.0.lcssa = phi i64 [ %next, %entry ], [ %next, %land.rhs.lr.ph ], [ %add, %land.rhs ], [ %add, %record_time.exit ]
   %.lcssa = phi i64 [ %0, %entry ], [ %0, %land.rhs.lr.ph ], [ %15, %land.rhs ], [ %15, %record_time.exit ]
   %cmp8 = icmp eq i64 %next.addr.0.lcssa, %.lcssa
-  br i1 %cmp8, label %if.then9, label %if.end10
+  br i1 %cmp8, label %if.then9, label %if.end13
 
 if.then9:
   %ticket.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 10
@@ -419,41 +419,45 @@ if.then9:
   %shr.i = and i64 %16, -4294967296
   %or.i = add i64 %shr.i, 6442450944
   store atomic i64 %or.i, ptr %ticket.i seq_cst, align 64
+  %tobool10.not = icmp eq i64 %thread, 0
+  br i1 %tobool10.not, label %return, label %if.then11
+
+if.then11:
   %wakeups.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 14
   %17 = atomicrmw add ptr %wakeups.i, i32 1 seq_cst, align 4
   %sleepers.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 15
   %18 = load atomic i32, ptr %sleepers.i seq_cst, align 4
-  %tobool.not.i39 = icmp eq i32 %18, 0
-  br i1 %tobool.not.i39, label %return, label %return.sink.split
+  %tobool.not.i45 = icmp eq i32 %18, 0
+  br i1 %tobool.not.i45, label %return, label %return.sink.split
 
-if.end10:
+if.end13:
   %current = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 8
   store i64 %next.addr.0.lcssa, ptr %current, align 64
   %unfinished = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 12
   %19 = load ptr, ptr %launches, align 8
-  %tasks13 = getelementptr inbounds %struct.Launch, ptr %19, i64 %next.addr.0.lcssa, i32 2
-  %20 = load i64, ptr %tasks13, align 8
+  %tasks16 = getelementptr inbounds %struct.Launch, ptr %19, i64 %next.addr.0.lcssa, i32 2
+  %20 = load i64, ptr %tasks16, align 8
   store atomic i64 %20, ptr %unfinished monotonic, align 64
-  %21 = load i64, ptr %tasks13, align 8
-  %ticket.i42 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 10
-  %22 = load atomic i64, ptr %ticket.i42 monotonic, align 64
-  %shr.i43 = and i64 %22, -4294967296
-  %shl.i44 = add i64 %shr.i43, 4294967296
+  %21 = load i64, ptr %tasks16, align 8
+  %ticket.i48 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 10
+  %22 = load atomic i64, ptr %ticket.i48 monotonic, align 64
+  %shr.i49 = and i64 %22, -4294967296
+  %shl.i50 = add i64 %shr.i49, 4294967296
   %conv.i = and i64 %21, 4294967295
-  %or.i45 = or i64 %shl.i44, %conv.i
-  store atomic i64 %or.i45, ptr %ticket.i42 seq_cst, align 64
-  %wakeups.i46 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 14
-  %23 = atomicrmw add ptr %wakeups.i46, i32 1 seq_cst, align 4
-  %sleepers.i47 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 15
-  %24 = load atomic i32, ptr %sleepers.i47 seq_cst, align 4
-  %tobool.not.i48 = icmp eq i32 %24, 0
-  br i1 %tobool.not.i48, label %return, label %return.sink.split
+  %or.i51 = or i64 %shl.i50, %conv.i
+  store atomic i64 %or.i51, ptr %ticket.i48 seq_cst, align 64
+  %wakeups.i52 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 14
+  %23 = atomicrmw add ptr %wakeups.i52, i32 1 seq_cst, align 4
+  %sleepers.i53 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 15
+  %24 = load atomic i32, ptr %sleepers.i53 seq_cst, align 4
+  %tobool.not.i54 = icmp eq i32 %24, 0
+  br i1 %tobool.not.i54, label %return, label %return.sink.split
 
 return.sink.split:
-  %wakeups.i46.sink = phi ptr [ %wakeups.i, %if.then9 ], [ %wakeups.i46, %if.end10 ]
-  %futex.i49 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 4
-  %25 = load i64, ptr %futex.i49, align 32
-  %call.i50 = call i64 (i64, ...) @syscall(i64 noundef %25, ptr noundef nonnull %wakeups.i46.sink, i32 noundef 129, i32 noundef 2147483647, i32 noundef 0, i32 noundef 0, i32 noundef 0) #7
+  %wakeups.i52.sink = phi ptr [ %wakeups.i, %if.then11 ], [ %wakeups.i52, %if.end13 ]
+  %futex.i55 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 4
+  %25 = load i64, ptr %futex.i55, align 32
+  %call.i56 = call i64 (i64, ...) @syscall(i64 noundef %25, ptr noundef nonnull %wakeups.i52.sink, i32 noundef 129, i32 noundef 2147483647, i32 noundef 0, i32 noundef 0, i32 noundef 0) #7
   br label %return
 
 return:
@@ -475,15 +479,15 @@ entry:
   %sleepers.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 15
   %2 = load atomic i32, ptr %sleepers.i seq_cst, align 4
   %tobool.not.i = icmp eq i32 %2, 0
-  br i1 %tobool.not.i, label %publish.exit, label %if.then.i
+  br i1 %tobool.not.i, label %wake_sleepers.exit, label %if.then.i
 
 if.then.i:
   %futex.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 4
   %3 = load i64, ptr %futex.i, align 32
   %call.i = tail call i64 (i64, ...) @syscall(i64 noundef %3, ptr noundef nonnull %wakeups.i, i32 noundef 129, i32 noundef 2147483647, i32 noundef 0, i32 noundef 0, i32 noundef 0) #7
-  br label %publish.exit
+  br label %wake_sleepers.exit
 
-publish.exit:
+wake_sleepers.exit:
   ret void
 }
 
