@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .errors import ExecutionError
-from .program import Body, HostStep, IfStep, LoopStep, NativeStep, ScanStep, SequenceMapStep, Step, TensorType
+from .program import Body, ControlStep, IfStep, LoopStep, ScanStep, SequenceMapStep, TensorType
 
 RunBody = Callable[[Sequence[Any]], list[Any]]
 """Runs a nested program on its formal inputs; the captured values are added."""
@@ -19,7 +19,7 @@ Get = Callable[[int], Any]
 Bind = Callable[[Body], RunBody]
 
 
-def run(step: Step, get: Get, bind: Bind) -> list[Any]:
+def run(step: ControlStep, get: Get, bind: Bind) -> list[Any]:
     """Run a control step and return its outputs. Raises `ExecutionError` for operands that do not fit."""
     match step:
         case IfStep():
@@ -31,8 +31,6 @@ def run(step: Step, get: Get, bind: Bind) -> list[Any]:
             return _run_scan(step, get, bind(step.body))
         case SequenceMapStep():
             return _run_sequence_map(step, get, bind(step.body))
-        case NativeStep() | HostStep():
-            raise ValueError("not a control step")
 
 
 def _run_loop(step: LoopStep, get: Get, body: RunBody) -> list[Any]:
@@ -43,7 +41,7 @@ def _run_loop(step: LoopStep, get: Get, body: RunBody) -> list[Any]:
     collected: list[list[Any]] = [[] for _ in step.outputs[len(carried) :]]
     trip = 0
     while going and (limit is None or trip < limit):
-        going_now, *results = body([np.array(trip, np.int64), np.array(going), *carried])
+        going_now, *results = body([_formal(step.body, 0, trip), _formal(step.body, 1, going), *carried])
         carried = results[: len(carried)]
         for parts, part in zip(collected, results[len(carried) :]):
             parts.append(part)
@@ -97,14 +95,21 @@ def _run_sequence_map(step: SequenceMapStep, get: Get, body: RunBody) -> list[An
     return list(results)
 
 
-def _truth(value: Any, step: Step) -> bool:
+def _formal(body: Body, position: int, value: int | bool) -> np.ndarray:
+    """A trip number or condition as the body declares it: a scalar, or a tensor of one element."""
+    type_ = body.program.values[body.program.inputs[position]].type
+    shape = type_.static_shape if isinstance(type_, TensorType) else None
+    return np.full(shape or (), value, np.int64 if position == 0 else np.bool_)
+
+
+def _truth(value: Any, step: ControlStep) -> bool:
     array = np.asarray(value)
     if array.size != 1:
         raise ExecutionError(f"{_name(step)}: the condition has shape {list(array.shape)}, not one element")
     return bool(array.reshape(()))
 
 
-def _array_with_axis(value: Any, axis: int, step: Step) -> np.ndarray:
+def _array_with_axis(value: Any, axis: int, step: ControlStep) -> np.ndarray:
     if not isinstance(value, np.ndarray) or axis >= value.ndim:
         raise ExecutionError(f"{_name(step)}: a scan along axis {axis} of a value without this axis")
     return value
@@ -121,5 +126,5 @@ def _empty_scan(step: LoopStep | ScanStep, number: int) -> np.ndarray:
     return np.empty((0, *sizes), numpy_dtype(type_.dtype))
 
 
-def _name(step: Step) -> str:
-    return f"ONNX node {', '.join(getattr(step, 'origins', ())) or type(step).__name__}"
+def _name(step: ControlStep) -> str:
+    return f"ONNX node {', '.join(step.origins) or type(step).__name__}"

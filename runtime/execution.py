@@ -10,12 +10,13 @@ import numpy as np
 
 from . import control
 from .artifact import Artifact, aligned_bytes, typed_weight
-from .errors import ArtifactSchemaError, ExecutionError, TilestitchRuntimeError, UnsupportedError
+from .errors import ArtifactSchemaError, ExecutionError, UnsupportedError
 from .program import (
     ABSENT,
     Arena,
     Body,
     Constant,
+    ControlStep,
     Heap,
     HostStep,
     IfStep,
@@ -167,10 +168,24 @@ class Execution:
 
         `preset` gives arrays for values on the heap that native steps write. Raises `ExecutionError` when a step fails.
         """
+        return self._own_outputs(self._execute(inputs, record, preset or {}))
+
+    def run_nested(self, inputs: Sequence[Any], record: RecordTime | None, step: HostStep | ControlStep) -> list[Any]:
+        """Run as the body of `step`. The outputs may be inputs or constants, which nobody writes to; they are not
+        in the arena, which the next run overwrites.
+        """
+        checked = []
+        for number, value in zip(self._program.inputs, inputs, strict=True):
+            checked.append(self._checked(self._program.values[number], value, step))
+        values = self._execute(checked, record, {})
+        return [self._detached(values[number]) for number in self._program.outputs]
+
+    def _execute(self, inputs: Sequence[Any], record: RecordTime | None, preset: Mapping[int, np.ndarray]) -> list[Any]:
+        """Run the steps; returns all values."""
         values = list(self._fixed)
         for number, array in zip(self._program.inputs, inputs, strict=True):
             values[number] = array
-        for number, array in (preset or {}).items():
+        for number, array in preset.items():
             values[number] = array
         for index, step in enumerate(self._program.steps):
             if isinstance(step, NativeStep):
@@ -184,36 +199,35 @@ class Execution:
                 self._run_step(index, step, values, record)
                 if isinstance(step, HostStep):
                     record(step.op, step.origins, (time.perf_counter_ns() - start) / 1000)
-        return self._own_outputs(values)
+        return values
 
-    def _run_step(self, index: int, step: Step, values: list[Any], record: RecordTime | None) -> None:
+    def _run_step(self, index: int, step: HostStep | ControlStep, values: list[Any], record: RecordTime | None) -> None:
         def get(number: int) -> Any:
             return None if number == ABSENT else values[number]
 
         def body(nested: Body) -> control.RunBody:
             execution = self._nested[id(nested)]
             captured = [values[number] for number in nested.captures]
-            return lambda arguments: execution.run([*arguments, *captured], record)
+            return lambda arguments: execution.run_nested([*arguments, *captured], record, step)
 
-        if isinstance(step, HostStep):
-            results = self._call_host(step, [get(number) for number in step.inputs], self._attrs[index])
-        else:
-            results = control.run(step, get, body)
+        try:
+            if isinstance(step, HostStep):
+                inputs = [get(number) for number in step.inputs]
+                results = self._host[step.op](inputs, self._attrs[index])
+            else:
+                results = control.run(step, get, body)
+        except ExecutionError as error:
+            if isinstance(step, HostStep):
+                raise ExecutionError(f"{_where(step)}: {error}") from error
+            raise
+        except (ValueError, TypeError, IndexError, KeyError, OverflowError, ArithmeticError, MemoryError) as error:
+            problem = f"{type(error).__name__}: {error}"
+            raise ExecutionError(
+                f"{_where(step)} failed ({problem}); check the values of the model's inputs"
+            ) from error
         self._store(step, results, values)
 
-    def _call_host(self, step: HostStep, inputs: list[Any], attrs: Any) -> Sequence[Any]:
-        where = ", ".join(step.origins) or step.op
-        try:
-            return self._host[step.op](inputs, attrs)
-        except TilestitchRuntimeError as error:
-            raise ExecutionError(f"ONNX node {where}: {error}") from error
-        except (ValueError, TypeError, IndexError, KeyError, OverflowError, ArithmeticError, MemoryError) as error:
-            raise ExecutionError(
-                f"ONNX node {where}: {step.op} failed ({type(error).__name__}: {error}); check the values of the "
-                "model's inputs"
-            ) from error
-
-    def _store(self, step: Any, results: Sequence[Any], values: list[Any]) -> None:
+    def _store(self, step: HostStep | ControlStep, results: Sequence[Any], values: list[Any]) -> None:
         if len(results) < len(step.outputs):
             raise ExecutionError(
                 f"{_where(step)}: {len(results)} results instead of {len(step.outputs)}; report this as a bug"
@@ -222,12 +236,12 @@ class Execution:
             if number != ABSENT:
                 values[number] = self._checked(self._program.values[number], result, step)
 
-    def _checked(self, value: ValueSpec, result: Any, step: Any) -> Any:
+    def _checked(self, value: ValueSpec, result: Any, step: HostStep | ControlStep) -> Any:
         """The result, safe to hand on: of the type that the program says, and not in the arena, which is written
         again.
         """
         if not isinstance(value.type, TensorType):
-            return result
+            return self._detached(result)
         if not isinstance(result, np.ndarray):
             result = np.asarray(result)
         if not _fits(result, value.type):
@@ -236,7 +250,15 @@ class Execution:
                 f"needs {value.type}; "
                 "if the model's inputs are as they should be, report this as a bug"
             )
-        return result.copy() if np.may_share_memory(result, self._arena) else result
+        return self._detached(result)
+
+    def _detached(self, value: Any) -> Any:
+        """The value with every array in it that lies in the arena replaced by a copy."""
+        if isinstance(value, list):
+            return [self._detached(item) for item in value]
+        if isinstance(value, np.ndarray) and np.may_share_memory(value, self._arena):
+            return value.copy()
+        return value
 
     def _own_outputs(self, values: list[Any]) -> list[Any]:
         """The outputs, each an array that nothing else refers to."""
@@ -252,8 +274,9 @@ class Execution:
         return outputs
 
 
-def _where(step: Any) -> str:
-    return f"ONNX node {', '.join(step.origins) or type(step).__name__}"
+def _where(step: HostStep | ControlStep) -> str:
+    kind = step.op if isinstance(step, HostStep) else type(step).__name__.removesuffix("Step")
+    return f"ONNX node {', '.join(step.origins) or '?'} ({kind})"
 
 
 def _fits(array: np.ndarray, type_: TensorType) -> bool:

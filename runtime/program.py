@@ -337,7 +337,8 @@ class SequenceMapStep:
         )  # fmt: skip
 
 
-Step: TypeAlias = NativeStep | HostStep | IfStep | LoopStep | ScanStep | SequenceMapStep
+ControlStep: TypeAlias = IfStep | LoopStep | ScanStep | SequenceMapStep
+Step: TypeAlias = NativeStep | HostStep | ControlStep
 
 _STEP_READERS: dict[str, Callable[[Fields], Step]] = {
     "native": NativeStep.read, "host": HostStep.read, "if": IfStep.read, "loop": LoopStep.read, "scan": ScanStep.read,

@@ -206,3 +206,48 @@ def test_a_nested_loop_is_profiled(tmp_path: Path) -> None:
     feeds = {"limit": np.array(3), "going": np.array(True), "start": X, "bound": np.float32(1e9)}
     times = module(tmp_path, loop_program(0, 1)).profile(feeds)
     assert [time.symbol for time in times] == ["increment", "increment", "reduce_sum", "less"] * 3
+
+
+def test_a_body_never_gets_a_value_of_another_shape(tmp_path: Path) -> None:
+    """The carried value grows; the kernel in the body is made for four elements."""
+    grown = TensorType("float32", None)
+    body_values = (
+        ValueSpec("trip", INT, Input(0)), ValueSpec("going", BOOL, Input(1)), ValueSpec("a", FLOAT4, Input(2)),
+        ValueSpec("b", FLOAT4), ValueSpec("c", grown),
+    )  # fmt: skip
+    steps = (NativeStep((Launch("increment", 1, (Arg(2), Arg(3))),)), HostStep("concat", (3, 3), (4,), {"axis": 0}))
+    body = Body(Program("body", (0, 1, 2), (1, 4), body_values, steps))
+    values = (ValueSpec("x", FLOAT4, Input(0)), ValueSpec("limit", INT, Input(1)), ValueSpec("y", grown))
+    loaded = module(tmp_path, Program("p", (0, 1), (2,), values, (LoopStep(1, ABSENT, (0,), body, (2,), ("loop_9",)),)))
+    assert loaded(X, np.array(1))["y"].shape == (8,)
+    with pytest.raises(ExecutionError, match=r"loop_9 \(Loop\): value 'a' came out as float32\[8\]"):
+        loaded(X, np.array(2))
+
+
+def test_conditions_of_one_element(tmp_path: Path) -> None:
+    one = TensorType("bool", (1,))
+    trip = TensorType("int64", (1,))
+    body = Body(Program("body", (0, 1), (1, 0), (ValueSpec("trip", trip, Input(0)), ValueSpec("c", one, Input(1))), ()))
+    values = (
+        ValueSpec("c", one, Input(0)),
+        ValueSpec("n", trip, Input(1)),
+        ValueSpec("y", TensorType("int64", ("k", 1))),
+    )
+    loaded = module(tmp_path, Program("p", (0, 1), (2,), values, (LoopStep(1, 0, (), body, (2,)),)), kernels=b"")
+    np.testing.assert_array_equal(loaded(np.array([True]), np.array([3]))["y"], [[0], [1], [2]])
+
+
+def test_values_in_sequences_do_not_change_later(tmp_path: Path) -> None:
+    """A sequence of parts of an arena value, which a later kernel overwrites."""
+    values = (
+        ValueSpec("x", FLOAT4, Input(0)), ValueSpec("a", FLOAT4, Arena(0, 16)), ValueSpec("s", SequenceType(FLOAT4)),
+        ValueSpec("b", FLOAT4, Arena(0, 16)), ValueSpec("y", FLOAT4),
+    )  # fmt: skip
+    steps = (
+        NativeStep((Launch("increment", 1, (Arg(0), Arg(1))),)),
+        HostStep("SequenceConstruct", (1, 1), (2,)),
+        NativeStep((Launch("increment", 1, (Arg(1), Arg(4))), Launch("increment", 1, (Arg(4), Arg(3))))),
+    )
+    outputs = module(tmp_path, Program("p", (0,), (2, 4), values, steps, 64))(X)
+    np.testing.assert_array_equal(outputs["s"], [X + 1, X + 1])
+    np.testing.assert_array_equal(outputs["y"], X + 2)

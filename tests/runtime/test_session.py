@@ -258,7 +258,7 @@ def test_a_host_result_of_the_wrong_shape_never_reaches_a_kernel(tmp_path: Path)
         HostStep("transpose", (0,), (1,), {"perm": [0]}, ("node_3",)),
         NativeStep((Launch("increment", 1, (Arg(1), Arg(2))),)),
     )
-    with pytest.raises(ExecutionError, match=r"node_3: value 't' came out as float32\[4\]"):
+    with pytest.raises(ExecutionError, match=r"node_3 \(transpose\): value 't' came out as float32\[4\]"):
         module(tmp_path, Program("p", (0,), (2,), values, steps))(X)
 
 
