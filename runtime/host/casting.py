@@ -94,7 +94,7 @@ def _from_string(x: np.ndarray, to: str) -> np.ndarray:
     target = numpy_dtype(to)
     integral = target.kind in "iub" or to in ("int4", "uint4", "int2", "uint2")
     try:
-        numbers = [_parse_int(s) if integral else float(s) for s in x.reshape(-1).tolist()]
+        numbers: list[Any] = [_parse_int(s) if integral else float(s) for s in x.reshape(-1).tolist()]
     except ValueError as error:
         raise HostError(f"Cast to {to}: {error}; the string is no number") from error
     if to == "uint64":

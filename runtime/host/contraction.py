@@ -56,6 +56,12 @@ def channels_first(x: np.ndarray, layout: str) -> np.ndarray:
     return x if layout == "NCX" else np.moveaxis(x, -1, 1)
 
 
+def taps(offset: Sequence[int], dilations: Sequence[int], counts: Sequence[int], strides: Sequence[int]) -> Any:
+    """The index, over the last axes, of what kernel element `offset` meets as the window takes `counts` places."""
+    spans = zip(offset, dilations, counts, strides, strict=True)
+    return (..., *[slice(o * d, o * d + (n - 1) * s + 1, s) for o, d, n, s in spans])
+
+
 def channels_last(x: np.ndarray, layout: str) -> np.ndarray:
     return x if layout == "NCX" else np.ascontiguousarray(np.moveaxis(x, 1, -1))
 
@@ -102,9 +108,8 @@ def _windows(x: np.ndarray, kernel: Sequence[int], strides: Sequence[int], dilat
         raise HostError(f"a window that spans {tuple(spans)} does not fit a padded input of shape {x.shape}")
     axes = tuple(range(2, x.ndim))
     view = sliding_window_view(x, spans, axis=axes)
-    every = tuple(slice(None, None, s) for s in strides)
-    inside = tuple(slice(None, None, d) for d in dilations)
-    return view[(slice(None), slice(None), *every, *inside)]
+    every: Any = (..., *[slice(None, None, step) for step in (*strides, *dilations)])
+    return view[every]
 
 
 def _conv_transpose(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
@@ -127,15 +132,12 @@ def _conv_transpose(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     with computing():
         for number, offset in enumerate(product(*[range(k) for k in kernel])):
             part = _multiply(weight[..., number].transpose(0, 2, 1), columns, channels // groups)
-            target = tuple(
-                slice(o * d, o * d + (n - 1) * s + 1, s)
-                for o, d, n, s in zip(offset, dilations, spatial, strides, strict=True)
-            )
-            result[(slice(None), slice(None), *target)] += part.reshape(batch, groups * per_group, *spatial).astype(
-                x.dtype, copy=False
-            )
-    inner = tuple(slice(b, n - a) for b, a, n in zip(attrs["before"], attrs["after"], full, strict=True))
-    return [channels_last(np.ascontiguousarray(narrow(result[(slice(None), slice(None), *inner)], dtype)), layout)]
+            part = part.reshape(batch, groups * per_group, *spatial).astype(x.dtype, copy=False)
+            if part.size:
+                result[taps(offset, dilations, spatial, strides)] += part
+    bounds = zip(attrs["before"], attrs["after"], full, strict=True)
+    inner: Any = (..., *[slice(b, n - a) for b, a, n in bounds])
+    return [channels_last(np.ascontiguousarray(narrow(result[inner], dtype)), layout)]
 
 
 TABLE: Mapping[str, HostFn] = {"matmul": _matmul, "conv": _conv, "conv_transpose": _conv_transpose}

@@ -109,28 +109,26 @@ def _select(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     return [np.where(condition, a, b)]
 
 
+_UNARY: Mapping[str, Callable[[Any], Any]] = {
+    "neg": np.negative, "abs": np.abs, "sign": np.sign,
+    "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc, "sqrt": np.sqrt,
+    "exp": np.exp, "log": np.log, "sin": np.sin, "cos": np.cos, "tan": np.tan,
+    "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
+    "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh,
+    "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh, "erf": _erf,
+    "logical_not": np.logical_not, "bitwise_not": np.invert,
+}  # fmt: skip
+
+_BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _divide, "mod": np.mod, "fmod": np.fmod,
+    "maximum": np.maximum, "minimum": np.minimum,
+    "logical_and": np.logical_and, "logical_or": np.logical_or, "logical_xor": np.logical_xor,
+    "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor,
+}  # fmt: skip
+
 TABLE: Mapping[str, HostFn] = {
-    **{
-        name: _unary(function)
-        for name, function in {
-            "neg": np.negative, "abs": np.abs, "sign": np.sign,
-            "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc, "sqrt": np.sqrt,
-            "exp": np.exp, "log": np.log, "sin": np.sin, "cos": np.cos, "tan": np.tan,
-            "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
-            "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh,
-            "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh, "erf": _erf,
-            "logical_not": np.logical_not, "bitwise_not": np.invert,
-        }.items()
-    },
-    **{
-        name: _binary(function)
-        for name, function in {
-            "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _divide, "mod": np.mod, "fmod": np.fmod,
-            "maximum": np.maximum, "minimum": np.minimum,
-            "logical_and": np.logical_and, "logical_or": np.logical_or, "logical_xor": np.logical_xor,
-            "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor,
-        }.items()
-    },
+    **{name: _unary(function) for name, function in _UNARY.items()},
+    **{name: _binary(function) for name, function in _BINARY.items()},
     "equal": _comparison(np.equal), "less": _comparison(np.less), "less_equal": _comparison(np.less_equal),
     "shift_left": _shift(np.left_shift), "shift_right": _shift(np.right_shift),
     "pow": _power, "is_inf": _is_inf, "is_nan": _is_nan, "bit_cast": _bit_cast, "select": _select,

@@ -21,6 +21,7 @@ from .common import (
     optional_operand,
     widen,
 )
+from .contraction import taps
 
 # --- Resize ----------------------------------------------------------------------------------------------------------
 
@@ -187,13 +188,10 @@ def _col2im(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     columns = widen(x).reshape(len(x), -1, *block, *counts)
     result = np.zeros((len(x), columns.shape[1], *padded), columns.dtype)
     for offset in product(*[range(k) for k in block]):
-        target = tuple(
-            slice(o * d, o * d + (n - 1) * s + 1, s)
-            for o, d, n, s in zip(offset, dilations, counts, strides, strict=True)
-        )
-        result[(slice(None), slice(None), *target)] += columns[(slice(None), slice(None), *offset)]
-    inner = tuple(slice(b, b + n) for b, n in zip(before, image, strict=True))
-    return [np.ascontiguousarray(narrow(result[(slice(None), slice(None), *inner)], x.dtype))]
+        block_element: Any = (slice(None), slice(None), *offset)
+        result[taps(offset, dilations, counts, strides)] += columns[block_element]
+    inner: Any = (..., *[slice(b, b + n) for b, n in zip(before, image, strict=True)])
+    return [np.ascontiguousarray(narrow(result[inner], x.dtype))]
 
 
 def _max_unpool(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:

@@ -28,7 +28,9 @@ def _label_encoder(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     table = dict(zip(attrs["keys"], attrs["results"], strict=True))
     # NaN is unequal to itself, yet the standard lets it be a key.
     nan_value = next((v for k, v in table.items() if k != k), attrs["default"])
-    found = [table.get(item, attrs["default"]) if item == item else nan_value for item in x.reshape(-1).tolist()]
+    found: list[Any] = [
+        table.get(item, attrs["default"]) if item == item else nan_value for item in x.reshape(-1).tolist()
+    ]
     if attrs["dtype"] == "string":
         return [string_array(found, x.shape)]
     return [np.array(found, numpy_dtype(attrs["dtype"])).reshape(x.shape)]

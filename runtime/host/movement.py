@@ -146,7 +146,8 @@ def _gather_nd(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     )
     coordinates = [check_indices(flat[..., i], x.shape[batch + i], batch + i) for i in range(depth)]
     rows = np.arange(count)[:, None]
-    picked = x.reshape(count, *x.shape[batch:])[(np.broadcast_to(rows, flat.shape[:2]), *coordinates)]
+    where = (np.broadcast_to(rows, flat.shape[:2]), *coordinates)
+    picked = x.reshape(count, *x.shape[batch:])[where]
     return [picked.reshape(*indices.shape[:-1], *x.shape[batch + depth :])]
 
 

@@ -12,7 +12,7 @@ from .common import Attrs, HostError, HostFn, check_indices, computing, narrow, 
 _COMBINE = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
-def _apply(x: np.ndarray, index: tuple[np.ndarray, ...], updates: np.ndarray, reduction: str) -> np.ndarray:
+def _apply(x: np.ndarray, index: Any, updates: np.ndarray, reduction: str) -> np.ndarray:
     if reduction == "none":
         result = np.array(x)
         result[index] = updates
@@ -35,7 +35,7 @@ def scatter_elements_array(
         )
     if any(n > d for i, (n, d) in enumerate(zip(indices.shape, x.shape, strict=True)) if i != axis):
         raise HostError(f"indices of shape {indices.shape} reach beyond data of shape {x.shape}")
-    index = list(np.indices(indices.shape, sparse=True))
+    index: list[np.ndarray] = list(np.indices(indices.shape, sparse=True))
     index[axis] = check_indices(indices, x.shape[axis], axis)
     return _apply(x, tuple(index), updates, reduction)
 
@@ -47,7 +47,7 @@ def scatter_nd_array(x: np.ndarray, indices: np.ndarray, updates: np.ndarray, re
         raise HostError(
             f"updates of shape {updates.shape} do not fit indices of shape {indices.shape} into data of shape {x.shape}"
         )
-    index = tuple(check_indices(indices[..., i], x.shape[i], i) for i in range(depth))
+    index: Any = tuple(check_indices(indices[..., i], x.shape[i], i) for i in range(depth))
     return _apply(x, index or (Ellipsis,), updates, reduction)
 
 

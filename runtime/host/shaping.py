@@ -213,7 +213,7 @@ def _eye_like(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     if x.ndim != 2:
         raise HostError(f"EyeLike needs a matrix, got a tensor of shape {x.shape}")
     return [
-        np.eye(*x.shape, k=attrs.get("k", 0), dtype=np.int8).astype(
+        np.eye(x.shape[0], x.shape[1], k=attrs.get("k", 0), dtype=np.int8).astype(
             numpy_dtype(attrs["dtype"]) if attrs.get("dtype") else x.dtype
         )
     ]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .common import Attrs, HostError, HostFn, computing, narrow, widen
-from .contraction import channels_first, channels_last, pad_spatial
+from .contraction import channels_first, channels_last, pad_spatial, taps
 from .reductions import lowest
 
 
@@ -25,11 +25,7 @@ def _window_reduce(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     result = np.full((*x.shape[:2], *sizes), identity, x.dtype)
     with computing():
         for offset in product(*[range(k) for k in kernel]):
-            source = tuple(
-                slice(o * d, o * d + (n - 1) * s + 1, s)
-                for o, d, n, s in zip(offset, dilations, sizes, strides, strict=True)
-            )
-            combine(result, x[(slice(None), slice(None), *source)], out=result)
+            combine(result, x[taps(offset, dilations, sizes, strides)], out=result)
     return [channels_last(narrow(result, inputs[0].dtype), attrs["layout"])]
 
 

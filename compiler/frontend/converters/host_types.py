@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from tilestitch.compiler.frontend.builder import dtype_of
 from tilestitch.compiler.frontend.context import Context
@@ -97,7 +98,7 @@ def ints_operand(ctx: Context, index: int, attribute: str) -> Value | None:
     return ctx.constant(value, "int64")
 
 
-def present(ctx: Context, *names: str) -> dict[str, object]:
+def present(ctx: Context, *names: str) -> dict[str, Any]:
     """Those of the node's attributes that are given, by name."""
     return {name: ctx.attr(name) for name in names if ctx.has_attr(name)}
 
@@ -111,7 +112,7 @@ def operands(ctx: Context, values: Sequence[Value | None]) -> list[Value]:
 
 
 def tensor_step(
-    ctx: Context, name: str, values: Sequence[Value | None], types: Sequence[Type], /, **attrs: object
+    ctx: Context, name: str, values: Sequence[Value | None], types: Sequence[Type], /, **attrs: Any
 ) -> tuple[Value, ...]:
     """A host step on tensors, evaluated at once if all its operands are constants."""
     folds = all(v is None or v.is_constant for v in values)
@@ -120,7 +121,7 @@ def tensor_step(
     return ctx.host(name, operands(ctx, values), types, **attrs)
 
 
-def fold_step(ctx: Context, name: str, values: Sequence[Value | None], attrs: dict[str, object]) -> tuple[Value, ...]:
+def fold_step(ctx: Context, name: str, values: Sequence[Value | None], attrs: dict[str, Any]) -> tuple[Value, ...]:
     """The results of a host step on constants, as constants. Raises IRError if the operator has no result for them."""
     from tilestitch.compiler.ir import reference
     from tilestitch.runtime.host import HostError
