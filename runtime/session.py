@@ -213,7 +213,12 @@ class _Context:
 
     def execution(self, index: int) -> Execution:
         if index not in self._executions:
-            self._executions[index] = Execution(self._programs[index], self._loaded, self._team)
+            program = self._programs[index]
+            try:
+                self._executions[index] = Execution(program, self._loaded, self._team)
+            except (MemoryError, ValueError) as error:
+                need = f"{program.arena_bytes} bytes for intermediate values"
+                raise DeviceError(f"{self._loaded.file}: there is no memory for {need}; free some") from error
         return self._executions[index]
 
     def close(self) -> None:

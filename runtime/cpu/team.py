@@ -10,6 +10,7 @@ import weakref
 import numpy as np
 
 from tilestitch.runtime.artifact import aligned_bytes
+from tilestitch.runtime.errors import DeviceError
 
 from .library import Library
 
@@ -42,8 +43,14 @@ class Team:
             for index in range(1, threads)
         ]
         self._close = weakref.finalize(self, _stop, keep, workers, os.getpid())
-        for worker in workers:
-            worker.start()
+        try:
+            for worker in workers:
+                worker.start()
+        except RuntimeError as error:
+            self.close()
+            raise DeviceError(
+                f"{threads} threads cannot be started ({error}); ask for fewer with num_threads"
+            ) from error
 
     def run(self, launches: int, count: int, times_ns: int) -> None:
         """Execute `count` launches from the table at address `launches`; `times_ns` is the address of count + 1 int64,

@@ -399,6 +399,26 @@ def test_an_artifact_may_be_replaced_while_it_is_loaded(tmp_path: Path) -> None:
 # --- threads ---
 
 
+def test_threads_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    loaded = module(tmp_path, increment_program(), weights={"w": W}, threads=4)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(DeviceError, match="4 threads cannot be started.*fewer"):
+        loaded(X)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(loaded(X)["u"], X + 2)
+
+
+def test_more_memory_than_there_is(tmp_path: Path) -> None:
+    program = Program("p", (0,), (0,), (ValueSpec("x", FLOAT4, Input(0)),), (), 1 << 61)
+    with pytest.raises(DeviceError, match="no memory for 2305843009213693952 bytes"):
+        module(tmp_path, program, kernels=b"")(X)
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "many", "1.5", "99999"])
 def test_wrong_thread_counts(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(threads.ALIAS, value)
