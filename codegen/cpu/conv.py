@@ -1,8 +1,10 @@
 """Convolution as an implicit matrix product over output pixels; ``emit_conv`` writes the TIR of one task.
 
-A register tile covers a few neighbouring output pixels by one panel of output channels. Where there is padding, a
-conversion or a prologue, the task first copies the input rows that it needs into its workspace, with the border filled
-in, so that the inner loop has no conditions and, without dilation, runs over kernel column and channel as one loop.
+A register tile covers a few neighbouring output pixels by one panel of output channels. The inner loop never has a
+condition. Padding is met in one of two ways. With many channels, taps that fall outside are left out: rows are clamped
+by the loop's bounds, and tiles at the left and right border have code of their own. Otherwise, or where the input needs
+a conversion or a prologue, the task first copies the rows that it needs into its workspace with the border filled in;
+kernel column and channel then are one loop.
 The copy is channels-last whatever the layout of the input, which makes channels-first input possible at little cost.
 Depthwise convolution is in window.py, transposed convolution in conv_transpose.py.
 """
@@ -20,82 +22,23 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.cpu import microkernel as mk
 from tilestitch.codegen.cpu import panels
+from tilestitch.codegen.cpu.geometry import (
+    ConvShape,
+    LoadPixel,
+    PixelEpilogue,
+    column_runs,
+    flatten,
+    inside,
+    nest,
+    tap_range,
+)
 from tilestitch.codegen.cpu.isa import Isa, dtype_bytes
 from tilestitch.codegen.cpu.microkernel import Expr, RegisterTile, Split
 from tilestitch.codegen.cpu.panels import Operand, Packing
 from tilestitch.codegen.cpu.tasks import choose_blocks
 
-LoadPixel = Callable[[Expr, tuple[Expr, ...], Expr], Expr]
-"""``load(image, position, channel)``: one input element; position and channel are always inside the input."""
-
-PixelEpilogue = Callable[[Expr, tuple[Expr, ...], Expr, Expr], None]
-"""``epilogue(image, position, channel, value)`` emits the store of one output; channel may be a vector lane."""
-
-
-@dataclass(frozen=True)
-class ConvShape:
-    """A convolution or pooling window over ``spatial`` (any rank >= 1) of ``batch`` images.
-
-    ``pads`` are (before, after) for each spatial dimension; padding counts as zeros.
-    """
-
-    batch: int
-    in_channels: int
-    out_channels: int
-    spatial: tuple[int, ...]
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    pads: tuple[tuple[int, int], ...]
-    groups: int = 1
-    x_dtype: str = "float32"
-    w_dtype: str = "float32"
-    acc_dtype: str = "float32"
-
-    def __post_init__(self) -> None:
-        ranks = {len(self.spatial), len(self.kernel), len(self.strides), len(self.dilations), len(self.pads)}
-        if len(ranks) != 1 or not self.spatial:
-            raise ValueError(f"convolution geometry of mixed rank in {self}; give one entry per spatial dimension")
-        if self.in_channels % self.groups or self.out_channels % self.groups:
-            raise ValueError(f"{self.groups} groups divide neither the channels of {self}; check the model")
-
-    @property
-    def rank(self) -> int:
-        return len(self.spatial)
-
-    @property
-    def output(self) -> tuple[int, ...]:
-        """Spatial extents of the output (0 where the window does not fit)."""
-        return tuple(
-            max(0, (size + sum(pad) - dilation * (kernel - 1) - 1) // stride + 1)
-            for size, kernel, stride, dilation, pad in zip(
-                self.spatial, self.kernel, self.strides, self.dilations, self.pads, strict=True
-            )
-        )
-
-    @property
-    def group_in(self) -> int:
-        return self.in_channels // self.groups
-
-    @property
-    def group_out(self) -> int:
-        return self.out_channels // self.groups
-
-    @property
-    def reduction(self) -> int:
-        """Multiply-adds of one output element."""
-        return self.group_in * math.prod(self.kernel)
-
-    def source(self, dim: int, output: Expr, tap: Expr) -> Expr:
-        """Input coordinate (possibly outside) that output coordinate and kernel tap meet."""
-        return output * self.strides[dim] - self.pads[dim][0] + tap * self.dilations[dim]
-
-    def with_leading_dimension(self) -> ConvShape:
-        """The same convolution with one more spatial dimension of extent 1 in front."""
-        return ConvShape(
-            self.batch, self.in_channels, self.out_channels, (1, *self.spatial), (1, *self.kernel), (1, *self.strides),
-            (1, *self.dilations), ((0, 0), *self.pads), self.groups, self.x_dtype, self.w_dtype, self.acc_dtype,
-        )  # fmt: skip
+MAX_BORDER_TAPS = 48
+"""Most kernel taps that are written out, each with a loop of its own, for tiles at the border."""
 
 
 def weight_matrix(weights: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
@@ -111,7 +54,8 @@ class ConvPlan:
 
     Output columns are cut into ``x`` parts and output rows into ``y`` parts; a register tile is one part of each. A
     task computes ``block_tiles`` parts of rows (all columns) by ``block_panels`` panels of one group of one image, for
-    one position in the outer dimensions.
+    one position in the outer dimensions. ``staged``: the input rows are copied first. ``skips``: there is padding that
+    is met by leaving out taps.
     """
 
     shape: ConvShape
@@ -126,6 +70,7 @@ class ConvPlan:
     spill: bool
     rows_outer: bool
     channels_last: bool
+    skips: bool = False
 
     @property
     def panels(self) -> int:
@@ -187,6 +132,11 @@ class ConvPlan:
         return Packing(shape.groups, shape.reduction, shape.group_out, self.tile.columns, shape.w_dtype)
 
 
+def _inner(shape: ConvShape, dim: int, first: int, size: int, tap: int) -> list[int]:
+    """Which of ``size`` outputs from ``first`` meet the input with a kernel tap."""
+    return [i for i in range(size) if 0 <= shape.source(dim, first + i, tap) < shape.spatial[dim]]
+
+
 def _staged_step(shape: ConvShape, dim: int) -> int:
     """Copied coordinates between neighbouring outputs; with a kernel of extent 1 only those that are read."""
     return shape.strides[dim] if shape.kernel[dim] > 1 else 1
@@ -221,15 +171,25 @@ def plan_conv(
     if min(shape.batch, shape.group_out, *shape.output) < 1:
         raise ValueError(f"convolution with an empty result {shape}; skip the launch")
     padded = any(before or after for before, after in shape.pads)
-    staged = padded or not x_plain or not channels_last or shape.x_dtype != shape.acc_dtype
     tile, y, x = _choose_tile(shape, isa)
+    copied = not x_plain or not channels_last or shape.x_dtype != shape.acc_dtype
+    skips = padded and not copied and _can_skip(shape, y, x)
+    staged = copied or (padded and not skips)
     draft = ConvPlan(
-        shape, rank, tile, y, x, y.parts, 1, staged, not w_packed, long_epilogue, False, channels_last
+        shape, rank, tile, y, x, y.parts, 1, staged, not w_packed, long_epilogue, False, channels_last, skips
     )  # fmt: skip
     block_tiles, block_panels = _blocks(draft, isa, threads)
     weight_bytes = shape.reduction * shape.group_out * dtype_bytes(shape.w_dtype)
     rows_outer = w_packed and weight_bytes <= isa.l2_bytes // 4
     return replace(draft, block_tiles=block_tiles, block_panels=block_panels, rows_outer=rows_outer)
+
+
+def _can_skip(shape: ConvShape, y: Split, x: Split) -> bool:
+    """Whether leaving out taps pays: enough work per tap, and few tiles that need code of their own."""
+    borders = sum(run.border for run in column_runs(shape, x))
+    if y.largest > 1:
+        borders *= y.parts * shape.kernel[-2]
+    return shape.group_in >= 16 and borders * shape.kernel[-1] <= MAX_BORDER_TAPS
 
 
 def _pixel_split(shape: ConvShape, limit: int) -> tuple[Split, Split]:
@@ -290,6 +250,25 @@ def emit_conv(
     _Emitter(plan, load_x, weights, epilogue, scratch).run(task)
 
 
+@dataclass(frozen=True)
+class _Site:
+    """Where a register tile lies: output rows from ``y0``, columns from ``x0``, ``index`` in the block.
+
+    ``border``: windows reach over the left or right border; ``x0`` then is an int.
+    """
+
+    y0: Expr
+    rows: int
+    x0: Expr
+    columns: int
+    border: bool
+    index: Expr
+
+    @property
+    def pixels(self) -> int:
+        return self.rows * self.columns
+
+
 class _Emitter:
     """State shared by the pieces of one kernel: the plan, the callbacks and the workspace buffers."""
 
@@ -330,8 +309,8 @@ class _Emitter:
             self._stage()
         if plan.rows_outer:
             self._for_each_tile(
-                lambda y, rows, x, columns: self._for_each_panel(
-                    first_panel, last_panel, lambda panel, width: self._tile(panel, width, y, rows, x, columns)
+                lambda site: self._for_each_panel(
+                    first_panel, last_panel, lambda panel, width: self._tile(panel, width, site)
                 )
             )
             return
@@ -340,18 +319,47 @@ class _Emitter:
     def _for_each_panel(self, first: Expr, last: Expr, body: Callable[[Expr, int], None]) -> None:
         panels.for_each_panel(self.plan.shape.group_out, self.plan.tile.columns, first, last, body)
 
-    def _for_each_tile(self, body: Callable[[Expr, int, Expr, int], None]) -> None:
-        plan = self.plan
+    def _for_each_tile(self, body: Callable[[_Site], None]) -> None:
+        """Emits ``body`` for every register tile of the block, once per kind of tile."""
+        y_split = self.plan.y
+        if self.plan.skips and y_split.largest > 1:
+            row = 0
+            for part, size in enumerate(y_split.all_sizes()):
+                here = T.And(self.first_tile <= part, self.last_tile > part)
+                with T.If(here), T.Then():
+                    self._for_each_column_tile(part, row, size, body)
+                row += size
+            return
         mk.for_each_part(
-            plan.y,
+            y_split,
             self.first_tile,
             self.last_tile,
-            lambda y, rows: mk.for_each_part(plan.x, 0, plan.x.parts, lambda x, columns: body(y, rows, x, columns)),
+            lambda y, rows: self._for_each_column_tile(y, T.bind(y_split.start(y)), rows, body),
         )
+
+    def _for_each_column_tile(self, y: Expr, y0: Expr, rows: int, body: Callable[[_Site], None]) -> None:
+        first = (y - self.first_tile) * self.plan.x.parts
+        if not self.plan.skips:
+            mk.for_each_part(
+                self.plan.x,
+                0,
+                self.plan.x.parts,
+                lambda x, columns: body(_Site(y0, rows, T.bind(self.plan.x.start(x)), columns, False, first + x)),
+            )
+            return
+        done = 0
+        for run in column_runs(self.plan.shape, self.plan.x):
+            if run.border:
+                body(_Site(y0, rows, run.start, run.size, True, first + done))
+            else:
+                with mk.serial(0, run.count) as index:
+                    x0 = T.bind(run.start + index * run.size)
+                    body(_Site(y0, rows, x0, run.size, False, first + done + index))
+            done += run.count
 
     def _panel(self, panel: Expr, width: int) -> None:
         self.panels.prepare(self.group, panel, width)
-        self._for_each_tile(lambda y, rows, x, columns: self._tile(panel, width, y, rows, x, columns))
+        self._for_each_tile(lambda site: self._tile(panel, width, site))
 
     def _stage(self) -> None:
         """Copies the rows of the block, with zeros where the window reaches over the border."""
@@ -360,9 +368,7 @@ class _Emitter:
 
         def row_of(taps: Sequence[Expr]) -> None:
             outer = [shape.source(dim, self.outer[dim], tap) for dim, tap in enumerate(taps)]
-            flat: Expr = 0
-            for tap, extent in zip(taps, kernel[:-2], strict=True):
-                flat = flat * extent + tap
+            flat = flatten(taps, kernel[:-2])
             with mk.serial(0, rows) as row:
                 source = self.first_row * shape.strides[-2] - shape.pads[-2][0]
                 source = T.bind(source + row * (shape.strides[-2] // _staged_step(shape, -2)))
@@ -415,13 +421,13 @@ class _Emitter:
             with T.Else():
                 clear(0, columns)
 
-    def _left(self, y0: Expr, x0: Expr, columns: int) -> Callable[[Expr, list[Expr], Expr], Expr]:
-        """``left(pixel of the tile, kernel taps, channel)`` for the tile at output (y0, x0)."""
+    def _left(self, site: _Site) -> Callable[[Expr, list[Expr], Expr], Expr]:
+        """``left(pixel of the tile, kernel taps, channel)``."""
         shape, kernel = self.plan.shape, self.plan.shape.kernel
         if not self.plan.staged:
 
             def direct(pixel: Expr, taps: list[Expr], channel: Expr) -> Expr:
-                output = (*self.outer, y0 + pixel // columns, x0 + pixel % columns)
+                output = (*self.outer, site.y0 + pixel // site.columns, site.x0 + pixel % site.columns)
                 where = tuple(shape.source(dim, output[dim], tap) for dim, tap in enumerate(taps))
                 return self.load_x(self.image, where, self.group * shape.group_in + channel)
 
@@ -429,37 +435,36 @@ class _Emitter:
         step_y, step_x = _staged_step(shape, -2), _staged_step(shape, -1)
 
         def staged(pixel: Expr, taps: list[Expr], channel: Expr) -> Expr:
-            flat: Expr = 0
-            for tap, extent in zip(taps[:-2], kernel[:-2], strict=True):
-                flat = flat * extent + tap
-            row = (y0 - self.first_row + pixel // columns) * step_y + taps[-2] * shape.dilations[-2]
-            column = (x0 + pixel % columns) * step_x + taps[-1] * shape.dilations[-1]
+            flat = flatten(taps[:-2], kernel[:-2])
+            row = (site.y0 - self.first_row + pixel // site.columns) * step_y + taps[-2] * shape.dilations[-2]
+            column = (site.x0 + pixel % site.columns) * step_x + taps[-1] * shape.dilations[-1]
             return self.staged[flat, row, column * shape.group_in + channel]
 
         return staged
 
-    def _tile(self, panel: Expr, width: int, y: Expr, rows: int, x: Expr, columns: int) -> None:
+    def _tile(self, panel: Expr, width: int, site: _Site) -> None:
         plan, shape = self.plan, self.plan.shape
-        y0, x0 = T.bind(plan.y.start(y)), T.bind(plan.x.start(x))
-        tile = RegisterTile(rows * columns, -(-width // plan.tile.lanes), plan.tile.lanes)
+        tile = RegisterTile(site.pixels, -(-width // plan.tile.lanes), plan.tile.lanes)
         acc = mk.allocate(tile, shape.acc_dtype)
         mk.fill(acc, tile, mk.constant(0, shape.acc_dtype))
-        left = self._left(y0, x0, columns)
-        index = (y - self.first_tile) * plan.x.parts + x
+        left = self._left(site)
 
-        def step(taps: list[Expr], k: Expr, channel: Expr) -> None:
+        def step(taps: list[Expr], k: Expr, channel: Expr, pixels: list[int] | None = None) -> None:
             if plan.prefetches:
-                self.panels.prefetch_next(self.group, panel, index, plan.block_tiles * plan.x.parts, k)
+                self.panels.prefetch_next(self.group, panel, site.index, plan.block_tiles * plan.x.parts, k)
             mk.multiply_add(
                 acc,
                 tile,
                 lambda pixel: left(pixel, taps, channel),
                 lambda column: self.panels.at(self.group, panel, k, column),
+                pixels,
             )
 
-        if shape.group_in:
+        if shape.group_in and plan.skips:
+            self._reduce_skipping(site, step)
+        elif shape.group_in:
             self._reduce(step)
-        self._finish(acc, tile, panel, width, y0, x0, columns)
+        self._finish(acc, tile, panel, width, site)
 
     def _reduce(self, step: Callable[[list[Expr], Expr, Expr], None]) -> None:
         """Loops over kernel taps and channels; the last tap and the channel are one loop where memory allows."""
@@ -469,21 +474,56 @@ class _Emitter:
         run = shape.group_in * (kernel[-1] if merged else 1)
 
         def body(taps: list[Expr]) -> None:
-            flat: Expr = 0
-            for tap, extent in zip(taps, looped, strict=True):
-                flat = flat * extent + tap
-            first = T.bind(flat * run) if taps else 0
+            first = T.bind(flatten(taps, looped) * run) if taps else 0
             with mk.serial(0, run) as at:
                 step([*taps, 0] if merged else taps, first + at, at)
 
         nest(looped, body)
 
-    def _finish(self, acc: Any, tile: RegisterTile, panel: Expr, width: int, y0: Expr, x0: Expr, columns: int) -> None:
+    def _reduce_skipping(self, site: _Site, step: Callable[[list[Expr], Expr, Expr, list[int]], None]) -> None:
+        """Loops over the kernel taps that meet the input, and over channels."""
+        shape, kernel = self.plan.shape, self.plan.shape.kernel
+
+        def channels(taps: list[Expr], pixels: list[int]) -> None:
+            if not pixels:
+                return
+            first = T.bind(T.cast(flatten(taps, kernel) * shape.group_in, "int64"))
+            with mk.serial(0, shape.group_in) as channel:
+                step(taps, first + channel, channel, pixels)
+
+        def columns(taps: list[Expr], rows: list[int]) -> None:
+            if not site.border:
+                pixels = [row * site.columns + column for row in rows for column in range(site.columns)]
+                with mk.serial(0, kernel[-1]) as tap:
+                    channels([*taps, tap], pixels)
+                return
+            for tap in range(kernel[-1]):
+                inner = _inner(shape, -1, site.x0, site.columns, tap)
+                channels([*taps, tap], [row * site.columns + column for row in rows for column in inner])
+
+        def rows(taps: list[Expr]) -> None:
+            if isinstance(site.y0, int):
+                for tap in range(kernel[-2]):
+                    columns([*taps, tap], _inner(shape, -2, site.y0, site.rows, tap))
+                return
+            with mk.serial(*tap_range(shape, shape.rank - 2, site.y0)) as tap:
+                columns([*taps, tap], [0])
+
+        def outer(taps: list[Expr]) -> None:
+            if len(taps) == len(self.outer):
+                rows(taps)
+                return
+            with mk.serial(*tap_range(shape, len(taps), self.outer[len(taps)])) as tap:
+                outer([*taps, tap])
+
+        outer([])
+
+    def _finish(self, acc: Any, tile: RegisterTile, panel: Expr, width: int, site: _Site) -> None:
         plan, shape = self.plan, self.plan.shape
         first = self.group * shape.group_out + panel * plan.tile.columns
 
         def store(pixel: Expr, column: Expr, value: Expr) -> None:
-            position = (*self.outer, y0 + pixel // columns, x0 + pixel % columns)
+            position = (*self.outer, site.y0 + pixel // site.columns, site.x0 + pixel % site.columns)
             self.epilogue(self.image, position[-plan.spatial_rank :], first + column, value)
 
         if not plan.spill:
@@ -492,29 +532,3 @@ class _Emitter:
         mk.for_each_vector(tile, lambda row, column: T.buffer_store(self.sums, acc[row, column], [row, column]))
         with mk.serial(0, tile.rows) as pixel:
             mk.for_each_column(width, tile.lanes, lambda column: store(pixel, column, self.sums[pixel, column]))
-
-
-def nest(extents: Sequence[int], body: Callable[[list[Expr]], None]) -> None:
-    """Emits serial loops over ``extents`` around ``body(indices)``; loops of one iteration are left out."""
-
-    def level(done: list[Expr]) -> None:
-        if len(done) == len(extents):
-            body(done)
-        elif extents[len(done)] == 1:
-            level([*done, 0])
-        else:
-            with mk.serial(0, extents[len(done)]) as index:
-                level([*done, index])
-
-    level([])
-
-
-def inside(position: Sequence[Expr], extents: Sequence[int], pads: Sequence[tuple[int, int]]) -> Expr | None:
-    """Whether a position lies inside the input; None when it cannot lie outside."""
-    condition: Expr | None = None
-    for at, extent, pad in zip(position, extents, pads, strict=True):
-        if not any(pad):
-            continue
-        here = T.And(at >= 0, at < extent)
-        condition = here if condition is None else T.And(condition, here)
-    return condition

@@ -19,7 +19,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.cpu import microkernel as mk
 from tilestitch.codegen.cpu import panels
-from tilestitch.codegen.cpu.conv import LoadPixel, PixelEpilogue, nest
+from tilestitch.codegen.cpu.geometry import LoadPixel, PixelEpilogue, nest
 from tilestitch.codegen.cpu.isa import Isa, dtype_bytes
 from tilestitch.codegen.cpu.microkernel import Expr, RegisterTile
 from tilestitch.codegen.cpu.panels import Operand, Packing

@@ -7,7 +7,7 @@ over rows and vectors are unrolled, so that LLVM keeps the accumulators in regis
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +86,10 @@ class Split:
         both = [(self.small + 1, self.larger_parts), (self.small, self.parts - self.larger_parts)]
         return [(size, count) for size, count in both if count]
 
+    def all_sizes(self) -> list[int]:
+        """Sizes of the parts in order."""
+        return [self.small + (part < self.larger_parts) for part in range(self.parts)]
+
     def start(self, part: Expr) -> Expr:
         """First element of a part."""
         if self.larger_parts == 0:
@@ -160,11 +164,24 @@ def fill(acc: Any, tile: RegisterTile, value: Expr) -> None:
     for_each_vector(tile, lambda row, column: T.buffer_store(acc, value, [row, column]))
 
 
-def multiply_add(acc: Any, tile: RegisterTile, left: Callable[[Expr], Expr], right: Callable[[Expr], Expr]) -> None:
-    """One reduction step: ``acc[row, column] += left(row) * right(column)``."""
-    for_each_vector(
-        tile, lambda row, column: T.buffer_store(acc, acc[row, column] + left(row) * right(column), [row, column])
-    )
+def multiply_add(
+    acc: Any,
+    tile: RegisterTile,
+    left: Callable[[Expr], Expr],
+    right: Callable[[Expr], Expr],
+    rows: Sequence[int] | None = None,
+) -> None:
+    """One reduction step: ``acc[row, column] += left(row) * right(column)``, for all rows or the given ones."""
+
+    def step(row: Expr, column: Expr) -> None:
+        T.buffer_store(acc, acc[row, column] + left(row) * right(column), [row, column])
+
+    if rows is None or len(rows) == tile.rows:
+        for_each_vector(tile, step)
+        return
+    for row in rows:
+        with unroll(0, tile.vectors) as vector, vectorized(0, tile.lanes) as lane:
+            step(row, vector * tile.lanes + lane)
 
 
 def chunks(width: int, lanes: int) -> list[tuple[int, int]]:

@@ -18,7 +18,15 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.cpu import microkernel as mk
-from tilestitch.codegen.cpu.conv import ConvShape, LoadPixel, PixelEpilogue
+from tilestitch.codegen.cpu.geometry import (
+    ColumnRun,
+    ConvShape,
+    LoadPixel,
+    PixelEpilogue,
+    column_runs,
+    flatten,
+    tap_range,
+)
 from tilestitch.codegen.cpu.isa import Isa
 from tilestitch.codegen.cpu.microkernel import Expr, RegisterTile
 from tilestitch.codegen.cpu.tasks import choose_blocks
@@ -39,7 +47,7 @@ def window_count(shape: ConvShape, position: Sequence[Expr]) -> Expr:
     """Number of window elements inside the input at an output position (for averages that exclude padding)."""
     count: Expr = 1
     for dim, at in enumerate(position):
-        first, last = _tap_range(shape, dim, at)
+        first, last = tap_range(shape, dim, at)
         count = count * T.max(last - first, 0)
     return count
 
@@ -137,38 +145,6 @@ def emit_window(
     _Emitter(plan, load_x, initial, combine, epilogue).run(task)
 
 
-def _tap_range(shape: ConvShape, dim: int, at: Expr) -> tuple[Expr, Expr]:
-    """First and one past the last kernel tap inside the input for output coordinate ``at``; may be empty."""
-    dilation, extent = shape.dilations[dim], shape.spatial[dim]
-    begin = at * shape.strides[dim] - shape.pads[dim][0]
-    first = T.max((dilation - 1 - begin) // dilation, 0)
-    last = T.min((extent - 1 - begin) // dilation + 1, shape.kernel[dim])
-    return first, last
-
-
-def _column_tiles(plan: WindowPlan) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]]]:
-    """Columns as border tiles (start, size) and runs of interior tiles (start, size, count)."""
-    shape = plan.shape
-    width, stride, kernel = shape.output[-1], shape.strides[-1], shape.kernel[-1]
-    reach = shape.dilations[-1] * (kernel - 1)
-    pad, extent = shape.pads[-1][0], shape.spatial[-1]
-    split = mk.split_at_most(width, plan.columns)
-    borders: list[tuple[int, int]] = []
-    runs: list[tuple[int, int, int]] = []
-    start = 0
-    for size, count in split.sizes():
-        for _ in range(count):
-            inside = start * stride - pad >= 0 and (start + size - 1) * stride - pad + reach < extent
-            if not inside:
-                borders.append((start, size))
-            elif runs and runs[-1][1] == size and runs[-1][0] + size * runs[-1][2] == start:
-                runs[-1] = (runs[-1][0], size, runs[-1][2] + 1)
-            else:
-                runs.append((start, size, 1))
-            start += size
-    return borders, runs
-
-
 class _Emitter:
     """State shared by the pieces of one kernel."""
 
@@ -226,22 +202,20 @@ class _Emitter:
                 body(whole + start, RegisterTile(plan.columns, 1, size))
 
     def _row_unrolled(self, row: Expr) -> None:
-        borders, runs = _column_tiles(self.plan)
-        for start, size in borders:
-            self._for_each_channels(
-                lambda channel, tile, at=start, n=size: self._columns(row, at, n, channel, tile, True)  # type: ignore[misc]
-            )
-        for start, size, count in runs:
-            with mk.serial(0, count) as index:
-                column = T.bind(start + index * size)
-                self._for_each_channels(
-                    lambda channel, tile, at=column, n=size: self._columns(row, at, n, channel, tile, False)  # type: ignore[misc]
-                )
+        for run in column_runs(self.plan.shape, mk.split_at_most(self.plan.shape.output[-1], self.plan.columns)):
+            if run.border:
+                self._column_run(row, run.start, run)
+                continue
+            with mk.serial(0, run.count) as index:
+                self._column_run(row, T.bind(run.start + index * run.size), run)
+
+    def _column_run(self, row: Expr, start: Expr, run: ColumnRun) -> None:
+        self._for_each_channels(lambda channel, tile: self._columns(row, start, run.size, channel, tile, run.border))
 
     def _for_each_kernel_row(self, row: Expr, body: Callable[[list[Expr], Expr], None]) -> None:
         """Emits ``body(input position up to the row, first tap of the row)`` for kernel rows inside the input."""
         shape = self.plan.shape
-        bounds = [_tap_range(shape, dim, at) for dim, at in enumerate([*self.outer, row])]
+        bounds = [tap_range(shape, dim, at) for dim, at in enumerate([*self.outer, row])]
 
         def level(taps: list[Expr]) -> None:
             dim = len(taps)
@@ -249,9 +223,7 @@ class _Emitter:
                 with mk.serial(*bounds[dim]) as tap:
                     level([*taps, tap])
                 return
-            flat: Expr = 0
-            for tap, extent in zip(taps, shape.kernel, strict=False):
-                flat = flat * extent + tap
+            flat = flatten(taps, shape.kernel[:-1])
             output = [*self.outer, row]
             position = [shape.source(at, output[at], tap) for at, tap in enumerate(taps)]
             body(position, flat * shape.kernel[-1])
@@ -295,7 +267,7 @@ class _Emitter:
         acc = self._start(tile)
 
         def kernel_row(position: list[Expr], first_tap: Expr) -> None:
-            with mk.serial(*_tap_range(shape, shape.rank - 1, column)) as tap:
+            with mk.serial(*tap_range(shape, shape.rank - 1, column)) as tap:
                 where = [*position, shape.source(-1, column, tap)]
                 self._accumulate(acc, tile, 0, where, first_tap + tap, channel)
 

@@ -12,13 +12,14 @@ from tvm.script.ir_builder import tirx as T
 
 from tests.codegen.cpu_harness import Kernel, build, prim_func
 from tilestitch.codegen.compute.dtypes import from_storage, storage_dtype
-from tilestitch.codegen.cpu.conv import ConvPlan, ConvShape, emit_conv, plan_conv, weight_matrix
+from tilestitch.codegen.cpu.conv import ConvPlan, emit_conv, plan_conv, weight_matrix
 from tilestitch.codegen.cpu.conv_transpose import (
     ConvTransposeShape,
     emit_conv_transpose,
     plan_conv_transpose,
     transposed_weight_matrix,
 )
+from tilestitch.codegen.cpu.geometry import ConvShape
 from tilestitch.codegen.cpu.panels import LoadedOperand, PackedOperand, pack
 from tilestitch.codegen.cpu.target import CpuTarget, host_target
 from tilestitch.codegen.cpu.window import WindowPlan, depthwise_matrix, emit_window, plan_window, window_count
@@ -111,7 +112,11 @@ def check(got: np.ndarray, want: np.ndarray) -> None:
 
 CONVOLUTIONS = {
     "3x3": geometry((8, 40), (9, 30), (3, 3), 1, 1),
-    "3x3 short rows": geometry((16, 32), (7, 7), (3, 3), 1, 1),
+    "3x3 taps left out": geometry((16, 40), (9, 50), (3, 3), 1, 1),
+    "3x3 taps left out, short rows": geometry((16, 32), (7, 7), (3, 3), 1, 1),
+    "taps left out, strided": geometry((32, 24), (15, 33), (3, 3), 2, 1, batch=2),
+    "taps left out, uneven": geometry((32, 48), (12, 11), (2, 4), 1, ((0, 1), (2, 1)), 2, 2),
+    "taps left out, 3-D": geometry((16, 7), (4, 5, 9), (3, 3, 3), 1, 1),
     "strided": geometry((3, 16), (15, 17), (3, 3), 2, 1, batch=2),
     "first layer": geometry((3, 16), (30, 32), (7, 7), 2, 3),
     "patches": geometry((3, 20), (16, 16), (4, 4), 4),
