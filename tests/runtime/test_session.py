@@ -407,7 +407,7 @@ def test_threads_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.Monk
 
     loaded = module(tmp_path, increment_program(), weights={"w": W}, threads=4)
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(DeviceError, match="4 threads cannot be started.*fewer"):
+    with pytest.raises(DeviceError, match=r"4 threads cannot be started.*fewer"):
         loaded(X)
     monkeypatch.undo()
     np.testing.assert_array_equal(loaded(X)["u"], X + 2)
