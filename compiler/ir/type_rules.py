@@ -221,11 +221,13 @@ def pad(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
         "pads need one entry >= 0 a dimension",
     )
     _require(attrs["mode"] in ("constant", "edge", "reflect", "wrap"), f"unknown mode {attrs['mode']!r}")
-    return [
-        x.with_shape(
-            tuple(d if isinstance(d, str) else d + b + a for d, b, a in zip(x.shape, before, after, strict=True))
-        )
-    ]
+    return [x.with_shape(tuple(_padded(d, b + a) for d, b, a in zip(x.shape, before, after, strict=True)))]
+
+
+def _padded(dim: Dim, amount: int) -> Dim:
+    if isinstance(dim, int):
+        return dim + amount
+    return dim if amount == 0 else UNKNOWN
 
 
 def iota(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
