@@ -72,7 +72,9 @@ def test_constant_operands_still_give_the_known_dimensions() -> None:
         "Expand": (("n", "m", 4), {"shape": ints(1, 1, 1)}),
         "Reshape": (("n", 2, "?"), {"shape": ints(0, 2, -1)}),
         "Unsqueeze": ((1, "n", "m", 4), {"axes": ints(0)}),
-        "Tile": (("?", "m", 4), {"repeats": ints(2, 1, 1)}),
+        "Tile": (("?", "?", 12), {"repeats": ints(2, 1, 3)}),
+        "Slice": (("n", "m", 2), {"starts": ints(-1), "ends": ints(-9), "axes": ints(2), "steps": ints(-2)}),
+        "Pad": (("?", "?", 7), {"pads": ints(1, 0, 0, 0, 2, 3)}),
         "ReduceMean": (("n", 1, 4), {"axes": ints(1)}),
     }
     feeds = {"x": X[:, :2]}

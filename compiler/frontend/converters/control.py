@@ -134,7 +134,8 @@ def _scan(
     body, captures, types = _settled(ctx, proto, (), state, elements, results_from=0)
     results = body.outputs[len(state) :]
     output_axes = (0,) * len(results) if output_axes is None else output_axes
-    steps = next((t.shape[a] for t, a in scanned if isinstance(t, TensorType)), UNKNOWN)
+    lengths = [t.shape[a] for t, a in scanned if isinstance(t, TensorType)]
+    steps = next((n for n in lengths if isinstance(n, int)), lengths[0] if lengths else UNKNOWN)
     places = tuple(_output_axis(v.type, a) for v, a in zip(results, output_axes, strict=True))
     outputs = [*types, *(_with_axis(v.type, a, steps) for v, a in zip(results, places, strict=True))]
     attrs: dict[str, object] = {

@@ -14,6 +14,7 @@ from tilestitch.compiler.frontend.builder import dtype_of
 from tilestitch.compiler.frontend.context import Context, Versioned
 from tilestitch.compiler.frontend.errors import NotStatic
 from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, TensorType, Type, Value
+from tilestitch.runtime.host.shaping import slice_index
 
 from . import dynamic_folding, dynamic_images
 from .host_types import (
@@ -23,6 +24,7 @@ from .host_types import (
     length_of,
     present,
     rank_or_none,
+    resized,
     tensor_step,
     unknown_tensor,
     with_unknown,
@@ -102,7 +104,9 @@ def _expanded(dim: Dim, asked: int | None) -> Dim:
 def tile(ctx: Context) -> Sequence[Value]:
     x, repeats = ctx.input(0), ctx.input(1)
     counts = constant_ints(repeats)
-    type_ = with_unknown(x, None if counts is None else [i for i, n in enumerate(counts) if n != 1])
+    type_ = with_unknown(x, None)
+    if counts is not None:
+        type_ = resized(x, dict(enumerate(counts)), lambda size, count: size * count)
     if isinstance(type_, AnyRankTensor):
         type_ = unknown_tensor(type_.dtype, length_of(repeats))
     return tensor_step(ctx, "Tile", (x, repeats), [type_])
@@ -113,10 +117,20 @@ def slice_(ctx: Context) -> Sequence[Value]:
     axes = ints_operand(ctx, 3, "axes")
     if starts is None or ends is None:
         raise ctx.fail("starts and ends are required")
-    count = length_of(starts)
+    steps, count = ctx.optional(4), length_of(starts)
     cut = constant_ints(axes) if axes is not None else None if count is None else tuple(range(count))
     type_ = with_unknown(x, cut)
-    return tensor_step(ctx, "Slice", (x, starts, ends, axes, ctx.optional(4)), [type_])
+    bounds = [constant_ints(v) for v in (starts, ends)]
+    strides = (1,) * len(cut or ()) if steps is None else constant_ints(steps)
+    if cut is not None and bounds[0] is not None and bounds[1] is not None and strides is not None:
+        type_ = resized(x, dict(zip(cut, zip(*bounds, strides, strict=True), strict=True)), _sliced_size)
+    return tensor_step(ctx, "Slice", (x, starts, ends, axes, steps), [type_])
+
+
+def _sliced_size(size: int, bounds: tuple[int, int, int]) -> int:
+    start, end, step = bounds
+    (index,) = slice_index((size,), [start], [end], None, [step])
+    return len(range(size)[index])
 
 
 def pad(ctx: Context) -> Sequence[Value]:
@@ -125,6 +139,11 @@ def pad(ctx: Context) -> Sequence[Value]:
     if value is None and ctx.has_attr("value"):
         value = ctx.like(ctx.attr("value"), x)
     type_ = with_unknown(x, None if axes is None else constant_ints(axes))
+    amounts = constant_ints(pads)
+    places = constant_ints(axes) if axes is not None else tuple(range(len(amounts or ()) // 2))
+    if amounts is not None and places is not None and len(amounts) == 2 * len(places):
+        added = [b + a for b, a in zip(amounts[: len(places)], amounts[len(places) :], strict=True)]
+        type_ = resized(x, dict(zip(places, added, strict=True)), lambda size, more: max(size + more, 0))
     return tensor_step(ctx, "Pad", (x, pads, value, axes), [type_], **present(ctx, "mode"))
 
 

@@ -8,7 +8,7 @@ from tilestitch.compiler.frontend.builder import dtype_of
 from tilestitch.compiler.frontend.context import Context, Versioned
 from tilestitch.compiler.ir import UNKNOWN, TensorType, Type, Value
 
-from .host_types import Dim, constant_ints, length_of, present, tensor_step, unknown_tensor, with_unknown
+from .host_types import Dim, constant_ints, length_of, present, resized, tensor_step, unknown_tensor, with_unknown
 
 _RESIZE_ATTRIBUTES = (
     "antialias", "axes", "coordinate_transformation_mode", "cubic_coeff_a", "exclude_outside", "extrapolation_value",
@@ -20,7 +20,13 @@ def resize(ctx: Context) -> Sequence[Value]:
     x = ctx.input(0)
     values = (x, ctx.optional(1), ctx.optional(2), ctx.optional(3))
     attrs = present(ctx, *_RESIZE_ATTRIBUTES)
-    return tensor_step(ctx, "Resize", values, [with_unknown(x, ctx.attr("axes", None))], **attrs)
+    axes = ctx.attr("axes", None)
+    type_ = with_unknown(x, axes)
+    scales = values[2]
+    if scales is not None and scales.data is not None and scales.data.size:
+        places = range(scales.data.size) if axes is None else axes
+        type_ = resized(x, dict(zip(places, scales.data.tolist(), strict=True)), lambda n, scale: int(n * scale))
+    return tensor_step(ctx, "Resize", values, [type_], **attrs)
 
 
 def resize_10(ctx: Context) -> Sequence[Value]:

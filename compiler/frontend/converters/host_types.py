@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tilestitch.compiler.frontend.builder import dtype_of
@@ -80,6 +80,17 @@ def with_unknown(value: Value, axes: Iterable[int] | None) -> TensorLike:
     rank = value.type.rank
     open_axes = set(range(rank)) if axes is None else {a + rank if a < 0 else a for a in axes}
     return value.type.with_shape(tuple(UNKNOWN if i in open_axes else d for i, d in enumerate(value.type.shape)))
+
+
+def resized(value: Value, changes: Mapping[int, Any], size_of: Callable[[int, Any], int]) -> TensorLike:
+    """The type of `value` with `size_of(size, change)` along the changed axes where the size is known, else unknown."""
+    if not isinstance(value.type, TensorType):
+        return AnyRankTensor(dtype_of(value))
+    shape = list(value.type.shape)
+    for axis, change in changes.items():
+        size = shape[axis]
+        shape[axis] = size_of(size, change) if isinstance(size, int) else UNKNOWN
+    return value.type.with_shape(tuple(shape))
 
 
 def constant_ints(value: Value | None) -> tuple[int, ...] | None:
