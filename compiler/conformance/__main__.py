@@ -118,7 +118,13 @@ class _Progress:
 
 
 def _versions(engine: str) -> dict[str, str]:
-    names = {"onnx": "onnx", "onnxruntime": "onnxruntime", "tilestitch": "tilestitch", "reference": "onnx"}
+    names = {
+        "onnx": "onnx",
+        "onnxruntime": "onnxruntime",
+        "tilestitch": "tilestitch",
+        "reference": "onnx",
+        "graph": "tilestitch",
+    }
     return {name: importlib.metadata.version(names[name]) for name in ("onnx", engine)}
 
 

@@ -1,4 +1,4 @@
-"""What the cases can be run on: tilestitch, and two others to compare with."""
+"""What the cases can be run on: tilestitch, its frontend alone, and two others to compare with."""
 
 from __future__ import annotations
 
@@ -21,6 +21,18 @@ def tilestitch() -> Prepare:
 
     def prepare(model: ModelProto) -> Run:
         return onnx_backend.prepare(model).run
+
+    return prepare
+
+
+def graph() -> Prepare:
+    """The frontend's graph evaluated with numpy: tells a fault of the frontend from one further on."""
+    from tilestitch.compiler.frontend import import_model
+    from tilestitch.compiler.ir.evaluate import evaluate
+
+    def prepare(model: ModelProto) -> Run:
+        imported = import_model(model).graph
+        return lambda inputs: evaluate(imported, list(inputs))
 
     return prepare
 
@@ -62,4 +74,4 @@ def reference() -> Prepare:
     return prepare
 
 
-ENGINES = {"tilestitch": tilestitch, "onnxruntime": onnxruntime, "reference": reference}
+ENGINES = {"tilestitch": tilestitch, "graph": graph, "onnxruntime": onnxruntime, "reference": reference}

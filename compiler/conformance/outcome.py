@@ -41,8 +41,10 @@ def classify(error: BaseException) -> tuple[str, str]:
         return "error", line
     if type(error).__name__ == "InternalError" and len(lines) > 1:  # TVM puts a trace first and the message last
         line = f"InternalError: {lines[-1]}"
-    unsupported = getattr(error, "exit_code", None) == UNSUPPORTED_EXIT_CODE
-    return "unsupported" if unsupported else "error", line[:400]
+    exit_code = getattr(error, "exit_code", None)
+    if exit_code is not None:  # ours: written to be read as a whole
+        line = f"{type(error).__name__}: {' '.join(lines)}"
+    return "unsupported" if exit_code == UNSUPPORTED_EXIT_CODE else "error", line[:400]
 
 
 def cause(outcome: Outcome) -> str:

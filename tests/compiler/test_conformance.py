@@ -158,7 +158,7 @@ class _Unsupported(Exception):
 
 
 def test_reasons() -> None:
-    assert classify(_Unsupported("no\nmore")) == ("unsupported", "_Unsupported: no")
+    assert classify(_Unsupported("no\nmore")) == ("unsupported", "_Unsupported: no more")
     assert classify(ValueError()) == ("error", "ValueError: no message")
     assert classify(Mismatch("shape", "output 0 is (1,) instead of (2,)"))[0] == "wrong"
 
