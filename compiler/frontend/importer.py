@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
-from onnx import FunctionProto, ModelProto, ValueInfoProto
+from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, ValueInfoProto
 
 from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, Graph, TensorType, Type, Value
 
-from .dispatch import convert_node, require_supported
+from .dispatch import convert_node, require_supported, subgraphs
 from .errors import ModelError
 from .onnx_types import from_type_proto
 from .scope import FunctionKey, Module, Scope, canonical_domain, remove_dead_nodes
@@ -97,13 +97,44 @@ def check_model(proto: ModelProto, path: Path | None) -> None:
                 "upgrade the onnx package or export the model for an older set"
             )
     try:
-        onnx.checker.check_model(str(path) if path is not None else proto)
+        onnx.checker.check_model(_checkable(proto, path))
     except onnx.checker.ValidationError as error:
         raise ModelError(f"the ONNX checker rejects the model: {str(error).strip()}") from error
     except (ValueError, EncodeError, UnicodeDecodeError, RuntimeError) as error:
         raise ModelError(
             f"the ONNX checker cannot read the model ({error}); save it with its weights as external data"
         ) from error
+
+
+def _checkable(proto: ModelProto, path: Path | None) -> ModelProto | str:
+    """What the checker is given: it wants shapes of all inputs and outputs, which ONNX itself leaves optional.
+
+    A copy that has them no longer belongs to a folder, so its external tensors, which are checked when they are mapped,
+    are emptied.
+    """
+    tensors = [v.type.tensor_type for v in (*proto.graph.input, *proto.graph.output) if v.type.HasField("tensor_type")]
+    if all(t.HasField("shape") for t in tensors):
+        return proto if path is None else str(path)
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    for info in (*copy.graph.input, *copy.graph.output):
+        if info.type.HasField("tensor_type") and not info.type.tensor_type.HasField("shape"):
+            info.type.tensor_type.shape.SetInParent()
+    for tensor in _all_tensors(copy.graph):
+        if path is not None and tensor.data_location == TensorProto.EXTERNAL:
+            tensor.CopyFrom(TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0], raw_data=b""))
+    return copy
+
+
+def _all_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+        for inner in subgraphs(node):
+            yield from _all_tensors(inner)
 
 
 def _local_functions(proto: ModelProto) -> dict[FunctionKey, FunctionProto]:

@@ -116,18 +116,14 @@ def convert_rms_norm(ctx: Context) -> Value:
 
 
 def convert_group_norm(ctx: Context) -> Value:
-    """Scale and bias are given a group before opset 21, a channel since."""
+    """Statistics over groups of channels; scale and bias are given a channel (the form of opset 18 is deprecated)."""
     x = ctx.input(0)
     shape, groups = ctx.shape(x), ctx.attr("num_groups")
     if groups <= 0 or shape[1] % groups:
         raise ctx.fail(f"{shape[1]} channels cannot be divided into num_groups={groups}")
-    wide = _stash(ctx, x) if ctx.opset >= 21 else widened(ctx, x)
-    grouped = ctx.reshape(wide, (shape[0], groups, shape[1] // groups, prod(shape[2:])))
+    grouped = ctx.reshape(_stash(ctx, x), (shape[0], groups, shape[1] // groups, prod(shape[2:])))
     _, deviation, variance = centred(ctx, grouped, (2, 3))
     normal = ctx.mul(deviation, inverse_deviation(ctx, variance, ctx.attr("epsilon", 1e-5)))
-    if ctx.opset < 21:
-        scale, bias = (ctx.reshape(ctx.cast(ctx.input(i), normal.dtype), (groups, 1, 1)) for i in (1, 2))
-        return ctx.cast(ctx.reshape(ctx.add(ctx.mul(normal, scale), bias), shape), dtype_of(x))
     normal = ctx.cast(ctx.reshape(normal, shape), dtype_of(x))
     return ctx.add(ctx.mul(normal, channel_shape(ctx, x, ctx.input(1))), channel_shape(ctx, x, ctx.input(2)))
 
@@ -171,7 +167,7 @@ CONVERTERS: Mapping[str, Sequence[Versioned]] = {
     "InstanceNormalization": [(1, convert_instance_norm)],
     "LayerNormalization": [(17, convert_layer_norm)],
     "RMSNormalization": [(23, convert_rms_norm)],
-    "GroupNormalization": [(18, convert_group_norm)],
+    "GroupNormalization": [(21, convert_group_norm)],
     "LpNormalization": [(1, convert_lp_norm)],
     "MeanVarianceNormalization": [(9, convert_mean_variance)],
     "LRN": [(1, convert_lrn)],

@@ -126,7 +126,11 @@ def _grid_taps(b: Builder, place: Value, size: int, mode: str, padding: str, ali
     low, high = (0.0, size - 1.0) if align else (-0.5, size - 0.5)
     if mode == "nearest":
         place = b.emit("round", place)
-    if padding == "border":
+    if padding == "border" and mode == "cubic":
+        # Only places beyond the border move onto the outermost centre: the half cell in between is interpolated.
+        beyond = b.emit("logical_or", b.less(place, low), b.less(b.like(high, place), place))
+        place = b.select(beyond, clamp_place(b, place, size), place)
+    elif padding == "border":
         place = clamp_place(b, place, size)
     elif padding == "reflection":
         place = reflect(b, place, low, high)
@@ -147,8 +151,8 @@ def convert_affine_grid(ctx: Context) -> Value:
     sizes = ctx.ints_of(1)[2:]
     lines = []
     for size in sizes:
-        line = np.linspace(-1.0, 1.0, size) if size > 1 else np.zeros(size)
-        lines.append(line if ctx.attr("align_corners", 0) else (2 * np.arange(size) + 1) / max(size, 1) - 1)
+        centres = (2 * np.arange(size) + 1) / max(size, 1) - 1
+        lines.append(np.linspace(-1.0, 1.0, size) if ctx.attr("align_corners", 0) else centres)
     mesh = np.meshgrid(*lines, indexing="ij")
     points = np.stack([*(m.reshape(-1) for m in reversed(mesh)), np.ones(prod(sizes))], 1)
     grid = ctx.matmul(ctx.constant(points, dtype_of(theta)), theta, trans_b=True)

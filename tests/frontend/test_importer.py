@@ -1,0 +1,307 @@
+"""Loading: what is accepted, what is refused with one clear error, input shapes, external data, functions."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from tests.frontend.checks import assert_close, floats
+from tilestitch.compiler.frontend import ConversionError, ModelError, UnsupportedOperatorsError, import_model
+from tilestitch.compiler.ir import TensorType
+from tilestitch.compiler.ir.evaluate import evaluate
+
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+
+
+def info(name: str, shape: list[int | str | None] | None, dtype: int = FLOAT) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+
+def model_of(
+    nodes: list[onnx.NodeProto],
+    inputs: list[onnx.ValueInfoProto],
+    outputs: list[onnx.ValueInfoProto],
+    constants: dict[str, np.ndarray] | None = None,
+    *,
+    opsets: dict[str, int] | None = None,
+    functions: list[onnx.FunctionProto] | None = None,
+) -> ModelProto:
+    stored = [numpy_helper.from_array(v, k) for k, v in (constants or {}).items()]
+    graph = helper.make_graph(nodes, "main", inputs, outputs, stored)
+    imports = [helper.make_opsetid(d, v) for d, v in (opsets or {"": 21}).items()]
+    return helper.make_model(graph, opset_imports=imports, functions=functions or [], ir_version=10)
+
+
+def linear(shape: list[int | str | None]) -> ModelProto:
+    return model_of(
+        [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])],
+        [info("x", shape)], [info("y", None)], {"w": floats(4, 3)},
+    )  # fmt: skip
+
+
+# -- files ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_saved_model_is_loaded_and_keeps_its_names(tmp_path: Path) -> None:
+    onnx.save(linear([2, 4]), tmp_path / "m.onnx")
+    imported = import_model(tmp_path / "m.onnx")
+    assert imported.input_names == ("x",) and imported.output_names == ("y",)
+    assert [v.name for v in imported.graph.outputs] == ["y"]
+    assert [n.origins for n in imported.graph.nodes] == [("MatMul_0",), ("Relu_0",)]
+    assert imported.graph.nodes[0].output.name == "h"
+    assert imported.opsets == {"": 21}
+
+
+@pytest.mark.parametrize("content", [b"", b"not a model", b"\x00" * 64, os.urandom(200)])
+def test_files_that_are_no_model(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "m.onnx").write_bytes(content)
+    with pytest.raises(ModelError):
+        import_model(tmp_path / "m.onnx")
+
+
+def test_truncated_and_missing_files(tmp_path: Path) -> None:
+    data = linear([2, 4]).SerializeToString()
+    (tmp_path / "m.onnx").write_bytes(data[: len(data) - 20])
+    with pytest.raises(ModelError):
+        import_model(tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match="cannot read"):
+        import_model(tmp_path / "none.onnx")
+    with pytest.raises(ModelError, match="cannot read"):
+        import_model(tmp_path)
+
+
+def test_a_newer_operator_set_says_so() -> None:
+    model = linear([2, 4])
+    model.opset_import[0].version = 1000
+    with pytest.raises(ModelError, match="1000"):
+        import_model(model)
+
+
+def test_the_checker_runs() -> None:
+    cyclic = model_of(
+        [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Relu", ["a"], ["b"])],
+        [info("x", [2])], [info("b", [2])],
+    )  # fmt: skip
+    with pytest.raises(ModelError, match="checker"):
+        import_model(cyclic)
+    twice = model_of([helper.make_node("Relu", ["x"], ["y"])] * 2, [info("x", [2])], [info("y", [2])])
+    with pytest.raises(ModelError):
+        import_model(twice)
+    wrong_attribute = model_of([helper.make_node("Relu", ["x"], ["y"], alpha=1.0)], [info("x", [2])], [info("y", [2])])
+    with pytest.raises(ModelError):
+        import_model(wrong_attribute)
+
+
+def test_all_missing_operators_are_named_at_once() -> None:
+    nodes = [
+        helper.make_node("FusedThing", ["x"], ["a"], domain="com.microsoft", name="first"),
+        helper.make_node("FusedThing", ["a"], ["b"], domain="com.microsoft", name="second"),
+        helper.make_node("Other", ["b"], ["y"], domain="my.domain"),
+    ]
+    model = model_of(nodes, [info("x", [2])], [info("y", [2])], opsets={"": 21, "com.microsoft": 1, "my.domain": 1})
+    with pytest.raises(UnsupportedOperatorsError) as raised:
+        import_model(model)
+    assert raised.value.nodes["com.microsoft.FusedThing (opset 1)"] == ("first", "second")
+    assert "my.domain.Other" in str(raised.value)
+
+
+def test_contradicting_output_declarations() -> None:
+    for declared in (info("y", [2], INT64), info("y", [2, 1])):
+        with pytest.raises(ModelError, match="declared"):
+            import_model(model_of([helper.make_node("Relu", ["x"], ["y"])], [info("x", [2])], [declared]))
+
+
+# -- shapes --------------------------------------------------------------------------------------------------------
+
+
+def test_open_dimensions_stay_symbols() -> None:
+    graph = import_model(linear(["batch", 4])).graph
+    assert graph.outputs[0].type == TensorType("float32", ("batch", 3))
+
+
+def test_given_shapes_set_named_dimensions_everywhere() -> None:
+    model = model_of(
+        [helper.make_node("Add", ["x", "z"], ["y"])], [info("x", ["n", 2]), info("z", ["n", "m"])], [info("y", None)]
+    )
+    graph = import_model(model, {"x": (5, 2)}).graph
+    assert [v.type for v in graph.inputs] == [TensorType("float32", (5, 2)), TensorType("float32", (5, "m"))]
+
+
+@pytest.mark.parametrize("shapes", [{"x": (2,)}, {"x": (2, 5)}, {"nobody": (1,)}, {"x": (-1, 4)}])
+def test_shapes_that_do_not_fit(shapes: dict[str, tuple[int, ...]]) -> None:
+    with pytest.raises(ModelError):
+        import_model(linear(["batch", 4]), shapes)
+
+
+def test_contradicting_sizes_of_one_named_dimension() -> None:
+    model = model_of(
+        [helper.make_node("Add", ["x", "z"], ["y"])], [info("x", ["n"]), info("z", ["n"])], [info("y", None)]
+    )
+    with pytest.raises(ModelError, match="'n'"):
+        import_model(model, {"x": (2,), "z": (3,)})
+
+
+def test_a_dimension_that_must_be_known_says_how_to_give_it() -> None:
+    w = floats(3, 2, 3, 3)
+    node = helper.make_node("Conv", ["x", "w"], ["y"], name="c", auto_pad="SAME_UPPER")
+    model = model_of([node], [info("x", [1, 2, "h", "w_"])], [info("y", None)], {"w": w})
+    with pytest.raises(ConversionError, match=r"'c'.*--shape"):
+        import_model(model)
+    assert import_model(model, {"x": (1, 2, 5, 5)}).graph.outputs[0].shape == (1, 3, 5, 5)
+
+
+def test_initialisers_that_are_inputs_too_are_constants() -> None:
+    model = linear([2, 4])
+    model.graph.input.append(info("w", [4, 3]))
+    assert import_model(model).input_names == ("x",)
+
+
+# -- external data ---------------------------------------------------------------------------------------------------
+
+
+def external(tmp_path: Path) -> tuple[Path, ModelProto]:
+    path = tmp_path / "m.onnx"
+    onnx.save(linear([2, 4]), path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    return path, onnx.load(path, load_external_data=False)
+
+
+def test_external_data_is_memory_mapped(tmp_path: Path) -> None:
+    path, _ = external(tmp_path)
+    graph = import_model(path).graph
+    (weight,) = (c for c in graph.constants if c.shape == (4, 3))
+    assert weight.data is not None
+    base = weight.data
+    while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
+        base = base.base
+    assert isinstance(base, np.memmap)
+    assert_close(weight.data, floats(4, 3))
+
+
+@pytest.mark.parametrize("location", ["/etc/passwd", "../w.bin", "sub/../../w.bin", "", "missing.bin"])
+def test_external_data_outside_the_folder_is_refused(tmp_path: Path, location: str) -> None:
+    folder = tmp_path / "inner"
+    folder.mkdir()
+    path, model = external(folder)
+    (tmp_path / "w.bin").write_bytes((folder / "w.bin").read_bytes())
+    entries = model.graph.initializer[0].external_data
+    next(e for e in entries if e.key == "location").value = location
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError):
+        import_model(path)
+
+
+def test_links_are_refused(tmp_path: Path) -> None:
+    path, _ = external(tmp_path)
+    (tmp_path / "w.bin").rename(tmp_path / "elsewhere")
+    (tmp_path / "w.bin").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ModelError):
+        import_model(path)
+    (tmp_path / "w.bin").unlink()
+    os.link(tmp_path / "elsewhere", tmp_path / "w.bin")
+    with pytest.raises(ModelError):
+        import_model(path)
+
+
+@pytest.mark.parametrize(("key", "value"), [("length", "1000"), ("offset", "40"), ("offset", "-1"), ("length", "8")])
+def test_external_data_beyond_the_file_is_refused(tmp_path: Path, key: str, value: str) -> None:
+    path, model = external(tmp_path)
+    entries = {e.key: e for e in model.graph.initializer[0].external_data}
+    if key not in entries:
+        entries[key] = model.graph.initializer[0].external_data.add(key=key)
+    entries[key].value = value
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError):
+        import_model(path)
+
+
+def test_a_model_in_memory_has_no_folder(tmp_path: Path) -> None:
+    _, model = external(tmp_path)
+    with pytest.raises(ModelError):
+        import_model(model)
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "int2", "uint2"])
+def test_packed_external_data(tmp_path: Path, dtype: str) -> None:
+    values = np.arange(-2, 5).clip(0 if dtype.startswith("u") else -2, 1)
+    model = model_of([helper.make_node("Cast", ["w"], ["y"], to=FLOAT)], [], [info("y", [7])], opsets={"": 25})
+    model.ir_version = 13
+    model.graph.initializer.append(numpy_helper.from_array(values.astype(getattr(ml_dtypes, dtype)), "w"))
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    (y,) = import_model(tmp_path / "m.onnx").graph.outputs
+    assert y.data is not None and y.data.tolist() == values.tolist()
+
+
+# -- functions and outputs -----------------------------------------------------------------------------------------
+
+
+def scaled_function() -> onnx.FunctionProto:
+    """y = LeakyRelu(x, alpha) + x, with the attribute handed through and a default."""
+    node = helper.make_node("LeakyRelu", ["a"], ["b"])
+    reference = onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
+    node.attribute.append(reference)
+    function = helper.make_function(
+        "my", "Leak", ["a"], ["c"], [node, helper.make_node("Add", ["b", "a"], ["c"])], [helper.make_opsetid("", 21)]
+    )
+    function.attribute_proto.append(helper.make_attribute("slope", 0.5))
+    return function
+
+
+@pytest.mark.parametrize("attrs", [{}, {"slope": 0.25}])
+def test_model_local_functions_are_inlined(attrs: dict[str, float]) -> None:
+    node = helper.make_node("Leak", ["x"], ["y"], domain="my", name="call", **attrs)
+    model = model_of(
+        [node], [info("x", [3])], [info("y", [3])], opsets={"": 21, "my": 1}, functions=[scaled_function()]
+    )
+    graph = import_model(model).graph
+    assert {n.origins for n in graph.nodes} == {("call",)}
+    x = np.array([-2, 0, 4], np.float32)
+    slope = attrs.get("slope", 0.5)
+    assert_close(evaluate(graph, [x])[0], np.where(x < 0, slope * x, x).astype(np.float32) + x)
+
+
+def test_recursive_functions_are_an_error() -> None:
+    body = [helper.make_node("Loopy", ["a"], ["b"], domain="my")]
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("my", 1)]
+    function = helper.make_function("my", "Loopy", ["a"], ["b"], body, imports)
+    node = helper.make_node("Loopy", ["x"], ["y"], domain="my")
+    model = model_of([node], [info("x", [3])], [info("y", [3])], opsets={"": 21, "my": 1}, functions=[function])
+    with pytest.raises(ModelError):
+        import_model(model)
+
+
+def test_outputs_may_be_inputs_constants_or_repeated() -> None:
+    nodes = [helper.make_node("Identity", ["x"], ["a"]), helper.make_node("Identity", ["k"], ["b"])]
+    nodes += [helper.make_node("Relu", ["x"], ["c"]), helper.make_node("Identity", ["c"], ["d"])]
+    outputs = [info(n, [2]) for n in "abcd"]
+    imported = import_model(model_of(nodes, [info("x", [2])], outputs, {"k": np.array([7, 8], np.float32)}))
+    assert imported.output_names == ("a", "b", "c", "d")
+    x = np.array([-1, 1], np.float32)
+    a, b, c, d = evaluate(imported.graph, [x])
+    assert a.tolist() == [-1, 1] and b.tolist() == [7, 8] and c.tolist() == d.tolist() == [0, 1]
+
+
+def test_intermediate_values_can_be_exposed() -> None:
+    imported = import_model(linear([2, 4]), expose=["h"])
+    assert imported.output_names == ("y", "h")
+    y, h = evaluate(imported.graph, [floats(2, 4, seed=1)])
+    assert_close(y, np.maximum(h, 0))
+
+
+def test_shape_arithmetic_folds_away() -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "zero"], ["n"]),
+        helper.make_node("Unsqueeze", ["n", "axes"], ["n1"]),
+        helper.make_node("Concat", ["n1", "rest"], ["target"], axis=0),
+        helper.make_node("Reshape", ["x", "target"], ["y"]),
+    ]
+    constants = {"zero": np.array(0), "axes": np.array([0]), "rest": np.array([-1])}
+    graph = import_model(model_of(nodes, [info("x", [2, 3, 4])], [info("y", None)], constants)).graph
+    assert [n.op for n in graph.nodes] == ["reshape"]
+    assert graph.outputs[0].shape == (2, 12)

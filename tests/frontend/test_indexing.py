@@ -1,0 +1,78 @@
+"""Gather and scatter families and other operators that read or write at indices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.frontend.checks import assert_close, check_node, floats, host_steps, ints, node_model, run
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_gather(axis: int, dtype: str) -> None:
+    check_node("Gather", [floats(3, 4, 5), ints([0, -1], [2, 1], dtype=dtype)], {"axis": axis})
+
+
+def test_gather_of_a_scalar_index_drops_the_axis() -> None:
+    check_node("Gather", [floats(3, 4), np.array(-2, np.int64)], {"axis": 1})
+
+
+def test_gather_elements_and_nd() -> None:
+    check_node("GatherElements", [floats(3, 4), ints([0, -1, 2, 1])], {"axis": 0})
+    check_node("GatherND", [floats(2, 3, 4), ints([[0, 1], [1, -1]])])
+    check_node("GatherND", [floats(2, 3, 4), ints([[1], [0]], [[2], [2]])], {"batch_dims": 1})
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+def test_scatter_elements(reduction: str) -> None:
+    indices = ints([1, 0, 2]) if reduction == "none" else ints([1, 1, -1])
+    check_node("ScatterElements", [floats(2, 3), indices, floats(1, 3, seed=1)], {"axis": 1, "reduction": reduction})
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+def test_scatter_nd(reduction: str) -> None:
+    check_node("ScatterND", [floats(4, 3), ints([1], [3]), floats(2, 3, seed=1)], {"reduction": reduction})
+
+
+def test_legacy_scatter() -> None:
+    x, updates = floats(2, 3), floats(1, 2, seed=1)
+    operands = [x, ints([2, 0]), updates]
+    (y,) = run(node_model("Scatter", operands, {"axis": 1}, opset=9), {f"x{i}": v for i, v in enumerate(operands)})
+    expected = x.copy()
+    expected[0, [2, 0]] = updates[0]
+    assert_close(y, expected)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_one_hot_with_negative_and_outside_indices(axis: int) -> None:
+    operands = [ints([0, -1, 4], [1, 2, -9]), np.array(4, np.int64), floats(2, seed=1)]
+    assert not host_steps(check_node("OneHot", operands, {"axis": axis}, constants={1}))
+
+
+def test_compress_with_a_constant_condition_is_a_gather() -> None:
+    condition = np.array([True, False, True])
+    imported = check_node("Compress", [floats(3, 4), condition], {"axis": 0}, constants={1})
+    assert not host_steps(imported)
+    check_node("Compress", [floats(2, 3), condition], constants={1})
+
+
+@pytest.mark.parametrize(("time", "batch"), [(0, 1), (1, 0)])
+def test_reverse_sequence(time: int, batch: int) -> None:
+    lengths = ints(*range(1, 5)) if batch == 1 else ints(2, 0, 3, 1, 2)
+    x = floats(5, 4, 2)
+    attrs = {"time_axis": time, "batch_axis": batch}
+    if batch == 1:
+        check_node("ReverseSequence", [x, lengths], attrs)
+        return
+    (y,) = run(node_model("ReverseSequence", [x, lengths], attrs), {"x0": x, "x1": lengths})
+    expected = x.copy()
+    for b, n in enumerate(lengths):
+        expected[b, :n] = x[b, :n][::-1]
+    assert_close(y, expected)
+
+
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+def test_tensor_scatter(mode: str) -> None:
+    starts = ints(1, 2) if mode == "linear" else ints(3, 4)
+    check_node("TensorScatter", [floats(2, 3, 5, 4), floats(2, 3, 2, 4, seed=1), starts], {"mode": mode})

@@ -1,0 +1,73 @@
+"""Resize: all modes and coordinate transforms through constant tables."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.frontend.checks import assert_close, check_node, floats, host_steps, ints, node_model, run
+
+COORDINATES = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "half_pixel_symmetric"]
+X = floats(1, 2, 5, 7)
+
+
+def scales(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+@pytest.mark.parametrize("coordinates", COORDINATES)
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("factors", [(2.0, 3.0), (0.6, 0.55), (1.0, 1.7)])
+def test_scales(mode: str, coordinates: str, factors: tuple[float, float]) -> None:
+    attrs = {"mode": mode, "coordinate_transformation_mode": coordinates}
+    imported = check_node("Resize", [X, None, scales(1, 1, *factors)], attrs, constants={2})
+    assert not host_steps(imported)
+
+
+@pytest.mark.parametrize("nearest", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+def test_nearest_modes(nearest: str) -> None:
+    attrs = {"mode": "nearest", "nearest_mode": nearest, "coordinate_transformation_mode": "half_pixel"}
+    check_node("Resize", [X, None, None, ints(1, 2, 8, 4)], attrs, constants={3})
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("exclude", [0, 1])
+def test_antialias_and_exclude_outside(mode: str, exclude: int) -> None:
+    attrs = {"mode": mode, "antialias": 1, "exclude_outside": exclude}
+    check_node("Resize", [X, None, scales(0.4, 0.3)], attrs | {"axes": [2, 3]}, constants={2})
+
+
+def test_crop_and_extrapolate() -> None:
+    attrs = {"mode": "linear", "coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 9.0}
+    roi = np.array([0, 0, 0.4, 0.6, 1, 1, 1.2, 1.7], np.float32)
+    check_node("Resize", [X, roi, None, ints(1, 2, 3, 3)], attrs, constants={1, 3})
+
+
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+def test_aspect_ratio(policy: str) -> None:
+    attrs = {"mode": "linear", "axes": [2, 3], "keep_aspect_ratio_policy": policy}
+    check_node("Resize", [X, None, None, ints(9, 9)], attrs, constants={3})
+
+
+def test_integers_are_rounded_and_saturated() -> None:
+    x = np.random.default_rng(0).integers(0, 255, (1, 1, 5, 5)).astype(np.uint8)
+    check_node("Resize", [x, None, scales(1, 1, 2.5, 2.5)], {"mode": "cubic"}, constants={2})
+
+
+def test_opset_10_and_upsample_are_asymmetric() -> None:
+    expected = X.repeat(2, 2).repeat(2, 3)
+    model = node_model("Resize", [X, scales(1, 1, 2, 2)], {"mode": "nearest"}, opset=10, constants={1})
+    assert_close(run(model, {"x0": X})[0], expected)
+    model = node_model("Upsample", [X, scales(1, 1, 2, 2)], {"mode": "nearest"}, opset=9, constants={1})
+    assert_close(run(model, {"x0": X})[0], expected)
+    model = node_model("Upsample", [X], {"mode": "nearest", "scales": [1.0, 1.0, 2.0, 2.0]}, opset=7)
+    assert_close(run(model, {"x0": X})[0], expected)
+
+
+def test_few_taps_are_gathers_and_many_are_a_product() -> None:
+    def ops(factor: float) -> set[str]:
+        attrs = {"mode": "linear", "antialias": 1, "axes": [3]}
+        return {n.op for n in check_node("Resize", [X, None, scales(factor)], attrs, constants={2}).graph.nodes}
+
+    assert ops(2.0) <= {"gather", "mul", "add"}
+    assert "matmul" in ops(0.3)
