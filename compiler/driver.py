@@ -6,6 +6,7 @@ compile_model("model.onnx", shapes={"x": (1, 3, 224, 224)}).save("model.tsm")
 from __future__ import annotations
 
 import json
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,9 @@ Progress = Callable[[str, int, int], None]
 """Told of every step: stage, how many of its parts are done, how many there are."""
 
 PRECISIONS = ("model",)
+
+EXPLANATION = "explain.json"
+"""The artifact's member that `tilestitch explain` reads."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,8 @@ def compile_model(
 
     Raises OptionError, and the errors of frontend, passes and code generation; each message ends with what to do.
     """
+    import onnx
+
     from tilestitch.codegen.assemble import assemble
     from tilestitch.codegen.cpu.target import parse_target
     from tilestitch.compiler.frontend import import_model
@@ -134,17 +140,16 @@ def compile_model(
             replayed[number].check_replay(graph)
     tell("import and plan", len(shape_sets), len(shape_sets))
     contents = assemble(planned, cpu, threads=threads, keep_source=keep_source, progress=tell)
-    explanations = [explain_plan(graph, plan) for graph, plan in planned]
     contents = replace(contents, compiler_version=__version__, strip_weights=strip_weights)
-    compiled = CompiledModel(
-        contents,
-        tuple(Specialisation(g, p, e) for (g, p), e in zip(planned, explanations, strict=True)),
-    )
+    compiled = CompiledModel(contents, tuple(Specialisation(g, p, explain_plan(g, p)) for g, p in planned))
+    explanation = compiled.explain()
     if report is not None:
         from tilestitch.compiler.report import write_report
 
-        write_report(report, compiled.explain())
-    return compiled
+        name = planned[0][0].name if isinstance(model, onnx.ModelProto) else Path(model).stem
+        write_report(report, {"model": name, **explanation})
+    extra = {**contents.extra, EXPLANATION: json.dumps(explanation, indent=1).encode()}
+    return replace(compiled, contents=replace(contents, extra=extra))
 
 
 def _check_options(target: str, precision: str) -> None:
