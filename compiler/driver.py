@@ -6,7 +6,6 @@ compile_model("model.onnx", shapes={"x": (1, 3, 224, 224)}).save("model.tsm")
 from __future__ import annotations
 
 import json
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
