@@ -268,15 +268,19 @@ class _Emitter:
 
         if channels:
             self._for_each_kernel_row(kernel_row)
-        out_channel = self.group * shape.group_out + panel * plan.tile.columns
-        for row in range(tile.rows):
-            at = phase + (first + row) * stride
-            with T.If(at < shape.output[-1]), T.Then():
-                for start, size in mk.chunks(width, tile.lanes):
-                    mk.vector(
-                        size,
-                        lambda lane, s=start, r=row, o=at: self._store(o, out_channel + s + lane, acc[r, s + lane]),
-                    )  # type: ignore[misc]
+        self._finish(acc, tile, width, panel, [phase + (first + row) * stride for row in range(tile.rows)])
 
-    def _store(self, column: Expr, channel: Expr, value: Expr) -> None:
-        self.epilogue(self.image, (*self.outer, column), channel, value)
+    def _finish(self, acc: Any, tile: RegisterTile, width: int, panel: Expr, columns: list[Expr]) -> None:
+        """Stores the rows of a tile whose output column exists."""
+        shape = self.plan.shape
+        first = self.group * shape.group_out + panel * self.plan.tile.columns
+        for row, column in enumerate(columns):
+            with T.If(column < shape.output[-1]), T.Then():
+                self._finish_row(acc, row, width, column, first)
+
+    def _finish_row(self, acc: Any, row: int, width: int, column: Expr, first: Expr) -> None:
+        position = (*self.outer, column)
+        mk.finish_row(
+            acc, row, width, self.plan.tile.lanes,
+            lambda at, value: self.epilogue(self.image, position, first + at, value),
+        )  # fmt: skip

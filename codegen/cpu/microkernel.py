@@ -217,11 +217,16 @@ def for_each_column(width: int, lanes: int, emit: Callable[[Expr], None]) -> Non
         vector(size, lambda lane, first=whole * lanes + start: emit(first + lane))  # type: ignore[misc]
 
 
+def finish_row(acc: Any, row: Expr, width: int, lanes: int, emit: Callable[[Expr, Expr], None]) -> None:
+    """Emits ``emit(column, value)`` for the first ``width`` accumulators of a row, straight from the registers."""
+    for start, size in chunks(width, lanes):
+        vector(size, lambda lane, first=start: emit(first + lane, acc[row, first + lane]))  # type: ignore[misc]
+
+
 def finish(acc: Any, rows: int, width: int, lanes: int, emit: Callable[[Expr, Expr, Expr], None]) -> None:
     """Emits ``emit(row, column, value)`` for the valid accumulators straight from the registers, fully unrolled."""
     with unroll(0, rows) as row:
-        for start, size in chunks(width, lanes):
-            vector(size, lambda lane, first=start: emit(row, first + lane, acc[row, first + lane]))  # type: ignore[misc]
+        finish_row(acc, row, width, lanes, lambda column, value: emit(row, column, value))
 
 
 def scratch_buffer(scratch: Expr, byte_offset: int, shape: tuple[int, ...], dtype: str, name: str) -> Any:
