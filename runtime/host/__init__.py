@@ -21,6 +21,7 @@ from . import (
     images,
     learning,
     movement,
+    pictures,
     random,
     reductions,
     regions,
@@ -39,8 +40,8 @@ from .errors import HostError
 __all__ = ["ALIASING", "NON_DETERMINISTIC", "TABLE", "HostError", "HostFn"]
 
 _MODULES = (
-    absent, casting, contraction, elementwise, folding, images, learning, movement, random, reductions, regions,
-    scatter, selection, sequences, shaping, signal, sorting, strings, windows,
+    absent, casting, contraction, elementwise, folding, images, learning, movement, pictures, random, reductions,
+    regions, scatter, selection, sequences, shaping, signal, sorting, strings, windows,
 )  # fmt: skip
 
 TABLE: Mapping[str, HostFn] = {name: function for module in _MODULES for name, function in module.TABLE.items()}

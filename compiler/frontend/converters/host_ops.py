@@ -41,10 +41,17 @@ def non_max_suppression(ctx: Context) -> Sequence[Value]:
     )
 
 
+def image_decoder(ctx: Context) -> Sequence[Value]:
+    pixel_format = ctx.attr("pixel_format", "RGB")
+    type_ = TensorType("uint8", (UNKNOWN, UNKNOWN, 1 if pixel_format == "Grayscale" else 3))
+    return tensor_step(ctx, "ImageDecoder", (ctx.input(0),), [type_], pixel_format=pixel_format)
+
+
 CONVERTERS: Mapping[str, Sequence[Versioned]] = {
     "NonZero": [(9, non_zero)],
     "Unique": [(11, unique)],
     "NonMaxSuppression": [(10, non_max_suppression)],
+    "ImageDecoder": [(20, image_decoder)],
 }
 
 
