@@ -42,7 +42,7 @@ def assemble(
     for graph, plan in units:
         for group in plan.groups:
             progress("generate kernels", len(lowered), total)
-            lowered[id(plan), group.name] = lower_group(graph, group, target)
+            lowered[id(plan), group.name] = lower_group(graph, group, target, threads)
     launches = [launch for group in lowered.values() for launch in group]
     progress("compile kernels", 0, len(launches))
     compiled = compile_kernels(launches, target, jobs=threads, keep_source=keep_source)

@@ -16,6 +16,7 @@ from tilestitch.codegen.compute.indexing import forward_index, ravel, unravel
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.passes.fusion.roles import Part, Roles
 
+from . import reducers
 from .abi import KernelLaunch, PackedArg, Parameter, buffer_source, kernel_function, store
 from .conv import emit_conv, plan_conv
 from .conv_transpose import ConvTransposeShape, emit_conv_transpose, plan_conv_transpose
@@ -63,7 +64,7 @@ class Operands:
 
     @property
     def packs_right(self) -> bool:
-        return self.right.data is not None
+        return len(self.anchor.inputs) > 1 and self.right.data is not None
 
     @property
     def acc_dtype(self) -> str:
@@ -93,7 +94,10 @@ class Operands:
 
 Emit = Callable[["Surroundings", Expr, Expr], None]
 
-_LONG = frozenset(["exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "pow", "mod", "fmod"])
+_LONG = frozenset(
+    ["exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"]
+    + ["erf", "pow", "mod", "fmod"]
+)
 """Operators whose code is so long that repeating it for every register of a tile is not worth it."""
 
 
@@ -332,6 +336,34 @@ def _depthwise(group: Operands, layout: _Layout, shape: ConvShape) -> KernelLaun
         )
 
     return group.launch("depthwise", plan.tasks, plan.scratch_bytes, packing, matrix, emit)
+
+
+def lower_window(
+    nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value], isa: Isa, threads: int
+) -> KernelLaunch:
+    """The launch of a window_reduce group: pooling with its epilogue."""
+    group = Operands(tuple(nodes), roles, tuple(inputs), tuple(outputs), isa, threads)
+    x, attrs, layout = group.anchor.inputs[0], group.anchor.attrs, _layout(group.anchor)
+    batch, spatial, channels = layout.split(x.shape)
+    pads = tuple(zip(attrs["before"], attrs["after"], strict=True))
+    shape = ConvShape(
+        batch, channels, channels, spatial, tuple(attrs["kernel"]), tuple(attrs["strides"]), tuple(attrs["dilations"]),
+        pads, channels, x.dtype, x.dtype, group.acc_dtype,
+    )  # fmt: skip
+    plan = plan_window(shape, group.isa, threads=threads, channels_last=layout.channels_last)
+    reducer = attrs["reducer"]
+
+    def emit(around: Surroundings, task: Expr, scratch: Expr) -> None:
+        emit_window(
+            plan,
+            lambda image, position, channel: around.load(x, layout.index(image, position, channel)),
+            reducers.identity(reducer, shape.acc_dtype),
+            lambda total, element, tap, channel: reducers.combine(reducer, shape.acc_dtype, total, element),
+            lambda image, position, channel, value: around.finish(layout.index(image, position, channel), value),
+            task,
+        )
+
+    return group.launch("window", plan.tasks, plan.scratch_bytes, None, lambda data: data, emit)
 
 
 def _conv_transpose(group: Operands) -> KernelLaunch:
