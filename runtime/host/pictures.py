@@ -140,14 +140,14 @@ def _bmp(data: bytes) -> np.ndarray:
         raise HostError("ImageDecoder reads uncompressed BMP files of 8, 24 or 32 bits only")
     stride = (width * bits // 8 + 3) // 4 * 4
     rows = np.frombuffer(data, np.uint8, stride * abs(height), offset).reshape(abs(height), stride)
-    rows = rows[:, : width * bits // 8].reshape(abs(height), width, bits // 8)
+    pixels: np.ndarray = rows[:, : width * bits // 8].reshape(abs(height), width, bits // 8)
     if height > 0:
-        rows = rows[::-1]  # stored from the bottom up
+        pixels = pixels[::-1]  # stored from the bottom up
     if bits == 8:
         (count,) = struct.unpack_from("<I", data, 46)
         palette = np.frombuffer(data, np.uint8, 4 * (count or 256), 14 + header).reshape(-1, 4)
-        return np.ascontiguousarray(palette[rows[..., 0]][..., 2::-1])
-    return np.ascontiguousarray(rows[..., 2::-1])
+        pixels = palette[pixels[..., 0]]
+    return np.ascontiguousarray(pixels[..., 2::-1])  # from blue, green, red
 
 
 def _pnm(data: bytes) -> np.ndarray:

@@ -120,10 +120,10 @@ def slice_(ctx: Context) -> Sequence[Value]:
     steps, count = ctx.optional(4), length_of(starts)
     cut = constant_ints(axes) if axes is not None else None if count is None else tuple(range(count))
     type_ = with_unknown(x, cut)
-    bounds = [constant_ints(v) for v in (starts, ends)]
+    firsts, lasts = constant_ints(starts), constant_ints(ends)
     strides = (1,) * len(cut or ()) if steps is None else constant_ints(steps)
-    if cut is not None and bounds[0] is not None and bounds[1] is not None and strides is not None:
-        type_ = resized(x, dict(zip(cut, zip(*bounds, strides, strict=True), strict=True)), _sliced_size)
+    if cut is not None and firsts is not None and lasts is not None and strides is not None:
+        type_ = resized(x, dict(zip(cut, zip(firsts, lasts, strides, strict=True), strict=True)), _sliced_size)
     return tensor_step(ctx, "Slice", (x, starts, ends, axes, steps), [type_])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from tilestitch.compiler.frontend.builder import dtype_of
+from tilestitch.compiler.frontend.builder import dtype_of, normalize_axis
 from tilestitch.compiler.frontend.context import Context
 from tilestitch.compiler.frontend.errors import NotStatic
 from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, IRError, OptionalType, SequenceType, TensorType, Type, Value
@@ -88,8 +88,9 @@ def resized(value: Value, changes: Mapping[int, Any], size_of: Callable[[int, An
         return AnyRankTensor(dtype_of(value))
     shape = list(value.type.shape)
     for axis, change in changes.items():
-        size = shape[axis]
-        shape[axis] = size_of(size, change) if isinstance(size, int) else UNKNOWN
+        place = normalize_axis(axis, len(shape))
+        size = shape[place]
+        shape[place] = size_of(size, change) if isinstance(size, int) else UNKNOWN
     return value.type.with_shape(tuple(shape))
 
 
