@@ -148,7 +148,7 @@ def _rounded(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
         limits = np.iinfo(dtype)
         x = np.clip(np.rint(x), limits.min, limits.max)
     with computing():
-        return np.ascontiguousarray(narrow(x, dtype))
+        return np.array(x, dtype, order="C")
 
 
 # --- the others ------------------------------------------------------------------------------------------------------

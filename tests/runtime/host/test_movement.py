@@ -117,6 +117,7 @@ def test_only_declared_operators_share_memory() -> None:
         "Trilu": ([x], {}),
         "CenterCropPad": ([x, np.array([2, 3])], {}),
         "reduce_sum": ([x], {"axes": (), "keepdims": True}),
+        "Resize": ([x, None, np.ones(2, np.float32)], {"mode": "nearest"}),
         "SequenceConstruct": ([x], {}),
         "SplitToSequence": ([x, None], {}),
         "Compress": ([x.ravel(), zeros == 0], {}),
