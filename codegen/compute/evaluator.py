@@ -22,6 +22,9 @@ from .indexing import broadcast_index, pull_view
 Source = Callable[[Sequence[Expr]], Expr]
 """Gives an element of a value at an index, in the value's compute dtype."""
 
+DATA_VARIABLE = "data"
+"""The name of variables that hold elements, as opposed to loop bounds; see `codegen.cpu.variables`."""
+
 _ATOMS = (tirx.Var, tirx.IntImm, tirx.FloatImm)
 
 
@@ -64,8 +67,8 @@ class Evaluator:
             return expr
         if dtype_of(expr) == "bool":
             # TVM cannot vectorise a variable of type bool.
-            return tirx.NE(T.bind(T.cast(expr, "uint8")), tirx.IntImm("uint8", 0))
-        return T.bind(expr)
+            return tirx.NE(self.bind(T.cast(expr, "uint8")), tirx.IntImm("uint8", 0))
+        return T.bind(expr, var=tirx.Var(DATA_VARIABLE, expr.ty))
 
     def value(self, value: Value, index: Sequence[Expr]) -> Expr:
         """`value` at `index`, in its compute dtype. KernelError if it depends on something that cannot be pulled."""

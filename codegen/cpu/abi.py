@@ -109,13 +109,6 @@ def _buffer(args: Expr, number: int, parameter: Parameter) -> Any:
     return T.decl_buffer((max(1, parameter.size),), dtype, data=pointer)
 
 
-def scratch_buffer(scratch: Expr, offset_bytes: int, size: int, dtype: str, name: str) -> Any:
-    """A flat buffer of `size` elements, `offset_bytes` (a multiple of 64) into the thread's workspace."""
-    pointer = tirx.Var(name, PointerType(PrimType(dtype)))
-    T.bind(T.handle_add_byte_offset(scratch, offset_bytes), var=pointer)
-    return T.decl_buffer((size,), dtype, data=pointer)
-
-
 def buffer_source(buffer: Any, type_: TensorType, simplify: Callable[[Expr], Expr]) -> Source:
     """Reads elements of a tensor from its flat buffer."""
     shape = type_.static_shape

@@ -19,6 +19,7 @@ from tilestitch.codegen.errors import KernelError
 
 from .abi import KernelLaunch
 from .target import CpuTarget
+from .variables import ramps, variables_to_memory
 
 KERNELS_PER_MODULE = 12
 """LLVM modules of this many kernels: large enough that the fixed cost of one does not count, small enough to share out."""
@@ -68,6 +69,12 @@ def content_hash(func: Any) -> str:
     return hashlib.sha256(str(tvm.ir.save_json(func)).encode()).hexdigest()[:16]
 
 
+_VARIABLES_TO_MEMORY = lowering.prim_func_pass(
+    lambda func, module, context: variables_to_memory(func), opt_level=0, name="tilestitch.VariablesToMemory"
+)
+_RAMPS = lowering.prim_func_pass(lambda func, module, context: ramps(func), opt_level=0, name="tilestitch.Ramps")
+
+
 def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
     """The IRModule that LLVM is given.
 
@@ -77,10 +84,11 @@ def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
     module = tvm.IRModule({symbol: func.with_attr("global_symbol", symbol)})
     passes = [
         lowering.BindTarget(tvm_target.with_host(tvm_target)),
-        lowering.FlattenBuffer(),
         lowering.VectorizeLoop(True),
         lowering.UnrollLoop(),
-        lowering.RemoveNoOp(),
+        _VARIABLES_TO_MEMORY,
+        lowering.FlattenBuffer(),
+        _RAMPS,
         lowering.LowerIntrin(),
     ]
     return tvm.ir.transform.Sequential(passes)(module)

@@ -9,10 +9,14 @@ from tilestitch.codegen.compute.dtypes import native_dtypes
 from tilestitch.codegen.errors import KernelError
 from tilestitch.compiler.ir.graph import Graph, Node, Value
 from tilestitch.compiler.ir.types import is_static_tensor
-from tilestitch.passes.plan import Group, GroupKind
+from tilestitch.passes.fusion.roles import Roles, roles_of
+from tilestitch.passes.plan import Group, GroupKind, WhyNot
 
 from .abi import KernelLaunch, ValueArg
+from .contraction import lower_contraction, lower_window
 from .injective import emit_injective
+from .rowplan import plan_rows
+from .rowwise import emit_rowwise
 from .target import CpuTarget
 
 
@@ -56,7 +60,7 @@ def view_group(graph: Graph, group: Group) -> GroupView:
     return view
 
 
-def lower_group(graph: Graph, group: Group, target: CpuTarget) -> tuple[KernelLaunch, ...]:
+def lower_group(graph: Graph, group: Group, target: CpuTarget, threads: int = 4) -> tuple[KernelLaunch, ...]:
     """The launches of a group, in order; none if its outputs have no elements.
 
     Raises KernelError, naming the ONNX nodes, for a group that no template fits.
@@ -65,7 +69,15 @@ def lower_group(graph: Graph, group: Group, target: CpuTarget) -> tuple[KernelLa
     outputs = tuple(v for v in view.outputs if v.tensor_type.num_elements)
     if not outputs:
         return ()
-    return _injective(view, outputs, target)
+    if group.kind is GroupKind.INJECTIVE:
+        return _injective(view, outputs, target)
+    if group.kind is GroupKind.ROWWISE:
+        return _rowwise(view, outputs, target)
+    if group.kind is GroupKind.CONTRACTION:
+        return (lower_contraction(view.nodes, _roles(view), view.inputs, outputs, target.isa, threads),)
+    if view.anchor is not None and view.anchor.op == "window_reduce":
+        return (lower_window(view.nodes, _roles(view), view.inputs, outputs, target.isa, threads),)
+    raise NotImplementedError
 
 
 def _injective(view: GroupView, outputs: Sequence[Value], target: CpuTarget) -> tuple[KernelLaunch, ...]:
@@ -74,4 +86,16 @@ def _injective(view: GroupView, outputs: Sequence[Value], target: CpuTarget) -> 
     return (KernelLaunch("injective", func, tasks, args, view.origins),)
 
 
-assert GroupKind
+
+def _roles(view: GroupView) -> Roles:
+    roles = roles_of(view.nodes, view.outputs, view.name)
+    if isinstance(roles, WhyNot):
+        raise KernelError(f"group {view.name} fits no kernel template: {roles}; compile with --planner none", view.origins)
+    return roles
+
+
+def _rowwise(view: GroupView, outputs: Sequence[Value], target: CpuTarget) -> tuple[KernelLaunch, ...]:
+    plan = plan_rows(view.nodes, _roles(view), view.inputs, outputs, target.isa)
+    func = emit_rowwise(plan, view.inputs, outputs)
+    args = tuple(ValueArg(v.name) for v in (*view.inputs, *outputs))
+    return (KernelLaunch("rowwise", func, plan.loops.tasks, args, view.origins, plan.scratch_bytes),)

@@ -1,0 +1,90 @@
+"""What reductions do with one element after the other, and how partial results are joined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Bind, Expr, compute_dtype, dtype_of, immediate
+from tilestitch.codegen.compute.elementwise import extreme
+from tilestitch.compiler.ir.types import dtype_kind, is_float
+
+ARG_REDUCTIONS = ("arg_max", "arg_min")
+
+
+def accumulator_dtype(dtype: str) -> str:
+    """What an accumulator of elements of `dtype` is kept in; bools as bytes."""
+    return "uint8" if dtype == "bool" else compute_dtype(dtype)
+
+
+def reducer_of(op: str) -> str:
+    """sum, prod, max or min of `reduce_*`; the extreme that `arg_*` looks for."""
+    return op.removeprefix("reduce_").removeprefix("arg_")
+
+
+def identity(reducer: str, dtype: str) -> Expr:
+    """The accumulator before the first element."""
+    if dtype == "bool":
+        return tirx.IntImm("uint8", 1 if reducer in ("prod", "min") else 0)
+    if reducer in ("sum", "prod"):
+        return immediate(0 if reducer == "sum" else 1, dtype)
+    if is_float(dtype):
+        return immediate(float("-inf") if reducer == "max" else float("inf"), dtype)
+    limits = np.iinfo(dtype)
+    return immediate(limits.min if reducer == "max" else limits.max, dtype)
+
+
+def combine(reducer: str, dtype: str, a: Expr, b: Expr) -> Expr:
+    """Joins two accumulators (or an accumulator and an element), scalars or vectors. Bind both first."""
+    if dtype == "bool":
+        return T.min(a, b) if reducer in ("prod", "min") else T.max(a, b)
+    if reducer in ("max", "min"):
+        return extreme(a, b, dtype, largest=reducer == "max")
+    operation: Callable[[Expr, Expr], Expr] = (lambda x, y: x + y) if reducer == "sum" else (lambda x, y: x * y)
+    if dtype_kind(dtype) != "int":
+        return operation(a, b)
+    signed = dtype_of(a)
+    unsigned = "u" + signed
+    return T.cast(operation(T.cast(a, unsigned), T.cast(b, unsigned)), signed)
+
+
+def to_accumulator(value: Expr, dtype: str) -> Expr:
+    return T.cast(value, "uint8") if dtype == "bool" else value
+
+
+def from_accumulator(value: Expr, dtype: str) -> Expr:
+    return tirx.NE(value, tirx.IntImm("uint8", 0)) if dtype == "bool" else value
+
+
+def fold_lanes(reducer: str, dtype: str, accumulator: object, vectors: int, lanes: int, bind: Bind) -> Expr:
+    """One accumulator of the `vectors * lanes` in a local buffer, joined in halves."""
+    if lanes == 1:
+        result = bind(accumulator[0])  # type: ignore[index]
+        for i in range(1, vectors):
+            result = bind(combine(reducer, dtype, result, bind(accumulator[i])))  # type: ignore[index]
+        return result
+    parts = [bind(accumulator[T.ramp(i * lanes, 1, lanes)]) for i in range(vectors)]  # type: ignore[index]
+    while len(parts) > 1:
+        parts = [bind(combine(reducer, dtype, a, b)) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    (vector,) = parts
+    scalar = accumulator_dtype(dtype)
+    while lanes > 2:
+        lanes //= 2
+        low, high = (bind(half(f"{scalar}x{lanes}", vector)) for half in (T.vectorlow, T.vectorhigh))
+        vector = bind(combine(reducer, dtype, low, high))
+    first, second = (bind(tirx.Shuffle([vector], [i])) for i in range(2))
+    return bind(combine(reducer, dtype, first, second))
+
+
+def is_better(reducer: str, dtype: str, value: Expr, best: Expr, last: bool) -> Expr:
+    """Whether `value`, which comes later, takes the place of `best`; NaN beats all numbers, `last` settles ties."""
+    beats = value > best if reducer == "max" else value < best
+    if last:
+        beats = tirx.Or(beats, tirx.EQ(value, best))
+    if not is_float(dtype):
+        return beats
+    nan = tirx.NE(value, value)
+    return tirx.Or(tirx.And(beats, tirx.EQ(best, best)), nan if last else tirx.And(nan, tirx.EQ(best, best)))

@@ -1,0 +1,416 @@
+"""The template of row-wise groups: reductions over one set of axes with element-wise work before, between and after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from math import prod
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+from tvm_ffi import StructuralKey
+
+from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, storage_dtype
+from tilestitch.codegen.compute.evaluator import Evaluator
+from tilestitch.codegen.compute.indexing import Index, ravel, reshape_index, unravel
+from tilestitch.codegen.errors import KernelError
+from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.compiler.ir.ops import Kind, kind_of
+
+from . import reducers
+from .abi import Parameter, buffer_source, kernel_function, store
+from .microkernel import scratch_buffer
+from .rowplan import RowPass, RowPlan
+
+SUM_BLOCK = 8192
+"""Long sums are kept apart in blocks of this many elements, so that rounding errors do not add up."""
+
+
+def emit_rowwise(plan: RowPlan, inputs: Sequence[Value], outputs: Sequence[Value]) -> Any:
+    """The PrimFunc of a row-wise group. Parameters: inputs, then outputs."""
+    parameters = [Parameter.of(v.name, v.tensor_type) for v in (*inputs, *outputs)]
+    index_dtype = "int64" if any(p.size >= 1 << 31 for p in parameters) else "int32"
+
+    def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
+        evaluator = Evaluator({}, index_dtype)
+        for value, buffer in zip(inputs, buffers, strict=False):
+            evaluator.sources[value] = buffer_source(buffer, value.tensor_type, evaluator.simplify)
+        results = dict(zip(outputs, buffers[len(inputs) :], strict=True))
+        _Emitter(plan, evaluator, results, scratch, index_dtype).run(task)
+
+    return kernel_function(parameters, body)
+
+
+class _Emitter:
+    """Emits one task. Rows, or blocks of neighbouring rows, one after the other; all passes over each."""
+
+    def __init__(
+        self, plan: RowPlan, evaluator: Evaluator, results: dict[Value, Any], scratch: Expr, index_dtype: str
+    ) -> None:
+        self.plan, self.loops, self.evaluator, self.results = plan, plan.loops, evaluator, results
+        self.index_dtype = index_dtype
+        self.row: list[Expr] = []  # index in the kept dimensions; of the first row if there are several
+        # What is computed at the moment: index in S, index of the row, place in the row's caches, row of the block.
+        self.at: tuple[Index, Index, Expr, Expr] = ((), (), 0, 0)
+        self.caches: dict[Value, Any] = {}
+        elements = self.loops.row_elements * self.loops.width
+        for number, value in enumerate(v for p in plan.passes for v in p.cached):
+            dtype = storage_dtype(compute_dtype(value.dtype))
+            self.caches[value] = scratch_buffer(scratch, plan.cache_offset(value), (elements,), dtype, f"row{number}")
+
+    # -- loops -------------------------------------------------------------------------------------------------
+
+    def run(self, task: Expr) -> None:
+        loops = self.loops
+        rows = prod(loops.row_extents)
+        task = T.bind(T.cast(task, self.index_dtype))
+        if rows == 1:
+            self._row(0)
+            return
+        first = T.bind(task * loops.rows_per_task)
+        end = T.min(first + loops.rows_per_task, rows)
+        with T.serial(first, end) as row, self.evaluator.scope((row, 0, rows)):
+            self._row(row)
+
+    def _row(self, number: Expr) -> None:
+        loops, evaluator = self.loops, self.evaluator
+        self.row = []
+        for i, extent in zip(unravel(number, loops.row_extents), loops.row_extents, strict=True):
+            entry = evaluator.bind(i)
+            if not isinstance(entry, int):
+                evaluator.assume(entry, 0, extent)
+            self.row.append(entry)
+        if loops.columns:
+            width = loops.extents[-1]
+            first = self.row[-1] * loops.block
+            exact = width % loops.block == 0
+            start = evaluator.bind(first if exact or isinstance(first, int) else T.min(first, width - loops.block))
+            if not isinstance(start, int):
+                evaluator.assume(start, 0, width - loops.block + 1)
+            self.row[-1] = start
+        with evaluator.scope():
+            for value in self.plan.reduced:
+                evaluator.sources.pop(value, None)
+            for value in self.caches:
+                evaluator.sources.pop(value, None)
+            for stage in self.plan.passes:
+                self._stage(stage)
+            self._store_reduced()
+
+    def _stage(self, stage: RowPass) -> None:
+        accumulators = {node: _Accumulator(node, self) for node in stage.reductions}
+        for accumulator in accumulators.values():
+            accumulator.reset()
+        if self.loops.row_elements:
+            self._walk(stage, accumulators)
+        for value in stage.cached:
+            self.evaluator.sources[value] = self._cache_source(value)
+        for accumulator in accumulators.values():
+            accumulator.finish()
+        self._compute_reduced()
+
+    def _walk(self, stage: RowPass, accumulators: dict[Node, _Accumulator]) -> None:
+        """All elements of the row: the outer reduced dimensions one by one, the last in vectors."""
+        loops = self.loops
+        outer = loops.line_extents if loops.columns else loops.line_extents[:-1]
+        with ExitStack() as stack:
+            line: list[Expr] = []
+            for extent in outer:
+                i = stack.enter_context(T.serial(0, extent))
+                stack.enter_context(self.evaluator.scope((i, 0, extent)))
+                line.append(i)
+            if loops.columns:
+                self._columns(stage, accumulators, line)
+            else:
+                self._line(stage, accumulators, line)
+
+    def _columns(self, stage: RowPass, accumulators: dict[Node, _Accumulator], line: list[Expr]) -> None:
+        lanes = self.loops.lanes
+        for vector in range(self.loops.vectors):
+            with ExitStack() as stack:
+                lane = self._lanes(stack, lanes)
+                slot = lane + vector * lanes
+                self._element(stage, accumulators, line, self._row_at(slot), slot, slot, None)
+
+    def _line(self, stage: RowPass, accumulators: dict[Node, _Accumulator], outer: list[Expr]) -> None:
+        loops = self.loops
+        extent, lanes, block = loops.extents[-1], loops.lanes, loops.block
+        blocks = extent // block
+
+        def vectors(start: Expr, count: int) -> None:
+            for vector in range(count):
+                with ExitStack() as stack:
+                    lane = self._lanes(stack, lanes)
+                    position = start + vector * lanes + lane
+                    self._element(stage, accumulators, [*outer, position], self.row, 0, lane + vector * lanes, None)
+
+        per_total = max(1, SUM_BLOCK // block)
+        summing = any(a.has_total for a in accumulators.values())
+        if blocks > per_total and summing:
+            with T.serial(0, -(-blocks // per_total)) as part:
+                with T.serial(part * per_total, T.min((part + 1) * per_total, blocks)) as i:
+                    with self.evaluator.scope((i, 0, blocks)):
+                        vectors(i * block, loops.vectors)
+                for accumulator in accumulators.values():
+                    accumulator.add_to_total()
+        elif blocks:
+            with T.serial(0, blocks) as i, self.evaluator.scope((i, 0, blocks)):
+                vectors(i * block, loops.vectors)
+        done = blocks * block
+        rest = (extent - done) // lanes
+        if rest:
+            vectors(done, rest)
+        done += rest * lanes
+        if done < extent:
+            self._tail(stage, accumulators, outer, done)
+
+    def _tail(self, stage: RowPass, accumulators: dict[Node, _Accumulator], outer: list[Expr], done: int) -> None:
+        """The last, partial vector: moved back so that it fits, without the lanes that were counted already."""
+        extent, lanes = self.loops.extents[-1], self.loops.lanes
+        with ExitStack() as stack:
+            lane = self._lanes(stack, lanes)
+            fresh = lane >= lanes - (extent - done)
+            self._element(stage, accumulators, [*outer, lane + (extent - lanes)], self.row, 0, lane, fresh)
+
+    def _lanes(self, stack: ExitStack, lanes: int) -> Expr:
+        if lanes == 1:
+            stack.enter_context(self.evaluator.scope())
+            return 0
+        lane = stack.enter_context(T.vectorized(0, lanes))
+        stack.enter_context(self.evaluator.scope((lane, 0, lanes)))
+        return lane
+
+    # -- one element -------------------------------------------------------------------------------------------
+
+    def _row_at(self, slot: Expr) -> list[Expr]:
+        """Index in the kept dimensions of row number `slot` of the block."""
+        return [*self.row[:-1], self.row[-1] + slot] if self.loops.columns else self.row
+
+    def _full_index(self, row: Sequence[Expr], line: Sequence[Expr]) -> Index:
+        kept, reduced = iter(row), iter(line)
+        merged = [next(reduced) if r else next(kept) for r in self.loops.reduced]
+        return reshape_index(merged, self.loops.extents, self.loops.shape, self.evaluator.simplify)
+
+    def _element(
+        self, stage: RowPass, accumulators: dict[Node, _Accumulator], line: list[Expr], row: Sequence[Expr],
+        column: Expr, slot: Expr, fresh: Expr | None,
+    ) -> None:  # fmt: skip
+        """Everything a pass does with one element. `column`: row of the block; `slot`: place in the accumulators."""
+        evaluator = self.evaluator
+        index = self._full_index(row, line)
+        self.at = (index, self._reduced_index(row), ravel(line, self.loops.line_extents) * self.loops.width + column, column)
+        for value in stage.cached:
+            result = evaluator.value(value, index)
+            T.buffer_store(self.caches[value], _cacheable(result, value.dtype), [evaluator.simplify(self.at[2])])
+        for value in stage.outputs:
+            store(self.results[value], value.tensor_type, index, evaluator.value(value, index), evaluator.simplify)
+        for node, accumulator in accumulators.items():
+            accumulator.add(evaluator.value(node.inputs[0], index), index, slot, fresh)
+
+    def _cache_source(self, value: Value) -> Callable[[Sequence[Expr]], Expr | None]:
+        def source(index: Sequence[Expr]) -> Expr | None:
+            if not self._same(index, self.at[0]):
+                return None
+            element = self.caches[value][self.evaluator.simplify(self.at[2])]
+            return tirx.NE(element, tirx.IntImm("uint8", 0)) if value.dtype == "bool" else element
+
+        return source
+
+    def _same(self, a: Sequence[Expr], b: Sequence[Expr]) -> bool:
+        return len(a) == len(b) and all(self._equal(x, y) for x, y in zip(a, b, strict=True))
+
+    def _equal(self, x: Expr, y: Expr) -> bool:
+        if isinstance(x, int) or isinstance(y, int):
+            return isinstance(x, int) and isinstance(y, int) and x == y
+        if StructuralKey(x) == StructuralKey(y):
+            return True
+        return bool(self.evaluator.analyzer.can_prove_equal(x, y))
+
+    # -- reduced values ----------------------------------------------------------------------------------------
+
+    def _reduced_index(self, row: Sequence[Expr]) -> Index:
+        """Index of the row in S with the reduced dimensions at 0."""
+        return self._full_index(row, [0] * len(self.loops.line_extents))
+
+    def reduced_source(self, value: Value, read: Callable[[Expr], Expr]) -> Callable[[Sequence[Expr]], Expr]:
+        """Reads a reduced value of the present row; `read(column)` gives it by its place in the block."""
+        whole = len(value.shape) == len(self.loops.shape)
+
+        def source(index: Sequence[Expr]) -> Expr:
+            expected = self.at[1] if whole else self._without_reduced(value, self.at[1])
+            if not self._same(index, expected):
+                assert value.producer is not None
+                raise KernelError(f"%{value.name} is read in another row than it is computed in", value.producer.origins)
+            return read(self.at[3])
+
+        return source
+
+    def _without_reduced(self, value: Value, index: Index) -> Index:
+        """The entries of a row's index that a value of lower rank has."""
+        entries = [i for axis, i in enumerate(index) if axis not in self.loops.axes]
+        return tuple(0 if d == 1 else i for i, d in zip(entries, value.shape, strict=True))
+
+    def _compute_reduced(self) -> None:
+        """Values of the row that are now known: computed once, then read by every element."""
+        ready = set(self.evaluator.sources)
+        loops = self.loops
+        for value in self.plan.reduced:
+            node = value.producer
+            assert node is not None
+            is_reduction = kind_of(node.op) is Kind.REDUCTION
+            if value in ready or is_reduction or not all(self._known(v, ready) for v in node.inputs):
+                continue
+            ready.add(value)
+            if not loops.columns:
+                self.at = ((), self._reduced_index(self.row), 0, 0)
+                scalar = self.evaluator.value(value, self._index_of(value, self.row))
+                self.evaluator.sources[value] = self.reduced_source(value, lambda column, scalar=scalar: scalar)
+                continue
+            dtype = storage_dtype(compute_dtype(value.dtype))
+            buffer = T.alloc_buffer((loops.block,), dtype, scope="local")
+            self._for_columns(lambda slot, value=value, buffer=buffer: T.buffer_store(
+                buffer, _cacheable(self.evaluator.value(value, self._index_of(value, self._row_at(slot))), value.dtype), [slot]
+            ))  # fmt: skip
+            self.evaluator.sources[value] = self.reduced_source(
+                value, lambda column, value=value, buffer=buffer: _uncached(buffer[column], value.dtype)
+            )
+
+    def _known(self, value: Value, ready: set[Value]) -> bool:
+        if value in ready or value.is_constant:
+            return True
+        return value.producer is not None and value not in self.plan.reduced and all(self._known(v, ready) for v in value.producer.inputs)
+
+    def _for_columns(self, body: Callable[[Expr], None]) -> None:
+        for vector in range(self.loops.vectors):
+            with ExitStack() as stack:
+                slot = self._lanes(stack, self.loops.lanes) + vector * self.loops.lanes
+                self.at = ((), self._reduced_index(self._row_at(slot)), 0, slot)
+                body(slot)
+
+    def _index_of(self, value: Value, row: Sequence[Expr]) -> Index:
+        index = self._reduced_index(row)
+        return index if len(value.shape) == len(self.loops.shape) else self._without_reduced(value, index)
+
+    def _store_reduced(self) -> None:
+        evaluator = self.evaluator
+        for value in self.plan.reduced:
+            if value not in self.results:
+                continue
+
+            def write(slot: Expr, value: Value = value) -> None:
+                index = self._index_of(value, self._row_at(slot))
+                store(self.results[value], value.tensor_type, index, evaluator.value(value, index), evaluator.simplify)
+
+            if self.loops.columns:
+                self._for_columns(write)
+            else:
+                self.at = ((), self._reduced_index(self.row), 0, 0)
+                write(0)
+
+
+class _Accumulator:
+    """The running result of one reduction: a vector of partial results of a row, or one for each row of the block."""
+
+    def __init__(self, node: Node, owner: _Emitter) -> None:
+        loops = owner.loops
+        self.node, self.owner = node, owner
+        self.dtype = node.inputs[0].dtype
+        self.reducer = reducers.reducer_of(node.op)
+        self.is_arg = node.op in reducers.ARG_REDUCTIONS
+        self.size = loops.block
+        self.lanes = loops.lanes
+        stored = reducers.accumulator_dtype(self.dtype)
+        self.buffer = T.alloc_buffer((self.size,), stored, scope="local")
+        self.position = T.alloc_buffer((self.size,), owner.index_dtype, scope="local") if self.is_arg else None
+        self.has_total = self.reducer == "sum" and not loops.columns and loops.extents[-1] > SUM_BLOCK
+        self.total = T.alloc_buffer((self.size,), stored, scope="local") if self.has_total else None
+
+    def _fill(self, buffer: Any, value: Expr) -> None:
+        for start in range(0, self.size, self.lanes):
+            if self.lanes == 1:
+                T.buffer_store(buffer, value, [start])
+                continue
+            with T.vectorized(0, self.lanes) as lane:
+                T.buffer_store(buffer, value, [start + lane])
+
+    def reset(self) -> None:
+        start = reducers.identity(self.reducer, self.dtype)
+        self._fill(self.buffer, start)
+        if self.total is not None:
+            self._fill(self.total, start)
+        if self.position is not None:
+            self._fill(self.position, tirx.IntImm(self.owner.index_dtype, 0))
+
+    def add(self, value: Expr, index: Index, slot: Expr, fresh: Expr | None) -> None:
+        bind = self.owner.evaluator.bind
+        element = bind(reducers.to_accumulator(value, self.dtype))
+        best = bind(self.buffer[slot])
+        if self.position is None:
+            if fresh is not None:
+                element = bind(tirx.Select(fresh, element, reducers.identity(self.reducer, self.dtype)))
+            T.buffer_store(self.buffer, reducers.combine(self.reducer, self.dtype, best, element), [slot])
+            return
+        better = reducers.is_better(self.reducer, self.dtype, element, best, bool(self.node.attrs["select_last"]))
+        better = bind(better if fresh is None else tirx.And(fresh, better))
+        here = index[self.node.attrs["axis"]]
+        here = tirx.IntImm(self.owner.index_dtype, here) if isinstance(here, int) else T.cast(here, self.owner.index_dtype)
+        T.buffer_store(self.position, tirx.Select(better, here, self.position[slot]), [slot])
+        T.buffer_store(self.buffer, tirx.Select(better, element, best), [slot])
+
+    def add_to_total(self) -> None:
+        if self.total is None:
+            return
+        start = reducers.identity(self.reducer, self.dtype)
+        for first in range(0, self.size, self.lanes):
+            with ExitStack() as stack:
+                slot = self.owner._lanes(stack, self.lanes) + first
+                joined = reducers.combine(self.reducer, self.dtype, self.total[slot], self.buffer[slot])
+                T.buffer_store(self.total, joined, [slot])
+                T.buffer_store(self.buffer, start, [slot])
+
+    def finish(self) -> None:
+        """Make the result readable."""
+        owner, value = self.owner, self.node.outputs[0]
+        if owner.loops.columns:
+            buffer = self.buffer if self.position is None else self.position
+            owner.evaluator.sources[value] = owner.reduced_source(value, lambda column: self._result(buffer[column]))
+            return
+        self.add_to_total()
+        bind = owner.evaluator.bind
+        if self.position is None:
+            source = self.buffer if self.total is None else self.total
+            vectors = self.size // self.lanes
+            folded = reducers.fold_lanes(self.reducer, self.dtype, source, vectors, self.lanes, bind)
+        else:
+            folded = self._fold_positions()
+        result = bind(self._result(folded))
+        owner.evaluator.sources[value] = owner.reduced_source(value, lambda column: result)
+
+    def _result(self, accumulated: Expr) -> Expr:
+        if self.position is not None:
+            return T.cast(accumulated, "int64")
+        return reducers.from_accumulator(accumulated, self.dtype)
+
+    def _fold_positions(self) -> Expr:
+        """The best of all lanes; of equal ones the lowest (highest) position."""
+        last = bool(self.node.attrs["select_last"])
+        with T.serial(1, self.size) as i:
+            value, best = T.bind(self.buffer[i]), T.bind(self.buffer[0])
+            here, there = T.bind(self.position[i]), T.bind(self.position[0])
+            strictly = reducers.is_better(self.reducer, self.dtype, value, best, last=False)
+            reverse = reducers.is_better(self.reducer, self.dtype, best, value, last=False)
+            tie = tirx.And(tirx.Not(strictly), tirx.Not(reverse))
+            better = self.owner.evaluator.bind(tirx.Or(strictly, tirx.And(tie, here > there if last else here < there)))
+            T.buffer_store(self.buffer, tirx.Select(better, value, best), [0])
+            T.buffer_store(self.position, tirx.Select(better, here, there), [0])
+        return T.bind(self.position[0])
+
+
+def _cacheable(value: Expr, dtype: str) -> Expr:
+    return T.cast(value, "uint8") if dtype == "bool" else value
+
+
+def _uncached(element: Expr, dtype: str) -> Expr:
+    return tirx.NE(element, tirx.IntImm("uint8", 0)) if dtype == "bool" else element
+

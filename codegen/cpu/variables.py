@@ -1,0 +1,61 @@
+"""Lowering passes that TVM lacks: variables become local memory, sums become ramps.
+
+TVM's analyzer remembers what a variable stands for and puts that in its place wherever it simplifies an index. With
+shared subexpressions this takes time exponential in their depth (a minute for two calls of `exp`). Through a load from
+local memory it does not look, and LLVM turns such memory into registers again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import PrimType
+
+from tilestitch.codegen.compute.evaluator import DATA_VARIABLE
+
+
+def variables_to_memory(func: Any) -> Any:
+    """`func` with vectors, and scalars named `DATA_VARIABLE`, in local buffers of their own.
+
+    Other scalars are loop bounds and the like, which TVM's passes must see through.
+    """
+
+    def rewrite(bind: Any, mutator: Any) -> Any:
+        value = mutator.mutate(bind.value)
+        lanes = _lanes(bind.var.ty)
+        if not lanes or (lanes == 1 and bind.var.name != DATA_VARIABLE):
+            mutator.var_remap_set(bind.var, bind.var)
+            return tirx.Bind(bind.var, value)
+        dtype = str(bind.var.ty.dtype).partition("x")[0]
+        buffer = tirx.decl_buffer((lanes,), dtype, "local", scope="local")
+        index = [0] if lanes == 1 else [tirx.Ramp(0, 1, lanes)]
+        mutator.var_remap_set(bind.var, tirx.BufferLoad(buffer, index))
+        return tirx.SeqStmt([tirx.AllocBuffer(buffer), tirx.BufferStore(buffer, value, index)])
+
+    return func.with_body(tvm_ffi.structural_mutate(func.body, (tirx.Bind, rewrite)))
+
+
+def _lanes(type_: Any) -> int:
+    """Elements of a vector, 1 for a scalar, 0 for what is no number."""
+    if not isinstance(type_, PrimType):
+        return 0
+    return int(str(type_.dtype).partition("x")[2] or 1)
+
+
+def ramps(func: Any) -> Any:
+    """`func` with indices `broadcast(a) + ramp(b)`, which flattening of buffers leaves behind, as `ramp(a + b)`.
+
+    LLVM code generation takes a ramp for consecutive memory, and any other vector for a gather.
+    """
+
+    def rewrite(add: Any) -> Any:
+        a, b = add.a, add.b
+        if isinstance(a, tirx.Ramp) and isinstance(b, tirx.Broadcast):
+            a, b = b, a
+        if not (isinstance(a, tirx.Broadcast) and isinstance(b, tirx.Ramp)):
+            return add
+        return tirx.Ramp(a.value + b.base, b.stride, b.lanes)
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.Add, rewrite)))
