@@ -98,7 +98,8 @@ class TilestitchBackend(Backend):
         graph = helper.make_graph([node], "node", given, made)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid(node.domain, opset)])
         outputs = cls.prepare(model, device, **kwargs).run(dict(zip(names, values)))
-        return tuple(namedtupledict("Outputs", returned)(*outputs))
+        named: tuple[Any, ...] = namedtupledict("Outputs", returned)(*outputs)
+        return named
 
     @classmethod
     def supports_device(cls, device: str) -> bool:

@@ -36,7 +36,6 @@ class Candidate:
 class Search:
     """What every trial needs."""
 
-    path: Path
     model: ModelProto
     inputs: Mapping[str, np.ndarray]
     against: str
@@ -51,10 +50,11 @@ class Search:
 
         names = [candidate.value for candidate in candidates]
         shapes = {name: tuple(array.shape) for name, array in self.inputs.items()}
-        compiled = compile_model(self.path, "cpu", shapes=shapes, planner=self.planner, expose=names)
+        exposed = expose(self.model, names)
+        compiled = compile_model(exposed, "cpu", shapes=shapes, planner=self.planner)
         model = load(compiled.to_bytes(), device="cpu", num_threads=self.threads)
         outputs = list(model.run(dict(self.inputs)).values())
-        expected = rivals.CHECKERS[self.against](expose(self.model, names))(self.inputs)
+        expected = rivals.CHECKERS[self.against](exposed)(self.inputs)
         count = len(candidates)
         return [
             difference(candidate.value, got, want, self.tolerance)
@@ -71,7 +71,7 @@ def first_difference(
     explained = read_explain(artifact)
     model = onnx.load(path)
     planner = explained["planner"]
-    search = Search(path, model, inputs, options.against, options.tolerance, options.threads, planner)
+    search = Search(model, inputs, options.against, options.tolerance, options.threads, planner)
     candidates = boundary_values(model, explained["kernels"])
     if not candidates:
         return None

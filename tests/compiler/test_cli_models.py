@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.models import cnn, random_inputs, transformer
-from tilestitch.compiler.cli import bisect, errors, main
+from tilestitch.compiler.cli import bisect, errors, main, rivals
 from tilestitch.compiler.cli.explain import read_explain
 
 CLI = [sys.executable, "-m", "tilestitch.compiler.cli"]
@@ -100,22 +100,33 @@ def test_check_finds_another_model(folder: Path, tmp_path: Path, capsys: pytest.
     assert "DIFFERS" in capsys.readouterr().err
 
 
-def test_bisect_looks_at_every_result_between_kernels(folder: Path) -> None:
-    """Against a reference with one wrong weight, it names the convolution that has it."""
-    model = onnx.load(folder / "cnn.onnx")
-    convolution = [node for node in model.graph.node if node.op_type == "Conv"][2]
-    weight = next(tensor for tensor in model.graph.initializer if tensor.name == convolution.input[1])
-    wrong = onnx.numpy_helper.to_array(weight) * 2
-    candidates = bisect.boundary_values(model, read_explain(folder / "cnn.tsm")["kernels"])
-    assert len(candidates) >= 3
+def test_bisect_finds_nothing_where_nothing_is_wrong(folder: Path) -> None:
     options = argparse.Namespace(against="reference", tolerance=None, threads=1)
-    inputs = random_inputs(model)
+    inputs = random_inputs(cnn())
     assert bisect.first_difference(folder / "cnn.tsm", folder / "cnn.onnx", inputs, options) is None
-    weight.CopyFrom(onnx.numpy_helper.from_array(wrong, weight.name))
-    search = bisect.Search(folder / "cnn.onnx", model, inputs, "reference", None, 1, "stitch")
-    found = [candidate for candidate, one in zip(candidates, search.differences(candidates)) if not one.ok]
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_bisect_names_the_kernel_that_differs_first(
+    hidden: bool, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The reference has one wrong weight here; HIDDEN: the fault is not seen while many results are exposed."""
+    convolution = [node for node in cnn().graph.node if node.op_type == "Conv"][2]
+
+    def faulty(model: onnx.ModelProto | Path) -> rivals.Run:
+        copy = onnx.load(model) if isinstance(model, Path) else onnx.ModelProto.FromString(model.SerializeToString())
+        weight = next(tensor for tensor in copy.graph.initializer if tensor.name == convolution.input[1])
+        if not hidden or len(copy.graph.output) <= 2:
+            weight.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight) * 2, weight.name))
+        return rivals.reference(copy)
+
+    monkeypatch.setitem(rivals.CHECKERS, "reference", faulty)
+    arguments = ["check", str(folder / "cnn.tsm"), str(folder / "cnn.onnx"), "--against", "reference", "--bisect"]
+    assert main.main([*arguments, "--json"]) == errors.ACCURACY
+    found = json.loads(capsys.readouterr().out)["first_difference"]
     kernels = {kernel["name"]: kernel for kernel in read_explain(folder / "cnn.tsm")["kernels"]}
-    assert convolution.name in kernels[found[0].kernel]["onnx_nodes"]
+    assert convolution.name in kernels[found["kernel"]]["onnx_nodes"]
+    assert found["node"] in kernels[found["kernel"]]["onnx_nodes"]
 
 
 def test_explain(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
