@@ -156,3 +156,11 @@ def test_dropout_asks_for_its_mode_at_run_time(training: bool) -> None:
     proto = model(nodes, {"x": tensor(X), "t": tensor(flag)}, ["y", "mask"], {"ratio": np.float32(0.5)})
     y, mask = evaluate(import_model(proto).graph, [X, flag])
     np.testing.assert_allclose(y, np.where(mask, X * 2, 0) if training else X)
+
+
+def test_gather_nd_by_coordinates_of_unknown_number() -> None:
+    indices = np.array([[0, 1], [1, 2]])
+    nodes = [node("GatherND", ["x", "i"], ["r"]), node("ReduceSum", ["r"], ["y"], keepdims=0)]
+    proto = model(nodes, {"x": tensor(X), "i": tensor(indices, shape=("n", "k"))}, ["y"])
+    result = check(proto, {"x": X, "i": indices})
+    assert result.nodes[0].output.type == AnyRankTensor("float32")

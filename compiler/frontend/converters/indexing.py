@@ -29,6 +29,7 @@ def convert_gather_elements(ctx: Context) -> Value:
 
 
 def convert_gather_nd(ctx: Context) -> Value:
+    ctx.dim(ctx.input(1), -1)  # the number of coordinates decides the rank of the result
     return ctx.emit("gather_nd", ctx.input(0), ctx.input(1), batch_dims=ctx.attr("batch_dims", 0))
 
 
