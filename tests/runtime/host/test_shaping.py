@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.runtime.host.reference import check_against_onnx, onnx_outputs, run
 from tilestitch.runtime.host import TABLE, HostError
@@ -151,3 +153,20 @@ def test_operands_that_make_no_sense_are_errors(
 ) -> None:
     with pytest.raises(HostError, match=message):
         TABLE[op](operands, attrs)
+
+
+@given(st.integers(0, 6), st.integers(-9, 9), st.integers(-9, 9), st.integers(-4, 4).filter(bool))
+def test_slices_are_those_of_python(size: int, start: int, end: int, step: int) -> None:
+    x = np.arange(size)
+    np.testing.assert_array_equal(run("Slice", x, ints(start), ints(end), ints(0), ints(step)), x[start:end:step])
+    extreme = 2**31 - 1 if step > 0 else -(2**63)
+    np.testing.assert_array_equal(run("Slice", x, ints(start), ints(extreme), ints(0), ints(step)), x[start::step])
+
+
+@given(st.data())
+def test_split_puts_together_again(data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))
+    x = np.arange(2 * sum(sizes)).reshape(2, -1) if sum(sizes) else np.zeros((2, 0))
+    parts = TABLE["Split"]([x, ints(*sizes)], {"axis": -1, "num_outputs": len(sizes)})
+    assert [p.shape[1] for p in parts] == sizes
+    np.testing.assert_array_equal(run("Concat", *parts, axis=1), x)
