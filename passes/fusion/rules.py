@@ -103,7 +103,7 @@ def _elementwise_readers(state: Fusion, anchor: Node) -> list[Node]:
 
 
 def _moving_views(state: Fusion, anchor: Node) -> list[Node]:
-    """The single-reader reshapes and transposes behind the anchor's cluster, if they move data at all."""
+    """The single-reader reshapes and transposes behind the anchor's cluster, unless an alias would do instead."""
     stored = state.outputs_of(state.cluster_of(anchor))
     if len(stored) != 1:
         return []
@@ -115,7 +115,8 @@ def _moving_views(state: Fusion, anchor: Node) -> list[Node]:
             break
         chain.append(node)
         value = node.output
-    return chain if any(n.op == "transpose" for n in chain) else []
+    needed = any(n.op == "transpose" for n in chain) or state.graph.is_output(value)
+    return chain if needed else []
 
 
 @dataclass(frozen=True)

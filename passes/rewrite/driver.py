@@ -9,6 +9,7 @@ import numpy as np
 
 from tilestitch.compiler.ir import Graph, Kind, Node, TensorType, Value, kind_of
 from tilestitch.compiler.ir.types import Shape, broadcast_shapes
+from tilestitch.passes.errors import PassContractError
 
 Replacement = Sequence[Value]
 Pattern = Callable[[Graph, Node], "Replacement | None"]
@@ -28,7 +29,7 @@ def apply_patterns(graph: Graph, patterns: Mapping[str, Sequence[Pattern]]) -> i
     everywhere = patterns.get("*", ())
     work = dict.fromkeys(graph.nodes)
     alive = set(work)
-    count = 0
+    count, limit = 0, 1000 + 100 * len(work)
     while work:
         node = next(iter(work))
         del work[node]
@@ -42,6 +43,8 @@ def apply_patterns(graph: Graph, patterns: Mapping[str, Sequence[Pattern]]) -> i
                     raise AssertionError(f"pattern {pattern} changed the graph and then did not fit {node}")
                 continue
             count += 1
+            if count > limit:
+                raise PassContractError(f"{pattern.__name__} and others undo each other without end, lately at {node}")
             touched = [*node.inputs, *values]
             readers = [user for out in node.outputs for user in out.users]
             new_nodes = _new_nodes(values, alive)

@@ -41,7 +41,7 @@ def through_elementwise(graph: Graph, node: Node) -> Replacement | None:
         return None
     target = node.output.shape
     found = [r for v in node.inputs if v.shape == target and (r := produced_by(v, "reshape")) is not None]
-    if not found or not is_static(found[0].inputs[0]):
+    if not found or not is_static(found[0].inputs[0]) or not all(_readers_follow(graph, r.output) for r in found):
         return None
     source = found[0].inputs[0].shape
     shapes = [_shape_before(v, source, target) for v in node.inputs]
@@ -54,10 +54,17 @@ def through_elementwise(graph: Graph, node: Node) -> Replacement | None:
     return [graph.emit("reshape", value, origins=found[0].origins, insert_before=node, shape=target)]
 
 
+def _readers_follow(graph: Graph, value: Value) -> bool:
+    """Whether the reshape goes away: a softmax, half in one shape and half in another, would fall apart."""
+    return not graph.is_output(value) and all(is_elementwise(n.op) or n.op == "matmul" for n in value.users)
+
+
 def through_matmul(graph: Graph, node: Node) -> Replacement | None:
     """reshape(x) @ W is reshape(x @ W) for a matrix W, if the reshape keeps the last axis."""
     inner = produced_by(node.inputs[0], "reshape")
     if inner is None or node.attrs.get("trans_a") or not all(map(is_static, (inner.inputs[0], *node.inputs))):
+        return None
+    if not _readers_follow(graph, inner.output):
         return None
     source, rows = inner.inputs[0].shape, node.inputs[0].shape
     if len(source) < 2 or source[-1] != rows[-1] or len(node.inputs[1].shape) != 2:

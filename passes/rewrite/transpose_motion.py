@@ -49,23 +49,37 @@ def through_elementwise(graph: Graph, node: Node) -> Replacement | None:
     if not is_elementwise(node.op) or not all(map(is_static, (*node.inputs, *node.outputs))):
         return None
     shape = node.output.shape
-    found = [t for v in node.inputs if (t := produced_by(v, "transpose")) and len(v.shape) == len(shape)]
-    if not found:
+    found = [t for v in node.inputs if len(v.shape) == len(shape) and (t := produced_by(v, "transpose"))]
+    moved = _worth_moving(node.inputs, found, elements(shape))
+    if moved is None:
         return None
-    perm = tuple(found[0].attrs["perm"])
-    if not all(_can_be_permuted(v, perm, elements(shape)) for v in node.inputs):
-        return None
+    perm = tuple(moved.attrs["perm"])
     operands = [_permuted_operand(graph, node, v, perm) for v in node.inputs]
     value = emit_like(graph, node, node.op, *operands, **node.attrs)
-    return [transposed(graph, node, value, perm, found[0].origins)]
+    return [transposed(graph, node, value, perm, moved.origins)]
 
 
-def _can_be_permuted(value: Value, perm: Sequence[int], size: int) -> bool:
-    node = produced_by(value, "transpose")
-    if value.is_constant or (node is not None and tuple(node.attrs["perm"]) == tuple(perm)):
+def _worth_moving(operands: Sequence[Value], found: Sequence[Node], size: int) -> Node | None:
+    """The transpose to move behind an operator with `operands`: the largest, if all other operands are ready to follow.
+
+    It must be large itself where others would need transposes of their own: otherwise those could be moved back again.
+    """
+    if not found:
+        return None
+    largest = max(found, key=lambda t: elements(t.output.shape))
+    perm = tuple(largest.attrs["perm"])
+    if all(_follows_freely(v, perm) for v in operands):
+        return largest
+    small = all(_follows_freely(v, perm) or elements(v.shape) * SMALL <= size for v in operands)
+    return largest if small and elements(largest.output.shape) * SMALL > size else None
+
+
+def _follows_freely(value: Value, perm: Sequence[int]) -> bool:
+    """Whether the inverse of `perm` on this operand moves no data at run time."""
+    if value.is_constant or sum(d != 1 for d in value.shape) <= 1:
         return True
-    wide = [d for d in value.shape if d != 1]
-    return len(wide) <= 1 or elements(value.shape) * SMALL <= size
+    node = produced_by(value, "transpose")
+    return node is not None and tuple(node.attrs["perm"]) == tuple(perm)
 
 
 def _permuted_operand(graph: Graph, node: Node, value: Value, perm: Sequence[int]) -> Value:
@@ -75,8 +89,11 @@ def _permuted_operand(graph: Graph, node: Node, value: Value, perm: Sequence[int
         return producer.inputs[0]
     if elements(value.shape) == 1 and value.is_constant:
         return reshaped(graph, node, value, ())
-    full = reshaped(graph, node, value, (1,) * (len(perm) - len(value.shape)) + value.shape)
-    return transposed(graph, node, full, inverse(perm))
+    full = (1,) * (len(perm) - len(value.shape)) + value.shape
+    back = inverse(perm)
+    if not value.is_constant and sum(d != 1 for d in full) <= 1:
+        return reshaped(graph, node, value, tuple(full[b] for b in back))
+    return transposed(graph, node, reshaped(graph, node, value, full), back)
 
 
 def through_reduction(graph: Graph, node: Node) -> Replacement | None:
@@ -124,21 +141,23 @@ def through_concat(graph: Graph, node: Node) -> Replacement | None:
     if not all(map(is_static, node.inputs)):
         return None
     found = [t for v in node.inputs if (t := produced_by(v, "transpose"))]
-    if not found:
+    moved = _worth_moving(node.inputs, found, elements(node.output.shape))
+    if moved is None:
         return None
-    perm, size = tuple(found[0].attrs["perm"]), elements(node.output.shape)
-    if not all(_can_be_permuted(v, perm, size) for v in node.inputs):
-        return None
+    perm = tuple(moved.attrs["perm"])
     parts = [_permuted_part(graph, node, v, perm) for v in node.inputs]
     value = emit_like(graph, node, "concat", *parts, axis=perm[node.attrs["axis"]])
-    return [transposed(graph, node, value, perm, found[0].origins)]
+    return [transposed(graph, node, value, perm, moved.origins)]
 
 
 def _permuted_part(graph: Graph, node: Node, value: Value, perm: Sequence[int]) -> Value:
     producer = produced_by(value, "transpose")
     if producer is not None and tuple(producer.attrs["perm"]) == tuple(perm):
         return producer.inputs[0]
-    return transposed(graph, node, value, inverse(perm))
+    back = inverse(perm)
+    if not value.is_constant and sum(d != 1 for d in value.shape) <= 1:
+        return reshaped(graph, node, value, tuple(value.shape[b] for b in back))
+    return transposed(graph, node, value, back)
 
 
 def through_pad(graph: Graph, node: Node) -> Replacement | None:

@@ -1,0 +1,141 @@
+"""Canonicalisation: what can be written in several ways is written in one."""
+
+import pytest
+
+from tests.passes.helpers import after, body, origins
+
+CASES = {
+    "constants stand on the right": ("%c = constant [2.0] : float32[] %y = add(%c, %x) : float32[2,3]", ["add(x, 2)"]),
+    "but not of operators that do not commute": (
+        "%c = constant [2.0] : float32[] %y = sub(%c, %x) : float32[2,3]",
+        ["sub(2, x)"],
+    ),
+    "a cast to the same dtype": ('%a = cast(%x) {to="float32"} : float32[2,3] %y = neg(%a) : float32[2,3]', ["neg(x)"]),
+    "a cast through a wider dtype": (
+        '%a = cast(%x) {to="float64"} : float64[2,3] %y = cast(%a) {to="float16"} : float16[2,3]',
+        ["cast(x)"],
+    ),
+    "a cast through a narrower dtype stays": (
+        '%a = cast(%x) {to="float16"} : float16[2,3] %y = cast(%a) {to="float32"} : float32[2,3]',
+        ["cast(x)", "cast(a)"],
+    ),
+    "reshape of reshape": (
+        "%a = reshape(%x) {shape=[6]} : float32[6] %y = reshape(%a) {shape=[3,2]} : float32[3,2]",
+        ["reshape(x)"],
+    ),
+    "reshape there and back": (
+        "%a = reshape(%x) {shape=[6]} : float32[6] %b = reshape(%a) {shape=[2,3]} : float32[2,3] "
+        "%y = neg(%b) : float32[2,3]",
+        ["neg(x)"],
+    ),
+    "transpose of transpose": (
+        "%a = transpose(%x) {perm=[1,0]} : float32[3,2] %b = transpose(%a) {perm=[1,0]} : float32[2,3] "
+        "%y = neg(%b) : float32[2,3]",
+        ["neg(x)"],
+    ),
+    "a transpose that moves only axes of size 1": (
+        "%a = reshape(%x) {shape=[2,1,3]} : float32[2,1,3] %y = transpose(%a) {perm=[0,2,1]} : float32[2,3,1]",
+        ["reshape(x)"],
+    ),
+    "broadcasting that the reader does anyway": (
+        "%b = broadcast_to(%r) {shape=[2,3]} : float32[2,3] %y = add(%x, %b) : float32[2,3]",
+        ["add(x, r)"],
+    ),
+    "broadcasting that decides the shape stays": (
+        "%b = broadcast_to(%r) {shape=[2,3]} : float32[2,3] %y = neg(%b) : float32[2,3]",
+        ["broadcast_to(r)", "neg(b)"],
+    ),
+    "constants of equal elements are scalars": (
+        "%c = constant [2.0, 2.0, 2.0] : float32[3] %y = mul(%x, %c) : float32[2,3]",
+        ["mul(x, 2)"],
+    ),
+    "a slice of everything": (
+        "%a = slice(%x) {starts=[0,0], steps=[1,1], sizes=[2,3]} : float32[2,3] %y = neg(%a) : float32[2,3]",
+        ["neg(x)"],
+    ),
+    "slice of slice": (
+        "%a = slice(%x) {starts=[1,2], steps=[-1,-1], sizes=[2,3]} : float32[2,3] "
+        "%y = slice(%a) {starts=[0,2], steps=[1,-2], sizes=[1,2]} : float32[1,2]",
+        ["slice(x)"],
+    ),
+    "a slice inside one part of a concat": (
+        "%n = neg(%x) : float32[2,3] %a = concat(%x, %n) {axis=1} : float32[2,6] "
+        "%y = slice(%a) {starts=[0,4], steps=[1,1], sizes=[2,2]} : float32[2,2]",
+        ["neg(x)", "slice(n)"],
+    ),
+    "concat of what split took apart": (
+        "%a = slice(%x) {starts=[0,0], steps=[1,1], sizes=[2,1]} : float32[2,1] "
+        "%b = slice(%x) {starts=[0,1], steps=[1,1], sizes=[2,2]} : float32[2,2] "
+        "%c = concat(%a, %b) {axis=1} : float32[2,3] %y = neg(%c) : float32[2,3]",
+        ["neg(x)"],
+    ),
+    "padding by nothing": (
+        '%a = pad(%x) {before=[0,0], after=[0,0], mode="edge"} : float32[2,3] %y = neg(%a) : float32[2,3]',
+        ["neg(x)"],
+    ),
+    "a sum over axes of size 1": (
+        "%a = reshape(%x) {shape=[2,1,3]} : float32[2,1,3] "
+        "%y = reduce_sum(%a) {axes=[1], keepdims=false} : float32[2,3]",
+        [],
+    ),
+    "keepdims instead of reshape": (
+        "%a = reduce_max(%x) {axes=[1], keepdims=false} : float32[2] %y = reshape(%a) {shape=[2,1]} : float32[2,1]",
+        ["reduce_max(x)"],
+    ),
+    "a gather at one place is a slice": (
+        "%i = constant [-1] : int64[] %y = gather(%x, %i) {axis=1} : float32[2]",
+        ["slice(x)", "reshape(slice)"],
+    ),
+    "a gather of a constant range is a slice": (
+        "%i = constant [2, 1, 0] : int64[3] %y = gather(%x, %i) {axis=1} : float32[2,3]",
+        ["slice(x)"],
+    ),
+    "a gather out of range stays for the run to report": (
+        "%i = constant [0, 0] : int64[2] %y = gather(%x, %i) {axis=1} : float32[2,2]",
+        ["gather(x, [2])"],
+    ),
+    "select with a known condition": (
+        "%c = constant [false] : bool[] %n = neg(%x) : float32[2,3] %y = select(%c, %n, %x) : float32[2,3] "
+        "%z = abs(%y) : float32[2,3]",
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_canonical_form(name: str) -> None:
+    statements, expected = CASES[name]
+    graph = after(
+        f'graph @g(%x: float32[2,3], %r: float32[3]) -> (%y) {{ {statements.replace(" %", chr(10) + " %")} }}',
+        "canonicalise,dce",
+    )
+    assert body(graph) == expected
+
+
+def test_origins_of_what_went_away_are_kept_by_what_replaced_it() -> None:
+    graph = after(
+        """graph @g(%x: float32[2,3]) -> (%y) {
+          %n = neg(%x) : float32[2,3] from "Neg"
+          %a = reshape(%n) {shape=[6]} : float32[6] from "A"
+          %b = reshape(%a) {shape=[2,3]} : float32[2,3] from "B"
+          %y = exp(%b) : float32[2,3] from "Exp"
+        }""",
+        "canonicalise",
+    )
+    assert body(graph) == ["neg(x)", "exp(n)"]
+    assert origins(graph) == {"Neg", "A", "B", "Exp"}
+
+
+def test_symbolic_shapes_are_left_where_sizes_matter() -> None:
+    from tilestitch.compiler.ir.text import parse_graph, print_graph
+    from tilestitch.passes import PassContext, run_pipeline
+
+    text = """graph @g(%x: float32[n,3]) -> (%y) {
+      %a = reshape(%x) {shape=[-1]} : float32[?]
+      %b = broadcast_to(%a) {shape=[6]} : float32[6]
+      %y = add(%b, %a) : float32[6]
+    }"""
+    graph = parse_graph(text)
+    result = run_pipeline(graph, PassContext(), "canonicalise")
+    assert [str(v.type) for v in result.outputs] == ["float32[6]"]
+    assert "reshape" in print_graph(result)

@@ -1,0 +1,374 @@
+"""Each rewrite does what its name says, and computes the same afterwards (`after` compares values)."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.passes.helpers import after, assert_same_values, body, ops, origins
+from tests.strategies import graphs
+from tilestitch.compiler.ir import Graph, TensorType
+from tilestitch.compiler.ir.text import parse_graph
+from tilestitch.passes import PassContext, VerifyListener, run_pipeline
+from tilestitch.passes.rewrite import REWRITES
+from tilestitch.passes.rewrite.reshape_axes import axis_groups, permuted_reshape
+
+
+def chain(*statements: str, x: str = "float32[2,3]", result: str = "y") -> str:
+    return f"graph @g(%x: {x}) -> (%{result}) {{\n" + "\n".join(statements) + "\n}"
+
+
+ALGEBRA = {
+    "x * 1": (["%c = constant [1.0] : float32[]", "%a = mul(%x, %c) : float32[2,3]"], []),
+    "x + 0": (["%c = constant [0.0] : float32[1]", "%a = add(%x, %c) : float32[2,3]"], []),
+    "x ** 2": (["%c = constant [2.0] : float32[]", "%a = pow(%x, %c) : float32[2,3]"], ["mul(x, x)"]),
+    "x ** 0.5": (["%c = constant [0.5] : float32[]", "%a = pow(%x, %c) : float32[2,3]"], ["sqrt(x)"]),
+    "x ** -1": (["%c = constant [-1.0] : float32[]", "%a = pow(%x, %c) : float32[2,3]"], ["div(1, x)"]),
+    "x * -1": (["%c = constant [-1.0] : float32[]", "%a = mul(%x, %c) : float32[2,3]"], ["neg(x)"]),
+    "x / 8": (["%c = constant [8.0] : float32[]", "%a = div(%x, %c) : float32[2,3]"], ["mul(x, 0.125)"]),
+    "- - x": (["%b = neg(%x) : float32[2,3]", "%a = neg(%b) : float32[2,3]"], []),
+    "|-x|": (["%b = neg(%x) : float32[2,3]", "%a = abs(%b) : float32[2,3]"], ["abs(x)"]),
+    "x + -x": (["%b = neg(%x) : float32[2,3]", "%a = add(%x, %b) : float32[2,3]"], ["sub(x, x)"]),
+    "max(max(x, 0), 0)": (
+        ["%c = constant [0.0] : float32[]", "%b = maximum(%x, %c) : float32[2,3]", "%a = maximum(%b, %c) : float32[2,3]"],
+        ["maximum(x, 0)"],
+    ),
+    "(x * 2) * 3": (
+        [
+            "%c = constant [2.0] : float32[]",
+            "%d = constant [3.0] : float32[]",
+            "%b = mul(%x, %c) : float32[2,3]",
+            "%a = mul(%b, %d) : float32[2,3]",
+        ],
+        ["mul(x, 6)"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ALGEBRA)
+def test_algebra(name: str) -> None:
+    statements, expected = ALGEBRA[name]
+    graph = after(chain(*statements, result="a"), "algebra,dce")
+    assert [line.rsplit(" ", 0)[0] for line in body(graph)] == expected
+
+
+def test_division_keeps_its_rounding_unless_reassociation_is_allowed() -> None:
+    text = chain("%c = constant [3.0] : float32[]", "%y = div(%x, %c) : float32[2,3]")
+    assert ops(after(text, "algebra")) == ["mul"]
+    assert ops(after(text, "algebra{reassociate=false}")) == ["div"]
+
+
+def test_division_by_a_number_whose_reciprocal_is_not_normal_stays() -> None:
+    assert ops(after(chain("%c = constant [1e38] : float32[]", "%y = div(%x, %c) : float32[2,3]"), "algebra")) == ["div"]
+
+
+def test_integers_keep_integer_division() -> None:
+    text = chain("%c = constant [2] : int32[]", "%y = div(%x, %c) : int32[4]", x="int32[4]")
+    assert ops(after(text, "algebra")) == ["div"]
+
+
+def test_constants_are_folded_by_the_reference() -> None:
+    graph = after(
+        chain(
+            "%c = constant [1.0, 2.0, 3.0] : float32[3]",
+            "%e = exp(%c) : float32[3]",
+            "%t = reshape(%e) {shape=[1,3]} : float32[1,3]",
+            "%y = add(%x, %t) : float32[2,3]",
+        ),
+        "fold_constants",
+    )
+    assert body(graph) == ["add(x, [1, 3])"]
+    np.testing.assert_allclose(graph.constants[0].data, np.exp([[1, 2, 3]]), rtol=1e-6)
+
+
+def test_folding_does_not_make_large_constants_of_small_ones() -> None:
+    text = chain("%c = constant [1.0] : float32[]", "%y = broadcast_to(%c) {shape=[1000,1000]} : float32[1000,1000]")
+    assert ops(after(text, "fold_constants")) == ["broadcast_to"]
+    assert ops(after(text, "fold_constants{max_growth_bytes=10000000}")) == []
+
+
+def test_folding_leaves_what_fails_to_the_run() -> None:
+    text = chain(
+        "%c = constant [1.0, 2.0] : float32[2]",
+        "%i = constant [7] : int64[1]",
+        "%g = gather(%c, %i) {axis=0} : float32[1]",
+        "%y = neg(%x) : float32[2,3]",
+    )
+    assert ops(run_pipeline(parse_graph(text), PassContext(), "fold_constants")) == ["gather", "neg"]
+
+
+def test_equal_nodes_and_equal_constants_are_one() -> None:
+    graph = after(
+        chain(
+            "%c = constant [1.5] : float32[]",
+            "%d = constant [1.5] : float32[]",
+            '%a = add(%x, %c) : float32[2,3] from "A"',
+            '%b = add(%x, %d) : float32[2,3] from "B"',
+            "%y = mul(%a, %b) : float32[2,3]",
+        ),
+        "cse,dce",
+    )
+    assert body(graph) == ["add(x, 1.5)", "mul(a, a)"]
+    assert graph.nodes[0].origins == ("A", "B")
+
+
+def test_attributes_keep_nodes_apart() -> None:
+    text = chain(
+        "%a = reduce_sum(%x) {axes=[0], keepdims=true} : float32[1,3]",
+        "%b = reduce_sum(%x) {axes=[0], keepdims=false} : float32[3]",
+        "%y = add(%a, %b) : float32[1,3]",
+    )
+    assert ops(after(text, "cse")) == ["reduce_sum", "reduce_sum", "add"]
+
+
+def test_what_nobody_reads_goes_away() -> None:
+    assert ops(after(chain("%a = exp(%x) : float32[2,3]", "%b = exp(%a) : float32[2,3]", "%y = neg(%x) : float32[2,3]"), "dce")) == ["neg"]  # fmt: skip
+
+
+def test_the_branch_of_a_known_condition_is_put_in_its_place() -> None:
+    text = """graph @g(%x: float32[2]) -> (%y) {
+      %t = constant [true] : bool[]
+      %y = if(%t, %x) {else_graph=graph @e(%m: float32[2]) -> (%q) {
+        %q = neg(%m) : float32[2]
+      }, then_graph=graph @f(%m: float32[2]) -> (%q) {
+        %q = exp(%m) : float32[2]  from "Exp"
+      }} : float32[2]  from "If"
+    }"""
+    graph = after(text, "dead_branches,dce")
+    assert body(graph) == ["exp(x)"]
+    assert origins(graph) == {"Exp", "If"}
+
+
+def test_passes_also_run_inside_branches() -> None:
+    text = """graph @g(%x: float32[2], %c: bool[]) -> (%y) {
+      %y = if(%c, %x) {else_graph=graph @e(%m: float32[2]) -> (%q) {
+        %a = neg(%m) : float32[2]
+        %q = neg(%a) : float32[2]
+      }, then_graph=graph @f(%m: float32[2]) -> (%q) {
+        %q = exp(%m) : float32[2]
+      }} : float32[2]
+    }"""
+    graph = after(text, "algebra")
+    assert [len(g) for g in graph.subgraphs()] == [0, 1]
+
+
+# -- weights ---------------------------------------------------------------------------------------------------------
+
+CONV = "{strides=[1,1], before=[1,1], after=[1,1], dilations=[1,1], groups=%d, layout=\"NCX\"}"
+
+
+def conv_graph(groups: int = 1, arithmetic: tuple[str, ...] = ("sub", "mul", "add")) -> Graph:
+    rng = np.random.default_rng(0)
+    graph = Graph("conv")
+    value = graph.add_input("x", TensorType("float32", (2, 4, 5, 5)))
+    weight = graph.constant(rng.standard_normal((6, 4 // groups, 3, 3)).astype(np.float32), name="w")
+    value = graph.emit(
+        "conv", value, weight, strides=(1, 1), before=(1, 1), after=(1, 1), dilations=(1, 1), groups=groups,
+        layout="NCX", origins=["Conv"],
+    )  # fmt: skip
+    for op in arithmetic:
+        constant = graph.constant(rng.uniform(0.5, 2, (6, 1, 1)).astype(np.float32))
+        value = graph.emit(op, value, constant, origins=["BatchNorm"])
+    graph.outputs = [graph.emit("tanh", value)]
+    return graph
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_batch_normalisation_goes_into_the_weights(groups: int) -> None:
+    graph = conv_graph(groups)
+    result = run_pipeline(graph, PassContext(listeners=[VerifyListener()]), "fold_scale_shift")
+    assert ops(result) == ["conv", "add", "tanh"]
+    assert result.nodes[0].origins == ("Conv", "BatchNorm")
+    assert_same_values(graph, result)
+
+
+def test_a_bias_alone_is_left_for_the_epilogue() -> None:
+    assert ops(run_pipeline(conv_graph(1, ("add",)), PassContext(), "fold_scale_shift")) == ["conv", "add", "tanh"]
+
+
+def test_a_scale_is_not_folded_where_the_unscaled_value_is_needed_too() -> None:
+    graph = conv_graph(1, ("mul",))
+    graph.outputs.append(graph.nodes[0].output)
+    assert ops(run_pipeline(graph, PassContext(), "fold_scale_shift")) == ["conv", "mul", "tanh"]
+
+
+def test_a_scale_of_a_matmul_goes_into_its_columns_whichever_way_they_lie() -> None:
+    for flag, shape in (("", "[3,2]"), ("{trans_b=true}", "[2,3]")):
+        graph = after(
+            chain(
+                f"%w = constant [1.0, 2.0, 3.0, 4.0, 5.0, 6.0] : float32{shape}",
+                f"%m = matmul(%x, %w) {flag} : float32[2,2]",
+                "%s = constant [2.0, 3.0] : float32[2]",
+                "%y = mul(%m, %s) : float32[2,2]",
+            ),
+            "fold_scale_shift",
+        )
+        assert ops(graph) == ["matmul"]
+
+
+def test_transposes_become_flags_of_matmul() -> None:
+    graph = after(
+        """graph @g(%a: float32[2,5,3], %b: float32[4,2,5]) -> (%y) {
+          %s = transpose(%a) {perm=[0,2,1]} : float32[2,3,5] from "S"
+          %t = transpose(%b) {perm=[1,2,0]} : float32[2,5,4] from "T"
+          %y = matmul(%s, %t) : float32[2,3,4]
+        }""",
+        "fold_transposes",
+    )
+    # of %t's permutation only the part that leaves the innermost axis in place remains
+    assert ops(graph) == ["transpose", "matmul"]
+    assert graph.nodes[0].attrs["perm"] == (1, 0, 2)
+    assert (graph.nodes[1].attrs["trans_a"], graph.nodes[1].attrs["trans_b"]) == (True, True)
+    assert origins(graph) == {"S", "T"}
+
+
+def test_products_whose_columns_are_sliced_apart_are_split() -> None:
+    rng = np.random.default_rng(0)
+    graph = Graph("qkv")
+    x = graph.add_input("x", TensorType("float32", (1, 4, 8)))
+    weight = graph.constant(rng.standard_normal((8, 12)).astype(np.float32))
+    bias = graph.constant(rng.standard_normal(12).astype(np.float32))
+    y = graph.emit("add", graph.emit("matmul", x, weight), bias)
+    slices = [{"starts": (0, 0, i), "steps": (1, 1, 1), "sizes": (1, 4, 4)} for i in (0, 4, 8)]
+    graph.outputs = [graph.emit("slice", y, **s) for s in slices]
+    result = run_pipeline(graph, PassContext(), "split_columns{least_columns=1,least_multiplications=1}")
+    assert ops(result) == ["matmul", "add"] * 3
+    assert_same_values(graph, result)
+    assert ops(run_pipeline(graph, PassContext(), "split_columns")) == ops(graph)
+
+
+# -- motion ------------------------------------------------------------------------------------------------------------
+
+
+def test_transposes_sink_through_element_wise_operators_and_cancel() -> None:
+    graph = after(
+        """graph @g(%a: float32[2,3,4], %b: float32[2,3,4]) -> (%y) {
+          %c = constant [1.0, 2.0, 3.0] : float32[3,1]
+          %s = transpose(%a) {perm=[0,2,1]} : float32[2,4,3]
+          %t = transpose(%b) {perm=[0,2,1]} : float32[2,4,3]
+          %d = add(%s, %t) : float32[2,4,3]
+          %e = transpose(%d) {perm=[0,2,1]} : float32[2,3,4]
+          %y = mul(%e, %c) : float32[2,3,4]
+        }""",
+        "fixpoint(transpose_motion,canonicalise,dce)",
+    )
+    assert ops(graph) == ["add", "mul"]
+
+
+MOVES = {
+    "reduction": "%y = reduce_sum(%t) {axes=[1], keepdims=false} : float32[2,5,3]",
+    "reduction that keeps axes": "%y = reduce_max(%t) {axes=[0,3], keepdims=true} : float32[1,4,5,1]",
+    "arg_max": "%y = arg_max(%t) {axis=2, keepdims=false, select_last=false} : int64[2,4,3]",
+    "pad": '%y = pad(%t) {before=[0,1,0,2], after=[1,0,0,0], mode="constant"} : float32[3,5,5,5]',
+    "slice": "%y = slice(%t) {starts=[0,3,0,1], steps=[1,-1,1,1], sizes=[2,2,5,2]} : float32[2,2,5,2]",
+    "concat": "%y = concat(%t, %t) {axis=1} : float32[2,8,5,3]",
+    "gather": "%i = constant [0, 0, 2] : int64[3]\n%y = gather(%t, %i) {axis=1} : float32[2,3,5,3]",
+    "cumulative": '%y = cumulative(%t) {axis=3, reducer="sum", exclusive=false, reverse=true} : float32[2,4,5,3]',
+    "broadcast_to": "%y = broadcast_to(%t) {shape=[2,4,5,3]} : float32[2,4,5,3]",
+    "reshape that splits an axis": "%y = reshape(%t) {shape=[2,2,2,5,3]} : float32[2,2,2,5,3]",
+    "reshape that merges kept neighbours": "%y = reshape(%t) {shape=[2,20,3]} : float32[2,20,3]",
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_a_transpose_sinks_through(name: str) -> None:
+    graph = after(
+        f"""graph @g(%x: float32[2,3,4,5]) -> (%y) {{
+          %t = transpose(%x) {{perm=[0,2,3,1]}} : float32[2,4,5,3] from "T"
+          {MOVES[name]}
+        }}""",
+        "transpose_motion",
+    )
+    assert graph.nodes[0].op != "transpose"
+
+
+def test_pooling_follows_its_operand_to_channels_last() -> None:
+    graph = after(
+        """graph @g(%x: float32[2,5,6,3]) -> (%y) {
+          %t = transpose(%x) {perm=[0,3,1,2]} : float32[2,3,5,6]
+          %y = window_reduce(%t) {reducer="max", kernel=[2,3], strides=[1,2], before=[0,1], after=[1,0],
+            dilations=[1,1], layout="NCX"} : float32[2,3,5,3]
+        }""",
+        "transpose_motion",
+    )
+    assert ops(graph) == ["window_reduce", "transpose"]
+    assert graph.nodes[0].attrs["layout"] == "NXC"
+
+
+def test_reshapes_sink_so_that_arithmetic_follows_the_product() -> None:
+    graph = after(
+        """graph @g(%x: float32[2,6]) -> (%y) {
+          %w = constant [1.0, 2.0, 3.0, 4.0, 5.0, 6.0] : float32[6,1]
+          %r = reshape(%x) {shape=[1,2,6]} : float32[1,2,6]
+          %m = matmul(%r, %w) : float32[1,2,1]
+          %q = reshape(%m) {shape=[2]} : float32[2]
+          %c = constant [1.0, 2.0] : float32[2]
+          %y = add(%q, %c) : float32[2]
+        }""",
+        "fixpoint(reshape_motion,canonicalise,dce)",
+    )
+    assert ops(graph) == ["matmul", "add", "reshape"]
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.randoms(use_true_random=False))
+def test_axis_groups_pair_equal_sizes(shape: list[int], random: object) -> None:
+    flat = [d for d in shape]
+    target = _regrouped(flat, random)
+    groups = axis_groups(shape, target)
+    assert groups is not None
+    assert [i for s, _ in groups for i in s] == list(range(len(shape)))
+    assert [j for _, t in groups for j in t] == list(range(len(target)))
+    for sources, targets in groups:
+        assert np.prod([shape[i] for i in sources]) == np.prod([target[j] for j in targets])
+
+
+def _regrouped(shape: list[int], random: object) -> list[int]:
+    """Another shape of as many elements: neighbours merged, axes of size 1 put in."""
+    target: list[int] = []
+    for d in shape:
+        if target and random.random() < 0.5:  # type: ignore[attr-defined]
+            target[-1] *= d
+        else:
+            target.append(d)
+        if random.random() < 0.3:  # type: ignore[attr-defined]
+            target.append(1)
+    return target
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.randoms(use_true_random=False))
+def test_a_permuted_reshape_is_the_same_data(shape: list[int], random: object) -> None:
+    perm = list(range(len(shape)))
+    random.shuffle(perm)  # type: ignore[attr-defined]
+    target = _regrouped([shape[p] for p in perm], random)
+    found = permuted_reshape(shape, perm, target)
+    if found is None:
+        return
+    x = np.arange(np.prod(shape)).reshape(shape)
+    np.testing.assert_array_equal(x.transpose(perm).reshape(target), x.reshape(found[0]).transpose(found[1]))
+
+
+# -- all of them -------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(graphs(max_nodes=10))
+def test_the_default_pipeline_keeps_values_of_random_graphs(graph: Graph) -> None:
+    result = run_pipeline(graph, PassContext(listeners=[VerifyListener()]))
+    assert_same_values(graph, result, tolerance=1e-4)
+    assert origins(result) <= origins(graph)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@pytest.mark.parametrize("name", sorted(REWRITES))
+@given(graph=graphs(max_nodes=8))
+def test_each_rewrite_keeps_values_of_random_graphs(name: str, graph: Graph) -> None:
+    result = run_pipeline(graph, PassContext(listeners=[VerifyListener()]), name)
+    assert_same_values(graph, result, tolerance=1e-4)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(graphs(max_nodes=8))
+def test_running_the_pipeline_again_changes_nothing_of_note(graph: Graph) -> None:
+    once = run_pipeline(graph, PassContext())
+    twice = run_pipeline(once, PassContext())
+    assert len(twice) <= len(once)
