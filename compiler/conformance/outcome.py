@@ -54,5 +54,6 @@ def cause(outcome: Outcome) -> str:
         text = re.sub(r"^(\w+): .*", r"wrong \1", text)
     text = re.sub(r"'[^']*'|\"[^\"]*\"", "'…'", text)
     text = re.sub(r"\[[^\]]*\]", "[…]", text)
+    text = re.sub(r"_[0-9a-f]{8,}\b", "_#", text)  # hashes in the names of kernels
     text = re.sub(r"(?<![A-Za-z_])-?\d+(\.\d+)?(e-?\d+)?", "#", text)
     return f"{outcome.status}: {text}"[:160]
