@@ -62,17 +62,17 @@ class Builder:
             if vague:
                 raise NotStatic(f"{op} needs tensors of known rank, but {vague[0]!r}") from error
             raise
-        if types is None and self._may_fold(op, values, out_types):
-            return self._fold(op, values, attrs)
+        folded = self._folded(op, values, attrs) if types is None and self._may_fold(op, values, out_types) else None
+        if folded is not None:
+            return folded
         return self.graph.add(op, values, attrs, origins=self.origins, types=types).outputs
 
     def host(
         self, name: str, values: Sequence[Value], types: Sequence[Type], *, fold: bool = False, **attrs: Any
     ) -> tuple[Value, ...]:
         """A `host.<name>` step with stated output types. `fold` evaluates it now if every operand is a constant."""
-        if fold and all(v.is_constant for v in values):
-            return self._fold("host." + name, values, attrs)
-        return self.emit_many("host." + name, values, attrs, types)
+        folded = self._folded("host." + name, values, attrs) if fold and all(v.is_constant for v in values) else None
+        return self.emit_many("host." + name, values, attrs, types) if folded is None else folded
 
     def _may_fold(self, op: str, values: Sequence[Value], out_types: Sequence[Type]) -> bool:
         if kind_of(op) in (Kind.HOST, Kind.CONTROL) or not all(v.is_constant for v in values):
@@ -82,9 +82,15 @@ class Builder:
         size = sum(t.nbytes for t in out_types if isinstance(t, TensorType))
         return size <= max(FOLD_LIMIT_BYTES, 2 * sum(v.tensor_type.nbytes for v in values))
 
-    def _fold(self, op: str, values: Sequence[Value], attrs: Mapping[str, Any]) -> tuple[Value, ...]:
-        with np.errstate(all="ignore"):
-            results = reference(op)([v.data for v in values], attrs)
+    def _folded(self, op: str, values: Sequence[Value], attrs: Mapping[str, Any]) -> tuple[Value, ...] | None:
+        """The results, or None if there are none (an index out of range): the error then belongs to the run, if any."""
+        from tilestitch.runtime.host import HostError
+
+        try:
+            with np.errstate(all="ignore"):
+                results = reference(op)([v.data for v in values], attrs)
+        except HostError:
+            return None
         hint = op.split(".")[-1]
         return tuple(self.graph.constant(np.asarray(r), name=hint) for r in results)
 

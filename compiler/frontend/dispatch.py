@@ -43,8 +43,12 @@ def convert_node(scope: Scope, node: NodeProto, name: str) -> None:
             f"node {name!r} ({node.op_type}): {error}. If the size of an input is missing, "
             "give it with --shape NAME=…; otherwise make the operand a constant in the model"
         ) from error
-    except IRError as error:
-        raise ConversionError(f"node {name!r} ({node.op_type}): {error}; the model is wrong there") from error
+    except (IRError, ValueError, IndexError, TypeError, KeyError, ArithmeticError) as error:
+        # Converters rely on the ranks and counts that ONNX prescribes; a node that breaks them ends up here.
+        raise ConversionError(
+            f"node {name!r} ({node.op_type}): its operands or attributes do not fit ONNX's definition ({error}); "
+            "the model is wrong there"
+        ) from error
     for index, output in enumerate(node.output):
         if output:
             value = outputs[index] if index < len(outputs) else None

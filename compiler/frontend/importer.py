@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
-from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, ValueInfoProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, Graph, TensorType, Type, Value
 
@@ -49,7 +49,11 @@ def import_model(
     missing, and ConversionError for a node that cannot be expressed.
     """
     proto, path = (model, None) if isinstance(model, ModelProto) else (_load(Path(model)), Path(model))
+    _check_text(proto.graph.node)
+    for function in proto.functions:
+        _check_text(function.node)
     functions = _local_functions(proto)
+    _check_versions(proto)
     require_supported(proto, functions)
     check_model(proto, path)
     opsets = {canonical_domain(o.domain): o.version for o in proto.opset_import}
@@ -84,11 +88,18 @@ def _load(path: Path) -> ModelProto:
     return proto
 
 
-def check_model(proto: ModelProto, path: Path | None) -> None:
-    """Run ONNX's checker; by path where there is one, since a model with its external data may exceed 2 GB.
+def _check_text(nodes: Iterable[NodeProto]) -> None:
+    """ModelError for names that are no UTF-8, as in damaged files: protobuf hands them out as bytes."""
+    for node in nodes:
+        if not all(isinstance(t, str) for t in (node.name, node.op_type, node.domain, *node.input, *node.output)):
+            raise ModelError(
+                f"the names of node {node.name!r} are not UTF-8 text; the file is damaged, export it again"
+            )
+        for inner in subgraphs(node):
+            _check_text(inner.node)
 
-    Raises ModelError with the checker's complaint.
-    """
+
+def _check_versions(proto: ModelProto) -> None:
     newest = onnx.defs.onnx_opset_version()
     for entry in proto.opset_import:
         if canonical_domain(entry.domain) == "" and entry.version > newest:
@@ -96,6 +107,17 @@ def check_model(proto: ModelProto, path: Path | None) -> None:
                 f"the model uses operator set {entry.version}, but onnx {onnx.__version__} knows sets up to {newest}; "
                 "upgrade the onnx package or export the model for an older set"
             )
+    entries = [*proto.opset_import, *(o for function in proto.functions for o in function.opset_import)]
+    for entry in entries:
+        if not 1 <= entry.version < 1 << 31:
+            raise ModelError(f"operator set version {entry.version} of domain {entry.domain!r} is out of range")
+
+
+def check_model(proto: ModelProto, path: Path | None) -> None:
+    """Run ONNX's checker; by path where there is one, since a model with its external data may exceed 2 GB.
+
+    Raises ModelError with the checker's complaint.
+    """
     try:
         onnx.checker.check_model(_checkable(proto, path))
     except onnx.checker.ValidationError as error:
@@ -257,6 +279,6 @@ def _name_outputs(graph: Graph, names: Sequence[str]) -> None:
     """Rename output values that have a name of ours where the model's name is free."""
     taken = {v.name for n in graph.nodes for v in n.outputs} | {v.name for v in graph.inputs}
     for value, name in zip(graph.outputs, names, strict=True):
-        if value.producer is not None and value.name not in names and name not in taken:
+        if value not in graph.inputs and value.name not in names and name not in taken:
             value.name = name
             taken.add(name)

@@ -35,6 +35,8 @@ class Module:
     folder: Path | None
     """Where external data may lie."""
     counters: dict[str, int] = field(default_factory=dict)
+    named: set[Value] = field(default_factory=set)
+    """Values that bear a name of the ONNX model."""
 
     def name_of(self, node: NodeProto) -> str:
         """The node's own name, or `OpType_index` made up for it."""
@@ -87,10 +89,12 @@ class Scope:
                 self._reserved[name] = self.graph.fresh_name(name)
 
     def _adopt_name(self, name: str, value: Value | None) -> None:
-        if value is None or name not in self._reserved or value.producer is None:
+        """Give a value the ONNX name it is bound to, unless it is an input or bears an ONNX name already."""
+        if value is None or name not in self._reserved or value in self.module.named:
             return
-        if value.producer.name == value.name or value.name.startswith(value.producer.name + "."):
+        if value.producer is not None or value.is_constant:
             value.name = self._reserved.pop(name)
+            self.module.named.add(value)
 
     def lookup(self, name: str) -> Value | None:
         """The value of `name` in this graph, captured from an outer one if need be. ModelError if it is undefined."""
@@ -126,10 +130,8 @@ class Scope:
             raise ModelError(f"graph {proto.name!r} has sparse initialisers, which are not supported; store them dense")
         for tensor in proto.initializer:
             array = to_array(tensor, self.module.folder)
-            name = self._reserved.get(tensor.name, tensor.name)
-            value = self.graph.constant(array, name=name)
-            if tensor.name in self._reserved:
-                value.name = self._reserved[tensor.name]
+            value = self.graph.constant(array, name=tensor.name)
+            self.module.named.add(value)
             self.bind(tensor.name, value)
 
     def nested(self, graph: Graph, node_name: str) -> Scope:

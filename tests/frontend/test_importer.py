@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -12,7 +13,13 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tests.frontend.checks import assert_close, floats
-from tilestitch.compiler.frontend import ConversionError, ModelError, UnsupportedOperatorsError, import_model
+from tilestitch.compiler.frontend import (
+    ConversionError,
+    FrontendError,
+    ModelError,
+    UnsupportedOperatorsError,
+    import_model,
+)
 from tilestitch.compiler.ir import TensorType
 from tilestitch.compiler.ir.evaluate import evaluate
 
@@ -305,3 +312,21 @@ def test_shape_arithmetic_folds_away() -> None:
     graph = import_model(model_of(nodes, [info("x", [2, 3, 4])], [info("y", None)], constants)).graph
     assert [n.op for n in graph.nodes] == ["reshape"]
     assert graph.outputs[0].shape == (2, 12)
+
+
+def test_damaged_models_never_crash(tmp_path: Path) -> None:
+    data = linear([2, 4]).SerializeToString()
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        damaged = bytearray(data)
+        for place in rng.integers(0, len(damaged), 2):
+            damaged[place] ^= 1 << int(rng.integers(8))
+        (tmp_path / "m.onnx").write_bytes(damaged)
+        with contextlib.suppress(FrontendError):
+            import_model(tmp_path / "m.onnx")
+
+
+def test_a_constant_index_out_of_range_is_left_to_the_run() -> None:
+    node = helper.make_node("Gather", ["k", "i"], ["y"])
+    graph = import_model(model_of([node], [], [info("y", [1])], {"k": floats(3), "i": np.array([7])})).graph
+    assert [n.op for n in graph.nodes] == ["gather"]
