@@ -78,12 +78,22 @@ def _bfloat16_bits(value: Expr) -> Expr:
     upper = T.shift_right(bits, T.uint32(16))
     rounded = T.shift_right(bits + T.uint32(0x7FFF) + T.bitwise_and(upper, T.uint32(1)), T.uint32(16))
     quiet_nan = T.bitwise_or(upper, T.uint32(0x40))
-    return T.cast(tirx.Select(tirx.NE(value, value), quiet_nan, rounded), "uint16")
+    return T.cast(tirx.Select(is_nan(value), quiet_nan, rounded), "uint16")
 
 
 def round_half(value: Expr, dtype: str) -> Expr:
     """`value` as a reader sees it after it was stored as `dtype`; itself for all but half floats."""
     return from_storage(to_storage(value, dtype), dtype) if dtype in HALVES else value
+
+
+def not_equal(a: Expr, b: Expr) -> Expr:
+    """a != b, true if either is NaN. TVM's own NE of floats is false then."""
+    return tirx.Not(tirx.EQ(a, b))
+
+
+def is_nan(x: Expr) -> Expr:
+    """Whether a float is NaN."""
+    return not_equal(x, x)
 
 
 def immediate(number: Any, dtype: str) -> Expr:

@@ -25,6 +25,8 @@ from .dtypes import (
     dtype_of,
     from_storage,
     immediate,
+    is_nan,
+    not_equal,
     round_half,
     storage_bits,
     storage_dtype,
@@ -182,7 +184,7 @@ _POLYNOMIALS_64: Mapping[str, Callable[[Expr, Bind], Expr]] = {"exp": vecmath.ex
 
 
 def _is_nan(op: Operation) -> Expr:
-    return vecmath.is_nan(*op.operands)
+    return is_nan(*op.operands)
 
 
 def _is_inf(op: Operation) -> Expr:
@@ -192,7 +194,7 @@ def _is_inf(op: Operation) -> Expr:
         for s, on in ((1, op.node.attrs["positive"]), (-1, op.node.attrs["negative"]))
         if on
     ]
-    return tirx.Or(*tests) if len(tests) == 2 else tests[0] if tests else tirx.And(vecmath.is_nan(x), tirx.EQ(x, x))
+    return tirx.Or(*tests) if len(tests) == 2 else tests[0] if tests else tirx.And(is_nan(x), tirx.EQ(x, x))
 
 
 def _cast(op: Operation) -> Expr:
@@ -205,7 +207,7 @@ def convert(x: Expr, source: str, target: str, bind: Bind) -> Expr:
         return x
     to = compute_dtype(target)
     if target == "bool":
-        return tirx.NE(x, immediate(0, source))
+        return not_equal(x, immediate(0, source))
     if source == "bool":
         return tirx.Select(x, immediate(1, target), immediate(0, target))
     if is_float(source) and dtype_kind(target) in ("int", "uint"):
@@ -360,7 +362,7 @@ def extreme(a: Expr, b: Expr, dtype: str, largest: bool) -> Expr:
         return chosen
     if isinstance(a, tirx.FloatImm):
         return tirx.Select(b < a if largest else a < b, a, b)
-    return tirx.Select(vecmath.is_nan(b), b, chosen)
+    return tirx.Select(is_nan(b), b, chosen)
 
 
 def _compare(function: Callable[[Expr, Expr], Expr]) -> Rule:

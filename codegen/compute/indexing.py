@@ -46,7 +46,9 @@ def reshape_index(index: Sequence[Expr], source: Sequence[int], target: Sequence
     Runs of dimensions with equal products are handled apart, so that dimensions which are the same in both keep their index.
     """
     if prod(source) == 0:
-        return (0,) * len(target)
+        entries = iter([i for i, d in zip(index, source, strict=True) if d != 1])
+        same = [d for d in source if d != 1] == [d for d in target if d != 1]
+        return tuple(next(entries) if same and d != 1 else 0 for d in target)
     result: list[Expr] = [0] * len(target)
     for source_axes, target_axes in _blocks(source, target):
         if len(source_axes) == len(target_axes) == 1:

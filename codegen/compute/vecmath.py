@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from .dtypes import Bind, Expr, dtype_of, immediate
+from .dtypes import Bind, Expr, dtype_of, immediate, not_equal
 
 
 @dataclass(frozen=True)
@@ -98,10 +98,6 @@ def _polynomial(coefficients: Sequence[float], x: Expr, bind: Bind) -> Expr:
     for coefficient in reversed(coefficients[:-1]):
         result = bind(result * x + immediate(coefficient, dtype))
     return result
-
-
-def is_nan(x: Expr) -> Expr:
-    return tirx.NE(x, x)
 
 
 def _is_negative(x: Expr) -> Expr:
@@ -280,7 +276,7 @@ def power(x: Expr, y: Expr, bind: Bind) -> Expr:
     value = bind(T.cast(exp(bind(exponent * logarithm), bind), "float32"))
     integral = tirx.EQ(T.floor(y), y)
     half = bind(y * immediate(0.5, "float32"))
-    odd = tirx.And(integral, tirx.NE(T.floor(half), half))
+    odd = tirx.And(integral, not_equal(T.floor(half), half))
     value = bind(tirx.Select(tirx.And(_is_negative(x), odd), -value, value))
     finite_negative = tirx.And(x < zero, x > -infinity)
     bad = tirx.And(finite_negative, tirx.And(tirx.Not(integral), T.fabs(y) < infinity))

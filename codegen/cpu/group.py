@@ -13,10 +13,14 @@ from tilestitch.passes.fusion.roles import Roles, roles_of
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
 
 from .abi import KernelLaunch, ValueArg
+from .checks import lower_index_checks
 from .contraction import lower_contraction, lower_window
 from .injective import emit_injective
 from .rowplan import plan_rows
 from .rowwise import emit_rowwise
+from .scan import lower_cumulative
+from .scatter import lower_scatter
+from .sort import lower_top_k
 from .target import CpuTarget
 
 
@@ -69,15 +73,36 @@ def lower_group(graph: Graph, group: Group, target: CpuTarget, threads: int = 4)
     outputs = tuple(v for v in view.outputs if v.tensor_type.num_elements)
     if not outputs:
         return ()
-    if group.kind is GroupKind.INJECTIVE:
+    checks = () if group.kind is GroupKind.OPAQUE else lower_index_checks(view.nodes, view.inputs)
+    return (*checks, *_template(view, group.kind, outputs, target, threads))
+
+
+def _template(
+    view: GroupView, kind: GroupKind, outputs: Sequence[Value], target: CpuTarget, threads: int
+) -> tuple[KernelLaunch, ...]:
+    if kind is GroupKind.INJECTIVE:
         return _injective(view, outputs, target)
-    if group.kind is GroupKind.ROWWISE:
+    if kind is GroupKind.ROWWISE:
         return _rowwise(view, outputs, target)
-    if group.kind is GroupKind.CONTRACTION:
+    if kind is GroupKind.CONTRACTION:
         return (lower_contraction(view.nodes, _roles(view), view.inputs, outputs, target.isa, threads),)
-    if view.anchor is not None and view.anchor.op == "window_reduce":
+    return _opaque(view, outputs, target, threads)
+
+
+def _opaque(
+    view: GroupView, outputs: Sequence[Value], target: CpuTarget, threads: int
+) -> tuple[KernelLaunch, ...]:
+    anchor = view.anchor
+    assert anchor is not None
+    if anchor.op == "window_reduce":
         return (lower_window(view.nodes, _roles(view), view.inputs, outputs, target.isa, threads),)
-    raise NotImplementedError
+    if anchor.op == "cumulative":
+        return (lower_cumulative(anchor, target.isa),)
+    if anchor.op == "top_k":
+        return (lower_top_k(anchor),)
+    if anchor.op in ("scatter_elements", "scatter_nd"):
+        return lower_scatter(anchor, target.isa)
+    raise KernelError(f"group {view.name}: {anchor.op} has no kernel template; make it a host step", view.origins)
 
 
 def _injective(view: GroupView, outputs: Sequence[Value], target: CpuTarget) -> tuple[KernelLaunch, ...]:

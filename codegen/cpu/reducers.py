@@ -8,7 +8,7 @@ import numpy as np
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import Bind, Expr, compute_dtype, dtype_of, immediate
+from tilestitch.codegen.compute.dtypes import Bind, Expr, compute_dtype, dtype_of, immediate, is_nan
 from tilestitch.codegen.compute.elementwise import extreme
 from tilestitch.compiler.ir.types import dtype_kind, is_float
 
@@ -86,5 +86,5 @@ def is_better(reducer: str, dtype: str, value: Expr, best: Expr, last: bool) -> 
         beats = tirx.Or(beats, tirx.EQ(value, best))
     if not is_float(dtype):
         return beats
-    nan = tirx.NE(value, value)
+    nan = is_nan(value)
     return tirx.Or(tirx.And(beats, tirx.EQ(best, best)), nan if last else tirx.And(nan, tirx.EQ(best, best)))

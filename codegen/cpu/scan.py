@@ -1,0 +1,60 @@
+"""The template of running sums and products along an axis."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from math import prod
+from typing import Any
+
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, to_storage
+from tilestitch.compiler.ir.graph import Node
+
+from . import reducers
+from .abi import KernelLaunch, Parameter, kernel_function
+from .isa import Isa
+
+TASK_ELEMENTS = 16384
+
+
+def lower_cumulative(node: Node, isa: Isa) -> KernelLaunch:
+    """Lines along the axis are independent; neighbouring lines are the lanes of a vector."""
+    x, out = node.inputs[0], node.outputs[0]
+    axis = node.attrs["axis"]
+    size, inner = x.shape[axis], prod(x.shape[axis + 1 :])
+    lanes = min(isa.vector_bytes // 4, 1 << (inner.bit_length() - 1))
+    blocks = -(-inner // lanes)
+    lines = prod(x.shape[:axis]) * blocks
+    per_task = max(1, TASK_ELEMENTS // max(1, size * lanes))
+    reducer, exclusive, reverse = (node.attrs[name] for name in ("reducer", "exclusive", "reverse"))
+    parameters = [Parameter.of(v.name, v.tensor_type) for v in (x, out)]
+    index_dtype = "int64" if parameters[0].size >= 1 << 31 else "int32"
+
+    def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
+        source, target = buffers
+        first = T.bind(T.cast(task, index_dtype) * per_task)
+        running = T.alloc_buffer((lanes,), reducers.accumulator_dtype(x.dtype), scope="local")
+        with T.serial(first, T.min(first + per_task, lines)) as line:
+            # The last vector of lines is moved back so that it fits.
+            start = T.bind((line // blocks) * (size * inner) + T.min(line % blocks * lanes, inner - lanes))
+
+            def each_lane(step: Any) -> None:
+                with ExitStack() as stack:
+                    step(0 if lanes == 1 else stack.enter_context(T.vectorized(0, lanes)))
+
+            each_lane(lambda lane: T.buffer_store(running, reducers.identity(reducer, x.dtype), [lane]))
+            with T.serial(0, size) as i:
+                position = T.bind(start + (size - 1 - i if reverse else i) * inner)
+
+                def step(lane: Expr) -> None:
+                    element = T.bind(from_storage(source[position + lane], x.dtype))
+                    before = T.bind(running[lane])
+                    after = T.bind(reducers.combine(reducer, x.dtype, before, element))
+                    T.buffer_store(running, after, [lane])
+                    T.buffer_store(target, to_storage(before if exclusive else after, x.dtype), [position + lane])
+
+                each_lane(step)
+
+    func = kernel_function(parameters, body)
+    return KernelLaunch("cumulative", func, -(-lines // per_task), tuple(p.arg for p in parameters), node.origins)

@@ -1,0 +1,141 @@
+"""The template of top_k: selection by insertion for small k, a stable merge sort otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, from_storage, is_nan, storage_bits, to_storage
+from tilestitch.compiler.ir.graph import Node
+from tilestitch.compiler.ir.types import is_float
+
+from .abi import KernelLaunch, Parameter, kernel_function
+from .microkernel import align, scratch_buffer
+
+TASK_ELEMENTS = 4096
+MAX_INSERTION = 48
+"""Largest k for which each element is inserted into a sorted list; longer lists are cheaper to sort whole."""
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line along the axis: where it starts in the operand and in the results, and the steps between its elements."""
+
+    source: Any
+    start: Expr
+    step: int
+
+
+class _TopK:
+    """One top_k node: keys (in compute dtype) and positions lie in the workspace."""
+
+    def __init__(self, node: Node) -> None:
+        x = node.inputs[0]
+        axis = node.attrs["axis"]
+        self.dtype = x.dtype
+        self.key = compute_dtype(x.dtype)
+        self.largest = bool(node.attrs["largest"])
+        self.k = node.attrs["k"]
+        self.size, self.inner = x.shape[axis], prod(x.shape[axis + 1 :])
+        self.lines = prod(x.shape[:axis]) * self.inner
+        self.inserts = self.k <= MAX_INSERTION
+        self.room = self.k if self.inserts else 2 * self.size
+        self.key_bytes = align(self.room * (storage_bits(self.key) // 8))
+        self.scratch_bytes = self.key_bytes + align(self.room * 4)
+
+    def before(self, new: Expr, old: Expr) -> Expr:
+        """Whether `new`, which stands later in the line, comes before `old`; NaN counts as the largest number."""
+        beats = new > old if self.largest else new < old
+        if not is_float(self.dtype):
+            return beats
+        new_nan, old_nan = is_nan(new), is_nan(old)
+        special = tirx.And(new_nan, tirx.Not(old_nan)) if self.largest else tirx.And(old_nan, tirx.Not(new_nan))
+        return tirx.Or(beats, special)
+
+    def element(self, line: _Line, i: Expr) -> Expr:
+        return T.bind(from_storage(line.source[line.start + i * line.step], self.dtype))
+
+    def insert(self, line: _Line, keys: Any, positions: Any) -> None:
+        """Keep the k best so far, in order."""
+        slot = T.alloc_buffer((1,), "int32", scope="local")
+        with T.serial(0, self.size) as i:
+            value = self.element(line, i)
+            count = T.bind(T.min(i, self.k))
+            last = T.bind(keys[T.max(count - 1, 0)])
+            with T.If(tirx.Or(i < self.k, self.before(value, last))), T.Then():
+                T.buffer_store(slot, T.min(count, self.k - 1), [0])
+                with T.While(tirx.And(slot[0] > 0, self.before(value, keys[T.max(slot[0] - 1, 0)]))):
+                    T.buffer_store(keys, keys[slot[0] - 1], [slot[0]])
+                    T.buffer_store(positions, positions[slot[0] - 1], [slot[0]])
+                    T.buffer_store(slot, slot[0] - 1, [0])
+                T.buffer_store(keys, value, [slot[0]])
+                T.buffer_store(positions, i, [slot[0]])
+
+    def merge_sort(self, line: _Line, keys: Any, positions: Any) -> Expr:
+        """Sort the whole line; the offset of the result in the workspace (two halves take turns)."""
+        n = self.size
+        with T.serial(0, n) as i:
+            T.buffer_store(keys, self.element(line, i), [i])
+            T.buffer_store(positions, i, [i])
+        levels = (n - 1).bit_length()
+        left = T.alloc_buffer((1,), "int32", scope="local")
+        right = T.alloc_buffer((1,), "int32", scope="local")
+        with T.serial(0, levels) as level:
+            width = T.bind(T.shift_left(T.int32(1), level))
+            source = T.bind(level % 2 * n)
+            target = T.bind(n - source)
+            with T.serial(0, (n + 2 * width - 1) // (2 * width)) as pair:
+                low = T.bind(pair * 2 * width)
+                middle = T.bind(T.min(low + width, n))
+                high = T.bind(T.min(low + 2 * width, n))
+                T.buffer_store(left, low, [0])
+                T.buffer_store(right, middle, [0])
+                with T.serial(low, high) as out:
+                    a = T.bind(keys[source + T.min(left[0], n - 1)])
+                    b = T.bind(keys[source + T.min(right[0], n - 1)])
+                    from_right = tirx.Or(left[0] >= middle, tirx.And(right[0] < high, self.before(b, a)))
+                    take = T.bind(T.cast(from_right, "int32"))
+                    chosen = T.bind(tirx.Select(tirx.NE(take, 0), right[0], left[0]))
+                    T.buffer_store(keys, keys[source + chosen], [target + out])
+                    T.buffer_store(positions, positions[source + chosen], [target + out])
+                    T.buffer_store(left, left[0] + 1 - take, [0])
+                    T.buffer_store(right, right[0] + take, [0])
+        return levels % 2 * n
+
+    def line_body(self, buffers: list[Any], number: Expr, keys: Any, positions: Any) -> None:
+        source, *results = buffers
+        outer, within = number // self.inner, number % self.inner
+        line = _Line(source, T.bind(outer * (self.size * self.inner) + within), self.inner)
+        offset: Expr = 0
+        if self.inserts:
+            self.insert(line, keys, positions)
+        else:
+            offset = self.merge_sort(line, keys, positions)
+        start = T.bind(outer * (self.k * self.inner) + within)
+        values, indices = results
+        with T.serial(0, self.k) as i:
+            T.buffer_store(values, to_storage(keys[offset + i], self.dtype), [start + i * self.inner])
+            T.buffer_store(indices, T.cast(positions[offset + i], "int64"), [start + i * self.inner])
+
+
+def lower_top_k(node: Node) -> KernelLaunch:
+    """One task handles a few lines along the axis."""
+    top = _TopK(node)
+    per_task = max(1, TASK_ELEMENTS // max(1, top.size))
+    parameters = [Parameter.of(v.name, v.tensor_type) for v in (*node.inputs, *node.outputs)]
+    index_dtype = "int64" if parameters[0].size >= 1 << 31 else "int32"
+
+    def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
+        keys = scratch_buffer(scratch, 0, (max(1, top.room),), top.key, "keys")
+        positions = scratch_buffer(scratch, top.key_bytes, (max(1, top.room),), "int32", "positions")
+        first = T.bind(T.cast(task, index_dtype) * per_task)
+        with T.serial(first, T.min(first + per_task, top.lines)) as line:
+            top.line_body(buffers, line, keys, positions)
+
+    func = kernel_function(parameters, body)
+    tasks = -(-top.lines // per_task)
+    return KernelLaunch("top_k", func, tasks, tuple(p.arg for p in parameters), node.origins, top.scratch_bytes)
