@@ -25,8 +25,16 @@ from tilestitch.runtime.manifest import PluginInfo, TargetInfo
 
 from .program_types import SymbolNames, runtime_type
 
-Planned = tuple[Graph, StitchPlan]
 Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One specialisation: its graph, the plan for it, and the names that users know its outputs by."""
+
+    graph: Graph
+    plan: StitchPlan
+    output_names: tuple[str, ...]
 
 
 def assemble(
@@ -36,7 +44,7 @@ def assemble(
 
     Raises KernelError, with ONNX nodes, for a group that cannot be emitted or compiled; LinkError for a missing symbol.
     """
-    units = [unit for graph, plan in planned for unit in _nested(graph, plan)]
+    units = [unit for p in planned for unit in _nested(p.graph, p.plan)]
     total = sum(len(plan.groups) for _, plan in units)
     lowered: dict[tuple[int, str], tuple[KernelLaunch, ...]] = {}
     for graph, plan in units:
@@ -49,7 +57,7 @@ def assemble(
     symbols = iter(compiled.symbols)
     named = {key: tuple((next(symbols), launch) for launch in group) for key, group in lowered.items()}
     tensors = TensorTable()
-    programs = tuple(_ProgramWriter(graph, plan, named, tensors).write() for graph, plan in planned)
+    programs = tuple(_ProgramWriter(p.graph, p.plan, named, tensors).write(p.output_names) for p in planned)
     library = b""
     if launches:
         progress("link", 0, 1)
@@ -61,9 +69,9 @@ def assemble(
         kernels=library,
         target=TargetInfo("cpu", target.mtriple, target.mcpu, target.features),
         compiler_version="",
-        plan=[plan.to_json() for _, plan in planned],
+        plan=[p.plan.to_json() for p in planned],
         plugins=tuple(
-            dict.fromkeys(PluginInfo(p.name, p.owner, p.content_hash) for _, plan in planned for p in plan.plugins)
+            dict.fromkeys(PluginInfo(p.name, p.owner, p.content_hash) for item in planned for p in item.plan.plugins)
         ),
         extra=_source_members(compiled.sources),
     )
@@ -75,7 +83,7 @@ def _source_members(sources: Sequence[KernelSource]) -> dict[str, bytes]:
     return members
 
 
-def _nested(graph: Graph, plan: StitchPlan) -> Iterator[Planned]:
+def _nested(graph: Graph, plan: StitchPlan) -> Iterator[tuple[Graph, StitchPlan]]:
     yield graph, plan
     for key, body in plan.bodies.items():
         yield from _nested(body_graph(graph, key), body)
@@ -136,7 +144,7 @@ class _ProgramWriter:
         self.temporary_base = self.arena_bytes
         self.status: int | None = None
 
-    def write(self) -> rt.Program:
+    def write(self, output_names: tuple[str, ...] = ()) -> rt.Program:
         inputs = tuple(self.number(v.name) for v in self.graph.inputs)
         host = {g.name for g in self.plan.host_groups}
         steps: list[rt.Step] = []
@@ -149,7 +157,9 @@ class _ProgramWriter:
             assert host.issuperset(segment.groups)
             steps += [step for name in segment.groups for step in self.host_steps(self.graph.node(name))]
         outputs = tuple(self.number(v.name) for v in self.graph.outputs)
-        return rt.Program(self.graph.name, inputs, outputs, tuple(self.specs), tuple(steps), self.arena_bytes)
+        return rt.Program(
+            self.graph.name, inputs, outputs, tuple(self.specs), tuple(steps), self.arena_bytes, output_names
+        )
 
     # -- values ------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,8 @@ from .errors import OptionError
 if TYPE_CHECKING:
     import onnx
 
+    from tilestitch.codegen.assemble import Planned
+
 ShapeSet = Mapping[str, Sequence[int]]
 Progress = Callable[[str, int, int], None]
 """Told of every step: stage, how many of its parts are done, how many there are."""
@@ -91,6 +93,7 @@ def compile_model(
     report: str | os.PathLike[str] | None = None,
     num_threads: int | None = None,
     keep_source: bool = False,
+    expose: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> CompiledModel:
     """Compile an ONNX model.
@@ -98,19 +101,15 @@ def compile_model(
     model: a path or a ModelProto. target: `cpu`, or `cpu:NAME` for another CPU than this one (an LLVM CPU name).
     shapes: sizes of inputs, name to shape, for dimensions that the model leaves open; several such sets give an
     artifact with one specialisation each. passes: plug-ins as `MODULE:CLASS{field=value}`. plan: replay this StitchPlan
-    instead of planning. planner: none, injective or stitch. num_threads: threads that tasks are sized for (default: all
-    cores). keep_source: put TIR and LLVM text of the kernels into
-    the artifact.
+    instead of planning. planner: none, injective or stitch. strip_weights: leave the weights out of the artifact. dump_ir:
+    a folder for the graph after every pass. report: path of an HTML report. num_threads: threads that tasks are sized for
+    (default: all cores). keep_source: put TIR and LLVM text of the kernels into the artifact. expose: names of ONNX
+    values to add to the outputs.
 
     Raises OptionError, and the errors of frontend, passes and code generation; each message ends with what to do.
     """
-    import onnx
-
     from tilestitch.codegen.assemble import assemble
     from tilestitch.codegen.cpu.target import parse_target
-    from tilestitch.compiler.frontend import import_model
-    from tilestitch.passes.explain import explain_plan
-    from tilestitch.passes.planner import make_plan
     from tilestitch.passes.plugins import load_plugins
 
     _check_options(target, precision)
@@ -120,34 +119,57 @@ def compile_model(
     plugins = load_plugins(passes)
     shape_sets = _shape_sets(shapes)
     replayed = _load_plans(plan, len(shape_sets))
-    planned: list[tuple[Graph, StitchPlan]] = []
+    planned = []
     for number, shape_set in enumerate(shape_sets):
         tell("import and plan", number, len(shape_sets))
-        graph = import_model(model, shapes=shape_set).graph
+        folder = Path(dump_ir, str(number) if len(shape_sets) > 1 else "") if dump_ir else None
         context = PassContext(
             TargetInfo("cpu", threads),
             options={"planner": planner},
-            listeners=[DumpListener(Path(dump_ir, str(number)) if len(shape_sets) > 1 else Path(dump_ir))]
-            if dump_ir
-            else [],
+            listeners=[DumpListener(folder)] if folder else [],
             rules=plugins.rules,
             plugins=plugins.records,
         )
-        graph = run_pipeline(graph, context, extra=plugins.passes)
-        planned.append((graph, replayed[number] if replayed else make_plan(graph, context)))
-        if replayed:
-            replayed[number].check_replay(graph)
+        replay = replayed[number] if replayed else None
+        planned.append(_plan(model, shape_set, expose, context, plugins.passes, replay))
     tell("import and plan", len(shape_sets), len(shape_sets))
     contents = assemble(planned, cpu, threads=threads, keep_source=keep_source, progress=tell)
-    contents = replace(contents, compiler_version=__version__, strip_weights=strip_weights)
-    compiled = CompiledModel(contents, tuple(Specialisation(g, p, explain_plan(g, p)) for g, p in planned))
-    explanation = compiled.explain()
+    compiled = _explained(contents, planned, strip_weights)
     if report is not None:
         from tilestitch.compiler.report import write_report
 
-        name = planned[0][0].name if isinstance(model, onnx.ModelProto) else Path(model).stem
-        write_report(report, {"model": name, **explanation})
-    extra = {**contents.extra, EXPLANATION: json.dumps(explanation, indent=1).encode()}
+        name = Path(model).stem if isinstance(model, (str, os.PathLike)) else planned[0].graph.name
+        write_report(report, {"model": name, **compiled.explain()})
+    return compiled
+
+
+def _plan(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    shapes: ShapeSet,
+    expose: Sequence[str],
+    context: PassContext,
+    extra: Sequence[Any],
+    replay: StitchPlan | None,
+) -> Planned:
+    from tilestitch.codegen.assemble import Planned
+    from tilestitch.compiler.frontend import import_model
+    from tilestitch.passes.planner import make_plan
+
+    imported = import_model(model, shapes=shapes, expose=expose)
+    graph = run_pipeline(imported.graph, context, extra=extra)
+    if replay is not None:
+        replay.check_replay(graph)
+    return Planned(graph, replay or make_plan(graph, context), imported.output_names)
+
+
+def _explained(contents: ArtifactContents, planned: Sequence[Planned], strip_weights: bool) -> CompiledModel:
+    from tilestitch.passes.explain import explain_plan
+
+    contents = replace(contents, compiler_version=__version__, strip_weights=strip_weights)
+    compiled = CompiledModel(
+        contents, tuple(Specialisation(p.graph, p.plan, explain_plan(p.graph, p.plan)) for p in planned)
+    )
+    extra = {**contents.extra, EXPLANATION: json.dumps(compiled.explain(), indent=1).encode()}
     return replace(compiled, contents=replace(contents, extra=extra))
 
 
