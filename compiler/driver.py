@@ -98,13 +98,17 @@ def compile_model(
 ) -> CompiledModel:
     """Compile an ONNX model.
 
-    model: a path or a ModelProto. target: `cpu`, or `cpu:NAME` for another CPU than this one (an LLVM CPU name).
+    model: a path or a ModelProto.
+    target: `cpu`, or `cpu:NAME` for another CPU than this one (an LLVM CPU name).
     shapes: sizes of inputs, name to shape, for dimensions that the model leaves open; several such sets give an
-    artifact with one specialisation each. passes: plug-ins as `MODULE:CLASS{field=value}`. plan: replay this StitchPlan
-    instead of planning. planner: none, injective or stitch. strip_weights: leave the weights out of the artifact. dump_ir:
-    a folder for the graph after every pass. report: path of an HTML report. num_threads: threads that tasks are sized for
-    (default: all cores). keep_source: put TIR and LLVM text of the kernels into the artifact. expose: names of ONNX
-    values to add to the outputs.
+        artifact with one specialisation each.
+    passes: plug-ins as `MODULE:CLASS{field=value}`.
+    plan: replay this StitchPlan instead of planning. planner: none, injective or stitch.
+    strip_weights: leave the weights out of the artifact.
+    dump_ir: a folder for the graph after every pass. report: path of an HTML report.
+    num_threads: threads that tasks are sized for (default: all cores).
+    keep_source: put TIR and LLVM text of the kernels into the artifact.
+    expose: names of ONNX values to add to the outputs.
 
     Raises OptionError, and the errors of frontend, passes and code generation; each message ends with what to do.
     """
