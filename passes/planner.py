@@ -110,12 +110,14 @@ class _Checker:
     def _check_aliases(self) -> None:
         inputs = {v.name for v in self.graph.inputs}
         stored = {v for g in self.plan.groups for v in g.outputs}
+        shown = {v.name for v in self.graph.outputs} | {v for g in self.plan.host_groups for v in g.inputs}
         for name, root in self.plan.buffers.aliases.items():
             value = self.values.get(name)
-            while value is not None and value.producer is not None and value.name != root:
-                value = value.producer.inputs[0] if value.producer.op == "reshape" else None
-            if (value is None and root not in inputs) or root not in inputs | stored or name in stored:
-                self.fail(f"%{name} is no reshape of a stored %{root}")
+            while value is not None and value.name != root:
+                node = value.producer
+                value = node.inputs[0] if node is not None and node.op == "reshape" else None
+            if value is None or root not in inputs | stored or name in stored | shown:
+                self.fail(f"%{name} is no reshape of a stored %{root} that only kernels read")
 
     def _check_order(self) -> None:
         known = {v.name for v in self.graph.inputs}

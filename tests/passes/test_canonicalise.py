@@ -106,7 +106,7 @@ CASES = {
 def test_canonical_form(name: str) -> None:
     statements, expected = CASES[name]
     graph = after(
-        f'graph @g(%x: float32[2,3], %r: float32[3]) -> (%y) {{ {statements.replace(" %", chr(10) + " %")} }}',
+        f"graph @g(%x: float32[2,3], %r: float32[3]) -> (%y) {{ {statements.replace(' %', chr(10) + ' %')} }}",
         "canonicalise,dce",
     )
     assert body(graph) == expected

@@ -30,7 +30,11 @@ ALGEBRA = {
     "|-x|": (["%b = neg(%x) : float32[2,3]", "%a = abs(%b) : float32[2,3]"], ["abs(x)"]),
     "x + -x": (["%b = neg(%x) : float32[2,3]", "%a = add(%x, %b) : float32[2,3]"], ["sub(x, x)"]),
     "max(max(x, 0), 0)": (
-        ["%c = constant [0.0] : float32[]", "%b = maximum(%x, %c) : float32[2,3]", "%a = maximum(%b, %c) : float32[2,3]"],
+        [
+            "%c = constant [0.0] : float32[]",
+            "%b = maximum(%x, %c) : float32[2,3]",
+            "%a = maximum(%b, %c) : float32[2,3]",
+        ],
         ["maximum(x, 0)"],
     ),
     "(x * 2) * 3": (
@@ -59,7 +63,9 @@ def test_division_keeps_its_rounding_unless_reassociation_is_allowed() -> None:
 
 
 def test_division_by_a_number_whose_reciprocal_is_not_normal_stays() -> None:
-    assert ops(after(chain("%c = constant [1e38] : float32[]", "%y = div(%x, %c) : float32[2,3]"), "algebra")) == ["div"]
+    assert ops(after(chain("%c = constant [1e38] : float32[]", "%y = div(%x, %c) : float32[2,3]"), "algebra")) == [
+        "div"
+    ]
 
 
 def test_integers_keep_integer_division() -> None:
@@ -154,7 +160,7 @@ def test_passes_also_run_inside_branches() -> None:
 
 # -- weights ---------------------------------------------------------------------------------------------------------
 
-CONV = "{strides=[1,1], before=[1,1], after=[1,1], dilations=[1,1], groups=%d, layout=\"NCX\"}"
+CONV = '{strides=[1,1], before=[1,1], after=[1,1], dilations=[1,1], groups=%d, layout="NCX"}'
 
 
 def conv_graph(groups: int = 1, arithmetic: tuple[str, ...] = ("sub", "mul", "add")) -> Graph:
