@@ -13,7 +13,7 @@ from tilestitch.passes.plan import StitchPlan
 
 
 def simulate(plan: StitchPlan, graph: Graph, feeds: dict[str, Any]) -> list[Any]:
-    """Outputs of `graph`, computed only from what the plan says is stored where. Each group sees nothing but its inputs."""
+    """Outputs of `graph`, computed from what the plan stores where. Each group sees nothing but its inputs."""
     run = _Run(plan, graph, feeds)
     for name in plan.launch_order:
         run.launch(name)

@@ -128,7 +128,8 @@ def test_attributes_keep_nodes_apart() -> None:
 
 
 def test_what_nobody_reads_goes_away() -> None:
-    assert ops(after(chain("%a = exp(%x) : float32[2,3]", "%b = exp(%a) : float32[2,3]", "%y = neg(%x) : float32[2,3]"), "dce")) == ["neg"]  # fmt: skip
+    text = chain("%a = exp(%x) : float32[2,3]", "%b = exp(%a) : float32[2,3]", "%y = neg(%x) : float32[2,3]")
+    assert ops(after(text, "dce")) == ["neg"]
 
 
 def test_the_branch_of_a_known_condition_is_put_in_its_place() -> None:
@@ -318,8 +319,7 @@ def test_reshapes_sink_so_that_arithmetic_follows_the_product() -> None:
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.randoms(use_true_random=False))
 def test_axis_groups_pair_equal_sizes(shape: list[int], random: object) -> None:
-    flat = [d for d in shape]
-    target = _regrouped(flat, random)
+    target = _regrouped(shape, random)
     groups = axis_groups(shape, target)
     assert groups is not None
     assert [i for s, _ in groups for i in s] == list(range(len(shape)))

@@ -1,0 +1,58 @@
+"""The explanation of a plan: every decision as data."""
+
+import json
+from typing import Any
+
+from tilestitch.compiler.ir.text import parse_graph
+from tilestitch.passes import PassContext, explain_node, explain_plan, make_plan
+
+TEXT = """graph @g(%x: float32[64,64], %s: float32[64,64]) -> (%y, %z) {
+  %m = matmul(%x, %s) : float32[64,64]  from "MatMul_0"
+  %a = tanh(%m) : float32[64,64]  from "Tanh_1"
+  %r = reduce_sum(%a) {axes=[1], keepdims=true} : float32[64,1]  from "ReduceSum_2"
+  %y = div(%a, %r) : float32[64,64]  from "Div_3"
+  %z = cast(%y) {to="string"} : string[64,64]  from "Cast_4"
+}"""
+
+
+def explanation() -> dict[str, Any]:
+    graph = parse_graph(TEXT)
+    return explain_plan(graph, make_plan(graph, PassContext()))
+
+
+def test_kernels_are_in_launch_order_with_all_that_was_promised() -> None:
+    product, rows = explanation()["kernels"]
+    assert product["onnx_nodes"] == ["MatMul_0", "Tanh_1"] and product["kind"] == "contraction"
+    assert rows["onnx_nodes"] == ["ReduceSum_2", "Div_3"] and rows["kind"] == "rowwise"
+    assert (product["bytes_read"], product["bytes_written"]) == (2 * 64 * 64 * 4, 64 * 64 * 4)
+    assert (product["sync"], rows["sync"]) == ("start", "barrier")
+    assert product["composition"] == ["epilogue"] and rows["composition"] == ["row"]
+    assert product["predicted_us"] is None
+    assert rows["memory_bound"]
+
+
+def test_a_large_product_is_not_bound_by_memory() -> None:
+    graph = parse_graph(TEXT.replace("64", "1024"))
+    assert not explain_plan(graph, make_plan(graph, PassContext()))["kernels"][0]["memory_bound"]
+
+
+def test_host_steps_refusals_and_buffers_are_listed() -> None:
+    found = explanation()
+    assert [(h["name"], h["onnx_nodes"]) for h in found["host_steps"]] == [("z", ["Cast_4"])]
+    assert {r["subject"]: r["rule"] for r in found["refusals"]} == {
+        "a -> r": "legality.one_template",
+        "z": "legality.native",
+    }
+    assert found["buffers"]["arena_bytes"] == 64 * 64 * 4
+    assert (found["target"], found["planner"]) == ("cpu", "stitch")
+
+
+def test_it_is_json() -> None:
+    assert json.loads(json.dumps(explanation())) == explanation()
+
+
+def test_one_onnx_node_can_be_asked_for() -> None:
+    found = explain_node(explanation(), "Tanh_1")
+    assert [k["name"] for k in found["kernels"]] == ["matmul_tanh"]
+    assert [r["subject"] for r in found["refusals"]] == ["a -> r"]
+    assert explain_node(explanation(), "Cast_4")["host_steps"][0]["op"] == "cast"
