@@ -17,7 +17,7 @@ from tilestitch.codegen.cpu.target import CpuTarget
 from tilestitch.codegen.errors import CodegenError
 from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.compiler.ir.text import digest
-from tilestitch.compiler.ir.types import from_numpy_dtype
+from tilestitch.compiler.ir.types import from_numpy_dtype, to_numpy_dtype
 from tilestitch.passes.plan import ALIGNMENT, StitchPlan
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.artifact import ArtifactContents
@@ -139,6 +139,7 @@ class _ProgramWriter:
         self.numbers: dict[str, int] = {}
         self.graph_values = _values_by_name(graph)
         self.input_index = {v.name: i for i, v in enumerate(graph.inputs)}
+        self.native = {name for group in plan.groups for name in group.nodes}
         self.arena = {b.value: b for b in plan.buffers.buffers}
         self.arena_bytes = _align(plan.buffers.arena_bytes)
         self.temporary_base = self.arena_bytes
@@ -182,6 +183,9 @@ class _ProgramWriter:
             return rt.Constant(self.tensors.add(value.name, value.data))
         if value.name in self.input_index:
             return rt.Input(self.input_index[value.name])
+        if value.producer is not None and value.producer.name in self.native and value.tensor_type.num_elements == 0:
+            # No kernel is launched for it: there is nothing to compute.
+            return rt.Constant(self.tensors.add(value.name, np.empty(value.shape, to_numpy_dtype(value.dtype))))
         buffer = self.arena.get(self.plan.buffers.aliases.get(value.name, value.name))
         return rt.Arena(buffer.offset_bytes, buffer.nbytes) if buffer else rt.Heap()
 
