@@ -1,0 +1,52 @@
+"""Compile an IR graph, or an ONNX model, and run it: what end-to-end tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tilestitch.codegen.assemble import Planned, assemble
+from tilestitch.codegen.cpu.target import host_target
+from tilestitch.compiler.ir import Graph
+from tilestitch.passes.contract import PassContext, TargetInfo
+from tilestitch.passes.pipeline import run_pipeline
+from tilestitch.passes.planner import make_plan
+from tilestitch.runtime import load
+from tilestitch.runtime.artifact import artifact_bytes
+
+
+def compile_graph(graph: Graph, planner: str = "stitch", pipeline: str | None = None, threads: int = 2) -> bytes:
+    """The artifact of a graph, after the default pipeline or the given one (`""`: none)."""
+    context = PassContext(TargetInfo("cpu", threads), options={"planner": planner})
+    names = tuple(f"y{i}" for i in range(len(graph.outputs)))
+    prepared = run_pipeline(graph, context, pipeline)
+    planned = [Planned(prepared, make_plan(prepared, context), names)]
+    contents = assemble(planned, host_target(), threads=threads, keep_source=False, progress=lambda *_: None)
+    return artifact_bytes(replace(contents, compiler_version="test"))
+
+
+def run_graph(
+    graph: Graph, feeds: Mapping[str, Any], planner: str = "stitch", pipeline: str | None = None
+) -> list[Any]:
+    """The outputs of a compiled graph, in order."""
+    with load(compile_graph(graph, planner, pipeline), num_threads=2) as module:
+        return list(module.run(dict(feeds)).values())
+
+
+def assert_close(actual: Any, expected: Any, tolerance: float) -> None:
+    """Same dtype and shape, and no element further off than `tolerance` times the largest magnitude (at least 1)."""
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    assert actual.dtype == expected.dtype, f"{actual.dtype} instead of {expected.dtype}"
+    assert actual.shape == expected.shape, f"{actual.shape} instead of {expected.shape}"
+    if expected.dtype.kind not in "fc":
+        np.testing.assert_array_equal(actual, expected)
+        return
+    np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
+    finite = np.isfinite(expected)
+    np.testing.assert_array_equal(np.where(finite, 0, actual), np.where(finite, 0, expected))
+    scale = max(1.0, float(np.abs(expected[finite]).max(initial=0)))
+    worst = float(np.abs(actual[finite].astype(np.float64) - expected[finite]).max(initial=0))
+    assert worst <= tolerance * scale, f"off by {worst}, allowed is {tolerance * scale}"
