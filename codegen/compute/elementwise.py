@@ -88,11 +88,16 @@ def _jumping_map(function: Callable[[Expr], Expr]) -> Rule:
 # -- one operand -------------------------------------------------------------------------------------------------
 
 
+def _negate_unsigned(u: Expr) -> Expr:
+    # TVM takes 0 - u of unsigned numbers for an error.
+    return T.bitwise_not(u) + tirx.IntImm(dtype_of(u), 1)
+
+
 def _neg(op: Operation) -> Expr:
     (x,) = op.operands
     if is_float(op.dtype):
         return x * op.constant(-1.0)
-    return _wrapping(op.compute, lambda u: tirx.IntImm(dtype_of(u), 0) - u, x)
+    return _wrapping(op.compute, _negate_unsigned, x)
 
 
 def _abs(op: Operation) -> Expr:
@@ -158,7 +163,8 @@ def _acosh(x: Expr, bind: Bind) -> Expr:
     excess = bind(x - one)
     near = vecmath.log1p(bind(excess + T.sqrt(excess * (x + one))), bind)
     far = vecmath.log(x, bind) + immediate(0.6931471805599453, "float64")
-    return bind(tirx.Select(huge, far, near))
+    result = bind(tirx.Select(huge, far, near))
+    return bind(tirx.Select(x < one, immediate(float("nan"), "float64"), result))
 
 
 def _atanh(x: Expr, bind: Bind) -> Expr:
@@ -266,7 +272,7 @@ def _div(op: Operation) -> Expr:
         x, y = op.operands
         return tirx.Div(x, y)
     return _integer_division(
-        op, tirx.Div, lambda x: _wrapping(op.compute, lambda u: tirx.IntImm(dtype_of(u), 0) - u, x)
+        op, tirx.Div, lambda x: _wrapping(op.compute, _negate_unsigned, x)
     )
 
 
@@ -350,7 +356,7 @@ def _integer_power(op: Operation, base: Expr, exponent: Expr, exponent_dtype: st
 def _negative_power(base: Expr, power: Expr, op: Operation, zero: Expr, one: Expr) -> Expr:
     """1 / base**|e| towards zero: only 1 and -1 have a result other than 0."""
     odd = tirx.NE(T.bitwise_and(power, immediate(1, "int64")), immediate(0, "int64"))
-    minus_one = tirx.Select(odd, zero - one, one) if dtype_kind(op.dtype) == "int" else zero
+    minus_one = tirx.Select(odd, T.bitwise_not(zero), one) if dtype_kind(op.dtype) == "int" else zero
     is_minus_one = tirx.EQ(base, op.constant(-1)) if dtype_kind(op.dtype) == "int" else T.bool(False)
     return tirx.Select(tirx.EQ(base, op.constant(1)), one, tirx.Select(is_minus_one, minus_one, zero))
 
@@ -389,7 +395,10 @@ def _shift(left: bool) -> Rule:
         out = tirx.Not(y < width) if not signed else tirx.Or(y < op.constant(0), tirx.Not(y < width))
         safe = op.bind(tirx.Select(out, op.constant(0), y))
         shifted = _wrapping(op.compute, T.shift_left, x, safe) if left else T.shift_right(x, safe)
-        return tirx.Select(out, op.constant(0), shifted)
+        # All bits are shifted out, and only copies of the sign bit come in from the left.
+        zero = op.constant(0)
+        rest = tirx.Select(x < zero, op.constant(-1), zero) if signed and not left else zero
+        return tirx.Select(out, rest, shifted)
 
     return rule
 
@@ -404,7 +413,7 @@ def _select(op: Operation) -> Expr:
 RULES: Mapping[str, Rule] = {
     "neg": _neg, "abs": _abs, "sign": _sign,
     "floor": _jumping_map(T.floor), "ceil": _jumping_map(T.ceil), "trunc": _jumping_map(T.trunc),
-    "round": _jumping_map(T.nearbyint), "sqrt": _float_map(T.sqrt),
+    "round": _jumping_map(_libm("roundeven")), "sqrt": _float_map(T.sqrt),
     **{name: _transcendental(name) for name in ["exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh"]},
     "asinh": _through_float64(_asinh), "acosh": _through_float64(_acosh), "atanh": _through_float64(_atanh),
     "erf": _erf, "is_nan": _is_nan, "is_inf": _is_inf,

@@ -83,7 +83,7 @@ _COS = (
     2.0643158481720256e-09,
 )
 _HALF_PI = (
-    float.fromhex("0x1.921fb54442d18p+0"), float.fromhex("0x1.1a62633145c07p-54"), float.fromhex("-0x1.f1976b7ed8fbcp-110"),
+    float.fromhex("0x1.921fb54442d18p+0"), float.fromhex("0x1.1a62633145c06p-54"), float.fromhex("0x1.c1cd129024e08p-107"),
 )  # fmt: skip
 
 
@@ -190,26 +190,21 @@ def _log_special(x: Expr, result: Expr, fmt: _Format, bind: Bind) -> Expr:
 
 def log1p(x: Expr, bind: Bind) -> Expr:
     """log(1 + x) for float64, accurate near 0: the rounding error of 1 + x is divided out again."""
-    one = immediate(1.0, dtype_of(x))
+    one, infinity = immediate(1.0, "float64"), immediate(float("inf"), "float64")
     u = bind(one + x)
-    return bind(
-        tirx.Select(
-            tirx.Or(tirx.EQ(u, one), tirx.Not(u < immediate(float("inf"), dtype_of(x)))),
-            x + (u - u),
-            log(u, bind) * (x / (u - one)),
-        )
-    )
+    accurate = bind(log(u, bind) * (x / (u - one)))
+    return bind(tirx.Select(tirx.EQ(u, one), x, tirx.Select(u < infinity, accurate, u)))
 
 
 def tanh(x: Expr, bind: Bind) -> Expr:
     """Hyperbolic tangent for float32."""
     magnitude = bind(T.fabs(x))
     square = bind(x * x)
-    small = bind(_polynomial(_TANH, square, bind) * (square * x) + x)
+    small = bind(_polynomial(_TANH, square, bind) * (square * magnitude) + magnitude)
     one, two = immediate(1.0, "float32"), immediate(2.0, "float32")
     large = bind(one - two / (exp(bind(magnitude * two), bind) + one))
     # Past 9.1 the result rounds to 1; the exponential overflows to infinity, which gives 1 as well. NaN takes this way.
-    return bind(tirx.Select(magnitude < immediate(0.625, "float32"), small, copy_sign(large, x)))
+    return bind(copy_sign(bind(tirx.Select(magnitude < immediate(0.625, "float32"), small, large)), x))
 
 
 def erf(x: Expr, bind: Bind) -> Expr:
@@ -256,7 +251,7 @@ def _sin_cos(x: Expr, bind: Bind) -> tuple[Expr, Expr, Expr]:
     for part in _HALF_PI:
         r = bind(n * c(-part) + r)
     square = bind(r * r)
-    sine = bind(_polynomial(_SIN, square, bind) * (square * r) + r)
+    sine = bind((_polynomial(_SIN, square, bind) * square + c(1.0)) * r)
     cosine = bind(_polynomial(_COS, square, bind) * (square * square) + (c(1.0) - c(0.5) * square))
     return sine, cosine, bind(T.reinterpret("int64", shifted))
 

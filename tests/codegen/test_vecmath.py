@@ -1,0 +1,110 @@
+"""Elementary functions: error in units in the last place over the whole range, and the special values."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.codegen.kernel_harness import run_graph
+from tilestitch.compiler.ir.graph import Graph
+from tilestitch.compiler.ir.types import TensorType
+
+SPECIAL = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-40, 3e38, -3e38, 1e-8, 0.5, 2.0, 88.7, -103.9, 709.7]
+
+
+def samples(dtype: str) -> np.ndarray:
+    rng = np.random.default_rng(7)
+    spread = np.exp(rng.uniform(-60, 60, 4000)) * rng.choice([-1, 1], 4000)
+    near = np.concatenate([rng.uniform(-5, 5, 6000), rng.uniform(-120, 120, 3000), rng.uniform(0.5, 2, 3000)])
+    return np.concatenate([SPECIAL, spread, near]).astype(dtype)
+
+
+def compute(op: str, *operands: np.ndarray) -> np.ndarray:
+    graph = Graph(op)
+    dtype = operands[0].dtype.name
+    inputs = [graph.add_input(f"x{i}", TensorType(dtype, a.shape)) for i, a in enumerate(operands)]
+    graph.outputs = [graph.emit(op, *inputs)]
+    return next(iter(run_graph(graph, {f"x{i}": a for i, a in enumerate(operands)}).values()))
+
+
+def ulps(actual: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """Error in units in the last place of the exact (wider) result; NaN must meet NaN, infinity infinity."""
+    with np.errstate(over="ignore"):
+        narrow = exact.astype(actual.dtype)
+    np.testing.assert_array_equal(np.isnan(actual), np.isnan(narrow))
+    finite = np.isfinite(narrow) & np.isfinite(actual)
+    # Where only one is infinite, the other must be the largest number.
+    mixed = (np.isinf(narrow) != np.isinf(actual)) & ~np.isnan(narrow)
+    assert (np.abs(np.where(np.isinf(narrow), actual, narrow)[mixed]) >= np.finfo(actual.dtype).max * 0.9999).all()
+    unit = np.spacing(np.abs(narrow[finite])).astype(exact.dtype)
+    return np.abs(actual[finite].astype(exact.dtype) - exact[finite]) / unit
+
+
+LIMITS = {"exp": 2, "log": 2, "tanh": 3, "sin": 1, "cos": 1, "tan": 1, "sqrt": 1, "asinh": 1, "acosh": 1, "atanh": 1, "erf": 4}
+
+
+@pytest.mark.parametrize("op", sorted(LIMITS))
+def test_float32_functions_are_accurate(op: str) -> None:
+    x = samples("float32")
+    if op in ("sin", "cos", "tan"):
+        x = x[~(np.abs(x) > 2.0**50)]
+    with np.errstate(all="ignore"):
+        wide = x.astype(np.float64)
+        name = {"asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh"}.get(op, op)
+        exact = np.array([math.erf(v) for v in wide]) if op == "erf" else getattr(np, name)(wide)
+    assert ulps(compute(op, x), exact).max() <= LIMITS[op]
+
+
+@pytest.mark.parametrize("op", ["exp", "log"])
+def test_float64_functions_are_accurate(op: str) -> None:
+    x = samples("float64")
+    with np.errstate(all="ignore"):
+        exact = getattr(np, op)(x.astype(np.longdouble))
+    assert ulps(compute(op, x), exact).max() <= 3
+
+
+@pytest.mark.parametrize("op", ["tanh", "erf", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "sin"])
+def test_float64_functions_follow_libm(op: str) -> None:
+    x = np.concatenate([np.linspace(-3, 3, 601), [np.nan, np.inf, -np.inf, 0.0, 1e-300, 1e200]])
+    name = {"asin": "arcsin", "acos": "arccos", "atan": "arctan"}.get(op, op.replace("a", "arc", 1) if op[0] == "a" else op)
+    with np.errstate(all="ignore"):
+        exact = np.array([math.erf(v) for v in x]) if op == "erf" else getattr(np, name)(x)
+    np.testing.assert_allclose(compute(op, x), exact, rtol=1e-13, atol=0)
+
+
+def test_signed_zeros_and_infinities() -> None:
+    zeros = np.array([0.0, -0.0, np.inf, -np.inf], np.float32)
+    assert np.signbit(compute("tanh", zeros)).tolist() == [False, True, False, True]
+    assert np.signbit(compute("erf", zeros)).tolist() == [False, True, False, True]
+    assert np.signbit(compute("sin", zeros[:2])).tolist() == [False, True]
+    assert compute("exp", zeros).tolist() == [1.0, 1.0, np.inf, 0.0]
+    assert compute("log", zeros[:3]).tolist() == [-np.inf, -np.inf, np.inf]
+
+
+def pairs() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(3)
+    special = np.array([0.0, -0.0, 1, -1, 2, -2, 0.5, -0.5, 3, -3, np.inf, -np.inf, np.nan, 1e-40, 3e38], np.float32)
+    x, y = (a.ravel() for a in np.meshgrid(special, special))
+    base = np.exp(rng.uniform(-20, 20, 3000)).astype(np.float32)
+    return np.concatenate([x, base, -base]), np.concatenate([y, rng.uniform(-4, 4, 3000), rng.integers(-5, 6, 3000)]).astype(np.float32)
+
+
+def test_pow_is_accurate_and_right_in_special_cases() -> None:
+    x, y = pairs()
+    with np.errstate(all="ignore"):
+        exact = np.power(x.astype(np.float64), y.astype(np.float64))
+    assert ulps(compute("pow", x, y), exact).max() <= 1
+
+
+@pytest.mark.parametrize("op", ["fmod", "mod"])
+def test_remainders_are_exact(op: str) -> None:
+    x, y = pairs()
+    with np.errstate(all="ignore"):
+        exact = getattr(np, op)(x, y)
+    if op == "mod":
+        # numpy gives NaN for mod(x, inf) of the opposite sign in some versions; the definition gives the divisor.
+        keep = np.isfinite(y)
+        x, y, exact = x[keep], y[keep], exact[keep]
+    np.testing.assert_array_equal(compute(op, x, y), exact)
