@@ -157,12 +157,12 @@ def _plan(
 ) -> Planned:
     from tilestitch.codegen.assemble import Planned
     from tilestitch.compiler.frontend import import_model
-    from tilestitch.passes.planner import make_plan
+    from tilestitch.passes.planner import check_plan, make_plan
 
     imported = import_model(model, shapes=shapes, expose=expose)
     graph = run_pipeline(imported.graph, context, extra=extra)
     if replay is not None:
-        replay.check_replay(graph)
+        check_plan(replay, graph)
     return Planned(graph, replay or make_plan(graph, context), imported.output_names)
 
 

@@ -1,0 +1,199 @@
+"""compile_model from end to end: results, specialisations, plans, weights, reproducibility, errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests import models
+from tests.compiled import assert_close
+from tilestitch.compiler import compile_model
+from tilestitch.compiler.errors import OptionError
+from tilestitch.compiler.frontend.errors import FrontendError, UnsupportedOperatorsError
+from tilestitch.passes.errors import PlanError, PlanMismatchError
+from tilestitch.runtime import load
+from tilestitch.runtime.errors import InputError, WeightsError
+
+
+def ort_outputs(model: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, feeds))
+
+
+def random_feeds(model: onnx.ModelProto, seed: int = 0) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    feeds = {}
+    for value in model.graph.input:
+        shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+        dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        draw = rng.integers(0, 2, shape) if dtype.kind in "iub" else rng.standard_normal(shape)
+        feeds[value.name] = draw.astype(dtype)
+    return feeds
+
+
+def chain(*ops: str, shape: tuple[Any, ...] = (2, "n")) -> onnx.ModelProto:
+    """A chain of unary operators from `x` to `y`."""
+    names = ["x", *(f"v{i}" for i in range(len(ops) - 1)), "y"]
+    nodes = [helper.make_node(op, [names[i]], [names[i + 1]], name=f"/{op}_{i}") for i, op in enumerate(ops)]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in ("x", "y")]
+    graph = helper.make_graph(nodes, "chain", values[:1], values[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("planner", ["none", "injective", "stitch"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        models.transformer(),
+        models.transformer(layers=1, hidden=24, heads=3, sequence=7, batch=2, causal=True, seed=3),
+        models.cnn(),
+    ],
+    ids=["transformer", "causal", "cnn"],
+)
+def test_every_planner_matches_onnx_runtime(model: onnx.ModelProto, planner: str) -> None:
+    feeds = random_feeds(model)
+    with load(compile_model(model, planner=planner).to_bytes()) as module:
+        outputs = module.run(feeds)
+    assert list(outputs) == [o.name for o in model.graph.output]
+    for actual, expected in zip(outputs.values(), ort_outputs(model, feeds), strict=True):
+        assert_close(actual, expected, 1e-4)
+
+
+def test_stitching_leaves_fewer_kernels() -> None:
+    counts = {
+        p: len(compile_model(models.transformer(), planner=p).explain()["kernels"])
+        for p in ("none", "injective", "stitch")
+    }
+    assert counts["none"] > 2 * counts["injective"] > 2 * counts["stitch"]
+
+
+def test_the_same_model_gives_the_same_bytes() -> None:
+    model = models.cnn()
+    assert compile_model(model).to_bytes() == compile_model(model).to_bytes()
+
+
+def test_save_writes_what_to_bytes_gives(tmp_path: Path) -> None:
+    compiled = compile_model(chain("Exp", shape=(2, 3)))
+    assert compiled.save(tmp_path / "m.tsm").read_bytes() == compiled.to_bytes()
+
+
+def test_one_specialisation_for_each_set_of_shapes() -> None:
+    compiled = compile_model(chain("Exp", "Neg"), shapes=[{"x": (2, 3)}, {"x": (2, 17)}])
+    with load(compiled.to_bytes()) as module:
+        for n in (3, 17):
+            x = np.linspace(-1, 1, 2 * n, dtype=np.float32).reshape(2, n)
+            assert_close(module.run({"x": x})["y"], -np.exp(x), 1e-6)
+        with pytest.raises(InputError, match=r"2, 3.*2, 17"):
+            module.run({"x": np.zeros((2, 4), np.float32)})
+    assert len(compiled.explain()["specialisations"]) == 1
+
+
+def test_open_dimensions_run_on_the_host() -> None:
+    with load(compile_model(chain("Exp", "Neg")).to_bytes()) as module:
+        x = np.ones((2, 5), np.float32)
+        assert_close(module.run({"x": x})["y"], -np.exp(x), 1e-6)
+
+
+def test_a_plan_is_saved_and_replayed(tmp_path: Path) -> None:
+    model = models.cnn()
+    first = compile_model(model, planner="injective")
+    path = tmp_path / "plan.json"
+    first.plan.save(path)
+    again = compile_model(model, plan=path)
+    assert again.plan == first.plan
+    assert again.to_bytes() == first.to_bytes()
+
+
+def test_a_plan_of_another_model_is_refused(tmp_path: Path) -> None:
+    plan = compile_model(chain("Exp", shape=(2, 3))).plan
+    with pytest.raises(PlanMismatchError, match="leave out --plan"):
+        compile_model(chain("Exp", "Neg", shape=(2, 3)), plan=plan)
+    broken = tmp_path / "plan.json"
+    broken.write_text("{")
+    with pytest.raises(PlanError, match=r"plan\.json is no JSON"):
+        compile_model(chain("Exp", shape=(2, 3)), plan=broken)
+    with pytest.raises(OptionError, match="for 1 sets of input shapes, but 2"):
+        compile_model(chain("Exp"), plan=plan, shapes=[{"x": (2, 3)}, {"x": (2, 4)}])
+
+
+def test_stripped_weights_are_supplied_at_load(tmp_path: Path) -> None:
+    model = models.cnn()
+    feeds = random_feeds(model)
+    path = compile_model(model, strip_weights=True).save(tmp_path / "m.tsm")
+    weights = tmp_path / "m.tsm.weights.safetensors"
+    assert path.stat().st_size + weights.stat().st_size // 2 < len(compile_model(model).to_bytes())
+    with pytest.raises(WeightsError):
+        load(path)
+    with load(path, weights=weights) as module:
+        (output,) = module.run(feeds).values()
+    assert_close(output, ort_outputs(model, feeds)[0], 1e-4)
+
+
+def test_intermediate_values_can_be_exposed() -> None:
+    with load(compile_model(chain("Exp", "Neg", shape=(2, 3)), expose=["v0"]).to_bytes()) as module:
+        x = np.ones((2, 3), np.float32)
+        outputs = module.run({"x": x})
+    assert list(outputs) == ["y", "v0"]
+    assert_close(outputs["v0"], np.exp(x), 1e-6)
+
+
+def test_sources_and_explanation_travel_in_the_artifact(tmp_path: Path) -> None:
+    import zipfile
+
+    path = compile_model(chain("Exp", "Neg", shape=(2, 3)), keep_source=True).save(tmp_path / "m.tsm")
+    with zipfile.ZipFile(path) as archive:
+        members = archive.namelist()
+        explanation = json.loads(archive.read("explain.json"))
+    assert any(m.startswith("kernels/") and m.endswith(".ll") for m in members)
+    assert [k["onnx_nodes"] for k in explanation["kernels"]] == [["/Exp_0", "/Neg_1"]]
+
+
+def test_ir_dumps_are_numbered_by_pass(tmp_path: Path) -> None:
+    compile_model(models.cnn(), dump_ir=tmp_path / "ir")
+    names = sorted(p.name for p in (tmp_path / "ir").iterdir())
+    assert names
+    assert all(name[:3].isdigit() for name in names if name.endswith(".tsir"))
+
+
+def test_all_missing_operators_are_named_at_once() -> None:
+    model = chain("Exp", "Neg", shape=(2, 3))
+    model.graph.node[0].op_type, model.graph.node[0].domain = "Frobnicate", "com.example"
+    model.graph.node[1].op_type, model.graph.node[1].domain = "Whirl", "com.example"
+    model.opset_import.append(helper.make_opsetid("com.example", 1))
+    with pytest.raises(UnsupportedOperatorsError, match=r"(?s)Frobnicate.*/Exp_0.*Whirl.*/Neg_1"):
+        compile_model(model)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": "cuda:sm_90a"}, "no code generation for target"),
+        ({"target": "cpu:frobnicator"}, "LLVM knows no processor"),
+        ({"precision": "fp16"}, "precision 'fp16'"),
+        ({"planner": "clever"}, "clever"),
+        ({"shapes": {"z": (2, 3)}}, "z"),
+        ({"shapes": {"x": (3, 3)}}, "x"),
+        ({"passes": ["no.such.module:Pass"]}, "no.such.module"),
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(Exception, match=message) as caught:
+        compile_model(chain("Exp"), **options)
+    assert caught.value.exit_code in (1, 2)  # type: ignore[attr-defined]
+
+
+def test_a_file_that_is_no_model(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"\x08\x08this is no protobuf")
+    with pytest.raises(FrontendError, match=r"m\.onnx"):
+        compile_model(path)
