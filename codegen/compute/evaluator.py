@@ -61,6 +61,9 @@ class Evaluator:
         """An index expression (never a float) made simpler by what is assumed."""
         return expr if isinstance(expr, int) else self.analyzer.simplify(expr)
 
+    def cut(self, position: Expr, limit: int) -> None:
+        """Called where an expression depends on `position < limit`; for dry runs, which collect such places."""
+
     def bind(self, expr: Expr) -> Expr:
         """A variable that holds `expr`; `expr` itself if it is trivial."""
         if isinstance(expr, (int, *_ATOMS)):
@@ -129,7 +132,7 @@ class Evaluator:
         if kind_of(node.op) is Kind.VIEW:
             return self.value(node.inputs[0], pull_view(node, index, self.simplify))
         if node.op in movement.RULES:
-            access = movement.Access(node, tuple(index), self.value, self.bind, self.simplify, self.index_dtype)
+            access = movement.Access(node, tuple(index), self.value, self.bind, self.simplify, self.cut, self.index_dtype)
             return self.bind(movement.RULES[node.op](access))
         raise KernelError(f"{node.op} cannot be evaluated element by element inside a kernel", node.origins)
 

@@ -24,14 +24,24 @@ Read = Callable[[Value, Sequence[Expr]], Expr]
 
 @dataclass(frozen=True)
 class Access:
-    """What a rule gets: the node, the index in its result, and how to read, name and simplify."""
+    """What a rule gets: the node, the index in its result, and how to read, name and simplify.
+
+    `cut(position, limit)` tells that below `limit` something else is read than from there on.
+    """
 
     node: Node
     index: Index
     read: Read
     bind: Bind
     simplify: Simplify
+    cut: Callable[[Expr, int], None]
     index_dtype: str
+
+    def is_inside(self, i: Expr, size: int) -> bool:
+        """Whether `i` is known to lie in [0, size)."""
+        if isinstance(i, int):
+            return 0 <= i < size
+        return _known(self.simplify(tirx.all(i >= 0, i < size))) is True
 
 
 Rule = Callable[[Access], Expr]
@@ -74,17 +84,11 @@ def _pick(access: Access, parts: list[tuple[int, Value]], position: Expr, axis: 
     if len(parts) == 1:
         start, operand = parts[0]
         local = access.simplify(position - start)
-        if (
-            _known(
-                access.simplify(tirx.all(local >= 0, local < operand.shape[axis]))
-                if not isinstance(local, int)
-                else True
-            )
-            is not True
-        ):
+        if not access.is_inside(local, operand.shape[axis]):
             local = clamp(local, operand.shape[axis])
         return access.read(operand, (*access.index[:axis], local, *access.index[axis + 1 :]))
     middle = len(parts) // 2
+    access.cut(position, parts[middle][0])
     before = position < parts[middle][0]
     before = before if isinstance(before, bool) else access.simplify(before)
     known = _known(before)

@@ -25,8 +25,30 @@ class Access:
     strides: tuple[int, ...] | None
 
 
+@dataclass(frozen=True)
+class Walk:
+    """What a dry run found. `cuts`: (dimension, position) where one operand of a concat ends and another begins."""
+
+    accesses: tuple[Access, ...]
+    cuts: frozenset[tuple[int, int]]
+
+
 class _Probe(Evaluator):
     """Follows indices only: results of arithmetic are opaque variables."""
+
+    def __init__(self, variables: Sequence[Any]) -> None:
+        super().__init__({})
+        self.variables = variables
+        self.cuts: set[tuple[int, int]] = set()
+
+    def cut(self, position: Expr, limit: int) -> None:
+        found = _linear(position, self.variables, self)
+        if found is None:
+            return
+        strides, constant = found
+        moving = [d for d, stride in enumerate(strides) if stride]
+        if len(moving) == 1 and strides[moving[0]] == 1:
+            self.cuts.add((moving[0], limit - constant))
 
     def bind(self, expr: Expr) -> Expr:
         return expr
@@ -43,13 +65,13 @@ Indices = Callable[[Sequence[Expr], Simplify], Sequence[Index]]
 """`indices(variables, simplify)`: the index of each value at a point of the iteration space."""
 
 
-def probe(values: Sequence[Value], inputs: Iterable[Value], extents: Sequence[int], indices: Indices) -> list[Access]:
-    """The accesses that computing and storing `values` takes, with iteration variables that run over `extents`.
+def probe(values: Sequence[Value], inputs: Iterable[Value], extents: Sequence[int], indices: Indices) -> Walk:
+    """The accesses that computing and storing `values` takes, outputs included, with iteration variables that run over `extents`.
 
     `inputs` are the values that are read from memory.
     """
     variables = [tirx.Var(f"i{d}", "int32") for d in range(len(extents))]
-    evaluator = _Probe({})
+    evaluator = _Probe(variables)
     for variable, extent in zip(variables, extents, strict=True):
         evaluator.assume(variable, 0, extent)
     found: list[Access] = []
@@ -65,17 +87,23 @@ def probe(values: Sequence[Value], inputs: Iterable[Value], extents: Sequence[in
     for value, index in zip(values, indices(variables, evaluator.simplify), strict=True):
         found.append(Access(value, _strides(index, value.shape, variables, evaluator)))
         evaluator.value(value, index)
-    return found
+    return Walk(tuple(found), frozenset(evaluator.cuts))
 
 
 def _strides(
     index: Sequence[Expr], shape: Sequence[int], variables: list[Any], evaluator: Evaluator
 ) -> tuple[int, ...] | None:
-    position = evaluator.simplify(ravel(index, shape))
+    found = _linear(ravel(index, shape), variables, evaluator)
+    return found[0] if found else None
+
+
+def _linear(position: Expr, variables: Sequence[Any], evaluator: Evaluator) -> tuple[tuple[int, ...], int] | None:
+    """Coefficients of the variables and the constant, if `position` is linear in them."""
+    position = evaluator.simplify(position)
     if isinstance(position, int):
-        return (0,) * len(variables)
-    coefficients = tvm.sym.detect_linear_equation(position, variables)
-    if not coefficients:
+        return (0,) * len(variables), position
+    coefficients = tvm.sym.detect_linear_equation(position, list(variables))
+    if not coefficients or not all(isinstance(c, tirx.IntImm) for c in coefficients):
         return None
-    values = [int(c.value) if isinstance(c, tirx.IntImm) else None for c in coefficients[:-1]]
-    return None if None in values else tuple(values)  # type: ignore[arg-type]
+    *strides, constant = (int(c.value) for c in coefficients)
+    return tuple(strides), constant

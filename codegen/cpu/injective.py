@@ -37,7 +37,8 @@ class Loops:
     """Iteration over `extents` (merged dimensions, the last vectorised).
 
     `tiled` is the dimension along which a transposed operand is contiguous, or None. `chunk` cuts the last dimension,
-    `rows` says how many rows of it (of tiles, if tiled) a task computes.
+    `rows` says how many rows of it (of tiles, if tiled) a task computes. Each run of the last dimension between two of
+    `cuts` has a loop of its own, as different operands are read there.
     """
 
     shape: tuple[int, ...]
@@ -46,6 +47,7 @@ class Loops:
     tiled: int | None
     chunk: int
     rows: int
+    cuts: tuple[int, ...] = ()
 
     @property
     def inner(self) -> int:
@@ -69,16 +71,16 @@ def plan_loops(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence
     """Decide the loops of an injective kernel with at least one element."""
     shape = outputs[0].shape
     sizes = tuple(d for d in shape if d != 1) or (1,)
-    accesses = probe(outputs, inputs, sizes, lambda index, simplify: domain_indices(outputs, sizes, index, simplify))
-    extents = _merge(sizes, accesses)
+    walk = probe(outputs, inputs, sizes, lambda i, simplify: domain_indices(outputs, sizes, i, simplify))
+    extents = _merge(sizes, walk.accesses)
     if len(extents) != len(sizes):
-        accesses = probe(
-            outputs, inputs, extents, lambda index, simplify: domain_indices(outputs, extents, index, simplify)
-        )
+        walk = probe(outputs, inputs, extents, lambda i, simplify: domain_indices(outputs, extents, i, simplify))
+    accesses = walk.accesses
+    cuts = tuple(sorted(at for d, at in walk.cuts if d == len(extents) - 1 and 0 < at < extents[-1]))
     lanes = _lanes(outputs, nodes, isa)
     if len(extents) > 1 and extents[-1] < min(lanes, 8):
         extents = (prod(extents),)
-        accesses = []
+        accesses, cuts = (), ()
     lanes = min(lanes, 1 << (extents[-1].bit_length() - 1))
     tiled = _tiled_dimension(extents, accesses)
     grain = max(lanes, TASK_ELEMENTS // _weight(nodes))
@@ -86,10 +88,10 @@ def plan_loops(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence
     if tiled is not None:
         chunk = min(inner, max(TILE, lanes))
         return Loops(shape, extents, lanes, tiled, chunk, max(1, grain // (TILE * chunk)))
-    if inner >= 2 * grain:
+    if inner >= 2 * grain and not cuts:
         chunk = -(-grain // lanes) * lanes
         return Loops(shape, extents, lanes, None, chunk, 1)
-    return Loops(shape, extents, lanes, None, inner, max(1, grain // inner))
+    return Loops(shape, extents, lanes, None, inner, max(1, grain // inner), cuts)
 
 
 def domain_indices(
@@ -186,6 +188,10 @@ class _Emitter:
         for i, extent in zip(outer, loops.outer_extents, strict=True):
             if not isinstance(i, int):
                 self.evaluator.assume(i, 0, extent)
+        if loops.tiled is None and loops.cuts:
+            for first, last in zip((0, *loops.cuts), (*loops.cuts, loops.inner), strict=True):
+                self._line(outer, first, last)
+            return
         if loops.tiled is None:
             self._line(outer, start, end)
             return
@@ -198,17 +204,19 @@ class _Emitter:
         """All elements [start, end) of the last dimension: whole vectors, the last one moved back so that it fits."""
         lanes, inner = self.loops.lanes, self.loops.inner
         length = end - start
-        if isinstance(length, int) and length == lanes:
-            self._vector(outer, 0)
-            return
+        low, high, exact = 0, inner, inner % lanes == 0
+        if isinstance(length, int):
+            lanes = min(lanes, 1 << (length.bit_length() - 1))
+            low, high, exact = start, end, length % lanes == 0
+            if length == lanes:
+                self._vector(outer, start, lanes)
+                return
         with T.serial(0, (length + lanes - 1) // lanes) as step, self.evaluator.scope():
-            exact = inner % lanes == 0
             position = T.bind(start + step * lanes if exact else T.min(start + step * lanes, end - lanes))
-            self.evaluator.assume(position, 0, inner - lanes + 1)
-            self._vector(outer, position)
+            self.evaluator.assume(position, low, high - lanes + 1)
+            self._vector(outer, position, lanes)
 
-    def _vector(self, outer: Sequence[Expr], position: Expr) -> None:
-        lanes = self.loops.lanes
+    def _vector(self, outer: Sequence[Expr], position: Expr, lanes: int) -> None:
         if lanes == 1:
             with self.evaluator.scope():
                 self._store([*outer, position])

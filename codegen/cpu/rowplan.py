@@ -204,10 +204,10 @@ def _plan_loops(
         extents, reduced = [1], [False]
     if prod(shape):
         inner = _readable(nodes, inputs)
-        accesses = probe(
+        walk = probe(
             walked, inner, extents, lambda i, simplify: [reshape_index(i, extents, v.shape, simplify) for v in walked]
         )
-        extents, reduced = _merge(extents, reduced, accesses)
+        extents, reduced = _merge(extents, reduced, walk.accesses)
     last = max(1, extents[-1])
     scalar = any(elementwise.needs_scalar_loop(node) for node in nodes)
     lanes = 1 if scalar else min(isa.vector_bytes // 4, 1 << (last.bit_length() - 1))
