@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import random
-import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.cpu.build import _codegen, lower
+from tilestitch.codegen.cpu.link import link
 from tilestitch.codegen.cpu.target import CpuTarget, host_target
 
 Emit = Callable[[list[Any], Any, Any], None]
@@ -62,7 +62,7 @@ class Kernel:
         self.folder = tempfile.TemporaryDirectory()
         root = Path(self.folder.name)
         module.write_to_file(str(root / "k.o"), "o")
-        subprocess.run(["cc", "-shared", "-o", root / "k.so", root / "k.o", "-lm"], check=True)
+        (root / "k.so").write_bytes(link([(root / "k.o").read_bytes()], ["kernel"]))
         self.function = ctypes.CDLL(str(root / "k.so")).kernel
         self.function.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
         self.tasks = tasks

@@ -1,10 +1,9 @@
-"""Compiles groups with the system's C compiler as linker and runs them on numpy arrays, task by task in a shuffled order."""
+"""Compiles groups and runs them on numpy arrays, task by task in a shuffled order."""
 
 from __future__ import annotations
 
 import ctypes
 import random
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -16,6 +15,7 @@ import numpy as np
 from tilestitch.codegen.cpu.abi import KernelLaunch, PackedArg, StatusArg, TemporaryArg, ValueArg
 from tilestitch.codegen.cpu.build import compile_kernels
 from tilestitch.codegen.cpu.group import lower_group
+from tilestitch.codegen.cpu.link import link
 from tilestitch.codegen.cpu.target import CpuTarget, host_target
 from tilestitch.compiler.ir.graph import Graph, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of, reference
@@ -56,14 +56,11 @@ def run_launches(
         memory[name] = block
     for value in outputs:
         memory[value.name] = _guarded(value.tensor_type.nbytes)
-    with tempfile.TemporaryDirectory() as folder:
-        paths = []
-        for i, data in enumerate(compiled.objects):
-            paths.append(Path(folder) / f"{i}.o")
-            paths[-1].write_bytes(data)
-        library = Path(folder) / "kernels.so"
-        subprocess.run(["cc", "-shared", "-o", library, *paths, "-lm"], check=True)
-        loaded = ctypes.CDLL(str(library))
+    if launches:
+        with tempfile.TemporaryDirectory() as folder:
+            library = Path(folder) / "kernels.so"
+            library.write_bytes(link(compiled.objects, list(dict.fromkeys(compiled.symbols))))
+            loaded = ctypes.CDLL(str(library))
         for launch, symbol in zip(launches, compiled.symbols, strict=True):
             _run(getattr(loaded, symbol), launch, values, memory)
     for name, block in memory.items():
