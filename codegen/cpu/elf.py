@@ -87,7 +87,7 @@ def read_object(data: bytes, name: str) -> ObjectFile:
     """
     try:
         return _read(data, name)
-    except (struct.error, IndexError, ValueError) as error:
+    except (struct.error, IndexError, ValueError, OverflowError) as error:
         raise LinkError(f"{name} is a damaged object file ({error}); build it again") from error
 
 
