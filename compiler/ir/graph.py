@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .errors import IRError
+from .printing import print_graph
 from .types import TensorType, Type, from_numpy_dtype
 
 
@@ -272,8 +273,6 @@ class Graph:
         return any(value is v for v in self.outputs)
 
     def __str__(self) -> str:
-        from .text import print_graph
-
         return print_graph(self)
 
 
