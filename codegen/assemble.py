@@ -256,8 +256,8 @@ class _ProgramWriter:
                 yield rt.HostStep("reshape", (self.number(root),), (self.number(value.name),), attrs, node.origins)
         inputs = tuple(self.number(v.name) for v in node.inputs)
         outputs = tuple(self.number(v.name) for v in node.outputs)
-        write = _CONTROL.get(node.op)
-        yield write(self, node, inputs, outputs) if write else self.host_step(node, inputs, outputs)
+        write = _CONTROL.get(node.op, _ProgramWriter.host_step)
+        yield write(self, node, inputs, outputs)
 
     def host_step(self, node: Node, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> rt.HostStep:
         attrs = {key: self.attribute(f"{node.name}.{key}", value) for key, value in node.attrs.items()}
@@ -279,8 +279,8 @@ class _ProgramWriter:
         return rt.Body(_ProgramWriter(graph, plan, self.named, self.tensors).write(), captures)
 
     def if_step(self, node: Node, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> rt.IfStep:
-        branches = (self.body(node, name, inputs[1:]) for name in ("then_graph", "else_graph"))
-        return rt.IfStep(inputs[0], *branches, outputs, node.origins)
+        then_body, else_body = (self.body(node, name, inputs[1:]) for name in ("then_graph", "else_graph"))
+        return rt.IfStep(inputs[0], then_body, else_body, outputs, node.origins)
 
     def loop_step(self, node: Node, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> rt.LoopStep:
         end = 2 + node.attrs["num_carried"]
@@ -308,7 +308,7 @@ class _ProgramWriter:
         return rt.SequenceMapStep(inputs[0], inputs[1:count], body, outputs, node.origins)
 
 
-_CONTROL = {
+_CONTROL: Mapping[str, Callable[[_ProgramWriter, Node, tuple[int, ...], tuple[int, ...]], rt.Step]] = {
     "if": _ProgramWriter.if_step,
     "loop": _ProgramWriter.loop_step,
     "scan": _ProgramWriter.scan_step,

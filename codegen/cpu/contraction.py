@@ -111,7 +111,7 @@ class Surroundings:
         self.flat = dict(zip(plain, buffers, strict=False))
         self.evaluator.sources.update({v: buffer_source(b, v.tensor_type, simplify) for v, b in self.flat.items()})
         self.stores = list(zip(group.outputs, buffers[len(plain) :], strict=False))
-        self.packed = None
+        self.packed: Any = None
         if packing is not None:
             dtype = storage_dtype(packing.dtype)
             self.packed = T.decl_buffer(packing.shape, dtype, data=buffers[-1].data)
