@@ -9,18 +9,20 @@ from tilestitch.codegen.compute.dtypes import native_dtypes
 from tilestitch.codegen.errors import KernelError
 from tilestitch.compiler.ir.graph import Graph, Node, Value
 from tilestitch.compiler.ir.types import is_static_tensor
-from tilestitch.passes.fusion.roles import Roles, roles_of
+from tilestitch.passes.fusion.roles import Roles, RowSpace, roles_of
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
 
-from .abi import KernelLaunch, ValueArg
+from .abi import KernelArg, KernelLaunch, TemporaryArg, ValueArg
 from .checks import lower_index_checks
 from .contraction import lower_contraction, lower_window
 from .injective import emit_injective
+from .reducers import ARG_REDUCTIONS
 from .rowplan import plan_rows
 from .rowwise import emit_rowwise
 from .scan import lower_cumulative
 from .scatter import lower_scatter
 from .sort import lower_top_k
+from .split import parts_of, split_rows
 from .target import CpuTarget
 
 
@@ -120,7 +122,44 @@ def _roles(view: GroupView) -> Roles:
 
 
 def _rowwise(view: GroupView, outputs: Sequence[Value], target: CpuTarget) -> tuple[KernelLaunch, ...]:
-    plan = plan_rows(view.nodes, _roles(view), view.inputs, outputs, target.isa)
-    func = emit_rowwise(plan, view.inputs, outputs)
+    roles = _roles(view)
+    assert roles.rows is not None
+    parts = parts_of(roles.rows)
+    if parts > 1 and not any(node.op in ARG_REDUCTIONS for node in view.nodes):
+        return _rows_in_parts(view, outputs, roles.rows, parts, target)
     args = tuple(ValueArg(v.name) for v in (*view.inputs, *outputs))
-    return (KernelLaunch("rowwise", func, plan.loops.tasks, args, view.origins, plan.scratch_bytes),)
+    return (_row_launch(view.nodes, roles, view.inputs, outputs, args, view.origins, target),)
+
+
+def _row_launch(
+    nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value],
+    args: tuple[KernelArg, ...], origins: tuple[str, ...], target: CpuTarget,
+) -> KernelLaunch:  # fmt: skip
+    plan = plan_rows(nodes, roles, inputs, outputs, target.isa)
+    func = emit_rowwise(plan, inputs, outputs)
+    return KernelLaunch("rowwise", func, plan.loops.tasks, args, origins, plan.scratch_bytes)
+
+
+def _rows_in_parts(
+    view: GroupView, outputs: Sequence[Value], rows: RowSpace, parts: int, target: CpuTarget
+) -> tuple[KernelLaunch, ...]:
+    pieces, own = split_rows(view.nodes, view.inputs, outputs, rows, parts)
+
+    def argument(value: Value) -> KernelArg:
+        if value in own:
+            return ValueArg(own[value].name)
+        return TemporaryArg(f"{view.name}.{value.name}", value.tensor_type.nbytes)
+
+    launches = []
+    for piece in pieces:
+        args = tuple(argument(v) for v in (*piece.inputs, *piece.outputs))
+        roles = roles_of(piece.nodes, piece.outputs, view.name)
+        assert isinstance(roles, Roles), roles
+        if roles.kind is GroupKind.ROWWISE:
+            launches.append(
+                _row_launch(piece.nodes, roles, piece.inputs, piece.outputs, args, view.origins, target)
+            )
+            continue
+        func, tasks = emit_injective(piece.nodes, piece.inputs, piece.outputs, target.isa)
+        launches.append(KernelLaunch("injective", func, tasks, args, view.origins))
+    return tuple(launches)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.codegen.kernel_harness import check
+from tests.codegen.kernel_harness import check, one_group, target
+from tilestitch.codegen.cpu.group import lower_group
 from tilestitch.compiler.ir.graph import Graph, Value
 from tilestitch.compiler.ir.types import TensorType, to_numpy_dtype
 
@@ -124,3 +125,18 @@ def test_prologue_with_gather_and_transpose() -> None:
     x = graph.emit("transpose", graph.emit("gather", table, rows, axis=0), perm=(0, 2, 1))
     graph.outputs = [softmax(graph, x, 2)]
     check(graph, {"table": normal((10, 12, 5)), "rows": RNG.integers(-10, 10, 7)}, factor=4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("shape", [(1, 262144), (3, 64, 1024)])
+def test_few_long_rows_are_cut_into_parts(dtype: str, shape: tuple[int, ...]) -> None:
+    graph = Graph("long")
+    x = graph.add_input("x", TensorType(dtype, shape))
+    axes = tuple(range(1, len(shape)))
+    top = graph.emit("reduce_max", graph.emit("abs", x), axes=axes, keepdims=True)
+    scaled = graph.emit("div", x, top)
+    total = graph.emit("reduce_sum", scaled, axes=axes, keepdims=False)
+    graph.outputs = [scaled, total, graph.emit("neg", total)]
+    group = one_group(graph)
+    assert max(launch.tasks for launch in lower_group(graph, group, target())) >= 4
+    check(graph, {"x": normal(shape, dtype)}, factor=20)
