@@ -1,0 +1,152 @@
+"""Compiling kernels: names, sharing, sources, errors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.codegen.kernel_harness import check, one_group, run_graph, target
+from tilestitch.codegen.cpu import build
+from tilestitch.codegen.cpu.abi import KernelLaunch
+from tilestitch.codegen.cpu.build import compile_kernels, content_hash
+from tilestitch.codegen.cpu.group import lower_group
+from tilestitch.codegen.cpu.target import host_target, parse_target
+from tilestitch.codegen.errors import CodegenError, KernelError, TargetError
+from tilestitch.compiler.ir.graph import Graph
+from tilestitch.compiler.ir.types import TensorType
+from tilestitch.passes.plan import GroupKind
+
+
+def scaled(factor: float = 2.0, size: int = 100, prefix: str = "") -> Graph:
+    graph = Graph("scaled")
+    x = graph.add_input(f"{prefix}x", TensorType("float32", (size,)))
+    graph.outputs = [graph.emit("exp", graph.emit("mul", x, graph.constant(np.float32(factor))), origins=["Exp_1"])]
+    return graph
+
+
+def launches(graph: Graph) -> tuple[KernelLaunch, ...]:
+    return lower_group(graph, one_group(graph), target())
+
+
+def test_equal_kernels_are_compiled_once_whatever_their_values_are_called() -> None:
+    many = [launches(scaled(prefix=p))[0] for p in ("a", "b", "c")] + [launches(scaled(3.0))[0]]
+    compiled = compile_kernels(many, target())
+    assert len(set(compiled.symbols)) == 2 and len(compiled.objects) == 1
+    assert compiled.symbols[0] == compiled.symbols[1] == compiled.symbols[2] != compiled.symbols[3]
+    assert compiled.symbols[0].startswith("injective_")
+
+
+def test_symbols_are_the_same_in_another_process() -> None:
+    code = (
+        "from tests.codegen.test_build import launches, scaled\n"
+        "from tilestitch.codegen.cpu.build import content_hash\n"
+        "print(content_hash(launches(scaled())[0].func))"
+    )
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    assert other == content_hash(launches(scaled())[0].func)
+
+
+def test_objects_are_reproducible_and_do_not_depend_on_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "KERNELS_PER_MODULE", 1)
+    many = [launches(scaled(float(i)))[0] for i in range(4)]
+    one, two = compile_kernels(many, target(), jobs=1), compile_kernels(many, target(), jobs=3)
+    assert len(one.objects) == 4
+    assert one == two
+
+
+def test_sources_are_kept_on_request() -> None:
+    compiled = compile_kernels(launches(scaled()), target(), keep_source=True)
+    (source,) = compiled.sources
+    assert source.symbol == compiled.symbols[0]
+    assert "def kernel" in source.tir and f"@{source.symbol}" in source.llvm
+    assert not compile_kernels(launches(scaled()), target()).sources
+
+
+def test_common_functions_make_no_library_calls_in_vector_loops() -> None:
+    for op in ("exp", "log", "tanh", "erf", "sin", "cos", "sqrt", "floor", "round"):
+        graph = Graph(op)
+        graph.outputs = [graph.emit(op, graph.add_input("x", TensorType("float32", (1000,))))]
+        (source,) = compile_kernels(launches(graph), target(), keep_source=True).sources
+        body = source.llvm.split(f"@{source.symbol}(")[1].split("\n}")[0]
+        called = {line.split("@")[1].split("(")[0] for line in body.splitlines() if " call " in line and "@" in line}
+        allowed = ("llvm.fmuladd.", "llvm.fma.", "llvm.fabs.", "llvm.sqrt.", "llvm.floor.", "llvm.roundeven.", "llvm.smin.", "llvm.umin.", "llvm.smax.", "llvm.copysign.", "llvm.minnum.", "llvm.maxnum.", "llvm.dbg")  # fmt: skip
+        assert all(name.startswith(allowed) for name in called), (op, called)
+
+
+def test_what_tvm_refuses_is_one_error_with_kernel_and_nodes() -> None:
+    (good,) = launches(scaled())
+    from tvm import tirx
+    from tvm.script.ir_builder import tirx as T
+
+    from tilestitch.codegen.cpu.abi import kernel_function
+
+    stray = tirx.Var("stray", "float32")
+    bad = replace(good, func=kernel_function([], lambda buffers, task, scratch: T.evaluate(stray + stray)))
+    with pytest.raises(KernelError, match=r"kernel injective_.*\(ONNX nodes: Exp_1\)"):
+        compile_kernels([good, bad], target())
+
+
+def test_groups_that_no_template_fits_are_refused_by_name() -> None:
+    graph = Graph("strings")
+    x = graph.add_input("x", TensorType("complex64", (3,)))
+    graph.outputs = [graph.emit("add", x, x, origins=["Add_7"])]
+    with pytest.raises(CodegenError, match="complex64.*host step.*Add_7"):
+        launches(graph)
+    graph = Graph("open")
+    y = graph.add_input("y", TensorType("float32", ("n",)))
+    graph.outputs = [graph.emit("add", y, y, origins=["Add_8"])]
+    with pytest.raises(CodegenError, match="static shapes.*Add_8"):
+        launches(graph)
+    graph = Graph("both")
+    z = graph.add_input("z", TensorType("float32", (4, 4)))
+    total = graph.emit("reduce_sum", z, axes=(1,), keepdims=True)
+    graph.outputs = [graph.emit("reduce_sum", graph.emit("add", z, total), axes=(0,), keepdims=True, origins=["Sum_9"])]
+    with pytest.raises(CodegenError, match="fits no kernel template.*Sum_9"):
+        lower_group(graph, one_group(graph, GroupKind.ROWWISE), target())
+
+
+def test_empty_outputs_need_no_launch() -> None:
+    assert launches(scaled(size=0)) == ()
+
+
+@pytest.mark.parametrize("name", ["cpu:x86-64", "cpu:x86-64-v2", "cpu:x86-64-v3"])
+def test_older_processors_get_code_that_runs_here_too(name: str) -> None:
+    if host_target().mtriple.split("-")[0] != "x86_64":
+        pytest.skip("an x86-64 machine is needed to run its code")
+    for dtype in ("float32", "float16", "bfloat16"):
+        graph = Graph("old")
+        x = graph.add_input("x", TensorType(dtype, (37,)))
+        graph.outputs = [graph.emit("round", graph.emit("tanh", graph.emit("mul", x, x)))]
+        values = (np.arange(37) / 7).astype(np.float32)
+        from tilestitch.compiler.ir.types import to_numpy_dtype
+
+        operand = values.astype(to_numpy_dtype(dtype))
+        expected = np.round(np.tanh(operand.astype(np.float32) ** 2))
+        (result,) = run_graph(graph, {"x": operand}, cpu=parse_target(name)).values()
+        np.testing.assert_array_equal(result.astype(np.float32), expected)
+
+
+def test_targets_are_parsed_and_described() -> None:
+    assert parse_target("cpu") == host_target()
+    assert "avx2" in parse_target("cpu:x86-64-v3").features and "avx512f" not in parse_target("cpu:x86-64-v3").features
+    assert "avx2" not in parse_target("cpu:x86-64-v3,-avx2").features
+    assert parse_target("cpu:aarch64-linux-gnu/neoverse-v2").isa.vector_bytes == 16
+    assert parse_target("cpu:x86-64-v4").isa.vector_bytes == 64
+
+
+@pytest.mark.parametrize("name", ["gpu", "cpu:pentium-pro-max", "cpu:wasm32-unknown/generic", "cpu:x86-64-v3,avx2"])
+def test_unknown_targets_say_what_to_write(name: str) -> None:
+    with pytest.raises(TargetError, match="cpu|known|knows|feature"):
+        parse_target(name)
+
+
+def test_a_group_of_several_outputs_shares_what_they_have_in_common() -> None:
+    graph = Graph("several")
+    x = graph.add_input("x", TensorType("float32", (4, 30)))
+    shared = graph.emit("exp", x)
+    graph.outputs = [graph.emit("neg", shared), shared, graph.emit("reshape", graph.emit("abs", shared), shape=(8, 15))]
+    check(graph, {"x": np.linspace(-3, 3, 120, dtype=np.float32).reshape(4, 30)})
