@@ -105,7 +105,7 @@ def compile_model(
     passes: plug-ins as `MODULE:CLASS{field=value}`.
     plan: replay this StitchPlan instead of planning. planner: none, injective or stitch.
     strip_weights: leave the weights out of the artifact.
-    dump_ir: a folder for the graph after every pass. report: path of an HTML report.
+    dump_ir: a folder for the graph after every pass, and for views of the final one. report: path of an HTML report.
     num_threads: threads that tasks are sized for (default: all cores).
     keep_source: put TIR and LLVM text of the kernels into the artifact.
     expose: names of ONNX values to add to the outputs.
@@ -136,6 +136,8 @@ def compile_model(
         )
         replay = replayed[number] if replayed else None
         planned.append(_plan(model, shape_set, expose, context, plugins.passes, replay))
+        if folder:
+            _write_views(folder, planned[-1])
     tell("import and plan", len(shape_sets), len(shape_sets))
     contents = assemble(planned, cpu, threads=threads, keep_source=keep_source, progress=tell)
     compiled = _explained(contents, planned, strip_weights)
@@ -164,6 +166,17 @@ def _plan(
     if replay is not None:
         check_plan(replay, graph)
     return Planned(graph, replay or make_plan(graph, context), imported.output_names)
+
+
+def _write_views(folder: Path, planned: Planned) -> None:
+    """The final graph for Graphviz (one box a kernel) and for Netron, beside the dumps of the passes."""
+    from tilestitch.compiler.ir.dot import to_dot
+    from tilestitch.compiler.netron import to_onnx
+
+    folder.mkdir(parents=True, exist_ok=True)
+    groups = {node: group.name for group in planned.plan.groups for node in group.nodes}
+    (folder / "final.dot").write_text(to_dot(planned.graph, groups), encoding="utf-8")
+    (folder / "final.onnx").write_bytes(to_onnx(planned.graph).SerializeToString())
 
 
 def _explained(contents: ArtifactContents, planned: Sequence[Planned], strip_weights: bool) -> CompiledModel:

@@ -163,6 +163,7 @@ def test_ir_dumps_are_numbered_by_pass(tmp_path: Path) -> None:
     names = sorted(p.name for p in (tmp_path / "ir").iterdir())
     assert names
     assert all(name[:3].isdigit() for name in names if name.endswith(".tsir"))
+    assert {"final.dot", "final.onnx"} < set(names)
 
 
 def test_all_missing_operators_are_named_at_once() -> None:

@@ -1,0 +1,66 @@
+"""The graph as an ONNX file of the domain `tilestitch`, which Netron and other viewers of ONNX files show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from tilestitch.compiler.ir import Graph, Node, TensorType, Type, Value
+from tilestitch.compiler.ir.types import to_numpy_dtype
+
+DOMAIN = "tilestitch"
+MAX_ELEMENTS = 64
+"""Larger constants are shown as inputs, so that the file stays small."""
+
+
+def to_onnx(graph: Graph) -> onnx.ModelProto:
+    """`graph` for viewing: primitives are operators of the domain `tilestitch`; it cannot be run."""
+    opsets = [helper.make_opsetid(DOMAIN, 1), helper.make_opsetid("", onnx.defs.onnx_opset_version())]
+    return helper.make_model(_graph(graph), opset_imports=opsets, producer_name="tilestitch")
+
+
+def _graph(graph: Graph) -> onnx.GraphProto:
+    small = [
+        c for c in graph.constants if c.data is not None and c.data.size <= MAX_ELEMENTS and c.data.dtype != object
+    ]
+    large = [c for c in graph.constants if c not in small]
+    nodes = [_node(n) for n in graph.nodes]
+    inputs = [_info(v) for v in (*graph.inputs, *large)]
+    known = [_info(v) for n in graph.nodes for v in n.outputs]
+    tensors = [onnx.numpy_helper.from_array(np.asarray(c.data), c.name) for c in small]
+    return helper.make_graph(nodes, graph.name, inputs, [_info(v) for v in graph.outputs], tensors, value_info=known)
+
+
+def _node(node: Node) -> onnx.NodeProto:
+    attributes = {key: _attribute(value) for key, value in node.attrs.items()}
+    if node.origins:
+        attributes["onnx_nodes"] = list(node.origins)
+    proto = helper.make_node(
+        node.op, [v.name for v in node.inputs], [v.name for v in node.outputs], node.name, domain=DOMAIN
+    )
+    # An empty tuple has no element that would tell its type.
+    proto.attribute.extend(helper.make_attribute(k, v if v != [] else "()") for k, v in attributes.items())
+    return proto
+
+
+def _attribute(value: Any) -> Any:
+    if isinstance(value, Graph):
+        return _graph(value)
+    if isinstance(value, (bool, np.bool_)):
+        return int(value)
+    if isinstance(value, (tuple, list)):
+        items = [_attribute(item) for item in value]
+        plain = all(isinstance(i, (int, float)) for i in items) or all(isinstance(i, str) for i in items)
+        return items if plain else str(items)
+    return value if isinstance(value, (int, float, str)) else str(value)
+
+
+def _info(value: Value) -> onnx.ValueInfoProto:
+    type_: Type = value.type
+    if not isinstance(type_, TensorType):
+        return onnx.ValueInfoProto(name=value.name, doc_string=str(type_))
+    element = helper.np_dtype_to_tensor_dtype(to_numpy_dtype(type_.dtype))
+    return helper.make_tensor_value_info(value.name, element, list(type_.shape))
