@@ -9,6 +9,7 @@ Nothing is downloaded. The files go to benchmarks/models/ and are kept; one that
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import warnings
@@ -47,6 +48,7 @@ def export(name: str, force: bool = False) -> Path:
     randomise(module)
     inputs = MODELS[name].inputs()
     unfinished = path.with_suffix(".part")
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns that torchvision is absent
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
