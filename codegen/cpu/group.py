@@ -14,7 +14,8 @@ from tilestitch.passes.plan import Group, GroupKind, WhyNot
 
 from .abi import KernelArg, KernelLaunch, TemporaryArg, ValueArg
 from .checks import lower_index_checks
-from .contraction import lower_contraction, lower_window
+from .contraction import lower_contraction
+from .convolution import lower_window
 from .injective import emit_injective
 from .reducers import ARG_REDUCTIONS
 from .rowplan import plan_rows

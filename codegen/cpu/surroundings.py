@@ -1,0 +1,142 @@
+"""What lies around the anchor of a group: how its template reads operands, and how results are stored behind it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, from_storage, storage_dtype
+from tilestitch.codegen.compute.evaluator import Evaluator
+from tilestitch.codegen.compute.indexing import forward_index, ravel
+from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.passes.fusion.roles import Part, Roles
+
+from .abi import KernelLaunch, PackedArg, Parameter, buffer_source, kernel_function, store
+from .isa import Isa
+from .panels import Packing, pack
+
+Matrix = Callable[[np.ndarray], np.ndarray]
+"""Gives a constant right operand as [groups, k, n]."""
+
+
+@dataclass(frozen=True)
+class Operands:
+    """A contraction group as its template sees it: operands of the anchor and what is computed around it."""
+
+    nodes: tuple[Node, ...]
+    roles: Roles
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    isa: Isa
+    threads: int
+
+    @property
+    def anchor(self) -> Node:
+        assert self.roles.anchor is not None
+        return self.roles.anchor
+
+    @property
+    def right(self) -> Value:
+        return self.anchor.inputs[1]
+
+    @property
+    def result(self) -> Value:
+        return self.anchor.outputs[0]
+
+    def is_plain(self, value: Value) -> bool:
+        """Whether an operand is read from memory as it is, without a prologue."""
+        return value in self.inputs
+
+    @property
+    def has_long_epilogue(self) -> bool:
+        return any(n.op in _LONG for n, part in self.roles.parts.items() if part is Part.EPILOGUE)
+
+    @property
+    def packs_right(self) -> bool:
+        return len(self.anchor.inputs) > 1 and self.right.data is not None
+
+    @property
+    def acc_dtype(self) -> str:
+        return compute_dtype(self.result.dtype)
+
+    def launch(
+        self, kind: str, tasks: int, scratch_bytes: int, packing: Packing | None, matrix: Matrix, emit: Emit
+    ) -> KernelLaunch:
+        """The launch whose task is `emit(body, task, scratch)`; `packing` is the layout of a constant right operand."""
+        right = self.right if packing is not None else None
+        # A packed operand may also be read as it is, by the epilogue: then it is an argument twice.
+        read_plainly = {v for n in self.nodes for i, v in enumerate(n.inputs) if not (n is self.anchor and i == 1)}
+        plain = tuple(v for v in self.inputs if v is not right or v in read_plainly)
+        parameters = [Parameter.of(v.name, v.tensor_type) for v in (*plain, *self.outputs)]
+        if right is not None and packing is not None:
+            arranged = PackedArg(right.name, f"{kind}:{packing}", lambda data: pack(matrix(data), packing))
+            parameters.append(Parameter(arranged, right.dtype, math.prod(packing.shape)))
+
+        def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
+            around = Surroundings(self, plain, buffers, packing)
+            emit(around, task, scratch)
+
+        func = kernel_function(parameters, body)
+        origins = tuple(dict.fromkeys(o for node in self.nodes for o in node.origins))
+        return KernelLaunch(kind, func, tasks, tuple(p.arg for p in parameters), origins, scratch_bytes)
+
+
+Emit = Callable[["Surroundings", Expr, Expr], None]
+
+_LONG = frozenset(
+    ["exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"]
+    + ["erf", "pow", "mod", "fmod"]
+)
+"""Operators whose code is so long that repeating it for every register of a tile is not worth it."""
+
+
+class Surroundings:
+    """What lies around the anchor inside one kernel: reading its operands, and storing what follows from its result."""
+
+    def __init__(self, group: Operands, plain: Sequence[Value], buffers: list[Any], packing: Packing | None) -> None:
+        self.group = group
+        self.evaluator = Evaluator({}, "int64")
+        simplify = self.evaluator.simplify
+        self.flat = dict(zip(plain, buffers, strict=False))
+        self.evaluator.sources.update({v: buffer_source(b, v.tensor_type, simplify) for v, b in self.flat.items()})
+        self.stores = list(zip(group.outputs, buffers[len(plain) :], strict=False))
+        self.packed: Any = None
+        if packing is not None:
+            dtype = storage_dtype(packing.dtype)
+            self.packed = T.decl_buffer(packing.shape, dtype, data=buffers[-1].data)
+
+    def load(self, value: Value, index: Sequence[Expr]) -> Expr:
+        """An element of an operand, in its compute dtype."""
+        if value in self.flat:
+            shape = value.shape
+            index = tuple(0 if d == 1 else i for i, d in zip(index, shape, strict=True))
+            return from_storage(self.flat[value][ravel(index, shape)], value.dtype)
+        with self.evaluator.scope():
+            return self.evaluator.value(value, tuple(index))
+
+    def finish(self, index: Sequence[Expr], result: Expr) -> None:
+        """Store every output of the group, given the anchor's result at `index`."""
+        anchor = self.group.result
+        with self.evaluator.scope():
+            named = self.evaluator.bind(result)
+            self.evaluator.sources[anchor] = lambda _: named
+            for value, buffer in self.stores:
+                source, place = self.behind_views(value, tuple(index))
+                element = self.evaluator.value(source, tuple(index))
+                store(buffer, value.tensor_type, place, element, self.evaluator.simplify)
+
+    def behind_views(self, value: Value, index: tuple[Expr, ...]) -> tuple[Value, tuple[Expr, ...]]:
+        """The value in front of the chain of views that makes `value`, and where the element at `index` goes."""
+        views: list[Node] = []
+        while value.producer is not None and self.group.roles.parts.get(value.producer) is Part.VIEW:
+            views.append(value.producer)
+            value = value.producer.inputs[0]
+        place: tuple[Expr, ...] = index
+        for view in reversed(views):
+            place = forward_index(view, place, self.evaluator.simplify)
+        return value, place
