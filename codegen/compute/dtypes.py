@@ -18,6 +18,17 @@ Expr = Any
 Bind = Callable[[Expr], Expr]
 """Gives an expression a name, so that it is computed once."""
 
+DATA_VARIABLE = "data"
+"""The name of variables that hold elements, as opposed to loop bounds."""
+
+
+def named(expr: Expr) -> Expr:
+    """A variable that holds an element. What it is must not change when memory that `expr` reads is written later:
+    TVM's passes look through other variables; see `codegen.cpu.variables`.
+    """
+    return T.bind(expr, var=tirx.Var(DATA_VARIABLE, expr.ty))
+
+
 native_dtypes = frozenset(
     [
         "float64",

@@ -183,8 +183,10 @@ def _erf(op: Operation) -> Expr:
     return T.call_pure_extern("float64", "erf", x)
 
 
+_TRANSCENDENTAL = ("exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh")
 _POLYNOMIALS_32: Mapping[str, Callable[[Expr, Bind], Expr]] = {
-    "exp": vecmath.exp, "log": vecmath.log, "tanh": vecmath.tanh, "sin": vecmath.sin, "cos": vecmath.cos, "tan": vecmath.tan,
+    "exp": vecmath.exp, "log": vecmath.log, "tanh": vecmath.tanh,
+    "sin": vecmath.sin, "cos": vecmath.cos, "tan": vecmath.tan,
 }  # fmt: skip
 _POLYNOMIALS_64: Mapping[str, Callable[[Expr, Bind], Expr]] = {"exp": vecmath.exp, "log": vecmath.log}
 
@@ -271,9 +273,7 @@ def _div(op: Operation) -> Expr:
     if is_float(op.dtype):
         x, y = op.operands
         return tirx.Div(x, y)
-    return _integer_division(
-        op, tirx.Div, lambda x: _wrapping(op.compute, _negate_unsigned, x)
-    )
+    return _integer_division(op, tirx.Div, lambda x: _wrapping(op.compute, _negate_unsigned, x))
 
 
 def _fmod(op: Operation) -> Expr:
@@ -341,16 +341,16 @@ def _integer_power(op: Operation, base: Expr, exponent: Expr, exponent_dtype: st
     zero, one = immediate(0, unsigned), immediate(1, unsigned)
     power = bind(T.cast(exponent, "int64"))
     factor = bind(T.cast(base, unsigned))
-    result: Expr = one
+    product: Expr = one
     for bit in range(min(storage_bits(exponent_dtype), 63)):
         on = tirx.NE(
             T.bitwise_and(T.shift_right(power, immediate(bit, "int64")), immediate(1, "int64")), immediate(0, "int64")
         )
-        result = bind(result * tirx.Select(on, factor, one))
+        product = bind(product * tirx.Select(on, factor, one))
         factor = bind(factor * factor)
     if dtype_kind(exponent_dtype) == "int":
-        result = tirx.Select(power < immediate(0, "int64"), _negative_power(base, power, op, zero, one), result)
-    return T.cast(result, op.compute)
+        product = tirx.Select(power < immediate(0, "int64"), _negative_power(base, power, op, zero, one), product)
+    return T.cast(product, op.compute)
 
 
 def _negative_power(base: Expr, power: Expr, op: Operation, zero: Expr, one: Expr) -> Expr:
@@ -414,15 +414,16 @@ RULES: Mapping[str, Rule] = {
     "neg": _neg, "abs": _abs, "sign": _sign,
     "floor": _jumping_map(T.floor), "ceil": _jumping_map(T.ceil), "trunc": _jumping_map(T.trunc),
     "round": _jumping_map(_libm("roundeven")), "sqrt": _float_map(T.sqrt),
-    **{name: _transcendental(name) for name in ["exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh"]},
+    **{name: _transcendental(name) for name in _TRANSCENDENTAL},
     "asinh": _through_float64(_asinh), "acosh": _through_float64(_acosh), "atanh": _through_float64(_atanh),
     "erf": _erf, "is_nan": _is_nan, "is_inf": _is_inf,
     "logical_not": lambda op: tirx.Not(*op.operands), "bitwise_not": lambda op: T.bitwise_not(*op.operands),
     "cast": _cast, "bit_cast": _bit_cast,
-    "add": _arithmetic(lambda a, b: a + b), "sub": _arithmetic(lambda a, b: a - b), "mul": _arithmetic(lambda a, b: a * b),
+    "add": _arithmetic(lambda a, b: a + b), "sub": _arithmetic(lambda a, b: a - b),
+    "mul": _arithmetic(lambda a, b: a * b),
     "div": _div, "mod": _mod, "fmod": _fmod, "pow": _pow,
-    "maximum": lambda op: extreme(*op.operands, op.dtype, largest=True),
-    "minimum": lambda op: extreme(*op.operands, op.dtype, largest=False),
+    "maximum": lambda op: extreme(op.operands[0], op.operands[1], op.dtype, largest=True),
+    "minimum": lambda op: extreme(op.operands[0], op.operands[1], op.dtype, largest=False),
     "equal": _compare(tirx.EQ), "less": _compare(tirx.LT), "less_equal": _compare(tirx.LE),
     "logical_and": lambda op: tirx.And(*op.operands), "logical_or": lambda op: tirx.Or(*op.operands),
     "logical_xor": _logical_xor,

@@ -1,14 +1,14 @@
-"""Pull: the TIR expression of any value of a group at given indices, by recursion over views and injective primitives."""
+"""Pull: the TIR expression of any value of a group at given indices, by recursion over its nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import tvm.sym
 from tvm import tirx
 from tvm.ir import Range
-from tvm.script.ir_builder import tirx as T
 from tvm_ffi import StructuralKey
 
 from tilestitch.codegen.errors import KernelError
@@ -16,14 +16,11 @@ from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of
 
 from . import elementwise, movement
-from .dtypes import Expr, dtype_of, immediate
+from .dtypes import Expr, dtype_of, immediate, named
 from .indexing import broadcast_index, pull_view
 
-Source = Callable[[Sequence[Expr]], Expr]
-"""Gives an element of a value at an index, in the value's compute dtype."""
-
-DATA_VARIABLE = "data"
-"""The name of variables that hold elements, as opposed to loop bounds; see `codegen.cpu.variables`."""
+Source = Callable[[Sequence[Expr]], Any]
+"""Gives an element of a value at an index, in the value's compute dtype; None if the value must be computed instead."""
 
 _ATOMS = (tirx.Var, tirx.IntImm, tirx.FloatImm)
 
@@ -31,8 +28,8 @@ _ATOMS = (tirx.Var, tirx.IntImm, tirx.FloatImm)
 class Evaluator:
     """Expressions of values inside one kernel; statements that name them go to the innermost open IRBuilder frame.
 
-    `sources` says how to read values that are not computed here: inputs, results of reductions and contractions, rows in
-    the workspace. Constants of one element become immediates. An expression named in one loop must not be used in
+    `sources` says how to read values that are not computed here: inputs, results of reductions and contractions, rows
+    in the workspace. Constants of one element become immediates. An expression named in one loop must not be used in
     another: enter a `scope` for every loop or branch.
     """
 
@@ -70,8 +67,8 @@ class Evaluator:
             return expr
         if dtype_of(expr) == "bool":
             # TVM cannot vectorise a variable of type bool.
-            return tirx.NE(self.bind(T.cast(expr, "uint8")), tirx.IntImm("uint8", 0))
-        return T.bind(expr, var=tirx.Var(DATA_VARIABLE, expr.ty))
+            return tirx.NE(self.bind(expr.astype("uint8")), tirx.IntImm("uint8", 0))
+        return named(expr)
 
     def value(self, value: Value, index: Sequence[Expr]) -> Expr:
         """`value` at `index`, in its compute dtype. KernelError if it depends on something that cannot be pulled."""
@@ -114,8 +111,9 @@ class Evaluator:
 
     def _compute(self, value: Value, index: Sequence[Expr]) -> Expr:
         source = self.sources.get(value)
-        if source is not None:
-            return self.bind(source(index))
+        element = source(index) if source is not None else None
+        if element is not None:
+            return self.bind(element)
         if value.data is not None:
             if value.data.size != 1:
                 raise KernelError(f"constant %{value.name} of {value.data.size} elements is no input of its kernel")
@@ -132,7 +130,9 @@ class Evaluator:
         if kind_of(node.op) is Kind.VIEW:
             return self.value(node.inputs[0], pull_view(node, index, self.simplify))
         if node.op in movement.RULES:
-            access = movement.Access(node, tuple(index), self.value, self.bind, self.simplify, self.cut, self.index_dtype)
+            access = movement.Access(
+                node, tuple(index), self.value, self.bind, self.simplify, self.cut, self.index_dtype
+            )
             return self.bind(movement.RULES[node.op](access))
         raise KernelError(f"{node.op} cannot be evaluated element by element inside a kernel", node.origins)
 

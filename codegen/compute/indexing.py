@@ -43,12 +43,12 @@ def unravel(position: Expr, shape: Sequence[int]) -> Index:
 def reshape_index(index: Sequence[Expr], source: Sequence[int], target: Sequence[int], simplify: Simplify) -> Index:
     """The index in shape `target` of the element that has `index` in shape `source`; both have as many elements.
 
-    Runs of dimensions with equal products are handled apart, so that dimensions which are the same in both keep their index.
+    Runs of dimensions with equal products are handled apart: dimensions which are the same in both keep their index.
     """
     if prod(source) == 0:
-        entries = iter([i for i, d in zip(index, source, strict=True) if d != 1])
+        kept = iter([i for i, d in zip(index, source, strict=True) if d != 1])
         same = [d for d in source if d != 1] == [d for d in target if d != 1]
-        return tuple(next(entries) if same and d != 1 else 0 for d in target)
+        return tuple(next(kept) if same and d != 1 else 0 for d in target)
     result: list[Expr] = [0] * len(target)
     for source_axes, target_axes in _blocks(source, target):
         if len(source_axes) == len(target_axes) == 1:

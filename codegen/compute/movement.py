@@ -210,7 +210,7 @@ RULES: Mapping[str, Rule] = {
 
 @dataclass(frozen=True)
 class IndexCheck:
-    """Every element of `indices` at position `column` of its last axis (None: every element) must lie in [-size, size)."""
+    """Every element of `indices` (of its last axis, only those at position `column`) must lie in [-size, size)."""
 
     indices: Value
     size: int

@@ -19,7 +19,7 @@ from .indexing import Index, Simplify, broadcast_index, ravel
 
 @dataclass(frozen=True)
 class Access:
-    """`strides`: by how many elements the position in `value`'s memory moves with each variable; None if it is not linear."""
+    """`strides`: by how many elements the place in `value`'s memory moves with each variable; None if not linear."""
 
     value: Value
     strides: tuple[int, ...] | None
@@ -66,7 +66,7 @@ Indices = Callable[[Sequence[Expr], Simplify], Sequence[Index]]
 
 
 def probe(values: Sequence[Value], inputs: Iterable[Value], extents: Sequence[int], indices: Indices) -> Walk:
-    """The accesses that computing and storing `values` takes, outputs included, with iteration variables that run over `extents`.
+    """The accesses that computing and storing `values` takes, with iteration variables that run over `extents`.
 
     `inputs` are the values that are read from memory.
     """

@@ -83,7 +83,8 @@ _COS = (
     2.0643158481720256e-09,
 )
 _HALF_PI = (
-    float.fromhex("0x1.921fb54442d18p+0"), float.fromhex("0x1.1a62633145c06p-54"), float.fromhex("0x1.c1cd129024e08p-107"),
+    float.fromhex("0x1.921fb54442d18p+0"), float.fromhex("0x1.1a62633145c06p-54"),
+    float.fromhex("0x1.c1cd129024e08p-107"),
 )  # fmt: skip
 
 

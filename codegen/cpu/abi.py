@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any, TypeAlias
 
 from tvm import tirx
 from tvm.ir import PointerType, PrimType
@@ -51,15 +51,15 @@ class StatusArg:
     """The launch's int32 fault word."""
 
 
-KernelArg = Union[ValueArg, PackedArg, TemporaryArg, StatusArg]
+KernelArg: TypeAlias = ValueArg | PackedArg | TemporaryArg | StatusArg
 
 
 @dataclass(frozen=True)
 class KernelLaunch:
     """One launch: the kernel as TIR, how many tasks it has, its arguments, and what it needs.
 
-    `kind` begins the symbol's name. `faults` are the messages of the faults that the kernel may store in its status word:
-    fault number i is stored as i + 1.
+    `kind` begins the symbol's name. `faults` are the messages of the faults that the kernel may store in its status
+    word: fault number i is stored as i + 1.
     """
 
     kind: str
@@ -85,7 +85,7 @@ class Parameter:
 
 
 Body = Callable[[list[Any], Expr, Expr], None]
-"""`body(buffers, task, scratch)` emits one task; buffers are flat and of `storage_dtype`, in the order of the parameters."""
+"""`body(buffers, task, scratch)` emits one task; buffers are flat, of `storage_dtype`, in the parameters' order."""
 
 
 def kernel_function(parameters: Sequence[Parameter], body: Body) -> Any:

@@ -22,7 +22,7 @@ from .target import CpuTarget
 from .variables import ramps, variables_to_memory
 
 KERNELS_PER_MODULE = 12
-"""LLVM modules of this many kernels: large enough that the fixed cost of one does not count, small enough to share out."""
+"""Kernels of one LLVM module: so many that its fixed cost does not count, so few that modules can be shared out."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class KernelSource:
 
 @dataclass(frozen=True)
 class CompiledKernels:
-    """Relocatable objects and the symbol of each launch, in the order of the launches; `sources` if they were asked for."""
+    """Relocatable objects, the symbol of each launch in the order of the launches, and `sources` if asked for."""
 
     objects: tuple[bytes, ...]
     symbols: tuple[str, ...]
@@ -78,7 +78,8 @@ _RAMPS = lowering.prim_func_pass(lambda func, module, context: ramps(func), opt_
 def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
     """The IRModule that LLVM is given.
 
-    TVM's simplifier is left out: it inlines variables, so that shared subexpressions multiply, and it reduces x != x to false.
+    TVM's simplifier is left out: it inlines variables, so that shared subexpressions multiply, and it takes x != x for
+    false.
     """
     tvm_target = target.tvm_target
     module = tvm.IRModule({symbol: func.with_attr("global_symbol", symbol)})
@@ -130,7 +131,7 @@ _TVM_ERRORS = (tvm.error.InternalError, ValueError, TypeError, RuntimeError, Ind
 
 def _codegen(module: Any, target: CpuTarget) -> Any:
     # `tvm.tirx.build` names both a function and the module it is defined in.
-    return sys.modules["tvm.tirx.build"].codegen_build(module, target.tvm_target)  # type: ignore[attr-defined]
+    return sys.modules["tvm.tirx.build"].codegen_build(module, target.tvm_target)
 
 
 def _object_bytes(module: Any) -> bytes:
@@ -144,6 +145,6 @@ def _translated(error: Exception, symbol: str, launch: KernelLaunch) -> KernelEr
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("File ")]
     reason = lines[-1] if lines else type(error).__name__
     return KernelError(
-        f"kernel {symbol} cannot be compiled: {reason}; compile with --planner none to see which operator is to blame, and report it",
+        f"kernel {symbol} cannot be compiled: {reason}; find the operator with --planner none, and report it",
         launch.origins,
     )

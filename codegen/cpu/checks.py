@@ -65,10 +65,10 @@ def _launch(node: Node, checks: list[_Check], inputs: Sequence[Value]) -> Kernel
         T.buffer_store(bad, T.int32(0), [0])
         first = T.bind(T.cast(task, "int32") * TASK_ELEMENTS)
         for item in checks:
-            with T.serial(first, T.min(first + TASK_ELEMENTS, item.count)) as i:
-                with evaluator.scope((i, 0, item.count)):
-                    wrong = _out_of_range(item.check, i, evaluator)
-                    T.buffer_store(bad, tirx.Select(wrong, T.int32(1), bad[0]), [0])
+            end = T.min(first + TASK_ELEMENTS, item.count)
+            with T.serial(first, end) as i, evaluator.scope((i, 0, item.count)):
+                wrong = _out_of_range(item.check, i, evaluator)
+                T.buffer_store(bad, tirx.Select(wrong, T.int32(1), bad[0]), [0])
         with T.If(tirx.NE(bad[0], 0)), T.Then():
             T.buffer_store(buffers[-1], T.int32(1), [0])
 

@@ -92,9 +92,7 @@ def _template(
     return _opaque(view, outputs, target, threads)
 
 
-def _opaque(
-    view: GroupView, outputs: Sequence[Value], target: CpuTarget, threads: int
-) -> tuple[KernelLaunch, ...]:
+def _opaque(view: GroupView, outputs: Sequence[Value], target: CpuTarget, threads: int) -> tuple[KernelLaunch, ...]:
     anchor = view.anchor
     assert anchor is not None
     if anchor.op == "window_reduce":
@@ -114,11 +112,12 @@ def _injective(view: GroupView, outputs: Sequence[Value], target: CpuTarget) -> 
     return (KernelLaunch("injective", func, tasks, args, view.origins),)
 
 
-
 def _roles(view: GroupView) -> Roles:
     roles = roles_of(view.nodes, view.outputs, view.name)
     if isinstance(roles, WhyNot):
-        raise KernelError(f"group {view.name} fits no kernel template: {roles}; compile with --planner none", view.origins)
+        raise KernelError(
+            f"group {view.name} fits no kernel template: {roles}; compile with --planner none", view.origins
+        )
     return roles
 
 
@@ -157,9 +156,7 @@ def _rows_in_parts(
         roles = roles_of(piece.nodes, piece.outputs, view.name)
         assert isinstance(roles, Roles), roles
         if roles.kind is GroupKind.ROWWISE:
-            launches.append(
-                _row_launch(piece.nodes, roles, piece.inputs, piece.outputs, args, view.origins, target)
-            )
+            launches.append(_row_launch(piece.nodes, roles, piece.inputs, piece.outputs, args, view.origins, target))
             continue
         func, tasks = emit_injective(piece.nodes, piece.inputs, piece.outputs, target.isa)
         launches.append(KernelLaunch("injective", func, tasks, args, view.origins))

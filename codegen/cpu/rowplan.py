@@ -1,7 +1,7 @@
 """Decisions about a row-wise group: its loops, the passes over a row, and which values a row keeps in the workspace.
 
 The iteration shape S falls into kept dimensions (each index of which is a row) and reduced ones. If the last dimension
-is reduced, a pass walks along one row in vectors. If it is kept, a pass handles a vector of neighbouring rows at a time.
+is reduced, a pass walks along one row in vectors. If it is kept, a pass handles a vector of neighbouring rows at once.
 A reduction whose operand depends on others runs in a later pass over the row than those.
 """
 
@@ -30,7 +30,7 @@ CACHE_BYTES = 512 * 1024
 
 @dataclass(frozen=True)
 class RowLoops:
-    """`extents`: the dimensions of S with equal neighbours merged; `reduced` says which are. A block is `lanes * vectors`
+    """`extents`: dimensions of S, some merged; `reduced` says which are reduced. A block is `lanes * vectors`
     elements of the last dimension: of one row, or (`columns`) of that many rows."""
 
     shape: tuple[int, ...]
@@ -227,9 +227,7 @@ def _readable(nodes: Sequence[Node], inputs: Sequence[Value]) -> list[Value]:
     return [*inputs, *(v for n in nodes if n.op.startswith(("reduce_", "arg_")) for v in n.outputs)]
 
 
-def _merge(
-    extents: list[int], reduced: list[bool], accesses: Sequence[Access]
-) -> tuple[list[int], list[bool]]:
+def _merge(extents: list[int], reduced: list[bool], accesses: Sequence[Access]) -> tuple[list[int], list[bool]]:
     """Merge neighbouring dimensions of one kind that every access walks as if they were one."""
     sizes, kinds = [extents[-1]], [reduced[-1]]
     for d in reversed(range(len(extents) - 1)):
@@ -240,4 +238,3 @@ def _merge(
             sizes.insert(0, extents[d])
             kinds.insert(0, reduced[d])
     return sizes, kinds
-

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -11,7 +12,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm_ffi import StructuralKey
 
-from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, storage_dtype
+from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, named, storage_dtype
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import Index, ravel, reshape_index, unravel
 from tilestitch.codegen.errors import KernelError
@@ -149,9 +150,9 @@ class _Emitter:
         summing = any(a.has_total for a in accumulators.values())
         if blocks > per_total and summing:
             with T.serial(0, -(-blocks // per_total)) as part:
-                with T.serial(part * per_total, T.min((part + 1) * per_total, blocks)) as i:
-                    with self.evaluator.scope((i, 0, blocks)):
-                        vectors(i * block, loops.vectors)
+                last = T.min((part + 1) * per_total, blocks)
+                with T.serial(part * per_total, last) as i, self.evaluator.scope((i, 0, blocks)):
+                    vectors(i * block, loops.vectors)
                 for accumulator in accumulators.values():
                     accumulator.add_to_total()
         elif blocks:
@@ -199,7 +200,12 @@ class _Emitter:
         """Everything a pass does with one element. `column`: row of the block; `slot`: place in the accumulators."""
         evaluator = self.evaluator
         index = self._full_index(row, line)
-        self.at = (index, self._reduced_index(row), ravel(line, self.loops.line_extents) * self.loops.width + column, column)
+        self.at = (
+            index,
+            self._reduced_index(row),
+            ravel(line, self.loops.line_extents) * self.loops.width + column,
+            column,
+        )
         for value in stage.cached:
             result = evaluator.value(value, index)
             T.buffer_store(self.caches[value], _cacheable(result, value.dtype), [evaluator.simplify(self.at[2])])
@@ -241,7 +247,9 @@ class _Emitter:
             expected = self.at[1] if whole else self._without_reduced(value, self.at[1])
             if not self._same(index, expected):
                 assert value.producer is not None
-                raise KernelError(f"%{value.name} is read in another row than it is computed in", value.producer.origins)
+                raise KernelError(
+                    f"%{value.name} is read in another row than it is computed in", value.producer.origins
+                )
             return read(self.at[3])
 
         return source
@@ -265,21 +273,25 @@ class _Emitter:
             if not loops.columns:
                 self.at = ((), self._reduced_index(self.row), 0, 0)
                 scalar = self.evaluator.value(value, self._index_of(value, self.row))
-                self.evaluator.sources[value] = self.reduced_source(value, lambda column, scalar=scalar: scalar)
+                self.evaluator.sources[value] = self.reduced_source(value, partial(_constantly, scalar))
                 continue
             dtype = storage_dtype(compute_dtype(value.dtype))
             buffer = T.alloc_buffer((loops.block,), dtype, scope="local")
-            self._for_columns(lambda slot, value=value, buffer=buffer: T.buffer_store(
-                buffer, _cacheable(self.evaluator.value(value, self._index_of(value, self._row_at(slot))), value.dtype), [slot]
-            ))  # fmt: skip
-            self.evaluator.sources[value] = self.reduced_source(
-                value, lambda column, value=value, buffer=buffer: _uncached(buffer[column], value.dtype)
-            )
+            self._for_columns(partial(self._keep, value, buffer))
+            self.evaluator.sources[value] = self.reduced_source(value, partial(_kept, value, buffer))
+
+    def _keep(self, value: Value, buffer: Any, slot: Expr) -> None:
+        element = self.evaluator.value(value, self._index_of(value, self._row_at(slot)))
+        T.buffer_store(buffer, _cacheable(element, value.dtype), [slot])
 
     def _known(self, value: Value, ready: set[Value]) -> bool:
         if value in ready or value.is_constant:
             return True
-        return value.producer is not None and value not in self.plan.reduced and all(self._known(v, ready) for v in value.producer.inputs)
+        return (
+            value.producer is not None
+            and value not in self.plan.reduced
+            and all(self._known(v, ready) for v in value.producer.inputs)
+        )
 
     def _for_columns(self, body: Callable[[Expr], None]) -> None:
         for vector in range(self.loops.vectors):
@@ -354,7 +366,9 @@ class _Accumulator:
         better = reducers.is_better(self.reducer, self.dtype, element, best, bool(self.node.attrs["select_last"]))
         better = bind(better if fresh is None else tirx.And(fresh, better))
         here = index[self.node.attrs["axis"]]
-        here = tirx.IntImm(self.owner.index_dtype, here) if isinstance(here, int) else T.cast(here, self.owner.index_dtype)
+        here = (
+            tirx.IntImm(self.owner.index_dtype, here) if isinstance(here, int) else T.cast(here, self.owner.index_dtype)
+        )
         T.buffer_store(self.position, tirx.Select(better, here, self.position[slot]), [slot])
         T.buffer_store(self.buffer, tirx.Select(better, element, best), [slot])
 
@@ -395,16 +409,26 @@ class _Accumulator:
     def _fold_positions(self) -> Expr:
         """The best of all lanes; of equal ones the lowest (highest) position."""
         last = bool(self.node.attrs["select_last"])
+        position = self.position
+        assert position is not None
         with T.serial(1, self.size) as i:
-            value, best = T.bind(self.buffer[i]), T.bind(self.buffer[0])
-            here, there = T.bind(self.position[i]), T.bind(self.position[0])
+            value, best = named(self.buffer[i]), named(self.buffer[0])
+            here, there = named(position[i]), named(position[0])
             strictly = reducers.is_better(self.reducer, self.dtype, value, best, last=False)
             reverse = reducers.is_better(self.reducer, self.dtype, best, value, last=False)
             tie = tirx.And(tirx.Not(strictly), tirx.Not(reverse))
             better = self.owner.evaluator.bind(tirx.Or(strictly, tirx.And(tie, here > there if last else here < there)))
             T.buffer_store(self.buffer, tirx.Select(better, value, best), [0])
-            T.buffer_store(self.position, tirx.Select(better, here, there), [0])
-        return T.bind(self.position[0])
+            T.buffer_store(position, tirx.Select(better, here, there), [0])
+        return named(position[0])
+
+
+def _constantly(scalar: Expr, column: Expr) -> Expr:
+    return scalar
+
+
+def _kept(value: Value, buffer: Any, column: Expr) -> Expr:
+    return _uncached(buffer[column], value.dtype)
 
 
 def _cacheable(value: Expr, dtype: str) -> Expr:
@@ -413,4 +437,3 @@ def _cacheable(value: Expr, dtype: str) -> Expr:
 
 def _uncached(element: Expr, dtype: str) -> Expr:
     return tirx.NE(element, tirx.IntImm("uint8", 0)) if dtype == "bool" else element
-

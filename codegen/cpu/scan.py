@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import Expr, from_storage, to_storage
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, named, to_storage
 from tilestitch.compiler.ir.graph import Node
 
 from . import reducers
@@ -48,9 +48,9 @@ def lower_cumulative(node: Node, isa: Isa) -> KernelLaunch:
                 position = T.bind(start + (size - 1 - i if reverse else i) * inner)
 
                 def step(lane: Expr) -> None:
-                    element = T.bind(from_storage(source[position + lane], x.dtype))
-                    before = T.bind(running[lane])
-                    after = T.bind(reducers.combine(reducer, x.dtype, before, element))
+                    element = named(from_storage(source[position + lane], x.dtype))
+                    before = named(running[lane])
+                    after = named(reducers.combine(reducer, x.dtype, before, element))
                     T.buffer_store(running, after, [lane])
                     T.buffer_store(target, to_storage(before if exclusive else after, x.dtype), [position + lane])
 

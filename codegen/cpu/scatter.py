@@ -9,7 +9,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_dtype, to_storage
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, named, storage_dtype, to_storage
 from tilestitch.compiler.ir.graph import Node, Value
 
 from . import reducers
@@ -70,7 +70,7 @@ def _update(node: Node, target: Any, position: Expr, update: Expr) -> None:
         T.buffer_store(target, update, [position])
         return
     reducer = {"add": "sum", "mul": "prod"}.get(reduction, reduction)
-    old, new = (T.bind(reducers.to_accumulator(from_storage(e, dtype), dtype)) for e in (target[position], update))
+    old, new = (named(reducers.to_accumulator(from_storage(e, dtype), dtype)) for e in (target[position], update))
     joined = reducers.combine(reducer, dtype, old, new)
     T.buffer_store(target, to_storage(reducers.from_accumulator(joined, dtype), dtype), [position])
 

@@ -9,7 +9,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, from_storage, is_nan, storage_bits, to_storage
+from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, from_storage, is_nan, named, storage_bits, to_storage
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.compiler.ir.types import is_float
 
@@ -57,7 +57,7 @@ class _TopK:
         return tirx.Or(beats, special)
 
     def element(self, line: _Line, i: Expr) -> Expr:
-        return T.bind(from_storage(line.source[line.start + i * line.step], self.dtype))
+        return named(from_storage(line.source[line.start + i * line.step], self.dtype))
 
     def insert(self, line: _Line, keys: Any, positions: Any) -> None:
         """Keep the k best so far, in order."""
@@ -65,7 +65,7 @@ class _TopK:
         with T.serial(0, self.size) as i:
             value = self.element(line, i)
             count = T.bind(T.min(i, self.k))
-            last = T.bind(keys[T.max(count - 1, 0)])
+            last = named(keys[T.max(count - 1, 0)])
             with T.If(tirx.Or(i < self.k, self.before(value, last))), T.Then():
                 T.buffer_store(slot, T.min(count, self.k - 1), [0])
                 with T.While(tirx.And(slot[0] > 0, self.before(value, keys[T.max(slot[0] - 1, 0)]))):
@@ -95,11 +95,11 @@ class _TopK:
                 T.buffer_store(left, low, [0])
                 T.buffer_store(right, middle, [0])
                 with T.serial(low, high) as out:
-                    a = T.bind(keys[source + T.min(left[0], n - 1)])
-                    b = T.bind(keys[source + T.min(right[0], n - 1)])
+                    a = named(keys[source + T.min(left[0], n - 1)])
+                    b = named(keys[source + T.min(right[0], n - 1)])
                     from_right = tirx.Or(left[0] >= middle, tirx.And(right[0] < high, self.before(b, a)))
-                    take = T.bind(T.cast(from_right, "int32"))
-                    chosen = T.bind(tirx.Select(tirx.NE(take, 0), right[0], left[0]))
+                    take = named(T.cast(from_right, "int32"))
+                    chosen = named(tirx.Select(tirx.NE(take, 0), right[0], left[0]))
                     T.buffer_store(keys, keys[source + chosen], [target + out])
                     T.buffer_store(positions, positions[source + chosen], [target + out])
                     T.buffer_store(left, left[0] + 1 - take, [0])

@@ -1,4 +1,4 @@
-"""CPU targets: what `cpu`, `cpu:znver4` or `cpu:aarch64-linux-gnu/neoverse-v2` mean to LLVM, and what a machine must have."""
+"""CPU targets: what `cpu`, `cpu:znver4` or `cpu:aarch64-linux-gnu/neoverse-v2` mean to LLVM and ask of a machine."""
 
 from __future__ import annotations
 
@@ -141,6 +141,6 @@ def parse_target(text: str) -> CpuTarget:
         )
     if not target_codegen.llvm_is_valid_cpu(mcpu, triple):
         raise TargetError(
-            f"target {text!r}: LLVM knows no processor {mcpu!r}; some it knows: x86-64-v3, x86-64-v4, znver4, sapphirerapids"
+            f"target {text!r}: LLVM knows no processor {mcpu!r}; it knows x86-64-v3, x86-64-v4, znver4, and others"
         )
     return CpuTarget(mcpu, triple, tuple(attributes))

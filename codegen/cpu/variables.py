@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import PrimType
 
-from tilestitch.codegen.compute.evaluator import DATA_VARIABLE
+from tilestitch.codegen.compute.dtypes import DATA_VARIABLE
 
 
 def variables_to_memory(func: Any) -> Any:

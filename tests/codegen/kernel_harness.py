@@ -142,7 +142,7 @@ TOLERANCE = {"float64": 1e-12, "float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-
 
 
 def check(graph: Graph, inputs: Mapping[str, np.ndarray], kind: GroupKind | None = None, factor: float = 1.0) -> None:
-    """Compare the group with numpy: exact for integers and bools, to `factor` times the dtype's tolerance for floats."""
+    """Compare the group with numpy: exactly, or to `factor` times the tolerance of a float dtype."""
     expected = interpret(graph, inputs)
     actual = run_graph(graph, inputs, kind)
     for value in graph.outputs:

@@ -73,7 +73,21 @@ def test_common_functions_make_no_library_calls_in_vector_loops() -> None:
         (source,) = compile_kernels(launches(graph), target(), keep_source=True).sources
         body = source.llvm.split(f"@{source.symbol}(")[1].split("\n}")[0]
         called = {line.split("@")[1].split("(")[0] for line in body.splitlines() if " call " in line and "@" in line}
-        allowed = ("llvm.fmuladd.", "llvm.fma.", "llvm.fabs.", "llvm.sqrt.", "llvm.floor.", "llvm.roundeven.", "llvm.smin.", "llvm.umin.", "llvm.smax.", "llvm.copysign.", "llvm.minnum.", "llvm.maxnum.", "llvm.dbg")  # fmt: skip
+        allowed = (
+            "llvm.fmuladd.",
+            "llvm.fma.",
+            "llvm.fabs.",
+            "llvm.sqrt.",
+            "llvm.floor.",
+            "llvm.roundeven.",
+            "llvm.smin.",
+            "llvm.umin.",
+            "llvm.smax.",
+            "llvm.copysign.",
+            "llvm.minnum.",
+            "llvm.maxnum.",
+            "llvm.dbg",
+        )
         assert all(name.startswith(allowed) for name in called), (op, called)
 
 
@@ -94,18 +108,18 @@ def test_groups_that_no_template_fits_are_refused_by_name() -> None:
     graph = Graph("strings")
     x = graph.add_input("x", TensorType("complex64", (3,)))
     graph.outputs = [graph.emit("add", x, x, origins=["Add_7"])]
-    with pytest.raises(CodegenError, match="complex64.*host step.*Add_7"):
+    with pytest.raises(CodegenError, match=r"complex64.*host step.*Add_7"):
         launches(graph)
     graph = Graph("open")
     y = graph.add_input("y", TensorType("float32", ("n",)))
     graph.outputs = [graph.emit("add", y, y, origins=["Add_8"])]
-    with pytest.raises(CodegenError, match="static shapes.*Add_8"):
+    with pytest.raises(CodegenError, match=r"static shapes.*Add_8"):
         launches(graph)
     graph = Graph("both")
     z = graph.add_input("z", TensorType("float32", (4, 4)))
     total = graph.emit("reduce_sum", z, axes=(1,), keepdims=True)
     graph.outputs = [graph.emit("reduce_sum", graph.emit("add", z, total), axes=(0,), keepdims=True, origins=["Sum_9"])]
-    with pytest.raises(CodegenError, match="fits no kernel template.*Sum_9"):
+    with pytest.raises(CodegenError, match=r"fits no kernel template.*Sum_9"):
         lower_group(graph, one_group(graph, GroupKind.ROWWISE), target())
 
 
@@ -140,7 +154,7 @@ def test_targets_are_parsed_and_described() -> None:
 
 @pytest.mark.parametrize("name", ["gpu", "cpu:pentium-pro-max", "cpu:wasm32-unknown/generic", "cpu:x86-64-v3,avx2"])
 def test_unknown_targets_say_what_to_write(name: str) -> None:
-    with pytest.raises(TargetError, match="cpu|known|knows|feature"):
+    with pytest.raises(TargetError, match=r"cpu|known|knows|feature"):
         parse_target(name)
 
 

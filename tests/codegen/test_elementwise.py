@@ -33,9 +33,13 @@ def numbers(dtype: str, count: int, seed: int = 0) -> np.ndarray:
     return rng.permutation(x)
 
 
-def graph_of(op: str, operands: list[np.ndarray], dtypes: list[str], **attrs: object) -> tuple[Graph, dict[str, np.ndarray]]:
+def graph_of(
+    op: str, operands: list[np.ndarray], dtypes: list[str], **attrs: object
+) -> tuple[Graph, dict[str, np.ndarray]]:
     graph = Graph(op)
-    inputs = [graph.add_input(f"x{i}", TensorType(d, a.shape)) for i, (a, d) in enumerate(zip(operands, dtypes, strict=True))]
+    inputs = [
+        graph.add_input(f"x{i}", TensorType(d, a.shape)) for i, (a, d) in enumerate(zip(operands, dtypes, strict=True))
+    ]
     graph.outputs = [graph.emit(op, *inputs, **attrs)]
     return graph, {f"x{i}": a for i, a in enumerate(operands)}
 
@@ -64,7 +68,9 @@ def test_is_inf(positive: bool, negative: bool) -> None:
     check(*graph_of("is_inf", [numbers("float32", 20)], ["float32"], positive=positive, negative=negative))
 
 
-@pytest.mark.parametrize("op", ["add", "sub", "mul", "div", "mod", "fmod", "maximum", "minimum", "equal", "less", "less_equal"])
+@pytest.mark.parametrize(
+    "op", ["add", "sub", "mul", "div", "mod", "fmod", "maximum", "minimum", "equal", "less", "less_equal"]
+)
 @pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
 def test_binary_arithmetic(op: str, dtype: str) -> None:
     a, b = numbers(dtype, 200, 1), numbers(dtype, 200, 2)
@@ -97,11 +103,16 @@ def test_cast_to_every_dtype(source: str) -> None:
 
 @pytest.mark.parametrize("target", INTEGERS)
 def test_cast_out_of_range_does_not_trap(target: str) -> None:
-    graph, inputs = graph_of("cast", [np.array([np.nan, np.inf, -np.inf, 1e30, -1e30] * 4, np.float32)], ["float32"], to=target)
+    graph, inputs = graph_of(
+        "cast", [np.array([np.nan, np.inf, -np.inf, 1e30, -1e30] * 4, np.float32)], ["float32"], to=target
+    )
     assert next(iter(run_graph(graph, inputs).values())).shape == (20,)
 
 
-@pytest.mark.parametrize("source, target", [("float32", "int32"), ("float16", "uint16"), ("bfloat16", "int16"), ("int64", "float64"), ("uint8", "int8")])
+@pytest.mark.parametrize(
+    "source, target",
+    [("float32", "int32"), ("float16", "uint16"), ("bfloat16", "int16"), ("int64", "float64"), ("uint8", "int8")],
+)
 def test_bit_cast(source: str, target: str) -> None:
     x = numbers(source, 33)
     if is_float(source):
@@ -109,7 +120,19 @@ def test_bit_cast(source: str, target: str) -> None:
     check(*graph_of("bit_cast", [x], [source], to=target))
 
 
-@pytest.mark.parametrize("base, exponent", [("float32", "float32"), ("float64", "float64"), ("float16", "float16"), ("float32", "int64"), ("int32", "int32"), ("int64", "int64"), ("uint8", "uint8"), ("int32", "float32")])  # fmt: skip
+@pytest.mark.parametrize(
+    "base, exponent",
+    [
+        ("float32", "float32"),
+        ("float64", "float64"),
+        ("float16", "float16"),
+        ("float32", "int64"),
+        ("int32", "int32"),
+        ("int64", "int64"),
+        ("uint8", "uint8"),
+        ("int32", "float32"),
+    ],
+)
 def test_pow(base: str, exponent: str) -> None:
     rng = np.random.default_rng(4)
     x = rng.integers(1, 5, 60).astype(to_numpy_dtype(base))

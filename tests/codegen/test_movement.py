@@ -25,13 +25,25 @@ def one(op: str, shapes: list[tuple[int, ...]], dtype: str = "float32", **attrs:
     check(graph, {f"x{i}": number(s, dtype) for i, s in enumerate(shapes)})
 
 
-@pytest.mark.parametrize("shape, perm", [((3, 70, 90), (0, 2, 1)), ((5, 7), (1, 0)), ((2, 3, 4, 5), (3, 1, 0, 2)), ((100, 100), (1, 0)), ((1, 9), (1, 0)), ((), ())])  # fmt: skip
+@pytest.mark.parametrize(
+    "shape, perm",
+    [
+        ((3, 70, 90), (0, 2, 1)),
+        ((5, 7), (1, 0)),
+        ((2, 3, 4, 5), (3, 1, 0, 2)),
+        ((100, 100), (1, 0)),
+        ((1, 9), (1, 0)),
+        ((), ()),
+    ],
+)
 @pytest.mark.parametrize("dtype", ["float32", "int8", "bool"])
 def test_transpose(shape: tuple[int, ...], perm: tuple[int, ...], dtype: str) -> None:
     one("transpose", [shape], dtype, perm=perm)
 
 
-@pytest.mark.parametrize("source, target", [((2, 12), (4, 6)), ((6,), (2, 3)), ((), (1, 1)), ((2, 0, 3), (0, 7)), ((4, 1, 6), (3, 8))])
+@pytest.mark.parametrize(
+    "source, target", [((2, 12), (4, 6)), ((6,), (2, 3)), ((), (1, 1)), ((2, 0, 3), (0, 7)), ((4, 1, 6), (3, 8))]
+)
 def test_reshape_between_arithmetic(source: tuple[int, ...], target: tuple[int, ...]) -> None:
     graph = Graph("reshape")
     x = graph.add_input("x", TensorType("float32", source))
@@ -71,7 +83,10 @@ def test_rotation_of_halves() -> None:
 
 
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
-@pytest.mark.parametrize("shape, before, after", [((5, 7), (1, 0), (0, 3)), ((1, 4), (2, 2), (3, 9)), ((6,), (0,), (2,)), ((2, 3, 40), (0, 1, 1), (0, 1, 1))])  # fmt: skip
+@pytest.mark.parametrize(
+    "shape, before, after",
+    [((5, 7), (1, 0), (0, 3)), ((1, 4), (2, 2), (3, 9)), ((6,), (0,), (2,)), ((2, 3, 40), (0, 1, 1), (0, 1, 1))],
+)
 def test_pad(mode: str, shape: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...]) -> None:
     one("pad", [shape], before=before, after=after, mode=mode)
 
@@ -104,9 +119,17 @@ def test_gather(axis: int) -> None:
 
 
 def test_gather_elements_and_nd() -> None:
-    check(gather_graph("gather_elements", (5, 7), (4, 3), axis=1), {"x": number((5, 7)), "i": RNG.integers(-7, 7, (4, 3))})
-    check(gather_graph("gather_nd", (2, 5, 7), (2, 3, 1), batch_dims=1), {"x": number((2, 5, 7)), "i": RNG.integers(-5, 5, (2, 3, 1))})
-    check(gather_graph("gather_nd", (5, 6, 7), (4, 2), batch_dims=0), {"x": number((5, 6, 7)), "i": RNG.integers(-5, 5, (4, 2))})
+    check(
+        gather_graph("gather_elements", (5, 7), (4, 3), axis=1), {"x": number((5, 7)), "i": RNG.integers(-7, 7, (4, 3))}
+    )
+    check(
+        gather_graph("gather_nd", (2, 5, 7), (2, 3, 1), batch_dims=1),
+        {"x": number((2, 5, 7)), "i": RNG.integers(-5, 5, (2, 3, 1))},
+    )
+    check(
+        gather_graph("gather_nd", (5, 6, 7), (4, 2), batch_dims=0),
+        {"x": number((5, 6, 7)), "i": RNG.integers(-5, 5, (4, 2))},
+    )
 
 
 @pytest.mark.parametrize("bad", [5, -6])

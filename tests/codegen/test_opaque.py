@@ -17,10 +17,16 @@ SHAPES = st.lists(st.sampled_from([1, 2, 3, 7, 16, 33]), min_size=1, max_size=3)
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    shape=SHAPES, dtype=st.sampled_from(["float32", "int32", "float16", "int8"]), reducer=st.sampled_from(["sum", "prod"]),
-    exclusive=st.booleans(), reverse=st.booleans(), data=st.data(),
-)  # fmt: skip
-def test_cumulative(shape: tuple[int, ...], dtype: str, reducer: str, exclusive: bool, reverse: bool, data: st.DataObject) -> None:
+    shape=SHAPES,
+    dtype=st.sampled_from(["float32", "int32", "float16", "int8"]),
+    reducer=st.sampled_from(["sum", "prod"]),
+    exclusive=st.booleans(),
+    reverse=st.booleans(),
+    data=st.data(),
+)
+def test_cumulative(
+    shape: tuple[int, ...], dtype: str, reducer: str, exclusive: bool, reverse: bool, data: st.DataObject
+) -> None:
     graph = Graph("cumulative")
     x = graph.add_input("x", TensorType(dtype, shape))
     axis = data.draw(st.integers(0, len(shape) - 1))
@@ -29,7 +35,9 @@ def test_cumulative(shape: tuple[int, ...], dtype: str, reducer: str, exclusive:
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(shape=SHAPES, dtype=st.sampled_from(["float32", "int64", "float16", "uint8"]), largest=st.booleans(), data=st.data())
+@given(
+    shape=SHAPES, dtype=st.sampled_from(["float32", "int64", "float16", "uint8"]), largest=st.booleans(), data=st.data()
+)
 def test_top_k(shape: tuple[int, ...], dtype: str, largest: bool, data: st.DataObject) -> None:
     axis = data.draw(st.integers(0, len(shape) - 1))
     graph = Graph("top_k")
@@ -46,7 +54,9 @@ def test_top_k_of_long_lines_with_nan_and_ties(k: int, largest: bool) -> None:
     x[0, ::31] = np.nan
     x[1, 5] = np.inf
     graph = Graph("top_k")
-    node = graph.add("top_k", [graph.add_input("x", TensorType("float32", x.shape))], {"k": k, "axis": 1, "largest": largest})
+    node = graph.add(
+        "top_k", [graph.add_input("x", TensorType("float32", x.shape))], {"k": k, "axis": 1, "largest": largest}
+    )
     graph.outputs = list(node.outputs)
     check(graph, {"x": x})
 
@@ -56,17 +66,27 @@ REDUCTIONS = ["none", "add", "mul", "max", "min"]
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("dtype", ["float32", "int32", "float16"])
-@pytest.mark.parametrize("shape, indices, axis", [((5, 7), (3, 7), 0), ((5, 7), (5, 2), 1), ((2, 3, 4), (2, 5, 3), 1), ((6,), (9,), 0), ((4, 4), (0, 4), 0)])  # fmt: skip
-def test_scatter_elements(reduction: str, dtype: str, shape: tuple[int, ...], indices: tuple[int, ...], axis: int) -> None:
+@pytest.mark.parametrize(
+    "shape, indices, axis",
+    [((5, 7), (3, 7), 0), ((5, 7), (5, 2), 1), ((2, 3, 4), (2, 5, 3), 1), ((6,), (9,), 0), ((4, 4), (0, 4), 0)],
+)
+def test_scatter_elements(
+    reduction: str, dtype: str, shape: tuple[int, ...], indices: tuple[int, ...], axis: int
+) -> None:
     graph = Graph("scatter")
     x, u = graph.add_input("x", TensorType(dtype, shape)), graph.add_input("u", TensorType(dtype, indices))
     i = graph.add_input("i", TensorType("int64", indices))
     graph.outputs = [graph.emit("scatter_elements", x, i, u, axis=axis, reduction=reduction)]
     where = RNG.integers(-shape[axis], shape[axis], indices)
-    check(graph, {"x": RNG.integers(-3, 4, shape).astype(dtype), "i": where, "u": RNG.integers(-2, 3, indices).astype(dtype)})
+    check(
+        graph,
+        {"x": RNG.integers(-3, 4, shape).astype(dtype), "i": where, "u": RNG.integers(-2, 3, indices).astype(dtype)},
+    )
 
 
-def scatter_nd(shape: tuple[int, ...], indices: tuple[int, ...], dtype: str, reduction: str) -> tuple[Graph, dict[str, np.ndarray]]:
+def scatter_nd(
+    shape: tuple[int, ...], indices: tuple[int, ...], dtype: str, reduction: str
+) -> tuple[Graph, dict[str, np.ndarray]]:
     depth = indices[-1]
     updates = (*indices[:-1], *shape[depth:])
     graph = Graph("scatter")
@@ -80,7 +100,17 @@ def scatter_nd(shape: tuple[int, ...], indices: tuple[int, ...], dtype: str, red
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
-@pytest.mark.parametrize("shape, indices", [((5, 7), (3, 1)), ((5, 7), (4, 2)), ((6, 32), (3, 1)), ((2, 3, 4), (2, 2, 2)), ((4,), (3, 1)), ((9, 100000), (5, 1))])  # fmt: skip
+@pytest.mark.parametrize(
+    "shape, indices",
+    [
+        ((5, 7), (3, 1)),
+        ((5, 7), (4, 2)),
+        ((6, 32), (3, 1)),
+        ((2, 3, 4), (2, 2, 2)),
+        ((4,), (3, 1)),
+        ((9, 100000), (5, 1)),
+    ],
+)
 def test_scatter_nd(reduction: str, dtype: str, shape: tuple[int, ...], indices: tuple[int, ...]) -> None:
     check(*scatter_nd(shape, indices, dtype, reduction))
 

@@ -26,14 +26,38 @@ def softmax(graph: Graph, x: Value, axis: int) -> Value:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
-@pytest.mark.parametrize("shape, axis", [((5, 7), 0), ((5, 7), 1), ((3, 128), 1), ((2, 3, 100), 1), ((4, 1), 1), ((1, 1), 0), ((33, 70, 5), 1), ((2, 20000), 1)])  # fmt: skip
+@pytest.mark.parametrize(
+    "shape, axis",
+    [
+        ((5, 7), 0),
+        ((5, 7), 1),
+        ((3, 128), 1),
+        ((2, 3, 100), 1),
+        ((4, 1), 1),
+        ((1, 1), 0),
+        ((33, 70, 5), 1),
+        ((2, 20000), 1),
+    ],
+)
 def test_softmax(dtype: str, shape: tuple[int, ...], axis: int) -> None:
     graph = Graph("softmax")
     graph.outputs = [softmax(graph, graph.add_input("x", TensorType(dtype, shape)), axis)]
     check(graph, {"x": normal(shape, dtype)}, factor=4)
 
 
-@pytest.mark.parametrize("shape, axes", [((4, 768), (1,)), ((2, 5, 64), (2,)), ((2, 6, 8, 9), (1, 2, 3)), ((2, 6, 8, 9), (1,)), ((2, 6, 8, 9), (0, 2, 3)), ((2, 6, 8, 9), (0, 2)), ((7, 3), (1,)), ((3, 50), (0,))])  # fmt: skip
+@pytest.mark.parametrize(
+    "shape, axes",
+    [
+        ((4, 768), (1,)),
+        ((2, 5, 64), (2,)),
+        ((2, 6, 8, 9), (1, 2, 3)),
+        ((2, 6, 8, 9), (1,)),
+        ((2, 6, 8, 9), (0, 2, 3)),
+        ((2, 6, 8, 9), (0, 2)),
+        ((7, 3), (1,)),
+        ((3, 50), (0,)),
+    ],
+)
 def test_layer_norm_of_a_sum_that_is_stored_too(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
     graph = Graph("norm")
     x, residual = (graph.add_input(n, TensorType("float32", shape)) for n in ("x", "residual"))
@@ -44,10 +68,16 @@ def test_layer_norm_of_a_sum_that_is_stored_too(shape: tuple[int, ...], axes: tu
     mean = graph.emit("mul", graph.emit("reduce_sum", total, axes=axes, keepdims=True), share)
     centred = graph.emit("sub", total, mean)
     squares = graph.emit("reduce_sum", graph.emit("mul", centred, centred), axes=axes, keepdims=True)
-    deviation = graph.emit("sqrt", graph.emit("add", graph.emit("mul", squares, share), graph.constant(np.float32(1e-5))))
+    deviation = graph.emit(
+        "sqrt", graph.emit("add", graph.emit("mul", squares, share), graph.constant(np.float32(1e-5)))
+    )
     y = graph.emit("add", graph.emit("mul", graph.emit("div", centred, deviation), scale), bias)
     graph.outputs = [y, total, mean]
-    check(graph, {"x": normal(shape), "residual": -0.5 * normal(shape)[::-1] + 1, "scale": normal(small), "bias": normal(small)}, factor=5)
+    check(
+        graph,
+        {"x": normal(shape), "residual": -0.5 * normal(shape)[::-1] + 1, "scale": normal(small), "bias": normal(small)},
+        factor=5,
+    )
 
 
 SHAPES = st.lists(st.sampled_from([0, 1, 2, 3, 7, 16, 17, 40]), max_size=4).map(tuple)
@@ -79,7 +109,9 @@ def test_reductions(shape: tuple[int, ...], op: str, dtype: str, keepdims: bool,
     keepdims=st.booleans(),
     data=st.data(),
 )
-def test_positions_of_extremes(shape: tuple[int, ...], op: str, dtype: str, last: bool, keepdims: bool, data: st.DataObject) -> None:
+def test_positions_of_extremes(
+    shape: tuple[int, ...], op: str, dtype: str, last: bool, keepdims: bool, data: st.DataObject
+) -> None:
     axis = data.draw(st.integers(0, len(shape) - 1))
     graph = Graph("arg")
     x = graph.add_input("x", TensorType(dtype, shape))
@@ -92,7 +124,12 @@ def test_nan_wins_every_extreme() -> None:
     x[1, 5] = x[1, 30] = np.nan
     x[2] = -np.inf
     x[3] = np.inf
-    for op, attrs in (("reduce_max", {"axes": (1,), "keepdims": False}), ("reduce_min", {"axes": (1,), "keepdims": False}), ("arg_max", {"axis": 1, "keepdims": False, "select_last": 0}), ("arg_min", {"axis": 1, "keepdims": False, "select_last": 1})):  # fmt: skip
+    for op, attrs in (
+        ("reduce_max", {"axes": (1,), "keepdims": False}),
+        ("reduce_min", {"axes": (1,), "keepdims": False}),
+        ("arg_max", {"axis": 1, "keepdims": False, "select_last": 0}),
+        ("arg_min", {"axis": 1, "keepdims": False, "select_last": 1}),
+    ):
         graph = Graph(op)
         graph.outputs = [graph.emit(op, graph.add_input("x", TensorType("float32", x.shape)), **attrs)]
         check(graph, {"x": x})
@@ -101,7 +138,9 @@ def test_nan_wins_every_extreme() -> None:
 def test_long_sums_stay_accurate() -> None:
     x = np.full((2, 300001), 0.1, np.float32)
     graph = Graph("sum")
-    graph.outputs = [graph.emit("reduce_sum", graph.add_input("x", TensorType("float32", x.shape)), axes=(1,), keepdims=False)]
+    graph.outputs = [
+        graph.emit("reduce_sum", graph.add_input("x", TensorType("float32", x.shape)), axes=(1,), keepdims=False)
+    ]
     check(graph, {"x": x})
 
 

@@ -11,7 +11,26 @@ from tests.codegen.kernel_harness import run_graph
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.compiler.ir.types import TensorType
 
-SPECIAL = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-40, 3e38, -3e38, 1e-8, 0.5, 2.0, 88.7, -103.9, 709.7]
+SPECIAL = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    np.inf,
+    -np.inf,
+    np.nan,
+    1e-45,
+    -1e-45,
+    1e-40,
+    3e38,
+    -3e38,
+    1e-8,
+    0.5,
+    2.0,
+    88.7,
+    -103.9,
+    709.7,
+]
 
 
 def samples(dtype: str) -> np.ndarray:
@@ -42,7 +61,19 @@ def ulps(actual: np.ndarray, exact: np.ndarray) -> np.ndarray:
     return np.abs(actual[finite].astype(exact.dtype) - exact[finite]) / unit
 
 
-LIMITS = {"exp": 2, "log": 2, "tanh": 3, "sin": 1, "cos": 1, "tan": 1, "sqrt": 1, "asinh": 1, "acosh": 1, "atanh": 1, "erf": 4}
+LIMITS = {
+    "exp": 2,
+    "log": 2,
+    "tanh": 3,
+    "sin": 1,
+    "cos": 1,
+    "tan": 1,
+    "sqrt": 1,
+    "asinh": 1,
+    "acosh": 1,
+    "atanh": 1,
+    "erf": 4,
+}
 
 
 @pytest.mark.parametrize("op", sorted(LIMITS))
@@ -65,10 +96,14 @@ def test_float64_functions_are_accurate(op: str) -> None:
     assert ulps(compute(op, x), exact).max() <= 3
 
 
-@pytest.mark.parametrize("op", ["tanh", "erf", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "sin"])
+@pytest.mark.parametrize(
+    "op", ["tanh", "erf", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "sin"]
+)
 def test_float64_functions_follow_libm(op: str) -> None:
     x = np.concatenate([np.linspace(-3, 3, 601), [np.nan, np.inf, -np.inf, 0.0, 1e-300, 1e200]])
-    name = {"asin": "arcsin", "acos": "arccos", "atan": "arctan"}.get(op, op.replace("a", "arc", 1) if op[0] == "a" else op)
+    name = {"asin": "arcsin", "acos": "arccos", "atan": "arctan"}.get(
+        op, op.replace("a", "arc", 1) if op[0] == "a" else op
+    )
     with np.errstate(all="ignore"):
         exact = np.array([math.erf(v) for v in x]) if op == "erf" else getattr(np, name)(x)
     np.testing.assert_allclose(compute(op, x), exact, rtol=1e-13, atol=0)
@@ -88,7 +123,9 @@ def pairs() -> tuple[np.ndarray, np.ndarray]:
     special = np.array([0.0, -0.0, 1, -1, 2, -2, 0.5, -0.5, 3, -3, np.inf, -np.inf, np.nan, 1e-40, 3e38], np.float32)
     x, y = (a.ravel() for a in np.meshgrid(special, special))
     base = np.exp(rng.uniform(-20, 20, 3000)).astype(np.float32)
-    return np.concatenate([x, base, -base]), np.concatenate([y, rng.uniform(-4, 4, 3000), rng.integers(-5, 6, 3000)]).astype(np.float32)
+    return np.concatenate([x, base, -base]), np.concatenate(
+        [y, rng.uniform(-4, 4, 3000), rng.integers(-5, 6, 3000)]
+    ).astype(np.float32)
 
 
 def test_pow_is_accurate_and_right_in_special_cases() -> None:
