@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -22,6 +24,9 @@ WINDOWS = [
 @pytest.mark.parametrize(("shape", "attrs"), WINDOWS)
 @pytest.mark.parametrize("include", [0, 1])
 def test_average_pool(shape: tuple[int, ...], attrs: dict[str, object], include: int) -> None:
+    uneven = attrs.get("pads") == [1, 0, 1, 1] or attrs.get("auto_pad") == "SAME_UPPER"
+    if include and uneven and sys.version_info < (3, 11):
+        pytest.skip("ONNX Runtime 1.23, the last for Python 3.10, does not count the padding at the end")
     check_node("AveragePool", [floats(*shape)], attrs | {"count_include_pad": include}, opset=19, against="onnxruntime")
 
 
