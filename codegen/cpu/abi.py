@@ -6,8 +6,8 @@ A kernel is `void NAME(const Arg *args, int64_t task, void *scratch)`; an `Arg` 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any
 
 from tvm import tirx
 from tvm.ir import PointerType, PrimType
@@ -17,41 +17,15 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_dtype, to_storage
 from tilestitch.codegen.compute.evaluator import Source
 from tilestitch.codegen.compute.indexing import ravel
+from tilestitch.codegen.launch import KernelArg, PackedArg, StatusArg, TemporaryArg, ValueArg
 from tilestitch.compiler.ir.types import TensorType
 
+__all__ = [
+    "KernelArg", "KernelLaunch", "PackedArg", "Parameter", "StatusArg", "TemporaryArg", "ValueArg", "buffer_source",
+    "kernel_function", "store",
+]  # fmt: skip
+
 ARGUMENT_POINTER = 15  # TVM's number of the field of `Arg` that holds the pointer
-
-
-@dataclass(frozen=True)
-class ValueArg:
-    """A value of the graph: an input, an output or a constant of the group."""
-
-    value: str
-
-
-@dataclass(frozen=True)
-class PackedArg:
-    """A constant in a layout of its own: `arrange(data)` gives the array to store; `key` identifies the layout."""
-
-    value: str
-    key: str
-    arrange: Callable[[Any], Any] = field(compare=False)
-
-
-@dataclass(frozen=True)
-class TemporaryArg:
-    """Memory that lives from one launch of a group to the next; `name` is unique within the group."""
-
-    name: str
-    nbytes: int
-
-
-@dataclass(frozen=True)
-class StatusArg:
-    """The launch's int32 fault word."""
-
-
-KernelArg: TypeAlias = ValueArg | PackedArg | TemporaryArg | StatusArg
 
 
 @dataclass(frozen=True)

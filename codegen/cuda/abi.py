@@ -1,0 +1,143 @@
+"""The calling convention of CUDA kernels, and how a kernel function is opened and closed.
+
+A kernel is `extern "C" __global__ void NAME(T0 *p0, T1 *p1, ...)`: one pointer for each argument, no scalars. Pointers
+are of `storage_dtype`, at least 16-byte aligned, and never alias one another where a kernel writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import PointerType, PrimType
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_dtype, to_storage
+from tilestitch.codegen.compute.evaluator import Source
+from tilestitch.codegen.compute.indexing import ravel
+from tilestitch.codegen.launch import KernelArg, PackedArg, StatusArg, TemporaryArg, ValueArg
+from tilestitch.compiler.ir.types import TensorType
+
+__all__ = [
+    "CudaLaunch", "KernelArg", "PackedArg", "Parameter", "StatusArg", "TemporaryArg", "ValueArg", "barrier",
+    "buffer_source", "kernel_function", "shared_buffer", "store",
+]  # fmt: skip
+
+Dim3 = tuple[int, int, int]
+
+SYMBOL = "TILESTITCH_KERNEL"
+"""What a kernel given as text calls its function; the build puts the symbol in its place."""
+
+
+@dataclass(frozen=True)
+class CudaLaunch:
+    """One kernel launch: `grid` blocks of `block` threads, `shared_bytes` of dynamic shared memory a block.
+
+    kind: begins the symbol's name. func: the kernel as a PrimFunc of `kernel_function`, or as CUDA text whose
+    `extern "C" __global__` function is called `SYMBOL`; the text gets the prelude of `build.PRELUDE` in front.
+    faults: messages of the faults that the kernel may store in its status word; fault number i is stored as i + 1.
+    cooperative: all blocks must be resident together. cluster: blocks of a thread block cluster.
+    """
+
+    kind: str
+    func: Any
+    grid: Dim3
+    block: Dim3
+    args: tuple[KernelArg, ...]
+    origins: tuple[str, ...] = ()
+    shared_bytes: int = 0
+    faults: tuple[str, ...] = ()
+    cooperative: bool = False
+    cluster: Dim3 = (1, 1, 1)
+
+    @property
+    def threads(self) -> int:
+        """Threads of one block."""
+        return prod(self.block)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One argument as the kernel's body sees it: what it is, the dtype and the number of its elements."""
+
+    arg: KernelArg
+    dtype: str
+    size: int
+
+    @staticmethod
+    def of(name: str, type_: TensorType) -> Parameter:
+        return Parameter(ValueArg(name), type_.dtype, type_.num_elements)
+
+
+@dataclass(frozen=True)
+class Thread:
+    """Where a thread is: indices of its block and its own, int32; indices along axes of size 1 are 0."""
+
+    block: tuple[Expr, Expr, Expr]
+    thread: tuple[Expr, Expr, Expr]
+
+
+Body = Callable[[list[Any], Thread], None]
+"""`body(buffers, thread)` emits one thread's work; buffers are flat, of `storage_dtype`, in the parameters' order."""
+
+
+def kernel_function(parameters: Sequence[Parameter], grid: Dim3, block: Dim3, body: Body) -> Any:
+    """The PrimFunc of a kernel; threads of one block are at most 1024."""
+    assert 1 <= prod(block) <= 1024, block
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_name("kernel")
+        T.func_attr({"calling_conv": 2, "tirx.noalias": True, "tirx.is_global_func": True})
+        kinds = [PointerType(PrimType(storage_dtype(p.dtype)), "global") for p in parameters]
+        pointers = [T.arg(f"p{i}", tirx.Var(f"p{i}", kind)) for i, kind in enumerate(kinds)]
+        buffers = [
+            T.decl_buffer((max(1, p.size),), storage_dtype(p.dtype), data=pointer)
+            for p, pointer in zip(parameters, pointers, strict=True)
+        ]
+        _launched(list(zip(("blockIdx", "threadIdx"), (grid, block), strict=True)), buffers, body)
+    return builder.get()
+
+
+def _launched(extents: list[tuple[str, Dim3]], buffers: list[Any], body: Body) -> None:
+    """Bind the thread indices, axis by axis, and emit the body inside."""
+    found: list[Expr] = []
+    pending = [(f"{name}.{axis}", size) for name, sizes in extents for axis, size in zip("xyz", sizes, strict=True)]
+
+    def enter(number: int) -> None:
+        if number == len(pending):
+            body(buffers, Thread((found[0], found[1], found[2]), (found[3], found[4], found[5])))
+            return
+        tag, size = pending[number]
+        if size == 1 and tag != "threadIdx.x":
+            found.append(0)
+            enter(number + 1)
+            return
+        with T.launch_thread(tag, size) as index:
+            found.append(index)
+            enter(number + 1)
+
+    enter(0)
+
+
+def barrier() -> None:
+    """`__syncthreads()`."""
+    T.evaluate(T.tvm_storage_sync("shared"))
+
+
+def shared_buffer(elements: int, dtype: str) -> Any:
+    """Static shared memory of one block; all of them together take at most 48 KiB."""
+    return T.alloc_buffer((elements,), dtype, scope="shared")
+
+
+def buffer_source(buffer: Any, type_: TensorType, simplify: Callable[[Expr], Expr]) -> Source:
+    """Reads elements of a tensor from its flat buffer."""
+    shape = type_.static_shape
+    return lambda index: from_storage(buffer[simplify(ravel(index, shape))], type_.dtype)
+
+
+def store(buffer: Any, type_: TensorType, index: Sequence[Expr], value: Expr, simplify: Callable[[Expr], Expr]) -> None:
+    """Emits the store of an element (in compute form) of a tensor to its flat buffer."""
+    T.buffer_store(buffer, to_storage(value, type_.dtype), [simplify(ravel(index, type_.static_shape))])

@@ -1,0 +1,39 @@
+"""What a kernel's arguments stand for, whatever machine it runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+
+@dataclass(frozen=True)
+class ValueArg:
+    """A value of the graph: an input, an output or a constant of the group."""
+
+    value: str
+
+
+@dataclass(frozen=True)
+class PackedArg:
+    """A constant in a layout of its own: `arrange(data)` gives the array to store; `key` identifies the layout."""
+
+    value: str
+    key: str
+    arrange: Callable[[Any], Any] = field(compare=False)
+
+
+@dataclass(frozen=True)
+class TemporaryArg:
+    """Memory that lives from one launch of a group to the next; `name` is unique within the group."""
+
+    name: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class StatusArg:
+    """The launch's int32 fault word."""
+
+
+KernelArg: TypeAlias = ValueArg | PackedArg | TemporaryArg | StatusArg
