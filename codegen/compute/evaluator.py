@@ -17,7 +17,7 @@ from tilestitch.compiler.ir.ops import Kind, kind_of
 
 from . import elementwise, movement
 from .dtypes import Expr, dtype_of, immediate, named
-from .indexing import broadcast_index, pull_view
+from .indexing import Index, broadcast_index, pull_view
 
 Source = Callable[[Sequence[Expr]], Any]
 """Gives an element of a value at an index, in the value's compute dtype; None if the value must be computed instead."""
@@ -73,43 +73,46 @@ class Evaluator:
     def value(self, value: Value, index: Sequence[Expr]) -> Expr:
         """`value` at `index`, in its compute dtype. KernelError if it depends on something that cannot be pulled."""
         index = tuple(index)
-        key = (value, tuple(i if isinstance(i, int) else StructuralKey(i) for i in index))
-        for memo in reversed(self._memo):
-            if key in memo:
-                return memo[key]
-        if value not in self.sources:
-            self._operands_first(value, index)
+        known = self._known(value, index)
+        if known is not None:
+            return known
+        self._operands_first(value, index)
+        return self._computed(value, index)
+
+    def _known(self, value: Value, index: Index) -> Expr | None:
+        key = _key(value, index)
+        return next((memo[key] for memo in reversed(self._memo) if key in memo), None)
+
+    def _computed(self, value: Value, index: Index) -> Expr:
         result = self._compute(value, index)
-        self._memo[-1][key] = result
+        self._memo[-1][_key(value, index)] = result
         return result
 
-    def _operands_first(self, value: Value, index: Sequence[Expr]) -> None:
-        """Evaluate element-wise ancestors at the same index in topological order: bounds the depth of the recursion."""
-        order: list[Value] = []
-        seen = {value}
-        stack = [value]
+    def _operands_first(self, value: Value, index: Index) -> None:
+        """Compute what `value` reads through element-wise operators and views, bottom up: groups may nest deeply."""
+        stack = [(operand, True) for operand in self._operands(value, index)]
         while stack:
-            node = stack.pop().producer
-            if node is None or node.op not in elementwise.RULES:
+            (operand, at), fresh = stack.pop()
+            if self._known(operand, at) is not None:
                 continue
-            for operand in node.inputs:
-                if operand in seen or operand in self.sources or operand.is_constant or operand.shape != value.shape:
-                    continue
-                seen.add(operand)
-                order.append(operand)
-                stack.append(operand)
-        if len(order) < 32:
-            return
-        depth: dict[Value, int] = {}
-        for operand in sorted(order, key=lambda v: _depth(v, set(order), depth)):
-            self._memo_value(operand, index)
+            if not fresh:
+                self._computed(operand, at)
+                continue
+            stack.append(((operand, at), False))
+            stack.extend((inner, True) for inner in self._operands(operand, at))
 
-    def _memo_value(self, value: Value, index: Sequence[Expr]) -> None:
-        key = (value, tuple(i if isinstance(i, int) else StructuralKey(i) for i in index))
-        if not any(key in memo for memo in self._memo):
-            self._memo[-1][key] = self._compute(value, index)
+    def _operands(self, value: Value, index: Index) -> list[tuple[Value, Index]]:
+        """What is read, and where, to compute an element of `value`; nothing if it is not known beforehand."""
+        node = value.producer
+        if value in self.sources or value.data is not None or node is None:
+            return []
+        if node.op in elementwise.RULES:
+            return [(x, broadcast_index(index, x.shape)) for x in node.inputs]
+        if kind_of(node.op) is Kind.VIEW:
+            return [(node.inputs[0], pull_view(node, index, self.simplify))]
+        return []
 
-    def _compute(self, value: Value, index: Sequence[Expr]) -> Expr:
+    def _compute(self, value: Value, index: Index) -> Expr:
         source = self.sources.get(value)
         element = source(index) if source is not None else None
         if element is not None:
@@ -123,7 +126,7 @@ class Evaluator:
             raise KernelError(f"value %{value.name} is read in a kernel, but is none of its inputs")
         return self._apply(node, index)
 
-    def _apply(self, node: Node, index: Sequence[Expr]) -> Expr:
+    def _apply(self, node: Node, index: Index) -> Expr:
         if node.op in elementwise.RULES:
             operands = [self.value(x, broadcast_index(index, x.shape)) for x in node.inputs]
             return self.bind(elementwise.RULES[node.op](elementwise.Operation(node, operands, self.bind)))
@@ -137,16 +140,5 @@ class Evaluator:
         raise KernelError(f"{node.op} cannot be evaluated element by element inside a kernel", node.origins)
 
 
-def _depth(value: Value, members: set[Value], known: dict[Value, int]) -> int:
-    """Longest path from the ancestors among `members`, without recursion."""
-    stack = [value]
-    while stack:
-        top = stack[-1]
-        inner = [v for v in (top.producer.inputs if top.producer else ()) if v in members]
-        missing = [v for v in inner if v not in known]
-        if missing:
-            stack.extend(missing)
-            continue
-        known[top] = 1 + max((known[v] for v in inner), default=0)
-        stack.pop()
-    return known[value]
+def _key(value: Value, index: Index) -> object:
+    return value, tuple(i if isinstance(i, int) else StructuralKey(i) for i in index)

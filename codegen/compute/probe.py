@@ -53,7 +53,7 @@ class _Probe(Evaluator):
     def bind(self, expr: Expr) -> Expr:
         return expr
 
-    def _apply(self, node: Node, index: Sequence[Expr]) -> Expr:
+    def _apply(self, node: Node, index: Index) -> Expr:
         if node.op not in elementwise.RULES:
             return super()._apply(node, index)
         for operand in node.inputs:

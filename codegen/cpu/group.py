@@ -76,8 +76,13 @@ def lower_group(graph: Graph, group: Group, target: CpuTarget, threads: int = 4)
     outputs = tuple(v for v in view.outputs if v.tensor_type.num_elements)
     if not outputs:
         return ()
-    checks = () if group.kind is GroupKind.OPAQUE else lower_index_checks(view.nodes, view.inputs)
-    return (*checks, *_template(view, group.kind, outputs, target, threads))
+    try:
+        checks = () if group.kind is GroupKind.OPAQUE else lower_index_checks(view.nodes, view.inputs)
+        return (*checks, *_template(view, group.kind, outputs, target, threads))
+    except RecursionError:
+        raise KernelError(
+            f"group {group.name} nests {len(view.nodes)} nodes too deeply; compile with --planner none", view.origins
+        ) from None
 
 
 def _template(

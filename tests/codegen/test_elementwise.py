@@ -184,3 +184,12 @@ def test_a_long_chain_of_shared_subexpressions_compiles() -> None:
         v = graph.emit("mul", graph.emit("add", v, v), graph.constant(np.float32(0.5)))
     graph.outputs = [graph.emit("sub", v, x)]
     check(graph, {"x": np.linspace(-1, 1, 19, dtype=np.float32)})
+
+
+def test_deep_nesting_of_views_and_arithmetic_compiles() -> None:
+    graph = Graph("deep")
+    v = graph.add_input("x", TensorType("float32", (20, 30)))
+    for _ in range(300):
+        v = graph.emit("transpose", graph.emit("neg", v), perm=(1, 0))
+    graph.outputs = [v]
+    check(graph, {"x": np.linspace(-1, 1, 600, dtype=np.float32).reshape(20, 30)})
