@@ -20,7 +20,7 @@ from tilestitch.compiler.ir.text import digest
 from tilestitch.compiler.ir.types import from_numpy_dtype, to_numpy_dtype
 from tilestitch.passes.plan import ALIGNMENT, StitchPlan
 from tilestitch.runtime import program as rt
-from tilestitch.runtime.artifact import ArtifactContents
+from tilestitch.runtime.artifact import CPU_LIBRARY, ArtifactContents
 from tilestitch.runtime.manifest import PluginInfo, TargetInfo
 
 from .program_types import SymbolNames, runtime_type
@@ -66,7 +66,7 @@ def assemble(
     return ArtifactContents(
         programs=programs,
         weights=tensors.arrays,
-        kernels=library,
+        kernels={CPU_LIBRARY: library} if library else {},
         target=TargetInfo("cpu", target.mtriple, target.mcpu, target.features),
         compiler_version="",
         plan=[p.plan.to_json() for p in planned],

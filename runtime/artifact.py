@@ -1,6 +1,6 @@
 """Writing and reading `.tsm` artifacts. `docs/artifact.md` describes the file.
 
-write_artifact("model.tsm", ArtifactContents(programs=…, weights=…, kernels=link(objects, exports), …))
+write_artifact("model.tsm", ArtifactContents(programs=…, weights=…, kernels={CPU_LIBRARY: link(objects, exports)}, …))
 artifact = read_artifact("model.tsm")
 """
 
@@ -11,6 +11,7 @@ import io
 import json
 import mmap
 import os
+import re
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -34,23 +35,41 @@ from .program import Program, programs_to_json
 from .program_check import programs_from_json
 
 MANIFEST, PLAN, PROGRAM, WEIGHTS = "manifest.json", "plan.json", "program.json", "weights.safetensors"
-KERNELS = "kernels/cpu.so"
-_RESERVED = (MANIFEST, PLAN, PROGRAM, WEIGHTS, KERNELS)
+CPU_LIBRARY = "kernels/cpu.so"
+"""The kernels of a CPU artifact."""
+
+_KERNELS = re.compile(r"kernels/(cpu\.so|sm_\d+[af]?(/\d+)?\.cubin|compute_\d+[af]?(/\d+)?\.ptx)")
+_RESERVED = (MANIFEST, PLAN, PROGRAM, WEIGHTS)
+
+
+def cubin_member(architecture: str, number: int | None = None) -> str:
+    """Machine code for `architecture` (`sm_90a`): all of it, or part `number` of several."""
+    return f"kernels/{architecture}{'' if number is None else f'/{number}'}.cubin"
+
+
+def ptx_member(architecture: str, number: int | None = None) -> str:
+    """PTX for `architecture` (`compute_90`): all of it, or part `number` of several."""
+    return f"kernels/{architecture}{'' if number is None else f'/{number}'}.ptx"
+
+
+def cuda_source_member(symbol: str) -> str:
+    """The CUDA text of one kernel, which `--keep-source` keeps and the emulated device runs."""
+    return f"kernels/cuda/{symbol}.cu"
 
 
 @dataclass(frozen=True)
 class ArtifactContents:
     """What goes into an artifact.
 
-    `programs`: one per specialisation. `weights`: arrays by the names that `Constant` locations use. `kernels`: the
-    shared library, empty when all steps run on the host. `plan`: the StitchPlan as JSON data. `extra`: further members
-    by name, for instance `explain.json` or `kernels/gemm.ll`. `strip_weights`: leave the weights out; they are supplied
-    at load.
+    `programs`: one per specialisation. `weights`: arrays by the names that `Constant` locations use. `kernels`:
+    machine code by member name (`cubin_member`, …), empty when all steps run on the host. `plan`: the StitchPlan as
+    JSON data. `extra`: further members by name, for instance `explain.json` or `kernels/gemm.ll`. `strip_weights`:
+    leave the weights out; they are supplied at load.
     """
 
     programs: tuple[Program, ...]
     weights: Mapping[str, np.ndarray]
-    kernels: bytes
+    kernels: Mapping[str, bytes]
     target: TargetInfo
     compiler_version: str
     plan: Any = None
@@ -109,11 +128,13 @@ def _members(contents: ArtifactContents) -> list[tuple[str, int, Iterable[bytes 
     small = {PLAN: _json_bytes(contents.plan), PROGRAM: _json_bytes(programs_to_json(contents.programs))}
     programs_from_json(json.loads(small[PROGRAM]))
     for name, data in contents.extra.items():
-        if name in _RESERVED or not archive.is_member_name(name):
+        if name in _RESERVED or _KERNELS.fullmatch(name) or not archive.is_member_name(name):
             raise ValueError(f"an extra member cannot be named {name!r}")
         small[name] = data
-    if contents.kernels:
-        small[KERNELS] = contents.kernels
+    for name, data in contents.kernels.items():
+        if not _KERNELS.fullmatch(name):
+            raise ValueError(f"kernels cannot be in a member named {name!r}")
+        small[name] = data
     members: list[tuple[str, int, Iterable[bytes | memoryview]]] = [(n, len(d), [d]) for n, d in sorted(small.items())]
     if contents.weights and not contents.strip_weights:
         writer = safetensors.TensorWriter(contents.weights)

@@ -35,6 +35,12 @@ class Fields:
     def string(self, name: str) -> str:
         return string(self.take(name), f"{self.where}.{name}")
 
+    def boolean(self, name: str) -> bool:
+        value = self.take(name)
+        if not isinstance(value, bool):
+            raise ArtifactSchemaError(f"{self.where}.{name} is {_kind(value)}, not a boolean")
+        return value
+
     def one_of(self, name: str, choices: frozenset[str]) -> str:
         value = self.string(name)
         if value not in choices:

@@ -15,7 +15,7 @@ from .errors import ArtifactSchemaError, ArtifactVersionError
 from .jsonfields import Fields
 
 FORMAT_NAME = "tilestitch"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raised whenever an older runtime would misread a newer artifact."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -23,23 +23,33 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class TargetInfo:
-    """What the kernels were compiled for. `features` are LLVM's names of the CPU features that they need, without
-    `+`.
+    """What the kernels were compiled for.
+
+    kind `cpu`: `triple` and `cpu` are LLVM's names, `features` those of the CPU features that are needed, without `+`.
+    kind `cuda`: `architectures` are what machine code is there for, like `sm_90a`; the others are empty.
     """
 
     kind: str
-    triple: str
+    triple: str = ""
     cpu: str = ""
     features: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "triple": self.triple, "cpu": self.cpu, "features": list(self.features)}
+        return {
+            "kind": self.kind, "triple": self.triple, "cpu": self.cpu, "features": list(self.features),
+            "architectures": list(self.architectures),
+        }  # fmt: skip
 
     @staticmethod
     def from_json(data: Any, where: str = "target") -> TargetInfo:
         fields = Fields(data, where)
         target = TargetInfo(
-            fields.string("kind"), fields.string("triple"), fields.string("cpu"), fields.strings("features")
+            fields.string("kind"),
+            fields.string("triple"),
+            fields.string("cpu"),
+            fields.strings("features"),
+            fields.strings("architectures"),
         )
         fields.done()
         return target
@@ -145,9 +155,7 @@ class Manifest:
                 if newer
                 else "compile the model again with the tilestitch that is here",
             )
-        stripped = fields.take("weights_stripped")
-        if not isinstance(stripped, bool):
-            raise ArtifactSchemaError(f"{where}.weights_stripped is no boolean")
+        stripped = fields.boolean("weights_stripped")
         members = fields.mapping("members")
         for name in members:
             if not is_member_name(name):

@@ -1,4 +1,4 @@
-"""What an artifact executes: programs of native launches, host steps and control steps.
+"""What an artifact executes: programs of native launches, device launches, host steps and control steps.
 
 A `Program` is one specialisation of a model, or the body of a control step. Its values are numbered; steps name them by
 number. Steps run in order. A number of -1 is an optional input or output that is not there.
@@ -19,7 +19,8 @@ from .jsonfields import Fields, finite_json, from_finite_json, integer, sequence
 from .types import OptionalType, SequenceType, Shape, TensorType, ValueType, type_from_json
 
 __all__ = [
-    "ABSENT", "Arena", "Arg", "Body", "Constant", "Heap", "HostStep", "IfStep", "Input", "Launch", "Literal",
+    "ABSENT", "Arena", "Arg", "Body", "Constant", "DeviceLaunch", "DeviceStep", "Edge",
+    "Heap", "HostStep", "IfStep", "Input", "Launch", "Literal",
     "Location",
     "LoopStep", "NativeStep", "OptionalType", "Program", "ScanStep", "SequenceMapStep", "SequenceType", "Status",
     "Step",
@@ -29,6 +30,10 @@ __all__ = [
 ABSENT = -1
 MAX_DEPTH = 50
 MAX_TASKS = 2**31 - 1
+MAX_GRID = (2**31 - 1, 65535, 65535)
+MAX_BLOCK = (1024, 1024, 64)
+MAX_CLUSTER = 16
+EDGE_KINDS = ("full", "programmatic", "launch_order")
 
 
 # --- where a value lives ---------------------------------------------------------------------------------------------
@@ -58,7 +63,9 @@ class Literal:
 
 @dataclass(frozen=True)
 class Arena:
-    """`nbytes` at `offset_bytes` of the program's arena. Written by native launches only; anything may read it."""
+    """`nbytes` at `offset_bytes` of the program's arena, which lies in the device's memory. Written by launches only;
+    anything may read it.
+    """
 
     offset_bytes: int
     nbytes: int
@@ -175,6 +182,102 @@ class NativeStep:
     @staticmethod
     def read(fields: Fields) -> NativeStep:
         return NativeStep(fields.sequence("launches", Launch.from_json))
+
+
+@dataclass(frozen=True)
+class DeviceLaunch:
+    """One launch of a CUDA kernel `__global__ void symbol(T0 *p0, T1 *p1, …)`, one pointer for each of `args`.
+
+    `grid` is in blocks, `block` in threads, `cluster` in blocks, each (x, y, z). `shared_bytes` is the dynamic shared
+    memory of a block. `cooperative`: all blocks are resident together, so that the kernel may synchronise its grid.
+    `origins` and `faults` as in `Launch`.
+    """
+
+    symbol: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    args: tuple[Arg, ...]
+    origins: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    cooperative: bool = False
+    cluster: tuple[int, int, int] = (1, 1, 1)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "symbol": self.symbol, "grid": list(self.grid), "block": list(self.block),
+            "shared_bytes": self.shared_bytes, "args": [[arg.value, arg.offset_bytes] for arg in self.args],
+            "origins": list(self.origins), "faults": list(self.faults), "cooperative": self.cooperative,
+            "cluster": list(self.cluster),
+        }  # fmt: skip
+
+    @staticmethod
+    def from_json(data: Any, where: str = "launch") -> DeviceLaunch:
+        fields = Fields(data, where)
+        launch = DeviceLaunch(
+            symbol=fields.string("symbol"), grid=_extent(fields, "grid"), block=_extent(fields, "block"),
+            shared_bytes=fields.integer("shared_bytes"), args=fields.sequence("args", _arg_from_json),
+            origins=fields.strings("origins"), faults=fields.strings("faults"),
+            cooperative=fields.boolean("cooperative"), cluster=_extent(fields, "cluster"),
+        )  # fmt: skip
+        fields.done()
+        return launch
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Launch number `after` of a device step waits for launch number `before`, which is smaller.
+
+    `full`: until it has ended. `programmatic`: until all its blocks have ended or called
+    `griddepcontrol.launch_dependents`; the waiting kernel calls `griddepcontrol.wait` before it reads what the other
+    writes. `launch_order`: until all its blocks have started.
+    """
+
+    before: int
+    after: int
+    kind: str = "full"
+
+    def to_json(self) -> list[Any]:
+        return [self.before, self.after, self.kind]
+
+    @staticmethod
+    def from_json(data: Any, where: str = "edge") -> Edge:
+        if not isinstance(data, list) or len(data) != 3:
+            raise ArtifactSchemaError(f"{where} is no triple of two launch numbers and a kind")
+        before, after, kind = integer(data[0], where), integer(data[1], where), string(data[2], where)
+        if kind not in EDGE_KINDS:
+            raise ArtifactSchemaError(f"{where} is of the kind {kind!r}; known are {', '.join(EDGE_KINDS)}")
+        return Edge(before, after, kind)
+
+
+@dataclass(frozen=True)
+class DeviceStep:
+    """Launches on a device, without host steps between them: one CUDA graph.
+
+    `edges` order them; None stands for a chain, each launch after the one before.
+    """
+
+    launches: tuple[DeviceLaunch, ...]
+    edges: tuple[Edge, ...] | None = None
+
+    @property
+    def dependences(self) -> tuple[Edge, ...]:
+        """The edges, those of a chain written out."""
+        if self.edges is not None:
+            return self.edges
+        return tuple(Edge(number - 1, number) for number in range(1, len(self.launches)))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": "device", "launches": [launch.to_json() for launch in self.launches],
+            "edges": None if self.edges is None else [edge.to_json() for edge in self.edges],
+        }  # fmt: skip
+
+    @staticmethod
+    def read(fields: Fields) -> DeviceStep:
+        launches = fields.sequence("launches", DeviceLaunch.from_json)
+        edges = fields.take("edges")
+        return DeviceStep(launches, None if edges is None else sequence(edges, f"{fields.where}.edges", Edge.from_json))
 
 
 @dataclass(frozen=True)
@@ -338,11 +441,11 @@ class SequenceMapStep:
 
 
 ControlStep: TypeAlias = IfStep | LoopStep | ScanStep | SequenceMapStep
-Step: TypeAlias = NativeStep | HostStep | ControlStep
+Step: TypeAlias = NativeStep | DeviceStep | HostStep | ControlStep
 
 _STEP_READERS: dict[str, Callable[[Fields], Step]] = {
-    "native": NativeStep.read, "host": HostStep.read, "if": IfStep.read, "loop": LoopStep.read, "scan": ScanStep.read,
-    "sequence_map": SequenceMapStep.read,
+    "native": NativeStep.read, "device": DeviceStep.read, "host": HostStep.read, "if": IfStep.read,
+    "loop": LoopStep.read, "scan": ScanStep.read, "sequence_map": SequenceMapStep.read,
 }  # fmt: skip
 
 
@@ -411,6 +514,14 @@ def _step_from_json(data: Any, where: str) -> Step:
     step = _STEP_READERS[kind](fields)
     fields.done()
     return step
+
+
+def _extent(fields: Fields, name: str) -> tuple[int, int, int]:
+    """Three sizes, x first."""
+    sizes = fields.integers(name, 1)
+    if len(sizes) != 3:
+        raise ArtifactSchemaError(f"{fields.where}.{name} is no triple of sizes")
+    return sizes[0], sizes[1], sizes[2]
 
 
 def _arg_from_json(data: Any, where: str) -> Arg:

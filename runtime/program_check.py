@@ -11,9 +11,14 @@ from .errors import ArtifactSchemaError
 from .jsonfields import Fields
 from .program import (
     ABSENT,
+    MAX_BLOCK,
+    MAX_CLUSTER,
+    MAX_GRID,
     Arena,
     Body,
     Constant,
+    DeviceLaunch,
+    DeviceStep,
     Heap,
     HostStep,
     IfStep,
@@ -127,6 +132,13 @@ class _Checker:
             case NativeStep(launches):
                 for launch in launches:
                     self._check_launch(launch, where)
+            case DeviceStep(launches):
+                for launch in launches:
+                    self._check_launch(launch, where)
+                    self._check_extents(launch, where)
+                for edge in step.dependences:
+                    if not 0 <= edge.before < edge.after < len(launches):
+                        self._fail(f"{where}: the edge from launch {edge.before} to {edge.after} leads nowhere")
             case HostStep():
                 self._read(step.inputs, where)
                 self._write(step.outputs, where)
@@ -168,7 +180,18 @@ class _Checker:
             self._fail(f"{where}: the body has {len(body.program.outputs)} outputs, not {outputs}")
         check_program(body.program)
 
-    def _check_launch(self, launch: Launch, where: str) -> None:
+    def _check_extents(self, launch: DeviceLaunch, where: str) -> None:
+        """What every CUDA device refuses, whichever it is."""
+        named = f"{where}: kernel {launch.symbol!r}"
+        if any(size > most for size, most in zip(launch.grid, MAX_GRID)):
+            self._fail(f"{named} has a grid of {launch.grid} blocks; at most {MAX_GRID}")
+        if any(size > most for size, most in zip(launch.block, MAX_BLOCK)) or _product(launch.block) > MAX_BLOCK[0]:
+            self._fail(f"{named} has blocks of {launch.block} threads; at most {MAX_BLOCK}, {MAX_BLOCK[0]} in all")
+        divides = all(blocks % size == 0 for blocks, size in zip(launch.grid, launch.cluster))
+        if _product(launch.cluster) > MAX_CLUSTER or not divides:
+            self._fail(f"{named} has clusters of {launch.cluster} blocks, which do not fit its grid {launch.grid}")
+
+    def _check_launch(self, launch: Launch | DeviceLaunch, where: str) -> None:
         for arg in launch.args:
             value = self._value(arg.value, f"{where}, kernel {launch.symbol!r},")
             if isinstance(value.location, Status):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from . import feeds as feeds_
-from .artifact import KERNELS, Artifact, read_artifact
+from .artifact import CPU_LIBRARY, Artifact, read_artifact
 from .cpu.threads import available_cores, thread_count
 from .dtypes import dtype_name
 from .errors import DeviceError, ExecutionError, InputError, TilestitchRuntimeError
@@ -159,16 +159,16 @@ class Module:
 
 
 def _load_native(artifact: Artifact, weights: Mapping[str, np.ndarray]) -> Loaded:
-    if KERNELS not in artifact.member_names:
+    if CPU_LIBRARY not in artifact.member_names:
         loaded = Loaded(artifact, weights, None)
         if loaded.has_native:
-            artifact.member(KERNELS)
+            artifact.member(CPU_LIBRARY)
         return loaded
     from .cpu.features import check_cpu
     from .cpu.library import Library
 
     check_cpu(artifact.manifest.target, artifact.name)
-    return Loaded(artifact, weights, Library(artifact.member(KERNELS), artifact.name))
+    return Loaded(artifact, weights, Library(artifact.member(CPU_LIBRARY), artifact.name))
 
 
 def _preset(program: Program, inputs: list[Any], out: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:

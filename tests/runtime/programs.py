@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.runtime.kernels import CHUNK, SIZE, TASKS, TRIPLE, kernel_library
 from tilestitch.runtime import Module, load
-from tilestitch.runtime.artifact import ArtifactContents, write_artifact
+from tilestitch.runtime.artifact import CPU_LIBRARY, ArtifactContents, write_artifact
 from tilestitch.runtime.manifest import TargetInfo
 from tilestitch.runtime.program import (
     Arena,
@@ -34,7 +34,8 @@ def contents(
     *programs: Program, weights: Mapping[str, np.ndarray] | None = None, kernels: bytes | None = None, **more: Any
 ) -> ArtifactContents:
     library = kernel_library() if kernels is None else kernels
-    return ArtifactContents(programs, weights or {}, library, TARGET, "0.0", {"groups": []}, **more)
+    members = {CPU_LIBRARY: library} if library else {}
+    return ArtifactContents(programs, weights or {}, members, TARGET, "0.0", {"groups": []}, **more)
 
 
 def module(

@@ -184,7 +184,7 @@ def rebuilt(change: Callable[[Members, Any], None], fix_hashes: bool = False) ->
         (lambda m, f: m.update({"extra.bin": b"x"}), ArtifactLayoutError, "does not list"),
         (lambda m, f: m.pop("program.json"), ArtifactLayoutError, "program.json.*missing"),
         (lambda m, f: m.pop("weights.safetensors"), ArtifactLayoutError, "weights.safetensors.*missing"),
-        (lambda m, f: f.update(format_version=2), ArtifactVersionError, "version 2.*upgrade"),
+        (lambda m, f: f.update(format_version=9), ArtifactVersionError, "version 9.*upgrade"),
         (lambda m, f: f.update(format="other"), ArtifactSchemaError, "not 'tilestitch'"),
         (lambda m, f: f.update(future=1), ArtifactSchemaError, "unknown fields future"),
         (lambda m, f: f["members"]["plan.json"].update(sha256="x"), ArtifactSchemaError, "no SHA-256"),

@@ -19,6 +19,9 @@ from tilestitch.runtime.program import (
     Arg,
     Body,
     Constant,
+    DeviceLaunch,
+    DeviceStep,
+    Edge,
     Heap,
     HostStep,
     IfStep,
@@ -78,6 +81,13 @@ def everything() -> Program:
         Input(1))), ())), ()),
         ScanStep((), (0,), (0,), (1,), (0,), (0,), identity_body(TensorType("float32", (3,))), (11,)),
         SequenceMapStep(7, (), identity_body(FLOAT), (12,)),
+        DeviceStep(
+            (
+                DeviceLaunch("d", (8, 1, 1), (128, 2, 1), 1024, (Arg(0), Arg(4, 8)), ("n",), ("bad",), True, (2, 1, 1)),
+                DeviceLaunch("e", (1, 1, 1), (1, 1, 1), 0, (Arg(4), Arg(6))),
+            ),
+            (Edge(0, 1, "programmatic"),),
+        ),
     )  # fmt: skip
     return Program("everything", (0, 1), (5, 0, 2, 12), values, steps, 64, ("y", "x_again", "w_out", "m"))
 
@@ -148,6 +158,14 @@ def changed(change: Any) -> Any:
         (lambda p: p["output_names"].pop(), "4 outputs and 3 names"),
         (lambda p: p["output_names"].__setitem__(1, "y"), "of the same name"),
         (lambda p: p["steps"][0]["launches"][0].update(tasks=2**31), "outside 0 to"),
+        (lambda p: p["steps"][6]["launches"][0].update(block=[64, 32, 1]), "threads; at most"),
+        (lambda p: p["steps"][6]["launches"][0].update(grid=[1, 2**17, 1]), "blocks; at most"),
+        (lambda p: p["steps"][6]["launches"][0].update(grid=[0, 1, 1]), "outside 1 to"),
+        (lambda p: p["steps"][6]["launches"][0].update(cluster=[3, 1, 1]), "do not fit its grid"),
+        (lambda p: p["steps"][6]["launches"][0].update(cooperative=1), "not a boolean"),
+        (lambda p: p["steps"][6]["edges"][0].__setitem__(2, "late"), "of the kind 'late'"),
+        (lambda p: p["steps"][6]["edges"][0].__setitem__(1, 2), "leads nowhere"),
+        (lambda p: p["steps"][6]["edges"][0].__setitem__(0, 1), "leads nowhere"),
     ],
 )
 def test_inconsistencies_are_named(change: Any, message: str) -> None:

@@ -26,7 +26,7 @@ from tests.runtime.programs import (
     reverse_program,
 )
 from tilestitch.runtime import Module, load
-from tilestitch.runtime.artifact import ArtifactContents, write_artifact
+from tilestitch.runtime.artifact import CPU_LIBRARY, ArtifactContents, write_artifact
 from tilestitch.runtime.cpu import threads
 from tilestitch.runtime.errors import (
     ArtifactSchemaError,
@@ -365,12 +365,14 @@ def test_other_devices(tmp_path: Path, device: str) -> None:
             "like future with avx2048.*, which this one lacks",
         ),
         (TargetInfo("cpu", "riscv64-linux-gnu"), "compiled for riscv64"),
-        (TargetInfo("cuda", "x86_64-linux-gnu"), "compiled for cuda"),
+        (TargetInfo("cuda", architectures=("sm_90a",)), "compiled for cuda"),
     ],
 )
 def test_other_machines(tmp_path: Path, target: TargetInfo, message: str) -> None:
     path = tmp_path / "m.tsm"
-    write_artifact(path, ArtifactContents((increment_program(),), {"w": W}, kernel_library(), target, "0"))
+    write_artifact(
+        path, ArtifactContents((increment_program(),), {"w": W}, {CPU_LIBRARY: kernel_library()}, target, "0")
+    )
     with pytest.raises(DeviceError, match=message):
         load(path)
 
