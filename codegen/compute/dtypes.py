@@ -24,7 +24,7 @@ DATA_VARIABLE = "data"
 
 def named(expr: Expr) -> Expr:
     """A variable that holds an element. What it is must not change when memory that `expr` reads is written later:
-    TVM's passes look through other variables; see `codegen.cpu.variables`.
+    TVM's passes look through other variables; see `codegen.variables`.
     """
     return T.bind(expr, var=tirx.Var(DATA_VARIABLE, expr.ty))
 

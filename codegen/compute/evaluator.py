@@ -30,11 +30,18 @@ class Evaluator:
 
     `sources` says how to read values that are not computed here: inputs, results of reductions and contractions, rows
     in the workspace. Constants of one element become immediates. An expression named in one loop must not be used in
-    another: enter a `scope` for every loop or branch.
+    another: enter a `scope` for every loop or branch. `rules` are those of the element-wise primitives: a target with
+    elementary functions of its own puts them there.
     """
 
-    def __init__(self, sources: Mapping[Value, Source], index_dtype: str = "int32") -> None:
+    def __init__(
+        self,
+        sources: Mapping[Value, Source],
+        index_dtype: str = "int32",
+        rules: Mapping[str, elementwise.Rule] = elementwise.RULES,
+    ) -> None:
         self.sources: dict[Value, Source] = dict(sources)
+        self.rules = rules
         self.index_dtype = index_dtype
         self.analyzer = tvm.sym.Analyzer()
         self._memo: list[dict[object, Expr]] = [{}]
@@ -129,7 +136,7 @@ class Evaluator:
     def _apply(self, node: Node, index: Index) -> Expr:
         if node.op in elementwise.RULES:
             operands = [self.value(x, broadcast_index(index, x.shape)) for x in node.inputs]
-            return self.bind(elementwise.RULES[node.op](elementwise.Operation(node, operands, self.bind)))
+            return self.bind(self.rules[node.op](elementwise.Operation(node, operands, self.bind)))
         if kind_of(node.op) is Kind.VIEW:
             return self.value(node.inputs[0], pull_view(node, index, self.simplify))
         if node.op in movement.RULES:

@@ -16,10 +16,10 @@ import tvm.s_tir.pipeline
 from tvm.tirx import transform as lowering
 
 from tilestitch.codegen.errors import KernelError
+from tilestitch.codegen.variables import ramps, variables_to_memory
 
 from .abi import KernelLaunch
 from .target import CpuTarget
-from .variables import ramps, variables_to_memory
 
 KERNELS_PER_MODULE = 12
 """Kernels of one LLVM module: so many that its fixed cost does not count, so few that modules can be shared out."""

@@ -1,0 +1,77 @@
+"""From a kernel as TIR to CUDA text, without a GPU and without TVM's long preamble."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+import tvm
+import tvm.s_tir.pipeline
+from tvm.tirx import transform as lowering
+
+from tilestitch.codegen.variables import ramps
+
+from .abi import SYMBOL
+from .target import CudaTarget
+
+PRELUDE = """\
+#ifdef __CUDACC_RTC__
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+#else
+#include <cstdint>
+#endif
+#define uint unsigned int
+#define uchar unsigned char
+#define ushort unsigned short
+"""
+"""What stands in front of every kernel. The includes of half floats come before it where a kernel needs them."""
+
+_END_OF_PREAMBLE = "#define ushort unsigned short\n#endif\n"
+_OUR_INCLUDES = {"cuda_fp16.h": re.compile(r"\bhalf|__half"), "cuda_bf16.h": re.compile(r"bfloat16")}
+_KEPT_INCLUDES = ("mma.h", "cuda/barrier", "cooperative_groups.h", "cuda/pipeline", "cuda_fp8.h", "cuda.h")
+
+_RAMPS = lowering.prim_func_pass(lambda func, module, context: ramps(func), opt_level=0, name="tilestitch.Ramps")
+
+
+def kernel_text(func: Any, target: CudaTarget) -> str:
+    """The complete CUDA text of a kernel, whose function is called `SYMBOL`.
+
+    TVM's simplifier is left out: it inlines variables, so that shared subexpressions multiply, and it takes x != x for
+    false.
+    """
+    body, includes = (func, []) if isinstance(func, str) else _generated(func, target)
+    ours = [name for name, used in _OUR_INCLUDES.items() if used.search(body)]
+    lines = [f"#include <{name}>\n" for name in dict.fromkeys([*ours, *includes])]
+    return "".join(lines) + PRELUDE + body
+
+
+def _generated(func: Any, target: CudaTarget) -> tuple[str, list[str]]:
+    config = target.tvm_target
+    module = tvm.IRModule({SYMBOL: func.with_attr("global_symbol", SYMBOL)})
+    passes = [
+        lowering.BindTarget(config.with_host(tvm.target.Target("llvm"))),
+        lowering.VectorizeLoop(True),
+        lowering.UnrollLoop(),
+        lowering.FlattenBuffer(),
+        _RAMPS,
+        lowering.LowerIntrin(),
+    ]
+    lowered = tvm.ir.transform.Sequential(passes)(module)
+    # `tvm.tirx.build` names both a function and the module it is defined in.
+    text = str(sys.modules["tvm.tirx.build"].codegen_build(lowered, config).inspect_source())
+    preamble, _, body = text.partition(_END_OF_PREAMBLE)
+    includes = [name for name in _KEPT_INCLUDES[:-1] if f"#include <{name}>" in preamble]
+    return _without_declaration(body), includes
+
+
+def _without_declaration(body: str) -> str:
+    """TVM declares each kernel before it defines it."""
+    return re.sub(r'^extern "C" __global__ [^{};]*;\n', "", body, flags=re.MULTILINE)

@@ -1,0 +1,80 @@
+"""The table of GPUs that code can be planned for, with what codegen and planning need to know of each.
+
+Figures are vendors' nominal ones, never measurements; `source` says where each row comes from.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+
+class DeviceError(ValueError):
+    """No device of that name is in the table."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU product.
+
+    architecture: what to compile for, with the suffix of architecture-specific features (`sm_90a`). peak_flops: dense
+    operations a second (a multiply-add is two) by dtype, on tensor cores where there are any for it; a dtype that is
+    missing has no fast path. shared_bytes_per_block is what a block can opt in to; clock_hz is the boost clock.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    architecture: str
+    sm_count: int
+    threads_per_sm: int
+    blocks_per_sm: int
+    registers_per_sm: int
+    shared_bytes_per_block: int
+    shared_bytes_per_sm: int
+    l2_bytes: int
+    dram_bytes_per_second: int
+    memory_bytes: int
+    clock_hz: int
+    peak_flops: Mapping[str, int]
+    source: str
+
+    @property
+    def capability(self) -> int:
+        """Compute capability times ten: 90 for sm_90a."""
+        return int(re.sub(r"\D", "", self.architecture))
+
+
+@cache
+def devices() -> tuple[Device, ...]:
+    """All devices, in the table's order."""
+    rows = json.loads(Path(__file__).with_name("devices.json").read_text(encoding="utf-8"))
+    return tuple(Device(**{**row, "aliases": tuple(row["aliases"])}) for row in rows)
+
+
+def find_device(name: str) -> Device:
+    """The device called `name`; case, spaces, dashes and underscores do not matter.
+
+    Raises DeviceError, with the names that are known.
+    """
+    wanted = _key(name)
+    for device in devices():
+        if wanted in map(_key, (device.name, *device.aliases)):
+            return device
+    raise DeviceError(f"no GPU called {name!r} is known; give one of {', '.join(d.name for d in devices())}")
+
+
+def representative(capability: int) -> Device:
+    """The first device in the table of this compute capability (times ten), or else of the next smaller one."""
+    fitting = [d for d in devices() if d.capability <= capability]
+    if not fitting:
+        raise DeviceError(f"no GPU of compute capability {capability / 10} or less is known")
+    newest = max(d.capability for d in fitting)
+    return next(d for d in fitting if d.capability == newest)
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[\s_-]", "", name).lower()
