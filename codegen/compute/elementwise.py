@@ -176,19 +176,14 @@ def _atanh(x: Expr, bind: Bind) -> Expr:
     return vecmath.copy_sign(bind(result), x)
 
 
-def _erf(op: Operation) -> Expr:
-    (x,) = op.operands
-    if op.compute == "float32":
-        return vecmath.erf(x, op.bind)
-    return T.call_pure_extern("float64", "erf", x)
-
-
-_TRANSCENDENTAL = ("exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh")
+_TRANSCENDENTAL = ("exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "erf")
 _POLYNOMIALS_32: Mapping[str, Callable[[Expr, Bind], Expr]] = {
-    "exp": vecmath.exp, "log": vecmath.log, "tanh": vecmath.tanh,
+    "exp": vecmath.exp, "log": vecmath.log, "tanh": vecmath.tanh, "erf": vecmath.erf,
     "sin": vecmath.sin, "cos": vecmath.cos, "tan": vecmath.tan,
 }  # fmt: skip
-_POLYNOMIALS_64: Mapping[str, Callable[[Expr, Bind], Expr]] = {"exp": vecmath.exp, "log": vecmath.log}
+_POLYNOMIALS_64: Mapping[str, Callable[[Expr, Bind], Expr]] = {
+    "exp": vecmath.exp, "log": vecmath.log, "erf": vecmath.erf,
+}  # fmt: skip
 
 
 def _is_nan(op: Operation) -> Expr:
@@ -279,9 +274,7 @@ def _div(op: Operation) -> Expr:
 def _fmod(op: Operation) -> Expr:
     if is_float(op.dtype):
         x, y = _exact(op)
-        if op.compute == "float32":
-            return vecmath.fmod(x, y, op.bind)
-        return T.call_pure_extern("float64", "fmod", x, y)
+        return vecmath.fmod(x, y, op.bind)
     return _integer_division(op, tirx.Mod, lambda x: op.constant(0))
 
 
@@ -416,7 +409,7 @@ RULES: Mapping[str, Rule] = {
     "round": _jumping_map(_libm("roundeven")), "sqrt": _float_map(T.sqrt),
     **{name: _transcendental(name) for name in _TRANSCENDENTAL},
     "asinh": _through_float64(_asinh), "acosh": _through_float64(_acosh), "atanh": _through_float64(_atanh),
-    "erf": _erf, "is_nan": _is_nan, "is_inf": _is_inf,
+    "is_nan": _is_nan, "is_inf": _is_inf,
     "logical_not": lambda op: tirx.Not(*op.operands), "bitwise_not": lambda op: T.bitwise_not(*op.operands),
     "cast": _cast, "bit_cast": _bit_cast,
     "add": _arithmetic(lambda a, b: a + b), "sub": _arithmetic(lambda a, b: a - b),
@@ -432,8 +425,3 @@ RULES: Mapping[str, Rule] = {
     "shift_left": _shift(left=True), "shift_right": _shift(left=False), "select": _select,
 }  # fmt: skip
 """The rule of every element-wise primitive."""
-
-
-def needs_scalar_loop(node: Node) -> bool:
-    """Whether the rule calls a library function that TVM cannot call from within a vectorised loop."""
-    return node.op in ("erf", "fmod", "mod") and node.inputs[0].dtype == "float64"

@@ -1,8 +1,8 @@
 """Elementary functions as branch-free expressions that LLVM vectorises: polynomials, selects, and bit operations.
 
-float32 results are within about 2 units in the last place (4 for erf), float64 ones within 3; infinities, NaN, signed
-zeros and denormals come out as in libm. `bind` names a subexpression that is used more than once. The polynomials are
-weighted least-maximum fits made for these intervals; tests/codegen/test_vecmath.py measures the errors.
+float32 results are within about 2 units in the last place (4 for erf), float64 ones within 3 (8 for erf). Infinities,
+NaN, signed zeros and denormals come out as in libm. `bind` names a subexpression that is used more than once. The
+polynomials are weighted least-maximum fits made for these intervals; tests/codegen/test_vecmath.py measures the errors.
 """
 
 from __future__ import annotations
@@ -68,6 +68,23 @@ _LOG_ERFC = (
     -0.003055616240646524, 0.00019718268222366605,
 )  # fmt: skip
 """log(1 - erf(x)) + x*x in x for 0.9 < x < 4.1; 1 - erf(4) is below half a unit of float32."""
+_ERF64 = (
+    1.1283791670955126, -0.3761263890318377, 0.11283791670955844, -0.026866170645340748,
+    0.005223977628401245, -0.0008548327260519563, 0.00012055344736548147, -1.4926029674454228e-05,
+    1.6470297263048797e-06, -1.64847546844692e-07, 1.595574852886179e-08, -1.935115526387558e-09,
+    3.433405767713756e-10, -4.437111466587649e-11,
+)  # fmt: skip
+"""erf(x)/x in x**2 for |x| < 1."""
+_LOG_ERFC64 = (
+    -1.8624374021481738, -0.6918589297494955, 0.22474934994252496, -0.09184616890889713,
+    0.039925413840732886, -0.017501002473267947, 0.007533335507674814, -0.0031240185015189606,
+    0.0012229212098702636, -0.0004381229234326412, 0.00013455593485323602, -2.8442141521210803e-05,
+    -2.367468982646116e-06, 7.60747972138642e-06, -5.920096825945183e-06, 3.4433076653551515e-06,
+    -1.722306928308327e-06, 7.649374864188532e-07, -2.5643325250886014e-07, 3.8565495926271884e-08,
+    -1.0053017521414482e-08, 1.1212741341435483e-08, 1.3045841222048232e-08, -1.7933365159186918e-08,
+    5.317978066462763e-09,
+)  # fmt: skip
+"""log(1 - erf(x)) + x*x in (x - 3.5) / 2.6 for 0.9 < x < 6.1; 1 - erf(6) is below half a unit of float64."""
 _SIN = (
     -0.1666666666662796,
     0.008333333324610911,
@@ -209,14 +226,21 @@ def tanh(x: Expr, bind: Bind) -> Expr:
 
 
 def erf(x: Expr, bind: Bind) -> Expr:
-    """Error function for float32."""
+    """Error function for float32 and float64."""
+    dtype = dtype_of(x)
+    single = dtype == "float32"
+    one, limit = immediate(1.0, dtype), immediate(4.0 if single else 6.1, dtype)
     magnitude = bind(T.fabs(x))
-    limit = immediate(4.0, "float32")
     clamped = bind(tirx.Select(magnitude > limit, limit, magnitude))
     square = bind(clamped * clamped)
-    small = bind(x * _polynomial(_ERF, square, bind))
-    large = bind(immediate(1.0, "float32") - exp(bind(_polynomial(_LOG_ERFC, clamped, bind) - square), bind))
-    return bind(tirx.Select(magnitude < immediate(1.0, "float32"), small, copy_sign(large, x)))
+    small = bind(x * _polynomial(_ERF if single else _ERF64, square, bind))
+    if single:
+        exponent = _polynomial(_LOG_ERFC, clamped, bind)
+    else:
+        centred = bind((clamped - immediate(3.5, dtype)) * immediate(1 / 2.6, dtype))
+        exponent = _polynomial(_LOG_ERFC64, centred, bind)
+    large = bind(one - exp(bind(exponent - square), bind))
+    return bind(tirx.Select(magnitude < one, small, copy_sign(large, x)))
 
 
 def sin(x: Expr, bind: Bind) -> Expr:
@@ -282,20 +306,44 @@ def power(x: Expr, y: Expr, bind: Bind) -> Expr:
 
 
 def fmod(x: Expr, y: Expr, bind: Bind) -> Expr:
-    """Remainder of a float32 division with the sign of x, exact.
+    """Remainder of a float32 or float64 division with the sign of x, exact."""
+    dtype = dtype_of(x)
+    zero, infinity = immediate(0.0, dtype), immediate(float("inf"), dtype)
+    dividend, divisor = bind(T.fabs(x)), bind(T.fabs(y))
+    result = _fmod32(dividend, divisor, bind) if dtype == "float32" else _fmod64(dividend, divisor, bind)
+    whole = tirx.And(tirx.EQ(divisor, infinity), dividend < infinity)
+    result = bind(tirx.Select(whole, dividend, result))
+    defined = tirx.And(dividend < infinity, divisor > zero)  # false for NaN
+    return bind(copy_sign(bind(tirx.Select(defined, result, immediate(float("nan"), dtype))), x))
 
-    In float64, quotients below 2**29 times a 24-bit divisor are exact. Ten steps with the divisor scaled by 2**(29 i)
-    cover the largest quotient of two float32 numbers, which is below 2**278.
+
+def _fmod32(dividend: Expr, divisor: Expr, bind: Bind) -> Expr:
+    """In float64, quotients below 2**29 times a 24-bit divisor are exact. Ten steps with the divisor scaled by
+    2**(29 i) cover the largest quotient of two float32 numbers, which is below 2**278.
     """
-    divisor = bind(T.cast(T.fabs(y), "float64"))
-    rest = bind(T.cast(T.fabs(x), "float64"))
+    rest, wide = bind(T.cast(dividend, "float64")), bind(T.cast(divisor, "float64"))
     zero = immediate(0.0, "float64")
     for step in reversed(range(10)):
-        scaled = bind(divisor * immediate(2.0 ** (29 * step), "float64"))
+        scaled = bind(wide * immediate(2.0 ** (29 * step), "float64"))
         quotient = bind(T.trunc(rest / scaled))
         rest = bind(rest - quotient * scaled)
         rest = bind(tirx.Select(rest < zero, rest + scaled, rest))  # the quotient was rounded up
-    infinity = immediate(float("inf"), "float32")
-    result = bind(T.cast(rest, "float32"))
-    result = bind(tirx.Select(tirx.And(tirx.EQ(T.fabs(y), infinity), T.fabs(x) < infinity), T.fabs(x), result))
-    return bind(copy_sign(result, x))
+    return bind(T.cast(rest, "float32"))
+
+
+def _fmod64(dividend: Expr, divisor: Expr, bind: Bind) -> Expr:
+    """Quotients below 2**50 are exact integers, and then so are the remainders that a fused multiply-add leaves."""
+    rest = dividend
+    zero = immediate(0.0, "float64")
+    for step in reversed(range(42)):
+        exponent = 50 * step
+        scaled = divisor
+        while exponent:
+            part = min(exponent, 1000)
+            scaled = bind(scaled * immediate(2.0**part, "float64"))
+            exponent -= part
+        quotient = bind(T.trunc(rest / scaled))
+        left = bind(T.call_llvm_pure_intrin("float64", "llvm.fma", -quotient, scaled, rest))
+        left = bind(tirx.Select(left < zero, left + scaled, left))
+        rest = bind(tirx.Select(rest < scaled, rest, left))
+    return rest

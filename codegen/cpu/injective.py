@@ -16,7 +16,6 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, storage_bits
-from tilestitch.codegen.compute.elementwise import needs_scalar_loop
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import Index, Simplify, reshape_index, unravel
 from tilestitch.codegen.compute.probe import Access, probe
@@ -115,8 +114,6 @@ def _merge(sizes: tuple[int, ...], accesses: Sequence[Access]) -> tuple[int, ...
 
 def _lanes(outputs: Sequence[Value], nodes: Sequence[Node], isa: Isa) -> int:
     """Elements of one vectorised step: a register of the widest dtype that is stored, at most of 32 bits."""
-    if any(needs_scalar_loop(node) for node in nodes):
-        return 1
     widest = max([storage_bits(v.dtype) for node in nodes for v in (*node.inputs, *node.outputs)] + [8])
     return isa.vector_bytes * 8 // max(8, min(32, widest))
 

@@ -209,8 +209,7 @@ def _plan_loops(
         )
         extents, reduced = _merge(extents, reduced, walk.accesses)
     last = max(1, extents[-1])
-    scalar = any(elementwise.needs_scalar_loop(node) for node in nodes)
-    lanes = 1 if scalar else min(isa.vector_bytes // 4, 1 << (last.bit_length() - 1))
+    lanes = min(isa.vector_bytes // 4, 1 << (last.bit_length() - 1))
     dear = any(op_spec(n.op).expensive for n in nodes)
     vectors = 1
     while vectors < (2 if dear else 4) and lanes > 1 and last >= 2 * vectors * lanes:

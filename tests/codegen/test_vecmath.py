@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.codegen.kernel_harness import run_graph
+from tests.codegen.kernel_harness import check, run_graph
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.compiler.ir.types import TensorType
 
@@ -135,9 +135,12 @@ def test_pow_is_accurate_and_right_in_special_cases() -> None:
     assert ulps(compute("pow", x, y), exact).max() <= 1
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("op", ["fmod", "mod"])
-def test_remainders_are_exact(op: str) -> None:
-    x, y = pairs()
+def test_remainders_are_exact(op: str, dtype: str) -> None:
+    x, y = (a.astype(dtype) for a in pairs())
+    if dtype == "float64":
+        x, y = np.concatenate([x, [1.7e308, 1e300, 5e-324, 3.3]]), np.concatenate([y, [5e-324, 1e-300, 4e-324, 1e-310]])
     with np.errstate(all="ignore"):
         exact = getattr(np, op)(x, y)
     if op == "mod":
@@ -145,3 +148,16 @@ def test_remainders_are_exact(op: str) -> None:
         keep = np.isfinite(y)
         x, y, exact = x[keep], y[keep], exact[keep]
     np.testing.assert_array_equal(compute(op, x, y), exact)
+
+
+@pytest.mark.parametrize("op", ["erf", "fmod", "exp", "tanh", "asinh", "sin", "round"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_functions_work_in_the_epilogue_of_a_matrix_product(op: str, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    graph = Graph("epilogue")
+    a, b = graph.add_input("a", TensorType(dtype, (9, 20))), graph.add_input("b", TensorType(dtype, (20, 33)))
+    product = graph.emit("matmul", a, b)
+    graph.outputs = [graph.emit(op, product, product) if op == "fmod" else graph.emit(op, product)]
+    check(
+        graph, {"a": rng.integers(-2, 3, (9, 20)).astype(dtype), "b": rng.integers(-2, 3, (20, 33)).astype(dtype) / 8}
+    )
