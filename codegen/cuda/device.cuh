@@ -1,0 +1,69 @@
+// Device functions that generated kernels call where CUDA C++ has no operator: asynchronous copies and the matrix
+// instructions of the tensor cores. Each is one PTX instruction. The emulated device brings its own bodies for exactly
+// these names and does not read this file. Fragment layouts are those of the PTX manual ("Matrix fragments").
+//
+// Addresses of shared memory are generic pointers into it, 16-byte aligned. Kernels that call these functions are
+// generated for sm_80 and up only. Fragments are arrays in registers: they are always indexed by constants.
+#pragma once
+
+static __device__ __forceinline__ unsigned ts_shared_address(const void *pointer) {
+  return (unsigned)__cvta_generic_to_shared(pointer);
+}
+
+// Copies 16 bytes from global to shared memory asynchronously; with bytes = 0 writes 16 zero bytes and reads nothing.
+// The copy belongs to the group that the thread's next ts_cp_async_commit closes.
+static __device__ __forceinline__ void ts_cp_async_16(void *shared, const void *global, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(ts_shared_address(shared)), "l"(global),
+               "r"(bytes)
+               : "memory");
+}
+
+static __device__ __forceinline__ void ts_cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most `pending` (0 to 6, a constant) of this thread's newest groups are still under way.
+static __device__ __forceinline__ void ts_cp_async_wait(int pending) {
+  switch (pending) {
+    case 0: asm volatile("cp.async.wait_group 0;" ::: "memory"); break;
+    case 1: asm volatile("cp.async.wait_group 1;" ::: "memory"); break;
+    case 2: asm volatile("cp.async.wait_group 2;" ::: "memory"); break;
+    case 3: asm volatile("cp.async.wait_group 3;" ::: "memory"); break;
+    case 4: asm volatile("cp.async.wait_group 4;" ::: "memory"); break;
+    case 5: asm volatile("cp.async.wait_group 5;" ::: "memory"); break;
+    default: asm volatile("cp.async.wait_group 6;" ::: "memory"); break;
+  }
+}
+
+// Loads four 8x8 matrices of 16-bit elements; all 32 threads of the warp take part. Thread 8 i + j gives the address of
+// row j of matrix i; r[i] is the thread's two elements of matrix i: row lane / 4, columns 2 (lane % 4) and the next.
+static __device__ __forceinline__ void ts_ldmatrix_x4(unsigned *r, const void *row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(ts_shared_address(row))
+               : "memory");
+}
+
+// The same with every matrix transposed.
+static __device__ __forceinline__ void ts_ldmatrix_x4_trans(unsigned *r, const void *row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(ts_shared_address(row))
+               : "memory");
+}
+
+// d += a * b for a [16, 16] (row-major, a[0..3]) and b [16, 8] (column-major, b[0..1]) of float16; d [16, 8], float32.
+static __device__ __forceinline__ void ts_mma_m16n8k16_f16(float *d, const unsigned *a, const unsigned *b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// The same for bfloat16.
+static __device__ __forceinline__ void ts_mma_m16n8k16_bf16(float *d, const unsigned *a, const unsigned *b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
