@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import control
-from .artifact import Artifact, aligned_bytes, typed_weight
+from .artifact import Artifact, typed_weight
+from .device import to_host
 from .errors import ArtifactSchemaError, ExecutionError, UnsupportedError
 from .program import (
     ABSENT,
@@ -17,6 +18,7 @@ from .program import (
     Body,
     Constant,
     ControlStep,
+    DeviceStep,
     Heap,
     HostStep,
     IfStep,
@@ -32,9 +34,7 @@ from .program import (
 from .types import TensorType
 
 if TYPE_CHECKING:
-    from .cpu.library import Library
-    from .cpu.segment import RecordTime, Segment
-    from .cpu.team import Team
+    from .device import RecordTime, Segment, Worker
 
 HostFunction = Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Any]]
 
@@ -63,16 +63,15 @@ def bodies(step: Step) -> tuple[Body, ...]:
 
 
 class Loaded:
-    """What all executions of an artifact share: weights, native code, host operators. Nothing in it changes."""
+    """What all executions of an artifact share on any device: weights, host operators. Nothing in it changes."""
 
-    def __init__(self, artifact: Artifact, weights: Mapping[str, np.ndarray], library: Library | None) -> None:
+    def __init__(self, artifact: Artifact, weights: Mapping[str, np.ndarray]) -> None:
         self.file = artifact.name
-        self.library = library
-        self._weights = weights
+        self.weights = weights
         self._infos = artifact.manifest.weights
         programs = [nested for program in artifact.programs for nested in walk_programs(program)]
+        self.programs = tuple(programs)
         launches = [launch for p in programs for s in p.steps if isinstance(s, NativeStep) for launch in s.launches]
-        self.has_native = bool(launches)
         self.scratch_bytes = max((launch.scratch_bytes for launch in launches), default=0)
         host_steps = [step for program in programs for step in program.steps if isinstance(step, HostStep)]
         self.host: Mapping[str, HostFunction] = host_table() if host_steps else {}
@@ -83,17 +82,15 @@ class Loaded:
                 "that compiled it"
             )
 
-        self._check_references(programs, {launch.symbol for launch in launches})
-
-    def _check_references(self, programs: Sequence[Program], symbols: set[str]) -> None:
-        """Find at load, not at the first run, what the kernels or the weights lack."""
-        for symbol in sorted(symbols):
-            if self.library is not None:
-                self.library.address(symbol)
         for program in programs:
             for value in program.values:
                 if isinstance(value.location, Constant):
-                    self.constant(value)
+                    self.constant(value)  # find at load, not at the first run, what the weights lack
+
+    def symbols(self, kind: type[NativeStep] | type[DeviceStep]) -> frozenset[str]:
+        """The kernels that steps of this kind launch."""
+        steps = [step for program in self.programs for step in program.steps if isinstance(step, kind)]
+        return frozenset(launch.symbol for step in steps for launch in step.launches)
 
     def constant(self, value: ValueSpec) -> np.ndarray:
         """The read-only array of a constant or literal."""
@@ -119,54 +116,42 @@ class Loaded:
         return {name: self.attributes(item) for name, item in attrs.items()}
 
     def _weight(self, name: str) -> np.ndarray:
-        if name not in self._weights:
+        if name not in self.weights:
             raise ArtifactSchemaError(f"the program uses a weight {name!r} that is not there", file=self.file)
-        return self._weights[name]
+        return self.weights[name]
 
 
 class Execution:
-    """A program bound to an arena and to launch tables of its own: one run at a time."""
+    """A program bound to memory of a device: one run at a time."""
 
-    def __init__(self, program: Program, loaded: Loaded, team: Team | None) -> None:
+    def __init__(self, program: Program, loaded: Loaded, worker: Worker) -> None:
         self._program = program
         self._host = loaded.host
-        self._team = team
-        self._arena = aligned_bytes(program.arena_bytes)
+        self._memory = worker.memory(program)
         self._fixed = [self._fixed_value(value, loaded) for value in program.values]
         self._segments: dict[int, Segment] = {}
         self._attrs: dict[int, Any] = {}
         self._nested: dict[int, Execution] = {}
         for index, step in enumerate(program.steps):
-            if isinstance(step, NativeStep):
-                self._segments[index] = self._bind(step, loaded)
+            if isinstance(step, (NativeStep, DeviceStep)):
+                self._segments[index] = self._memory.bind(step, self._fixed)
             elif isinstance(step, HostStep):
                 self._attrs[index] = loaded.attributes(dict(step.attrs))
             for body in bodies(step):
-                self._nested[id(body)] = Execution(body.program, loaded, team)
+                self._nested[id(body)] = Execution(body.program, loaded, worker)
 
     def _fixed_value(self, value: ValueSpec, loaded: Loaded) -> Any:
         """The value's array when it is the same in every run, else None."""
         if isinstance(value.location, (Constant, Literal)):
             return loaded.constant(value)
-        if isinstance(value.location, Arena) and isinstance(value.type, TensorType):
-            start = value.location.offset_bytes
-            raw = self._arena[start : start + value.type.nbytes]
-            return typed_weight(raw, value.type.dtype, value.type.static_shape or ())
-        return None
-
-    def _bind(self, step: NativeStep, loaded: Loaded) -> Segment:
-        from .cpu.segment import Segment
-
-        if loaded.library is None:
-            raise ValueError("a program with native steps was bound without kernels")
-        return Segment(self._program, step, self._fixed, loaded.library)
+        return self._memory.fixed(value) if isinstance(value.location, Arena) else None
 
     def run(
-        self, inputs: Sequence[Any], record: RecordTime | None = None, preset: Mapping[int, np.ndarray] | None = None
+        self, inputs: Sequence[Any], record: RecordTime | None = None, preset: Mapping[int, Any] | None = None
     ) -> list[Any]:
         """Run the steps on inputs that fit the program's types. Returns the outputs, which belong to the caller.
 
-        `preset` gives arrays for values on the heap that native steps write. Raises `ExecutionError` when a step fails.
+        `preset` gives arrays for values on the heap that kernels write. Raises `ExecutionError` when a step fails.
         """
         return self._own_outputs(self._execute(inputs, record, preset or {}))
 
@@ -180,7 +165,7 @@ class Execution:
         values = self._execute(checked, record, {})
         return [self._detached(values[number]) for number in self._program.outputs]
 
-    def _execute(self, inputs: Sequence[Any], record: RecordTime | None, preset: Mapping[int, np.ndarray]) -> list[Any]:
+    def _execute(self, inputs: Sequence[Any], record: RecordTime | None, preset: Mapping[int, Any]) -> list[Any]:
         """Run the steps; returns all values."""
         values = list(self._fixed)
         for number, array in zip(self._program.inputs, inputs, strict=True):
@@ -188,10 +173,8 @@ class Execution:
         for number, array in preset.items():
             values[number] = array
         for index, step in enumerate(self._program.steps):
-            if isinstance(step, NativeStep):
-                if self._team is None:
-                    raise ValueError("a program with native steps was bound without threads")
-                self._segments[index].run(values, self._team, record)
+            if isinstance(step, (NativeStep, DeviceStep)):
+                self._segments[index].run(values, record)
             elif record is None:
                 self._run_step(index, step, values, None)
             else:
@@ -203,11 +186,11 @@ class Execution:
 
     def _run_step(self, index: int, step: HostStep | ControlStep, values: list[Any], record: RecordTime | None) -> None:
         def get(number: int) -> Any:
-            return None if number == ABSENT else values[number]
+            return None if number == ABSENT else to_host(values[number])
 
         def body(nested: Body) -> control.RunBody:
             execution = self._nested[id(nested)]
-            captured = [values[number] for number in nested.captures]
+            captured = [get(number) for number in nested.captures]
             return lambda arguments: execution.run_nested([*arguments, *captured], record, step)
 
         try:
@@ -253,15 +236,16 @@ class Execution:
         return self._detached(result)
 
     def _detached(self, value: Any) -> Any:
-        """The value with every array in it that lies in the arena replaced by a copy."""
+        """The value on the host, with every array in it that the next run overwrites replaced by a copy."""
+        value = to_host(value)
         if isinstance(value, list):
             return [self._detached(item) for item in value]
-        if isinstance(value, np.ndarray) and np.may_share_memory(value, self._arena):
+        if isinstance(value, np.ndarray) and self._memory.overlaps(value):
             return value.copy()
         return value
 
     def _own_outputs(self, values: list[Any]) -> list[Any]:
-        """The outputs, each an array that nothing else refers to."""
+        """The outputs, each an array that nothing else refers to; those on a device are left as they are."""
         outputs: list[Any] = []
         for position, number in enumerate(self._program.outputs):
             result = values[number]

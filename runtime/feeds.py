@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from .device import OnDevice
 from .dtypes import dtype_name, numpy_dtype
 from .errors import InputError
 from .program import Program, ValueSpec
@@ -60,8 +61,15 @@ def expected_inputs(programs: Sequence[Program]) -> str:
     return " or ".join(dict.fromkeys(lines))
 
 
-def convert_feeds(feeds: Mapping[str, Any], programs: Sequence[Program]) -> list[Any]:
-    """The inputs in the program's order: C-contiguous arrays of the right data type, lists of such, or None.
+Adopt = Callable[[Any], "OnDevice | None"]
+"""A device's view of an array that lies in its memory; None for what does not."""
+
+
+def convert_feeds(
+    feeds: Mapping[str, Any], programs: Sequence[Program], adopt: Adopt = lambda value: None
+) -> list[Any]:
+    """The inputs in the program's order: C-contiguous arrays of the right data type, lists of such, or None. Tensors
+    that `adopt` knows stay on the device.
 
     Raises `InputError` that lists what is expected when a name is missing or unknown, or a data type is wrong. Shapes
     are not looked at.
@@ -81,7 +89,7 @@ def convert_feeds(feeds: Mapping[str, Any], programs: Sequence[Program]) -> list
             unexpected
         )
         raise InputError(f"inputs: {'; '.join(problems)}; expected {expected_inputs(programs)}")
-    return [_convert(feeds.get(value.name), value.type, value.name, programs) for value in inputs]
+    return [_convert(feeds.get(value.name), value.type, value.name, programs, adopt) for value in inputs]
 
 
 def select(inputs: Sequence[Any], programs: Sequence[Program]) -> int:
@@ -94,7 +102,7 @@ def select(inputs: Sequence[Any], programs: Sequence[Program]) -> int:
     given = ", ".join(
         f"{programs[0].values[number].name}: {list(value.shape)}"
         for number, value in zip(programs[0].inputs, inputs)
-        if isinstance(value, np.ndarray)
+        if isinstance(value, (np.ndarray, OnDevice))
     )
     raise InputError(
         f"no specialisation fits inputs of shapes ({given}); expected {expected_inputs(programs)}; compile with "
@@ -117,20 +125,23 @@ def _fits(value: Any, type_: ValueType, symbols: dict[str, int]) -> bool:
     )
 
 
-def _convert(value: Any, type_: ValueType, name: str, programs: Sequence[Program]) -> Any:
+def _convert(value: Any, type_: ValueType, name: str, programs: Sequence[Program], adopt: Adopt) -> Any:
     if isinstance(type_, OptionalType):
-        return None if value is None else _convert(value, type_.element, name, programs)
+        return None if value is None else _convert(value, type_.element, name, programs, adopt)
     if isinstance(type_, SequenceType):
         if not isinstance(value, (list, tuple)):
             raise InputError(f"input {name!r} is a {type(value).__name__}; it needs a list, as its type is {type_}")
-        return [_convert(item, type_.element, name, programs) for item in value]
-    array = _as_array(value, type_.dtype, name)
+        return [_convert(item, type_.element, name, programs, adopt) for item in value]
+    on_device = None if isinstance(value, np.ndarray) else adopt(value)
+    array = on_device if on_device is not None else _as_array(value, type_.dtype, name)
     if dtype_name(array.dtype) != type_.dtype:
         raise InputError(
             f"input {name!r} has the data type {dtype_name(array.dtype)}, not {type_.dtype}; expected "
             f"{expected_inputs(programs)}; "
             f"convert it, for instance with .astype({type_.dtype!r})"
         )
+    if isinstance(array, OnDevice):
+        return array
     if type_.dtype == "string":
         return array.astype(object)
     array = array.astype(array.dtype.newbyteorder("="), copy=False)

@@ -132,13 +132,8 @@ class _Checker:
             case NativeStep(launches):
                 for launch in launches:
                     self._check_launch(launch, where)
-            case DeviceStep(launches):
-                for launch in launches:
-                    self._check_launch(launch, where)
-                    self._check_extents(launch, where)
-                for edge in step.dependences:
-                    if not 0 <= edge.before < edge.after < len(launches):
-                        self._fail(f"{where}: the edge from launch {edge.before} to {edge.after} leads nowhere")
+            case DeviceStep():
+                self._check_device_step(step, where)
             case HostStep():
                 self._read(step.inputs, where)
                 self._write(step.outputs, where)
@@ -179,6 +174,14 @@ class _Checker:
         if len(body.program.outputs) != outputs:
             self._fail(f"{where}: the body has {len(body.program.outputs)} outputs, not {outputs}")
         check_program(body.program)
+
+    def _check_device_step(self, step: DeviceStep, where: str) -> None:
+        for launch in step.launches:
+            self._check_launch(launch, where)
+            self._check_extents(launch, where)
+        for edge in step.dependences:
+            if not 0 <= edge.before < edge.after < len(step.launches):
+                self._fail(f"{where}: the edge from launch {edge.before} to {edge.after} leads nowhere")
 
     def _check_extents(self, launch: DeviceLaunch, where: str) -> None:
         """What every CUDA device refuses, whichever it is."""

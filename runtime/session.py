@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import feeds as feeds_
-from .artifact import CPU_LIBRARY, Artifact, read_artifact
-from .cpu.threads import available_cores, thread_count
-from .dtypes import dtype_name
-from .errors import DeviceError, ExecutionError, InputError, TilestitchRuntimeError
+from .artifact import Artifact, read_artifact
+from .cpu.threads import thread_count
+from .device import Backend, DeviceName, OnDevice, RecordTime, Worker, check_target, open_backend, to_host
+from .dtypes import dtype_name, numpy_dtype
+from .errors import ExecutionError, InputError
 from .execution import Execution, Loaded
 from .feeds import ValueInfo
 from .program import Heap, Program
-
-if TYPE_CHECKING:
-    from .cpu.team import Team
+from .types import TensorType
 
 
 class LaunchTime(NamedTuple):
@@ -42,6 +40,7 @@ def load(
 ) -> Module:
     """Load an artifact from a file or from its bytes.
 
+    `device`: `cpu`, `cuda` (the first GPU), `cuda:N`, or `emulator`, which executes CUDA kernels on the CPU.
     `num_threads`: else the environment variable `TILESTITCH_NUM_THREADS`, else the physical cores that the process may
     use.
     `weights`: a safetensors file or arrays by name, for artifacts whose weights were stripped. `verify=False` skips the
@@ -51,22 +50,12 @@ def load(
     `WeightsError` for missing or wrong weights, `UnsupportedError` for operators or data types that are not there. An
     artifact holds machine code: load only those that you trust.
     """
-    if device != "cpu":
-        raise _no_device(device)
+    name = DeviceName.parse(device)
     threads = thread_count(num_threads)
     artifact = read_artifact(source, verify=verify)
-    if artifact.manifest.target.kind != "cpu":
-        raise DeviceError(
-            f"{artifact.name}: compiled for {artifact.manifest.target.kind}, not for the CPU; compile again with "
-            "--target cpu"
-        )
-    return Module(artifact, artifact.weights(weights), threads)
-
-
-def _no_device(device: str) -> TilestitchRuntimeError:
-    if re.fullmatch(r"cuda(:\d+)?|emulator", device):
-        return DeviceError(f"device {device!r}: artifacts hold kernels for the CPU only; load with device='cpu'")
-    return DeviceError(f"device {device!r} is unknown; load with device='cpu'")
+    check_target(artifact, name)
+    loaded = Loaded(artifact, artifact.weights(weights))
+    return Module(artifact, loaded, open_backend(artifact, loaded, name, threads), threads)
 
 
 class Module:
@@ -74,10 +63,10 @@ class Module:
     own.
     """
 
-    def __init__(self, artifact: Artifact, weights: Mapping[str, np.ndarray], num_threads: int) -> None:
+    def __init__(self, artifact: Artifact, loaded: Loaded, backend: Backend, num_threads: int) -> None:
         self._artifact = artifact
         self._programs = artifact.programs
-        self._loaded = _load_native(artifact, weights)
+        self._backend = backend
         self.num_threads = num_threads
         first = self._programs[0]
         self.inputs = tuple(
@@ -88,7 +77,7 @@ class Module:
             feeds_.merged_info(name, [program.values[program.outputs[i]].type for program in self._programs])
             for i, name in enumerate(first.result_names)
         )
-        self._pool = _Pool(self._loaded, self._programs, num_threads)
+        self._pool = _Pool(loaded, self._programs, backend)
 
     @property
     def artifact(self) -> Artifact:
@@ -106,16 +95,29 @@ class Module:
     def get_outputs(self) -> tuple[ValueInfo, ...]:
         return self.outputs
 
-    def run(self, feeds: Mapping[str, Any], out: Mapping[str, np.ndarray] | None = None) -> dict[str, Any]:
+    def run(
+        self,
+        feeds: Mapping[str, Any],
+        out: Mapping[str, Any] | None = None,
+        *,
+        stream: Any = None,
+        on_device: bool = False,
+    ) -> dict[str, Any]:
         """Compute the outputs by name from the inputs by name.
 
-        Inputs are arrays of numpy, or anything with `__dlpack__` or `__array__`; lists for sequences; None for empty
-        optionals. They are not changed. `out` gives C-contiguous arrays that named outputs are written to.
+        Inputs are arrays of numpy, or anything with `__dlpack__`, `__cuda_array_interface__` or `__array__`; lists for
+        sequences; None for empty optionals. They are not changed. `out` gives C-contiguous arrays that named outputs
+        are written to.
+
+        On a GPU, inputs and `out` may lie in its memory and are then used in place. `on_device=True` leaves all tensor
+        outputs there: arrays with `__dlpack__` and `__cuda_array_interface__`. `stream` (an integer, or an object with
+        `__cuda_stream__` or `cuda_stream`) is the CUDA stream that the work is queued in; `run` then returns when
+        everything is queued, unless results come to the host.
 
         Raises `InputError` that lists what is expected when inputs do not fit, `ExecutionError` when the model fails on
         them.
         """
-        return self._run(feeds, out, None)
+        return self._run(feeds, out or {}, None, stream, on_device)
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Like `run`, with inputs by position or name; one dict is taken as all inputs by name."""
@@ -128,7 +130,7 @@ class Module:
     def profile(self, feeds: Mapping[str, Any]) -> list[LaunchTime]:
         """Run once and return the time of every launch and host step in order."""
         times: list[LaunchTime] = []
-        self._run(feeds, None, lambda symbol, origins, us: times.append(LaunchTime(symbol, origins, us)))
+        self._run(feeds, {}, lambda symbol, origins, us: times.append(LaunchTime(symbol, origins, us)))
         return times
 
     def close(self) -> None:
@@ -143,95 +145,151 @@ class Module:
     ) -> None:
         self.close()
 
-    def _run(self, feeds: Mapping[str, Any], out: Mapping[str, np.ndarray] | None, record: Any) -> dict[str, Any]:
-        inputs = feeds_.convert_feeds(feeds, self._programs)
+    def _run(
+        self,
+        feeds: Mapping[str, Any],
+        out: Mapping[str, Any],
+        record: RecordTime | None,
+        stream: Any = None,
+        on_device: bool = False,
+    ) -> dict[str, Any]:
+        inputs = feeds_.convert_feeds(feeds, self._programs, self._backend.adopt)
         index = feeds_.select(inputs, self._programs)
         program = self._programs[index]
-        preset = _preset(program, inputs, out or {})
+        targets = _targets(program, out, self._backend)
+        preset = _preset(program, inputs, targets)
         with self._pool.context() as context:
-            results = context.execution(index).run(inputs, record, preset)
-        named = dict(zip(program.result_names, results))
-        for name, target in (out or {}).items():
-            if named[name] is not target:
-                np.copyto(target, named[name])
-                named[name] = target
+            context.worker.begin(stream)
+            try:
+                if on_device:
+                    preset = {**_fresh(program, targets, self._backend), **preset}
+                results = context.execution(index).run(inputs, record, preset)
+                return self._delivered(program, results, targets, out, preset if on_device else None)
+            finally:
+                context.worker.end()
+
+    def _delivered(
+        self,
+        program: Program,
+        results: list[Any],
+        targets: Mapping[str, Any],
+        out: Mapping[str, Any],
+        fresh: Mapping[int, Any] | None,
+    ) -> dict[str, Any]:
+        """The outputs where the caller wants them. `fresh`: arrays made for this run on the device, or None."""
+        named: dict[str, Any] = {}
+        given: list[Any] = []
+        for name, number, result in zip(program.result_names, program.outputs, results):
+            if name in targets:
+                self._copy_to(targets[name], result)
+                named[name] = out[name]
+            elif fresh is None or not isinstance(result, (np.ndarray, OnDevice)) or result.dtype.kind == "O":
+                named[name] = to_host(result)
+            elif result is fresh.get(number) and all(result is not other for other in given):
+                given.append(result)
+                named[name] = result
+            else:
+                named[name] = self._backend.upload(result)
         return named
 
-
-def _load_native(artifact: Artifact, weights: Mapping[str, np.ndarray]) -> Loaded:
-    if CPU_LIBRARY not in artifact.member_names:
-        loaded = Loaded(artifact, weights, None)
-        if loaded.has_native:
-            artifact.member(CPU_LIBRARY)
-        return loaded
-    from .cpu.features import check_cpu
-    from .cpu.library import Library
-
-    check_cpu(artifact.manifest.target, artifact.name)
-    return Loaded(artifact, weights, Library(artifact.member(CPU_LIBRARY), artifact.name))
+    def _copy_to(self, target: np.ndarray | OnDevice, result: Any) -> None:
+        if result is target:
+            return
+        if isinstance(target, OnDevice):
+            self._backend.upload_to(target, result)
+        elif isinstance(result, OnDevice):
+            self._backend.download(result, target)
+        else:
+            np.copyto(target, result)
 
 
-def _preset(program: Program, inputs: list[Any], out: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
-    """Check `out`, and choose the arrays that kernels can write to directly: those that share no memory with an
-    input.
-    """
+def _targets(program: Program, out: Mapping[str, Any], backend: Backend) -> dict[str, np.ndarray | OnDevice]:
+    """Check `out`; what lies on the device as the backend sees it."""
     numbers = dict(zip(program.result_names, program.outputs))
-    preset: dict[int, np.ndarray] = {}
+    targets: dict[str, np.ndarray | OnDevice] = {}
     for name, target in out.items():
         if name not in numbers:
             raise InputError(f"out: there is no output {name!r}; outputs are {', '.join(numbers)}")
         value = program.values[numbers[name]]
-        shape = value.shape
-        fits = isinstance(target, np.ndarray) and target.flags.c_contiguous and target.flags.writeable
-        if not fits or dtype_name(target.dtype) != value.dtype or (shape is not None and not _same(target, shape)):
-            raise InputError(f"out: {name!r} needs a writable, C-contiguous array of {value.type}")
-        shared = any(
-            np.may_share_memory(target, array) for array in (*inputs, *preset.values()) if isinstance(array, np.ndarray)
+        array = target if isinstance(target, np.ndarray) else backend.adopt(target)
+        fits = isinstance(array, OnDevice) or (
+            isinstance(array, np.ndarray) and array.flags.c_contiguous and array.flags.writeable
         )
-        taken = numbers[name] in preset
-        if isinstance(value.location, Heap) and not taken and target.flags.aligned and not shared:
-            preset[numbers[name]] = target
+        shape = value.shape
+        if array is None or not fits or dtype_name(array.dtype) != value.dtype or not _same(array, shape):
+            raise InputError(f"out: {name!r} needs a writable, C-contiguous array of {value.type}")
+        targets[name] = array
+    return targets
+
+
+def _preset(
+    program: Program, inputs: list[Any], targets: Mapping[str, np.ndarray | OnDevice]
+) -> dict[int, np.ndarray | OnDevice]:
+    """Choose the arrays that kernels can write to directly: those that share no memory with an input or each other."""
+    numbers = dict(zip(program.result_names, program.outputs))
+    preset: dict[int, np.ndarray | OnDevice] = {}
+    for name, target in targets.items():
+        number = numbers[name]
+        shared = any(_may_share(target, array) for array in (*inputs, *targets.values()) if array is not target)
+        aligned = isinstance(target, OnDevice) or target.flags.aligned
+        if isinstance(program.values[number].location, Heap) and number not in preset and aligned and not shared:
+            preset[number] = target
     return preset
 
 
-def _same(array: np.ndarray, shape: tuple[int | str, ...]) -> bool:
+def _fresh(program: Program, targets: Mapping[str, Any], backend: Backend) -> dict[int, OnDevice]:
+    """New arrays on the device for the outputs that kernels make there."""
+    made: dict[int, OnDevice] = {}
+    for name, number in zip(program.result_names, program.outputs):
+        value = program.values[number]
+        static = isinstance(value.type, TensorType) and value.type.static_shape is not None
+        if name in targets or not static or not isinstance(value.location, Heap) or value.dtype == "string":
+            continue
+        if number not in made and isinstance(value.type, TensorType):
+            made[number] = backend.empty(numpy_dtype(value.dtype), value.type.static_shape or ())
+    return made
+
+
+def _may_share(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return bool(np.may_share_memory(a, b))
+    if isinstance(a, OnDevice) and isinstance(b, OnDevice):
+        return a.address < b.address + b.nbytes and b.address < a.address + a.nbytes
+    return False
+
+
+def _same(array: np.ndarray | OnDevice, shape: tuple[int | str, ...] | None) -> bool:
+    if shape is None:
+        return True
     return array.ndim == len(shape) and all(isinstance(b, str) or a == b for a, b in zip(array.shape, shape))
 
 
 class _Context:
-    """Memory and threads for one run at a time. Specialisations are bound when first used."""
+    """A worker and memory for one run at a time. Specialisations are bound when first used."""
 
-    def __init__(self, loaded: Loaded, programs: tuple[Program, ...], num_threads: int) -> None:
+    def __init__(self, loaded: Loaded, programs: tuple[Program, ...], worker: Worker) -> None:
         self._loaded = loaded
         self._programs = programs
         self._executions: dict[int, Execution] = {}
-        self._team: Team | None = None
-        if loaded.library is not None and loaded.has_native:
-            from .cpu.team import Team
-
-            self._team = Team(loaded.library, num_threads, loaded.scratch_bytes)
+        self.worker = worker
 
     def execution(self, index: int) -> Execution:
         if index not in self._executions:
-            program = self._programs[index]
-            try:
-                self._executions[index] = Execution(program, self._loaded, self._team)
-            except (MemoryError, ValueError) as error:
-                need = f"{program.arena_bytes} bytes for intermediate values"
-                raise DeviceError(f"{self._loaded.file}: there is no memory for {need}; free some") from error
+            self._executions[index] = Execution(self._programs[index], self._loaded, self.worker)
         return self._executions[index]
 
     def close(self) -> None:
-        if self._team is not None:
-            self._team.close()
+        self._executions.clear()
+        self.worker.close()
 
 
 class _Pool:
-    """Contexts for concurrent runs: as many as the cores have room for, made when needed; more runs wait."""
+    """Contexts for concurrent runs: as many as the device has room for, made when needed; more runs wait."""
 
-    def __init__(self, loaded: Loaded, programs: tuple[Program, ...], num_threads: int) -> None:
-        self._make = lambda: _Context(loaded, programs, num_threads)
-        self._limit = max(1, available_cores() // num_threads)
+    def __init__(self, loaded: Loaded, programs: tuple[Program, ...], backend: Backend) -> None:
+        self._make = lambda: _Context(loaded, programs, backend.worker())
+        self._limit = backend.max_workers
+        self._backend = backend
         self._closed = False
         self._reset()
 
@@ -240,6 +298,7 @@ class _Pool:
         self._changed = threading.Condition()
         self._idle: list[_Context] = []
         self._made = 0
+        self._freed = False
 
     @contextmanager
     def context(self) -> Iterator[_Context]:
@@ -284,3 +343,9 @@ class _Pool:
             self._changed.notify_all()
         for context in contexts:
             context.close()
+        with self._changed:
+            self._made -= len(contexts)
+            last = self._made == 0 and not self._freed
+            self._freed = self._freed or last
+        if last:
+            self._backend.close()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from tilestitch.runtime.artifact import aligned_bytes
+from tilestitch.runtime.device import RecordTime
 from tilestitch.runtime.dtypes import numpy_dtype
 from tilestitch.runtime.errors import ExecutionError
 from tilestitch.runtime.program import Arena, Constant, NativeStep, Program, Status, ValueSpec
@@ -15,9 +16,6 @@ from tilestitch.runtime.types import TensorType
 
 from .library import Library
 from .team import Team
-
-RecordTime = Callable[[str, tuple[str, ...], float], None]
-"""Called with a kernel's name, the ONNX nodes it computes, and its time in microseconds."""
 
 
 class Segment:

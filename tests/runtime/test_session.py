@@ -348,11 +348,20 @@ def test_the_onnxruntime_way(tmp_path: Path) -> None:
 # --- devices and machines ---
 
 
-@pytest.mark.parametrize("device", ["cuda:0", "cuda", "emulator", "tpu"])
-def test_other_devices(tmp_path: Path, device: str) -> None:
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("cuda:0", "compiled for cpu.*device='cpu'.*compile MODEL.onnx --target cuda:sm_XX"),
+        ("cuda", "compiled for cpu"),
+        ("emulator", "compiled for cpu.*--keep-source"),
+        ("tpu", "'tpu' is unknown; give cpu, cuda"),
+        ("cuda:-1", "unknown"),
+    ],
+)
+def test_other_devices(tmp_path: Path, device: str, message: str) -> None:
     path = tmp_path / "m.tsm"
     write_artifact(path, contents(increment_program(), weights={"w": W}))
-    with pytest.raises(DeviceError, match="device='cpu'") as caught:
+    with pytest.raises(DeviceError, match=message) as caught:
         load(path, device=device)
     assert caught.value.exit_code == 4
 
@@ -365,7 +374,7 @@ def test_other_devices(tmp_path: Path, device: str) -> None:
             "like future with avx2048.*, which this one lacks",
         ),
         (TargetInfo("cpu", "riscv64-linux-gnu"), "compiled for riscv64"),
-        (TargetInfo("cuda", architectures=("sm_90a",)), "compiled for cuda"),
+        (TargetInfo("cuda", architectures=("sm_90a",)), "compiled for cuda.*device='cuda' or 'emulator'.*--target cpu"),
     ],
 )
 def test_other_machines(tmp_path: Path, target: TargetInfo, message: str) -> None:

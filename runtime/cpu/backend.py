@@ -1,0 +1,129 @@
+"""The CPU as a device: a library of kernels, and teams of threads that run them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilestitch.runtime.artifact import CPU_LIBRARY, Artifact
+from tilestitch.runtime.device import Memory, OnDevice, RecordTime
+from tilestitch.runtime.errors import DeviceError, InputError
+from tilestitch.runtime.execution import Loaded
+from tilestitch.runtime.hostmemory import HostArena
+from tilestitch.runtime.program import DeviceStep, NativeStep, Program, ValueSpec
+
+from .threads import available_cores
+
+if TYPE_CHECKING:
+    from .library import Library
+    from .segment import Segment
+    from .team import Team
+
+
+def open_backend(artifact: Artifact, loaded: Loaded, ordinal: int, num_threads: int) -> CpuBackend:
+    """Raises `DeviceError` when this CPU lacks what the kernels need, or they cannot be loaded."""
+    library: Library | None = None
+    if CPU_LIBRARY in artifact.member_names:
+        from .features import check_cpu
+        from .library import Library
+
+        check_cpu(artifact.manifest.target, artifact.name)
+        library = Library(artifact.member(CPU_LIBRARY), artifact.name)
+        for symbol in sorted(loaded.symbols(NativeStep)):
+            library.address(symbol)
+    elif loaded.symbols(NativeStep):
+        artifact.member(CPU_LIBRARY)  # says that it is missing
+    return CpuBackend(artifact.name, loaded, library, num_threads)
+
+
+class CpuBackend:
+    """Kernels in a library; as many concurrent runs as the cores have room for."""
+
+    def __init__(self, file: str, loaded: Loaded, library: Library | None, num_threads: int) -> None:
+        self.max_workers = max(1, available_cores() // num_threads)
+        self._file = file
+        self._library = library
+        self._threads = num_threads if loaded.symbols(NativeStep) else 0
+        self._scratch_bytes = loaded.scratch_bytes
+
+    def worker(self) -> CpuWorker:
+        team: Team | None = None
+        if self._library is not None and self._threads:
+            from .team import Team
+
+            team = Team(self._library, self._threads, self._scratch_bytes)
+        return CpuWorker(self._file, self._library, team)
+
+    def adopt(self, value: Any) -> OnDevice | None:
+        return None
+
+    def empty(self, dtype: np.dtype, shape: tuple[int, ...]) -> OnDevice:
+        raise InputError("on_device is for GPUs; results on the CPU are numpy arrays already")
+
+    def upload(self, array: np.ndarray | OnDevice) -> OnDevice:
+        return self.empty(array.dtype, array.shape)
+
+    def upload_to(self, target: OnDevice, source: np.ndarray | OnDevice) -> None:
+        raise InputError("arrays in a GPU's memory cannot be outputs of a model on the CPU; give numpy arrays")
+
+    def download(self, source: OnDevice, target: np.ndarray) -> None:
+        np.copyto(target, source.numpy())
+
+    def close(self) -> None:
+        """The library goes with its last user."""
+
+
+class CpuWorker:
+    """A team of threads."""
+
+    def __init__(self, file: str, library: Library | None, team: Team | None) -> None:
+        self._file, self._library, self._team = file, library, team
+
+    def memory(self, program: Program) -> Memory:
+        return CpuMemory(program, self._file, self._library, self._team)
+
+    def begin(self, stream: Any) -> None:
+        if stream is not None:
+            raise InputError("stream is for GPUs; leave it out on the CPU")
+
+    def end(self) -> None:
+        """Runs on the CPU are over when they return."""
+
+    def close(self) -> None:
+        if self._team is not None:
+            self._team.close()
+
+
+class CpuMemory:
+    """An arena, and launch tables that point into it."""
+
+    def __init__(self, program: Program, file: str, library: Library | None, team: Team | None) -> None:
+        self._program, self._file, self._library, self._team = program, file, library, team
+        self._arena = HostArena(program, file)
+
+    def fixed(self, value: ValueSpec) -> np.ndarray:
+        return self._arena.view(value)
+
+    def bind(self, step: NativeStep | DeviceStep, fixed: Sequence[Any]) -> BoundSegment:
+        from .segment import Segment
+
+        if not isinstance(step, NativeStep):
+            raise DeviceError(f"{self._file}: holds launches for a GPU, which the CPU cannot run; compile again")
+        if self._library is None or self._team is None:
+            raise ValueError("a program with native steps was bound without kernels")
+        return BoundSegment(Segment(self._program, step, fixed, self._library), self._team)
+
+    def overlaps(self, array: np.ndarray) -> bool:
+        return self._arena.overlaps(array)
+
+
+class BoundSegment:
+    """A segment and the team that runs it."""
+
+    def __init__(self, segment: Segment, team: Team) -> None:
+        self._segment, self._team = segment, team
+
+    def run(self, values: list[Any], record: RecordTime | None) -> None:
+        self._segment.run(values, self._team, record)

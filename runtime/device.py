@@ -1,0 +1,158 @@
+"""The seam between sessions and devices: what a device gives, and how one is found by its name.
+
+`Execution` walks a program's steps; what touches a device's memory or launches kernels goes through these protocols. A
+backend module (`runtime.cpu.backend`, `runtime.cuda.backend`, `runtime.emulator.backend`) has one function,
+`open_backend(artifact, loaded, ordinal, num_threads) -> Backend`, and is imported only when its device is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from .errors import DeviceError
+from .program import DeviceStep, NativeStep, Program, ValueSpec
+
+if TYPE_CHECKING:
+    from .artifact import Artifact
+    from .execution import Loaded
+
+RecordTime = Callable[[str, tuple[str, ...], float], None]
+"""Called with a kernel's name, the ONNX nodes it computes, and its time in microseconds."""
+
+
+class OnDevice:
+    """A C-contiguous array in memory that the host cannot address; `dtype` is numpy's, `address` the device's."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    address: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def numpy(self) -> np.ndarray:
+        """A copy in the host's memory, made after all work that was queued before."""
+        raise NotImplementedError
+
+
+class Segment(Protocol):
+    """A native or device step, bound to memory."""
+
+    def run(self, values: list[Any], record: RecordTime | None) -> None:
+        """Execute on the program's current values, by number; puts in those on the heap that are not there yet.
+
+        Values are arrays of numpy or of the device. Raises `ExecutionError` when a kernel reports a fault.
+        """
+
+
+class Memory(Protocol):
+    """What a program has on a device for one run at a time: its arena, and the steps bound to it."""
+
+    def fixed(self, value: ValueSpec) -> Any:
+        """The array of a value in the arena, of numpy or of the device."""
+
+    def bind(self, step: NativeStep | DeviceStep, fixed: Sequence[Any]) -> Segment:
+        """`fixed` has the arrays of constants and of arena values by number, None for other values."""
+
+    def overlaps(self, array: np.ndarray) -> bool:
+        """Whether a host array lies in memory that the next run overwrites."""
+
+
+class Worker(Protocol):
+    """What one run at a time needs besides memory: threads, or a stream."""
+
+    def memory(self, program: Program) -> Memory:
+        """Raises `DeviceError` when there is not enough memory."""
+
+    def begin(self, stream: Any) -> None:
+        """Called before a run. `stream` is the user's, or None; raises `InputError` if it means nothing here."""
+
+    def end(self) -> None:
+        """Called after a run, also one that failed."""
+
+    def close(self) -> None: ...
+
+
+class Backend(Protocol):
+    """An artifact's kernels, loaded on a device. `max_workers` runs can be under way at once."""
+
+    max_workers: int
+
+    def worker(self) -> Worker: ...
+
+    def adopt(self, value: Any) -> OnDevice | None:
+        """The device's view of an array of any library that lies in its memory; None for all others."""
+
+    def empty(self, dtype: np.dtype, shape: tuple[int, ...]) -> OnDevice:
+        """A new array in the device's memory. Raises `InputError` where there is no such memory."""
+
+    def upload(self, array: np.ndarray | OnDevice) -> OnDevice:
+        """A new array in the device's memory with the same contents."""
+
+    def upload_to(self, target: OnDevice, source: np.ndarray | OnDevice) -> None:
+        """Copy into an array of the same type in the device's memory."""
+
+    def download(self, source: OnDevice, target: np.ndarray) -> None:
+        """Copy into an array of the same type in the host's memory."""
+
+    def close(self) -> None:
+        """Give back all that the backend holds. All workers are closed."""
+
+
+@dataclass(frozen=True)
+class DeviceName:
+    """A device as users name it: `cpu`, `cuda`, `cuda:1`, `emulator`."""
+
+    kind: str
+    ordinal: int = 0
+
+    @staticmethod
+    def parse(text: str) -> DeviceName:
+        """Raises `DeviceError` for what is no device's name."""
+        match = re.fullmatch(r"(cpu|emulator)|(cuda)(?::(\d{1,4}))?", text) if isinstance(text, str) else None
+        if match is None:
+            raise DeviceError(f"device {text!r} is unknown; give cpu, cuda, cuda:N (GPU number N) or emulator")
+        return DeviceName(match[1] or match[2], int(match[3] or 0))
+
+
+_MODULES = {"cpu": "cpu.backend", "cuda": "cuda.backend", "emulator": "emulator.backend"}
+_TARGETS = {"cpu": "cpu", "cuda": "cuda", "emulator": "cuda"}
+"""The kind of target that artifacts for a device were compiled for."""
+
+_RECOMPILE = {"cpu": "--target cpu", "cuda": "--target cuda:sm_XX", "emulator": "--target cuda:sm_XX --keep-source"}
+
+
+def check_target(artifact: Artifact, device: DeviceName) -> None:
+    """Raises `DeviceError` when the artifact was compiled for another kind of device."""
+    kind = artifact.manifest.target.kind
+    if kind == _TARGETS[device.kind]:
+        return
+    fitting = [name for name, target in _TARGETS.items() if target == kind]
+    hint = f"load with device={' or '.join(map(repr, fitting))}, or " if fitting else ""
+    raise DeviceError(
+        f"{artifact.name}: compiled for {kind}, not for the device {device.kind!r}; {hint}compile again: "
+        f"tilestitch compile MODEL.onnx {_RECOMPILE[device.kind]}"
+    )
+
+
+def open_backend(artifact: Artifact, loaded: Loaded, device: DeviceName, num_threads: int) -> Backend:
+    """Load the artifact's kernels on a device. Raises `DeviceError` when the device is not there or does not fit."""
+    module = importlib.import_module(f".{_MODULES[device.kind]}", __package__)
+    opened: Backend = module.open_backend(artifact, loaded, device.ordinal, num_threads)
+    return opened
+
+
+def to_host(value: Any) -> Any:
+    """The value with what is on a device copied to numpy."""
+    return value.numpy() if isinstance(value, OnDevice) else value

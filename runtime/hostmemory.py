@@ -1,0 +1,32 @@
+"""The arena of a program in the host's memory, as the CPU and the emulated device use it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .artifact import aligned_bytes, typed_weight
+from .errors import DeviceError
+from .program import Arena, Program, ValueSpec
+from .types import TensorType
+
+
+class HostArena:
+    """`nbytes` of a program's arena, and views of the values in it."""
+
+    def __init__(self, program: Program, file: str) -> None:
+        try:
+            self.raw = aligned_bytes(program.arena_bytes)
+        except (MemoryError, ValueError) as error:
+            need = f"{program.arena_bytes} bytes for intermediate values"
+            raise DeviceError(f"{file}: there is no memory for {need}; free some") from error
+
+    def view(self, value: ValueSpec) -> np.ndarray:
+        """The array of an arena value."""
+        if not isinstance(value.location, Arena) or not isinstance(value.type, TensorType):
+            raise ValueError(f"value {value.name!r} is not in the arena")
+        start = value.location.offset_bytes
+        raw = self.raw[start : start + value.type.nbytes]
+        return typed_weight(raw, value.type.dtype, value.type.static_shape or ())
+
+    def overlaps(self, array: np.ndarray) -> bool:
+        return np.may_share_memory(array, self.raw)
