@@ -10,8 +10,9 @@ from tilestitch.compiler.ir.text import fingerprint
 from .contract import PassContext
 from .errors import PassError, PlanError
 from .fusion.legality import check_group
+from .fusion.planners import PLANNERS
 from .fusion.roles import is_native
-from .fusion.rules import PLANNERS, FusionRule
+from .fusion.rules import FusionRule
 from .fusion.stitcher import stitch
 from .plan import Group, HostGroup, StitchPlan, WhyNot
 from .schedule.memory import lifetimes_of, plan_buffers

@@ -16,7 +16,7 @@ from typing import Any
 
 from .contract import check_is_pass_class, content_hash, is_rule_class
 from .errors import PipelineError, PluginError
-from .fusion.rules import PLANNERS
+from .fusion.planners import PLANNERS
 from .pipeline import pass_table
 from .pipeline_text import PassText, build_from_class, parse_text
 from .plan import PluginRecord

@@ -257,11 +257,4 @@ def _size(value: Value) -> int:
     return value.tensor_type.num_elements
 
 
-PLANNERS: dict[str, tuple[FusionRule, ...]] = {
-    "none": (),
-    "injective": (Inline(),),
-    "stitch": (Epilogue(), Rows(), Inline(), Copies(), Views()),
-}
-"""The built-in planners: which rules propose, in which order."""
-
-__all__ = ["PLANNERS", "Copies", "Epilogue", "Fuse", "FusionRule", "Inline", "Rows", "Views"]
+__all__ = ["Copies", "Epilogue", "Fuse", "FusionRule", "Inline", "Rows", "Views"]

@@ -17,7 +17,8 @@ from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.passes import PassContext, StitchPlan, WhyNot, check_plan, make_plan, run_pipeline
 from tilestitch.passes.errors import PassContractError, PassError
 from tilestitch.passes.fusion.clusters import Fusion
-from tilestitch.passes.fusion.rules import PLANNERS, Fuse
+from tilestitch.passes.fusion.planners import PLANNERS
+from tilestitch.passes.fusion.rules import Fuse
 
 
 def plan_of(text: str, planner: str = "stitch", rules: Sequence[object] = ()) -> StitchPlan:

@@ -1,0 +1,15 @@
+"""The built-in planners: which fusion rules propose and forbid, in which order."""
+
+from __future__ import annotations
+
+from .rules import Copies, Epilogue, FusionRule, Inline, Rows, Views
+from .xla import XlaLimits
+
+PLANNERS: dict[str, tuple[FusionRule, ...]] = {
+    "none": (),
+    "injective": (Inline(),),
+    "xla": (XlaLimits(), Epilogue(), Rows(), Inline(), Copies()),
+    "stitch": (Epilogue(), Rows(), Inline(), Copies(), Views()),
+}
+"""`none` gives every operator a kernel, `injective` fuses element-wise chains, `xla` is a baseline to compare with,
+`stitch` is the default."""
