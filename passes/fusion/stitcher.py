@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
 from tilestitch.passes.contract import TargetInfo
@@ -85,7 +85,8 @@ def _borders(state: Fusion, rules: Sequence[FusionRule], aliases: dict[Value, Va
             continue
         subject = f"{producer.name} -> {consumer.name}"
         refusal = _refusal(state, pair, (), rules, subject, ask_profit=True)
-        refusals.append(refusal or WhyNot(subject, "planner", "no fusion rule proposes it"))
+        refusal = refusal or WhyNot(subject, "planner", "no fusion rule proposes it")
+        refusals.append(replace(refusal, subject=subject))
     return refusals
 
 

@@ -257,7 +257,7 @@ def test_every_border_between_kernels_has_a_reason() -> None:
 
 
 def test_an_unknown_planner_is_an_error_that_names_the_known_ones() -> None:
-    with pytest.raises(PassError, match="none, injective, stitch"):
+    with pytest.raises(PassError, match="none, injective, xla, stitch"):
         make_plan(parse_graph(SOFTMAX), PassContext(options={"planner": "magic"}))
 
 
