@@ -86,7 +86,8 @@ def _borders(state: Fusion, rules: Sequence[FusionRule], aliases: dict[Value, Va
         subject = f"{producer.name} -> {consumer.name}"
         refusal = _refusal(state, pair, (), rules, subject, ask_profit=True)
         refusal = refusal or WhyNot(subject, "planner", "no fusion rule proposes it")
-        refusals.append(replace(refusal, subject=subject))
+        # A rule that names an edge has found the one that matters; else the border it is.
+        refusals.append(refusal if " -> " in refusal.subject else replace(refusal, subject=subject))
     return refusals
 
 
