@@ -1,0 +1,102 @@
+"""What every contraction is to its templates: ``result[b, m, n] = sum over k of a(b, m, k) * b(b, n, k)``.
+
+Matrix products and convolutions differ only in where an operand has the element (batch, row, k), and where the result
+(batch, m, n) goes. Both operands are described alike, row by reduction index, so that they can change places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, storage_bits
+from tilestitch.compiler.ir.graph import Value
+
+from .surroundings import Surroundings
+
+At = Callable[[Expr, Expr, Expr], tuple[Expr, ...]]
+Inside = Callable[[Expr, Expr, Expr], "Expr | None"]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One operand: `index(batch, row, k)` is where its tensor has an element.
+
+    inside: whether there is such an element at all; where not (padding) it counts as zero, and None says that there
+    always is. contiguous: which of "row" and "k" runs along memory. run: so many elements along it, from a multiple of
+    `run` on, lie together in memory and are all inside or all outside; 1 for what a prologue computes.
+    """
+
+    value: Value
+    rows: int
+    index: At
+    contiguous: str
+    run: int = 1
+    plain: bool = True
+    inside: Inside = lambda batch, row, k: None
+
+    @property
+    def dtype(self) -> str:
+        return self.value.dtype
+
+    def vector(self, most_bytes: int = 16) -> int:
+        """Elements that one load may read: a power of two."""
+        width = 1
+        while self.plain and self.run % (2 * width) == 0 and 2 * width * storage_bits(self.dtype) <= 8 * most_bytes:
+            width *= 2
+        return width
+
+    def element(self, around: Surroundings, batch: Expr, row: Expr, k: Expr, dtype: str) -> Expr:
+        """The element as `dtype`. It must be inside."""
+        return widen(around.load(self.value, self.index(batch, row, k)), self.dtype, dtype)
+
+    def cell(self, around: Surroundings, batch: Expr, row: Expr, k: Expr) -> tuple[Any, Expr]:
+        """The flat buffer of a plain operand and the position of the element in it."""
+        return around.flat[self.value], around.position(self.value, self.index(batch, row, k))
+
+
+@dataclass(frozen=True)
+class Product:
+    """`batch` products with the operands a [m, k] and b [n, k]; `place(batch, m, n)` is the index of a result.
+
+    The sum is kept in acc_dtype: float32 for half floats, int32 for small integers.
+    """
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    a: Operand
+    b: Operand
+    place: At
+    acc_dtype: str
+
+    @property
+    def elements(self) -> int:
+        return self.batch * self.m * self.n
+
+    def swapped(self) -> Product:
+        """The same product with the operands in each other's place."""
+        return replace(self, m=self.n, n=self.m, a=self.b, b=self.a, place=lambda b, m, n: self.place(b, n, m))
+
+
+def widen(value: Expr, dtype: str, acc_dtype: str) -> Expr:
+    """`value`, an element of `dtype` in its compute dtype, in the dtype of the sum."""
+    return value if compute_dtype(dtype) == acc_dtype else T.cast(value, acc_dtype)
+
+
+def both(*conditions: Expr | None) -> Expr | None:
+    """All of the conditions; None stands for true."""
+    result: Expr | None = None
+    for condition in conditions:
+        if condition is not None:
+            result = condition if result is None else T.And(result, condition)
+    return result
+
+
+def below(index: Expr, end: int, reached: int) -> Expr | None:
+    """Whether `index < end`; None if indices stay below `reached <= end` anyway."""
+    return None if reached <= end else index < end

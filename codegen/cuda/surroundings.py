@@ -1,0 +1,164 @@
+"""What lies around the anchor of a group: how its kernels read operands, and how results are stored behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, from_storage
+from tilestitch.codegen.compute.evaluator import Evaluator
+from tilestitch.codegen.compute.indexing import forward_index, ravel
+from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.passes.fusion.roles import Part, Roles
+
+from .abi import CudaLaunch, Parameter, Thread, buffer_source, kernel_function, store
+from .functions import RULES
+from .target import CudaTarget
+
+INT32_ELEMENTS = 2**31 - 2**20
+"""Tensors of fewer elements are indexed with 32 bits; the margin is for tiles that reach over the end."""
+
+
+@dataclass(frozen=True)
+class Anchored:
+    """A group with an anchor as its template sees it: operands of the anchor and what is computed around it."""
+
+    nodes: tuple[Node, ...]
+    roles: Roles
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    target: CudaTarget
+
+    @property
+    def anchor(self) -> Node:
+        assert self.roles.anchor is not None
+        return self.roles.anchor
+
+    @property
+    def result(self) -> Value:
+        return self.anchor.outputs[0]
+
+    @property
+    def acc_dtype(self) -> str:
+        return compute_dtype(self.result.dtype)
+
+    @property
+    def index_dtype(self) -> str:
+        """The dtype that holds every position in every tensor of the group."""
+        values = {v for node in self.nodes for v in (*node.inputs, *node.outputs)}
+        return "int32" if all(v.tensor_type.num_elements < INT32_ELEMENTS for v in values) else "int64"
+
+    def is_plain(self, value: Value) -> bool:
+        """Whether an operand is read from memory as it is, without a prologue."""
+        return value in self.inputs
+
+    def read_before(self) -> tuple[Value, ...]:
+        """Inputs of the group that the anchor's operands are made of."""
+        return self._read(self.anchor.inputs)
+
+    def read_behind(self) -> tuple[Value, ...]:
+        """Inputs of the group that are read to make its outputs from the anchor's result."""
+        return self._read(self.outputs)
+
+    def _read(self, roots: Sequence[Value]) -> tuple[Value, ...]:
+        members = {v: node for node in self.nodes for v in node.outputs}
+        seen: set[Value] = set()
+        stack = list(roots)
+        while stack:
+            value = stack.pop()
+            if value in seen or value is self.result:
+                continue
+            seen.add(value)
+            if value in members:
+                stack.extend(members[value].inputs)
+        return tuple(v for v in self.inputs if v in seen)
+
+    def launch(
+        self,
+        kind: str,
+        blocks: int,
+        threads: int,
+        emit: Emit,
+        *,
+        inputs: Sequence[Value] | None = None,
+        outputs: Sequence[Value] | None = None,
+        extra: Parameter | None = None,
+        shared_bytes: int = 0,
+    ) -> CudaLaunch:
+        """A launch of `blocks` blocks of `threads` threads that run `emit(surroundings, thread)`.
+
+        inputs, outputs: what this launch reads and writes, if not all of the group. extra: one more argument, whose
+        buffer the surroundings call `extra`.
+        """
+        read = self.inputs if inputs is None else tuple(inputs)
+        written = self.outputs if outputs is None else tuple(outputs)
+        parameters = [Parameter.of(v.name, v.tensor_type) for v in (*read, *written)]
+        parameters += [extra] if extra is not None else []
+
+        def body(buffers: list[Any], thread: Thread) -> None:
+            emit(Surroundings(self, read, written, buffers), thread)
+
+        grid, block = (blocks, 1, 1), (threads, 1, 1)
+        func = kernel_function(parameters, grid, block, body)
+        origins = tuple(dict.fromkeys(o for node in self.nodes for o in node.origins))
+        return CudaLaunch(kind, func, grid, block, tuple(p.arg for p in parameters), origins, shared_bytes)
+
+
+class Surroundings:
+    """What lies around the anchor inside one kernel: reading its operands, and storing what follows from its result."""
+
+    def __init__(
+        self, group: Anchored, read: Sequence[Value], written: Sequence[Value], buffers: Sequence[Any]
+    ) -> None:
+        self.group = group
+        self.evaluator = Evaluator({}, group.index_dtype, RULES)
+        self.flat = dict(zip(read, buffers, strict=False))
+        for value, buffer in self.flat.items():
+            self.evaluator.sources[value] = buffer_source(buffer, value.tensor_type, self.evaluator.simplify)
+        self.stores = list(zip(written, buffers[len(read) :], strict=False))
+        self.extra = buffers[-1]
+
+    def wide(self, index: Expr) -> Expr:
+        """A thread or block index in the group's index dtype."""
+        wanted = self.group.index_dtype
+        return index if isinstance(index, int) or wanted == "int32" else T.cast(index, wanted)
+
+    def position(self, value: Value, index: Sequence[Expr]) -> Expr:
+        """Where in its flat buffer an operand that is read plainly has an element."""
+        shape = value.shape
+        return ravel([0 if d == 1 else i for i, d in zip(index, shape, strict=True)], shape)
+
+    def load(self, value: Value, index: Sequence[Expr]) -> Expr:
+        """An element of an operand, in its compute dtype. To be called in a branch or loop of its own."""
+        if value in self.flat:
+            return from_storage(self.flat[value][self.position(value, index)], value.dtype)
+        with self.evaluator.scope():
+            return self.evaluator.value(value, tuple(index))
+
+    def finish(self, index: Sequence[Expr], result: Expr) -> None:
+        """Store every output of the group, given the anchor's result at `index`."""
+        anchor = self.group.result
+        with self.evaluator.scope():
+            named = self.evaluator.bind(result)
+            self.evaluator.sources[anchor] = lambda _: named
+            for value, buffer in self.stores:
+                source, place = self._before_views(value, tuple(index))
+                element = self.evaluator.value(source, tuple(index))
+                store(buffer, value.tensor_type, place, element, self.evaluator.simplify)
+
+    def _before_views(self, value: Value, index: tuple[Expr, ...]) -> tuple[Value, tuple[Expr, ...]]:
+        """The value in front of the chain of views that makes `value`, and where the element at `index` goes."""
+        views: list[Node] = []
+        while value.producer is not None and self.group.roles.parts.get(value.producer) is Part.VIEW:
+            views.append(value.producer)
+            value = value.producer.inputs[0]
+        place: tuple[Expr, ...] = index
+        for view in reversed(views):
+            place = forward_index(view, place, self.evaluator.simplify)
+        return value, place
+
+
+Emit = Callable[[Surroundings, Thread], None]
