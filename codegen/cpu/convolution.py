@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from tvm.script.ir_builder import tirx as T
 
+from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, from_storage, immediate
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.passes.fusion.roles import Roles
 
-from . import reducers
 from .abi import KernelLaunch
 from .conv import emit_conv, plan_conv
 from .conv_transpose import ConvTransposeShape, emit_conv_transpose, plan_conv_transpose

@@ -3,68 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from tilestitch.codegen.compute.dtypes import native_dtypes
+from tilestitch.codegen.compute.reducers import ARG_REDUCTIONS
 from tilestitch.codegen.errors import KernelError
+from tilestitch.codegen.groups import GroupView, roles_in, view_group
+from tilestitch.codegen.split import parts_of, split_rows
 from tilestitch.compiler.ir.graph import Graph, Node, Value
-from tilestitch.compiler.ir.types import is_static_tensor
 from tilestitch.passes.fusion.roles import Roles, RowSpace, roles_of
-from tilestitch.passes.plan import Group, GroupKind, WhyNot
+from tilestitch.passes.plan import Group, GroupKind
 
 from .abi import KernelArg, KernelLaunch, TemporaryArg, ValueArg
 from .checks import lower_index_checks
 from .contraction import lower_contraction
 from .convolution import lower_window
 from .injective import emit_injective
-from .reducers import ARG_REDUCTIONS
 from .rowplan import plan_rows
 from .rowwise import emit_rowwise
 from .scan import lower_cumulative
 from .scatter import lower_scatter
 from .sort import lower_top_k
-from .split import parts_of, split_rows
 from .target import CpuTarget
-
-
-@dataclass(frozen=True)
-class GroupView:
-    """A group with its names looked up: member nodes, values read from memory, values to store, the anchor."""
-
-    name: str
-    nodes: tuple[Node, ...]
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
-    anchor: Node | None
-
-    @property
-    def origins(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(o for node in self.nodes for o in node.origins))
-
-
-def view_group(graph: Graph, group: Group) -> GroupView:
-    """Look up a group's names in its graph. Constants of one element are no inputs: they become part of the code.
-
-    Raises KernelError for values that kernels cannot hold.
-    """
-    by_name = {node.name: node for node in graph.nodes}
-    nodes = tuple(by_name[name] for name in group.nodes)
-    made = {value.name: value for node in nodes for value in node.outputs}
-    read = {value: None for node in nodes for value in node.inputs if value.name not in made}
-    inputs = tuple(v for v in read if v.data is None or v.data.size != 1)
-    outputs = tuple(made[name] for name in group.outputs)
-    view = GroupView(group.name, nodes, inputs, outputs, by_name[group.anchor] if group.anchor else None)
-    for value in (*read, *made.values()):
-        if not is_static_tensor(value.type):
-            raise KernelError(
-                f"group {group.name}: %{value.name} has type {value.type}, but kernels need static shapes", view.origins
-            )
-        if value.dtype not in native_dtypes:
-            raise KernelError(
-                f"group {group.name}: kernels cannot hold %{value.name} of dtype {value.dtype}; make it a host step",
-                view.origins,
-            )
-    return view
 
 
 def lower_group(graph: Graph, group: Group, target: CpuTarget, threads: int = 4) -> tuple[KernelLaunch, ...]:
@@ -93,7 +51,7 @@ def _template(
     if kind is GroupKind.ROWWISE:
         return _rowwise(view, outputs, target)
     if kind is GroupKind.CONTRACTION:
-        return (lower_contraction(view.nodes, _roles(view), view.inputs, outputs, target.isa, threads),)
+        return (lower_contraction(view.nodes, roles_in(view), view.inputs, outputs, target.isa, threads),)
     return _opaque(view, outputs, target, threads)
 
 
@@ -101,7 +59,7 @@ def _opaque(view: GroupView, outputs: Sequence[Value], target: CpuTarget, thread
     anchor = view.anchor
     assert anchor is not None
     if anchor.op == "window_reduce":
-        return (lower_window(view.nodes, _roles(view), view.inputs, outputs, target.isa, threads),)
+        return (lower_window(view.nodes, roles_in(view), view.inputs, outputs, target.isa, threads),)
     if anchor.op == "cumulative":
         return (lower_cumulative(anchor, target.isa),)
     if anchor.op == "top_k":
@@ -117,17 +75,8 @@ def _injective(view: GroupView, outputs: Sequence[Value], target: CpuTarget) -> 
     return (KernelLaunch("injective", func, tasks, args, view.origins),)
 
 
-def _roles(view: GroupView) -> Roles:
-    roles = roles_of(view.nodes, view.outputs, view.name)
-    if isinstance(roles, WhyNot):
-        raise KernelError(
-            f"group {view.name} fits no kernel template: {roles}; compile with --planner none", view.origins
-        )
-    return roles
-
-
 def _rowwise(view: GroupView, outputs: Sequence[Value], target: CpuTarget) -> tuple[KernelLaunch, ...]:
-    roles = _roles(view)
+    roles = roles_in(view)
     assert roles.rows is not None
     parts = parts_of(roles.rows)
     if parts > 1 and not any(node.op in ARG_REDUCTIONS for node in view.nodes):

@@ -12,6 +12,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm_ffi import StructuralKey
 
+from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, named, storage_dtype
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import Index, ravel, reshape_index, unravel
@@ -19,7 +20,6 @@ from tilestitch.codegen.errors import KernelError
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of
 
-from . import reducers
 from .abi import Parameter, buffer_source, kernel_function, store
 from .microkernel import scratch_buffer
 from .rowplan import RowPass, RowPlan

@@ -8,10 +8,10 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
+from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, named, to_storage
 from tilestitch.compiler.ir.graph import Node
 
-from . import reducers
 from .abi import KernelLaunch, Parameter, kernel_function
 from .isa import Isa
 

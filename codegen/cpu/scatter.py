@@ -9,10 +9,10 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, named, storage_dtype, to_storage
 from tilestitch.compiler.ir.graph import Node, Value
 
-from . import reducers
 from .abi import KernelLaunch, Parameter, StatusArg, kernel_function
 from .isa import Isa
 
