@@ -15,6 +15,21 @@ def bytes_of(values: Iterable[Value]) -> int:
     return sum(v.tensor_type.nbytes for v in dict.fromkeys(values))
 
 
+_PICKING = frozenset({"gather", "gather_nd", "gather_elements", "slice"})
+
+
+def footprint_bytes(value: Value, nodes: Iterable[Node]) -> int:
+    """Bytes of `value` that `nodes` read: all of them, or what gathers and slices pick if only these read it."""
+    whole, picked = value.tensor_type.nbytes, 0
+    for node in nodes:
+        if value not in node.inputs:
+            continue
+        if node.op not in _PICKING or value is not node.inputs[0]:
+            return whole
+        picked += node.output.tensor_type.nbytes
+    return min(whole, picked)
+
+
 def operations_per_element(op: str) -> int:
     """Arithmetic for one output element of a view or injective operator; 0 where only indices change."""
     spec = op_spec(op)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilestitch.compiler.ir import Graph, Value
-from tilestitch.cost_model.counts import bytes_of, operations
+from tilestitch.cost_model.counts import bytes_of, footprint_bytes, operations
 
 from .plan import Group, HostGroup, StitchPlan
 from .planner import nested_graphs
@@ -61,7 +61,7 @@ def explain_node(explanation: Mapping[str, Any], node: str) -> dict[str, Any]:
 def _kernel(graph: Graph, group: Group, values: Mapping[str, Value], segment: int, *, first: bool) -> dict[str, Any]:
     members = set(group.nodes)
     nodes = [n for n in graph.nodes if n.name in members]
-    bytes_read = bytes_of(values[v] for v in (*group.inputs, *group.constants))
+    bytes_read = sum(footprint_bytes(values[v], nodes) for v in (*group.inputs, *group.constants))
     bytes_written = bytes_of(values[v] for v in group.outputs)
     work = sum(operations(n) for n in nodes)
     return {

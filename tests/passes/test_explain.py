@@ -56,3 +56,11 @@ def test_one_onnx_node_can_be_asked_for() -> None:
     assert [k["name"] for k in found["kernels"]] == ["matmul_tanh"]
     assert [r["subject"] for r in found["refusals"]] == ["a -> r"]
     assert explain_node(explanation(), "Cast_4")["host_steps"][0]["op"] == "cast"
+
+
+def test_a_gather_reads_what_it_picks_and_not_the_table() -> None:
+    graph = parse_graph("""graph @g(%t: float32[1000,8], %i: int64[3]) -> (%y) {
+      %y = gather(%t, %i) {axis=0} : float32[3,8]
+    }""")
+    (kernel,) = explain_plan(graph, make_plan(graph, PassContext()))["kernels"]
+    assert kernel["bytes_read"] == 3 * 8 * 4 + 3 * 8
