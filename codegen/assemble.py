@@ -8,24 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from tilestitch.codegen.cpu.abi import KernelLaunch, PackedArg, StatusArg, TemporaryArg, ValueArg
-from tilestitch.codegen.cpu.build import KernelSource, compile_kernels
-from tilestitch.codegen.cpu.executor import EXECUTOR_EXPORTS, executor_object
-from tilestitch.codegen.cpu.group import lower_group
-from tilestitch.codegen.cpu.link import link
-from tilestitch.codegen.cpu.target import CpuTarget
+from tilestitch.codegen.backend import Backend, PlacedLaunch, Progress
 from tilestitch.codegen.errors import CodegenError
+from tilestitch.codegen.launch import PackedArg, StatusArg, TemporaryArg, ValueArg
 from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.compiler.ir.text import digest
 from tilestitch.compiler.ir.types import from_numpy_dtype, to_numpy_dtype
 from tilestitch.passes.plan import ALIGNMENT, StitchPlan
 from tilestitch.runtime import program as rt
-from tilestitch.runtime.artifact import CPU_LIBRARY, ArtifactContents
-from tilestitch.runtime.manifest import PluginInfo, TargetInfo
+from tilestitch.runtime.artifact import ArtifactContents
+from tilestitch.runtime.manifest import PluginInfo
 
 from .program_types import SymbolNames, runtime_type
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -38,49 +32,37 @@ class Planned:
 
 
 def assemble(
-    planned: Sequence[Planned], target: CpuTarget, *, threads: int, keep_source: bool, progress: Progress
+    planned: Sequence[Planned], backend: Backend, *, keep_source: bool, progress: Progress
 ) -> ArtifactContents:
-    """Lower, compile and link all groups of all specialisations; returns everything but the compiler's version.
+    """Lower and compile all groups of all specialisations; returns everything but the compiler's version.
 
-    Raises KernelError, with ONNX nodes, for a group that cannot be emitted or compiled; LinkError for a missing symbol.
+    Raises KernelError, with ONNX nodes, for a group that cannot be emitted or compiled, and the backend's own errors.
     """
     units = [unit for p in planned for unit in _nested(p.graph, p.plan)]
     total = sum(len(plan.groups) for _, plan in units)
-    lowered: dict[tuple[int, str], tuple[KernelLaunch, ...]] = {}
+    lowered: dict[tuple[int, str], tuple[Any, ...]] = {}
     for graph, plan in units:
         for group in plan.groups:
             progress("generate kernels", len(lowered), total)
-            lowered[id(plan), group.name] = lower_group(graph, group, target, threads)
+            lowered[id(plan), group.name] = backend.lower(graph, group)
     launches = [launch for group in lowered.values() for launch in group]
-    progress("compile kernels", 0, len(launches))
-    compiled = compile_kernels(launches, target, jobs=threads, keep_source=keep_source)
+    compiled = backend.compile(launches, keep_source=keep_source, progress=progress)
     symbols = iter(compiled.symbols)
     named = {key: tuple((next(symbols), launch) for launch in group) for key, group in lowered.items()}
     tensors = TensorTable()
-    programs = tuple(_ProgramWriter(p.graph, p.plan, named, tensors).write(p.output_names) for p in planned)
-    library = b""
-    if launches:
-        progress("link", 0, 1)
-        objects = [*compiled.objects, executor_object(target.mtriple)]
-        library = link(objects, [*sorted(set(compiled.symbols)), *EXECUTOR_EXPORTS])
+    programs = tuple(_ProgramWriter(p.graph, p.plan, backend, named, tensors).write(p.output_names) for p in planned)
     return ArtifactContents(
         programs=programs,
         weights=tensors.arrays,
-        kernels={CPU_LIBRARY: library} if library else {},
-        target=TargetInfo("cpu", target.mtriple, target.mcpu, target.features),
+        kernels=compiled.kernels,
+        target=backend.info,
         compiler_version="",
         plan=[p.plan.to_json() for p in planned],
         plugins=tuple(
             dict.fromkeys(PluginInfo(p.name, p.owner, p.content_hash) for item in planned for p in item.plan.plugins)
         ),
-        extra=_source_members(compiled.sources),
+        extra=compiled.extra,
     )
-
-
-def _source_members(sources: Sequence[KernelSource]) -> dict[str, bytes]:
-    members = {f"kernels/{source.symbol}.tir.py": source.tir.encode() for source in sources}
-    members.update({f"kernels/{source.symbol}.ll": source.llvm.encode() for source in sources})
-    return members
 
 
 def _nested(graph: Graph, plan: StitchPlan) -> Iterator[tuple[Graph, StitchPlan]]:
@@ -130,10 +112,11 @@ class _ProgramWriter:
         self,
         graph: Graph,
         plan: StitchPlan,
-        named: Mapping[tuple[int, str], tuple[tuple[str, KernelLaunch], ...]],
+        backend: Backend,
+        named: Mapping[tuple[int, str], tuple[tuple[str, Any], ...]],
         tensors: TensorTable,
     ) -> None:
-        self.graph, self.plan, self.named, self.tensors = graph, plan, named, tensors
+        self.graph, self.plan, self.backend, self.named, self.tensors = graph, plan, backend, named, tensors
         self.symbols = SymbolNames()
         self.specs: list[rt.ValueSpec] = []
         self.numbers: dict[str, int] = {}
@@ -153,7 +136,7 @@ class _ProgramWriter:
             if segment.native:
                 launches = [launch for name in segment.groups for launch in self.launches(name)]
                 if launches:
-                    steps.append(rt.NativeStep(tuple(launches)))
+                    steps.append(self.backend.step(launches))
                 continue
             assert host.issuperset(segment.groups)
             steps += [step for name in segment.groups for step in self.host_steps(self.graph.node(name))]
@@ -195,17 +178,10 @@ class _ProgramWriter:
 
     # -- native steps --------------------------------------------------------------------------------------------
 
-    def launches(self, group: str) -> Iterator[rt.Launch]:
+    def launches(self, group: str) -> Iterator[PlacedLaunch]:
         temporaries: dict[str, int] = {}
         for symbol, launch in self.named[id(self.plan), group]:
-            yield rt.Launch(
-                symbol=symbol,
-                tasks=launch.tasks,
-                args=tuple(self.argument(arg, temporaries) for arg in launch.args),
-                origins=launch.origins,
-                scratch_bytes=launch.scratch_bytes,
-                faults=launch.faults,
-            )
+            yield PlacedLaunch(symbol, launch, tuple(self.argument(arg, temporaries) for arg in launch.args))
 
     def argument(self, arg: Any, temporaries: dict[str, int]) -> rt.Arg:
         match arg:
@@ -276,7 +252,7 @@ class _ProgramWriter:
 
     def body(self, node: Node, attribute: str, captures: tuple[int, ...]) -> rt.Body:
         graph, plan = node.attrs[attribute], self.plan.bodies[f"{node.name}.{attribute}"]
-        return rt.Body(_ProgramWriter(graph, plan, self.named, self.tensors).write(), captures)
+        return rt.Body(_ProgramWriter(graph, plan, self.backend, self.named, self.tensors).write(), captures)
 
     def if_step(self, node: Node, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> rt.IfStep:
         then_body, else_body = (self.body(node, name, inputs[1:]) for name in ("then_graph", "else_graph"))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import onnx
 
     from tilestitch.codegen.assemble import Planned
+    from tilestitch.codegen.backend import Backend
 
 ShapeSet = Mapping[str, Sequence[int]]
 Progress = Callable[[str, int, int], None]
@@ -93,33 +94,37 @@ def compile_model(
     report: str | os.PathLike[str] | None = None,
     num_threads: int | None = None,
     keep_source: bool = False,
+    cache: str | os.PathLike[str] | bool = True,
+    nvcc: str | None = None,
     expose: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> CompiledModel:
     """Compile an ONNX model.
 
     model: a path or a ModelProto.
-    target: `cpu`, or `cpu:NAME` for another CPU than this one (an LLVM CPU name).
+    target: `cpu`, or `cpu:NAME` for another CPU than this one (an LLVM CPU name); `cuda:sm_90a`, `cuda:h200` or
+        several such names with commas between them, for which no GPU is needed.
     shapes: sizes of inputs, name to shape, for dimensions that the model leaves open; several such sets give an
         artifact with one specialisation each.
     passes: plug-ins as `MODULE:CLASS{field=value}`.
     plan: replay this StitchPlan instead of planning. planner: none, injective or stitch.
     strip_weights: leave the weights out of the artifact.
     dump_ir: a folder for the graph after every pass, and for views of the final one. report: path of an HTML report.
-    num_threads: threads that tasks are sized for (default: all cores).
-    keep_source: put TIR and LLVM text of the kernels into the artifact.
+    num_threads: threads that tasks are sized for, and processes that compile CUDA (default: all cores).
+    keep_source: put TIR and LLVM text, or the CUDA text, of the kernels into the artifact.
+    cache: keep compiled CUDA kernels in this folder; True is the user's cache folder, False none.
+    nvcc: path of a CUDA compiler to use instead of NVRTC.
     expose: names of ONNX values to add to the outputs.
 
     Raises OptionError, and the errors of frontend, passes and code generation; each message ends with what to do.
     """
     from tilestitch.codegen.assemble import assemble
-    from tilestitch.codegen.cpu.target import parse_target
     from tilestitch.passes.plugins import load_plugins
 
-    _check_options(target, precision)
+    _check_options(precision)
     tell = progress or (lambda stage, done, total: None)
-    cpu = parse_target(target)
     threads = num_threads or len(os.sched_getaffinity(0))
+    backend = _backend(target, threads, cache, nvcc)
     plugins = load_plugins(passes)
     shape_sets = _shape_sets(shapes)
     replayed = _load_plans(plan, len(shape_sets))
@@ -128,7 +133,7 @@ def compile_model(
         tell("import and plan", number, len(shape_sets))
         folder = Path(dump_ir, str(number) if len(shape_sets) > 1 else "") if dump_ir else None
         context = PassContext(
-            TargetInfo("cpu", threads),
+            TargetInfo(backend.info.kind, threads),
             options={"planner": planner},
             listeners=[DumpListener(folder)] if folder else [],
             rules=plugins.rules,
@@ -139,7 +144,7 @@ def compile_model(
         if folder:
             _write_views(folder, planned[-1])
     tell("import and plan", len(shape_sets), len(shape_sets))
-    contents = assemble(planned, cpu, threads=threads, keep_source=keep_source, progress=tell)
+    contents = assemble(planned, backend, keep_source=keep_source, progress=tell)
     compiled = _explained(contents, planned, strip_weights)
     if report is not None:
         from tilestitch.compiler.report import write_report
@@ -190,11 +195,28 @@ def _explained(contents: ArtifactContents, planned: Sequence[Planned], strip_wei
     return replace(compiled, contents=replace(contents, extra=extra))
 
 
-def _check_options(target: str, precision: str) -> None:
-    if target.split(":", 1)[0] != "cpu":
-        raise OptionError(f"no code generation for target {target!r}; give cpu, or cpu:NAME with an LLVM CPU name")
+def _backend(target: str, threads: int, cache: str | os.PathLike[str] | bool, nvcc: str | None) -> Backend:
+    """The backend of a target. Raises TargetError for a name that its backend does not understand."""
+    kind = target.split(":", 1)[0]
+    if kind == "cpu":
+        from tilestitch.codegen.cpu.backend import CpuBackend
+        from tilestitch.codegen.cpu.target import parse_target
+
+        return CpuBackend(parse_target(target), threads)
+    if kind == "cuda":
+        from tilestitch.codegen.cuda.backend import CudaBackend
+        from tilestitch.codegen.cuda.build import BuildOptions
+        from tilestitch.codegen.cuda.cache import KernelCache, default_folder
+        from tilestitch.codegen.cuda.target import parse_cuda_target
+
+        folder = (default_folder() if cache else None) if isinstance(cache, bool) else Path(cache)
+        return CudaBackend(parse_cuda_target(target), BuildOptions(threads, KernelCache(folder), nvcc))
+    raise OptionError(f"no code generation for target {target!r}; give cpu, cpu:NAME, or cuda:sm_90a")
+
+
+def _check_options(precision: str) -> None:
     if precision not in PRECISIONS:
-        raise OptionError(f"precision {precision!r} is not supported on the CPU; give one of {', '.join(PRECISIONS)}")
+        raise OptionError(f"precision {precision!r} is not supported; give one of {', '.join(PRECISIONS)}")
 
 
 def _shape_sets(shapes: ShapeSet | Sequence[ShapeSet]) -> list[ShapeSet]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilestitch.codegen.assemble import Planned, assemble
+from tilestitch.codegen.cpu.backend import CpuBackend
 from tilestitch.codegen.cpu.target import host_target
 from tilestitch.compiler.ir import Graph
 from tilestitch.passes.contract import PassContext, TargetInfo
@@ -24,7 +25,7 @@ def compile_graph(graph: Graph, planner: str = "stitch", pipeline: str | None = 
     names = tuple(f"y{i}" for i in range(len(graph.outputs)))
     prepared = run_pipeline(graph, context, pipeline)
     planned = [Planned(prepared, make_plan(prepared, context), names)]
-    contents = assemble(planned, host_target(), threads=threads, keep_source=False, progress=lambda *_: None)
+    contents = assemble(planned, CpuBackend(host_target(), threads), keep_source=False, progress=lambda *_: None)
     return artifact_bytes(replace(contents, compiler_version="test"))
 
 

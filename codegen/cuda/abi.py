@@ -38,9 +38,10 @@ class CudaLaunch:
     """One kernel launch: `grid` blocks of `block` threads, `shared_bytes` of dynamic shared memory a block.
 
     kind: begins the symbol's name. func: the kernel as a PrimFunc of `kernel_function`, or as CUDA text whose
-    `extern "C" __global__` function is called `SYMBOL`; the text gets the prelude of `build.PRELUDE` in front.
+    `extern "C" __global__` function is called `SYMBOL`; the text gets the prelude of `text.PRELUDE` in front.
     faults: messages of the faults that the kernel may store in its status word; fault number i is stored as i + 1.
-    cooperative: all blocks must be resident together. cluster: blocks of a thread block cluster.
+    cooperative: all blocks must be resident together. cluster: blocks of a thread block cluster. portable: not if the
+    kernel uses features of one architecture only (`CudaTarget.specific`), so that no PTX for newer GPUs can be made.
     """
 
     kind: str
@@ -53,6 +54,7 @@ class CudaLaunch:
     faults: tuple[str, ...] = ()
     cooperative: bool = False
     cluster: Dim3 = (1, 1, 1)
+    portable: bool = True
 
     @property
     def threads(self) -> int:

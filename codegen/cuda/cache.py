@@ -55,6 +55,9 @@ class KernelCache:
             return
 
 
+NO_CACHE = KernelCache(None)
+
+
 def key_of(*parts: str) -> str:
     """Hex digits of what determines a compiled kernel."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -31,7 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_compile_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--target", default="cpu", help="cpu: the CPU of this machine (default)")
+    parser.add_argument(
+        "--target", default="cpu", help="cpu: the CPU of this machine (default); cuda:sm_90a, cuda:h200: GPUs"
+    )
     parser.add_argument(
         "--shape", action="append", type=parse_shape, default=[], metavar="NAME=1x3x224x224", help="shape of an input"
     )
@@ -98,8 +100,8 @@ def compile_with(source: Any, options: argparse.Namespace, progress: Progress, r
 
 def check_target(target: str) -> None:
     """Raises UsageError unless TARGET can be compiled for; before TVM is imported, which takes a while."""
-    if target != "cpu" and not target.startswith("cpu:"):
-        raise errors.UsageError(f"--target {target} is not available; this version compiles for cpu")
+    if target.split(":")[0] not in ("cpu", "cuda"):
+        raise errors.UsageError(f"--target {target} is not available; this version compiles for cpu and cuda:sm_90a")
 
 
 def summary(explained: dict[str, Any], target: Path, seconds: float) -> dict[str, Any]:

@@ -1,0 +1,63 @@
+"""What a target must do for the assembler: lower groups, compile launches, and write a run of them as one step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tilestitch.compiler.ir import Graph
+from tilestitch.passes.plan import Group
+from tilestitch.runtime import program as rt
+from tilestitch.runtime.manifest import TargetInfo
+
+from .launch import KernelArg
+
+Progress = Callable[[str, int, int], None]
+"""Told of every step: stage, how many of its parts are done, how many there are."""
+
+
+class AnyLaunch(Protocol):
+    """What the assembler reads of a backend's launches."""
+
+    @property
+    def args(self) -> tuple[KernelArg, ...]: ...
+
+
+@dataclass(frozen=True)
+class PlacedLaunch:
+    """A launch with the symbol of its compiled kernel and its arguments as values of the program."""
+
+    symbol: str
+    launch: Any
+    args: tuple[rt.Arg, ...]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Machine code: `symbols` of the launches in their order, `kernels` and `extra` members of the artifact by name."""
+
+    symbols: tuple[str, ...]
+    kernels: Mapping[str, bytes]
+    extra: Mapping[str, bytes] = field(default_factory=dict)
+
+
+class Backend(Protocol):
+    """One target. Methods raise KernelError, with ONNX nodes, for a group that cannot be emitted or compiled."""
+
+    @property
+    def info(self) -> TargetInfo:
+        """What the manifest says of the target."""
+        ...
+
+    def lower(self, graph: Graph, group: Group) -> tuple[Any, ...]:
+        """The launches of a group, in order; none if its outputs have no elements."""
+        ...
+
+    def compile(self, launches: Sequence[Any], *, keep_source: bool, progress: Progress) -> Compiled:
+        """Compile the kernels of all launches."""
+        ...
+
+    def step(self, launches: Sequence[PlacedLaunch]) -> rt.Step:
+        """The program's step for launches without host steps between them."""
+        ...

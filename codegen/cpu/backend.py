@@ -1,0 +1,67 @@
+"""The CPU as a target of the assembler: LLVM objects, linked into one library with the executor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilestitch.codegen.backend import Compiled, PlacedLaunch, Progress
+from tilestitch.compiler.ir import Graph
+from tilestitch.passes.plan import Group
+from tilestitch.runtime import program as rt
+from tilestitch.runtime.artifact import CPU_LIBRARY
+from tilestitch.runtime.manifest import TargetInfo
+
+from .abi import KernelLaunch
+from .build import KernelSource, compile_kernels
+from .executor import EXECUTOR_EXPORTS, executor_object
+from .group import lower_group
+from .link import link
+from .target import CpuTarget
+
+
+@dataclass(frozen=True)
+class CpuBackend:
+    """`threads`: how many tasks are sized for, and how many LLVM modules are compiled at a time."""
+
+    target: CpuTarget
+    threads: int
+
+    @property
+    def info(self) -> TargetInfo:
+        return TargetInfo("cpu", self.target.mtriple, self.target.mcpu, self.target.features)
+
+    def lower(self, graph: Graph, group: Group) -> tuple[KernelLaunch, ...]:
+        return lower_group(graph, group, self.target, self.threads)
+
+    def compile(self, launches: Sequence[KernelLaunch], *, keep_source: bool, progress: Progress) -> Compiled:
+        """Raises LinkError for a missing symbol, besides KernelError."""
+        progress("compile kernels", 0, len(launches))
+        compiled = compile_kernels(launches, self.target, jobs=self.threads, keep_source=keep_source)
+        if not launches:
+            return Compiled((), {})
+        progress("link", 0, 1)
+        objects = [*compiled.objects, executor_object(self.target.mtriple)]
+        library = link(objects, [*sorted(set(compiled.symbols)), *EXECUTOR_EXPORTS])
+        return Compiled(compiled.symbols, {CPU_LIBRARY: library}, _source_members(compiled.sources))
+
+    def step(self, launches: Sequence[PlacedLaunch]) -> rt.NativeStep:
+        return rt.NativeStep(
+            tuple(
+                rt.Launch(
+                    symbol=placed.symbol,
+                    tasks=placed.launch.tasks,
+                    args=placed.args,
+                    origins=placed.launch.origins,
+                    scratch_bytes=placed.launch.scratch_bytes,
+                    faults=placed.launch.faults,
+                )
+                for placed in launches
+            )
+        )
+
+
+def _source_members(sources: Sequence[KernelSource]) -> dict[str, bytes]:
+    members = {f"kernels/{source.symbol}.tir.py": source.tir.encode() for source in sources}
+    members.update({f"kernels/{source.symbol}.ll": source.llvm.encode() for source in sources})
+    return members

@@ -1,0 +1,55 @@
+"""CUDA as a target of the assembler: cubins for each architecture, and PTX for newer GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilestitch.codegen.backend import Compiled, PlacedLaunch, Progress
+from tilestitch.compiler.ir import Graph
+from tilestitch.passes.plan import Group
+from tilestitch.runtime import program as rt
+from tilestitch.runtime.manifest import TargetInfo
+
+from .abi import CudaLaunch
+from .build import BuildOptions, compile_kernels
+from .group import lower_group
+from .target import CudaTarget
+
+
+@dataclass(frozen=True)
+class CudaBackend:
+    """`options` say how the machine code is made."""
+
+    target: CudaTarget
+    options: BuildOptions
+
+    @property
+    def info(self) -> TargetInfo:
+        return TargetInfo("cuda", architectures=self.target.architectures)
+
+    def lower(self, graph: Graph, group: Group) -> tuple[CudaLaunch, ...]:
+        return lower_group(graph, group, self.target)
+
+    def compile(self, launches: Sequence[CudaLaunch], *, keep_source: bool, progress: Progress) -> Compiled:
+        """Raises TargetError, besides KernelError, if there is no compiler for the architectures."""
+        kernels = compile_kernels(launches, self.target, self.options, progress)
+        return Compiled(kernels.symbols, kernels.members, kernels.source_members() if keep_source else {})
+
+    def step(self, launches: Sequence[PlacedLaunch]) -> rt.DeviceStep:
+        return rt.DeviceStep(
+            tuple(
+                rt.DeviceLaunch(
+                    symbol=placed.symbol,
+                    grid=placed.launch.grid,
+                    block=placed.launch.block,
+                    shared_bytes=placed.launch.shared_bytes,
+                    args=placed.args,
+                    origins=placed.launch.origins,
+                    faults=placed.launch.faults,
+                    cooperative=placed.launch.cooperative,
+                    cluster=placed.launch.cluster,
+                )
+                for placed in launches
+            )
+        )

@@ -1,0 +1,215 @@
+"""The template of element-wise groups, data movement and views: every output element is computed where it is stored.
+
+The outputs have one number of elements, over which the threads iterate in the shape of the first output. Neighbouring
+dimensions in which all operands lie alike are merged. Each thread computes a few vectors, which lie a block's width
+apart, so that neighbouring threads read neighbouring memory and several loads are in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr
+from tilestitch.codegen.compute.evaluator import Evaluator
+from tilestitch.codegen.compute.indexing import Index, Simplify, reshape_index, unravel
+from tilestitch.codegen.compute.probe import Access, probe
+from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.compiler.ir.ops import op_spec
+
+from . import functions
+from .abi import CudaLaunch, Parameter, Thread, ValueArg, kernel_function
+from .target import CudaTarget
+from .vectors import VectorAccess, lanes_of
+
+THREADS = 256
+MAX_BRANCHES = 12
+"""Operands of a concat that get code of their own; more are chosen among by selects."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Iteration over `extents` (merged dimensions) in vectors of `lanes`, `vectors` of them a thread.
+
+    `cuts`: places along `cut_axis` where one operand ends and another begins.
+    """
+
+    extents: tuple[int, ...]
+    lanes: int
+    vectors: int
+    cut_axis: int = 0
+    cuts: tuple[int, ...] = ()
+
+    @property
+    def vector_extents(self) -> tuple[int, ...]:
+        """What vectors are numbered over."""
+        return (*self.extents[:-1], self.extents[-1] // self.lanes)
+
+    @property
+    def count(self) -> int:
+        """All vectors."""
+        return prod(self.vector_extents)
+
+    @property
+    def threads(self) -> int:
+        return min(THREADS, -(-self.count // 32) * 32)
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.count // (self.threads * self.vectors))
+
+
+def plan_work(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], target: CudaTarget) -> Work:
+    """Decide the loops of an injective kernel with at least one element."""
+    sizes = tuple(d for d in outputs[0].shape if d != 1) or (1,)
+    walk = probe(outputs, inputs, sizes, lambda i, simplify: domain_indices(outputs, sizes, i, simplify))
+    extents = _merge(sizes, walk.accesses)
+    if len(extents) != len(sizes):
+        walk = probe(outputs, inputs, extents, lambda i, simplify: domain_indices(outputs, extents, i, simplify))
+    cut_axis, cuts = _cuts(walk.cuts, extents)
+    lanes = lanes_of([*inputs, *outputs])
+    inner = [extents[-1], *(cuts if cut_axis == len(extents) - 1 else ())]
+    while any(size % lanes for size in inner):
+        lanes //= 2
+    work = Work(extents, lanes, 1, cut_axis, cuts)
+    dear = sum(op_spec(node.op).expensive for node in nodes)
+    for vectors in (4, 2):
+        enough = work.count >= vectors * target.device.sm_count * 1024
+        if enough and not cuts and vectors * lanes * (1 + dear) <= 32:
+            return Work(extents, lanes, vectors)
+    return work
+
+
+def domain_indices(
+    outputs: Sequence[Value], extents: Sequence[int], index: Sequence[Expr], simplify: Simplify
+) -> list[Index]:
+    """The index of each output at a point of the iteration space."""
+    return [reshape_index(index, extents, output.shape, simplify) for output in outputs]
+
+
+def _merge(sizes: tuple[int, ...], accesses: Sequence[Access]) -> tuple[int, ...]:
+    """Merge neighbouring dimensions that every access walks as if they were one."""
+    merged = [sizes[-1]]
+    for d in reversed(range(len(sizes) - 1)):
+        if all(a.strides is not None and a.strides[d] == a.strides[d + 1] * sizes[d + 1] for a in accesses):
+            merged[0] *= sizes[d]
+        else:
+            merged.insert(0, sizes[d])
+    return tuple(merged)
+
+
+def _cuts(found: frozenset[tuple[int, int]], extents: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+    """The axis with most cuts and the cuts inside it; none if they are too many."""
+    by_axis = {d: sorted(at for axis, at in found if axis == d and 0 < at < extents[d]) for d, _ in found}
+    axis = max(by_axis, key=lambda d: len(by_axis[d]), default=0)
+    cuts = by_axis.get(axis, [])
+    return (axis, tuple(cuts)) if len(cuts) < MAX_BRANCHES else (0, ())
+
+
+def index_dtype(parameters: Sequence[Parameter]) -> str:
+    """int32 unless a tensor has more elements than it can count."""
+    return "int64" if any(p.size >= 1 << 31 for p in parameters) else "int32"
+
+
+def lower_injective(
+    nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], target: CudaTarget,
+    args: Sequence[Any], origins: tuple[str, ...],
+) -> CudaLaunch:  # fmt: skip
+    """The launch of an injective group. `args`: of the inputs, then of the outputs."""
+    work = plan_work(nodes, inputs, outputs, target)
+    parameters = [Parameter.of(v.name, v.tensor_type) for v in (*inputs, *outputs)]
+    grid, block = (work.blocks, 1, 1), (work.threads, 1, 1)
+
+    def body(buffers: list[Any], thread: Thread) -> None:
+        _Emitter(work, inputs, outputs, buffers, index_dtype(parameters)).run(thread)
+
+    func = kernel_function(parameters, grid, block, body)
+    return CudaLaunch("injective", func, grid, block, tuple(args), origins)
+
+
+class _Emitter:
+    def __init__(
+        self, work: Work, inputs: Sequence[Value], outputs: Sequence[Value], buffers: list[Any], dtype: str
+    ) -> None:
+        self.work, self.dtype = work, dtype
+        self.evaluator = Evaluator({}, dtype, functions.RULES)
+        self.reads = list(zip(inputs, buffers, strict=False))
+        self.results = list(zip(outputs, buffers[len(inputs) :], strict=True))
+
+    def run(self, thread: Thread) -> None:
+        work = self.work
+        first = T.bind(T.cast(thread.block[0], self.dtype) * (work.threads * work.vectors) + thread.thread[0])
+        self.evaluator.assume(first, 0, work.blocks * work.threads * work.vectors)
+        exact = work.count == work.blocks * work.threads * work.vectors
+        points = []
+        for vector in range(work.vectors):
+            place = first + vector * work.threads
+            # Threads past the end compute the last vector, too, and do not store it.
+            points.append((place, place if exact else T.min(place, work.count - 1)))
+        stores = [self._vector(T.bind(at) if not isinstance(at, int) else at) for _, at in points]
+        for (place, _), store in zip(points, stores, strict=True):
+            if exact:
+                store()
+                continue
+            with T.If(place < work.count), T.Then():
+                store()
+
+    def _vector(self, number: Expr) -> Callable[[], None]:
+        """Compute vector `number`; what stores it is returned, so that the loads of all vectors come first."""
+        self.evaluator.assume(number, 0, self.work.count)
+        index = self._index(number)
+        if self.work.cuts:
+            return lambda: self._branches(index, 0, self.work.extents[self.work.cut_axis], self.work.cuts)
+        return self._computed(index)
+
+    def _index(self, number: Expr) -> list[Expr]:
+        """Where vector `number` begins."""
+        index: list[Expr] = []
+        for i, extent in zip(unravel(number, self.work.vector_extents), self.work.vector_extents, strict=True):
+            entry = i if isinstance(i, int) else T.bind(i)
+            if not isinstance(entry, int):
+                self.evaluator.assume(entry, 0, extent)
+            index.append(entry)
+        index[-1] = index[-1] * self.work.lanes
+        return index
+
+    def _branches(self, index: list[Expr], low: int, high: int, cuts: tuple[int, ...]) -> None:
+        """One branch for each run between cuts; inside it is known what is read."""
+        if not cuts:
+            axis = self.work.cut_axis
+            step = self.work.lanes if axis == len(index) - 1 else 1
+            place = T.bind(index[axis] // step)
+            with self.evaluator.scope((place, low // step, -(-high // step))):
+                self._computed([place * step if d == axis else i for d, i in enumerate(index)])()
+            return
+        middle = cuts[len(cuts) // 2]
+        with T.If(index[self.work.cut_axis] < middle):
+            with T.Then():
+                self._branches(index, low, middle, cuts[: len(cuts) // 2])
+            with T.Else():
+                self._branches(index, middle, high, cuts[len(cuts) // 2 + 1 :])
+
+    def _computed(self, start: Sequence[Expr]) -> Callable[[], None]:
+        evaluator, work = self.evaluator, self.work
+        access = VectorAccess(evaluator, work.lanes)
+        evaluator.sources.update((value, access.source(buffer, value)) for value, buffer in self.reads)
+        outputs = [value for value, _ in self.results]
+        lanes: list[list[tuple[Index, Expr]]] = []
+        for lane in range(work.lanes):
+            point = [*start[:-1], start[-1] + lane]
+            indices = domain_indices(outputs, work.extents, point, evaluator.simplify)
+            lanes.append([(at, evaluator.value(v, at)) for v, at in zip(outputs, indices, strict=True)])
+
+        def store() -> None:
+            for number, (value, buffer) in enumerate(self.results):
+                access.store(buffer, value, [lane[number][0] for lane in lanes], [lane[number][1] for lane in lanes])
+
+        return store
+
+
+def value_args(inputs: Sequence[Value], outputs: Sequence[Value]) -> tuple[ValueArg, ...]:
+    return tuple(ValueArg(v.name) for v in (*inputs, *outputs))

@@ -1,0 +1,135 @@
+"""Reading and writing several neighbouring elements at once: up to 16 bytes a thread in one access.
+
+The lanes of a vector are computed one after the other by the same thread, written out. The first lane that reads an
+aligned place loads the whole vector into registers; later lanes that read right behind it find their element there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+from tvm_ffi import StructuralKey
+
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, storage_dtype, to_storage
+from tilestitch.codegen.compute.evaluator import Evaluator, Source
+from tilestitch.codegen.compute.indexing import ravel
+from tilestitch.compiler.ir.graph import Value
+from tilestitch.compiler.ir.types import TensorType
+
+VECTOR_BYTES = 16
+
+
+def lanes_of(values: Sequence[Value], limit: int = 8) -> int:
+    """Elements of a vector such that the widest of `values` fills 16 bytes, at most `limit`."""
+    widest = max([storage_bits(v.dtype) // 8 for v in values], default=4)
+    return max(1, min(limit, VECTOR_BYTES // widest))
+
+
+def _word(dtype: str, lanes: int) -> tuple[str, int]:
+    """Which dtype, and how many of it, move `lanes` elements at once; 0 if that cannot be done."""
+    nbytes = lanes * storage_bits(dtype) // 8
+    if storage_bits(dtype) >= 32:
+        return storage_dtype(dtype), lanes if nbytes in (8, 16) else 0
+    return ("uint32", nbytes // 4) if nbytes in (4, 8, 16) else ("", 0)
+
+
+class VectorAccess:
+    """Loads of vectors inside one straight piece of code; a new one is needed for every loop or branch."""
+
+    def __init__(self, evaluator: Evaluator, lanes: int) -> None:
+        self.evaluator, self.lanes = evaluator, lanes
+        self.loaded: dict[object, tuple[Any, int]] = {}
+
+    def source(self, buffer: Any, value: Value) -> Source:
+        """Reads elements of `value` from its flat buffer."""
+        type_ = value.tensor_type
+        shape = type_.static_shape
+        simplify = self.evaluator.simplify
+        word, count = _word(type_.dtype, self.lanes)
+        whole = self.lanes > 1 and count > 0 and type_.num_elements % self.lanes == 0
+
+        def read(index: Sequence[Expr]) -> Expr:
+            position = simplify(ravel(index, shape))
+            if not whole:
+                return from_storage(buffer[position], type_.dtype)
+            key = _key(buffer, position)
+            if key not in self.loaded and self._is_aligned(position):
+                self._load(buffer, type_, position, word, count)
+            if key not in self.loaded:
+                return from_storage(buffer[position], type_.dtype)
+            local, lane = self.loaded[key]
+            return from_storage(local[lane], type_.dtype)
+
+        return read
+
+    def _load(self, buffer: Any, type_: TensorType, position: Expr, word: str, count: int) -> None:
+        local, words = _local(type_.dtype, self.lanes, word, count)
+        start = self._word_index(position, count)
+        T.buffer_store(words, _as_words(buffer, type_, word)[_run(start, count)], [_run(0, count)])
+        for lane in range(self.lanes):
+            self.loaded[_key(buffer, self.evaluator.simplify(position + lane))] = local, lane
+
+    def _word_index(self, position: Expr, count: int) -> Expr:
+        """The first word of the vector that begins at element `position`."""
+        if count == self.lanes:
+            return position
+        return self.evaluator.simplify(tirx.floordiv(_expr(position), self.lanes)) * count
+
+    def _is_aligned(self, position: Expr) -> bool:
+        if isinstance(position, int):
+            return position % self.lanes == 0
+        found = self.evaluator.analyzer.modular_set(position)
+        return int(found.coeff) % self.lanes == 0 and int(found.base) % self.lanes == 0
+
+    def store(self, buffer: Any, value: Value, indices: Sequence[Sequence[Expr]], elements: Sequence[Expr]) -> None:
+        """Store the lanes of one vector (in compute form) at their indices; in one access if they are neighbours."""
+        type_ = value.tensor_type
+        simplify = self.evaluator.simplify
+        positions = [simplify(ravel(index, type_.static_shape)) for index in indices]
+        word, count = _word(type_.dtype, len(elements))
+        neighbours = all(_is_number(simplify(p - positions[0]), k) for k, p in enumerate(positions))
+        if not (count and neighbours and len(elements) == self.lanes and self._is_aligned(positions[0])):
+            for position, element in zip(positions, elements, strict=True):
+                T.buffer_store(buffer, to_storage(element, type_.dtype), [position])
+            return
+        local, words = _local(type_.dtype, self.lanes, word, count)
+        for lane, element in enumerate(elements):
+            T.buffer_store(local, to_storage(element, type_.dtype), [lane])
+        start = self._word_index(positions[0], count)
+        T.buffer_store(_as_words(buffer, type_, word), words[_run(0, count)], [_run(start, count)])
+
+
+def _local(dtype: str, lanes: int, word: str, count: int) -> tuple[Any, Any]:
+    """Registers for a vector: as elements, and as words."""
+    words = T.alloc_buffer((count,), word, scope="local")
+    stored = storage_dtype(dtype)
+    return (words if stored == word else T.decl_buffer((lanes,), stored, data=words.data, scope="local")), words
+
+
+def _as_words(buffer: Any, type_: TensorType, word: str) -> Any:
+    stored = storage_dtype(type_.dtype)
+    if stored == word:
+        return buffer
+    nbytes = type_.num_elements * storage_bits(type_.dtype) // 8
+    return T.decl_buffer((nbytes // 4,), word, data=buffer.data)
+
+
+def _run(start: Expr, count: int) -> Expr:
+    return start if count == 1 else tirx.Ramp(start, 1, count)
+
+
+def _key(buffer: Any, position: Expr) -> object:
+    return id(buffer), position if isinstance(position, int) else StructuralKey(position)
+
+
+def _expr(position: Expr) -> Expr:
+    return tirx.IntImm("int32", position) if isinstance(position, int) else position
+
+
+def _is_number(expr: Expr, number: int) -> bool:
+    return (expr if isinstance(expr, int) else getattr(expr, "value", None)) == number
+
+
