@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from .errors import DeviceError
+from .errors import DeviceError, InputError
 from .program import DeviceStep, NativeStep, Program, ValueSpec
 
 if TYPE_CHECKING:
@@ -70,44 +70,72 @@ class Memory(Protocol):
 
 
 class Worker(Protocol):
-    """What one run at a time needs besides memory: threads, or a stream."""
+    """What one run at a time needs besides memory: threads, or a stream. All but `close` is called within a run."""
+
+    def begin(self, stream: Any) -> None:
+        """Start a run. `stream` is the user's, or None; raises `InputError` if it means nothing here."""
+
+    def end(self) -> None:
+        """End a run, also one that failed."""
 
     def memory(self, program: Program) -> Memory:
         """Raises `DeviceError` when there is not enough memory."""
 
-    def begin(self, stream: Any) -> None:
-        """Called before a run. `stream` is the user's, or None; raises `InputError` if it means nothing here."""
+    def empty(self, dtype: np.dtype, shape: tuple[int, ...]) -> OnDevice:
+        """A new array in the device's memory. Raises `InputError` where there is no such memory."""
 
-    def end(self) -> None:
-        """Called after a run, also one that failed."""
+    def write(self, target: OnDevice, source: np.ndarray | OnDevice) -> None:
+        """Copy into an array of the same type in the device's memory."""
+
+    def read(self, source: OnDevice, target: np.ndarray) -> None:
+        """Copy into an array of the same type in the host's memory."""
 
     def close(self) -> None: ...
 
 
 class Backend(Protocol):
-    """An artifact's kernels, loaded on a device. `max_workers` runs can be under way at once."""
+    """An artifact's kernels, loaded on a device. `max_workers` runs can be under way at once.
+
+    `writes_host_memory`: kernels can write to numpy arrays.
+    """
 
     max_workers: int
+    writes_host_memory: bool
 
     def worker(self) -> Worker: ...
 
-    def adopt(self, value: Any) -> OnDevice | None:
-        """The device's view of an array of any library that lies in its memory; None for all others."""
-
-    def empty(self, dtype: np.dtype, shape: tuple[int, ...]) -> OnDevice:
-        """A new array in the device's memory. Raises `InputError` where there is no such memory."""
-
-    def upload(self, array: np.ndarray | OnDevice) -> OnDevice:
-        """A new array in the device's memory with the same contents."""
-
-    def upload_to(self, target: OnDevice, source: np.ndarray | OnDevice) -> None:
-        """Copy into an array of the same type in the device's memory."""
-
-    def download(self, source: OnDevice, target: np.ndarray) -> None:
-        """Copy into an array of the same type in the host's memory."""
+    def adopt(self, value: Any, stream: Any) -> OnDevice | None:
+        """The device's view of an array of any library that lies in its memory, for work in the user's `stream`; None
+        for other values.
+        """
 
     def close(self) -> None:
         """Give back all that the backend holds. All workers are closed."""
+
+
+class HostOnly:
+    """The parts of `Backend` and `Worker` that are about a device's own memory, for devices that have none."""
+
+    writes_host_memory = True
+
+    def adopt(self, value: Any, stream: Any) -> OnDevice | None:
+        return None
+
+    def begin(self, stream: Any) -> None:
+        if stream is not None:
+            raise InputError("stream is for GPUs; leave it out")
+
+    def end(self) -> None:
+        """The run is over when it returns."""
+
+    def empty(self, dtype: np.dtype, shape: tuple[int, ...]) -> OnDevice:
+        raise InputError("on_device is for GPUs; results of this device are numpy arrays already")
+
+    def write(self, target: OnDevice, source: np.ndarray | OnDevice) -> None:
+        raise InputError("arrays in a GPU's memory cannot be outputs here; give numpy arrays")
+
+    def read(self, source: OnDevice, target: np.ndarray) -> None:
+        np.copyto(target, source.numpy())
 
 
 @dataclass(frozen=True)

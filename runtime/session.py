@@ -14,7 +14,7 @@ import numpy as np
 from . import feeds as feeds_
 from .artifact import Artifact, read_artifact
 from .cpu.threads import thread_count
-from .device import Backend, DeviceName, OnDevice, RecordTime, Worker, check_target, open_backend, to_host
+from .device import Backend, DeviceName, OnDevice, RecordTime, Worker, check_target, open_backend
 from .dtypes import dtype_name, numpy_dtype
 from .errors import ExecutionError, InputError
 from .execution import Execution, Loaded
@@ -153,65 +153,76 @@ class Module:
         stream: Any = None,
         on_device: bool = False,
     ) -> dict[str, Any]:
-        inputs = feeds_.convert_feeds(feeds, self._programs, self._backend.adopt)
+        inputs = feeds_.convert_feeds(feeds, self._programs, lambda value: self._backend.adopt(value, stream))
         index = feeds_.select(inputs, self._programs)
         program = self._programs[index]
-        targets = _targets(program, out, self._backend)
-        preset = _preset(program, inputs, targets)
+        targets = _targets(program, out, lambda value: self._backend.adopt(value, stream))
+        preset = _preset(program, inputs, targets, self._backend.writes_host_memory)
         with self._pool.context() as context:
             context.worker.begin(stream)
             try:
                 if on_device:
-                    preset = {**_fresh(program, targets, self._backend), **preset}
+                    preset = {**_fresh(program, targets, context.worker), **preset}
                 results = context.execution(index).run(inputs, record, preset)
-                return self._delivered(program, results, targets, out, preset if on_device else None)
+                return _delivered(program, results, targets, out, preset if on_device else None, context.worker)
             finally:
                 context.worker.end()
 
-    def _delivered(
-        self,
-        program: Program,
-        results: list[Any],
-        targets: Mapping[str, Any],
-        out: Mapping[str, Any],
-        fresh: Mapping[int, Any] | None,
-    ) -> dict[str, Any]:
-        """The outputs where the caller wants them. `fresh`: arrays made for this run on the device, or None."""
-        named: dict[str, Any] = {}
-        given: list[Any] = []
-        for name, number, result in zip(program.result_names, program.outputs, results):
-            if name in targets:
-                self._copy_to(targets[name], result)
-                named[name] = out[name]
-            elif fresh is None or not isinstance(result, (np.ndarray, OnDevice)) or result.dtype.kind == "O":
-                named[name] = to_host(result)
-            elif result is fresh.get(number) and all(result is not other for other in given):
-                given.append(result)
-                named[name] = result
-            else:
-                named[name] = self._backend.upload(result)
-        return named
 
-    def _copy_to(self, target: np.ndarray | OnDevice, result: Any) -> None:
-        if result is target:
-            return
-        if isinstance(target, OnDevice):
-            self._backend.upload_to(target, result)
-        elif isinstance(result, OnDevice):
-            self._backend.download(result, target)
+def _delivered(
+    program: Program,
+    results: list[Any],
+    targets: Mapping[str, Any],
+    out: Mapping[str, Any],
+    fresh: Mapping[int, Any] | None,
+    worker: Worker,
+) -> dict[str, Any]:
+    """The outputs where the caller wants them. `fresh`: arrays made for this run on the device, or None."""
+    named: dict[str, Any] = {}
+    given: list[Any] = []
+    for name, number, result in zip(program.result_names, program.outputs, results):
+        if name in targets:
+            _copy_to(targets[name], result, worker)
+            named[name] = out[name]
+        elif fresh is None or not isinstance(result, (np.ndarray, OnDevice)) or result.dtype.kind == "O":
+            named[name] = _on_host(result, worker)
+        elif result is fresh.get(number) and all(result is not other for other in given):
+            given.append(result)
+            named[name] = result
         else:
-            np.copyto(target, result)
+            named[name] = worker.empty(result.dtype, result.shape)
+            worker.write(named[name], result)
+    return named
 
 
-def _targets(program: Program, out: Mapping[str, Any], backend: Backend) -> dict[str, np.ndarray | OnDevice]:
-    """Check `out`; what lies on the device as the backend sees it."""
+def _copy_to(target: np.ndarray | OnDevice, result: Any, worker: Worker) -> None:
+    if result is target:
+        return
+    if isinstance(target, OnDevice):
+        worker.write(target, result)
+    elif isinstance(result, OnDevice):
+        worker.read(result, target)
+    else:
+        np.copyto(target, result)
+
+
+def _on_host(result: Any, worker: Worker) -> Any:
+    if not isinstance(result, OnDevice):
+        return result
+    array = np.empty(result.shape, result.dtype)
+    worker.read(result, array)
+    return array
+
+
+def _targets(program: Program, out: Mapping[str, Any], adopt: feeds_.Adopt) -> dict[str, np.ndarray | OnDevice]:
+    """Check `out`; what lies on the device as `adopt` sees it."""
     numbers = dict(zip(program.result_names, program.outputs))
     targets: dict[str, np.ndarray | OnDevice] = {}
     for name, target in out.items():
         if name not in numbers:
             raise InputError(f"out: there is no output {name!r}; outputs are {', '.join(numbers)}")
         value = program.values[numbers[name]]
-        array = target if isinstance(target, np.ndarray) else backend.adopt(target)
+        array = target if isinstance(target, np.ndarray) else adopt(target)
         fits = isinstance(array, OnDevice) or (
             isinstance(array, np.ndarray) and array.flags.c_contiguous and array.flags.writeable
         )
@@ -223,7 +234,7 @@ def _targets(program: Program, out: Mapping[str, Any], backend: Backend) -> dict
 
 
 def _preset(
-    program: Program, inputs: list[Any], targets: Mapping[str, np.ndarray | OnDevice]
+    program: Program, inputs: list[Any], targets: Mapping[str, np.ndarray | OnDevice], writes_host_memory: bool
 ) -> dict[int, np.ndarray | OnDevice]:
     """Choose the arrays that kernels can write to directly: those that share no memory with an input or each other."""
     numbers = dict(zip(program.result_names, program.outputs))
@@ -231,13 +242,13 @@ def _preset(
     for name, target in targets.items():
         number = numbers[name]
         shared = any(_may_share(target, array) for array in (*inputs, *targets.values()) if array is not target)
-        aligned = isinstance(target, OnDevice) or target.flags.aligned
-        if isinstance(program.values[number].location, Heap) and number not in preset and aligned and not shared:
+        reachable = isinstance(target, OnDevice) or (writes_host_memory and target.flags.aligned)
+        if isinstance(program.values[number].location, Heap) and number not in preset and reachable and not shared:
             preset[number] = target
     return preset
 
 
-def _fresh(program: Program, targets: Mapping[str, Any], backend: Backend) -> dict[int, OnDevice]:
+def _fresh(program: Program, targets: Mapping[str, Any], worker: Worker) -> dict[int, OnDevice]:
     """New arrays on the device for the outputs that kernels make there."""
     made: dict[int, OnDevice] = {}
     for name, number in zip(program.result_names, program.outputs):
@@ -246,7 +257,7 @@ def _fresh(program: Program, targets: Mapping[str, Any], backend: Backend) -> di
         if name in targets or not static or not isinstance(value.location, Heap) or value.dtype == "string":
             continue
         if number not in made and isinstance(value.type, TensorType):
-            made[number] = backend.empty(numpy_dtype(value.dtype), value.type.static_shape or ())
+            made[number] = worker.empty(numpy_dtype(value.dtype), value.type.static_shape or ())
     return made
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilestitch.runtime.artifact import CPU_LIBRARY, Artifact
-from tilestitch.runtime.device import Memory, OnDevice, RecordTime
-from tilestitch.runtime.errors import DeviceError, InputError
+from tilestitch.runtime.device import HostOnly, Memory, RecordTime
+from tilestitch.runtime.errors import DeviceError
 from tilestitch.runtime.execution import Loaded
 from tilestitch.runtime.hostmemory import HostArena
 from tilestitch.runtime.program import DeviceStep, NativeStep, Program, ValueSpec
@@ -38,7 +38,7 @@ def open_backend(artifact: Artifact, loaded: Loaded, ordinal: int, num_threads: 
     return CpuBackend(artifact.name, loaded, library, num_threads)
 
 
-class CpuBackend:
+class CpuBackend(HostOnly):
     """Kernels in a library; as many concurrent runs as the cores have room for."""
 
     def __init__(self, file: str, loaded: Loaded, library: Library | None, num_threads: int) -> None:
@@ -56,26 +56,11 @@ class CpuBackend:
             team = Team(self._library, self._threads, self._scratch_bytes)
         return CpuWorker(self._file, self._library, team)
 
-    def adopt(self, value: Any) -> OnDevice | None:
-        return None
-
-    def empty(self, dtype: np.dtype, shape: tuple[int, ...]) -> OnDevice:
-        raise InputError("on_device is for GPUs; results on the CPU are numpy arrays already")
-
-    def upload(self, array: np.ndarray | OnDevice) -> OnDevice:
-        return self.empty(array.dtype, array.shape)
-
-    def upload_to(self, target: OnDevice, source: np.ndarray | OnDevice) -> None:
-        raise InputError("arrays in a GPU's memory cannot be outputs of a model on the CPU; give numpy arrays")
-
-    def download(self, source: OnDevice, target: np.ndarray) -> None:
-        np.copyto(target, source.numpy())
-
     def close(self) -> None:
         """The library goes with its last user."""
 
 
-class CpuWorker:
+class CpuWorker(HostOnly):
     """A team of threads."""
 
     def __init__(self, file: str, library: Library | None, team: Team | None) -> None:
@@ -83,13 +68,6 @@ class CpuWorker:
 
     def memory(self, program: Program) -> Memory:
         return CpuMemory(program, self._file, self._library, self._team)
-
-    def begin(self, stream: Any) -> None:
-        if stream is not None:
-            raise InputError("stream is for GPUs; leave it out on the CPU")
-
-    def end(self) -> None:
-        """Runs on the CPU are over when they return."""
 
     def close(self) -> None:
         if self._team is not None:

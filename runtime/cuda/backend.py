@@ -1,0 +1,147 @@
+"""A CUDA GPU as a device: kernels and weights loaded once, one run at a time, each one graph launch a device step."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tilestitch.runtime.artifact import Artifact
+from tilestitch.runtime.device import OnDevice
+from tilestitch.runtime.execution import Loaded
+from tilestitch.runtime.program import Constant, DeviceLaunch, DeviceStep, Program
+
+from . import array as arrays
+from .array import DeviceArray
+from .driver import Allocation, Device, host_address, load_driver
+from .memory import CudaMemory, aligned
+from .modules import Modules
+from .queue import Queue
+
+_devices: weakref.WeakValueDictionary[int, Device] = weakref.WeakValueDictionary()
+_devices_lock = threading.Lock()
+
+
+def open_device(ordinal: int) -> Device:
+    """GPU number `ordinal`; all that use it at a time share the object. Raises `DeviceError` when it is not there."""
+    with _devices_lock:
+        device = _devices.get(ordinal)
+        if device is None:
+            device = _devices[ordinal] = Device(load_driver(), ordinal)
+        return device
+
+
+def open_backend(artifact: Artifact, loaded: Loaded, ordinal: int, num_threads: int) -> CudaBackend:
+    """Raises `DeviceError` when the GPU is not there, fits none of the machine code, or has too little memory."""
+    device = open_device(ordinal)
+    steps = [step for program in loaded.programs for step in program.steps if isinstance(step, DeviceStep)]
+    modules = Modules(artifact, device, [launch for step in steps for launch in step.launches])
+    try:
+        return CudaBackend(artifact.name, device, modules, loaded)
+    except BaseException:
+        modules.close()
+        raise
+
+
+class CudaBackend:
+    """Kernels and weights on one GPU. Runs take turns: they share one arena."""
+
+    max_workers = 1
+    writes_host_memory = False
+
+    def __init__(self, file: str, device: Device, modules: Modules, loaded: Loaded) -> None:
+        self._file, self._device, self._modules = file, device, modules
+        weights, self._addresses = _upload_weights(file, device, loaded)
+        self._close = weakref.finalize(self, _close_backend, modules, weights)
+
+    def worker(self) -> CudaWorker:
+        return CudaWorker(self._file, self._device, self._modules, self._addresses)
+
+    def adopt(self, value: Any, stream: Any) -> OnDevice | None:
+        if isinstance(value, np.ndarray):
+            return None
+        handle = arrays.LEGACY_STREAM if stream is None else arrays.stream_handle(stream)
+        return arrays.adopt(self._device, value, handle)
+
+    def close(self) -> None:
+        self._close()
+
+
+def _close_backend(modules: Modules, weights: Allocation | None) -> None:
+    modules.close()
+    if weights is not None:
+        weights.close()
+
+
+class CudaWorker:
+    """A stream, and the memory of the programs that run in it."""
+
+    def __init__(self, file: str, device: Device, modules: Modules, weights: Mapping[str, int]) -> None:
+        self._file, self._device, self._modules, self._weights = file, device, modules, weights
+        self._queue = Queue(device)
+        self._memories: list[CudaMemory] = []
+        self._close = weakref.finalize(self, _close_worker, self._queue, self._memories)
+
+    def begin(self, stream: Any) -> None:
+        self._queue.begin(None if stream is None else arrays.stream_handle(stream))
+
+    def end(self) -> None:
+        self._queue.end()
+
+    def memory(self, program: Program) -> CudaMemory:
+        memory = CudaMemory(program, self._file, self._queue, self._modules, self._weights)
+        self._memories.append(memory)
+        return memory
+
+    def empty(self, dtype: np.dtype, shape: tuple[int, ...]) -> DeviceArray:
+        nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        memory = Allocation(self._device, nbytes, "an output")
+        queued_in = self._queue.stream if self._queue.is_asynchronous else None
+        return DeviceArray(self._device, memory.address, dtype, shape, memory, queued_in)
+
+    def write(self, target: OnDevice, source: np.ndarray | OnDevice) -> None:
+        self._queue.write(target.address, source)
+
+    def read(self, source: OnDevice, target: np.ndarray) -> None:
+        self._queue.read(source.address, target)
+
+    def close(self) -> None:
+        self._close()
+
+
+def _close_worker(queue: Queue, memories: list[CudaMemory]) -> None:
+    queue.wait()
+    with queue.device.current():
+        while memories:
+            memories.pop().close()
+    queue.close()
+
+
+def _upload_weights(file: str, device: Device, loaded: Loaded) -> tuple[Allocation | None, dict[str, int]]:
+    """One allocation with every weight that a kernel takes, and their addresses."""
+    names: dict[str, None] = {}
+    for program in loaded.programs:
+        for step in program.steps:
+            for launch in step.launches if isinstance(step, DeviceStep) else ():
+                names.update(dict.fromkeys(_tensors(program, launch)))
+    if not names:
+        return None, {}
+    sizes = {name: loaded.weights[name].nbytes for name in names}
+    memory = Allocation(device, sum(map(aligned, sizes.values())), f"weights of {file}")
+    addresses: dict[str, int] = {}
+    address = memory.address
+    with device.current():
+        for name, nbytes in sizes.items():
+            addresses[name] = address
+            if nbytes:
+                device.call("cuMemcpyHtoD", address, host_address(loaded.weights[name]), nbytes)
+            address += aligned(nbytes)
+    return memory, addresses
+
+
+def _tensors(program: Program, launch: DeviceLaunch) -> list[str]:
+    locations = [program.values[arg.value].location for arg in launch.args]
+    return [location.tensor for location in locations if isinstance(location, Constant)]

@@ -1,0 +1,148 @@
+"""The CUDA driver API with every call checked, and a GPU's primary context.
+
+`cuda.bindings.driver` is imported when the first device is opened, never before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from tilestitch.runtime.errors import DeviceError
+
+_RESTART = "the GPU's state is lost for this process: start it again"
+_REMEDIES = {
+    "CUDA_ERROR_NO_DEVICE": "run on a machine with an NVIDIA GPU, or load with device='emulator'",
+    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "install a driver whose kernel module and library are of one version",
+    "CUDA_ERROR_OUT_OF_MEMORY": "free memory of the GPU, or use another GPU with device='cuda:N'",
+    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": "upgrade the NVIDIA driver, or compile for this GPU's own architecture",
+    "CUDA_ERROR_ILLEGAL_ADDRESS": _RESTART,
+    "CUDA_ERROR_LAUNCH_FAILED": _RESTART,
+    "CUDA_ERROR_MISALIGNED_ADDRESS": _RESTART,
+    "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE": "compile again for this very GPU, whose multiprocessors are fewer",
+}
+
+
+class CudaError(DeviceError):
+    """A call of the driver failed. `status` is the driver's name of the error."""
+
+    def __init__(self, call: str, status: str) -> None:
+        self.status = status
+        remedy = _REMEDIES.get(status, "look the code up in NVIDIA's driver API manual, and report it as a bug")
+        super().__init__(f"CUDA: {call} failed with {status}; {remedy}")
+
+
+class Driver:
+    """Calls functions of the driver by name and raises `CudaError` for every status but success."""
+
+    def __init__(self, api: Any) -> None:
+        self.api = api
+
+    def __call__(self, name: str, *arguments: Any) -> Any:
+        """What the function returns behind its status: nothing, one value, or a tuple of values."""
+        status, *values = getattr(self.api, name)(*arguments)
+        if status != self.api.CUresult.CUDA_SUCCESS:
+            raise CudaError(name, status.name)
+        return values[0] if len(values) == 1 else tuple(values) or None
+
+
+def load_driver() -> Driver:
+    """The driver of this machine. Raises `DeviceError` when the package, the driver or every GPU is missing."""
+    try:
+        api = importlib.import_module("cuda.bindings.driver")
+    except ImportError as error:
+        raise DeviceError(f"GPUs need the package cuda-bindings ({error}): pip install 'tilestitch[cuda]'") from error
+    driver = Driver(api)
+    try:
+        driver("cuInit", 0)
+    except RuntimeError as error:  # libcuda.so.1 is opened by the first call
+        raise DeviceError(
+            f"there is no NVIDIA driver on this machine ({str(error).strip().splitlines()[0]}); install one, or load "
+            "with device='emulator'"
+        ) from error
+    return driver
+
+
+class Device:
+    """One GPU. Its primary context is held while the object lives; arrays and modules keep it alive."""
+
+    def __init__(self, driver: Driver, ordinal: int) -> None:
+        count = driver("cuDeviceGetCount")
+        if ordinal >= count:
+            known = ", ".join(f"cuda:{number}" for number in range(count)) or "none"
+            raise DeviceError(f"there is no GPU number {ordinal}; there are {known}")
+        self.call = driver
+        self.api = driver.api
+        self.ordinal = ordinal
+        self._handle = driver("cuDeviceGet", ordinal)
+        self.name = driver("cuDeviceGetName", 256, self._handle).split(b"\0")[0].decode(errors="replace")
+        self._context = driver("cuDevicePrimaryCtxRetain", self._handle)
+        self._release = weakref.finalize(self, driver, "cuDevicePrimaryCtxRelease", self._handle)
+
+    def attribute(self, name: str) -> int:
+        """The value of `CU_DEVICE_ATTRIBUTE_<name>`."""
+        attribute = getattr(self.api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(self.call("cuDeviceGetAttribute", attribute, self._handle))
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """Major and minor version."""
+        return self.attribute("COMPUTE_CAPABILITY_MAJOR"), self.attribute("COMPUTE_CAPABILITY_MINOR")
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """This GPU's context is the thread's current one for the duration of the block."""
+        self.call("cuCtxPushCurrent", self._context)
+        try:
+            yield
+        finally:
+            self.call("cuCtxPopCurrent")
+
+    def synchronize(self) -> None:
+        """Wait for all work queued on the GPU by this process."""
+        with self.current():
+            self.call("cuCtxSynchronize")
+
+    def owns(self, address: int) -> bool:
+        """Whether an address lies in this GPU's memory."""
+        attribute = self.api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        with self.current():
+            return bool(int(self.call("cuPointerGetAttribute", attribute, address)) == self.ordinal)
+
+    def __str__(self) -> str:
+        return f"GPU {self.ordinal} ({self.name})"
+
+
+class Allocation:
+    """`nbytes` of a GPU's memory at `address`, 256-byte aligned; freed by `close`, or with the object."""
+
+    def __init__(self, device: Device, nbytes: int, purpose: str) -> None:
+        self.device = device
+        self.nbytes = nbytes
+        with device.current():
+            try:
+                self.address = int(device.call("cuMemAlloc", max(nbytes, 1)))
+            except CudaError as error:
+                if error.status != "CUDA_ERROR_OUT_OF_MEMORY":
+                    raise
+                free, total = device.call("cuMemGetInfo")
+                raise DeviceError(
+                    f"{device} has no memory for {nbytes / 2**20:.1f} MiB of {purpose}: {free / 2**20:.1f} of "
+                    f"{total / 2**20:.1f} MiB are free; free some, or use another GPU with device='cuda:N'"
+                ) from error
+        self.close = weakref.finalize(self, _free, device, self.address)
+
+
+def _free(device: Device, address: int) -> None:
+    with device.current():
+        device.call("cuMemFree", address)
+
+
+def host_address(array: np.ndarray) -> int:
+    """The address of a C-contiguous host array, also of one that is empty or read-only."""
+    return int(array.__array_interface__["data"][0])

@@ -1,0 +1,168 @@
+"""A device step as a CUDA graph, built node by node, and the same launches one by one for profiles."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilestitch.runtime.program import DeviceLaunch, Edge
+
+from .driver import Device
+
+_PORTS = {"full": "DEFAULT", "programmatic": "PROGRAMMATIC", "launch_order": "LAUNCH_ORDER"}
+
+
+class Parameters:
+    """The pointers that one launch passes, and the table of addresses of them that the driver reads."""
+
+    def __init__(self, count: int) -> None:
+        self.pointers = np.zeros(max(count, 1), np.uint64)
+        self._table = self.pointers.ctypes.data + 8 * np.arange(max(count, 1), dtype=np.uint64)
+
+    @property
+    def address(self) -> int:
+        return int(self._table.ctypes.data)
+
+
+class LaunchGraph:
+    """Launches that one call queues. `functions` and `parameters` belong to the launches by number.
+
+    `clear`: address and size in bytes of words that are set to 0 before any launch; a size of 0 for none.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        launches: Sequence[DeviceLaunch],
+        edges: Sequence[Edge],
+        functions: Sequence[Any],
+        parameters: Sequence[Parameters],
+        clear: tuple[int, int] = (0, 0),
+    ) -> None:
+        self._device = device
+        self._launches, self._functions, self._parameters = launches, functions, parameters
+        self._clear = clear
+        self._graph = device.call("cuGraphCreate", 0)
+        self._exec: Any = None
+        try:
+            self._nodes = [self._add_kernel(number) for number in range(len(launches))]
+            self._add_edges(edges)
+            self._exec = device.call("cuGraphInstantiate", self._graph, 0)
+        except BaseException:
+            self.close()
+            raise
+
+    def _add_kernel(self, number: int) -> Any:
+        node = self._device.call("cuGraphAddKernelNode", self._graph, None, 0, self._node_parameters(number))
+        api = self._device.api
+        for name, value in self._attributes(self._launches[number]):
+            identity = getattr(api.CUkernelNodeAttrID, f"CU_LAUNCH_ATTRIBUTE_{name}")
+            self._device.call("cuGraphKernelNodeSetAttribute", node, identity, value)
+        return node
+
+    def _node_parameters(self, number: int) -> Any:
+        launch = self._launches[number]
+        parameters = self._device.api.CUDA_KERNEL_NODE_PARAMS()
+        parameters.func = self._functions[number]
+        parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ = launch.grid
+        parameters.blockDimX, parameters.blockDimY, parameters.blockDimZ = launch.block
+        parameters.sharedMemBytes = launch.shared_bytes
+        parameters.kernelParams = self._parameters[number].address
+        return parameters
+
+    def _attributes(self, launch: DeviceLaunch) -> list[tuple[str, Any]]:
+        found = []
+        if launch.cooperative:
+            value = self._device.api.CUlaunchAttributeValue()
+            value.cooperative = 1
+            found.append(("COOPERATIVE", value))
+        if launch.cluster != (1, 1, 1):
+            value = self._device.api.CUlaunchAttributeValue()
+            extent = value.clusterDim
+            extent.x, extent.y, extent.z = launch.cluster
+            found.append(("CLUSTER_DIMENSION", value))
+        return found
+
+    def _add_edges(self, edges: Sequence[Edge]) -> None:
+        before = [self._nodes[edge.before] for edge in edges]
+        after = [self._nodes[edge.after] for edge in edges]
+        data = [self._edge_data(edge) for edge in edges]
+        if self._clear[1]:
+            first = self._add_memset()
+            starts = sorted(set(range(len(self._nodes))) - {edge.after for edge in edges})
+            before += [first] * len(starts)
+            after += [self._nodes[number] for number in starts]
+            data += [self._edge_data(Edge(0, 0))] * len(starts)
+        if before:
+            self._device.call("cuGraphAddDependencies", self._graph, before, after, data, len(before))
+
+    def _edge_data(self, edge: Edge) -> Any:
+        api = self._device.api
+        data = api.CUgraphEdgeData()
+        if edge.kind != "full":
+            data.type = int(api.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
+            data.from_port = int(getattr(api, f"CU_GRAPH_KERNEL_NODE_PORT_{_PORTS[edge.kind]}"))
+        return data
+
+    def _add_memset(self) -> Any:
+        parameters = self._device.api.CUDA_MEMSET_NODE_PARAMS()
+        parameters.dst, parameters.value, parameters.elementSize = self._clear[0], 0, 4
+        parameters.width, parameters.height, parameters.pitch = self._clear[1] // 4, 1, self._clear[1]
+        context = self._device.call("cuCtxGetCurrent")
+        return self._device.call("cuGraphAddMemsetNode", self._graph, None, 0, parameters, context)
+
+    def update(self, number: int) -> None:
+        """Pass a launch's pointers as they are now from the next `launch` on."""
+        self._device.call(
+            "cuGraphExecKernelNodeSetParams", self._exec, self._nodes[number], self._node_parameters(number)
+        )
+
+    def launch(self, stream: int) -> None:
+        """Queue all launches."""
+        self._device.call("cuGraphLaunch", self._exec, stream)
+
+    def launch_timed(self, stream: int) -> list[float]:
+        """Queue the launches one after the other, wait, and return the microseconds from the end of one to the end of
+        the next. Kernels that could run side by side do not, and each pays for its own launch.
+        """
+        if self._clear[1]:
+            self._device.call("cuMemsetD8Async", self._clear[0], 0, self._clear[1], stream)
+        events: list[Any] = []
+        try:
+            for number in range(len(self._launches) + 1):
+                events.append(self._device.call("cuEventCreate", 0))
+                self._device.call("cuEventRecord", events[-1], stream)
+                if number < len(self._launches):
+                    self._launch_one(number, stream)
+            self._device.call("cuStreamSynchronize", stream)
+            pairs = itertools.pairwise(events)
+            return [1000 * float(self._device.call("cuEventElapsedTime", start, end)) for start, end in pairs]
+        finally:
+            for event in events:
+                self._device.call("cuEventDestroy", event)
+
+    def _launch_one(self, number: int, stream: int) -> None:
+        api, launch = self._device.api, self._launches[number]
+        config = api.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
+        config.sharedMemBytes, config.hStream = launch.shared_bytes, api.CUstream(stream)
+        attributes = []
+        for name, value in self._attributes(launch):
+            attribute = api.CUlaunchAttribute()
+            attribute.id = getattr(api.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}")
+            attribute.value = value
+            attributes.append(attribute)
+        config.attrs, config.numAttrs = attributes, len(attributes)
+        address = self._parameters[number].address
+        self._device.call("cuLaunchKernelEx", config, self._functions[number], address, 0)
+
+    def close(self) -> None:
+        if self._exec is not None:
+            self._device.call("cuGraphExecDestroy", self._exec)
+        if self._graph is not None:
+            self._device.call("cuGraphDestroy", self._graph)
+        self._exec = self._graph = None

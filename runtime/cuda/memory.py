@@ -1,0 +1,221 @@
+"""What a program has on a GPU for one run at a time: an arena with room for inputs and results, and bound steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilestitch.runtime.device import OnDevice, RecordTime
+from tilestitch.runtime.dtypes import numpy_dtype
+from tilestitch.runtime.errors import ArtifactSchemaError, ExecutionError, InputError
+from tilestitch.runtime.program import (
+    Arena,
+    Arg,
+    Constant,
+    DeviceStep,
+    Heap,
+    Input,
+    Literal,
+    NativeStep,
+    Program,
+    Status,
+    ValueSpec,
+)
+from tilestitch.runtime.types import TensorType
+
+from .array import DeviceArray
+from .driver import Allocation, Device
+from .graph import LaunchGraph, Parameters
+from .modules import Modules
+from .queue import Queue
+
+ALIGNMENT = 256
+
+
+class CudaMemory:
+    """One allocation: the program's arena, a slot for every input and heap value that kernels use, status words."""
+
+    def __init__(self, program: Program, file: str, queue: Queue, modules: Modules, weights: Mapping[str, int]) -> None:
+        self.program, self.queue, self.modules = program, queue, modules
+        self.device = queue.device
+        self.slots: dict[int, int] = {}
+        self._file = file
+        self._weights = weights
+        self._uploaded: dict[int, np.ndarray] = {}
+        self._run = -1
+        end = aligned(program.arena_bytes)
+        for number in sorted(set(_slotted(program))):
+            self.slots[number] = end
+            end += aligned(tensor_type(program.values[number]).nbytes)
+        launches = sum(len(step.launches) for step in program.steps if isinstance(step, DeviceStep))
+        self._status = end
+        self.allocation = Allocation(self.device, end + 4 * launches, f"values of {file}")
+        self.segments: list[CudaSegment] = []
+
+    def fixed(self, value: ValueSpec) -> DeviceArray:
+        if not isinstance(value.location, Arena):
+            raise ValueError(f"value {value.name!r} is not in the arena")
+        return self._array(value, self.allocation.address + value.location.offset_bytes)
+
+    def bind(self, step: NativeStep | DeviceStep, fixed: Sequence[Any]) -> CudaSegment:
+        if not isinstance(step, DeviceStep):
+            raise ArtifactSchemaError("the program has steps for the CPU's kernels", file=self._file)
+        segment = CudaSegment(self, step, self.allocation.address + self._status)
+        self._status += 4 * len(step.launches)
+        self.segments.append(segment)
+        return segment
+
+    def overlaps(self, array: np.ndarray) -> bool:
+        return False
+
+    def address(self, arg: Arg) -> int:
+        """Where an argument points unless a run brings memory of its own."""
+        value = self.program.values[arg.value]
+        match value.location:
+            case Arena(offset_bytes):
+                base = self.allocation.address + offset_bytes
+            case Constant(tensor, offset_bytes):
+                base = self._weights[tensor] + offset_bytes
+            case Input() | Heap():
+                base = self.slot(arg.value)
+            case Literal() | Status():
+                raise ArtifactSchemaError(f"a kernel takes the value {value.name!r}, no tensor", file=self._file)
+        return base + arg.offset_bytes
+
+    def slot(self, number: int) -> int:
+        return self.allocation.address + self.slots[number]
+
+    def operand(self, values: list[Any], number: int) -> int:
+        """The address of an input or heap value in this run; a host array is copied to its slot."""
+        value = values[number]
+        if value is None:
+            values[number] = self._array(self.program.values[number], self.slot(number))
+        elif isinstance(value, OnDevice):
+            return value.address
+        else:
+            self._upload(number, value)
+        return self.slot(number)
+
+    def _upload(self, number: int, array: np.ndarray) -> None:
+        if self._run != self.queue.run_number:
+            self._run = self.queue.run_number
+            self._uploaded.clear()
+        if self._uploaded.get(number) is array:
+            return
+        self._uploaded[number] = array
+        self.queue.write(self.slot(number), array)
+
+    def _array(self, value: ValueSpec, address: int) -> DeviceArray:
+        type_ = tensor_type(value)
+        return WorkArray(self.device, address, numpy_dtype(type_.dtype), type_.static_shape or (), self.queue)
+
+    def close(self) -> None:
+        for segment in self.segments:
+            segment.graph.close()
+        self.segments.clear()
+        self.allocation.close()
+
+
+class WorkArray(DeviceArray):
+    """An array in a program's memory, which the next run overwrites."""
+
+    def __init__(self, device: Device, address: int, dtype: np.dtype, shape: tuple[int, ...], queue: Queue) -> None:
+        super().__init__(device, address, dtype, shape, queue)
+        self._queue = queue
+
+    def numpy(self) -> np.ndarray:
+        result = np.empty(self.shape, self.dtype)
+        self._queue.read(self.address, result)
+        return result
+
+
+class CudaSegment:
+    """A device step as a graph. Pointers to the arena and to constants are fixed, the others follow the run's values.
+
+    `status_address`: one int32 for each launch.
+    """
+
+    def __init__(self, memory: CudaMemory, step: DeviceStep, status_address: int) -> None:
+        self._memory = memory
+        self._step = step
+        self._status_address = status_address
+        self._has_status = False
+        self._variable: dict[int, list[tuple[int, int, int]]] = {}  # value -> (launch, position, offset in bytes)
+        self._bound: dict[int, int] = {}  # value -> the address that the graph has now
+        self._parameters = [Parameters(len(launch.args)) for launch in step.launches]
+        for number, launch in enumerate(step.launches):
+            for position, arg in enumerate(launch.args):
+                self._parameters[number].pointers[position] = self._address(number, position, arg)
+        functions = [memory.modules.function(launch.symbol) for launch in step.launches]
+        clear = (status_address, 4 * len(step.launches) if self._has_status else 0)
+        self.graph = LaunchGraph(
+            memory.device, step.launches, step.dependences, functions, self._parameters, clear
+        )  # fmt: skip
+
+    def _address(self, number: int, position: int, arg: Arg) -> int:
+        location = self._memory.program.values[arg.value].location
+        if isinstance(location, Status):
+            self._has_status = True
+            return self._status_address + 4 * number + arg.offset_bytes
+        address = self._memory.address(arg)
+        if isinstance(location, (Input, Heap)):
+            self._variable.setdefault(arg.value, []).append((number, position, arg.offset_bytes))
+            self._bound[arg.value] = self._memory.slot(arg.value)
+        return address
+
+    def run(self, values: list[Any], record: RecordTime | None) -> None:
+        memory = self._memory
+        self._bind_values(values)
+        if record is None:
+            self.graph.launch(memory.queue.stream)
+        else:
+            times = self.graph.launch_timed(memory.queue.stream)
+            for launch, microseconds in zip(self._step.launches, times, strict=True):
+                record(launch.symbol, launch.origins, microseconds)
+        if self._has_status:
+            self._check_status()
+
+    def _bind_values(self, values: list[Any]) -> None:
+        changed = set()
+        for value, places in self._variable.items():
+            address = self._memory.operand(values, value)
+            if address == self._bound[value]:
+                continue
+            self._bound[value] = address
+            for number, position, offset_bytes in places:
+                self._parameters[number].pointers[position] = address + offset_bytes
+                changed.add(number)
+        for number in sorted(changed):
+            self.graph.update(number)
+
+    def _check_status(self) -> None:
+        status = np.zeros(len(self._step.launches), np.int32)
+        self._memory.queue.read(self._status_address, status)
+        if not status.any():
+            return
+        number = int(np.flatnonzero(status)[0])
+        launch, fault = self._step.launches[number], int(status[number]) - 1
+        message = launch.faults[fault] if 0 <= fault < len(launch.faults) else f"fault {fault}"
+        where = ", ".join(launch.origins) or launch.symbol
+        raise ExecutionError(f"ONNX node {where}: {message}; check the values of the model's inputs")
+
+
+def _slotted(program: Program) -> Iterator[int]:
+    """The inputs and heap values that kernels use."""
+    for step in program.steps:
+        for launch in step.launches if isinstance(step, DeviceStep) else ():
+            for arg in launch.args:
+                if isinstance(program.values[arg.value].location, (Input, Heap)):
+                    yield arg.value
+
+
+def tensor_type(value: ValueSpec) -> TensorType:
+    if not isinstance(value.type, TensorType) or not value.type.is_static:
+        raise InputError(f"value {value.name!r} of type {value.type} cannot lie in a GPU's memory")
+    return value.type
+
+
+def aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,135 @@
+"""Choosing the machine code that fits a GPU, and loading it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tilestitch.runtime.artifact import Artifact
+from tilestitch.runtime.errors import ArtifactSchemaError, DeviceError
+from tilestitch.runtime.program import DeviceLaunch
+
+from .driver import CudaError, Device
+
+_MEMBER = re.compile(r"kernels/(?P<kind>sm|compute)_(?P<number>\d+)(?P<suffix>[af]?)(/\d+)?\.(cubin|ptx)")
+_NEEDS_ATTRIBUTE_BYTES = 48 * 1024
+PORTABLE_CLUSTER = 8
+
+
+def choose_members(names: Iterable[str], capability: tuple[int, int]) -> tuple[str, ...]:
+    """The members to load on a GPU: all parts of the best cubin, else of the best PTX; none when nothing fits.
+
+    A cubin fits the same major and the same or a later minor version; with the suffix `a` exactly its own version, with
+    `f` its family. PTX fits its own and every later version; with `a` only its own.
+    """
+    found: dict[tuple[bool, bool, int], list[str]] = {}
+    for name in names:
+        match = _MEMBER.fullmatch(name)
+        if match is None:
+            continue
+        is_cubin, number, suffix = match["kind"] == "sm", int(match["number"]), match["suffix"]
+        if _fits(is_cubin, divmod(number, 10), suffix, capability):
+            found.setdefault((is_cubin, bool(suffix), number), []).append(name)
+    return tuple(sorted(found[max(found)], key=_part)) if found else ()
+
+
+def _fits(is_cubin: bool, version: tuple[int, int], suffix: str, capability: tuple[int, int]) -> bool:
+    if suffix == "a":
+        return version == capability
+    if is_cubin or suffix == "f":
+        return version[0] == capability[0] and version[1] <= capability[1]
+    return version <= capability
+
+
+def _part(name: str) -> tuple[int, str]:
+    return len(name), name
+
+
+def native_architecture(capability: tuple[int, int]) -> str:
+    """The architecture to compile for: with the GPU's own instructions where it has such."""
+    major, minor = capability
+    return f"sm_{major}{minor}{'a' if major >= 9 and (major, minor) != (8, 9) else ''}"
+
+
+class Modules:
+    """An artifact's kernels on one GPU."""
+
+    def __init__(self, artifact: Artifact, device: Device, launches: Sequence[DeviceLaunch]) -> None:
+        self._device = device
+        self._file = artifact.name
+        self._handles: list[Any] = []
+        self._functions: dict[str, Any] = {}
+        if not launches:
+            return
+        members = choose_members(artifact.member_names, device.capability)
+        if not members:
+            raise self._nothing_fits(artifact)
+        try:
+            with device.current():
+                for name in members:
+                    self._handles.append(self._load(bytes(artifact.member(name)), name))
+                for symbol in sorted({launch.symbol for launch in launches}):
+                    self._functions[symbol] = self._find(symbol)
+                for launch in launches:
+                    self._allow(launch)
+        except BaseException:
+            self.close()
+            raise
+
+    def _nothing_fits(self, artifact: Artifact) -> DeviceError:
+        there = ", ".join(artifact.manifest.target.architectures) or "nothing"
+        wanted = native_architecture(self._device.capability)
+        return DeviceError(
+            f"{self._file}: compiled for {there}, but {self._device} has compute capability "
+            f"{'.'.join(map(str, self._device.capability))}; compile again: "
+            f"tilestitch compile MODEL.onnx --target cuda:{wanted}"
+        )
+
+    def _load(self, image: bytes, name: str) -> Any:
+        try:
+            return self._device.call("cuModuleLoadData", image + b"\0" if name.endswith(".ptx") else image)
+        except CudaError as error:
+            wanted = native_architecture(self._device.capability)
+            raise DeviceError(
+                f"{self._file}: {self._device} cannot load member {name!r} ({error.status}); upgrade the NVIDIA "
+                f"driver, or compile again: tilestitch compile MODEL.onnx --target cuda:{wanted}"
+            ) from error
+
+    def _find(self, symbol: str) -> Any:
+        for handle in self._handles:
+            try:
+                return self._device.call("cuModuleGetFunction", handle, symbol.encode())
+            except CudaError as error:
+                if error.status != "CUDA_ERROR_NOT_FOUND":
+                    raise
+        raise ArtifactSchemaError(f"the program launches the kernel {symbol!r}, which is not there", file=self._file)
+
+    def _allow(self, launch: DeviceLaunch) -> None:
+        """Ask for what a kernel gets only when asked: much shared memory, large clusters."""
+        attributes = self._device.api.CUfunction_attribute
+        function = self._functions[launch.symbol]
+        most = self._device.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+        if launch.shared_bytes > most:
+            raise DeviceError(
+                f"{self._file}: kernel {launch.symbol!r} needs {launch.shared_bytes} bytes of shared memory, a block "
+                f"of {self._device} has at most {most}; compile again: tilestitch compile MODEL.onnx --target "
+                f"cuda:{native_architecture(self._device.capability)}"
+            )
+        if launch.shared_bytes > _NEEDS_ATTRIBUTE_BYTES:
+            name = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            now = self._device.call("cuFuncGetAttribute", name, function)
+            self._device.call("cuFuncSetAttribute", function, name, max(int(now), launch.shared_bytes))
+        if launch.cluster[0] * launch.cluster[1] * launch.cluster[2] > PORTABLE_CLUSTER:
+            name = attributes.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            self._device.call("cuFuncSetAttribute", function, name, 1)
+
+    def function(self, symbol: str) -> Any:
+        return self._functions[symbol]
+
+    def close(self) -> None:
+        """Unload. No launch may be under way."""
+        with self._device.current():
+            while self._handles:
+                self._device.call("cuModuleUnload", self._handles.pop())
+        self._functions.clear()
