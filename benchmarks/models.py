@@ -1,4 +1,4 @@
-"""The five benchmark models, exported from PyTorch to ONNX with random weights from a fixed seed.
+"""The benchmark models, exported from PyTorch to ONNX with random weights from a fixed seed.
 
     python -m benchmarks.models [NAME ...]
 
@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -140,7 +141,7 @@ def mobilenetv2() -> nn.Module:
     return calibrated(nn.Sequential(*layers))
 
 
-def calibrated(module: nn.Module) -> nn.Module:
+def calibrated(module: nn.Module, channels: int = 3, size: int = 224) -> nn.Module:
     """Gives the batch normalisations parameters as of a trained network: activations neither vanish nor explode."""
     for layer in module.modules():
         if isinstance(layer, nn.BatchNorm2d):
@@ -148,8 +149,155 @@ def calibrated(module: nn.Module) -> nn.Module:
             nn.init.uniform_(layer.bias, -0.5, 0.5)
             layer.momentum = None  # a plain average: of the one batch below
     with torch.no_grad():
-        module.train()(torch.randn(4, 3, 224, 224))
+        module.train()(torch.randn(4, channels, size, size))
     return module.eval()
+
+
+# --- inception ----------------------------------------------------------------------------------------------------------
+
+
+class Branches(nn.Module):
+    """Several ways through one block, side by side in the channels."""
+
+    def __init__(self, *branches: nn.Module) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([branch(x) for branch in self.branches], 1)
+
+
+def conv_relu(cin: int, cout: int, kernel: int | tuple[int, int], stride: int = 1, padding: Any = None) -> nn.Sequential:
+    sides = kernel if isinstance(kernel, tuple) else (kernel, kernel)
+    padding = tuple(side // 2 for side in sides) if padding is None else padding
+    conv = nn.Conv2d(cin, cout, kernel, stride, padding, bias=False)
+    return nn.Sequential(conv, nn.BatchNorm2d(cout), nn.ReLU())
+
+
+def googlenet() -> nn.Module:
+    """Inception v1 with batch normalisation."""
+
+    def block(cin: int, one: int, three: tuple[int, int], five: tuple[int, int], pool: int) -> nn.Module:
+        return Branches(
+            conv_relu(cin, one, 1),
+            nn.Sequential(conv_relu(cin, three[0], 1), conv_relu(three[0], three[1], 3)),
+            nn.Sequential(conv_relu(cin, five[0], 1), conv_relu(five[0], five[1], 5)),
+            nn.Sequential(nn.MaxPool2d(3, 1, 1), conv_relu(cin, pool, 1)),
+        )
+
+    layers = [
+        conv_relu(3, 64, 7, 2), nn.MaxPool2d(3, 2, ceil_mode=True),
+        conv_relu(64, 64, 1), conv_relu(64, 192, 3), nn.MaxPool2d(3, 2, ceil_mode=True),
+        block(192, 64, (96, 128), (16, 32), 32), block(256, 128, (128, 192), (32, 96), 64),
+        nn.MaxPool2d(3, 2, ceil_mode=True),
+        block(480, 192, (96, 208), (16, 48), 64), block(512, 160, (112, 224), (24, 64), 64),
+        block(512, 128, (128, 256), (24, 64), 64), block(512, 112, (144, 288), (32, 64), 64),
+        block(528, 256, (160, 320), (32, 128), 128), nn.MaxPool2d(2, 2, ceil_mode=True),
+        block(832, 256, (160, 320), (32, 128), 128), block(832, 384, (192, 384), (48, 128), 128),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1024, 1000),
+    ]  # fmt: skip
+    return calibrated(nn.Sequential(*layers))
+
+
+def inception_v3() -> nn.Module:
+    """Inception v3 for images of 299x299, without its auxiliary classifier."""
+
+    def block_a(cin: int, pool: int) -> nn.Module:
+        return Branches(
+            conv_relu(cin, 64, 1),
+            nn.Sequential(conv_relu(cin, 48, 1), conv_relu(48, 64, 5)),
+            nn.Sequential(conv_relu(cin, 64, 1), conv_relu(64, 96, 3), conv_relu(96, 96, 3)),
+            nn.Sequential(nn.AvgPool2d(3, 1, 1), conv_relu(cin, pool, 1)),
+        )
+
+    def block_c(mid: int) -> nn.Module:
+        wide, tall = (1, 7), (7, 1)
+        return Branches(
+            conv_relu(768, 192, 1),
+            nn.Sequential(conv_relu(768, mid, 1), conv_relu(mid, mid, wide), conv_relu(mid, 192, tall)),
+            nn.Sequential(
+                conv_relu(768, mid, 1), conv_relu(mid, mid, tall), conv_relu(mid, mid, wide),
+                conv_relu(mid, mid, tall), conv_relu(mid, 192, wide),
+            ),
+            nn.Sequential(nn.AvgPool2d(3, 1, 1), conv_relu(768, 192, 1)),
+        )  # fmt: skip
+
+    def both(cin: int) -> nn.Module:
+        return Branches(conv_relu(cin, 384, (1, 3)), conv_relu(cin, 384, (3, 1)))
+
+    def block_e(cin: int) -> nn.Module:
+        return Branches(
+            conv_relu(cin, 320, 1),
+            nn.Sequential(conv_relu(cin, 384, 1), both(384)),
+            nn.Sequential(conv_relu(cin, 448, 1), conv_relu(448, 384, 3), both(384)),
+            nn.Sequential(nn.AvgPool2d(3, 1, 1), conv_relu(cin, 192, 1)),
+        )
+
+    shrink_b = Branches(
+        conv_relu(288, 384, 3, 2, 0),
+        nn.Sequential(conv_relu(288, 64, 1), conv_relu(64, 96, 3), conv_relu(96, 96, 3, 2, 0)),
+        nn.MaxPool2d(3, 2),
+    )
+    shrink_d = Branches(
+        nn.Sequential(conv_relu(768, 192, 1), conv_relu(192, 320, 3, 2, 0)),
+        nn.Sequential(
+            conv_relu(768, 192, 1), conv_relu(192, 192, (1, 7)), conv_relu(192, 192, (7, 1)),
+            conv_relu(192, 192, 3, 2, 0),
+        ),
+        nn.MaxPool2d(3, 2),
+    )  # fmt: skip
+    layers = [
+        conv_relu(3, 32, 3, 2, 0), conv_relu(32, 32, 3, 1, 0), conv_relu(32, 64, 3), nn.MaxPool2d(3, 2),
+        conv_relu(64, 80, 1), conv_relu(80, 192, 3, 1, 0), nn.MaxPool2d(3, 2),
+        block_a(192, 32), block_a(256, 64), block_a(288, 64), shrink_b,
+        block_c(128), block_c(160), block_c(160), block_c(192), shrink_d,
+        block_e(1280), block_e(2048), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000),
+    ]  # fmt: skip
+    return calibrated(nn.Sequential(*layers), size=299)
+
+
+# --- recurrent networks -------------------------------------------------------------------------------------------------
+
+
+class Crnn(nn.Module):
+    """A recogniser of text lines (32x100 pixels, grey): convolutions, two bidirectional LSTMs over 12 columns, letters."""
+
+    def __init__(self, hidden: int = 256, letters: int = 37) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            conv_relu(1, 64, 3), nn.MaxPool2d(2), conv_relu(64, 128, 3), nn.MaxPool2d(2),
+            conv_relu(128, 256, 3), conv_relu(256, 256, 3), nn.MaxPool2d(2),
+            conv_relu(256, 512, 3), conv_relu(512, 512, 3), nn.AvgPool2d((4, 1)),
+        )  # fmt: skip
+        self.memory = nn.LSTM(512, hidden, num_layers=2, bidirectional=True)
+        self.letters = nn.Linear(2 * hidden, letters)
+
+    def forward(self, image: Tensor) -> Tensor:
+        columns = self.features(image).squeeze(2).permute(2, 0, 1)  # [12, B, 512]
+        return torch.log_softmax(self.letters(self.memory(columns)[0]), -1)
+
+
+class Dien(nn.Module):
+    """A recommender after DIEN: a GRU over the history of each user, attention to it from the candidate, a small MLP."""
+
+    def __init__(self, items: int = 20_000, kinds: int = 500, users: int = 10_000, width: int = 64) -> None:
+        super().__init__()
+        self.items, self.kinds = nn.Embedding(items, width), nn.Embedding(kinds, width)
+        self.users = nn.Embedding(users, width)
+        self.interests = nn.GRU(2 * width, 2 * width)
+        self.attention = nn.Sequential(nn.Linear(8 * width, 80), nn.Sigmoid(), nn.Linear(80, 1))
+        self.mlp = nn.Sequential(nn.Linear(5 * width, 200), nn.PReLU(), nn.Linear(200, 80), nn.PReLU(), nn.Linear(80, 1))
+
+    def forward(self, user: Tensor, item: Tensor, kind: Tensor, past_items: Tensor, past_kinds: Tensor) -> Tensor:
+        """Identifiers of users and candidates [B], of the history [B, T]; the probability of a click [B, 1]."""
+        candidate = torch.cat([self.items(item), self.kinds(kind)], -1)
+        history = torch.cat([self.items(past_items), self.kinds(past_kinds)], -1)
+        states = self.interests(history.transpose(0, 1))[0].transpose(0, 1)  # [B, T, 2 * width]
+        query = candidate.unsqueeze(1).expand_as(states)
+        scores = self.attention(torch.cat([query, states, query - states, query * states], -1))
+        weights = torch.softmax(scores.masked_fill(past_items.unsqueeze(-1) == 0, -1e9), 1)
+        interest = (weights * states).sum(1)
+        return torch.sigmoid(self.mlp(torch.cat([self.users(user), candidate, interest], -1)))
 
 
 # --- transformers -----------------------------------------------------------------------------------------------------
@@ -194,6 +342,24 @@ def bert_inputs() -> dict[str, Tensor]:
     return {"input_ids": torch.randint(0, 30522, (1, 128)), "attention_mask": mask}
 
 
+def wide_image() -> dict[str, Tensor]:
+    return {"image": torch.randn(1, 3, 299, 299)}
+
+
+def text_line() -> dict[str, Tensor]:
+    return {"image": torch.randn(1, 1, 32, 100)}
+
+
+def recommendation(batch: int = 64, steps: int = 20) -> dict[str, Tensor]:
+    past_items = torch.randint(1, 20_000, (batch, steps))
+    past_items[:, steps - 4 :] = 0  # shorter histories are padded
+    return {
+        "user": torch.randint(0, 10_000, (batch,)), "item": torch.randint(1, 20_000, (batch,)),
+        "kind": torch.randint(0, 500, (batch,)), "past_items": past_items,
+        "past_kinds": torch.randint(0, 500, (batch, steps)),
+    }  # fmt: skip
+
+
 def gpt2_inputs() -> dict[str, Tensor]:
     return {"input_ids": torch.randint(0, 50257, (1, 64))}
 
@@ -204,6 +370,10 @@ MODELS = {
     "bert_base": Model(bert_base, bert_inputs),
     "gpt2_small": Model(gpt2_small, gpt2_inputs),
     "vit_b16": Model(vit_b16, image),
+    "crnn": Model(Crnn, text_line),
+    "dien": Model(Dien, recommendation),
+    "googlenet": Model(googlenet, image),
+    "inception_v3": Model(inception_v3, wide_image),
 }
 
 
