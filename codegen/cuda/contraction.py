@@ -1,0 +1,66 @@
+"""Contraction groups on CUDA: which kernel computes a product, and how matrix products are one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tilestitch.codegen.compute.dtypes import Expr
+from tilestitch.codegen.compute.indexing import unravel
+from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.passes.fusion.roles import Roles
+
+from .abi import CudaLaunch
+from .conv import lower_conv, lower_conv_transpose
+from .product import Operand, Product
+from .schemes import lower_product
+from .surroundings import Anchored
+from .target import CudaTarget
+
+
+def lower_contraction(
+    nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value], target: CudaTarget
+) -> tuple[CudaLaunch, ...]:
+    """The launches of a contraction group, in order; `outputs` are those that have elements."""
+    group = Anchored(tuple(nodes), roles, tuple(inputs), tuple(outputs), target)
+    lower = {"matmul": _lower_matmul, "conv": lower_conv, "conv_transpose": lower_conv_transpose}
+    return lower[group.anchor.op](group)
+
+
+def _lower_matmul(group: Anchored) -> tuple[CudaLaunch, ...]:
+    return lower_product(group, matmul_product(group))
+
+
+def matmul_product(group: Anchored) -> Product:
+    """A matmul node as a product."""
+    left, right = group.anchor.inputs
+    trans_a, trans_b = bool(group.anchor.attrs.get("trans_a")), bool(group.anchor.attrs.get("trans_b"))
+    *batch, m, n = group.result.shape
+    k = left.shape[-2] if trans_a else left.shape[-1]
+    # One right operand for all batch elements: their rows are rows of one product.
+    shared = math.prod(right.shape[:-2]) == 1
+
+    def at(value: Value, transposed: bool, lead: Sequence[Expr], row: Expr, column: Expr) -> tuple[Expr, ...]:
+        own = lead[len(lead) - (len(value.shape) - 2) :] if len(value.shape) > 2 else ()
+        return (*own, *((column, row) if transposed else (row, column)))
+
+    def place(number: Expr, row: Expr) -> tuple[Expr, ...]:
+        """Batch indices and row within the result."""
+        return unravel(row, (*batch, m)) if shared else (*unravel(number, batch), row)
+
+    def index_a(number: Expr, row: Expr, column: Expr) -> tuple[Expr, ...]:
+        *lead, local = place(number, row)
+        return at(left, trans_a, lead, local, column)
+
+    def index_b(number: Expr, column: Expr, row: Expr) -> tuple[Expr, ...]:
+        lead = (0,) * len(batch) if shared else unravel(number, batch)
+        return at(right, trans_b, lead, row, column)
+
+    rows = math.prod(batch) * m if shared else m
+    return Product(
+        1 if shared else math.prod(batch), rows, n, k,
+        Operand(left, rows, index_a, "row" if trans_a else "k", left.shape[-1], group.is_plain(left)),
+        Operand(right, n, index_b, "k" if trans_b else "row", right.shape[-1], group.is_plain(right)),
+        lambda number, row, column: (*place(number, row), column),
+        group.acc_dtype,
+    )  # fmt: skip

@@ -1,0 +1,297 @@
+"""Products on the ordinary arithmetic units: any dtype, any shape, any layout; fp32 is fp32.
+
+A block computes a tile of the result. It walks along k in steps of `bk`: both operands' pieces lie in shared memory as
+[k][row], twice, so that the next piece is fetched into registers while this one is multiplied. A thread holds tm x tn
+sums, as groups of four neighbouring rows and columns. Results leave through shared memory, one row of every thread at
+a time: stores are coalesced, and the code of the epilogue appears tm times rather than tm * tn times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, storage_dtype
+
+from .abi import CudaLaunch, Thread, barrier, shared_buffer
+from .partition import (
+    Partition,
+    Sink,
+    choose,
+    launches,
+    named,
+    registers,
+    repeated,
+    unrolled,
+    when,
+    zero,
+)  # fmt: skip
+from .product import Operand, Product, below, both, widen
+from .surroundings import Anchored, Surroundings
+
+QUAD = 4
+"""Rows and columns of a thread come in groups of so many."""
+
+VECTOR_DTYPES = frozenset({"float32", "int32", "uint32", "float64"})
+"""Storage dtypes that CUDA has vector types for."""
+
+
+@dataclass(frozen=True)
+class SimtTile:
+    """A tile bm x bn, `bk` steps of the reduction at a time; every thread computes tm x tn results."""
+
+    bm: int
+    bn: int
+    bk: int
+    tm: int
+    tn: int
+    speed: float
+
+    @property
+    def threads(self) -> int:
+        return (self.bm // self.tm) * (self.bn // self.tn)
+
+    @property
+    def stride(self) -> tuple[int, int]:
+        """Elements from one k to the next in shared memory, of either operand; the padding avoids bank conflicts."""
+        return self.bm + QUAD, self.bn + QUAD
+
+    @property
+    def stage(self) -> int:
+        """Elements of one stage of both operands."""
+        return self.bk * sum(self.stride)
+
+    @property
+    def shared_elements(self) -> int:
+        """Two stages, or the rows of one round of results."""
+        return max(2 * self.stage, self.bm // self.tm * self.bn)
+
+
+TILES = (
+    SimtTile(128, 128, 8, 8, 8, 1.0),
+    SimtTile(128, 64, 8, 8, 4, 0.85),
+    SimtTile(64, 128, 8, 4, 8, 0.85),
+    SimtTile(64, 64, 16, 4, 4, 0.7),
+    SimtTile(32, 64, 16, 4, 4, 0.55),
+    SimtTile(64, 32, 16, 4, 4, 0.55),
+    SimtTile(32, 32, 16, 4, 4, 0.45),
+)
+WIDE_TILES = tuple(t for t in TILES if t.tm * t.tn <= 32)
+"""For sums of 8 bytes, whose registers are pairs."""
+
+
+def lower_simt(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
+    """The launches of a product with tiles in shared memory."""
+    tiles = TILES if storage_bits(product.acc_dtype) <= 32 else WIDE_TILES
+    tile, partition = choose(product, tiles, group.target.device.sm_count)
+    return emit_simt(group, product, tile, partition)
+
+
+def emit_simt(group: Anchored, product: Product, tile: SimtTile, partition: Partition) -> tuple[CudaLaunch, ...]:
+    """The launches for a tile and partition that are given."""
+
+    def kernel(around: Surroundings, thread: Thread, sink: Sink, block: Expr) -> None:
+        _Block(around, product, tile, partition, thread.thread[0], sink).run(block)
+
+    return launches(group, product, "gemm_simt", partition, tile.threads, kernel)
+
+
+@dataclass(frozen=True)
+class _Fetch:
+    """How a block's threads bring one operand's piece [rows, bk] from memory to shared memory."""
+
+    operand: Operand
+    rows: int
+    bk: int
+    threads: int
+    acc_dtype: str
+
+    @property
+    def vector(self) -> int:
+        width = self.operand.vector() if storage_dtype(self.operand.dtype) in VECTOR_DTYPES else 1
+        while self.rows * self.bk % (self.threads * width) or self._along % width:
+            width //= 2
+        return width
+
+    @property
+    def _along(self) -> int:
+        return self.bk if self.operand.contiguous == "k" else self.rows
+
+    @property
+    def rounds(self) -> int:
+        return self.rows * self.bk // (self.threads * self.vector)
+
+    @property
+    def dtype(self) -> str:
+        """Of the registers between: as in memory if elements are read in vectors, else as in the sum."""
+        return storage_dtype(self.operand.dtype) if self.vector > 1 else self.acc_dtype
+
+    def place(self, thread: Expr, round_: Expr) -> tuple[Expr, Expr]:
+        """Row and k, within the piece, of the first element that a thread brings in a round."""
+        number = thread + round_ * self.threads
+        vectors = self._along // self.vector
+        along, across = number % vectors * self.vector, number // vectors
+        return (across, along) if self.operand.contiguous == "k" else (along, across)
+
+    def lane(self, row: Expr, k: Expr, lane: Expr) -> tuple[Expr, Expr]:
+        return (row, k + lane) if self.operand.contiguous == "k" else (row + lane, k)
+
+
+class _Block:
+    """One block's code: the pieces share its indices and buffers."""
+
+    def __init__(
+        self, around: Surroundings, product: Product, tile: SimtTile, partition: Partition, thread: Expr, sink: Sink
+    ) -> None:
+        self.around, self.product, self.tile, self.partition, self.sink = around, product, tile, partition, sink
+        self.thread = thread
+        acc = product.acc_dtype
+        self.fetches = (
+            _Fetch(product.a, tile.bm, tile.bk, tile.threads, acc),
+            _Fetch(product.b, tile.bn, tile.bk, tile.threads, acc),
+        )
+        self.shared = shared_buffer(tile.shared_elements, acc)
+        self.acc = registers(tile.tm * tile.tn, acc)
+        self.waiting = [registers(f.rounds * f.vector, f.dtype) for f in self.fetches]
+        self.row = named(thread // (tile.bn // tile.tn))
+        self.column = named(thread % (tile.bn // tile.tn))
+
+    def run(self, block: Expr) -> None:
+        tile, steps = self.tile, self.partition.steps
+        part, self.batch, m_block, n_block = self.partition.locate(block)
+        self.first_row = (named(m_block * tile.bm), named(n_block * tile.bn))
+        self.first_k = named(part * (steps * tile.bk))
+        with unrolled(tile.tm * tile.tn) as i:
+            T.buffer_store(self.acc, zero(self.product.acc_dtype), [i])
+        if steps:
+            self._fetch(0)
+            self._keep(0)
+            barrier()
+        if steps > 1:
+            with repeated(steps - 1) as step:
+                self._fetch(step + 1)
+                self._multiply(step % 2)
+                self._keep((step + 1) % 2)
+                barrier()
+        if steps:
+            self._multiply((steps - 1) % 2)
+        self._finish()
+
+    # -- operands ----------------------------------------------------------------------------------------------------
+
+    def _fetch(self, step: Expr) -> None:
+        """Both operands' pieces of a step, from memory into registers."""
+        k0 = named(self.first_k + step * self.tile.bk)
+        for side, fetch in enumerate(self.fetches):
+            with unrolled(fetch.rounds) as round_:
+                self._fetch_vector(side, fetch, round_, k0)
+
+    def _fetch_vector(self, side: int, fetch: _Fetch, round_: Expr, k0: Expr) -> None:
+        product, operand, waiting, width = self.product, fetch.operand, self.waiting[side], fetch.vector
+        local_row, local_k = fetch.place(self.thread, round_)
+        row, k = named(self.first_row[side] + local_row), named(k0 + local_k)
+        reached = self.partition.parts * self.partition.steps * self.tile.bk
+        whole = -(-operand.rows // fetch.rows) * fetch.rows
+        exists = both(below(row, operand.rows, whole), below(k, product.k, reached))
+        there = both(exists, operand.inside(self.batch, row, k))
+        at = round_ * width
+        if there is not None:
+            with unrolled(width) as lane:
+                T.buffer_store(waiting, zero(fetch.dtype), [at + lane])
+        with when(there):
+            if width > 1:
+                buffer, position = operand.cell(self.around, self.batch, row, k)
+                # As a multiple of the width: so TVM sees that the address is aligned, and emits one access.
+                start = named(position // width) * width
+                T.buffer_store(waiting, buffer[T.ramp(start, 1, width)], [T.ramp(at, 1, width)])
+            else:
+                value = operand.element(self.around, self.batch, row, k, product.acc_dtype)
+                T.buffer_store(waiting, value, [at])
+
+    def _keep(self, stage: Expr) -> None:
+        """Both operands' pieces from registers into a stage of shared memory."""
+        for side, fetch in enumerate(self.fetches):
+            with unrolled(fetch.rounds) as round_:
+                local_row, local_k = fetch.place(self.thread, round_)
+                with unrolled(fetch.vector) as lane:
+                    value = self.waiting[side][round_ * fetch.vector + lane]
+                    if fetch.vector > 1:
+                        value = widen(from_storage(value, fetch.operand.dtype), fetch.operand.dtype, fetch.acc_dtype)
+                    row, k = fetch.lane(local_row, local_k, lane)
+                    T.buffer_store(self.shared, value, [self._shared_at(side, stage, k) + row])
+
+    def _shared_at(self, side: int, stage: Expr, k: Expr) -> Expr:
+        tile = self.tile
+        offset = tile.bk * tile.stride[0] if side else 0
+        return stage * tile.stage + offset + k * tile.stride[side]
+
+    # -- sums --------------------------------------------------------------------------------------------------------
+
+    def _multiply(self, stage: Expr) -> None:
+        tile, acc = self.tile, self.acc
+        a, b = registers(tile.tm, self.product.acc_dtype), registers(tile.tn, self.product.acc_dtype)
+        stage = named(stage)
+        with unrolled(tile.bk) as k:
+            self._load_quads(a, self._shared_at(0, stage, k), self.row, tile.tm, tile.bm)
+            self._load_quads(b, self._shared_at(1, stage, k), self.column, tile.tn, tile.bn)
+            with unrolled(tile.tm) as i, unrolled(tile.tn) as j:
+                at = i * tile.tn + j
+                T.buffer_store(acc, acc[at] + a[i] * b[j], [at])
+
+    def _load_quads(self, target: Any, start: Expr, thread: Expr, count: int, extent: int) -> None:
+        """A thread's rows (or columns) of one k."""
+        apart = extent // (count // QUAD)
+        with unrolled(count // QUAD) as quad:
+            at = start + quad * apart + thread * QUAD
+            if storage_bits(self.product.acc_dtype) == 32:
+                T.buffer_store(target, self.shared[T.ramp(at, 1, QUAD)], [T.ramp(quad * QUAD, 1, QUAD)])
+                return
+            with unrolled(QUAD) as lane:
+                T.buffer_store(target, self.shared[at + lane], [quad * QUAD + lane])
+
+    # -- results -----------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """One row of every thread at a time, through shared memory, to the sink."""
+        tile = self.tile
+        quad_rows = tile.bm // (tile.tm // QUAD)
+        with unrolled(tile.tm) as i:
+            barrier()
+            with unrolled(tile.tn) as j:
+                column = j // QUAD * (tile.bn // (tile.tn // QUAD)) + self.column * QUAD + j % QUAD
+                T.buffer_store(self.shared, self.acc[i * tile.tn + j], [self.row * tile.bn + column])
+            barrier()
+            first = i // QUAD * quad_rows + i % QUAD
+            store_rows(
+                self.around, self.product, self.sink, self.batch, self.first_row,
+                (tile.bm // tile.tm, tile.bn), tile.threads, self.thread, (tile.bm, tile.bn),
+                lambda row, first=first: first + row * QUAD,  # type: ignore[misc]
+                lambda row, column: self.shared[row * tile.bn + column],
+            )  # fmt: skip
+
+
+def store_rows(
+    around: Surroundings, product: Product, sink: Sink, batch: Expr, first: tuple[Expr, Expr], extents: tuple[int, int],
+    threads: int, thread: Expr, tile: tuple[int, int], tile_row: Callable[[Expr], Expr],
+    value: Callable[[Expr, Expr], Expr],
+) -> None:  # fmt: skip
+    """Give sums that lie in shared memory to the sink, neighbouring columns by neighbouring threads.
+
+    extents: rows and columns there. first: the tile's first row and column. tile_row(row): the row of the tile that a
+    row there is. value(row, column): its sum.
+    """
+    rows, columns = extents
+    with repeated(-(-rows * columns // threads)) as round_:
+        number = named(round_ * threads + thread)
+        row, column = named(number // columns), named(number % columns)
+        m, n = named(first[0] + tile_row(row)), named(first[1] + column)
+        exists = both(
+            below(row, rows, -(-rows * columns // threads) * threads // columns),
+            below(m, product.m, -(-product.m // tile[0]) * tile[0]),
+            below(n, product.n, -(-product.n // tile[1]) * tile[1]),
+        )
+        with when(exists):
+            sink(around, batch, m, n, value(row, column))

@@ -1,0 +1,228 @@
+"""How a product is cut into blocks: tiles of the result, and parts of the reduction where tiles are too few.
+
+A reduction in parts takes two launches: the first leaves partial sums in temporary memory, the second adds them in a
+fixed order and runs the epilogue. Results are therefore the same in every run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr, storage_bits
+from tilestitch.codegen.compute.indexing import unravel
+
+from .abi import CudaLaunch, Parameter, TemporaryArg, Thread
+from .product import Product, below
+from .surroundings import Anchored, Surroundings
+
+Sink = Callable[[Surroundings, Expr, Expr, Expr, Expr], None]
+"""`sink(around, batch, m, n, sum)` emits what becomes of a sum; it is called inside a branch or loop of its own."""
+
+GROUP = 8
+"""Tiles of so many neighbouring rows are computed together, column after column: they share operands in the L2."""
+
+LEAST_PART = 128
+"""Steps of the reduction that are worth a part of their own."""
+
+SECOND_LAUNCH = 400_000
+"""What a second launch costs, in multiply-adds of one SM: a planning figure of about two microseconds."""
+
+PARTIAL_SUM = 80
+"""What writing and reading one partial sum costs, in the same unit: 8 bytes at the memory bandwidth of one SM."""
+
+
+class Tile(Protocol):
+    """What planning must know of a tile: its extents, and its speed relative to the best tile of its kind."""
+
+    @property
+    def bm(self) -> int: ...
+    @property
+    def bn(self) -> int: ...
+    @property
+    def bk(self) -> int: ...
+    @property
+    def speed(self) -> float: ...
+
+
+AnyTile = TypeVar("AnyTile", bound=Tile)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """`batch` x `m_blocks` x `n_blocks` tiles, each `parts` times with `steps` steps of the reduction."""
+
+    batch: int
+    m_blocks: int
+    n_blocks: int
+    parts: int
+    steps: int
+
+    @property
+    def blocks(self) -> int:
+        return self.batch * self.m_blocks * self.n_blocks * self.parts
+
+    def locate(self, block: Expr) -> tuple[Expr, Expr, Expr, Expr]:
+        """Part, batch, tile row and tile column of a block."""
+        tiles = self.m_blocks * self.n_blocks
+        part, batch = unravel(block // tiles if self.parts * self.batch > 1 else 0, (self.parts, self.batch))
+        tile = named(block % tiles if self.parts * self.batch > 1 else block)
+        if self.m_blocks <= GROUP:
+            return named(part), named(batch), named(tile % self.m_blocks), named(tile // self.m_blocks)
+        first = named(tile // (GROUP * self.n_blocks) * GROUP)
+        within = named(tile % (GROUP * self.n_blocks))
+        rows = GROUP if self.m_blocks % GROUP == 0 else named(T.min(self.m_blocks - first, GROUP))
+        return named(part), named(batch), named(first + within % rows), named(within // rows)
+
+
+def choose(product: Product, tiles: Sequence[AnyTile], sm_count: int) -> tuple[AnyTile, Partition]:
+    """The tile and the partition with the least estimated time: waves of blocks over the SMs."""
+    options = [(t, _partition(product, t, parts)) for t in tiles for parts in _parts(product, t, sm_count)]
+    return min(options, key=lambda option: _cost(product, *option, sm_count))
+
+
+def _parts(product: Product, tile: Tile, sm_count: int) -> list[int]:
+    if _partition(product, tile, 1).blocks >= sm_count:
+        return [1]
+    return [p for p in (1, 2, 4, 8, 16, 32) if p == 1 or product.k >= p * LEAST_PART]
+
+
+def _partition(product: Product, tile: Tile, parts: int) -> Partition:
+    steps = -(-product.k // tile.bk)
+    each = -(-steps // parts)
+    used = max(1, -(-steps // each)) if each else 1
+    return Partition(product.batch, -(-product.m // tile.bm), -(-product.n // tile.bn), used, each)
+
+
+def _cost(product: Product, tile: Tile, partition: Partition, sm_count: int) -> float:
+    waves = math.ceil(partition.blocks / sm_count)
+    work = waves * tile.bm * tile.bn * (partition.steps * tile.bk + 32) / tile.speed
+    if partition.parts == 1:
+        return work
+    return work + SECOND_LAUNCH + PARTIAL_SUM * partition.parts * product.elements / sm_count
+
+
+# -- launches --------------------------------------------------------------------------------------------------------
+
+
+def finish(product: Product) -> Sink:
+    """The sink that runs the group's epilogue."""
+    return lambda around, batch, m, n, total: around.finish(product.place(batch, m, n), total)
+
+
+Kernel = Callable[[Surroundings, Thread, Sink, Expr], None]
+"""`kernel(around, thread, sink, part)` emits one block's work."""
+
+
+def launches(
+    group: Anchored, product: Product, kind: str, partition: Partition, threads: int, kernel: Kernel,
+    shared_bytes: int = 0,
+) -> tuple[CudaLaunch, ...]:  # fmt: skip
+    """The launch of a kernel, or two where the reduction is in parts. The kernel gets the number of its block."""
+    if partition.parts == 1:
+
+        def whole(around: Surroundings, thread: Thread) -> None:
+            kernel(around, thread, finish(product), around.wide(thread.block[0]))
+
+        return (group.launch(kind, partition.blocks, threads, whole, shared_bytes=shared_bytes),)
+    size = partition.parts * product.elements
+    nbytes = size * storage_bits(product.acc_dtype) // 8
+    sums = Parameter(TemporaryArg("sums", nbytes), product.acc_dtype, size)
+
+    def one_part(around: Surroundings, thread: Thread) -> None:
+        block = around.wide(thread.block[0])
+        part = named(block // (partition.blocks // partition.parts))
+
+        def keep(around: Surroundings, batch: Expr, m: Expr, n: Expr, total: Expr) -> None:
+            place = ((part * product.batch + batch) * product.m + m) * product.n + n
+            T.buffer_store(around.extra, total, [place])
+
+        kernel(around, thread, keep, block)
+
+    first = group.launch(
+        kind, partition.blocks, threads, one_part, inputs=group.read_before(), outputs=(), extra=sums,
+        shared_bytes=shared_bytes,
+    )  # fmt: skip
+    return (first, _add_parts(group, product, sums, partition.parts))
+
+
+THREADS_OF_SUMS = 256
+
+
+def _add_parts(group: Anchored, product: Product, sums: Parameter, parts: int) -> CudaLaunch:
+    count = product.elements
+    blocks = -(-count // THREADS_OF_SUMS)
+
+    def emit(around: Surroundings, thread: Thread) -> None:
+        at = named(around.wide(thread.block[0]) * THREADS_OF_SUMS + thread.thread[0])
+        with when(below(at, count, blocks * THREADS_OF_SUMS)):
+            total = T.alloc_buffer((1,), product.acc_dtype, scope="local")
+            T.buffer_store(total, zero(product.acc_dtype), [0])
+            with unrolled(parts) as part:
+                T.buffer_store(total, total[0] + around.extra[part * count + at], [0])
+            place = unravel(at, (product.batch, product.m, product.n))
+            finish(product)(around, *place, total[0])
+
+    return group.launch("sums", blocks, THREADS_OF_SUMS, emit, inputs=group.read_behind(), extra=sums)
+
+
+# -- pieces of kernels -----------------------------------------------------------------------------------------------
+
+
+def named(index: Expr) -> Expr:
+    """A variable that holds an index."""
+    return index if isinstance(index, (int, tirx.Var, tirx.IntImm)) else T.bind(index)
+
+
+@contextmanager
+def unrolled(extent: int) -> Iterator[Expr]:
+    """A loop that the CUDA compiler writes out, so that arrays indexed by it stay in registers."""
+    if extent == 1:
+        yield 0
+        return
+    with T.attr(tirx.IntImm("int32", 0), "pragma_unroll_explicit", 0), T.unroll(extent) as index:
+        yield index
+
+
+@contextmanager
+def repeated(extent: Expr) -> Iterator[Expr]:
+    """A loop that stays one."""
+    if isinstance(extent, int) and extent == 1:
+        yield 0
+        return
+    with T.serial(extent) as index:
+        yield index
+
+
+@contextmanager
+def when(condition: Expr | None) -> Iterator[None]:
+    """A branch; none for the condition None, which is true."""
+    with nullcontext() if condition is None else _branch(condition):
+        yield
+
+
+@contextmanager
+def _branch(condition: Expr) -> Iterator[None]:
+    with T.If(condition), T.Then():
+        yield
+
+
+def zero(dtype: str) -> Expr:
+    return tirx.const(0, dtype)
+
+
+def registers(count: int, dtype: str) -> Any:
+    """An array of one thread; it must be indexed by constants and unrolled loops only."""
+    return T.alloc_buffer((count,), dtype, scope="local")
+
+
+__all__ = [
+    "Kernel", "Partition", "Sink", "Tile", "choose", "finish", "launches", "named",
+    "registers", "repeated", "unrolled", "when", "zero",
+]  # fmt: skip
