@@ -118,6 +118,14 @@ def test_signed_zeros_and_infinities() -> None:
     assert compute("log", zeros[:3]).tolist() == [-np.inf, -np.inf, np.inf]
 
 
+def test_exp_goes_to_zero_through_the_denormals() -> None:
+    x = np.concatenate([np.linspace(-110, -86, 5000), [-1e4, -3e38]]).astype(np.float32)
+    exact = np.exp(x.astype(np.float64)).astype(np.float32)
+    least = np.float32(1.4e-45)
+    assert (np.abs(compute("exp", x) - exact) <= np.maximum(least, np.spacing(exact) * 2)).all()
+    assert (compute("exp", x)[x < -104] == 0).all()
+
+
 def pairs() -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(3)
     special = np.array([0.0, -0.0, 1, -1, 2, -2, 0.5, -0.5, 3, -3, np.inf, -np.inf, np.nan, 1e-40, 3e38], np.float32)
