@@ -88,9 +88,10 @@ def test_lp_norm_leaves_zero_vectors(p: int) -> None:
     check_node("LpNormalization", [x], {"p": p, "axis": 1}, opset=1, against="onnxruntime")
 
 
+@pytest.mark.parametrize("beta", [0.5, 0.6, 0.75])
 @pytest.mark.parametrize("size", [1, 3, 5])
-def test_lrn(size: int) -> None:
-    attrs = {"size": size, "alpha": 0.3, "beta": 0.6, "bias": 1.5}
+def test_lrn(size: int, beta: float) -> None:
+    attrs = {"size": size, "alpha": 0.3, "beta": beta, "bias": 1.5}
     check_node("LRN", [floats(2, 7, 3, 3)], attrs, opset=13, against="onnxruntime")
 
 

@@ -152,14 +152,23 @@ def convert_lrn(ctx: Context) -> Value:
     """x / (bias + alpha/size * sum of squares over neighbouring channels) ** beta."""
     x, size = ctx.input(0), ctx.attr("size")
     shape = ctx.shape(x)
-    squares = ctx.reshape(ctx.mul(x, x), (shape[0], 1, shape[1], prod(shape[2:])))
+    # The window slides over the channels; the image positions are what it treats each by itself, like channels.
+    squares = ctx.reshape(ctx.mul(x, x), (shape[0], shape[1], prod(shape[2:])))
     before = (size - 1) // 2
     total = ctx.emit(
-        "window_reduce", squares, reducer="sum", kernel=(size, 1), strides=(1, 1), before=(before, 0),
-        after=(size - 1 - before, 0), dilations=(1, 1), layout="NCX",
+        "window_reduce", squares, reducer="sum", kernel=(size,), strides=(1,), before=(before,),
+        after=(size - 1 - before,), dilations=(1,), layout="NXC",
     )  # fmt: skip
     scaled = ctx.add(ctx.mul(ctx.reshape(total, shape), ctx.attr("alpha", 1e-4) / size), ctx.attr("bias", 1.0))
-    return ctx.div(x, ctx.pow(scaled, ctx.attr("beta", 0.75)))
+    return ctx.div(x, _positive_power(ctx, scaled, ctx.attr("beta", 0.75)))
+
+
+def _positive_power(ctx: Context, base: Value, exponent: float) -> Value:
+    """base ** exponent for a base above 0; the usual exponents need square roots only."""
+    if exponent not in (0.5, 0.75):
+        return ctx.pow(base, exponent)
+    root = ctx.emit("sqrt", base)
+    return root if exponent == 0.5 else ctx.mul(root, ctx.emit("sqrt", root))
 
 
 CONVERTERS: Mapping[str, Sequence[Versioned]] = {
