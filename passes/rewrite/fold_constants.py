@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tilestitch.compiler.ir import Graph, IRError, Kind, Node, TensorType, kind_of, reference
+from tilestitch.compiler.ir import Graph, IRError, Kind, Node, TensorType, Value, kind_of, reference
 from tilestitch.compiler.ir.types import is_static_tensor, to_numpy_dtype
 from tilestitch.passes.contract import PassContext, PassResult
 from tilestitch.runtime.errors import TilestitchRuntimeError
@@ -18,8 +18,9 @@ class FoldConstants:
     """Replace nodes whose operands are all constants by their value, computed by the numpy reference.
 
     Guards: a result above `max_growth_bytes` may not be larger than the operands together, so that a broadcast or iota
-    does not become a large weight; work above `max_multiplications` is left to the model. Nodes that fail (an index out
-    of range) are left, so that the error comes when the model runs.
+    does not become a large constant, unless it is the weights of contractions, which are packed when compiling; work
+    above `max_multiplications` is left to the model. Nodes that fail (an index out of range) are left, so that the
+    error comes when the model runs.
     """
 
     max_growth_bytes: int = 65536
@@ -44,7 +45,8 @@ class FoldConstants:
             return None
         tensors = [t for t in types if isinstance(t, TensorType)]
         size = sum(t.nbytes for t in tensors)
-        if size > self.max_growth_bytes and size > sum(v.tensor_type.nbytes for v in node.inputs):
+        grows = size > self.max_growth_bytes and size > sum(v.tensor_type.nbytes for v in node.inputs)
+        if grows and not is_weight(node.outputs[0]):
             return None
         if kind_of(node.op) is Kind.CONTRACTION and self._multiplications(node) > self.max_multiplications:
             return None
@@ -63,3 +65,12 @@ class FoldConstants:
     def _multiplications(self, node: Node) -> int:
         """An upper bound: every output element sums at most the elements of the smaller operand."""
         return node.outputs[0].tensor_type.num_elements * min(v.tensor_type.num_elements for v in node.inputs)
+
+
+def is_weight(value: Value) -> bool:
+    """Whether all that a value is used for, perhaps behind views, is to be the right operand of contractions."""
+    return bool(value.users) and all(
+        is_weight(user.output) if kind_of(user.op) is Kind.VIEW
+        else kind_of(user.op) is Kind.CONTRACTION and user.inputs[1] is value and user.inputs[0] is not value
+        for user in value.users
+    )  # fmt: skip

@@ -93,6 +93,18 @@ def test_folding_does_not_make_large_constants_of_small_ones() -> None:
     assert ops(after(text, "fold_constants{max_growth_bytes=10000000}")) == []
 
 
+def test_folding_makes_the_weights_of_a_contraction_whatever_their_size() -> None:
+    weights = (
+        "%c = constant [1.0] : float32[]",
+        "%b = broadcast_to(%c) {shape=[300,300]} : float32[300,300]",
+        "%w = transpose(%b) {perm=[1,0]} : float32[300,300]",
+    )
+    product = "%y = matmul(%x, %w) {trans_a=false,trans_b=false} : float32[4,300]"
+    assert ops(after(chain(*weights, product, x="float32[4,300]"), "fold_constants")) == ["matmul"]
+    square = "%y = matmul(%w, %w) {trans_a=false,trans_b=false} : float32[300,300]"
+    assert "broadcast_to" in ops(after(chain(*weights, square), "fold_constants"))
+
+
 def test_folding_leaves_what_fails_to_the_run() -> None:
     text = chain(
         "%c = constant [1.0, 2.0] : float32[2]",
