@@ -241,7 +241,8 @@ def _preset(
     preset: dict[int, np.ndarray | OnDevice] = {}
     for name, target in targets.items():
         number = numbers[name]
-        shared = any(_may_share(target, array) for array in (*inputs, *targets.values()) if array is not target)
+        others = [array for other, array in targets.items() if other != name]
+        shared = any(_may_share(target, array) for array in (*inputs, *others))
         reachable = isinstance(target, OnDevice) or (writes_host_memory and target.flags.aligned)
         if isinstance(program.values[number].location, Heap) and number not in preset and reachable and not shared:
             preset[number] = target

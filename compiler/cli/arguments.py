@@ -33,7 +33,7 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", default="cpu", help="where to run: cpu (default)")
+    parser.add_argument("--device", default="cpu", help="where to run: cpu (default), cuda, cuda:N, emulator")
 
 
 def positive(text: str) -> int:

@@ -23,6 +23,7 @@ from tilestitch.compiler.cli.arguments import (
     make_inputs,
     positive,
     read_inputs,
+    writable,
 )
 from tilestitch.compiler.cli.output import Progress, give, say, table
 
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=positive, default=100, metavar="N", help="measured runs of each (default 100)")
     parser.add_argument("--warmup", type=positive, default=10, metavar="N", help="runs before measuring (default 10)")
     parser.add_argument("--profile", action="store_true", help="also the time of every kernel launch")
+    parser.add_argument("--trace", metavar="FILE.json", help="write a profile of one run, for ui.perfetto.dev")
     add_inputs(parser)
     add_device(parser)
     add_threads(parser)
@@ -50,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from tilestitch.runtime import load
 
+    trace = writable(options.trace) if options.trace else None
     model = load(existing(options.artifact), device=options.device, num_threads=options.threads)
     inputs = make_inputs(model, read_inputs(options.input), options.seed)
     engines = {"tilestitch": lambda: model.run(inputs), **_rivals(options, inputs)}
@@ -65,6 +68,10 @@ def run(options: argparse.Namespace) -> int:
     result["speedup"] = {name: result["engines"][name]["p50_us"] / ours for name in engines if name != "tilestitch"}
     if options.profile:
         result["launches"] = profile(model, inputs, options.rounds)
+    if trace is not None:
+        from tilestitch.runtime.trace import write_trace
+
+        write_trace(trace, model.profile(inputs), f"{options.artifact} on {options.device}")
     if options.json:
         give(result)
     else:
