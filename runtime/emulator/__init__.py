@@ -1,0 +1,11 @@
+"""The emulated device: runs the CUDA text of kernels on the host, and finds their faults. See `docs/emulator.md`."""
+
+from __future__ import annotations
+
+from .errors import EmulatorBuildError, EmulatorUnsupportedError, KernelFaultError
+from .kernels import Argument, Kernels
+from .options import EmulatorOptions
+
+__all__ = [
+    "Argument", "EmulatorBuildError", "EmulatorOptions", "EmulatorUnsupportedError", "KernelFaultError", "Kernels",
+]  # fmt: skip

@@ -1,0 +1,158 @@
+"""Compiles the emulated device and kernels with the host's C++ compiler; keeps the results by their contents' hash."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from .errors import EmulatorBuildError, EmulatorUnsupportedError
+from .options import EmulatorOptions
+from .translate import translation_unit
+
+__all__ = ["build_device", "build_kernels", "locate"]
+
+_FOLDER = Path(__file__).parent
+_COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-fwrapv")
+_KERNEL = (
+    *_COMMON, "-O1", "-g1", "-w", "-fno-exceptions", "-fno-rtti", "-fno-math-errno", "-ffp-contract=off",
+    "-fno-stack-protector",
+)  # fmt: skip
+# The instrumentation of the thread sanitizer calls a function at every access to memory; the functions are ours.
+_CHECKED = {
+    "gcc": ("-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0", "--param=tsan-distinguish-volatile=1"),
+    "clang": (
+        "-fsanitize=thread", "-mllvm", "-tsan-instrument-func-entry-exit=0", "-mllvm", "-tsan-distinguish-volatile=1",
+        "-mllvm", "-tsan-instrument-read-before-write=1",
+    ),
+}  # fmt: skip
+
+
+def build_device(options: EmulatorOptions) -> Path:
+    """The emulated device as a shared library."""
+    compiler = _compiler(options)
+    sources = sorted((_FOLDER / "native").glob("*.cc"))
+    contents = [path.read_bytes() for path in sorted((_FOLDER / "native").iterdir()) if path.is_file()]
+    command = [compiler, *_COMMON, "-O2", "-shared", "-Wl,-z,defs"]
+    target = _cache_folder(options) / f"device-{_hash(_version(compiler), *command, *contents)}.so"
+    if not target.exists():
+        with tempfile.TemporaryDirectory(prefix="tilestitch-") as folder:
+            output = Path(folder) / target.name
+            _run([*command, f"-Wl,-soname,{target.name}", *map(str, sources), "-o", str(output)], {})
+            _publish(output, target)
+    return target
+
+
+def build_kernels(sources: Mapping[str, str], options: EmulatorOptions) -> Path:
+    """A shared library of the kernels, whose CUDA texts are given by name.
+
+    Raises EmulatorBuildError if there is no compiler or it refuses a kernel, EmulatorUnsupportedError for what the
+    emulator does not stand in for.
+    """
+    device = build_device(options)
+    compiler = _compiler(options)
+    unit = translation_unit(sources)
+    family = "clang" if "clang" in _version(compiler) else "gcc"
+    flags = [*_KERNEL, *(_CHECKED[family] if options.checked else ())]
+    name = _hash(device.name, _headers(), *flags, unit)
+    target = _cache_folder(options) / f"kernels-{name}.so"
+    if target.exists():
+        return target
+    with tempfile.TemporaryDirectory(prefix="tilestitch-") as folder:
+        text, objects, output = (Path(folder) / n for n in ("kernels.cc", "kernels.o", target.name))
+        text.write_text(unit)
+        _run([compiler, *flags, f"-I{_FOLDER / 'include'}", "-c", str(text), "-o", str(objects)], sources)
+        _run(
+            [compiler, "-shared", str(objects), str(device), f"-Wl,-rpath,{device.parent}", "-o", str(output)], sources
+        )
+        _publish(output, target)
+    return target
+
+
+def locate(library: Path, offset: int) -> tuple[str, int] | None:
+    """The source and the line that an offset into a library of kernels stems from; None if it cannot be found out."""
+    program = shutil.which("addr2line")
+    if program is None:
+        return None
+    command = [program, "-i", "-e", str(library), hex(offset)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    places = re.findall(r"([^/\s]+)\.cu:(\d+)", result.stdout)
+    return (places[-1][0], int(places[-1][1])) if places else None
+
+
+def _compiler(options: EmulatorOptions) -> str:
+    names = [options.compiler] if options.compiler else ["g++", "clang++"]
+    for name in names:
+        if found := shutil.which(name):
+            return found
+    raise EmulatorBuildError(
+        f"device 'emulator' compiles kernels with a C++ compiler, and there is no {' or '.join(names)}; install one "
+        "(Debian, Ubuntu: apt install g++), or name it with EmulatorOptions(compiler=…)"
+    )
+
+
+@cache
+def _version(compiler: str) -> str:
+    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout.splitlines()[0]
+
+
+@cache
+def _headers() -> str:
+    paths = sorted(path for path in (_FOLDER / "include").rglob("*") if path.is_file())
+    return _hash(*(path.read_bytes() for path in paths))
+
+
+def _hash(*parts: str | bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()[:32]
+
+
+def _cache_folder(options: EmulatorOptions) -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = options.cache or Path(base) / "tilestitch" / "emulator"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EmulatorBuildError(
+            f"the cache of the emulator, {folder}, cannot be made ({error}); choose another with EmulatorOptions(cache=…)"
+        ) from error
+    return folder.resolve()
+
+
+def _publish(built: Path, target: Path) -> None:
+    """Put a file in place at once, whoever else does the same."""
+    partial = target.with_suffix(f".{os.getpid()}.partial")
+    try:
+        shutil.copyfile(built, partial)
+        partial.replace(target)
+    except OSError as error:
+        raise EmulatorBuildError(f"{target} cannot be written ({error}); free some space") from error
+
+
+def _run(command: Sequence[str], sources: Mapping[str, str]) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise _refused(result.stderr, command[0])
+
+
+def _refused(log: str, compiler: str) -> EmulatorBuildError | EmulatorUnsupportedError:
+    missing = sorted(
+        set(re.findall(r"(?:no member named )?[‘'](\w+)[’'](?: is not a member of| in namespace) [‘']emu_ptx[’']", log))
+    )
+    if missing:
+        names = ", ".join(name.replace("_", ".") for name in missing)
+        return EmulatorUnsupportedError(f"the emulator does not stand in for the PTX instruction {names}")
+    errors = [line for line in log.splitlines() if "error" in line] or log.splitlines() or ["no reason given"]
+    return EmulatorBuildError(
+        f"{Path(compiler).name} refused a kernel: {errors[0]}; if the kernel uses CUDA that the emulator lacks, "
+        "report it, else compile the model again"
+    )

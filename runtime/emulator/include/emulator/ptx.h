@@ -1,0 +1,155 @@
+// PTX instructions. The build turns every `asm` statement of a kernel into calls of the functions here: `.` and `:` of
+// the name become `_`, operands come in the order of the text, and those in braces one by one.
+#pragma once
+
+#define EMU_PTX __forceinline__
+namespace emu_ptx {
+template <class T> EMU_PTX void mov_b32(T& d, T a) { d = a; }
+template <class T> EMU_PTX void mov_u32(T& d, T a) { d = a; }
+
+#define EMU_LOADS(order, scope, type, width)                                                            \
+  template <class T> EMU_PTX void ld_##order##_##scope##_global_##type(T& d, const void* a, EMU_LINE) { \
+    static_assert(sizeof(T) * 8 == width);                                                              \
+    d = emu_load(static_cast<const T*>(a), emu_##order, "ld." #order, line);                            \
+  }                                                                                                     \
+  template <class T> EMU_PTX void ld_##order##_##scope##_##type(T& d, const void* a, EMU_LINE) {        \
+    d = emu_load(static_cast<const T*>(a), emu_##order, "ld." #order, line);                            \
+  }
+#define EMU_STORES(order, scope, type, width)                                                           \
+  template <class T> EMU_PTX void st_##order##_##scope##_global_##type(const void* a, T v) {            \
+    emu_store(static_cast<T*>(const_cast<void*>(a)), v, emu_##order);                                   \
+  }                                                                                                     \
+  template <class T> EMU_PTX void st_##order##_##scope##_##type(const void* a, T v) {                   \
+    emu_store(static_cast<T*>(const_cast<void*>(a)), v, emu_##order);                                   \
+  }
+#define EMU_UPDATE(operation, expression, order, scope, type, width)                                                    \
+  template <class T> EMU_PTX void red_##order##_##scope##_global_##operation##_##type(const void* a, T v, EMU_LINE) {   \
+    emu_update(static_cast<T*>(const_cast<void*>(a)), emu_##order, "red", line, [=](T old) { return T(expression); });  \
+  }                                                                                                                     \
+  template <class T>                                                                                                    \
+  EMU_PTX void atom_##order##_##scope##_global_##operation##_##type(T& d, const void* a, T v, EMU_LINE) {               \
+    d = emu_update(static_cast<T*>(const_cast<void*>(a)), emu_##order, "atom", line,                                    \
+                   [=](T old) { return T(expression); });                                                               \
+  }
+#define EMU_UPDATES(order, scope, type, width)                       \
+  EMU_UPDATE(add, old + v, order, scope, type, width)                \
+  EMU_UPDATE(max, old > v ? old : v, order, scope, type, width)      \
+  EMU_UPDATE(min, old < v ? old : v, order, scope, type, width)      \
+  EMU_UPDATE(exch, v, order, scope, type, width)
+#define EMU_CAS(order, scope, type, width)                                                                    \
+  template <class T>                                                                                          \
+  EMU_PTX void atom_##order##_##scope##_global_cas_##type(T& d, const void* a, T expected, T v, EMU_LINE) {   \
+    d = emu_update(static_cast<T*>(const_cast<void*>(a)), emu_##order, "atom.cas", line,                      \
+                   [=](T old) { return old == expected ? v : old; });                                         \
+  }
+#define EMU_TYPES(what, order, scope)                                                                            \
+  what(order, scope, b32, 32) what(order, scope, s32, 32) what(order, scope, u32, 32) what(order, scope, f32, 32) \
+  what(order, scope, b64, 64) what(order, scope, s64, 64) what(order, scope, u64, 64)
+#define EMU_SCOPES(what, order) \
+  EMU_TYPES(what, order, gpu) EMU_TYPES(what, order, sys) EMU_TYPES(what, order, cta) EMU_TYPES(what, order, cluster)
+EMU_SCOPES(EMU_LOADS, acquire)
+EMU_SCOPES(EMU_LOADS, relaxed)
+EMU_SCOPES(EMU_STORES, release)
+EMU_SCOPES(EMU_STORES, relaxed)
+EMU_SCOPES(EMU_UPDATES, relaxed)
+EMU_SCOPES(EMU_UPDATES, release)
+EMU_SCOPES(EMU_UPDATES, acquire)
+EMU_SCOPES(EMU_UPDATES, acq_rel)
+EMU_SCOPES(EMU_CAS, relaxed)
+EMU_SCOPES(EMU_CAS, release)
+EMU_SCOPES(EMU_CAS, acquire)
+EMU_SCOPES(EMU_CAS, acq_rel)
+
+#define EMU_FENCE(name) EMU_PTX void name() { emu_fence(); }
+EMU_FENCE(fence_acq_rel_gpu) EMU_FENCE(fence_acq_rel_sys) EMU_FENCE(fence_acq_rel_cta) EMU_FENCE(fence_acq_rel_cluster)
+EMU_FENCE(fence_sc_gpu) EMU_FENCE(fence_sc_sys) EMU_FENCE(membar_gl) EMU_FENCE(membar_sys) EMU_FENCE(membar_cta)
+
+// Launches run one after the other here: there is nothing to wait for.
+EMU_PTX void griddepcontrol_wait() {}
+EMU_PTX void griddepcontrol_launch_dependents() {}
+template <class N> EMU_PTX void setmaxnreg_inc_sync_aligned_u32(N) {}
+template <class N> EMU_PTX void setmaxnreg_dec_sync_aligned_u32(N) {}
+EMU_PTX void nanosleep_u32(unsigned, EMU_LINE) { emu_pause("nanosleep", line); }
+EMU_PTX void trap(EMU_LINE) { emu_fault("trap", line); }
+
+EMU_PTX void bar_sync(int id, EMU_LINE) { emu_barrier(id, 0, "bar.sync", line); }
+EMU_PTX void bar_sync(int id, int count, EMU_LINE) { emu_barrier(id, uint32_t(count), "bar.sync", line); }
+EMU_PTX void barrier_sync(int id, int count, EMU_LINE) { emu_barrier(id, uint32_t(count), "barrier.sync", line); }
+EMU_PTX void barrier_cta_sync_aligned(int id, int count, EMU_LINE) { emu_barrier(id, uint32_t(count), "barrier.sync", line); }
+EMU_PTX void bar_arrive(int id, int count, EMU_LINE) { emu_barrier_arrive(id, uint32_t(count), line); }
+EMU_PTX void barrier_cta_arrive_aligned(int id, int count, EMU_LINE) { emu_barrier_arrive(id, uint32_t(count), line); }
+EMU_PTX void bar_warp_sync(unsigned mask, EMU_LINE) { __syncwarp(mask, line); }
+
+template <class B> EMU_PTX void cp_async_cg_shared_global(uint32_t to, const void* from, int bytes, B from_bytes) {
+  emu_cp_async(to, from, uint32_t(bytes), uint32_t(from_bytes));
+}
+EMU_PTX void cp_async_cg_shared_global(uint32_t to, const void* from, int bytes) { emu_cp_async(to, from, uint32_t(bytes), uint32_t(bytes)); }
+template <class B> EMU_PTX void cp_async_ca_shared_global(uint32_t to, const void* from, int bytes, B from_bytes) {
+  emu_cp_async(to, from, uint32_t(bytes), uint32_t(from_bytes));
+}
+EMU_PTX void cp_async_ca_shared_global(uint32_t to, const void* from, int bytes) { emu_cp_async(to, from, uint32_t(bytes), uint32_t(bytes)); }
+#define EMU_COPY_ALIASES(suffix)                                                                                 \
+  template <class... T> EMU_PTX void cp_async_cg_shared_global_##suffix(T... x) { cp_async_cg_shared_global(x...); } \
+  template <class... T> EMU_PTX void cp_async_ca_shared_global_##suffix(T... x) { cp_async_ca_shared_global(x...); }
+EMU_COPY_ALIASES(L2__64B) EMU_COPY_ALIASES(L2__128B) EMU_COPY_ALIASES(L2__256B)
+EMU_PTX void cp_async_commit_group() { emu_copy_commit(); }
+EMU_PTX void cp_async_wait_group(int pending) { emu_copy_wait(uint32_t(pending)); }
+EMU_PTX void cp_async_wait_all() { emu_copy_wait_all(); }
+
+#define EMU_LDMATRIX(space)                                                                                         \
+  EMU_PTX void ldmatrix_sync_aligned_m8n8_x1_##space##_b16(uint32_t& a, uint32_t p, EMU_LINE) { emu_load_matrices<1, false>(&a, p, line); }       \
+  EMU_PTX void ldmatrix_sync_aligned_m8n8_x1_trans_##space##_b16(uint32_t& a, uint32_t p, EMU_LINE) { emu_load_matrices<1, true>(&a, p, line); }  \
+  EMU_PTX void ldmatrix_sync_aligned_m8n8_x2_##space##_b16(uint32_t& a, uint32_t& b, uint32_t p, EMU_LINE) {        \
+    uint32_t r[2]; emu_load_matrices<2, false>(r, p, line); a = r[0], b = r[1];                                     \
+  }                                                                                                                 \
+  EMU_PTX void ldmatrix_sync_aligned_m8n8_x2_trans_##space##_b16(uint32_t& a, uint32_t& b, uint32_t p, EMU_LINE) {  \
+    uint32_t r[2]; emu_load_matrices<2, true>(r, p, line); a = r[0], b = r[1];                                      \
+  }                                                                                                                 \
+  EMU_PTX void ldmatrix_sync_aligned_m8n8_x4_##space##_b16(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d, uint32_t p, EMU_LINE) {       \
+    uint32_t r[4]; emu_load_matrices<4, false>(r, p, line); a = r[0], b = r[1], c = r[2], d = r[3];                 \
+  }                                                                                                                 \
+  EMU_PTX void ldmatrix_sync_aligned_m8n8_x4_trans_##space##_b16(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d, uint32_t p, EMU_LINE) { \
+    uint32_t r[4]; emu_load_matrices<4, true>(r, p, line); a = r[0], b = r[1], c = r[2], d = r[3];                  \
+  }
+EMU_LDMATRIX(shared)
+EMU_LDMATRIX(shared__cta)
+
+#define EMU_MMA_32(name, A, B, K)                                                                                       \
+  template <class D, class R> EMU_PTX void name(D& d0, D& d1, D& d2, D& d3, R a0, R a1, R a2, R a3, R b0, R b1,          \
+                                                D c0, D c1, D c2, D c3, EMU_LINE) {                                      \
+    emu_product<A, B, K> p = {{uint32_t(a0), uint32_t(a1), uint32_t(a2), uint32_t(a3)}, {uint32_t(b0), uint32_t(b1)}, {c0, c1, c2, c3}, {}};  \
+    emu_mma(p, line);                                                                                                   \
+    d0 = p.d[0], d1 = p.d[1], d2 = p.d[2], d3 = p.d[3];                                                                 \
+  }
+#define EMU_MMA_16(name, A, B, K)                                                                                       \
+  template <class D, class R> EMU_PTX void name(D& d0, D& d1, D& d2, D& d3, R a0, R a1, R b0, D c0, D c1, D c2, D c3, EMU_LINE) { \
+    emu_product<A, B, K> p = {{uint32_t(a0), uint32_t(a1)}, {uint32_t(b0)}, {c0, c1, c2, c3}, {}};                       \
+    emu_mma(p, line);                                                                                                   \
+    d0 = p.d[0], d1 = p.d[1], d2 = p.d[2], d3 = p.d[3];                                                                 \
+  }
+EMU_MMA_32(mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32, emu_f16, emu_f16, 16)
+EMU_MMA_32(mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32, emu_bf16, emu_bf16, 16)
+EMU_MMA_16(mma_sync_aligned_m16n8k8_row_col_f32_f16_f16_f32, emu_f16, emu_f16, 8)
+EMU_MMA_16(mma_sync_aligned_m16n8k8_row_col_f32_bf16_bf16_f32, emu_bf16, emu_bf16, 8)
+EMU_MMA_32(mma_sync_aligned_m16n8k8_row_col_f32_tf32_tf32_f32, emu_tf32, emu_tf32, 8)
+EMU_MMA_16(mma_sync_aligned_m16n8k4_row_col_f32_tf32_tf32_f32, emu_tf32, emu_tf32, 4)
+EMU_MMA_32(mma_sync_aligned_m16n8k32_row_col_s32_s8_s8_s32, emu_s8, emu_s8, 32)
+EMU_MMA_32(mma_sync_aligned_m16n8k32_row_col_s32_u8_s8_s32, emu_u8, emu_s8, 32)
+EMU_MMA_32(mma_sync_aligned_m16n8k32_row_col_s32_s8_u8_s32, emu_s8, emu_u8, 32)
+EMU_MMA_32(mma_sync_aligned_m16n8k32_row_col_s32_u8_u8_s32, emu_u8, emu_u8, 32)
+EMU_MMA_16(mma_sync_aligned_m16n8k16_row_col_s32_s8_s8_s32, emu_s8, emu_s8, 16)
+EMU_MMA_16(mma_sync_aligned_m16n8k16_row_col_s32_u8_s8_s32, emu_u8, emu_s8, 16)
+EMU_MMA_32(mma_sync_aligned_m16n8k32_row_col_f32_e4m3_e4m3_f32, emu_e4m3, emu_e4m3, 32)
+EMU_MMA_32(mma_sync_aligned_m16n8k32_row_col_f32_e5m2_e5m2_f32, emu_e5m2, emu_e5m2, 32)
+
+// float16 accumulators: two registers of two
+template <class R>
+EMU_PTX void mma_sync_aligned_m16n8k16_row_col_f16_f16_f16_f16(R& d0, R& d1, R a0, R a1, R a2, R a3, R b0, R b1, R c0, R c1, EMU_LINE) {
+  auto low = [](R x) { return emu_half_to_float(uint16_t(x)); };
+  auto high = [](R x) { return emu_half_to_float(uint16_t(x >> 16)); };
+  auto pack = [](float x, float y) { return R(emu_float_to_half(x) | uint32_t(emu_float_to_half(y)) << 16); };
+  emu_product<emu_f16, emu_f16, 16> p = {{a0, a1, a2, a3}, {b0, b1}, {low(c0), high(c0), low(c1), high(c1)}, {}};
+  emu_mma(p, line);
+  d0 = pack(p.d[0], p.d[1]), d1 = pack(p.d[2], p.d[3]);
+}
+}  // namespace emu_ptx

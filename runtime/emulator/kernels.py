@@ -1,0 +1,153 @@
+"""Kernels on the emulated device: `Kernels({"name": cuda_text}).launch("name", grid, block, arrays)`."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from .build import build_device, build_kernels, locate
+from .errors import EmulatorBuildError, KernelFaultError
+from .options import ORDERS, EmulatorOptions
+
+__all__ = ["Argument", "Dim3", "Kernels"]
+
+Dim3 = tuple[int, int, int]
+
+_LOCK = threading.Lock()  # the device has one state: one launch at a time in a process
+
+
+@dataclass(frozen=True)
+class Argument:
+    """Memory that a kernel's parameter points to: `nbytes` at `address`; `item_bytes` is the size of an element, below
+    which accesses are not told apart. `read_only`: a kernel that writes it is at fault.
+    """
+
+    address: int
+    nbytes: int
+    item_bytes: int = 1
+    read_only: bool = False
+
+    @staticmethod
+    def of(array: np.ndarray) -> Argument:
+        """A C-contiguous array; read-only if it is not writeable."""
+        if not array.flags.c_contiguous:
+            raise ValueError(f"an array of shape {array.shape} is not C-contiguous; pass np.ascontiguousarray(array)")
+        return Argument(array.ctypes.data, array.nbytes, array.dtype.itemsize, not array.flags.writeable)
+
+
+class Kernels:
+    """Kernels compiled for the emulated device.
+
+    `sources`: CUDA texts by name; each has one `extern "C" __global__` function or several, whose parameters are all
+    pointers. Raises EmulatorBuildError, EmulatorUnsupportedError.
+    """
+
+    def __init__(self, sources: Mapping[str, str], options: EmulatorOptions | None = None) -> None:
+        self.options = options or EmulatorOptions()
+        self._sources = dict(sources)
+        device = build_device(self.options)
+        self._path = build_kernels(sources, self.options)
+        try:
+            self._launch = ctypes.CDLL(str(device), mode=ctypes.RTLD_GLOBAL).emu_launch
+            self._library = ctypes.CDLL(str(self._path))
+        except OSError as error:
+            raise EmulatorBuildError(f"{error}; delete the folder {self._path.parent}, and load again") from error
+        self._launch.restype = ctypes.c_char_p
+        self._begin = self._address("emu_module_begin")
+        self._end = self._address("emu_module_end")
+
+    def launch(
+        self,
+        symbol: str,
+        grid: Dim3,
+        block: Dim3,
+        arguments: Sequence[np.ndarray | Argument],
+        shared_bytes: int = 0,
+        cooperative: bool = False,
+        cluster: Dim3 = (1, 1, 1),
+        options: EmulatorOptions | None = None,
+    ) -> None:
+        """Run a kernel to its end on `arguments`, one for each parameter: C-contiguous arrays, written in place.
+
+        `shared_bytes` of dynamic shared memory for each block. `options` may differ from those of the kernels in the
+        orders, `resident_blocks` and `seed`. Raises KernelFaultError.
+        """
+        options = options or self.options
+        entry = self._entry(symbol, len(arguments))
+        _check_extents(symbol, grid, block, cluster)
+        records = (_ArgumentRecord * max(1, len(arguments)))()
+        for record, argument in zip(records, arguments):
+            given = argument if isinstance(argument, Argument) else Argument.of(argument)
+            record.data, record.bytes = given.address, given.nbytes
+            record.item_bytes, record.read_only = given.item_bytes, given.read_only
+        request = _LaunchRecord(
+            symbol.encode(), entry, grid, block, cluster, shared_bytes, ctypes.addressof(records), len(arguments),
+            cooperative, self.options.checked, ORDERS.index(options.block_order), ORDERS.index(options.thread_order),
+            options.resident_blocks, options.seed % 2**64, self._begin, self._end,
+        )  # fmt: skip
+        place, line = ctypes.c_void_p(), ctypes.c_uint32()
+        with _LOCK:
+            fault = self._launch(ctypes.byref(request), ctypes.byref(place), ctypes.byref(line))
+        if fault is not None:
+            raise self._fault(symbol, fault.decode(errors="replace"), place.value, line.value)
+
+    def _entry(self, symbol: str, arguments: int) -> int:
+        try:
+            arity = getattr(self._library, f"emu_arity_{symbol}")()
+        except AttributeError:
+            raise EmulatorBuildError(
+                f"there is no kernel {symbol!r} in the artifact; compile the model again"
+            ) from None
+        if arity != arguments:
+            raise ValueError(f"kernel {symbol} has {arity} parameters, {arguments} arguments were given")
+        return ctypes.cast(getattr(self._library, f"emu_kernel_{symbol}"), ctypes.c_void_p).value or 0
+
+    def _address(self, function: str) -> int:
+        call = getattr(self._library, function)
+        call.restype = ctypes.c_void_p
+        return int(call())
+
+    def _fault(self, symbol: str, problem: str, place: int | None, line: int) -> KernelFaultError:
+        source = symbol if symbol in self._sources else next(iter(self._sources), "")
+        if place and self._begin <= place < self._end and (found := locate(self._path, place - self._begin - 1)):
+            source, line = found
+        lines = self._sources.get(source, "").splitlines()
+        quoted = lines[line - 1].strip() if 0 < line <= len(lines) else ""
+        return KernelFaultError(symbol, problem, line or None, quoted)
+
+
+class _ArgumentRecord(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("item_bytes", ctypes.c_uint32),
+        ("read_only", ctypes.c_uint32),
+    )  # fmt: skip
+
+
+_Extent = ctypes.c_uint32 * 3
+
+
+class _LaunchRecord(ctypes.Structure):
+    """`Launch` of native/device.h."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p), ("entry", ctypes.c_void_p), ("grid", _Extent), ("block", _Extent),
+        ("cluster", _Extent), ("shared_bytes", ctypes.c_uint64), ("arguments", ctypes.c_void_p),
+        ("argument_count", ctypes.c_uint32), ("cooperative", ctypes.c_int), ("checked", ctypes.c_int),
+        ("order", ctypes.c_int), ("thread_order", ctypes.c_int), ("resident", ctypes.c_uint32),
+        ("seed", ctypes.c_uint64), ("module_begin", ctypes.c_void_p), ("module_end", ctypes.c_void_p),
+    )  # fmt: skip
+
+
+def _check_extents(symbol: str, grid: Dim3, block: Dim3, cluster: Dim3) -> None:
+    if not 1 <= prod(block) <= 1024 or block[2] > 64:
+        raise ValueError(f"kernel {symbol}: a block of {block} threads; it has 1 to 1024 threads, 64 along z")
+    limits = (2**31 - 1, 65535, 65535)
+    if any(not 1 <= size <= limit for size, limit in zip(grid, limits)):
+        raise ValueError(f"kernel {symbol}: a grid of {grid} blocks; the limits are {limits}")
+    if any(size % part for size, part in zip(grid, cluster)) or prod(cluster) > 16:
+        raise ValueError(f"kernel {symbol}: clusters of {cluster} do not fit a grid of {grid}, or exceed 16 blocks")

@@ -1,0 +1,177 @@
+// The state of the emulated device, shared by the files of this folder. Kernels see only `include/`.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace emu {
+
+using Stamp = uint32_t;  // logical time: grows with every synchronisation, never with a plain access
+
+struct Dim3 {
+  uint32_t x, y, z;
+  uint64_t count() const { return uint64_t(x) * y * z; }
+};
+
+enum class State : uint8_t { ready, barrier, collective, convergence, grid, cluster, polling, exited };
+enum class Order : int { in_order, reversed, random, adversarial };
+
+// What happens before a point of a thread's program: accesses of thread or block `key` with a smaller stamp.
+struct Clock {
+  std::vector<std::pair<uint64_t, Stamp>> known;  // sorted by key
+  Stamp at(uint64_t key) const;
+  void set(uint64_t key, Stamp stamp);
+  void join(const Clock& other);
+};
+using ClockRef = std::shared_ptr<const Clock>;
+
+struct Copy {  // one cp.async under way
+  char* to;
+  const char* from;
+  uint32_t bytes, from_bytes;
+};
+
+struct Block;
+
+struct Thread {
+  void* stack_pointer;
+  Block* block;
+  uint16_t number;  // in its block
+  State state;
+  uint32_t line;         // of the synchronisation that it waits at or was at last
+  const char* waits_at;  // its name
+  const void* site;      // of a convergence: where in the code
+  uint32_t result;
+  int barrier;
+  const void* polled;
+  uint64_t polled_value;
+  uint32_t polls;
+  Dim3 index;
+  ClockRef own, fence, pending;  // since the last barrier of the whole block; see order.cc
+  std::vector<Copy> copies;
+  std::vector<uint32_t> groups;  // copies in each committed group
+  uint32_t uncommitted;
+};
+
+using Combine = void (*)(void** lanes, uint32_t mask);
+
+struct Collective {
+  uint32_t mask, arrived;
+  Combine combine;
+  uint32_t line;
+  void* lanes[32];
+};
+
+struct Warp {
+  std::vector<Collective> collectives;
+};
+
+struct Barrier {
+  uint32_t arrived, expected, line;
+  uint32_t sum;  // of __syncthreads_count
+};
+
+struct Block {
+  Dim3 index;
+  uint64_t number;
+  uint32_t slot;
+  uint32_t live;
+  std::vector<Thread> threads;
+  std::vector<Warp> warps;
+  Barrier barriers[16];
+  Stamp started, floor;
+  ClockRef known;
+  std::vector<uint16_t> order;
+};
+
+struct Argument {
+  char* data;
+  uint64_t bytes;
+  uint32_t item_bytes, read_only;
+};
+
+struct Launch {
+  const char* name;
+  void (*entry)(void**);
+  Dim3 grid, block, cluster;
+  uint64_t shared_bytes;
+  const Argument* arguments;
+  uint32_t argument_count;
+  int cooperative, checked, order, thread_order;
+  uint32_t resident;
+  uint64_t seed;
+  const char *module_begin, *module_end;
+};
+
+struct Fault {
+  char text[4096];
+  const void* pc;
+  uint32_t line;
+  int raised;
+};
+
+constexpr uint64_t shared_stride = 512 << 10;  // of one resident block
+constexpr uint64_t shared_limit = 227 << 10, static_limit = 48 << 10;
+constexpr uint64_t stack_bytes = 128 << 10;  // touched pages only are real
+
+extern Thread* self;  // null while the scheduler runs
+extern const Launch* launch;
+extern Fault fault_;
+extern Stamp now;
+extern char *shared_base, *stack_base;
+extern uint64_t shared_total, stack_total;
+extern uint64_t preempt_in;  // accesses until the next forced switch
+
+// scheduler.cc
+void wait(State state, const char* name, uint32_t line);
+void wake(Thread& thread);
+void progress();
+[[noreturn]] void abandon();
+uint64_t random_number();
+std::vector<Block*> resident_blocks();
+
+// faults.cc
+[[noreturn]] void fault(const void* pc, uint32_t line, const char* format, ...) __attribute__((format(printf, 3, 4)));
+const char* describe(const Thread& thread);  // "block (1, 0, 0), thread (5, 0, 0)"
+const char* describe(uint64_t id);  // an id that `thread_id` gives
+void report_deadlock();
+
+// memory.cc: where arguments and shared variables lie
+bool place_arguments(std::vector<void*>& pointers);
+void take_back_arguments();
+void begin_shared();
+void* from_shared(uint32_t address);
+// checks.cc
+void check(const void* address, uint64_t bytes, bool write, bool atomic, const void* pc);
+void check_volatile(const void* address, uint64_t bytes, const void* pc);
+void check_shared_target(const void* address, uint64_t bytes, const void* pc);  // bounds only
+void mark_pending(const void* address, uint64_t bytes);
+void begin_checks();
+
+// order.cc: which accesses happen before which
+inline uint64_t thread_id(const Thread& thread) { return (thread.block->number << 10 | thread.number) & 0x7fffffff; }
+bool ordered(uint64_t earlier_thread, Stamp stamp);
+void order_block(Block& block);
+void order_threads(Block& block, const std::vector<uint16_t>& numbers);
+void order_grid();
+void order_cluster(const std::vector<Block*>& members);
+Stamp launch_started();
+void begin_order();
+void release(const void* address, bool fenced_only);
+void acquire(const void* address, bool needs_fence);
+void fence();
+
+// atomics.cc, barrier.cc
+EXPORT void emu_poll(const void* address, uint64_t value, const char* name, uint32_t line);
+// warp.cc
+void leave_warp(Thread& thread);
+bool converge();
+// barrier.cc
+void leave_barriers(Thread& thread);
+
+}  // namespace emu

@@ -1,0 +1,36 @@
+// Records of the emulated device's memory; see memory.cc and checks.cc.
+#pragma once
+#include "device.h"
+
+namespace emu {
+
+// The last accesses to a granule of memory. `reader` is several_readers when more than one thread read since the write.
+struct Access {
+  Stamp written, read;
+  uint64_t writer : 31, is_atomic : 1, reader : 31, is_pending : 1;
+};
+constexpr uint64_t several_readers = (1u << 31) - 1;
+
+struct Slot {
+  char *home, *data;  // where the argument lies for the caller, and for the kernel
+  uint64_t bytes;
+  uint32_t granule;  // bytes that share a record
+  bool read_only, written;
+  uint32_t argument;
+  Access* shadow;
+};
+
+struct SharedVariable {
+  uint64_t offset, bytes;
+};
+
+constexpr uint64_t slot_stride = 16ull << 30, slot_start = 4ull << 30, slot_count = 256;
+
+extern char* argument_base;
+extern std::vector<Slot> slots;
+extern uint8_t shared_owner[shared_stride];  // which variable a byte of shared memory belongs to; 0: none
+
+const Slot* slot_at(const void* address);
+uint64_t resident_count();
+
+}  // namespace emu

@@ -1,0 +1,144 @@
+// Happens-before: barriers order a block, acquires see what was released, and fences turn relaxed atomics into both.
+//
+// Memory is sequentially consistent here, so that a missing release never shows in the results. It shows in these clocks.
+#include <algorithm>
+#include <unordered_map>
+
+#include "device.h"
+
+namespace emu {
+
+static std::unordered_map<const void*, ClockRef> released;  // by the address of the synchronising atomic
+static Stamp grid_floor;
+
+static uint64_t block_key(uint64_t number) { return number << 11 | 1024; }
+static uint64_t thread_key(uint64_t id) { return (id >> 10) << 11 | (id & 1023); }
+
+Stamp Clock::at(uint64_t key) const {
+  auto found = std::lower_bound(known.begin(), known.end(), std::make_pair(key, Stamp(0)));
+  return found != known.end() && found->first == key ? found->second : 0;
+}
+
+void Clock::set(uint64_t key, Stamp stamp) {
+  auto found = std::lower_bound(known.begin(), known.end(), std::make_pair(key, Stamp(0)));
+  if (found != known.end() && found->first == key)
+    found->second = std::max(found->second, stamp);
+  else
+    known.insert(found, {key, stamp});
+}
+
+void Clock::join(const Clock& other) {
+  std::vector<std::pair<uint64_t, Stamp>> merged;
+  merged.reserve(known.size() + other.known.size());
+  auto a = known.begin();
+  for (const auto& item : other.known) {
+    while (a != known.end() && a->first < item.first) merged.push_back(*a++);
+    if (a != known.end() && a->first == item.first)
+      merged.push_back({item.first, std::max(item.second, a++->second)});
+    else
+      merged.push_back(item);
+  }
+  merged.insert(merged.end(), a, known.end());
+  known.swap(merged);
+}
+
+static ClockRef joined(const ClockRef& a, const ClockRef& b) {
+  if (!a || a == b) return b;
+  if (!b) return a;
+  auto both = std::make_shared<Clock>(*a);
+  both->join(*b);
+  return both;
+}
+
+bool ordered(uint64_t earlier, Stamp stamp) {
+  uint64_t number = earlier >> 10;
+  const Block& block = *self->block;
+  if (stamp < grid_floor || earlier == thread_id(*self)) return true;
+  if (number == block.number && stamp < block.floor) return true;
+  uint64_t by_block = block_key(number), by_thread = thread_key(earlier);
+  for (const Clock* clock : {self->own.get(), block.known.get()})
+    if (clock && (stamp < clock->at(by_block) || stamp < clock->at(by_thread))) return true;
+  return false;
+}
+
+void order_block(Block& block) {
+  const Clock* last = nullptr;
+  for (Thread& thread : block.threads)
+    if (thread.own && thread.own.get() != last) last = thread.own.get(), block.known = joined(block.known, thread.own);
+  for (Thread& thread : block.threads) thread.own.reset();
+  block.floor = ++now;
+}
+
+void order_threads(Block& block, const std::vector<uint16_t>& numbers) {
+  if (!launch->checked) return;
+  auto all = std::make_shared<Clock>();
+  const Clock* last = nullptr;
+  Stamp stamp = ++now;
+  for (uint16_t number : numbers) {
+    const Thread& thread = block.threads[number];
+    if (thread.own && thread.own.get() != last) last = thread.own.get(), all->join(*thread.own);
+  }
+  Clock accesses;
+  for (uint16_t number : numbers) accesses.set(thread_key(block.number << 10 | number), stamp);
+  all->join(accesses);
+  for (uint16_t number : numbers) block.threads[number].own = all;
+}
+
+void order_grid() {
+  for (Block* block : resident_blocks()) block->floor = now + 1;
+  grid_floor = ++now;
+}
+
+void order_cluster(const std::vector<Block*>& members) {
+  auto all = std::make_shared<Clock>();
+  for (Block* block : members) {
+    if (block->known) all->join(*block->known);
+    all->set(block_key(block->number), block->floor);
+  }
+  for (Block* block : members) block->known = all;
+}
+
+static Stamp started;
+
+void begin_order() {
+  released.clear();
+  started = grid_floor = ++now;
+}
+
+Stamp launch_started() { return started; }
+
+// All that has happened before this point of the current thread.
+static ClockRef snapshot() {
+  const Block& block = *self->block;
+  auto clock = std::make_shared<Clock>();
+  if (block.known) clock->join(*block.known);
+  if (self->own) clock->join(*self->own);
+  clock->set(block_key(block.number), block.floor);
+  clock->set(thread_key(thread_id(*self)), ++now);
+  return clock;
+}
+
+void release(const void* address, bool fenced_only) {
+  if (!launch->checked || (fenced_only && !self->fence)) return;
+  ClockRef& there = released[address];
+  there = joined(there, fenced_only ? self->fence : snapshot());
+}
+
+void acquire(const void* address, bool needs_fence) {
+  if (!launch->checked || released.empty()) return;
+  auto found = released.find(address);
+  if (found == released.end()) return;
+  ClockRef& into = needs_fence ? self->pending : self->own;
+  into = joined(into, found->second);
+}
+
+void fence() {
+  if (!launch->checked) return;
+  self->own = joined(self->own, self->pending);
+  self->fence = snapshot();
+}
+
+}  // namespace emu
+
+// __threadfence and its kind. Within a block a fence orders nothing that the checks of shared memory would need.
+EXPORT void emu_fence() { emu::fence(); }

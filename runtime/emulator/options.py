@@ -1,0 +1,39 @@
+"""How the emulated device behaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["ORDERS", "EmulatorOptions"]
+
+ORDERS = ("in_order", "reversed", "random", "adversarial")
+
+
+@dataclass(frozen=True)
+class EmulatorOptions:
+    """`block_order`: in which order blocks start: `in_order`, `reversed`, `random`, or `adversarial`, which also
+    switches between the threads of all resident blocks at random, in the midst of their work. `thread_order`: in which
+    order the threads of a block run: `in_order`, `reversed` or `random`. `resident_blocks`: how many blocks are under
+    way at a time; another starts when one ends, as on a GPU. `seed` decides what is random.
+
+    `checked`: watch every access to memory and every barrier, and report faults; else kernels run several times as fast
+    and wrong ones crash the process or give wrong results. `compiler`: the C++ compiler; None for the first of g++ and
+    clang++ on PATH. `cache`: where compiled kernels are kept; None for the user's cache folder.
+    """
+
+    block_order: str = "in_order"
+    thread_order: str = "in_order"
+    resident_blocks: int = 4
+    seed: int = 0
+    checked: bool = True
+    compiler: str | None = None
+    cache: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.block_order not in ORDERS:
+            raise ValueError(f"block_order {self.block_order!r} is unknown; give one of {', '.join(ORDERS)}")
+        if self.thread_order not in ORDERS[:3]:
+            raise ValueError(f"thread_order {self.thread_order!r} is unknown; give one of {', '.join(ORDERS[:3])}")
+        if self.resident_blocks < 1:
+            raise ValueError(f"resident_blocks is {self.resident_blocks}; give at least 1")

@@ -1,0 +1,76 @@
+"""From the CUDA text of kernels to one C++ translation unit for the host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from .errors import EmulatorUnsupportedError
+from .ptx import translate_asm
+
+__all__ = ["translate", "translation_unit"]
+
+_ATTRIBUTES = r"(?:(?:alignas|__align__)\s*\((?P<align>[^()]*)\)\s*)?"
+_STATIC = re.compile(
+    r"(?:static\s+)?__shared__\s+"
+    + _ATTRIBUTES
+    + r"(?P<type>[\w:<>, ]+?)\s+(?P<name>\w+)\s*(?P<sizes>(?:\[[^\]]+\])*)\s*;"
+)
+_DYNAMIC = re.compile(r"extern\s+__shared__\s+" + _ATTRIBUTES + r"(?P<type>[\w:<>, ]+?)\s+(?P<name>\w+)\s*\[\s*\]\s*;")
+_KERNEL = re.compile(
+    r'extern\s+"C"\s+__global__\s+(?:void\s+)?(?:__launch_bounds__\s*\([^)]*\)\s*)?(?:void\s+)?(\w+)\s*\('
+)
+_MISSING_HEADERS = {"mma.h": "nvcuda::wmma", "nvshmem.h": "NVSHMEM"}
+
+_HEAD = """\
+#include "emulator.h"
+extern "C" {
+extern char __ehdr_start __attribute__((visibility("hidden")));
+extern char _end __attribute__((visibility("hidden")));
+__attribute__((visibility("default"))) const char* emu_module_begin() { return &__ehdr_start; }
+__attribute__((visibility("default"))) const char* emu_module_end() { return &_end; }
+}
+"""
+
+
+def translate(text: str) -> str:
+    """CUDA text as C++ that compiles against `emulator.h`, line by line.
+
+    Raises EmulatorUnsupportedError for what the emulator does not stand in for.
+    """
+    for header, what in _MISSING_HEADERS.items():
+        if f"#include <{header}>" in text:
+            raise EmulatorUnsupportedError(f"the emulator does not stand in for {what}")
+    text = translate_asm(text)
+    text = _DYNAMIC.sub(r"\g<type>* \g<name> = static_cast<\g<type>*>(emu_dynamic_shared());", text)
+    numbers = iter(range(text.count("__shared__")))
+
+    def declare(match: re.Match[str]) -> str:
+        shape, align = match["type"] + match["sizes"], match["align"] or "1"
+        return f"auto& {match['name']} = emu_shared<{shape}>({next(numbers)}, {align}, __LINE__);"
+
+    text = _STATIC.sub(declare, text)
+    if "__shared__" in text:
+        line = next(line.strip() for line in text.splitlines() if "__shared__" in line)
+        raise EmulatorUnsupportedError(f"the emulator cannot read the shared variable {line!r}")
+    return text
+
+
+def translation_unit(sources: Mapping[str, str]) -> str:
+    """All kernels in one text. Each source is in a namespace of its own, so that helper functions may repeat."""
+    parts = [_HEAD]
+    for number, (name, text) in enumerate(sources.items()):
+        kernels = list(dict.fromkeys(_KERNEL.findall(text)))
+        if not kernels:
+            raise EmulatorUnsupportedError(f'the text of {name} has no `extern "C" __global__` function')
+        parts.append(f"namespace emu_source_{number} {{ using emu_functions::max; using emu_functions::min;\n")
+        parts.append(f'#line 1 "{name}.cu"\n{translate(text)}\n}}\n#line 1 "{name}.entry"\n')
+        for kernel in kernels:
+            parts.append(
+                f'extern "C" {{ __attribute__((visibility("default"))) EMU_UNCHECKED void emu_kernel_{kernel}(void** a) '
+                f"{{ emu_call(emu_source_{number}::{kernel}, a); }}\n"
+                f'__attribute__((visibility("default"))) int emu_arity_{kernel}() '
+                f"{{ return emu_arity(emu_source_{number}::{kernel}); }} }}\n"
+            )
+        parts.append("#undef uint\n#undef uchar\n#undef ushort\n")
+    return "".join(parts)
