@@ -1,0 +1,378 @@
+"""The template of row-wise groups: reductions over one set of axes with element-wise work before, between and after.
+
+A team of threads computes a row: some lanes of a warp, or all warps of a block. If the last dimension is reduced, the
+team walks along it in vectors; if it is kept, neighbouring threads compute neighbouring rows, and the team lies across
+them. Where a thread's part of the row is short, its elements stay in registers from one reduction to the next; else
+each pass reads them again. Few long rows are cut into parts first, in launches of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr
+from tilestitch.codegen.compute.evaluator import Evaluator
+from tilestitch.codegen.compute.indexing import Index, reshape_index, unravel
+from tilestitch.codegen.compute.probe import Access, probe
+from tilestitch.codegen.compute.reducers import ARG_REDUCTIONS
+from tilestitch.codegen.groups import GroupView
+from tilestitch.codegen.launch import KernelArg, TemporaryArg, ValueArg
+from tilestitch.codegen.split import split_rows
+from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.passes.fusion.roles import Part, Roles, RowSpace, roles_of
+from tilestitch.passes.plan import GroupKind
+
+from . import functions
+from .abi import CudaLaunch, Parameter, Thread, kernel_function
+from .injective import index_dtype, lower_injective
+from .target import CudaTarget
+from .team import Accumulator, Team
+from .vectors import VectorAccess, lanes_of
+
+WARP = 32
+BLOCK = 128
+"""Threads of a block whose teams are smaller."""
+REGISTER_ELEMENTS = 32
+"""Elements of a row that a thread keeps in registers."""
+MIN_PART = 2048
+
+
+@dataclass(frozen=True)
+class RowWork:
+    """`extents`: dimensions of the iteration shape, some merged; `reduced` says which are reduced.
+
+    Each thread walks `steps` vectors of `lanes` elements; `team` threads share a row, `rows` rows a block. `columns`:
+    the last dimension is kept, and the threads of a warp compute neighbouring rows.
+    """
+
+    shape: tuple[int, ...]
+    extents: tuple[int, ...]
+    reduced: tuple[bool, ...]
+    lanes: int
+    team: int
+    rows: int
+
+    @property
+    def columns(self) -> bool:
+        return not self.reduced[-1]
+
+    @property
+    def row_extents(self) -> tuple[int, ...]:
+        return tuple(e for e, r in zip(self.extents, self.reduced, strict=True) if not r)
+
+    @property
+    def line_extents(self) -> tuple[int, ...]:
+        return tuple(e for e, r in zip(self.extents, self.reduced, strict=True) if r)
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of a row."""
+        return prod(self.line_extents) // self.lanes
+
+    @property
+    def steps(self) -> int:
+        return -(-self.vectors // self.team)
+
+    @property
+    def unrolled(self) -> bool:
+        return self.steps * self.lanes <= REGISTER_ELEMENTS
+
+    @property
+    def row_count(self) -> int:
+        return prod(self.row_extents)
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.row_count // self.rows)
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        return (self.rows, self.team, 1) if self.columns else (self.team, self.rows, 1)
+
+
+def lower_rowwise(
+    view: GroupView, roles: Roles, outputs: Sequence[Value], target: CudaTarget
+) -> tuple[CudaLaunch, ...]:
+    """The launches of a row-wise group whose outputs have elements."""
+    assert roles.rows is not None
+    parts = parts_of(roles.rows, target)
+    if parts > 1 and not any(node.op in ARG_REDUCTIONS for node in view.nodes):
+        return _in_parts(view, outputs, roles.rows, parts, target)
+    args = tuple(ValueArg(v.name) for v in (*view.inputs, *outputs))
+    return (_launch(view.nodes, roles, view.inputs, outputs, args, view.origins, target),)
+
+
+def parts_of(rows: RowSpace, target: CudaTarget) -> int:
+    """Into how many parts each row is cut, so that all multiprocessors have work; 1 if that does not pay."""
+    length = prod(d for a, d in enumerate(rows.shape) if a in rows.axes)
+    count = prod(rows.dropped)
+    trailing = rows.axes == tuple(range(len(rows.shape) - len(rows.axes), len(rows.shape)))
+    if not trailing or not count or 4 * count >= target.device.sm_count:
+        return 1
+    wanted = min(length // MIN_PART, -(-2 * target.device.sm_count // count), 512)
+    return next((p for p in range(wanted, 1, -1) if length % p == 0), 1)
+
+
+def _in_parts(
+    view: GroupView, outputs: Sequence[Value], rows: RowSpace, parts: int, target: CudaTarget
+) -> tuple[CudaLaunch, ...]:
+    pieces, own = split_rows(view.nodes, view.inputs, outputs, rows, parts)
+
+    def argument(value: Value) -> KernelArg:
+        if value in own:
+            return ValueArg(own[value].name)
+        return TemporaryArg(f"{view.name}.{value.name}", value.tensor_type.nbytes)
+
+    launches = []
+    for piece in pieces:
+        args = tuple(argument(v) for v in (*piece.inputs, *piece.outputs))
+        roles = roles_of(piece.nodes, piece.outputs, view.name)
+        assert isinstance(roles, Roles), roles
+        if roles.kind is GroupKind.ROWWISE:
+            launches.append(_launch(piece.nodes, roles, piece.inputs, piece.outputs, args, view.origins, target))
+            continue
+        launches.append(lower_injective(piece.nodes, piece.inputs, piece.outputs, target, args, view.origins))
+    return tuple(launches)
+
+
+def _launch(
+    nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value],
+    args: tuple[KernelArg, ...], origins: tuple[str, ...], target: CudaTarget,
+) -> CudaLaunch:  # fmt: skip
+    work = plan_work(nodes, roles, inputs, outputs, target)
+    parameters = [Parameter.of(v.name, v.tensor_type) for v in (*inputs, *outputs)]
+    grid = (work.blocks, 1, 1)
+
+    def body(buffers: list[Any], thread: Thread) -> None:
+        _Emitter(work, nodes, roles, inputs, outputs, buffers, index_dtype(parameters)).run(thread)
+
+    return CudaLaunch("rowwise", kernel_function(parameters, grid, work.block, body), grid, work.block, args, origins)
+
+
+# -- the plan ----------------------------------------------------------------------------------------------------------
+
+
+def plan_work(
+    nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value], target: CudaTarget
+) -> RowWork:
+    """Decide the loops of a row-wise kernel with at least one row."""
+    assert roles.rows is not None
+    shape, axes = roles.rows.shape, roles.rows.axes
+    dims = [d for d in range(len(shape)) if shape[d] != 1]
+    extents, reduced = [shape[d] for d in dims] or [1], [d in axes for d in dims] or [True]
+    walked = [*(n.inputs[0] for n, p in roles.parts.items() if p is Part.REDUCTION), *_full(roles, outputs)]
+    if prod(shape):
+        known = [*inputs, *(v for n, p in roles.parts.items() if p is Part.REDUCTION for v in n.outputs)]
+        walk = probe(
+            walked, known, extents, lambda i, simplify: [reshape_index(i, extents, v.shape, simplify) for v in walked]
+        )
+        extents, reduced = _merge(extents, reduced, walk.accesses)
+    rows = prod(e for e, r in zip(extents, reduced, strict=True) if not r)
+    length = prod(e for e, r in zip(extents, reduced, strict=True) if r)
+    if not reduced[-1]:
+        team = _column_team(rows, length, target)
+        return RowWork(shape, tuple(extents), tuple(reduced), 1, team, WARP)
+    lanes = lanes_of([v for v in (*inputs, *_full(roles, outputs)) if v.tensor_type.num_elements >= length])
+    while extents[-1] % lanes:
+        lanes //= 2
+    team = _row_team(rows, max(1, length // lanes), lanes, target)
+    return RowWork(shape, tuple(extents), tuple(reduced), lanes, team, max(1, BLOCK // team))
+
+
+def _column_team(rows: int, length: int, target: CudaTarget) -> int:
+    """Threads across which a column is cut: more where columns are few and long."""
+    team = 1
+    while team < 32 and length >= 8 * team and -(-rows // WARP) * team < 16 * target.device.sm_count:
+        team *= 2
+    return team
+
+
+def _row_team(rows: int, vectors: int, lanes: int, target: CudaTarget) -> int:
+    """Threads along which a row is cut: lanes of a warp, or whole warps where rows are long or few."""
+    per_thread = max(1, REGISTER_ELEMENTS // lanes)
+    if vectors <= WARP:
+        return 1 << (vectors - 1).bit_length()
+    few = rows * WARP < target.device.sm_count * 512
+    if vectors <= WARP * per_thread // 2 and not (few and vectors > 2 * WARP):
+        return WARP
+    steps = 1 if few else 2
+    return min(1024, -(-vectors // (steps * WARP)) * WARP)
+
+
+def _merge(extents: list[int], reduced: list[bool], accesses: Sequence[Access]) -> tuple[list[int], list[bool]]:
+    """Merge neighbouring dimensions of one kind that every access walks as if they were one."""
+    sizes, kinds = [extents[-1]], [reduced[-1]]
+    for d in reversed(range(len(extents) - 1)):
+        joint = all(a.strides is not None and a.strides[d] == a.strides[d + 1] * extents[d + 1] for a in accesses)
+        if joint and reduced[d] == reduced[d + 1]:
+            sizes[0] *= extents[d]
+        else:
+            sizes.insert(0, extents[d])
+            kinds.insert(0, reduced[d])
+    return sizes, kinds
+
+
+def _full(roles: Roles, outputs: Sequence[Value]) -> list[Value]:
+    return [v for v in outputs if v.producer is not None and roles.parts[v.producer] is Part.FULL]
+
+
+def _levels(nodes: Sequence[Node], roles: Roles) -> dict[Value, int]:
+    """After how many passes a value is known: 0 without reductions before it, one more behind each reduction."""
+    level: dict[Value, int] = {}
+    for node in nodes:
+        below = max((level.get(v, 0) for v in node.inputs), default=0)
+        for value in node.outputs:
+            level[value] = below + (roles.parts[node] is Part.REDUCTION)
+    return level
+
+
+# -- the code ----------------------------------------------------------------------------------------------------------
+
+
+class _Emitter:
+    """Emits what one thread does: all passes over its part of one row."""
+
+    def __init__(
+        self, work: RowWork, nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value],
+        buffers: list[Any], dtype: str,
+    ) -> None:  # fmt: skip
+        self.work, self.roles, self.dtype = work, roles, dtype
+        self.evaluator = Evaluator({}, dtype, functions.RULES)
+        self.reads = list(zip(inputs, buffers, strict=False))
+        self.results = dict(zip(outputs, buffers[len(inputs) :], strict=True))
+        self.level = _levels(nodes, roles)
+        self.reductions = [n for n, part in roles.parts.items() if part is Part.REDUCTION]
+        small = (Part.REDUCTION, Part.REDUCED)
+        self.reduced = [v for n, part in roles.parts.items() if part in small for v in n.outputs]
+        self.full = _full(roles, outputs)
+
+    def run(self, thread: Thread) -> None:
+        work, evaluator = self.work, self.evaluator
+        across, along = (thread.thread[0], thread.thread[1]) if work.columns else (thread.thread[1], thread.thread[0])
+        if work.team == 1 or isinstance(along, int):
+            along = 0
+        self.along = along
+        self.team = Team(work.team, work.rows, work.columns, along, across)
+        place = T.bind(T.cast(thread.block[0], self.dtype) * work.rows + across)
+        # Threads past the last row compute it, too, and do not store it.
+        exact = work.row_count % work.rows == 0
+        number = place if exact else T.bind(T.min(place, work.row_count - 1))
+        evaluator.assume(number, 0, work.row_count)
+        self.active = None if exact else place < work.row_count
+        self.row: list[Expr] = []
+        for i, extent in zip(unravel(number, work.row_extents), work.row_extents, strict=True):
+            entry = i if isinstance(i, int) else T.bind(i)
+            if not isinstance(entry, int):
+                evaluator.assume(entry, 0, extent)
+            self.row.append(entry)
+        self.access = self._fresh_access()
+        self.places: dict[int, tuple[Expr | None, list[Index]]] = {}
+        for stage in range(max(self.level[n.outputs[0]] for n in self.reductions) + 1):
+            self._stage(stage)
+        self._store_reduced()
+
+    def _fresh_access(self) -> VectorAccess:
+        access = VectorAccess(self.evaluator, self.work.lanes)
+        self.evaluator.sources.update((value, access.source(buffer, value)) for value, buffer in self.reads)
+        return access
+
+    def _stage(self, stage: int) -> None:
+        """One walk over the row: what needs `stage` walks before it is reduced or stored."""
+        work = self.work
+        finished = [n for n in self.reductions if self.level[n.outputs[0]] == stage + 1]
+        stored = [v for v in self.full if self.level[v] == stage]
+        if not finished and not stored:
+            return
+        accumulators = [Accumulator(node, self.evaluator, self.dtype) for node in finished]
+        if work.vectors and work.unrolled:
+            for step in range(work.steps):
+                self._vector(step, accumulators, stored)
+        elif work.vectors:
+            with T.serial(0, work.steps) as step, self.evaluator.scope((step, 0, work.steps)):
+                self.access = self._fresh_access()
+                self._vector(step, accumulators, stored)
+            self.access = self._fresh_access()
+        for accumulator in accumulators:
+            result = accumulator.finish(self.team)
+            self.evaluator.sources[accumulator.node.outputs[0]] = lambda index, result=result: result
+        for value in self.reduced:
+            if self.level[value] == stage + 1:
+                self.evaluator.value(value, self._row_index(value))
+
+    def _vector(self, step: Expr, accumulators: Sequence[Accumulator], stored: Sequence[Value]) -> None:
+        evaluator = self.evaluator
+        if not isinstance(step, int):
+            fresh, indices = self._place(step)
+        else:
+            # The same names in every pass: what was computed for a place is found again.
+            if step not in self.places:
+                self.places[step] = self._place(step)
+            fresh, indices = self.places[step]
+        for accumulator in accumulators:
+            operand = accumulator.node.inputs[0]
+            for index in indices:
+                accumulator.add(evaluator.value(operand, index), index, fresh)
+        for value in stored:
+            elements = [evaluator.value(value, index) for index in indices]
+            self._guarded(fresh, lambda v=value, e=elements: self.access.store(self.results[v], v, indices, e))
+
+    def _place(self, step: Expr) -> tuple[Expr | None, list[Index]]:
+        """Whether this thread has a vector number `step` of its own (None: it has), and the indices of its lanes."""
+        work = self.work
+        place = step * work.team + self.along
+        if isinstance(place, int):
+            number, fresh = place, None
+        elif work.vectors == work.steps * work.team:
+            number, fresh = T.bind(place), None
+        else:
+            place = T.bind(place)
+            number, fresh = T.bind(T.min(place, work.vectors - 1)), place < work.vectors
+        if not isinstance(number, int):
+            self.evaluator.assume(number, 0, work.vectors)
+        return fresh, [self._index(number * work.lanes + lane) for lane in range(work.lanes)]
+
+    def _index(self, position: Expr) -> Index:
+        """The index in the iteration shape of an element of this thread's row."""
+        line = unravel(position, self.work.line_extents)
+        kept, reduced = iter(self.row), iter(line)
+        merged = [next(reduced) if r else next(kept) for r in self.work.reduced]
+        return reshape_index(merged, self.work.extents, self.work.shape, self.evaluator.simplify)
+
+    def _row_index(self, value: Value) -> Index:
+        """Where this thread's row is in a reduced value."""
+        kept, rows = iter(self.row), self.roles.rows
+        assert rows is not None
+        merged = [0 if r else next(kept) for r in self.work.reduced]
+        index = reshape_index(merged, self.work.extents, self.work.shape, self.evaluator.simplify)
+        if value.shape == rows.kept:
+            return tuple(0 if d == 1 else i for i, d in zip(index, value.shape, strict=True))
+        entries = [i for axis, i in enumerate(index) if axis not in rows.axes]
+        return tuple(0 if d == 1 else i for i, d in zip(entries, value.shape, strict=True))
+
+    def _guarded(self, condition: Expr | None, body: Any) -> None:
+        conditions = [c for c in (condition, self.active) if c is not None]
+        if not conditions:
+            body()
+            return
+        with T.If(tirx.all(*conditions) if len(conditions) > 1 else conditions[0]), T.Then():
+            body()
+
+    def _store_reduced(self) -> None:
+        stores = [(v, self._row_index(v)) for v in self.reduced if v in self.results]
+        if not stores:
+            return
+        elements = [self.evaluator.value(v, index) for v, index in stores]
+        first = None if isinstance(self.along, int) else tirx.EQ(self.along, 0)
+        single = VectorAccess(self.evaluator, 1)
+
+        def write() -> None:
+            for (value, index), element in zip(stores, elements, strict=True):
+                single.store(self.results[value], value, [index], [element])
+
+        self._guarded(first, write)

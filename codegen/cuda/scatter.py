@@ -1,0 +1,139 @@
+"""The template of scatters: a copy of the data, then the updates in row-major order, whatever the order of threads."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute import reducers
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, named, to_storage
+from tilestitch.compiler.ir.graph import Node
+
+from .abi import Body, CudaLaunch, Parameter, StatusArg, Thread, kernel_function
+
+THREADS = 256
+
+
+def lower_scatter(node: Node) -> tuple[CudaLaunch, ...]:
+    """A launch that copies and, if there are updates, one that applies them and checks the indices."""
+    copy = _copy(node)
+    if not node.inputs[2].tensor_type.num_elements:
+        return (copy,)
+    return (copy, _elements(node) if node.op == "scatter_elements" else _slices(node))
+
+
+def _threads(count: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    return (-(-count // THREADS), 1, 1), (THREADS, 1, 1)
+
+
+def _copy(node: Node) -> CudaLaunch:
+    x, out = node.inputs[0], node.outputs[0]
+    count = x.tensor_type.num_elements
+    parameters = [Parameter.of(v.name, v.tensor_type) for v in (x, out)]
+    grid, block = _threads(count)
+
+    def body(buffers: list[Any], thread: Thread) -> None:
+        source, target = buffers
+        i = T.bind(T.cast(thread.block[0], "int64") * THREADS + thread.thread[0])
+        with T.If(i < count), T.Then():
+            T.buffer_store(target, source[i], [i])
+
+    func = kernel_function(parameters, grid, block, body)
+    return CudaLaunch("copy", func, grid, block, tuple(p.arg for p in parameters), node.origins)
+
+
+def _launch(node: Node, count: int, body: Body) -> CudaLaunch:
+    """Parameters: indices, updates, result, status."""
+    values = (node.inputs[1], node.inputs[2], node.outputs[0])
+    parameters = [*(Parameter.of(v.name, v.tensor_type) for v in values), Parameter(StatusArg(), "int32", 1)]
+    grid, block = _threads(count)
+    message = f"{node.op}: an index is out of range of the data, whose shape is {list(node.inputs[0].shape)}"
+    func = kernel_function(parameters, grid, block, body)
+    args = tuple(p.arg for p in parameters)
+    return CudaLaunch(node.op, func, grid, block, args, node.origins, faults=(message,))
+
+
+def _update(node: Node, target: Any, position: Expr, update: Expr) -> None:
+    """Replace or combine one element."""
+    dtype, reduction = node.inputs[0].dtype, node.attrs["reduction"]
+    if reduction == "none":
+        T.buffer_store(target, update, [position])
+        return
+    reducer = {"add": "sum", "mul": "prod"}.get(reduction, reduction)
+    old, new = (named(reducers.to_accumulator(from_storage(e, dtype), dtype)) for e in (target[position], update))
+    joined = named(reducers.combine(reducer, dtype, old, new))
+    T.buffer_store(target, to_storage(reducers.from_accumulator(joined, dtype), dtype), [position])
+
+
+def _wrapped(raw: Expr, size: int) -> Expr:
+    """A possibly negative index counted from the front, int64."""
+    wide = T.bind(T.cast(raw, "int64"))
+    return T.bind(tirx.Select(wide < T.int64(0), wide + T.int64(size), wide))
+
+
+def _in_range(index: Expr, size: int) -> Expr:
+    return tirx.And(index >= T.int64(0), index < T.int64(size))
+
+
+def _elements(node: Node) -> CudaLaunch:
+    """scatter_elements: updates meet only along the axis, so a thread applies all of one line along it."""
+    x, indices = node.inputs[0], node.inputs[1]
+    axis, shape = node.attrs["axis"], indices.shape
+    outer, size, inner = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
+    strides = [prod(x.shape[d + 1 :]) for d in range(len(shape))]
+
+    def offset(flat: Expr, dims: range) -> Expr:
+        """Position in the data of an index into the dimensions `dims` of the updates."""
+        position: Expr = T.int64(0)
+        rest = prod(shape[d] for d in dims)
+        for d in dims:
+            rest //= shape[d]
+            position = position + flat // rest % shape[d] * strides[d]
+        return T.bind(position)
+
+    def body(buffers: list[Any], thread: Thread) -> None:
+        index, updates, target, status = buffers
+        line = T.bind(T.cast(thread.block[0], "int64") * THREADS + thread.thread[0])
+        with T.If(line < outer * inner), T.Then():
+            before, within = T.bind(line // inner), T.bind(line % inner)
+            base = T.bind(offset(before, range(axis)) + offset(within, range(axis + 1, len(shape))))
+            with T.serial(0, size) as i:
+                at = T.bind((before * size + i) * inner + within)
+                place = _wrapped(index[at], x.shape[axis])
+                with T.If(_in_range(place, x.shape[axis])):
+                    with T.Then():
+                        _update(node, target, base + place * strides[axis], updates[at])
+                    with T.Else():
+                        T.buffer_store(status, T.int32(1), [0])
+
+    return _launch(node, outer * inner, body)
+
+
+def _slices(node: Node) -> CudaLaunch:
+    """scatter_nd: any two slices may meet, so a thread applies all of them to its own element of a slice."""
+    x, indices = node.inputs[0], node.inputs[1]
+    depth = indices.shape[-1]
+    count, width = prod(indices.shape[:-1]), prod(x.shape[depth:])
+    strides = [prod(x.shape[d + 1 :]) for d in range(depth)]
+
+    def body(buffers: list[Any], thread: Thread) -> None:
+        index, updates, target, status = buffers
+        j = T.bind(T.cast(thread.block[0], "int64") * THREADS + thread.thread[0])
+        with T.If(j < width), T.Then(), T.serial(0, count) as i:
+            place: Expr = T.int64(0)
+            inside: Expr = T.bool(True)
+            for d in range(depth):
+                entry = _wrapped(index[i * depth + d], x.shape[d])
+                inside = tirx.And(inside, _in_range(entry, x.shape[d]))
+                place = place + entry * strides[d]
+            base = T.bind(place)
+            with T.If(inside):
+                with T.Then():
+                    _update(node, target, base + j, updates[T.cast(i, "int64") * width + j])
+                with T.Else():
+                    T.buffer_store(status, T.int32(1), [0])
+
+    return _launch(node, width, body)
