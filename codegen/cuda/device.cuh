@@ -1,10 +1,9 @@
 // Device functions that generated kernels call where CUDA C++ has no operator: asynchronous copies and the matrix
-// instructions of the tensor cores. Each is one PTX instruction. The emulated device brings its own bodies for exactly
-// these names and does not read this file. Fragment layouts are those of the PTX manual ("Matrix fragments").
+// instructions of the tensor cores. Each is one PTX instruction, which the emulated device stands in for. The text of
+// a kernel that calls one of them begins with this file. Fragments lie as the PTX manual says.
 //
 // Addresses of shared memory are generic pointers into it, 16-byte aligned. Kernels that call these functions are
 // generated for sm_80 and up only. Fragments are arrays in registers: they are always indexed by constants.
-#pragma once
 
 static __device__ __forceinline__ unsigned ts_shared_address(const void *pointer) {
   return (unsigned)__cvta_generic_to_shared(pointer);

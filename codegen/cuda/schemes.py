@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .abi import CudaLaunch
+from .gemm_mma import fits_mma, lower_mma
 from .gemm_simt import lower_simt
 from .product import Product
 from .surroundings import Anchored
@@ -10,4 +11,6 @@ from .surroundings import Anchored
 
 def lower_product(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
     """The launches of a product, by the kernel that suits its shape and dtypes."""
+    if fits_mma(product, group.target):
+        return lower_mma(group, product)
     return lower_simt(group, product)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -50,7 +52,14 @@ def kernel_text(func: Any, target: CudaTarget) -> str:
     body, includes = (func, []) if isinstance(func, str) else _generated(func, target)
     ours = [name for name, used in _OUR_INCLUDES.items() if used.search(body)]
     lines = [f"#include <{name}>\n" for name in dict.fromkeys([*ours, *includes])]
-    return "".join(lines) + PRELUDE + body
+    functions = device_functions() if re.search(r"\bts_\w+\(", body) else ""
+    return "".join(lines) + PRELUDE + functions + body
+
+
+@cache
+def device_functions() -> str:
+    """The functions `ts_...` that kernels may call."""
+    return Path(__file__).with_name("device.cuh").read_text(encoding="utf-8")
 
 
 def _generated(func: Any, target: CudaTarget) -> tuple[str, list[str]]:
