@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.passes.contract import TargetInfo
 from tilestitch.passes.plan import WhyNot
 
 from .roles import Roles, is_native, roles_of
+
+if TYPE_CHECKING:
+    from .rules import FusionRule
 
 
 @dataclass(eq=False)
@@ -37,8 +41,10 @@ class Fusion:
     needlessly, but a cycle never goes unseen.
     """
 
-    def __init__(self, graph: Graph, target: TargetInfo) -> None:
-        self.graph, self.target = graph, target
+    def __init__(self, graph: Graph, target: TargetInfo, rules: Sequence[FusionRule] = ()) -> None:
+        self.graph, self.target, self.rules = graph, target, tuple(rules)
+        self.remarks: list[WhyNot] = []
+        """What a rule has to say that concerns no single proposal; the plan keeps it among the refusals."""
         self.nodes = graph.nodes
         self.position = {node: i for i, node in enumerate(self.nodes)}
         self._outputs = set(graph.outputs)
@@ -60,6 +66,15 @@ class Fusion:
             for user in (u for out in node.outputs for u in out.users):
                 reader = self._home[user]
                 cluster.descendants |= reader.descendants | reader.mask
+
+    def fork(self) -> Fusion:
+        """A state with the same clusters, to try things on."""
+        other = Fusion(self.graph, self.target, self.rules)
+        for cluster in self.clusters():
+            if len(cluster.members) > 1:
+                parts = list(dict.fromkeys(other.cluster_of(n) for n in self.in_order(cluster.owned)))
+                other.join(parts, cluster.copies, "fork")
+        return other
 
     # -- looking -------------------------------------------------------------------------------------------------
 

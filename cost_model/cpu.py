@@ -1,0 +1,37 @@
+"""A CPU as the latency models see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class CpuDevice:
+    """Cores that share one memory. The defaults describe no product: they are low for a server core of the last years.
+
+    vector_bytes: width of a register; fma_per_cycle: vector multiply-adds a core starts in a cycle. Bandwidths are
+    bytes a second of one core, except dram_bytes_per_second, which all cores share. l2_bytes is of one core, llc_bytes
+    is shared. launch_us: from the end of one launch to the start of the next, with the barrier of all threads.
+    transcendental_cycles: of one vector of float32 results.
+    """
+
+    name: str = "generic CPU"
+    cores: int = 1
+    clock_hz: int = 2_500_000_000
+    vector_bytes: int = 32
+    fma_per_cycle: int = 2
+    l2_bytes: int = 1 << 20
+    llc_bytes: int = 32 << 20
+    l2_bytes_per_second: int = 60_000_000_000
+    llc_bytes_per_second: int = 15_000_000_000
+    dram_bytes_per_second: int = 20_000_000_000
+    launch_us: float = 1.5
+    transcendental_cycles: int = 24
+
+    def __post_init__(self) -> None:
+        if min(self.cores, self.clock_hz, self.vector_bytes, self.fma_per_cycle) < 1:
+            raise ValueError(f"{self.name}: a CPU has at least one core, lane, cycle and multiply-add; check its row")
+
+    def lanes(self, itemsize: int) -> int:
+        """Elements of `itemsize` bytes in a register."""
+        return max(1, self.vector_bytes // itemsize)

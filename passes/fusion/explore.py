@@ -1,0 +1,90 @@
+"""Exploration as a fusion rule: candidates, beam search, the full estimate for the finalists.
+
+Unlike the other rules it does not look for what it knows, but scores whatever legality allows; see docs/fusion.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from tilestitch.compiler.ir import Node
+from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.passes.plan import WhyNot
+
+from .beam import beam_search, climb
+from .candidates import OutOfTime, candidates
+from .clusters import Fusion
+from .facts import device_of
+from .rules import Epilogue, Fuse, FusionRule, Inline, Rows
+from .space import Space, bits
+from .stitcher import attempt
+
+SEEDS: tuple[FusionRule, ...] = (Epilogue(), Rows(), Inline())
+"""What these rules make is one of the finalists."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A partition of a space: patterns of several atoms, the full estimate, and whether the time sufficed."""
+
+    masks: tuple[int, ...]
+    predicted_us: float
+    in_time: bool = True
+
+
+@dataclass(frozen=True)
+class Explore:
+    """Proposes the partition of the graph with the least predicted latency that it finds.
+
+    k: patterns kept for each node. beam: sets of patterns kept. budget_s: seconds after which exploration ends with
+    what it has; the result is the same in every run unless that happens, and then the plan says so. seeded: the
+    partition that the other rules make is a finalist, too. model: who predicts.
+    """
+
+    k: int = 3
+    beam: int = 3
+    budget_s: float = 60.0
+    seeded: bool = True
+    model: LatencyModel = field(default_factory=AnalyticalModel)
+    name: ClassVar[str] = "explore"
+
+    def propose(self, state: Fusion) -> Iterator[Fuse]:
+        space = Space(state, self.model, device_of(state.target))
+        found = self.search(space)
+        if not found.in_time:
+            reason = "the time budget ended the exploration; another run may find another plan"
+            state.remarks.append(WhyNot(state.graph.name, self.name, reason, {"budget_s": self.budget_s}))
+        for mask in found.masks:
+            nodes = {n for i in bits(mask) for n in space.atoms[i].owned}
+            yield Fuse(tuple(state.in_order(nodes)), forced=True)
+
+    def forbid(self, state: Fusion, nodes: Sequence[Node]) -> WhyNot | None:
+        return None
+
+    def search(self, space: Space) -> Found:
+        """The best partition found in `space`."""
+        deadline = time.monotonic() + self.budget_s
+        in_time = True
+        try:
+            patterns = candidates(space, self.k, deadline)
+        except OutOfTime as stop:
+            patterns, in_time = list(stop.found.values()), False
+        finalists = [list(masks) for masks in beam_search(space, patterns, self.beam)]
+        if self.seeded:
+            finalists.append(seed(space))
+        improved = [climb(space, masks, deadline) for masks in finalists]
+        best = min(improved, key=lambda masks: (space.total_us(masks), masks))
+        return Found(tuple(best), space.total_us(best), in_time and time.monotonic() <= deadline)
+
+
+def seed(space: Space) -> list[int]:
+    """The partition that the rules of the default planner make, without copies, as far as it consists of patterns."""
+    state = space.state.fork()
+    for rule in SEEDS:
+        for proposal in rule.propose(state):
+            attempt(state, rule, proposal, (*state.rules, *SEEDS))
+    return [m for m in space.partition_of(state) if space.is_pattern(m)]

@@ -1,0 +1,195 @@
+"""A group as numbers for the latency models: bytes, operations, tasks. Nothing here knows how fast a machine is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil, prod
+
+from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of, op_spec
+from tilestitch.cost_model.counts import operations, operations_per_element
+from tilestitch.cost_model.cpu import CpuDevice
+from tilestitch.cost_model.devices import representative
+from tilestitch.cost_model.protocol import AnyDevice, KernelFacts, Traffic
+from tilestitch.passes.contract import TargetInfo
+from tilestitch.passes.plan import Group, GroupKind, WhyNot
+
+from .profit import evaluations
+from .roles import Part, Roles, roles_of
+
+TASK_ELEMENTS = 4096
+"""Elements of one task or block of an element-wise kernel, and of one tile of a product."""
+GPU_THREADS = 256
+GPU_ROWS = 128
+"""With fewer rows than this most of a large GPU is idle."""
+MOST_THREADS = 1024
+BASE_REGISTERS = 16
+DEFAULT_CAPABILITY = 90
+
+
+def device_of(target: TargetInfo) -> AnyDevice:
+    """The device that a target is planned for: a generic CPU with its threads, or a GPU of the table.
+
+    A bare `cuda` stands for Hopper.
+    """
+    if not target.name.startswith("cuda"):
+        return CpuDevice(cores=max(1, target.threads))
+    digits = "".join(c for c in target.name if c.isdigit())
+    return representative(int(digits) if digits else DEFAULT_CAPABILITY)
+
+
+def group_facts(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> KernelFacts:
+    """The facts of a planned group; `nodes` are the graph's by name. The group must be legal (`legality.check_group`).
+
+    Raises ValueError for a group that is none.
+    """
+    members = [nodes[name] for name in group.nodes]
+    values = {o.name: o for n in members for o in n.outputs}
+    stored = [values[name] for name in group.outputs]
+    roles = roles_of(members, stored, group.name)
+    if isinstance(roles, WhyNot):
+        raise ValueError(f"no kernel: {roles}; plan the graph again")
+    return facts_of(members, stored, roles, target)
+
+
+def nodes_by_name(graph: Graph) -> dict[str, Node]:
+    return {n.name: n for n in graph.nodes}
+
+
+def facts_of(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles, target: TargetInfo) -> KernelFacts:
+    """The facts of `nodes` (in topological order) as one kernel that stores `stored`."""
+    counts = evaluations(nodes, stored, roles)
+    gpu = target.name.startswith("cuda")
+    fma, cheap, transcendental = _arithmetic(nodes, counts)
+    elements = max((o.tensor_type.num_elements for n in nodes for o in n.outputs), default=0)
+    tasks, launches = _tasks(roles, stored, elements, target)
+    row_bytes = _row_bytes(roles)
+    threads = 1
+    if gpu:
+        threads, tasks = _blocks(roles, tasks)
+    return KernelFacts(
+        kind=roles.kind.value,
+        dtype=_dtype(nodes, roles),
+        reads=_reads(nodes, counts),
+        writes=tuple(Traffic(v.name, v.tensor_type.nbytes, v.tensor_type.nbytes) for v in stored),
+        fma=fma,
+        cheap=cheap,
+        transcendental=transcendental,
+        elements=elements,
+        tasks=tasks,
+        threads=threads,
+        shared_bytes=row_bytes,
+        registers=BASE_REGISTERS + 2 * _most_alive(nodes),
+        barriers=sum(part is Part.REDUCTION for part in roles.parts.values()) if gpu else 0,
+        launches=launches,
+    )
+
+
+# -- arithmetic --------------------------------------------------------------------------------------------------------
+
+
+def _arithmetic(nodes: Iterable[Node], counts: Mapping[Value, float]) -> tuple[int, int, int]:
+    """Multiply-adds, cheap operations and transcendental calls."""
+    fma = cheap = transcendental = 0.0
+    for node in nodes:
+        kind = kind_of(node.op)
+        if kind is Kind.CONTRACTION:
+            fma += operations(node) / 2
+        elif kind in (Kind.REDUCTION, Kind.OPAQUE):
+            cheap += operations(node)
+        else:
+            times = max(counts.get(o, 0.0) for o in node.outputs)
+            if op_spec(node.op).expensive:
+                transcendental += times
+            else:
+                cheap += times * operations_per_element(node.op)
+    return int(fma), int(cheap), int(transcendental)
+
+
+def _dtype(nodes: Sequence[Node], roles: Roles) -> str:
+    node = roles.anchor or nodes[-1]
+    return (node.inputs or node.outputs)[0].tensor_type.dtype
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def _reads(nodes: Sequence[Node], counts: Mapping[Value, float]) -> tuple[Traffic, ...]:
+    """Loads of everything that comes from outside; readers at the same index are taken to share one load."""
+    members = set(nodes)
+    requested: dict[Value, float] = {}
+    for node in nodes:
+        times = max((counts.get(o, 0.0) for o in node.outputs), default=0.0)
+        for value in dict.fromkeys(node.inputs):
+            if value.producer not in members:
+                requested[value] = max(requested.get(value, 0.0), _elements_read(node, value, times))
+    traffic = []
+    for value, elements in requested.items():
+        type_ = value.tensor_type
+        size = type_.num_elements
+        itemsize = type_.nbytes / size if size else 0.0
+        traffic.append(Traffic(value.name, int(elements * itemsize), int(min(elements, size) * itemsize)))
+    return tuple(traffic)
+
+
+def _elements_read(node: Node, value: Value, times: float) -> float:
+    size = value.tensor_type.num_elements
+    if kind_of(node.op) not in (Kind.VIEW, Kind.INJECTIVE):
+        return float(size)  # tiles of a product are kept close; what is read again comes from the first cache
+    if node.op == "concat":
+        total = node.output.tensor_type.num_elements
+        return times * size / total if total else 0.0
+    return times
+
+
+def _row_bytes(roles: Roles) -> int:
+    """What a task keeps of its row between a reduction and the next look at the row; 0 if it does not look again."""
+    rows = roles.rows
+    if rows is None or not any(part is Part.FULL for part in roles.parts.values()):
+        return 0
+    width = max(o.tensor_type.nbytes // max(1, o.tensor_type.num_elements) for n in roles.parts for o in n.outputs)
+    return prod(rows.shape[a] for a in rows.axes) * width
+
+
+def _most_alive(nodes: Sequence[Node]) -> int:
+    """The largest number of values of `nodes` that are needed at the same time, evaluated in order."""
+    position = {n: i for i, n in enumerate(nodes)}
+    last = [max((position[u] for o in n.outputs for u in o.users if u in position), default=i)
+            for i, n in enumerate(nodes)]  # fmt: skip
+    steps = [0] * (len(nodes) + 1)
+    for first, end in enumerate(last):
+        steps[first] += 1
+        steps[end + 1 if end + 1 <= len(nodes) else len(nodes)] -= 1
+    alive = most = 0
+    for step in steps[:-1]:
+        alive += step
+        most = max(most, alive)
+    return most
+
+
+# -- parallelism -------------------------------------------------------------------------------------------------------
+
+
+def _tasks(roles: Roles, stored: Sequence[Value], elements: int, target: TargetInfo) -> tuple[int, int]:
+    """Independent parts, and launches. Few long rows are cut into parts if nothing needs the row a second time."""
+    if roles.rows is not None:
+        rows = prod(roles.rows.dropped)
+        looks_again = any(part is Part.FULL for part in roles.parts.values())
+        wanted = GPU_ROWS if target.name.startswith("cuda") else target.threads
+        if rows >= wanted or looks_again or elements < 2 * TASK_ELEMENTS:
+            return rows, 1
+        return max(rows, ceil(elements / TASK_ELEMENTS)), 2
+    if roles.anchor is not None and roles.kind is GroupKind.OPAQUE and roles.anchor.op != "window_reduce":
+        return 1, 1
+    return max(1, ceil(sum(v.tensor_type.num_elements for v in stored[:1]) / TASK_ELEMENTS)), 1
+
+
+def _blocks(roles: Roles, tasks: int) -> tuple[int, int]:
+    """Threads of a block, and blocks: short rows share one."""
+    if roles.rows is None:
+        return GPU_THREADS, tasks * TASK_ELEMENTS // (4 * GPU_THREADS) if roles.kind is GroupKind.INJECTIVE else tasks
+    length = prod(roles.rows.shape[a] for a in roles.rows.axes)
+    threads = 32
+    while threads < min(length // 4, MOST_THREADS):
+        threads *= 2
+    packed = max(1, GPU_THREADS // threads)
+    return threads * packed, ceil(tasks / packed)

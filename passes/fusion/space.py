@@ -1,0 +1,226 @@
+"""The space that fusion explores: sets of clusters as bit masks, which may be one kernel, and what each costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tilestitch.compiler.ir import Node, Value
+from tilestitch.cost_model.counts import bytes_of
+from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
+from tilestitch.passes.plan import WhyNot
+
+from .clusters import Cluster, Fusion
+from .facts import facts_of
+from .legality import operands, why_not
+from .profit import MOST_NODES, MOST_OPERANDS, recomputation
+from .roles import Roles, roles_of
+
+LAUNCH_BYTES = 40_000
+"""Bytes that move in the time of one launch: what the quick score of a pattern takes a saved launch for."""
+OPERATIONS_PER_BYTE = 2
+"""Vector operations in the time of moving a byte: what the quick score takes repeated arithmetic for."""
+
+
+def bits(mask: int) -> Iterator[int]:
+    """Positions of the ones in `mask`, ascending."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A legal kernel: the atoms in it as a mask, and its quick score in bytes saved against all atoms alone."""
+
+    mask: int
+    gain: float
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What a legal set of atoms is as one kernel."""
+
+    nodes: tuple[Node, ...]
+    stored: tuple[Value, ...]
+    roles: Roles
+
+
+class Space:
+    """Patterns over the clusters of a fusion state, its *atoms*, numbered in topological order.
+
+    Every question is answered once. A pattern is a connected set of native atoms that legality allows, no rule of the
+    state forbids, and that is not too large to compile well.
+    """
+
+    def __init__(self, state: Fusion, model: LatencyModel, device: AnyDevice) -> None:
+        self.state, self.model, self.device = state, model, device
+        # What an atom depends on depends on less, so counting ancestors sorts topologically.
+        order = sorted(state.clusters(), key=lambda c: (c.ancestors.bit_count(), state.first_position(c)))
+        self.atoms: list[Cluster] = order
+        self.everything = (1 << len(order)) - 1
+        number = {c.number: i for i, c in enumerate(order)}
+        self.native = _mask(i for i, c in enumerate(order) if state.is_native(c) and state.outputs_of(c))
+        self.before = [_mask(number[p.number] for p in state.producers(c) if p.number in number) for c in order]
+        self.behind = [0] * len(order)
+        for i, producers in enumerate(self.before):
+            for p in bits(producers):
+                self.behind[p] |= 1 << i
+        self.ancestors, self.descendants = [0] * len(order), [0] * len(order)
+        for i, producers in enumerate(self.before):
+            for p in bits(producers):
+                self.ancestors[i] |= self.ancestors[p] | 1 << p
+        for i in reversed(range(len(order))):
+            for r in bits(self.behind[i]):
+                self.descendants[i] |= self.descendants[r] | 1 << r
+        self._shapes: dict[int, _Shape | None] = {}
+        self._latencies: dict[int, float] = {}
+        self._gains: dict[int, float] = {}
+        self._moved: dict[int, int] = {}
+        self._reach: dict[int, int] = {}
+
+    # -- legality ------------------------------------------------------------------------------------------------
+
+    def is_convex(self, mask: int) -> bool:
+        """Whether no path leaves `mask` and comes back."""
+        above = below = 0
+        for i in bits(mask):
+            above |= self.ancestors[i]
+            below |= self.descendants[i]
+        return not above & below & ~mask
+
+    def is_connected(self, mask: int) -> bool:
+        reached = frontier = mask & -mask
+        while frontier:
+            near = 0
+            for i in bits(frontier):
+                near |= self.before[i] | self.behind[i]
+            frontier = near & mask & ~reached
+            reached |= frontier
+        return reached == mask
+
+    def is_pattern(self, mask: int) -> bool:
+        """Whether the atoms of `mask` (connected) may be one kernel."""
+        return self._shape(mask) is not None
+
+    def _shape(self, mask: int) -> _Shape | None:
+        if mask not in self._shapes:
+            self._shapes[mask] = self._find_shape(mask)
+        return self._shapes[mask]
+
+    def _find_shape(self, mask: int) -> _Shape | None:
+        if mask & ~self.native or not self.is_convex(mask):
+            return None
+        state = self.state
+        clusters = [self.atoms[i] for i in bits(mask)]
+        owned = {n for c in clusters for n in c.owned}
+        members = owned.union(*(c.copies for c in clusters))
+        if len(clusters) > 1 and (len(members) > MOST_NODES or why_not(state, clusters, (), "") is not None):
+            return None
+        nodes, stored = state.in_order(members), state.stored(owned, members)
+        roles = roles_of(nodes, stored)
+        if isinstance(roles, WhyNot):
+            return None
+        if len(clusters) > 1:
+            if sum(map(len, operands(nodes))) + len(stored) > MOST_OPERANDS:
+                return None
+            if any(rule.forbid(state, nodes) is not None for rule in state.rules):
+                return None
+        return _Shape(tuple(nodes), tuple(stored), roles)
+
+    def is_acyclic(self, masks: Sequence[int], newest: int) -> bool:
+        """Whether kernels `masks` and `newest` (disjoint, each convex) can be put in an order, if `masks` can."""
+        reached = self._below(newest) & ~newest
+        waiting = list(masks)
+        while not reached & newest:
+            hit = [m for m in waiting if m & reached]
+            if not hit:
+                return True
+            waiting = [m for m in waiting if not m & reached]
+            for m in hit:
+                reached |= self._below(m)
+        return False
+
+    def _below(self, mask: int) -> int:
+        if mask not in self._reach:
+            found = 0
+            for i in bits(mask):
+                found |= self.descendants[i]
+            self._reach[mask] = found
+        return self._reach[mask]
+
+    # -- cost ----------------------------------------------------------------------------------------------------
+
+    def latency_us(self, mask: int) -> float:
+        """The full estimate of a pattern, or of an atom alone; 0 for what needs no kernel of its own."""
+        if mask not in self._latencies:
+            self._latencies[mask] = self._find_latency(mask)
+        return self._latencies[mask]
+
+    def _find_latency(self, mask: int) -> float:
+        if not mask & (mask - 1) and (not mask & self.native or self._is_alias(mask)):
+            return 0.0
+        shape = self._shape(mask)
+        if shape is None:
+            raise ValueError(f"the atoms {list(bits(mask))} are no pattern; ask is_pattern first")
+        facts = facts_of(shape.nodes, shape.stored, shape.roles, self.state.target)
+        return self.model.latency_us(facts, self.device)
+
+    def _is_alias(self, mask: int) -> bool:
+        """A reshape between kernels costs nothing: its readers read its operand."""
+        members = self.atoms[mask.bit_length() - 1].members
+        node = next(iter(members))
+        if len(members) > 1 or node.op != "reshape" or self.state.graph.is_output(node.output):
+            return False
+        return not node.inputs[0].is_constant
+
+    def total_us(self, patterns: Iterable[int]) -> float:
+        """The full estimate of a partition; atoms in no pattern are alone."""
+        total, covered = 0.0, 0
+        for mask in sorted(patterns):
+            total += self.latency_us(mask)
+            covered |= mask
+        return total + sum(self.latency_us(1 << i) for i in bits(self.everything & ~covered))
+
+    def gain(self, mask: int) -> float:
+        """The quick score: bytes no longer moved, launches saved as bytes, less arithmetic that is repeated."""
+        if mask not in self._gains:
+            self._gains[mask] = self._find_gain(mask)
+        return self._gains[mask]
+
+    def _find_gain(self, mask: int) -> float:
+        shape = self._shape(mask)
+        assert shape is not None
+        alone = [1 << i for i in bits(mask) if not self._is_alias(1 << i)]
+        saved = sum(map(self._bytes_moved, alone)) - self._bytes_moved(mask)
+        again = recomputation(shape.nodes, shape.stored, shape.roles)
+        return saved + LAUNCH_BYTES * (len(alone) - 1) - again / OPERATIONS_PER_BYTE
+
+    def _bytes_moved(self, mask: int) -> int:
+        if mask not in self._moved:
+            shape = self._shape(mask)
+            assert shape is not None
+            inputs, constants = operands(shape.nodes)
+            self._moved[mask] = bytes_of((*inputs, *constants, *shape.stored))
+        return self._moved[mask]
+
+    def neighbours(self, mask: int) -> int:
+        """Native atoms outside `mask` that read from it or that it reads."""
+        near = 0
+        for i in bits(mask):
+            near |= self.before[i] | self.behind[i]
+        return near & self.native & ~mask
+
+    def partition_of(self, state: Fusion) -> list[int]:
+        """The clusters of another state of the same graph as masks over these atoms; single atoms are left out."""
+        home = {n: i for i, c in enumerate(self.atoms) for n in c.owned}
+        masks = [_mask(home[n] for n in c.owned if n in home) for c in state.clusters()]
+        return [m for m in masks if m & (m - 1)]
+
+
+def _mask(positions: Iterable[int]) -> int:
+    mask = 0
+    for p in positions:
+        mask |= 1 << p
+    return mask
