@@ -85,6 +85,14 @@ def _conv_shape(group: Operands, layout: _Layout) -> ConvShape:
     )  # fmt: skip
 
 
+def _is_turned(x: Value) -> bool:
+    """Whether a channels-last image is the transpose of one with channels first."""
+    node = x.producer
+    if node is None or node.op != "transpose":
+        return False
+    return tuple(node.attrs["perm"]) == (0, *range(2, len(x.shape)), 1)
+
+
 def lower_conv(group: Operands) -> KernelLaunch:
     """The launch of a group around a conv node: implicit matrix product, or depthwise."""
     layout = _layout(group.anchor)
@@ -98,7 +106,7 @@ def lower_conv(group: Operands) -> KernelLaunch:
         threads=group.threads,
         w_packed=group.packs_right,
         x_plain=group.is_plain(x),
-        channels_last=layout.channels_last,
+        channels_last=layout.channels_last != (not group.is_plain(x) and _is_turned(x)),
         long_epilogue=group.has_long_epilogue,
     )
     packing = plan.packing if group.packs_right else None

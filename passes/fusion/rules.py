@@ -19,6 +19,8 @@ from . import legality, profit
 from .clusters import Cluster, Fusion
 from .roles import Roles, is_elementwise, is_native
 
+FEW_CHANNELS = 16
+"""A padded convolution of fewer channels copies its image."""
 DUPLICATE_ELEMENTS = 4096
 """Values up to this size may be computed again by each of their readers, if that takes no transcendental function."""
 
@@ -176,6 +178,7 @@ def _same_order(state: Fusion, a: Cluster, b: Cluster) -> bool:
 class Views(_AllowsAll):
     """Views in front of a contraction are read through: the contraction fetches its operand at the view's index.
 
+    A convolution does so for images that its template copies anyway: few channels, padded (the first layer).
     With `compute`, cheap arithmetic in front of the first operand is done as it is fetched, too. With `convolutions`,
     not only matmul does so: a convolution fetches an element once for each place of its window.
     """
@@ -188,9 +191,10 @@ class Views(_AllowsAll):
         for anchor in state.nodes:
             if kind_of(anchor.op) is not Kind.CONTRACTION or not is_native(anchor):
                 continue
-            if anchor.op != "matmul" and not self.convolutions:
+            copied = state.target.name == "cpu" and _copies_image(anchor)
+            if anchor.op != "matmul" and not self.convolutions and not copied:
                 continue
-            for value in anchor.inputs:
+            for value in anchor.inputs[:1] if copied else anchor.inputs:
                 node = value.producer
                 if node is None or node in state.cluster_of(anchor).members:
                     continue
@@ -199,7 +203,7 @@ class Views(_AllowsAll):
                     continue
                 readers = state.readers(cluster)
                 if readers == [state.cluster_of(anchor)]:
-                    yield Fuse((node, anchor))
+                    yield Fuse((node, anchor), forced=copied)
                 elif all(_kind(state, r) is GroupKind.CONTRACTION for r in readers):
                     yield Fuse((anchor,), copies=tuple(state.in_order(cluster.members)))
 
@@ -208,6 +212,14 @@ class Views(_AllowsAll):
         if any(kind_of(n.op) is not Kind.VIEW for n in nodes):
             return self.compute and all(n.op in _CHEAP or kind_of(n.op) is Kind.VIEW for n in nodes)
         return any(n.op != "reshape" for n in nodes)
+
+
+def _copies_image(anchor: Node) -> bool:
+    """Whether the template of a convolution copies its image, padding included, before it multiplies."""
+    attrs, weight = anchor.attrs, anchor.inputs[1] if len(anchor.inputs) > 1 else None
+    if anchor.op != "conv" or weight is None or attrs["layout"] != "NXC" or attrs["groups"] != 1:
+        return False
+    return weight.shape[-2] < FEW_CHANNELS and any((*attrs["before"], *attrs["after"]))
 
 
 _CHEAP = frozenset({"cast", "add", "sub", "mul", "maximum", "minimum", "neg", "abs", "select"})

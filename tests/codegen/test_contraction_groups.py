@@ -134,6 +134,14 @@ def test_convolutions(
     s.check(s.graph.emit("maximum", s.graph.emit("add", y, bias), s.graph.constant(np.float32(0))), pipeline="")
 
 
+@pytest.mark.parametrize("perm", [(0, 2, 3, 1), (0, 3, 2, 1)])
+def test_image_read_through_a_transpose(perm: tuple[int, ...]) -> None:
+    s = Sketch()
+    x = s.graph.emit("transpose", s.input(2, 3, 37, 19), perm=perm)
+    y = conv(s, x, s.weight(3, 5, 3, 10), strides=2, before=(1, 3), after=(2, 1), layout="NXC")
+    s.check(y, pipeline="")
+
+
 @pytest.mark.parametrize("layout", ["NCX", "NXC"])
 @pytest.mark.parametrize("multiplier", [1, 2])
 def test_depthwise_convolution(layout: str, multiplier: int) -> None:

@@ -154,6 +154,17 @@ def test_heads_are_split_as_the_product_is_stored_and_read_through_views() -> No
     assert [n for _, n in kernels(plan)] == [["m", "r", "t"], ["q", "s", "y"]]
 
 
+@pytest.mark.parametrize(("channels", "pad", "count"), [(3, 1, 1), (3, 0, 2), (32, 1, 2)])
+def test_the_first_convolution_reads_its_image_through_the_transpose(channels: int, pad: int, count: int) -> None:
+    size = 4 + 2 * pad
+    plan = plan_of(f"""graph @g(%x: float32[1,{channels},6,6], %w: float32[3,3,{channels},2]) -> (%y) {{
+      %t = transpose(%x) {{perm=[0,2,3,1]}} : float32[1,6,6,{channels}]
+      %y = conv(%t, %w) {{strides=[1,1], before=[{pad},{pad}], after=[{pad},{pad}], dilations=[1,1], groups=1,
+        layout="NXC"}} : float32[1,{size},{size},2]
+    }}""")
+    assert len(kernels(plan)) == count
+
+
 def test_a_value_needed_outside_is_stored_by_an_epilogue_but_not_by_a_prologue() -> None:
     plan = plan_of("""graph @g(%x: float32[4,6], %w: float32[4,5]) -> (%y, %t, %m) {
       %t = transpose(%x) {perm=[1,0]} : float32[6,4]
