@@ -20,6 +20,7 @@ from .program import DeviceStep, NativeStep, Program, ValueSpec
 
 if TYPE_CHECKING:
     from .artifact import Artifact
+    from .emulator import EmulatorOptions
     from .execution import Loaded
 
 RecordTime = Callable[[str, tuple[str, ...], float], None]
@@ -140,18 +141,29 @@ class HostOnly:
 
 @dataclass(frozen=True)
 class DeviceName:
-    """A device as users name it: `cpu`, `cuda`, `cuda:1`, `emulator`."""
+    """A device as users name it: `cpu`, `cuda`, `cuda:1`, `emulator`, or options of the emulator."""
 
     kind: str
     ordinal: int = 0
+    options: tuple[Any, ...] = ()
 
     @staticmethod
-    def parse(text: str) -> DeviceName:
+    def parse(text: str | EmulatorOptions) -> DeviceName:
         """Raises `DeviceError` for what is no device's name."""
-        match = re.fullmatch(r"(cpu|emulator)|(cuda)(?::(\d{1,4}))?", text) if isinstance(text, str) else None
+        if not isinstance(text, str):
+            return _with_options(text)
+        match = re.fullmatch(r"(cpu|emulator)|(cuda)(?::(\d{1,4}))?", text)
         if match is None:
             raise DeviceError(f"device {text!r} is unknown; give cpu, cuda, cuda:N (GPU number N) or emulator")
         return DeviceName(match[1] or match[2], int(match[3] or 0))
+
+
+def _with_options(value: object) -> DeviceName:
+    from .emulator import EmulatorOptions
+
+    if not isinstance(value, EmulatorOptions):
+        raise DeviceError(f"device {value!r} is no name of a device; give cpu, cuda, cuda:N (GPU number N) or emulator")
+    return DeviceName("emulator", options=(value,))
 
 
 _MODULES = {"cpu": "cpu.backend", "cuda": "cuda.backend", "emulator": "emulator.backend"}
@@ -177,7 +189,7 @@ def check_target(artifact: Artifact, device: DeviceName) -> None:
 def open_backend(artifact: Artifact, loaded: Loaded, device: DeviceName, num_threads: int) -> Backend:
     """Load the artifact's kernels on a device. Raises `DeviceError` when the device is not there or does not fit."""
     module = importlib.import_module(f".{_MODULES[device.kind]}", __package__)
-    opened: Backend = module.open_backend(artifact, loaded, device.ordinal, num_threads)
+    opened: Backend = module.open_backend(artifact, loaded, device.ordinal, num_threads, *device.options)
     return opened
 
 

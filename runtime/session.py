@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from .feeds import ValueInfo
 from .program import Heap, Program
 from .types import TensorType
 
+if TYPE_CHECKING:
+    from .emulator import EmulatorOptions
+
 
 class LaunchTime(NamedTuple):
     """The time of one launch or host step. `origins` are the names of the ONNX nodes that it computes."""
@@ -33,14 +36,15 @@ class LaunchTime(NamedTuple):
 
 def load(
     source: str | os.PathLike[str] | bytes,
-    device: str = "cpu",
+    device: str | EmulatorOptions = "cpu",
     num_threads: int | None = None,
     weights: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     verify: bool = True,
 ) -> Module:
     """Load an artifact from a file or from its bytes.
 
-    `device`: `cpu`, `cuda` (the first GPU), `cuda:N`, or `emulator`, which executes CUDA kernels on the CPU.
+    `device`: `cpu`, `cuda` (the first GPU), `cuda:N`, or `emulator`, which executes CUDA kernels on the CPU;
+    an `EmulatorOptions` of `tilestitch.runtime.emulator` says how.
     `num_threads`: else the environment variable `TILESTITCH_NUM_THREADS`, else the physical cores that the process may
     use.
     `weights`: a safetensors file or arrays by name, for artifacts whose weights were stripped. `verify=False` skips the

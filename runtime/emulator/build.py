@@ -123,7 +123,7 @@ def _cache_folder(options: EmulatorOptions) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise EmulatorBuildError(
-            f"the cache of the emulator, {folder}, cannot be made ({error}); choose another with EmulatorOptions(cache=…)"
+            f"the emulator's cache folder {folder} cannot be made ({error}); choose another: EmulatorOptions(cache=…)"
         ) from error
     return folder.resolve()
 

@@ -32,6 +32,15 @@ __attribute__((visibility("default"))) const char* emu_module_end() { return &_e
 }
 """
 
+_ENTRY = """\
+extern "C" {{
+__attribute__((visibility("default"))) EMU_UNCHECKED void emu_kernel_{kernel}(void** arguments) {{
+  emu_call(emu_source_{number}::{kernel}, arguments);
+}}
+__attribute__((visibility("default"))) int emu_arity_{kernel}() {{ return emu_arity(emu_source_{number}::{kernel}); }}
+}}
+"""
+
 
 def translate(text: str) -> str:
     """CUDA text as C++ that compiles against `emulator.h`, line by line.
@@ -66,11 +75,6 @@ def translation_unit(sources: Mapping[str, str]) -> str:
         parts.append(f"namespace emu_source_{number} {{ using emu_functions::max; using emu_functions::min;\n")
         parts.append(f'#line 1 "{name}.cu"\n{translate(text)}\n}}\n#line 1 "{name}.entry"\n')
         for kernel in kernels:
-            parts.append(
-                f'extern "C" {{ __attribute__((visibility("default"))) EMU_UNCHECKED void emu_kernel_{kernel}(void** a) '
-                f"{{ emu_call(emu_source_{number}::{kernel}, a); }}\n"
-                f'__attribute__((visibility("default"))) int emu_arity_{kernel}() '
-                f"{{ return emu_arity(emu_source_{number}::{kernel}); }} }}\n"
-            )
+            parts.append(_ENTRY.format(number=number, kernel=kernel))
         parts.append("#undef uint\n#undef uchar\n#undef ushort\n")
     return "".join(parts)

@@ -1,0 +1,187 @@
+"""The emulated device as a backend of sessions. Its memory is the host's."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilestitch.runtime.artifact import Artifact, aligned_bytes, cuda_source_member
+from tilestitch.runtime.device import HostOnly, Memory, RecordTime
+from tilestitch.runtime.dtypes import numpy_dtype
+from tilestitch.runtime.errors import DeviceError, ExecutionError
+from tilestitch.runtime.hostmemory import HostArena
+from tilestitch.runtime.program import (
+    Constant,
+    DeviceLaunch,
+    DeviceStep,
+    Edge,
+    Input,
+    NativeStep,
+    Program,
+    Status,
+    ValueSpec,
+)
+from tilestitch.runtime.types import TensorType
+
+from .errors import KernelFaultError
+from .kernels import Argument, Kernels
+from .options import EmulatorOptions
+
+if TYPE_CHECKING:
+    from tilestitch.runtime.execution import Loaded
+
+_POISON = 0xFF
+"""What memory that nothing was written to is full of: NaN in every float format, -1 in integers."""
+
+
+def open_backend(
+    artifact: Artifact, loaded: Loaded, ordinal: int, num_threads: int, options: EmulatorOptions | None = None
+) -> EmulatorBackend:
+    """Compile the kernels whose text the artifact holds.
+
+    Raises `DeviceError` when it holds none, or there is no C++ compiler; `UnsupportedError` when a kernel uses what the
+    emulator does not stand in for.
+    """
+    options = options or EmulatorOptions()
+    symbols = sorted(loaded.symbols(DeviceStep))
+    missing = [symbol for symbol in symbols if cuda_source_member(symbol) not in artifact.member_names]
+    if missing:
+        raise DeviceError(
+            f"{artifact.name}: has no CUDA text of {missing[0]}, which device 'emulator' runs; compile again with "
+            "--keep-source"
+        )
+    sources = {symbol: bytes(artifact.member(cuda_source_member(symbol))).decode() for symbol in symbols}
+    return EmulatorBackend(artifact.name, Kernels(sources, options) if sources else None, options)
+
+
+class EmulatorBackend(HostOnly):
+    """Kernels compiled for the host; runs of different threads wait for one another."""
+
+    max_workers = 1
+
+    def __init__(self, file: str, kernels: Kernels | None, options: EmulatorOptions) -> None:
+        self._file, self._kernels, self._options = file, kernels, options
+
+    def worker(self) -> EmulatorWorker:
+        return EmulatorWorker(self._file, self._kernels, self._options)
+
+    def close(self) -> None:
+        """The library goes with the process."""
+
+
+class EmulatorWorker(HostOnly):
+    """Makes memory, and poisons it before every run."""
+
+    def __init__(self, file: str, kernels: Kernels | None, options: EmulatorOptions) -> None:
+        self._file, self._kernels, self._options = file, kernels, options
+        self._memories: list[EmulatorMemory] = []
+
+    def memory(self, program: Program) -> Memory:
+        memory = EmulatorMemory(program, self._file, self._kernels, self._options)
+        self._memories.append(memory)
+        return memory
+
+    def begin(self, stream: Any) -> None:
+        super().begin(stream)
+        for memory in self._memories if self._options.checked else ():
+            memory.poison()
+
+    def close(self) -> None:
+        self._memories.clear()
+
+
+class EmulatorMemory:
+    """An arena on the host."""
+
+    def __init__(self, program: Program, file: str, kernels: Kernels | None, options: EmulatorOptions) -> None:
+        self._program, self._file, self._kernels, self._options = program, file, kernels, options
+        self._arena = HostArena(program, file)
+
+    def poison(self) -> None:
+        self._arena.raw[...] = _POISON
+
+    def fixed(self, value: ValueSpec) -> np.ndarray:
+        return self._arena.view(value)
+
+    def bind(self, step: NativeStep | DeviceStep, fixed: Sequence[Any]) -> BoundLaunches:
+        if not isinstance(step, DeviceStep) or self._kernels is None:
+            raise DeviceError(f"{self._file}: holds kernels for the CPU; compile again with --target cuda:sm_XX")
+        return BoundLaunches(self._program, step, self._kernels, self._options)
+
+    def overlaps(self, array: np.ndarray) -> bool:
+        return self._arena.overlaps(array)
+
+
+class BoundLaunches:
+    """The launches of a step. With a random or adversarial order of blocks, launches that no edge orders are run in a
+    random order too.
+    """
+
+    def __init__(self, program: Program, step: DeviceStep, kernels: Kernels, options: EmulatorOptions) -> None:
+        self._values = program.values
+        self._kernels = kernels
+        self._launches = [step.launches[number] for number in _sequence(len(step.launches), step.dependences, options)]
+
+    def run(self, values: list[Any], record: RecordTime | None) -> None:
+        """Raises `ExecutionError` when a kernel reports a fault, `KernelFaultError` when it commits one."""
+        for launch in self._launches:
+            start = time.perf_counter_ns()
+            self._run(launch, values)
+            if record is not None:
+                record(launch.symbol, launch.origins, (time.perf_counter_ns() - start) / 1000)
+
+    def _run(self, launch: DeviceLaunch, values: list[Any]) -> None:
+        status = np.zeros(1, np.int32)
+        arguments = [self._argument(values, arg.value, arg.offset_bytes, status) for arg in launch.args]
+        try:
+            self._kernels.launch(
+                launch.symbol, launch.grid, launch.block, arguments, launch.shared_bytes, launch.cooperative,
+                launch.cluster,
+            )  # fmt: skip
+        except KernelFaultError as error:
+            nodes = f"ONNX node {', '.join(launch.origins)}: " if launch.origins else ""
+            raise KernelFaultError(error.kernel, nodes + error.problem, error.line, error.source) from error
+        if status[0]:
+            fault = int(status[0]) - 1
+            message = launch.faults[fault] if 0 <= fault < len(launch.faults) else f"fault {fault}"
+            where = ", ".join(launch.origins) or launch.symbol
+            raise ExecutionError(f"ONNX node {where}: {message}; check the values of the model's inputs")
+
+    def _argument(self, values: list[Any], number: int, offset_bytes: int, status: np.ndarray) -> Argument:
+        value = self._values[number]
+        if isinstance(value.location, Status):
+            return Argument.of(status)
+        array = values[number]
+        if array is None:
+            values[number] = array = _empty(value)
+        elif not array.flags.c_contiguous or not array.flags.aligned:
+            values[number] = array = np.array(array, order="C")
+        item_bytes, nbytes = array.dtype.itemsize, array.nbytes
+        read_only = isinstance(value.location, (Constant, Input))
+        address = int(array.__array_interface__["data"][0])
+        return Argument(address + offset_bytes, nbytes - offset_bytes, item_bytes, read_only)
+
+
+def _empty(value: ValueSpec) -> np.ndarray:
+    if not isinstance(value.type, TensorType) or value.type.static_shape is None:
+        raise ValueError(f"value {value.name!r} of type {value.type} has no fixed size")
+    raw = aligned_bytes(value.type.nbytes)
+    raw[...] = _POISON
+    return raw.view(numpy_dtype(value.type.dtype)).reshape(value.type.static_shape)
+
+
+def _sequence(count: int, edges: Sequence[Edge], options: EmulatorOptions) -> list[int]:
+    """Launch numbers in an order that the edges allow."""
+    if options.block_order in ("in_order", "reversed"):
+        return list(range(count))
+    waiting = [{edge.before for edge in edges if edge.after == number} for number in range(count)]
+    chooser = random.Random(options.seed)
+    order: list[int] = []
+    while len(order) < count:
+        ready = [number for number in range(count) if number not in order and waiting[number] <= set(order)]
+        order.append(chooser.choice(ready))
+    return order
