@@ -153,7 +153,7 @@ def calibrated(module: nn.Module, channels: int = 3, size: int = 224) -> nn.Modu
     return module.eval()
 
 
-# --- inception ----------------------------------------------------------------------------------------------------------
+# --- inception --------------------------------------------------------------------------------------------------------
 
 
 class Branches(nn.Module):
@@ -167,7 +167,7 @@ class Branches(nn.Module):
         return torch.cat([branch(x) for branch in self.branches], 1)
 
 
-def conv_relu(cin: int, cout: int, kernel: int | tuple[int, int], stride: int = 1, padding: Any = None) -> nn.Sequential:
+def conv_relu(cin: int, cout: int, kernel: int | tuple[int, int], stride: int = 1, padding: Any = None) -> nn.Module:
     sides = kernel if isinstance(kernel, tuple) else (kernel, kernel)
     padding = tuple(side // 2 for side in sides) if padding is None else padding
     conv = nn.Conv2d(cin, cout, kernel, stride, padding, bias=False)
@@ -256,11 +256,11 @@ def inception_v3() -> nn.Module:
     return calibrated(nn.Sequential(*layers), size=299)
 
 
-# --- recurrent networks -------------------------------------------------------------------------------------------------
+# --- recurrent networks -----------------------------------------------------------------------------------------------
 
 
 class Crnn(nn.Module):
-    """A recogniser of text lines (32x100 pixels, grey): convolutions, two bidirectional LSTMs over 12 columns, letters."""
+    """A recogniser of text lines (32x100 pixels, grey): convolutions, bidirectional LSTMs over 12 columns, letters."""
 
     def __init__(self, hidden: int = 256, letters: int = 37) -> None:
         super().__init__()
@@ -278,7 +278,7 @@ class Crnn(nn.Module):
 
 
 class Dien(nn.Module):
-    """A recommender after DIEN: a GRU over the history of each user, attention to it from the candidate, a small MLP."""
+    """A recommender after DIEN: a GRU over the history of a user, attention to it from the candidate, an MLP."""
 
     def __init__(self, items: int = 20_000, kinds: int = 500, users: int = 10_000, width: int = 64) -> None:
         super().__init__()
@@ -286,7 +286,8 @@ class Dien(nn.Module):
         self.users = nn.Embedding(users, width)
         self.interests = nn.GRU(2 * width, 2 * width)
         self.attention = nn.Sequential(nn.Linear(8 * width, 80), nn.Sigmoid(), nn.Linear(80, 1))
-        self.mlp = nn.Sequential(nn.Linear(5 * width, 200), nn.PReLU(), nn.Linear(200, 80), nn.PReLU(), nn.Linear(80, 1))
+        hidden = [nn.Linear(5 * width, 200), nn.PReLU(), nn.Linear(200, 80), nn.PReLU()]
+        self.mlp = nn.Sequential(*hidden, nn.Linear(80, 1))
 
     def forward(self, user: Tensor, item: Tensor, kind: Tensor, past_items: Tensor, past_kinds: Tensor) -> Tensor:
         """Identifiers of users and candidates [B], of the history [B, T]; the probability of a click [B, 1]."""

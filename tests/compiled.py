@@ -42,6 +42,8 @@ def assert_close(actual: Any, expected: Any, tolerance: float) -> None:
     actual, expected = np.asarray(actual), np.asarray(expected)
     assert actual.dtype == expected.dtype, f"{actual.dtype} instead of {expected.dtype}"
     assert actual.shape == expected.shape, f"{actual.shape} instead of {expected.shape}"
+    if expected.dtype.kind == "V":  # bfloat16 and the like
+        actual, expected = actual.astype(np.float32), expected.astype(np.float32)
     if expected.dtype.kind not in "fc":
         np.testing.assert_array_equal(actual, expected)
         return

@@ -36,8 +36,9 @@ def _matmul(group: Operands) -> KernelLaunch:
     shared = math.prod(right.shape[:-2]) == 1
     # One right operand for all batch elements: their rows are rows of one product.
     rows = math.prod(batch) * m if shared else m
+    gates = n // (group.roles.gate_width or n) if n else 1
     shape = GemmShape(
-        rows, n, k, 1 if shared else math.prod(batch), left.dtype, right.dtype, group.acc_dtype,
+        rows, n // gates, k, 1 if shared else math.prod(batch), left.dtype, right.dtype, group.acc_dtype, gates,
     )  # fmt: skip
     packs = group.packs_right and (shared or right.shape[:-2] == tuple(batch))
     plan = plan_gemm(
@@ -49,10 +50,12 @@ def _matmul(group: Operands) -> KernelLaunch:
         a_contiguous="m" if trans_a else "k",
         long_epilogue=group.has_long_epilogue,
     )
-    packing = plan.packing(shape.batch) if packs else None
+    packing = plan.packing(shape.batch * gates) if packs else None
 
     def matrix(data: np.ndarray) -> np.ndarray:
         swapped = np.swapaxes(data, -1, -2) if trans_b else data
+        if gates > 1:
+            return np.moveaxis(swapped.reshape(k, gates, shape.n), 1, 0)
         return swapped.reshape(shape.batch, k, n)
 
     def emit(around: Surroundings, task: Expr, scratch: Expr) -> None:
@@ -76,12 +79,12 @@ def _matmul(group: Operands) -> KernelLaunch:
             lead = (0,) * len(batch) if shared else unravel(batch_index, batch)
             return operand(right, trans_b, lead, row, column)
 
-        def epilogue(batch_index: Expr, row: Expr, column: Expr, value: Expr) -> None:
-            around.finish((*place(batch_index, row), column), value)
+        def epilogue(batch_index: Expr, row: Expr, column: Expr, *values: Expr) -> None:
+            around.finish((*place(batch_index, row), column), *values)
 
         weights: Operand = LoadedOperand(load_b, "k" if trans_b else "n")
         if packing is not None:
-            weights = PackedOperand(around.packed, (lambda b: 0) if shared else (lambda b: b))
+            weights = PackedOperand(around.packed, (lambda b: 0) if shared and gates == 1 else (lambda b: b))
         emit_gemm(plan, load_a, weights, epilogue, task, scratch)
 
     return group.launch("matmul", plan.tasks, plan.scratch_bytes, packing, matrix, emit)

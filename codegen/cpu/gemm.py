@@ -23,15 +23,19 @@ from tilestitch.codegen.cpu.tasks import choose_blocks
 Load = Callable[[Expr, Expr, Expr], Expr]
 """``load(batch, m, k)`` gives one element of the left operand in its compute dtype; k may be a lane of a vector."""
 
-Epilogue = Callable[[Expr, Expr, Expr, Expr], None]
-"""``epilogue(batch, m, n, value)`` emits the store of one result; ``n`` may be a lane of a vectorised loop."""
+Epilogue = Callable[..., None]
+"""``epilogue(batch, m, n, *values)`` emits the store of one result; there is one value a gate (without gates, one).
+
+``n`` may be a lane of a vectorised loop.
+"""
 
 
 @dataclass(frozen=True)
 class GemmShape:
     """``batch`` products of [m, k] by [k, n]; elements are widened to ``acc_dtype``, in which the sum is kept.
 
-    ``acc_dtype`` is float32 for half floats and int32 for small integers.
+    ``acc_dtype`` is float32 for half floats and int32 for small integers. ``gates``: so many constant right operands
+    [k, n] lie side by side as packing groups, and the epilogue gets element (m, n) of all products together.
     """
 
     m: int
@@ -41,6 +45,11 @@ class GemmShape:
     a_dtype: str = "float32"
     b_dtype: str = "float32"
     acc_dtype: str = "float32"
+    gates: int = 1
+
+    @property
+    def right_bytes(self) -> int:
+        return self.gates * self.k * self.n * dtype_bytes(self.b_dtype)
 
 
 @dataclass(frozen=True)
@@ -106,14 +115,15 @@ class GemmPlan:
 
     @property
     def prefetches(self) -> bool:
-        return not self.pack_b and not self.rows_outer and self.panels > 1 and self.block_tiles >= self.tile.vectors
+        streams = not self.pack_b and not self.rows_outer and self.shape.gates == 1
+        return streams and self.panels > 1 and self.block_tiles >= self.tile.vectors
 
     @property
     def sums_rows(self) -> int:
         """Rows of partial sums that wait in the workspace: the whole block when the reduction is split."""
         if self.k_block < self.shape.k:
             return self.block_rows
-        return self.rows.largest if self.spill else 0
+        return self.shape.gates * self.rows.largest if self.spill else 0
 
     @property
     def scratch_bytes(self) -> int:
@@ -143,17 +153,18 @@ def plan_gemm(
 
     Raises ValueError for an empty result (m, n or batch is 0): such a kernel has nothing to launch.
     """
+    if shape.gates > 1 and (shape.batch > 1 or not b_packed):
+        raise ValueError(f"gates of {shape} need one packed right operand; leave the slices out of the kernel")
     if min(shape.m, shape.n, shape.batch) < 1 or shape.k < 0:
         raise ValueError(f"matrix product of an empty shape {shape}; skip the launch")
     tile, rows = mk.choose_tile(shape.m, shape.n, isa.lanes(shape.acc_dtype), isa)
     stage_a = shape.a_dtype != shape.acc_dtype or a_contiguous == "m" or not a_plain
     k_block = _reduction_block(shape, tile, rows, isa)
     block_tiles, block_panels = _blocks(shape, tile, rows, isa, threads, stage_a, not b_packed)
-    right_bytes = shape.k * shape.n * dtype_bytes(shape.b_dtype)
-    rows_outer = b_packed and k_block == shape.k and right_bytes <= isa.l2_bytes // 4 and rows.parts >= 8
+    rows_outer = b_packed and k_block == shape.k and shape.right_bytes <= isa.l2_bytes // 4 and rows.parts >= 8
     return GemmPlan(
-        shape, tile, rows, block_tiles, block_panels, k_block, stage_a, not b_packed, long_epilogue, rows_outer,
-        a_contiguous,
+        shape, tile, rows, block_tiles, block_panels, k_block, stage_a, not b_packed,
+        long_epilogue or shape.gates > 1, rows_outer, a_contiguous,
     )  # fmt: skip
 
 
@@ -161,7 +172,7 @@ def _reduction_block(shape: GemmShape, tile: RegisterTile, rows: Split, isa: Isa
     """Reduction steps per pass: all of them unless a panel would not stay in half of the second-level cache."""
     panel_bytes = shape.k * tile.columns * dtype_bytes(shape.b_dtype)
     limit = isa.l2_bytes // 2
-    if rows.parts == 1 or panel_bytes <= limit:
+    if rows.parts == 1 or panel_bytes <= limit or shape.gates > 1:
         return shape.k
     return mk.split_at_most(shape.k, limit // (tile.columns * dtype_bytes(shape.b_dtype))).largest
 
@@ -179,13 +190,13 @@ def _blocks(
     row_bytes = row_elements * dtype_bytes(shape.acc_dtype if stage_a else shape.a_dtype)
     panel_elements = tile.columns * max(1, shape.k)
     stage_cycles = row_elements * (0.5 if stage_a else 0.1)
-    near = shape.k * shape.n * dtype_bytes(shape.b_dtype) <= isa.l2_bytes // 4
+    near = shape.right_bytes <= isa.l2_bytes // 4
     panel_cycles = panel_elements * (0.5 if pack_b else 0.03 if near else 0.12)
 
     def cycles(tiles: int, panels: int) -> float | None:
         if tiles > 1 and tiles * row_bytes > isa.l2_bytes // 2:
             return None
-        return tiles * panels * tile_cycles + tiles * stage_cycles + panels * panel_cycles
+        return shape.gates * panels * (tiles * tile_cycles + panel_cycles) + tiles * stage_cycles
 
     return choose_blocks(rows.parts, -(-shape.n // tile.columns), shape.batch, threads, cycles)
 
@@ -280,10 +291,11 @@ class _Emitter:
         return lambda row, k: mk.widen(self.load_a(self.batch, row0 + row, k), shape.a_dtype, shape.acc_dtype)
 
     def _multiply(
-        self, panel: Expr, width: int, index: Expr, rows: int, first_k: Expr, last_k: Expr
+        self, panel: Expr, width: int, index: Expr, rows: int, first_k: Expr, last_k: Expr, gate: Expr | None = None
     ) -> tuple[Any, RegisterTile, Expr]:
         """Accumulators of one tile after the reduction over [first_k, last_k), their shape and first row."""
         plan = self.plan
+        operand = self.batch if gate is None else gate
         row0 = T.bind(plan.rows.start(index))
         tile = RegisterTile(rows, -(-width // plan.tile.lanes), plan.tile.lanes)
         acc = mk.allocate(tile, plan.shape.acc_dtype)
@@ -292,18 +304,21 @@ class _Emitter:
         if plan.shape.k:
             with mk.serial(first_k, last_k) as k:
                 if plan.prefetches:
-                    self.panels.prefetch_next(self.batch, panel, index - self.first_tile, plan.block_tiles, k)
+                    self.panels.prefetch_next(operand, panel, index - self.first_tile, plan.block_tiles, k)
                 mk.multiply_add(
                     acc,
                     tile,
                     lambda row: left(row, k),
-                    lambda column: self.panels.at(self.batch, panel, k, column),
+                    lambda column: self.panels.at(operand, panel, k, column),
                 )
         return acc, tile, row0
 
     def _tile(self, panel: Expr, width: int, index: Expr, rows: int) -> None:
         """One register tile from start to end: multiply, then epilogue."""
         plan = self.plan
+        if plan.shape.gates > 1:
+            self._gated_tile(panel, width, index, rows)
+            return
         acc, tile, row0 = self._multiply(panel, width, index, rows, 0, plan.shape.k)
         first = panel * plan.tile.columns
         if not plan.spill:
@@ -313,6 +328,19 @@ class _Emitter:
             )  # fmt: skip
             return
         mk.for_each_vector(tile, lambda row, column: T.buffer_store(self.sums, acc[row, column], [row, column]))
+        with mk.serial(0, rows) as row:
+            self._store_row(panel, width, row0 + row, row)
+
+    def _gated_tile(self, panel: Expr, width: int, index: Expr, rows: int) -> None:
+        """The same tile of every gate's product, one below the other in the workspace; then the epilogue."""
+        plan = self.plan
+        with mk.serial(0, plan.shape.gates) as gate:
+            acc, tile, _ = self._multiply(panel, width, index, rows, 0, plan.shape.k, gate)
+            first = gate * plan.rows.largest
+            mk.for_each_vector(
+                tile, lambda row, column: T.buffer_store(self.sums, acc[row, column], [first + row, column])
+            )
+        row0 = T.bind(plan.rows.start(index))
         with mk.serial(0, rows) as row:
             self._store_row(panel, width, row0 + row, row)
 
@@ -331,9 +359,10 @@ class _Emitter:
 
     def _store_row(self, panel: Expr, width: int, row: Expr, local: Expr) -> None:
         """Epilogue of one row whose sums lie in the workspace."""
-        first = panel * self.plan.tile.columns
-        mk.for_each_column(
-            width,
-            self.plan.tile.lanes,
-            lambda column: self.epilogue(self.batch, row, first + column, self.sums[local, column]),
-        )
+        first, gates, stride = panel * self.plan.tile.columns, self.plan.shape.gates, self.plan.rows.largest
+
+        def emit(column: Expr) -> None:
+            sums = (self.sums[local + gate * stride, column] for gate in range(gates))
+            self.epilogue(self.batch, row, first + column, *sums)
+
+        mk.for_each_column(width, self.plan.tile.lanes, emit)

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, from_storage, storage_dtype
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import forward_index, ravel
+from tilestitch.codegen.errors import KernelError
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.passes.fusion.roles import Part, Roles
 
@@ -119,16 +121,29 @@ class Surroundings:
         with self.evaluator.scope():
             return self.evaluator.value(value, tuple(index))
 
-    def finish(self, index: Sequence[Expr], result: Expr) -> None:
-        """Store every output of the group, given the anchor's result at `index`."""
+    def finish(self, index: Sequence[Expr], *results: Expr) -> None:
+        """Store every output of the group, given the anchor's result at `index`; in a group with gates, of each gate.
+
+        There `index` counts the columns of a gate.
+        """
         anchor = self.group.result
         with self.evaluator.scope():
-            named = self.evaluator.bind(result)
-            self.evaluator.sources[anchor] = lambda _: named
+            named = [self.evaluator.bind(result) for result in results]
+            self.evaluator.sources[anchor] = lambda at: named[self._gate(index[-1], at[-1])]
             for value, buffer in self.stores:
                 source, place = self.behind_views(value, tuple(index))
                 element = self.evaluator.value(source, tuple(index))
                 store(buffer, value.tensor_type, place, element, self.evaluator.simplify)
+
+    def _gate(self, column: Expr, at: Expr) -> int:
+        """The gate that has its column number `column` at column `at` of the whole product."""
+        width = self.group.roles.gate_width
+        if width is None:
+            return 0
+        offset = self.evaluator.simplify(at - column)
+        if not isinstance(offset, int) and not isinstance(offset, tirx.IntImm):
+            raise KernelError(f"column {at} of the product is in no gate", self.group.anchor.origins)
+        return int(offset) // width
 
     def behind_views(self, value: Value, index: tuple[Expr, ...]) -> tuple[Value, tuple[Expr, ...]]:
         """The value in front of the chain of views that makes `value`, and where the element at `index` goes."""

@@ -17,7 +17,11 @@ def why_not(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], 
     if between is not None:
         return WhyNot(subject, "legality.cycle", f"{between.name} lies between them: the kernel would wait for itself")
     found = roles_of_union(state, clusters, copies, subject)
-    return found if isinstance(found, WhyNot) else None
+    if isinstance(found, WhyNot):
+        return found
+    if found.gate_width is not None and state.target.name != "cpu":
+        return WhyNot(subject, "legality.gates_target", f"products for {state.target.name} have no gates")
+    return None
 
 
 def roles_of_union(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], subject: str) -> Roles | WhyNot:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .explore import Explore
+from .gates import Gates, OperandViews
 from .rules import Copies, Epilogue, FusionRule, Inline, Rows, Views
 from .xla import XlaLimits
 
@@ -9,7 +11,8 @@ PLANNERS: dict[str, tuple[FusionRule, ...]] = {
     "none": (),
     "injective": (Inline(),),
     "xla": (XlaLimits(), Epilogue(), Rows(), Inline(), Copies()),
-    "stitch": (Epilogue(), Rows(), Inline(), Copies(), Views()),
+    "stitch": (Epilogue(), Gates(), Rows(), Inline(), Copies(), OperandViews(), Views()),
+    "explore": (Explore(), Copies(), Views()),
 }
 """`none` gives every operator a kernel, `injective` fuses element-wise chains, `xla` is a baseline to compare with,
-`stitch` is the default."""
+`stitch` is the default, `explore` searches by predicted latency."""

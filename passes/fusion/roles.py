@@ -30,6 +30,8 @@ class Part(str, Enum):
     PULLED = "pulled"
     ANCHOR = "anchor"
     EPILOGUE = "epilogue"
+    GATE = "gate"
+    GATED = "gated"
     VIEW = "view"
     REDUCTION = "reduction"
     REDUCED = "reduced"
@@ -68,6 +70,11 @@ class Roles:
     parts: dict[Node, Part]
     rows: RowSpace | None = None
 
+    @property
+    def gate_width(self) -> int | None:
+        """Columns of a gate, in a contraction group that has gates."""
+        return next((n.output.shape[-1] for n, part in self.parts.items() if part is Part.GATE), None)
+
 
 def is_native(node: Node) -> bool:
     """Whether a node can be compiled: a primitive on static tensors of native dtypes."""
@@ -77,7 +84,7 @@ def is_native(node: Node) -> bool:
     return all(isinstance(t, TensorType) and t.is_static and t.dtype in NATIVE_DTYPES for t in types)
 
 
-class _Illegal(Exception):
+class Illegal(Exception):
     def __init__(self, rule: str, reason: str, **numbers: int) -> None:
         super().__init__(reason)
         self.rule, self.reason, self.numbers = rule, reason, numbers
@@ -88,7 +95,7 @@ def roles_of(nodes: Sequence[Node], stored: Iterable[Value], subject: str = "") 
     outputs = list(dict.fromkeys(stored))
     try:
         return _roles(nodes, outputs)
-    except _Illegal as refusal:
+    except Illegal as refusal:
         return WhyNot(subject or _names(nodes), f"legality.{refusal.rule}", refusal.reason, refusal.numbers)
 
 
@@ -98,23 +105,23 @@ def _names(nodes: Sequence[Node]) -> str:
 
 def _roles(nodes: Sequence[Node], stored: list[Value]) -> Roles:
     if not nodes or not stored:
-        raise _Illegal("empty", "a group needs nodes and something to store")
+        raise Illegal("empty", "a group needs nodes and something to store")
     for node in nodes:
         if not is_native(node):
-            raise _Illegal("native", f"{node.name} ({node.op}) cannot be compiled")
+            raise Illegal("native", f"{node.name} ({node.op}) cannot be compiled")
     by_kind: dict[Kind, list[Node]] = {}
     for node in nodes:
         by_kind.setdefault(kind_of(node.op), []).append(node)
     heavy = [kind for kind in (Kind.CONTRACTION, Kind.OPAQUE, Kind.REDUCTION) if kind in by_kind]
     if len(heavy) > 1:
-        raise _Illegal("one_template", f"{heavy[0].value} and {heavy[1].value} need different kernel templates")
+        raise Illegal("one_template", f"{heavy[0].value} and {heavy[1].value} need different kernel templates")
     if not heavy:
         return _injective(nodes, stored)
     members = by_kind[heavy[0]]
     if heavy[0] is Kind.REDUCTION:
         return _rowwise(nodes, members, stored)
     if len(members) > 1:
-        raise _Illegal("one_anchor", f"{members[0].name} and {members[1].name} are both {heavy[0].value} nodes")
+        raise Illegal("one_anchor", f"{members[0].name} and {members[1].name} are both {heavy[0].value} nodes")
     if heavy[0] is Kind.CONTRACTION:
         return _contraction(nodes, members[0], stored)
     return _opaque(nodes, members[0], stored)
@@ -123,9 +130,7 @@ def _roles(nodes: Sequence[Node], stored: list[Value]) -> Roles:
 def _injective(nodes: Sequence[Node], stored: list[Value]) -> Roles:
     counts = {v.tensor_type.num_elements for v in stored}
     if len(counts) > 1:
-        raise _Illegal(
-            "equal_counts", "outputs differ in their number of elements", least=min(counts), most=max(counts)
-        )
+        raise Illegal("equal_counts", "outputs differ in their number of elements", least=min(counts), most=max(counts))
     return Roles(GroupKind.INJECTIVE, None, dict.fromkeys(nodes, Part.PULLED))
 
 
@@ -133,8 +138,10 @@ def _injective(nodes: Sequence[Node], stored: list[Value]) -> Roles:
 
 
 def _contraction(nodes: Sequence[Node], anchor: Node, stored: list[Value]) -> Roles:
-    parts = _around_anchor(nodes, anchor, _epilogue_or_view)
+    parts = _around_anchor(nodes, anchor, _behind_contraction)
     _check_chain_stored(parts, stored)
+    if Part.GATE in parts.values():
+        _check_gates(anchor, parts, stored)
     _check_pulled_not_stored(parts, stored)
     _check_second_operand(anchor, parts)
     return Roles(GroupKind.CONTRACTION, anchor, parts)
@@ -142,12 +149,12 @@ def _contraction(nodes: Sequence[Node], anchor: Node, stored: list[Value]) -> Ro
 
 def _opaque(nodes: Sequence[Node], anchor: Node, stored: list[Value]) -> Roles:
     if len(nodes) > 1 and anchor.op != "window_reduce":
-        raise _Illegal("opaque_alone", f"{anchor.op} takes neither prologue nor epilogue")
+        raise Illegal("opaque_alone", f"{anchor.op} takes neither prologue nor epilogue")
     parts = _around_anchor(nodes, anchor, _epilogue)
     _check_pulled_not_stored(parts, stored)
     reaches = _ancestors(anchor.inputs, parts)
     if reaches:
-        raise _Illegal("opaque_prologue", f"{anchor.op} takes no prologue ({reaches[0].name})")
+        raise Illegal("opaque_prologue", f"{anchor.op} takes no prologue ({reaches[0].name})")
     return Roles(GroupKind.OPAQUE, anchor, parts)
 
 
@@ -176,23 +183,27 @@ def _dependent_operands(node: Node, parts: dict[Node, Part]) -> list[Value]:
 def _epilogue(node: Node, anchor: Node, parts: dict[Node, Part]) -> Part:
     shape = anchor.outputs[0].shape
     if not is_elementwise(node.op):
-        raise _Illegal("epilogue_elementwise", f"{node.name} ({node.op}) behind {anchor.name} is not element-wise")
+        raise Illegal("epilogue_elementwise", f"{node.name} ({node.op}) behind {anchor.name} is not element-wise")
     if node.output.shape != shape:
-        raise _Illegal("epilogue_shape", f"{node.name} has shape {node.output.shape}, {anchor.name} has {shape}")
+        raise Illegal("epilogue_shape", f"{node.name} has shape {node.output.shape}, {anchor.name} has {shape}")
     for value in _dependent_operands(node, parts):
         if value.producer is not None and parts[value.producer] is Part.VIEW:
-            raise _Illegal("epilogue_behind_view", f"{node.name} reads {value.name}, whose axes were moved")
+            raise Illegal("epilogue_behind_view", f"{node.name} reads {value.name}, whose axes were moved")
         if value.shape != shape:
-            raise _Illegal("epilogue_index", f"{node.name} reads {value.name} at another index than it is computed at")
+            raise Illegal("epilogue_index", f"{node.name} reads {value.name} at another index than it is computed at")
     return Part.EPILOGUE
 
 
-def _epilogue_or_view(node: Node, anchor: Node, parts: dict[Node, Part]) -> Part:
+def _behind_contraction(node: Node, anchor: Node, parts: dict[Node, Part]) -> Part:
+    if node.op == "slice":
+        return Part.GATE
+    if any(parts[v.producer] in (Part.GATE, Part.GATED) for v in _dependent_operands(node, parts) if v.producer):
+        return Part.GATED
     if node.op not in ("reshape", "transpose"):
         return _epilogue(node, anchor, parts)
     chain = [n for n, part in parts.items() if part is Part.VIEW]
     if chain and node.inputs[0].producer is not chain[-1]:
-        raise _Illegal(
+        raise Illegal(
             "one_view_chain", f"{chain[-1].name} and {node.name} both move the axes of {anchor.name}'s result"
         )
     return Part.VIEW
@@ -201,23 +212,59 @@ def _epilogue_or_view(node: Node, anchor: Node, parts: dict[Node, Part]) -> Part
 def _check_chain_stored(parts: dict[Node, Part], stored: list[Value]) -> None:
     chain = [n for n, part in parts.items() if part is Part.VIEW]
     if chain and chain[-1].output not in stored:
-        raise _Illegal("view_unread", f"nobody outside reads {chain[-1].name}")
+        raise Illegal("view_unread", f"nobody outside reads {chain[-1].name}")
 
 
 def _check_pulled_not_stored(parts: dict[Node, Part], stored: list[Value]) -> None:
     for value in stored:
         if value.producer is not None and parts.get(value.producer) is Part.PULLED:
-            raise _Illegal("pulled_stored", f"{value.name} is also needed outside, where a prologue is not stored")
+            raise Illegal("pulled_stored", f"{value.name} is also needed outside, where a prologue is not stored")
 
 
 def _check_second_operand(anchor: Node, parts: dict[Node, Part]) -> None:
     for node in _ancestors(anchor.inputs[1:], parts):
         if kind_of(node.op) is not Kind.VIEW:
-            raise _Illegal(
+            raise Illegal(
                 "second_operand", f"{node.name} ({node.op}) computes in front of {anchor.name}'s second operand"
             )
         if node.inputs[0].is_constant:
-            raise _Illegal("constant_view", f"{node.name} is a view of a constant: fold it")
+            raise Illegal("constant_view", f"{node.name} is a view of a constant: fold it")
+
+
+def _check_gates(anchor: Node, parts: dict[Node, Part], stored: list[Value]) -> None:
+    if anchor.op != "matmul" or anchor.inputs[1].data is None or anchor.inputs[1].data.ndim != 2:
+        raise Illegal("gates_anchor", f"{anchor.name} ({anchor.op}) is no product by a constant matrix")
+    shape = anchor.outputs[0].shape
+    first = next(n for n, part in parts.items() if part is Part.GATE)
+    width = first.output.shape[-1]
+    narrow = (*shape[:-1], width)
+    for node, part in parts.items():
+        if part is Part.VIEW:
+            raise Illegal("gates_view", f"{node.name} moves the axes of {anchor.name}'s result, which has gates")
+        if part is Part.GATE and not _is_gate(node, shape, width, parts):
+            raise Illegal("gates_range", f"{node.name} is no run of {width} columns of {anchor.name}'s result")
+        if part is Part.GATED:
+            _check_gated(node, narrow, parts)
+    for value in stored:
+        if value.shape != narrow:
+            raise Illegal("gates_stored", f"{value.name} is also needed outside, where only gates are stored")
+
+
+def _is_gate(node: Node, shape: tuple[int, ...], width: int, parts: dict[Node, Part]) -> bool:
+    source = node.inputs[0].producer
+    if source is None or parts[source] not in (Part.ANCHOR, Part.EPILOGUE) or not width or shape[-1] % width:
+        return False
+    *lead, start = node.attrs["starts"]
+    aligned = start % width == 0 and not any(lead) and all(s == 1 for s in node.attrs["steps"])
+    return aligned and node.output.shape == (*shape[:-1], width)
+
+
+def _check_gated(node: Node, narrow: tuple[int, ...], parts: dict[Node, Part]) -> None:
+    if not is_elementwise(node.op):
+        raise Illegal("epilogue_elementwise", f"{node.name} ({node.op}) behind gates is not element-wise")
+    for value in (node.output, *_dependent_operands(node, parts)):
+        if value.shape != narrow:
+            raise Illegal("gates_shape", f"{value.name} has shape {value.shape}, gates have {narrow}")
 
 
 def _ancestors(values: Sequence[Value], parts: dict[Node, Part]) -> list[Node]:
@@ -254,7 +301,7 @@ def _rowwise(nodes: Sequence[Node], reductions: Sequence[Node], stored: list[Val
         node_ = value.producer
         if node_ is not None and parts.get(node_) is Part.PULLED:
             if not is_elementwise(node_.op) or value.shape != rows.shape:
-                raise _Illegal("pulled_stored", f"{value.name} is also needed outside, but is not computed row by row")
+                raise Illegal("pulled_stored", f"{value.name} is also needed outside, but is not computed row by row")
             parts[node_] = Part.FULL
     return Roles(GroupKind.ROWWISE, first, parts, rows)
 
@@ -262,13 +309,13 @@ def _rowwise(nodes: Sequence[Node], reductions: Sequence[Node], stored: list[Val
 def _row_reduction(node: Node, rows: RowSpace, parts: dict[Node, Part]) -> Part:
     operand = node.inputs[0]
     if operand.shape != rows.shape or reduced_axes(node) != rows.axes:
-        raise _Illegal(
+        raise Illegal(
             "one_row_space",
             f"{node.name} reduces axes {reduced_axes(node)} of {operand.shape}, the group {rows.axes} of {rows.shape}",
         )
     producer = operand.producer
     if producer is not None and parts.get(producer) in (Part.REDUCED, Part.REDUCTION) and rows.kept != rows.shape:
-        raise _Illegal("one_row_space", f"{node.name} reduces the reduced value {operand.name}")
+        raise Illegal("one_row_space", f"{node.name} reduces the reduced value {operand.name}")
     return Part.REDUCTION
 
 
@@ -279,14 +326,14 @@ def _row_elementwise(node: Node, rows: RowSpace, parts: dict[Node, Part]) -> Par
     if node.op == "reshape" and small and shape in (rows.kept, rows.dropped):
         return Part.REDUCED
     if not is_elementwise(node.op) and node.op != "broadcast_to":
-        raise _Illegal("row_elementwise", f"{node.name} ({node.op}) behind a reduction is not element-wise")
+        raise Illegal("row_elementwise", f"{node.name} ({node.op}) behind a reduction is not element-wise")
     if small and shape in (rows.kept, rows.dropped) and all(v.shape == shape for v in operands):
         return Part.REDUCED
     if shape != rows.shape:
-        raise _Illegal("row_shape", f"{node.name} has shape {shape}, rows have {rows.shape}")
+        raise Illegal("row_shape", f"{node.name} has shape {shape}, rows have {rows.shape}")
     for value in operands:
         if not _readable_in_row(value, rows, parts):
-            raise _Illegal("row_index", f"{node.name} reads {value.name} of shape {value.shape} across rows")
+            raise Illegal("row_index", f"{node.name} reads {value.name} of shape {value.shape} across rows")
     return Part.FULL
 
 

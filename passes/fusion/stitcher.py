@@ -32,7 +32,7 @@ class Stitched:
 
 def stitch(graph: Graph, rules: Sequence[FusionRule], target: TargetInfo, *, aliases: bool = True) -> Stitched:
     """Apply `rules` in order. Raises PassContractError if a rule does not follow its protocol."""
-    state = Fusion(graph, target)
+    state = Fusion(graph, target, rules)
     refusals: dict[tuple[str, str, str], WhyNot] = {}
     for rule in rules:
         for count, proposal in enumerate(rule.propose(state)):
@@ -44,7 +44,7 @@ def stitch(graph: Graph, rules: Sequence[FusionRule], target: TargetInfo, *, ali
             if refusal is not None and (proposal.forced or refusal.rule in {r.name for r in rules}):
                 refusals.setdefault((refusal.subject, refusal.rule, refusal.reason), refusal)
     alias_of = _aliases(state) if aliases else {}
-    for refusal in (*_not_native(graph), *_borders(state, rules, alias_of)):
+    for refusal in (*state.remarks, *_not_native(graph), *_borders(state, rules, alias_of)):
         refusals.setdefault((refusal.subject, refusal.rule, refusal.reason), refusal)
     return Stitched(*_groups(state, alias_of), {a.name: r.name for a, r in alias_of.items()}, tuple(refusals.values()))
 
@@ -204,7 +204,7 @@ def _scheme(state: Fusion, cluster: Cluster, producer: Node, consumer: Node, rol
         return "duplicate"
     if before in (Part.REDUCTION, Part.REDUCED) or (before is Part.FULL and behind is Part.REDUCTION):
         return "row"
-    if before in (Part.ANCHOR, Part.EPILOGUE, Part.VIEW):
+    if before in (Part.ANCHOR, Part.EPILOGUE, Part.GATE, Part.GATED, Part.VIEW):
         return "epilogue"
     if behind is Part.ANCHOR or (roles.kind is GroupKind.CONTRACTION and behind is Part.PULLED):
         return "prologue"

@@ -11,7 +11,7 @@ import numpy as np
 from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.passes.contract import PassContext, PassResult
 
-from .driver import is_static, single_reader
+from .driver import is_elementwise, is_static, single_reader
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,8 @@ class SplitColumns:
     """slice_i(x @ W + b) becomes x @ W_i + b_i, so that what follows each slice can join its product.
 
     Done where all readers are slices of disjoint column ranges, each at least `least_columns` wide, and each product
-    takes at least `least_multiplications`, so that a launch of its own costs little.
+    takes at least `least_multiplications`, so that a launch of its own costs little. Ranges that element-wise operators
+    bring together again stay one product, whose kernel does that work, too (fusion's rule `gates`).
     """
 
     least_columns: int = 64
@@ -38,7 +39,7 @@ class SplitColumns:
         result = chain[-1].output if chain else node.output
         slices = result.users
         ranges = [_column_range(s) for s in slices]
-        if graph.is_output(result) or len(slices) < 2 or not self._worthwhile(node, ranges):
+        if graph.is_output(result) or len(slices) < 2 or not self._worthwhile(node, ranges) or _meet(slices):
             return False
         for reader, columns in zip(slices, ranges, strict=True):
             assert columns is not None
@@ -71,6 +72,27 @@ def _constant_arithmetic(graph: Graph, node: Node) -> list[Node]:
         chain.append(reader)
         value = reader.output
     return chain
+
+
+def _meet(slices: list[Node]) -> bool:
+    """Whether element-wise work alone leads from two of `slices`, which are of one shape, to one place."""
+    shape = slices[0].output.shape
+    if any(s.output.shape != shape for s in slices):
+        return False
+    reached: set[Node] = set()
+    for start in slices:
+        mine: set[Node] = set()
+        stack = start.output.users
+        while stack:
+            node = stack.pop()
+            if node in mine or not is_elementwise(node.op) or node.output.shape != shape:
+                continue
+            mine.add(node)
+            stack.extend(node.output.users)
+        if mine & reached:
+            return True
+        reached |= mine
+    return False
 
 
 def _column_range(node: Node) -> tuple[int, int] | None:

@@ -123,13 +123,16 @@ def _gru_step(layer: Layer, direction: int) -> Step:
         f, g = layer.functions(b, direction)
         (h,) = states
         size = layer.hidden
-        x_gates, x_hidden = b.split(x, 1, [2 * size, size])
-        r_gates, r_hidden = b.split(weights["R"], 0, [2 * size, size])
-        gates = b.add(x_gates, b.matmul(h, r_gates, trans_b=True))
-        z, r = (f(layer.clipped(b, v)) for v in b.split(gates, 1, [size, size]))
+        x_z, x_r, x_hidden = b.split(x, 1, [size] * 3)
         if layer.linear_before_reset:
-            inner = b.matmul(h, r_hidden, trans_b=True)
-            inner = b.mul(r, b.add(inner, weights["Rb"]) if "Rb" in weights else inner)
+            h_z, h_r, inner = b.split(b.matmul(h, weights["R"], trans_b=True), 1, [size] * 3)
+            inner = b.add(inner, weights["Rb"]) if "Rb" in weights else inner
+        else:
+            r_gates, r_hidden = b.split(weights["R"], 0, [2 * size, size])
+            h_z, h_r = b.split(b.matmul(h, r_gates, trans_b=True), 1, [size] * 2)
+        z, r = (f(layer.clipped(b, b.add(a, c))) for a, c in ((x_z, h_z), (x_r, h_r)))
+        if layer.linear_before_reset:
+            inner = b.mul(r, inner)
         else:
             inner = b.matmul(b.mul(r, h), r_hidden, trans_b=True)
         candidate = g(layer.clipped(b, b.add(x_hidden, inner)))

@@ -1,0 +1,81 @@
+"""Gates: the cell of a recurrent network is one kernel, and only where that is right."""
+
+import pytest
+
+from tests.passes.test_fusion import kernels, plan_of, reasons
+from tilestitch.compiler.ir.text import parse_graph
+from tilestitch.passes import PassContext, make_plan
+from tilestitch.passes.contract import TargetInfo
+
+CELL = """graph @g(%h: float32[3,4], %c: float32[3,4], %xs: float32[5,3,16]) -> (%y, %d) {{
+  %w = constant [{numbers}] : float32[4,16]
+  %s = slice(%xs) {{starts=[2,0,0], sizes=[1,3,16], steps=[1,1,1]}} : float32[1,3,16]
+  %x = reshape(%s) {{shape=[3,16]}} : float32[3,16]
+  %m = matmul(%h, %w) : float32[3,16]
+  %a = add(%m, %x) : float32[3,16]
+  %i = slice(%a) {{starts=[0,0], sizes=[3,4], steps=[1,1]}} : float32[3,4]
+  %f = slice(%a) {{starts=[0,4], sizes=[3,4], steps=[1,1]}} : float32[3,4]
+  %o = slice(%a) {{starts=[0,{third}], sizes=[3,4], steps=[1,1]}} : float32[3,4]
+  %g = slice(%a) {{starts=[0,12], sizes=[3,4], steps=[1,1]}} : float32[3,4]
+  %p = mul(%f, %c) : float32[3,4]
+  %t = tanh(%g) : float32[3,4]
+  %q = mul(%i, %t) : float32[3,4]
+  %d = add(%p, %q) : float32[3,4]
+  %u = tanh(%d) : float32[3,4]
+  %y = mul(%o, %u) : float32[3,4]
+}}"""
+
+
+def cell(third: int = 8) -> str:
+    return CELL.format(numbers=", ".join(f"{i / 64}" for i in range(64)), third=third)
+
+
+def test_a_recurrent_cell_is_one_kernel_that_reads_its_time_step_through_views() -> None:
+    plan = plan_of(cell())
+    (group,) = plan.groups
+    assert kernels(plan) == [("contraction", list(group.nodes))] and len(group.nodes) == 14
+    assert set(group.inputs) == {"h", "c", "xs"} and group.outputs == ("d", "y")
+
+
+def test_gates_start_at_multiples_of_their_width() -> None:
+    plan = plan_of(cell(third=9))
+    assert kernels(plan)[0] == ("contraction", ["s", "x", "m", "a"])
+    assert "legality.gates_range" in reasons(plan).values()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rule"),
+    [
+        ("-> (%y, %d)", "-> (%y, %d, %a)", "legality.gates_stored"),
+        ("%xs: float32[5,3,16])", "%xs: float32[5,3,16], %v: float32[4,16])", "legality.gates_anchor"),
+    ],
+)
+def test_where_the_whole_product_is_needed_or_no_constant_multiplies_there_are_no_gates(
+    old: str, new: str, rule: str
+) -> None:
+    text = cell().replace(old, new)
+    text = text.replace("matmul(%h, %w)", "matmul(%h, %v)") if "%v" in new else text
+    plan = plan_of(text)
+    assert kernels(plan)[0] == ("contraction", ["s", "x", "m", "a"])
+    assert rule in reasons(plan).values()
+
+
+def test_targets_without_gates_are_not_asked_for_them() -> None:
+    plan = make_plan(parse_graph(cell()), PassContext(target=TargetInfo("cuda")))
+    assert len(plan.groups) > 1
+    assert "legality.gates_target" in {r.rule for r in plan.refusals}
+
+
+def test_a_gate_that_depends_on_a_later_product_stays_outside() -> None:
+    numbers = ", ".join(f"{i / 8}" for i in range(8))
+    plan = plan_of(f"""graph @g(%h: float32[3,2]) -> (%y) {{
+      %w = constant [{numbers}] : float32[2,4]
+      %m = matmul(%h, %w) : float32[3,4]
+      %a = slice(%m) {{starts=[0,0], sizes=[3,2], steps=[1,1]}} : float32[3,2]
+      %b = slice(%m) {{starts=[0,2], sizes=[3,2], steps=[1,1]}} : float32[3,2]
+      %c = mul(%a, %b) : float32[3,2]
+      %n = matmul(%c, %c) {{trans_b=true}} : float32[3,3]
+      %v = matmul(%n, %c) : float32[3,2]
+      %y = mul(%v, %b) : float32[3,2]
+    }}""")
+    assert kernels(plan) == [("contraction", ["m", "a", "b", "c"]), ("contraction", ["n"]), ("contraction", ["v", "y"])]
