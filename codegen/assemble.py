@@ -20,6 +20,7 @@ from tilestitch.runtime.artifact import ArtifactContents
 from tilestitch.runtime.manifest import PluginInfo
 
 from .program_types import SymbolNames, runtime_type
+from .signature import LoweredOnce
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,11 @@ def assemble(
     units = [unit for p in planned for unit in _nested(p.graph, p.plan)]
     total = sum(len(plan.groups) for _, plan in units)
     lowered: dict[tuple[int, str], tuple[Any, ...]] = {}
+    lower = LoweredOnce(backend.lower)
     for graph, plan in units:
         for group in plan.groups:
             progress("generate kernels", len(lowered), total)
-            lowered[id(plan), group.name] = backend.lower(graph, group)
+            lowered[id(plan), group.name] = lower(graph, group)
     launches = [launch for group in lowered.values() for launch in group]
     compiled = backend.compile(launches, keep_source=keep_source, progress=progress)
     symbols = iter(compiled.symbols)

@@ -62,9 +62,12 @@ def compile_kernels(
     symbols: list[str] = []
     sources: dict[str, str] = {}
     owners: dict[str, CudaLaunch] = {}
+    texts: dict[int, str] = {}
     for number, launch in enumerate(launches):
         progress("write CUDA", number, len(launches))
-        text = _text(launch, target)
+        if id(launch.func) not in texts:
+            texts[id(launch.func)] = _text(launch, target)
+        text = texts[id(launch.func)]
         symbol = f"{launch.kind}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         symbols.append(symbol)
         if symbol not in sources:

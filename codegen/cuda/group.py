@@ -33,9 +33,7 @@ def lower_group(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLau
     return (*checks, *_template(view, group.kind, outputs, target))
 
 
-def _template(
-    view: GroupView, kind: GroupKind, outputs: Sequence[Value], target: CudaTarget
-) -> tuple[CudaLaunch, ...]:
+def _template(view: GroupView, kind: GroupKind, outputs: Sequence[Value], target: CudaTarget) -> tuple[CudaLaunch, ...]:
     if kind is GroupKind.INJECTIVE:
         args = value_args(view.inputs, outputs)
         return (lower_injective(view.nodes, view.inputs, outputs, target, args, view.origins),)

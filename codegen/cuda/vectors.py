@@ -131,5 +131,3 @@ def _expr(position: Expr) -> Expr:
 
 def _is_number(expr: Expr, number: int) -> bool:
     return (expr if isinstance(expr, int) else getattr(expr, "value", None)) == number
-
-

@@ -1,0 +1,93 @@
+"""Groups that compute the same on other values: the layers of a model repeat, and each is lowered once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir.text import digest
+from tilestitch.passes.plan import Group
+
+from .launch import KernelArg, PackedArg, ValueArg
+
+Lower = Callable[[Graph, Group], tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """`key` determines a group's kernels; `values` are the names in it and `origins` those of its nodes, in order."""
+
+    key: object
+    values: tuple[str, ...]
+    origins: tuple[tuple[str, ...], ...]
+
+
+class LoweredOnce:
+    """Lowers groups with `lower`; a group equal to an earlier one but for names gets that one's launches, renamed.
+
+    Launches are dataclasses with the fields `args` and `origins`.
+    """
+
+    def __init__(self, lower: Lower) -> None:
+        self._lower = lower
+        self._known: dict[object, tuple[tuple[Any, ...], Signature]] = {}
+
+    def __call__(self, graph: Graph, group: Group) -> tuple[Any, ...]:
+        here = signature(graph, group)
+        if here.key not in self._known:
+            self._known[here.key] = self._lower(graph, group), here
+        launches, there = self._known[here.key]
+        return launches if there is here else tuple(_renamed(launch, there, here) for launch in launches)
+
+
+def signature(graph: Graph, group: Group) -> Signature:
+    """The signature of a group of `graph`."""
+    number: dict[str, int] = {}
+
+    def place(name: str) -> int:
+        return number.setdefault(name, len(number))
+
+    members = set(group.nodes)
+    nodes = [node for node in graph.nodes if node.name in members]
+    parts: list[object] = [group.kind.value]
+    for node in nodes:
+        attrs = tuple((key, _frozen(value)) for key, value in sorted(node.attrs.items()))
+        reads = tuple((place(v.name), str(v.type), _constant(v.data)) for v in node.inputs)
+        makes = tuple((place(v.name), str(v.type)) for v in node.outputs)
+        parts.append((node.op, attrs, reads, makes, node.name == group.anchor))
+    for names in (group.inputs, group.constants, group.outputs):
+        parts.append(tuple(place(name) for name in names))
+    every = tuple(dict.fromkeys(o for node in nodes for o in node.origins))
+    return Signature(tuple(parts), tuple(number), (every, *(node.origins for node in nodes)))
+
+
+def _constant(data: np.ndarray | None) -> object:
+    """Constants become part of the code if they are small; of others kernels may use that some indices are in range."""
+    if data is None:
+        return None
+    if data.size == 1 or data.dtype.kind in "iu":
+        return digest(data)
+    return True
+
+
+def _frozen(value: Any) -> object:
+    return digest(value) if isinstance(value, np.ndarray) else repr(value)
+
+
+def _renamed(launch: Any, there: Signature, here: Signature) -> Any:
+    names = dict(zip(there.values, here.values, strict=True))
+    origins = dict(zip(reversed(there.origins), reversed(here.origins), strict=True))
+
+    def argument(arg: KernelArg) -> KernelArg:
+        match arg:
+            case ValueArg(value) | PackedArg(value):
+                return dataclasses.replace(arg, value=names[value])
+        return arg
+
+    args = tuple(argument(arg) for arg in launch.args)
+    return dataclasses.replace(launch, args=args, origins=origins.get(launch.origins, here.origins[0]))
