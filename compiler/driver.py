@@ -145,7 +145,7 @@ def compile_model(
             _write_views(folder, planned[-1])
     tell("import and plan", len(shape_sets), len(shape_sets))
     contents = assemble(planned, backend, keep_source=keep_source, progress=tell)
-    compiled = _explained(contents, planned, strip_weights)
+    compiled = _explained(contents, planned, strip_weights, TargetInfo(backend.info.kind, threads))
     if report is not None:
         from tilestitch.compiler.report import write_report
 
@@ -184,12 +184,14 @@ def _write_views(folder: Path, planned: Planned) -> None:
     (folder / "final.onnx").write_bytes(to_onnx(planned.graph).SerializeToString())
 
 
-def _explained(contents: ArtifactContents, planned: Sequence[Planned], strip_weights: bool) -> CompiledModel:
+def _explained(
+    contents: ArtifactContents, planned: Sequence[Planned], strip_weights: bool, target: TargetInfo
+) -> CompiledModel:
     from tilestitch.passes.explain import explain_plan
 
     contents = replace(contents, compiler_version=__version__, strip_weights=strip_weights)
     compiled = CompiledModel(
-        contents, tuple(Specialisation(p.graph, p.plan, explain_plan(p.graph, p.plan)) for p in planned)
+        contents, tuple(Specialisation(p.graph, p.plan, explain_plan(p.graph, p.plan, target=target)) for p in planned)
     )
     extra = {**contents.extra, EXPLANATION: json.dumps(compiled.explain(), indent=1).encode()}
     return replace(compiled, contents=replace(contents, extra=extra))

@@ -6,21 +6,38 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilestitch.compiler.ir import Graph, Value
+from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.counts import bytes_of, footprint_bytes, operations
+from tilestitch.cost_model.cpu import CpuDevice
+from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
 
+from .contract import TargetInfo
+from .fusion.facts import device_of, group_facts, nodes_by_name
 from .plan import Group, HostGroup, StitchPlan
 from .planner import nested_graphs
 
 OPERATIONS_PER_BYTE = 16
 """Kernels with less arithmetic for each byte moved wait for memory on any machine of today."""
+ANALYTICAL = AnalyticalModel()
 
 
-def explain_plan(graph: Graph, plan: StitchPlan, launches: Mapping[str, Sequence[Any]] | None = None) -> dict[str, Any]:
+def explain_plan(
+    graph: Graph,
+    plan: StitchPlan,
+    launches: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    target: TargetInfo | None = None,
+    model: LatencyModel = ANALYTICAL,
+) -> dict[str, Any]:
     """The decisions of `plan` for `graph` as JSON data; `launches` gives the launches of each group, if they are known.
 
     `kernels` is in launch order and holds native groups only; `host_steps` holds the others. Bytes are counted once for
-    each tensor. `predicted_us` is null as long as no cost model was asked.
+    each tensor. `predicted_us` is what `model` says of each kernel on the device of `target` (default: the plan's
+    target, one thread); `prediction` names both.
     """
+    target = target or TargetInfo(plan.target)
+    device = device_of(target)
+    nodes = nodes_by_name(graph)
     values = {v.name: v for v in (*graph.inputs, *graph.constants)}
     values.update((o.name, o) for n in graph.nodes for o in n.outputs)
     by_name: dict[str, Group | HostGroup] = {g.name: g for g in plan.groups}
@@ -34,6 +51,7 @@ def explain_plan(graph: Graph, plan: StitchPlan, launches: Mapping[str, Sequence
                 host_steps.append(_host_step(graph, group, number))
             else:
                 kernel = _kernel(graph, group, values, number, first=place == 0)
+                kernel["predicted_us"] = round(model.latency_us(group_facts(nodes, group, target), device), 3)
                 if launches is not None:
                     kernel["launches"] = len(launches.get(name, ()))
                 kernels.append(kernel)
@@ -44,9 +62,19 @@ def explain_plan(graph: Graph, plan: StitchPlan, launches: Mapping[str, Sequence
         "buffers": _buffers(plan),
         "target": plan.target,
         "planner": plan.planner,
+        "prediction": _prediction(model, device),
         "plugins": [p.to_json() for p in plan.plugins],
-        "bodies": {key: explain_plan(body, plan.bodies[key]) for key, body in nested_graphs(graph).items()},
+        "bodies": {
+            key: explain_plan(body, plan.bodies[key], target=target, model=model)
+            for key, body in nested_graphs(graph).items()
+        },
     }
+
+
+def _prediction(model: LatencyModel, device: AnyDevice) -> dict[str, Any]:
+    """Who predicted, and for what. The device stands for the target: a generic CPU, or one GPU of an architecture."""
+    cores = {"cores": device.cores} if isinstance(device, CpuDevice) else {}
+    return {"model": model.name, "device": device.name, **cores, "estimate": True}
 
 
 def explain_node(explanation: Mapping[str, Any], node: str) -> dict[str, Any]:

@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 from tilestitch.compiler.ir.text import parse_graph
-from tilestitch.passes import PassContext, explain_node, explain_plan, make_plan
+from tilestitch.cost_model.random_model import RandomModel
+from tilestitch.passes import PassContext, TargetInfo, explain_node, explain_plan, make_plan
 
 TEXT = """graph @g(%x: float32[64,64], %s: float32[64,64]) -> (%y, %z) {
   %m = matmul(%x, %s) : float32[64,64]  from "MatMul_0"
@@ -27,13 +28,30 @@ def test_kernels_are_in_launch_order_with_all_that_was_promised() -> None:
     assert (product["bytes_read"], product["bytes_written"]) == (2 * 64 * 64 * 4, 64 * 64 * 4)
     assert (product["sync"], rows["sync"]) == ("start", "barrier")
     assert product["composition"] == ["epilogue"] and rows["composition"] == ["row"]
-    assert product["predicted_us"] is None
     assert rows["memory_bound"]
 
 
 def test_a_large_product_is_not_bound_by_memory() -> None:
     graph = parse_graph(TEXT.replace("64", "1024"))
     assert not explain_plan(graph, make_plan(graph, PassContext()))["kernels"][0]["memory_bound"]
+
+
+def test_every_kernel_has_a_predicted_latency_and_the_prediction_says_whose_it_is() -> None:
+    graph = parse_graph(TEXT.replace("64", "1024"))
+    plan = make_plan(graph, PassContext())
+    one, four = (explain_plan(graph, plan, target=TargetInfo("cpu", threads)) for threads in (1, 4))
+    assert all(k["predicted_us"] > 0 for k in one["kernels"])
+    assert four["kernels"][0]["predicted_us"] < one["kernels"][0]["predicted_us"]
+    assert four["prediction"] == {"model": "analytical", "device": "generic CPU", "cores": 4, "estimate": True}
+    assert explain_plan(graph, plan, target=TargetInfo("cuda"))["prediction"]["device"] == "H100 SXM"
+
+
+def test_any_latency_model_can_be_asked() -> None:
+    graph = parse_graph(TEXT)
+    plan = make_plan(graph, PassContext())
+    first, again, other = (explain_plan(graph, plan, model=RandomModel(seed)) for seed in (1, 1, 2))
+    assert first == again and first["prediction"]["model"] == "random"
+    assert first["kernels"][0]["predicted_us"] != other["kernels"][0]["predicted_us"]
 
 
 def test_host_steps_refusals_and_buffers_are_listed() -> None:
