@@ -56,6 +56,7 @@ def numpy_dtype(name: str) -> np.dtype:
     return np.dtype(getattr(ml_dtypes, name))
 
 
+@cache
 def dtype_name(dtype: np.dtype) -> str:
     """The name of a numpy data type; of one that no artifact holds, numpy's own name for it."""
     if dtype.kind in "OSUT":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from .dtypes import DTYPES, ITEM_BYTES
@@ -30,7 +31,7 @@ class TensorType:
         """Whether the size in bytes is known: a fixed-size data type, and integers only in the shape."""
         return self.dtype in ITEM_BYTES and self.static_shape is not None
 
-    @property
+    @cached_property
     def static_shape(self) -> tuple[int, ...] | None:
         """The shape when all of its dimensions are integers, else None."""
         if self.shape is None:

@@ -41,6 +41,8 @@ class Segment:
                 else:
                     self._variable.setdefault(arg.value, []).append((row, arg.offset_bytes))
                 row += 1
+        self._table_address = self._table.ctypes.data
+        self._reports = any(launch.faults for launch in step.launches)
 
     def run(self, values: list[Any], team: Team, record: RecordTime | None) -> None:
         """Execute on the program's current values; makes those on the heap that are not there yet.
@@ -51,13 +53,14 @@ class Segment:
             address = self._operand(values, number).__array_interface__["data"][0]
             for row, offset_bytes in places:
                 self._args[row, 1] = address + offset_bytes
-        self._status[...] = 0
+        if self._reports:
+            self._status[...] = 0
         count = len(self._launches)
         if record is None:
-            team.run(self._table.ctypes.data, count, 0)
+            team.run(self._table_address, count, 0)
         else:
             self._run_timed(team, count, record)
-        if self._status.any():
+        if self._reports and self._status.any():
             self._raise_fault()
 
     def _operand(self, values: list[Any], number: int) -> np.ndarray:
@@ -71,7 +74,7 @@ class Segment:
 
     def _run_timed(self, team: Team, count: int, record: RecordTime) -> None:
         times_ns = np.zeros(count + 1, np.int64)
-        team.run(self._table.ctypes.data, count, times_ns.ctypes.data)
+        team.run(self._table_address, count, times_ns.ctypes.data)
         for launch, duration_ns in zip(self._launches, np.diff(times_ns).tolist(), strict=True):
             record(launch.symbol, launch.origins, duration_ns / 1000)
 
