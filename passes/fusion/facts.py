@@ -60,7 +60,9 @@ def facts_of(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles, targe
     counts = evaluations(nodes, stored, roles)
     gpu = target.name.startswith("cuda")
     fma, cheap, transcendental = _arithmetic(nodes, counts)
-    elements = max((o.tensor_type.num_elements for n in nodes for o in n.outputs), default=0)
+    elements = max(o.tensor_type.num_elements for n in nodes for o in n.outputs)
+    if roles.rows is not None:
+        elements = max(elements, prod(roles.rows.shape))
     tasks, launches = _tasks(roles, stored, elements, target)
     row_bytes = _row_bytes(roles)
     threads = 1

@@ -1,0 +1,96 @@
+"""What a latency model is told of a kernel: bytes, operations and tasks, counted from the plan."""
+
+import numpy as np
+
+from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir.text import parse_graph
+from tilestitch.cost_model.protocol import KernelFacts
+from tilestitch.passes import PassContext, TargetInfo, make_plan
+from tilestitch.passes.fusion.facts import group_facts, nodes_by_name
+
+
+def facts(text: str | Graph, target: str = "cpu", planner: str = "stitch", threads: int = 2) -> list[KernelFacts]:
+    graph = parse_graph(text) if isinstance(text, str) else text
+    info = TargetInfo(target, threads)
+    plan = make_plan(graph, PassContext(info, {"planner": planner}))
+    return [group_facts(nodes_by_name(graph), plan.group(name), info) for name in plan.launch_order]
+
+
+def moved(kernel: KernelFacts) -> dict[str, tuple[int, int]]:
+    return {t.value: (t.bytes_requested, t.footprint_bytes) for t in (*kernel.reads, *kernel.writes)}
+
+
+SOFTMAX = """graph @g(%a: float32[512,64]) -> (%y) {
+  %r = reduce_max(%a) {axes=[1], keepdims=true} : float32[512,1]
+  %s = sub(%a, %r) : float32[512,64]
+  %e = exp(%s) : float32[512,64]
+  %t = reduce_sum(%e) {axes=[1], keepdims=true} : float32[512,1]
+  %y = div(%e, %t) : float32[512,64]
+}"""
+
+
+def test_softmax_reads_and_writes_once_and_computes_each_element_once() -> None:
+    (kernel,) = facts(SOFTMAX)
+    size = 512 * 64
+    assert moved(kernel) == {"a": (4 * size, 4 * size), "y": (4 * size, 4 * size)}
+    assert (kernel.kind, kernel.transcendental, kernel.fma) == ("rowwise", size, 0)
+    assert kernel.cheap == size * (1 + 1 + 1 + 4)
+    assert (kernel.tasks, kernel.shared_bytes, kernel.barriers) == (512, 64 * 4, 0)
+
+
+def test_on_a_gpu_short_rows_share_a_block_and_reductions_wait() -> None:
+    (kernel,) = facts(SOFTMAX, "cuda:sm_90a")
+    assert kernel.threads * kernel.tasks == 512 * 32 and kernel.barriers == 2
+
+
+def test_a_broadcast_operand_is_requested_often_and_fetched_once() -> None:
+    (kernel,) = facts("""graph @g(%x: float16[100,64], %b: float16[64]) -> (%y) {
+      %y = add(%x, %b) : float16[100,64]
+    }""")
+    assert moved(kernel)["b"] == (100 * 64 * 2, 64 * 2)
+
+
+def test_a_slice_reads_what_it_shows_only() -> None:
+    (kernel,) = facts("""graph @g(%x: float32[1000]) -> (%y) {
+      %s = slice(%x) {starts=[10], steps=[2], sizes=[5]} : float32[5]
+      %y = exp(%s) : float32[5]
+    }""")
+    assert moved(kernel)["x"] == (20, 20) and kernel.transcendental == 5
+
+
+def test_what_is_computed_again_counts_again() -> None:
+    graph = parse_graph("""graph @g(%x: float32[64]) -> (%y) {
+      %e = exp(%x) : float32[64]
+      %b = broadcast_to(%e) {shape=[8,64]} : float32[8,64]
+      %y = neg(%b) : float32[8,64]
+    }""")
+    (kernel,) = facts(graph)
+    assert kernel.transcendental == 8 * 64
+
+
+def test_a_product_counts_multiply_adds_and_tiles() -> None:
+    graph = parse_graph(
+        """graph @g(%x: float32[256,128]) -> (%y) {
+      %w = constant #sha256:0 : float32[128,512]
+      %p = matmul(%x, %w) : float32[256,512]
+      %y = tanh(%p) : float32[256,512]
+    }""",
+        {"0": np.ones((128, 512), np.float32)},
+    )
+    (kernel,) = facts(graph)
+    assert (kernel.kind, kernel.fma, kernel.transcendental) == ("contraction", 256 * 128 * 512, 256 * 512)
+    assert kernel.tasks == 256 * 512 // 4096
+
+
+def test_values_without_elements_and_of_rank_0_are_counted_without_trouble() -> None:
+    for shape, size in (("[0,3]", 0), ("[]", 1), ("[1]", 1)):
+        (kernel,) = facts(f"graph @g(%x: float32{shape}) -> (%y) {{\n  %y = exp(%x) : float32{shape}\n}}")
+        assert (kernel.transcendental, kernel.elements, kernel.footprint_bytes) == (size, size, 8 * size)
+
+
+def test_few_long_rows_are_cut_if_nobody_looks_at_the_row_again() -> None:
+    text = """graph @g(%x: float32[1,1000000]) -> (%r) {
+      %r = reduce_sum(%x) {axes=[1], keepdims=true} : float32[1,1]
+    }"""
+    (kernel,) = facts(text)
+    assert kernel.tasks > 100 and kernel.launches == 2
