@@ -194,13 +194,13 @@ def conv_product(group: Anchored, geometry: Geometry, transposed: bool) -> Produ
 
 def _direct(group: Anchored, geometry: Geometry, transposed: bool) -> CudaLaunch:
     x, w = group.anchor.inputs
-    position_of = (lambda index: index[1:-1]) if geometry.channels_last else (lambda index: index[2:])
+    spatial = slice(1, -1) if geometry.channels_last else slice(2, None)
 
     def terms(index: Sequence[Expr], k: Expr) -> tuple[tuple[Expr, ...], tuple[Expr, ...], Expr | None]:
         channel = index[-1] if geometry.channels_last else index[1]
         number, out = channel // geometry.group_out, channel % geometry.group_out
         taps, own = geometry.split_k(k)
-        at, exists = geometry.source(position_of(index), taps)
+        at, exists = geometry.source(tuple(index)[spatial], taps)
         left = geometry.index(index[0], at, number * geometry.group_in + own)
         return left, _weight_index(geometry, transposed, number, taps, own, out), exists
 

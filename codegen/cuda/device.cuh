@@ -66,3 +66,8 @@ static __device__ __forceinline__ void ts_mma_m16n8k16_bf16(float *d, const unsi
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+
+// Loads 16 bytes from global memory into an array in registers; both addresses are 16-byte aligned.
+static __device__ __forceinline__ void ts_load_16(void *registers, const void *global) {
+  *(uint4 *)registers = *(const uint4 *)global;
+}

@@ -3,7 +3,7 @@
 A block computes a tile of the result, a warp a part of it as m16n8k16 fragments. Pieces of both operands travel through
 a ring of stages in shared memory: asynchronous copies of 16 bytes where an operand is read as it is and lies suitably,
 else through registers (a prologue, odd sizes). Pieces lie in shared memory as in global memory, along k or along rows,
-in lines of 16-byte chunks whose order is permuted (swizzled) from line to line, so that ldmatrix meets no bank conflict.
+in lines of 16-byte chunks whose order is permuted (swizzled) from line to line: ldmatrix meets no bank conflict.
 Results leave through shared memory, sixteen rows of every warp at a time.
 """
 
@@ -285,9 +285,7 @@ class _Block:
         at = piece.at(row[0] + row[1] + (within if along_k else 0), k[0] + k[1] + (0 if along_k else within))
         # The lane names a whole line of a matrix, which begins with its chunk.
         load = "ts_ldmatrix_x4" if along_k else "ts_ldmatrix_x4_trans"
-        T.evaluate(
-            T.call_extern("void", load, T.address_of(target[number * 4]), T.address_of(self.shared[start + at]))
-        )
+        T.evaluate(T.call_extern("void", load, T.address_of(target[number * 4]), T.address_of(self.shared[start + at])))
 
     # -- results -----------------------------------------------------------------------------------------------------
 

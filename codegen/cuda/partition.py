@@ -84,7 +84,7 @@ class Partition:
 def choose(product: Product, tiles: Sequence[AnyTile], sm_count: int) -> tuple[AnyTile, Partition]:
     """The tile and the partition with the least estimated time: waves of blocks over the SMs."""
     options = [(t, _partition(product, t, parts)) for t in tiles for parts in _parts(product, t, sm_count)]
-    return min(options, key=lambda option: _cost(product, *option, sm_count))
+    return min(options, key=lambda option: _cost(product, option[0], option[1], sm_count))
 
 
 def _parts(product: Product, tile: Tile, sm_count: int) -> list[int]:
@@ -94,10 +94,15 @@ def _parts(product: Product, tile: Tile, sm_count: int) -> list[int]:
 
 
 def _partition(product: Product, tile: Tile, parts: int) -> Partition:
-    steps = -(-product.k // tile.bk)
+    return cut(product, (tile.bm, tile.bn, tile.bk), parts)
+
+
+def cut(product: Product, tile: tuple[int, int, int], parts: int) -> Partition:
+    """Tiles of the extents (m, n, k), with the reduction in at most `parts` parts."""
+    steps = -(-product.k // tile[2])
     each = -(-steps // parts)
-    used = max(1, -(-steps // each)) if each else 1
-    return Partition(product.batch, -(-product.m // tile.bm), -(-product.n // tile.bn), used, each)
+    used = -(-steps // each) if each else 1
+    return Partition(product.batch, -(-product.m // tile[0]), -(-product.n // tile[1]), used, each)
 
 
 def _cost(product: Product, tile: Tile, partition: Partition, sm_count: int) -> float:
@@ -166,8 +171,8 @@ def _add_parts(group: Anchored, product: Product, sums: Parameter, parts: int) -
             T.buffer_store(total, zero(product.acc_dtype), [0])
             with unrolled(parts) as part:
                 T.buffer_store(total, total[0] + around.extra[part * count + at], [0])
-            place = unravel(at, (product.batch, product.m, product.n))
-            finish(product)(around, *place, total[0])
+            batch, m, n = unravel(at, (product.batch, product.m, product.n))
+            finish(product)(around, batch, m, n, total[0])
 
     return group.launch("sums", blocks, THREADS_OF_SUMS, emit, inputs=group.read_behind(), extra=sums)
 
@@ -223,6 +228,6 @@ def registers(count: int, dtype: str) -> Any:
 
 
 __all__ = [
-    "Kernel", "Partition", "Sink", "Tile", "choose", "finish", "launches", "named",
+    "Kernel", "Partition", "Sink", "Tile", "choose", "cut", "finish", "launches", "named",
     "registers", "repeated", "unrolled", "when", "zero",
 ]  # fmt: skip

@@ -5,12 +5,15 @@ from __future__ import annotations
 from .abi import CudaLaunch
 from .gemm_mma import fits_mma, lower_mma
 from .gemm_simt import lower_simt
+from .gemv import fits_gemv, lower_gemv
 from .product import Product
 from .surroundings import Anchored
 
 
 def lower_product(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
     """The launches of a product, by the kernel that suits its shape and dtypes."""
+    if fits_gemv(product):
+        return lower_gemv(group, product)
     if fits_mma(product, group.target):
         return lower_mma(group, product)
     return lower_simt(group, product)

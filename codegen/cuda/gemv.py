@@ -1,0 +1,232 @@
+"""Products with at most eight rows: what counts is to read the large operand once, as fast as memory gives it.
+
+The rows of the small operand a lie in shared memory, a chunk of k at a time, with the prologue evaluated once a block.
+If the large operand b runs along k, a warp takes COLUMNS of its rows and its lanes share k. If it runs along its rows,
+eight lanes read 128 bytes of one k, and the lanes of a block share k. Lanes add up by shuffles, warps in shared memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, storage_dtype
+
+from .abi import CudaLaunch, Thread, barrier, shared_buffer
+from .partition import Partition, Sink, cut, launches, named, registers, repeated, unrolled, when, zero
+from .product import Operand, Product, below, both, widen
+from .surroundings import Anchored, Surroundings
+
+MOST_ROWS = 8
+WARP = 32
+WARPS = 8
+THREADS = WARP * WARPS
+COLUMNS = 2
+"""Rows of the large operand that a warp reads at the same time, where it runs along k."""
+
+SEGMENT = 8
+"""Neighbouring lanes that read one k, where the large operand runs along its rows."""
+
+MOST_CHUNK = 512
+"""Steps of the reduction whose part of the small operand lies in shared memory, at most."""
+
+FULL = 0xFFFFFFFF
+
+
+def fits_gemv(product: Product) -> bool:
+    """Whether one operand has so few rows that this template is for it."""
+    return min(product.m, product.n) <= MOST_ROWS
+
+
+def lower_gemv(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
+    """The launches of a product with few rows on one side."""
+    if product.m > product.n:
+        product = product.swapped()
+    large = product.b
+    if large.contiguous == "k":
+        columns, unit, emit = WARPS * COLUMNS, WARP * _width(large), _along_k
+    else:
+        columns, unit, emit = SEGMENT * large.vector(), THREADS // SEGMENT, _along_rows
+    chunk = min(MOST_CHUNK, -(-max(1, product.k) // unit) * unit)
+    partition = _partition(product, columns, chunk, group.target.device.sm_count)
+
+    def kernel(around: Surroundings, thread: Thread, sink: Sink, block: Expr) -> None:
+        emit(_Block(around, product, partition, columns, chunk, thread.thread[0], block, sink))
+
+    return launches(group, product, "gemv", partition, THREADS, kernel)
+
+
+def _partition(product: Product, columns: int, chunk: int, sm_count: int) -> Partition:
+    """One part, or as many as give every SM two blocks."""
+    for parts in (1, 2, 4, 8, 16, 32):
+        partition = cut(product, (MOST_ROWS, columns, chunk), parts)
+        if partition.blocks >= 2 * sm_count or partition.steps <= 1:
+            break
+    return partition
+
+
+class _Block:
+    """What both forms share: the indices of a block, and the small operand in shared memory."""
+
+    def __init__(
+        self, around: Surroundings, product: Product, partition: Partition, columns: int, chunk: int, thread: Expr,
+        block: Expr, sink: Sink,
+    ) -> None:  # fmt: skip
+        self.around, self.product, self.partition, self.sink = around, product, partition, sink
+        self.thread = thread
+        self.lane, self.warp = named(thread % WARP), named(thread // WARP)
+        self.rows = product.m
+        self.dtype = product.acc_dtype
+        part, self.batch, _, column = partition.locate(block)
+        self.first_column = named(column * columns)
+        self.columns, self.chunk = columns, chunk
+        self.first_k = named(part * (partition.steps * self.chunk))
+        self.small = shared_buffer(self.rows * self.chunk, self.dtype)
+
+    def column_exists(self, column: Expr) -> Expr | None:
+        """Whether the large operand has this row."""
+        return below(column, self.product.n, self.partition.n_blocks * self.columns)
+
+    def k_exists(self, k: Expr) -> Expr | None:
+        """Whether the reduction has this step."""
+        return below(k, self.product.k, self.partition.parts * self.partition.steps * self.chunk)
+
+    def bring_rows(self, k0: Expr) -> None:
+        """A chunk of the small operand into shared memory, zeros where it ends."""
+        operand = self.product.a
+        barrier()
+        count, rounds = self.rows * self.chunk, -(-self.rows * self.chunk // THREADS)
+        with repeated(rounds) as round_, when(below(self._unit(round_), count, rounds * THREADS)):
+            number = named(self._unit(round_))
+            along_k = operand.contiguous == "k"
+            row = named(number // self.chunk if along_k else number % self.rows)
+            k = named(number % self.chunk if along_k else number // self.rows)
+            value = registers(1, self.dtype)
+            T.buffer_store(value, zero(self.dtype), [0])
+            there = both(self.k_exists(k0 + k), operand.inside(self.batch, row, k0 + k))
+            with when(there):
+                T.buffer_store(value, operand.element(self.around, self.batch, row, k0 + k, self.dtype), [0])
+            T.buffer_store(self.small, value[0], [row * self.chunk + k])
+        barrier()
+
+    def _unit(self, round_: Expr) -> Expr:
+        return round_ * THREADS + self.thread
+
+    def read(self, target: Any, column: Expr, k: Expr, width: int, at: Expr) -> None:
+        """`width` neighbours of the large operand into registers from `at` on, zeros where there are none."""
+        operand = self.product.b
+        dtype = storage_dtype(operand.dtype)
+        there = both(self.column_exists(column), self.k_exists(k), operand.inside(self.batch, column, k))
+        if there is not None:
+            with unrolled(width) as lane:
+                T.buffer_store(target, zero(dtype if width > 1 else self.dtype), [at + lane])
+        with when(there):
+            if width == 1:
+                T.buffer_store(target, operand.element(self.around, self.batch, column, k, self.dtype), [at])
+                return
+            buffer, position = operand.cell(self.around, self.batch, column, k)
+            T.evaluate(T.call_extern("void", "ts_load_16", T.address_of(target[at]), T.address_of(buffer[position])))
+
+    def value(self, loaded: Any, at: Expr, width: int) -> Expr:
+        """An element that was read, in the dtype of the sum."""
+        operand = self.product.b
+        if width == 1:
+            return loaded[at]
+        return widen(from_storage(loaded[at], operand.dtype), operand.dtype, self.dtype)
+
+    def loaded(self, count: int, width: int) -> Any:
+        """Registers for elements of the large operand."""
+        return registers(count, storage_dtype(self.product.b.dtype) if width > 1 else self.dtype)
+
+
+def _width(operand: Operand) -> int:
+    """Elements of one load: 16 bytes of them, or one."""
+    width = operand.vector()
+    return width if width * storage_bits(operand.dtype) == 128 else 1
+
+
+def _along_k(block: _Block) -> None:
+    product, rows, chunk = block.product, block.rows, block.chunk
+    width = _width(product.b)
+    acc = registers(rows * COLUMNS, block.dtype)
+    with unrolled(rows * COLUMNS) as i:
+        T.buffer_store(acc, zero(block.dtype), [i])
+    first = named(block.first_column + block.warp * COLUMNS)
+    with repeated(block.partition.steps) as step:
+        k0 = named(block.first_k + step * chunk)
+        block.bring_rows(k0)
+        loaded = block.loaded(COLUMNS * width, width)
+        with unrolled(chunk // (WARP * width)) as round_:
+            k = named((round_ * WARP + block.lane) * width)
+            with unrolled(COLUMNS) as c:
+                block.read(loaded, named(first + c), named(k0 + k), width, c * width)
+            with unrolled(rows) as m, unrolled(COLUMNS) as c, unrolled(width) as lane:
+                term = block.small[m * chunk + k + lane] * block.value(loaded, c * width + lane, width)
+                T.buffer_store(acc, acc[m * COLUMNS + c] + term, [m * COLUMNS + c])
+    with unrolled(rows * COLUMNS) as i:
+        _add_lanes(acc, i, (16, 8, 4, 2, 1))
+    # Every lane has all sums now: lane i finishes the i-th.
+    with unrolled(rows * COLUMNS) as i:
+        column = named(first + i % COLUMNS)
+        with when(both(tirx.EQ(block.lane, i), block.column_exists(column))):
+            block.sink(block.around, block.batch, i // COLUMNS, column, acc[i])
+
+
+def _along_rows(block: _Block) -> None:
+    product, rows, chunk = block.product, block.rows, block.chunk
+    vector = product.b.vector()
+    width = _width(product.b)
+    together = THREADS // SEGMENT
+    acc = registers(rows * vector, block.dtype)
+    with unrolled(rows * vector) as i:
+        T.buffer_store(acc, zero(block.dtype), [i])
+    own = named(block.lane % SEGMENT * vector)
+    offset = named(block.thread // SEGMENT)
+    with repeated(block.partition.steps) as step:
+        k0 = named(block.first_k + step * chunk)
+        block.bring_rows(k0)
+        with repeated(chunk // together) as round_:
+            k = named(round_ * together + offset)
+            loaded = block.loaded(vector, width)
+            with unrolled(vector // width) as piece:
+                column = named(block.first_column + own + piece * width)
+                block.read(loaded, column, named(k0 + k), width, piece * width)
+            with unrolled(rows) as m, unrolled(vector) as lane:
+                term = block.small[m * chunk + k] * block.value(loaded, lane, width)
+                T.buffer_store(acc, acc[m * vector + lane] + term, [m * vector + lane])
+    with unrolled(rows * vector) as i:
+        _add_lanes(acc, i, (16, 8))
+    _add_warps(block, acc, vector)
+
+
+def _add_lanes(acc: Any, at: Expr, distances: tuple[int, ...]) -> None:
+    """Adds a register over lanes whose numbers differ in the bits `distances`."""
+    for distance in distances:
+        other = T.tvm_warp_shuffle_xor(T.uint32(FULL), acc[at], distance, WARP, WARP)
+        T.buffer_store(acc, acc[at] + other, [at])
+
+
+def _add_warps(block: _Block, acc: Any, vector: int) -> None:
+    """The sums of all warps, in their order, to the sink."""
+    rows, columns = block.rows, block.columns
+    # The chunk of the small operand is no longer needed where the sums fit in its place.
+    count = WARPS * rows * columns
+    sums = block.small if count <= rows * block.chunk else shared_buffer(count, block.dtype)
+    barrier()
+    with when(block.lane < SEGMENT), unrolled(rows) as m, unrolled(vector) as lane:
+        at = (block.warp * rows + m) * columns + block.lane * vector + lane
+        T.buffer_store(sums, acc[m * vector + lane], [at])
+    barrier()
+    with repeated(-(-rows * columns // THREADS)) as round_:
+        number = named(round_ * THREADS + block.thread)
+        m, own = named(number // columns), named(number % columns)
+        column = named(block.first_column + own)
+        exists = both(below(m, rows, -(-rows * columns // THREADS) * THREADS // columns), block.column_exists(column))
+        with when(exists):
+            total = registers(1, block.dtype)
+            T.buffer_store(total, zero(block.dtype), [0])
+            with unrolled(WARPS) as warp:
+                T.buffer_store(total, total[0] + sums[warp * (rows * columns) + number], [0])
+            block.sink(block.around, block.batch, m, column, total[0])
