@@ -1,0 +1,113 @@
+"""A1: what the card can do at most: bandwidths by size, GEMM rates of the library, fp32 and special-function rates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from benchmarks.device.gpu import Gpu
+from benchmarks.device.record import Recorder, run_part
+
+SIZES_MIB = (4, 16, 32, 48, 64, 128, 512, 4096)
+TRAFFIC = {"copy": 2, "read": 1, "write": 1}
+"""Bytes moved for each byte of the buffer."""
+
+GEMM_SIZES = (2048, 4096, 8192)
+GEMM_DTYPES = ("float32", "tf32", "float16", "bfloat16", "float8_e4m3fn")
+
+
+def bandwidth(gpu: Gpu, kernel: str, mib: int) -> dict[str, Any]:
+    """One buffer again and again: sizes below the L2 cache's show its bandwidth."""
+    nbytes = mib << 20
+    source, target = gpu.buffer(nbytes), gpu.buffer(nbytes)
+    words = gpu.upload(np.array([nbytes // 16], np.int64))
+    function = gpu.function(kernel)
+    best = None
+    for blocks in (2, 4, 8):
+        grid = blocks * gpu.multiprocessors
+        median = gpu.time_us(lambda grid=grid: gpu.launch(function, grid, 256, (source, target, words)))
+        if best is None or median < best[0]:
+            best = (median, blocks)
+    assert best is not None
+    gpu.free()
+    return {"us": best[0], "GB_per_s": TRAFFIC[kernel] * nbytes / best[0] / 1e3, "blocks_per_sm": best[1]}
+
+
+def driver_copy(gpu: Gpu, mib: int) -> dict[str, Any]:
+    nbytes = mib << 20
+    source, target = gpu.buffer(nbytes), gpu.buffer(nbytes)
+    median = gpu.time_us(lambda: gpu.call("cuMemcpyDtoDAsync", target, source, nbytes, gpu.stream))
+    gpu.free()
+    return {"us": median, "GB_per_s": 2 * nbytes / median / 1e3}
+
+
+def rate(gpu: Gpu, kernel: str, operations: int, rounds: int = 4096) -> dict[str, Any]:
+    """`operations` a thread and round."""
+    result = gpu.buffer(4)
+    size = gpu.upload(np.array([rounds], np.int64))
+    grid, block = 8 * gpu.multiprocessors, 256
+    median = gpu.time_us(lambda: gpu.launch(gpu.function(kernel), grid, block, (result, result, size)))
+    gpu.free()
+    return {"us": median, "Tops_per_s": operations * rounds * grid * block / median / 1e6}
+
+
+def gemm(dtype: str, size: int) -> dict[str, Any]:
+    """A square product of fresh random matrices through PyTorch; rotates among operands that exceed the L2 cache."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+    storage = getattr(torch, "float32" if dtype == "tf32" else dtype)
+    sets = max(2, (256 << 20) // (2 * size * size * storage.itemsize))
+    operands = [(_random(torch, size, storage), _random(torch, size, storage)) for _ in range(min(sets, 8))]
+    if dtype.startswith("float8"):
+        one = torch.ones((), device="cuda")
+        operands = [(a, b.t().contiguous().t()) for a, b in operands]
+
+        def product(a: Any, b: Any) -> Any:
+            return torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+    else:
+        product = torch.matmul
+    median = torch_time_us(lambda number: product(*operands[number % len(operands)]))
+    return {"us": median, "TFLOP_per_s": 2 * size**3 / median / 1e6}
+
+
+def _random(torch: Any, size: int, dtype: Any) -> Any:
+    return torch.randn(size, size, device="cuda").to(dtype)
+
+
+def torch_time_us(work: Any, repeats: int = 30, warmup: int = 5) -> float:
+    """The median time by events of `work(number)`."""
+    import statistics
+
+    import torch
+
+    for number in range(warmup):
+        work(number)
+    times = []
+    for number in range(repeats):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        work(number)
+        end.record()
+        end.synchronize()
+        times.append(1000 * start.elapsed_time(end))
+    return statistics.median(times)
+
+
+def measure(recorder: Recorder) -> None:
+    gpu = Gpu("ceilings")
+    recorder.measure({"what": "cuMemcpyDtoD", "MiB": 4096}, lambda: driver_copy(gpu, 4096))
+    for kernel in TRAFFIC:
+        for mib in reversed(SIZES_MIB):
+            key = {"what": kernel, "MiB": mib}
+            recorder.measure(key, lambda kernel=kernel, mib=mib: bandwidth(gpu, kernel, mib))
+    recorder.measure({"what": "fp32 fma"}, lambda: rate(gpu, "fma32", 16))
+    recorder.measure({"what": "ex2"}, lambda: rate(gpu, "ex2", 8))
+    for dtype in GEMM_DTYPES:
+        for size in reversed(GEMM_SIZES):
+            recorder.measure({"what": f"gemm {dtype}", "n": size}, lambda dtype=dtype, size=size: gemm(dtype, size))
+
+
+if __name__ == "__main__":
+    run_part("A1", measure)

@@ -1,0 +1,113 @@
+"""A4: does the hardware place the blocks of two launches in launch order, and can a waiting kernel starve its producer?
+
+Both kernels have more blocks than fit at once. Blocks draw tickets when they start; a block of the second launch that
+starts before the last of the first is counted as early. Starvation: a consumer that fills the card waits, for at most
+LIMIT_NS, for a flag that a kernel launched after it sets.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from benchmarks.device.gpu import Gpu, one
+from benchmarks.device.record import Recorder, run_part
+from tilestitch.runtime.program import Edge
+
+REPEATS = 30
+LIMIT_NS = 50_000_000
+THREADS = 1024
+"""A block: two of them fill a multiprocessor."""
+
+
+def early_blocks(order: np.ndarray, blocks: int) -> int:
+    """How many of the second launch's blocks (tag 2) started before the last of the first's (tag 1)."""
+    last = int(np.flatnonzero(order == 1)[-1])
+    return int((order[:last] == 2).sum())
+
+
+def placement(gpu: Gpu, how: str, waves: float) -> dict[str, Any]:
+    blocks = int(waves * 2 * gpu.multiprocessors)
+    counter, order = gpu.buffer(4), gpu.buffer(8 * blocks)
+    tags = [gpu.upload(np.array([tag, 20_000], np.uint32)) for tag in (1, 2)]
+    launches = [(one("draw", blocks, THREADS), (counter, order, tag)) for tag in tags]
+    early = []
+    streams = _streams(gpu, how)
+    graph = gpu.graph(launches, [Edge(0, 1, "launch_order")] if how == "graph, launch-order edge" else [])
+    for _ in range(REPEATS):
+        gpu.call("cuMemsetD8Async", counter, 0, 4, gpu.stream)
+        gpu.synchronize()
+        if how.startswith("graph"):
+            graph.launch(gpu.stream)
+        else:
+            for stream, (launch, pointers) in zip(streams, launches):
+                gpu.launch(gpu.function(launch.symbol), blocks, THREADS, pointers, stream)
+        early.append(early_blocks(gpu.read(order, "uint32", 2 * blocks), blocks))
+    graph.close()
+    _destroy(gpu, streams)
+    gpu.free()
+    return {
+        "blocks": blocks,
+        "runs_with_early_blocks": sum(count > 0 for count in early),
+        "runs": REPEATS,
+        "most_early_blocks": max(early),
+    }
+
+
+def _streams(gpu: Gpu, how: str) -> list[int]:
+    """Streams for the first and the second launch."""
+    if how == "streams":
+        return [gpu.new_stream(), gpu.new_stream()]
+    if how == "streams, second has priority":
+        return [gpu.new_stream(0), gpu.new_stream(-5)]
+    if how == "streams, first has priority":
+        return [gpu.new_stream(-5), gpu.new_stream(0)]
+    return []
+
+
+def _destroy(gpu: Gpu, streams: list[int]) -> None:
+    for stream in streams:
+        gpu.call("cuStreamDestroy", stream)
+
+
+def starvation(gpu: Gpu, how: str, waves: float) -> dict[str, Any]:
+    blocks = max(1, int(waves * 2 * gpu.multiprocessors))
+    flag, seen = gpu.buffer(4), gpu.buffer(8)
+    limit = gpu.upload(np.array([LIMIT_NS], np.uint32))
+    streams = _streams(gpu, how)
+    launches = [(one("wait_for", blocks, THREADS), (flag, seen, limit)), (one("post"), (flag,))]
+    graph = gpu.graph(launches, [])
+    gave_up = []
+    for _ in range(5):
+        gpu.call("cuMemsetD8Async", flag, 0, 4, gpu.stream)
+        gpu.call("cuMemsetD8Async", seen, 0, 8, gpu.stream)
+        gpu.synchronize()
+        if how.startswith("graph"):
+            graph.launch(gpu.stream)
+        else:
+            for stream, (launch, pointers) in zip(streams, launches):
+                gpu.launch(gpu.function(launch.symbol), launch.grid[0], launch.block[0], pointers, stream)
+        gave_up.append(int(gpu.read(seen, "uint32", 2)[1]))
+    graph.close()
+    _destroy(gpu, streams)
+    gpu.free()
+    return {"blocks": blocks, "runs_that_starved": sum(count > 0 for count in gave_up), "runs": len(gave_up)}
+
+
+def measure(recorder: Recorder) -> None:
+    gpu = Gpu("order")
+    ways = ("streams", "streams, second has priority", "streams, first has priority", "graph branches",
+            "graph, launch-order edge")  # fmt: skip
+    for how in ways:
+        for waves in (0.25, 0.75, 1.5, 4.0):
+            key = {"what": "placement", "how": how, "waves": waves}
+            recorder.measure(key, lambda how=how, waves=waves: placement(gpu, how, waves))
+    for how in ways[:4]:
+        for waves in (0.5, 1.0, 2.0):
+            key = {"what": "consumer first", "how": how, "waves": waves}
+            recorder.measure(key, lambda how=how, waves=waves: starvation(gpu, how, waves))
+
+
+if __name__ == "__main__":
+    run_part("A4", measure)

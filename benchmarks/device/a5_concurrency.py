@@ -1,0 +1,125 @@
+"""A5: how two kernels share the card, by number of blocks; and how small and how isolated a green context is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.device.gpu import Gpu
+from benchmarks.device.record import Recorder, run_part
+
+READ_BYTES = 1 << 30
+KINDS = {"bandwidth": "read", "compute": "fma32"}
+BLOCKS_PER_SM = (0.25, 0.5, 1.0, 2.0)
+THREADS = 512
+
+
+class Work:
+    """One kernel with its arguments, sized to run for about half a millisecond on the whole card."""
+
+    def __init__(self, gpu: Gpu, kind: str, grid: int) -> None:
+        self.gpu, self.grid = gpu, grid
+        self.function = gpu.function(KINDS[kind])
+        amount = READ_BYTES // 16 if kind == "bandwidth" else 20_000
+        self.pointers = (
+            gpu.buffer(READ_BYTES if kind == "bandwidth" else 16),
+            gpu.buffer(16),
+            gpu.upload(np.array([amount], np.int64)),
+        )
+
+    def launch(self, stream: int) -> None:
+        self.gpu.launch(self.function, self.grid, THREADS, self.pointers, stream)
+
+
+def together_us(gpu: Gpu, works: list[Work], streams: list[int]) -> float:
+    """The time until all are done, each in a stream of its own, forked from and joined to the main stream."""
+
+    def work() -> None:
+        with gpu.events(1 + len(works)) as (fork, *joins):
+            gpu.call("cuEventRecord", fork, gpu.stream)
+            for item, stream, join in zip(works, streams, joins):
+                gpu.call("cuStreamWaitEvent", stream, fork, 0)
+                item.launch(stream)
+                gpu.call("cuEventRecord", join, stream)
+                gpu.call("cuStreamWaitEvent", gpu.stream, join, 0)
+
+    return gpu.time_us(work, repeats=11)
+
+
+def pair(gpu: Gpu, first: str, second: str, blocks_per_sm: float) -> dict[str, Any]:
+    grid = max(1, int(blocks_per_sm * gpu.multiprocessors))
+    works = [Work(gpu, first, grid), Work(gpu, second, grid)]
+    streams = [gpu.new_stream(), gpu.new_stream()]
+    alone = [together_us(gpu, [work], streams[:1]) for work in works]
+    both = together_us(gpu, works, streams)
+    for stream in streams:
+        gpu.call("cuStreamDestroy", stream)
+    gpu.free()
+    return {"first_us": alone[0], "second_us": alone[1], "both_us": both, "both_over_sum": both / sum(alone)}
+
+
+def green(gpu: Gpu, wanted: int) -> dict[str, Any]:
+    """The partition that `wanted` multiprocessors give, and what a neighbour outside does to work inside it."""
+    api = gpu.device.api
+    kind = api.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
+    device = gpu.call("cuDeviceGet", 0)
+    resource = gpu.call("cuDeviceGetDevResource", device, kind)
+    groups, _, rest = gpu.call("cuDevSmResourceSplitByCount", 1, resource, 0, wanted)
+    contexts = []
+    streams = []
+    try:
+        for part in (groups[0], rest):
+            description = gpu.call("cuDevResourceGenerateDesc", [part], 1)
+            contexts.append(gpu.call("cuGreenCtxCreate", description, device, 1))
+            streams.append(int(gpu.call("cuGreenCtxStreamCreate", contexts[-1], 1, 0)))
+        inside = int(groups[0].sm.smCount)
+        compute = Work(gpu, "compute", 2 * inside)
+        alone = together_us(gpu, [compute], streams[:1])
+        memory = Work(gpu, "bandwidth", 4 * gpu.multiprocessors)
+        disturbed = _inside_us(gpu, compute, streams[0], lambda: memory.launch(streams[1]))
+        same = _inside_us(gpu, compute, streams[0], lambda: None)
+    finally:
+        gpu.call("cuCtxSynchronize")
+        for stream in streams:
+            gpu.call("cuStreamDestroy", stream)
+        for context in contexts:
+            gpu.call("cuGreenCtxDestroy", context)
+        gpu.free()
+    return {
+        "multiprocessors": inside,
+        "compute_us": alone,
+        "undisturbed_us": same,
+        "beside_bandwidth_us": disturbed,
+        "slowdown": disturbed / same,
+    }
+
+
+def _inside_us(gpu: Gpu, work: Work, stream: int, neighbour: Callable[[], None]) -> float:
+    """The median time of `work` in its own stream while the neighbour's launch runs in another."""
+    times = []
+    with gpu.events(2) as (start, end):
+        for _ in range(11):
+            neighbour()
+            gpu.call("cuEventRecord", start, stream)
+            work.launch(stream)
+            gpu.call("cuEventRecord", end, stream)
+            gpu.call("cuEventSynchronize", end)
+            gpu.call("cuCtxSynchronize")
+            times.append(1000 * float(gpu.call("cuEventElapsedTime", start, end)))
+    return float(np.median(times))
+
+
+def measure(recorder: Recorder) -> None:
+    gpu = Gpu("ceilings")
+    for first, second in (("bandwidth", "bandwidth"), ("compute", "compute"), ("bandwidth", "compute")):
+        for blocks in BLOCKS_PER_SM:
+            key = {"what": f"{first} + {second}", "blocks_per_sm_each": blocks}
+            recorder.measure(key, lambda a=first, b=second, blocks=blocks: pair(gpu, a, b, blocks))
+    for wanted in (1, 8, 16, 32, 64):
+        recorder.measure({"what": "green context", "wanted": wanted}, lambda wanted=wanted: green(gpu, wanted))
+
+
+if __name__ == "__main__":
+    run_part("A5", measure)

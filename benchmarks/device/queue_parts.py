@@ -1,0 +1,31 @@
+"""The parts of the queue, in the order of their worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Part:
+    """`budget_s`: what it gets at most in one call. `needs`: packages besides numpy, cuda-bindings and NVRTC."""
+
+    name: str
+    module: str
+    budget_s: float
+    question: str
+    needs: tuple[str, ...] = ()
+
+
+PARTS = (
+    Part("A1", "benchmarks.device.a1_ceilings", 75, "Ceilings: bandwidths by size, GEMM rates, ex2", ("torch",)),
+    Part("A2", "benchmarks.device.a2_launch", 45, "Launch costs: stream, graph chain, edges of each kind, branches"),
+    Part("A3", "benchmarks.device.a3_sync", 45, "Costs of barriers and hand-overs: grid, semaphore, cluster, mbarrier"),
+    Part("A4", "benchmarks.device.a4_order", 45, "Are blocks placed in launch order? Can a waiting kernel starve?"),
+    Part("A6p", "benchmarks.device.a6_patterns", 120, "Peers on patterns: softmax, norms, attention", ("torch", "jax")),
+    Part("A6m", "benchmarks.device.a6_models", 480, "Peers on models: eager, compiled, CUDA graphs", ("torch",)),
+    Part("A7", "benchmarks.device.a7_pairs", 60, "cuBLAS pairs of an MLP in one CUDA graph", ("torch",)),
+    Part("A5", "benchmarks.device.a5_concurrency", 60, "Kernels side by side; green contexts"),
+    Part("B1", "benchmarks.device.b1_ours", 400, "Our artifacts: right, and against JAX on the same graph", ("jax",)),
+)  # fmt: skip
+
+BY_NAME = {part.name: part for part in PARTS}
