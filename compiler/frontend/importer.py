@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, Graph, TensorType, Type, Value
+from tilestitch.compiler.ir.types import is_static_tensor
 
 from .dispatch import convert_node, require_supported, subgraphs
 from .errors import ModelError
@@ -19,6 +20,9 @@ from .onnx_types import from_type_proto
 from .scope import FunctionKey, Module, Scope, canonical_domain, remove_dead_nodes
 
 Shapes = Mapping[str, Sequence[int]]
+
+MOST_BYTES = 1 << 47
+"""Of one tensor: the address space of a process."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ def import_model(
     _check_versions(proto)
     require_supported(proto, functions)
     check_model(proto, path)
+    _check_output_names(proto)
     opsets = {canonical_domain(o.domain): o.version for o in proto.opset_import}
     graph = Graph(proto.graph.name or "main")
     module = Module(convert_node, functions, path.parent if path else None)
@@ -67,6 +72,7 @@ def import_model(
     output_names = (*(o.name for o in proto.graph.output), *expose)
     _name_outputs(graph, output_names)
     remove_dead_nodes(graph)
+    _check_sizes(graph)
     return ImportedModel(graph, tuple(v.name for v in graph.inputs), output_names, opsets, _metadata(proto))
 
 
@@ -243,6 +249,14 @@ def _substituted(type_: Type, sizes: Mapping[str, int]) -> Type:
 # -- outputs -------------------------------------------------------------------------------------------------------
 
 
+def _check_output_names(proto: ModelProto) -> None:
+    """ModelError for two outputs of one name: results are given by name."""
+    names = [o.name for o in proto.graph.output]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ModelError(f"the model has several outputs named {', '.join(twice)}; remove all but one of each")
+
+
 def _check_outputs(proto: ModelProto, outputs: Sequence[Value]) -> None:
     """ModelError where dtype or rank of an output contradicts what the model declares."""
     for info, value in zip(proto.graph.output, outputs, strict=True):
@@ -259,6 +273,16 @@ def _check_outputs(proto: ModelProto, outputs: Sequence[Value]) -> None:
             raise _contradiction(info.name, declared, value)
         if isinstance(declared, TensorType) and isinstance(value.type, TensorType) and declared.rank != value.type.rank:
             raise _contradiction(info.name, declared, value)
+
+
+def _check_sizes(graph: Graph) -> None:
+    """ModelError for a tensor that no address space holds: the kernels' 64-bit indices would overflow."""
+    for value in (*graph.inputs, *(output for node in graph.nodes for output in node.outputs)):
+        if is_static_tensor(value.type) and value.tensor_type.nbytes > MOST_BYTES:
+            raise ModelError(
+                f"value {value.name!r} is {value.type}, {value.tensor_type.nbytes:.1e} bytes: more than a process can "
+                "address; correct the shapes of the model, or those given with --shape"
+            )
 
 
 def _contradiction(name: str, declared: Type, value: Value) -> ModelError:

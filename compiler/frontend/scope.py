@@ -16,7 +16,7 @@ from tilestitch.compiler.ir import Graph, Type, Value
 
 from .errors import ModelError
 from .onnx_types import from_type_proto
-from .tensors import to_array
+from .tensors import to_array, to_dense
 
 FunctionKey = tuple[str, str, str]
 """Domain, name and overload of a model-local function."""
@@ -126,13 +126,12 @@ class Scope:
 
     def load_constants(self, proto: GraphProto) -> None:
         """Bind the initialisers of an ONNX graph as constants."""
-        if proto.sparse_initializer:
-            raise ModelError(f"graph {proto.name!r} has sparse initialisers, which are not supported; store them dense")
-        for tensor in proto.initializer:
-            array = to_array(tensor, self.module.folder)
-            value = self.graph.constant(array, name=tensor.name)
+        named = [(tensor.name, to_array(tensor, self.module.folder)) for tensor in proto.initializer]
+        named += [(sparse.values.name, to_dense(sparse, self.module.folder)) for sparse in proto.sparse_initializer]
+        for name, array in named:
+            value = self.graph.constant(array, name=name)
             self.module.named.add(value)
-            self.bind(tensor.name, value)
+            self.bind(name, value)
 
     def nested(self, graph: Graph, node_name: str) -> Scope:
         """A scope for a subgraph of a node here; `graph` is this scope's graph when the body is inlined."""

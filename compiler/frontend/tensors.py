@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 
 import numpy as np
-from onnx import TensorProto, numpy_helper
+from onnx import SparseTensorProto, TensorProto, numpy_helper
 
 from tilestitch.compiler.ir.types import storage_bytes, to_numpy_dtype
 
@@ -35,6 +35,25 @@ def to_array(tensor: TensorProto, folder: Path | None = None) -> np.ndarray:
         raise ModelError(
             f"tensor {tensor.name!r} ({dtype}, shape {tuple(tensor.dims)}) cannot be read: {error}"
         ) from error
+
+
+def to_dense(sparse: SparseTensorProto, folder: Path | None = None) -> np.ndarray:
+    """A sparse tensor with its zeros. Indices are flat positions, or one row of coordinates for each value.
+
+    Raises ModelError like `to_array`, and for indices that do not fit.
+    """
+    values, indices = to_array(sparse.values, folder), to_array(sparse.indices, folder)
+    shape, name = tuple(sparse.dims), sparse.values.name
+    try:
+        coordinates = np.unravel_index(indices, shape) if indices.ndim == 1 else tuple(indices.T)
+        places = np.ravel_multi_index(coordinates, shape)
+        if len(places) != len(values):
+            raise ValueError(f"{len(places)} indices for {len(values)} values")
+    except (ValueError, TypeError) as error:
+        raise ModelError(f"the indices of sparse tensor {name!r} do not fit its shape {shape}: {error}") from error
+    dense = np.zeros(prod(shape), values.dtype)
+    dense[places] = values
+    return dense.reshape(shape)
 
 
 @dataclass(frozen=True)

@@ -293,6 +293,47 @@ def test_outputs_may_be_inputs_constants_or_repeated() -> None:
     assert a.tolist() == [-1, 1] and b.tolist() == [7, 8] and c.tolist() == d.tolist() == [0, 1]
 
 
+def test_two_outputs_of_one_name_are_refused() -> None:
+    model = model_of([helper.make_node("Relu", ["x"], ["y"])], [info("x", [2])], [info("y", [2]), info("y", [2])])
+    with pytest.raises(ModelError, match="several outputs named y; remove"):
+        import_model(model)
+
+
+def test_tensors_beyond_any_memory_are_refused() -> None:
+    model = model_of([helper.make_node("Relu", ["x"], ["y"])], [info("x", ["n", 1 << 40])], [info("y", None)])
+    with pytest.raises(ModelError, match="'x' is .* more than a process can address"):
+        import_model(model, {"x": (1 << 40, 1 << 40)})
+    assert import_model(model, {"x": (1, 1 << 40)}).graph.inputs[0].shape == (1, 1 << 40)
+    expand = model_of(
+        [helper.make_node("Expand", ["x", "s"], ["y"])], [info("x", [1, 1])], [info("y", None)],
+        {"s": np.array([1 << 33, 1 << 33], np.int64)},
+    )  # fmt: skip
+    with pytest.raises(ModelError, match="more than a process can address"):
+        import_model(expand)
+
+
+def sparse_weights(values: list[float], indices: np.ndarray, dims: list[int]) -> ModelProto:
+    nodes = [helper.make_node("Add", ["x", "w"], ["y"])]
+    model = model_of(nodes, [info("x", [2, 3])], [info("y", [2, 3])])
+    stored = numpy_helper.from_array(np.array(values, np.float32), "w")
+    positions = numpy_helper.from_array(np.array(indices, np.int64), "w_indices")
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(stored, positions, dims))
+    return model
+
+
+@pytest.mark.parametrize("indices", [np.array([1, 5]), np.array([[0, 1], [1, 2]])], ids=["flat", "coordinates"])
+def test_sparse_initialisers_are_stored_dense(indices: np.ndarray) -> None:
+    imported = import_model(sparse_weights([7, 8], indices, [2, 3]))
+    (y,) = evaluate(imported.graph, [np.zeros((2, 3), np.float32)])
+    assert y.tolist() == [[0, 7, 0], [0, 0, 8]]
+
+
+@pytest.mark.parametrize("indices", [np.array([1, 6]), np.array([[0, 1], [1, 3]]), np.array([5, -1]), np.array([1])])
+def test_sparse_initialisers_with_wrong_indices(indices: np.ndarray) -> None:
+    with pytest.raises(ModelError):
+        import_model(sparse_weights([7, 8], indices, [2, 3]))
+
+
 def test_intermediate_values_can_be_exposed() -> None:
     imported = import_model(linear([2, 4]), expose=["h"])
     assert imported.output_names == ("y", "h")
