@@ -152,22 +152,40 @@ def _as_array(value: Any, dtype: str, name: str) -> np.ndarray:
     """Numpy's view of an array of any library; numbers and lists, which have no data type, get the one expected."""
     if isinstance(value, np.ndarray):
         return np.asarray(value)
+    if value is None:
+        raise InputError(f"input {name!r} is None; give an array of {dtype}")
     try:
         if hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
-            return _from_dlpack(value)
+            return _from_dlpack(value, dtype)
         if hasattr(value, "__array__"):
             return np.asarray(value)
-        return np.asarray(value, numpy_dtype(dtype))
+        return _from_numbers(value, numpy_dtype(dtype))
     except (ValueError, TypeError, RuntimeError, BufferError, OverflowError) as error:
         raise InputError(
             f"input {name!r} of {type(value).__name__} cannot be read as an array of {dtype} ({error})"
         ) from error
 
 
-def _from_dlpack(value: Any) -> np.ndarray:
+def _from_numbers(value: Any, dtype: np.dtype) -> np.ndarray:
+    """Numbers and lists in DTYPE; TypeError where that would change them: 1.5 is no integer, 2 is no truth value."""
+    plain = np.asarray(value)
+    if plain.size and plain.dtype.kind in "biufc" and dtype.kind in "biu" and plain.dtype.kind not in _WHOLE[dtype.kind]:
+        raise TypeError(f"it holds numbers of {plain.dtype}")
+    return np.asarray(value, dtype)
+
+
+_WHOLE = {"b": "b", "i": "biu", "u": "biu"}
+"""Kinds of numbers that become booleans and integers without loss."""
+
+
+def _from_dlpack(value: Any, dtype: str) -> np.ndarray:
     try:
         return np.asarray(np.from_dlpack(value))
     except (BufferError, RuntimeError, TypeError):
+        if dtype == "bfloat16":
+            from .bfloat_dlpack import bfloat16_array
+
+            return bfloat16_array(value)
         if not hasattr(value, "__array__"):
             raise
         return np.asarray(value)
