@@ -309,7 +309,7 @@ def _cumulative(n: Numpy, xs: Sequence[Any], a: Attrs) -> Any:
 
 _SAME = (
     "abs sign floor ceil trunc sqrt exp log sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh maximum "
-    "minimum fmod equal less less_equal logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor "
+    "minimum fmod logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor "
     "bitwise_not"
 )
 _RENAMED = {name: f"arc{name[1:]}" for name in ("asin", "acos", "atan", "asinh", "acosh", "atanh")}

@@ -1,0 +1,50 @@
+"""A7: the two products of an MLP through cuBLAS in one CUDA graph, at a few tokens and at many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.device.peers import captured, measured
+from benchmarks.device.record import Recorder, run_part
+
+TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+MLPS = {"gpt3, 1 of 8": (12288, 4 * 12288 // 8), "llama 65B, 1 of 8": (8192, 22016 // 8)}
+"""Width and this card's share of the hidden width."""
+
+DTYPE = "float16"
+
+
+def pair(name: str, tokens: int) -> dict[str, Any]:
+    """gpt3: GELU(x A) B; llama: (SiLU(x G) * (x U)) D. Bytes: weights, inputs and outputs once."""
+    import torch
+
+    width, hidden = MLPS[name]
+    kind = getattr(torch, DTYPE)
+
+    def weight(rows: int, columns: int) -> Any:
+        return torch.randn(rows, columns, device="cuda", dtype=kind) / rows**0.5
+
+    x = torch.randn(tokens, width, device="cuda", dtype=kind)
+    up, gate, down = weight(width, hidden), weight(width, hidden), weight(hidden, width)
+    f = torch.nn.functional
+    gated = name.startswith("llama")
+
+    def call() -> Any:
+        inner = f.silu(x @ gate) * (x @ up) if gated else f.gelu(x @ up, approximate="tanh")
+        return inner @ down
+
+    result = measured(captured(call))
+    products = 3 if gated else 2
+    flops = 2 * products * tokens * width * hidden
+    moved = kind.itemsize * (products * width * hidden + 2 * tokens * width)
+    return {**result, "TFLOP_per_s": flops / result["us"] / 1e6, "GB_per_s": moved / result["us"] / 1e3}
+
+
+def measure(recorder: Recorder) -> None:
+    for name in MLPS:
+        for tokens in TOKENS:
+            recorder.measure({"mlp": name, "tokens": tokens}, lambda name=name, tokens=tokens: pair(name, tokens))
+
+
+if __name__ == "__main__":
+    run_part("A7", measure)
