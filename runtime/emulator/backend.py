@@ -100,6 +100,7 @@ class EmulatorMemory:
     def __init__(self, program: Program, file: str, kernels: Kernels | None, options: EmulatorOptions) -> None:
         self._program, self._file, self._kernels, self._options = program, file, kernels, options
         self._arena = HostArena(program, file)
+        self.poison()
 
     def poison(self) -> None:
         self._arena.raw[...] = _POISON
@@ -154,7 +155,7 @@ class BoundLaunches:
     def _argument(self, values: list[Any], number: int, offset_bytes: int, status: np.ndarray) -> Argument:
         value = self._values[number]
         if isinstance(value.location, Status):
-            return Argument.of(status)
+            return Argument(status.ctypes.data, status.nbytes, status.itemsize, unordered=True)
         array = values[number]
         if array is None:
             values[number] = array = _empty(value)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 
 import numpy as np
 
@@ -24,13 +25,15 @@ _LOCK = threading.Lock()  # the device has one state: one launch at a time in a 
 @dataclass(frozen=True)
 class Argument:
     """Memory that a kernel's parameter points to: `nbytes` at `address`; `item_bytes` is the size of an element, below
-    which accesses are not told apart. `read_only`: a kernel that writes it is at fault.
+    which accesses are not told apart. `read_only`: a kernel that writes it is at fault. `unordered`: threads may write it
+    in any order, as they do with the word that reports faults.
     """
 
     address: int
     nbytes: int
     item_bytes: int = 1
     read_only: bool = False
+    unordered: bool = False
 
     @staticmethod
     def of(array: np.ndarray) -> Argument:
@@ -53,7 +56,7 @@ class Kernels:
         device = build_device(self.options)
         self._path = build_kernels(sources, self.options)
         try:
-            self._launch = ctypes.CDLL(str(device), mode=ctypes.RTLD_GLOBAL).emu_launch
+            self._launch = _device(device).emu_launch
             self._library = ctypes.CDLL(str(self._path))
         except OSError as error:
             raise EmulatorBuildError(f"{error}; delete the folder {self._path.parent}, and load again") from error
@@ -84,7 +87,7 @@ class Kernels:
         for record, argument in zip(records, arguments):
             given = argument if isinstance(argument, Argument) else Argument.of(argument)
             record.data, record.bytes = given.address, given.nbytes
-            record.item_bytes, record.read_only = given.item_bytes, given.read_only
+            record.item_bytes, record.kind = given.item_bytes, given.read_only + 2 * given.unordered
         request = _LaunchRecord(
             symbol.encode(), entry, grid, block, cluster, shared_bytes, ctypes.addressof(records), len(arguments),
             cooperative, self.options.checked, ORDERS.index(options.block_order), ORDERS.index(options.thread_order),
@@ -121,10 +124,21 @@ class Kernels:
         return KernelFaultError(symbol, problem, line or None, quoted)
 
 
+_DEVICES: dict[str, ctypes.CDLL] = {}
+
+
+def _device(path: Path) -> ctypes.CDLL:
+    """The device's library. Kernels find it by its name, not by its path, so that a process loads each name once."""
+    with _LOCK:
+        if path.name not in _DEVICES:
+            _DEVICES[path.name] = ctypes.CDLL(str(path))
+        return _DEVICES[path.name]
+
+
 class _ArgumentRecord(ctypes.Structure):
     _fields_ = (
         ("data", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("item_bytes", ctypes.c_uint32),
-        ("read_only", ctypes.c_uint32),
+        ("kind", ctypes.c_uint32),
     )  # fmt: skip
 
 

@@ -83,7 +83,7 @@ def _translate(statement: str) -> str:
     template = "".join(literal_eval(string) for string in _STRING.findall(sections[0]))
     operands = [_operand(part) for section in sections[1:3] for part in _split(section, ",") if part.strip()]
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", template, flags=re.DOTALL).strip()
-    return "{ " + " ".join(_statement(part.strip(), operands) for part in _instructions(code)) + " }"
+    return "do { " + " ".join(_statement(part.strip(), operands) for part in _instructions(code)) + " } while (0)"
 
 
 def _operand(text: str) -> _Operand:

@@ -56,7 +56,7 @@ def translate(text: str) -> str:
 
     def declare(match: re.Match[str]) -> str:
         shape, align = match["type"] + match["sizes"], match["align"] or "1"
-        return f"auto& {match['name']} = emu_shared<{shape}>({next(numbers)}, {align}, __LINE__);"
+        return f'auto& {match["name"]} = emu_shared<{shape}>({next(numbers)}, {align}, __LINE__, "{match["name"]}");'
 
     text = _STATIC.sub(declare, text)
     if "__shared__" in text:

@@ -25,22 +25,33 @@ static const char* access_name(bool write, bool atomic) {
   return atomic ? "atomic access to" : write ? "write to" : "read of";
 }
 
-[[noreturn]] static void race(const Access& access, bool write, bool by_reader, const char* what, uint64_t offset,
-                              const char* remedy, const void* pc) {
+// What a history belongs to, for messages: an argument, or shared memory.
+struct Place {
+  const Slot* slot;
+  uint64_t offset;
+};
+
+[[noreturn]] static void race(const Access& access, bool write, bool by_reader, const Place& place, const void* pc) {
+  char what[192];
+  if (place.slot)
+    snprintf(what, sizeof what, "byte %llu of argument %u", (unsigned long long)place.offset, place.slot->argument);
+  else
+    snprintf(what, sizeof what, "%s", describe_shared(place.offset));
   bool several = by_reader && access.reader == several_readers;
-  fault(pc, 0, "%s: %s byte %llu of %s races with a %s %s; %s", describe(*self), write ? "write to" : "read of",
-        (unsigned long long)offset, what, by_reader ? "read by" : "write by",
-        several ? "several threads" : describe(by_reader ? access.reader : access.writer), remedy);
+  fault(pc, 0, "%s: %s %s races with a %s %s; %s", describe(*self), write ? "write to" : "read of", what,
+        by_reader ? "read by" : "write by", several ? "several threads" : describe(by_reader ? access.reader : access.writer),
+        place.slot ? "order the blocks: release after the write, acquire before the read"
+                   : "a __syncthreads() is missing between them");
 }
 
 // Checks one granule's history and records the access. Ids are 31 bits: those of blocks beyond wrap.
-static inline void record(Access& access, bool write, bool atomic, Stamp started, const char* what, uint64_t offset,
-                          const char* remedy, const void* pc) {
-  uint64_t me = thread_id(*self) & several_readers;
+static inline void record(Access& access, bool write, bool atomic, Stamp started, const Place& place, const void* pc) {
+  uint64_t me = thread_id(*self);
   bool was_written = access.written >= started;
   if (was_written && access.writer != me && !(atomic && access.is_atomic) && !ordered(access.writer, access.written))
-    race(access, write, false, what, offset, remedy, pc);
+    race(access, write, false, place, pc);
   if (!write) {
+    if (atomic) return;  // only plain reads race with atomics
     bool shares = access.read >= started && access.reader != me && !ordered(access.reader, access.read);
     access.reader = shares ? several_readers : me;
     access.read = now;
@@ -48,7 +59,7 @@ static inline void record(Access& access, bool write, bool atomic, Stamp started
   }
   if (access.read >= started && access.reader != me) {
     bool apart = access.reader == several_readers ? access.read < self->block->floor : ordered(access.reader, access.read);
-    if (!apart) race(access, write, true, what, offset, remedy, pc);
+    if (!apart) race(access, write, true, place, pc);
   }
   access.written = now;
   access.writer = me;
@@ -62,13 +73,11 @@ static void check_shared_bounds(uint64_t place, uint64_t bytes, bool write, bool
   if (slot != self->block->slot && launch->cluster.count() == 1)
     fault(pc, 0, "%s: %s shared memory of another block", describe(*self), access_name(write, atomic));
   uint8_t owner = shared_owner[offset];
-  if (!owner || shared_owner[offset + bytes - 1] != owner) {
-    uint64_t begin = offset;
-    while (begin && !shared_owner[begin]) --begin;
-    const char* what = launch->shared_bytes && begin < launch->shared_bytes ? "of dynamic shared memory" : "of a shared variable";
-    fault(pc, 0, "%s: out of bounds: %s %llu bytes, %llu bytes beyond the end %s", describe(*self),
-          access_name(write, atomic), (unsigned long long)bytes, (unsigned long long)(offset - begin), what);
-  }
+  if (owner && shared_owner[offset + bytes - 1] == owner) return;
+  uint64_t inside = offset;
+  while (inside && !shared_owner[inside]) --inside;
+  fault(pc, 0, "%s: out of bounds: %s %llu bytes, %llu bytes beyond %s, the last", describe(*self),
+        access_name(write, atomic), (unsigned long long)bytes, (unsigned long long)(offset - inside), describe_shared(inside));
 }
 
 static void check_shared(uint64_t place, uint64_t bytes, bool write, bool atomic, const void* pc) {
@@ -80,10 +89,8 @@ static void check_shared(uint64_t place, uint64_t bytes, bool write, bool atomic
     if (!write && access.is_pending && access.written >= self->block->started)
       fault(pc, 0, "%s: read of shared memory that a cp.async still writes; wait for it first", describe(*self));
     if (!write && access.written < self->block->started)
-      fault(pc, 0, "%s: %s shared memory that nobody has written, byte %llu of the block's", describe(*self),
-            access_name(write, atomic), (unsigned long long)(offset + i));
-    record(access, write, atomic, self->block->started, "shared memory", offset + i,
-           "a __syncthreads() is missing between them", pc);
+      fault(pc, 0, "%s: read of shared memory that nobody has written: %s", describe(*self), describe_shared(offset + i));
+    record(access, write, atomic, self->block->started, {nullptr, offset + i}, pc);
   }
 }
 
@@ -101,13 +108,10 @@ static void check_argument(uint64_t place, uint64_t bytes, bool write, bool atom
   if (write && slot.read_only)
     fault(pc, 0, "%s: write to argument %u, which is constant", describe(*self), slot.argument);
   slot.written = slot.written || write;
-  if (slot.read_only) return;
-  char what[32];
-  snprintf(what, sizeof what, "argument %u", slot.argument);
+  if (slot.read_only || slot.unordered) return;
   Stamp started = launch_started();
   for (uint64_t item = offset / slot.granule; item <= (offset + bytes - 1) / slot.granule; ++item)
-    record(slot.shadow[item], write, atomic, started, what, item * slot.granule,
-           "order the blocks: release after the write, acquire before the read", pc);
+    record(slot.shadow[item], write, atomic, started, {&slot, item * slot.granule}, pc);
 }
 
 static void check_elsewhere(const char* address, uint64_t bytes, bool write, const void* pc) {

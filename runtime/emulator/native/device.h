@@ -92,7 +92,7 @@ struct Block {
 struct Argument {
   char* data;
   uint64_t bytes;
-  uint32_t item_bytes, read_only;
+  uint32_t item_bytes, kind;  // kind: bit 0 read-only, bit 1 written in any order
 };
 
 struct Launch {

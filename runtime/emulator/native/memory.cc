@@ -76,9 +76,10 @@ bool place_arguments(std::vector<void*>& pointers) {
       Slot& slot = slots.back();
       slot.bytes = std::max<uint64_t>(slot.bytes, argument->data + argument->bytes - slot.home);
       slot.granule = std::min(slot.granule, granule);
-      slot.read_only = slot.read_only && argument->read_only;
+      slot.read_only = slot.read_only && (argument->kind & 1);
+      slot.unordered = slot.unordered && (argument->kind & 2);
     } else {
-      slots.push_back({argument->data, nullptr, argument->bytes, granule, argument->read_only != 0, false, 0, nullptr});
+      slots.push_back({argument->data, nullptr, argument->bytes, granule, (argument->kind & 1) != 0, (argument->kind & 2) != 0, false, 0, nullptr});
       slots.back().argument = uint32_t(argument - launch->arguments);
     }
     slot_of[argument - launch->arguments] = uint32_t(slots.size() - 1);
@@ -117,6 +118,15 @@ void begin_shared() {
   begin_checks();
 }
 
+const char* describe_shared(uint64_t offset) {
+  static char text[160];
+  snprintf(text, sizeof text, "byte %llu of dynamic shared memory", (unsigned long long)offset);
+  for (const SharedVariable& variable : variables)
+    if (offset >= variable.offset && variable.bytes)
+      snprintf(text, sizeof text, "byte %llu of shared variable %s", (unsigned long long)(offset - variable.offset), variable.name);
+  return text;
+}
+
 void* from_shared(uint32_t address) { return shared_base + address; }
 
 const Slot* slot_at(const void* address) {
@@ -137,13 +147,14 @@ using namespace emu;
 EXPORT void* emu_dynamic_shared() { return shared_base + self->block->slot * shared_stride; }
 
 // The address of static shared variable `id` of the kernel; all blocks lay them out alike, 64 bytes or more apart.
-EXPORT void* emu_static_shared(uint32_t id, uint64_t bytes, uint64_t alignment, uint32_t line) {
+EXPORT void* emu_static_shared(uint32_t id, uint64_t bytes, uint64_t alignment, uint32_t line, const char* name) {
   if (id >= variables.size()) variables.resize(id + 1);
   SharedVariable& variable = variables[id];
   if (!variable.bytes) {
     alignment = std::max<uint64_t>(alignment, 16);
     variable.offset = (shared_top + alignment - 1) / alignment * alignment;
     variable.bytes = bytes;
+    variable.name = name;
     static_bytes += bytes;
     if (static_bytes > static_limit)
       fault(nullptr, line, "%llu bytes of static shared memory; a block has %llu", (unsigned long long)static_bytes,

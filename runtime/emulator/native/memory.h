@@ -15,13 +15,14 @@ struct Slot {
   char *home, *data;  // where the argument lies for the caller, and for the kernel
   uint64_t bytes;
   uint32_t granule;  // bytes that share a record
-  bool read_only, written;
+  bool read_only, unordered, written;
   uint32_t argument;
   Access* shadow;
 };
 
 struct SharedVariable {
   uint64_t offset, bytes;
+  const char* name;
 };
 
 constexpr uint64_t slot_stride = 16ull << 30, slot_start = 4ull << 30, slot_count = 256;
@@ -30,6 +31,7 @@ extern char* argument_base;
 extern std::vector<Slot> slots;
 extern uint8_t shared_owner[shared_stride];  // which variable a byte of shared memory belongs to; 0: none
 
+const char* describe_shared(uint64_t offset);  // in the shared memory of a block: "byte 4 of shared variable t"
 const Slot* slot_at(const void* address);
 uint64_t resident_count();
 

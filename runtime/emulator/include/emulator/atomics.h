@@ -8,6 +8,7 @@ void emu_wrote();
 void emu_poll(const void* address, uint64_t value, const char* name, uint32_t line);
 }
 
+// Memory is touched by memcpy: the copying of half floats is a function, which would be checked as a plain access.
 template <class T>
 EMU_UNCHECKED inline uint64_t emu_as_bits(T value) {
   uint64_t bits = 0;
@@ -18,14 +19,15 @@ EMU_UNCHECKED inline uint64_t emu_as_bits(T value) {
 template <class T>
 EMU_UNCHECKED __attribute__((noinline)) T emu_load(const T* address, int order, const char* name, uint32_t line) {
   emu_atomic(address, sizeof(T), order & emu_acquire, 0, EMU_PLACE);
-  T value = *address;
+  T value;
+  __builtin_memcpy(&value, address, sizeof(T));
   emu_poll(address, emu_as_bits(value), name, line);
   return value;
 }
 template <class T>
 EMU_UNCHECKED __attribute__((noinline)) void emu_store(T* address, T value, int order) {
   emu_atomic(address, sizeof(T), order & emu_release, 1, EMU_PLACE);
-  *address = value;
+  __builtin_memcpy(address, &value, sizeof(T));
   emu_wrote();
 }
 
@@ -33,8 +35,10 @@ EMU_UNCHECKED __attribute__((noinline)) void emu_store(T* address, T value, int 
 template <class T, class Operation>
 EMU_UNCHECKED __attribute__((noinline)) T emu_update(T* address, int order, const char* name, uint32_t line, Operation operation) {
   emu_atomic(address, sizeof(T), order, 1, EMU_PLACE);
-  T old = *address, changed = operation(old);
-  *address = changed;
+  T old;
+  __builtin_memcpy(&old, address, sizeof(T));
+  T changed = operation(old);
+  __builtin_memcpy(address, &changed, sizeof(T));
   if (emu_as_bits(old) == emu_as_bits(changed))
     emu_poll(address, emu_as_bits(old), name, line);
   else

@@ -21,7 +21,7 @@ static constexpr int warpSize = 32;
 
 extern "C" {
 void* emu_dynamic_shared();
-void* emu_static_shared(uint32_t id, uint64_t bytes, uint64_t alignment, uint32_t line);
+void* emu_static_shared(uint32_t id, uint64_t bytes, uint64_t alignment, uint32_t line, const char* name);
 uint32_t emu_to_shared(const void* pointer);
 void* emu_from_shared(uint32_t address);
 uint32_t emu_map_shared(uint32_t address, uint32_t rank);
@@ -53,8 +53,8 @@ template <class T> inline void __stwt(T* p, T v) { *p = v; }
 
 // A static shared variable; the build writes declarations of `__shared__` variables in terms of it.
 template <class T>
-inline T& emu_shared(uint32_t id, uint64_t alignment, uint32_t line) {
-  return *static_cast<T*>(emu_static_shared(id, sizeof(T), alignment > alignof(T) ? alignment : alignof(T), line));
+inline T& emu_shared(uint32_t id, uint64_t alignment, uint32_t line, const char* name) {
+  return *static_cast<T*>(emu_static_shared(id, sizeof(T), alignment > alignof(T) ? alignment : alignof(T), line, name));
 }
 
 // How the library calls a kernel: every parameter is a pointer.
