@@ -103,7 +103,8 @@ def compile_model(
 
     model: a path or a ModelProto.
     target: `cpu`, or `cpu:NAME` for another CPU than this one (an LLVM CPU name); `cuda:sm_90a`, `cuda:h200` or
-        several such names with commas between them, for which no GPU is needed.
+        several such names with commas between them, for which no GPU is needed; `emulator`: the same kernels as text
+        only, for the emulated device.
     shapes: sizes of inputs, name to shape, for dimensions that the model leaves open; several such sets give an
         artifact with one specialisation each.
     passes: plug-ins as `MODULE:CLASS{field=value}`.
@@ -205,15 +206,16 @@ def _backend(target: str, threads: int, cache: str | os.PathLike[str] | bool, nv
         from tilestitch.codegen.cpu.target import parse_target
 
         return CpuBackend(parse_target(target), threads)
-    if kind == "cuda":
+    if kind in ("cuda", "emulator"):
         from tilestitch.codegen.cuda.backend import CudaBackend
         from tilestitch.codegen.cuda.build import BuildOptions
         from tilestitch.codegen.cuda.cache import KernelCache, default_folder
         from tilestitch.codegen.cuda.target import parse_cuda_target
 
         folder = (default_folder() if cache else None) if isinstance(cache, bool) else Path(cache)
-        return CudaBackend(parse_cuda_target(target), BuildOptions(threads, KernelCache(folder), nvcc))
-    raise OptionError(f"no code generation for target {target!r}; give cpu, cpu:NAME, or cuda:sm_90a")
+        chosen = parse_cuda_target(f"cuda:{target.partition(':')[2] or 'sm_80'}" if kind == "emulator" else target)
+        return CudaBackend(chosen, BuildOptions(threads, KernelCache(folder), nvcc, text_only=kind == "emulator"))
+    raise OptionError(f"no code generation for target {target!r}; give cpu, cpu:NAME, cuda:sm_90a, or emulator")
 
 
 def _check_options(precision: str) -> None:

@@ -26,7 +26,7 @@ class CudaBackend:
 
     @property
     def info(self) -> TargetInfo:
-        return TargetInfo("cuda", architectures=self.target.architectures)
+        return TargetInfo("cuda", architectures=() if self.options.text_only else self.target.architectures)
 
     def lower(self, graph: Graph, group: Group) -> tuple[CudaLaunch, ...]:
         return lower_group(graph, group, self.target)
@@ -34,7 +34,7 @@ class CudaBackend:
     def compile(self, launches: Sequence[CudaLaunch], *, keep_source: bool, progress: Progress) -> Compiled:
         """Raises TargetError, besides KernelError, if there is no compiler for the architectures."""
         kernels = compile_kernels(launches, self.target, self.options, progress)
-        return Compiled(kernels.symbols, kernels.members, kernels.source_members() if keep_source else {})
+        return Compiled(kernels.symbols, kernels.members, kernels.source_members() if keep_source or self.options.text_only else {})
 
     def step(self, launches: Sequence[PlacedLaunch]) -> rt.DeviceStep:
         return rt.DeviceStep(

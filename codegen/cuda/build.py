@@ -27,12 +27,13 @@ Progress = Callable[[str, int, int], None]
 @dataclass(frozen=True)
 class BuildOptions:
     """processes: how many compile at a time. cache: where compiled kernels are kept. nvcc: path of the CUDA compiler
-    to use instead of NVRTC; None for NVRTC.
+    to use instead of NVRTC; None for NVRTC. text_only: compile nothing, for the emulated device, which reads the text.
     """
 
     processes: int = 1
     cache: KernelCache = NO_CACHE
     nvcc: str | None = None
+    text_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ def compile_kernels(
     Raises KernelError, naming the kernel, its ONNX nodes and where its text lies, if a compiler refuses one;
     TargetError if the compiler is missing or does not know an architecture.
     """
-    _check(target, options)
+    if not options.text_only:
+        _check(target, options)
     symbols: list[str] = []
     sources: dict[str, str] = {}
     owners: dict[str, CudaLaunch] = {}
@@ -73,6 +75,8 @@ def compile_kernels(
         if symbol not in sources:
             sources[symbol] = text.replace(SYMBOL, symbol)
             owners[symbol] = launch
+    if options.text_only:
+        return CudaKernels({}, tuple(symbols), sources)
     wanted = [*target.architectures]
     if all(launch.portable for launch in owners.values()):
         wanted.append(target.compute)

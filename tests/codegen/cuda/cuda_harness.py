@@ -1,0 +1,68 @@
+"""Compiles groups for CUDA, and runs them on the emulated device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+
+from tests.codegen.kernel_harness import interpret, one_group
+from tests.compiled import assert_close
+from tilestitch.codegen.assemble import Planned, assemble
+from tilestitch.codegen.cuda.abi import CudaLaunch
+from tilestitch.codegen.cuda.backend import CudaBackend
+from tilestitch.codegen.cuda.build import BuildOptions, CudaKernels, compile_kernels
+from tilestitch.codegen.cuda.group import lower_group
+from tilestitch.codegen.cuda.target import CudaTarget, parse_cuda_target
+from tilestitch.codegen.cuda.text import PRELUDE, kernel_text
+from tilestitch.compiler.ir import Graph
+from tilestitch.passes.contract import PassContext, TargetInfo
+from tilestitch.passes.pipeline import run_pipeline
+from tilestitch.passes.plan import GroupKind
+from tilestitch.passes.planner import make_plan
+from tilestitch.runtime import load
+from tilestitch.runtime.artifact import artifact_bytes
+
+TOLERANCE = {"float64": 1e-12, "float32": 4e-6, "float16": 4e-3, "bfloat16": 3e-2}
+
+
+@cache
+def target(name: str = "cuda:sm_80") -> CudaTarget:
+    return parse_cuda_target(name)
+
+
+def launches_of(graph: Graph, kind: GroupKind | None = None, name: str = "cuda:sm_80") -> tuple[CudaLaunch, ...]:
+    """The launches of the whole graph as one group."""
+    return lower_group(graph, one_group(graph, kind), target(name))
+
+
+def text_of(graph: Graph) -> str:
+    """The CUDA text of the graph's kernels, without what stands in front of each."""
+    return "\n".join(kernel_text(launch.func, target()).partition(PRELUDE)[2] for launch in launches_of(graph))
+
+
+def build(graph: Graph, name: str = "cuda:sm_80,sm_90a") -> CudaKernels:
+    """Machine code of the whole graph as one group, from an empty cache."""
+    return compile_kernels(launches_of(graph, name=name), target(name), BuildOptions(2), lambda *_: None)
+
+
+def emulated(graph: Graph, planner: str = "stitch", pipeline: str | None = None) -> bytes:
+    """An artifact of the graph for the emulated device."""
+    context = PassContext(TargetInfo("cuda", 2), options={"planner": planner})
+    prepared = run_pipeline(graph, context, pipeline)
+    names = tuple(f"y{i}" for i in range(len(graph.outputs)))
+    planned = [Planned(prepared, make_plan(prepared, context), names)]
+    backend = CudaBackend(target(), BuildOptions(text_only=True))
+    contents = assemble(planned, backend, keep_source=True, progress=lambda *_: None)
+    return artifact_bytes(replace(contents, compiler_version="test"))
+
+
+def check(graph: Graph, feeds: Mapping[str, np.ndarray], factor: float = 1.0) -> None:
+    """Compare the compiled graph on the emulated device with numpy."""
+    expected = interpret(graph, feeds)
+    with load(emulated(graph, pipeline=""), device="emulator") as module:
+        results = list(module.run(dict(feeds)).values())
+    for value, got in zip(graph.outputs, results, strict=True):
+        assert_close(got, expected[value], factor * TOLERANCE.get(value.dtype, 0))

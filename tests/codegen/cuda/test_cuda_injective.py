@@ -1,0 +1,90 @@
+"""Element-wise groups and data movement as CUDA: access widths, and numbers on the emulated device."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from tests.codegen.cuda.cuda_harness import check, text_of
+from tilestitch.compiler.ir.graph import Graph
+from tilestitch.compiler.ir.types import TensorType, to_numpy_dtype
+
+RNG = np.random.default_rng(3)
+
+
+def numbers(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    if dtype == "bool":
+        return RNG.integers(0, 2, shape).astype(bool)
+    if "int" in dtype:
+        return RNG.integers(-9 if dtype[0] == "i" else 0, 10, shape).astype(dtype)
+    return RNG.normal(size=shape).astype(to_numpy_dtype(dtype))
+
+
+def sum_of_two(shape: tuple[int, ...], other: tuple[int, ...], dtype: str) -> Graph:
+    graph = Graph("sum")
+    x, y = (graph.add_input(n, TensorType(dtype, s)) for n, s in (("x", shape), ("y", other)))
+    graph.outputs = [graph.emit("add", x, y)]
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("dtype", "access"), [("float32", "float4"), ("float16", "uint4"), ("bfloat16", "uint4"), ("int64", "longlong2")]
+)
+def test_contiguous_operands_are_read_and_written_in_16_bytes(dtype: str, access: str) -> None:
+    text = text_of(sum_of_two((64, 256), (64, 256), dtype))
+    for parameter in ("p0", "p1", "p2"):
+        assert len(re.findall(rf"\*\({access}\*\)\((\(\(uint\*\))?{parameter}\b", text)) == 1
+
+
+def test_large_operands_have_several_loads_in_flight() -> None:
+    text = text_of(sum_of_two((64, 1024, 1024), (64, 1024, 1024), "float32"))
+    assert text.count("*(float4*)(p0") == 4
+    assert text.index("*(float4*)(p2") > text.rindex("*(float4*)(p1")
+
+
+def test_small_operands_are_indexed_with_32_bits() -> None:
+    assert "int64_t" not in text_of(sum_of_two((64, 256), (256,), "float32"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int64", "int8", "uint8"])
+@pytest.mark.parametrize("shapes", [((3, 40), (40,)), ((7, 13), (7, 1)), ((), ()), ((1025,), (1,)), ((2, 0), (2, 0))])
+def test_broadcast_sum(dtype: str, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    graph = sum_of_two(*shapes, dtype)
+    check(graph, {"x": numbers(shapes[0], dtype), "y": numbers(shapes[1], dtype)})
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "bool"])
+def test_concat_reads_only_the_operand_that_is_shown(axis: int, dtype: str) -> None:
+    graph = Graph("concat")
+    shapes = [tuple(n if d == axis else s for d, s in enumerate((3, 4, 8))) for n in (2, 0, 5, 8)]
+    values = [graph.add_input(f"x{i}", TensorType(dtype, s)) for i, s in enumerate(shapes)]
+    graph.outputs = [graph.emit("concat", *values, axis=axis)]
+    check(graph, {f"x{i}": numbers(s, dtype) for i, s in enumerate(shapes)})
+    assert " ? " not in text_of(graph)
+
+
+@pytest.mark.parametrize("shape", [(33, 65), (2, 3, 40, 24), (128, 128)])
+def test_transpose(shape: tuple[int, ...]) -> None:
+    graph = Graph("transpose")
+    x = graph.add_input("x", TensorType("float32", shape))
+    turned = graph.emit("transpose", x, perm=(*range(len(shape) - 2), len(shape) - 1, len(shape) - 2))
+    graph.outputs = [graph.emit("exp", turned)]
+    check(graph, {"x": numbers(shape, "float32")})
+
+
+def test_gather_reports_indices_that_are_out_of_range() -> None:
+    from tests.codegen.cuda.cuda_harness import emulated
+    from tilestitch.runtime import load
+    from tilestitch.runtime.errors import ExecutionError
+
+    graph = Graph("gather")
+    table = graph.add_input("table", TensorType("float32", (10, 32)))
+    rows = graph.add_input("rows", TensorType("int64", (4,)))
+    graph.outputs = [graph.emit("gather", table, rows, axis=0)]
+    data = numbers((10, 32), "float32")
+    check(graph, {"table": data, "rows": np.array([3, -1, 9, 0])})
+    with load(emulated(graph), device="emulator") as module, pytest.raises(ExecutionError, match="out of range"):
+        module.run({"table": data, "rows": np.array([3, 10, 0, 0])})
