@@ -7,7 +7,7 @@ A reduction whose operand depends on others runs in a later pass over the row th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -91,6 +91,8 @@ class RowPlan:
     passes: tuple[RowPass, ...]
     reduced: tuple[Value, ...]
     """Results of reduced nodes and reductions, in topological order."""
+    views: Mapping[Value, Value]
+    """Stored reshapes of full values, and these. Both have the same bytes."""
 
     def cache_offset(self, value: Value) -> int:
         """Where the row of a cached value begins in the workspace, in bytes."""
@@ -117,7 +119,8 @@ def plan_rows(
     assert roles.rows is not None
     shape, axes = roles.rows.shape, roles.rows.axes
     reductions = [n for n, part in roles.parts.items() if part is Part.REDUCTION]
-    full = [v for v in outputs if v.producer is not None and roles.parts[v.producer] is Part.FULL]
+    views = {n.output: n.inputs[0] for n, part in roles.parts.items() if part is Part.VIEW}
+    full = [v for v in outputs if v in views or (v.producer is not None and roles.parts[v.producer] is Part.FULL)]
     level = _levels(nodes, roles)
     count = max(level[n.outputs[0]] for n in reductions)
     targets: list[list[Value]] = [[] for _ in range(count + 1)]
@@ -125,7 +128,9 @@ def plan_rows(
         targets[level[node.outputs[0]] - 1].append(node.inputs[0])
     for value in full:
         targets[level[value]].append(value)
-    loops = _plan_loops(shape, axes, nodes, inputs, [*(n.inputs[0] for n in reductions), *full], isa)
+    loops = _plan_loops(
+        shape, axes, nodes, inputs, [*(n.inputs[0] for n in reductions), *(views.get(v, v) for v in full)], isa
+    )
     first_pass = _cached(nodes, roles, targets, shape)
     passes = []
     for p in range(count + 1):
@@ -135,10 +140,10 @@ def plan_rows(
         if finished or stored:
             passes.append(RowPass(finished, stored, cached))
     reduced = tuple(n.outputs[0] for n, part in roles.parts.items() if part in (Part.REDUCTION, Part.REDUCED))
-    plan = RowPlan(loops, tuple(passes), reduced)
+    plan = RowPlan(loops, tuple(passes), reduced, views)
     if plan.scratch_bytes > CACHE_BYTES:
         bare = tuple(RowPass(p.reductions, p.outputs, ()) for p in passes)
-        plan = RowPlan(loops, bare, reduced)
+        plan = RowPlan(loops, bare, reduced, views)
     return plan
 
 

@@ -210,7 +210,8 @@ class _Emitter:
             result = evaluator.value(value, index)
             T.buffer_store(self.caches[value], _cacheable(result, value.dtype), [evaluator.simplify(self.at[2])])
         for value in stage.outputs:
-            store(self.results[value], value.tensor_type, index, evaluator.value(value, index), evaluator.simplify)
+            source = self.plan.views.get(value, value)
+            store(self.results[value], source.tensor_type, index, evaluator.value(source, index), evaluator.simplify)
         for node, accumulator in accumulators.items():
             accumulator.add(evaluator.value(node.inputs[0], index), index, slot, fresh)
 

@@ -297,6 +297,7 @@ def _rowwise(nodes: Sequence[Node], reductions: Sequence[Node], stored: list[Val
             parts[node] = Part.PULLED
         else:
             parts[node] = _row_elementwise(node, rows, parts)
+    _check_row_views(parts, stored)
     for value in stored:
         node_ = value.producer
         if node_ is not None and parts.get(node_) is Part.PULLED:
@@ -325,6 +326,9 @@ def _row_elementwise(node: Node, rows: RowSpace, parts: dict[Node, Part]) -> Par
     shape = node.output.shape
     if node.op == "reshape" and small and shape in (rows.kept, rows.dropped):
         return Part.REDUCED
+    source = operands[0].producer
+    if node.op == "reshape" and operands[0].shape == rows.shape and source is not None and parts[source] is Part.FULL:
+        return Part.VIEW
     if not is_elementwise(node.op) and node.op != "broadcast_to":
         raise Illegal("row_elementwise", f"{node.name} ({node.op}) behind a reduction is not element-wise")
     if small and shape in (rows.kept, rows.dropped) and all(v.shape == shape for v in operands):
@@ -335,6 +339,15 @@ def _row_elementwise(node: Node, rows: RowSpace, parts: dict[Node, Part]) -> Par
         if not _readable_in_row(value, rows, parts):
             raise Illegal("row_index", f"{node.name} reads {value.name} of shape {value.shape} across rows")
     return Part.FULL
+
+
+def _check_row_views(parts: dict[Node, Part], stored: list[Value]) -> None:
+    for node, part in parts.items():
+        for value in node.inputs:
+            if value.producer is not None and parts.get(value.producer) is Part.VIEW:
+                raise Illegal("row_view_read", f"{node.name} reads the reshaped {value.name}")
+        if part is Part.VIEW and node.output not in stored:
+            raise Illegal("view_unread", f"nobody outside reads {node.name}")
 
 
 def _readable_in_row(value: Value, rows: RowSpace, parts: dict[Node, Part]) -> bool:

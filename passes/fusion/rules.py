@@ -136,7 +136,16 @@ class Rows(_AllowsAll):
 def _row_neighbours(state: Fusion, reduction: Node) -> list[Node]:
     cluster = state.cluster_of(reduction)
     near = [*state.readers(cluster), *reversed(state.producers(cluster))]
-    return [state.in_order(c.owned)[0] for c in near if _kind(state, c) in (GroupKind.INJECTIVE, GroupKind.ROWWISE)]
+    wanted = [c for c in near if _kind(state, c) in (GroupKind.INJECTIVE, GroupKind.ROWWISE)]
+    shape = reduction.inputs[0].shape
+    return [state.in_order(c.owned)[0] for c in wanted if not _is_alias(state, c, shape)]
+
+
+def _is_alias(state: Fusion, cluster: Cluster, shape: tuple[int, ...]) -> bool:
+    """Whether a cluster is a reshape of whole rows that costs nothing by itself."""
+    nodes = list(cluster.owned)
+    alone = len(nodes) == 1 and nodes[0].op == "reshape" and nodes[0].inputs[0].shape == shape
+    return alone and not state.graph.is_output(nodes[0].output)
 
 
 def _kind(state: Fusion, cluster: Cluster) -> GroupKind | None:

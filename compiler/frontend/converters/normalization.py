@@ -124,8 +124,9 @@ def convert_group_norm(ctx: Context) -> Value:
     grouped = ctx.reshape(_stash(ctx, x), (shape[0], groups, shape[1] // groups, prod(shape[2:])))
     _, deviation, variance = centred(ctx, grouped, (2, 3))
     normal = ctx.mul(deviation, inverse_deviation(ctx, variance, ctx.attr("epsilon", 1e-5)))
-    normal = ctx.cast(ctx.reshape(normal, shape), dtype_of(x))
-    return ctx.add(ctx.mul(normal, channel_shape(ctx, x, ctx.input(1))), channel_shape(ctx, x, ctx.input(2)))
+    # All arithmetic in the grouped shape: what follows the statistics then walks the same rows.
+    scale, bias = (ctx.reshape(ctx.input(i), (groups, shape[1] // groups, 1)) for i in (1, 2))
+    return ctx.reshape(ctx.add(ctx.mul(ctx.cast(normal, dtype_of(x)), scale), bias), shape)
 
 
 def convert_lp_norm(ctx: Context) -> Value:

@@ -1,0 +1,57 @@
+"""Row-wise kernels that store their result in another shape."""
+
+import pytest
+
+from tests.codegen.test_contraction_groups import Sketch
+from tilestitch.compiler.ir import Value
+from tilestitch.passes import PassContext, make_plan
+from tilestitch.passes.contract import TargetInfo
+
+
+def centred(s: Sketch, shape: tuple[int, ...], axes: tuple[int, ...], dtype: str = "float32") -> Value:
+    x = s.input(*shape, dtype=dtype)
+    return s.graph.emit("sub", x, s.graph.emit("reduce_max", x, axes=axes, keepdims=True))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
+@pytest.mark.parametrize(
+    ("shape", "axes", "target"),
+    [
+        ((3, 4, 5), (2,), (12, 5)),
+        ((3, 4, 5), (2,), (60,)),
+        ((3, 4, 5), (1,), (3, 20)),
+        ((17, 6), (0,), (2, 51)),
+        ((2, 3, 7, 5), (2, 3), (2, 21, 5)),
+        ((5, 1), (0,), (1, 5)),
+        ((2, 100_000), (1,), (4, 50_000)),
+    ],
+)
+def test_the_result_is_stored_in_another_shape(
+    shape: tuple[int, ...], axes: tuple[int, ...], target: tuple[int, ...], dtype: str
+) -> None:
+    s = Sketch()
+    s.check(s.graph.emit("reshape", centred(s, shape, axes, dtype), shape=target), pipeline="")
+    assert len(make_plan(s.graph, PassContext()).groups) == 1
+
+
+def test_both_shapes_may_be_wanted() -> None:
+    s = Sketch()
+    y = centred(s, (3, 4, 5), (2,))
+    s.check(y, s.graph.emit("reshape", y, shape=(12, 5)), pipeline="")
+    assert len(make_plan(s.graph, PassContext()).groups) == 1
+
+
+def test_a_reshape_that_only_kernels_read_is_an_alias_and_stored_once() -> None:
+    s = Sketch()
+    y = centred(s, (3, 4, 5), (2,))
+    flat = s.graph.emit("reshape", y, shape=(12, 5))
+    s.check(y, s.graph.emit("matmul", flat, s.weight(5, 3)), pipeline="")
+    groups = make_plan(s.graph, PassContext()).groups
+    assert next(g.outputs for g in groups) == (y.name,)
+
+
+def test_targets_that_cannot_store_views_keep_the_reshape_apart() -> None:
+    s = Sketch()
+    s.graph.outputs = [s.graph.emit("reshape", centred(s, (3, 4, 5), (2,)), shape=(12, 5))]
+    plan = make_plan(s.graph, PassContext(target=TargetInfo("cuda")))
+    assert len(plan.groups) == 2 and "legality.row_view_target" in {r.rule for r in plan.refusals}
