@@ -33,7 +33,8 @@ class KernelFacts:
     transcendental: calls of exp, tanh, erf, sine and the like. elements: of the largest value that is computed or
     reduced. tasks: independent parts of the work, on a GPU the blocks of `threads` threads. shared_bytes: memory that a
     task keeps its row or tile in. registers: estimate for one thread. barriers: waits of a task's threads for each
-    other. launches: consecutive launches that the kernel takes.
+    other. launches: consecutive launches that the kernel takes. staged: evaluations of operators in front of a
+    product's operands, which code generation makes one element at a time; 0 if these only rearrange.
     """
 
     kind: str
@@ -50,6 +51,7 @@ class KernelFacts:
     registers: int
     barriers: int
     launches: int = 1
+    staged: int = 0
 
     @property
     def footprint_bytes(self) -> int:

@@ -19,11 +19,12 @@ from .beam import beam_search, climb
 from .candidates import OutOfTime, candidates
 from .clusters import Fusion
 from .facts import device_of
+from .gates import Gates
 from .rules import Epilogue, Fuse, FusionRule, Inline, Rows
 from .space import Space, bits
 from .stitcher import attempt
 
-SEEDS: tuple[FusionRule, ...] = (Epilogue(), Rows(), Inline())
+SEEDS: tuple[FusionRule, ...] = (Epilogue(), Gates(), Rows(), Inline())
 """What these rules make is one of the finalists."""
 
 

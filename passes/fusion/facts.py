@@ -83,6 +83,7 @@ def facts_of(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles, targe
         registers=BASE_REGISTERS + 2 * _most_alive(nodes),
         barriers=sum(part is Part.REDUCTION for part in roles.parts.values()) if gpu else 0,
         launches=launches,
+        staged=_staged(nodes, counts, roles) if roles.kind is GroupKind.CONTRACTION else 0,
     )
 
 
@@ -105,6 +106,20 @@ def _arithmetic(nodes: Iterable[Node], counts: Mapping[Value, float]) -> tuple[i
             else:
                 cheap += times * operations_per_element(node.op)
     return int(fma), int(cheap), int(transcendental)
+
+
+def _staged(nodes: Sequence[Node], counts: Mapping[Value, float], roles: Roles) -> int:
+    """Evaluations in front of a product's operands, if more than views is there."""
+    assert roles.anchor is not None
+    wanted = set(roles.anchor.inputs)
+    prologue = []
+    for node in reversed(nodes):
+        if node is not roles.anchor and any(o in wanted for o in node.outputs):
+            prologue.append(node)
+            wanted.update(node.inputs)
+    if all(kind_of(n.op) is Kind.VIEW for n in prologue):
+        return 0
+    return int(sum(counts.get(n.output, 0.0) for n in prologue if n.op != "reshape"))
 
 
 def _dtype(nodes: Sequence[Node], roles: Roles) -> str:
