@@ -25,8 +25,8 @@ _LOCK = threading.Lock()  # the device has one state: one launch at a time in a 
 @dataclass(frozen=True)
 class Argument:
     """Memory that a kernel's parameter points to: `nbytes` at `address`; `item_bytes` is the size of an element, below
-    which accesses are not told apart. `read_only`: a kernel that writes it is at fault. `unordered`: threads may write it
-    in any order, as they do with the word that reports faults.
+    which accesses are not told apart. `read_only`: a kernel that writes it is at fault. `unordered`: threads may write
+    it in any order, as they do with the word that reports faults.
     """
 
     address: int

@@ -22,7 +22,7 @@ def test_equal_kernels_are_compiled_once(tmp_path: Path) -> None:
         run(COPY, [y, numbers(32)], options=options)
         np.testing.assert_array_equal(y, numbers(32))
     names = sorted(path.name.split("-")[0] for path in tmp_path.iterdir())
-    assert names == ["device", "kernels"]
+    assert [name for name in names if name != "header"] == ["device", "kernels"]
     Kernels({"kernel": COPY}, EmulatorOptions(cache=tmp_path, checked=False))
     assert len(list(tmp_path.glob("kernels-*"))) == 2
 

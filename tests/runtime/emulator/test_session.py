@@ -116,7 +116,7 @@ def test_a_missing_edge_shows_in_some_order(tmp_path: Path) -> None:
 
 
 def test_an_artifact_without_cuda_text(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match="no CUDA text of root.*--keep-source"):
+    with pytest.raises(DeviceError, match=r"no CUDA text of root.*--keep-source"):
         module(tmp_path, CHAIN, root="")
 
 
