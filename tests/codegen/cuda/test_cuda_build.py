@@ -1,0 +1,103 @@
+"""Targets, the build by NVRTC, its cache and its errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.codegen.cuda.cuda_harness import build, launches_of, target
+from tests.codegen.cuda.test_cuda_injective import sum_of_two
+from tests.codegen.cuda.test_cuda_rows import layer_norm, softmax
+from tilestitch.codegen.cuda.abi import SYMBOL, CudaLaunch
+from tilestitch.codegen.cuda.build import BuildOptions, compile_kernels
+from tilestitch.codegen.cuda.cache import KernelCache
+from tilestitch.codegen.cuda.target import parse_cuda_target
+from tilestitch.codegen.errors import KernelError, TargetError
+from tilestitch.cost_model.devices import DeviceError, devices, find_device, representative
+
+pytest.importorskip("cuda.bindings.nvrtc")
+
+
+def quiet(*_: object) -> None:
+    """Progress that nobody sees."""
+
+
+def test_devices_are_found_by_product_name_however_it_is_written() -> None:
+    assert find_device("h200") is find_device("NVIDIA H200")
+    assert find_device("RTX-4090").architecture == "sm_89"
+    assert find_device("a100-80").memory_bytes == 80 * 10**9
+    with pytest.raises(DeviceError, match=r"no GPU called 'h900'.*H100 SXM.*B200"):
+        find_device("h900")
+
+
+def test_every_device_has_figures_that_fit_together() -> None:
+    for device in devices():
+        assert device.shared_bytes_per_block <= device.shared_bytes_per_sm
+        assert device.threads_per_sm % 32 == 0
+        assert device.source
+        # Two operations a cycle on 64 or 128 lanes of each multiprocessor, within rounding of the data sheets.
+        lanes = device.peak_flops["float32"] / (2 * device.sm_count * device.clock_hz)
+        assert min(abs(lanes / n - 1) for n in (64, 128)) < 0.1, device.name
+
+
+def test_an_architecture_stands_for_its_usual_product() -> None:
+    assert representative(90).name == "H100 SXM"
+    assert parse_cuda_target("cuda:sm_90a").device.name == "H100 SXM"
+    assert parse_cuda_target("cuda:h200").device.name == "H200"
+
+
+def test_several_architectures_use_what_all_of_them_have() -> None:
+    both = parse_cuda_target("cuda:sm_90a,sm_80")
+    assert both.architectures == ("sm_80", "sm_90a")
+    assert (both.capability, both.specific, both.compute) == (80, None, "compute_90")
+    assert parse_cuda_target("cuda:sm_90a").specific == "sm_90a"
+
+
+@pytest.mark.parametrize("text", ["cuda:", "cuda:sm_35", "cuda:frobnicator", "cuda:sm_80,voodoo"])
+def test_targets_that_are_not_understood(text: str) -> None:
+    with pytest.raises(TargetError, match="target"):
+        parse_cuda_target(text)
+
+
+def test_each_architecture_gets_machine_code_and_newer_gpus_get_ptx() -> None:
+    kernels = build(softmax((64, 64), 1))
+    (symbol,) = set(kernels.symbols)
+    assert set(kernels.members) == {"kernels/sm_80/0.cubin", "kernels/sm_90a/0.cubin", "kernels/compute_90/0.ptx"}
+    assert kernels.members["kernels/sm_80/0.cubin"][:4] == b"\x7fELF"
+    assert f".entry {symbol}".encode() in kernels.members["kernels/compute_90/0.ptx"]
+
+
+def test_equal_kernels_are_compiled_once() -> None:
+    launches = [*launches_of(layer_norm(64, 64)), *launches_of(layer_norm(64, 64))]
+    kernels = compile_kernels(launches, target(), BuildOptions(1), quiet)
+    assert len(kernels.symbols) == 2
+    assert len(kernels.sources) == 1
+
+
+def test_compiled_kernels_are_kept_and_damaged_ones_compiled_again(tmp_path: Path) -> None:
+    options = BuildOptions(1, KernelCache(tmp_path))
+    launches = launches_of(sum_of_two((4, 4), (4, 4), "float32"))
+    first = compile_kernels(launches, target(), options, quiet)
+    entries = [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert len(entries) == len(first.members)
+    entries[0].write_bytes(b"damaged")
+    assert compile_kernels(launches, target(), options, quiet).members == first.members
+    assert all(p.stat().st_size > 32 for p in entries)
+
+
+def test_a_refused_kernel_is_named_with_its_nodes_and_text() -> None:
+    text = f'extern "C" __global__ void {SYMBOL}(float *p0) {{ p0[0] = nonsense; }}'
+    launch = CudaLaunch("bad", text, (1, 1, 1), (1, 1, 1), (), ("Conv_7",))
+    with pytest.raises(KernelError, match="nonsense") as error:
+        compile_kernels([launch], target(), BuildOptions(1), quiet)
+    assert "Conv_7" in str(error.value)
+    kept = next(word for word in str(error.value).split() if word.startswith("/")).rstrip(";")
+    assert "nonsense" in Path(kept).read_text(encoding="utf-8")
+
+
+def test_a_missing_compiler_is_said() -> None:
+    with pytest.raises(TargetError, match="no CUDA compiler"):
+        compile_kernels([], target(), BuildOptions(1, nvcc="/nowhere/nvcc"), quiet)
+    with pytest.raises(TargetError, match="does not compile for sm_60"):
+        compile_kernels([], target("cuda:p100"), BuildOptions(1), quiet)

@@ -1,0 +1,104 @@
+"""Row-wise groups as CUDA: how threads share rows, and numbers on the emulated device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.codegen.cuda.cuda_harness import check, launches_of, text_of
+from tilestitch.compiler.ir.graph import Graph
+from tilestitch.compiler.ir.types import TensorType, to_numpy_dtype
+
+RNG = np.random.default_rng(4)
+
+
+def softmax(shape: tuple[int, ...], axis: int, dtype: str = "float32") -> Graph:
+    graph = Graph("softmax")
+    x = graph.add_input("x", TensorType(dtype, shape))
+    largest = graph.emit("reduce_max", x, axes=(axis,), keepdims=True)
+    weights = graph.emit("exp", graph.emit("sub", x, largest))
+    graph.outputs = [graph.emit("div", weights, graph.emit("reduce_sum", weights, axes=(axis,), keepdims=True))]
+    return graph
+
+
+def layer_norm(rows: int, width: int, dtype: str = "float32") -> Graph:
+    graph = Graph("layer_norm")
+    x, scale = graph.add_input("x", TensorType(dtype, (rows, width))), graph.add_input("s", TensorType(dtype, (width,)))
+    count = graph.constant(width, dtype)
+    epsilon = graph.constant(1e-3, dtype)
+    mean = graph.emit("div", graph.emit("reduce_sum", x, axes=(1,), keepdims=True), count)
+    centred = graph.emit("sub", x, mean)
+    squares = graph.emit("reduce_sum", graph.emit("mul", centred, centred), axes=(1,), keepdims=True)
+    deviation = graph.emit("sqrt", graph.emit("add", graph.emit("div", squares, count), epsilon))
+    graph.outputs = [graph.emit("mul", graph.emit("div", centred, deviation), scale)]
+    return graph
+
+
+def numbers(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    return RNG.normal(size=shape).astype(to_numpy_dtype(dtype))
+
+
+def test_a_row_is_read_from_memory_once() -> None:
+    assert text_of(softmax((512, 128), 1)).count("*(float4*)(p0") == 1
+    assert text_of(layer_norm(512, 768)).count("*(float4*)(p0") == 1
+
+
+def test_short_rows_need_no_barrier() -> None:
+    assert "__syncthreads" not in text_of(softmax((4096, 128), 1))
+    assert "__syncthreads" in text_of(softmax((16, 4096), 1))
+
+
+@pytest.mark.parametrize("shape", [(4, 128), (7, 197), (3, 1), (5, 13), (2, 1500), (2, 3, 4096), (1, 9000)])
+def test_softmax_along_rows(shape: tuple[int, ...]) -> None:
+    check(softmax(shape, len(shape) - 1), {"x": numbers(shape, "float32")})
+
+
+@pytest.mark.parametrize("shape", [(128, 40), (5, 3), (300, 7), (2, 65, 33)])
+def test_softmax_along_columns(shape: tuple[int, ...]) -> None:
+    check(softmax(shape, len(shape) - 2), {"x": numbers(shape, "float32")})
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_softmax_of_other_floats(dtype: str) -> None:
+    check(softmax((6, 72), 1, dtype), {"x": numbers((6, 72), dtype)})
+
+
+@pytest.mark.parametrize(("rows", "width"), [(6, 768), (3, 77)])
+def test_layer_norm(rows: int, width: int) -> None:
+    check(layer_norm(rows, width), {"x": numbers((rows, width), "float32"), "s": numbers((width,), "float32")}, 4)
+
+
+def test_one_long_row_is_cut_into_parts() -> None:
+    graph = Graph("sum")
+    x = graph.add_input("x", TensorType("float32", (1 << 16,)))
+    graph.outputs = [graph.emit("reduce_sum", x, axes=(0,), keepdims=False)]
+    assert len(launches_of(graph)) > 1
+    check(graph, {"x": numbers((1 << 16,), "float32")}, 50)
+
+
+@pytest.mark.parametrize("op", ["reduce_sum", "reduce_prod", "reduce_max", "reduce_min"])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "int8"])
+def test_integers_are_reduced_exactly(op: str, dtype: str) -> None:
+    graph = Graph("reduce")
+    x = graph.add_input("x", TensorType(dtype, (5, 37)))
+    graph.outputs = [graph.emit(op, x, axes=(1,), keepdims=False), graph.emit(op, x, axes=(1,), keepdims=True)]
+    check(graph, {"x": RNG.integers(0, 5, (5, 37)).astype(dtype)})
+
+
+@pytest.mark.parametrize("op", ["arg_max", "arg_min"])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_ties_of_arg_max_go_to_the_place_that_is_asked_for(op: str, last: bool, axis: int) -> None:
+    graph = Graph("arg")
+    x = graph.add_input("x", TensorType("float32", (70, 90)))
+    graph.outputs = [graph.emit(op, x, axis=axis, keepdims=False, select_last=last)]
+    data = RNG.integers(0, 4, (70, 90)).astype(np.float32)
+    data[3, 5] = data[40, 50] = np.nan
+    check(graph, {"x": data})
+
+
+def test_reductions_over_nothing_give_the_identity() -> None:
+    graph = Graph("empty")
+    x = graph.add_input("x", TensorType("float32", (3, 0)))
+    graph.outputs = [graph.emit("reduce_sum", x, axes=(1,), keepdims=False)]
+    check(graph, {"x": np.zeros((3, 0), np.float32)})
