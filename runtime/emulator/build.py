@@ -68,10 +68,9 @@ def build_kernels(sources: Mapping[str, str], options: EmulatorOptions) -> Path:
     with tempfile.TemporaryDirectory(prefix="tilestitch-") as folder:
         text, objects, output = (Path(folder) / n for n in ("kernels.cc", "kernels.o", target.name))
         text.write_text(unit)
-        _run([compiler, *flags, f"-I{_FOLDER / 'include'}", "-c", str(text), "-o", str(objects)], sources)
-        _run(
-            [compiler, "-shared", str(objects), str(device), f"-Wl,-rpath,{device.parent}", "-o", str(output)], sources
-        )
+        includes = [f"-I{path}" for path in (*_precompiled(compiler, family, flags, target.parent), _INCLUDE)]
+        _run([compiler, *flags, *includes, "-c", str(text), "-o", str(objects)])
+        _run([compiler, "-shared", str(objects), str(device), f"-Wl,-rpath,{device.parent}", "-o", str(output)])
         _publish(output, target)
     return target
 
@@ -140,8 +139,8 @@ def _publish(built: Path, target: Path) -> None:
 
 
 def _precompiled(compiler: str, family: str, flags: Sequence[str], cache: Path) -> list[Path]:
-    """A folder with the precompiled header, which halves the time that a kernel takes; none for clang, which has another
-    way. A compiler takes the header itself where the precompiled one does not fit.
+    """A folder with the precompiled header, which halves the time that a kernel takes. A compiler takes the header
+    itself where the precompiled one does not fit. None for clang, which has another way.
     """
     if family != "gcc":
         return []
