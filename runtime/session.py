@@ -48,7 +48,7 @@ def load(
     `num_threads`: else the environment variable `TILESTITCH_NUM_THREADS`, else the physical cores that the process may
     use.
     `weights`: a safetensors file or arrays by name, for artifacts whose weights were stripped. `verify=False` skips the
-    hash of the weights, which takes about a second per gigabyte.
+    hash of the weights, also of those that are given, which takes about a second per gigabyte.
 
     Raises a subclass of `ArtifactError` for a file that cannot be used, `DeviceError` when this machine cannot run it,
     `WeightsError` for missing or wrong weights, `UnsupportedError` for operators or data types that are not there. An
@@ -58,7 +58,7 @@ def load(
     threads = thread_count(num_threads)
     artifact = read_artifact(source, verify=verify)
     check_target(artifact, name)
-    loaded = Loaded(artifact, artifact.weights(weights))
+    loaded = Loaded(artifact, artifact.weights(weights, verify=verify))
     return Module(artifact, loaded, open_backend(artifact, loaded, name, threads), threads)
 
 

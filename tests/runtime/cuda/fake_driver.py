@@ -68,6 +68,7 @@ class GPU:
     capability: tuple[int, int] = (9, 0)
     memory_bytes: int = 1 << 30
     shared_bytes: int = 232448
+    multiprocessors: int = 132
     name: bytes = b"Fake GPU"
 
 
@@ -170,6 +171,7 @@ def _attribute(fake: FakeDriver, attribute: Any, device: int) -> int:
         "COMPUTE_CAPABILITY_MAJOR": gpu.capability[0],
         "COMPUTE_CAPABILITY_MINOR": gpu.capability[1],
         "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": gpu.shared_bytes,
+        "MULTIPROCESSOR_COUNT": gpu.multiprocessors,
     }
     return values[attribute.name.removeprefix("CU_DEVICE_ATTRIBUTE_")]
 
@@ -332,6 +334,17 @@ def _launch_kernel(fake: FakeDriver, config: Any, function: Any, table: int, ext
     fake.launch(Node(parameters, fake.read_pointers(function, table)))
 
 
+def _launch_plain(fake: FakeDriver, function: Any, *numbers: Any) -> None:
+    *extents, _, stream, table, _ = numbers
+    fake._stream(stream)
+    parameters = real.CUDA_KERNEL_NODE_PARAMS()
+    parameters.func = function
+    names = ("gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ")
+    for name, extent in zip(names, extents, strict=True):
+        setattr(parameters, name, extent)
+    fake.launch(Node(parameters, fake.read_pointers(function, table)))
+
+
 _WITHOUT_CONTEXT = {
     "cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain",
     "cuDevicePrimaryCtxRelease", "cuCtxPushCurrent",
@@ -364,6 +377,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "cuFuncGetAttribute": lambda fake, attribute, function: 0,
     "cuFuncSetAttribute": lambda fake, function, attribute, value: None,
     "cuStreamCreate": lambda fake, flags: fake._new("stream", flags),
+    "cuStreamCreateWithPriority": lambda fake, flags, priority: fake._new("stream", priority),
     "cuStreamDestroy": _drop("stream"),
     "cuStreamSynchronize": lambda fake, stream: fake._stream(stream),
     "cuStreamWaitEvent": _wait_event,
@@ -382,5 +396,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "cuGraphExecDestroy": _drop("exec"),
     "cuGraphExecKernelNodeSetParams": _update,
     "cuGraphLaunch": _launch_graph,
+    "cuLaunchKernel": _launch_plain,
     "cuLaunchKernelEx": _launch_kernel,
 }

@@ -1,0 +1,177 @@
+"""Compiles what a machine with a GPU shall run: small cases with their weights, and models without.
+
+    python -m benchmarks.device.bundle --out benchmarks/device/bundle [--only softmax,bert_base] [--limit-mib 64]
+
+Cases are right or wrong, so that they carry their graph with its constants. Models are only fast or slow: their weights
+are made from a seed where they run. `bundle.json` lists the entries; what is there already is not compiled again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from benchmarks.models import MODELS, export
+from tilestitch.compiler import compile_model
+from tilestitch.compiler.ir.text import constants_of, print_graph
+
+TARGET = "cuda:sm_90a"
+SEED = 20261
+KINDS = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
+LISTING = "bundle.json"
+
+
+def _model(
+    nodes: list[Any], inputs: dict[str, tuple[int, ...]], output: tuple[int, ...], dtype: str, **weights: Any
+) -> onnx.ModelProto:
+    kind = KINDS[dtype]
+    rng = np.random.default_rng(SEED)
+    made = [
+        numpy_helper.from_array((rng.standard_normal(shape) / max(shape[0], 1) ** 0.5).astype(dtype), name)
+        for name, shape in weights.items()
+    ]
+    graph = helper.make_graph(
+        nodes, "case",
+        [helper.make_tensor_value_info(name, kind, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info("y", kind, output)], made,
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+    onnx.checker.check_model(model)
+    return model
+
+
+def _scalar(number: float, dtype: str) -> onnx.TensorProto:
+    return numpy_helper.from_array(np.array(number, dtype))
+
+
+def softmax(dtype: str, rows: int = 999, columns: int = 1000) -> onnx.ModelProto:
+    shape = (rows, columns)
+    return _model([helper.make_node("Softmax", ["x"], ["y"], axis=-1)], {"x": shape}, shape, dtype)
+
+
+def layer_norm(dtype: str, rows: int = 513, columns: int = 768) -> onnx.ModelProto:
+    shape = (rows, columns)
+    nodes = [
+        helper.make_node("Add", ["x", "r"], ["s"]),
+        helper.make_node("LayerNormalization", ["s", "g", "b"], ["y"], axis=-1),
+    ]
+    return _model(nodes, {"x": shape, "r": shape}, shape, dtype, g=(columns,), b=(columns,))
+
+
+def linear_gelu(dtype: str, rows: int = 130, width: int = 384, hidden: int = 520) -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Add", ["p", "b"], ["s"]),
+        helper.make_node("Gelu", ["s"], ["y"]),
+    ]
+    return _model(nodes, {"x": (rows, width)}, (rows, hidden), dtype, w=(width, hidden), b=(hidden,))
+
+
+def decode_product(dtype: str) -> onnx.ModelProto:
+    return linear_gelu(dtype, 1, 1024, 1000)
+
+
+def attention(dtype: str, heads: int = 4, length: int = 129, width: int = 64) -> onnx.ModelProto:
+    shape = (2, heads, length, width)
+    nodes = [
+        helper.make_node("Transpose", ["k"], ["t"], perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["q", "t"], ["s"]),
+        helper.make_node("Mul", ["s", "scale"], ["c"]),
+        helper.make_node("Softmax", ["c"], ["p"], axis=-1),
+        helper.make_node("MatMul", ["p", "v"], ["y"]),
+    ]
+    nodes.insert(0, helper.make_node("Constant", [], ["scale"], value=_scalar(width**-0.5, dtype)))
+    return _model(nodes, {"q": shape, "k": shape, "v": shape}, shape, dtype)
+
+
+def conv_relu(dtype: str, groups: int = 1) -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2], group=groups),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    return _model(nodes, {"x": (2, 32, 29, 31)}, (2, 64, 15, 16), dtype, w=(64, 32 // groups, 3, 3), b=(64,))
+
+
+def max_pool(dtype: str) -> onnx.ModelProto:
+    node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    return _model([node], {"x": (2, 16, 33, 35)}, (2, 16, 17, 18), dtype)
+
+
+CASES: dict[str, Callable[[str], onnx.ModelProto]] = {
+    "softmax": softmax,
+    "layer_norm": layer_norm,
+    "linear_gelu": linear_gelu,
+    "decode_product": decode_product,
+    "attention": attention,
+    "conv_relu": conv_relu,
+    "grouped_conv": lambda dtype: conv_relu(dtype, 4),
+    "max_pool": max_pool,
+}
+
+
+def bundle_case(name: str, dtype: str, folder: Path) -> dict[str, Any]:
+    """Artifact and graph, both with their constants; with the CUDA text, for the emulated device."""
+    compiled = compile_model(CASES[name](dtype), target=TARGET, keep_source=True)
+    entry = f"{name}.{dtype}"
+    compiled.save(folder / f"{entry}.tsm")
+    (folder / f"{entry}.graph").write_text(print_graph(compiled.specialisations[0].graph, full=True))
+    return {"name": entry, "kind": "case", "dtype": dtype}
+
+
+def bundle_model(name: str, folder: Path) -> dict[str, Any]:
+    """Artifact and graph without constants; which there are, by digest."""
+    compiled = compile_model(export(name), target=TARGET, strip_weights=True)
+    compiled.save(folder / f"{name}.tsm")
+    (folder / f"{name}.tsm.weights.safetensors").unlink()
+    graph = compiled.specialisations[0].graph
+    (folder / f"{name}.graph").write_text(print_graph(graph))
+    constants = {digest: [data.dtype.name, list(data.shape)] for digest, data in constants_of(graph).items()}
+    return {"name": name, "kind": "model", "dtype": "float32", "constants": constants}
+
+
+def entries(only: list[str] | None) -> dict[str, Callable[[Path], dict[str, Any]]]:
+    """What to bundle, by name; `only` names cases (in all data types) and models."""
+    found: dict[str, Callable[[Path], dict[str, Any]]] = {}
+    for name in CASES:
+        for dtype in KINDS:
+            found[f"{name}.{dtype}"] = lambda folder, n=name, d=dtype: bundle_case(n, d, folder)
+    for name in MODELS:
+        found[name] = lambda folder, n=name: bundle_model(n, folder)
+    return {name: make for name, make in found.items() if not only or name in only or name.split(".")[0] in only}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.device.bundle", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "bundle", metavar="FOLDER")
+    parser.add_argument("--only", metavar="NAME,NAME", help="these cases and models")
+    parser.add_argument("--limit-mib", type=float, default=64.0, help="of the whole folder (default 64)")
+    options = parser.parse_args(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)
+    listing = options.out / LISTING
+    done: list[dict[str, Any]] = json.loads(listing.read_text()) if listing.exists() else []
+    failed = 0
+    for name, make in entries(options.only.split(",") if options.only else None).items():
+        if any(entry["name"] == name for entry in done):
+            continue
+        print(name, file=sys.stderr, flush=True)
+        try:
+            done.append(make(options.out))
+        except Exception as error:  # noqa: BLE001 - one entry that cannot be compiled must not cost the others
+            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+            failed += 1
+        listing.write_text(json.dumps(done, indent=1))
+    size = sum(path.stat().st_size for path in options.out.iterdir()) / 2**20
+    print(f"{len(done)} entries, {size:.1f} MiB, {failed} failed", file=sys.stderr)
+    return int(failed > 0 or size > options.limit_mib)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
