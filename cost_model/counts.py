@@ -16,17 +16,25 @@ def bytes_of(values: Iterable[Value]) -> int:
 
 
 _PICKING = frozenset({"gather", "gather_nd", "gather_elements", "slice"})
+_REARRANGING = frozenset({"reshape", "transpose"})
 
 
 def footprint_bytes(value: Value, nodes: Iterable[Node]) -> int:
-    """Bytes of `value` that `nodes` read: all of them, or what gathers and slices pick if only these read it."""
+    """Bytes of `value` that `nodes` read: all of them, or what gathers and slices pick if only these read it.
+
+    It counts as read through reshapes and transposes among `nodes`, too.
+    """
+    nodes = list(nodes)
     whole, picked = value.tensor_type.nbytes, 0
     for node in nodes:
         if value not in node.inputs:
             continue
-        if node.op not in _PICKING or value is not node.inputs[0]:
+        if node.op in _REARRANGING and any(node.output in n.inputs for n in nodes):
+            picked += footprint_bytes(node.output, nodes)
+        elif node.op in _PICKING and value is node.inputs[0]:
+            picked += node.output.tensor_type.nbytes
+        else:
             return whole
-        picked += node.output.tensor_type.nbytes
     return min(whole, picked)
 
 

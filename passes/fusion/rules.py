@@ -188,11 +188,13 @@ class Views(_AllowsAll):
     """Views in front of a contraction are read through: the contraction fetches its operand at the view's index.
 
     A convolution does so for images that its template copies anyway: few channels, padded (the first layer).
-    With `compute`, cheap arithmetic in front of the first operand is done as it is fetched, too. With `convolutions`,
-    not only matmul does so: a convolution fetches an element once for each place of its window.
+    Cheap arithmetic in front of the first operand is done as it is fetched, too, where a matmul has at most `narrow`
+    columns, so that few tasks fetch each row; with `compute`, before all. With `convolutions`, not only matmul does so:
+    a convolution fetches an element once for each place of its window.
     """
 
     compute: bool = False
+    narrow: int = 512
     convolutions: bool = False
     name: ClassVar[str] = "views"
 
@@ -208,7 +210,7 @@ class Views(_AllowsAll):
                 if node is None or node in state.cluster_of(anchor).members:
                     continue
                 cluster = state.cluster_of(node)
-                if _kind(state, cluster) is not GroupKind.INJECTIVE or not self._wanted(state, cluster):
+                if _kind(state, cluster) is not GroupKind.INJECTIVE or not self._wanted(state, cluster, anchor):
                     continue
                 readers = state.readers(cluster)
                 if readers == [state.cluster_of(anchor)]:
@@ -216,10 +218,11 @@ class Views(_AllowsAll):
                 elif all(_kind(state, r) is GroupKind.CONTRACTION for r in readers):
                     yield Fuse((anchor,), copies=tuple(state.in_order(cluster.members)))
 
-    def _wanted(self, state: Fusion, cluster: Cluster) -> bool:
+    def _wanted(self, state: Fusion, cluster: Cluster, anchor: Node) -> bool:
         nodes = state.in_order(cluster.members)
         if any(kind_of(n.op) is not Kind.VIEW for n in nodes):
-            return self.compute and all(n.op in _CHEAP or kind_of(n.op) is Kind.VIEW for n in nodes)
+            computes = self.compute or (anchor.op == "matmul" and anchor.output.shape[-1] <= self.narrow)
+            return computes and all(n.op in _FETCHED or kind_of(n.op) is Kind.VIEW for n in nodes)
         return any(n.op != "reshape" for n in nodes)
 
 
@@ -231,6 +234,8 @@ def _copies_image(anchor: Node) -> bool:
     return weight.shape[-2] < FEW_CHANNELS and any((*attrs["before"], *attrs["after"]))
 
 
+_FETCHED = frozenset({"cast", "add", "sub", "mul", "maximum", "minimum", "neg", "abs", "select", "concat", "gather"})
+"""What may be computed as a product fetches its operand."""
 _CHEAP = frozenset({"cast", "add", "sub", "mul", "maximum", "minimum", "neg", "abs", "select"})
 
 

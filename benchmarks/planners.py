@@ -1,0 +1,150 @@
+"""What stitching is worth on the CPU: each model compiled by several planners, which take turns.
+
+    python -m benchmarks.planners [--models NAME ...] [--threads N ...] [--rounds N]
+
+In every round each planner's module runs a few times in a row, the order of the planners changing from round to round,
+and the least of them counts. A speed-up is the median over rounds of the ratio within a round: whatever slows the
+machine down for longer than a round slows all of them. Writes benchmarks/results/cpu_planners.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import gc
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from statistics import geometric_mean, median
+from typing import Any
+
+from tilestitch.compiler import compile_model
+from tilestitch.compiler.cli.arguments import make_inputs
+from tilestitch.compiler.cli.doctor import examine
+from tilestitch.compiler.cli.output import table
+from tilestitch.runtime import load
+
+from . import models
+
+TRANSFORMERS = ("bert_base", "gpt2_small", "vit_b16")
+OURS, RIVALS = "stitch", ("injective", "none")
+GOAL = 1.3
+"""Over `injective`, geometric mean over the transformers."""
+RESULT = Path(__file__).parent / "results" / "cpu_planners.json"
+HEADER = ("model", "threads", *(f"{p} ms (min)" for p in (OURS, *RIVALS)), *(f"over {p}" for p in RIVALS))
+Runner = Callable[[], object]
+
+
+def paired(runners: Mapping[str, Runner], rounds: int, repeats: int) -> dict[str, list[float]]:
+    """Microseconds of each runner in each round: the least of `repeats` runs in a row."""
+    names = list(runners)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(rounds):
+        first = number % len(names)
+        for name in (*names[first:], *names[:first]):
+            times[name].append(min(_timed(runners[name]) for _ in range(repeats)))
+    return times
+
+
+def _timed(run: Runner) -> float:
+    start = time.perf_counter()
+    run()
+    return (time.perf_counter() - start) * 1e6
+
+
+def measure(name: str, threads: int, rounds: int, repeats: int) -> dict[str, Any]:
+    """One row: the model NAME by every planner with THREADS threads."""
+    modules, kernels = {}, {}
+    for planner in (OURS, *RIVALS):
+        compiled = compile_model(models.export(name), "cpu", planner=planner, num_threads=threads)
+        kernels[planner] = len(compiled.explain()["kernels"])
+        modules[planner] = load(compiled.to_bytes(), device="cpu", num_threads=threads)
+    inputs = make_inputs(modules[OURS], {}, seed=0)
+    runners: dict[str, Runner] = {p: lambda m=m: m.run(inputs) for p, m in modules.items()}  # type: ignore[misc]
+    paired(runners, 1, 2)  # warm up
+    gc.disable()
+    times = paired(runners, rounds, repeats)
+    gc.enable()
+    return {
+        "model": name,
+        "threads": threads,
+        "kernels": kernels,
+        "min_us": {p: min(t) for p, t in times.items()},
+        "median_us": {p: median(t) for p, t in times.items()},
+        "speedup": {p: median(b / a for a, b in zip(times[OURS], times[p], strict=True)) for p in RIVALS},
+        "speedup_of_minima": {p: min(times[p]) / min(times[OURS]) for p in RIVALS},
+    }
+
+
+def row(result: dict[str, Any]) -> tuple[object, ...]:
+    times = (f"{result['median_us'][p] / 1e3:.2f} ({result['min_us'][p] / 1e3:.2f})" for p in (OURS, *RIVALS))
+    return result["model"], result["threads"], *times, *(f"{result['speedup'][p]:.2f}" for p in RIVALS)
+
+
+def summary(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Geometric means of the paired speed-ups over the transformers, by threads and rival."""
+    return {
+        str(threads): {
+            p: geometric_mean([r["speedup"][p] for r in results if r["threads"] == threads and _counts(r)])
+            for p in RIVALS
+        }
+        for threads in sorted({r["threads"] for r in results if _counts(r)})
+    }
+
+
+def _counts(result: dict[str, Any]) -> bool:
+    return result["model"] in TRANSFORMERS
+
+
+def save(results: Sequence[dict[str, Any]], given: Sequence[str], path: Path) -> None:
+    now = datetime.datetime.now(datetime.timezone.utc)
+    content = {
+        "date": now.isoformat(timespec="seconds"),
+        "command": " ".join(["python", "-m", "benchmarks.planners", *given]),
+        "cpu": examine()["cpu"],
+        "system": platform.platform(),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("tilestitch", "numpy", "onnx", "apache-tvm")},
+        },
+        "goal": GOAL,
+        "geometric_mean_speedup_transformers": summary(results),
+        "results": list(results),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Prints a table and writes the file; with --check, exit code 3 if the goal is missed."""
+    given = sys.argv[1:] if arguments is None else arguments
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.planners", description="Race the planners on the CPU.")
+    parser.add_argument("--models", nargs="+", choices=list(models.MODELS), default=list(TRANSFORMERS), metavar="NAME")
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2], metavar="N")
+    parser.add_argument("--rounds", type=int, default=40, metavar="N")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="runs in a row (default 3)")
+    parser.add_argument("--check", action="store_true", help="fail if the goal is missed")
+    parser.add_argument("-o", "--output", type=Path, default=RESULT, metavar="OUT.json")
+    options = parser.parse_args(given)
+    results = []
+    for threads in options.threads:
+        for name in options.models:
+            results.append(measure(name, threads, options.rounds, options.repeats))
+            print("  ".join(map(str, row(results[-1]))), file=sys.stderr)
+    print(table([row(result) for result in results], HEADER))
+    means = summary(results)
+    for threads, by_rival in means.items():
+        text = ", ".join(f"{speedup:.2f} times {p}" for p, speedup in by_rival.items())
+        print(f"threads: {threads}, geometric mean over the transformers: {text} (goal: {GOAL} times {RIVALS[0]})")
+    save(results, given, options.output)
+    print(f"written to {options.output}")
+    missed = any(by_rival[RIVALS[0]] < GOAL for by_rival in means.values())
+    return 3 if missed and options.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
