@@ -12,8 +12,9 @@ from tilestitch.passes.fusion.roles import Roles
 
 from .abi import CudaLaunch
 from .conv import lower_conv, lower_conv_transpose
-from .product import Operand, Product
+from .product import At, Operand, Product
 from .schemes import lower_product
+from .strides import strided
 from .surroundings import Anchored
 from .target import CudaTarget
 
@@ -59,8 +60,18 @@ def matmul_product(group: Anchored) -> Product:
     rows = math.prod(batch) * m if shared else m
     return Product(
         1 if shared else math.prod(batch), rows, n, k,
-        Operand(left, rows, index_a, "row" if trans_a else "k", left.shape[-1], group.is_plain(left)),
-        Operand(right, n, index_b, "k" if trans_b else "row", right.shape[-1], group.is_plain(right)),
+        _operand(group, left, rows, index_a, "row" if trans_a else "k"),
+        _operand(group, right, n, index_b, "k" if trans_b else "row"),
         lambda number, row, column: (*place(number, row), column),
         group.acc_dtype,
     )  # fmt: skip
+
+
+def _operand(group: Anchored, value: Value, rows: int, index: At, last: str) -> Operand:
+    """An operand whose last axis is `last` of its rows and k."""
+    memory = strided(group, value)
+    contiguous, axis = last, -1
+    if memory is not None and memory.runs_along(-2):
+        contiguous, axis = "k" if last == "row" else "row", -2
+    run = memory.run(axis, value.shape[axis]) if memory is not None else 1
+    return Operand(value, rows, index, contiguous, run, memory)

@@ -21,6 +21,7 @@ from .abi import CudaLaunch
 from .direct import emit_direct
 from .product import Operand, Product, both
 from .schemes import lower_product
+from .strides import strided
 from .surroundings import Anchored
 
 NARROW = 8
@@ -177,15 +178,16 @@ def conv_product(group: Anchored, geometry: Geometry, transposed: bool) -> Produ
 
     k = geometry.group_in * geometry.taps
     channels_last = geometry.channels_last
-    out_run = math.gcd(geometry.group_out, w.shape[-1])
-    weights = Operand(
-        w, geometry.group_out, index_w, "row" if channels_last or transposed else "k",
-        out_run if channels_last else 1 if transposed else k, group.is_plain(w),
-    )  # fmt: skip
-    run = geometry.group_in if channels_last else 1
-    images = Operand(
-        x, geometry.pixels, index_x, "k" if channels_last else "row", run, group.is_plain(x), inside_x
-    )  # fmt: skip
+    pixels, filters = strided(group, x), strided(group, w)
+    if channels_last:
+        out_run = filters.run(-1, geometry.group_out) if filters else 1
+        weights = Operand(w, geometry.group_out, index_w, "row", out_run, filters)
+        run = pixels.run(-1, geometry.group_in) if pixels else 1
+        images = Operand(x, geometry.pixels, index_x, "k", run, pixels, inside_x)
+    else:
+        whole = not transposed and filters is not None and filters.is_whole
+        weights = Operand(w, geometry.group_out, index_w, "row" if transposed else "k", k if whole else 1, filters)
+        images = Operand(x, geometry.pixels, index_x, "row", 1, pixels, inside_x)
     product = Product(
         geometry.groups, geometry.pixels, geometry.group_out, k, images, weights, place, group.acc_dtype
     )  # fmt: skip

@@ -77,8 +77,12 @@ class Partition:
             return named(part), named(batch), named(tile % self.m_blocks), named(tile // self.m_blocks)
         first = named(tile // (GROUP * self.n_blocks) * GROUP)
         within = named(tile % (GROUP * self.n_blocks))
-        rows = GROUP if self.m_blocks % GROUP == 0 else named(T.min(self.m_blocks - first, GROUP))
+        rows = GROUP if self.m_blocks % GROUP == 0 else _smaller(self.m_blocks - first, GROUP)
         return named(part), named(batch), named(first + within % rows), named(within // rows)
+
+
+def _smaller(a: Expr, b: int) -> Expr:
+    return min(a, b) if isinstance(a, int) else named(T.min(a, b))
 
 
 def choose(product: Product, tiles: Sequence[AnyTile], sm_count: int) -> tuple[AnyTile, Partition]:

@@ -12,9 +12,10 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, storage_bits
+from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, from_storage, storage_bits
 from tilestitch.compiler.ir.graph import Value
 
+from .strides import Strided
 from .surroundings import Surroundings
 
 At = Callable[[Expr, Expr, Expr], tuple[Expr, ...]]
@@ -27,15 +28,16 @@ class Operand:
 
     inside: whether there is such an element at all; where not (padding) it counts as zero, and None says that there
     always is. contiguous: which of "row" and "k" runs along memory. run: so many elements along it, from a multiple of
-    `run` on, lie together in memory and are all inside or all outside; 1 for what a prologue computes.
+    `run` on, lie together in memory and are all inside or all outside. memory: how the tensor lies in an input of the
+    group; None for what a prologue computes, which is never read in vectors.
     """
 
     value: Value
     rows: int
     index: At
     contiguous: str
-    run: int = 1
-    plain: bool = True
+    run: int
+    memory: Strided | None
     inside: Inside = lambda batch, row, k: None
 
     @property
@@ -45,17 +47,25 @@ class Operand:
     def vector(self, most_bytes: int = 16) -> int:
         """Elements that one load may read: a power of two."""
         width = 1
-        while self.plain and self.run % (2 * width) == 0 and 2 * width * storage_bits(self.dtype) <= 8 * most_bytes:
+        while (
+            self.memory is not None
+            and self.run % (2 * width) == 0
+            and 2 * width * storage_bits(self.dtype) <= 8 * most_bytes
+        ):
             width *= 2
         return width
 
     def element(self, around: Surroundings, batch: Expr, row: Expr, k: Expr, dtype: str) -> Expr:
         """The element as `dtype`. It must be inside."""
-        return widen(around.load(self.value, self.index(batch, row, k)), self.dtype, dtype)
+        if self.memory is None:
+            return widen(around.load(self.value, self.index(batch, row, k)), self.dtype, dtype)
+        buffer, position = self.cell(around, batch, row, k)
+        return widen(from_storage(buffer[position], self.dtype), self.dtype, dtype)
 
     def cell(self, around: Surroundings, batch: Expr, row: Expr, k: Expr) -> tuple[Any, Expr]:
-        """The flat buffer of a plain operand and the position of the element in it."""
-        return around.flat[self.value], around.position(self.value, self.index(batch, row, k))
+        """The flat buffer that an operand in memory lies in, and the position of the element."""
+        assert self.memory is not None
+        return around.flat[self.memory.root], self.memory.position(self.index(batch, row, k))
 
 
 @dataclass(frozen=True)

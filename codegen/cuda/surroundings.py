@@ -51,10 +51,6 @@ class Anchored:
         values = {v for node in self.nodes for v in (*node.inputs, *node.outputs)}
         return "int32" if all(v.tensor_type.num_elements < INT32_ELEMENTS for v in values) else "int64"
 
-    def is_plain(self, value: Value) -> bool:
-        """Whether an operand is read from memory as it is, without a prologue."""
-        return value in self.inputs
-
     def read_before(self) -> tuple[Value, ...]:
         """Inputs of the group that the anchor's operands are made of."""
         return self._read(self.anchor.inputs)
@@ -126,15 +122,12 @@ class Surroundings:
         wanted = self.group.index_dtype
         return index if isinstance(index, int) or wanted == "int32" else T.cast(index, wanted)
 
-    def position(self, value: Value, index: Sequence[Expr]) -> Expr:
-        """Where in its flat buffer an operand that is read plainly has an element."""
-        shape = value.shape
-        return ravel([0 if d == 1 else i for i, d in zip(index, shape, strict=True)], shape)
-
     def load(self, value: Value, index: Sequence[Expr]) -> Expr:
         """An element of an operand, in its compute dtype. To be called in a branch or loop of its own."""
         if value in self.flat:
-            return from_storage(self.flat[value][self.position(value, index)], value.dtype)
+            shape = value.shape
+            place = ravel([0 if d == 1 else i for i, d in zip(index, shape, strict=True)], shape)
+            return from_storage(self.flat[value][place], value.dtype)
         with self.evaluator.scope():
             return self.evaluator.value(value, tuple(index))
 

@@ -1,0 +1,136 @@
+"""Runs one contraction group on the emulated device, and asks NVRTC what its kernels need."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tests.codegen.kernel_harness import interpret
+from tilestitch.codegen.cuda import nvrtc
+from tilestitch.codegen.cuda.abi import SYMBOL, CudaLaunch
+from tilestitch.codegen.cuda.contraction import lower_contraction
+from tilestitch.codegen.cuda.surroundings import Anchored
+from tilestitch.codegen.cuda.target import CudaTarget, parse_cuda_target
+from tilestitch.codegen.cuda.text import kernel_text
+from tilestitch.codegen.launch import TemporaryArg, ValueArg
+from tilestitch.compiler.ir import Graph, TensorType, Value
+from tilestitch.compiler.ir.types import to_numpy_dtype
+from tilestitch.passes.fusion.roles import Roles, roles_of
+from tilestitch.runtime.emulator import EmulatorOptions, Kernels
+
+TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "float16": 4e-3, "bfloat16": 2e-2}
+
+
+@cache
+def target(name: str = "cuda:sm_80") -> CudaTarget:
+    return parse_cuda_target(name)
+
+
+def anchored(graph: Graph, cuda: CudaTarget | None = None) -> Anchored:
+    """The whole graph as one group."""
+    nodes, outputs = tuple(graph.nodes), tuple(dict.fromkeys(graph.outputs))
+    roles = roles_of(nodes, outputs, "g")
+    assert isinstance(roles, Roles), roles
+    made = {v for n in nodes for v in n.outputs}
+    read = dict.fromkeys(v for n in nodes for v in n.inputs if v not in made)
+    inputs = tuple(v for v in read if v.data is None or v.data.size != 1)
+    return Anchored(nodes, roles, inputs, outputs, cuda or target())
+
+
+def lower(graph: Graph, cuda: CudaTarget | None = None) -> tuple[CudaLaunch, ...]:
+    group = anchored(graph, cuda)
+    return lower_contraction(group.nodes, group.roles, group.inputs, group.outputs, group.target)
+
+
+def run(
+    launches: Sequence[CudaLaunch], values: Mapping[str, np.ndarray], outputs: Sequence[Value],
+    options: EmulatorOptions | None = None,
+) -> dict[str, np.ndarray]:  # fmt: skip
+    """The outputs of launches on the emulated device."""
+    memory: dict[str, np.ndarray] = {name: np.ascontiguousarray(array) for name, array in values.items()}
+    memory.update({v.name: np.empty(v.shape, to_numpy_dtype(v.dtype)) for v in outputs})
+    texts = {f"k{i}": kernel_text(launch.func, target()).replace(SYMBOL, f"k{i}") for i, launch in enumerate(launches)}
+    kernels = Kernels(texts, options)
+    for i, launch in enumerate(launches):
+        arrays = []
+        for arg in launch.args:
+            if isinstance(arg, TemporaryArg):
+                arrays.append(memory.setdefault(f"temporary {arg.name}", np.empty(arg.nbytes, np.uint8)))
+                continue
+            assert isinstance(arg, ValueArg), arg
+            arrays.append(memory[arg.value])
+        kernels.launch(f"k{i}", launch.grid, launch.block, arrays, launch.shared_bytes)
+    return {v.name: memory[v.name] for v in outputs}
+
+
+def random_inputs(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+
+    def make(type_: TensorType) -> np.ndarray:
+        shape = type_.static_shape
+        data: Any = random.integers(0, 5, shape) if "int" in type_.dtype else random.uniform(-1, 1, shape)
+        return np.asarray(data).astype(to_numpy_dtype(type_.dtype))
+
+    return {v.name: make(v.tensor_type) for v in graph.inputs}
+
+
+def check(
+    graph: Graph, launches: Sequence[CudaLaunch] | None = None, options: EmulatorOptions | None = None
+) -> tuple[CudaLaunch, ...]:
+    """Compare a group on the emulated device with numpy; returns its launches."""
+    launches = tuple(lower(graph) if launches is None else launches)
+    inputs = random_inputs(graph)
+    expected = interpret(graph, inputs)
+    constants = {v.name: np.asarray(v.data) for v in graph.constants}
+    outputs = list(dict.fromkeys(graph.outputs))
+    actual = run(launches, {**inputs, **constants}, outputs, options)
+    for value in outputs:
+        want, got = expected[value].astype(np.float64), actual[value.name].astype(np.float64)
+        tolerance = TOLERANCE.get(value.dtype, 0)
+        scale = max(1.0, float(np.abs(want).max())) if want.size else 1.0
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * scale)
+    return launches
+
+
+def matmul(
+    left: tuple[int, ...], right: tuple[int, ...], dtype: str = "float32", *, trans: tuple[bool, bool] = (False, False),
+    out_dtype: str | None = None, epilogue: bool = False,
+) -> Graph:  # fmt: skip
+    """A product of two inputs; with an epilogue, tanh(product + residual)."""
+    graph = Graph()
+    a = graph.add_input("a", TensorType(dtype, left))
+    b = graph.add_input("b", TensorType(dtype, right))
+    wide: dict[str, Any] = {"out_dtype": out_dtype} if out_dtype else {}
+    y = graph.emit("matmul", a, b, trans_a=trans[0], trans_b=trans[1], **wide)
+    if epilogue:
+        y = graph.emit("tanh", graph.emit("add", y, graph.add_input("r", y.tensor_type)))
+    graph.outputs = [y]
+    return graph
+
+
+def product_shapes(m: int, n: int, k: int, trans: tuple[bool, bool]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Shapes of the operands of a product [m, n]."""
+    return (k, m) if trans[0] else (m, k), (n, k) if trans[1] else (k, n)
+
+
+_REGISTERS = re.compile(r"Used (\d+) registers")
+_SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+
+
+def resources(launch: CudaLaunch, architecture: str, cuda: CudaTarget | None = None) -> tuple[int, int]:
+    """Registers of a thread and bytes spilled, as the assembler reports them."""
+    source = kernel_text(launch.func, cuda or target()).encode()
+    library = nvrtc._bindings()
+    _, program = library.nvrtcCreateProgram(source, b"kernel.cu", 0, [], [])
+    flags = [f"--gpu-architecture={architecture}", f"-I{nvrtc.include_folder()}", *nvrtc.OPTIONS, "--ptxas-options=-v"]
+    (status,) = library.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])
+    log = nvrtc._text(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program).decode(errors="replace")
+    assert status == library.nvrtcResult.NVRTC_SUCCESS, log
+    spilled = [sum(map(int, pair)) for pair in _SPILLS.findall(log)]
+    registers = _REGISTERS.search(log)
+    assert registers is not None and spilled, log
+    return int(registers[1]), max(spilled)

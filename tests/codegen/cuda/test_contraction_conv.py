@@ -1,0 +1,97 @@
+"""Convolutions on the emulated device, against numpy: implicit products, narrow groups, transposed ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.codegen.cuda.contraction_harness import check
+from tilestitch.codegen.cuda.abi import CudaLaunch
+from tilestitch.compiler.ir import Graph, TensorType
+from tilestitch.compiler.ir.types import to_numpy_dtype
+
+LAYOUTS = ["NCX", "NXC"]
+
+
+def check_conv(
+    layout: str, spatial: tuple[int, ...], kernel: tuple[int, ...], channels: int, out: int, *, op: str = "conv",
+    images: int = 2, groups: int = 1, dtype: str = "float32", **attrs: Any,
+) -> tuple[CudaLaunch, ...]:  # fmt: skip
+    """maximum(conv(x, w) + bias, 0) against numpy."""
+    graph, last, rank = Graph(), layout == "NXC", len(spatial)
+    x = (images, *spatial, channels) if last else (images, channels, *spatial)
+    pair = (channels // groups, out) if op == "conv" else (channels, out // groups)
+    w = (*kernel, *pair) if last else (*(pair if op == "conv_transpose" else pair[::-1]), *kernel)
+    defaults = {"strides": 1, "before": 0, "after": 0, "dilations": 1}
+    defaults.update({"output_padding": 0} if op == "conv_transpose" else {})
+    given = {name: attrs.get(name, default) for name, default in defaults.items()}
+    spread = {name: v if isinstance(v, tuple) else (v,) * rank for name, v in given.items()}
+    operands = [graph.add_input(n, TensorType(dtype, s)) for n, s in (("x", x), ("w", w))]
+    y = graph.add(op, operands, {**spread, "groups": groups, "layout": layout}).output
+    bias = graph.add_input("b", TensorType(dtype, (out,) if last else (out, *(1,) * rank)))
+    zero = graph.constant(np.zeros((), to_numpy_dtype(dtype)))
+    graph.outputs = [graph.emit("maximum", graph.emit("add", y, bias), zero)]
+    return check(graph)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("spatial", "kernel", "groups", "attrs"),
+    [
+        ((11,), (3,), 1, {"before": 1, "after": 2}),
+        ((9, 7), (1, 1), 1, {"strides": 2}),
+        ((9, 7), (3, 3), 1, {"before": 1, "after": 1}),
+        ((9, 7), (3, 2), 2, {"strides": (2, 1), "dilations": (1, 2), "before": (0, 3), "after": (2, 1)}),
+        ((5, 6, 4), (2, 3, 1), 1, {"before": 1}),
+    ],
+)
+def test_convolutions(
+    layout: str, spatial: tuple[int, ...], kernel: tuple[int, ...], groups: int, attrs: dict[str, Any]
+) -> None:
+    check_conv(layout, spatial, kernel, 6, 10, groups=groups, **attrs)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("channels", "out", "groups"), [(16, 24, 1), (32, 48, 2)])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_wide_groups_are_products(layout: str, channels: int, out: int, groups: int, dtype: str) -> None:
+    launches = check_conv(layout, (6, 5), (3, 3), channels, out, groups=groups, dtype=dtype, before=1, after=1)
+    assert launches[0].kind == ("gemm_simt" if dtype == "float32" else "gemm_mma")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_few_pixels_and_many_channels_reduce_in_parts(layout: str) -> None:
+    launches = check_conv(layout, (4, 4), (3, 3), 128, 36, images=1, before=1, after=1)
+    assert [launch.kind for launch in launches] == ["gemm_simt", "sums"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("multiplier", [1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_depthwise_convolutions_are_direct(layout: str, multiplier: int, dtype: str) -> None:
+    (launch,) = check_conv(
+        layout, (8, 7), (3, 3), 19, 19 * multiplier, groups=19, dtype=dtype, before=1, after=1, strides=2
+    )
+    assert launch.kind == "conv_direct"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(("channels", "out"), [(4, 6), (20, 24)])
+def test_transposed_convolutions(layout: str, groups: int, channels: int, out: int) -> None:
+    attrs: dict[str, Any] = {
+        "strides": (2, 3),
+        "before": (1, 0),
+        "after": (0, 1),
+        "dilations": (1, 2),
+        "output_padding": (1, 0),
+    }
+    check_conv(layout, (5, 4), (3, 2), channels, out, op="conv_transpose", groups=groups, **attrs)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_transposed_convolutions_on_the_tensor_cores(layout: str, stride: int) -> None:
+    check_conv(layout, (5, 4), (3, 3), 16, 24, op="conv_transpose", dtype="float16", strides=stride, before=1, after=1)
