@@ -1,9 +1,9 @@
 """Windows over each channel by itself: pooling and depthwise convolution.
 
 ``emit_window`` folds the elements of every window into one value with the caller's ``combine``. Channels-last input is
-vectorised over channels, a few output columns at a time; positions outside the input are skipped, so that maxima, sums
-and products need no padding value. Columns near the border are known when the kernel is built, rows are clamped by the
-loop's bounds: the interior has no conditions.
+vectorised over channels, a few output columns at a time; channels-first input over columns. Positions outside the input
+are skipped, so that maxima, sums and products need no padding value. Columns near the border are known when the kernel
+is built, rows are clamped by the loop's bounds: the interior has no conditions.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class WindowPlan:
     """All decisions about one window kernel. ``shape`` has at least two spatial dimensions (see ``spatial_rank``).
 
     A task computes ``block_rows`` output rows of ``block_channels`` channels of one image, for one position in the
-    outer dimensions. ``columns`` output columns by ``vectors`` vectors of channels are kept in registers.
+    outer dimensions. ``columns`` output columns by ``vectors`` vectors of channels are kept in registers. ``across``:
+    vectors run over output columns instead, of one channel at a time (channels-first input).
     """
 
     shape: ConvShape
@@ -68,6 +69,7 @@ class WindowPlan:
     block_rows: int
     block_channels: int
     unrolled: bool
+    across: bool = False
 
     @property
     def row_blocks(self) -> int:
@@ -86,15 +88,27 @@ class WindowPlan:
         return self.shape.batch * math.prod(self.outer) * self.row_blocks * self.channel_blocks
 
     @property
+    def interior(self) -> tuple[int, int]:
+        """First and one past the last output column whose window lies inside the input's columns; may be empty."""
+        return _interior(self.shape)
+
+    @property
     def scratch_bytes(self) -> int:
         return 0
+
+
+def _interior(shape: ConvShape) -> tuple[int, int]:
+    stride, pad, width = shape.strides[-1], shape.pads[-1][0], shape.output[-1]
+    reach = shape.dilations[-1] * (shape.kernel[-1] - 1)
+    first = min(width, -(-pad // stride))
+    return first, max(first, min(width, (shape.spatial[-1] - 1 - reach + pad) // stride + 1))
 
 
 def plan_window(shape: ConvShape, isa: Isa, *, threads: int = 4, channels_last: bool = True) -> WindowPlan:
     """Chooses registers and tasks. ``shape.groups`` must equal ``shape.in_channels``.
 
-    With ``channels_last`` False nothing is vectorised: correct for any layout, meant for graphs that did not go
-    through the layout pass. Raises ValueError for an empty output or for channels that are mixed.
+    With ``channels_last`` False vectors run over output columns, if there are enough of them. Raises ValueError for an
+    empty output or for channels that are mixed.
     """
     if shape.groups != shape.in_channels:
         raise ValueError(f"window over mixed channels in {shape}; use plan_conv")
@@ -103,9 +117,11 @@ def plan_window(shape: ConvShape, isa: Isa, *, threads: int = 4, channels_last: 
         shape = shape.with_leading_dimension()
     if min(shape.batch, shape.out_channels, *shape.output) < 1:
         raise ValueError(f"window with an empty result {shape}; skip the launch")
-    lanes = isa.lanes(shape.acc_dtype) if channels_last else 1
+    first, last = _interior(shape)
+    across = not channels_last and last - first >= isa.lanes(shape.acc_dtype) > 1
+    lanes = isa.lanes(shape.acc_dtype) if channels_last or across else 1
     height, width = shape.output[-2:]
-    whole_vectors = max(1, shape.out_channels // lanes)
+    whole_vectors = 1 if across else max(1, shape.out_channels // lanes)
     unrolled = channels_last and shape.kernel[-1] <= 8 and 2 * shape.pads[-1][0] <= width + 16
     if unrolled:
         vectors = max(count for count in (1, 2) if whole_vectors % count == 0)
@@ -115,9 +131,11 @@ def plan_window(shape: ConvShape, isa: Isa, *, threads: int = 4, channels_last: 
         most = min(isa.vector_registers // 2, 8) if channels_last else 1
         vectors, columns = min(most, whole_vectors), 1
     taps = math.prod(shape.kernel)
-    step = vectors * lanes
+    step = 1 if across else vectors * lanes
     # Short runs of channels use memory badly: each costs a few cycles more.
     step_cycles, run_cycles = width * (taps + 4.0) * vectors, width * 8.0
+    if across:
+        step_cycles, run_cycles = step_cycles / min(4, lanes), 0.0
     block_rows, block_steps = choose_blocks(
         height,
         -(-shape.out_channels // step),
@@ -126,7 +144,7 @@ def plan_window(shape: ConvShape, isa: Isa, *, threads: int = 4, channels_last: 
         lambda rows, steps: rows * (steps * step_cycles + run_cycles),
     )
     block_channels = block_steps * step
-    return WindowPlan(shape, rank, lanes, vectors, columns, block_rows, block_channels, unrolled)
+    return WindowPlan(shape, rank, lanes, vectors, columns, block_rows, block_channels, unrolled, across)
 
 
 def emit_window(
@@ -181,6 +199,8 @@ class _Emitter:
         with mk.serial(first_row, last_row) as row:
             if plan.unrolled:
                 self._row_unrolled(row)
+            elif plan.across:
+                self._row_across(row)
             else:
                 with mk.serial(0, shape.output[-1]) as column:
                     self._for_each_channels(lambda channel, tile: self._window(row, column, channel, tile))
@@ -273,6 +293,43 @@ class _Emitter:
 
         self._for_each_kernel_row(row, kernel_row)
         self._finish(acc, tile, row, column, channel)
+
+    def _row_across(self, row: Expr) -> None:
+        """One output row of every channel, vectors over columns; the last vector is moved back so that it fits."""
+        plan, (first, last) = self.plan, self.plan.interior
+        with mk.serial(self.first_channel, self.last_channel) as channel:
+            for begin, end in ((0, first), (last, plan.shape.output[-1])):
+                if end > begin:
+                    with mk.serial(begin, end) as column:
+                        self._window(row, column, channel, RegisterTile(1, 1, 1))
+            with mk.serial(0, -(-(last - first) // plan.lanes)) as index:
+                start = T.bind(T.min(first + index * plan.lanes, last - plan.lanes))
+                self._window_across(row, start, channel)
+
+    def _window_across(self, row: Expr, start: Expr, channel: Expr) -> None:
+        """One vector of output columns from ``start``, whose windows lie inside the columns of the input."""
+        shape, lanes = self.plan.shape, self.plan.lanes
+        acc = self._start(RegisterTile(1, 1, lanes))
+
+        def accumulate(position: list[Expr], tap: Expr, number: Expr) -> None:
+            def step(lane: Expr) -> None:
+                element = self.load(self.image, [*position, shape.source(-1, start + lane, tap)], channel)
+                T.buffer_store(acc, self.combine(acc[0, lane], element, number, channel), [0, lane])
+
+            mk.vector(lanes, step)
+
+        def kernel_row(position: list[Expr], first_tap: Expr) -> None:
+            if shape.kernel[-1] <= MAX_UNROLLED // 8:
+                for tap in range(shape.kernel[-1]):
+                    accumulate(position, tap, first_tap + tap)
+                return
+            with mk.serial(0, shape.kernel[-1]) as tap:
+                accumulate(position, tap, first_tap + tap)
+
+        self._for_each_kernel_row(row, kernel_row)
+        mk.vector(
+            lanes, lambda lane: self.store(self.image, [*self.outer, row, start + lane], channel, acc[0, lane])
+        )
 
     def _start(self, tile: RegisterTile) -> Any:
         acc = mk.allocate(tile, self.plan.shape.acc_dtype)

@@ -227,6 +227,9 @@ WINDOWS = {
     "dilated": geometry((8, 8), (12, 12), (3, 3), 1, ((0, 1), (2, 1)), 2, groups=8),
     "1-D": geometry((5, 5), (30,), (4,), 3, 2, groups=5),
     "3-D": geometry((3, 3), (6, 7, 8), (2, 3, 2), 1, 1, groups=3, batch=2),
+    "wide rows": geometry((6, 6), (5, 53), (3, 3), 1, 1, groups=6, batch=2),
+    "wide rows, strided": geometry((4, 8), (9, 70), (3, 4), 2, ((1, 0), (2, 1)), groups=4),
+    "wide rows, wide kernel": geometry((2, 2), (3, 60), (1, 15), 1, ((0, 0), (7, 9)), groups=2),
 }
 
 
@@ -247,12 +250,14 @@ def test_channel_multiplier() -> None:
     check(run_window(plan_window(shape, host_target().isa), shape, x, w, True), convolve(shape, x, w))
 
 
-@pytest.mark.parametrize("name", WINDOWS)
-def test_average_pooling_excludes_padding(name: str) -> None:
+@pytest.mark.parametrize("channels_last", [True, False], ids=["nxc", "ncx"])
+@pytest.mark.parametrize("name", [name for name, shape in WINDOWS.items() if shape.out_channels == shape.in_channels])
+def test_average_pooling_excludes_padding(name: str, channels_last: bool) -> None:
     shape = WINDOWS[name]
     x = random((shape.batch, *shape.spatial, shape.in_channels), "float32", 0)
     want = np.nanmean(windows(shape, x.astype(np.float64), np.nan), axis=-2)
-    check(run_window(plan_window(shape, host_target().isa), shape, x, None, True), want)
+    plan = plan_window(shape, host_target().isa, channels_last=channels_last)
+    check(run_window(plan, shape, x, None, channels_last), want)
 
 
 def scatter(shape: ConvTransposeShape, x: np.ndarray, w: np.ndarray) -> np.ndarray:
