@@ -40,7 +40,6 @@ from tilestitch.runtime.errors import (
 from tilestitch.runtime.feeds import convert_feeds
 from tilestitch.runtime.manifest import TargetInfo
 from tilestitch.runtime.ort_compat import InferenceSession
-from tilestitch.runtime.types import TensorType
 from tilestitch.runtime.program import (
     Arg,
     Constant,
