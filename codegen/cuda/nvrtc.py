@@ -55,7 +55,7 @@ def include_folder() -> Path:
     raise NvrtcMissingError(_ADVICE)
 
 
-_ADVICE = "NVRTC and the CUDA headers are not installed; pip install 'tilestitch[cuda]'"
+_ADVICE = "NVRTC and the CUDA headers are not installed; pip install 'tilestitch[cuda-compiler]'"
 
 
 def _bindings() -> Any:
