@@ -20,6 +20,9 @@ from typing import Any
 
 PACKAGES = ("numpy", "cuda-bindings", "cuda-core", "nvidia-cuda-nvrtc", "torch", "triton", "jax", "jaxlib")
 
+MOST_TRIES = 2
+"""A measurement that fails this often is settled: its row keeps the error."""
+
 
 def provenance() -> dict[str, Any]:
     """When, on what and with what a measurement was made."""
@@ -72,12 +75,16 @@ class Recorder:
     budget_s: float
     rows: list[dict[str, Any]] = field(default_factory=list)
     skipped: int = 0
+    failed: int = 0
+    _tries: dict[str, int] = field(default_factory=dict)
     _facts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._start = time.monotonic()
         if self.path.exists():
-            self.rows = [row for row in json.loads(self.path.read_text())["rows"] if "error" not in row]
+            rows = json.loads(self.path.read_text())["rows"]
+            self.rows = [row for row in rows if "error" not in row or row["tries"] >= MOST_TRIES]
+            self._tries = {json.dumps(row["key"]): row["tries"] for row in rows if "error" in row}
 
     @property
     def remaining_s(self) -> float:
@@ -96,6 +103,8 @@ class Recorder:
             row.update(function())
         except Exception as error:  # noqa: BLE001 - one measurement that fails must not cost the others
             row["error"] = f"{type(error).__name__}: {error}"[:400]
+            row["tries"] = self._tries.get(json.dumps(row["key"]), 0) + 1
+            self.failed += row["tries"] < MOST_TRIES
         row["took_s"] = round(time.monotonic() - started, 2)
         self.rows.append(row)
         self.save(done=False)
@@ -105,7 +114,7 @@ class Recorder:
         self._facts = self._facts or provenance()
         data = {
             "part": self.part,
-            "done": done and not self.skipped,
+            "done": done and not self.skipped and not self.failed,
             "skipped": self.skipped,
             "provenance": self._facts,
             "rows": self.rows,

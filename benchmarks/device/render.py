@@ -28,7 +28,7 @@ def load(folder: Path) -> dict[str, dict[str, Any]]:
 
 def columns(rows: Iterable[Row]) -> tuple[list[str], list[list[str]]]:
     """Header and cells: the key's fields first, then the values'; a field that a row lacks is empty."""
-    flat = [{**row["key"], **{k: v for k, v in row.items() if k not in ("key", "took_s")}} for row in rows]
+    flat = [{**row["key"], **{k: v for k, v in row.items() if k not in ("key", "took_s", "tries")}} for row in rows]
     names = list(dict.fromkeys(name for row in flat for name in row))
     return names, [[cell(row.get(name)) for name in names] for row in flat]
 

@@ -3,12 +3,14 @@
     python -m benchmarks.device.run_queue --out results [--budget 540] [--only A1,A2] [--list]
 
 Each part is a process of its own with a time-out. Parts that were stopped go on where they were at the next call.
+From the root of the repository; nothing of ours need be installed. Needs Python 3.11.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -18,6 +20,9 @@ from pathlib import Path
 
 from benchmarks.device import render
 from benchmarks.device.queue_parts import BY_NAME, PARTS, Part
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = ("runtime", "compiler", "cost_model", "passes", "codegen")
 
 GRACE_S = 20.0
 """What a part may take beyond its budget to end the measurement under way."""
@@ -41,9 +46,26 @@ def is_done(folder: Path, part: Part) -> bool:
         return False
 
 
+def installed_tree(root: Path) -> Path:
+    """A folder with `tilestitch` as it is installed, made of links into the repository at `root`."""
+    folder = root / "build" / "device"
+    package = folder / "tilestitch"
+    package.mkdir(parents=True, exist_ok=True)
+    for target in (*(root / name for name in OURS), root / "tilestitch" / "__init__.py"):
+        link = package / target.name
+        if not link.is_symlink():
+            link.symlink_to(target)
+    return folder
+
+
+def environment() -> dict[str, str]:
+    """The parts' environment: they find our packages, and what is benchmarked, in this repository."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed_tree(ROOT)), str(ROOT)])}
+
+
 def command(part: Part, folder: Path, budget_s: float) -> list[str]:
     out = folder / f"{part.name}.json"
-    return [sys.executable, "-m", part.module, "--out", str(out), "--budget", f"{budget_s:.0f}"]
+    return [sys.executable, "-P", "-m", part.module, "--out", str(out), "--budget", f"{budget_s:.0f}"]
 
 
 def run_part(part: Part, folder: Path, budget_s: float) -> Outcome:
@@ -51,7 +73,11 @@ def run_part(part: Part, folder: Path, budget_s: float) -> Outcome:
     with open(folder / f"{part.name}.log", "a") as log:
         try:
             code = subprocess.run(
-                command(part, folder, budget_s), stdout=log, stderr=subprocess.STDOUT, timeout=budget_s + GRACE_S
+                command(part, folder, budget_s),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                timeout=budget_s + GRACE_S,
+                env=environment(),
             ).returncode
         except subprocess.TimeoutExpired:
             return Outcome(part.name, "timed out", time.monotonic() - start)

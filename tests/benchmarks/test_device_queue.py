@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,16 @@ def test_what_is_there_is_not_measured_again_but_errors_are(tmp_path: Path) -> N
     second.measure({"n": 1}, lambda: pytest.fail("measured twice"))
     second.measure({"n": 2}, lambda: {"us": 4})
     assert [row["us"] for row in second.rows] == [1, 4]
+
+
+def test_what_fails_is_tried_twice(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    for done in (False, True, True):
+        again = recorder(path)
+        again.measure({"n": 1}, lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+        again.save(done=True)
+        assert json.loads(path.read_text())["done"] is done
+    assert [row["tries"] for row in again.rows] == [2]
 
 
 def test_out_of_time(tmp_path: Path) -> None:
@@ -126,6 +138,16 @@ def test_a_part_that_fails_or_hangs_is_told(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(run_queue, "GRACE_S", 0.0)
     monkeypatch.setattr(run_queue, "command", lambda *a: ["python3", "-c", "import time; time.sleep(30)"])
     assert run_queue.run_part(part, tmp_path, 0.3).state == "timed out"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="python -P")
+def test_parts_run_without_an_installation(tmp_path: Path) -> None:
+    """An interpreter without site-packages finds our packages."""
+    code = "import tilestitch.runtime.errors, benchmarks.device.queue_parts"
+    done = subprocess.run(
+        [sys.executable, "-S", "-P", "-c", code], env=run_queue.environment(), cwd=tmp_path, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_list_says_what_is_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,6 +246,17 @@ def test_bandwidths_and_pairs_run_through(dry_gpu: Any, monkeypatch: pytest.Monk
     assert a1_ceilings.rate(device, "ex2", 8)["us"] == pytest.approx(2.0)
     monkeypatch.setattr(a5_concurrency, "READ_BYTES", 1 << 16)
     assert a5_concurrency.pair(device, "bandwidth", "compute", 1.0)["both_over_sum"] == pytest.approx(0.5)
+
+
+def test_what_the_sanitizer_says() -> None:
+    from benchmarks.device.b2_sanitizer import FOUND, verdict
+
+    clean = "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors"
+    assert verdict(0, clean) == {"clean": True, "summary": "ERROR SUMMARY: 0 errors", "first": ""}
+    bad = "========= Invalid __global__ write of size 4 bytes\n========= ERROR SUMMARY: 1 error"
+    assert verdict(FOUND, bad)["first"] == "Invalid __global__ write of size 4 bytes"
+    with pytest.raises(RuntimeError, match="exit code 1: no module"):
+        verdict(1, "no module")
 
 
 def test_early_blocks_are_counted() -> None:
