@@ -169,12 +169,7 @@ def _as_array(value: Any, dtype: str, name: str) -> np.ndarray:
 def _from_numbers(value: Any, dtype: np.dtype) -> np.ndarray:
     """Numbers and lists in DTYPE; TypeError where that would change them: 1.5 is no integer, 2 is no truth value."""
     plain = np.asarray(value)
-    if (
-        plain.size
-        and plain.dtype.kind in "biufc"
-        and dtype.kind in "biu"
-        and plain.dtype.kind not in _WHOLE[dtype.kind]
-    ):
+    if plain.size and plain.dtype.kind in _LOSSY.get(dtype.kind, ""):
         raise TypeError(f"it holds numbers of {plain.dtype}")
     return np.asarray(value, dtype)
 

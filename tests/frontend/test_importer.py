@@ -301,7 +301,7 @@ def test_two_outputs_of_one_name_are_refused() -> None:
 
 def test_tensors_beyond_any_memory_are_refused() -> None:
     model = model_of([helper.make_node("Relu", ["x"], ["y"])], [info("x", ["n", 1 << 40])], [info("y", None)])
-    with pytest.raises(ModelError, match="'x' is .* more than a process can address"):
+    with pytest.raises(ModelError, match=r"'x' is .* more than a process can address"):
         import_model(model, {"x": (1 << 40, 1 << 40)})
     assert import_model(model, {"x": (1, 1 << 40)}).graph.inputs[0].shape == (1, 1 << 40)
     expand = model_of(
