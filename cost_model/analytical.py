@@ -35,7 +35,7 @@ GPU_L2_RATE = 3.0  # times the bandwidth of DRAM
 GPU_LANES, GPU_SPECIAL_LANES = 128, 16  # of an SM a cycle: float32 operations, special functions
 SPECIAL_PER_CALL = 2
 CPU_CONTRACTION_CEILING = 0.7
-STAGED_CYCLES = 12  # of one lane; a recommendation model on two AVX-512 cores lost 6.8 ms to 1.8 million of them
+STAGED_CYCLES = 8  # a recommendation model on one AVX-512 core lost 7.5 ms to 2.7 million of them
 REGISTER_UNIT, WARP = 256, 32
 
 

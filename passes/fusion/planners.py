@@ -12,7 +12,7 @@ PLANNERS: dict[str, tuple[FusionRule, ...]] = {
     "injective": (Inline(),),
     "xla": (XlaLimits(), Epilogue(), Rows(), Inline(), Copies()),
     "stitch": (Epilogue(), Gates(), Rows(), Inline(), Copies(), OperandViews(), Views()),
-    "explore": (Explore(), Copies(), OperandViews(), Views()),
+    "explore": (Explore(), Copies(), OperandViews(), Views(narrow=0)),
 }
 """`none` gives every operator a kernel, `injective` fuses element-wise chains, `xla` is a baseline to compare with,
 `stitch` is the default, `explore` searches by predicted latency."""
