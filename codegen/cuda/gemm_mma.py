@@ -2,7 +2,7 @@
 
 A block computes a tile of the result, a warp a part of it as m16n8k16 fragments. Pieces of both operands travel through
 a ring of stages in shared memory: asynchronous copies of 16 bytes where an operand is read as it is and lies suitably,
-else through registers (a prologue, odd sizes). Pieces lie in shared memory as in global memory, along k or along rows,
+else through registers (odd sizes, a prologue). Pieces lie in shared memory as in global memory, along k or along rows,
 in lines of 16-byte chunks whose order is permuted (swizzled) from line to line: ldmatrix meets no bank conflict.
 Results leave through shared memory, sixteen rows of every warp at a time.
 """
@@ -84,6 +84,11 @@ TILES = (
 )
 MMA = {"float16": "ts_mma_m16n8k16_f16", "bfloat16": "ts_mma_m16n8k16_bf16"}
 AMPERE = 80
+MOST_WAITING = 16
+"""Registers of a thread in which one operand may wait."""
+
+AT_ONCE = 4
+"""Elements that a thread fetches together where they do not wait."""
 
 
 def fits_mma(product: Product, target: CudaTarget) -> bool:
@@ -121,6 +126,11 @@ class _Piece:
     def copied(self) -> bool:
         """Whether asynchronous copies bring it."""
         return self.operand.vector() == CHUNK
+
+    @property
+    def prefetched(self) -> bool:
+        """Whether it waits in registers while the piece before is multiplied: if they are few, and found easily."""
+        return not self.copied and self.operand.memory is not None and self.rounds <= MOST_WAITING
 
     @property
     def line(self) -> int:
@@ -168,7 +178,9 @@ class _Block:
         self.shared = _view(memory, tile.stages * tile.stage, self.dtype)
         self.results = _view(memory, 16 * tile.wm * tile.result_stride, "float32")
         self.acc = registers(tile.rows * tile.columns * 4, "float32")
-        self.waiting = [None if p.copied else registers(p.rounds, self.dtype) for p in self.pieces]
+        self.waiting = [
+            None if p.copied else registers(p.rounds if p.prefetched else AT_ONCE, self.dtype) for p in self.pieces
+        ]
         self.lane = named(thread % WARP)
         warp = named(thread // WARP)
         self.warp_row, self.warp_column = named(warp // tile.wn), named(warp % tile.wn)
@@ -197,7 +209,7 @@ class _Block:
                         self._fetch(step + ahead, stage)
                 self._commit()
                 self._multiply(named(step % tile.stages))
-                if steps > ahead and not all(piece.copied for piece in self.pieces):
+                if steps > ahead and any(piece.prefetched for piece in self.pieces):
                     with when(later):
                         self._keep(stage)
         self._wait(0)
@@ -214,13 +226,21 @@ class _Block:
             T.evaluate(T.call_extern("void", "ts_cp_async_wait", pending))
 
     def _fetch(self, step: Expr, stage: Expr) -> None:
-        """Both operands' pieces of a step: on their way to a stage, or in registers."""
+        """Both operands' pieces of a step: on their way to a stage, in registers, or there."""
         k0 = named(self.first_k + step * self.tile.bk)
         for side, piece in enumerate(self.pieces):
-            with unrolled(piece.rounds) as round_:
-                self._fetch_unit(side, piece, round_, k0, stage)
+            if piece.copied or piece.prefetched:
+                with unrolled(piece.rounds) as round_:
+                    self._fetch_unit(side, piece, round_, round_, k0, stage)
+                continue
+            with repeated(piece.rounds // AT_ONCE) as some:
+                with unrolled(AT_ONCE) as i:
+                    self._fetch_unit(side, piece, some * AT_ONCE + i, i, k0, stage)
+                with unrolled(AT_ONCE) as i:
+                    self._keep_unit(side, piece, some * AT_ONCE + i, i, stage)
 
-    def _fetch_unit(self, side: int, piece: _Piece, round_: Expr, k0: Expr, stage: Expr) -> None:
+    def _fetch_unit(self, side: int, piece: _Piece, round_: Expr, at: Expr, k0: Expr, stage: Expr) -> None:
+        """What a thread brings in a round: on its way, or in the register `at`."""
         product, operand = self.product, piece.operand
         local_row, local_k = piece.place(self.thread, round_)
         row, k = named(self.first_row[side] + local_row), named(k0 + local_k)
@@ -239,19 +259,21 @@ class _Block:
             return
         waiting = self.waiting[side]
         if there is not None:
-            T.buffer_store(waiting, zero(self.dtype), [round_])
+            T.buffer_store(waiting, zero(self.dtype), [at])
         with when(there):
             value = operand.element(self.around, self.batch, row, k, "float32")
-            T.buffer_store(waiting, to_storage(value, operand.dtype), [round_])
+            T.buffer_store(waiting, to_storage(value, operand.dtype), [at])
 
     def _keep(self, stage: Expr) -> None:
-        """Pieces from registers into a stage."""
-        for piece, waiting in zip(self.pieces, self.waiting, strict=True):
-            if waiting is None:
-                continue
-            with unrolled(piece.rounds) as round_:
-                target = stage * self.tile.stage + piece.at(*piece.place(self.thread, round_))
-                T.buffer_store(self.shared, waiting[round_], [target])
+        """Pieces that wait in registers into a stage."""
+        for side, piece in enumerate(self.pieces):
+            if piece.prefetched:
+                with unrolled(piece.rounds) as round_:
+                    self._keep_unit(side, piece, round_, round_, stage)
+
+    def _keep_unit(self, side: int, piece: _Piece, round_: Expr, at: Expr, stage: Expr) -> None:
+        target = stage * self.tile.stage + piece.at(*piece.place(self.thread, round_))
+        T.buffer_store(self.shared, self.waiting[side][at], [target])
 
     # -- sums --------------------------------------------------------------------------------------------------------
 

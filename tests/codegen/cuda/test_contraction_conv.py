@@ -95,3 +95,10 @@ def test_transposed_convolutions(layout: str, groups: int, channels: int, out: i
 @pytest.mark.parametrize("stride", [1, 2])
 def test_transposed_convolutions_on_the_tensor_cores(layout: str, stride: int) -> None:
     check_conv(layout, (5, 4), (3, 3), 16, 24, op="conv_transpose", dtype="float16", strides=stride, before=1, after=1)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("out", "kind"), [(12, "gemm_mma"), (4, "gemv")])
+def test_images_of_three_channels(layout: str, out: int, kind: str) -> None:
+    (launch,) = check_conv(layout, (9, 8), (3, 3), 3, out, dtype="float16", before=1, after=1, strides=2)
+    assert launch.kind == kind
