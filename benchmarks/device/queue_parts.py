@@ -25,7 +25,7 @@ PARTS = (
     Part("A6m", "benchmarks.device.a6_models", 480, "Peers on models: eager, compiled, CUDA graphs", ("torch",)),
     Part("A7", "benchmarks.device.a7_pairs", 60, "cuBLAS pairs of an MLP in one CUDA graph", ("torch",)),
     Part("A5", "benchmarks.device.a5_concurrency", 60, "Kernels side by side; green contexts"),
-    Part("B1", "benchmarks.device.b1_ours", 400, "Our artifacts: right, and against JAX on the same graph", ("jax", "torch")),
+    Part("B1", "benchmarks.device.b1_ours", 400, "Our artifacts: right, and against JAX", ("jax", "torch")),
     Part("B2", "benchmarks.device.b2_sanitizer", 300, "compute-sanitizer over the cases"),
 )  # fmt: skip
 
