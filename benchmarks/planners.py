@@ -4,7 +4,8 @@
 
 In every round each planner's module runs a few times in a row, the order of the planners changing from round to round,
 and the least of them counts. A speed-up is the median over rounds of the ratio within a round: whatever slows the
-machine down for longer than a round slows all of them. Writes benchmarks/results/cpu_planners.json.
+machine down for longer than a round slows all of them. Writes benchmarks/results/cpu_planners.json,
+anew after each model.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import datetime
 import gc
 import json
+import os
 import platform
 import sys
 import time
@@ -111,6 +113,7 @@ def save(results: Sequence[dict[str, Any]], given: Sequence[str], path: Path) ->
             "python": platform.python_version(),
             **{name: version(name) for name in ("tilestitch", "numpy", "onnx", "apache-tvm")},
         },
+        "load_average_1min": os.getloadavg()[0],
         "goal": GOAL,
         "geometric_mean_speedup_transformers": summary(results),
         "results": list(results),
@@ -135,12 +138,12 @@ def main(arguments: list[str] | None = None) -> int:
         for name in options.models:
             results.append(measure(name, threads, options.rounds, options.repeats))
             print("  ".join(map(str, row(results[-1]))), file=sys.stderr)
+            save(results, given, options.output)
     print(table([row(result) for result in results], HEADER))
     means = summary(results)
     for threads, by_rival in means.items():
         text = ", ".join(f"{speedup:.2f} times {p}" for p, speedup in by_rival.items())
         print(f"threads: {threads}, geometric mean over the transformers: {text} (goal: {GOAL} times {RIVALS[0]})")
-    save(results, given, options.output)
     print(f"written to {options.output}")
     missed = any(by_rival[RIVALS[0]] < GOAL for by_rival in means.values())
     return 3 if missed and options.check else 0
