@@ -13,7 +13,7 @@ import pytest
 from tests.runtime.programs import contents, increment_program
 from tilestitch.runtime.artifact import write_artifact
 
-HEAVY = ("tvm", "tvm_ffi", "onnx", "onnxruntime", "networkx", "xgboost", "torch", "ml_dtypes", "scipy")
+HEAVY = ("tvm", "tvm_ffi", "onnx", "onnxruntime", "networkx", "xgboost", "torch", "ml_dtypes", "scipy", "cuda")
 
 LOAD_AND_RUN = """
 import json, sys
