@@ -108,7 +108,7 @@ def compile_model(
     shapes: sizes of inputs, name to shape, for dimensions that the model leaves open; several such sets give an
         artifact with one specialisation each.
     passes: plug-ins as `MODULE:CLASS{field=value}`.
-    plan: replay this StitchPlan instead of planning. planner: none, injective or stitch.
+    plan: replay this StitchPlan instead of planning. planner: stitch, explore, xla, injective or none.
     strip_weights: leave the weights out of the artifact.
     dump_ir: a folder for the graph after every pass, and for views of the final one. report: path of an HTML report.
     num_threads: threads that tasks are sized for, and processes that compile CUDA (default: all cores).

@@ -19,7 +19,7 @@ from tilestitch.compiler.cli.output import Progress, give, say
 
 SUMMARY = "compile an ONNX model into an artifact"
 PRECISIONS = ("model", "tf32", "fp16", "bf16")
-PLANNERS = ("stitch", "xla", "injective", "none")
+PLANNERS = ("stitch", "explore", "xla", "injective", "none")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
