@@ -80,17 +80,28 @@ static void check_shared_bounds(uint64_t place, uint64_t bytes, bool write, bool
         access_name(write, atomic), (unsigned long long)bytes, (unsigned long long)(offset - inside), describe_shared(inside));
 }
 
+static void check_shared_byte(uint64_t place, uint64_t offset, bool write, bool atomic, const void* pc) {
+  Access& access = shared_shadow[place];
+  if (!write && access.is_pending && access.written >= self->block->started)
+    fault(pc, 0, "%s: read of shared memory that a cp.async still writes; wait for it first", describe(*self));
+  if (!write && access.written < self->block->started)
+    fault(pc, 0, "%s: read of shared memory that nobody has written: %s", describe(*self), describe_shared(offset));
+  record(access, write, atomic, self->block->started, {nullptr, offset}, pc);
+}
+
 static void check_shared(uint64_t place, uint64_t bytes, bool write, bool atomic, const void* pc) {
   check_shared_bounds(place, bytes, write, atomic, pc);
   uint64_t slot = place / shared_stride, offset = place % shared_stride;
   if (slot != self->block->slot) return;
-  for (uint64_t i = 0; i < bytes; ++i) {
+  Access before = shared_shadow[place];
+  check_shared_byte(place, offset, write, atomic, pc);
+  Access after = shared_shadow[place];
+  for (uint64_t i = 1; i < bytes; ++i) {  // the bytes of an element have the same history, as a rule
     Access& access = shared_shadow[place + i];
-    if (!write && access.is_pending && access.written >= self->block->started)
-      fault(pc, 0, "%s: read of shared memory that a cp.async still writes; wait for it first", describe(*self));
-    if (!write && access.written < self->block->started)
-      fault(pc, 0, "%s: read of shared memory that nobody has written: %s", describe(*self), describe_shared(offset + i));
-    record(access, write, atomic, self->block->started, {nullptr, offset + i}, pc);
+    if (!memcmp(&access, &before, sizeof access))
+      access = after;
+    else
+      check_shared_byte(place + i, offset + i, write, atomic, pc);
   }
 }
 
