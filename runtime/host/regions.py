@@ -11,7 +11,8 @@ from .common import Attrs, HostFn, narrow, widen
 
 
 def _roi_align(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """Operands: x[N,C,H,W], rois[R,4] (x1, y1, x2, y2), batch_indices[R]. Every bin takes ceil(its size) samples an axis.
+    """Operands: x[N,C,H,W], rois[R,4] (x1, y1, x2, y2), batch_indices[R]. Every bin takes ceil(its size) samples
+    an axis.
 
     attrs: mode (avg, max), output_height, output_width, spatial_scale, offset (subtracted from scaled coordinates).
     """

@@ -45,7 +45,7 @@ def model(
 
 
 def check(proto: ModelProto, feeds: Mapping[str, Any]) -> Graph:
-    """Imports the model; its value for `feeds` is that of onnx's reference and of the stated types. Returns the graph."""
+    """Imports the model; its value for `feeds` is that of onnx's reference, of the stated types. Returns the graph."""
     graph = import_model(proto).graph
     actual = evaluate(graph, [feeds[v.name] for v in graph.inputs])
     expected = ReferenceEvaluator(proto).run(None, dict(feeds))

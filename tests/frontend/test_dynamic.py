@@ -122,7 +122,9 @@ def test_what_follows_an_unknown_rank_still_converts() -> None:
         ("ReduceMax", {"axes": [-1]}, ("n", "m", 4), 13),
     ],
 )
-def test_older_opsets_give_parameters_as_attributes(op: str, attrs: dict[str, Any], shape: tuple[Any, ...], opset: int) -> None:
+def test_older_opsets_give_parameters_as_attributes(
+    op: str, attrs: dict[str, Any], shape: tuple[Any, ...], opset: int
+) -> None:
     x = X[:1] if op == "Squeeze" else X
     check(model([node(op, ["x"], ["y"], **attrs)], {"x": tensor(x, shape=shape)}, ["y"], opset=opset), {"x": x})
 

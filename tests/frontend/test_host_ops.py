@@ -73,7 +73,8 @@ def test_tree_ensemble() -> None:
         return numpy_helper.from_array(np.array(values, np.float32))
 
     attrs = {
-        "n_targets": 2, "aggregate_function": 1, "tree_roots": [0], "nodes_featureids": [0], "nodes_splits": floats(0.5),
+        "n_targets": 2, "aggregate_function": 1, "tree_roots": [0], "nodes_featureids": [0],
+        "nodes_splits": floats(0.5),
         "nodes_modes": numpy_helper.from_array(np.array([0], np.uint8)), "nodes_truenodeids": [0],
         "nodes_falsenodeids": [1], "nodes_trueleafs": [1], "nodes_falseleafs": [1], "leaf_targetids": [0, 1],
         "leaf_weights": floats(3.0, 4.0),
