@@ -70,7 +70,7 @@ $(STAMPS)/venv:
 
 $(STAMPS)/dev: pyproject.toml setup.py | $(STAMPS)/venv
 	@echo "installing tilestitch and its development tools into $(VENV)"
-	@$(PIP) -e '.[compiler,dev]'
+	@$(PIP) -e '.[compiler,cuda-compiler,dev]'
 	@touch $@
 
 $(STAMPS)/bench: pyproject.toml | $(STAMPS)/dev

@@ -34,7 +34,8 @@ class CudaBackend:
     def compile(self, launches: Sequence[CudaLaunch], *, keep_source: bool, progress: Progress) -> Compiled:
         """Raises TargetError, besides KernelError, if there is no compiler for the architectures."""
         kernels = compile_kernels(launches, self.target, self.options, progress)
-        return Compiled(kernels.symbols, kernels.members, kernels.source_members() if keep_source or self.options.text_only else {})
+        keeps = keep_source or self.options.text_only
+        return Compiled(kernels.symbols, kernels.members, kernels.source_members() if keeps else {})
 
     def step(self, launches: Sequence[PlacedLaunch]) -> rt.DeviceStep:
         return rt.DeviceStep(

@@ -17,7 +17,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
-from tilestitch.codegen.compute.evaluator import Evaluator
+from tilestitch.codegen.compute.evaluator import Evaluator, Source
 from tilestitch.codegen.compute.indexing import Index, reshape_index, unravel
 from tilestitch.codegen.compute.probe import Access, probe
 from tilestitch.codegen.compute.reducers import ARG_REDUCTIONS
@@ -299,8 +299,7 @@ class _Emitter:
                 self._vector(step, accumulators, stored)
             self.access = self._fresh_access()
         for accumulator in accumulators:
-            result = accumulator.finish(self.team)
-            self.evaluator.sources[accumulator.node.outputs[0]] = lambda index, result=result: result
+            self.evaluator.sources[accumulator.node.outputs[0]] = _always(accumulator.finish(self.team))
         for value in self.reduced:
             if self.level[value] == stage + 1:
                 self.evaluator.value(value, self._row_index(value))
@@ -326,13 +325,12 @@ class _Emitter:
         """Whether this thread has a vector number `step` of its own (None: it has), and the indices of its lanes."""
         work = self.work
         place = step * work.team + self.along
-        if isinstance(place, int):
-            number, fresh = place, None
-        elif work.vectors == work.steps * work.team:
-            number, fresh = T.bind(place), None
-        else:
-            place = T.bind(place)
-            number, fresh = T.bind(T.min(place, work.vectors - 1)), place < work.vectors
+        fresh: Expr | None = None
+        number: Expr = place
+        if not isinstance(place, int):
+            number = place = T.bind(place)
+            if work.vectors != work.steps * work.team:
+                fresh, number = place < work.vectors, T.bind(T.min(place, work.vectors - 1))
         if not isinstance(number, int):
             self.evaluator.assume(number, 0, work.vectors)
         return fresh, [self._index(number * work.lanes + lane) for lane in range(work.lanes)]
@@ -376,3 +374,8 @@ class _Emitter:
                 single.store(self.results[value], value, [index], [element])
 
         self._guarded(first, write)
+
+
+def _always(result: Expr) -> Source:
+    """Reads what is the same wherever this thread looks: it computes one row only."""
+    return lambda index: result
