@@ -178,7 +178,7 @@ class _Block:
         self.shared = _view(memory, tile.stages * tile.stage, self.dtype)
         self.results = _view(memory, 16 * tile.wm * tile.result_stride, "float32")
         self.acc = registers(tile.rows * tile.columns * 4, "float32")
-        self.waiting = [
+        self.waiting: list[Any] = [
             None if p.copied else registers(p.rounds if p.prefetched else AT_ONCE, self.dtype) for p in self.pieces
         ]
         self.lane = named(thread % WARP)
