@@ -60,7 +60,9 @@ def installed_tree(root: Path) -> Path:
 
 def environment() -> dict[str, str]:
     """The parts' environment: they find our packages, and what is benchmarked, in this repository."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed_tree(ROOT)), str(ROOT)])}
+    paths = os.pathsep.join([str(installed_tree(ROOT)), str(ROOT)])
+    # JAX would take most of the GPU's memory at its first use, and leave too little for the engine beside it.
+    return {**os.environ, "PYTHONPATH": paths, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
 def command(part: Part, folder: Path, budget_s: float) -> list[str]:
