@@ -32,7 +32,7 @@ def onnxruntime(model: ModelProto | Path, threads: int | None = None) -> Run:
     options.inter_op_num_threads = 1
     session = ort.InferenceSession(_loadable(model), options, providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_inputs()]
-    return lambda inputs: session.run(None, {name: inputs[name] for name in names})
+    return lambda inputs: session.run(None, _named(inputs, names))
 
 
 def reference(model: ModelProto | Path) -> Run:
@@ -40,7 +40,7 @@ def reference(model: ModelProto | Path) -> Run:
     from onnx.reference import ReferenceEvaluator
 
     evaluator = ReferenceEvaluator(str(model) if isinstance(model, Path) else model)
-    return lambda inputs: evaluator.run(None, dict(inputs))
+    return lambda inputs: evaluator.run(None, _named(inputs, evaluator.input_names))
 
 
 def pytorch(factory: str, threads: int | None = None) -> Run:
@@ -64,6 +64,13 @@ def pytorch(factory: str, threads: int | None = None) -> Run:
         return [tensor.numpy() for tensor in tensors]
 
     return run
+
+
+def _named(inputs: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    missing = [name for name in names if name not in inputs]
+    if missing:
+        raise UsageError(f"the artifact has no input {', '.join(missing)}, which the model needs: not the same model")
+    return {name: inputs[name] for name in names}
 
 
 def _loadable(model: ModelProto | Path) -> str | bytes:

@@ -100,6 +100,15 @@ def test_check_finds_another_model(folder: Path, tmp_path: Path, capsys: pytest.
     assert "DIFFERS" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("against", ["onnxruntime", "reference"])
+def test_check_against_a_model_with_other_inputs(
+    against: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx.save(transformer(), tmp_path / "t.onnx")
+    assert main.main(["check", str(folder / "cnn.tsm"), str(tmp_path / "t.onnx"), "--against", against]) == errors.USER
+    assert "no input ids, which the model needs" in capsys.readouterr().err
+
+
 def test_bisect_finds_nothing_where_nothing_is_wrong(folder: Path) -> None:
     options = argparse.Namespace(against="reference", tolerance=None, threads=1)
     inputs = random_inputs(cnn())
