@@ -117,7 +117,7 @@ struct Fault {
 
 constexpr uint64_t shared_stride = 512 << 10;  // of one resident block
 constexpr uint64_t shared_limit = 227 << 10, static_limit = 48 << 10;
-constexpr uint64_t stack_bytes = 128 << 10;  // touched pages only are real
+constexpr uint64_t stack_bytes = 576 << 10;  // a GPU thread has 512 KiB of local memory; only touched pages are real
 
 extern Thread* self;  // null while the scheduler runs
 extern const Launch* launch;

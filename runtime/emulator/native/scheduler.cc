@@ -197,9 +197,9 @@ static bool reserve_stacks(uint64_t count) {
 
 static void on_crash(int signal, siginfo_t* info, void*) {
   if (self && !fault_.raised) {
-    const char* what = signal == SIGFPE ? "divides an integer by zero" : "accesses an address that is not there, or ran out of stack";
-    snprintf(fault_.text, sizeof fault_.text, "%s %s (%p); build with checks on to see where", describe(*self), what,
-             info->si_addr);
+    const char* what = signal == SIGFPE ? "divides an integer by zero" : "accesses an address that is not there";
+    snprintf(fault_.text, sizeof fault_.text, "%s %s (%p)", describe(*self), what, info->si_addr);
+    if (signal == SIGFPE) fault_.pc = static_cast<char*>(info->si_addr) + 1;
   }
   fault_.raised = 1;
   siglongjmp(crashed, 1);

@@ -308,5 +308,15 @@ def test_unchecked_kernels_may_divide_by_zero_without_ending_the_process() -> No
     from tilestitch.runtime.emulator import KernelFaultError
 
     y = np.zeros(32, np.int32)
-    with pytest.raises(KernelFaultError, match="divides an integer by zero"):
+    with pytest.raises(KernelFaultError, match=r"line 5: .*divides an integer by zero"):
         run(kernel("int* y", "  y[threadIdx.x] = 5 / y[threadIdx.x];"), [y], 1, 32, MODES[1])
+
+
+def test_large_local_arrays() -> None:
+    body = """\
+  float big[60000];
+  for (int i = 0; i < 60000; ++i) big[i] = x[(i + threadIdx.x) % 64];
+  y[threadIdx.x] = big[59999 - (int)x[threadIdx.x]];"""
+    x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+    run(kernel("float* y, float* x", body), [y, x], 1, 64, MODES[1])
+    np.testing.assert_array_equal(y, (59999 - x + np.arange(64)) % 64)
