@@ -222,7 +222,7 @@ class Views(_AllowsAll):
         nodes = state.in_order(cluster.members)
         if any(kind_of(n.op) is not Kind.VIEW for n in nodes):
             computes = self.compute or (anchor.op == "matmul" and anchor.output.shape[-1] <= self.narrow)
-            return computes and all(n.op in _FETCHED or kind_of(n.op) is Kind.VIEW for n in nodes)
+            return computes and all(n.op in _CHEAP or kind_of(n.op) is Kind.VIEW for n in nodes)
         return any(n.op != "reshape" for n in nodes)
 
 
@@ -234,8 +234,6 @@ def _copies_image(anchor: Node) -> bool:
     return weight.shape[-2] < FEW_CHANNELS and any((*attrs["before"], *attrs["after"]))
 
 
-_FETCHED = frozenset({"cast", "add", "sub", "mul", "maximum", "minimum", "neg", "abs", "select", "concat", "gather"})
-"""What may be computed as a product fetches its operand."""
 _CHEAP = frozenset({"cast", "add", "sub", "mul", "maximum", "minimum", "neg", "abs", "select"})
 
 
