@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,9 +19,11 @@ from tilestitch.runtime import load
 from tilestitch.runtime.artifact import artifact_bytes
 
 
-def compile_graph(graph: Graph, planner: str = "stitch", pipeline: str | None = None, threads: int = 2) -> bytes:
-    """The artifact of a graph, after the default pipeline or the given one (`""`: none)."""
-    context = PassContext(TargetInfo("cpu", threads), options={"planner": planner})
+def compile_graph(
+    graph: Graph, planner: str = "stitch", pipeline: str | None = None, threads: int = 2, rules: Sequence[Any] = ()
+) -> bytes:
+    """The artifact of a graph, after the default pipeline or the given one (`""`: none); `rules` come first."""
+    context = PassContext(TargetInfo("cpu", threads), options={"planner": planner}, rules=rules)
     names = tuple(f"y{i}" for i in range(len(graph.outputs)))
     prepared = run_pipeline(graph, context, pipeline)
     planned = [Planned(prepared, make_plan(prepared, context), names)]
@@ -30,10 +32,14 @@ def compile_graph(graph: Graph, planner: str = "stitch", pipeline: str | None = 
 
 
 def run_graph(
-    graph: Graph, feeds: Mapping[str, Any], planner: str = "stitch", pipeline: str | None = None
+    graph: Graph,
+    feeds: Mapping[str, Any],
+    planner: str = "stitch",
+    pipeline: str | None = None,
+    rules: Sequence[Any] = (),
 ) -> list[Any]:
     """The outputs of a compiled graph, in order."""
-    with load(compile_graph(graph, planner, pipeline), num_threads=2) as module:
+    with load(compile_graph(graph, planner, pipeline, rules=rules), num_threads=2) as module:
         return list(module.run(dict(feeds)).values())
 
 

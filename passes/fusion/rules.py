@@ -189,12 +189,14 @@ class Views(_AllowsAll):
 
     A convolution does so for images that its template copies anyway: few channels, padded (the first layer).
     Cheap arithmetic in front of the first operand is done as it is fetched, too, where a matmul has at most `narrow`
-    columns, so that few tasks fetch each row; with `compute`, before all. With `convolutions`, not only matmul does so:
-    a convolution fetches an element once for each place of its window.
+    columns, so that few tasks fetch each row; with `compute`, before all. With `gathers`, gathers and concats are put
+    together as they are fetched, too: less traffic, but element by element. With `convolutions`, not only matmul does
+    so: a convolution fetches an element once for each place of its window.
     """
 
     compute: bool = False
     narrow: int = 512
+    gathers: bool = False
     convolutions: bool = False
     name: ClassVar[str] = "views"
 
@@ -222,7 +224,8 @@ class Views(_AllowsAll):
         nodes = state.in_order(cluster.members)
         if any(kind_of(n.op) is not Kind.VIEW for n in nodes):
             computes = self.compute or (anchor.op == "matmul" and anchor.output.shape[-1] <= self.narrow)
-            return computes and all(n.op in _CHEAP or kind_of(n.op) is Kind.VIEW for n in nodes)
+            fetched = _CHEAP | _GATHERED if self.gathers else _CHEAP
+            return computes and all(n.op in fetched or kind_of(n.op) is Kind.VIEW for n in nodes)
         return any(n.op != "reshape" for n in nodes)
 
 
@@ -234,6 +237,7 @@ def _copies_image(anchor: Node) -> bool:
     return weight.shape[-2] < FEW_CHANNELS and any((*attrs["before"], *attrs["after"]))
 
 
+_GATHERED = frozenset({"concat", "gather"})
 _CHEAP = frozenset({"cast", "add", "sub", "mul", "maximum", "minimum", "neg", "abs", "select"})
 
 

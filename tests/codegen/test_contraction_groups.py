@@ -31,12 +31,12 @@ class Sketch:
         data = self.random.integers(0, 5, shape) if whole else self.random.uniform(-1, 1, shape)
         return self.graph.constant(data.astype(to_numpy_dtype(dtype)))
 
-    def check(self, *outputs: Value, pipeline: str | None = None, planner: str = "stitch") -> None:
+    def check(self, *outputs: Value, pipeline: str | None = None, planner: str = "stitch", rules: Any = ()) -> None:
         self.graph.outputs = list(outputs)
         inputs = feeds(self.graph)
         typed = {v.name: inputs[v.name].astype(to_numpy_dtype(v.dtype)) for v in self.graph.inputs}
         for actual, expected in zip(
-            run_graph(self.graph, typed, planner, pipeline), evaluate(self.graph, typed), strict=True
+            run_graph(self.graph, typed, planner, pipeline, rules), evaluate(self.graph, typed), strict=True
         ):
             assert_close(actual, expected, TOLERANCE.get(np.dtype(expected.dtype).name, 0))
 

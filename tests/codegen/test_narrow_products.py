@@ -6,6 +6,7 @@ import pytest
 from tests.codegen.test_contraction_groups import Sketch
 from tilestitch.compiler.ir import TensorType
 from tilestitch.passes import PassContext, make_plan
+from tilestitch.passes.fusion.rules import Epilogue, Inline, Views
 
 
 @pytest.mark.parametrize("columns", [1, 7, 80])
@@ -16,8 +17,9 @@ def test_a_row_is_put_together_from_tables_and_differences_as_it_is_fetched(colu
     a, b = s.graph.emit("gather", table, ids, axis=0), s.input(5, 3, 6)
     rows = s.graph.emit("concat", a, b, s.graph.emit("sub", a, b), s.graph.emit("mul", a, b), axis=2)
     y = s.graph.emit("tanh", s.graph.emit("matmul", rows, s.weight(24, columns)))
-    s.check(y, pipeline="")
-    (group,) = make_plan(s.graph, PassContext()).groups
+    rules = (Epilogue(), Inline(), Views(gathers=True))
+    s.check(y, pipeline="", rules=rules)
+    (group,) = make_plan(s.graph, PassContext(rules=rules)).groups
     assert group.kind.value == "contraction" and "concat" in group.nodes
 
 
