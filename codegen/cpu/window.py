@@ -327,9 +327,7 @@ class _Emitter:
                 accumulate(position, tap, first_tap + tap)
 
         self._for_each_kernel_row(row, kernel_row)
-        mk.vector(
-            lanes, lambda lane: self.store(self.image, [*self.outer, row, start + lane], channel, acc[0, lane])
-        )
+        mk.vector(lanes, lambda lane: self.store(self.image, [*self.outer, row, start + lane], channel, acc[0, lane]))
 
     def _start(self, tile: RegisterTile) -> Any:
         acc = mk.allocate(tile, self.plan.shape.acc_dtype)
