@@ -19,6 +19,7 @@ _TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[\w.+:/-]+|.)', re.S)
 _WORD = re.compile(r"[A-Za-z_][\w.:/-]*")
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 _KEYWORDS = {"true": True, "false": False, "null": None}
+_NUMBER_WORDS = frozenset({"NaN", "Infinity"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,6 +200,6 @@ def _default(f: dataclasses.Field[Any]) -> Any:
 def _print_value(value: Any) -> str:
     if isinstance(value, tuple):
         return f"[{','.join(map(_print_value, value))}]"
-    if isinstance(value, str) and _WORD.fullmatch(value) and value not in _KEYWORDS:
+    if isinstance(value, str) and _WORD.fullmatch(value) and value not in _KEYWORDS.keys() | _NUMBER_WORDS:
         return value
     return json.dumps(value)

@@ -101,7 +101,7 @@ def compile_with(source: Any, options: argparse.Namespace, progress: Progress, r
 def check_target(target: str) -> None:
     """Raises UsageError unless TARGET can be compiled for; before TVM is imported, which takes a while."""
     if target.split(":")[0] not in ("cpu", "cuda", "emulator"):
-        raise errors.UsageError(f"--target {target} is not available; this version compiles for cpu and cuda:sm_90a")
+        raise errors.UsageError(f"--target {target} is not available; this version compiles for cpu, cuda and emulator")
 
 
 def summary(explained: dict[str, Any], target: Path, seconds: float) -> dict[str, Any]:
