@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.passes.helpers import ops
@@ -66,6 +66,7 @@ SAMPLES = st.builds(
 @given(
     st.recursive(SAMPLES, lambda inner: st.builds(Fixpoint, st.lists(inner, max_size=3).map(tuple), st.integers(1, 9)))
 )
+@example(Sample(0, 0.0, "Infinity", False, (), None))
 def test_any_pipeline_prints_and_parses_back(pass_: Any) -> None:
     assert parse_pipeline(print_pipeline([pass_]), TABLE) == (pass_,)
 
