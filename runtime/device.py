@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,7 +28,7 @@ RecordTime = Callable[[str, tuple[str, ...], float], None]
 """Called with a kernel's name, the ONNX nodes it computes, and its time in microseconds."""
 
 
-class OnDevice:
+class OnDevice(ABC):
     """A C-contiguous array in memory that the host cannot address; `dtype` is numpy's, `address` the device's."""
 
     dtype: np.dtype
@@ -42,9 +43,9 @@ class OnDevice:
     def ndim(self) -> int:
         return len(self.shape)
 
+    @abstractmethod
     def numpy(self) -> np.ndarray:
         """A copy in the host's memory, made after all work that was queued before."""
-        raise NotImplementedError
 
 
 class Segment(Protocol):

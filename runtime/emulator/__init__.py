@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from .errors import EmulatorBuildError, EmulatorUnsupportedError, KernelFaultError
+from .errors import EmulatorBuildError, EmulatorUnsupportedError, KernelFaultError, NoCompilerError
 from .kernels import Argument, Kernels
 from .options import EmulatorOptions
 
 __all__ = [
     "Argument", "EmulatorBuildError", "EmulatorOptions", "EmulatorUnsupportedError", "KernelFaultError", "Kernels",
+    "NoCompilerError",
 ]  # fmt: skip

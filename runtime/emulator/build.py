@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from .errors import EmulatorBuildError, EmulatorUnsupportedError
+from .errors import EmulatorBuildError, EmulatorUnsupportedError, NoCompilerError
 from .options import EmulatorOptions
 from .translate import translation_unit
 
@@ -92,7 +92,7 @@ def _compiler(options: EmulatorOptions) -> str:
     for name in names:
         if found := shutil.which(name):
             return found
-    raise EmulatorBuildError(
+    raise NoCompilerError(
         f"device 'emulator' compiles kernels with a C++ compiler, and there is no {' or '.join(names)}; install one "
         "(Debian, Ubuntu: apt install g++), or name it with EmulatorOptions(compiler=…)"
     )
