@@ -63,7 +63,7 @@ def matmul_product(group: Anchored) -> Product:
         _operand(group, left, rows, index_a, "row" if trans_a else "k"),
         _operand(group, right, n, index_b, "k" if trans_b else "row"),
         lambda number, row, column: (*place(number, row), column),
-        group.acc_dtype,
+        group.acc_dtype, group.tf32,
     )  # fmt: skip
 
 

@@ -189,7 +189,8 @@ def conv_product(group: Anchored, geometry: Geometry, transposed: bool) -> Produ
         weights = Operand(w, geometry.group_out, index_w, "row" if transposed else "k", k if whole else 1, filters)
         images = Operand(x, geometry.pixels, index_x, "row", 1, pixels, inside_x)
     product = Product(
-        geometry.groups, geometry.pixels, geometry.group_out, k, images, weights, place, group.acc_dtype
+        geometry.groups, geometry.pixels, geometry.group_out, k, images, weights, place, group.acc_dtype,
+        group.tf32,
     )  # fmt: skip
     return product if channels_last else product.swapped()
 

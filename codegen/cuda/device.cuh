@@ -67,6 +67,59 @@ static __device__ __forceinline__ void ts_mma_m16n8k16_bf16(float *d, const unsi
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// The same for TF32 and steps of 8: a [16, 8], b [8, 8]. Operands are rounded by ts_round_tf32 before.
+static __device__ __forceinline__ void ts_mma_m16n8k8_tf32(float *d, const unsigned *a, const unsigned *b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// The same for 8-bit integers and steps of 32: a [16, 32], b [32, 8]; d is int32 and wraps around.
+static __device__ __forceinline__ void ts_mma_m16n8k32_s8_s8(int *d, const unsigned *a, const unsigned *b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// a signed, b unsigned.
+static __device__ __forceinline__ void ts_mma_m16n8k32_s8_u8(int *d, const unsigned *a, const unsigned *b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// a unsigned, b signed.
+static __device__ __forceinline__ void ts_mma_m16n8k32_u8_s8(int *d, const unsigned *a, const unsigned *b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// a unsigned, b unsigned.
+static __device__ __forceinline__ void ts_mma_m16n8k32_u8_u8(int *d, const unsigned *a, const unsigned *b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Rounds four float32 in registers to the nearest TF32, ties away from zero.
+static __device__ __forceinline__ void ts_round_tf32(unsigned *r) {
+  asm volatile("cvt.rna.tf32.f32 %0, %1;" : "=r"(r[0]) : "f"(__uint_as_float(r[0])));
+  asm volatile("cvt.rna.tf32.f32 %0, %1;" : "=r"(r[1]) : "f"(__uint_as_float(r[1])));
+  asm volatile("cvt.rna.tf32.f32 %0, %1;" : "=r"(r[2]) : "f"(__uint_as_float(r[2])));
+  asm volatile("cvt.rna.tf32.f32 %0, %1;" : "=r"(r[3]) : "f"(__uint_as_float(r[3])));
+}
+
 // Loads 16 bytes from global memory into an array in registers; both addresses are 16-byte aligned.
 static __device__ __forceinline__ void ts_load_16(void *registers, const void *global) {
   *(uint4 *)registers = *(const uint4 *)global;

@@ -1,41 +1,36 @@
-"""Products of float16 and bfloat16 on the tensor cores (sm_80 and up), with sums in float32.
+"""Products on the tensor cores (sm_80 and up): float16, bfloat16, TF32 where it was asked for, and 8-bit integers.
 
-A block computes a tile of the result, a warp a part of it as m16n8k16 fragments. Pieces of both operands travel through
-a ring of stages in shared memory: asynchronous copies of 16 bytes where an operand is read as it is and lies suitably,
-else through registers (odd sizes, a prologue). Pieces lie in shared memory as in global memory, along k or along rows,
-in lines of 16-byte chunks whose order is permuted (swizzled) from line to line: ldmatrix meets no bank conflict.
-Results leave through shared memory, sixteen rows of every warp at a time.
+A block computes a tile of the result, a warp a part of it as fragments of 16 x 8. Pieces of both operands travel
+through a ring of stages in shared memory: asynchronous copies of 16 bytes where an operand is read as it is and lies
+suitably, else through registers (odd sizes, a prologue). How pieces lie there, and how fragments come from them, is in
+`fragments`. Sums are float32, or int32 for integers. Results leave through shared memory, sixteen rows of every warp at
+a time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import HALVES, Expr, storage_dtype, to_storage
+from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, storage_dtype, to_storage
 
 from .abi import CudaLaunch, Thread, barrier
+from .fragments import Instruction, Piece, find_instruction, load_fragments
 from .gemm_simt import store_rows
 from .partition import Partition, Sink, choose, launches, named, registers, repeated, unrolled, when, zero
-from .product import Operand, Product, below, both
+from .product import Product, below, both
 from .surroundings import Anchored, Surroundings
 from .target import CudaTarget
 
-CHUNK = 8
-"""Half floats in 16 bytes."""
-
 WARP = 32
-STEP = 16
-"""Steps of the reduction of one tensor-core instruction."""
 
 
 @dataclass(frozen=True)
 class MmaTile:
-    """A tile bm x bn, `bk` steps of the reduction a stage; wm x wn warps share it."""
+    """A tile bm x bn, `bk` steps of the reduction a stage; wm x wn warps share it. itemsize: bytes of an element."""
 
     bm: int
     bn: int
@@ -44,6 +39,7 @@ class MmaTile:
     wn: int
     speed: float
     stages: int = 4
+    itemsize: int = 2
 
     @property
     def threads(self) -> int:
@@ -71,7 +67,7 @@ class MmaTile:
 
     @property
     def shared_bytes(self) -> int:
-        return max(2 * self.stages * self.stage, 4 * 16 * self.wm * self.result_stride)
+        return max(self.itemsize * self.stages * self.stage, 4 * 16 * self.wm * self.result_stride)
 
 
 TILES = (
@@ -82,7 +78,8 @@ TILES = (
     MmaTile(32, 64, 32, 2, 2, 0.35),
     MmaTile(64, 32, 32, 2, 2, 0.35),
 )
-MMA = {"float16": "ts_mma_m16n8k16_f16", "bfloat16": "ts_mma_m16n8k16_bf16"}
+"""Of half floats. Other elements have tiles of as many bytes along k."""
+
 AMPERE = 80
 MOST_WAITING = 16
 """Registers of a thread in which one operand may wait."""
@@ -91,95 +88,57 @@ AT_ONCE = 4
 """Elements that a thread fetches together where they do not wait."""
 
 
+def tiles_of(itemsize: int) -> tuple[MmaTile, ...]:
+    """The tiles for elements of so many bytes."""
+    return tuple(replace(tile, bk=2 * tile.bk // itemsize, itemsize=itemsize) for tile in TILES)
+
+
 def fits_mma(product: Product, target: CudaTarget) -> bool:
     """Whether the tensor cores compute this product."""
-    same = product.a.dtype == product.b.dtype
-    return same and product.a.dtype in HALVES and product.acc_dtype == "float32" and target.capability >= AMPERE
+    return target.capability >= AMPERE and find_instruction(product) is not None
 
 
 def lower_mma(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
     """The launches of a product on the tensor cores."""
-    tile, partition = choose(product, TILES, group.target.device.sm_count)
+    instruction = find_instruction(product)
+    assert instruction is not None
+    tile, partition = choose(product, tiles_of(instruction.itemsize), group.target.device.sm_count)
     return emit_mma(group, product, tile, partition)
 
 
 def emit_mma(group: Anchored, product: Product, tile: MmaTile, partition: Partition) -> tuple[CudaLaunch, ...]:
     """The launches for a tile and partition that are given."""
+    instruction = find_instruction(product)
+    assert instruction is not None and instruction.itemsize == tile.itemsize
 
     def kernel(around: Surroundings, thread: Thread, sink: Sink, block: Expr) -> None:
-        _Block(around, product, tile, partition, thread.thread[0], sink).run(block)
+        _Block(around, product, tile, instruction, partition, thread.thread[0], sink).run(block)
 
     return launches(group, product, "gemm_mma", partition, tile.threads, kernel, tile.shared_bytes)
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """One operand's piece [rows, bk] of a stage: how it lies in shared memory, and how threads bring it there."""
-
-    operand: Operand
-    rows: int
-    bk: int
-    threads: int
-    offset: int
-
-    @cached_property
-    def copied(self) -> bool:
-        """Whether asynchronous copies bring it."""
-        return self.operand.vector() == CHUNK
-
-    @property
-    def prefetched(self) -> bool:
-        """Whether it waits in registers while the piece before is multiplied: if they are few, and found easily."""
-        return not self.copied and self.operand.memory is not None and self.rounds <= MOST_WAITING
-
-    @property
-    def line(self) -> int:
-        """Elements that lie together: along k or along rows."""
-        return self.bk if self.operand.contiguous == "k" else self.rows
-
-    @property
-    def rounds(self) -> int:
-        each = self.threads * (CHUNK if self.copied else 1)
-        assert self.rows * self.bk % each == 0, (self.rows, self.bk, self.threads)
-        return self.rows * self.bk // each
-
-    def place(self, thread: Expr, round_: Expr) -> tuple[Expr, Expr]:
-        """Row and k, within the piece, of what a thread brings in a round."""
-        number = thread + round_ * self.threads
-        width = CHUNK if self.copied else 1
-        units = self.line // width
-        along, across = number % units * width, number // units
-        return (across, along) if self.operand.contiguous == "k" else (along, across)
-
-    def at(self, row: Expr, k: Expr) -> Expr:
-        """Position of an element within a stage."""
-        across, along = (row, k) if self.operand.contiguous == "k" else (k, row)
-        chunks = self.line // CHUNK
-        turn = across % 8 if chunks >= 8 else across // 2 % 4
-        inner = along % CHUNK if not isinstance(along, int) or along % CHUNK else 0
-        return self.offset + across * self.line + T.bitwise_xor(along // CHUNK, turn) * CHUNK + inner
 
 
 class _Block:
     """One block's code: the pieces share its indices and buffers."""
 
     def __init__(
-        self, around: Surroundings, product: Product, tile: MmaTile, partition: Partition, thread: Expr, sink: Sink
-    ) -> None:
+        self, around: Surroundings, product: Product, tile: MmaTile, instruction: Instruction, partition: Partition,
+        thread: Expr, sink: Sink,
+    ) -> None:  # fmt: skip
         self.around, self.product, self.tile, self.partition, self.sink = around, product, tile, partition, sink
-        self.thread = thread
+        self.instruction, self.thread = instruction, thread
         self.pieces = (
-            _Piece(product.a, tile.bm, tile.bk, tile.threads, 0),
-            _Piece(product.b, tile.bn, tile.bk, tile.threads, tile.bm * tile.bk),
+            Piece(product.a, tile.bm, tile.bk, tile.threads, 0, MOST_WAITING),
+            Piece(product.b, tile.bn, tile.bk, tile.threads, tile.bm * tile.bk, MOST_WAITING),
         )
         self.asynchronous = any(piece.copied for piece in self.pieces)
         memory = T.alloc_buffer((tile.shared_bytes,), "uint8", scope="shared.dyn")
-        self.dtype = storage_dtype(product.a.dtype)
-        self.shared = _view(memory, tile.stages * tile.stage, self.dtype)
-        self.results = _view(memory, 16 * tile.wm * tile.result_stride, "float32")
-        self.acc = registers(tile.rows * tile.columns * 4, "float32")
+        self.dtypes = tuple(storage_dtype(piece.operand.dtype) for piece in self.pieces)
+        self.shared = tuple(_view(memory, tile.stages * tile.stage, dtype) for dtype in self.dtypes)
+        self.results = _view(memory, 16 * tile.wm * tile.result_stride, instruction.sums)
+        self.acc = registers(tile.rows * tile.columns * 4, instruction.sums)
         self.waiting: list[Any] = [
-            None if p.copied else registers(p.rounds if p.prefetched else AT_ONCE, self.dtype) for p in self.pieces
+            None if piece.copied else registers(piece.rounds if piece.prefetched else AT_ONCE, dtype)
+            for piece, dtype in zip(self.pieces, self.dtypes, strict=True)
         ]
         self.lane = named(thread % WARP)
         warp = named(thread // WARP)
@@ -191,7 +150,7 @@ class _Block:
         self.first_row = (named(m_block * tile.bm), named(n_block * tile.bn))
         self.first_k = named(part * (steps * tile.bk))
         with unrolled(tile.rows * tile.columns * 4) as i:
-            T.buffer_store(self.acc, zero("float32"), [i])
+            T.buffer_store(self.acc, zero(self.instruction.sums), [i])
         ahead = tile.stages - 1
         for step in range(ahead):
             if step < steps:
@@ -239,7 +198,7 @@ class _Block:
                 with unrolled(AT_ONCE) as i:
                     self._keep_unit(side, piece, some * AT_ONCE + i, i, stage)
 
-    def _fetch_unit(self, side: int, piece: _Piece, round_: Expr, at: Expr, k0: Expr, stage: Expr) -> None:
+    def _fetch_unit(self, side: int, piece: Piece, round_: Expr, at: Expr, k0: Expr, stage: Expr) -> None:
         """What a thread brings in a round: on its way, or in the register `at`."""
         product, operand = self.product, piece.operand
         local_row, local_k = piece.place(self.thread, round_)
@@ -255,13 +214,13 @@ class _Block:
                 there = named(T.cast(there, "int32"))
                 position = tirx.Select(tirx.NE(there, 0), position, 0)
             source, count = T.address_of(buffer[position]), 16 if there is None else there * 16
-            T.evaluate(T.call_extern("void", "ts_cp_async_16", T.address_of(self.shared[target]), source, count))
+            T.evaluate(T.call_extern("void", "ts_cp_async_16", T.address_of(self.shared[side][target]), source, count))
             return
         waiting = self.waiting[side]
         if there is not None:
-            T.buffer_store(waiting, zero(self.dtype), [at])
+            T.buffer_store(waiting, zero(self.dtypes[side]), [at])
         with when(there):
-            value = operand.element(self.around, self.batch, row, k, "float32")
+            value = operand.element(self.around, self.batch, row, k, compute_dtype(operand.dtype))
             T.buffer_store(waiting, to_storage(value, operand.dtype), [at])
 
     def _keep(self, stage: Expr) -> None:
@@ -271,43 +230,32 @@ class _Block:
                 with unrolled(piece.rounds) as round_:
                     self._keep_unit(side, piece, round_, round_, stage)
 
-    def _keep_unit(self, side: int, piece: _Piece, round_: Expr, at: Expr, stage: Expr) -> None:
+    def _keep_unit(self, side: int, piece: Piece, round_: Expr, at: Expr, stage: Expr) -> None:
         target = stage * self.tile.stage + piece.at(*piece.place(self.thread, round_))
-        T.buffer_store(self.shared, self.waiting[side][at], [target])
+        T.buffer_store(self.shared[side], self.waiting[side][at], [target])
 
     # -- sums --------------------------------------------------------------------------------------------------------
 
     def _multiply(self, stage: Expr) -> None:
-        tile, lane = self.tile, self.lane
+        tile, step = self.tile, self.instruction.step
         start = named(stage * tile.stage)
         a, b = registers(tile.rows * 4, "uint32"), registers(tile.columns * 2, "uint32")
-        # Matrices 0 to 3 of an ldmatrix, whose rows lanes 8 i to 8 i + 7 name: left (0, 0), (8, 0), (0, 8), (8, 8) as
-        # (row, k); right (0, 0), (0, 8), (8, 0), (8, 8).
-        low, high = named(lane // 8 % 2 * 8), named(lane // 16 * 8)
-        within = named(lane % 8)
         first_m = named(self.warp_row * (tile.rows * 16))
         first_n = named(self.warp_column * (tile.columns * 8))
-        with unrolled(tile.bk // STEP) as kk:
+        with unrolled(tile.bk // step) as kk:
             with unrolled(tile.rows) as i:
-                self._load_matrices(0, start, a, i, (first_m + i * 16, low), (kk * STEP, high), within)
+                self._load(0, start, first_m + i * 16, kk * step, a, i)
             with unrolled(tile.columns // 2) as j:
-                self._load_matrices(1, start, b, j, (first_n + j * 16, high), (kk * STEP, low), within)
+                self._load(1, start, first_n + j * 16, kk * step, b, j)
             with unrolled(tile.rows) as i, unrolled(tile.columns) as j:
                 total = T.address_of(self.acc[(i * tile.columns + j) * 4])
                 left, right = T.address_of(a[i * 4]), T.address_of(b[j * 2])
-                T.evaluate(T.call_extern("void", MMA[self.product.a.dtype], total, left, right))
+                T.evaluate(T.call_extern("void", self.instruction.function, total, left, right))
 
-    def _load_matrices(
-        self, side: int, start: Expr, target: Any, number: Expr, row: tuple[Expr, Expr], k: tuple[Expr, Expr],
-        within: Expr,
-    ) -> None:  # fmt: skip
-        """Four 8 x 8 matrices from rows `sum(row)` and steps `sum(k)` on."""
-        piece = self.pieces[side]
-        along_k = piece.operand.contiguous == "k"
-        at = piece.at(row[0] + row[1] + (within if along_k else 0), k[0] + k[1] + (0 if along_k else within))
-        # The lane names a whole line of a matrix, which begins with its chunk.
-        load = "ts_ldmatrix_x4" if along_k else "ts_ldmatrix_x4_trans"
-        T.evaluate(T.call_extern("void", load, T.address_of(target[number * 4]), T.address_of(self.shared[start + at])))
+    def _load(self, side: int, start: Expr, row: Expr, k: Expr, target: Any, number: Expr) -> None:
+        load_fragments(
+            self.instruction, self.pieces[side], self.shared[side], start, self.lane, row, k, target, number, side == 0
+        )
 
     # -- results -----------------------------------------------------------------------------------------------------
 

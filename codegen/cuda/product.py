@@ -72,7 +72,8 @@ class Operand:
 class Product:
     """`batch` products with the operands a [m, k] and b [n, k]; `place(batch, m, n)` is the index of a result.
 
-    The sum is kept in acc_dtype: float32 for half floats, int32 for small integers.
+    The sum is kept in acc_dtype: float32 for half floats, int32 for small integers. tf32: float32 operands may be
+    rounded to TF32 (10 bits of mantissa).
     """
 
     batch: int
@@ -83,6 +84,7 @@ class Product:
     b: Operand
     place: At
     acc_dtype: str
+    tf32: bool = False
 
     @property
     def elements(self) -> int:

@@ -46,6 +46,11 @@ class Anchored:
         return compute_dtype(self.result.dtype)
 
     @property
+    def tf32(self) -> bool:
+        """Whether the operands of the anchor may be rounded to TF32."""
+        return self.anchor.attrs.get("precision") == "tf32"
+
+    @property
     def index_dtype(self) -> str:
         """The dtype that holds every position in every tensor of the group."""
         values = {v for node in self.nodes for v in (*node.inputs, *node.outputs)}

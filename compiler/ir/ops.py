@@ -195,10 +195,11 @@ _SPECS: list[OpSpec] = [
         rule.matmul,
         2,
         "numpy.matmul of operands of rank >= 2 with batch broadcasting; trans_* swap the last two axes of an operand; "
-        "`out_dtype` widens (int8 -> int32)",
+        "`out_dtype` widens (int8 -> int32, float16 -> float32); `precision` tf32 lets kernels round float32 operands",
         trans_a=_OPTIONAL,
         trans_b=_OPTIONAL,
         out_dtype=_OPTIONAL,
+        precision=_OPTIONAL,
     ),
     _spec(
         "conv",
@@ -206,7 +207,7 @@ _SPECS: list[OpSpec] = [
         rule.conv,
         2,
         "cross-correlation. layout NCX: x[N,C,spatial..], w[O,C/g,k..]; layout NXC: x[N,spatial..,C], w[k..,C/g,O]; "
-        "zero padding before/after",
+        "zero padding before/after; `out_dtype` and `precision` as for matmul",
         strides=_REQUIRED,
         before=_REQUIRED,
         after=_REQUIRED,
@@ -214,6 +215,7 @@ _SPECS: list[OpSpec] = [
         groups=_REQUIRED,
         layout=_REQUIRED,
         out_dtype=_OPTIONAL,
+        precision=_OPTIONAL,
     ),
     _spec(
         "conv_transpose",
@@ -229,6 +231,8 @@ _SPECS: list[OpSpec] = [
         groups=_REQUIRED,
         output_padding=_REQUIRED,
         layout=_REQUIRED,
+        out_dtype=_OPTIONAL,
+        precision=_OPTIONAL,
     ),
     # templates of their own
     _spec(

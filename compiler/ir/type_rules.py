@@ -371,7 +371,7 @@ def conv_transpose(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
         full = (size - 1) * attrs["strides"][i] + (k - 1) * attrs["dilations"][i] + 1
         sizes.append(full - attrs["before"][i] - attrs["after"][i] + attrs["output_padding"][i])
     out: Dim = per_group * groups if isinstance(per_group, int) else UNKNOWN
-    return [x.with_shape(_join_layout(batch, out, tuple(sizes), layout))]
+    return [TensorType(attrs.get("out_dtype") or x.dtype, _join_layout(batch, out, tuple(sizes), layout))]
 
 
 def window_reduce(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:

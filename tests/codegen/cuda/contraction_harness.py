@@ -78,12 +78,20 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
     return {v.name: make(v.tensor_type) for v in graph.inputs}
 
 
+def round_to_tf32(x: np.ndarray) -> np.ndarray:
+    """The nearest float32 with 10 bits of mantissa, ties away from zero."""
+    return ((x.view(np.uint32) + 0x1000) & 0xFFFFE000).view(np.float32)
+
+
 def check(
-    graph: Graph, launches: Sequence[CudaLaunch] | None = None, options: EmulatorOptions | None = None
-) -> tuple[CudaLaunch, ...]:
-    """Compare a group on the emulated device with numpy; returns its launches."""
+    graph: Graph, launches: Sequence[CudaLaunch] | None = None, options: EmulatorOptions | None = None,
+    tf32: bool = False,
+) -> tuple[CudaLaunch, ...]:  # fmt: skip
+    """Compare a group on the emulated device with numpy; returns its launches. tf32: inputs are exact as TF32."""
     launches = tuple(lower(graph) if launches is None else launches)
     inputs = random_inputs(graph)
+    if tf32:
+        inputs = {name: round_to_tf32(array) for name, array in inputs.items()}
     expected = interpret(graph, inputs)
     constants = {v.name: np.asarray(v.data) for v in graph.constants}
     outputs = list(dict.fromkeys(graph.outputs))
@@ -98,14 +106,15 @@ def check(
 
 def matmul(
     left: tuple[int, ...], right: tuple[int, ...], dtype: str = "float32", *, trans: tuple[bool, bool] = (False, False),
-    out_dtype: str | None = None, epilogue: bool = False,
+    out_dtype: str | None = None, epilogue: bool = False, precision: str | None = None,
 ) -> Graph:  # fmt: skip
     """A product of two inputs; with an epilogue, tanh(product + residual)."""
     graph = Graph()
     a = graph.add_input("a", TensorType(dtype, left))
     b = graph.add_input("b", TensorType(dtype, right))
-    wide: dict[str, Any] = {"out_dtype": out_dtype} if out_dtype else {}
-    y = graph.emit("matmul", a, b, trans_a=trans[0], trans_b=trans[1], **wide)
+    more: dict[str, Any] = {"out_dtype": out_dtype} if out_dtype else {}
+    more.update({"precision": precision} if precision else {})
+    y = graph.emit("matmul", a, b, trans_a=trans[0], trans_b=trans[1], **more)
     if epilogue:
         y = graph.emit("tanh", graph.emit("add", y, graph.add_input("r", y.tensor_type)))
     graph.outputs = [y]

@@ -17,7 +17,8 @@ LAYOUTS = ["NCX", "NXC"]
 
 def check_conv(
     layout: str, spatial: tuple[int, ...], kernel: tuple[int, ...], channels: int, out: int, *, op: str = "conv",
-    images: int = 2, groups: int = 1, dtype: str = "float32", **attrs: Any,
+    images: int = 2, groups: int = 1, dtype: str = "float32", out_dtype: str | None = None,
+    precision: str | None = None, **attrs: Any,
 ) -> tuple[CudaLaunch, ...]:  # fmt: skip
     """maximum(conv(x, w) + bias, 0) against numpy."""
     graph, last, rank = Graph(), layout == "NXC", len(spatial)
@@ -29,11 +30,12 @@ def check_conv(
     given = {name: attrs.get(name, default) for name, default in defaults.items()}
     spread = {name: v if isinstance(v, tuple) else (v,) * rank for name, v in given.items()}
     operands = [graph.add_input(n, TensorType(dtype, s)) for n, s in (("x", x), ("w", w))]
-    y = graph.add(op, operands, {**spread, "groups": groups, "layout": layout}).output
-    bias = graph.add_input("b", TensorType(dtype, (out,) if last else (out, *(1,) * rank)))
-    zero = graph.constant(np.zeros((), to_numpy_dtype(dtype)))
+    more = {name: v for name, v in (("out_dtype", out_dtype), ("precision", precision)) if v is not None}
+    y = graph.add(op, operands, {**spread, "groups": groups, "layout": layout, **more}).output
+    bias = graph.add_input("b", TensorType(y.dtype, (out,) if last else (out, *(1,) * rank)))
+    zero = graph.constant(np.zeros((), to_numpy_dtype(y.dtype)))
     graph.outputs = [graph.emit("maximum", graph.emit("add", y, bias), zero)]
-    return check(graph)
+    return check(graph, tf32=precision == "tf32")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -102,3 +104,21 @@ def test_transposed_convolutions_on_the_tensor_cores(layout: str, stride: int) -
 def test_images_of_three_channels(layout: str, out: int, kind: str) -> None:
     (launch,) = check_conv(layout, (9, 8), (3, 3), 3, out, dtype="float16", before=1, after=1, strides=2)
     assert launch.kind == kind
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("op", ["conv", "conv_transpose"])
+@pytest.mark.parametrize(("channels", "out", "groups"), [(9, 13, 1), (32, 48, 2)])
+def test_tf32_where_it_is_allowed(layout: str, op: str, channels: int, out: int, groups: int) -> None:
+    attrs: dict[str, Any] = {"groups": groups, "before": 1, "after": 1, "precision": "tf32", "op": op}
+    (launch,) = check_conv(layout, (7, 6), (3, 3), channels, out, **attrs)
+    assert launch.kind == "gemm_mma"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize(("channels", "out", "groups"), [(5, 11, 1), (32, 48, 2)])
+def test_bytes_on_the_tensor_cores(layout: str, dtype: str, channels: int, out: int, groups: int) -> None:
+    attrs: dict[str, Any] = {"groups": groups, "before": 1, "after": 1, "dtype": dtype, "out_dtype": "int32"}
+    (launch,) = check_conv(layout, (7, 6), (3, 3), channels, out, strides=(1, 2), **attrs)
+    assert launch.kind == "gemm_mma"

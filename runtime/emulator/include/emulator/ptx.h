@@ -139,6 +139,11 @@ EMU_MMA_32(mma_sync_aligned_m16n8k32_row_col_s32_s8_u8_s32, emu_s8, emu_u8, 32)
 EMU_MMA_32(mma_sync_aligned_m16n8k32_row_col_s32_u8_u8_s32, emu_u8, emu_u8, 32)
 EMU_MMA_16(mma_sync_aligned_m16n8k16_row_col_s32_s8_s8_s32, emu_s8, emu_s8, 16)
 EMU_MMA_16(mma_sync_aligned_m16n8k16_row_col_s32_u8_s8_s32, emu_u8, emu_s8, 16)
+// The nearest number with 10 bits of mantissa, ties away from zero; NaN and infinities stay.
+template <class R> EMU_PTX void cvt_rna_tf32_f32(R& d, float x) {
+  uint32_t bits = emu_float_bits(x);
+  d = R((bits & 0x7f800000) == 0x7f800000 ? bits : (bits + 0x1000) & 0xffffe000);
+}
 EMU_MMA_32(mma_sync_aligned_m16n8k32_row_col_f32_e4m3_e4m3_f32, emu_e4m3, emu_e4m3, 32)
 EMU_MMA_32(mma_sync_aligned_m16n8k32_row_col_f32_e5m2_e5m2_f32, emu_e5m2, emu_e5m2, 32)
 
