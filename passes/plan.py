@@ -47,6 +47,18 @@ contraction: exactly one CONTRACTION, the `anchor`, of result shape T, and no RE
   before it. There is at most one chain, its end is always stored, and nothing else in the group reads it.
 - Outputs are the values of the anchor, of epilogue nodes, of gates and of views.
 
+attention: exactly two CONTRACTION nodes, both matmul: the product of queries and keys, and the product of weights and
+values, which is the `anchor` and depends on the first. No OPAQUE. Every value between the two holds [heads, queries,
+keys] in row-major order (views between them are reshapes), or one element for each of its rows.
+- Prologue: pulled nodes that lead to the operand with the queries; pulled VIEW nodes, none of which reads a constant,
+  that lead to keys and values.
+- Scored: element-wise nodes and reshapes behind the first product; other operands are inputs, constants or pulled.
+- Softmax: exactly reduce_max and reduce_sum over the keys, sub, exp, and div (or a product with the quotient), with
+  reshapes and casts between them: weights = e / sum(e), e = exp(scores - max(scores)).
+- Weighed: nodes behind it that are linear in the weights, and `select(is_nan(w), 0, w)`. A weight is NaN only where its
+  whole row is.
+- Epilogue and views behind the anchor as for contraction, without gates. Nothing in front of the anchor is stored.
+
 opaque: exactly one OPAQUE node, the `anchor`. Behind window_reduce there may be an epilogue as for contraction, without
 views, and the anchor is stored only if needed. All others are alone, and all their results are stored.
 
@@ -86,15 +98,17 @@ class GroupKind(str, Enum):
     INJECTIVE = "injective"
     ROWWISE = "rowwise"
     CONTRACTION = "contraction"
+    ATTENTION = "attention"
     OPAQUE = "opaque"
 
 
-SCHEMES = ("inline", "duplicate", "row", "prologue", "epilogue")
+SCHEMES = ("inline", "duplicate", "row", "prologue", "epilogue", "online")
 """How a value gets from its producer to a reader in the same group.
 
 inline: recomputed or kept in a register at the reader's index; duplicate: likewise, and the producer belongs to another
 group too; row: the reader needs the whole row, so it lies in a buffer of the task; prologue: computed as the anchor
-fetches its operand; epilogue: computed on the anchor's result before it is stored.
+fetches its operand; epilogue: computed on the anchor's result before it is stored; online: scores and weights of
+attention, of which a task holds a tile at a time.
 """
 
 

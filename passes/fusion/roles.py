@@ -8,13 +8,14 @@ saved plan and code generation all ask it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from enum import Enum
 
 from tilestitch.compiler.ir import Kind, Node, TensorType, Value, kind_of
 from tilestitch.compiler.ir.types import broadcast_shapes
 from tilestitch.passes.plan import GroupKind, WhyNot
 from tilestitch.passes.rewrite.driver import is_elementwise
+
+from .parts import Illegal, Part, Roles, RowSpace
+from .softmax import Inside
 
 __all__ = ["NATIVE_DTYPES", "Part", "Roles", "RowSpace", "is_elementwise", "is_native", "roles_of"]
 
@@ -24,70 +25,12 @@ NATIVE_DTYPES = frozenset({
 })  # fmt: skip
 
 
-class Part(str, Enum):
-    """What a node is to its group; see `tilestitch.passes.plan`."""
-
-    PULLED = "pulled"
-    ANCHOR = "anchor"
-    EPILOGUE = "epilogue"
-    GATE = "gate"
-    GATED = "gated"
-    VIEW = "view"
-    REDUCTION = "reduction"
-    REDUCED = "reduced"
-    FULL = "full"
-
-
-@dataclass(frozen=True)
-class RowSpace:
-    """The iteration shape of a row-wise group and the axes it reduces (ascending)."""
-
-    shape: tuple[int, ...]
-    axes: tuple[int, ...]
-
-    @property
-    def kept(self) -> tuple[int, ...]:
-        """The reduced shape with size 1 in place of reduced axes."""
-        return tuple(1 if i in self.axes else d for i, d in enumerate(self.shape))
-
-    @property
-    def dropped(self) -> tuple[int, ...]:
-        """The reduced shape without the reduced axes."""
-        return tuple(d for i, d in enumerate(self.shape) if i not in self.axes)
-
-    @property
-    def axes_lead(self) -> bool:
-        """Whether a value without the reduced axes broadcasts to `shape` by numpy's rule."""
-        return self.axes == tuple(range(len(self.axes)))
-
-
-@dataclass(frozen=True)
-class Roles:
-    """A legal group: its kind, its anchor, the part of every node (in order), and the rows of a row-wise group."""
-
-    kind: GroupKind
-    anchor: Node | None
-    parts: dict[Node, Part]
-    rows: RowSpace | None = None
-
-    @property
-    def gate_width(self) -> int | None:
-        """Columns of a gate, in a contraction group that has gates."""
-        return next((n.output.shape[-1] for n, part in self.parts.items() if part is Part.GATE), None)
-
-
 def is_native(node: Node) -> bool:
     """Whether a node can be compiled: a primitive on static tensors of native dtypes."""
     if kind_of(node.op) in (Kind.HOST, Kind.CONTROL):
         return False
     types = [v.type for v in (*node.inputs, *node.outputs)]
     return all(isinstance(t, TensorType) and t.is_static and t.dtype in NATIVE_DTYPES for t in types)
-
-
-class Illegal(Exception):
-    def __init__(self, rule: str, reason: str, **numbers: int) -> None:
-        super().__init__(reason)
-        self.rule, self.reason, self.numbers = rule, reason, numbers
 
 
 def roles_of(nodes: Sequence[Node], stored: Iterable[Value], subject: str = "") -> Roles | WhyNot:
@@ -112,6 +55,8 @@ def _roles(nodes: Sequence[Node], stored: list[Value]) -> Roles:
     by_kind: dict[Kind, list[Node]] = {}
     for node in nodes:
         by_kind.setdefault(kind_of(node.op), []).append(node)
+    if len(by_kind.get(Kind.CONTRACTION, ())) == 2 and Kind.REDUCTION in by_kind and Kind.OPAQUE not in by_kind:
+        return _attention(nodes, by_kind[Kind.CONTRACTION], stored)
     heavy = [kind for kind in (Kind.CONTRACTION, Kind.OPAQUE, Kind.REDUCTION) if kind in by_kind]
     if len(heavy) > 1:
         raise Illegal("one_template", f"{heavy[0].value} and {heavy[1].value} need different kernel templates")
@@ -222,11 +167,13 @@ def _check_pulled_not_stored(parts: dict[Node, Part], stored: list[Value]) -> No
 
 
 def _check_second_operand(anchor: Node, parts: dict[Node, Part]) -> None:
-    for node in _ancestors(anchor.inputs[1:], parts):
+    _check_only_views(anchor, anchor.inputs[1], "second operand", parts)
+
+
+def _check_only_views(anchor: Node, operand: Value, called: str, parts: dict[Node, Part]) -> None:
+    for node in _ancestors([operand], parts):
         if kind_of(node.op) is not Kind.VIEW:
-            raise Illegal(
-                "second_operand", f"{node.name} ({node.op}) computes in front of {anchor.name}'s second operand"
-            )
+            raise Illegal("second_operand", f"{node.name} ({node.op}) computes in front of {anchor.name}'s {called}")
         if node.inputs[0].is_constant:
             raise Illegal("constant_view", f"{node.name} is a view of a constant: fold it")
 
@@ -265,6 +212,38 @@ def _check_gated(node: Node, narrow: tuple[int, ...], parts: dict[Node, Part]) -
     for value in (node.output, *_dependent_operands(node, parts)):
         if value.shape != narrow:
             raise Illegal("gates_shape", f"{value.name} has shape {value.shape}, gates have {narrow}")
+
+
+# -- attention -------------------------------------------------------------------------------------------------------
+
+
+def _attention(nodes: Sequence[Node], products: Sequence[Node], stored: list[Value]) -> Roles:
+    first, anchor = products
+    inside = Inside(first, anchor)
+    parts: dict[Node, Part] = {}
+    behind: dict[Node, Part] = {}
+    for node in nodes:
+        if node is anchor:
+            softmax = inside.finish()
+            parts[node] = behind[node] = Part.ANCHOR
+        elif node is first or inside.reads(node):
+            parts[node] = inside.part(node)
+        elif not _depends(node, behind):
+            if kind_of(node.op) is Kind.REDUCTION:
+                raise Illegal("attention_reduction", f"{node.name} ({node.op}) reduces something else than the scores")
+            parts[node] = behind[node] = Part.PULLED
+        elif node.op == "slice":
+            raise Illegal("attention_gates", f"{node.name} cuts the result of {anchor.name}")
+        else:
+            parts[node] = behind[node] = _behind_contraction(node, anchor, behind)
+    _check_chain_stored(parts, stored)
+    _check_pulled_not_stored(parts, stored)
+    for value in stored:
+        if value.producer in parts and value.producer not in behind:
+            raise Illegal("scores_stored", f"{value.name} is also needed outside, where scores are not stored")
+    _check_only_views(first, softmax.key, "keys", parts)
+    _check_only_views(anchor, anchor.inputs[1], "values", parts)
+    return Roles(GroupKind.ATTENTION, anchor, parts, softmax=softmax)
 
 
 def _ancestors(values: Sequence[Value], parts: dict[Node, Part]) -> list[Node]:

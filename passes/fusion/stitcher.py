@@ -16,6 +16,7 @@ from .clusters import Cluster, Fusion
 from .roles import NATIVE_DTYPES, Part, Roles, is_native
 from .rules import Fuse, FusionRule
 
+PRODUCTS = (GroupKind.CONTRACTION, GroupKind.ATTENTION)
 MOST_PROPOSALS = 200_000
 """A rule that proposes more than this has an endless loop."""
 
@@ -202,10 +203,12 @@ def _scheme(state: Fusion, cluster: Cluster, producer: Node, consumer: Node, rol
     before, behind = roles.parts[producer], roles.parts[consumer]
     if producer in cluster.copies:
         return "duplicate"
+    if before in (Part.SCORES, Part.SCORED, Part.SOFTMAX, Part.WEIGHED):
+        return "online"
     if before in (Part.REDUCTION, Part.REDUCED) or (before is Part.FULL and behind is Part.REDUCTION):
         return "row"
     if before in (Part.ANCHOR, Part.EPILOGUE, Part.GATE, Part.GATED, Part.VIEW):
         return "epilogue"
-    if behind is Part.ANCHOR or (roles.kind is GroupKind.CONTRACTION and behind is Part.PULLED):
+    if behind in (Part.ANCHOR, Part.SCORES) or (roles.kind in PRODUCTS and behind is Part.PULLED):
         return "prologue"
     return "inline"

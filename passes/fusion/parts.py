@@ -1,0 +1,102 @@
+"""What roles are made of: parts of nodes, the rows of a row-wise group, the softmax of an attention group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tilestitch.compiler.ir import Node, Value
+from tilestitch.passes.plan import GroupKind
+
+
+class Part(str, Enum):
+    """What a node is to its group; see `tilestitch.passes.plan`."""
+
+    PULLED = "pulled"
+    ANCHOR = "anchor"
+    EPILOGUE = "epilogue"
+    GATE = "gate"
+    GATED = "gated"
+    VIEW = "view"
+    REDUCTION = "reduction"
+    REDUCED = "reduced"
+    FULL = "full"
+    SCORES = "scores"
+    SCORED = "scored"
+    SOFTMAX = "softmax"
+    WEIGHED = "weighed"
+
+
+@dataclass(frozen=True)
+class RowSpace:
+    """The iteration shape of a row-wise group and the axes it reduces (ascending)."""
+
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The reduced shape with size 1 in place of reduced axes."""
+        return tuple(1 if i in self.axes else d for i, d in enumerate(self.shape))
+
+    @property
+    def dropped(self) -> tuple[int, ...]:
+        """The reduced shape without the reduced axes."""
+        return tuple(d for i, d in enumerate(self.shape) if i not in self.axes)
+
+    @property
+    def axes_lead(self) -> bool:
+        """Whether a value without the reduced axes broadcasts to `shape` by numpy's rule."""
+        return self.axes == tuple(range(len(self.axes)))
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """The inside of an attention group: `weights = softmax(scores)`, rows of `keys`, for `heads` times `queries` rows.
+
+    Values that depend on the scores hold [heads, queries, keys] in row-major order, whatever their shapes. product: the
+    node that multiplies queries and keys; swapped: its first operand holds the keys (of one query). flaws: values that
+    say where a weight is NaN, which is in whole rows only.
+    """
+
+    product: Node
+    swapped: bool
+    heads: int
+    queries: int
+    keys: int
+    scores: Value
+    weights: Value
+    flaws: tuple[Value, ...]
+
+    @property
+    def query(self) -> Value:
+        return self.product.inputs[1 if self.swapped else 0]
+
+    @property
+    def key(self) -> Value:
+        return self.product.inputs[0 if self.swapped else 1]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """A legal group: its kind, its anchor, the part of every node (in order), and what only some kinds have.
+
+    rows: of a row-wise group; softmax: of an attention group.
+    """
+
+    kind: GroupKind
+    anchor: Node | None
+    parts: dict[Node, Part]
+    rows: RowSpace | None = None
+    softmax: Softmax | None = None
+
+    @property
+    def gate_width(self) -> int | None:
+        """Columns of a gate, in a contraction group that has gates."""
+        return next((n.output.shape[-1] for n, part in self.parts.items() if part is Part.GATE), None)
+
+
+class Illegal(Exception):
+    def __init__(self, rule: str, reason: str, **numbers: int) -> None:
+        super().__init__(reason)
+        self.rule, self.reason, self.numbers = rule, reason, numbers
