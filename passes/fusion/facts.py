@@ -22,6 +22,9 @@ GPU_THREADS = 256
 GPU_ROWS = 128
 """With fewer rows than this most of a large GPU is idle."""
 MOST_THREADS = 1024
+ATTENTION_ROWS, ATTENTION_KEYS = (64, 32, 16), 64
+"""Queries of a task of attention, the most for which there are tasks enough, and keys that it meets at a time."""
+ATTENTION_THREADS, ATTENTION_REGISTERS = 128, 168
 BASE_REGISTERS = 16
 DEFAULT_CAPABILITY = 90
 
@@ -64,7 +67,7 @@ def facts_of(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles, targe
     if roles.rows is not None:
         elements = max(elements, prod(roles.rows.shape))
     tasks, launches = _tasks(roles, stored, elements, target)
-    row_bytes = _row_bytes(roles)
+    row_bytes = _row_bytes(roles) if roles.softmax is None else _tile_bytes(roles, gpu)
     threads = 1
     if gpu:
         threads, tasks = _blocks(roles, tasks)
@@ -80,7 +83,7 @@ def facts_of(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles, targe
         tasks=tasks,
         threads=threads,
         shared_bytes=row_bytes,
-        registers=BASE_REGISTERS + 2 * _most_alive(nodes),
+        registers=ATTENTION_REGISTERS if roles.softmax is not None else BASE_REGISTERS + 2 * _most_alive(nodes),
         barriers=sum(part is Part.REDUCTION for part in roles.parts.values()) if gpu else 0,
         launches=launches,
         staged=_staged(nodes, counts, roles) if roles.kind is GroupKind.CONTRACTION else 0,
@@ -167,6 +170,16 @@ def _row_bytes(roles: Roles) -> int:
     return prod(rows.shape[a] for a in rows.axes) * width
 
 
+def _tile_bytes(roles: Roles, gpu: bool) -> int:
+    """What a task of attention keeps: on a GPU queries, keys and values, on a CPU the scores of its rows."""
+    assert roles.softmax is not None and roles.anchor is not None
+    width = 4 if roles.softmax.query.dtype == "float32" else 2
+    rows = min(ATTENTION_ROWS[0], roles.softmax.queries)
+    if not gpu:
+        return rows * roles.softmax.keys * 4
+    return width * (roles.softmax.query.shape[-1] + 4 * roles.anchor.output.shape[-1]) * ATTENTION_KEYS
+
+
 def _most_alive(nodes: Sequence[Node]) -> int:
     """The largest number of values of `nodes` that are needed at the same time, evaluated in order."""
     position = {n: i for i, n in enumerate(nodes)}
@@ -188,6 +201,14 @@ def _most_alive(nodes: Sequence[Node]) -> int:
 
 def _tasks(roles: Roles, stored: Sequence[Value], elements: int, target: TargetInfo) -> tuple[int, int]:
     """Independent parts, and launches. Few long rows are cut into parts if nothing needs the row a second time."""
+    if roles.softmax is not None:
+        gpu = target.name.startswith("cuda")
+        sizes = [max(1, roles.softmax.heads * ceil(roles.softmax.queries / rows)) for rows in ATTENTION_ROWS]
+        tiles = next((t for t in sizes if t >= (GPU_ROWS if gpu else target.threads)), sizes[-1])
+        if not gpu:
+            return tiles, 1
+        parts = max(1, min(ceil(GPU_ROWS / tiles), roles.softmax.keys // (4 * ATTENTION_KEYS)))
+        return tiles * parts, 1 if parts == 1 else 2
     if roles.rows is not None:
         rows = prod(roles.rows.dropped)
         looks_again = any(part is Part.FULL for part in roles.parts.values())
@@ -202,6 +223,8 @@ def _tasks(roles: Roles, stored: Sequence[Value], elements: int, target: TargetI
 
 def _blocks(roles: Roles, tasks: int) -> tuple[int, int]:
     """Threads of a block, and blocks: short rows share one."""
+    if roles.softmax is not None:
+        return ATTENTION_THREADS, tasks
     if roles.rows is None:
         return GPU_THREADS, tasks * TASK_ELEMENTS // (4 * GPU_THREADS) if roles.kind is GroupKind.INJECTIVE else tasks
     length = prod(roles.rows.shape[a] for a in roles.rows.axes)
