@@ -10,7 +10,7 @@ import numpy as np
 
 from tilestitch.codegen.backend import Backend, PlacedLaunch, Progress
 from tilestitch.codegen.errors import CodegenError
-from tilestitch.codegen.launch import PackedArg, StatusArg, TemporaryArg, ValueArg
+from tilestitch.codegen.launch import CountersArg, PackedArg, StatusArg, TemporaryArg, ValueArg
 from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.compiler.ir.text import digest
 from tilestitch.compiler.ir.types import from_numpy_dtype, to_numpy_dtype
@@ -197,6 +197,10 @@ class _ProgramWriter:
                 return rt.Arg(temporaries[name])
             case StatusArg():
                 return rt.Arg(self.status_value())
+            case CountersArg(nbytes):
+                return rt.Arg(
+                    self.add_spec(rt.ValueSpec("counters", rt.TensorType("uint8", (nbytes,)), rt.Counters(nbytes)))
+                )
         raise CodegenError(f"unknown kernel argument {arg!r}")
 
     def packed(self, name: str, layout: str, arrange: Callable[[Any], Any]) -> int:

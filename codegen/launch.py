@@ -36,4 +36,11 @@ class StatusArg:
     """The launch's int32 fault word."""
 
 
-KernelArg: TypeAlias = ValueArg | PackedArg | TemporaryArg | StatusArg
+@dataclass(frozen=True)
+class CountersArg:
+    """`nbytes` of the launch's own memory: 0 when the model is loaded, and kept from one run to the next."""
+
+    nbytes: int
+
+
+KernelArg: TypeAlias = ValueArg | PackedArg | TemporaryArg | StatusArg | CountersArg

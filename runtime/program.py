@@ -19,7 +19,7 @@ from .jsonfields import Fields, finite_json, from_finite_json, integer, sequence
 from .types import OptionalType, SequenceType, Shape, TensorType, ValueType, type_from_json
 
 __all__ = [
-    "ABSENT", "Arena", "Arg", "Body", "Constant", "DeviceLaunch", "DeviceStep", "Edge",
+    "ABSENT", "Arena", "Arg", "Body", "Constant", "Counters", "DeviceLaunch", "DeviceStep", "Edge",
     "Heap", "HostStep", "IfStep", "Input", "Launch", "Literal",
     "Location",
     "LoopStep", "NativeStep", "OptionalType", "Program", "ScanStep", "SequenceMapStep", "SequenceType", "Status",
@@ -86,7 +86,16 @@ class Status:
     """
 
 
-Location: TypeAlias = Input | Constant | Literal | Arena | Heap | Status
+@dataclass(frozen=True)
+class Counters:
+    """As an argument of a device launch: `nbytes` of the launch's own memory, 0 when the model is loaded. What a run
+    leaves there, the next run finds: a kernel that synchronises its grid counts in it.
+    """
+
+    nbytes: int
+
+
+Location: TypeAlias = Input | Constant | Literal | Arena | Heap | Status | Counters
 
 
 @dataclass(frozen=True)
@@ -189,7 +198,8 @@ class DeviceLaunch:
     """One launch of a CUDA kernel `__global__ void symbol(T0 *p0, T1 *p1, …)`, one pointer for each of `args`.
 
     `grid` is in blocks, `block` in threads, `cluster` in blocks, each (x, y, z). `shared_bytes` is the dynamic shared
-    memory of a block. `cooperative`: all blocks are resident together, so that the kernel may synchronise its grid.
+    memory of a block. `cooperative`: all blocks are resident together, so that the kernel may synchronise its grid;
+    `elastic`: it computes the same with any smaller `grid` along x, so that a GPU that holds fewer blocks can run it.
     `origins` and `faults` as in `Launch`.
     """
 
@@ -202,13 +212,14 @@ class DeviceLaunch:
     faults: tuple[str, ...] = ()
     cooperative: bool = False
     cluster: tuple[int, int, int] = (1, 1, 1)
+    elastic: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {
             "symbol": self.symbol, "grid": list(self.grid), "block": list(self.block),
             "shared_bytes": self.shared_bytes, "args": [[arg.value, arg.offset_bytes] for arg in self.args],
             "origins": list(self.origins), "faults": list(self.faults), "cooperative": self.cooperative,
-            "cluster": list(self.cluster),
+            "cluster": list(self.cluster), "elastic": self.elastic,
         }  # fmt: skip
 
     @staticmethod
@@ -219,6 +230,7 @@ class DeviceLaunch:
             shared_bytes=fields.integer("shared_bytes"), args=fields.sequence("args", _arg_from_json),
             origins=fields.strings("origins"), faults=fields.strings("faults"),
             cooperative=fields.boolean("cooperative"), cluster=_extent(fields, "cluster"),
+            elastic=fields.boolean("elastic"),
         )  # fmt: skip
         fields.done()
         return launch
@@ -545,6 +557,8 @@ def _location_to_json(location: Location) -> dict[str, Any]:
             return {"kind": "heap"}
         case Status():
             return {"kind": "status"}
+        case Counters(nbytes):
+            return {"kind": "counters", "nbytes": nbytes}
 
 
 def _location_from_json(data: Any, where: str) -> Location:
@@ -564,6 +578,8 @@ def _location_from_json(data: Any, where: str) -> Location:
             location = Heap()
         case "status":
             location = Status()
+        case "counters":
+            location = Counters(fields.integer("nbytes", 1))
         case _:
             raise ArtifactSchemaError(f"{where}.kind is {kind!r}, which this runtime does not know")
     fields.done()

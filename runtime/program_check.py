@@ -15,8 +15,10 @@ from .program import (
     MAX_CLUSTER,
     MAX_GRID,
     Arena,
+    Arg,
     Body,
     Constant,
+    Counters,
     DeviceLaunch,
     DeviceStep,
     Heap,
@@ -77,6 +79,7 @@ class _Checker:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.set_values: set[int] = set()
+        self.counters: set[int] = set()
 
     def run(self) -> None:
         program = self.program
@@ -132,6 +135,7 @@ class _Checker:
             case NativeStep(launches):
                 for launch in launches:
                     self._check_launch(launch, where)
+                    self._check_no_counters(launch, where)
             case DeviceStep():
                 self._check_device_step(step, where)
             case HostStep():
@@ -199,12 +203,27 @@ class _Checker:
             value = self._value(arg.value, f"{where}, kernel {launch.symbol!r},")
             if isinstance(value.location, Status):
                 continue
+            if isinstance(value.location, Counters):
+                self._check_counters(arg, value.location, f"{where}: kernel {launch.symbol!r}")
+                continue
             if not isinstance(value.type, TensorType) or not value.type.is_static:
                 self._fail(f"{where}: kernel {launch.symbol!r} takes {value.name!r} of type {value.type}")
             nbytes = value.location.nbytes if isinstance(value.location, Arena) else value.type.nbytes
             if arg.offset_bytes > nbytes:
                 self._fail(f"{where}: kernel {launch.symbol!r} takes {value.name!r} from beyond its end")
             self.set_values.add(arg.value)
+
+    def _check_counters(self, arg: Arg, location: Counters, kernel: str) -> None:
+        """Counters belong to one launch: two that are under way together would count for each other."""
+        if arg.value in self.counters:
+            self._fail(f"{kernel} takes the counters {arg.value}, which another launch has")
+        if arg.offset_bytes >= location.nbytes:
+            self._fail(f"{kernel} takes counters from beyond their end")
+        self.counters.add(arg.value)
+
+    def _check_no_counters(self, launch: Launch, where: str) -> None:
+        if any(isinstance(self.program.values[arg.value].location, Counters) for arg in launch.args):
+            self._fail(f"{where}: kernel {launch.symbol!r} of the CPU takes counters, which only devices have")
 
     def _read(self, numbers: Iterable[int], where: str) -> None:
         for number in numbers:

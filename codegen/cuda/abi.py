@@ -19,12 +19,12 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_dtype, to_storage
 from tilestitch.codegen.compute.evaluator import Source
 from tilestitch.codegen.compute.indexing import ravel
-from tilestitch.codegen.launch import KernelArg, PackedArg, StatusArg, TemporaryArg, ValueArg
+from tilestitch.codegen.launch import CountersArg, KernelArg, PackedArg, StatusArg, TemporaryArg, ValueArg
 from tilestitch.compiler.ir.types import TensorType
 
 __all__ = [
-    "CudaLaunch", "KernelArg", "PackedArg", "Parameter", "StatusArg", "TemporaryArg", "ValueArg", "barrier",
-    "buffer_source", "kernel_function", "shared_buffer", "store",
+    "CountersArg", "CudaLaunch", "KernelArg", "PackedArg", "Parameter", "StatusArg", "TemporaryArg", "ValueArg",
+    "barrier", "buffer_source", "kernel_function", "shared_buffer", "store",
 ]  # fmt: skip
 
 Dim3 = tuple[int, int, int]
@@ -40,7 +40,8 @@ class CudaLaunch:
     kind: begins the symbol's name. func: the kernel as a PrimFunc of `kernel_function`, or as CUDA text whose
     `extern "C" __global__` function is called `SYMBOL`; the text gets the prelude of `text.PRELUDE` in front.
     faults: messages of the faults that the kernel may store in its status word; fault number i is stored as i + 1.
-    cooperative: all blocks must be resident together. cluster: blocks of a thread block cluster. portable: not if the
+    cooperative: all blocks must be resident together. elastic: the kernel computes the same with any smaller grid along
+    x, so that fewer resident blocks do. cluster: blocks of a thread block cluster. portable: not if the
     kernel uses features of one architecture only (`CudaTarget.specific`), so that no PTX for newer GPUs can be made.
     """
 
@@ -53,6 +54,7 @@ class CudaLaunch:
     shared_bytes: int = 0
     faults: tuple[str, ...] = ()
     cooperative: bool = False
+    elastic: bool = False
     cluster: Dim3 = (1, 1, 1)
     portable: bool = True
 

@@ -50,6 +50,7 @@ class CudaBackend:
                     faults=placed.launch.faults,
                     cooperative=placed.launch.cooperative,
                     cluster=placed.launch.cluster,
+                    elastic=placed.launch.elastic,
                 )
                 for placed in launches
             )

@@ -12,7 +12,7 @@ import tvm
 import tvm.s_tir.pipeline
 from tvm.tirx import transform as lowering
 
-from tilestitch.codegen.variables import ramps
+from tilestitch.codegen.variables import hide, ramps, show
 
 from .abi import SYMBOL
 from .target import CudaTarget
@@ -38,9 +38,15 @@ typedef unsigned long long uint64_t;
 
 _END_OF_PREAMBLE = "#define ushort unsigned short\n#endif\n"
 _OUR_INCLUDES = {"cuda_fp16.h": re.compile(r"\bhalf|__half"), "cuda_bf16.h": re.compile(r"bfloat16")}
+_FUNCTIONS = {"grid.cuh": re.compile(r"\bts_grid_\w+\("), "device.cuh": re.compile(r"\bts_(?!grid_)\w+\(")}
 _KEPT_INCLUDES = ("mma.h", "cuda/barrier", "cooperative_groups.h", "cuda/pipeline", "cuda_fp8.h", "cuda.h")
 
-_RAMPS = lowering.prim_func_pass(lambda func, module, context: ramps(func), opt_level=0, name="tilestitch.Ramps")
+_HIDE, _RAMPS, _SHOW = (
+    lowering.prim_func_pass(
+        lambda func, module, context, pass_=pass_: pass_(func), opt_level=0, name=f"tilestitch.{name}"
+    )
+    for name, pass_ in (("Hide", hide), ("Ramps", ramps), ("Show", show))
+)
 
 
 def kernel_text(func: Any, target: CudaTarget) -> str:
@@ -52,14 +58,14 @@ def kernel_text(func: Any, target: CudaTarget) -> str:
     body, includes = (func, []) if isinstance(func, str) else _generated(func, target)
     ours = [name for name, used in _OUR_INCLUDES.items() if used.search(body)]
     lines = [f"#include <{name}>\n" for name in dict.fromkeys([*ours, *includes])]
-    functions = device_functions() if re.search(r"\bts_\w+\(", body) else ""
+    functions = "".join(device_functions(name) for name, used in _FUNCTIONS.items() if used.search(body))
     return "".join(lines) + PRELUDE + functions + body
 
 
 @cache
-def device_functions() -> str:
-    """The functions `ts_...` that kernels may call."""
-    return Path(__file__).with_name("device.cuh").read_text(encoding="utf-8")
+def device_functions(file: str) -> str:
+    """A file of functions `ts_...` that kernels may call."""
+    return Path(__file__).with_name(file).read_text(encoding="utf-8")
 
 
 def _generated(func: Any, target: CudaTarget) -> tuple[str, list[str]]:
@@ -69,9 +75,11 @@ def _generated(func: Any, target: CudaTarget) -> tuple[str, list[str]]:
         lowering.BindTarget(config.with_host(tvm.target.Target("llvm"))),
         lowering.VectorizeLoop(True),
         lowering.UnrollLoop(),
+        _HIDE,
         lowering.FlattenBuffer(),
         _RAMPS,
         lowering.LowerIntrin(),
+        _SHOW,
     ]
     lowered = tvm.ir.transform.Sequential(passes)(module)
     # `tvm.tirx.build` names both a function and the module it is defined in.

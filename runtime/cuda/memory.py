@@ -14,6 +14,7 @@ from tilestitch.runtime.program import (
     Arena,
     Arg,
     Constant,
+    Counters,
     DeviceStep,
     Heap,
     Input,
@@ -49,10 +50,18 @@ class CudaMemory:
         for number in sorted(set(_slotted(program))):
             self.slots[number] = end
             end += aligned(tensor_type(program.values[number]).nbytes)
+        counters = end
+        for number, value in enumerate(program.values):
+            if isinstance(value.location, Counters):
+                self.slots[number] = end
+                end += aligned(value.location.nbytes)
+        counter_bytes = end - counters
         launches = sum(len(step.launches) for step in program.steps if isinstance(step, DeviceStep))
         self._status = end
         self.allocation = Allocation(self.device, end + 4 * launches, f"values of {file}")
         self.segments: list[CudaSegment] = []
+        if counter_bytes:
+            queue.clear(self.allocation.address + counters, counter_bytes)
 
     def fixed(self, value: ValueSpec) -> DeviceArray:
         if not isinstance(value.location, Arena):
@@ -78,7 +87,7 @@ class CudaMemory:
                 base = self.allocation.address + offset_bytes
             case Constant(tensor, offset_bytes):
                 base = self._weights[tensor] + offset_bytes
-            case Input() | Heap():
+            case Input() | Heap() | Counters():
                 base = self.slot(arg.value)
             case Literal() | Status():
                 raise ArtifactSchemaError(f"a kernel takes the value {value.name!r}, no tensor", file=self._file)
@@ -150,8 +159,9 @@ class CudaSegment:
                 self._parameters[number].pointers[position] = self._address(number, position, arg)
         functions = [memory.modules.function(launch.symbol) for launch in step.launches]
         clear = (status_address, 4 * len(step.launches) if self._has_status else 0)
+        launches = [memory.modules.fitted(launch) for launch in step.launches]
         self.graph = LaunchGraph(
-            memory.device, step.launches, step.dependences, functions, self._parameters, clear
+            memory.device, launches, step.dependences, functions, self._parameters, clear
         )  # fmt: skip
 
     def _address(self, number: int, position: int, arg: Arg) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from math import prod
 from typing import Any
 
 from tilestitch.runtime.artifact import Artifact
@@ -123,6 +125,31 @@ class Modules:
         if launch.cluster[0] * launch.cluster[1] * launch.cluster[2] > PORTABLE_CLUSTER:
             name = attributes.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
             self._device.call("cuFuncSetAttribute", function, name, 1)
+        if launch.cooperative:
+            self._check_fits(launch)
+
+    def _check_fits(self, launch: DeviceLaunch) -> None:
+        """Blocks that wait for each other must all be resident: more than the GPU holds would wait for ever."""
+        wanted, most = 1 if launch.elastic else prod(launch.grid), self.resident_blocks(launch)
+        if wanted > most:
+            raise DeviceError(
+                f"{self._file}: kernel {launch.symbol!r} needs {wanted} blocks at a time, {self._device} holds {most} "
+                "of them; compile again for this very GPU: tilestitch compile MODEL.onnx --target cuda:NAME"
+            )
+
+    def resident_blocks(self, launch: DeviceLaunch) -> int:
+        """Blocks of a launch that the whole GPU holds at a time, by what the kernel needs."""
+        each = self._device.call(
+            "cuOccupancyMaxActiveBlocksPerMultiprocessor", self._functions[launch.symbol], prod(launch.block),
+            launch.shared_bytes,
+        )  # fmt: skip
+        return int(each) * self._device.attribute("MULTIPROCESSOR_COUNT")
+
+    def fitted(self, launch: DeviceLaunch) -> DeviceLaunch:
+        """The launch as this GPU can run it: an elastic one with no more blocks than are resident together."""
+        if not (launch.cooperative and launch.elastic):
+            return launch
+        return replace(launch, grid=(min(launch.grid[0], self.resident_blocks(launch)), 1, 1))
 
     def function(self, symbol: str) -> Any:
         return self._functions[symbol]

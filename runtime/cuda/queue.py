@@ -67,6 +67,12 @@ class Queue:
         if host.nbytes:
             self.device.call("cuMemcpyHtoDAsync", address, host_address(host), host.nbytes, self.stream)
 
+    def clear(self, address: int, nbytes: int) -> None:
+        """Set fresh memory to 0 and wait for it; no run is under way."""
+        with self.device.current():
+            self.device.call("cuMemsetD8Async", address, 0, nbytes, self._own_stream)
+            self.device.call("cuStreamSynchronize", self._own_stream)
+
     def read(self, address: int, target: np.ndarray) -> None:
         """Copy to a host array what is there after all that is queued."""
         host = target if target.flags.c_contiguous else np.empty(target.shape, target.dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from tilestitch.runtime.errors import DeviceError, ExecutionError
 from tilestitch.runtime.hostmemory import HostArena
 from tilestitch.runtime.program import (
     Constant,
+    Counters,
     DeviceLaunch,
     DeviceStep,
     Edge,
@@ -124,7 +126,12 @@ class BoundLaunches:
 
     def __init__(self, program: Program, step: DeviceStep, kernels: Kernels, options: EmulatorOptions) -> None:
         self._values = program.values
-        self._kernels = kernels
+        self._kernels, self._options = kernels, options
+        self._counters = {
+            number: np.zeros(value.location.nbytes // 4, np.uint32)
+            for number, value in enumerate(program.values)
+            if isinstance(value.location, Counters)
+        }
         self._launches = [step.launches[number] for number in _sequence(len(step.launches), step.dependences, options)]
 
     def run(self, values: list[Any], record: RecordTime | None) -> None:
@@ -137,13 +144,16 @@ class BoundLaunches:
 
     def _run(self, launch: DeviceLaunch, values: list[Any]) -> None:
         status = np.zeros(1, np.int32)
+        grid = self._fitted(launch)
         arguments = [self._argument(values, arg.value, arg.offset_bytes, status) for arg in launch.args]
         try:
             self._kernels.launch(
-                launch.symbol, launch.grid, launch.block, arguments, launch.shared_bytes, launch.cooperative,
+                launch.symbol, grid, launch.block, arguments, launch.shared_bytes, launch.cooperative,
                 launch.cluster,
             )  # fmt: skip
         except KernelFaultError as error:
+            for counters in self._counters.values():
+                counters[...] = 0  # as after loading anew, which is what a fault on a GPU takes
             nodes = f"ONNX node {', '.join(launch.origins)}: " if launch.origins else ""
             raise KernelFaultError(error.kernel, nodes + error.problem, error.line, error.source) from error
         if status[0]:
@@ -152,11 +162,23 @@ class BoundLaunches:
             where = ", ".join(launch.origins) or launch.symbol
             raise ExecutionError(f"ONNX node {where}: {message}; check the values of the model's inputs")
 
+    def _fitted(self, launch: DeviceLaunch) -> tuple[int, int, int]:
+        """The grid of a launch; of a cooperative one with no more blocks than are resident together."""
+        most = self._options.cooperative_blocks
+        if not launch.cooperative or most is None or prod(launch.grid) <= most:
+            return launch.grid
+        if launch.elastic:
+            return (most, 1, 1)
+        raise DeviceError(
+            f"kernel {launch.symbol!r} needs {prod(launch.grid)} blocks at a time, the emulated device holds {most} of "
+            "them; raise EmulatorOptions.cooperative_blocks, or compile for a GPU with fewer multiprocessors"
+        )
+
     def _argument(self, values: list[Any], number: int, offset_bytes: int, status: np.ndarray) -> Argument:
         value = self._values[number]
         if isinstance(value.location, Status):
             return Argument(status.ctypes.data, status.nbytes, status.itemsize, unordered=True)
-        array = values[number]
+        array = self._counters.get(number, values[number])
         if array is None:
             values[number] = array = _empty(value)
         elif not array.flags.c_contiguous or not array.flags.aligned:

@@ -15,7 +15,9 @@ class EmulatorOptions:
     """`block_order`: in which order blocks start: `in_order`, `reversed`, `random`, or `adversarial`, which also
     switches between the threads of all resident blocks at random, in the midst of their work. `thread_order`: in which
     order the threads of a block run: `in_order`, `reversed` or `random`. `resident_blocks`: how many blocks are under
-    way at a time; another starts when one ends, as on a GPU. `seed` decides what is random.
+    way at a time; another starts when one ends, as on a GPU. `cooperative_blocks`: how many blocks of a cooperative
+    launch the device holds together (None: all); a launch of more is refused, or made smaller where its kernel allows.
+    `seed` decides what is random.
 
     `checked`: watch every access to memory and every barrier, and report faults; else kernels run several times as fast
     and wrong ones crash the process or give wrong results. `compiler`: the C++ compiler; None for the first of g++ and
@@ -25,6 +27,7 @@ class EmulatorOptions:
     block_order: str = "in_order"
     thread_order: str = "in_order"
     resident_blocks: int = 4
+    cooperative_blocks: int | None = None
     seed: int = 0
     checked: bool = True
     compiler: str | None = None
@@ -37,3 +40,5 @@ class EmulatorOptions:
             raise ValueError(f"thread_order {self.thread_order!r} is unknown; give one of {', '.join(ORDERS[:3])}")
         if self.resident_blocks < 1:
             raise ValueError(f"resident_blocks is {self.resident_blocks}; give at least 1")
+        if self.cooperative_blocks is not None and self.cooperative_blocks < 1:
+            raise ValueError(f"cooperative_blocks is {self.cooperative_blocks}; give at least 1, or None for all")

@@ -51,7 +51,14 @@ def pick(pointers: Sequence[int], grid: Any, block: Any) -> None:
     y[...] = x[np.clip(index, 0, 3)]
 
 
-KERNELS: dict[str, Kernel] = {"increment": increment, "add": add, "pick": pick}
+def count_blocks(pointers: Sequence[int], grid: Any, block: Any) -> None:
+    """Adds the grid's blocks to a counter, and copies it to four int32."""
+    counter = view(pointers[0], "u4", 1)
+    counter[...] += grid[0]
+    view(pointers[1], "i4", 4)[...] = counter
+
+
+KERNELS: dict[str, Kernel] = {"increment": increment, "add": add, "pick": pick, "count_blocks": count_blocks}
 
 
 @dataclass
@@ -69,6 +76,7 @@ class GPU:
     memory_bytes: int = 1 << 30
     shared_bytes: int = 232448
     multiprocessors: int = 132
+    blocks_per_multiprocessor: int = 2
     name: bytes = b"Fake GPU"
 
 
@@ -375,6 +383,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "cuModuleUnload": _drop("module"),
     "cuModuleGetFunction": _function,
     "cuFuncGetAttribute": lambda fake, attribute, function: 0,
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor": lambda fake, *_: (
+        fake.gpus[fake._contexts[-1] - 1].blocks_per_multiprocessor
+    ),
     "cuFuncSetAttribute": lambda fake, function, attribute, value: None,
     "cuStreamCreate": lambda fake, flags: fake._new("stream", flags),
     "cuStreamCreateWithPriority": lambda fake, flags, priority: fake._new("stream", priority),

@@ -1,0 +1,18 @@
+// The barrier of a whole grid, for cooperative launches: all blocks are resident together.
+//
+// `word` is 32 bits of the launch's own memory, 0 when the model is loaded, and needs no clearing after that: block 0
+// adds 2^31 - (blocks - 1), every other block 1. When the last one has come the top bit has flipped, and the bits below
+// are 0 again.
+
+// Returns when all threads of the grid have called it; what any of them wrote before, all of them read behind.
+static __device__ __forceinline__ void ts_grid_barrier(unsigned *word) {
+  __syncthreads();
+  if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) {
+    unsigned step = blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1u) : 1u, before, now;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(word), "r"(step) : "memory");
+    do {
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
+    } while (((before ^ now) & 0x80000000u) == 0u);
+  }
+  __syncthreads();
+}
