@@ -20,10 +20,11 @@ from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, storage_dtype
 from .abi import CudaLaunch, Thread, barrier
 from .fragments import Instruction, Piece, find_instruction, load_fragments
 from .gemm_simt import store_rows
-from .partition import Partition, Sink, choose, launches, named, registers, repeated, unrolled, when, zero
+from .partition import Partition, Sink, launches, named, registers, repeated, unrolled, when, zero
 from .product import Product, below, both
 from .surroundings import Anchored, Surroundings
 from .target import CudaTarget
+from .tiling import choose
 
 WARP = 32
 
@@ -44,6 +45,10 @@ class MmaTile:
     @property
     def threads(self) -> int:
         return WARP * self.wm * self.wn
+
+    @property
+    def ahead(self) -> int:
+        return self.stages - 1
 
     @property
     def rows(self) -> int:
@@ -81,6 +86,9 @@ TILES = (
 """Of half floats. Other elements have tiles of as many bytes along k."""
 
 AMPERE = 80
+HOPPER = 90
+HOPPER_SHARE = 0.62
+"""Of the tensor cores' rate that `mma.sync` reaches on Hopper (Luo et al., Dissecting the NVIDIA Hopper GPU)."""
 MOST_WAITING = 16
 """Registers of a thread in which one operand may wait."""
 
@@ -102,7 +110,11 @@ def lower_mma(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
     """The launches of a product on the tensor cores."""
     instruction = find_instruction(product)
     assert instruction is not None
-    tile, partition = choose(product, tiles_of(instruction.itemsize), group.target.device.sm_count)
+    device = group.target.device
+    dtype = "tfloat32" if product.a.dtype == "float32" else product.a.dtype
+    share = HOPPER_SHARE if device.capability >= HOPPER else 1
+    tiles = [replace(tile, speed=share * tile.speed) for tile in tiles_of(instruction.itemsize)]
+    tile, partition = choose(product, tiles, device, dtype)
     return emit_mma(group, product, tile, partition)
 
 

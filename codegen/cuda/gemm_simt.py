@@ -2,8 +2,10 @@
 
 A block computes a tile of the result. It walks along k in steps of `bk`: both operands' pieces lie in shared memory as
 [k][row], twice, so that the next piece is fetched into registers while this one is multiplied. A thread holds tm x tn
-sums, as groups of four neighbouring rows and columns. Results leave through shared memory, one row of every thread at
-a time: stores are coalesced, and the code of the epilogue appears tm times rather than tm * tn times.
+sums, as groups of four neighbouring rows and columns. Small tiles are multiplied by several slices of threads, each
+with its own share of every step's k, so that few tiles still give an SM enough warps; their sums are added at the end.
+Results leave through shared memory, one row of every thread at a time: stores are coalesced, and the code of the
+epilogue appears tm times rather than tm * tn times.
 """
 
 from __future__ import annotations
@@ -17,20 +19,10 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, storage_dtype
 
 from .abi import CudaLaunch, Thread, barrier, shared_buffer
-from .partition import (
-    Partition,
-    Sink,
-    choose,
-    launches,
-    named,
-    registers,
-    repeated,
-    unrolled,
-    when,
-    zero,
-)  # fmt: skip
+from .partition import Partition, Sink, launches, named, registers, repeated, unrolled, when, zero
 from .product import Operand, Product, below, both, widen
 from .surroundings import Anchored, Surroundings
+from .tiling import choose
 
 QUAD = 4
 """Rows and columns of a thread come in groups of so many."""
@@ -41,7 +33,10 @@ VECTOR_DTYPES = frozenset({"float32", "int32", "uint32", "float64"})
 
 @dataclass(frozen=True)
 class SimtTile:
-    """A tile bm x bn, `bk` steps of the reduction at a time; every thread computes tm x tn results."""
+    """A tile bm x bn, `bk` steps of the reduction at a time.
+
+    A thread of each slice computes tm x tn results over its share of the bk steps.
+    """
 
     bm: int
     bn: int
@@ -49,10 +44,16 @@ class SimtTile:
     tm: int
     tn: int
     speed: float
+    slices: int = 1
+    ahead: int = 1
+
+    @property
+    def slice_threads(self) -> int:
+        return (self.bm // self.tm) * (self.bn // self.tn)
 
     @property
     def threads(self) -> int:
-        return (self.bm // self.tm) * (self.bn // self.tn)
+        return self.slices * self.slice_threads
 
     @property
     def stride(self) -> tuple[int, int]:
@@ -66,27 +67,47 @@ class SimtTile:
 
     @property
     def shared_elements(self) -> int:
-        """Two stages, or the rows of one round of results."""
-        return max(2 * self.stage, self.bm // self.tm * self.bn)
+        """Two stages, or the rows of one round of every slice's results."""
+        return max(2 * self.stage, self.slices * self.round)
+
+    @property
+    def round(self) -> int:
+        """Elements of one round of a slice's results."""
+        return self.bm // self.tm * self.bn
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of sums of four bytes, the usual ones."""
+        return 4 * self.shared_elements
 
 
 TILES = (
-    SimtTile(128, 128, 8, 8, 8, 1.0),
+    SimtTile(128, 128, 8, 8, 8, 0.95),
     SimtTile(128, 64, 8, 8, 4, 0.85),
     SimtTile(64, 128, 8, 4, 8, 0.85),
-    SimtTile(64, 64, 16, 4, 4, 0.7),
-    SimtTile(32, 64, 16, 4, 4, 0.55),
-    SimtTile(64, 32, 16, 4, 4, 0.55),
-    SimtTile(32, 32, 16, 4, 4, 0.45),
+    SimtTile(64, 64, 16, 4, 4, 0.65),
+    SimtTile(64, 64, 32, 8, 8, 0.9, slices=4),
+    SimtTile(64, 32, 32, 8, 4, 0.8, slices=4),
+    SimtTile(32, 64, 32, 4, 8, 0.8, slices=4),
+    SimtTile(32, 32, 64, 4, 8, 0.75, slices=8),
+    SimtTile(16, 64, 64, 4, 4, 0.6, slices=4),
+    SimtTile(64, 16, 64, 4, 4, 0.6, slices=4),
 )
-WIDE_TILES = tuple(t for t in TILES if t.tm * t.tn <= 32)
-"""For sums of 8 bytes, whose registers are pairs."""
+WIDE_TILES = (
+    SimtTile(128, 64, 8, 8, 4, 0.85),
+    SimtTile(64, 128, 8, 4, 8, 0.85),
+    SimtTile(64, 64, 16, 4, 4, 0.65),
+    SimtTile(32, 64, 16, 4, 4, 0.65, slices=2),
+    SimtTile(64, 32, 16, 4, 4, 0.65, slices=2),
+    SimtTile(32, 32, 32, 4, 4, 0.65, slices=4),
+)
+"""For sums of 8 bytes, which take registers in pairs and twice the shared memory."""
 
 
 def lower_simt(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
     """The launches of a product with tiles in shared memory."""
     tiles = TILES if storage_bits(product.acc_dtype) <= 32 else WIDE_TILES
-    tile, partition = choose(product, tiles, group.target.device.sm_count)
+    tile, partition = choose(product, tiles, group.target.device, product.acc_dtype)
     return emit_simt(group, product, tile, partition)
 
 
@@ -156,8 +177,10 @@ class _Block:
         self.shared = shared_buffer(tile.shared_elements, acc)
         self.acc = registers(tile.tm * tile.tn, acc)
         self.waiting = [registers(f.rounds * f.vector, f.dtype) for f in self.fetches]
-        self.row = named(thread // (tile.bn // tile.tn))
-        self.column = named(thread % (tile.bn // tile.tn))
+        self.slice = named(thread // tile.slice_threads) if tile.slices > 1 else 0
+        in_slice = thread % tile.slice_threads
+        self.row = named(in_slice // (tile.bn // tile.tn))
+        self.column = named(in_slice % (tile.bn // tile.tn))
 
     def run(self, block: Expr) -> None:
         tile, steps = self.tile, self.partition.steps
@@ -234,7 +257,9 @@ class _Block:
         tile, acc = self.tile, self.acc
         a, b = registers(tile.tm, self.product.acc_dtype), registers(tile.tn, self.product.acc_dtype)
         stage = named(stage)
-        with unrolled(tile.bk) as k:
+        each = tile.bk // tile.slices
+        with unrolled(each) as own:
+            k = self.slice * each + own
             self._load_quads(a, self._shared_at(0, stage, k), self.row, tile.tm, tile.bm)
             self._load_quads(b, self._shared_at(1, stage, k), self.column, tile.tn, tile.bn)
             with unrolled(tile.tm) as i, unrolled(tile.tn) as j:
@@ -255,22 +280,33 @@ class _Block:
     # -- results -----------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """One row of every thread at a time, through shared memory, to the sink."""
+        """One row of every thread at a time, through shared memory, where slices are added, to the sink."""
         tile = self.tile
         quad_rows = tile.bm // (tile.tm // QUAD)
         with unrolled(tile.tm) as i:
             barrier()
             with unrolled(tile.tn) as j:
                 column = j // QUAD * (tile.bn // (tile.tn // QUAD)) + self.column * QUAD + j % QUAD
-                T.buffer_store(self.shared, self.acc[i * tile.tn + j], [self.row * tile.bn + column])
+                at = self._round_at(self.slice) + self.row * tile.bn + column
+                T.buffer_store(self.shared, self.acc[i * tile.tn + j], [at])
             barrier()
             first = i // QUAD * quad_rows + i % QUAD
             store_rows(
                 self.around, self.product, self.sink, self.batch, self.first_row,
                 (tile.bm // tile.tm, tile.bn), tile.threads, self.thread, (tile.bm, tile.bn),
                 lambda row, first=first: first + row * QUAD,  # type: ignore[misc]
-                lambda row, column: self.shared[row * tile.bn + column],
+                lambda row, column: self._added(row * tile.bn + column),
             )  # fmt: skip
+
+    def _round_at(self, slice_: Expr) -> Expr:
+        return slice_ * self.tile.round
+
+    def _added(self, place: Expr) -> Expr:
+        """The sum of all slices' sums."""
+        total = self.shared[place]
+        for slice_ in range(1, self.tile.slices):
+            total = total + self.shared[self._round_at(slice_) + place]
+        return total
 
 
 def store_rows(

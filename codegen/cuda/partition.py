@@ -6,11 +6,10 @@ fixed order and runs the epilogue. Results are therefore the same in every run.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
@@ -27,31 +26,6 @@ Sink = Callable[[Surroundings, Expr, Expr, Expr, Expr], None]
 
 GROUP = 8
 """Tiles of so many neighbouring rows are computed together, column after column: they share operands in the L2."""
-
-LEAST_PART = 128
-"""Steps of the reduction that are worth a part of their own."""
-
-SECOND_LAUNCH = 400_000
-"""What a second launch costs, in multiply-adds of one SM: a planning figure of about two microseconds."""
-
-PARTIAL_SUM = 80
-"""What writing and reading one partial sum costs, in the same unit: 8 bytes at the memory bandwidth of one SM."""
-
-
-class Tile(Protocol):
-    """What planning must know of a tile: its extents, and its speed relative to the best tile of its kind."""
-
-    @property
-    def bm(self) -> int: ...
-    @property
-    def bn(self) -> int: ...
-    @property
-    def bk(self) -> int: ...
-    @property
-    def speed(self) -> float: ...
-
-
-AnyTile = TypeVar("AnyTile", bound=Tile)
 
 
 @dataclass(frozen=True)
@@ -85,36 +59,12 @@ def _smaller(a: Expr, b: int) -> Expr:
     return min(a, b) if isinstance(a, int) else named(T.min(a, b))
 
 
-def choose(product: Product, tiles: Sequence[AnyTile], sm_count: int) -> tuple[AnyTile, Partition]:
-    """The tile and the partition with the least estimated time: waves of blocks over the SMs."""
-    options = [(t, _partition(product, t, parts)) for t in tiles for parts in _parts(product, t, sm_count)]
-    return min(options, key=lambda option: _cost(product, option[0], option[1], sm_count))
-
-
-def _parts(product: Product, tile: Tile, sm_count: int) -> list[int]:
-    if _partition(product, tile, 1).blocks >= sm_count:
-        return [1]
-    return [p for p in (1, 2, 4, 8, 16, 32) if p == 1 or product.k >= p * LEAST_PART]
-
-
-def _partition(product: Product, tile: Tile, parts: int) -> Partition:
-    return cut(product, (tile.bm, tile.bn, tile.bk), parts)
-
-
 def cut(product: Product, tile: tuple[int, int, int], parts: int) -> Partition:
     """Tiles of the extents (m, n, k), with the reduction in at most `parts` parts."""
     steps = -(-product.k // tile[2])
     each = -(-steps // parts)
     used = -(-steps // each) if each else 1
     return Partition(product.batch, -(-product.m // tile[0]), -(-product.n // tile[1]), used, each)
-
-
-def _cost(product: Product, tile: Tile, partition: Partition, sm_count: int) -> float:
-    waves = math.ceil(partition.blocks / sm_count)
-    work = waves * tile.bm * tile.bn * (partition.steps * tile.bk + 32) / tile.speed
-    if partition.parts == 1:
-        return work
-    return work + SECOND_LAUNCH + PARTIAL_SUM * partition.parts * product.elements / sm_count
 
 
 # -- launches --------------------------------------------------------------------------------------------------------
@@ -232,6 +182,6 @@ def registers(count: int, dtype: str) -> Any:
 
 
 __all__ = [
-    "Kernel", "Partition", "Sink", "Tile", "choose", "cut", "finish", "launches", "named",
-    "registers", "repeated", "unrolled", "when", "zero",
+    "Kernel", "Partition", "Sink", "cut", "finish", "launches", "named", "registers", "repeated", "unrolled", "when",
+    "zero",
 ]  # fmt: skip

@@ -33,13 +33,22 @@ def test_every_dtype_has_tiles(dtype: str, out_dtype: str | None) -> None:
 
 @pytest.mark.parametrize("tile", gemm_simt.TILES, ids=lambda t: f"{t.bm}x{t.bn}")
 def test_each_ordinary_tile_with_a_tail_and_in_parts(tile: gemm_simt.SimtTile) -> None:
-    graph = matmul((tile.bm + 3, 40), (40, tile.bn + 5), epilogue=True)
+    graph = matmul((tile.bm + 3, 2 * tile.bk + 1), (2 * tile.bk + 1, tile.bn + 5), epilogue=True)
     group = anchored(graph)
     product = matmul_product(group)
     partition = cut(product, (tile.bm, tile.bn, tile.bk), 2)
     launches = gemm_simt.emit_simt(group, product, tile, partition)
     assert [launch.kind for launch in launches] == ["gemm_simt", "sums"]
     check(graph, launches)
+
+
+@pytest.mark.parametrize("trans", TRANSPOSED)
+@pytest.mark.parametrize("tile", gemm_simt.WIDE_TILES, ids=lambda t: f"{t.bm}x{t.bn}")
+def test_each_tile_of_wide_sums(tile: gemm_simt.SimtTile, trans: tuple[bool, bool]) -> None:
+    graph = matmul(*product_shapes(tile.bm + 3, tile.bn + 5, 70, trans), "float64", trans=trans)
+    group = anchored(graph)
+    product = matmul_product(group)
+    check(graph, gemm_simt.emit_simt(group, product, tile, cut(product, (tile.bm, tile.bn, tile.bk), 1)))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

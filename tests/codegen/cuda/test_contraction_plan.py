@@ -9,8 +9,10 @@ import pytest
 from tests.codegen.cuda.contraction_harness import anchored, lower, matmul, resources, target
 from tilestitch.codegen.cuda import gemm_mma, gemm_simt
 from tilestitch.codegen.cuda.contraction import matmul_product
-from tilestitch.codegen.cuda.partition import Partition, choose, cut
+from tilestitch.codegen.cuda.partition import Partition, cut
 from tilestitch.codegen.cuda.text import kernel_text
+from tilestitch.codegen.cuda.tiling import choose
+from tilestitch.cost_model.devices import find_device
 
 
 def kinds(*shape: int, dtype: str = "float32", architecture: str = "sm_80") -> list[str]:
@@ -61,8 +63,17 @@ def test_parts_share_the_reduction() -> None:
 
 def test_large_products_take_the_largest_tiles() -> None:
     product = matmul_product(anchored(matmul((8192, 1024), (1024, 8192))))
-    tile, partition = choose(product, gemm_simt.TILES, 132)
+    tile, partition = choose(product, gemm_simt.TILES, find_device("H200"), "float32")
     assert (tile.bm, tile.bn, partition.parts) == (128, 128, 1)
+
+
+@pytest.mark.parametrize("shape", [(128, 768, 768), (128, 3072, 768), (64, 768, 3072), (196, 1024, 256)])
+def test_small_products_still_give_most_sms_enough_warps(shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    product = matmul_product(anchored(matmul((m, k), (k, n))))
+    tile, partition = choose(product, gemm_simt.TILES, find_device("H200"), "float32")
+    assert partition.blocks >= 0.7 * 132
+    assert tile.threads >= 8 * 32
 
 
 def test_tensors_beyond_32_bits_are_indexed_with_64() -> None:
