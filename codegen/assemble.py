@@ -10,7 +10,7 @@ import numpy as np
 
 from tilestitch.codegen.backend import Backend, PlacedLaunch, Progress
 from tilestitch.codegen.errors import CodegenError
-from tilestitch.codegen.launch import CountersArg, PackedArg, StatusArg, TemporaryArg, ValueArg
+from tilestitch.codegen.launch import CountersArg, PackedArg, StatusArg, TemporaryArg, TensorMapArg, ValueArg
 from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.compiler.ir.text import digest
 from tilestitch.compiler.ir.types import from_numpy_dtype, to_numpy_dtype
@@ -191,6 +191,8 @@ class _ProgramWriter:
                 return rt.Arg(self.memory_of(name))
             case PackedArg(name, key, arrange):
                 return rt.Arg(self.packed(name, key, arrange))
+            case TensorMapArg(name, tensor_map, offset_bytes):
+                return rt.Arg(self.memory_of(name), offset_bytes, tensor_map)
             case TemporaryArg(name, nbytes):
                 if name not in temporaries:
                     temporaries[name] = self.temporary(name, nbytes, len(temporaries))

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from tilestitch.runtime.tensor_map import TensorMap
+
 
 @dataclass(frozen=True)
 class ValueArg:
@@ -21,6 +23,15 @@ class PackedArg:
     value: str
     key: str
     arrange: Callable[[Any], Any] = field(compare=False)
+
+
+@dataclass(frozen=True)
+class TensorMapArg:
+    """A tensor map over a value of the graph, from `offset_bytes` on, for the copy engine of Hopper GPUs."""
+
+    value: str
+    tensor_map: TensorMap
+    offset_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -43,4 +54,4 @@ class CountersArg:
     nbytes: int
 
 
-KernelArg: TypeAlias = ValueArg | PackedArg | TemporaryArg | StatusArg | CountersArg
+KernelArg: TypeAlias = ValueArg | PackedArg | TensorMapArg | TemporaryArg | StatusArg | CountersArg

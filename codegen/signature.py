@@ -13,7 +13,7 @@ from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import digest
 from tilestitch.passes.plan import Group
 
-from .launch import KernelArg, PackedArg, ValueArg
+from .launch import KernelArg, PackedArg, TensorMapArg, ValueArg
 
 Lower = Callable[[Graph, Group], tuple[Any, ...]]
 
@@ -85,7 +85,7 @@ def _renamed(launch: Any, there: Signature, here: Signature) -> Any:
 
     def argument(arg: KernelArg) -> KernelArg:
         match arg:
-            case ValueArg(value) | PackedArg(value):
+            case ValueArg(value) | PackedArg(value) | TensorMapArg(value):
                 return dataclasses.replace(arg, value=names[value])
         return arg
 

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from .errors import ArtifactSchemaError
 from .jsonfields import Fields, finite_json, from_finite_json, integer, sequence, string
+from .tensor_map import TensorMap
 from .types import OptionalType, SequenceType, Shape, TensorType, ValueType, type_from_json
 
 __all__ = [
@@ -139,10 +140,25 @@ class ValueSpec:
 
 @dataclass(frozen=True)
 class Arg:
-    """A kernel argument: the address of value number `value`, plus `offset_bytes`."""
+    """A kernel argument: the address of value number `value`, plus `offset_bytes`.
+
+    With a `tensor_map`, which launches on devices may have, the kernel gets that map over the address in its place, as
+    a `const __grid_constant__ CUtensorMap`.
+    """
 
     value: int
     offset_bytes: int = 0
+    tensor_map: TensorMap | None = None
+
+    def to_json(self) -> list[Any]:
+        return [self.value, self.offset_bytes, *([self.tensor_map.to_json()] if self.tensor_map else [])]
+
+    @staticmethod
+    def from_json(data: Any, where: str) -> Arg:
+        if not isinstance(data, list) or len(data) not in (2, 3):
+            raise ArtifactSchemaError(f"{where} is no value number, offset in bytes and maybe tensor map")
+        tensor_map = TensorMap.from_json(data[2], f"{where}[2]") if len(data) == 3 else None
+        return Arg(integer(data[0], where), integer(data[1], where), tensor_map)
 
 
 @dataclass(frozen=True)
@@ -162,7 +178,7 @@ class Launch:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "symbol": self.symbol, "tasks": self.tasks, "args": [[arg.value, arg.offset_bytes] for arg in self.args],
+            "symbol": self.symbol, "tasks": self.tasks, "args": [arg.to_json() for arg in self.args],
             "origins": list(self.origins), "scratch_bytes": self.scratch_bytes, "faults": list(self.faults),
         }  # fmt: skip
 
@@ -171,7 +187,7 @@ class Launch:
         fields = Fields(data, where)
         launch = Launch(
             symbol=fields.string("symbol"), tasks=fields.integer("tasks", 0, MAX_TASKS), args=fields.sequence("args",
-            _arg_from_json),
+            Arg.from_json),
             origins=fields.strings("origins"), scratch_bytes=fields.integer("scratch_bytes"),
             faults=fields.strings("faults"),
         )  # fmt: skip
@@ -195,7 +211,8 @@ class NativeStep:
 
 @dataclass(frozen=True)
 class DeviceLaunch:
-    """One launch of a CUDA kernel `__global__ void symbol(T0 *p0, T1 *p1, …)`, one pointer for each of `args`.
+    """One launch of a CUDA kernel `__global__ void symbol(T0 *p0, T1 *p1, …)`, one pointer, or one tensor
+    map, for each of `args`.
 
     `grid` is in blocks, `block` in threads, `cluster` in blocks, each (x, y, z). `shared_bytes` is the dynamic shared
     memory of a block. `cooperative`: all blocks are resident together, so that the kernel may synchronise its grid;
@@ -217,7 +234,7 @@ class DeviceLaunch:
     def to_json(self) -> dict[str, Any]:
         return {
             "symbol": self.symbol, "grid": list(self.grid), "block": list(self.block),
-            "shared_bytes": self.shared_bytes, "args": [[arg.value, arg.offset_bytes] for arg in self.args],
+            "shared_bytes": self.shared_bytes, "args": [arg.to_json() for arg in self.args],
             "origins": list(self.origins), "faults": list(self.faults), "cooperative": self.cooperative,
             "cluster": list(self.cluster), "elastic": self.elastic,
         }  # fmt: skip
@@ -227,7 +244,7 @@ class DeviceLaunch:
         fields = Fields(data, where)
         launch = DeviceLaunch(
             symbol=fields.string("symbol"), grid=_extent(fields, "grid"), block=_extent(fields, "block"),
-            shared_bytes=fields.integer("shared_bytes"), args=fields.sequence("args", _arg_from_json),
+            shared_bytes=fields.integer("shared_bytes"), args=fields.sequence("args", Arg.from_json),
             origins=fields.strings("origins"), faults=fields.strings("faults"),
             cooperative=fields.boolean("cooperative"), cluster=_extent(fields, "cluster"),
             elastic=fields.boolean("elastic"),
@@ -534,13 +551,6 @@ def _extent(fields: Fields, name: str) -> tuple[int, int, int]:
     if len(sizes) != 3:
         raise ArtifactSchemaError(f"{fields.where}.{name} is no triple of sizes")
     return sizes[0], sizes[1], sizes[2]
-
-
-def _arg_from_json(data: Any, where: str) -> Arg:
-    pair = sequence(data, where, integer)
-    if len(pair) != 2:
-        raise ArtifactSchemaError(f"{where} is no pair of value number and offset in bytes")
-    return Arg(*pair)
 
 
 def _location_to_json(location: Location) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from .program import (
     Step,
     ValueSpec,
 )  # fmt: skip
+from .tensor_map import TensorMap
 from .types import TensorType
 
 
@@ -201,6 +202,10 @@ class _Checker:
     def _check_launch(self, launch: Launch | DeviceLaunch, where: str) -> None:
         for arg in launch.args:
             value = self._value(arg.value, f"{where}, kernel {launch.symbol!r},")
+            if arg.tensor_map is not None and not isinstance(launch, DeviceLaunch):
+                self._fail(f"{where}: kernel {launch.symbol!r} of the CPU takes a tensor map, which only devices have")
+            if arg.tensor_map is not None and isinstance(value.location, (Status, Counters)):
+                self._fail(f"{where}: kernel {launch.symbol!r} takes a tensor map over {value.name!r}, no tensor")
             if isinstance(value.location, Status):
                 continue
             if isinstance(value.location, Counters):
@@ -211,7 +216,16 @@ class _Checker:
             nbytes = value.location.nbytes if isinstance(value.location, Arena) else value.type.nbytes
             if arg.offset_bytes > nbytes:
                 self._fail(f"{where}: kernel {launch.symbol!r} takes {value.name!r} from beyond its end")
+            if arg.tensor_map is not None:
+                self._check_tensor_map(arg.tensor_map, arg.offset_bytes, nbytes, f"{where}: kernel {launch.symbol!r}")
             self.set_values.add(arg.value)
+
+    def _check_tensor_map(self, tensor_map: TensorMap, offset_bytes: int, nbytes: int, kernel: str) -> None:
+        """Values begin on 16-byte boundaries at least, so the offset is what counts of the address."""
+        try:
+            tensor_map.check_memory(offset_bytes, nbytes - offset_bytes)
+        except ValueError as error:
+            self._fail(f"{kernel}: {error}")
 
     def _check_counters(self, arg: Arg, location: Counters, kernel: str) -> None:
         """Counters belong to one launch: two that are under way together would count for each other."""

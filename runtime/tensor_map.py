@@ -6,8 +6,12 @@ is launched. The rules it checks are those of the driver's manual, CUDA Driver A
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import prod
+from typing import Any
+
+from .errors import ArtifactSchemaError
+from .jsonfields import Fields
 
 __all__ = ["ITEM_BYTES", "L2_PROMOTIONS", "OOB_FILLS", "SWIZZLES", "TensorMap"]
 
@@ -82,6 +86,22 @@ class TensorMap:
         """Bytes from the address of the map to the end of its last element."""
         steps = zip(self.dims[1:], self.strides_bytes)
         return self.dims[0] * self.item_bytes + sum((size - 1) * stride for size, stride in steps)
+
+    def to_json(self) -> dict[str, Any]:
+        fields = asdict(self)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+
+    @staticmethod
+    def from_json(data: Any, where: str = "tensor map") -> TensorMap:
+        """Raises `ArtifactSchemaError`, also where the CUDA driver would refuse the map."""
+        fields = Fields(data, where)
+        names = {name: fields.string(name) for name in ("dtype", "swizzle", "oob_fill", "l2_promotion")}
+        lists = {name: fields.integers(name) for name in ("dims", "strides_bytes", "box", "element_strides")}
+        fields.done()
+        try:
+            return TensorMap(**names, **lists)  # type: ignore[arg-type]
+        except ValueError as error:
+            raise ArtifactSchemaError(f"{where}: {error}") from None
 
     def check_memory(self, address: int, nbytes: int) -> None:
         """Raises ValueError if the map cannot lie over `nbytes` of memory at `address`."""

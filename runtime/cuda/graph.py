@@ -3,24 +3,47 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tilestitch.runtime.artifact import aligned_bytes
 from tilestitch.runtime.program import DeviceLaunch, Edge
+from tilestitch.runtime.tensor_map import TensorMap
 
+from . import tensor_maps
 from .driver import Device
 
 _PORTS = {"full": "DEFAULT", "programmatic": "PROGRAMMATIC", "launch_order": "LAUNCH_ORDER"}
 
 
 class Parameters:
-    """The pointers that one launch passes, and the table of addresses of them that the driver reads."""
+    """What one launch passes, pointers and tensor maps, and the table of addresses of them that the driver reads.
 
-    def __init__(self, count: int) -> None:
+    `maps`: the tensor maps among them, by position.
+    """
+
+    def __init__(self, count: int, maps: Mapping[int, TensorMap] | None = None) -> None:
         self.pointers = np.zeros(max(count, 1), np.uint64)
+        self._maps = dict(maps or {})
         self._table = self.pointers.ctypes.data + 8 * np.arange(max(count, 1), dtype=np.uint64)
+        self._encoded: dict[int, np.ndarray] = {}
+        for position in self._maps:
+            self._encoded[position] = aligned_bytes(8 * tensor_maps.WORDS).view(np.uint64)
+            self._table[position] = self._encoded[position].ctypes.data
+
+    @staticmethod
+    def of(launch: DeviceLaunch) -> Parameters:
+        """Room for a launch's arguments, which point nowhere yet."""
+        maps = {position: arg.tensor_map for position, arg in enumerate(launch.args) if arg.tensor_map is not None}
+        return Parameters(len(launch.args), maps)
+
+    def point(self, device: Device, position: int, address: int) -> None:
+        """Let a parameter point to `address`, or its tensor map lie over it. Raises `CudaError`."""
+        self.pointers[position] = address
+        if position in self._maps:
+            self._encoded[position][...] = tensor_maps.encode(device, self._maps[position], address)
 
     @property
     def address(self) -> int:

@@ -33,6 +33,8 @@ from .modules import Modules
 from .queue import Queue
 
 ALIGNMENT = 256
+KERNEL_ALIGNMENT = 16
+"""Of what kernels are given: vector loads and tensor maps need it."""
 
 
 class CudaMemory:
@@ -97,17 +99,19 @@ class CudaMemory:
         return self.allocation.address + self.slots[number]
 
     def operand(self, values: list[Any], number: int) -> int:
-        """The address of an input or heap value in this run; a host array is copied to its slot."""
+        """The address of an input or heap value in this run; a host array is copied to its slot, and so is one on the
+        GPU that begins where kernels cannot read it.
+        """
         value = values[number]
         if value is None:
             values[number] = self._array(self.program.values[number], self.slot(number))
-        elif isinstance(value, OnDevice):
+        elif isinstance(value, OnDevice) and value.address % KERNEL_ALIGNMENT == 0:
             return value.address
         else:
             self._upload(number, value)
         return self.slot(number)
 
-    def _upload(self, number: int, array: np.ndarray) -> None:
+    def _upload(self, number: int, array: np.ndarray | OnDevice) -> None:
         if self._run != self.queue.run_number:
             self._run = self.queue.run_number
             self._uploaded.clear()
@@ -153,10 +157,10 @@ class CudaSegment:
         self._has_status = False
         self._variable: dict[int, list[tuple[int, int, int]]] = {}  # value -> (launch, position, offset in bytes)
         self._bound: dict[int, int] = {}  # value -> the address that the graph has now
-        self._parameters = [Parameters(len(launch.args)) for launch in step.launches]
+        self._parameters = [Parameters.of(launch) for launch in step.launches]
         for number, launch in enumerate(step.launches):
             for position, arg in enumerate(launch.args):
-                self._parameters[number].pointers[position] = self._address(number, position, arg)
+                self._parameters[number].point(memory.device, position, self._address(number, position, arg))
         functions = [memory.modules.function(launch.symbol) for launch in step.launches]
         clear = (status_address, 4 * len(step.launches) if self._has_status else 0)
         launches = [memory.modules.fitted(launch) for launch in step.launches]
@@ -195,7 +199,7 @@ class CudaSegment:
                 continue
             self._bound[value] = address
             for number, position, offset_bytes in places:
-                self._parameters[number].pointers[position] = address + offset_bytes
+                self._parameters[number].point(self._memory.device, position, address + offset_bytes)
                 changed.add(number)
         for number in sorted(changed):
             self.graph.update(number)

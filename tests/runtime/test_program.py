@@ -42,10 +42,12 @@ from tilestitch.runtime.program import (
     programs_to_json,
 )
 from tilestitch.runtime.program_check import programs_from_json
+from tilestitch.runtime.tensor_map import TensorMap
 
 FLOAT = TensorType("float32", (2, 3))
 BOOL = TensorType("bool", ())
 INT = TensorType("int64", ())
+MAP = TensorMap("float32", (6,), (), (4,), swizzle="32B")
 
 
 def identity_body(*types: Any) -> Body:
@@ -83,7 +85,7 @@ def everything() -> Program:
         SequenceMapStep(7, (), identity_body(FLOAT), (12,)),
         DeviceStep(
             (
-                DeviceLaunch("d", (8, 1, 1), (128, 2, 1), 1024, (Arg(0), Arg(4, 8)), ("n",), ("bad",), True, (2, 1, 1)),
+                DeviceLaunch("d", (8, 1, 1), (128, 2, 1), 1024, (Arg(0, 0, MAP), Arg(4, 8)), ("n",), ("bad",), True, (2, 1, 1)),
                 DeviceLaunch("e", (1, 1, 1), (1, 1, 1), 0, (Arg(4), Arg(6))),
             ),
             (Edge(0, 1, "programmatic"),),
@@ -133,6 +135,15 @@ def test_any_changed_part_is_read_or_refused(path: tuple[Any, ...], replacement:
         programs_from_json(document)
 
 
+def first_mapped(program: Any) -> Any:
+    """The first argument of a launch that has a tensor map."""
+    return program["steps"][6]["launches"][0]["args"][0]
+
+
+def tensor_map(program: Any) -> Any:
+    return first_mapped(program)[2]
+
+
 def changed(change: Any) -> Any:
     document = copy.deepcopy(DOCUMENT)
     change(document["specialisations"][0])
@@ -163,6 +174,13 @@ def changed(change: Any) -> Any:
         (lambda p: p["steps"][6]["launches"][0].update(grid=[0, 1, 1]), "outside 1 to"),
         (lambda p: p["steps"][6]["launches"][0].update(cluster=[3, 1, 1]), "do not fit its grid"),
         (lambda p: p["steps"][6]["launches"][0].update(cooperative=1), "not a boolean"),
+        (lambda p: tensor_map(p).update(dims=[7]), "span 28 bytes; the memory has 24"),
+        (lambda p: tensor_map(p).update(box=[16]), "may have 32"),
+        (lambda p: tensor_map(p).update(more=1), "unknown fields more"),
+        (lambda p: first_mapped(p).__setitem__(1, 8), "multiple of 16"),
+        (lambda p: first_mapped(p).__setitem__(0, 6), "no tensor"),
+        (lambda p: first_mapped(p).append(0), "maybe tensor map"),
+        (lambda p: p["steps"][0]["launches"][0]["args"].append(first_mapped(p)), "which only devices have"),
         (lambda p: p["steps"][6]["edges"][0].__setitem__(2, "late"), "of the kind 'late'"),
         (lambda p: p["steps"][6]["edges"][0].__setitem__(1, 2), "leads nowhere"),
         (lambda p: p["steps"][6]["edges"][0].__setitem__(0, 1), "leads nowhere"),

@@ -14,6 +14,7 @@ import ctypes
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import cuda.bindings.driver as real
@@ -287,6 +288,22 @@ def _record(fake: FakeDriver, event: Any, stream: Any) -> None:
     fake._stream(stream)
 
 
+def _encode_tiled(
+    fake: FakeDriver, dtype: Any, rank: int, address: int, dims: Any, strides: Any, box: Any, steps: Any, *names: Any
+) -> Any:
+    """A map whose first word is the address, so that kernels here take it for a pointer."""
+    assert address % 16 == 0, f"the map lies over {address:#x}"
+    assert (len(dims), len(strides), len(box), len(steps)) == (rank, rank - 1, rank, rank)
+    assert all(isinstance(size, real.cuuint64_t) for size in (*dims, *strides))
+    assert all(isinstance(size, real.cuuint32_t) for size in (*box, *steps))
+    kinds = (
+        real.CUtensorMapInterleave, real.CUtensorMapSwizzle, real.CUtensorMapL2promotion, real.CUtensorMapFloatOOBfill,
+    )  # fmt: skip
+    assert isinstance(dtype, real.CUtensorMapDataType)
+    assert all(isinstance(name, kind) for name, kind in zip(names, kinds, strict=True))
+    return SimpleNamespace(opaque=[real.cuuint64_t(address)] + [real.cuuint64_t(0)] * 15)
+
+
 def _add_kernel(fake: FakeDriver, graph: Any, dependencies: Any, count: int, parameters: Any) -> Any:
     handle = next(fake._next)
     fake._nodes[handle] = Node(parameters, fake.read_pointers(parameters.func, parameters.kernelParams))
@@ -369,6 +386,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "cuCtxPopCurrent": lambda fake: fake._contexts.pop(),
     "cuCtxGetCurrent": lambda fake: fake._contexts[-1],
     "cuCtxSynchronize": lambda fake: None,
+    "cuTensorMapEncodeTiled": _encode_tiled,
     "cuMemAlloc": _alloc,
     "cuMemFree": _free,
     "cuMemGetInfo": _mem_info,

@@ -26,6 +26,7 @@ from tilestitch.runtime import load
 from tilestitch.runtime.cuda.array import DeviceArray
 from tilestitch.runtime.errors import ExecutionError, InputError
 from tilestitch.runtime.program import Arg, Constant, DeviceStep, Edge, Input, Program, TensorType, ValueSpec
+from tilestitch.runtime.tensor_map import TensorMap
 
 X = np.arange(4, dtype=np.float32)
 
@@ -276,3 +277,46 @@ def test_kernels_see_what_was_uploaded(fake: FakeDriver, tmp_path: Path) -> None
         np.testing.assert_array_equal(loaded(strided)["u"], strided + 1 + W)
         pointer = fake.named("cuMemcpyHtoDAsync")[-1][0]
         np.testing.assert_array_equal(view(int(pointer), "float32", 4), strided)
+
+
+def mapped(tensor_map: TensorMap) -> Program:
+    """y = x + 1, with a tensor map over x in place of its pointer."""
+    values = (ValueSpec("x", FLOAT4, Input(0)), ValueSpec("y", FLOAT4))
+    step = DeviceStep((launch("increment", Arg(0, 0, tensor_map), 1),))
+    return Program("p", (0,), (1,), values, (step,))
+
+
+ROW = TensorMap("float32", (4,), (), (4,), swizzle="32B", oob_fill="nan", l2_promotion="256B")
+
+
+def test_tensor_maps_are_encoded_when_a_program_is_bound(fake: FakeDriver, tmp_path: Path) -> None:
+    with module(tmp_path, mapped(ROW)) as loaded:
+        np.testing.assert_array_equal(loaded(X)["y"], X + 1)
+        np.testing.assert_array_equal(loaded(2 * X)["y"], 2 * X + 1)
+    ((dtype, rank, _, dims, strides, box, steps, *names),) = fake.named("cuTensorMapEncodeTiled")
+    assert (dtype.name, rank, int(dims[0]), strides, int(box[0]), int(steps[0])) == (
+        "CU_TENSOR_MAP_DATA_TYPE_FLOAT32", 1, 4, [], 4, 1,
+    )  # fmt: skip
+    assert [name.name.removeprefix("CU_TENSOR_MAP_") for name in names] == [
+        "INTERLEAVE_NONE", "SWIZZLE_32B", "L2_PROMOTION_L2_256B", "FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA",
+    ]  # fmt: skip
+
+
+def test_a_tensor_map_follows_its_input(fake: FakeDriver, tmp_path: Path) -> None:
+    """An array on the GPU is read in place: the map is encoded again, over its address."""
+    with module(tmp_path, mapped(ROW)) as loaded:
+        on_gpu = loaded.run({"x": X}, on_device=True)["y"]
+        np.testing.assert_array_equal(loaded({"x": on_gpu})["y"], X + 2)
+        first, second = (arguments[2] for arguments in fake.named("cuTensorMapEncodeTiled"))
+        assert first != second == on_gpu.address
+        np.testing.assert_array_equal(loaded({"x": on_gpu})["y"], X + 2)
+        assert len(fake.named("cuTensorMapEncodeTiled")) == 2
+
+
+def test_an_array_on_the_gpu_that_kernels_cannot_read_where_it_lies_is_copied(fake: FakeDriver, tmp_path: Path) -> None:
+    with module(tmp_path, mapped(ROW)) as loaded:
+        whole = loaded.run({"x": X}, on_device=True)["y"]
+        odd = DeviceArray(whole.device, whole.address + 4, whole.dtype, (4,), whole)
+        fake.check_range = lambda address, nbytes: None  # type: ignore[method-assign]
+        np.testing.assert_array_equal(loaded({"x": odd})["y"][:3], X[1:] + 2)
+        assert len(fake.named("cuTensorMapEncodeTiled")) == 1
