@@ -60,14 +60,14 @@ def matmul_product(group: Anchored) -> Product:
     rows = math.prod(batch) * m if shared else m
     return Product(
         1 if shared else math.prod(batch), rows, n, k,
-        _operand(group, left, rows, index_a, "row" if trans_a else "k"),
-        _operand(group, right, n, index_b, "k" if trans_b else "row"),
+        operand_of(group, left, rows, index_a, "row" if trans_a else "k"),
+        operand_of(group, right, n, index_b, "k" if trans_b else "row"),
         lambda number, row, column: (*place(number, row), column),
         group.acc_dtype, group.tf32,
     )  # fmt: skip
 
 
-def _operand(group: Anchored, value: Value, rows: int, index: At, last: str) -> Operand:
+def operand_of(group: Anchored, value: Value, rows: int, index: At, last: str) -> Operand:
     """An operand whose last axis is `last` of its rows and k."""
     memory = strided(group, value)
     contiguous, axis = last, -1

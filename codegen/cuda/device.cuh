@@ -120,6 +120,19 @@ static __device__ __forceinline__ void ts_round_tf32(unsigned *r) {
   asm volatile("cvt.rna.tf32.f32 %0, %1;" : "=r"(r[3]) : "f"(__uint_as_float(r[3])));
 }
 
+// Two float32, rounded to the nearest float16 or bfloat16, in one register; the first in its lower half.
+static __device__ __forceinline__ unsigned ts_pack_f16(float first, float second) {
+  unsigned packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
+  return packed;
+}
+
+static __device__ __forceinline__ unsigned ts_pack_bf16(float first, float second) {
+  unsigned packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(second), "f"(first));
+  return packed;
+}
+
 // Loads 16 bytes from global memory into an array in registers; both addresses are 16-byte aligned.
 static __device__ __forceinline__ void ts_load_16(void *registers, const void *global) {
   *(uint4 *)registers = *(const uint4 *)global;

@@ -144,6 +144,12 @@ template <class R> EMU_PTX void cvt_rna_tf32_f32(R& d, float x) {
   uint32_t bits = emu_float_bits(x);
   d = R((bits & 0x7f800000) == 0x7f800000 ? bits : (bits + 0x1000) & 0xffffe000);
 }
+template <class R> EMU_PTX void cvt_rn_f16x2_f32(R& d, float high, float low) {
+  d = R(emu_float_to_half(low) | uint32_t(emu_float_to_half(high)) << 16);
+}
+template <class R> EMU_PTX void cvt_rn_bf16x2_f32(R& d, float high, float low) {
+  d = R(emu_float_to_bfloat(low) | uint32_t(emu_float_to_bfloat(high)) << 16);
+}
 EMU_MMA_32(mma_sync_aligned_m16n8k32_row_col_f32_e4m3_e4m3_f32, emu_e4m3, emu_e4m3, 32)
 EMU_MMA_32(mma_sync_aligned_m16n8k32_row_col_f32_e5m2_e5m2_f32, emu_e5m2, emu_e5m2, 32)
 
