@@ -32,8 +32,6 @@ ShapeSet = Mapping[str, Sequence[int]]
 Progress = Callable[[str, int, int], None]
 """Told of every step: stage, how many of its parts are done, how many there are."""
 
-PRECISIONS = ("model",)
-
 EXPLANATION = "explain.json"
 """The artifact's member that `tilestitch explain` reads."""
 
@@ -85,7 +83,7 @@ def compile_model(
     target: str = "cpu",
     *,
     shapes: ShapeSet | Sequence[ShapeSet] = (),
-    precision: str = "model",
+    precision: str = "fp32",
     passes: Sequence[str] = (),
     plan: StitchPlan | str | os.PathLike[str] | None = None,
     planner: str = "stitch",
@@ -107,6 +105,8 @@ def compile_model(
         only, for the emulated device.
     shapes: sizes of inputs, name to shape, for dimensions that the model leaves open; several such sets give an
         artifact with one specialisation each.
+    precision: of contractions with float32 operands: fp32 (float32 stays float32), tf32 (GPUs), fp16 or bf16. Sums and
+        statistics are float32 always; `passes.rewrite.precision` has the whole table.
     passes: plug-ins as `MODULE:CLASS{field=value}`.
     plan: replay this StitchPlan instead of planning. planner: stitch, explore, xla, injective or none.
     strip_weights: leave the weights out of the artifact.
@@ -135,7 +135,7 @@ def compile_model(
         folder = Path(dump_ir, str(number) if len(shape_sets) > 1 else "") if dump_ir else None
         context = PassContext(
             TargetInfo(backend.info.kind, threads),
-            options={"planner": planner},
+            options={"planner": planner, "precision": precision},
             listeners=[DumpListener(folder)] if folder else [],
             rules=plugins.rules,
             plugins=plugins.records,
@@ -146,6 +146,7 @@ def compile_model(
             _write_views(folder, planned[-1])
     tell("import and plan", len(shape_sets), len(shape_sets))
     contents = assemble(planned, backend, keep_source=keep_source, progress=tell)
+    contents = replace(contents, precision=precision)
     compiled = _explained(contents, planned, strip_weights, TargetInfo(backend.info.kind, threads))
     if report is not None:
         from tilestitch.compiler.report import write_report
@@ -188,14 +189,18 @@ def _write_views(folder: Path, planned: Planned) -> None:
 def _explained(
     contents: ArtifactContents, planned: Sequence[Planned], strip_weights: bool, target: TargetInfo
 ) -> CompiledModel:
-    from tilestitch.passes.explain import explain_plan
-
     contents = replace(contents, compiler_version=__version__, strip_weights=strip_weights)
     compiled = CompiledModel(
-        contents, tuple(Specialisation(p.graph, p.plan, explain_plan(p.graph, p.plan, target=target)) for p in planned)
+        contents, tuple(Specialisation(p.graph, p.plan, _explanation(p, contents.precision, target)) for p in planned)
     )
     extra = {**contents.extra, EXPLANATION: json.dumps(compiled.explain(), indent=1).encode()}
     return replace(compiled, contents=replace(contents, extra=extra))
+
+
+def _explanation(planned: Planned, precision: str, target: TargetInfo) -> dict[str, Any]:
+    from tilestitch.passes.explain import explain_plan
+
+    return {**explain_plan(planned.graph, planned.plan, target=target), "precision": precision}
 
 
 def _backend(target: str, threads: int, cache: str | os.PathLike[str] | bool, nvcc: str | None) -> Backend:
@@ -219,6 +224,8 @@ def _backend(target: str, threads: int, cache: str | os.PathLike[str] | bool, nv
 
 
 def _check_options(precision: str) -> None:
+    from tilestitch.passes.rewrite.precision import PRECISIONS
+
     if precision not in PRECISIONS:
         raise OptionError(f"precision {precision!r} is not supported; give one of {', '.join(PRECISIONS)}")
 

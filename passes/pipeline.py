@@ -24,7 +24,7 @@ CLEAN_UP = "fixpoint{limit=8}(canonicalise,algebra,fold_constants,dead_branches,
 MOTION = "fixpoint{limit=16}(transpose_motion,reshape_motion,canonicalise,fold_constants,dce)"
 
 CPU_PIPELINE = f"{CLEAN_UP},{MOTION},split_columns,fold_scale_shift,channels_last,{MOTION},fold_transposes,{CLEAN_UP}"
-"""The default pipeline of the target `cpu`."""
+"""The default pipeline, where the precision is not lowered."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ def pass_table(extra: Mapping[str, type] | None = None) -> dict[str, type]:
     return {Fixpoint.name: Fixpoint, **REWRITES, **(extra or {})}
 
 
-def default_pipeline(target: str) -> str:
-    """The text of the default pipeline for `target`."""
-    return CPU_PIPELINE
+def default_pipeline(target: str, precision: str = "fp32") -> str:
+    """The text of the default pipeline for `target`. The precision is lowered once weights and layouts are settled."""
+    return CPU_PIPELINE if precision == "fp32" else f"{CPU_PIPELINE},precision{{to={precision}}},{CLEAN_UP}"
 
 
 def run_pipeline(
@@ -72,7 +72,7 @@ def run_pipeline(
     Raises PipelineError for a bad text and PassError if a pass fails.
     """
     if passes is None:
-        passes = default_pipeline(context.target.name)
+        passes = default_pipeline(context.target.name, context.options.get("precision", "fp32"))
     if isinstance(passes, str):
         passes = parse_pipeline(passes, pass_table())
     names = [v.name for v in graph.outputs]

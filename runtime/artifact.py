@@ -64,7 +64,7 @@ class ArtifactContents:
     `programs`: one per specialisation. `weights`: arrays by the names that `Constant` locations use. `kernels`:
     machine code by member name (`cubin_member`, …), empty when all steps run on the host. `plan`: the StitchPlan as
     JSON data. `extra`: further members by name, for instance `explain.json` or `kernels/gemm.ll`. `strip_weights`:
-    leave the weights out; they are supplied at load.
+    leave the weights out; they are supplied at load. `precision`: of contractions with float32 operands.
     """
 
     programs: tuple[Program, ...]
@@ -76,6 +76,7 @@ class ArtifactContents:
     plugins: tuple[PluginInfo, ...] = ()
     extra: Mapping[str, bytes] = field(default_factory=dict)
     strip_weights: bool = False
+    precision: str = "fp32"
 
 
 def write_artifact(path: str | os.PathLike[str], contents: ArtifactContents) -> Manifest:
@@ -104,6 +105,7 @@ def _write(file: BinaryIO, contents: ArtifactContents) -> Manifest:
         {name: _weight_info(array, contents.strip_weights) for name, array in sorted(contents.weights.items())},
         contents.strip_weights,
         contents.plugins,
+        contents.precision,
     )
     writer = archive.ArchiveWriter(file)
     draft = _json_bytes(manifest.to_json())

@@ -15,7 +15,7 @@ from .errors import ArtifactSchemaError, ArtifactVersionError
 from .jsonfields import Fields
 
 FORMAT_NAME = "tilestitch"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Raised whenever an older runtime would misread a newer artifact."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -117,7 +117,10 @@ class WeightInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an artifact says of itself. `members` has every member but `manifest.json`, `weights` every tensor."""
+    """What an artifact says of itself. `members` has every member but `manifest.json`, `weights` every tensor.
+
+    precision: what the compiler made of contractions with float32 operands: fp32, tf32, fp16 or bf16.
+    """
 
     compiler_version: str
     target: TargetInfo
@@ -125,6 +128,7 @@ class Manifest:
     weights: Mapping[str, WeightInfo]
     weights_stripped: bool = False
     plugins: tuple[PluginInfo, ...] = ()
+    precision: str = "fp32"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -136,6 +140,7 @@ class Manifest:
             "weights": {name: weight.to_json() for name, weight in self.weights.items()},
             "weights_stripped": self.weights_stripped,
             "plugins": [plugin.to_json() for plugin in self.plugins],
+            "precision": self.precision,
         }
 
     @staticmethod
@@ -172,6 +177,7 @@ class Manifest:
             },
             weights_stripped=stripped,
             plugins=fields.sequence("plugins", PluginInfo.from_json),
+            precision=fields.string("precision"),
         )
         fields.done()
         return manifest

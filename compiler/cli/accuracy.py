@@ -21,6 +21,9 @@ TOLERANCES = {
     "float8_e5m2fnuz": 0.26,
 }
 
+LOWERED = {"tf32": TOLERANCES["float16"], "fp16": TOLERANCES["float16"], "bf16": TOLERANCES["bfloat16"]}
+"""Of inexact outputs where the model was compiled with less precision: TF32 has the mantissa of float16."""
+
 
 @dataclass(frozen=True)
 class Difference:

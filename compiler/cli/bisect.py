@@ -42,6 +42,7 @@ class Search:
     tolerance: float | None
     threads: int | None
     planner: str
+    precision: str
 
     def differences(self, candidates: Sequence[Candidate]) -> list[Difference]:
         """The difference of each candidate when all of them are outputs."""
@@ -51,7 +52,7 @@ class Search:
         names = [candidate.value for candidate in candidates]
         shapes = {name: tuple(array.shape) for name, array in self.inputs.items()}
         exposed = expose(self.model, names)
-        compiled = compile_model(exposed, "cpu", shapes=shapes, planner=self.planner)
+        compiled = compile_model(exposed, "cpu", shapes=shapes, planner=self.planner, precision=self.precision)
         model = load(compiled.to_bytes(), device="cpu", num_threads=self.threads)
         outputs = list(model.run(dict(self.inputs)).values())
         expected = rivals.CHECKERS[self.against](exposed)(self.inputs)
@@ -70,8 +71,9 @@ def first_difference(
 
     explained = read_explain(artifact)
     model = onnx.load(path)
-    planner = explained["planner"]
-    search = Search(model, inputs, options.against, options.tolerance, options.threads, planner)
+    # What is compiled here is for the CPU, which has no TF32.
+    precision = "fp32" if explained["precision"] == "tf32" else explained["precision"]
+    search = Search(model, inputs, options.against, options.tolerance, options.threads, explained["planner"], precision)
     candidates = boundary_values(model, explained["kernels"])
     if not candidates:
         return None

@@ -3,7 +3,8 @@
   tilestitch check model.tsm model.onnx --against reference
 
 The error of an output is its largest difference over the reference's largest magnitude: 1e-4 is allowed for float32 and
-float64, 1e-2 for float16, 4e-2 for bfloat16; integers, booleans and strings must agree exactly.
+float64, 1e-2 for float16, 4e-2 for bfloat16; integers, booleans and strings must agree exactly. Of a model compiled
+with --precision tf32 or fp16, 1e-2 is allowed for all inexact outputs, with bf16 4e-2.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL.onnx")
     parser.add_argument("--against", choices=rivals.CHECKERS, default="onnxruntime")
     parser.add_argument(
-        "--tolerance", type=float, metavar="X", help="allowed error of inexact outputs, instead of the dtype's"
+        "--tolerance", type=float, metavar="X", help="allowed error of inexact outputs, instead of the usual"
     )
     parser.add_argument(
         "--bisect", action="store_true", help="if results differ, find the first kernel whose result does"
@@ -46,10 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from tilestitch.compiler.cli.accuracy import difference
+    from tilestitch.compiler.cli.accuracy import LOWERED, difference
     from tilestitch.runtime import load
+    from tilestitch.runtime.artifact import read_artifact
 
     artifact, path = existing(options.artifact), existing(options.model)
+    if options.tolerance is None:
+        options.tolerance = LOWERED.get(read_artifact(artifact).manifest.precision)
     given = read_inputs(options.input)
     model = load(artifact, device=options.device, num_threads=options.threads)
     inputs = make_inputs(model, given, options.seed)

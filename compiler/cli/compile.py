@@ -18,7 +18,7 @@ from tilestitch.compiler.cli.arguments import add_json, existing, parse_shape, p
 from tilestitch.compiler.cli.output import Progress, give, say
 
 SUMMARY = "compile an ONNX model into an artifact"
-PRECISIONS = ("model", "tf32", "fp16", "bf16")
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 PLANNERS = ("stitch", "explore", "xla", "injective", "none")
 
 
@@ -38,7 +38,7 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
         "--shape", action="append", type=parse_shape, default=[], metavar="NAME=1x3x224x224", help="shape of an input"
     )
     parser.add_argument(
-        "--precision", choices=PRECISIONS, default="model", help="of contractions (default: the model's)"
+        "--precision", choices=PRECISIONS, default="fp32", help="of float32 products and convolutions (default: fp32)"
     )
     parser.add_argument(
         "--pass",
@@ -112,6 +112,7 @@ def summary(explained: dict[str, Any], target: Path, seconds: float) -> dict[str
         "seconds": round(seconds, 3),
         "target": explained["target"],
         "planner": explained["planner"],
+        "precision": explained["precision"],
         "kernels": len(explained["kernels"]),
         "refusals": len(explained["refusals"]),
     }

@@ -86,7 +86,8 @@ def describe(explained: Mapping[str, Any]) -> str:
         for index, kernel in enumerate(kernels)
     ]
     parts = [
-        f"target {explained['target']}, planner {explained['planner']}, {len(kernels)} kernels",
+        f"target {explained['target']}, planner {explained['planner']}, precision {explained['precision']}, "
+        f"{len(kernels)} kernels",
         table(rows, ("#", "kernel", "kind", "composition", "ONNX nodes")),
     ]
     if explained["host_steps"]:

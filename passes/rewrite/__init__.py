@@ -11,6 +11,7 @@ from .dead_branches import DeadBranches
 from .fold_constants import FoldConstants
 from .fold_scale_shift import FoldScaleShift
 from .fold_transposes import FoldTransposes
+from .precision import Precision
 from .reshape_motion import ReshapeMotion
 from .split_columns import SplitColumns
 from .transpose_motion import TransposeMotion
@@ -19,7 +20,7 @@ REWRITES: dict[str, type] = {
     cls.name: cls
     for cls in (
         Algebra, Canonicalise, ChannelsLast, CommonSubexpressions, DeadBranches, DeadCode, FoldConstants,
-        FoldScaleShift, FoldTransposes, ReshapeMotion, SplitColumns, TransposeMotion,
+        FoldScaleShift, FoldTransposes, Precision, ReshapeMotion, SplitColumns, TransposeMotion,
     )
 }  # fmt: skip
 

@@ -180,7 +180,8 @@ def test_all_missing_operators_are_named_at_once() -> None:
     [
         ({"target": "rocm:gfx942"}, "no code generation for target"),
         ({"target": "cpu:frobnicator"}, "LLVM knows no processor"),
-        ({"precision": "fp16"}, "precision 'fp16'"),
+        ({"precision": "fp8"}, "precision 'fp8'"),
+        ({"precision": "tf32"}, "tf32.*CPUs have no"),
         ({"planner": "clever"}, "clever"),
         ({"shapes": {"z": (2, 3)}}, "z"),
         ({"shapes": {"x": (3, 3)}}, "x"),

@@ -1,0 +1,161 @@
+"""Less precise contractions where the user asked for them: TF32 products, or operands in half floats.
+
+What is float32 stays float32 unless the table below says otherwise:
+
+| precision | contractions with float32 operands | everything else |
+|---|---|---|
+| `fp32` | as they are | as it is |
+| `tf32` | may round operands to TF32; operands and results are float32 in memory | as it is |
+| `fp16`, `bf16` | read half floats, add up in float32, give float32 | computed in float32, some of it stored in half |
+
+Stored in half is what a contraction reads: such a value exists as a half float only, and whoever else reads it widens
+that. No range is lost by it that the contraction would not have lost. Element-wise chains behind a contraction
+therefore run in float32 registers and are rounded once, where they are stored. Reductions (statistics of
+normalisations, softmax), sums of pooling windows and running sums compute in float32 always. Inputs, outputs and
+constants of the model keep their dtypes, but for weights that contractions read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
+from tilestitch.compiler.ir.types import to_numpy_dtype
+from tilestitch.passes.contract import PassContext, PassResult
+from tilestitch.passes.errors import PassError
+
+from .driver import emit_like, is_static, is_tensor
+
+HALF_DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
+PRECISIONS = ("fp32", "tf32", *HALF_DTYPES)
+
+DATA_OPERANDS = {
+    "reshape": (0,), "transpose": (0,), "broadcast_to": (0,), "slice": (0,), "pad": (0, 1), "gather": (0,),
+    "gather_elements": (0,), "gather_nd": (0,), "concat": None, "window_reduce": (0,),
+}  # fmt: skip
+"""Operators that only move or choose elements, so that rounding their operands is rounding their result; which of the
+operands are data (None: all). Of `window_reduce` that is the maximum alone."""
+
+KEEP_FLOAT32 = frozenset({Kind.HOST, Kind.CONTROL, Kind.CONTRACTION})
+"""Kinds of readers that get the unrounded value: host steps, nested graphs, and contractions that stay float32."""
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Lower the precision of contractions as the module's table says. to: fp32, tf32, fp16 or bf16."""
+
+    to: str = "fp32"
+    name: ClassVar[str] = "precision"
+
+    def __post_init__(self) -> None:
+        if self.to not in PRECISIONS:
+            raise ValueError(f"to is {self.to!r}; it must be one of {', '.join(PRECISIONS)}")
+
+    def run(self, graph: Graph, context: PassContext) -> PassResult:
+        if self.to == "fp32":
+            return PassResult(graph, False)
+        if self.to == "tf32":
+            return _allow_tf32(graph, context)
+        return _Narrowing(graph, HALF_DTYPES[self.to]).run()
+
+
+def _contractions(graph: Graph) -> list[Node]:
+    """Contractions of float32 operands."""
+    return [
+        node
+        for node in graph.nodes
+        if kind_of(node.op) is Kind.CONTRACTION
+        and all(is_tensor(v) and v.dtype == "float32" for v in (*node.inputs, *node.outputs))
+    ]
+
+
+def _allow_tf32(graph: Graph, context: PassContext) -> PassResult:
+    if context.target.name == "cpu":
+        raise PassError(
+            "precision tf32: CPUs have no instructions for TF32, so nothing would be gained; "
+            "compile for the CPU with --precision fp32, or name a GPU with --target cuda:sm_80 or newer"
+        )
+    found = [node for node in _contractions(graph) if node.attrs.get("precision") != "tf32"]
+    for node in found:
+        node.attrs["precision"] = "tf32"
+    return PassResult(graph, bool(found), (f"precision: {len(found)} contractions may use TF32",) if found else ())
+
+
+class _Narrowing:
+    """Rewrites one graph for one half dtype. `twins`: the half float that stands for a value."""
+
+    def __init__(self, graph: Graph, dtype: str) -> None:
+        self.graph, self.dtype = graph, dtype
+        self.twins: dict[Value, Value] = {}
+        self.overflowing: list[str] = []
+
+    def run(self) -> PassResult:
+        found = [node for node in _contractions(self.graph) if self._fits(node)]
+        for node in found:
+            operands = [self._twin(v, node) for v in node.inputs]
+            attrs = {**node.attrs, "out_dtype": "float32"}
+            self.graph.replace(node, [emit_like(self.graph, node, node.op, *operands, **attrs)])
+        for value, twin in list(self.twins.items()):
+            self._share(value, twin)
+        self.graph.sort()
+        notes = [f"precision: {len(found)} contractions read {self.dtype}"] if found else []
+        notes += [f"precision: {name} stays float32: {self.dtype} cannot hold its weights" for name in self.overflowing]
+        return PassResult(self.graph, bool(found), tuple(notes))
+
+    def _fits(self, node: Node) -> bool:
+        """Whether the half dtype holds every constant operand: no finite weight becomes infinite."""
+        constants = [v.data for v in node.inputs if v.data is not None]
+        fits = all(np.array_equal(np.isfinite(c), np.isfinite(self._rounded(c).astype(c.dtype))) for c in constants)
+        if not fits:
+            self.overflowing.append(node.name)
+        return fits
+
+    def _rounded(self, data: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore"):
+            return data.astype(to_numpy_dtype(self.dtype))
+
+    def _twin(self, value: Value, reader: Node) -> Value:
+        """`value` as half floats: rounded as early as that makes no difference."""
+        if value not in self.twins:
+            self.twins[value] = self._narrowed(value, reader)
+        return self.twins[value]
+
+    def _narrowed(self, value: Value, reader: Node) -> Value:
+        graph, producer = self.graph, value.producer
+        if value.data is not None:
+            return graph.constant(self._rounded(value.data), dtype=self.dtype, name=value.name)
+        if producer is None or not _only_moves(producer) or graph.is_output(value):
+            origins = producer.origins if producer is not None else reader.origins
+            return graph.emit("cast", value, origins=origins, insert_before=reader, to=self.dtype)
+        data = _data_operands(producer)
+        operands = [self._twin(v, reader) if v in data else v for v in producer.inputs]
+        return graph.emit(producer.op, *operands, origins=producer.origins, insert_before=reader, **producer.attrs)
+
+    def _share(self, value: Value, twin: Value) -> None:
+        """Let the other readers of a computed value read its twin, so that nobody needs the value itself."""
+        graph = self.graph
+        if value.producer is None or graph.is_output(value):
+            return
+        readers = [node for node in value.users if node is not twin.producer]
+        if not readers or any(kind_of(node.op) in KEEP_FLOAT32 for node in readers):
+            return
+        widened = graph.emit("cast", twin, origins=value.producer.origins, insert_before=readers[0], to="float32")
+        for node in readers:
+            for index, operand in enumerate(node.inputs):
+                if operand is value:
+                    graph.set_input(node, index, widened)
+
+
+def _data_operands(node: Node) -> tuple[Value, ...]:
+    places = DATA_OPERANDS[node.op]
+    return node.inputs if places is None else tuple(node.inputs[i] for i in places if i < len(node.inputs))
+
+
+def _only_moves(node: Node) -> bool:
+    """Whether rounding what the node reads is rounding its result, and no more work: inputs are rounded in full."""
+    if node.op not in DATA_OPERANDS or not is_static(node.outputs[0]) or node.attrs.get("reducer") == "sum":
+        return False
+    return all(v.producer is not None or v.is_constant for v in _data_operands(node))

@@ -1,0 +1,160 @@
+"""`--precision`: what it changes of a graph, what it leaves alone, and what compiled models then compute."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.compiled import assert_close
+from tests.models import cnn, random_inputs, transformer
+from tests.passes.helpers import assert_same_values
+from tilestitch.compiler import compile_model
+from tilestitch.compiler.ir import Graph, Node, TensorType
+from tilestitch.passes import PassContext, TargetInfo, VerifyListener, run_pipeline
+from tilestitch.passes.errors import PassError
+from tilestitch.passes.rewrite.precision import Precision
+from tilestitch.runtime import load
+from tilestitch.runtime.artifact import read_artifact
+
+CUDA = TargetInfo("cuda")
+
+
+def lowered(graph: Graph, to: str, target: TargetInfo = CUDA) -> Graph:
+    return run_pipeline(graph, PassContext(target, listeners=[VerifyListener()]), f"precision{{to={to}}},dce")
+
+
+def contractions(graph: Graph) -> list[Node]:
+    return [n for n in graph.nodes if n.op in ("matmul", "conv", "conv_transpose")]
+
+
+def mlp(dtype: str = "float32") -> Graph:
+    graph = Graph()
+    x = graph.add_input("x", TensorType(dtype, (4, 6)))
+    random = np.random.default_rng(0)
+    w, v = (graph.constant(random.uniform(-1, 1, (6, 6)).astype(dtype)) for _ in range(2))
+    graph.outputs = [graph.emit("matmul", graph.emit("tanh", graph.emit("matmul", x, w)), v)]
+    return graph
+
+
+def test_fp32_changes_nothing() -> None:
+    assert str(lowered(mlp(), "fp32")) == str(mlp())
+
+
+def test_tf32_is_a_permission_of_contractions() -> None:
+    graph = lowered(mlp(), "tf32")
+    assert [n.attrs["precision"] for n in contractions(graph)] == ["tf32", "tf32"]
+    assert all(v.dtype == "float32" for n in graph.nodes for v in n.outputs)
+
+
+def test_tf32_on_the_cpu_is_an_error_that_says_why() -> None:
+    with pytest.raises(PassError, match=r"CPUs have no instructions for TF32.*--precision fp32.*sm_80"):
+        lowered(mlp(), "tf32", TargetInfo("cpu"))
+
+
+@pytest.mark.parametrize(("to", "dtype"), [("fp16", "float16"), ("bf16", "bfloat16")])
+def test_contractions_read_half_floats_and_add_up_in_float32(to: str, dtype: str) -> None:
+    graph = lowered(mlp(), to)
+    for node in contractions(graph):
+        assert [v.dtype for v in node.inputs] == [dtype, dtype]
+        assert node.output.dtype == "float32"
+    assert [n.output.dtype for n in graph.nodes if n.op == "tanh"] == ["float32"]
+    assert_same_values(mlp(), graph, tolerance=3e-3 if to == "fp16" else 3e-2)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_what_is_not_float32_stays_as_it_is(dtype: str) -> None:
+    assert str(lowered(mlp(dtype), "bf16")) == str(mlp(dtype))
+
+
+def test_a_value_that_a_contraction_reads_exists_in_half_only() -> None:
+    """Its other readers widen the half float; statistics are still added up in float32."""
+    graph = mlp()
+    hidden = next(n for n in graph.nodes if n.op == "tanh").output
+    product = graph.outputs[0]
+    mean = graph.emit("reduce_sum", hidden, axes=(1,), keepdims=True)
+    graph.outputs = [graph.emit("add", graph.emit("add", product, hidden), mean)]
+    result = lowered(graph, "fp16")
+    tanh = next(n for n in result.nodes if n.op == "tanh").output
+    assert [(n.op, n.attrs["to"]) for n in tanh.users] == [("cast", "float16")]
+    (total,) = (n for n in result.nodes if n.op == "reduce_sum")
+    assert (total.inputs[0].dtype, total.output.dtype) == ("float32", "float32")
+    assert_same_values(graph, result, tolerance=3e-3)
+
+
+def test_outputs_and_host_steps_get_the_unrounded_value() -> None:
+    graph = mlp()
+    hidden = next(n for n in graph.nodes if n.op == "tanh").output
+    graph.outputs = [*graph.outputs, hidden]
+    result = lowered(graph, "bf16")
+    producer = result.outputs[1].producer
+    assert producer is not None and producer.op == "tanh"
+
+
+def test_rounding_moves_in_front_of_what_only_moves() -> None:
+    """convolution -> maximum -> pooling -> concat -> convolution: the kernel of the first one stores half floats."""
+    graph = Graph()
+    random = np.random.default_rng(0)
+    conv = {"strides": (1, 1), "before": (1, 1), "after": (1, 1), "dilations": (1, 1), "groups": 1, "layout": "NCX"}
+    window = {**{k: conv[k] for k in ("before", "after", "dilations", "layout")}, "strides": (2, 2), "kernel": (3, 3)}
+    x = graph.add_input("x", TensorType("float32", (1, 3, 8, 8)))
+    y = graph.emit("conv", x, graph.constant(random.uniform(-1, 1, (4, 3, 3, 3)).astype(np.float32)), **conv)
+    y = graph.emit("maximum", y, graph.constant(np.float32(0)))
+    y = graph.emit("window_reduce", y, reducer="max", **window)
+    y = graph.emit("concat", y, y, axis=1)
+    weight = graph.constant(random.uniform(-1, 1, (2, 8, 3, 3)).astype(np.float32))
+    graph.outputs = [graph.emit("conv", y, weight, **conv)]
+    result = lowered(graph, "fp16")
+    dtypes = {n.op: n.output.dtype for n in result.nodes}
+    assert (dtypes["maximum"], dtypes["window_reduce"], dtypes["concat"]) == ("float32", "float16", "float16")
+    assert_same_values(graph, result, tolerance=5e-3)
+
+
+def test_a_gather_from_an_input_is_rounded_behind_it() -> None:
+    """Rounding the table would touch rows that nobody asked for; of a constant table it is done once, here."""
+    for constant in (False, True):
+        graph = Graph()
+        table = (
+            graph.constant(np.ones((50, 8), np.float32))
+            if constant
+            else graph.add_input("t", TensorType("float32", (50, 8)))
+        )
+        rows = graph.emit("gather", table, graph.add_input("i", TensorType("int64", (3,))), axis=0)
+        graph.outputs = [graph.emit("matmul", rows, graph.constant(np.ones((8, 4), np.float32)))]
+        (gather,) = (n for n in lowered(graph, "bf16").nodes if n.op == "gather")
+        assert gather.output.dtype == ("bfloat16" if constant else "float32")
+
+
+def test_weights_that_a_half_float_cannot_hold_keep_their_contraction_in_float32() -> None:
+    graph = Graph()
+    x = graph.add_input("x", TensorType("float32", (4, 2)))
+    graph.outputs = [graph.emit("matmul", x, graph.constant(np.array([[1e6, 1], [1, 1]], np.float32)))]
+    result = Precision("fp16").run(graph.clone(), PassContext(CUDA))
+    assert not result.modified
+    assert "cannot hold its weights" in result.notes[0]
+    assert contractions(lowered(graph, "bf16"))[0].inputs[1].dtype == "bfloat16"
+
+
+def test_an_unknown_precision_is_refused() -> None:
+    with pytest.raises(ValueError, match="one of fp32, tf32, fp16, bf16"):
+        Precision("int4")
+
+
+@pytest.mark.parametrize("model", ["cnn", "transformer"])
+@pytest.mark.parametrize(
+    ("target", "precision"),
+    [("cpu", "fp16"), ("cpu", "bf16"), ("emulator", "tf32"), ("emulator", "fp16"), ("emulator", "bf16")],
+)
+def test_whole_models(model: str, target: str, precision: str) -> None:
+    onnx_model = cnn(batch=2) if model == "cnn" else transformer(layers=1)
+    inputs = random_inputs(onnx_model)
+    with load(compile_model(onnx_model, "cpu").to_bytes()) as exact:
+        expected = exact.run(inputs)
+    compiled = compile_model(onnx_model, target, precision=precision)
+    assert compiled.explain()["precision"] == precision
+    artifact = compiled.to_bytes()
+    assert read_artifact(artifact).manifest.precision == precision
+    with load(artifact, device=target) as lower:
+        actual = lower.run(inputs)
+    assert any(not np.array_equal(actual[name], want) for name, want in expected.items())
+    for name, want in expected.items():
+        assert_close(actual[name], want, 2e-2 if precision == "bf16" else 3e-3)
