@@ -11,7 +11,7 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import PrimType
+from tvm.ir import Call, PrimType, StringImm
 
 from tilestitch.codegen.compute.dtypes import DATA_VARIABLE
 
@@ -35,6 +35,35 @@ def variables_to_memory(func: Any) -> Any:
         return tirx.SeqStmt([tirx.AllocBuffer(buffer), tirx.BufferStore(buffer, value, index)])
 
     return func.with_body(tvm_ffi.structural_mutate(func.body, (tirx.Bind, rewrite)))
+
+
+def hide(func: Any) -> Any:
+    """`func` with the scalars named `DATA_VARIABLE` as results of calls, which TVM's analyzer takes for unknown.
+
+    For code generators of text: other than local memory, the calls are gone again after `show`.
+    """
+
+    def rewrite(bind: Any, mutator: Any) -> Any:
+        value = mutator.mutate(bind.value)
+        mutator.var_remap_set(bind.var, bind.var)
+        if bind.var.name == DATA_VARIABLE and _lanes(bind.var.ty) == 1:
+            value = tirx.call_extern(str(bind.var.ty.dtype), _HIDDEN, value)
+        return tirx.Bind(bind.var, value)
+
+    return func.with_body(tvm_ffi.structural_mutate(func.body, (tirx.Bind, rewrite)))
+
+
+def show(func: Any) -> Any:
+    """`func` without the calls of `hide`."""
+
+    def rewrite(call: Any) -> Any:
+        name = call.args[0] if getattr(call.op, "name", "") == "tirx.call_extern" else None
+        return call.args[1] if isinstance(name, StringImm) and name.value == _HIDDEN else call
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (Call, rewrite)))
+
+
+_HIDDEN = "tilestitch_hidden"
 
 
 def _lanes(type_: Any) -> int:

@@ -44,6 +44,15 @@ def test_large_operands_have_several_loads_in_flight() -> None:
     assert text.index("*(float4*)(p2") > text.rindex("*(float4*)(p1")
 
 
+def test_a_long_chain_of_shared_values_is_written_in_linear_time() -> None:
+    graph = Graph("powers")
+    value = graph.add_input("x", TensorType("int32", (3,)))
+    for _ in range(60):
+        value = graph.emit("mul", value, value)
+    graph.outputs = [value]
+    assert text_of(graph).count(" * ") == 60
+
+
 def test_small_operands_are_indexed_with_32_bits() -> None:
     assert "int64_t" not in text_of(sum_of_two((64, 256), (256,), "float32"))
 
