@@ -11,8 +11,10 @@ import numpy as np
 
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import digest
-from tilestitch.passes.plan import Group
+from tilestitch.passes.fusion.band import Band, band_of
+from tilestitch.passes.plan import Group, GroupKind
 
+from .groups import roles_in, view_group
 from .launch import KernelArg, PackedArg, TensorMapArg, ValueArg
 
 Lower = Callable[[Graph, Group], tuple[Any, ...]]
@@ -55,6 +57,9 @@ def signature(graph: Graph, group: Group) -> Signature:
     members = set(group.nodes)
     nodes = [node for node in graph.nodes if node.name in members]
     parts: list[object] = [group.kind.value]
+    if group.kind is GroupKind.ATTENTION:
+        # Kernels leave out keys that masks hide from every query, also masks that other kernels make.
+        parts.append(_band(graph, group))
     for node in nodes:
         attrs = tuple((key, _frozen(value)) for key, value in sorted(node.attrs.items()))
         reads = tuple((place(v.name), str(v.type), _constant(v.data)) for v in node.inputs)
@@ -64,6 +69,11 @@ def signature(graph: Graph, group: Group) -> Signature:
         parts.append(tuple(place(name) for name in names))
     every = tuple(dict.fromkeys(o for node in nodes for o in node.origins))
     return Signature(tuple(parts), tuple(number), (every, *(node.origins for node in nodes)))
+
+
+def _band(graph: Graph, group: Group) -> Band | None:
+    roles = roles_in(view_group(graph, group))
+    return band_of(roles.softmax) if roles.softmax is not None else None
 
 
 def _constant(data: np.ndarray | None) -> object:

@@ -43,6 +43,10 @@ def _template(view: GroupView, kind: GroupKind, outputs: Sequence[Value], target
         from .contraction import lower_contraction
 
         return tuple(lower_contraction(view.nodes, roles_in(view), view.inputs, outputs, target))
+    if kind is GroupKind.ATTENTION:
+        from .attention import lower_attention
+
+        return lower_attention(view.nodes, roles_in(view), view.inputs, outputs, target)
     return _opaque(view, outputs, target)
 
 

@@ -1,0 +1,412 @@
+"""Attention of float16 and bfloat16 on the tensor cores (sm_80 and up), with sums and statistics in float32.
+
+A warp has sixteen query rows. Queries stay in registers as fragments (in shared memory if they are wide); keys and
+values come through two stages of shared memory, asynchronously where 16 bytes of them lie together. The sums of
+m16n8k16 lie in registers as its left operand wants them, so weights never leave them: two neighbouring fragments of
+scores, packed to half floats, are sixteen steps of the second product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import HALVES, Expr, immediate, storage_dtype, to_storage
+
+from .abi import CudaLaunch, Thread, barrier
+from .attention_operands import Attended
+from .attention_walk import Sink, Walk, below_or_last, divided, finite, infinity, launches, store_results, walk
+from .functions import call
+from .partition import named, registers, repeated, unrolled, when, zero
+from .product import Operand, below, both
+from .surroundings import Surroundings
+
+WARP = 32
+CHUNK = 8
+"""Half floats in 16 bytes."""
+
+STEP = 16
+"""Rows, and steps of the reduction, of one instruction."""
+
+STAGES = 2
+AMPERE = 80
+MOST_IN_REGISTERS = 128
+"""Width of queries that stay in registers."""
+
+LOG2_E = 1.4426950408889634
+MMA = {"float16": "ts_mma_m16n8k16_f16", "bfloat16": "ts_mma_m16n8k16_bf16"}
+PACK = {"float16": "ts_pack_f16", "bfloat16": "ts_pack_bf16"}
+
+
+def _padded(extent: int) -> int:
+    return -(-extent // STEP) * STEP
+
+
+@dataclass(frozen=True)
+class MmaTile:
+    """`warps` times sixteen query rows by `bn` keys, for operands of the given widths (multiples of 16)."""
+
+    warps: int
+    bn: int
+    width: int
+    columns: int
+
+    @property
+    def bm(self) -> int:
+        return STEP * self.warps
+
+    @property
+    def threads(self) -> int:
+        return WARP * self.warps
+
+    def stage_bytes(self, pieces: tuple[_Piece, _Piece, _Piece]) -> int:
+        """Shared memory: queries, the stages of keys and values; or results on their way out."""
+        query, key, value = (2 * piece.elements for piece in pieces)
+        return max(query + STAGES * (key + value), 4 * self.bm * (self.columns + CHUNK))
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A piece [rows, depth] of an operand in shared memory: lines along k or along rows, as the operand lies.
+
+    Eight elements behind each line move neighbouring lines by 16 bytes: `ldmatrix` meets no bank conflict.
+    """
+
+    operand: Operand
+    rows: int
+    depth: int
+
+    @property
+    def along_k(self) -> bool:
+        return self.operand.contiguous == "k"
+
+    @property
+    def line(self) -> int:
+        return self.depth if self.along_k else self.rows
+
+    @property
+    def lines(self) -> int:
+        return self.rows if self.along_k else self.depth
+
+    @property
+    def elements(self) -> int:
+        return self.lines * (self.line + CHUNK)
+
+    @property
+    def copied(self) -> bool:
+        """Whether asynchronous copies bring it."""
+        return self.operand.vector() == CHUNK
+
+    def at(self, row: Expr, k: Expr) -> Expr:
+        across, along = (row, k) if self.along_k else (k, row)
+        return across * (self.line + CHUNK) + along
+
+
+def fits_mma(what: Attended) -> bool:
+    """Whether the tensor cores compute this attention."""
+    dtypes = {what.query.dtype, what.key.dtype, what.value.dtype}
+    same = len(dtypes) == 1 and dtypes <= HALVES and what.group.anchor.inputs[0].dtype in dtypes
+    return same and what.acc_dtype == "float32" and what.group.target.capability >= AMPERE
+
+
+def lower_mma(what: Attended) -> tuple[CudaLaunch, ...] | None:
+    """The launches for the best tile that fits the target's shared memory; None if none does."""
+    sm_count, limit = what.group.target.device.sm_count, what.group.target.device.shared_bytes_per_block
+    width, columns = _padded(what.width), _padded(what.columns)
+    bn = min(64 if max(width, columns) <= 128 else 32, _padded(what.keys))
+    # Each warp has a tensor core of its own: fewer warps in more blocks would only read keys and values more often.
+    for warps in (1, 2, 4) if what.rows <= STEP else (2, 4, 1) if what.rows <= 2 * STEP else (4, 2, 1):
+        tile = MmaTile(warps, bn, width, columns)
+        if tile.stage_bytes(pieces_of(what, tile)) <= limit:
+            return emit_mma(what, tile, walk(what, tile.bm, tile.bn, sm_count))
+    return None
+
+
+def pieces_of(what: Attended, tile: MmaTile) -> tuple[_Piece, _Piece, _Piece]:
+    """Queries, keys and values of a tile; rows of values are the columns of the result."""
+    return (
+        _Piece(what.query, tile.bm, tile.width),
+        _Piece(what.key, tile.bn, tile.width),
+        _Piece(what.value, tile.columns, tile.bn),
+    )
+
+
+def emit_mma(what: Attended, tile: MmaTile, walk: Walk) -> tuple[CudaLaunch, ...]:
+    """The launches for a tile and walk that are given."""
+
+    def body(around: Surroundings, thread: Thread, block: Expr, sink: Sink) -> None:
+        _Block(what, tile, walk, around, thread.thread[0], sink).run(block)
+
+    shared_bytes = tile.stage_bytes(pieces_of(what, tile))
+    return launches(what, "attention_mma", walk, tile.threads, body, shared_bytes)
+
+
+class _Block:
+    """One block's code: the pieces share its indices and buffers."""
+
+    def __init__(
+        self, what: Attended, tile: MmaTile, walk: Walk, around: Surroundings, thread: Expr, sink: Sink
+    ) -> None:  # fmt: skip
+        self.what, self.tile, self.walk, self.around, self.sink = what, tile, walk, around, sink
+        self.thread = thread
+        self.pieces = pieces_of(what, tile)
+        self.dtype = what.query.dtype
+        memory = T.alloc_buffer((tile.stage_bytes(self.pieces),), "uint8", scope="shared.dyn")
+        elements = self.pieces[0].elements + STAGES * (self.pieces[1].elements + self.pieces[2].elements)
+        self.shared = T.decl_buffer((elements,), storage_dtype(self.dtype), data=memory.data, scope="shared.dyn")
+        size = tile.bm * (tile.columns + CHUNK)
+        self.results = T.decl_buffer((size,), "float32", data=memory.data, scope="shared.dyn")
+        self.scores = registers(tile.bn // CHUNK * 4, "float32")
+        self.sums = registers(tile.columns // CHUNK * 4, "float32")
+        self.largest, self.total = registers(2, "float32"), registers(2, "float32")
+        self.in_registers = tile.width <= MOST_IN_REGISTERS
+        self.queries = registers(tile.width // STEP * 4 if self.in_registers else 4, "uint32")
+        self.lane, self.warp = named(thread % WARP), named(thread // WARP)
+        self.fragment_row, self.fragment_column = named(self.lane // 4), named(self.lane % 4 * 2)
+
+    def run(self, block: Expr) -> None:
+        what, tile = self.what, self.tile
+        part, self.batch, number = self.walk.locate(block)
+        self.first_row = named(number * tile.bm)
+        begin, end = self.walk.steps_of(what, part, self.first_row)
+        with unrolled(tile.columns // CHUNK * 4) as i:
+            T.buffer_store(self.sums, zero("float32"), [i])
+        with unrolled(2) as r:
+            T.buffer_store(self.largest, -infinity("float32"), [r])
+            T.buffer_store(self.total, zero("float32"), [r])
+        self._fetch(0, self.pieces[0], 0, self.first_row, 0, what.rows, what.width)
+        with when(begin < end):
+            self._fetch_step(begin)
+        self._commit()
+        self._wait()
+        barrier()
+        if self.in_registers:
+            with unrolled(tile.width // STEP) as kk:
+                self._load_queries(kk, kk)
+        with T.serial(begin, end) as step:
+            self._wait()
+            barrier()
+            with when(step + 1 < end):
+                self._fetch_step(step + 1)
+            self._commit()
+            stage = named(self._stage(step))
+            self._multiply_keys(stage)
+            self._score(step)
+            self._rescale()
+            self._weigh(step)
+            self._multiply_values(stage)
+        self._wait()
+        self._finish()
+
+    # -- operands ----------------------------------------------------------------------------------------------------
+
+    def _commit(self) -> None:
+        if any(p.copied for p in self.pieces):
+            T.evaluate(T.call_extern("void", "ts_cp_async_commit"))
+
+    def _wait(self) -> None:
+        if any(p.copied for p in self.pieces):
+            T.evaluate(T.call_extern("void", "ts_cp_async_wait", 0))
+
+    def _stage(self, step: Expr) -> Expr:
+        """Where the stage of a step begins in shared memory: keys, then values."""
+        query, key, value = self.pieces
+        return query.elements + step % STAGES * (key.elements + value.elements)
+
+    def _fetch_step(self, step: Expr) -> None:
+        what = self.what
+        stage, first = named(self._stage(step)), named(step * self.tile.bn)
+        self._fetch(1, self.pieces[1], stage, first, 0, what.keys, what.width)
+        self._fetch(2, self.pieces[2], stage + self.pieces[1].elements, 0, first, what.columns, what.keys)
+
+    def _fetch(
+        self, side: int, piece: _Piece, start: Expr, first_row: Expr, first_k: Expr, rows: int, depth: int
+    ) -> None:  # fmt: skip
+        """A piece from memory on its way to shared memory, zeros behind the operand's `rows` and `depth`."""
+        width = CHUNK if piece.copied else 1
+        units = piece.line // width
+        count = piece.lines * units
+        rounds = -(-count // self.tile.threads)
+        with unrolled(rounds) if piece.copied else repeated(rounds) as round_:
+            number = named(self.thread + round_ * self.tile.threads)
+            with when(below(number, count, rounds * self.tile.threads)):
+                along, across = named(number % units * width), named(number // units)
+                row, k = (across, along) if piece.along_k else (along, across)
+                exists = both(
+                    below(first_row + row, rows, self._reached(side, "rows")),
+                    below(first_k + k, depth, self._reached(side, "depth")),
+                )
+                place = start + piece.at(row, k)
+                self._fetch_unit(piece, place, named(first_row + row), named(first_k + k), exists)
+
+    def _reached(self, side: int, which: str) -> int:
+        """The most rows or steps that a walk names of an operand."""
+        tile, walk = self.tile, self.walk
+        keys = walk.steps * walk.bn
+        table = {0: (walk.tiles * tile.bm, tile.width), 1: (keys, tile.width), 2: (tile.columns, keys)}
+        return table[side][0 if which == "rows" else 1]
+
+    def _fetch_unit(self, piece: _Piece, place: Expr, row: Expr, k: Expr, exists: Expr | None) -> None:
+        operand = piece.operand
+        if piece.copied:
+            buffer, position = operand.cell(self.around, self.batch, row, k)
+            if exists is not None:
+                exists = named(T.cast(exists, "int32"))
+                position = tirx.Select(tirx.NE(exists, 0), position, 0)
+            count = 16 if exists is None else exists * 16
+            target, source = T.address_of(self.shared[place]), T.address_of(buffer[position])
+            T.evaluate(T.call_extern("void", "ts_cp_async_16", target, source, count))
+            return
+        waiting = registers(1, storage_dtype(self.dtype))
+        T.buffer_store(waiting, zero(storage_dtype(self.dtype)), [0])
+        with when(exists):
+            value = operand.element(self.around, self.batch, row, k, "float32")
+            T.buffer_store(waiting, to_storage(value, operand.dtype), [0])
+        T.buffer_store(self.shared, waiting[0], [place])
+
+    # -- products ----------------------------------------------------------------------------------------------------
+
+    def _load_queries(self, kk: Expr, at: Expr) -> None:
+        low, high = self.lane // 8 % 2 * 8, self.lane // 16 * 8
+        self._load(self.pieces[0], 0, self.queries, at * 4, self.warp * STEP + low, kk * STEP + high)
+
+    def _load(self, piece: _Piece, start: Expr, target: Any, at: Expr, row: Expr, k: Expr) -> None:
+        """Four 8 x 8 matrices, the first of whose lines each lane's group of eight names by row and k."""
+        within = self.lane % 8
+        place = piece.at(row + within, k) if piece.along_k else piece.at(row, k + within)
+        load = "ts_ldmatrix_x4" if piece.along_k else "ts_ldmatrix_x4_trans"
+        source = T.address_of(self.shared[start + place])
+        T.evaluate(T.call_extern("void", load, T.address_of(target[at]), source))
+
+    def _mma(self, target: Any, at: Expr, left: Any, left_at: Expr, right: Any, right_at: int) -> None:
+        operands = [T.address_of(target[at]), T.address_of(left[left_at]), T.address_of(right[right_at])]
+        T.evaluate(T.call_extern("void", MMA[self.dtype], *operands))
+
+    def _multiply_keys(self, stage: Expr) -> None:
+        tile = self.tile
+        low, high = named(self.lane // 8 % 2 * 8), named(self.lane // 16 * 8)
+        keys = registers(4, "uint32")
+        with unrolled(tile.bn // CHUNK * 4) as i:
+            T.buffer_store(self.scores, zero("float32"), [i])
+        with unrolled(tile.width // STEP) as kk:
+            if not self.in_registers:
+                self._load_queries(kk, 0)
+            left = kk * 4 if self.in_registers else 0
+            with unrolled(tile.bn // STEP) as j:
+                self._load(self.pieces[1], stage, keys, 0, j * STEP + high, kk * STEP + low)
+                self._mma(self.scores, j * 8, self.queries, left, keys, 0)
+                self._mma(self.scores, j * 8 + 4, self.queries, left, keys, 2)
+
+    def _multiply_values(self, stage: Expr) -> None:
+        tile = self.tile
+        low, high = named(self.lane // 8 % 2 * 8), named(self.lane // 16 * 8)
+        start = named(stage + self.pieces[1].elements)
+        weights, values = registers(4, "uint32"), registers(4, "uint32")
+        with unrolled(tile.bn // STEP) as kk:
+            with unrolled(4) as i:
+                at = kk * 8 + i // 2 * 4 + i % 2 * 2
+                pair = (self.scores[at], self.scores[at + 1])
+                T.buffer_store(weights, T.call_extern("uint32", PACK[self.dtype], *pair), [i])
+            with unrolled(tile.columns // STEP) as j:
+                self._load(self.pieces[2], start, values, 0, j * STEP + high, kk * STEP + low)
+                self._mma(self.sums, j * 8, weights, 0, values, 0)
+                self._mma(self.sums, j * 8 + 4, weights, 0, values, 2)
+
+    # -- softmax -----------------------------------------------------------------------------------------------------
+
+    def _row(self, half: Expr) -> Expr:
+        """The row of a fragment's upper or lower half, among all rows."""
+        return self.first_row + self.warp * STEP + self.fragment_row + half * 8
+
+    def _score(self, step: Expr) -> None:
+        """Scores from products; -inf behind the last key."""
+        what, reached = self.what, self.walk.steps * self.walk.bn
+        if not what.is_scored and what.keys == reached:
+            return
+        with unrolled(self.tile.bn // CHUNK) as i, unrolled(4) as e:
+            row = named(below_or_last(self._row(e // 2), what.rows, self.walk.tiles * self.tile.bm))
+            at = named(step * self.walk.bn + i * CHUNK + self.fragment_column + e % 2)
+            key = named(below_or_last(at, what.keys, reached))
+            with self.around.evaluator.scope():
+                score = self.around.evaluator.bind(self.scores[i * 4 + e])
+                if what.is_scored:
+                    score = what.score(self.around, self.batch, row, key, score)
+                if what.keys < reached:
+                    score = tirx.Select(at < what.keys, score, -infinity("float32"))
+                T.buffer_store(self.scores, score, [i * 4 + e])
+
+    def _weigh(self, step: Expr) -> None:
+        """What multiplies the values, from exponentials, where that depends on more than the score."""
+        what = self.what
+        if not what.is_weighed:
+            return
+        with unrolled(self.tile.bn // CHUNK) as i, unrolled(4) as e:
+            row = named(below_or_last(self._row(e // 2), what.rows, self.walk.tiles * self.tile.bm))
+            at = step * self.walk.bn + i * CHUNK + self.fragment_column + e % 2
+            key = named(below_or_last(at, what.keys, self.walk.steps * self.walk.bn))
+            with self.around.evaluator.scope():
+                weight = self.around.evaluator.bind(self.scores[i * 4 + e])
+                T.buffer_store(self.scores, what.weight(self.around, self.batch, row, key, weight), [i * 4 + e])
+
+    def _rescale(self) -> None:
+        """Exponentials of this step, and what was summed before as if its largest score had been known then."""
+        tile = self.tile
+        scale, offset = registers(2, "float32"), registers(2, "float32")
+        log2_e = immediate(LOG2_E, "float32")
+        with unrolled(2) as r:
+            T.buffer_store(offset, self.largest[r], [r])
+            with unrolled(tile.bn // CHUNK) as i, unrolled(2) as e:
+                T.buffer_store(offset, T.max(offset[r], self.scores[i * 4 + r * 2 + e]), [r])
+            _over_quad(offset, r, T.max)
+            T.buffer_store(scale, self.largest[r], [r])
+            T.buffer_store(self.largest, offset[r], [r])
+            T.buffer_store(offset, finite(offset[r]), [r])
+            T.buffer_store(scale, call("exp2", (scale[r] - offset[r]) * log2_e), [r])
+            T.buffer_store(self.total, self.total[r] * scale[r], [r])
+            with unrolled(tile.bn // CHUNK) as i, unrolled(2) as e:
+                at = i * 4 + r * 2 + e
+                T.buffer_store(self.scores, call("exp2", (self.scores[at] - offset[r]) * log2_e), [at])
+                T.buffer_store(self.total, self.total[r] + self.scores[at], [r])
+            with unrolled(tile.columns // CHUNK) as i, unrolled(2) as e:
+                at = i * 4 + r * 2 + e
+                T.buffer_store(self.sums, self.sums[at] * scale[r], [at])
+
+    # -- results -----------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Divide, and give results to the sink through shared memory, neighbouring columns by neighbouring threads."""
+        tile, what = self.tile, self.what
+        stride = tile.columns + CHUNK
+        barrier()
+        with unrolled(2) as r:
+            _over_quad(self.total, r, lambda a, b: a + b)
+            row = named(self._row(r))
+            exists = below(row, what.rows, self.walk.tiles * tile.bm)
+            with when(both(tirx.EQ(self.fragment_column, 0), exists)):
+                self.sink.keep_statistics(self.around, self.batch, row, self.largest[r], self.total[r])
+            flaw = registers(1, "float32")
+            T.buffer_store(flaw, zero("float32"), [0])
+            if self.walk.parts == 1:
+                with when(exists), self.around.evaluator.scope():
+                    T.buffer_store(flaw, what.flawed(self.around, self.batch, row), [0])
+            with unrolled(tile.columns // CHUNK) as i, unrolled(2) as e:
+                total = self.sums[i * 4 + r * 2 + e]
+                if self.walk.parts == 1:
+                    total = divided(total, self.total[r], flaw[0])
+                place = (self.warp * STEP + self.fragment_row + r * 8) * stride + i * CHUNK + self.fragment_column + e
+                T.buffer_store(self.results, total, [place])
+        barrier()
+        store_results(
+            self.around, self.sink, self.walk, self.batch, self.first_row, self.thread, tile.threads, self.results,
+            stride,
+        )  # fmt: skip
+
+
+def _over_quad(values: Any, at: Expr, join: Any) -> None:
+    """Joins a register over the four lanes that share a row."""
+    for distance in (1, 2):
+        other = T.tvm_warp_shuffle_xor(T.uint32(0xFFFFFFFF), values[at], distance, WARP, WARP)
+        T.buffer_store(values, join(values[at], other), [at])

@@ -1,0 +1,218 @@
+"""How blocks of attention share the work, what both kernels have in common, and the launch that joins parts.
+
+`result[b, r, :] = sum over keys n of weight(b, r, n) * value(b, n, :)`, weights being the softmax of scores. A block
+takes a tile of query rows and walks over the keys a tile at a time; scores live in registers and shared memory only.
+Rows carry the largest score so far and the sum of exponentials; what was summed before a larger score came is scaled
+down (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao, "FlashAttention-2", 2023).
+
+Few rows and many keys (decoding) are cut along the keys: each part leaves its sums, its largest scores and its sums of
+exponentials in temporary memory, and a second launch joins them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr, immediate, storage_bits
+from tilestitch.codegen.compute.indexing import unravel
+
+from .abi import CudaLaunch, Parameter, TemporaryArg, Thread
+from .attention_operands import Attended
+from .functions import call
+from .partition import named, registers, repeated, unrolled, when, zero
+from .product import below, both
+from .surroundings import Surroundings
+
+MOST_PARTS = 32
+LEAST_PART = 256
+"""Keys that are worth a part of their own."""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """How blocks share the work: `tiles` tiles of `bm` rows, the keys in `steps` tiles of `bn`, in `parts` parts."""
+
+    bm: int
+    bn: int
+    tiles: int
+    steps: int
+    parts: int
+    batch: int
+
+    @property
+    def each(self) -> int:
+        """Steps of one part."""
+        return -(-self.steps // self.parts)
+
+    @property
+    def blocks(self) -> int:
+        return self.batch * self.tiles * self.parts
+
+    def locate(self, block: Expr) -> tuple[Expr, Expr, Expr]:
+        """Part, batch and tile of a block. Tiles with most work come first where queries see few keys behind them."""
+        part, batch, tile = unravel(block, (self.parts, self.batch, self.tiles))
+        return named(part), named(batch), named(self.tiles - 1 - tile if self.tiles > 1 else 0)
+
+    def steps_of(self, attended: Attended, part: Expr, first_row: Expr) -> tuple[Expr, Expr]:
+        """The first step of a block, and the one behind its last."""
+        begin: Expr = part * self.each if self.parts > 1 else 0
+        end: Expr = T.min(begin + self.each, self.steps) if self.parts > 1 else self.steps
+        band = attended.band
+        if band is None:
+            return _index(begin), _index(end)
+        if band.last is not None:
+            behind = T.max(first_row + (self.bm + band.last), 0)
+            end = T.min(_index(end), (behind + (self.bn - 1)) // self.bn)
+        if band.first is not None:
+            begin = T.max(_index(begin), T.max(first_row + band.first, 0) // self.bn)
+        return named(_index(begin)), named(_index(end))
+
+
+def _index(value: Expr) -> Expr:
+    return tirx.IntImm("int32", value) if isinstance(value, int) else value
+
+
+def walk(attended: Attended, bm: int, bn: int, sm_count: int) -> Walk:
+    """Tiles of bm rows by bn keys; the keys in parts where tiles are fewer than SMs."""
+    tiles, steps = -(-attended.rows // bm), -(-attended.keys // bn)
+    whole = Walk(bm, bn, tiles, steps, 1, attended.batch)
+    most = min(MOST_PARTS, attended.keys // LEAST_PART, -(-2 * sm_count // whole.blocks))
+    if whole.blocks >= sm_count or most < 2:
+        return whole
+    each = -(-steps // most)
+    return Walk(bm, bn, tiles, steps, -(-steps // each), attended.batch)
+
+
+BlockBody = Callable[[Surroundings, Thread, Expr, "Sink"], None]
+
+
+class Sink:
+    """Where a block's sums go: to the epilogue, or to the memory that the joining launch reads."""
+
+    def __init__(self, attended: Attended, parts: int, part: Expr) -> None:
+        self.attended, self.parts, self.part = attended, parts, part
+
+    def keep_statistics(self, around: Surroundings, batch: Expr, row: Expr, largest: Expr, total: Expr) -> None:
+        """The largest score and the sum of exponentials of a row; nothing to do where there are no parts."""
+        if self.parts == 1:
+            return
+        a = self.attended
+        place = (self.part * a.batch + batch) * a.rows + row + self.parts * a.batch * a.rows * a.columns
+        T.buffer_store(around.extra, largest, [place])
+        T.buffer_store(around.extra, total, [place + self.parts * a.batch * a.rows])
+
+    def keep(self, around: Surroundings, batch: Expr, row: Expr, column: Expr, total: Expr) -> None:
+        """A sum of weighted values: divided by the row's sum, or, where there are parts, not yet."""
+        a = self.attended
+        if self.parts == 1:
+            a.finish(around, batch, row, column, total)
+            return
+        place = ((self.part * a.batch + batch) * a.rows + row) * a.columns + column
+        T.buffer_store(around.extra, total, [place])
+
+
+def launches(
+    attended: Attended, kind: str, walk: Walk, threads: int, body: BlockBody, shared_bytes: int
+) -> tuple[CudaLaunch, ...]:
+    """The launch of `body(around, thread, block, sink)`, and of the joining kernel where keys are in parts."""
+    group = attended.group
+
+    def emit(around: Surroundings, thread: Thread) -> None:
+        block = around.wide(thread.block[0])
+        body(around, thread, block, Sink(attended, walk.parts, walk.locate(block)[0]))
+
+    if walk.parts == 1:
+        return (group.launch(kind, walk.blocks, threads, emit, shared_bytes=shared_bytes),)
+    size = walk.parts * attended.batch * attended.rows * (attended.columns + 2)
+    nbytes = size * storage_bits(attended.acc_dtype) // 8
+    sums = Parameter(TemporaryArg("sums", nbytes), attended.acc_dtype, size)
+    first = group.launch(
+        kind, walk.blocks, threads, emit, inputs=group.read_before(), outputs=(), extra=sums, shared_bytes=shared_bytes
+    )
+    return first, _join(attended, sums, walk.parts)
+
+
+THREADS_OF_JOIN = 128
+
+
+def _join(attended: Attended, sums: Parameter, parts: int) -> CudaLaunch:
+    """Adds the parts of every result in a fixed order, each scaled to the largest score of all."""
+    a = attended
+    rows = a.batch * a.rows
+    count = rows * a.columns
+    blocks = -(-count // THREADS_OF_JOIN)
+
+    def emit(around: Surroundings, thread: Thread) -> None:
+        at = named(around.wide(thread.block[0]) * THREADS_OF_JOIN + thread.thread[0])
+        with when(below(at, count, blocks * THREADS_OF_JOIN)):
+            place = named(at // a.columns)
+            largest, state = registers(1, a.acc_dtype), registers(2, a.acc_dtype)
+            T.buffer_store(largest, -infinity(a.acc_dtype), [0])
+            with unrolled(parts) as part:
+                T.buffer_store(largest, T.max(largest[0], around.extra[parts * count + part * rows + place]), [0])
+            for i in range(2):
+                T.buffer_store(state, zero(a.acc_dtype), [i])
+            with unrolled(parts) as part:
+                mine = around.extra[parts * count + part * rows + place]
+                scale = registers(1, a.acc_dtype)
+                T.buffer_store(scale, exponential(mine, finite(largest[0])), [0])
+                T.buffer_store(state, state[0] + scale[0] * around.extra[part * count + at], [0])
+                total = around.extra[parts * (count + rows) + part * rows + place]
+                T.buffer_store(state, state[1] + scale[0] * total, [1])
+            batch, row, column = unravel(at, (a.batch, a.rows, a.columns))
+            with around.evaluator.scope():
+                flaw = a.flawed(around, batch, row)
+                a.finish(around, batch, row, column, divided(state[0], state[1], flaw))
+
+    return a.group.launch("join", blocks, THREADS_OF_JOIN, emit, extra=sums)
+
+
+# -- pieces of both kernels --------------------------------------------------------------------------------------------
+
+
+def infinity(dtype: str) -> Expr:
+    return immediate(math.inf, dtype)
+
+
+def below_or_last(index: Expr, end: int, reached: int) -> Expr:
+    """`index`, or the last one below `end` in its place; indices stay below `reached`."""
+    return index if reached <= end else T.min(index, end - 1)
+
+
+def store_results(
+    around: Surroundings, sink: Sink, walk: Walk, batch: Expr, first_row: Expr, thread: Expr, threads: int,
+    results: Any, stride: int,
+) -> None:  # fmt: skip
+    """Give a tile's results, which lie in shared memory, to the sink, neighbouring columns by neighbouring threads."""
+    what = sink.attended
+    count = walk.bm * what.columns
+    rounds = -(-count // threads)
+    with repeated(rounds) as round_:
+        number = named(round_ * threads + thread)
+        local, column = named(number // what.columns), named(number % what.columns)
+        row = named(first_row + local)
+        exists = both(below(number, count, rounds * threads), below(row, what.rows, walk.tiles * walk.bm))
+        with when(exists):
+            sink.keep(around, batch, row, column, results[local * stride + column])
+
+
+def finite(largest: Expr) -> Expr:
+    """The largest score of a row, 0 while all are -inf: so that exponentials are 0 and not NaN."""
+    dtype = str(largest.ty.dtype)
+    return tirx.Select(tirx.EQ(largest, -infinity(dtype)), zero(dtype), largest)
+
+
+def exponential(score: Expr, largest: Expr) -> Expr:
+    """exp(score - largest)."""
+    return call("exp", score - largest)
+
+
+def divided(total: Expr, weights: Expr, flaw: Expr) -> Expr:
+    """A result from its sums; rows that have no positive sum of exponentials are flawed."""
+    return tirx.Select(weights > zero(str(weights.ty.dtype)), total / weights, flaw)
