@@ -28,6 +28,7 @@ CEILINGS = (0.85, 0.70)
 
 OVERLAP = 0.9  # no kernel hides one behind the other entirely; a judgement, not a measurement
 GPU_LAUNCH_US = 2.0  # a dependent kernel node of a CUDA graph, after the one before it has drained
+GPU_GRID_BARRIER_US = 2.6  # AStitch, on a V100 full of blocks; to be measured on newer GPUs
 GPU_BARRIER_US = 0.04  # __syncthreads with the memory latency that it exposes
 GPU_MEMORY_LATENCY_S = 600e-9
 GPU_BYTES_IN_FLIGHT = 32  # a thread: two outstanding loads of 16 bytes
@@ -119,7 +120,7 @@ def _on_gpu(kernel: KernelFacts, gpu: Device) -> float:
     # The SMs that the fullest one keeps waiting: 133 blocks on 132 SMs take as long as 264.
     balance = blocks / (ceil(blocks / gpu.sm_count) * gpu.sm_count)
     arithmetic_s = _gpu_arithmetic_s(kernel, gpu) / balance
-    barriers_us = kernel.barriers * GPU_BARRIER_US * waves
+    barriers_us = kernel.barriers * GPU_BARRIER_US * waves + kernel.grid_barriers * GPU_GRID_BARRIER_US
     return kernel.launches * GPU_LAUNCH_US + barriers_us + _overlapped(memory_s, arithmetic_s) * 1e6
 
 

@@ -33,8 +33,9 @@ class KernelFacts:
     transcendental: calls of exp, tanh, erf, sine and the like. elements: of the largest value that is computed or
     reduced. tasks: independent parts of the work, on a GPU the blocks of `threads` threads. shared_bytes: memory that a
     task keeps its row or tile in. registers: estimate for one thread. barriers: waits of a task's threads for each
-    other. launches: consecutive launches that the kernel takes. staged: evaluations of operators in front of a
-    product's operands, which code generation makes one element at a time; 0 if these only rearrange.
+    other; grid_barriers: waits of all tasks for each other, inside a launch. launches: consecutive launches that the
+    kernel takes. staged: evaluations of operators in front of a product's operands, which code generation makes one
+    element at a time; 0 if these only rearrange.
     """
 
     kind: str
@@ -52,6 +53,7 @@ class KernelFacts:
     barriers: int
     launches: int = 1
     staged: int = 0
+    grid_barriers: int = 0
 
     @property
     def footprint_bytes(self) -> int:

@@ -37,6 +37,10 @@ class TargetInfo:
 
     name: str = "cpu"
     threads: int = 1
+    device: str = ""
+    """The GPU that code is planned for, by its name in the table of devices; "" for the usual one."""
+    multiprocessors: int | None = None
+    """Of the smallest GPU that the code must run on, if that is not `device`."""
     task_buffer_bytes: int = 256 * 1024
     """Scratch that one task may use and expect to stay in its cache."""
 

@@ -3,14 +3,15 @@
 A team of threads computes a row: some lanes of a warp, or all warps of a block. If the last dimension is reduced, the
 team walks along it in vectors; if it is kept, neighbouring threads compute neighbouring rows, and the team lies across
 them. Where a thread's part of the row is short, its elements stay in registers from one reduction to the next; else
-each pass reads them again. Few long rows are cut into parts first, in launches of their own.
+each pass reads them again. A team may have threads of several blocks, which exchange what they found through global
+memory (`gridteam`); few long rows that nobody looks at again are cut into parts, in launches of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 from tvm import tirx
@@ -20,19 +21,20 @@ from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.evaluator import Evaluator, Source
 from tilestitch.codegen.compute.indexing import Index, reshape_index, unravel
 from tilestitch.codegen.compute.probe import Access, probe
-from tilestitch.codegen.compute.reducers import ARG_REDUCTIONS
 from tilestitch.codegen.groups import GroupView
 from tilestitch.codegen.launch import KernelArg, TemporaryArg, ValueArg
 from tilestitch.codegen.split import split_rows
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.passes.fusion.roles import Part, Roles, RowSpace, roles_of
+from tilestitch.passes.fusion.spread import blocks_of_row, in_launches
 from tilestitch.passes.plan import GroupKind
 
 from . import functions
 from .abi import CudaLaunch, Parameter, Thread, kernel_function
+from .gridteam import GridTeam, counter_parameter, partial_parameters
 from .injective import index_dtype, lower_injective
 from .target import CudaTarget
-from .team import Accumulator, Team
+from .team import Accumulator, Team, accumulator_dtypes
 from .vectors import VectorAccess, lanes_of
 
 WARP = 32
@@ -40,15 +42,14 @@ BLOCK = 128
 """Threads of a block whose teams are smaller."""
 REGISTER_ELEMENTS = 32
 """Elements of a row that a thread keeps in registers."""
-MIN_PART = 2048
 
 
 @dataclass(frozen=True)
 class RowWork:
     """`extents`: dimensions of the iteration shape, some merged; `reduced` says which are reduced.
 
-    Each thread walks `steps` vectors of `lanes` elements; `team` threads share a row, `rows` rows a block. `columns`:
-    the last dimension is kept, and the threads of a warp compute neighbouring rows.
+    Each thread walks `steps` vectors of `lanes` elements; `team` threads of each of `parts` blocks share a row, `rows`
+    rows a block. `columns`: the last dimension is kept, and the threads of a warp compute neighbouring rows.
     """
 
     shape: tuple[int, ...]
@@ -57,6 +58,7 @@ class RowWork:
     lanes: int
     team: int
     rows: int
+    parts: int = 1
 
     @property
     def columns(self) -> bool:
@@ -76,8 +78,13 @@ class RowWork:
         return prod(self.line_extents) // self.lanes
 
     @property
+    def walkers(self) -> int:
+        """Threads of all blocks that share a row."""
+        return self.team * self.parts
+
+    @property
     def steps(self) -> int:
-        return -(-self.vectors // self.team)
+        return -(-self.vectors // self.walkers)
 
     @property
     def unrolled(self) -> bool:
@@ -88,8 +95,12 @@ class RowWork:
         return prod(self.row_extents)
 
     @property
-    def blocks(self) -> int:
+    def row_blocks(self) -> int:
         return -(-self.row_count // self.rows)
+
+    @property
+    def blocks(self) -> int:
+        return self.row_blocks * self.parts
 
     @property
     def block(self) -> tuple[int, int, int]:
@@ -101,22 +112,11 @@ def lower_rowwise(
 ) -> tuple[CudaLaunch, ...]:
     """The launches of a row-wise group whose outputs have elements."""
     assert roles.rows is not None
-    parts = parts_of(roles.rows, target)
-    if parts > 1 and not any(node.op in ARG_REDUCTIONS for node in view.nodes):
+    parts = in_launches(roles, target.multiprocessors)
+    if parts > 1:
         return _in_parts(view, outputs, roles.rows, parts, target)
     args = tuple(ValueArg(v.name) for v in (*view.inputs, *outputs))
     return (_launch(view.nodes, roles, view.inputs, outputs, args, view.origins, target),)
-
-
-def parts_of(rows: RowSpace, target: CudaTarget) -> int:
-    """Into how many parts each row is cut, so that all multiprocessors have work; 1 if that does not pay."""
-    length = prod(d for a, d in enumerate(rows.shape) if a in rows.axes)
-    count = prod(rows.dropped)
-    trailing = rows.axes == tuple(range(len(rows.shape) - len(rows.axes), len(rows.shape)))
-    if not trailing or not count or 4 * count >= target.device.sm_count:
-        return 1
-    wanted = min(length // MIN_PART, -(-2 * target.device.sm_count // count), 512)
-    return next((p for p in range(wanted, 1, -1) if length % p == 0), 1)
 
 
 def _in_parts(
@@ -147,12 +147,24 @@ def _launch(
 ) -> CudaLaunch:  # fmt: skip
     work = plan_work(nodes, roles, inputs, outputs, target)
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*inputs, *outputs)]
+    dtype, spread = index_dtype(parameters), work.parts > 1
+    reductions = [n for n, part in roles.parts.items() if part is Part.REDUCTION]
+    kinds = [accumulator_dtypes(n, dtype) for n in reductions]
+    exchange = partial_parameters(reductions, kinds, work.parts * work.row_blocks * work.rows) if spread else []
+    own = [*exchange, *([counter_parameter()] if spread else [])]
     grid = (work.blocks, 1, 1)
 
     def body(buffers: list[Any], thread: Thread) -> None:
-        _Emitter(work, nodes, roles, inputs, outputs, buffers, index_dtype(parameters)).run(thread)
+        emitter = _Emitter(work, nodes, roles, inputs, outputs, buffers[: len(parameters)], dtype)
+        if spread:
+            *partials, counter = buffers[len(parameters) :]
+            each = iter(partials)
+            emitter.exchange = counter, {n: [next(each) for _ in k] for n, k in zip(reductions, kinds, strict=True)}
+        emitter.run(thread)
 
-    return CudaLaunch("rowwise", kernel_function(parameters, grid, work.block, body), grid, work.block, args, origins)
+    func = kernel_function([*parameters, *own], grid, work.block, body)
+    args = (*args, *(p.arg for p in own))
+    return CudaLaunch("rowwise", func, grid, work.block, args, origins, cooperative=spread)
 
 
 # -- the plan ----------------------------------------------------------------------------------------------------------
@@ -175,12 +187,16 @@ def plan_work(
         extents, reduced = _merge(extents, reduced, walk.accesses)
     rows = prod(e for e, r in zip(extents, reduced, strict=True) if not r)
     length = prod(e for e, r in zip(extents, reduced, strict=True) if r)
+    parts = blocks_of_row(roles, target.multiprocessors)
     if not reduced[-1]:
-        team = _column_team(rows, length, target)
-        return RowWork(shape, tuple(extents), tuple(reduced), 1, team, WARP)
+        team = _column_team(rows, length // parts, target)
+        return RowWork(shape, tuple(extents), tuple(reduced), 1, team, WARP, parts)
     lanes = lanes_of([v for v in (*inputs, *_full(roles, outputs)) if v.tensor_type.num_elements >= length])
     while extents[-1] % lanes:
         lanes //= 2
+    if parts > 1:
+        team = min(1024, ceil(length / (lanes * parts * 2 * WARP)) * WARP)
+        return RowWork(shape, tuple(extents), tuple(reduced), lanes, team, 1, parts)
     team = _row_team(rows, max(1, length // lanes), lanes, target)
     return RowWork(shape, tuple(extents), tuple(reduced), lanes, team, max(1, BLOCK // team))
 
@@ -251,6 +267,8 @@ class _Emitter:
         small = (Part.REDUCTION, Part.REDUCED)
         self.reduced = [v for n, part in roles.parts.items() if part in small for v in n.outputs]
         self.full = _full(roles, outputs)
+        self.exchange: tuple[Any, dict[Node, list[Any]]] | None = None
+        """The counter of the grid's barrier and the memory of partial results, where several blocks share a row."""
 
     def run(self, thread: Thread) -> None:
         work, evaluator = self.work, self.evaluator
@@ -259,7 +277,15 @@ class _Emitter:
             along = 0
         self.along = along
         self.team = Team(work.team, work.rows, work.columns, along, across)
-        place = T.bind(T.cast(thread.block[0], self.dtype) * work.rows + across)
+        number = thread.block[0]
+        self.part: Expr = 0
+        if work.parts > 1:
+            self.part, number = T.bind(number % work.parts), T.bind(number // work.parts)
+        place = T.bind(T.cast(number, self.dtype) * work.rows + across)
+        self.grid: GridTeam | None = None
+        if self.exchange is not None:
+            slots = work.row_blocks * work.rows
+            self.grid = GridTeam(self.team, work.parts, self.part, slots, place, *self.exchange)
         # Threads past the last row compute it, too, and do not store it.
         exact = work.row_count % work.rows == 0
         number = place if exact else T.bind(T.min(place, work.row_count - 1))
@@ -298,8 +324,12 @@ class _Emitter:
                 self.access = self._fresh_access()
                 self._vector(step, accumulators, stored)
             self.access = self._fresh_access()
-        for accumulator in accumulators:
-            self.evaluator.sources[accumulator.node.outputs[0]] = _always(accumulator.finish(self.team))
+        if self.grid is not None and accumulators:
+            results = self.grid.finish(accumulators)
+        else:
+            results = [a.finish(self.team) for a in accumulators]
+        for accumulator, result in zip(accumulators, results, strict=True):
+            self.evaluator.sources[accumulator.node.outputs[0]] = _always(result)
         for value in self.reduced:
             if self.level[value] == stage + 1:
                 self.evaluator.value(value, self._row_index(value))
@@ -324,12 +354,14 @@ class _Emitter:
     def _place(self, step: Expr) -> tuple[Expr | None, list[Index]]:
         """Whether this thread has a vector number `step` of its own (None: it has), and the indices of its lanes."""
         work = self.work
-        place = step * work.team + self.along
+        place = step * work.walkers + self.along
+        if work.parts > 1:
+            place = place + self.part * work.team
         fresh: Expr | None = None
         number: Expr = place
         if not isinstance(place, int):
             number = place = T.bind(place)
-            if work.vectors != work.steps * work.team:
+            if work.vectors != work.steps * work.walkers:
                 fresh, number = place < work.vectors, T.bind(T.min(place, work.vectors - 1))
         if not isinstance(number, int):
             self.evaluator.assume(number, 0, work.vectors)
@@ -366,7 +398,8 @@ class _Emitter:
         if not stores:
             return
         elements = [self.evaluator.value(v, index) for v, index in stores]
-        first = None if isinstance(self.along, int) else tirx.EQ(self.along, 0)
+        firsts = [tirx.EQ(i, 0) for i in (self.along, self.part) if not isinstance(i, int)]
+        first = tirx.all(*firsts) if len(firsts) > 1 else firsts[0] if firsts else None
         single = VectorAccess(self.evaluator, 1)
 
         def write() -> None:

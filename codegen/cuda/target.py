@@ -11,6 +11,7 @@ import tvm
 
 from tilestitch.codegen.errors import TargetError
 from tilestitch.cost_model.devices import Device, DeviceError, find_device, representative
+from tilestitch.cost_model.devices import devices as known_devices
 
 _ARCHITECTURE = re.compile(r"sm_(\d{2,3})([af]?)\Z")
 OLDEST = 60
@@ -27,6 +28,13 @@ class CudaTarget:
 
     architectures: tuple[str, ...]
     device: Device
+    fewest_multiprocessors: int | None = None
+    """Of the smallest GPU that the code should run on, if that is not `device`."""
+
+    @property
+    def multiprocessors(self) -> int:
+        """As many blocks can certainly be resident together, whatever they need, if one fits at all."""
+        return self.device.sm_count if self.fewest_multiprocessors is None else self.fewest_multiprocessors
 
     @cached_property
     def capability(self) -> int:
@@ -74,6 +82,7 @@ def parse_cuda_target(text: str) -> CudaTarget:
         raise TargetError(f"target {text!r} names no GPU; write cuda:sm_90a, cuda:h200 or cuda:sm_80,sm_90a")
     architectures: dict[str, None] = {}
     devices: list[Device] = []
+    smallest: list[int] = []
     for name in names:
         match = _ARCHITECTURE.match(name)
         if match is None:
@@ -82,10 +91,13 @@ def parse_cuda_target(text: str) -> CudaTarget:
             except DeviceError as error:
                 raise TargetError(f"target {text!r}: {error}, or an architecture such as sm_90a") from None
             name = devices[-1].architecture
+            smallest.append(devices[-1].sm_count)
         elif int(match[1]) < OLDEST:
             raise TargetError(f"target {text!r}: {name} is older than sm_{OLDEST}, the oldest that is supported")
+        else:
+            smallest += [d.sm_count for d in known_devices() if d.capability == int(match[1])]
         architectures[name] = None
     ordered = tuple(sorted(architectures, key=lambda a: (_number(a), a)))
     if not devices:
         devices = [representative(_number(ordered[-1]))]
-    return CudaTarget(ordered, devices[0])
+    return CudaTarget(ordered, devices[0], min(smallest, default=None))

@@ -48,6 +48,12 @@ Item = tuple[Expr, ...]
 """An accumulator's value, and for arg_max and arg_min its position."""
 
 
+def accumulator_dtypes(node: Node, index_dtype: str) -> list[str]:
+    """What the parts of an `Item` are kept in."""
+    place = [index_dtype] if node.op in reducers.ARG_REDUCTIONS else []
+    return [reducers.accumulator_dtype(node.inputs[0].dtype), *place]
+
+
 class Accumulator:
     """The running result of one reduction in one thread."""
 
@@ -56,7 +62,7 @@ class Accumulator:
         self.dtype = node.inputs[0].dtype
         self.reducer = reducers.reducer_of(node.op)
         self.finds_place = node.op in reducers.ARG_REDUCTIONS
-        self.dtypes = [reducers.accumulator_dtype(self.dtype), *([index_dtype] if self.finds_place else [])]
+        self.dtypes = accumulator_dtypes(node, index_dtype)
         self.buffers = [T.alloc_buffer((1,), dtype, scope="local") for dtype in self.dtypes]
         for buffer, start in zip(self.buffers, self._start(), strict=True):
             T.buffer_store(buffer, start, [0])
@@ -83,18 +89,22 @@ class Accumulator:
 
     def finish(self, team: Team) -> Expr:
         """The result of the whole row, in compute form; every thread of the team gets it."""
+        return self.result(self.in_block(team))
+
+    def in_block(self, team: Team) -> Item:
+        """What the team of one block has found, joined."""
         item: Item = tuple(named(buffer[0]) for buffer in self.buffers)
         if team.columns:
-            item = self._join_columns(item, team)
-        elif team.size <= WARP:
-            item = self._join_lanes(item, team.size)
-        else:
-            item = self._join_warps(item, team)
+            return self.join_columns(item, team)
+        return self.join_lanes(item, team.size) if team.size <= WARP else self._join_warps(item, team)
+
+    def result(self, item: Item) -> Expr:
+        """The reduction's result, in compute form."""
         if self.finds_place:
             return named(T.cast(item[1], "int64"))
         return self.evaluator.bind(reducers.from_accumulator(item[0], self.dtype))
 
-    def _joined(self, a: Item, b: Item) -> Item:
+    def joined(self, a: Item, b: Item) -> Item:
         if not self.finds_place:
             return (named(reducers.combine(self.reducer, self.dtype, a[0], b[0])),)
         last = bool(self.node.attrs["select_last"])
@@ -105,40 +115,40 @@ class Accumulator:
         better = self.evaluator.bind(tirx.Or(strictly, tirx.And(tie, closer)))
         return tuple(named(tirx.Select(better, y, x)) for x, y in zip(a, b, strict=True))
 
-    def _join_lanes(self, item: Item, size: int) -> Item:
+    def join_lanes(self, item: Item, size: int) -> Item:
         """Within a warp, teams of a power of two of lanes."""
         distance = size // 2
         while distance:
-            item = self._joined(item, tuple(named(shuffle_xor(x, distance)) for x in item))
+            item = self.joined(item, tuple(named(shuffle_xor(x, distance)) for x in item))
             distance //= 2
         return item
 
     def _join_warps(self, item: Item, team: Team) -> Item:
         """Across the warps of a block: one result a warp goes through shared memory."""
-        item = self._join_lanes(item, WARP)
+        item = self.join_lanes(item, WARP)
         warps = team.size // WARP
         shared = [shared_buffer(warps, dtype) for dtype in self.dtypes]
         with T.If(tirx.EQ(team.along % WARP, 0)), T.Then():
-            self._put(shared, item, team.along // WARP)
+            self.put(shared, item, team.along // WARP)
         barrier()
         return self._fold(shared, list(range(warps)))
 
-    def _join_columns(self, item: Item, team: Team) -> Item:
+    def join_columns(self, item: Item, team: Team) -> Item:
         if team.size == 1:
             return item
         shared = [shared_buffer(team.size * team.rows, dtype) for dtype in self.dtypes]
-        self._put(shared, item, team.along * team.rows + team.across)
+        self.put(shared, item, team.along * team.rows + team.across)
         barrier()
         return self._fold(shared, [part * team.rows + team.across for part in range(team.size)])
 
-    def _put(self, shared: list[Any], item: Item, place: Expr) -> None:
-        for buffer, x in zip(shared, item, strict=True):
+    def put(self, buffers: list[Any], item: Item, place: Expr) -> None:
+        for buffer, x in zip(buffers, item, strict=True):
             T.buffer_store(buffer, x, [place])
 
     def _fold(self, shared: list[Any], places: list[Any]) -> Item:
         """All of `places` joined, in halves, so that the order does not depend on the thread."""
         items: list[Item] = [tuple(named(buffer[place]) for buffer in shared) for place in places]
         while len(items) > 1:
-            pairs = [self._joined(a, b) for a, b in zip(items[::2], items[1::2], strict=False)]
+            pairs = [self.joined(a, b) for a, b in zip(items[::2], items[1::2], strict=False)]
             items = pairs + ([items[-1]] if len(items) % 2 else [])
         return items[0]

@@ -8,20 +8,20 @@ from math import ceil, prod
 from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of, op_spec
 from tilestitch.cost_model.counts import operations, operations_per_element
 from tilestitch.cost_model.cpu import CpuDevice
-from tilestitch.cost_model.devices import representative
+from tilestitch.cost_model.devices import Device, find_device, representative
 from tilestitch.cost_model.protocol import AnyDevice, KernelFacts, Traffic
 from tilestitch.passes.contract import TargetInfo
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
 
 from .profit import evaluations
 from .roles import Part, Roles, roles_of
+from .spread import looks_again, row_blocks
 
 TASK_ELEMENTS = 4096
 """Elements of one task or block of an element-wise kernel, and of one tile of a product."""
 GPU_THREADS = 256
 GPU_ROWS = 128
 """With fewer rows than this most of a large GPU is idle."""
-MOST_THREADS = 1024
 ATTENTION_ROWS, ATTENTION_KEYS = (64, 32, 16), 64
 """Queries of a task of attention, the most for which there are tasks enough, and keys that it meets at a time."""
 ATTENTION_THREADS, ATTENTION_REGISTERS = 128, 168
@@ -32,8 +32,10 @@ DEFAULT_CAPABILITY = 90
 def device_of(target: TargetInfo) -> AnyDevice:
     """The device that a target is planned for: a generic CPU with its threads, or a GPU of the table.
 
-    A bare `cuda` stands for Hopper.
+    A bare `cuda` stands for Hopper. Raises DeviceError for a device that is not in the table.
     """
+    if target.device:
+        return find_device(target.device)
     if not target.name.startswith("cuda"):
         return CpuDevice(cores=max(1, target.threads))
     digits = "".join(c for c in target.name if c.isdigit())
@@ -68,8 +70,12 @@ def facts_of(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles, targe
         elements = max(elements, prod(roles.rows.shape))
     tasks, launches = _tasks(roles, stored, elements, target)
     row_bytes = _row_bytes(roles) if roles.softmax is None else _tile_bytes(roles, gpu)
-    threads = 1
-    if gpu:
+    threads, grid_barriers = 1, 0
+    if gpu and roles.rows is not None:
+        blocks = row_blocks(roles, multiprocessors_of(target))
+        threads, tasks, launches, grid_barriers = blocks.threads, blocks.blocks, blocks.launches, blocks.grid_barriers
+        row_bytes //= blocks.sharing
+    elif gpu:
         threads, tasks = _blocks(roles, tasks)
     return KernelFacts(
         kind=roles.kind.value,
@@ -87,6 +93,7 @@ def facts_of(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles, targe
         barriers=sum(part is Part.REDUCTION for part in roles.parts.values()) if gpu else 0,
         launches=launches,
         staged=_staged(nodes, counts, roles) if roles.kind is GroupKind.CONTRACTION else 0,
+        grid_barriers=grid_barriers,
     )
 
 
@@ -200,7 +207,7 @@ def _most_alive(nodes: Sequence[Node]) -> int:
 
 
 def _tasks(roles: Roles, stored: Sequence[Value], elements: int, target: TargetInfo) -> tuple[int, int]:
-    """Independent parts, and launches. Few long rows are cut into parts if nothing needs the row a second time."""
+    """Independent parts on a CPU, and launches. Few long rows are cut into parts if nothing needs the row again."""
     if roles.softmax is not None:
         gpu = target.name.startswith("cuda")
         sizes = [max(1, roles.softmax.heads * ceil(roles.softmax.queries / rows)) for rows in ATTENTION_ROWS]
@@ -211,9 +218,7 @@ def _tasks(roles: Roles, stored: Sequence[Value], elements: int, target: TargetI
         return tiles * parts, 1 if parts == 1 else 2
     if roles.rows is not None:
         rows = prod(roles.rows.dropped)
-        looks_again = any(part is Part.FULL for part in roles.parts.values())
-        wanted = GPU_ROWS if target.name.startswith("cuda") else target.threads
-        if rows >= wanted or looks_again or elements < 2 * TASK_ELEMENTS:
+        if rows >= target.threads or looks_again(roles) or elements < 2 * TASK_ELEMENTS:
             return rows, 1
         return max(rows, ceil(elements / TASK_ELEMENTS)), 2
     if roles.anchor is not None and roles.kind is GroupKind.OPAQUE and roles.anchor.op != "window_reduce":
@@ -222,14 +227,14 @@ def _tasks(roles: Roles, stored: Sequence[Value], elements: int, target: TargetI
 
 
 def _blocks(roles: Roles, tasks: int) -> tuple[int, int]:
-    """Threads of a block, and blocks: short rows share one."""
+    """Threads of a block, and blocks, of a kernel without rows."""
     if roles.softmax is not None:
         return ATTENTION_THREADS, tasks
-    if roles.rows is None:
-        return GPU_THREADS, tasks * TASK_ELEMENTS // (4 * GPU_THREADS) if roles.kind is GroupKind.INJECTIVE else tasks
-    length = prod(roles.rows.shape[a] for a in roles.rows.axes)
-    threads = 32
-    while threads < min(length // 4, MOST_THREADS):
-        threads *= 2
-    packed = max(1, GPU_THREADS // threads)
-    return threads * packed, ceil(tasks / packed)
+    return GPU_THREADS, tasks * TASK_ELEMENTS // (4 * GPU_THREADS) if roles.kind is GroupKind.INJECTIVE else tasks
+
+
+def multiprocessors_of(target: TargetInfo) -> int:
+    """Multiprocessors that every GPU has on which code for `target` must run."""
+    device = device_of(target)
+    assert isinstance(device, Device)
+    return device.sm_count if target.multiprocessors is None else target.multiprocessors

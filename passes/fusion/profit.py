@@ -7,11 +7,12 @@ from math import prod
 
 from tilestitch.compiler.ir import Kind, Node, Value, kind_of
 from tilestitch.cost_model.counts import bytes_of, operations_per_element
-from tilestitch.passes.plan import GroupKind, WhyNot
+from tilestitch.passes.plan import WhyNot
 
 from .clusters import Cluster, Fusion
 from .legality import roles_of_union
 from .roles import Part, Roles
+from .spread import looks_again
 
 OPERATIONS_PER_BYTE = 2
 """Vector arithmetic that takes as long as moving a byte to memory and back."""
@@ -122,8 +123,8 @@ def _reads(node: Node, index: int, value: Value, mine: float) -> tuple[float, bo
 def _row_too_long(state: Fusion, roles: Roles, subject: str) -> WhyNot | None:
     """Where a row is read again after its reduction, a task keeps it: it should stay in the cache."""
     rows = roles.rows
-    if rows is None or not any(part is Part.FULL for part in roles.parts.values()):
-        return None
+    if rows is None or state.target.name != "cpu" or not looks_again(roles):
+        return None  # on a GPU a long row lies in the registers of many blocks, or is read again
     lanes = 1 if len(rows.shape) - 1 in rows.axes else VECTOR_ELEMENTS
     width = max(o.tensor_type.nbytes // max(1, o.tensor_type.num_elements) for n in roles.parts for o in n.outputs)
     row_bytes = prod(rows.shape[a] for a in rows.axes) * width * lanes
@@ -136,10 +137,10 @@ def _row_too_long(state: Fusion, roles: Roles, subject: str) -> WhyNot | None:
 def _too_few_rows(state: Fusion, clusters: Sequence[Cluster], roles: Roles, subject: str) -> WhyNot | None:
     """A large element-wise part must not be bound to a handful of rows, each of which one task computes."""
     rows = roles.rows
-    if rows is None or roles.kind is not GroupKind.ROWWISE or len(clusters) < 2:
-        return None
+    if rows is None or state.target.name != "cpu" or len(clusters) < 2:
+        return None  # on a GPU few long rows are spread over blocks
     elements, tasks = prod(rows.shape), prod(rows.dropped)
-    if elements < 1 << 16 or tasks >= state.target.threads or not any(p is Part.FULL for p in roles.parts.values()):
+    if elements < 1 << 16 or tasks >= state.target.threads or not looks_again(roles):
         return None
     return WhyNot(
         subject, "profit.parallelism", "its rows are too few to occupy the threads",

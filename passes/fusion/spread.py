@@ -1,0 +1,116 @@
+"""Rows that several blocks of a GPU share: few long rows, whose statistics go through global memory.
+
+A block computes a part of its row, stores what it found, and waits for the whole grid; then every block joins the parts
+of its row itself. All blocks must be resident together, so that a row is spread over no more of them than the device
+surely holds: one on each multiprocessor, which any block of at most 1024 threads can have for itself.
+AStitch (ASPLOS 2022) calls it task splitting, and the exchange global stitching.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, prod
+
+from tilestitch.compiler.ir import Value
+
+from .roles import Part, Roles, RowSpace
+
+WARP = 32
+BLOCK = 256
+"""Threads of a block whose rows are short."""
+MOST_THREADS = 1024
+MIN_PART = 2048
+"""Elements of a row that a block should have at least, where a row lies along the last dimension."""
+MIN_COLUMN_PART = 256
+"""The same where neighbouring threads have neighbouring rows: a block has as many elements of 32 rows."""
+ARG_REDUCTIONS = frozenset({"arg_max", "arg_min"})
+
+
+def row_length(rows: RowSpace) -> int:
+    """Elements of one row."""
+    return prod(rows.shape[a] for a in rows.axes)
+
+
+def lies_across(rows: RowSpace) -> bool:
+    """Whether neighbouring elements in memory belong to neighbouring rows."""
+    wide = [d for d, size in enumerate(rows.shape) if size != 1]
+    return bool(wide) and wide[-1] not in rows.axes
+
+
+def looks_again(roles: Roles) -> bool:
+    """Whether elements of a row are needed again, or stored, besides its reductions."""
+    return any(part is Part.FULL for part in roles.parts.values())
+
+
+def blocks_of_row(roles: Roles, multiprocessors: int) -> int:
+    """Over how many blocks each row of a row-wise group is spread; 1 where a block, or less, computes a row."""
+    rows = roles.rows
+    assert rows is not None
+    count, length, across = prod(rows.dropped), row_length(rows), lies_across(rows)
+    groups = ceil(count / WARP) if across else count
+    if not groups or 4 * groups > multiprocessors:
+        return 1
+    if not across and not looks_again(roles) and in_launches(roles, multiprocessors) > 1:
+        return 1
+    wanted = length // (MIN_COLUMN_PART if across else MIN_PART)
+    return max(1, min(wanted, multiprocessors // groups))
+
+
+def in_launches(roles: Roles, multiprocessors: int) -> int:
+    """Into how many parts each row is cut, whose results a second launch joins; 1 if rows are not cut.
+
+    For rows that nobody looks at again: that needs no resident blocks, and two launches cost what a barrier does.
+    """
+    rows = roles.rows
+    assert rows is not None
+    count, length = prod(rows.dropped), row_length(rows)
+    trailing = rows.axes == tuple(range(len(rows.shape) - len(rows.axes), len(rows.shape)))
+    finds_place = any(n.op in ARG_REDUCTIONS for n in roles.parts)
+    if not trailing or not count or finds_place or looks_again(roles) or 4 * count >= multiprocessors:
+        return 1
+    wanted = min(length // MIN_PART, ceil(2 * multiprocessors / count), 512)
+    return next((p for p in range(wanted, 1, -1) if length % p == 0), 1)
+
+
+# -- as numbers --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RowBlocks:
+    """A row-wise GPU kernel: `blocks` of `threads` threads in `launches`, `sharing` of them a row.
+
+    grid_barriers: how often all blocks wait for each other.
+    """
+
+    blocks: int
+    threads: int
+    launches: int = 1
+    sharing: int = 1
+    grid_barriers: int = 0
+
+
+def row_blocks(roles: Roles, multiprocessors: int) -> RowBlocks:
+    """How the rows of a row-wise group lie on blocks; short rows share one. Roughly what code generation does."""
+    rows = roles.rows
+    assert rows is not None
+    count, length = prod(rows.dropped), row_length(rows)
+    cut, sharing = in_launches(roles, multiprocessors), blocks_of_row(roles, multiprocessors)
+    threads = WARP
+    while threads < min(length // (4 * max(cut, sharing)), MOST_THREADS):
+        threads *= 2
+    if sharing > 1:
+        groups = ceil(count / WARP) if lies_across(rows) else count
+        return RowBlocks(groups * sharing, threads, 1, sharing, reduction_levels(roles))
+    if cut > 1:
+        return RowBlocks(count * cut, threads, 2)
+    packed = max(1, BLOCK // threads)
+    return RowBlocks(ceil(count / packed), threads * packed)
+
+
+def reduction_levels(roles: Roles) -> int:
+    """Reductions in the longest chain of which each needs the one before."""
+    level: dict[Value, int] = {}
+    for node, part in roles.parts.items():
+        below = max((level.get(v, 0) for v in node.inputs), default=0)
+        level.update((v, below + (part is Part.REDUCTION)) for v in node.outputs)
+    return max(level.values(), default=0)
