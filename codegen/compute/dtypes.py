@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
@@ -85,6 +86,9 @@ def to_storage(value: Expr, dtype: str) -> Expr:
 
 
 def _bfloat16_bits(value: Expr) -> Expr:
+    if isinstance(value, tirx.FloatImm):  # finite; C has no address of a constant to reinterpret
+        whole = int(np.float32(value.value).view(np.uint32))
+        return T.uint16((whole + 0x7FFF + (whole >> 16 & 1)) >> 16)
     bits = T.reinterpret("uint32", value)
     upper = T.shift_right(bits, T.uint32(16))
     rounded = T.shift_right(bits + T.uint32(0x7FFF) + T.bitwise_and(upper, T.uint32(1)), T.uint32(16))

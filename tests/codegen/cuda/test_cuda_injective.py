@@ -64,6 +64,15 @@ def test_broadcast_sum(dtype: str, shapes: tuple[tuple[int, ...], tuple[int, ...
     check(graph, {"x": numbers(shapes[0], dtype), "y": numbers(shapes[1], dtype)})
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_constants_are_rounded_as_stored_values_are(dtype: str) -> None:
+    graph = Graph("limit")
+    x = graph.add_input("x", TensorType(dtype, (4,)))
+    limit = to_numpy_dtype(dtype).type(0.1)  # between the neighbours that float32 could tell apart
+    graph.outputs = [graph.emit("less", x, graph.constant(np.full((), limit)))]
+    check(graph, {"x": np.array([limit, -limit, np.nextafter(limit, limit * 0), 1], limit.dtype)})
+
+
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("dtype", ["float32", "bool"])
 def test_concat_reads_only_the_operand_that_is_shown(axis: int, dtype: str) -> None:
