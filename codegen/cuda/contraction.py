@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.indexing import unravel
@@ -12,6 +13,7 @@ from tilestitch.passes.fusion.roles import Roles
 
 from .abi import CudaLaunch
 from .conv import lower_conv, lower_conv_transpose
+from .packing import packed_weights
 from .product import At, Operand, Product
 from .schemes import lower_product
 from .strides import strided
@@ -24,6 +26,7 @@ def lower_contraction(
 ) -> tuple[CudaLaunch, ...]:
     """The launches of a contraction group, in order; `outputs` are those that have elements."""
     group = Anchored(tuple(nodes), roles, tuple(inputs), tuple(outputs), target)
+    group = replace(group, packed=packed_weights(group))
     lower = {"matmul": _lower_matmul, "conv": lower_conv, "conv_transpose": lower_conv_transpose}
     return lower[group.anchor.op](group)
 

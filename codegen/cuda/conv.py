@@ -15,13 +15,13 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.indexing import unravel
-from tilestitch.compiler.ir.graph import Node
+from tilestitch.compiler.ir.graph import Node, Value
 
 from .abi import CudaLaunch
 from .direct import emit_direct
-from .product import Operand, Product, both
+from .product import At, Operand, Product, both
 from .schemes import lower_product
-from .strides import strided
+from .strides import Strided, strided
 from .surroundings import Anchored
 
 NARROW = 8
@@ -180,8 +180,7 @@ def conv_product(group: Anchored, geometry: Geometry, transposed: bool) -> Produ
     channels_last = geometry.channels_last
     pixels, filters = strided(group, x), strided(group, w)
     if channels_last:
-        out_run = filters.run(-1, geometry.group_out) if filters else 1
-        weights = Operand(w, geometry.group_out, index_w, "row", out_run, filters)
+        weights = _filters(w, geometry, index_w, filters)
         run = pixels.run(-1, geometry.group_in) if pixels else 1
         images = Operand(x, geometry.pixels, index_x, "k", run, pixels, inside_x)
     else:
@@ -193,6 +192,14 @@ def conv_product(group: Anchored, geometry: Geometry, transposed: bool) -> Produ
         group.tf32,
     )  # fmt: skip
     return product if channels_last else product.swapped()
+
+
+def _filters(w: Value, geometry: Geometry, index: At, memory: Strided | None) -> Operand:
+    """Weights [k.., C/g, O], which run along output channels, or along input channels if they are packed so."""
+    if memory is not None and memory.runs_along(-2):
+        return Operand(w, geometry.group_out, index, "k", memory.run(-2, geometry.group_in), memory)
+    run = memory.run(-1, geometry.group_out) if memory is not None else 1
+    return Operand(w, geometry.group_out, index, "row", run, memory)
 
 
 def _direct(group: Anchored, geometry: Geometry, transposed: bool) -> CudaLaunch:

@@ -50,11 +50,13 @@ class Strided:
     @property
     def is_whole(self) -> bool:
         """Whether the tensor is its root as it lies."""
-        return self.offset == 0 and self.strides == _row_major(self.shape)
+        return self.offset == 0 and self.strides == row_major(self.shape)
 
 
 def strided(group: Anchored, value: Value) -> Strided | None:
     """How an operand lies in an input of its group; None if a prologue computes it, or strides cannot express it."""
+    if value in group.packed:
+        return group.packed[value][1]
     views: list[Node] = []
     members = {v: node for node in group.nodes for v in node.outputs}
     while value not in group.inputs:
@@ -65,7 +67,7 @@ def strided(group: Anchored, value: Value) -> Strided | None:
         value = node.inputs[0]
     # numpy keeps the books: one byte stands for an element, and no memory is ever read.
     base = np.zeros(1, np.int8)
-    array = np.lib.stride_tricks.as_strided(base, value.shape, _row_major(value.shape))
+    array = np.lib.stride_tricks.as_strided(base, value.shape, row_major(value.shape))
     for view in reversed(views):
         seen = _seen(array, view)
         if seen is None:
@@ -98,5 +100,6 @@ def _seen(array: np.ndarray, view: Node) -> np.ndarray | None:
     return None
 
 
-def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Elements from one index to the next along each axis."""
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from tvm.script.ir_builder import tirx as T
 
@@ -14,9 +14,12 @@ from tilestitch.codegen.compute.indexing import forward_index, ravel
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.passes.fusion.roles import Part, Roles
 
-from .abi import CudaLaunch, Parameter, Thread, buffer_source, kernel_function, store
+from .abi import CudaLaunch, PackedArg, Parameter, Thread, buffer_source, kernel_function, store
 from .functions import RULES
 from .target import CudaTarget
+
+if TYPE_CHECKING:
+    from .strides import Strided
 
 INT32_ELEMENTS = 2**31 - 2**20
 """Tensors of fewer elements are indexed with 32 bits; the margin is for tiles that reach over the end."""
@@ -24,13 +27,17 @@ INT32_ELEMENTS = 2**31 - 2**20
 
 @dataclass(frozen=True)
 class Anchored:
-    """A group with an anchor as its template sees it: operands of the anchor and what is computed around it."""
+    """A group with an anchor as its template sees it: operands of the anchor and what is computed around it.
+
+    packed: constants in another layout, which only the anchor reads: the argument, and where their elements lie.
+    """
 
     nodes: tuple[Node, ...]
     roles: Roles
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     target: CudaTarget
+    packed: Mapping[Value, tuple[PackedArg, Strided]] = field(default_factory=dict)
 
     @property
     def anchor(self) -> Node:
@@ -77,6 +84,12 @@ class Anchored:
                 stack.extend(members[value].inputs)
         return tuple(v for v in self.inputs if v in seen)
 
+    def _parameter(self, value: Value) -> Parameter:
+        type_ = value.tensor_type
+        if value in self.packed:
+            return Parameter(self.packed[value][0], type_.dtype, type_.num_elements)
+        return Parameter.of(value.name, type_)
+
     def launch(
         self,
         kind: str,
@@ -96,7 +109,7 @@ class Anchored:
         """
         read = self.inputs if inputs is None else tuple(inputs)
         written = self.outputs if outputs is None else tuple(outputs)
-        parameters = [Parameter.of(v.name, v.tensor_type) for v in (*read, *written)]
+        parameters = [self._parameter(v) for v in (*read, *written)]
         parameters += [extra] if extra is not None else []
 
         def body(buffers: list[Any], thread: Thread) -> None:
@@ -129,6 +142,8 @@ class Surroundings:
 
     def load(self, value: Value, index: Sequence[Expr]) -> Expr:
         """An element of an operand, in its compute dtype. To be called in a branch or loop of its own."""
+        if value in self.group.packed:
+            return from_storage(self.flat[value][self.group.packed[value][1].position(tuple(index))], value.dtype)
         if value in self.flat:
             shape = value.shape
             place = ravel([0 if d == 1 else i for i, d in zip(index, shape, strict=True)], shape)

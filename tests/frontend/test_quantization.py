@@ -86,3 +86,23 @@ def test_qlinear_conv(per_channel: bool, bias: bool) -> None:
         operands.append(rng.integers(-1000, 1000, 6).astype(np.int32))
     attrs = {"group": 2, "pads": [1, 1, 1, 1]}
     check_node("QLinearConv", operands, attrs, opset=10, against="onnxruntime", constants=range(1, 9))
+
+
+@pytest.mark.parametrize(("w_zero", "wide"), [(128, False), (100, True)])
+@pytest.mark.parametrize("op", ["conv", "matmul"])
+def test_zero_points_of_constant_weights_go_into_the_weights(op: str, w_zero: int, wide: bool) -> None:
+    """Where weights minus their zero point are int8, the contraction is one of bytes and no row sums are needed."""
+    rng = np.random.default_rng(0)
+    w = rng.integers(0, 256, (6, 4, 3, 3) if op == "conv" else (5, 7)).astype(np.uint8)
+    w.flat[:2] = 0, 255
+    x = rng.integers(0, 256, (1, 4, 6, 6) if op == "conv" else (3, 5)).astype(np.uint8)
+    operands = [x, w, np.uint8(7).reshape(()), np.uint8(w_zero).reshape(())]
+    name, attrs = ("ConvInteger", {"pads": [1, 2, 0, 1]}) if op == "conv" else ("MatMulInteger", {})
+    graph = check_node(name, operands, attrs, opset=10, against="onnxruntime", constants=(1, 2, 3)).graph
+    (contraction,) = (n for n in graph.nodes if n.op == op)
+    dtypes = [v.dtype for v in contraction.inputs]
+    if not wide:
+        assert dtypes == ["uint8", "int8"]
+        assert not any(n.op.startswith("reduce") for n in graph.nodes)
+    elif op == "matmul":
+        assert dtypes == ["uint8", "uint8"]

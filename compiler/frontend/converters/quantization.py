@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -123,8 +124,10 @@ def _integer_matmul(ctx: Context, a: Value, b: Value, a_zero: Value | None, b_ze
     """(a - a_zero) @ (b - b_zero) in int32.
 
     Zero points come out of the product, so that the contraction stays one of 8-bit operands:
-    a@b - a_zero*colsum(b) - rowsum(a)*b_zero + K*a_zero*b_zero.
+    a@b - a_zero*colsum(b) - rowsum(a)*b_zero + K*a_zero*b_zero. Constant weights b - b_zero that are int8 have none.
     """
+    if b_zero is not None:
+        b, b_zero = _without_zero_point(ctx, b, b_zero, b_zero)
     y = matmul_any_rank(ctx, a, b, out_dtype="int32")
     if _is_zero(a_zero) and _is_zero(b_zero):
         return y
@@ -172,15 +175,42 @@ def convert_qlinear_matmul(ctx: Context) -> Value:
 def _integer_conv(
     ctx: Context, x: Value, w: Value, x_zero: Value | None, w_zero: Value | None, window: Window
 ) -> Value:
-    """Convolution of x - x_zero with w - w_zero in int32; padding is zero after the subtraction."""
-    if _is_zero(x_zero) and _is_zero(w_zero):
-        return window.conv(ctx, x, w, out_dtype="int32")
+    """Convolution of x - x_zero with w - w_zero in int32; padding is zero after the subtraction.
+
+    Where the weights have no zero point, that of x comes out of the sums, so that the contraction stays one of 8-bit
+    operands: over x padded with x_zero, every filter's sums are too large by x_zero * sum(filter).
+    """
+    if w_zero is not None:
+        w, w_zero = _without_zero_point(ctx, w, w_zero, _per_filter(ctx, w_zero, w))
+    if _is_zero(w_zero):
+        if x_zero is None or _is_zero(x_zero):
+            return window.conv(ctx, x, w, out_dtype="int32")
+        zero, spatial = ctx.reshape(x_zero, ()), len(window.kernel)
+        padded = ctx.pad(x, (0, 0, *window.before), (0, 0, *window.after), value=zero)
+        y = replace(window, before=(0,) * spatial, after=(0,) * spatial).conv(ctx, padded, w, out_dtype="int32")
+        sums = ctx.reduce("sum", ctx.cast(w, "int32"), range(1, ctx.rank(w)), keepdims=False)
+        sums = ctx.reshape(sums, (*ctx.shape(sums), *(1,) * spatial))
+        return ctx.sub(y, ctx.mul(sums, ctx.cast(zero, "int32")))
     x32, w32 = ctx.cast(x, "int32"), ctx.cast(w, "int32")
     if x_zero is not None and not _is_zero(x_zero):
         x32 = ctx.sub(x32, ctx.reshape(ctx.cast(x_zero, "int32"), ()))
     if w_zero is not None and not _is_zero(w_zero):
         w32 = ctx.sub(w32, _per_filter(ctx, ctx.cast(w_zero, "int32"), w))
     return window.conv(ctx, x32, w32)
+
+
+def _without_zero_point(ctx: Context, w: Value, zero: Value, spread: Value) -> tuple[Value, Value | None]:
+    """Constant weights w - zero as int8, and no zero point, if they are in range; else both as they are.
+
+    spread: the zero point shaped to broadcast against w.
+    """
+    if w.data is None or spread.data is None or _is_zero(zero):
+        return w, zero
+    shifted = w.data.astype(np.int32) - spread.data.astype(np.int32)
+    low, high = integer_range("int8")
+    if shifted.size and (shifted.min() < low or shifted.max() > high):
+        return w, zero
+    return ctx.constant(shifted, "int8", w.name), None
 
 
 def _per_filter(ctx: Context, parameter: Value, w: Value) -> Value:

@@ -16,7 +16,7 @@ from tilestitch.codegen.cuda.contraction import lower_contraction
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.codegen.cuda.target import CudaTarget, parse_cuda_target
 from tilestitch.codegen.cuda.text import kernel_text
-from tilestitch.codegen.launch import TemporaryArg, ValueArg
+from tilestitch.codegen.launch import PackedArg, TemporaryArg, ValueArg
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.passes.fusion.roles import Roles, roles_of
@@ -60,6 +60,9 @@ def run(
         for arg in launch.args:
             if isinstance(arg, TemporaryArg):
                 arrays.append(memory.setdefault(f"temporary {arg.name}", np.empty(arg.nbytes, np.uint8)))
+                continue
+            if isinstance(arg, PackedArg):
+                arrays.append(arg.arrange(values[arg.value]))
                 continue
             assert isinstance(arg, ValueArg), arg
             arrays.append(memory[arg.value])

@@ -21,6 +21,7 @@ from tilestitch.codegen.cuda.contraction import matmul_product
 from tilestitch.codegen.cuda.gemm_mma import MmaTile, emit_mma, tiles_of
 from tilestitch.codegen.cuda.partition import cut
 from tilestitch.codegen.cuda.text import kernel_text
+from tilestitch.codegen.launch import PackedArg, ValueArg
 from tilestitch.compiler.ir import Graph, TensorType
 
 TRANSPOSED = [(False, False), (True, False), (False, True), (True, True)]
@@ -116,3 +117,32 @@ def test_large_tiles_do_not_spill(architecture: str, trans_b: bool) -> None:
         registers, spilled = resources(launch, architecture)
         assert (spilled, launch.threads) == (0, 256), registers
         assert "cp_async_16" in kernel_text(launch.func, target()).split("__global__")[1]
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_constant_bytes_are_packed_along_the_reduction(batch: tuple[int, ...]) -> None:
+    graph = Graph()
+    a = graph.add_input("a", TensorType("uint8", (*batch, 20, 48)))
+    weights = np.random.default_rng(0).integers(-128, 128, (*batch, 48, 24)).astype(np.int8)
+    graph.outputs = [graph.emit("matmul", a, graph.constant(weights), out_dtype="int32")]
+    (launch,) = check(graph)
+    assert any(isinstance(arg, PackedArg) for arg in launch.args)
+    body = kernel_text(launch.func, target()).split("__global__")[1]
+    assert "ts_cp_async_16" in body
+    assert "ts_mma_m16n8k32_u8_s8" in body
+
+
+@pytest.mark.parametrize("op", ["conv", "conv_transpose"])
+@pytest.mark.parametrize(("groups", "channels"), [(1, 16), (2, 16), (3, 2)])
+def test_constant_filters_of_bytes_are_packed(op: str, groups: int, channels: int) -> None:
+    graph = Graph()
+    attrs = {"strides": (1, 2), "before": (1, 0), "after": (1, 1), "dilations": (1, 1), "groups": groups}
+    x = graph.add_input("x", TensorType("uint8", (2, 5, 6, channels * groups)))
+    pair = (channels, 24 * groups) if op == "conv" else (channels * groups, 24)
+    weights = np.random.default_rng(0).integers(-128, 128, (3, 3, *pair)).astype(np.int8)
+    more = {"output_padding": (0, 0)} if op == "conv_transpose" else {}
+    filters = graph.constant(weights)
+    graph.outputs = [graph.emit(op, x, filters, layout="NXC", out_dtype="int32", **attrs, **more)]
+    (launch,) = check(graph)
+    assert [type(arg) for arg in launch.args] == [ValueArg, PackedArg, ValueArg]
+    assert launch.kind == ("gemm_mma" if channels > 8 else "conv_direct")
