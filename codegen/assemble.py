@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilestitch.codegen.backend import Backend, PlacedLaunch, Progress
+from tilestitch.codegen.dependences import Accesses, Region
 from tilestitch.codegen.errors import CodegenError
 from tilestitch.codegen.launch import CountersArg, PackedArg, StatusArg, TemporaryArg, TensorMapArg, ValueArg
 from tilestitch.compiler.ir import Graph, Node, Value
@@ -21,6 +22,9 @@ from tilestitch.runtime.manifest import PluginInfo
 
 from .program_types import SymbolNames, runtime_type
 from .signature import LoweredOnce
+
+TEMPORARY_BYTES = 16 << 20
+"""Temporary memory after which groups that could run together share it, and so wait for each other."""
 
 
 @dataclass(frozen=True)
@@ -125,9 +129,10 @@ class _ProgramWriter:
         self.graph_values = _values_by_name(graph)
         self.input_index = {v.name: i for i, v in enumerate(graph.inputs)}
         self.native = {name for group in plan.groups for name in group.nodes}
+        self.outputs_of = {group.name: frozenset(group.outputs) for group in plan.groups}
         self.arena = {b.value: b for b in plan.buffers.buffers}
         self.arena_bytes = _align(plan.buffers.arena_bytes)
-        self.temporary_base = self.arena_bytes
+        self.temporary_base = self.temporary_end = self.arena_bytes
         self.status: int | None = None
 
     def write(self, output_names: tuple[str, ...] = ()) -> rt.Program:
@@ -183,7 +188,25 @@ class _ProgramWriter:
     def launches(self, group: str) -> Iterator[PlacedLaunch]:
         temporaries: dict[str, int] = {}
         for symbol, launch in self.named[id(self.plan), group]:
-            yield PlacedLaunch(symbol, launch, tuple(self.argument(arg, temporaries) for arg in launch.args))
+            args = tuple(self.argument(arg, temporaries) for arg in launch.args)
+            yield PlacedLaunch(symbol, launch, args, self.accesses(group, launch.args, args))
+
+    def accesses(self, group: str, kernel_args: Sequence[Any], args: Sequence[rt.Arg]) -> Accesses:
+        """What a launch of the group touches. A launch that mentions an output may write all of it."""
+        outputs = self.outputs_of[group]
+        reads, writes = set[Region](), set[Region]()
+        for kernel_arg, arg in zip(kernel_args, args, strict=True):
+            if isinstance(kernel_arg, StatusArg | CountersArg):
+                continue  # faults are stored in any order; counters belong to one launch
+            written = isinstance(kernel_arg, TemporaryArg) or getattr(kernel_arg, "value", None) in outputs
+            (writes if written else reads).add(self.region(arg.value))
+        return Accesses(tuple(sorted(reads)), tuple(sorted(writes)))
+
+    def region(self, number: int) -> Region:
+        location = self.specs[number].location
+        if isinstance(location, rt.Arena):
+            return Region("arena", location.offset_bytes, location.offset_bytes + location.nbytes)
+        return Region(f"value {number}", 0, 1)
 
     def argument(self, arg: Any, temporaries: dict[str, int]) -> rt.Arg:
         match arg:
@@ -218,12 +241,17 @@ class _ProgramWriter:
         return self.numbers[key]
 
     def temporary(self, name: str, nbytes: int, earlier: int) -> int:
-        """Room behind the planned arena; temporaries of different groups share it: they never live together."""
-        if earlier == 0:
+        """Room behind the planned arena. Temporaries of different groups share it where groups never run together, and
+        where they would take more than TEMPORARY_BYTES.
+        """
+        if earlier == 0 and not self.keeps_apart():
             self.temporary_end = self.temporary_base
         offset, self.temporary_end = self.temporary_end, self.temporary_end + _align(nbytes)
         self.arena_bytes = max(self.arena_bytes, self.temporary_end)
         return self.add_spec(rt.ValueSpec(name, rt.TensorType("uint8", (nbytes,)), rt.Arena(offset, nbytes)))
+
+    def keeps_apart(self) -> bool:
+        return self.backend.concurrent and self.temporary_end - self.temporary_base < TEMPORARY_BYTES
 
     def status_value(self) -> int:
         if self.status is None:

@@ -11,6 +11,7 @@ from tilestitch.passes.plan import Group
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.manifest import TargetInfo
 
+from .dependences import Accesses
 from .launch import KernelArg
 
 Progress = Callable[[str, int, int], None]
@@ -26,11 +27,14 @@ class AnyLaunch(Protocol):
 
 @dataclass(frozen=True)
 class PlacedLaunch:
-    """A launch with the symbol of its compiled kernel and its arguments as values of the program."""
+    """A launch with the symbol of its compiled kernel, its arguments as values of the program, and the memory that it
+    reads and writes.
+    """
 
     symbol: str
     launch: Any
     args: tuple[rt.Arg, ...]
+    accesses: Accesses
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,11 @@ class Compiled:
 
 class Backend(Protocol):
     """One target. Methods raise KernelError, with ONNX nodes, for a group that cannot be emitted or compiled."""
+
+    @property
+    def concurrent(self) -> bool:
+        """Whether launches that do not depend on each other may run at the same time."""
+        ...
 
     @property
     def info(self) -> TargetInfo:

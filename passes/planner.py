@@ -42,7 +42,9 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
         groups=result.groups,
         host_groups=result.host_groups,
         segments=segments,
-        buffers=plan_buffers(graph, result.groups, result.host_groups, segments, result.aliases),
+        buffers=plan_buffers(
+            graph, result.groups, result.host_groups, segments, result.aliases, concurrent=context.target.name == "cuda"
+        ),
         refusals=result.refusals,
         plugins=tuple(context.plugins),
         bodies={key: make_plan(body, context) for key, body in nested_graphs(graph).items()},

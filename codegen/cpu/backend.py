@@ -28,6 +28,10 @@ class CpuBackend:
     threads: int
 
     @property
+    def concurrent(self) -> bool:
+        return False
+
+    @property
     def info(self) -> TargetInfo:
         return TargetInfo("cpu", self.target.mtriple, self.target.mcpu, self.target.features)
 

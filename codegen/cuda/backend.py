@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilestitch.codegen.backend import Compiled, PlacedLaunch, Progress
+from tilestitch.codegen.dependences import dependences
 from tilestitch.compiler.ir import Graph
 from tilestitch.passes.plan import Group
 from tilestitch.runtime import program as rt
@@ -25,6 +26,10 @@ class CudaBackend:
     options: BuildOptions
 
     @property
+    def concurrent(self) -> bool:
+        return True
+
+    @property
     def info(self) -> TargetInfo:
         return TargetInfo("cuda", architectures=() if self.options.text_only else self.target.architectures)
 
@@ -38,6 +43,8 @@ class CudaBackend:
         return Compiled(kernels.symbols, kernels.members, kernels.source_members() if keeps else {})
 
     def step(self, launches: Sequence[PlacedLaunch]) -> rt.DeviceStep:
+        """One CUDA graph, whose branches are the launches that do not depend on each other."""
+        pairs = dependences([placed.accesses for placed in launches])
         return rt.DeviceStep(
             tuple(
                 rt.DeviceLaunch(
@@ -53,5 +60,6 @@ class CudaBackend:
                     elastic=placed.launch.elastic,
                 )
                 for placed in launches
-            )
+            ),
+            tuple(rt.Edge(before, after) for before, after in pairs),
         )

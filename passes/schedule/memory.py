@@ -1,11 +1,21 @@
-"""Memory plan: lifetimes over the launch order, and offsets in one arena by size, best fit first."""
+"""Memory plan: lifetimes over the launch order, and offsets in one arena by size, best fit first.
+
+On a device that runs independent launches together, sharing memory would make one of them wait for the other. There,
+values share memory only if the data flow orders them anyway, or if they are WINDOW launches apart.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tilestitch.compiler.ir import Graph, Value
 from tilestitch.passes.plan import ALIGNMENT, Buffer, BufferPlan, Group, HostGroup, Segment
+
+WINDOW = 32
+"""Launches that may run together are no further apart than this: wide models need memory for so many branches only."""
+
+Lifetime = tuple[int, int]
+"""The first and the last launch at which a value's bytes are needed."""
 
 
 def plan_buffers(
@@ -14,23 +24,28 @@ def plan_buffers(
     host_groups: Sequence[HostGroup],
     segments: Sequence[Segment],
     aliases: Mapping[str, str],
+    *,
+    concurrent: bool = False,
 ) -> BufferPlan:
-    """Place every value that native groups write and only native groups read. Sizes are rounded up to `ALIGNMENT`."""
+    """Place every value that native groups write and only native groups read. Sizes are rounded up to `ALIGNMENT`.
+
+    concurrent: the device runs launches together that do not depend on each other.
+    """
     values = {o.name: o for n in graph.nodes for o in n.outputs}
     lifetimes = lifetimes_of(groups, segments, aliases)
     outside = {v.name for v in graph.outputs} | {aliases.get(v, v) for g in host_groups for v in g.inputs}
     placed = [(values[name], first, last) for name, (first, last) in lifetimes.items() if name not in outside]
-    buffers = _place(placed)
+    buffers = _place(placed, _unordered(groups, segments, aliases) if concurrent else _overlapping)
     size = max((b.offset_bytes + _rounded(b.nbytes) for b in buffers), default=0)
     return BufferPlan(size, tuple(sorted(buffers, key=lambda b: (b.first, b.value))), dict(aliases))
 
 
 def lifetimes_of(
     groups: Sequence[Group], segments: Sequence[Segment], aliases: Mapping[str, str]
-) -> dict[str, tuple[int, int]]:
+) -> dict[str, Lifetime]:
     """By value that a native group writes: the first and the last launch at which its bytes are needed."""
     by_name = {g.name: g for g in groups}
-    lifetimes: dict[str, tuple[int, int]] = {}
+    lifetimes: dict[str, Lifetime] = {}
     for launch, name in enumerate(n for s in segments for n in s.groups):
         group = by_name.get(name)
         if group is None:
@@ -48,18 +63,54 @@ def _rounded(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def _place(values: Sequence[tuple[Value, int, int]]) -> list[Buffer]:
+Together = Callable[[str, Lifetime, str, Lifetime], bool]
+"""Whether two values, with their lifetimes, need memory of their own."""
+
+
+def _overlapping(a: str, alive_a: Lifetime, b: str, alive_b: Lifetime) -> bool:
+    return alive_a[0] <= alive_b[1] and alive_b[0] <= alive_a[1]
+
+
+def _unordered(groups: Sequence[Group], segments: Sequence[Segment], aliases: Mapping[str, str]) -> Together:
+    """Whether the launches that use one value may run beside the launch that writes the other."""
+    by_name = {g.name: g for g in groups}
+    writer: dict[str, int] = {}
+    users: dict[str, int] = {}  # of a value, its writer among them, as a set of bits
+    ancestors: list[int] = []  # of a launch, by data
+    for launch, name in enumerate(n for s in segments for n in s.groups):
+        group = by_name.get(name)
+        before = 0
+        for value in group.inputs if group else ():
+            root = aliases.get(value, value)
+            if root in writer:
+                before |= ancestors[writer[root]] | 1 << writer[root]
+                users[root] |= 1 << launch
+        for value in group.outputs if group else ():
+            writer[value], users[value] = launch, 1 << launch
+        ancestors.append(before)
+
+    def together(a: str, alive_a: Lifetime, b: str, alive_b: Lifetime) -> bool:
+        if _overlapping(a, alive_a, b, alive_b):
+            return True
+        earlier, start = (a, alive_b[0]) if alive_a[1] < alive_b[0] else (b, alive_a[0])
+        beside = users[earlier] & ~ancestors[start]
+        return beside >> max(0, start - WINDOW) != 0
+
+    return together
+
+
+def _place(values: Sequence[tuple[Value, int, int]], together: Together = _overlapping) -> list[Buffer]:
     """Large values first; each goes into the tightest gap among those alive at the same time, or behind them."""
     order = sorted(values, key=lambda item: (-item[0].tensor_type.nbytes, item[1], item[0].name))
     buffers: list[Buffer] = []
     for value, first, last in order:
         nbytes = value.tensor_type.nbytes
-        together = sorted(
+        taken = sorted(
             (b.offset_bytes, b.offset_bytes + _rounded(b.nbytes))
             for b in buffers
-            if b.first <= last and first <= b.last and b.nbytes
+            if b.nbytes and together(b.value, (b.first, b.last), value.name, (first, last))
         )
-        buffers.append(Buffer(value.name, _best_offset(together, _rounded(nbytes)), nbytes, first, last))
+        buffers.append(Buffer(value.name, _best_offset(taken, _rounded(nbytes)), nbytes, first, last))
     return buffers
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.passes import PassContext, PlanError, PlanMismatchError, StitchPlan, check_plan, load_plan, make_plan
+from tilestitch.passes.contract import TargetInfo
 from tilestitch.passes.plan import ALIGNMENT, Buffer, BufferPlan, WhyNot
 from tilestitch.passes.schedule.memory import _place
 
@@ -147,6 +148,25 @@ def test_memory_is_used_again_after_a_value_is_dead() -> None:
     text += "".join(f"%m{i} = matmul(%m{i - 1}, %x) : float32[16,16]\n" for i in range(1, 6)) + "}"
     buffers = make_plan(parse_graph(text), PassContext()).buffers
     assert len(buffers.buffers) == 5 and buffers.arena_bytes == 2 * 16 * 16 * 4
+
+
+FORK = """graph @g(%x: float32[16,16]) -> (%y) {
+  %a0 = matmul(%x, %x) : float32[16,16]
+  %a1 = matmul(%a0, %x) : float32[16,16]
+  %b0 = matmul(%x, %x) {trans_a=true} : float32[16,16]
+  %b1 = matmul(%b0, %x) : float32[16,16]
+  %c1 = matmul(%b1, %x) : float32[16,16]
+  %y = matmul(%a1, %c1) : float32[16,16]
+}"""
+
+
+@pytest.mark.parametrize(("target", "buffers"), [("cpu", 3), ("cuda", 4)])
+def test_what_may_run_together_shares_no_memory(target: str, buffers: int) -> None:
+    plan = make_plan(parse_graph(FORK), PassContext(TargetInfo(target)))
+    assert plan.buffers.arena_bytes == buffers * 16 * 16 * 4
+    places = {b.value: b.offset_bytes for b in plan.buffers.buffers}
+    assert (places["b0"] in (places["a0"], places["a1"])) == (target == "cpu")
+    check_plan(plan, parse_graph(FORK))
 
 
 def test_overlapping_buffers_are_refused() -> None:
