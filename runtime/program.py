@@ -165,7 +165,8 @@ class Arg:
 class Launch:
     """One kernel launch: `void symbol(const Arg *args, int64_t task, void *scratch)` for task = 0 .. tasks - 1.
 
-    Each thread gets its own `scratch` of at least `scratch_bytes`, 64-byte aligned. `origins` are the names of the ONNX
+    Each thread gets its own `scratch` of at least `scratch_bytes`, 64-byte aligned. `packed`: it is independent of the
+    launch before it, and of those that this one is packed with; their tasks are one list. `origins` are the names of the ONNX
     nodes that the kernel computes. `faults` are the messages of the faults that it may store in its status word.
     """
 
@@ -175,11 +176,13 @@ class Launch:
     origins: tuple[str, ...] = ()
     scratch_bytes: int = 0
     faults: tuple[str, ...] = ()
+    packed: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {
             "symbol": self.symbol, "tasks": self.tasks, "args": [arg.to_json() for arg in self.args],
             "origins": list(self.origins), "scratch_bytes": self.scratch_bytes, "faults": list(self.faults),
+            "packed": self.packed,
         }  # fmt: skip
 
     @staticmethod
@@ -189,7 +192,7 @@ class Launch:
             symbol=fields.string("symbol"), tasks=fields.integer("tasks", 0, MAX_TASKS), args=fields.sequence("args",
             Arg.from_json),
             origins=fields.strings("origins"), scratch_bytes=fields.integer("scratch_bytes"),
-            faults=fields.strings("faults"),
+            faults=fields.strings("faults"), packed=fields.boolean("packed"),
         )  # fmt: skip
         fields.done()
         return launch
@@ -197,7 +200,9 @@ class Launch:
 
 @dataclass(frozen=True)
 class NativeStep:
-    """A segment: launches that one native call executes, each after all tasks of the one before are done."""
+    """A segment: launches that one native call executes, each after all tasks of the one before are done, but for those
+    that are packed with it.
+    """
 
     launches: tuple[Launch, ...]
 

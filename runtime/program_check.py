@@ -14,6 +14,7 @@ from .program import (
     MAX_BLOCK,
     MAX_CLUSTER,
     MAX_GRID,
+    MAX_TASKS,
     Arena,
     Arg,
     Body,
@@ -134,6 +135,7 @@ class _Checker:
     def _check_step(self, step: Step, where: str) -> None:
         match step:
             case NativeStep(launches):
+                self._check_packed(launches, where)
                 for launch in launches:
                     self._check_launch(launch, where)
                     self._check_no_counters(launch, where)
@@ -234,6 +236,16 @@ class _Checker:
         if arg.offset_bytes >= location.nbytes:
             self._fail(f"{kernel} takes counters from beyond their end")
         self.counters.add(arg.value)
+
+    def _check_packed(self, launches: Iterable[Launch], where: str) -> None:
+        """Launches that are packed have one list of tasks, no longer than a launch's may be."""
+        tasks: int | None = None
+        for launch in launches:
+            if launch.packed and tasks is None:
+                self._fail(f"{where}: its first launch is packed with none")
+            tasks = launch.tasks + (tasks or 0) * launch.packed
+            if tasks > MAX_TASKS:
+                self._fail(f"{where}: {tasks} tasks are packed together; at most {MAX_TASKS}")
 
     def _check_no_counters(self, launch: Launch, where: str) -> None:
         if any(isinstance(self.program.values[arg.value].location, Counters) for arg in launch.args):

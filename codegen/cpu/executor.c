@@ -5,10 +5,11 @@
  *
  *     python -m tilestitch.codegen.cpu.executor
  *
- * One launch is published at a time, in the word `ticket`: its upper half counts publications, its lower half is the number of
- * tasks that nobody has taken yet (or, after the last launch, a mark that the run is finished). Threads take tasks with compare-and-swap. Whoever finishes the last task of a launch runs the
- * launches of a single task that follow by itself and publishes the next one that is worth sharing. Hence:
- *   - a thread that owns a task knows that the published launch stays until it reports the task as done;
+ * Launches that are packed together are one list of tasks, one launch's after the other's. One such list is published at a time,
+ * in the word `ticket`: its upper half counts publications, its lower half is the number of tasks that nobody has taken yet
+ * (or, after the last launch, a mark that the run is finished). Threads take tasks with compare-and-swap. Whoever finishes the
+ * last task of a list runs the lists of a single task that follow by itself and publishes the next one that is worth sharing. Hence:
+ *   - a thread that owns a task knows that the published list stays until it reports the task as done;
  *   - nobody ever waits for a thread that owns no task, so a machine with fewer cores than threads makes progress,
  *     and a run need not wait until the workers wake up;
  *   - small launches cost no hand-over between threads.
@@ -28,7 +29,8 @@ typedef void (*Kernel)(const Arg *args, int64_t task, void *scratch);
 typedef struct {
     Kernel kernel;
     const Arg *args;
-    int64_t tasks; /* at most 2^31 - 1 */
+    int64_t tasks;    /* with those of the launches packed with it at most 2^31 - 1 */
+    int64_t together; /* launches from this one on that are packed together; 1 if it is alone */
 } Launch;
 
 typedef struct {
@@ -42,10 +44,11 @@ typedef struct {
     const Launch *launches;
     int64_t count;
     int64_t *times_ns; /* count + 1 clock readings: the start, then the end of each launch; or null */
-    int64_t current;   /* index of the published launch */
+    int64_t current;   /* index of the first published launch */
+    int64_t tasks;     /* of all published launches */
     /* Written by many threads, hence each in a cache line of its own. */
     _Alignas(64) _Atomic uint64_t ticket;
-    _Alignas(64) _Atomic int64_t unfinished; /* tasks of the published launch that are not reported as done */
+    _Alignas(64) _Atomic int64_t unfinished; /* published tasks that are not reported as done */
     _Alignas(64) _Atomic uint32_t wakeups;   /* futex word: changes with every publication */
     _Atomic int32_t sleepers;
     _Atomic int32_t stopped;
@@ -68,15 +71,24 @@ static inline uint32_t remaining(uint64_t ticket) { return (uint32_t)ticket & ~F
 /* executor.py replaces the instruction for targets other than x86-64. */
 static inline void relax(void) { __asm__ volatile("pause"); }
 
-static void record_time(Team *team, int64_t index) {
+/* Record the clock as the end of `count` launches. */
+static void record_time(Team *team, int64_t index, int64_t count) {
     if (!team->times_ns) return;
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    team->times_ns[index] = now.seconds * 1000000000 + now.nanoseconds;
+    for (int64_t i = 0; i < count; i++) team->times_ns[index + i] = now.seconds * 1000000000 + now.nanoseconds;
 }
 
+/* Run task number `task` of the launches that are packed together from `launch` on. */
 static void run_task(Team *team, const Launch *launch, int64_t task, int64_t thread) {
+    for (; task >= launch->tasks; launch++) task -= launch->tasks;
     launch->kernel(launch->args, task, team->scratch + thread * team->scratch_bytes);
+}
+
+static int64_t tasks_together(const Launch *launch) {
+    int64_t tasks = 0;
+    for (int64_t i = 0; i < launch->together; i++) tasks += launch[i].tasks;
+    return tasks;
 }
 
 /* `news` is a number of tasks, or FINISHED; then the caller of ts_run may go on as soon as the ticket is stored. */
@@ -93,9 +105,14 @@ static void wake_sleepers(Team *team) {
 /* Run launches from `next` on by this thread alone while they have a single task, then publish the next, or the end of the run.
  * Only the thread that finished the launch before may call this: nobody else owns a task then. */
 static void advance(Team *team, int64_t next, int64_t thread) {
-    for (; next < team->count && team->launches[next].tasks <= 1; next++) {
-        if (team->launches[next].tasks) run_task(team, &team->launches[next], 0, thread);
-        record_time(team, next + 1);
+    int64_t tasks = 0;
+    while (next < team->count) {
+        const Launch *launch = &team->launches[next];
+        tasks = tasks_together(launch);
+        if (tasks > 1) break;
+        if (tasks) run_task(team, launch, 0, thread);
+        record_time(team, next + 1, launch->together);
+        next += launch->together;
     }
     if (next == team->count) {
         change_ticket(team, FINISHED);
@@ -103,8 +120,9 @@ static void advance(Team *team, int64_t next, int64_t thread) {
         return;
     }
     team->current = next;
-    atomic_store_explicit(&team->unfinished, team->launches[next].tasks, memory_order_relaxed);
-    change_ticket(team, (uint32_t)team->launches[next].tasks);
+    team->tasks = tasks;
+    atomic_store_explicit(&team->unfinished, tasks, memory_order_relaxed);
+    change_ticket(team, (uint32_t)tasks);
     wake_sleepers(team);
 }
 
@@ -117,16 +135,15 @@ static uint64_t work(Team *team, int64_t thread) {
             if (!atomic_compare_exchange_weak_explicit(&team->ticket, &ticket, ticket - 1, memory_order_acq_rel,
                                                        memory_order_acquire))
                 continue;
-            const Launch *launch = &team->launches[team->current];
-            run_task(team, launch, launch->tasks - remaining(ticket), thread);
+            run_task(team, &team->launches[team->current], team->tasks - remaining(ticket), thread);
             done++;
             ticket = atomic_load_explicit(&team->ticket, memory_order_acquire);
         }
         if (!done) return ticket;
-        int64_t index = team->current;
+        int64_t index = team->current, together = team->launches[index].together;
         if (atomic_fetch_sub_explicit(&team->unfinished, done, memory_order_acq_rel) == done) {
-            record_time(team, index + 1);
-            advance(team, index + 1, thread);
+            record_time(team, index + 1, together);
+            advance(team, index + together, thread);
         }
         done = 0;
         ticket = atomic_load_explicit(&team->ticket, memory_order_acquire);
@@ -171,11 +188,11 @@ void ts_run(Team *team, const Launch *launches, int64_t count, int64_t *times_ns
     team->launches = launches;
     team->count = count;
     team->times_ns = times_ns;
-    record_time(team, 0);
+    record_time(team, 0, 1);
     if (team->threads == 1) {
         for (int64_t i = 0; i < count; i++) {
             for (int64_t task = 0; task < launches[i].tasks; task++) run_task(team, &launches[i], task, 0);
-            record_time(team, i + 1);
+            record_time(team, i + 1, 1);
         }
         return;
     }

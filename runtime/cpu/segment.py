@@ -26,12 +26,16 @@ class Segment:
         self._values = program.values
         self._status = np.zeros(len(step.launches), np.int32)
         self._args = np.zeros((sum(len(launch.args) for launch in step.launches), 2), np.int64)
-        self._table = np.zeros((len(step.launches), 3), np.int64)
+        self._table = np.zeros((len(step.launches), 4), np.int64)
         self._variable: dict[int, list[tuple[int, int]]] = {}  # value number -> (row of args, offset in bytes)
-        row = 0
+        row = first = 0
         for number, launch in enumerate(step.launches):
             args_address = self._args.ctypes.data + 16 * row
-            self._table[number] = (library.address(launch.symbol), args_address, launch.tasks)
+            self._table[number] = (library.address(launch.symbol), args_address, launch.tasks, 1)
+            if launch.packed:
+                self._table[first, 3] += 1
+            else:
+                first = number
             for arg in launch.args:
                 location = program.values[arg.value].location
                 if isinstance(location, Status):

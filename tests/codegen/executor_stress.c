@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIZE = 64, CHUNK = 8, MAX_LAUNCHES = 40, FUTEX_X86_64 = 202, FUTEX_AARCH64 = 98 };
+enum { SIZE = 64, CHUNK = 8, MAX_STEPS = 40, FEW = 3, FUTEX_X86_64 = 202, FUTEX_AARCH64 = 98 };
 
 typedef struct {
     int64_t reserved;
@@ -17,6 +17,7 @@ typedef struct {
     Kernel kernel;
     const Arg *args;
     int64_t tasks;
+    int64_t together;
 } Launch;
 
 int64_t ts_team_bytes(void);
@@ -40,6 +41,9 @@ static void whole(const Arg *args, int64_t task, void *scratch) {
     for (task = 0; task < SIZE / CHUNK; task++) chunk(args, task, scratch);
 }
 
+/* What is left when FEW tasks of `chunk` have been done. */
+static void rest(const Arg *args, int64_t task, void *scratch) { chunk(args, task + FEW, scratch); }
+
 static void *worker(void *thread) {
     ts_worker(team, (int64_t)thread);
     return 0;
@@ -62,16 +66,22 @@ int main(int argc, char **argv) {
     const Arg args[2][2] = {{{0, buffers[0]}, {0, buffers[1]}}, {{0, buffers[1]}, {0, buffers[0]}}};
     int wrong = 0;
     for (int64_t run = 0; run < runs && !wrong; run++) {
-        Launch launches[MAX_LAUNCHES];
-        int64_t times[MAX_LAUNCHES + 1], count = rand() % (MAX_LAUNCHES + 1);
+        Launch launches[3 * MAX_STEPS];
+        int64_t times[3 * MAX_STEPS + 1], steps = rand() % (MAX_STEPS + 1), count = 0;
         for (int64_t i = 0; i < SIZE; i++) buffers[0][i] = expected[0][i] = i * run % 1009;
-        for (int64_t n = 0; n < count; n++) {
-            int shared = rand() % 3;
-            launches[n] = (Launch){shared ? chunk : whole, args[n % 2], shared ? SIZE / CHUNK : 1};
+        for (int64_t n = 0; n < steps; n++) {
+            int kind = rand() % 4;
+            if (kind == 0) launches[count++] = (Launch){whole, args[n % 2], 1, 1};
+            if (kind == 1) launches[count++] = (Launch){chunk, args[n % 2], SIZE / CHUNK, 1};
+            if (kind >= 2) { /* packed, with a launch of no task among them */
+                launches[count++] = (Launch){kind == 2 ? chunk : rest, args[n % 2], kind == 2 ? FEW : SIZE / CHUNK - FEW, 3};
+                launches[count++] = (Launch){whole, args[n % 2], 0, 1};
+                launches[count++] = (Launch){kind == 2 ? rest : chunk, args[n % 2], kind == 2 ? SIZE / CHUNK - FEW : FEW, 1};
+            }
             for (int64_t i = 0; i < SIZE; i++) expected[(n + 1) % 2][i] = next(expected[n % 2], i);
         }
         ts_run(team, launches, count, run % 5 ? 0 : times);
-        wrong = memcmp(buffers[count % 2], expected[count % 2], sizeof buffers[0]) != 0;
+        wrong = memcmp(buffers[steps % 2], expected[steps % 2], sizeof buffers[0]) != 0;
     }
     ts_stop(team);
     for (int64_t i = 1; i < threads; i++) pthread_join(workers[i], 0);
