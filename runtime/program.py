@@ -166,8 +166,9 @@ class Launch:
     """One kernel launch: `void symbol(const Arg *args, int64_t task, void *scratch)` for task = 0 .. tasks - 1.
 
     Each thread gets its own `scratch` of at least `scratch_bytes`, 64-byte aligned. `packed`: it is independent of the
-    launch before it, and of those that this one is packed with; their tasks are one list. `origins` are the names of the ONNX
-    nodes that the kernel computes. `faults` are the messages of the faults that it may store in its status word.
+    launch before it, and of those that this one is packed with; their tasks are one list. `origins` are the names of
+    the ONNX nodes that the kernel computes. `faults` are the messages of the faults that it may store in its status
+    word.
     """
 
     symbol: str
