@@ -62,6 +62,13 @@ keys] in row-major order (views between them are reshapes), or one element for e
 opaque: exactly one OPAQUE node, the `anchor`. Behind window_reduce there may be an epilogue as for contraction, without
 views, and the anchor is stored only if needed. All others are alone, and all their results are stored.
 
+stitched: several groups of other kinds, its *parts*, in one kernel. `stages` holds them: the parts of a stage do not
+depend on each other and run side by side (packing), each on blocks of its own; between stages the whole grid waits, and
+what a stage stores the later ones read from memory (global). Every part keeps the promises of its own kind; of what
+the parts store, `outputs` are the values that are needed outside, the others are temporary. A node belongs to one
+part, unless it is a copy. No path leads from a part through another group to a part. A CPU has no stages but one, since
+a barrier inside a kernel would be what lies between two launches anyway.
+
 `fusion.legality.check_group` checks these conditions, `fusion.roles.roles_of` says which part each node plays.
 
 Aliases: a value in `buffers.aliases` is computed by no group. It is a reshape of its root and has the root's bytes:
@@ -86,7 +93,7 @@ from tilestitch.runtime.jsonfields import Fields, sequence, string
 from .errors import PlanError, PlanMismatchError
 
 FORMAT = "tilestitch-plan"
-VERSION = 1
+VERSION = 2
 ALIGNMENT = 64
 
 Number: TypeAlias = int | float
@@ -100,15 +107,18 @@ class GroupKind(str, Enum):
     CONTRACTION = "contraction"
     ATTENTION = "attention"
     OPAQUE = "opaque"
+    STITCHED = "stitched"
 
 
-SCHEMES = ("inline", "duplicate", "row", "prologue", "epilogue", "online")
+SCHEMES = ("inline", "duplicate", "row", "warp", "block", "global", "prologue", "epilogue", "online", "packing")
 """How a value gets from its producer to a reader in the same group.
 
 inline: recomputed or kept in a register at the reader's index; duplicate: likewise, and the producer belongs to another
-group too; row: the reader needs the whole row, so it lies in a buffer of the task; prologue: computed as the anchor
-fetches its operand; epilogue: computed on the anchor's result before it is stored; online: scores and weights of
-attention, of which a task holds a tile at a time.
+group too; row: the reader needs the whole row, so it lies in a buffer of the task; warp, block: the same on a GPU,
+where the threads of a row exchange it in registers or through shared memory; global: it goes through global memory,
+behind a barrier of the whole grid; prologue: computed as the anchor fetches its operand; epilogue: computed on the
+anchor's result before it is stored; online: scores and weights of attention, of which a task holds a tile at a time;
+packing: the one does not read the other, both are computed side by side in one launch.
 """
 
 
@@ -141,7 +151,10 @@ class WhyNot:
 
 @dataclass(frozen=True)
 class Stitch:
-    """Inside a group the node `consumer` reads the node `producer` by `scheme`, as the fusion rule `rule` wanted."""
+    """Inside a group the node `consumer` reads the node `producer` by `scheme`, as the fusion rule `rule` wanted.
+
+    By packing it reads nothing: the two stand for the parts that they belong to.
+    """
 
     producer: str
     consumer: str
@@ -178,6 +191,7 @@ class Group:
     outputs: tuple[str, ...]
     origins: tuple[str, ...] = ()
     stitches: tuple[Stitch, ...] = ()
+    stages: tuple[tuple[Group, ...], ...] = ()
 
     def __post_init__(self) -> None:
         where = f"group {self.name}"
@@ -187,7 +201,7 @@ class Group:
             names = getattr(self, label)
             if len(set(names)) != len(names):
                 raise PlanError(f"{where} names one of its {label} twice: {', '.join(names)}")
-        if (self.anchor is None) != (self.kind is GroupKind.INJECTIVE):
+        if (self.anchor is None) != (self.kind in (GroupKind.INJECTIVE, GroupKind.STITCHED)):
             raise PlanError(
                 f"{where} is {self.kind.value}, and {'has no' if self.anchor is None else 'must not have an'} anchor"
             )
@@ -196,6 +210,22 @@ class Group:
         strangers = {n for s in self.stitches for n in (s.producer, s.consumer)} - set(self.nodes)
         if strangers:
             raise PlanError(f"{where} has stitches of foreign nodes: {', '.join(sorted(strangers))}")
+        self._check_stages(where)
+
+    def _check_stages(self, where: str) -> None:
+        if (self.kind is GroupKind.STITCHED) != (len(self.parts) > 1):
+            raise PlanError(f"{where} is {self.kind.value} and has {len(self.parts)} parts")
+        if not all(self.stages) or any(part.stages for part in self.parts):
+            raise PlanError(f"{where} has an empty stage, or a part with parts of its own")
+        if self.stages and {n for part in self.parts for n in part.nodes} != set(self.nodes):
+            raise PlanError(f"{where} has other nodes than its parts")
+        if len({part.name for part in self.parts}) != len(self.parts):
+            raise PlanError(f"{where} has two parts of one name")
+
+    @property
+    def parts(self) -> tuple[Group, ...]:
+        """The parts of all stages, in order; none but for a stitched group."""
+        return tuple(part for stage in self.stages for part in stage)
 
     @property
     def schemes(self) -> tuple[str, ...]:
@@ -208,6 +238,7 @@ class Group:
             "inputs": list(self.inputs), "constants": list(self.constants), "outputs": list(self.outputs),
             "origins": list(self.origins),
             "stitches": [s.to_json() for s in self.stitches],
+            "stages": [[part.to_json() for part in stage] for stage in self.stages],
         }  # fmt: skip
 
     @staticmethod
@@ -224,6 +255,7 @@ class Group:
             outputs=fields.strings("outputs"),
             origins=fields.strings("origins"),
             stitches=fields.sequence("stitches", Stitch.from_json),
+            stages=fields.sequence("stages", lambda stage, at: sequence(stage, at, Group.from_json)),
         )
         fields.done()
         return group
