@@ -15,7 +15,7 @@ export ORT_TELEMETRY_DISABLED := 1
 help:
 	@echo "make demo         compile two models, run them, compare with ONNX Runtime, write a report"
 	@echo "make test         run the tests            make lint    style        make types   types and import contract"
-	@echo "make conformance  run ONNX's backend suite and write docs/conformance.md"
+	@echo "make conformance  run ONNX's backend suite, on the CPU and on the emulated GPU, and write docs/conformance.md"
 	@echo "make bench        export five models from PyTorch and compare speed with ONNX Runtime"
 	@echo "make wheel        build the wheel          make clean   remove build outputs (distclean: .venv too)"
 
@@ -44,7 +44,8 @@ bench: $(STAMPS)/dev $(STAMPS)/bench
 	$(BIN)/python -m benchmarks.cpu
 
 conformance: $(STAMPS)/dev
-	$(BIN)/python -m tilestitch.compiler.conformance --jobs $(JOBS) --at-least 90 --write docs/conformance.md
+	$(BIN)/python -m tilestitch.compiler.conformance --jobs $(JOBS) --at-least 90 --write docs/conformance.md \
+	  --engine tilestitch --engine emulator
 
 wheel: $(STAMPS)/dev
 	rm -rf build/lib build/bdist.*

@@ -3,7 +3,8 @@
     import tilestitch.compiler.onnx_backend as backend
     outputs = backend.prepare(model).run([x])
 
-Models are compiled in memory, and run with one thread unless `num_threads` says otherwise.
+Models are compiled in memory, and run with one thread unless `num_threads` says otherwise. Devices are `CPU`, and
+`EMULATOR`: the kernels for GPUs, on the emulated one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from tilestitch.compiler.driver import compile_model
 from tilestitch.runtime import load
 
 __all__ = ["TilestitchBackend", "TilestitchRep", "is_compatible", "prepare", "run_model", "run_node", "supports_device"]
+
+_DEVICES = ("CPU", "EMULATOR")
 
 
 class TilestitchRep(BackendRep):
@@ -66,10 +69,11 @@ class TilestitchBackend(Backend):
     def prepare(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> TilestitchRep:
         """Compiles MODEL. KWARGS are those of `compile_model`, and `num_threads` (1) to run with."""
         if not cls.supports_device(device):
-            raise ValueError(f"device {device} is not supported; there is CPU")
+            raise ValueError(f"device {device} is not supported; there are {' and '.join(_DEVICES)}")
         threads = kwargs.pop("num_threads", 1)
-        compiled = compile_model(model, "cpu", **kwargs)
-        return TilestitchRep(load(compiled.to_bytes(), device="cpu", num_threads=threads))
+        name = device.split(":")[0].lower()
+        compiled = compile_model(model, name, keep_source=name == "emulator", **kwargs)
+        return TilestitchRep(load(compiled.to_bytes(), device=name, num_threads=threads))
 
     @classmethod
     def run_node(
@@ -103,7 +107,7 @@ class TilestitchBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        return device.split(":")[0] == "CPU"
+        return device.split(":")[0] in _DEVICES
 
 
 def _info(name: str, dtype: Any, shape: Sequence[int]) -> onnx.ValueInfoProto:

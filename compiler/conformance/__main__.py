@@ -10,14 +10,16 @@ import re
 import sys
 import time
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from tilestitch.compiler.conformance import report
 from tilestitch.compiler.conformance.cases import KINDS, Case, load_cases
-from tilestitch.compiler.conformance.engines import ENGINES
+from tilestitch.compiler.conformance.engines import DEFAULT_KINDS, ENGINES
 from tilestitch.compiler.conformance.outcome import Outcome
 from tilestitch.compiler.conformance.pool import check_case, run_all
+from tilestitch.compiler.conformance.sampling import sample
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -27,7 +29,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--filter", metavar="REGEX", help="only cases whose name or operators match")
     parser.add_argument("--kind", action="append", choices=KINDS, help="only this kind; may be repeated")
-    parser.add_argument("--engine", choices=ENGINES, default="tilestitch")
+    parser.add_argument(
+        "--engine",
+        action="append",
+        choices=ENGINES,
+        help="default tilestitch, for the CPU; may be repeated",
+    )
+    parser.add_argument("--sample", type=int, metavar="N", help="only N cases, spread over operators and types")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="worker processes")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for one case (default 60)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write every outcome there")
@@ -39,6 +47,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.jobs < 1:
         parser.error("--jobs must be at least 1")
+    if options.sample is not None and options.sample < 1:
+        parser.error("--sample must be at least 1")
+    options.engine = list(dict.fromkeys(options.engine or ["tilestitch"]))
+    if len(options.engine) > 1 and (options.json or options.compare or options.traceback):
+        parser.error("--json, --compare and --traceback are for one engine")
     if options.filter is not None:
         try:
             re.compile(options.filter)
@@ -50,37 +63,49 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     before = _statuses(options.compare) if options.compare else {}
-    cases = _select(load_cases(options.kind or KINDS), options.filter)
-    if not cases:
-        print("no case matches; --list shows the names", file=sys.stderr)
-        return 1
-    if options.list:
-        print("\n".join(f"{case.kind}/{case.name}" for case in cases))
-        return 0
-    if options.traceback:
-        return _trace(options.engine, cases)
-    start = time.perf_counter()
-    progress = _Progress(len(cases))
-    outcomes = run_all(options.engine, cases, options.jobs, options.timeout, progress.show)
-    progress.finish()
-    print(report.summary(outcomes))
-    print(f"\n{len(outcomes)} cases in {time.perf_counter() - start:.0f} s")
+    everything = load_cases(options.kind or KINDS)
+    results = {}
+    for engine in options.engine:
+        kinds = options.kind or DEFAULT_KINDS.get(engine, KINDS)
+        cases = _select([case for case in everything if case.kind in kinds], options.filter, options.sample)
+        if not cases:
+            print("no case matches; --list shows the names", file=sys.stderr)
+            return 1
+        if options.list:
+            print("\n".join(f"{case.kind}/{case.name}" for case in cases))
+            return 0
+        if options.traceback:
+            return _trace(engine, cases)
+        results[engine] = _run(engine, cases, options)
+    outcomes = [outcome for found in results.values() for outcome in found]
     if options.compare:
         print(report.changes(outcomes, before))
     if options.json:
-        _write_json(options.json, options.engine, outcomes)
+        _write_json(options.json, options.engine[0], outcomes)
     if options.write:
-        options.write.write_text(report.page(outcomes, options.engine, _versions(options.engine)))
-    passed = sum(outcome.passed for outcome in outcomes)
-    enough = len(outcomes) if options.at_least is None else options.at_least / 100 * len(outcomes)
-    return 0 if passed >= enough else 3
+        options.write.write_text(report.page(results, _versions(options.engine)))
+    enough = 100 if options.at_least is None else options.at_least
+    return 0 if all(_passed(found) >= enough / 100 * len(found) for found in results.values()) else 3
 
 
-def _select(cases: list[Case], pattern: str | None) -> list[Case]:
-    if pattern is None:
-        return cases
-    expression = re.compile(pattern)
-    return [case for case in cases if expression.search(case.name) or expression.search(case.operators)]
+def _run(engine: str, cases: list[Case], options: argparse.Namespace) -> list[Outcome]:
+    start = time.perf_counter()
+    progress = _Progress(len(cases))
+    outcomes = run_all(engine, cases, options.jobs, options.timeout, progress.show)
+    progress.finish()
+    print(report.summary(outcomes))
+    print(f"\n{engine}: {len(outcomes)} cases in {time.perf_counter() - start:.0f} s", flush=True)
+    return outcomes
+
+
+def _passed(outcomes: list[Outcome]) -> int:
+    return sum(outcome.passed for outcome in outcomes)
+
+
+def _select(cases: list[Case], pattern: str | None, count: int | None) -> list[Case]:
+    expression = re.compile(pattern or "")
+    matching = [case for case in cases if expression.search(case.name) or expression.search(case.operators)]
+    return matching if count is None else sample(matching, count)
 
 
 def _trace(engine: str, cases: list[Case]) -> int:
@@ -117,22 +142,18 @@ class _Progress:
             print("\r" + " " * 100 + "\r", end="", file=sys.stderr)
 
 
-def _versions(engine: str) -> dict[str, str]:
-    names = {
-        "onnx": "onnx",
-        "onnxruntime": "onnxruntime",
-        "tilestitch": "tilestitch",
-        "reference": "onnx",
-        "graph": "tilestitch",
-    }
-    return {name: importlib.metadata.version(names[name]) for name in ("onnx", engine)}
+def _versions(engines: Iterable[str]) -> dict[str, str]:
+    """The version of onnx, and of the package that each engine is of."""
+    packages = {"onnxruntime": "onnxruntime", "reference": "onnx"}
+    versions = {engine: importlib.metadata.version(packages.get(engine, "tilestitch")) for engine in engines}
+    return {"onnx": importlib.metadata.version("onnx"), **versions}
 
 
 def _write_json(path: Path, engine: str, outcomes: list[Outcome]) -> None:
     content: dict[str, Any] = {
         "engine": engine,
-        "versions": _versions(engine),
-        "passed": sum(outcome.passed for outcome in outcomes),
+        "versions": _versions([engine]),
+        "passed": _passed(outcomes),
         "cases": [outcome.to_json() for outcome in outcomes],
     }
     path.write_text(json.dumps(content, indent=1) + "\n")

@@ -69,6 +69,12 @@ class Case:
         names = sorted({node.op_type for node in self.model.graph.node})
         return "+".join(names) if len(names) <= 4 else ""
 
+    @property
+    def element_types(self) -> tuple[int, ...]:
+        """The numbers of `TensorProto.DataType` that inputs and outputs have, 0 for what is no tensor."""
+        values = (*self.model.graph.input, *self.model.graph.output)
+        return tuple(sorted({value.type.tensor_type.elem_type for value in values}))
+
     def domains(self) -> set[str]:
         return {node.domain for node in self.model.graph.node}
 

@@ -1,4 +1,4 @@
-"""What the cases can be run on: tilestitch, its frontend alone, and two others to compare with."""
+"""What the cases can be run on: tilestitch on the CPU and on the emulated GPU, its frontend alone, and two others."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ORT_IR_VERSION = 13
 ORT_OPSET = 26
 
 
-def tilestitch() -> Prepare:
+def tilestitch(device: str = "CPU") -> Prepare:
     from tilestitch.compiler import onnx_backend
 
     def prepare(model: ModelProto) -> Run:
-        return onnx_backend.prepare(model).run
+        return onnx_backend.prepare(model, device).run
 
     return prepare
 
@@ -74,4 +74,15 @@ def reference() -> Prepare:
     return prepare
 
 
-ENGINES = {"tilestitch": tilestitch, "graph": graph, "onnxruntime": onnxruntime, "reference": reference}
+ENGINES: dict[str, Callable[[], Prepare]] = {
+    "tilestitch": tilestitch,
+    "emulator": lambda: tilestitch("EMULATOR"),
+    "graph": graph,
+    "onnxruntime": onnxruntime,
+    "reference": reference,
+}
+
+DEFAULT_KINDS = {"emulator": ("node", "simple", "pytorch-converted", "pytorch-operator")}
+"""Which kinds of cases an engine runs unless told otherwise; all, if it is not here. The emulated GPU takes minutes for
+a model of kind `light`.
+"""

@@ -22,6 +22,7 @@ from tilestitch.compiler.conformance.cases import Case, load_cases
 from tilestitch.compiler.conformance.compare import Mismatch, compare
 from tilestitch.compiler.conformance.outcome import Outcome, cause, classify
 from tilestitch.compiler.conformance.pool import run_all
+from tilestitch.compiler.conformance.sampling import class_of, sample
 
 # --- cases ------------------------------------------------------------------------------------------------------------
 
@@ -42,6 +43,16 @@ def test_cases_from_folders() -> None:
     inputs, outputs = next(cases["test_sequence_model1"].data_sets())
     assert [value.shape for value in inputs] == [(2, 3, 4), (1, 3, 4), (3, 3, 4)]
     assert len(outputs) == 1
+
+
+def test_a_sample_is_spread_over_operators_and_types() -> None:
+    cases = load_cases(["node"])
+    classes = {class_of(case) for case in cases}
+    chosen = sample(cases, 300)
+    assert chosen == sample(cases[::-1], 300)[::-1]
+    assert len({class_of(case) for case in chosen}) == len(chosen) == 300
+    assert {class_of(case) for case in sample(cases, len(classes))} == classes
+    assert sample(cases, 10**6) == cases
 
 
 # --- comparing --------------------------------------------------------------------------------------------------------
@@ -173,10 +184,13 @@ def test_the_same_cause_in_different_words() -> None:
 
 def test_page_counts_every_case_and_names_every_failure() -> None:
     outcomes = [Outcome("good", "node", "Add", "pass"), Outcome("bad", "light", "", "error", "E: a * b | c")]
-    page = report.page(outcomes, "tilestitch", {"onnx": "1", "tilestitch": "2"})
-    assert "| node | 1 | 1 |" in page
-    assert "| all | 2 | 1 | 0 | 1 | 0 | 0 | 0 | 50.0 % |" in page
-    assert "`bad`: E: a \\* b \\| c" in page
+    versions = {"onnx": "1", "tilestitch": "2", "emulator": "2"}
+    page = report.page({"tilestitch": outcomes, "emulator": outcomes[:1]}, versions)
+    cpu, emulator = page.split("## tilestitch on the emulated GPU")
+    assert "| node | 1 | 1 |" in cpu
+    assert "| all | 2 | 1 | 0 | 1 | 0 | 0 | 0 | 50.0 % |" in cpu
+    assert "`bad`: E: a \\* b \\| c" in cpu
+    assert "| all | 1 | 1 | 0 | 0 | 0 | 0 | 0 | 100.0 % |" in emulator
     assert "`good`" not in page
 
 
@@ -196,7 +210,16 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*arguments, "--compare", str(out)]) == 0
     assert "NO LONGER PASSING: 0" in capsys.readouterr().out
     assert main([*arguments, "--traceback"]) == 0
+    assert main([*arguments, "--sample", "1"]) == 0
+    assert len(json.loads(out.read_text())["cases"]) == 1
     assert main(["--kind", "simple", "--filter", "there is no such case"]) == 1
+
+
+def test_command_with_two_engines(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    arguments = ["--kind", "simple", "--filter", "sign", "--engine", "tilestitch", "--engine", "emulator"]
+    assert main([*arguments, "--jobs", "1", "--write", str(page)]) == 0
+    assert page.read_text().count("| simple | 1 | 1 |") == 2
 
 
 def test_engines_agree_on_a_model() -> None:
