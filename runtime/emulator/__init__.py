@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from .errors import EmulatorBuildError, EmulatorUnsupportedError, KernelFaultError, NoCompilerError
-from .kernels import Argument, Kernels
+from .kernels import Argument, Kernels, TensorArgument
 from .options import EmulatorOptions
 
 __all__ = [
     "Argument", "EmulatorBuildError", "EmulatorOptions", "EmulatorUnsupportedError", "KernelFaultError", "Kernels",
-    "NoCompilerError",
+    "NoCompilerError", "TensorArgument",
 ]  # fmt: skip

@@ -41,7 +41,7 @@ def build_device(options: EmulatorOptions) -> Path:
     sources = sorted((_FOLDER / "native").glob("*.cc"))
     contents = [path.read_bytes() for path in sorted((_FOLDER / "native").iterdir()) if path.is_file()]
     command = [compiler, *_COMMON, "-O2", "-shared", "-Wl,-z,defs"]
-    target = _cache_folder(options) / f"device-{_hash(_version(compiler), *command, *contents)}.so"
+    target = _cache_folder(options) / f"device-{_hash(_version(compiler), _headers(), *command, *contents)}.so"
     if not target.exists():
         with tempfile.TemporaryDirectory(prefix="tilestitch-") as folder:
             unit, output = Path(folder) / "device.cc", Path(folder) / target.name

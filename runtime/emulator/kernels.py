@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
+from tilestitch.runtime.tensor_map import ITEM_BYTES, SWIZZLES, TensorMap
+
 from .build import build_device, build_kernels, locate
 from .errors import EmulatorBuildError, KernelFaultError
 from .options import ORDERS, EmulatorOptions
 
-__all__ = ["Argument", "Dim3", "Kernels"]
+__all__ = ["Argument", "Dim3", "Kernels", "TensorArgument"]
 
 Dim3 = tuple[int, int, int]
 
@@ -43,11 +46,44 @@ class Argument:
         return Argument(array.ctypes.data, array.nbytes, array.dtype.itemsize, not array.flags.writeable)
 
 
+@dataclass(frozen=True)
+class TensorArgument:
+    """What a parameter `const __grid_constant__ CUtensorMap` gets: a tensor map and the memory it lies over.
+
+    Raises ValueError if the map does not fit the memory, by its size or the alignment of its address.
+    """
+
+    tensor_map: TensorMap
+    memory: Argument
+
+    def __post_init__(self) -> None:
+        self.tensor_map.check_memory(self.memory.address, self.memory.nbytes)
+
+    @staticmethod
+    def of(tensor_map: TensorMap, array: np.ndarray) -> TensorArgument:
+        """A map over a C-contiguous array, from its first element on."""
+        return TensorArgument(tensor_map, Argument.of(array))
+
+    def encoded(self) -> bytes:
+        """`CUtensorMap` of include/emulator/tensor_map.h."""
+        given = self.tensor_map
+        padding = [0] * (5 - given.rank)
+        return struct.pack(
+            "<QQ5Q4Q5H5B5B20x", _TENSOR_MAP_MARK, self.memory.address, *given.dims, *padding, *given.strides_bytes,
+            *padding[: 5 - given.rank], *given.box, *padding, *given.element_strides, *padding,
+            list(ITEM_BYTES).index(given.dtype), given.item_bytes, given.rank, list(SWIZZLES).index(given.swizzle),
+            0xFF if given.oob_fill == "nan" else 0,
+        )  # fmt: skip
+
+
+_TENSOR_MAP_MARK = 0x70616D726F736E74
+
+
 class Kernels:
     """Kernels compiled for the emulated device.
 
-    `sources`: CUDA texts by name; each has one `extern "C" __global__` function or several, whose parameters are all
-    pointers. Raises EmulatorBuildError, EmulatorUnsupportedError.
+    `sources`: CUDA texts by name; each has one `extern "C" __global__` function or several, whose parameters are
+    pointers and tensor maps. Raises EmulatorBuildError, EmulatorUnsupportedError.
     """
 
     def __init__(self, sources: Mapping[str, str], options: EmulatorOptions | None = None) -> None:
@@ -69,25 +105,22 @@ class Kernels:
         symbol: str,
         grid: Dim3,
         block: Dim3,
-        arguments: Sequence[np.ndarray | Argument],
+        arguments: Sequence[np.ndarray | Argument | TensorArgument],
         shared_bytes: int = 0,
         cooperative: bool = False,
         cluster: Dim3 = (1, 1, 1),
         options: EmulatorOptions | None = None,
     ) -> None:
-        """Run a kernel to its end on `arguments`, one for each parameter: C-contiguous arrays, written in place.
+        """Run a kernel to its end on `arguments`, one for each parameter: C-contiguous arrays, written in place, and
+        tensor maps.
 
         `shared_bytes` of dynamic shared memory for each block. `options` may differ from those of the kernels in the
         orders, `resident_blocks` and `seed`. Raises KernelFaultError.
         """
         options = options or self.options
-        entry = self._entry(symbol, len(arguments))
+        entry = self._entry(symbol, "".join("pm"[isinstance(argument, TensorArgument)] for argument in arguments))
         _check_extents(symbol, grid, block, cluster)
-        records = (_ArgumentRecord * max(1, len(arguments)))()
-        for record, argument in zip(records, arguments):
-            given = argument if isinstance(argument, Argument) else Argument.of(argument)
-            record.data, record.bytes = given.address, given.nbytes
-            record.item_bytes, record.kind = given.item_bytes, given.read_only + 2 * given.unordered
+        records = (_ArgumentRecord * max(1, len(arguments)))(*map(_record, arguments))
         request = _LaunchRecord(
             symbol.encode(), entry, grid, block, cluster, shared_bytes, ctypes.addressof(records), len(arguments),
             cooperative, self.options.checked, ORDERS.index(options.block_order), ORDERS.index(options.thread_order),
@@ -99,15 +132,21 @@ class Kernels:
         if fault is not None:
             raise self._fault(symbol, fault.decode(errors="replace"), place.value, line.value)
 
-    def _entry(self, symbol: str, arguments: int) -> int:
+    def _entry(self, symbol: str, given: str) -> int:
         try:
-            arity = getattr(self._library, f"emu_arity_{symbol}")()
+            signature = getattr(self._library, f"emu_signature_{symbol}")
         except AttributeError:
             raise EmulatorBuildError(
                 f"there is no kernel {symbol!r} in the artifact; compile the model again"
             ) from None
-        if arity != arguments:
-            raise ValueError(f"kernel {symbol} has {arity} parameters, {arguments} arguments were given")
+        signature.restype = ctypes.c_char_p
+        wanted = signature().decode()
+        if len(wanted) != len(given):
+            raise ValueError(f"kernel {symbol} has {len(wanted)} parameters, {len(given)} arguments were given")
+        for number, (kind, wanted_kind) in enumerate(zip(given, wanted)):
+            if kind != wanted_kind:
+                names = {"p": "a pointer: give an array or an Argument", "m": "a tensor map: give a TensorArgument"}
+                raise ValueError(f"parameter {number} of kernel {symbol} is {names[wanted_kind]}")
         return ctypes.cast(getattr(self._library, f"emu_kernel_{symbol}"), ctypes.c_void_p).value or 0
 
     def _address(self, function: str) -> int:
@@ -136,10 +175,21 @@ def _device(path: Path) -> ctypes.CDLL:
 
 
 class _ArgumentRecord(ctypes.Structure):
+    """`Argument` of native/device.h."""
+
     _fields_ = (
         ("data", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("item_bytes", ctypes.c_uint32),
-        ("kind", ctypes.c_uint32),
+        ("kind", ctypes.c_uint32), ("tensor_map", ctypes.c_char_p),
     )  # fmt: skip
+
+
+def _record(argument: np.ndarray | Argument | TensorArgument) -> _ArgumentRecord:
+    tensor_map = argument.encoded() if isinstance(argument, TensorArgument) else None
+    if isinstance(argument, TensorArgument):
+        argument = argument.memory
+    given = argument if isinstance(argument, Argument) else Argument.of(argument)
+    kind = given.read_only + 2 * given.unordered
+    return _ArgumentRecord(given.address, given.nbytes, given.item_bytes, kind, tensor_map)
 
 
 _Extent = ctypes.c_uint32 * 3

@@ -7,6 +7,7 @@ from ast import literal_eval
 from dataclasses import dataclass
 
 from .errors import EmulatorUnsupportedError
+from .ptx_async import asynchronous
 
 __all__ = ["translate_asm"]
 
@@ -14,6 +15,8 @@ _ASM = re.compile(r"\b(?:asm|__asm__)\s*(?:volatile|__volatile__)?\s*\(")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _OPERAND = re.compile(r'\s*(?:\[(\w+)\])?\s*"([^"]*)"\s*\((.*)\)\s*$', re.DOTALL)
 _REFERENCE = re.compile(r"%(?:(\d+)|\[(\w+)\])")
+_SPECIAL = re.compile(r"%%?([a-z]\w*(?:\.[xyz])?)")
+_LABEL = re.compile(r"([A-Za-z_$][\w$]*)(?:%=)?\s*:(?!:)")
 _INSTRUCTION = re.compile(r"(?:@(!?)(\w+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.DOTALL)
 _REGISTERS = {
     "pred": "bool", "b16": "uint16_t", "u16": "uint16_t", "b32": "uint32_t", "u32": "uint32_t", "s32": "int32_t",
@@ -32,7 +35,7 @@ class _Operand:
 def translate_asm(text: str) -> str:
     """The text with every `asm` statement replaced by C++, on as many lines as before.
 
-    Raises EmulatorUnsupportedError for statements that are more than a sequence of instructions.
+    Raises EmulatorUnsupportedError for what the emulator does not stand in for.
     """
     parts: list[str] = []
     position = 0
@@ -83,7 +86,10 @@ def _translate(statement: str) -> str:
     template = "".join(literal_eval(string) for string in _STRING.findall(sections[0]))
     operands = [_operand(part) for section in sections[1:3] for part in _split(section, ",") if part.strip()]
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", template, flags=re.DOTALL).strip()
-    return "do { " + " ".join(_statement(part.strip(), operands) for part in _instructions(code)) + " } while (0)"
+    parts = [part.strip() for part in _instructions(code)]
+    labels = ", ".join(part[:-1] for part in parts if part.endswith(":"))
+    body = " ".join(_statement(part, operands) for part in parts)
+    return f"do {{ {f'__label__ {labels}; ' if labels else ''}{body} }} while (0)"
 
 
 def _operand(text: str) -> _Operand:
@@ -94,9 +100,13 @@ def _operand(text: str) -> _Operand:
 
 
 def _instructions(code: str) -> list[str]:
-    """Instructions without their semicolons; braces that stand alone open and close a scope."""
+    """Instructions without their semicolons; braces that stand alone open and close a scope. Labels end in a colon."""
     parts: list[str] = []
     while code := code.strip():
+        if label := _LABEL.match(code):
+            parts.append(f"{label[1]}:")
+            code = code[label.end() :]
+            continue
         if code[0] in "{}":
             parts.append(code[0])
             code = code[1:].lstrip(";") if code[0] == "}" else code[1:]
@@ -109,16 +119,22 @@ def _instructions(code: str) -> list[str]:
 def _statement(text: str, operands: list[_Operand]) -> str:
     if text in ("{", "}"):
         return text
+    if text.endswith(":"):
+        return f"{text};"
     if text.startswith(".reg"):
         kind, _, names = text[4:].strip().lstrip(".").partition(" ")
         if kind in _REGISTERS:
             return f"{_REGISTERS[kind]} {', '.join(name.strip() + ' = 0' for name in names.split(','))};"
     match = _INSTRUCTION.match(text)
-    if match is None or text.endswith(":") or match[3].startswith("bra"):
+    if match is None:
         raise EmulatorUnsupportedError(f"the emulator does not stand in for the PTX {text!r}")
     negated, predicate, name, rest = match.groups()
-    values = [_value(part, operands) for part in _flat(rest)]
     guard = f"if ({negated}{predicate}) " if predicate else ""
+    if name in ("bra", "bra.uni"):
+        return f"{guard}goto {rest.strip().removesuffix('%=')};"
+    if call := asynchronous(name, [_whole(part.strip(), operands) for part in _split(rest, ",") if part.strip()]):
+        return f"{guard}{{ {call} }}"
+    values = [_value(part, operands) for part in _flat(rest)]
     if name.startswith("setp."):
         return f"{guard}{values[0]} = {values[1]} {_comparison(name)} {values[2]};"
     return f"{guard}emu_ptx::{re.sub(r'[.:]', '_', name)}({', '.join(values)});"
@@ -139,17 +155,39 @@ def _flat(rest: str) -> list[str]:
     ]  # fmt: skip
 
 
-def _value(text: str, operands: list[_Operand]) -> str:
-    def replace(match: re.Match[str]) -> str:
-        if match[1]:
-            return f"({operands[int(match[1])].expression})"
-        return next(f"({operand.expression})" for operand in operands if operand.name == match[2])
-
+def _whole(text: str, operands: list[_Operand]) -> str:
+    """An operand as `asynchronous` takes it: lists stay in braces, and addresses become pointers."""
+    if text.startswith("{"):
+        return "{" + ", ".join(_value(item, operands) for item in _flat(text)) + "}"
     if not text.startswith("["):
-        return _REFERENCE.sub(replace, text)
-    inside = text[1:-1].strip()
-    match = _REFERENCE.fullmatch(inside)
-    if match is None:
+        return _value(text, operands)
+    address, *start = (part.strip() for part in _split(text[1:-1], ","))
+    if start:
+        return f"emu_box({_value(f'[{address}]', operands)}, {_whole(start[0], operands)})"
+    return f"emu_pointer({_value(text, operands)})"
+
+
+def _value(text: str, operands: list[_Operand]) -> str:
+    if text.startswith("["):
+        return _address(text, operands)
+    text = _REFERENCE.sub(lambda match: f"({_referred(match, operands).expression})", text)
+    return _SPECIAL.sub(lambda match: f"emu_registers::{match[1].replace('.', '_')}()", text)
+
+
+def _referred(match: re.Match[str], operands: list[_Operand]) -> _Operand:
+    return operands[int(match[1])] if match[1] else next(o for o in operands if o.name == match[2])
+
+
+def _address(text: str, operands: list[_Operand]) -> str:
+    """An address as a number in shared memory or a pointer: an operand or a register, with a constant added."""
+    base, _, offset = (part.strip() for part in text[1:-1].partition("+"))
+    match = _REFERENCE.fullmatch(base)
+    if match is None and not base.isidentifier():
         raise EmulatorUnsupportedError(f"the emulator does not stand in for the PTX address {text!r}")
-    operand = operands[int(match[1])] if match[1] else next(o for o in operands if o.name == match[2])
-    return f"uint32_t({operand.expression})" if "r" in operand.constraint else f"emu_address({operand.expression})"
+    operand = _referred(match, operands) if match else _Operand(base, "", base)
+    expression = f"({operand.expression}) + ({_value(offset, operands)})" if offset else operand.expression
+    if match is None:
+        return f"emu_register_address({expression})"
+    if "r" in operand.constraint:
+        return f"uint32_t({expression})"
+    return f"emu_address({f'uint64_t{expression}' if offset else expression})"

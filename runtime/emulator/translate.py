@@ -37,7 +37,9 @@ extern "C" {{
 __attribute__((visibility("default"))) EMU_UNCHECKED void emu_kernel_{kernel}(void** arguments) {{
   emu_call(emu_source_{number}::{kernel}, arguments);
 }}
-__attribute__((visibility("default"))) int emu_arity_{kernel}() {{ return emu_arity(emu_source_{number}::{kernel}); }}
+__attribute__((visibility("default"))) const char* emu_signature_{kernel}() {{
+  return emu_signature(emu_source_{number}::{kernel});
+}}
 }}
 """
 
@@ -50,6 +52,8 @@ def translate(text: str) -> str:
     for header, what in _MISSING_HEADERS.items():
         if f"#include <{header}>" in text:
             raise EmulatorUnsupportedError(f"the emulator does not stand in for {what}")
+    if re.search(r"[(,]\s*(?:const\s+)?CUtensorMap\s+\w+\s*[,)]", text):
+        raise EmulatorUnsupportedError("a parameter of type CUtensorMap must be `const __grid_constant__ CUtensorMap`")
     text = translate_asm(text)
     text = _DYNAMIC.sub(r"\g<type>* \g<name> = static_cast<\g<type>*>(emu_dynamic_shared());", text)
     numbers = iter(range(text.count("__shared__")))

@@ -33,5 +33,8 @@
 #include "emulator/barrier.h"
 #include "emulator/atomics.h"
 #include "emulator/async_copy.h"
+#include "emulator/proxy.h"
 #include "emulator/matrix.h"
+#include "emulator/wgmma.h"
+#include "emulator/collectives.h"
 #include "emulator/ptx.h"

@@ -4,6 +4,7 @@
 namespace emu {
 
 static void copy(const Copy& item) {
+  arrived(item.to, item.bytes);
   for (uint32_t at = 0; at < item.bytes; at += 4) check(item.to + at, 4, true, false, nullptr);
   memcpy(item.to, item.from, item.from_bytes);
   memset(item.to + item.from_bytes, 0, item.bytes - item.from_bytes);
@@ -47,5 +48,6 @@ EXPORT void emu_copy_wait_all() {
   emu_copy_wait(0);
 }
 
-// Checks a read that a matrix instruction makes for its thread.
+// Checks an access that a matrix instruction makes for its thread.
 EXPORT void emu_check_read(const void* address, uint32_t bytes, const void* pc) { check(address, bytes, false, false, pc); }
+EXPORT void emu_check_write(const void* address, uint32_t bytes, const void* pc) { check(address, bytes, true, false, pc); }

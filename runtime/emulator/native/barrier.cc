@@ -108,25 +108,43 @@ EXPORT void emu_grid_barrier(uint32_t line) {
 }
 
 // All threads of all blocks of the cluster; without clusters, of the block.
-EXPORT void emu_cluster_barrier(uint32_t line) {
-  uint32_t group = uint32_t(launch->cluster.count()), first = self->block->slot / group * group;
+static std::vector<Block*> cluster_members() {
+  uint32_t group = uint32_t(launch->cluster.count());
   std::vector<Block*> members;
-  uint64_t waiting = 1, live = 0;
   for (Block* block : resident_blocks())
-    if (block->slot / group * group == first) {
-      members.push_back(block);
-      live += block->live;
-      for (Thread& thread : block->threads) waiting += thread.state == State::cluster;
-    }
-  if (waiting < live) return wait(State::cluster, "barrier.cluster", line);
-  std::vector<ClockRef> clocks;
+    if (block->slot / group == self->block->slot / group) members.push_back(block);
+  return members;
+}
+
+// The threads that have waited at the barrier go on. What others did between arriving and waiting counts as before it.
+static void open_cluster(const std::vector<Block*>& members) {
   for (Block* block : members) {
     order_block(*block);
     for (Thread& thread : block->threads)
       if (thread.state == State::cluster) wake(thread);
+    block->cluster_arrived = 0;
+    ++block->cluster_phase;
   }
   order_cluster(members);
   progress();
+}
+
+EXPORT void emu_cluster_arrive(uint32_t line) {
+  if (self->cluster_awaited)
+    fault(nullptr, line, "%s: barrier.cluster.arrive twice with no barrier.cluster.wait between", describe(*self));
+  self->cluster_awaited = self->block->cluster_phase + 1;
+  ++self->block->cluster_arrived;
+  std::vector<Block*> members = cluster_members();
+  uint64_t arrived = 0, live = 0;
+  for (Block* block : members) arrived += block->cluster_arrived, live += block->live;
+  if (arrived == live) open_cluster(members);
+}
+
+EXPORT void emu_cluster_wait(uint32_t line) {
+  if (!self->cluster_awaited)
+    fault(nullptr, line, "%s: barrier.cluster.wait with no barrier.cluster.arrive before", describe(*self));
+  if (self->cluster_awaited == self->block->cluster_phase + 1) wait(State::cluster, "barrier.cluster", line);
+  self->cluster_awaited = 0;
 }
 
 // A load that a loop may repeat until the value changes. The second time in a row that the same thread sees the same

@@ -7,18 +7,18 @@
 #include <memory>
 #include <vector>
 
+#include "async.h"
+
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace emu {
-
-using Stamp = uint32_t;  // logical time: grows with every synchronisation, never with a plain access
 
 struct Dim3 {
   uint32_t x, y, z;
   uint64_t count() const { return uint64_t(x) * y * z; }
 };
 
-enum class State : uint8_t { ready, barrier, collective, convergence, grid, cluster, polling, exited };
+enum class State : uint8_t { ready, barrier, collective, convergence, grid, cluster, warpgroup, polling, exited };
 enum class Order : int { in_order, reversed, random, adversarial };
 
 // What happens before a point of a thread's program: accesses of thread or block `key` with a smaller stamp.
@@ -56,6 +56,12 @@ struct Thread {
   std::vector<Copy> copies;
   std::vector<uint32_t> groups;  // copies in each committed group
   uint32_t uncommitted;
+  std::vector<Stamp> fences[3];  // by Space: when the thread showed its writes to the asynchronous proxy
+  uint64_t mbarrier;             // its place in shared memory plus 1, while the thread polls it
+  uint32_t awaited;              // the phase
+  uint32_t cluster_awaited;      // the phase of the barrier of the cluster that it has arrived at, plus 1
+  std::unique_ptr<Stores> stores;
+  std::unique_ptr<Products> products;
 };
 
 using Combine = void (*)(void** lanes, uint32_t mask);
@@ -76,6 +82,19 @@ struct Barrier {
   uint32_t sum;  // of __syncthreads_count
 };
 
+struct Product;
+
+struct Warpgroup {
+  uint64_t agent, first;  // `first`: the number of the oldest product that is kept
+  std::vector<std::unique_ptr<Product>> products;
+  Warpgroup();
+  ~Warpgroup();
+  Warpgroup(Warpgroup&&);
+};
+
+// Threads that read the same bytes since they were last written, and when.
+using Readers = std::vector<std::pair<uint64_t, Stamp>>;
+
 struct Block {
   Dim3 index;
   uint64_t number;
@@ -87,12 +106,18 @@ struct Block {
   Stamp started, floor;
   ClockRef known;
   std::vector<uint16_t> order;
+  std::vector<Readers> readers;  // number `i` of these has the id `first_readers + i`
+  uint32_t first_readers;
+  std::vector<std::vector<AsyncRead>> async_reads;  // by 16 bytes of shared memory
+  std::vector<Warpgroup> warpgroups;
+  uint32_t cluster_arrived, cluster_phase;
 };
 
 struct Argument {
   char* data;
   uint64_t bytes;
   uint32_t item_bytes, kind;  // kind: bit 0 read-only, bit 1 written in any order
+  const void* tensor_map;     // over the memory, if the parameter is one
 };
 
 struct Launch {
@@ -134,6 +159,7 @@ void progress();
 [[noreturn]] void abandon();
 uint64_t random_number();
 std::vector<Block*> resident_blocks();
+Block* block_in(uint64_t slot);  // null when the slot is free
 
 // faults.cc
 [[noreturn]] void fault(const void* pc, uint32_t line, const char* format, ...) __attribute__((format(printf, 3, 4)));
@@ -152,9 +178,15 @@ void check_volatile(const void* address, uint64_t bytes, const void* pc);
 void check_shared_target(const void* address, uint64_t bytes, const void* pc);  // bounds only
 void mark_pending(const void* address, uint64_t bytes);
 void begin_checks();
+void forget_readers(Block& block);  // they are ordered before all that follows
+void check_async(const void* address, uint64_t bytes, bool write, bool atomic, uint64_t agent, uint32_t line);
+void arrived(const void* address, uint64_t bytes);  // what a bulk copy writes
+void begin_async_read(const void* address, uint64_t bytes, uint64_t agent);
+void end_async_read(const void* address, uint64_t bytes, uint64_t agent);
+void check_register(const char* address, uint64_t bytes, const void* pc);
 
 // order.cc: which accesses happen before which
-inline uint64_t thread_id(const Thread& thread) { return (thread.block->number << 10 | thread.number) & 0x7fffffff; }
+inline uint64_t thread_id(const Thread& thread) { return (thread.block->number << 10 | thread.number) & (first_agent - 1); }
 bool ordered(uint64_t earlier_thread, Stamp stamp);
 void order_block(Block& block);
 void order_threads(Block& block, const std::vector<uint16_t>& numbers);
@@ -162,6 +194,15 @@ void order_grid();
 void order_cluster(const std::vector<Block*>& members);
 Stamp launch_started();
 void begin_order();
+uint64_t new_agent(const std::string& what);
+void acts(uint64_t agent, uint32_t line);
+const std::string& describe_agent(uint64_t agent);
+void know(uint64_t agent);  // the current thread has waited for all that the agent did
+void know(ClockRef& clock, uint64_t agent);
+ClockRef snapshot();
+ClockRef joined(const ClockRef& a, const ClockRef& b);
+void fence_async(Space space);
+bool shown_to_async(uint64_t writer, Stamp written, Space space);
 void release(const void* address, bool fenced_only);
 void acquire(const void* address, bool needs_fence);
 void fence();
@@ -173,5 +214,16 @@ void leave_warp(Thread& thread);
 bool converge();
 // barrier.cc
 void leave_barriers(Thread& thread);
+// mbarrier.cc
+void begin_mbarriers();
+void leave_mbarriers(const Block& block);
+std::string describe_mbarrier(const Thread& thread);
+void fly(Transfer transfer);  // a copy that an mbarrier counts
+uint64_t mbarrier_agent(uint64_t place, uint32_t line);
+void deliver_some();
+// bulk.cc, wgmma.cc
+void leave_stores(Thread& thread);
+void leave_products(Thread& thread);
+std::string describe_products(const Thread& thread);
 
 }  // namespace emu

@@ -34,13 +34,15 @@ void fault(const void* pc, uint32_t line, const char* format, ...) {
   vsnprintf(fault_.text, sizeof fault_.text, format, arguments);
   va_end(arguments);
   fault_.pc = pc;
-  fault_.line = line;
+  fault_.line = line || pc ? line : self->line;
   fault_.raised = 1;
   abandon();
 }
 
 static std::string waits_for(const Thread& thread) {
   char text[256];
+  if (thread.mbarrier && thread.state == State::polling) return describe_mbarrier(thread);
+  if (thread.state == State::warpgroup) return describe_products(thread);
   if (thread.state == State::polling)
     snprintf(text, sizeof text, "reads the value %llu again and again (%s, line %u)",
              static_cast<unsigned long long>(thread.polled_value), thread.waits_at, thread.line);

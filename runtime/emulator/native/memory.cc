@@ -2,6 +2,8 @@
 // its own in a huge reserved range of addresses, so that a wrong index of 32 bits never reaches another argument.
 #include "memory.h"
 
+#include "../include/emulator/tensor_map.h"
+
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -19,6 +21,17 @@ static std::vector<uint64_t> committed;        // bytes of each slot that may be
 static std::vector<std::pair<void*, uint64_t>> shadows;  // of each slot
 static std::vector<SharedVariable> variables;
 static uint64_t shared_top, static_bytes;
+static std::vector<CUtensorMap> tensor_maps;
+
+// A parameter is the address of its memory or, for a tensor map, of a copy of the map that has that address.
+static void* parameter(const Argument& argument, char* memory) {
+  if (!argument.tensor_map) return memory;
+  CUtensorMap map;
+  memcpy(&map, argument.tensor_map, sizeof map);
+  map.address = memory;
+  tensor_maps.push_back(map);
+  return &tensor_maps.back();
+}
 
 static char* reserve(uint64_t bytes, int protection) {
   void* found = mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -60,9 +73,11 @@ static bool fill_slot(size_t number) {
 bool place_arguments(std::vector<void*>& pointers) {
   pointers.clear();
   slots.clear();
+  tensor_maps.clear();
   uint32_t count = launch->argument_count;
+  tensor_maps.reserve(count);
   if (!launch->checked) {
-    for (uint32_t i = 0; i < count; ++i) pointers.push_back(launch->arguments[i].data);
+    for (uint32_t i = 0; i < count; ++i) pointers.push_back(parameter(launch->arguments[i], launch->arguments[i].data));
     return true;
   }
   if (!argument_base && !(argument_base = reserve(slot_stride * slot_count, PROT_NONE))) return false;
@@ -88,7 +103,7 @@ bool place_arguments(std::vector<void*>& pointers) {
     if (!fill_slot(i)) return false;
   for (uint32_t i = 0; i < count; ++i) {
     Slot& slot = slots[slot_of[i]];
-    pointers.push_back(slot.data + (launch->arguments[i].data - slot.home));
+    pointers.push_back(parameter(launch->arguments[i], slot.data + (launch->arguments[i].data - slot.home)));
   }
   return true;
 }
@@ -175,4 +190,7 @@ EXPORT void* emu_from_shared(uint32_t address) { return from_shared(address); }
 EXPORT uint32_t emu_map_shared(uint32_t address, uint32_t rank) {  // mapa: the same place in a block of the cluster
   uint32_t group = uint32_t(launch->cluster.count()), first = self->block->slot / group * group;
   return uint32_t(address % shared_stride + (first + rank) * shared_stride);
+}
+EXPORT uint32_t emu_rank_of(const void* address) {  // getctarank
+  return emu_to_shared(address) / shared_stride % uint32_t(launch->cluster.count());
 }

@@ -42,7 +42,7 @@ void Clock::join(const Clock& other) {
   known.swap(merged);
 }
 
-static ClockRef joined(const ClockRef& a, const ClockRef& b) {
+ClockRef joined(const ClockRef& a, const ClockRef& b) {
   if (!a || a == b) return b;
   if (!b) return a;
   auto both = std::make_shared<Clock>(*a);
@@ -67,6 +67,7 @@ void order_block(Block& block) {
     if (thread.own && thread.own.get() != last) last = thread.own.get(), block.known = joined(block.known, thread.own);
   for (Thread& thread : block.threads) thread.own.reset();
   block.floor = ++now;
+  forget_readers(block);
 }
 
 void order_threads(Block& block, const std::vector<uint16_t>& numbers) {
@@ -99,16 +100,18 @@ void order_cluster(const std::vector<Block*>& members) {
 }
 
 static Stamp started;
+static std::vector<std::pair<std::string, uint32_t>> agents;  // what each is, and the line that set it to work last
 
 void begin_order() {
   released.clear();
+  agents.clear();
   started = grid_floor = ++now;
 }
 
 Stamp launch_started() { return started; }
 
 // All that has happened before this point of the current thread.
-static ClockRef snapshot() {
+ClockRef snapshot() {
   const Block& block = *self->block;
   auto clock = std::make_shared<Clock>();
   if (block.known) clock->join(*block.known);
@@ -136,6 +139,43 @@ void fence() {
   if (!launch->checked) return;
   self->own = joined(self->own, self->pending);
   self->fence = snapshot();
+}
+
+uint64_t new_agent(const std::string& what) {
+  agents.push_back({what, 0});
+  return first_agent + agents.size() - 1;
+}
+
+void acts(uint64_t agent, uint32_t line) { agents[agent - first_agent].second = line; }
+
+const std::string& describe_agent(uint64_t agent) {
+  static std::string text;
+  const auto& [what, line] = agents[agent - first_agent];
+  return text = what + " (line " + std::to_string(line) + ")";
+}
+
+void know(ClockRef& clock, uint64_t agent) {
+  if (!launch->checked) return;
+  Clock done;
+  done.set(thread_key(agent), ++now);
+  clock = joined(clock, std::make_shared<Clock>(done));
+}
+
+void know(uint64_t agent) { know(self->own, agent); }
+
+void fence_async(Space space) { self->fences[int(space)].push_back(++now); }
+
+// Whether what a thread wrote at a time is for the asynchronous proxy to see: the thread has put a fence behind it, and the
+// current thread comes after that fence.
+bool shown_to_async(uint64_t writer, Stamp written, Space space) {
+  if (writer >= first_agent) return true;
+  for (Block* block : resident_blocks()) {
+    if ((block->number & (first_agent - 1) >> 10) != writer >> 10) continue;
+    const auto& fences = block->threads[writer & 1023].fences[int(space)];
+    auto first = std::upper_bound(fences.begin(), fences.end(), written);
+    return first != fences.end() && ordered(writer, *first);
+  }
+  return true;  // the block has ended
 }
 
 }  // namespace emu

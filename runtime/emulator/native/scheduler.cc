@@ -48,6 +48,8 @@ std::vector<Block*> resident_blocks() {
   return found;
 }
 
+Block* block_in(uint64_t slot) { return slot < blocks.size() ? blocks[slot].get() : nullptr; }
+
 static void to_scheduler() {
   Thread* thread = self;
   self = nullptr;
@@ -75,6 +77,9 @@ void abandon() {
 
 static void run_thread() {
   launch->entry(pointers.data());
+  leave_products(*self);
+  leave_stores(*self);
+  if (self->block->live == 1) leave_mbarriers(*self->block);
   self->state = State::exited;
   --self->block->live;
   progress();
@@ -95,6 +100,7 @@ static void start(uint64_t number, uint32_t slot) {
   block->threads.resize(count);
   block->warps.resize((count + 31) / 32);
   block->started = block->floor = ++now;
+  forget_readers(*block);
   block->order.resize(count);
   std::iota(block->order.begin(), block->order.end(), 0);
   if (launch->thread_order == int(Order::reversed)) std::reverse(block->order.begin(), block->order.end());
@@ -132,7 +138,7 @@ static bool resume(Thread& thread) {
 static bool run_state(State state) {
   std::vector<Block*> order = resident_blocks();
   bool adversarial = launch->order == int(Order::adversarial);
-  if (adversarial) shuffle(order);
+  if (adversarial) shuffle(order), deliver_some();
   for (Block* block : order) {
     size_t count = block->order.size(), first = adversarial ? random_number() % count : 0;
     for (size_t i = 0; i < count; ++i) {
@@ -242,6 +248,7 @@ EXPORT const char* emu_launch(const Launch* request, const void** pc, uint32_t* 
   blocks.resize(resident);
   begin_shared();
   begin_order();
+  begin_mbarriers();
   queue_blocks();
   run_guarded();
   blocks.clear();

@@ -52,9 +52,13 @@ def test_a_kernel_that_does_not_compile() -> None:
 
 
 def test_what_the_emulator_does_not_stand_in_for() -> None:
-    wgmma = kernel("float* x", '  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");')
-    with pytest.raises(EmulatorUnsupportedError, match=r"PTX instruction wgmma\.fence\.sync\.aligned"):
-        Kernels({"kernel": wgmma})
+    wait = kernel("float* x", '  asm volatile("tcgen05.wait.ld.sync;" ::: "memory");')
+    with pytest.raises(EmulatorUnsupportedError, match=r"PTX instruction tcgen05\.wait\.ld\.sync"):
+        Kernels({"kernel": wait})
+    with pytest.raises(EmulatorUnsupportedError, match=r"PTX instruction 'wgmma\.mma_async\.sp\.sync"):
+        translate_asm('asm("wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {d}, a, b, m, 0;");')
+    with pytest.raises(EmulatorUnsupportedError, match="must be `const __grid_constant__ CUtensorMap`"):
+        translate('extern "C" __global__ void f(CUtensorMap x) {}')
     with pytest.raises(EmulatorUnsupportedError, match="nvcuda::wmma"):
         Kernels({"kernel": "#include <mma.h>\n" + COPY})
     with pytest.raises(EmulatorUnsupportedError, match="no `extern"):

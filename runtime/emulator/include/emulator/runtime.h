@@ -1,5 +1,6 @@
 // Where a thread is, shared memory, and addresses. The functions that are only declared are in the emulator's library.
 #pragma once
+#include "tensor_map.h"
 
 #define EMU_INDEX(name, object)                                       \
   extern "C" __attribute__((const)) uint32_t name##_x();              \
@@ -35,6 +36,11 @@ template <class T> inline const void* emu_address(const volatile T* pointer) { r
 inline const void* emu_address(const void* pointer) { return pointer; }
 inline const void* emu_address(unsigned long number) { return reinterpret_cast<const void*>(number); }
 inline const void* emu_address(unsigned long long number) { return reinterpret_cast<const void*>(number); }
+// A PTX register that is an address: of 32 bits in shared memory, of 64 bits anywhere.
+inline uint32_t emu_register_address(uint32_t number) { return number; }
+inline uint32_t emu_register_address(int32_t number) { return uint32_t(number); }
+inline const void* emu_register_address(uint64_t number) { return reinterpret_cast<const void*>(number); }
+inline const void* emu_register_address(int64_t number) { return reinterpret_cast<const void*>(number); }
 
 inline size_t __cvta_generic_to_shared(const void* pointer) { return emu_to_shared(pointer); }
 inline void* __cvta_shared_to_generic(size_t address) { return emu_from_shared(uint32_t(address)); }
@@ -57,18 +63,30 @@ inline T& emu_shared(uint32_t id, uint64_t alignment, uint32_t line, const char*
   return *static_cast<T*>(emu_static_shared(id, sizeof(T), alignment > alignof(T) ? alignment : alignof(T), line, name));
 }
 
-// How the library calls a kernel: every parameter is a pointer.
-template <class... Pointers, size_t... I>
-EMU_UNCHECKED inline void emu_call_with(void (*kernel)(Pointers...), void** arguments, std::index_sequence<I...>) {
-  static_assert((std::is_pointer_v<Pointers> && ...), "a kernel's parameters are all pointers");
-  kernel(static_cast<Pointers>(arguments[I])...);
+// How the library calls a kernel: every parameter is a pointer or a tensor map, which is given as a pointer to it.
+template <class T>
+EMU_UNCHECKED inline T emu_parameter(void* argument) {
+  using Plain = std::remove_cv_t<T>;
+  static_assert(std::is_pointer_v<Plain> || std::is_same_v<Plain, CUtensorMap>, "a kernel's parameters are pointers and tensor maps");
+  if constexpr (std::is_pointer_v<Plain>)
+    return static_cast<Plain>(argument);
+  else
+    return *static_cast<const CUtensorMap*>(argument);
+}
+template <class... T, size_t... I>
+EMU_UNCHECKED inline void emu_call_with(void (*kernel)(T...), void** arguments, std::index_sequence<I...>) {
+  kernel(emu_parameter<T>(arguments[I])...);
 }
 template <class... Pointers>
 EMU_UNCHECKED inline void emu_call(void (*kernel)(Pointers...), void** arguments) {
   emu_call_with(kernel, arguments, std::index_sequence_for<Pointers...>());
 }
-template <class... Pointers>
-constexpr int emu_arity(void (*)(Pointers...)) { return sizeof...(Pointers); }
+// A letter for each parameter: `p` for a pointer, `m` for a tensor map.
+template <class... T>
+inline const char* emu_signature(void (*)(T...)) {
+  static constexpr char kinds[] = {(std::is_pointer_v<std::remove_cv_t<T>> ? 'p' : 'm')..., '\0'};
+  return kinds;
+}
 
 inline long long clock64() { return 0; }
 inline void __trap() { emu_fault("__trap() was called", 0); }
