@@ -391,7 +391,7 @@ class _Block:
             T.buffer_store(flaw, zero("float32"), [0])
             if self.walk.parts == 1:
                 with when(exists), self.around.evaluator.scope():
-                    T.buffer_store(flaw, what.flawed(self.around, self.batch, row), [0])
+                    T.buffer_store(flaw, what.flawed(self.around, self.batch, row, self.total[r]), [0])
             with unrolled(tile.columns // CHUNK) as i, unrolled(2) as e:
                 total = self.sums[i * 4 + r * 2 + e]
                 if self.walk.parts == 1:

@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, immediate
 from tilestitch.codegen.compute.indexing import unravel
-from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.compiler.ir.graph import Value
 from tilestitch.passes.fusion.band import Band, band_of
 from tilestitch.passes.fusion.parts import Part, Softmax
 
@@ -89,11 +90,12 @@ class Attended:
     @property
     def is_weighed(self) -> bool:
         """Whether a weight depends on more than its score and its row."""
+        mends = {*self.softmax.flaws, *self.softmax.dead}
         weighed = [n for n, part in self.group.roles.parts.items() if part is Part.WEIGHED]
-        return any(n.op not in ("is_nan", "cast", "reshape") for n in weighed if not self._mends(n))
-
-    def _mends(self, node: Node) -> bool:
-        return node.op == "select" and node.inputs[0] in self.softmax.flaws
+        return any(
+            n.op not in ("is_nan", "cast", "reshape") and not (n.op == "select" and n.inputs[0] in mends)
+            for n in weighed
+        )
 
     def score(self, around: Surroundings, batch: Expr, row: Expr, key: Expr, product: Expr) -> Expr:
         """The score whose product of query and key is given. To be called in a scope of its own."""
@@ -103,20 +105,21 @@ class Attended:
 
     def weight(self, around: Surroundings, batch: Expr, row: Expr, key: Expr, exponential: Expr) -> Expr:
         """What multiplies a value, but for the division by the row's sum. To be called in a scope of its own."""
-        return self._weighed(around, batch, row, key, exponential, flawed=False)
+        return self._weighed(around, batch, row, key, exponential, T.bool(False), T.bool(False))
 
-    def flawed(self, around: Surroundings, batch: Expr, row: Expr) -> Expr:
-        """What the weights of a row are whose softmax is NaN: NaN or, where the group mends it, zero."""
+    def flawed(self, around: Surroundings, batch: Expr, row: Expr, total: Expr) -> Expr:
+        """What the weights of a row become whose sum of exponentials is NaN or 0: NaN or, where mended, zero."""
+        dead = around.evaluator.bind(tirx.EQ(total, immediate(0.0, self.acc_dtype)))
         nan = immediate(math.nan, self.acc_dtype)
-        return self._weighed(around, batch, row, 0, nan, flawed=True)
+        return self._weighed(around, batch, row, 0, nan, T.bool(True), dead)
 
     def _weighed(
-        self, around: Surroundings, batch: Expr, row: Expr, key: Expr, weight: Expr, *, flawed: bool
+        self, around: Surroundings, batch: Expr, row: Expr, key: Expr, weight: Expr, flawed: Expr, dead: Expr
     ) -> Expr:  # fmt: skip
         evaluator, weights = around.evaluator, self.softmax.weights
         evaluator.sources[weights] = lambda _: _as(weight, compute_dtype(weights.dtype))
-        for flaw in self.softmax.flaws:
-            evaluator.sources[flaw] = lambda _: T.bool(flawed)
+        evaluator.sources.update({value: lambda _: flawed for value in self.softmax.flaws})
+        evaluator.sources.update({value: lambda _: dead for value in self.softmax.dead})
         last = self.group.anchor.inputs[0]
         return _as(evaluator.value(last, self.index(last.shape, batch, row, key)), self.acc_dtype)
 

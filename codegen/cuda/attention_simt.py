@@ -331,7 +331,7 @@ class _Block:
             T.buffer_store(flaw, zero(self.dtype), [0])
             if self.walk.parts == 1:
                 with when(exists), self.around.evaluator.scope():
-                    T.buffer_store(flaw, what.flawed(self.around, self.batch, row), [0])
+                    T.buffer_store(flaw, what.flawed(self.around, self.batch, row, self.total[r]), [0])
             with unrolled(each // tile.vector) as j, unrolled(tile.vector) as lane:
                 total = self.sums[r * each + j * tile.vector + lane]
                 if self.walk.parts == 1:

@@ -37,6 +37,8 @@ class Attention:
     name: ClassVar[str] = "attention"
 
     def propose(self, state: Fusion) -> Iterator[Fuse]:
+        if state.target.name == "cpu":
+            return
         for anchor in state.nodes:
             if anchor.op != "matmul" or not is_native(anchor):
                 continue

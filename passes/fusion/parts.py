@@ -56,7 +56,7 @@ class Softmax:
 
     Values that depend on the scores hold [heads, queries, keys] in row-major order, whatever their shapes. product: the
     node that multiplies queries and keys; swapped: its first operand holds the keys (of one query). flaws: values that
-    say where a weight is NaN, which is in whole rows only.
+    say where a weight is NaN, which is in whole rows only. dead: values that say in which rows all scores are -inf.
     """
 
     product: Node
@@ -67,6 +67,7 @@ class Softmax:
     scores: Value
     weights: Value
     flaws: tuple[Value, ...]
+    dead: tuple[Value, ...]
 
     @property
     def query(self) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .attention import Attention
 from .explore import Explore
 from .gates import Gates, OperandViews
 from .rules import Copies, Epilogue, FusionRule, Inline, Rows, Views
@@ -11,8 +12,8 @@ PLANNERS: dict[str, tuple[FusionRule, ...]] = {
     "none": (),
     "injective": (Inline(),),
     "xla": (XlaLimits(), Epilogue(), Rows(), Inline(), Copies()),
-    "stitch": (Epilogue(), Gates(), Rows(), Inline(), Copies(), OperandViews(), Views()),
-    "explore": (Explore(), Copies(), OperandViews(), Views(narrow=0)),
+    "stitch": (Attention(), Epilogue(), Gates(), Rows(), Inline(), Copies(), OperandViews(), Views()),
+    "explore": (Attention(), Explore(), Copies(), OperandViews(), Views(narrow=0)),
 }
 """`none` gives every operator a kernel, `injective` fuses element-wise chains, `xla` is a baseline to compare with,
 `stitch` is the default, `explore` searches by predicted latency."""

@@ -33,9 +33,10 @@ class _Is(Enum):
     INVERSE = "the inverse sum of a row"
     WEIGHT = "a weight"
     FLAW = "whether a weight is NaN"
+    DEAD = "whether all scores of a row are -inf"
 
 
-_OF_ROWS = (_Is.PEAK, _Is.TOTAL, _Is.INVERSE)
+_OF_ROWS = (_Is.PEAK, _Is.TOTAL, _Is.INVERSE, _Is.DEAD)
 _ROW_VIEWS = ("reshape", "broadcast_to")
 
 
@@ -49,6 +50,7 @@ class Inside:
         self.exponential: Value | None = None
         self.weights: Value | None = None
         self.flaws: list[Value] = []
+        self.dead: list[Value] = []
         for node in (first, anchor):
             if node.op != "matmul" or not is_float(node.output.dtype):
                 raise Illegal("attention_products", f"{node.name} ({node.op}) is no product of floats")
@@ -85,7 +87,7 @@ class Inside:
         self._check_width("keys", width)
         return Softmax(
             self.first, self._swapped(), self.heads, self.queries, self.keys, self.scores, self.weights,
-            tuple(self.flaws),
+            tuple(self.flaws), tuple(self.dead),
         )  # fmt: skip
 
     def _check_width(self, called: str, width: int) -> None:
@@ -121,8 +123,11 @@ class Inside:
         if kinds == {_Is.SCORE}:
             self._check_same_place(node, operands)
             return _Is.SCORE
-        if kinds <= {_Is.WEIGHT, _Is.FLAW}:
-            self._check_same_place(node, operands)
+        if node.op == "is_inf" and kinds == {_Is.PEAK} and node.attrs["negative"] and not node.attrs["positive"]:
+            self.dead.append(node.output)
+            return _Is.DEAD
+        if _Is.WEIGHT in kinds and kinds <= {_Is.WEIGHT, _Is.FLAW, _Is.DEAD}:
+            self._check_same_place(node, [v for v in operands if self.known[v] is not _Is.DEAD])
             return self._weighed(node)
         return self._softmax(node)
 
@@ -178,9 +183,9 @@ class Inside:
         self.weights = node.output
         return self._row_read(node, position, _Is.WEIGHT)
 
-    def _row_read(self, node: Node, position: int, kind: _Is) -> _Is:
+    def _row_read(self, node: Node, position: int, kind: _Is, row: Value | None = None) -> _Is:
         """A value of every key meets one of its row: they must belong to the same row."""
-        full, row = node.inputs[position], node.inputs[1 - position]
+        full, row = node.inputs[position], row or node.inputs[1 - position]
         shape = node.output.shape
         last = len(shape) - 1 if shape[-1] == self.keys else len(shape) - 2
         kept = tuple(1 if a == last else d for a, d in enumerate(shape))
@@ -200,7 +205,9 @@ class Inside:
             return _Is.WEIGHT
         if node.op in ("add", "sub") and kinds == [_Is.WEIGHT, _Is.WEIGHT]:
             return _Is.WEIGHT
-        if node.op == "select" and kinds[0] in (None, _Is.FLAW):
+        if node.op == "select" and kinds[0] is _Is.DEAD:
+            self._row_read(node, kinds.index(_Is.WEIGHT), _Is.WEIGHT, row=node.inputs[0])
+        if node.op == "select" and kinds[0] in (None, _Is.FLAW, _Is.DEAD):
             branches = zip(node.inputs[1:], kinds[1:], strict=True)
             if all(kind is _Is.WEIGHT or (kind is None and _is_zero(value)) for value, kind in branches):
                 return _Is.WEIGHT

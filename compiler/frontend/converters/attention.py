@@ -52,7 +52,7 @@ def convert_attention(ctx: Context) -> Converted:
     )
     if bias is not None:
         scores = ctx.add(scores, bias)
-    weights = _weights(ctx, scores, bias if may_mask_rows else None)
+    weights = _weights(ctx, scores, may_mask_rows)
     y = _grouped_product(ctx, weights, present_value)
     if ctx.rank(ctx.input(0)) == 3:
         y = ctx.reshape(ctx.transpose(y, (0, 2, 1, 3)), (batch, rows, q_heads * ctx.dim(y, 3)))
@@ -79,14 +79,15 @@ def _grouped_product(ctx: Context, weights: Value, v: Value) -> Value:
     return ctx.reshape(ctx.matmul(grouped, ctx.expand_dims(v, (2,))), (batch, q_heads, rows, depth))
 
 
-def _weights(ctx: Context, scores: Value, bias: Value | None) -> Value:
+def _weights(ctx: Context, scores: Value, may_mask_rows: bool) -> Value:
     """Softmax over the keys; a row whose keys are all masked is zero instead of NaN."""
     precision = ctx.attr("softmax_precision", 0)
     dtype = dtype_of(scores)
-    weights = ctx.cast(softmax(ctx, ctx.cast(scores, elem_dtype(precision) if precision else dtype), (3,)), dtype)
-    if bias is None:
+    precise = ctx.cast(scores, elem_dtype(precision) if precision else dtype)
+    weights = ctx.cast(softmax(ctx, precise, (3,)), dtype)
+    if not may_mask_rows:
         return weights
-    dead = ctx.emit("is_inf", ctx.reduce("max", bias, (ctx.rank(bias) - 1,)), positive=False, negative=True)
+    dead = ctx.emit("is_inf", ctx.reduce("max", precise, (3,)), positive=False, negative=True)
     return ctx.select(dead, 0.0, weights)
 
 
