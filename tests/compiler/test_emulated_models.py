@@ -1,0 +1,67 @@
+"""Whole models on the emulated device, in several orders of blocks, against ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import ModelProto
+
+from tests.models import random_inputs
+from tests.networks import bert, gpt2, half, residual_block
+from tilestitch.compiler.driver import compile_model
+from tilestitch.runtime import load
+from tilestitch.runtime.emulator import EmulatorOptions
+
+MODELS: dict[str, tuple[Callable[[], ModelProto], str]] = {
+    "bert": (bert, "float32"),
+    "gpt2": (gpt2, "float32"),
+    "residual_block": (residual_block, "float32"),
+    "bert_float16": (bert, "float16"),
+}
+TOLERANCE = {"float32": 2e-5, "float16": 2e-2}
+"""Of the largest magnitude. Half floats are compared with float32 arithmetic on the same weights."""
+
+
+def inputs_of(model: ModelProto) -> dict[str, np.ndarray]:
+    inputs = random_inputs(model)
+    if "ids" in inputs:
+        inputs["ids"] = np.random.default_rng(5).integers(0, 50, inputs["ids"].shape)
+    if "keep" in inputs:
+        inputs["keep"] = np.ones_like(inputs["keep"])
+        inputs["keep"][-1, 4:] = 0
+    return inputs
+
+
+@cache
+def expected(name: str) -> np.ndarray:
+    """What ONNX Runtime computes in float32."""
+    make, dtype = MODELS[name]
+    model = make()
+    for tensor in model.graph.initializer if dtype == "float16" else ():
+        if tensor.data_type == 1:
+            rounded = np.frombuffer(tensor.raw_data, np.float32).astype(np.float16).astype(np.float32)
+            tensor.raw_data = rounded.tobytes()
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, inputs_of(model))[0])
+
+
+@cache
+def compiled(name: str) -> bytes:
+    make, dtype = MODELS[name]
+    model = half(make()) if dtype == "float16" else make()
+    return compile_model(model, "emulator", keep_source=True).to_bytes()
+
+
+@pytest.mark.parametrize("order", ["in_order", "reversed", "adversarial"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_whole_model_agrees_with_onnx_runtime(name: str, order: str) -> None:
+    make, dtype = MODELS[name]
+    with load(compiled(name), device=EmulatorOptions(block_order=order, seed=7)) as module:
+        result = module.run(inputs_of(make()))["y"]
+    want = expected(name)
+    assert result.dtype == dtype
+    np.testing.assert_allclose(result, want, rtol=0, atol=TOLERANCE[dtype] * np.abs(want).max())
