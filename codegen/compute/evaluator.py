@@ -90,6 +90,13 @@ class Evaluator:
         key = _key(value, index)
         return next((memo[key] for memo in reversed(self._memo) if key in memo), None)
 
+    def once(self, key: object, make: Callable[[], Expr]) -> Expr:
+        """What `make` gives, or gave when it was called for the same key in this scope or one around it."""
+        known = next((memo[key] for memo in reversed(self._memo) if key in memo), None)
+        if known is None:
+            known = self._memo[-1][key] = make()
+        return known
+
     def _computed(self, value: Value, index: Index) -> Expr:
         result = self._compute(value, index)
         self._memo[-1][_key(value, index)] = result
@@ -141,7 +148,7 @@ class Evaluator:
             return self.value(node.inputs[0], pull_view(node, index, self.simplify))
         if node.op in movement.RULES:
             access = movement.Access(
-                node, tuple(index), self.value, self.bind, self.simplify, self.cut, self.index_dtype
+                node, tuple(index), self.value, self.bind, self.simplify, self.cut, self.index_dtype, self.once
             )
             return self.bind(movement.RULES[node.op](access))
         raise KernelError(f"{node.op} cannot be evaluated element by element inside a kernel", node.origins)

@@ -12,6 +12,7 @@ from math import prod
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
+from tvm_ffi import StructuralKey
 
 from tilestitch.compiler.ir.graph import Node, Value
 
@@ -26,7 +27,8 @@ Read = Callable[[Value, Sequence[Expr]], Expr]
 class Access:
     """What a rule gets: the node, the index in its result, and how to read, name and simplify.
 
-    `cut(position, limit)` tells that below `limit` something else is read than from there on.
+    `cut(position, limit)` tells that below `limit` something else is read than from there on. `once(key, make)` gives
+    what was made for this key before, where that is still in scope.
     """
 
     node: Node
@@ -36,6 +38,7 @@ class Access:
     simplify: Simplify
     cut: Callable[[Expr, int], None]
     index_dtype: str
+    once: Callable[[object, Callable[[], Expr]], Expr]
 
     def is_inside(self, i: Expr, size: int) -> bool:
         """Whether `i` is known to lie in [0, size)."""
@@ -158,11 +161,18 @@ def _iota(access: Access) -> Expr:
 
 
 def _wrapped(access: Access, raw: Expr, size: int) -> Expr:
-    """A run-time index as a position in [0, size): negative ones count from the end, others are clamped."""
+    """A run-time index as a position in [0, size): negative ones count from the end, others are clamped.
+
+    Made once for all that read there, so that neighbours can be seen to be neighbours.
+    """
     zero = tirx.IntImm(str(raw.ty.dtype), 0)
     raw = access.bind(raw)
-    position = clamp(tirx.Select(raw < zero, raw + tirx.IntImm(str(raw.ty.dtype), size), raw), size)
-    return access.bind(T.cast(position, access.index_dtype))
+
+    def position() -> Expr:
+        inside = clamp(tirx.Select(raw < zero, raw + tirx.IntImm(str(raw.ty.dtype), size), raw), size)
+        return access.bind(T.cast(inside, access.index_dtype))
+
+    return access.once(("position", StructuralKey(raw), size), position)
 
 
 def _empty(access: Access, sizes: Sequence[int]) -> Expr | None:

@@ -19,10 +19,14 @@ from .indexing import Index, Simplify, broadcast_index, ravel
 
 @dataclass(frozen=True)
 class Access:
-    """`strides`: by how many elements the place in `value`'s memory moves with each variable; None if not linear."""
+    """`strides`: by how many elements the place in `value`'s memory moves with each variable; None if not linear.
+
+    offset: the place where all variables are zero.
+    """
 
     value: Value
     strides: tuple[int, ...] | None
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,23 +82,21 @@ def probe(values: Sequence[Value], inputs: Iterable[Value], extents: Sequence[in
 
     def read(value: Value) -> Callable[[Sequence[Expr]], Any]:
         def source(index: Sequence[Expr]) -> Any:
-            found.append(Access(value, _strides(index, value.shape, variables, evaluator)))
+            found.append(_access(value, index, variables, evaluator))
             return tirx.Var("x", compute_dtype(value.dtype))
 
         return source
 
     evaluator.sources.update((value, read(value)) for value in inputs)
     for value, index in zip(values, indices(variables, evaluator.simplify), strict=True):
-        found.append(Access(value, _strides(index, value.shape, variables, evaluator)))
+        found.append(_access(value, index, variables, evaluator))
         evaluator.value(value, index)
     return Walk(tuple(found), frozenset(evaluator.cuts))
 
 
-def _strides(
-    index: Sequence[Expr], shape: Sequence[int], variables: list[Any], evaluator: Evaluator
-) -> tuple[int, ...] | None:
-    found = _linear(ravel(index, shape), variables, evaluator)
-    return found[0] if found else None
+def _access(value: Value, index: Sequence[Expr], variables: list[Any], evaluator: Evaluator) -> Access:
+    found = _linear(ravel(index, value.shape), variables, evaluator)
+    return Access(value, *found) if found else Access(value, None)
 
 
 def _linear(position: Expr, variables: Sequence[Any], evaluator: Evaluator) -> tuple[tuple[int, ...], int] | None:

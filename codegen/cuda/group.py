@@ -17,6 +17,7 @@ from .scan import lower_cumulative
 from .scatter import lower_scatter
 from .sort import lower_top_k
 from .target import CudaTarget
+from .turned import lower_turned, plan_turn
 from .window import lower_window
 
 
@@ -36,6 +37,9 @@ def lower_group(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLau
 def _template(view: GroupView, kind: GroupKind, outputs: Sequence[Value], target: CudaTarget) -> tuple[CudaLaunch, ...]:
     if kind is GroupKind.INJECTIVE:
         args = value_args(view.inputs, outputs)
+        turn = plan_turn(view.nodes, view.inputs, outputs)
+        if turn is not None:
+            return (lower_turned(turn, view.inputs, outputs, args, view.origins),)
         return (lower_injective(view.nodes, view.inputs, outputs, target, args, view.origins),)
     if kind is GroupKind.ROWWISE:
         return lower_rowwise(view, roles_in(view), outputs, target)

@@ -17,7 +17,7 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import Index, Simplify, reshape_index, unravel
-from tilestitch.codegen.compute.probe import Access, probe
+from tilestitch.codegen.compute.probe import Access, Walk, probe
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import op_spec
 
@@ -65,13 +65,9 @@ class Work:
 
 def plan_work(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], target: CudaTarget) -> Work:
     """Decide the loops of an injective kernel with at least one element."""
-    sizes = tuple(d for d in outputs[0].shape if d != 1) or (1,)
-    walk = probe(outputs, inputs, sizes, lambda i, simplify: domain_indices(outputs, sizes, i, simplify))
-    extents = _merge(sizes, walk.accesses)
-    if len(extents) != len(sizes):
-        walk = probe(outputs, inputs, extents, lambda i, simplify: domain_indices(outputs, extents, i, simplify))
+    extents, walk = walk_merged(inputs, outputs)
     cut_axis, cuts = _cuts(walk.cuts, extents)
-    lanes = lanes_of([*inputs, *outputs])
+    lanes = lanes_of([a.value for a in walk.accesses if a.strides is None or a.strides[-1] != 0])
     inner = [extents[-1], *(cuts if cut_axis == len(extents) - 1 else ())]
     while any(size % lanes for size in inner):
         lanes //= 2
@@ -82,6 +78,16 @@ def plan_work(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[
         if enough and not cuts and vectors * lanes * (1 + dear) <= 32:
             return Work(extents, lanes, vectors)
     return work
+
+
+def walk_merged(inputs: Sequence[Value], outputs: Sequence[Value]) -> tuple[tuple[int, ...], Walk]:
+    """The iteration space, as few dimensions as the accesses allow, and what a dry run finds in it."""
+    sizes = tuple(d for d in outputs[0].shape if d != 1) or (1,)
+    walk = probe(outputs, inputs, sizes, lambda i, simplify: domain_indices(outputs, sizes, i, simplify))
+    extents = _merge(sizes, walk.accesses)
+    if len(extents) != len(sizes):
+        walk = probe(outputs, inputs, extents, lambda i, simplify: domain_indices(outputs, extents, i, simplify))
+    return extents, walk
 
 
 def domain_indices(

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from tests.codegen.cuda.cuda_harness import check, text_of
+from tests.codegen.cuda.cuda_harness import check, launches_of, text_of
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.compiler.ir.types import TensorType, to_numpy_dtype
 
@@ -106,3 +106,76 @@ def test_gather_reports_indices_that_are_out_of_range() -> None:
     check(graph, {"table": data, "rows": np.array([3, -1, 9, 0])})
     with load(emulated(graph), device="emulator") as module, pytest.raises(ExecutionError, match="out of range"):
         module.run({"table": data, "rows": np.array([3, 10, 0, 0])})
+
+
+def turned(graph: Graph) -> bool:
+    return "turned" in {launch.kind for launch in launches_of(graph)}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bool", "int64"])
+@pytest.mark.parametrize(
+    ("shape", "perm", "tiled"),
+    [
+        ((40, 70), (1, 0), True),
+        ((3, 17, 33), (0, 2, 1), True),
+        ((2, 20, 5, 7), (0, 2, 3, 1), True),
+        ((2, 5, 7, 20), (0, 3, 1, 2), True),
+        ((16, 3, 5, 18), (3, 1, 2, 0), True),
+        ((4, 6, 30), (1, 0, 2), False),
+        ((3, 2000), (1, 0), False),
+    ],
+)
+def test_transposes_go_through_a_tile(shape: tuple[int, ...], perm: tuple[int, ...], tiled: bool, dtype: str) -> None:
+    graph = Graph("transpose")
+    x = graph.add_input("x", TensorType(dtype, shape))
+    graph.outputs = [graph.emit("transpose", x, perm=perm)]
+    assert turned(graph) == tiled
+    check(graph, {"x": numbers(shape, dtype)})
+
+
+def test_a_tile_serves_all_operands_that_run_the_other_way() -> None:
+    """x and y are turned, z and the bias are read as they lie; both outputs run along the last dimension."""
+    graph = Graph("turned")
+    x, y = (graph.add_input(n, TensorType("float32", (2, 40, 33))) for n in "xy")
+    z, bias = (
+        graph.add_input("z", TensorType("float32", (2, 33, 40))),
+        graph.add_input("b", TensorType("float32", (40,))),
+    )
+    total = graph.emit("mul", *(graph.emit("transpose", v, perm=(0, 2, 1)) for v in (x, y)))
+    total = graph.emit("add", graph.emit("add", total, z), bias)
+    graph.outputs = [total, graph.emit("neg", total)]
+    assert turned(graph)
+    assert text_of(graph).count("__shared__") == 2
+    check(graph, {v.name: numbers(v.shape, "float32") for v in graph.inputs})
+
+
+def test_a_slice_of_a_transpose_is_read_within_its_bounds() -> None:
+    graph = Graph("slice")
+    x = graph.add_input("x", TensorType("float32", (45, 50)))
+    part = graph.emit("slice", x, starts=(5, 49), sizes=(40, 45), steps=(1, -1))
+    graph.outputs = [graph.emit("transpose", part, perm=(1, 0))]
+    check(graph, {"x": numbers((45, 50), "float32")})
+
+
+def test_an_operand_that_is_read_in_two_ways_is_read_where_it_lies() -> None:
+    graph = Graph("symmetric")
+    x = graph.add_input("x", TensorType("float32", (40, 40)))
+    graph.outputs = [graph.emit("add", x, graph.emit("transpose", x, perm=(1, 0)))]
+    assert not turned(graph)
+    check(graph, {"x": numbers((40, 40), "float32")})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "access"), [("float32", 64, "float4"), ("float16", 48, "uint4"), ("float32", 6, "float2")]
+)
+def test_rows_of_a_table_are_gathered_in_vectors(dtype: str, width: int, access: str) -> None:
+    """Whatever the indices are, every row begins at a multiple of the vector."""
+    graph = Graph("embedding")
+    table, at = graph.add_input("t", TensorType(dtype, (50, width))), graph.add_input("i", TensorType("int64", (6, 7)))
+    graph.outputs = [graph.emit("gather", table, at, axis=0)]
+    *_, launch = launches_of(graph)
+    text = text_of(graph)
+    loads = re.findall(rf"\*\({access}\*\)\((\(\(uint\*\))?p0\b", text)
+    assert len(loads) == 1, launch.kind
+    assert not re.findall(r"= (\(float\))?p0\[\(\(data", text)
+    check(graph, {"t": numbers((50, width), dtype), "i": RNG.integers(-50, 50, (6, 7))})
