@@ -1,7 +1,8 @@
 """The calling convention of CUDA kernels, and how a kernel function is opened and closed.
 
-A kernel is `extern "C" __global__ void NAME(T0 *p0, T1 *p1, ...)`: one pointer for each argument, no scalars. Pointers
-are of `storage_dtype`, at least 16-byte aligned, and never alias one another where a kernel writes.
+A kernel is `extern "C" __global__ void NAME(T0 *p0, T1 *p1, ...)`: one pointer for each argument, or one
+`const __grid_constant__ CUtensorMap`; no scalars. Pointers are of `storage_dtype`, at least 16-byte aligned, and never
+alias one another where a kernel writes.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ from tvm import tirx
 from tvm.ir import PointerType, PrimType
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
+from tvm.tirx import TensorMapType
 
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_dtype, to_storage
 from tilestitch.codegen.compute.evaluator import Source
 from tilestitch.codegen.compute.indexing import ravel
-from tilestitch.codegen.launch import CountersArg, KernelArg, PackedArg, StatusArg, TemporaryArg, ValueArg
+from tilestitch.codegen.launch import CountersArg, KernelArg, PackedArg, StatusArg, TemporaryArg, TensorMapArg, ValueArg
 from tilestitch.compiler.ir.types import TensorType
 
 __all__ = [
-    "CountersArg", "CudaLaunch", "KernelArg", "PackedArg", "Parameter", "StatusArg", "TemporaryArg", "ValueArg",
-    "barrier", "buffer_source", "kernel_function", "shared_buffer", "store",
+    "CountersArg", "CudaLaunch", "KernelArg", "PackedArg", "Parameter", "StatusArg", "TemporaryArg", "TensorMapArg",
+    "ValueArg", "barrier", "buffer_source", "kernel_function", "shared_buffer", "store",
 ]  # fmt: skip
 
 Dim3 = tuple[int, int, int]
@@ -66,7 +68,10 @@ class CudaLaunch:
 
 @dataclass(frozen=True)
 class Parameter:
-    """One argument as the kernel's body sees it: what it is, the dtype and the number of its elements."""
+    """One argument as the kernel's body sees it: what it is, the dtype and the number of its elements.
+
+    The body gets a flat buffer; in place of a tensor map, which has no elements, its address.
+    """
 
     arg: KernelArg
     dtype: str
@@ -89,20 +94,33 @@ Body = Callable[[list[Any], Thread], None]
 """`body(buffers, thread)` emits one thread's work; buffers are flat, of `storage_dtype`, in the parameters' order."""
 
 
-def kernel_function(parameters: Sequence[Parameter], grid: Dim3, block: Dim3, body: Body) -> Any:
-    """The PrimFunc of a kernel; threads of one block are at most 1024."""
+def kernel_function(
+    parameters: Sequence[Parameter], grid: Dim3, block: Dim3, body: Body, blocks_per_sm: int | None = None
+) -> Any:
+    """The PrimFunc of a kernel; threads of one block are at most 1024.
+
+    blocks_per_sm: how many blocks an SM must hold, which bounds the registers of a thread.
+    """
     assert 1 <= prod(block) <= 1024, block
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("kernel")
-        T.func_attr({"calling_conv": 2, "tirx.noalias": True, "tirx.is_global_func": True})
-        kinds = [PointerType(PrimType(storage_dtype(p.dtype)), "global") for p in parameters]
-        pointers = [T.arg(f"p{i}", tirx.Var(f"p{i}", kind)) for i, kind in enumerate(kinds)]
+        bound = {} if blocks_per_sm is None else {"tirx.launch_bounds_min_blocks_per_sm": blocks_per_sm}
+        T.func_attr({"calling_conv": 2, "tirx.noalias": True, "tirx.is_global_func": True, **bound})
+        pointers = [T.arg(f"p{i}", tirx.Var(f"p{i}", _kind(p))) for i, p in enumerate(parameters)]
         buffers = [
-            T.decl_buffer((max(1, p.size),), storage_dtype(p.dtype), data=pointer)
+            T.address_of(pointer)
+            if isinstance(p.arg, TensorMapArg)
+            else T.decl_buffer((max(1, p.size),), storage_dtype(p.dtype), data=pointer)
             for p, pointer in zip(parameters, pointers, strict=True)
         ]
         _launched(list(zip(("blockIdx", "threadIdx"), (grid, block), strict=True)), buffers, body)
     return builder.get()
+
+
+def _kind(parameter: Parameter) -> Any:
+    if isinstance(parameter.arg, TensorMapArg):
+        return PointerType(TensorMapType())
+    return PointerType(PrimType(storage_dtype(parameter.dtype)), "global")
 
 
 def _launched(extents: list[tuple[str, Dim3]], buffers: list[Any], body: Body) -> None:

@@ -14,6 +14,7 @@ from tilestitch.passes.fusion.roles import Roles
 from .abi import CudaLaunch
 from .conv import lower_conv, lower_conv_transpose
 from .packing import packed_weights
+from .planes import matmul_plane
 from .product import At, Operand, Product
 from .schemes import lower_product
 from .strides import strided
@@ -63,11 +64,18 @@ def matmul_product(group: Anchored) -> Product:
     rows = math.prod(batch) * m if shared else m
     return Product(
         1 if shared else math.prod(batch), rows, n, k,
-        operand_of(group, left, rows, index_a, "row" if trans_a else "k"),
-        operand_of(group, right, n, index_b, "k" if trans_b else "row"),
+        _spaced(operand_of(group, left, rows, index_a, "row" if trans_a else "k"), trans_a, () if shared else batch),
+        _spaced(operand_of(group, right, n, index_b, "k" if trans_b else "row"), not trans_b, () if shared else batch),
         lambda number, row, column: (*place(number, row), column),
         group.acc_dtype, group.tf32,
     )  # fmt: skip
+
+
+def _spaced(operand: Operand, k_first: bool, batch: Sequence[int]) -> Operand:
+    """The operand with its plane. k_first: whether k is the last but one axis; batch: what leading axes spread to."""
+    if operand.memory is None:
+        return operand
+    return replace(operand, plane=matmul_plane(operand.memory, operand.rows, "row" if k_first else "k", batch))
 
 
 def operand_of(group: Anchored, value: Value, rows: int, index: At, last: str) -> Operand:

@@ -108,13 +108,14 @@ def launches(
         kind, partition.blocks, threads, one_part, inputs=group.read_before(), outputs=(), extra=sums,
         shared_bytes=shared_bytes,
     )  # fmt: skip
-    return (first, _add_parts(group, product, sums, partition.parts))
+    return (first, add_parts(group, product, sums, partition.parts))
 
 
 THREADS_OF_SUMS = 256
 
 
-def _add_parts(group: Anchored, product: Product, sums: Parameter, parts: int) -> CudaLaunch:
+def add_parts(group: Anchored, product: Product, sums: Parameter, parts: int) -> CudaLaunch:
+    """The launch that adds partial sums, `parts` after `parts`, and runs the epilogue."""
     count = product.elements
     blocks = -(-count // THREADS_OF_SUMS)
 
@@ -182,6 +183,6 @@ def registers(count: int, dtype: str) -> Any:
 
 
 __all__ = [
-    "Kernel", "Partition", "Sink", "cut", "finish", "launches", "named", "registers", "repeated", "unrolled", "when",
-    "zero",
+    "Kernel", "Partition", "Sink", "add_parts", "cut", "finish", "launches", "named", "registers", "repeated",
+    "unrolled", "when", "zero",
 ]  # fmt: skip

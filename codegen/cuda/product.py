@@ -23,13 +23,29 @@ Inside = Callable[[Expr, Expr, Expr], "Expr | None"]
 
 
 @dataclass(frozen=True)
+class Plane:
+    """Matrices that lie evenly spaced: element (batch, row, k) is at ``offset + row * row_stride + k * k_stride`` and
+    what the batch adds. All counts are of elements.
+
+    batch: extent and stride of each dimension that the number of the batch unravels to, the slowest first.
+    """
+
+    offset: int
+    rows: int
+    row_stride: int
+    k: int
+    k_stride: int
+    batch: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
 class Operand:
     """One operand: `index(batch, row, k)` is where its tensor has an element.
 
     inside: whether there is such an element at all; where not (padding) it counts as zero, and None says that there
     always is. contiguous: which of "row" and "k" runs along memory. run: so many elements along it, from a multiple of
     `run` on, lie together in memory and are all inside or all outside. memory: how the tensor lies in an input of the
-    group; None for what a prologue computes, which is never read in vectors.
+    group; None for what a prologue computes, which is never read in vectors. plane: the same if it is evenly spaced.
     """
 
     value: Value
@@ -39,6 +55,7 @@ class Operand:
     run: int
     memory: Strided | None
     inside: Inside = lambda batch, row, k: None
+    plane: Plane | None = None
 
     @property
     def dtype(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .abi import CudaLaunch
 from .gemm_mma import fits_mma, lower_mma
 from .gemm_simt import lower_simt
+from .gemm_wgmma import lower_wgmma, why_not_wgmma
 from .gemv import fits_gemv, lower_gemv
 from .product import Product
 from .surroundings import Anchored
@@ -14,6 +15,8 @@ def lower_product(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
     """The launches of a product, by the kernel that suits its shape and dtypes."""
     if fits_gemv(product):
         return lower_gemv(group, product)
+    if why_not_wgmma(product, group.target) is None:
+        return lower_wgmma(group, product)
     if fits_mma(product, group.target):
         return lower_mma(group, product)
     return lower_simt(group, product)

@@ -17,6 +17,7 @@ from tilestitch.passes.fusion.roles import Part, Roles
 from .abi import CudaLaunch, PackedArg, Parameter, Thread, buffer_source, kernel_function, store
 from .functions import RULES
 from .target import CudaTarget
+from .vectors import VectorAccess
 
 if TYPE_CHECKING:
     from .strides import Strided
@@ -100,33 +101,41 @@ class Anchored:
         inputs: Sequence[Value] | None = None,
         outputs: Sequence[Value] | None = None,
         extra: Parameter | None = None,
+        maps: Sequence[Parameter] = (),
         shared_bytes: int = 0,
+        blocks_per_sm: int | None = None,
+        portable: bool = True,
     ) -> CudaLaunch:
         """A launch of `blocks` blocks of `threads` threads that run `emit(surroundings, thread)`.
 
         inputs, outputs: what this launch reads and writes, if not all of the group. extra: one more argument, whose
-        buffer the surroundings call `extra`.
+        buffer the surroundings call `extra`. maps: tensor maps, whose addresses they call `maps`. blocks_per_sm: as for
+        `kernel_function`; portable: as in `CudaLaunch`.
         """
         read = self.inputs if inputs is None else tuple(inputs)
         written = self.outputs if outputs is None else tuple(outputs)
         parameters = [self._parameter(v) for v in (*read, *written)]
         parameters += [extra] if extra is not None else []
+        own = len(parameters)
+        parameters += maps
 
         def body(buffers: list[Any], thread: Thread) -> None:
-            emit(Surroundings(self, read, written, buffers), thread)
+            emit(Surroundings(self, read, written, buffers[:own], buffers[own:]), thread)
 
         grid, block = (blocks, 1, 1), (threads, 1, 1)
-        func = kernel_function(parameters, grid, block, body)
+        func = kernel_function(parameters, grid, block, body, blocks_per_sm)
         origins = tuple(dict.fromkeys(o for node in self.nodes for o in node.origins))
-        return CudaLaunch(kind, func, grid, block, tuple(p.arg for p in parameters), origins, shared_bytes)
+        args = tuple(p.arg for p in parameters)
+        return CudaLaunch(kind, func, grid, block, args, origins, shared_bytes, portable=portable)
 
 
 class Surroundings:
     """What lies around the anchor inside one kernel: reading its operands, and storing what follows from its result."""
 
     def __init__(
-        self, group: Anchored, read: Sequence[Value], written: Sequence[Value], buffers: Sequence[Any]
-    ) -> None:
+        self, group: Anchored, read: Sequence[Value], written: Sequence[Value], buffers: Sequence[Any],
+        maps: Sequence[Any] = (),
+    ) -> None:  # fmt: skip
         self.group = group
         self.evaluator = Evaluator({}, group.index_dtype, RULES)
         self.flat = dict(zip(read, buffers, strict=False))
@@ -134,6 +143,7 @@ class Surroundings:
             self.evaluator.sources[value] = buffer_source(buffer, value.tensor_type, self.evaluator.simplify)
         self.stores = list(zip(written, buffers[len(read) :], strict=False))
         self.extra = buffers[-1]
+        self.maps = tuple(maps)
 
     def wide(self, index: Expr) -> Expr:
         """A thread or block index in the group's index dtype."""
@@ -161,6 +171,24 @@ class Surroundings:
                 source, place = self._before_views(value, tuple(index))
                 element = self.evaluator.value(source, tuple(index))
                 store(buffer, value.tensor_type, place, element, self.evaluator.simplify)
+
+    def finish_vector(self, indices: Sequence[Sequence[Expr]], results: Sequence[Expr]) -> None:
+        """As `finish`, for neighbours along the last axis of the anchor's result: memory is accessed in vectors."""
+        anchor, evaluator = self.group.result, self.evaluator
+        access, single = VectorAccess(evaluator, len(results)), dict(evaluator.sources)
+        with evaluator.scope():
+            for value, buffer in self.flat.items():
+                evaluator.sources[value] = access.source(buffer, value)
+            found: list[list[tuple[Sequence[Expr], Expr]]] = [[] for _ in self.stores]
+            for index, result in zip(indices, results, strict=True):
+                named = evaluator.bind(result)
+                evaluator.sources[anchor] = lambda _, named=named: named  # type: ignore[misc]
+                for number, (value, _) in enumerate(self.stores):
+                    source, place = self._before_views(value, tuple(index))
+                    found[number].append((place, evaluator.value(source, tuple(index))))
+            for lanes, (value, buffer) in zip(found, self.stores, strict=True):
+                access.store(buffer, value, [place for place, _ in lanes], [element for _, element in lanes])
+        evaluator.sources = single
 
     def _before_views(self, value: Value, index: tuple[Expr, ...]) -> tuple[Value, tuple[Expr, ...]]:
         """The value in front of the chain of views that makes `value`, and where the element at `index` goes."""

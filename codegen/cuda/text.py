@@ -16,6 +16,7 @@ from tilestitch.codegen.variables import hide, ramps, show
 
 from .abi import SYMBOL
 from .target import CudaTarget
+from .wgmma import instructions
 
 PRELUDE = """\
 #ifdef __CUDACC_RTC__
@@ -38,7 +39,11 @@ typedef unsigned long long uint64_t;
 
 _END_OF_PREAMBLE = "#define ushort unsigned short\n#endif\n"
 _OUR_INCLUDES = {"cuda_fp16.h": re.compile(r"\bhalf|__half"), "cuda_bf16.h": re.compile(r"bfloat16")}
-_FUNCTIONS = {"grid.cuh": re.compile(r"\bts_grid_\w+\("), "device.cuh": re.compile(r"\bts_(?!grid_)\w+\(")}
+_FUNCTIONS = {
+    "grid.cuh": re.compile(r"\bts_grid_\w+\("),
+    "sm90.cuh": re.compile(r"\bts_sm90_\w+\("),
+    "device.cuh": re.compile(r"\bts_(?!grid_|sm90_)\w+\("),
+}
 _KEPT_INCLUDES = ("mma.h", "cuda/barrier", "cooperative_groups.h", "cuda/pipeline", "cuda_fp8.h", "cuda.h")
 
 _HIDE, _RAMPS, _SHOW = (
@@ -59,7 +64,7 @@ def kernel_text(func: Any, target: CudaTarget) -> str:
     ours = [name for name, used in _OUR_INCLUDES.items() if used.search(body)]
     lines = [f"#include <{name}>\n" for name in dict.fromkeys([*ours, *includes])]
     functions = "".join(device_functions(name) for name, used in _FUNCTIONS.items() if used.search(body))
-    return "".join(lines) + PRELUDE + functions + body
+    return "".join(lines) + PRELUDE + functions + instructions(body) + body
 
 
 @cache

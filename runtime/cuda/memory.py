@@ -46,7 +46,7 @@ class CudaMemory:
         self.slots: dict[int, int] = {}
         self._file = file
         self._weights = weights
-        self._uploaded: dict[int, np.ndarray] = {}
+        self._uploaded: dict[int, np.ndarray | OnDevice] = {}
         self._run = -1
         end = aligned(program.arena_bytes)
         for number in sorted(set(_slotted(program))):

@@ -85,7 +85,8 @@ def everything() -> Program:
         SequenceMapStep(7, (), identity_body(FLOAT), (12,)),
         DeviceStep(
             (
-                DeviceLaunch("d", (8, 1, 1), (128, 2, 1), 1024, (Arg(0, 0, MAP), Arg(4, 8)), ("n",), ("bad",), True, (2, 1, 1)),
+                DeviceLaunch("d", (8, 1, 1), (128, 2, 1), 1024, (Arg(0, 0, MAP), Arg(4, 8)), ("n",), ("bad",), True,
+                (2, 1, 1)),
                 DeviceLaunch("e", (1, 1, 1), (1, 1, 1), 0, (Arg(4), Arg(6))),
             ),
             (Edge(0, 1, "programmatic"),),

@@ -1,0 +1,343 @@
+"""Products of half floats on Hopper's tensor cores (sm_90a): copies by TMA, products by warpgroups (wgmma).
+
+A block's last warps bring pieces of both operands to a ring of stages in shared memory: one thread asks the copy engine
+(TMA), which counts the bytes that came on a barrier of the stage. One or two warpgroups multiply them right from there,
+64 x n results each time, and free the stage by another barrier. Two warpgroups share the rows of a tile, or take turns:
+one multiplies while the other runs the epilogue of its tile. Blocks are persistent: each walks over tiles, and pieces
+of the next one are on their way during the epilogue. Neighbouring blocks share operands in the L2 cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr
+
+from .abi import CudaLaunch, Parameter, TensorMapArg, Thread, barrier
+from .partition import Partition, named, registers, repeated, unrolled, when, zero
+from .planes import ITEM_BYTES, LINE, LINE_BYTES, Copies, copies, refusal
+from .product import Product
+from .surroundings import Anchored, Surroundings
+from .target import CudaTarget
+from .tiling import choose
+from .wgmma import multiply
+from .wgmma_results import CHUNK_BYTES, Results
+
+WARP = 32
+WARPGROUP = 128
+WARPS = WARPGROUP // WARP
+ROWS = 64
+"""Of one wgmma."""
+STEP = 16
+"""Of the reduction, of one wgmma."""
+SHARED_BYTES = 227 * 1024
+"""That a block may have on Hopper."""
+BARRIER_BYTES = 8
+ALIGNMENT_BYTES = 1024
+"""Of swizzled pieces."""
+ARCHITECTURE = "sm_90a"
+
+
+@dataclass(frozen=True)
+class WgmmaTile:
+    """A tile bm x bn, 64 steps of the reduction a stage. `sharing` warpgroups each compute some of its rows.
+
+    alternate: two such warpgroups, each with a tile of its own, take turns at the ring. speed: a planning figure, the
+    share of the arithmetic rate; none was measured.
+    """
+
+    bm: int
+    bn: int
+    sharing: int
+    alternate: bool
+    stages: int
+    speed: float
+    bk: int = LINE
+
+    def __post_init__(self) -> None:
+        assert self.bm % (ROWS * self.sharing) == 0 and self.bn % LINE == 0, self
+        assert self.shared_bytes <= SHARED_BYTES, self
+
+    @property
+    def warpgroups(self) -> int:
+        """That multiply."""
+        return 2 if self.alternate else self.sharing
+
+    @property
+    def consumers(self) -> int:
+        """Threads that multiply."""
+        return WARPGROUP * self.warpgroups
+
+    @property
+    def moves_registers(self) -> bool:
+        """Whether those that multiply take registers from those that copy."""
+        return self.warpgroups > 1
+
+    @property
+    def threads(self) -> int:
+        """Registers are moved between whole warpgroups; else one warp copies."""
+        return self.consumers + (WARPGROUP if self.moves_registers else WARP)
+
+    @property
+    def rows(self) -> int:
+        """Times 64 rows of a warpgroup."""
+        return self.bm // self.sharing // ROWS
+
+    @property
+    def piece_bytes(self) -> tuple[int, int]:
+        """Of a stage of either operand."""
+        return self.bm * LINE_BYTES, self.bn * LINE_BYTES
+
+    @property
+    def stage_bytes(self) -> int:
+        return sum(self.piece_bytes)
+
+    @property
+    def results_at(self) -> int:
+        """Where results wait for the epilogue, behind the ring."""
+        return self.stages * self.stage_bytes
+
+    @property
+    def barriers_at(self) -> int:
+        return self.results_at + self.consumers // WARP * CHUNK_BYTES
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.barriers_at + (2 * self.stages + (self.warpgroups if self.alternate else 0)) * BARRIER_BYTES
+
+    @property
+    def resident(self) -> int:
+        """Blocks of an SM."""
+        return min(SHARED_BYTES // (self.shared_bytes + 1024), 4 if self.warpgroups == 1 else 1) or 1
+
+    @property
+    def ahead(self) -> int:
+        """Steps that are on their way."""
+        return self.stages - 1
+
+
+TILES = (
+    WgmmaTile(128, 256, 2, False, 4, 0.9),
+    WgmmaTile(256, 128, 2, False, 4, 0.9),
+    WgmmaTile(128, 192, 2, False, 5, 0.87),
+    WgmmaTile(128, 128, 1, True, 6, 0.85),
+    WgmmaTile(64, 256, 1, True, 5, 0.8),
+    WgmmaTile(128, 128, 2, False, 6, 0.75),
+    WgmmaTile(128, 64, 1, False, 4, 0.6),
+    WgmmaTile(64, 128, 1, False, 4, 0.6),
+    WgmmaTile(64, 64, 1, False, 4, 0.45),
+)
+
+
+def why_not_wgmma(product: Product, target: CudaTarget) -> str | None:
+    """Why this kernel does not compute a product; None if it does."""
+    if target.specific != ARCHITECTURE:
+        return f"the target is {target.name}, not {ARCHITECTURE} alone"
+    if product.a.dtype != product.b.dtype:
+        return f"the operands are {product.a.dtype} and {product.b.dtype}"
+    if product.acc_dtype != "float32":
+        return f"the sums are {product.acc_dtype}, not float32"
+    if not product.k:
+        return "there is nothing to multiply"
+    return refusal(product.a) or refusal(product.b)
+
+
+def lower_wgmma(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
+    """The launches of a product that `why_not_wgmma` has nothing against."""
+    tile, partition = choose(product, TILES, group.target.device, product.a.dtype)
+    return emit_wgmma(group, product, tile, partition)
+
+
+def emit_wgmma(
+    group: Anchored, product: Product, tile: WgmmaTile, partition: Partition, blocks: int | None = None
+) -> tuple[CudaLaunch, ...]:
+    """The launches for a tile and partition that are given, in so many blocks: by default what the device holds."""
+    sides = [copies(operand, rows) for operand, rows in ((product.a, tile.bm), (product.b, tile.bn))]
+    a, b = (side for side in sides if isinstance(side, Copies))
+    maps = [
+        Parameter(TensorMapArg(operand.memory.root.name, side.tensor_map, side.offset_bytes), operand.dtype, 0)
+        for operand, side in ((product.a, a), (product.b, b))
+        if operand.memory is not None
+    ]
+    grid = blocks or min(partition.blocks, tile.resident * group.target.device.sm_count)
+    results = Results(group, product, partition)
+
+    def kernel(around: Surroundings, thread: Thread) -> None:
+        _Block(around, product, tile, partition, (a, b), results, thread, grid).run()
+
+    first = group.launch(
+        "gemm_wgmma", grid, tile.threads, kernel, inputs=results.inputs, outputs=results.outputs, extra=results.sums,
+        maps=maps, shared_bytes=tile.shared_bytes, blocks_per_sm=1 if tile.moves_registers else None, portable=False,
+    )  # fmt: skip
+    return (first, *results.second_launch())
+
+
+class _Block:
+    """One block's code."""
+
+    def __init__(
+        self, around: Surroundings, product: Product, tile: WgmmaTile, partition: Partition,
+        sides: tuple[Copies, Copies], results: Results, thread: Thread, grid: int,
+    ) -> None:  # fmt: skip
+        self.around, self.product, self.tile, self.partition = around, product, tile, partition
+        self.sides, self.results, self.grid = sides, results, grid
+        self.block, self.thread = thread.block[0], thread.thread[0]
+        self.memory = T.alloc_buffer((tile.shared_bytes,), "uint8", scope="shared.dyn", align=ALIGNMENT_BYTES)
+        self.lane = named(self.thread % WARP)
+
+    def run(self) -> None:
+        tile = self.tile
+        with when(self.thread == 0):
+            for map_ in self.around.maps:
+                _call("prefetch_map", map_)
+            with repeated(tile.stages) as stage:
+                _call("barrier_init", self._full(stage), 1)
+                _call("barrier_init", self._free(stage), tile.sharing * WARPS)
+            if tile.alternate:
+                with repeated(tile.warpgroups) as warpgroup:
+                    _call("barrier_init", self._turn(warpgroup), WARPS)
+            _call("barriers_ready")
+        barrier()
+        # Registers move only where each role is one branch of one if.
+        with T.If(self.thread < tile.consumers):
+            with T.Then():
+                if tile.moves_registers:
+                    _call("many_registers")
+                self._multiply_all()
+            with T.Else():
+                if tile.moves_registers:
+                    _call("few_registers")
+                with when(self.thread == tile.consumers):
+                    self._copy_all()
+
+    # -- the ring ----------------------------------------------------------------------------------------------------
+
+    def _shared(self, offset: Expr) -> Expr:
+        return T.address_of(self.memory[offset])
+
+    def _full(self, stage: Expr) -> Expr:
+        """The barrier that completes when a stage's pieces are there."""
+        return self._shared(self.tile.barriers_at + stage * BARRIER_BYTES)
+
+    def _free(self, stage: Expr) -> Expr:
+        """The barrier that completes when a stage may be overwritten."""
+        return self._shared(self.tile.barriers_at + (self.tile.stages + stage) * BARRIER_BYTES)
+
+    def _turn(self, warpgroup: Expr) -> Expr:
+        """The barrier that completes when a warpgroup may take from the ring: the other one has what came before."""
+        return self._shared(self.tile.barriers_at + (2 * self.tile.stages + warpgroup) * BARRIER_BYTES)
+
+    def _place(self, position: Expr) -> tuple[Expr, Expr]:
+        """The stage of a position in the ring, and how often the ring was gone through before."""
+        return named(position % self.tile.stages), named(position // self.tile.stages)
+
+    @contextmanager
+    def _tiles(self, first: Expr, every: int) -> Iterator[tuple[Expr, Expr, tuple[Expr, Expr, Expr, Expr]]]:
+        """Every so many-th tile of this block: how many came before, where the ring is then, where the tile lies."""
+        mine = self.partition.blocks // self.grid if self.partition.blocks % self.grid == 0 else None
+        count = mine if mine is not None else named((self.partition.blocks - self.block + self.grid - 1) // self.grid)
+        turns = count if every == 1 else named((count - first + every - 1) // every)
+        with repeated(turns) as turn:
+            number = named(first + turn * every)
+            start = named(number * self.partition.steps)
+            yield turn, start, self.partition.locate(named(self.block + number * self.grid))
+
+    # -- copies ------------------------------------------------------------------------------------------------------
+
+    def _copy_all(self) -> None:
+        """One thread's work: every piece that this block needs, as soon as there is room for it."""
+        tile, partition = self.tile, self.partition
+        with self._tiles(0, 1) as (_, start, (part, batch, m_block, n_block)):
+            rows = (named(m_block * tile.bm), named(n_block * tile.bn))
+            first_k = named(part * (partition.steps * tile.bk))
+            with repeated(partition.steps) as step:
+                stage, turns = self._place(start + step)
+                _call("wait", self._free(stage), T.bitwise_xor(turns, 1) % 2)
+                _call("arrive_expecting", self._full(stage), tile.stage_bytes)
+                for side in (0, 1):
+                    self._copy(side, stage, batch, rows[side], named(first_k + step * tile.bk))
+
+    def _copy(self, side: int, stage: Expr, batch: Expr, row: Expr, k: Expr) -> None:
+        how = self.sides[side]
+        target = stage * self.tile.stage_bytes + side * self.tile.piece_bytes[0]
+        for number in range(how.boxes):
+            place = how.box(number, batch, row, k)
+            shared = self._shared(target + number * how.box_bytes)
+            _call(f"copy_{len(place)}d", shared, self.around.maps[side], self._full(stage), *place)
+
+    # -- products ----------------------------------------------------------------------------------------------------
+
+    def _multiply_all(self) -> None:
+        """A warpgroup's work: its rows of every tile, or every other tile."""
+        tile, steps = self.tile, self.partition.steps
+        warp = named(self.thread // WARP)
+        warpgroup = named(self.thread // WARPGROUP)
+        sums = tile.rows * tile.bn // 2
+        acc = registers(sums, "float32")
+        share = 0 if tile.alternate or tile.sharing == 1 else warpgroup
+        own_row = named(share * (tile.rows * ROWS))
+        with self._tiles(warpgroup if tile.alternate else 0, 2 if tile.alternate else 1) as (turn, start, place):
+            with unrolled(sums) as i:
+                T.buffer_store(acc, zero("float32"), [i])
+            if tile.alternate:
+                # The first warpgroup begins; its first wait is for the phase before the first.
+                _call("wait", self._turn(warpgroup), (turn + 1 + warpgroup) % 2)
+            with repeated(steps) as step:
+                stage, turns = self._place(start + step)
+                _call("wait", self._full(stage), turns % 2)
+                self._multiply(stage, own_row, acc)
+                if steps > 1:
+                    # The step before is done, this one is under way.
+                    _call("wgmma_wait_1")
+                    before = named(start + step - 1)
+                    with when(T.And(step > 0, self.lane == 0)):
+                        _call("arrive", self._free(before % tile.stages))
+            if tile.alternate:
+                with when(self.lane == 0):
+                    _call("arrive", self._turn(1 - warpgroup))
+            _call("wgmma_wait_0")
+            with when(self.lane == 0):
+                _call("arrive", self._free(named((start + steps - 1) % tile.stages)))
+            part, batch, m_block, n_block = place
+            row = named(m_block * tile.bm + own_row + warp % WARPS * (ROWS // WARPS))
+            self.results.store(
+                self.around, self.memory, named(tile.results_at // 4 + warp * (CHUNK_BYTES // 4)), self.lane, acc,
+                (part, batch, row, named(n_block * tile.bn)), (tile.rows, tile.bm, tile.bn),
+            )  # fmt: skip
+
+    def _multiply(self, stage: Expr, own_row: Expr, acc: Any) -> None:
+        """A stage's products, as one group of wgmma that is under way at the end."""
+        tile = self.tile
+        start = named(stage * tile.stage_bytes)
+        a = [self._matrix(0, start + (own_row + i * ROWS) * LINE_BYTES) for i in range(tile.rows)]
+        b = self._matrix(1, start + tile.piece_bytes[0])
+        along = tuple(side.contiguous for side in self.sides)
+        function = multiply(tile.bn, self.product.a.dtype, along[0], along[1])
+        _call("wgmma_fence")
+        for k in range(tile.bk // STEP):
+            left, right = (_step(side.contiguous, k) for side in self.sides)
+            for i in range(tile.rows):
+                target = T.address_of(acc[i * tile.bn // 2])
+                T.evaluate(T.call_extern("void", function, target, a[i] + left, b + right))
+        _call("wgmma_commit")
+
+    def _matrix(self, side: int, offset: Expr) -> Expr:
+        """A piece as wgmma reads it."""
+        leading = ROWS * LINE_BYTES if self.sides[side].contiguous == "row" else 16
+        return T.bind(T.call_extern("uint64", "ts_sm90_matrix", self._shared(offset), leading, 8 * LINE_BYTES))
+
+
+def _step(contiguous: str, k: int) -> Expr:
+    """What wgmma number `k` of a stage adds to the address in a matrix, in units of 16 bytes."""
+    nbytes = k * STEP * (ITEM_BYTES if contiguous == "k" else LINE_BYTES)
+    return tirx.const(nbytes // 16, "uint64")
+
+
+def _call(function: str, *arguments: Any) -> None:
+    T.evaluate(T.call_extern("void", f"ts_sm90_{function}", *arguments))

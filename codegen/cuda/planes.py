@@ -1,0 +1,154 @@
+"""Operands that lie in memory as evenly spaced matrices, and how the copy engine of Hopper GPUs (TMA) brings them.
+
+TMA copies boxes of a tensor of up to five dimensions to shared memory. One of an operand's rows and k runs along memory
+and is the innermost dimension; lines of 64 half floats, 128 bytes, are swizzled as `wgmma` wants to read them. Where a
+box reaches over an edge of the tensor, TMA fills in zeros, which add nothing to a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilestitch.codegen.compute.dtypes import HALVES, Expr
+from tilestitch.codegen.compute.indexing import unravel
+from tilestitch.runtime.tensor_map import TensorMap
+
+from .product import Operand, Plane
+from .strides import Strided
+
+LINE = 64
+"""Half floats in a swizzled line of 128 bytes."""
+LINE_BYTES = 128
+ITEM_BYTES = 2
+MOST_ROWS = 256
+"""Of a box."""
+ALIGNMENT_BYTES = 16
+MOST_DIMENSIONS = 5
+
+Dimensions = Sequence[tuple[int, int]]
+"""Extent and stride of each, the slowest first."""
+
+
+def matmul_plane(memory: Strided, rows: int, last: str, batch: Sequence[int]) -> Plane | None:
+    """The plane of a matmul operand [*lead, x, y] whose last axis y is its `last` ("k" or "row"), if there is one.
+
+    batch: what the leading axes are broadcast to; without any, they are rows too.
+    """
+    *lead, (x, x_stride), (y, y_stride) = zip(memory.shape, memory.strides, strict=True)
+    (k, k_stride), (m, m_stride) = ((y, y_stride), (x, x_stride)) if last == "k" else ((x, x_stride), (y, y_stride))
+    if not batch:
+        merged = _merged([*lead, (m, m_stride)])
+        if len(merged) > 1:
+            return None
+        _, m_stride = merged[0] if merged else (1, 0)
+        return Plane(memory.offset, rows, m_stride, k, k_stride, ())
+    padded = [(1, 0)] * (len(batch) - len(lead)) + lead
+    spread = [(extent, 0 if own == 1 else stride) for extent, (own, stride) in zip(batch, padded, strict=True)]
+    return Plane(memory.offset, m, m_stride, k, k_stride, tuple(_merged(spread)))
+
+
+def _merged(dimensions: Dimensions) -> list[tuple[int, int]]:
+    """The same places with as few dimensions as possible; none of extent 1."""
+    merged: list[tuple[int, int]] = []
+    for extent, stride in dimensions:
+        if extent == 1:
+            continue
+        if merged and merged[-1][1] == stride * extent:
+            merged[-1] = merged[-1][0] * extent, stride
+        else:
+            merged.append((extent, stride))
+    return merged
+
+
+@dataclass(frozen=True)
+class Copies:
+    """How pieces [rows, 64] of an operand come to shared memory: so many `boxes` side by side, each a copy.
+
+    order: what the dimensions of the tensor map behind the first are: "along" for the other one of rows and k, or the
+    number of a dimension of `batch`, whose extents the number of the batch unravels to.
+    """
+
+    tensor_map: TensorMap
+    offset_bytes: int
+    contiguous: str
+    order: tuple[str | int, ...]
+    batch: tuple[int, ...]
+    boxes: int
+
+    @property
+    def box_bytes(self) -> int:
+        return self.tensor_map.tile_bytes
+
+    def box(self, number: int, batch: Expr, row: Expr, k: Expr) -> list[Expr]:
+        """Where box `number` of the piece that begins at (row, k) begins in the tensor, innermost index first."""
+        first, along = (k, row) if self.contiguous == "k" else (row + number * LINE, k)
+        index = unravel(batch, self.batch)
+        return [first, *(along if isinstance(which, str) else index[which] for which in self.order)]
+
+
+@dataclass(frozen=True)
+class _Dimension:
+    stride: int
+    extent: int
+    what: str | int
+
+
+def copies(operand: Operand, rows: int) -> Copies | str:
+    """How TMA brings pieces of so many rows, or why it cannot."""
+    problem = refusal(operand)
+    if problem is not None:
+        return problem
+    plane = operand.plane
+    assert plane is not None
+    in_k = operand.contiguous == "k"
+    inner, (extent, stride) = (
+        (plane.k, (plane.rows, plane.row_stride)) if in_k else (plane.rows, (plane.k, plane.k_stride))
+    )
+    # One line has no stride; TMA wants one nevertheless.
+    along = _Dimension(stride if extent > 1 else -(-inner // LINE) * LINE, extent, "along")
+    kept = [_Dimension(stride, extent, i) for i, (extent, stride) in enumerate(plane.batch) if stride]
+    # In the order of their strides, as the driver's manual describes tensors.
+    outer = sorted([along, *kept], key=lambda dimension: dimension.stride)
+    size = min(rows, MOST_ROWS) if in_k else LINE
+    tensor_map = TensorMap(
+        operand.dtype,
+        (inner, *(dimension.extent for dimension in outer)),
+        tuple(dimension.stride * ITEM_BYTES for dimension in outer),
+        (LINE, *(size if dimension is along else 1 for dimension in outer)),
+        swizzle="128B",
+    )
+    return Copies(
+        tensor_map, plane.offset * ITEM_BYTES, operand.contiguous, tuple(dimension.what for dimension in outer),
+        tuple(extent for extent, _ in plane.batch), 1 if in_k else rows // LINE,
+    )  # fmt: skip
+
+
+def refusal(operand: Operand) -> str | None:
+    """Why TMA cannot bring an operand; None if it can."""
+    name, plane = operand.value.name, operand.plane
+    if operand.dtype not in HALVES:
+        return f"{name} is {operand.dtype}, neither float16 nor bfloat16"
+    if operand.memory is None:
+        return f"{name} is computed where it is read"
+    if plane is None:
+        return f"the rows of {name} are not evenly spaced in memory"
+    inner, outer = (
+        (plane.k_stride, (plane.rows, plane.row_stride))
+        if operand.contiguous == "k"
+        else (plane.row_stride, (plane.k, plane.k_stride))
+    )
+    if inner != 1:
+        return f"neither rows nor k of {name} run along memory"
+    strides = [stride for extent, stride in (outer, *plane.batch) if extent > 1 and stride]
+    if outer[0] > 1 and not outer[1]:
+        return f"{name} repeats one line"
+    for nbytes in (plane.offset * ITEM_BYTES, *(stride * ITEM_BYTES for stride in strides)):
+        if nbytes % ALIGNMENT_BYTES or nbytes < 0:
+            return f"lines of {name} lie {nbytes} bytes apart, no multiple of {ALIGNMENT_BYTES}"
+    if 2 + sum(stride != 0 for _, stride in plane.batch) > MOST_DIMENSIONS:
+        return f"{name} has more than {MOST_DIMENSIONS} dimensions"
+    return None
+
+
+__all__ = ["ITEM_BYTES", "LINE", "LINE_BYTES", "Copies", "copies", "matmul_plane", "refusal"]

@@ -1,0 +1,127 @@
+// Device functions for Hopper's asynchronous units: barriers in shared memory that count arrivals and bytes (mbarrier),
+// the copy engine (TMA), and the order of warpgroup matrix instructions (wgmma). The text of a kernel that calls one of
+// them begins with this file. Kernels that call these functions are generated for sm_90a only.
+//
+// Addresses of shared memory are generic pointers into it. A phase of a barrier is complete when all its arrivals have
+// come and all bytes that it was told to expect; waiting for parity 0 waits for the first, third, ... phase.
+
+#ifdef __CUDACC_RTC__
+struct alignas(64) CUtensorMap {
+  unsigned long long opaque[16];
+};
+#else
+#include <cuda.h>
+#endif
+
+static __device__ __forceinline__ unsigned ts_sm90_address(const void *shared) {
+  return (unsigned)__cvta_generic_to_shared(shared);
+}
+
+static __device__ __forceinline__ void ts_sm90_barrier_init(void *barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(ts_sm90_address(barrier)), "r"(arrivals) : "memory");
+}
+
+// Makes initialised barriers known to the copy engine; __syncthreads must follow.
+static __device__ __forceinline__ void ts_sm90_barriers_ready() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+static __device__ __forceinline__ void ts_sm90_arrive(void *barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(ts_sm90_address(barrier)) : "memory");
+}
+
+// Arrives, and lets the phase wait for so many bytes of copies.
+static __device__ __forceinline__ void ts_sm90_arrive_expecting(void *barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(ts_sm90_address(barrier)), "r"(bytes)
+               : "memory");
+}
+
+static __device__ __forceinline__ void ts_sm90_wait(void *barrier, int parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra out;\n"
+      "bra again;\nout:\n}" ::"r"(ts_sm90_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+static __device__ __forceinline__ void ts_sm90_prefetch_map(unsigned long long map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+// Copies the box of a tensor map that begins at an element, innermost index first, to shared memory; its bytes count
+// for the barrier. What lies outside of the tensor is filled in.
+static __device__ __forceinline__ void ts_sm90_copy_2d(void *shared, unsigned long long map, void *barrier, int i0,
+                                                       int i1) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
+          ts_sm90_address(shared)),
+      "l"(map), "r"(ts_sm90_address(barrier)), "r"(i0), "r"(i1)
+      : "memory");
+}
+
+static __device__ __forceinline__ void ts_sm90_copy_3d(void *shared, unsigned long long map, void *barrier, int i0,
+                                                       int i1, int i2) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
+      "[%2];" ::"r"(ts_sm90_address(shared)),
+      "l"(map), "r"(ts_sm90_address(barrier)), "r"(i0), "r"(i1), "r"(i2)
+      : "memory");
+}
+
+static __device__ __forceinline__ void ts_sm90_copy_4d(void *shared, unsigned long long map, void *barrier, int i0,
+                                                       int i1, int i2, int i3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
+      "[%2];" ::"r"(ts_sm90_address(shared)),
+      "l"(map), "r"(ts_sm90_address(barrier)), "r"(i0), "r"(i1), "r"(i2), "r"(i3)
+      : "memory");
+}
+
+static __device__ __forceinline__ void ts_sm90_copy_5d(void *shared, unsigned long long map, void *barrier, int i0,
+                                                       int i1, int i2, int i3, int i4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], "
+      "[%2];" ::"r"(ts_sm90_address(shared)),
+      "l"(map), "r"(ts_sm90_address(barrier)), "r"(i0), "r"(i1), "r"(i2), "r"(i3), "r"(i4)
+      : "memory");
+}
+
+// Registers of every thread of the warpgroup from here on. With three warpgroups, whose threads begin with 168 at most:
+// one that only copies gives some away, two that multiply take them.
+static __device__ __forceinline__ void ts_sm90_few_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 40;" ::: "memory");
+}
+
+static __device__ __forceinline__ void ts_sm90_many_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 232;" ::: "memory");
+}
+
+// A matrix in shared memory as wgmma reads it, with the 128-byte swizzle. Its address is 1024-byte aligned but for the
+// step along k. leading: bytes from 64 rows to the next 64, if rows run along memory. stride: bytes from 8 lines of 128
+// bytes to the next 8. PTX manual, "Matrix Descriptor Format".
+static __device__ __forceinline__ unsigned long long ts_sm90_matrix(const void *shared, int leading, int stride) {
+  return (unsigned long long)((ts_sm90_address(shared) & 0x3ffff) >> 4) | (unsigned long long)(leading >> 4) << 16 |
+         (unsigned long long)(stride >> 4) << 32 | 1ull << 62;
+}
+
+// What wgmma reads in registers has been written.
+static __device__ __forceinline__ void ts_sm90_wgmma_fence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+// Closes a group of the warpgroup's wgmma.
+static __device__ __forceinline__ void ts_sm90_wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// All but the newest group are done.
+static __device__ __forceinline__ void ts_sm90_wgmma_wait_1() {
+  asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+}
+
+static __device__ __forceinline__ void ts_sm90_wgmma_wait_0() {
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+
+static __device__ __forceinline__ void ts_sm90_sync_warp() { __syncwarp(); }
