@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -16,11 +17,12 @@ from tilestitch.codegen.cuda.contraction import lower_contraction
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.codegen.cuda.target import CudaTarget, parse_cuda_target
 from tilestitch.codegen.cuda.text import kernel_text
-from tilestitch.codegen.launch import PackedArg, TemporaryArg, ValueArg
+from tilestitch.codegen.launch import PackedArg, TemporaryArg, TensorMapArg, ValueArg
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.passes.fusion.roles import Roles, roles_of
-from tilestitch.runtime.emulator import EmulatorOptions, Kernels
+from tilestitch.runtime.emulator import EmulatorOptions, Kernels, TensorArgument
+from tilestitch.runtime.emulator.kernels import Argument
 
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "float16": 4e-3, "bfloat16": 2e-2}
 
@@ -56,7 +58,7 @@ def run(
     texts = {f"k{i}": kernel_text(launch.func, target()).replace(SYMBOL, f"k{i}") for i, launch in enumerate(launches)}
     kernels = Kernels(texts, options)
     for i, launch in enumerate(launches):
-        arrays = []
+        arrays: list[Any] = []
         for arg in launch.args:
             if isinstance(arg, TemporaryArg):
                 arrays.append(memory.setdefault(f"temporary {arg.name}", np.empty(arg.nbytes, np.uint8)))
@@ -64,10 +66,18 @@ def run(
             if isinstance(arg, PackedArg):
                 arrays.append(arg.arrange(values[arg.value]))
                 continue
+            if isinstance(arg, TensorMapArg):
+                arrays.append(TensorArgument(arg.tensor_map, after(Argument.of(memory[arg.value]), arg.offset_bytes)))
+                continue
             assert isinstance(arg, ValueArg), arg
             arrays.append(memory[arg.value])
         kernels.launch(f"k{i}", launch.grid, launch.block, arrays, launch.shared_bytes)
     return {v.name: memory[v.name] for v in outputs}
+
+
+def after(memory: Argument, offset_bytes: int) -> Argument:
+    """The memory from an offset on."""
+    return replace(memory, address=memory.address + offset_bytes, nbytes=memory.nbytes - offset_bytes)
 
 
 def random_inputs(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
