@@ -16,6 +16,7 @@ from tilestitch.runtime.dtypes import numpy_dtype
 from tilestitch.runtime.errors import DeviceError, ExecutionError
 from tilestitch.runtime.hostmemory import HostArena
 from tilestitch.runtime.program import (
+    Arg,
     Constant,
     Counters,
     DeviceLaunch,
@@ -30,7 +31,7 @@ from tilestitch.runtime.program import (
 from tilestitch.runtime.types import TensorType
 
 from .errors import KernelFaultError
-from .kernels import Argument, Kernels
+from .kernels import Argument, Kernels, TensorArgument
 from .options import EmulatorOptions
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class BoundLaunches:
     def _run(self, launch: DeviceLaunch, values: list[Any]) -> None:
         status = np.zeros(1, np.int32)
         grid = self._fitted(launch)
-        arguments = [self._argument(values, arg.value, arg.offset_bytes, status) for arg in launch.args]
+        arguments = [self._argument(values, arg, status) for arg in launch.args]
         try:
             self._kernels.launch(
                 launch.symbol, grid, launch.block, arguments, launch.shared_bytes, launch.cooperative,
@@ -174,7 +175,11 @@ class BoundLaunches:
             "them; raise EmulatorOptions.cooperative_blocks, or compile for a GPU with fewer multiprocessors"
         )
 
-    def _argument(self, values: list[Any], number: int, offset_bytes: int, status: np.ndarray) -> Argument:
+    def _argument(self, values: list[Any], arg: Arg, status: np.ndarray) -> Argument | TensorArgument:
+        memory = self._memory(values, arg.value, arg.offset_bytes, status)
+        return memory if arg.tensor_map is None else TensorArgument(arg.tensor_map, memory)
+
+    def _memory(self, values: list[Any], number: int, offset_bytes: int, status: np.ndarray) -> Argument:
         value = self._values[number]
         if isinstance(value.location, Status):
             return Argument(status.ctypes.data, status.nbytes, status.itemsize, unordered=True)
@@ -183,6 +188,9 @@ class BoundLaunches:
             values[number] = array = _empty(value)
         elif not array.flags.c_contiguous or not array.flags.aligned:
             values[number] = array = np.array(array, order="C")
+        if isinstance(value.location, Input) and array.__array_interface__["data"][0] % 16:
+            raw = aligned_bytes(array.nbytes, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+            values[number] = array = raw.view(array.dtype).reshape(array.shape)  # GPU memory is always aligned
         item_bytes, nbytes = array.dtype.itemsize, array.nbytes
         read_only = isinstance(value.location, (Constant, Input))
         address = int(array.__array_interface__["data"][0])

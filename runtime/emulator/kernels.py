@@ -17,6 +17,7 @@ from tilestitch.runtime.tensor_map import ITEM_BYTES, SWIZZLES, TensorMap
 from .build import build_device, build_kernels, locate
 from .errors import EmulatorBuildError, KernelFaultError
 from .options import ORDERS, EmulatorOptions
+from .traffic import traffic_of, traffic_records
 
 __all__ = ["Argument", "Dim3", "Kernels", "TensorArgument"]
 
@@ -29,7 +30,7 @@ _LOCK = threading.Lock()  # the device has one state: one launch at a time in a 
 class Argument:
     """Memory that a kernel's parameter points to: `nbytes` at `address`; `item_bytes` is the size of an element, below
     which accesses are not told apart. `read_only`: a kernel that writes it is at fault. `unordered`: threads may write
-    it in any order, as they do with the word that reports faults.
+    it in any order, as they do with the word that reports faults. `name`: what `Traffic` calls it.
     """
 
     address: int
@@ -37,6 +38,7 @@ class Argument:
     item_bytes: int = 1
     read_only: bool = False
     unordered: bool = False
+    name: str = ""
 
     @staticmethod
     def of(array: np.ndarray) -> Argument:
@@ -115,22 +117,26 @@ class Kernels:
         tensor maps.
 
         `shared_bytes` of dynamic shared memory for each block. `options` may differ from those of the kernels in the
-        orders, `resident_blocks` and `seed`. Raises KernelFaultError.
+        orders, `resident_blocks`, `seed` and `on_launch`. Raises KernelFaultError.
         """
         options = options or self.options
         entry = self._entry(symbol, "".join("pm"[isinstance(argument, TensorArgument)] for argument in arguments))
         _check_extents(symbol, grid, block, cluster)
         records = (_ArgumentRecord * max(1, len(arguments)))(*map(_record, arguments))
+        counts = traffic_records(len(arguments)) if options.on_launch else None
         request = _LaunchRecord(
             symbol.encode(), entry, grid, block, cluster, shared_bytes, ctypes.addressof(records), len(arguments),
             cooperative, self.options.checked, ORDERS.index(options.block_order), ORDERS.index(options.thread_order),
             options.resident_blocks, options.seed % 2**64, self._begin, self._end,
+            ctypes.addressof(counts) if counts is not None else None,
         )  # fmt: skip
         place, line = ctypes.c_void_p(), ctypes.c_uint32()
         with _LOCK:
             fault = self._launch(ctypes.byref(request), ctypes.byref(place), ctypes.byref(line))
         if fault is not None:
             raise self._fault(symbol, fault.decode(errors="replace"), place.value, line.value)
+        if options.on_launch is not None and counts is not None:
+            options.on_launch(symbol, traffic_of(map(_name, arguments), counts))
 
     def _entry(self, symbol: str, given: str) -> int:
         try:
@@ -195,6 +201,11 @@ def _record(argument: np.ndarray | Argument | TensorArgument) -> _ArgumentRecord
 _Extent = ctypes.c_uint32 * 3
 
 
+def _name(argument: np.ndarray | Argument | TensorArgument) -> str:
+    memory = argument.memory if isinstance(argument, TensorArgument) else argument
+    return memory.name if isinstance(memory, Argument) else ""
+
+
 class _LaunchRecord(ctypes.Structure):
     """`Launch` of native/device.h."""
 
@@ -204,6 +215,7 @@ class _LaunchRecord(ctypes.Structure):
         ("argument_count", ctypes.c_uint32), ("cooperative", ctypes.c_int), ("checked", ctypes.c_int),
         ("order", ctypes.c_int), ("thread_order", ctypes.c_int), ("resident", ctypes.c_uint32),
         ("seed", ctypes.c_uint64), ("module_begin", ctypes.c_void_p), ("module_end", ctypes.c_void_p),
+        ("traffic", ctypes.c_void_p),
     )  # fmt: skip
 
 

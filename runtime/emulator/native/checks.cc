@@ -226,6 +226,7 @@ static void check_argument(uint64_t place, uint64_t bytes, bool write, bool atom
   if (write && slot.read_only)
     fault(pc, 0, "%s: write to argument %u, which is constant", describe(*self), slot.argument);
   slot.written = slot.written || write;
+  if (launch->traffic) count_traffic(slot.home + offset, bytes, write);
   if (slot.read_only || slot.unordered) return;
   Stamp started = launch_started();
   for (uint64_t item = offset / slot.granule; item <= (offset + bytes - 1) / slot.granule; ++item) {

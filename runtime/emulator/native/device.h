@@ -120,6 +120,10 @@ struct Argument {
   const void* tensor_map;     // over the memory, if the parameter is one
 };
 
+struct Traffic {  // bytes of an argument; distinct: each byte counts once
+  uint64_t read, written, distinct_read, distinct_written;
+};
+
 struct Launch {
   const char* name;
   void (*entry)(void**);
@@ -131,6 +135,7 @@ struct Launch {
   uint32_t resident;
   uint64_t seed;
   const char *module_begin, *module_end;
+  Traffic* traffic;  // of each argument; null if it is not asked for
 };
 
 struct Fault {
@@ -184,6 +189,10 @@ void arrived(const void* address, uint64_t bytes);  // what a bulk copy writes
 void begin_async_read(const void* address, uint64_t bytes, uint64_t agent);
 void end_async_read(const void* address, uint64_t bytes, uint64_t agent);
 void check_register(const char* address, uint64_t bytes, const void* pc);
+
+// traffic.cc
+void begin_traffic();
+void count_traffic(const char* home, uint64_t bytes, bool write);
 
 // order.cc: which accesses happen before which
 inline uint64_t thread_id(const Thread& thread) { return (thread.block->number << 10 | thread.number) & (first_agent - 1); }

@@ -249,6 +249,7 @@ EXPORT const char* emu_launch(const Launch* request, const void** pc, uint32_t* 
   begin_shared();
   begin_order();
   begin_mbarriers();
+  begin_traffic();
   queue_blocks();
   run_guarded();
   blocks.clear();

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.runtime.emulator.hopper import compile_for_hopper, hopper
 from tests.runtime.emulator.kernels import kernel, numbers
 from tilestitch.runtime import Module, load
 from tilestitch.runtime.artifact import ArtifactContents, cuda_source_member, write_artifact
@@ -28,6 +29,7 @@ from tilestitch.runtime.program import (
     TensorType,
     ValueSpec,
 )
+from tilestitch.runtime.tensor_map import TensorMap
 
 FLOATS = TensorType("float32", (64,))
 SCALE = kernel("float* x, float* w, float* y", "  y[threadIdx.x] = x[threadIdx.x] * w[threadIdx.x];")
@@ -123,3 +125,29 @@ def test_an_artifact_without_cuda_text(tmp_path: Path) -> None:
 def test_streams_mean_nothing_here(tmp_path: Path) -> None:
     with module(tmp_path, CHAIN) as loaded, pytest.raises(InputError, match="stream is for GPUs"):
         loaded.run({"x": numbers(64)}, stream=1)
+
+
+REVERSED = hopper(
+    "map m, float* y",
+    """\
+  __shared__ alignas(128) float tile[32];
+  __shared__ uint64_t bar;
+  if (threadIdx.x == 0) {
+    init(&bar, 1);
+    fence_init();
+    expect(&bar, 128);
+    load_1d(tile, &m, &bar, 16);
+  }
+  __syncthreads();
+  await(&bar, 0);
+  y[threadIdx.x] = tile[31 - threadIdx.x % 32];""",
+).replace("kernel(", "reversed(")
+
+
+def test_a_tensor_map_lies_over_what_a_run_binds(tmp_path: Path) -> None:
+    compile_for_hopper(REVERSED)
+    tensor_map = TensorMap("float32", (48,), (), (32,))
+    reverse = DeviceLaunch("reversed", (1, 1, 1), (64, 1, 1), 0, (Arg(0, 64, tensor_map), Arg(5)))
+    model = module(tmp_path, DeviceStep((reverse,)), reversed=REVERSED)
+    x = numbers(65)[1:]  # not aligned to 16 bytes
+    np.testing.assert_array_equal(model.run({"x": x})["y"], np.tile(x[:31:-1], 2))
