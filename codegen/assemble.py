@@ -36,10 +36,20 @@ class Planned:
     output_names: tuple[str, ...]
 
 
-def assemble(
-    planned: Sequence[Planned], backend: Backend, *, keep_source: bool, progress: Progress
-) -> ArtifactContents:
-    """Lower and compile all groups of all specialisations; returns everything but the compiler's version.
+@dataclass(frozen=True)
+class Assembled:
+    """The contents of an artifact, but for the compiler's version, and the launches of every group as JSON data."""
+
+    contents: ArtifactContents
+    _launches: Mapping[tuple[int, str], tuple[dict[str, Any], ...]]
+
+    def launches(self, plan: StitchPlan, group: str) -> tuple[dict[str, Any], ...]:
+        """What `Backend.describe` says of the launches of a group of one of the plans, or of those nested in them."""
+        return self._launches[id(plan), group]
+
+
+def assemble(planned: Sequence[Planned], backend: Backend, *, keep_source: bool, progress: Progress) -> Assembled:
+    """Lower and compile all groups of all specialisations.
 
     Raises KernelError, with ONNX nodes, for a group that cannot be emitted or compiled, and the backend's own errors.
     """
@@ -57,7 +67,7 @@ def assemble(
     named = {key: tuple((next(symbols), launch) for launch in group) for key, group in lowered.items()}
     tensors = TensorTable()
     programs = tuple(_ProgramWriter(p.graph, p.plan, backend, named, tensors).write(p.output_names) for p in planned)
-    return ArtifactContents(
+    contents = ArtifactContents(
         programs=programs,
         weights=tensors.arrays,
         kernels=compiled.kernels,
@@ -69,6 +79,11 @@ def assemble(
         ),
         extra=compiled.extra,
     )
+    described = {
+        key: tuple(backend.describe(symbol, launch, compiled) for symbol, launch in group)
+        for key, group in named.items()
+    }
+    return Assembled(contents, described)
 
 
 def _nested(graph: Graph, plan: StitchPlan) -> Iterator[tuple[Graph, StitchPlan]]:

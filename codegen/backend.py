@@ -39,11 +39,15 @@ class PlacedLaunch:
 
 @dataclass(frozen=True)
 class Compiled:
-    """Machine code: `symbols` of the launches in their order, `kernels` and `extra` members of the artifact by name."""
+    """Machine code: `symbols` of the launches in their order, `kernels` and `extra` members of the artifact by name.
+
+    facts: what the machine code needs, by symbol; the backend's own, for `Backend.describe`.
+    """
 
     symbols: tuple[str, ...]
     kernels: Mapping[str, bytes]
     extra: Mapping[str, bytes] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Backend(Protocol):
@@ -65,6 +69,10 @@ class Backend(Protocol):
 
     def compile(self, launches: Sequence[Any], *, keep_source: bool, progress: Progress) -> Compiled:
         """Compile the kernels of all launches."""
+        ...
+
+    def describe(self, symbol: str, launch: Any, compiled: Compiled) -> dict[str, Any]:
+        """A launch as JSON data, for people: its extent, and what its machine code needs."""
         ...
 
     def step(self, launches: Sequence[PlacedLaunch]) -> rt.Step:

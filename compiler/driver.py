@@ -25,7 +25,7 @@ from .errors import OptionError
 if TYPE_CHECKING:
     import onnx
 
-    from tilestitch.codegen.assemble import Planned
+    from tilestitch.codegen.assemble import Assembled, Planned
     from tilestitch.codegen.backend import Backend
 
 ShapeSet = Mapping[str, Sequence[int]]
@@ -145,9 +145,8 @@ def compile_model(
         if folder:
             _write_views(folder, planned[-1])
     tell("import and plan", len(shape_sets), len(shape_sets))
-    contents = assemble(planned, backend, keep_source=keep_source, progress=tell)
-    contents = replace(contents, precision=precision)
-    compiled = _explained(contents, planned, strip_weights, TargetInfo(backend.info.kind, threads))
+    assembled = assemble(planned, backend, keep_source=keep_source, progress=tell)
+    compiled = _explained(assembled, planned, precision, strip_weights, TargetInfo(backend.info.kind, threads))
     if report is not None:
         from tilestitch.compiler.report import write_report
 
@@ -187,20 +186,20 @@ def _write_views(folder: Path, planned: Planned) -> None:
 
 
 def _explained(
-    contents: ArtifactContents, planned: Sequence[Planned], strip_weights: bool, target: TargetInfo
+    assembled: Assembled, planned: Sequence[Planned], precision: str, strip_weights: bool, target: TargetInfo
 ) -> CompiledModel:
-    contents = replace(contents, compiler_version=__version__, strip_weights=strip_weights)
-    compiled = CompiledModel(
-        contents, tuple(Specialisation(p.graph, p.plan, _explanation(p, contents.precision, target)) for p in planned)
-    )
-    extra = {**contents.extra, EXPLANATION: json.dumps(compiled.explain(), indent=1).encode()}
-    return replace(compiled, contents=replace(contents, extra=extra))
-
-
-def _explanation(planned: Planned, precision: str, target: TargetInfo) -> dict[str, Any]:
     from tilestitch.passes.explain import explain_plan
 
-    return {**explain_plan(planned.graph, planned.plan, target=target), "precision": precision}
+    contents = replace(
+        assembled.contents, precision=precision, compiler_version=__version__, strip_weights=strip_weights
+    )
+    specialisations = []
+    for p in planned:
+        explanation = explain_plan(p.graph, p.plan, launches=assembled.launches, target=target)
+        specialisations.append(Specialisation(p.graph, p.plan, {**explanation, "precision": precision}))
+    compiled = CompiledModel(contents, tuple(specialisations))
+    extra = {**contents.extra, EXPLANATION: json.dumps(compiled.explain(), indent=1).encode()}
+    return replace(compiled, contents=replace(contents, extra=extra))
 
 
 def _backend(target: str, threads: int, cache: str | os.PathLike[str] | bool, nvcc: str | None) -> Backend:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilestitch.compiler.ir import Graph, Value
@@ -19,17 +19,19 @@ from .planner import nested_graphs
 OPERATIONS_PER_BYTE = 16
 """Kernels with less arithmetic for each byte moved wait for memory on any machine of today."""
 ANALYTICAL = AnalyticalModel()
+LaunchesOf = Callable[[StitchPlan, str], Sequence[Mapping[str, Any]]]
+"""The launches of a group of a plan as JSON data."""
 
 
 def explain_plan(
     graph: Graph,
     plan: StitchPlan,
-    launches: Mapping[str, Sequence[Any]] | None = None,
     *,
+    launches: LaunchesOf | None = None,
     target: TargetInfo | None = None,
     model: LatencyModel = ANALYTICAL,
 ) -> dict[str, Any]:
-    """The decisions of `plan` for `graph` as JSON data; `launches` gives the launches of each group, if they are known.
+    """The decisions of `plan` for `graph` as JSON data; `launches` gives the launches of its groups, if they are known.
 
     `kernels` is in launch order and holds native groups only; `host_steps` holds the others. Bytes are counted once for
     each tensor. `predicted_us` is what `model` says of each kernel on the device of `target` (default: the plan's
@@ -53,7 +55,7 @@ def explain_plan(
                 kernel = _kernel(graph, group, values, number, first=place == 0)
                 kernel["predicted_us"] = round(model.latency_us(group_facts(nodes, group, target), device), 3)
                 if launches is not None:
-                    kernel["launches"] = len(launches.get(name, ()))
+                    kernel["launches"] = list(launches(plan, name))
                 kernels.append(kernel)
     return {
         "kernels": kernels,
@@ -65,7 +67,7 @@ def explain_plan(
         "prediction": _prediction(model, device),
         "plugins": [p.to_json() for p in plan.plugins],
         "bodies": {
-            key: explain_plan(body, plan.bodies[key], target=target, model=model)
+            key: explain_plan(body, plan.bodies[key], launches=launches, target=target, model=model)
             for key, body in nested_graphs(graph).items()
         },
     }

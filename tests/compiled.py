@@ -27,7 +27,9 @@ def compile_graph(
     names = tuple(f"y{i}" for i in range(len(graph.outputs)))
     prepared = run_pipeline(graph, context, pipeline)
     planned = [Planned(prepared, make_plan(prepared, context), names)]
-    contents = assemble(planned, CpuBackend(host_target(), threads), keep_source=False, progress=lambda *_: None)
+    contents = assemble(
+        planned, CpuBackend(host_target(), threads), keep_source=False, progress=lambda *_: None
+    ).contents
     return artifact_bytes(replace(contents, compiler_version="test"))
 
 

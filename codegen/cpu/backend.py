@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tilestitch.codegen.backend import Compiled, PlacedLaunch, Progress
 from tilestitch.compiler.ir import Graph
@@ -48,6 +49,9 @@ class CpuBackend:
         objects = [*compiled.objects, executor_object(self.target.mtriple)]
         library = link(objects, [*sorted(set(compiled.symbols)), *EXECUTOR_EXPORTS])
         return Compiled(compiled.symbols, {CPU_LIBRARY: library}, _source_members(compiled.sources))
+
+    def describe(self, symbol: str, launch: KernelLaunch, compiled: Compiled) -> dict[str, Any]:
+        return {"symbol": symbol, "tasks": launch.tasks, "scratch_bytes": launch.scratch_bytes}
 
     def step(self, launches: Sequence[PlacedLaunch]) -> rt.NativeStep:
         return rt.NativeStep(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tilestitch.codegen.backend import Compiled, PlacedLaunch, Progress
 from tilestitch.codegen.dependences import dependences
@@ -15,6 +16,7 @@ from tilestitch.runtime.manifest import TargetInfo
 from .abi import CudaLaunch
 from .build import BuildOptions, compile_kernels
 from .group import lower_group
+from .resources import KernelResources, kernel_resources
 from .target import CudaTarget
 
 
@@ -40,7 +42,24 @@ class CudaBackend:
         """Raises TargetError, besides KernelError, if there is no compiler for the architectures."""
         kernels = compile_kernels(launches, self.target, self.options, progress)
         keeps = keep_source or self.options.text_only
-        return Compiled(kernels.symbols, kernels.members, kernels.source_members() if keeps else {})
+        sources = kernels.source_members() if keeps else {}
+        return Compiled(kernels.symbols, kernels.members, sources, _resources(kernels.members))
+
+    def describe(self, symbol: str, launch: CudaLaunch, compiled: Compiled) -> dict[str, Any]:
+        """`blocks_per_sm` is of the device that is planned for, whatever the architecture."""
+        device, needs = self.target.device, compiled.facts.get(symbol, {})
+        return {
+            "symbol": symbol, "grid": list(launch.grid), "block": list(launch.block),
+            "shared_bytes": launch.shared_bytes, "cooperative": launch.cooperative, "device": device.name,
+            "machine_code": [
+                {
+                    "architecture": architecture, "registers": found.registers, "shared_bytes": found.shared_bytes,
+                    "local_bytes": found.local_bytes,
+                    "blocks_per_sm": found.blocks_per_sm(device, launch.threads, launch.shared_bytes),
+                }
+                for architecture, found in sorted(needs.items())
+            ],
+        }  # fmt: skip
 
     def step(self, launches: Sequence[PlacedLaunch]) -> rt.DeviceStep:
         """One CUDA graph, whose branches are the launches that do not depend on each other."""
@@ -63,3 +82,13 @@ class CudaBackend:
             ),
             tuple(rt.Edge(before, after) for before, after in pairs),
         )
+
+
+def _resources(members: Mapping[str, bytes]) -> dict[str, dict[str, KernelResources]]:
+    """What kernels need, by symbol and architecture."""
+    found: dict[str, dict[str, KernelResources]] = {}
+    for name, data in members.items():
+        if name.endswith(".cubin"):
+            for symbol, resources in kernel_resources(data).items():
+                found.setdefault(symbol, {})[name.split("/")[-2]] = resources
+    return found

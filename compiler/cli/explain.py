@@ -27,6 +27,9 @@ SUBJECTS = re.compile(r" -> | \+ ")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", metavar="MODEL.tsm")
     parser.add_argument("--node", metavar="NAME", help="only what concerns this ONNX node")
+    parser.add_argument(
+        "--launches", action="store_true", help="also the launches of each kernel: extents, and what they need of a GPU"
+    )
     parser.add_argument("--report", metavar="REPORT.html", help="write it as a page")
     add_json(parser)
 
@@ -43,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         give(explained)
     else:
-        say(describe(explained))
+        say(describe(explained, with_launches=options.launches))
         if target is not None:
             say(f"report: {target}")
     return errors.OK
@@ -78,7 +81,7 @@ def _similar(explained: Mapping[str, Any], node: str) -> str:
     return f"; there is {', '.join(close)}" if close else "; it may have been folded away"
 
 
-def describe(explained: Mapping[str, Any]) -> str:
+def describe(explained: Mapping[str, Any], *, with_launches: bool = False) -> str:
     """EXPLAINED as text for people."""
     kernels = explained["kernels"]
     rows = [
@@ -90,6 +93,8 @@ def describe(explained: Mapping[str, Any]) -> str:
         f"{len(kernels)} kernels",
         table(rows, ("#", "kernel", "kind", "composition", "ONNX nodes")),
     ]
+    if with_launches:
+        parts.append(_launches(kernels))
     if explained["host_steps"]:
         parts.append("run with numpy between kernels:")
         parts.extend(f"  {step['op']}: {_nodes(step)}" for step in explained["host_steps"])
@@ -97,6 +102,26 @@ def describe(explained: Mapping[str, Any]) -> str:
         parts.append("not fused:")
         parts.extend(f"  {_refusal(refusal)}" for refusal in explained["refusals"])
     return "\n".join(parts)
+
+
+def _launches(kernels: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each launch; on a GPU, one for each architecture that it was compiled for."""
+    rows: list[tuple[object, ...]] = []
+    for index, kernel in enumerate(kernels):
+        for launch in kernel["launches"]:
+            if "tasks" in launch:
+                rows.append((index, launch["symbol"], launch["tasks"], launch["scratch_bytes"]))
+                continue
+            extents = ("x".join(map(str, launch["grid"])), "x".join(map(str, launch["block"])))
+            for code in launch["machine_code"] or [{}]:
+                needs = (code.get(key, "-") for key in ("architecture", "registers", "local_bytes", "blocks_per_sm"))
+                shared_bytes = launch["shared_bytes"] + code.get("shared_bytes", 0)
+                rows.append((index, launch["symbol"], *extents, shared_bytes, *needs))
+    if not rows:
+        return "no launches"
+    on_cpu = ("#", "symbol", "tasks", "scratch bytes")
+    on_gpu = ("#", "symbol", "grid", "block", "shared bytes", "compiled for", "registers", "local bytes", "blocks/SM")
+    return table(rows, on_cpu if len(rows[0]) == len(on_cpu) else on_gpu)
 
 
 def _nodes(kernel: Mapping[str, Any]) -> str:

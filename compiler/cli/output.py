@@ -1,4 +1,6 @@
-"""What commands print: text for people on standard error, one JSON object on standard output."""
+"""What commands print: their answer on standard output, as text or with --json as one object; progress and errors on
+standard error.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from typing import Any
 
 
 def say(text: str = "") -> None:
-    """Text for people."""
-    print(text, file=sys.stderr, flush=True)
+    """The answer of a command, as text for people."""
+    print(text, flush=True)
 
 
 def give(value: Any) -> None:

@@ -344,7 +344,7 @@ def test_doctor_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: p
     versions = {"numpy": "2.0", "apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.15", "onnx": None}
     monkeypatch.setattr(doctor, "_version", lambda name: versions.get(name))
     assert main.main(["doctor"]) == errors.ENVIRONMENT
-    text = capsys.readouterr().err
+    text = capsys.readouterr().out
     assert "onnx, ml_dtypes not installed; pip install 'tilestitch[compiler]'" in text
     assert "apache-tvm-ffi is 0.1.15" in text
 

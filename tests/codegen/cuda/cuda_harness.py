@@ -55,7 +55,7 @@ def emulated(graph: Graph, planner: str = "stitch", pipeline: str | None = None)
     names = tuple(f"y{i}" for i in range(len(graph.outputs)))
     planned = [Planned(prepared, make_plan(prepared, context), names)]
     backend = CudaBackend(target(), BuildOptions(text_only=True))
-    contents = assemble(planned, backend, keep_source=True, progress=lambda *_: None)
+    contents = assemble(planned, backend, keep_source=True, progress=lambda *_: None).contents
     return artifact_bytes(replace(contents, compiler_version="test"))
 
 
