@@ -324,7 +324,7 @@ class _Block:
     def _score(self, step: Expr) -> None:
         """Scores from products; -inf behind the last key."""
         what, reached = self.what, self.walk.steps * self.walk.bn
-        if not what.is_scored and what.keys == reached:
+        if not what.between.is_scored and what.keys == reached:
             return
         with unrolled(self.tile.bn // CHUNK) as i, unrolled(4) as e:
             row = named(below_or_last(self._row(e // 2), what.rows, self.walk.tiles * self.tile.bm))
@@ -332,8 +332,8 @@ class _Block:
             key = named(below_or_last(at, what.keys, reached))
             with self.around.evaluator.scope():
                 score = self.around.evaluator.bind(self.scores[i * 4 + e])
-                if what.is_scored:
-                    score = what.score(self.around, self.batch, row, key, score)
+                if what.between.is_scored:
+                    score = what.between.score(self.around.evaluator, self.batch, row, key, score)
                 if what.keys < reached:
                     score = tirx.Select(at < what.keys, score, -infinity("float32"))
                 T.buffer_store(self.scores, score, [i * 4 + e])
@@ -341,7 +341,7 @@ class _Block:
     def _weigh(self, step: Expr) -> None:
         """What multiplies the values, from exponentials, where that depends on more than the score."""
         what = self.what
-        if not what.is_weighed:
+        if not what.between.is_weighed:
             return
         with unrolled(self.tile.bn // CHUNK) as i, unrolled(4) as e:
             row = named(below_or_last(self._row(e // 2), what.rows, self.walk.tiles * self.tile.bm))
@@ -349,7 +349,8 @@ class _Block:
             key = named(below_or_last(at, what.keys, self.walk.steps * self.walk.bn))
             with self.around.evaluator.scope():
                 weight = self.around.evaluator.bind(self.scores[i * 4 + e])
-                T.buffer_store(self.scores, what.weight(self.around, self.batch, row, key, weight), [i * 4 + e])
+                weight = what.between.weight(self.around.evaluator, self.batch, row, key, weight)
+                T.buffer_store(self.scores, weight, [i * 4 + e])
 
     def _rescale(self) -> None:
         """Exponentials of this step, and what was summed before as if its largest score had been known then."""
@@ -391,7 +392,8 @@ class _Block:
             T.buffer_store(flaw, zero("float32"), [0])
             if self.walk.parts == 1:
                 with when(exists), self.around.evaluator.scope():
-                    T.buffer_store(flaw, what.flawed(self.around, self.batch, row, self.total[r]), [0])
+                    mended = what.between.flawed(self.around.evaluator, self.batch, row, self.total[r])
+                    T.buffer_store(flaw, mended, [0])
             with unrolled(tile.columns // CHUNK) as i, unrolled(2) as e:
                 total = self.sums[i * 4 + r * 2 + e]
                 if self.walk.parts == 1:

@@ -268,7 +268,7 @@ class _Block:
     def _score(self, step: Expr) -> None:
         """Scores from products; -inf behind the last key."""
         what, reached = self.what, self.walk.steps * self.walk.bn
-        if not what.is_scored and what.keys == reached:
+        if not what.between.is_scored and what.keys == reached:
             return
         with unrolled(ROWS) as r, unrolled(self.keys_each) as j:
             row = named(below_or_last(self._row(r), what.rows, self.walk.tiles * self.tile.bm))
@@ -276,8 +276,8 @@ class _Block:
             key = named(below_or_last(at, what.keys, reached))
             with self.around.evaluator.scope():
                 score = self.around.evaluator.bind(self.scores[r * self.keys_each + j])
-                if what.is_scored:
-                    score = what.score(self.around, self.batch, row, key, score)
+                if what.between.is_scored:
+                    score = what.between.score(self.around.evaluator, self.batch, row, key, score)
                 if what.keys < reached:
                     score = tirx.Select(at < what.keys, score, -infinity(self.dtype))
                 T.buffer_store(self.scores, score, [r * self.keys_each + j])
@@ -305,11 +305,11 @@ class _Block:
                 T.buffer_store(self.total, self.total[r] + self.scores[at], [r])
                 with self.around.evaluator.scope():
                     weight = self.around.evaluator.bind(self.scores[at])
-                    if what.is_weighed:
+                    if what.between.is_weighed:
                         row = named(below_or_last(self._row(r), what.rows, self.walk.tiles * tile.bm))
                         key = step * tile.bn + j * ACROSS + self.across
                         key = named(below_or_last(key, what.keys, self.walk.steps * tile.bn))
-                        weight = what.weight(self.around, self.batch, row, key, weight)
+                        weight = what.between.weight(self.around.evaluator, self.batch, row, key, weight)
                     place = tile.offsets[3] + (self.first + r) * tile.weight_line + j * ACROSS + self.across
                     T.buffer_store(self.shared, weight, [place])
             with unrolled(self.columns_each) as i:
@@ -331,7 +331,8 @@ class _Block:
             T.buffer_store(flaw, zero(self.dtype), [0])
             if self.walk.parts == 1:
                 with when(exists), self.around.evaluator.scope():
-                    T.buffer_store(flaw, what.flawed(self.around, self.batch, row, self.total[r]), [0])
+                    mended = what.between.flawed(self.around.evaluator, self.batch, row, self.total[r])
+                    T.buffer_store(flaw, mended, [0])
             with unrolled(each // tile.vector) as j, unrolled(tile.vector) as lane:
                 total = self.sums[r * each + j * tile.vector + lane]
                 if self.walk.parts == 1:

@@ -167,7 +167,7 @@ def _join(attended: Attended, sums: Parameter, parts: int) -> CudaLaunch:
                 T.buffer_store(state, state[1] + scale[0] * total, [1])
             batch, row, column = unravel(at, (a.batch, a.rows, a.columns))
             with around.evaluator.scope():
-                flaw = a.flawed(around, batch, row, state[1])
+                flaw = a.between.flawed(around.evaluator, batch, row, state[1])
                 a.finish(around, batch, row, column, divided(state[0], state[1], flaw))
 
     return a.group.launch("join", blocks, THREADS_OF_JOIN, emit, extra=sums)

@@ -209,7 +209,8 @@ class Inside:
             self._row_read(node, kinds.index(_Is.WEIGHT), _Is.WEIGHT, row=node.inputs[0])
         if node.op == "select" and kinds[0] in (None, _Is.FLAW, _Is.DEAD):
             branches = zip(node.inputs[1:], kinds[1:], strict=True)
-            if all(kind is _Is.WEIGHT or (kind is None and _is_zero(value)) for value, kind in branches):
+            fits = all(kind is _Is.WEIGHT or (kind is None and _is_zero(value)) for value, kind in branches)
+            if fits and (kinds[0] is None or kinds[1:] == [None, _Is.WEIGHT]):
                 return _Is.WEIGHT
         raise Illegal("attention_linear", f"{node.name} ({node.op}) behind the softmax is not linear in the weights")
 
