@@ -194,7 +194,7 @@ class BoundLaunches:
         item_bytes, nbytes = array.dtype.itemsize, array.nbytes
         read_only = isinstance(value.location, (Constant, Input))
         address = int(array.__array_interface__["data"][0])
-        return Argument(address + offset_bytes, nbytes - offset_bytes, item_bytes, read_only)
+        return Argument(address + offset_bytes, nbytes - offset_bytes, item_bytes, read_only, name=value.name)
 
 
 def _empty(value: ValueSpec) -> np.ndarray:

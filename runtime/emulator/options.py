@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from .traffic import Traffic
 
 __all__ = ["ORDERS", "EmulatorOptions"]
 
@@ -22,6 +25,8 @@ class EmulatorOptions:
     `checked`: watch every access to memory and every barrier, and report faults; else kernels run several times as fast
     and wrong ones crash the process or give wrong results. `compiler`: the C++ compiler; None for the first of g++ and
     clang++ on PATH. `cache`: where compiled kernels are kept; None for the user's cache folder.
+
+    `on_launch`: told of every launch when it has ended: the kernel's name, and what it read and wrote of each argument.
     """
 
     block_order: str = "in_order"
@@ -32,6 +37,7 @@ class EmulatorOptions:
     checked: bool = True
     compiler: str | None = None
     cache: Path | None = None
+    on_launch: Callable[[str, Sequence[Traffic]], None] | None = None
 
     def __post_init__(self) -> None:
         if self.block_order not in ORDERS:
@@ -42,3 +48,5 @@ class EmulatorOptions:
             raise ValueError(f"resident_blocks is {self.resident_blocks}; give at least 1")
         if self.cooperative_blocks is not None and self.cooperative_blocks < 1:
             raise ValueError(f"cooperative_blocks is {self.cooperative_blocks}; give at least 1, or None for all")
+        if self.on_launch is not None and not self.checked:
+            raise ValueError("on_launch counts accesses to memory, which checked=False does not see; leave checked on")

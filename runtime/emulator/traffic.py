@@ -14,8 +14,8 @@ class Traffic:
     """Bytes of the argument `name` (of a model: the value's name) that the threads of one launch read and wrote.
 
     `bytes_read` and `bytes_written` count every access of every thread, and those of the copy engine; the distinct ones
-    count each byte of the argument once, however often it was accessed. Atomic updates are writes. What the C++ compiler
-    merges, such as two reads of one element by one thread, is one access, as it is with CUDA compilers.
+    count each byte of the argument once, however often it was accessed. Atomic updates are writes. Accesses that the
+    C++ compiler merges, such as two reads of one element by one thread, count as one: CUDA compilers do the same.
     """
 
     name: str
