@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -97,11 +97,14 @@ def round_to_tf32(x: np.ndarray) -> np.ndarray:
 
 
 def check(
-    graph: Graph, launches: Sequence[CudaLaunch] | None = None, options: EmulatorOptions | None = None,
-    tf32: bool = False,
+    graph: Graph, launches: Sequence[CudaLaunch] | Callable[[Graph], Sequence[CudaLaunch]] = lower,
+    options: EmulatorOptions | None = None, tf32: bool = False,
 ) -> tuple[CudaLaunch, ...]:  # fmt: skip
-    """Compare a group on the emulated device with numpy; returns its launches. tf32: inputs are exact as TF32."""
-    launches = tuple(lower(graph) if launches is None else launches)
+    """Compare a group on the emulated device with numpy; returns its launches. They may be given, or how they are made.
+
+    tf32: inputs are exact as TF32.
+    """
+    launches = tuple(launches(graph) if callable(launches) else launches)
     inputs = random_inputs(graph)
     if tf32:
         inputs = {name: round_to_tf32(array) for name, array in inputs.items()}
@@ -143,8 +146,8 @@ _REGISTERS = re.compile(r"Used (\d+) registers")
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 
 
-def resources(launch: CudaLaunch, architecture: str, cuda: CudaTarget | None = None) -> tuple[int, int]:
-    """Registers of a thread and bytes spilled, as the assembler reports them."""
+def assembler_log(launch: CudaLaunch, architecture: str, cuda: CudaTarget | None = None) -> str:
+    """What NVRTC and its assembler say of a kernel, which they must not refuse."""
     source = kernel_text(launch.func, cuda or target()).encode()
     library = nvrtc._bindings()
     _, program = library.nvrtcCreateProgram(source, b"kernel.cu", 0, [], [])
@@ -152,6 +155,12 @@ def resources(launch: CudaLaunch, architecture: str, cuda: CudaTarget | None = N
     (status,) = library.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])
     log = nvrtc._text(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program).decode(errors="replace")
     assert status == library.nvrtcResult.NVRTC_SUCCESS, log
+    return log
+
+
+def resources(launch: CudaLaunch, architecture: str, cuda: CudaTarget | None = None) -> tuple[int, int]:
+    """Registers of a thread and bytes spilled, as the assembler reports them."""
+    log = assembler_log(launch, architecture, cuda)
     spilled = [sum(map(int, pair)) for pair in _SPILLS.findall(log)]
     registers = _REGISTERS.search(log)
     assert registers is not None and spilled, log

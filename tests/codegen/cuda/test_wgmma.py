@@ -1,0 +1,245 @@
+"""Hopper's products on the emulated device, which finds faults of barriers, copies and order, against float64."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.codegen.cuda.contraction_harness import (
+    anchored,
+    assembler_log,
+    check,
+    lower,
+    matmul,
+    product_shapes,
+    random_inputs,
+    run,
+    target,
+)
+from tilestitch.codegen.cuda.abi import SYMBOL, CudaLaunch
+from tilestitch.codegen.cuda.contraction import matmul_product
+from tilestitch.codegen.cuda.gemm_wgmma import TILES, WgmmaTile, emit_wgmma, why_not_wgmma
+from tilestitch.codegen.cuda.partition import cut
+from tilestitch.codegen.cuda.text import kernel_text
+from tilestitch.compiler.ir import Graph, TensorType, Value
+from tilestitch.runtime.emulator import EmulatorOptions, Kernels, TensorArgument
+from tilestitch.runtime.emulator.errors import KernelFaultError
+
+HOPPER = "cuda:sm_90a"
+TRANSPOSED = [(False, False), (True, False), (False, True), (True, True)]
+SMALL = TILES[-1]
+SHARED, ALTERNATE = TILES[0], next(tile for tile in TILES if tile.alternate)
+
+
+def emitted(graph: Graph, tile: WgmmaTile, blocks: int | None = None, parts: int = 1) -> tuple[CudaLaunch, ...]:
+    """The launches of a graph by a tile of our choice, which the default would take for large products only."""
+    group = anchored(graph, target(HOPPER))
+    product = matmul_product(group)
+    assert why_not_wgmma(product, group.target) is None
+    return emit_wgmma(group, product, tile, cut(product, (tile.bm, tile.bn, tile.bk), parts), blocks)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("trans", TRANSPOSED)
+@pytest.mark.parametrize("shape", [(64, 64, 64), (72, 136, 200), (16, 24, 8)])
+def test_every_layout(shape: tuple[int, int, int], trans: tuple[bool, bool], dtype: str) -> None:
+    (launch,) = check(matmul(*product_shapes(*shape, trans), dtype, trans=trans, epilogue=True), lower_for_hopper)
+    assert launch.kind == "gemm_wgmma"
+
+
+def lower_for_hopper(graph: Graph) -> tuple[CudaLaunch, ...]:
+    return lower(graph, target(HOPPER))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sums_are_float32(dtype: str) -> None:
+    """A long reduction errs by no more than rounding the result does, and a little."""
+    graph = matmul((64, 2048), (2048, 64), dtype)
+    inputs = random_inputs(graph)
+    (value,) = graph.outputs
+    result = run(emitted(graph, SMALL), inputs, graph.outputs)[value.name].astype(np.float64)
+    exact = inputs["a"].astype(np.float64) @ inputs["b"].astype(np.float64)
+    rounding = np.abs(exact) * {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
+    assert (np.abs(result - exact) <= 1.01 * rounding + 1e-4).all()
+
+
+@pytest.mark.parametrize("tile", TILES, ids=lambda t: f"{t.bm}x{t.bn}{'~' if t.alternate else ''}/{t.sharing}")
+def test_each_tile_with_edges_and_fewer_blocks_than_tiles(tile: WgmmaTile) -> None:
+    check(matmul((2 * tile.bm + 8, 264), (264, tile.bn + 24), "float16", epilogue=True), lambda g: emitted(g, tile, 2))
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("tile", [SMALL, ALTERNATE], ids=["one warpgroup", "two that take turns"])
+def test_any_number_of_blocks_computes_all_tiles(tile: WgmmaTile, blocks: int) -> None:
+    check(matmul((3 * tile.bm, 136), (136, 2 * tile.bn), "bfloat16"), lambda g: emitted(g, tile, blocks))
+
+
+@pytest.mark.parametrize("order", ["in_order", "reversed", "random", "adversarial"])
+@pytest.mark.parametrize("tile", [SHARED, ALTERNATE, SMALL], ids=["shared", "alternate", "small"])
+def test_results_do_not_depend_on_the_order_of_threads_and_blocks(tile: WgmmaTile, order: str) -> None:
+    options = EmulatorOptions(block_order=order, thread_order="random", seed=7)
+    check(
+        matmul((2 * tile.bm + 8, 520), (tile.bn, 520), "float16", trans=(False, True)),
+        lambda g: emitted(g, tile, 2),
+        options,
+    )
+
+
+@pytest.mark.parametrize("tile", [SHARED, SMALL], ids=["shared", "small"])
+@pytest.mark.parametrize("n", [72, 67])
+def test_reductions_in_parts(tile: WgmmaTile, n: int) -> None:
+    graph = matmul((72, 1032), (n, 1032), "float16", trans=(False, True), epilogue=True)
+    launches = check(graph, lambda g: emitted(g, tile, 3, parts=4))
+    assert [launch.kind for launch in launches] == ["gemm_wgmma", "sums"]
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_columns_that_are_no_multiple_of_a_vector(n: int) -> None:
+    check(matmul((80, 72), (64 + n, 72), "bfloat16", trans=(False, True), epilogue=True), lower_for_hopper)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ((2, 3, 40, 72), (2, 3, 72, 24)),
+        ((2, 1, 40, 72), (3, 72, 24)),
+        ((40, 72), (3, 72, 24)),
+        ((2, 3, 40, 72), (72, 24)),
+        ((2, 3, 40, 72), (1, 1, 72, 24)),
+    ],
+)
+def test_batches_broadcast(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    (launch,) = check(matmul(left, right, "float16", epilogue=True), lower_for_hopper)
+    assert launch.kind == "gemm_wgmma"
+
+
+def heads(graph: Graph, fused: Value, number: int) -> Value:
+    """Heads [batch, head, token, 64] of one third of a fused projection [batch, token, 3 * 2 * 64]."""
+    batch, tokens, _ = fused.shape
+    part = graph.emit("slice", fused, starts=(0, 0, 128 * number), sizes=(batch, tokens, 128), steps=(1, 1, 1))
+    return graph.emit("transpose", graph.emit("reshape", part, shape=(batch, tokens, 2, 64)), perm=(0, 2, 1, 3))
+
+
+def test_heads_of_a_fused_projection_are_copied_from_where_they_lie() -> None:
+    graph = Graph()
+    fused = graph.add_input("x", TensorType("bfloat16", (3, 72, 384)))
+    graph.outputs = [graph.emit("matmul", heads(graph, fused, 0), heads(graph, fused, 1), trans_b=True)]
+    (launch,) = check(graph, lower_for_hopper)
+    maps = [arg.tensor_map for arg in launch.args if hasattr(arg, "tensor_map")]
+    assert [(m.dims, m.strides_bytes, m.box[0]) for m in maps] == 2 * [((64, 2, 72, 3), (128, 768, 55296), 64)]
+    assert launch.args[-1].offset_bytes == 256
+
+
+def epilogue_of_views(graph: Graph, product: Value) -> list[Value]:
+    """Two outputs: one moved to heads, one a float32."""
+    split = graph.emit("reshape", product, shape=(4, 18, 2, 32))
+    return [
+        graph.emit("transpose", split, perm=(0, 2, 1, 3)),
+        graph.emit("cast", graph.emit("less", product, graph.emit("neg", product)), to="float32"),
+    ]
+
+
+def epilogue_of_one_column(graph: Graph, product: Value) -> list[Value]:
+    """A bias a row, GELU's error function, and a residual that was transposed."""
+    bias = graph.add_input("bias", TensorType(product.dtype, (product.shape[0], 1)))
+    other = graph.add_input("other", TensorType(product.dtype, tuple(reversed(product.shape))))
+    active = graph.emit("erf", graph.emit("add", product, bias))
+    return [graph.emit("mul", active, graph.emit("transpose", other, perm=(1, 0)))]
+
+
+@pytest.mark.parametrize("epilogue", [epilogue_of_views, epilogue_of_one_column])
+def test_epilogues(epilogue: Any) -> None:
+    graph = Graph()
+    a, b = (
+        graph.add_input("a", TensorType("float16", (72, 200))),
+        graph.add_input("b", TensorType("float16", (200, 64))),
+    )
+    graph.outputs = epilogue(graph, graph.emit("matmul", a, b))
+    (launch,) = check(graph, lower_for_hopper)
+    assert launch.kind == "gemm_wgmma"
+
+
+def test_an_operand_may_be_the_residual_too() -> None:
+    graph = Graph()
+    a = graph.add_input("a", TensorType("float16", (72, 72)))
+    graph.outputs = [graph.emit("add", graph.emit("matmul", a, a), a)]
+    check(graph, lower_for_hopper)
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def refused(graph: Graph, name: str = HOPPER) -> str | None:
+    group = anchored(graph, target(name))
+    return why_not_wgmma(matmul_product(group), group.target)
+
+
+def test_refusals_say_why() -> None:
+    good = matmul((64, 64), (64, 64), "float16")
+    assert refused(good) is None
+    assert refused(good, "cuda:sm_80,sm_90a") == "the target is cuda:sm_80,sm_90a, not sm_90a alone"
+    assert refused(matmul((64, 64), (64, 64))) == "a is float32, neither float16 nor bfloat16"
+    assert refused(matmul((64, 60), (60, 64), "float16")) == "lines of a lie 120 bytes apart, no multiple of 16"
+    assert refused(matmul((64, 0), (0, 64), "float16")) == "there is nothing to multiply"
+    graph = Graph()
+    a = graph.add_input("a", TensorType("float16", (64, 64)))
+    graph.outputs = [graph.emit("matmul", graph.emit("tanh", a), a)]
+    assert refused(graph) == "tanh is computed where it is read"
+
+
+@pytest.mark.parametrize("shape", [(64, 60, 36), (64, 64, 63)])
+def test_what_is_refused_has_another_kernel(shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    (launch,) = check(matmul((m, k), (n, k), "float16", trans=(False, True)), lower_for_hopper)
+    assert launch.kind == "gemm_mma"
+
+
+# -- the assembler, and planted faults ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tile", TILES, ids=lambda t: f"{t.bm}x{t.bn}{'~' if t.alternate else ''}/{t.sharing}")
+def test_the_assembler_has_no_complaint(tile: WgmmaTile) -> None:
+    """Nothing spilled, registers moved (no C7508), products of a group under way together (no C7510)."""
+    (launch,) = emitted(matmul((1024, 1024), (1024, 1024), "float16", epilogue=True), tile)
+    log = assembler_log(launch, "sm_90a", target(HOPPER))
+    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log
+    assert not re.search(r"C75\d\d|setmaxnreg|[Ss]erializ", log), log
+
+
+PLANTED = {
+    "read before the copy came": (r"ts_sm90_wait\(\(&\(_ptr\[\(\(v_\d+ \* 8\) \+ \d+\)\]\)\), \(v_\d+ & 1\)\);", ""),
+    "freed before it was read": ("ts_sm90_wgmma_wait_1();", ""),
+    "results not waited for": ("ts_sm90_wgmma_wait_0();", ""),
+    "wrong bytes": (r"16384\);(?=\n\s+int v)", "16368);"),
+    "never freed": (r"ts_sm90_arrive\(", "if (0) ts_sm90_arrive("),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_faults_are_found(name: str) -> None:
+    """So the tests above can fail: the emulated device notices what a GPU might get away with."""
+    graph = matmul((72, 520), (520, 64), "float16")
+    (launch,) = emitted(graph, SMALL, 1)
+    text = kernel_text(launch.func, target(HOPPER))
+    pattern, broken = PLANTED[name]
+    head, mark, body = text.partition('extern "C" __global__')
+    changed = re.sub(pattern if "\\" in pattern else re.escape(pattern), broken, body)
+    assert changed != body
+    kernels = Kernels({"k": (head + mark + changed).replace(SYMBOL, "k")}, EmulatorOptions(block_order="adversarial"))
+    inputs = random_inputs(graph)
+    out = np.empty((72, 64), np.float16)
+    arrays = [
+        TensorArgument.of(arg.tensor_map, inputs[arg.value]) if hasattr(arg, "tensor_map") else out
+        for arg in launch.args
+    ]
+    with pytest.raises(KernelFaultError):
+        kernels.launch("k", launch.grid, launch.block, arrays, launch.shared_bytes)
+
+
+def test_a_tile_that_does_not_fit_shared_memory_is_an_error() -> None:
+    with pytest.raises(AssertionError):
+        replace(SHARED, stages=6)
