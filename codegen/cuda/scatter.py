@@ -1,4 +1,8 @@
-"""The template of scatters: a copy of the data, then the updates in row-major order, whatever the order of threads."""
+"""The template of scatters: a copy of the data, then the updates in row-major order, whatever the order of threads.
+
+A thread applies one update after the other to its own places: a line along the axis, or an element of every slice. Where
+that leaves few threads, updates that replace elements claim their places instead (`claims`).
+"""
 
 from __future__ import annotations
 
@@ -13,16 +17,34 @@ from tilestitch.codegen.compute.dtypes import Expr, from_storage, named, to_stor
 from tilestitch.compiler.ir.graph import Node
 
 from .abi import Body, CudaLaunch, Parameter, StatusArg, Thread, kernel_function
+from .claims import in_range, lower_claims, updates_of, wrapped
 
 THREADS = 256
+MANY_THREADS = 4096
+"""With so many threads, each may as well apply several updates."""
 
 
 def lower_scatter(node: Node) -> tuple[CudaLaunch, ...]:
-    """A launch that copies and, if there are updates, one that applies them and checks the indices."""
+    """A launch that copies and, if there are updates, those that apply them and check the indices."""
     copy = _copy(node)
-    if not node.inputs[2].tensor_type.num_elements:
+    count = node.inputs[2].tensor_type.num_elements
+    if not count:
         return (copy,)
+    if node.attrs["reduction"] == "none" and _walkers(node) < min(MANY_THREADS, count):
+        return lower_claims(node, _fault(node))
     return (copy, _elements(node) if node.op == "scatter_elements" else _slices(node))
+
+
+def _walkers(node: Node) -> int:
+    """Threads that never meet: lines along the axis, or elements of a slice."""
+    if node.op == "scatter_nd":
+        return updates_of(node).width
+    shape, axis = node.inputs[1].shape, node.attrs["axis"]
+    return prod(shape[:axis]) * prod(shape[axis + 1 :])
+
+
+def _fault(node: Node) -> str:
+    return f"{node.op}: an index is out of range of the data, whose shape is {list(node.inputs[0].shape)}"
 
 
 def _threads(count: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
@@ -50,10 +72,9 @@ def _launch(node: Node, count: int, body: Body) -> CudaLaunch:
     values = (node.inputs[1], node.inputs[2], node.outputs[0])
     parameters = [*(Parameter.of(v.name, v.tensor_type) for v in values), Parameter(StatusArg(), "int32", 1)]
     grid, block = _threads(count)
-    message = f"{node.op}: an index is out of range of the data, whose shape is {list(node.inputs[0].shape)}"
     func = kernel_function(parameters, grid, block, body)
     args = tuple(p.arg for p in parameters)
-    return CudaLaunch(node.op, func, grid, block, args, node.origins, faults=(message,))
+    return CudaLaunch(node.op, func, grid, block, args, node.origins, faults=(_fault(node),))
 
 
 def _update(node: Node, target: Any, position: Expr, update: Expr) -> None:
@@ -66,16 +87,6 @@ def _update(node: Node, target: Any, position: Expr, update: Expr) -> None:
     old, new = (named(reducers.to_accumulator(from_storage(e, dtype), dtype)) for e in (target[position], update))
     joined = named(reducers.combine(reducer, dtype, old, new))
     T.buffer_store(target, to_storage(reducers.from_accumulator(joined, dtype), dtype), [position])
-
-
-def _wrapped(raw: Expr, size: int) -> Expr:
-    """A possibly negative index counted from the front, int64."""
-    wide = T.bind(T.cast(raw, "int64"))
-    return T.bind(tirx.Select(wide < T.int64(0), wide + T.int64(size), wide))
-
-
-def _in_range(index: Expr, size: int) -> Expr:
-    return tirx.And(index >= T.int64(0), index < T.int64(size))
 
 
 def _elements(node: Node) -> CudaLaunch:
@@ -102,8 +113,8 @@ def _elements(node: Node) -> CudaLaunch:
             base = T.bind(offset(before, range(axis)) + offset(within, range(axis + 1, len(shape))))
             with T.serial(0, size) as i:
                 at = T.bind((before * size + i) * inner + within)
-                place = _wrapped(index[at], x.shape[axis])
-                with T.If(_in_range(place, x.shape[axis])):
+                place = wrapped(index[at], x.shape[axis])
+                with T.If(in_range(place, x.shape[axis])):
                     with T.Then():
                         _update(node, target, base + place * strides[axis], updates[at])
                     with T.Else():
@@ -126,8 +137,8 @@ def _slices(node: Node) -> CudaLaunch:
             place: Expr = T.int64(0)
             inside: Expr = T.bool(True)
             for d in range(depth):
-                entry = _wrapped(index[i * depth + d], x.shape[d])
-                inside = tirx.And(inside, _in_range(entry, x.shape[d]))
+                entry = wrapped(index[i * depth + d], x.shape[d])
+                inside = tirx.And(inside, in_range(entry, x.shape[d]))
                 place = place + entry * strides[d]
             base = T.bind(place)
             with T.If(inside):

@@ -40,7 +40,7 @@ MOST_SHARED_BYTES = 48 * 1024
 
 @dataclass(frozen=True)
 class Turn:
-    """Iteration over `extents`, whose last dimension the outputs run along; `axis` is the one that `turned` run along."""
+    """Iteration over `extents`: outputs run along the last dimension, the operands `turned` along `axis`."""
 
     extents: tuple[int, ...]
     axis: int

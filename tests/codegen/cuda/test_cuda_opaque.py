@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from tests.codegen.cuda.cuda_harness import check, emulated
+from tests.codegen.cuda.cuda_harness import check, emulated, launches_of
+from tests.codegen.kernel_harness import interpret
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.compiler.ir.types import TensorType, to_numpy_dtype
 from tilestitch.runtime import load
+from tilestitch.runtime.emulator import EmulatorOptions
 from tilestitch.runtime.errors import ExecutionError
 
 RNG = np.random.default_rng(5)
@@ -59,6 +63,54 @@ def test_scatter_nd_and_its_index_check() -> None:
     check(graph, feeds)
     with load(emulated(graph), device="emulator") as module, pytest.raises(ExecutionError, match="out of range"):
         module.run({**feeds, "i": np.full((4, 2), 6)})
+
+
+@pytest.mark.parametrize("reduction", ["none", "add"])
+@pytest.mark.parametrize(
+    ("op", "data", "indices", "updates", "attrs"),
+    [
+        ("scatter_elements", (50,), (300,), (300,), {"axis": 0}),
+        ("scatter_elements", (4, 60), (3, 200), (3, 200), {"axis": 1}),
+        ("scatter_nd", (40,), (500, 1), (500,), {}),
+        ("scatter_nd", (6, 5, 3), (90, 2), (90, 3), {}),
+        ("scatter_nd", (6, 5), (7, 9, 2), (7, 9), {}),
+        ("scatter_nd", (6, 5), (3, 1), (3, 5), {}),
+    ],
+)
+def test_the_last_of_many_updates_of_a_place_counts(
+    op: str,
+    data: tuple[int, ...],
+    indices: tuple[int, ...],
+    updates: tuple[int, ...],
+    attrs: dict[str, Any],
+    reduction: str,
+) -> None:
+    """In whatever order threads run: few places, many updates, and more threads than one."""
+    graph = Graph(op)
+    x, u = graph.add_input("x", TensorType("float32", data)), graph.add_input("u", TensorType("float32", updates))
+    i = graph.add_input("i", TensorType("int64", indices))
+    graph.outputs = [graph.emit(op, x, i, u, reduction=reduction, **attrs)]
+    size = data[attrs["axis"]] if attrs else np.array(data[: indices[-1]])
+    feeds = {"x": _numbers(data, "float32"), "i": RNG.integers(-size, size, indices), "u": _numbers(updates, "float32")}
+    kinds = [launch.kind for launch in launches_of(graph)]
+    assert kinds == (["copy", f"{op}_claim", op] if reduction == "none" else ["copy", op])
+    expected = interpret(graph, feeds)[graph.outputs[0]]
+    for order in ("reversed", "adversarial"):
+        options = EmulatorOptions(block_order=order, thread_order="random", seed=3)
+        with load(emulated(graph), device=options) as module:
+            np.testing.assert_array_equal(next(iter(module.run(feeds).values())), expected)
+
+
+@pytest.mark.parametrize("op", ["scatter_elements", "scatter_nd"])
+def test_indices_are_checked_as_places_are_claimed(op: str) -> None:
+    graph = Graph(op)
+    x, u = (graph.add_input(n, TensorType("float32", (9,))) for n in "xu")
+    i = graph.add_input("i", TensorType("int64", (9,) if op == "scatter_elements" else (9, 1)))
+    attrs = {"axis": 0} if op == "scatter_elements" else {}
+    graph.outputs = [graph.emit(op, x, i, u, reduction="none", **attrs)]
+    feeds = {"x": np.zeros(9, np.float32), "u": np.ones(9, np.float32), "i": np.full(i.shape, 9)}
+    with load(emulated(graph), device="emulator") as module, pytest.raises(ExecutionError, match="out of range"):
+        module.run(feeds)
 
 
 @pytest.mark.parametrize("layout", ["NCX", "NXC"])
