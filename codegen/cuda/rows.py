@@ -178,9 +178,11 @@ def plan_work(
     shape, axes = roles.rows.shape, roles.rows.axes
     dims = [d for d in range(len(shape)) if shape[d] != 1]
     extents, reduced = [shape[d] for d in dims] or [1], [d in axes for d in dims] or [True]
-    walked = [*(n.inputs[0] for n, p in roles.parts.items() if p is Part.REDUCTION), *_full(roles, outputs)]
+    views, stored = _views(roles), _full(roles, outputs)
+    reductions = [n for n, p in roles.parts.items() if p is Part.REDUCTION]
+    walked = [*(n.inputs[0] for n in reductions), *(views.get(v, v) for v in stored)]
     if prod(shape):
-        known = [*inputs, *(v for n, p in roles.parts.items() if p is Part.REDUCTION for v in n.outputs)]
+        known = [*inputs, *(v for n in reductions for v in n.outputs)]
         walk = probe(
             walked, known, extents, lambda i, simplify: [reshape_index(i, extents, v.shape, simplify) for v in walked]
         )
@@ -191,7 +193,7 @@ def plan_work(
     if not reduced[-1]:
         team = _column_team(rows, length // parts, target)
         return RowWork(shape, tuple(extents), tuple(reduced), 1, team, WARP, parts)
-    lanes = lanes_of([v for v in (*inputs, *_full(roles, outputs)) if v.tensor_type.num_elements >= length])
+    lanes = lanes_of([v for v in (*inputs, *stored) if v.tensor_type.num_elements >= length])
     while extents[-1] % lanes:
         lanes //= 2
     if parts > 1:
@@ -235,7 +237,13 @@ def _merge(extents: list[int], reduced: list[bool], accesses: Sequence[Access]) 
 
 
 def _full(roles: Roles, outputs: Sequence[Value]) -> list[Value]:
-    return [v for v in outputs if v.producer is not None and roles.parts[v.producer] is Part.FULL]
+    """The outputs that have every element of the rows."""
+    return [v for v in outputs if v.producer is not None and roles.parts[v.producer] in (Part.FULL, Part.VIEW)]
+
+
+def _views(roles: Roles) -> dict[Value, Value]:
+    """What each result in another shape is a reshape of; both have the same elements in the same order."""
+    return {n.output: n.inputs[0] for n, part in roles.parts.items() if part is Part.VIEW}
 
 
 def _levels(nodes: Sequence[Node], roles: Roles) -> dict[Value, int]:
@@ -266,7 +274,7 @@ class _Emitter:
         self.reductions = [n for n, part in roles.parts.items() if part is Part.REDUCTION]
         small = (Part.REDUCTION, Part.REDUCED)
         self.reduced = [v for n, part in roles.parts.items() if part in small for v in n.outputs]
-        self.full = _full(roles, outputs)
+        self.full, self.views = _full(roles, outputs), _views(roles)
         self.exchange: tuple[Any, dict[Node, list[Any]]] | None = None
         """The counter of the grid's barrier and the memory of partial results, where several blocks share a row."""
 
@@ -348,8 +356,9 @@ class _Emitter:
             for index in indices:
                 accumulator.add(evaluator.value(operand, index), index, fresh)
         for value in stored:
-            elements = [evaluator.value(value, index) for index in indices]
-            self._guarded(fresh, lambda v=value, e=elements: self.access.store(self.results[v], v, indices, e))
+            source, buffer = self.views.get(value, value), self.results[value]
+            elements = [evaluator.value(source, index) for index in indices]
+            self._guarded(fresh, lambda v=source, b=buffer, e=elements: self.access.store(b, v, indices, e))
 
     def _place(self, step: Expr) -> tuple[Expr | None, list[Index]]:
         """Whether this thread has a vector number `step` of its own (None: it has), and the indices of its lanes."""

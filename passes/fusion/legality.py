@@ -8,7 +8,7 @@ from tilestitch.compiler.ir import Graph, IRError, Node, Value
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
 
 from .clusters import Cluster, Fusion
-from .roles import Part, Roles, roles_of
+from .roles import Roles, roles_of
 
 
 def why_not(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], subject: str) -> WhyNot | None:
@@ -21,8 +21,6 @@ def why_not(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], 
         return found
     if found.gate_width is not None and state.target.name != "cpu":
         return WhyNot(subject, "legality.gates_target", f"products for {state.target.name} have no gates")
-    if found.kind is GroupKind.ROWWISE and Part.VIEW in found.parts.values() and state.target.name != "cpu":
-        return WhyNot(subject, "legality.row_view_target", f"row-wise kernels for {state.target.name} store no views")
     return None
 
 
