@@ -1,7 +1,7 @@
 """The template of scatters: a copy of the data, then the updates in row-major order, whatever the order of threads.
 
-A thread applies one update after the other to its own places: a line along the axis, or an element of every slice. Where
-that leaves few threads, updates that replace elements claim their places instead (`claims`).
+A thread applies one update after the other to its own places: a line along the axis, or an element of every slice.
+Where that leaves few threads, updates that replace elements claim their places instead (`claims`).
 """
 
 from __future__ import annotations
