@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tilestitch.codegen.compute.reducers import ARG_REDUCTIONS
 from tilestitch.codegen.errors import KernelError
@@ -13,6 +14,7 @@ from tilestitch.passes.fusion.roles import Roles, RowSpace, roles_of
 from tilestitch.passes.plan import Group, GroupKind
 
 from .abi import KernelArg, KernelLaunch, TemporaryArg, ValueArg
+from .attention import lower_attention
 from .checks import lower_index_checks
 from .contraction import lower_contraction
 from .convolution import lower_window
@@ -30,6 +32,8 @@ def lower_group(graph: Graph, group: Group, target: CpuTarget, threads: int = 4)
 
     Raises KernelError, naming the ONNX nodes, for a group that no template fits.
     """
+    if group.stages:
+        return _side_by_side([lower_group(graph, part, target, threads) for part in group.parts])
     view = view_group(graph, group)
     outputs = tuple(v for v in view.outputs if v.tensor_type.num_elements)
     if not outputs:
@@ -43,6 +47,15 @@ def lower_group(graph: Graph, group: Group, target: CpuTarget, threads: int = 4)
         ) from None
 
 
+def _side_by_side(parts: Sequence[Sequence[KernelLaunch]]) -> tuple[KernelLaunch, ...]:
+    """Launches of independent groups: all first ones are packed together, then all second ones, and so on."""
+    launches: list[KernelLaunch] = []
+    for number in range(max(map(len, parts), default=0)):
+        together = [part[number] for part in parts if number < len(part)]
+        launches += [replace(launch, packed=place > 0) for place, launch in enumerate(together)]
+    return tuple(launches)
+
+
 def _template(
     view: GroupView, kind: GroupKind, outputs: Sequence[Value], target: CpuTarget, threads: int
 ) -> tuple[KernelLaunch, ...]:
@@ -52,6 +65,8 @@ def _template(
         return _rowwise(view, outputs, target)
     if kind is GroupKind.CONTRACTION:
         return (lower_contraction(view.nodes, roles_in(view), view.inputs, outputs, target.isa, threads),)
+    if kind is GroupKind.ATTENTION:
+        return (lower_attention(view.nodes, roles_in(view), view.inputs, outputs, target.isa, threads),)
     return _opaque(view, outputs, target, threads)
 
 

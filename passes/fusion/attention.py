@@ -26,6 +26,10 @@ MOST_BETWEEN = 48
 """Nodes between the two products, and in front of each mask, that are looked at."""
 
 
+LEAST_QUERIES = 2
+"""On CPUs, queries of a head for which one kernel was measured to be as fast as three."""
+
+
 @dataclass(frozen=True)
 class Attention:
     """Proposes every pair of products with a softmax between them, with the masks and scales that nobody else reads.
@@ -37,8 +41,6 @@ class Attention:
     name: ClassVar[str] = "attention"
 
     def propose(self, state: Fusion) -> Iterator[Fuse]:
-        if state.target.name == "cpu":
-            return
         for anchor in state.nodes:
             if anchor.op != "matmul" or not is_native(anchor):
                 continue
@@ -73,6 +75,10 @@ class Attention:
     def _profit(self, state: Fusion, roles: Roles, subject: str) -> WhyNot | None:
         """Refuses what the model takes for slower than three kernels."""
         device, target = device_of(state.target), state.target
+        assert roles.softmax is not None
+        if target.name == "cpu" and roles.softmax.queries < LEAST_QUERIES:
+            numbers = {"queries": roles.softmax.queries, "least": LEAST_QUERIES}
+            return WhyNot(subject, "attention.profit", "keys would be packed for the work of few queries", numbers)
         together = self.model.latency_us(facts_of(list(roles.parts), [_result(roles)], roles, target), device)
         apart = 0.0
         for nodes, stored in _apart(roles):

@@ -42,7 +42,8 @@ def test_layers_of_a_transformer_are_few_kernels() -> None:
     result = rewritten(graph)
     plan = make_plan(result, PassContext())
     kinds = [g.kind.value for g in plan.groups]
-    assert kinds.count("contraction") == sum(n.op == "matmul" for n in result.nodes)
+    assert kinds.count("attention") == 2
+    assert kinds.count("contraction") == sum(n.op == "matmul" for n in result.nodes) - 4
     reductions = sum(n.op.startswith("reduce") for n in result.nodes)
     assert kinds.count("rowwise") <= reductions // 2
     assert len(plan.segments) == 1

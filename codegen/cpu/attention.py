@@ -1,0 +1,260 @@
+"""Attention groups on CPUs: a task computes some queries of one head, from scores to results.
+
+The scores of a task's rows lie in its workspace, which stays in the second-level cache. Both products are those of
+`gemm.py`, with one task each: the first leaves scores in the workspace, then every row becomes exponentials and their
+sum, and the second reads these as its left operand. Results are divided by the sums as they are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from tvm import tirx
+from tvm.ir import PointerType, PrimType
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute import reducers, vecmath
+from tilestitch.codegen.compute.attention import Between, Source, as_dtype, sum_dtype
+from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, immediate
+from tilestitch.codegen.compute.indexing import unravel
+from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.passes.fusion.roles import Roles
+
+from . import microkernel as mk
+from .abi import KernelLaunch
+from .gemm import GemmPlan, GemmShape, emit_gemm, plan_gemm
+from .isa import Isa, dtype_bytes
+from .microkernel import Split
+from .panels import LoadedOperand
+from .surroundings import Operands, Surroundings
+
+LEAST_ROWS = 8
+"""Rows of a task at least, if there are so many: the tasks of a head each pack its keys and values."""
+
+VECTORS = 4
+"""Vectors of partial maxima and sums, so that one does not wait for the other."""
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """`rows` cuts the queries of a head into tasks; the scores of a task have `stride` elements a row."""
+
+    heads: int
+    rows: Split
+    stride: int
+    acc_dtype: str
+    products: tuple[tuple[int, GemmPlan, GemmPlan], ...]
+    """By number of rows: the plans of both products."""
+
+    @property
+    def tasks(self) -> int:
+        return self.heads * self.rows.parts
+
+    @property
+    def scores_bytes(self) -> int:
+        return mk.align(self.rows.largest * self.stride * dtype_bytes(self.acc_dtype))
+
+    @property
+    def sums_bytes(self) -> int:
+        return mk.align(self.rows.largest * dtype_bytes(self.acc_dtype))
+
+    @property
+    def scratch_bytes(self) -> int:
+        return self.scores_bytes + self.sums_bytes + max(p.scratch_bytes for _, *both in self.products for p in both)
+
+
+def lower_attention(
+    nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value], isa: Isa, threads: int
+) -> KernelLaunch:
+    """The launch of an attention group; `outputs` are those that have elements."""
+    group = Operands(tuple(nodes), roles, tuple(inputs), tuple(outputs), isa, threads)
+    plan = plan_attention(group)
+
+    def emit(around: Surroundings, task: Expr, scratch: Expr) -> None:
+        _Task(group, plan, around, scratch).run(task)
+
+    return group.launch("attention", plan.tasks, plan.scratch_bytes, None, _no_matrix, emit)
+
+
+def _no_matrix(data: np.ndarray) -> np.ndarray:
+    raise AssertionError("attention packs no constant")
+
+
+def plan_attention(group: Operands) -> AttentionPlan:
+    """How many queries a task takes: as many as keep their scores in half of the second-level cache."""
+    softmax, acc = group.roles.softmax, sum_dtype(group.roles)
+    assert softmax is not None
+    lanes = group.isa.lanes(acc)
+    stride = -(-softmax.keys // lanes) * lanes
+    most = max(LEAST_ROWS, group.isa.l2_bytes // 2 // (stride * dtype_bytes(acc)))
+    wanted = -(-group.threads // softmax.heads)
+    rows = mk.split_at_most(softmax.queries, max(LEAST_ROWS, min(most, -(-softmax.queries // wanted))))
+    plans = tuple((size, *_products(group, size, acc)) for size, _ in rows.sizes())
+    return AttentionPlan(softmax.heads, rows, stride, acc, plans)
+
+
+def _products(group: Operands, rows: int, acc: str) -> tuple[GemmPlan, GemmPlan]:
+    softmax = group.roles.softmax
+    assert softmax is not None
+    value = group.anchor.inputs[1]
+    width = softmax.product.inputs[0].shape[-2 if softmax.product.attrs.get("trans_a") else -1]
+    query, key = softmax.query, softmax.key
+    first = plan_gemm(
+        GemmShape(rows, softmax.keys, width, 1, query.dtype, key.dtype, acc), group.isa, threads=1, b_packed=False,
+        a_plain=group.is_plain(query), a_contiguous="m" if _transposed(group)[0] else "k",
+    )  # fmt: skip
+    second = plan_gemm(
+        GemmShape(rows, group.result.shape[-1], softmax.keys, 1, acc, value.dtype, acc), group.isa, threads=1,
+        b_packed=False, long_epilogue=group.has_long_epilogue,
+    )  # fmt: skip
+    return _whole(first), _whole(second)
+
+
+def _whole(plan: GemmPlan) -> GemmPlan:
+    """The plan with everything in one task."""
+    return replace(plan, block_tiles=plan.rows.parts, block_panels=plan.panels)
+
+
+def _transposed(group: Operands) -> tuple[bool, bool, bool]:
+    """Whether queries, keys and values lie the other way round than [rows, width], [keys, width], [keys, width]."""
+    softmax = group.roles.softmax
+    assert softmax is not None
+    trans_a, trans_b = (bool(softmax.product.attrs.get(name)) for name in ("trans_a", "trans_b"))
+    first, second = (not trans_b, trans_a) if softmax.swapped else (trans_a, not trans_b)
+    return first, second, bool(group.anchor.attrs.get("trans_b"))
+
+
+class _Task:
+    """Emits one task: the pieces share its indices and buffers."""
+
+    def __init__(self, group: Operands, plan: AttentionPlan, around: Surroundings, scratch: Expr) -> None:
+        self.group, self.plan, self.around, self.scratch = group, plan, around, scratch
+        softmax = group.roles.softmax
+        assert softmax is not None
+        self.softmax = softmax
+        self.between = Between(group.roles, softmax.queries, plan.acc_dtype)
+        self.lanes = group.isa.lanes(plan.acc_dtype)
+        self.dtype = plan.acc_dtype
+        lead = softmax.product.output.shape[:-2]
+        self.query = Source(group.nodes, softmax.query, lead)
+        self.key = Source(group.nodes, softmax.key, lead)
+        self.value = Source(group.nodes, group.anchor.inputs[1], group.result.shape[:-2])
+        shape = (plan.rows.largest, plan.stride)
+        self.scores = mk.scratch_buffer(scratch, 0, shape, self.dtype, "scores")
+        self.factors = mk.scratch_buffer(scratch, plan.scores_bytes, shape[:1], self.dtype, "factors")
+        pointer = tirx.Var("workspace", PointerType(PrimType("uint8")))
+        offset = plan.scores_bytes + plan.sums_bytes
+        T.bind(tirx.call_intrin(pointer.ty, "tirx.handle_add_byte_offset", scratch, offset), var=pointer)
+        self.workspace = pointer
+
+    def run(self, task: Expr) -> None:
+        rows = self.plan.rows
+        task = T.bind(T.cast(task, "int64"))
+        self.head = T.bind(task // rows.parts)
+        part = T.bind(task % rows.parts)
+        self.first_row = T.bind(rows.start(part))
+        plans = self.plan.products
+        if len(plans) == 1:
+            self._rows(*plans[0])
+            return
+        with T.If(part < rows.larger_parts):
+            with T.Then():
+                self._rows(*plans[0])
+            with T.Else():
+                self._rows(*plans[1])
+
+    def _rows(self, count: int, first: GemmPlan, second: GemmPlan) -> None:
+        query, key, value = _transposed(self.group)
+        emit_gemm(
+            first, lambda b, row, k: self._load(self.query, self.first_row + row, k, query),
+            LoadedOperand(lambda b, k, n: self._load(self.key, n, k, key), "n" if key else "k"),
+            self._keep_score, T.int64(0), self.workspace,
+        )  # fmt: skip
+        with mk.serial(0, count) as row:
+            self._softmax(row)
+        emit_gemm(
+            second, lambda b, row, k: self.scores[row, k],
+            LoadedOperand(lambda b, k, n: self._load(self.value, k, n, value), "k" if value else "n"),
+            self._finish, T.int64(0), self.workspace,
+        )  # fmt: skip
+
+    def _load(self, source: Source, row: Expr, column: Expr, transposed: bool) -> Expr:
+        return self.around.load(source.value, source.index(self.head, row, column, transposed))
+
+    def _keep_score(self, batch: Expr, row: Expr, key: Expr, product: Expr) -> None:
+        evaluator = self.around.evaluator
+        with evaluator.scope():
+            score = evaluator.bind(product)
+            if self.between.is_scored:
+                score = self.between.score(evaluator, self.head, self.first_row + row, key, score)
+            T.buffer_store(self.scores, score, [row, key])
+
+    def _finish(self, batch: Expr, row: Expr, column: Expr, total: Expr) -> None:
+        result = self.group.result
+        *lead, queries, _ = result.shape
+        place = (*unravel(self.head, lead), 0 if queries == 1 else self.first_row + row, column)
+        self.around.finish(place, as_dtype(total * self.factors[row], compute_dtype(result.dtype)))
+
+    # -- softmax of one row ------------------------------------------------------------------------------------------
+
+    def _softmax(self, row: Expr) -> None:
+        """Scores become exponentials; the row's factor becomes the inverse of their sum.
+
+        Where that sum is 0 or NaN, the weights are what the group makes of NaN, and the factor is 1.
+        """
+        keys, stride, bind = self.softmax.keys, self.plan.stride, self.around.evaluator.bind
+        for at in range(keys, stride):
+            T.buffer_store(self.scores, -immediate(float("inf"), self.dtype), [row, at])
+        largest = bind(self._fold(row, "max", lambda at, lane: self.scores[row, at + lane]))
+        offset = bind(
+            tirx.Select(tirx.EQ(largest, -immediate(float("inf"), self.dtype)), immediate(0.0, self.dtype), largest)
+        )
+
+        def weight(at: Expr, lane: Expr) -> Expr:
+            value = bind(vecmath.exp(bind(self.scores[row, at + lane] - offset), bind))
+            T.buffer_store(self.scores, value, [row, at + lane])
+            return value
+
+        total = bind(self._fold(row, "sum", weight))
+        positive = bind(total > immediate(0.0, self.dtype))
+        one = immediate(1.0, self.dtype)
+        T.buffer_store(self.factors, tirx.Select(positive, one / total, one), [row])
+        if self.between.is_weighed:
+            mk.for_each_column(keys, self.lanes, lambda key: self._weigh(row, key))
+        with T.If(tirx.Not(positive)), T.Then(), self.around.evaluator.scope():
+            flaw = bind(self.between.flawed(self.around.evaluator, self.head, self.first_row + row, total))
+            mk.for_each_column(keys, self.lanes, lambda key: T.buffer_store(self.scores, flaw, [row, key]))
+
+    def _weigh(self, row: Expr, key: Expr) -> None:
+        evaluator = self.around.evaluator
+        with evaluator.scope():
+            weight = evaluator.bind(self.scores[row, key])
+            T.buffer_store(
+                self.scores, self.between.weight(evaluator, self.head, self.first_row + row, key, weight), [row, key]
+            )
+
+    def _fold(self, row: Expr, reducer: str, element: Callable[[Expr, Expr], Expr]) -> Expr:
+        """`element(first, lane)` of all vectors of a row, joined."""
+        bind, lanes = self.around.evaluator.bind, self.lanes
+        count = self.plan.stride // lanes
+        partial = T.alloc_buffer((VECTORS * lanes,), self.dtype, scope="local")
+        start = reducers.identity(reducer, self.dtype)
+        for v in range(VECTORS):
+            mk.vector(lanes, lambda lane, v=v: T.buffer_store(partial, start, [v * lanes + lane]))  # type: ignore[misc]
+
+        def add(number: Expr, v: int) -> None:
+            def join(lane: Expr) -> None:
+                value = element(number * lanes, lane)
+                before = bind(partial[v * lanes + lane])
+                T.buffer_store(partial, reducers.combine(reducer, self.dtype, before, value), [v * lanes + lane])
+
+            mk.vector(lanes, join)
+
+        with mk.serial(0, count // VECTORS) as some:
+            for v in range(VECTORS):
+                add(some * VECTORS + v, v)
+        for v in range(count % VECTORS):
+            add(count // VECTORS * VECTORS + v, v)
+        return reducers.fold_lanes(reducer, self.dtype, partial, VECTORS, lanes, bind)
