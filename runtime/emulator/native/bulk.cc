@@ -163,6 +163,7 @@ void leave_stores(Thread& thread) {
 using namespace emu;
 
 EXPORT void emu_bulk_load(void* to, const void* from, uint32_t bytes, const void* mbarrier, uint32_t mask, uint32_t line) {
+  enter(line, PLACE);
   need_shared(to, "a bulk copy", line);
   char* target = static_cast<char*>(to);
   auto pieces = plain_pieces(target, static_cast<char*>(const_cast<void*>(from)), bytes, line);
@@ -170,26 +171,33 @@ EXPORT void emu_bulk_load(void* to, const void* from, uint32_t bytes, const void
 }
 
 EXPORT void emu_bulk_store(void* to, const void* from, uint32_t bytes, Reduce reduce, uint32_t line) {
+  enter(line, PLACE);
   need_shared(from, "a bulk store", line);
   char* source = static_cast<char*>(const_cast<void*>(from));
   store(plain_pieces(source, static_cast<char*>(to), bytes, line), source, bytes, reduce, line);
 }
 
 EXPORT void emu_tensor_load(void* to, const CUtensorMap* map, const int* start, int rank, const void* mbarrier, uint32_t mask,
-                            uint32_t line) {
+                            uint32_t line, const void* place) {
+  enter(line, place);
   char* target = static_cast<char*>(to);
   check_map(*map, rank, target, line);
   uint64_t barrier = uint64_t(static_cast<const char*>(mbarrier) - shared_base);
   load(target, box_pieces(*map, start, target), tile_bytes(*map), barrier, mask, map->fill, line);
 }
 
-EXPORT void emu_tensor_store(const CUtensorMap* map, const int* start, int rank, const void* from, Reduce reduce, uint32_t line) {
+EXPORT void emu_tensor_store(const CUtensorMap* map, const int* start, int rank, const void* from, Reduce reduce, uint32_t line,
+                             const void* place) {
+  enter(line, place);
   char* source = static_cast<char*>(const_cast<void*>(from));
   check_map(*map, rank, source, line);
   store(box_pieces(*map, start, source), source, tile_bytes(*map), reduce, line);
 }
 
-EXPORT void emu_tensor_prefetch(const CUtensorMap* map, int rank, uint32_t line) { check_map(*map, rank, nullptr, line); }
+EXPORT void emu_tensor_prefetch(const CUtensorMap* map, int rank, uint32_t line) {
+  enter(line, PLACE);
+  check_map(*map, rank, nullptr, line);
+}
 
 EXPORT void emu_bulk_commit() {
   if (!self->stores) return;

@@ -275,7 +275,6 @@ void check(const void* pointer, uint64_t bytes, bool write, bool atomic, const v
 void check_async(const void* pointer, uint64_t bytes, bool write, bool atomic, uint64_t agent, uint32_t line) {
   if (!launch->checked || !bytes) return;
   acts(agent, line);
-  self->line = line;
   const char* address = static_cast<const char*>(pointer);
   uint64_t in_shared = address - shared_base, in_arguments = address - argument_base;
   if (in_shared < shared_total) return check_shared(in_shared, bytes, write, atomic, {agent, true}, nullptr);
@@ -338,23 +337,22 @@ void mark_pending(const void* pointer, uint64_t bytes) {
 }  // namespace emu
 
 using emu::check;
-#define PC __builtin_return_address(0)
 #define ACCESS(bytes)                                                                                    \
-  EXPORT void __tsan_read##bytes(void* p) { check(p, bytes, false, false, PC); }                     \
-  EXPORT void __tsan_write##bytes(void* p) { check(p, bytes, true, false, PC); }                     \
-  EXPORT void __tsan_unaligned_read##bytes(void* p) { check(p, bytes, false, false, PC); }           \
-  EXPORT void __tsan_unaligned_write##bytes(void* p) { check(p, bytes, true, false, PC); }           \
-  EXPORT void __tsan_volatile_read##bytes(void* p) { emu::check_volatile(p, bytes, PC); }            \
-  EXPORT void __tsan_volatile_write##bytes(void* p) { check(p, bytes, true, emu::slot_at(p), PC); } \
-  EXPORT void __tsan_unaligned_volatile_read##bytes(void* p) { emu::check_volatile(p, bytes, PC); }  \
-  EXPORT void __tsan_unaligned_volatile_write##bytes(void* p) { check(p, bytes, true, emu::slot_at(p), PC); }
+  EXPORT void __tsan_read##bytes(void* p) { check(p, bytes, false, false, PLACE); }                     \
+  EXPORT void __tsan_write##bytes(void* p) { check(p, bytes, true, false, PLACE); }                     \
+  EXPORT void __tsan_unaligned_read##bytes(void* p) { check(p, bytes, false, false, PLACE); }           \
+  EXPORT void __tsan_unaligned_write##bytes(void* p) { check(p, bytes, true, false, PLACE); }           \
+  EXPORT void __tsan_volatile_read##bytes(void* p) { emu::check_volatile(p, bytes, PLACE); }            \
+  EXPORT void __tsan_volatile_write##bytes(void* p) { check(p, bytes, true, emu::slot_at(p), PLACE); } \
+  EXPORT void __tsan_unaligned_volatile_read##bytes(void* p) { emu::check_volatile(p, bytes, PLACE); }  \
+  EXPORT void __tsan_unaligned_volatile_write##bytes(void* p) { check(p, bytes, true, emu::slot_at(p), PLACE); }
 ACCESS(1)
 ACCESS(2)
 ACCESS(4)
 ACCESS(8)
 ACCESS(16)
-EXPORT void __tsan_read_range(void* p, long bytes) { if (bytes) check(p, bytes, false, false, PC); }
-EXPORT void __tsan_write_range(void* p, long bytes) { if (bytes) check(p, bytes, true, false, PC); }
+EXPORT void __tsan_read_range(void* p, long bytes) { if (bytes) check(p, bytes, false, false, PLACE); }
+EXPORT void __tsan_write_range(void* p, long bytes) { if (bytes) check(p, bytes, true, false, PLACE); }
 EXPORT void __tsan_init() {}
 EXPORT void __tsan_func_entry(void*) {}
 EXPORT void __tsan_func_exit() {}

@@ -10,6 +10,7 @@
 #include "async.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
+#define PLACE __builtin_return_address(0)
 
 namespace emu {
 
@@ -44,6 +45,7 @@ struct Thread {
   uint16_t number;  // in its block
   State state;
   uint32_t line;         // of the synchronisation that it waits at or was at last
+  const void* place;     // where the kernel called it; null if not known
   const char* waits_at;  // its name
   const void* site;      // of a convergence: where in the code
   uint32_t result;
@@ -168,6 +170,7 @@ Block* block_in(uint64_t slot);  // null when the slot is free
 
 // faults.cc
 [[noreturn]] void fault(const void* pc, uint32_t line, const char* format, ...) __attribute__((format(printf, 3, 4)));
+void enter(uint32_t line, const void* place);  // the current thread is at a synchronisation; place: a return address
 const char* describe(const Thread& thread);  // "block (1, 0, 0), thread (5, 0, 0)"
 const char* describe(uint64_t id);  // an id that `thread_id` gives
 void report_deadlock();

@@ -28,13 +28,19 @@ const char* describe(uint64_t id) {
                       {uint32_t(thread % size.x), uint32_t(thread / size.x % size.y), uint32_t(thread / size.x / size.y)});
 }
 
+void enter(uint32_t line, const void* place) {
+  self->line = line;
+  self->place = place;
+}
+
 void fault(const void* pc, uint32_t line, const char* format, ...) {
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(fault_.text, sizeof fault_.text, format, arguments);
   va_end(arguments);
-  fault_.pc = pc;
-  fault_.line = line || pc ? line : self->line;
+  bool is_there = !pc && (!line || line == self->line);  // at the synchronisation that it entered last
+  fault_.pc = is_there ? self->place : pc;
+  fault_.line = is_there ? self->line : line;
   fault_.raised = 1;
   abandon();
 }

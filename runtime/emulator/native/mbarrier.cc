@@ -51,7 +51,6 @@ std::string describe_mbarrier(const Thread& thread) {
 }
 
 static Mbarrier& mbarrier_at(uint64_t place, const char* name, uint32_t line) {
-  self->line = line;
   auto found = place < shared_total ? mbarriers.find(place) : mbarriers.end();
   if (found == mbarriers.end())
     fault(nullptr, line, "%s: %s on what is no mbarrier (%s); mbarrier.init comes first", describe(*self), name,
@@ -141,8 +140,8 @@ static void deliver_all(uint64_t place) {
 using namespace emu;
 
 EXPORT void emu_mbarrier_init(const void* address, uint32_t count, uint32_t line) {
+  enter(line, PLACE);
   uint64_t place = place_of(address);
-  self->line = line;
   if (place >= shared_total || place % 8)
     fault(nullptr, line, "%s: mbarrier.init needs 8 bytes of shared memory, aligned to 8", describe(*self));
   if (!count || count > count_limit)
@@ -160,6 +159,7 @@ EXPORT void emu_mbarrier_init(const void* address, uint32_t count, uint32_t line
 }
 
 EXPORT void emu_mbarrier_inval(const void* address, uint32_t line) {
+  enter(line, PLACE);
   uint64_t place = place_of(address);
   if (!mbarrier_at(place, "mbarrier.inval", line).transfers.empty())
     fault(nullptr, line, "%s: mbarrier.inval while a bulk copy is under way", describe(*self));
@@ -168,11 +168,13 @@ EXPORT void emu_mbarrier_inval(const void* address, uint32_t line) {
 }
 
 EXPORT void emu_mbarrier_expect(const void* address, uint32_t bytes, uint32_t line) {
+  enter(line, PLACE);
   uint64_t place = place_of(address);
   count_bytes(mbarrier_at(place, "expect_tx", line), place, bytes, line);
 }
 
 EXPORT void emu_mbarrier_complete(const void* address, uint32_t bytes, uint32_t line) {
+  enter(line, PLACE);
   uint64_t place = place_of(address);
   Mbarrier& barrier = mbarrier_at(place, "mbarrier.complete_tx", line);
   count_bytes(barrier, place, -int64_t(bytes), line);
@@ -182,6 +184,7 @@ EXPORT void emu_mbarrier_complete(const void* address, uint32_t bytes, uint32_t 
 // `flags`: bit 0 releases, bit 1 also lowers the count of later phases (drop), bit 2 may not end the phase. Returns the
 // state, which names the phase that the arrival belongs to.
 EXPORT uint64_t emu_mbarrier_arrive(const void* address, uint32_t count, int flags, uint32_t line) {
+  enter(line, PLACE);
   uint64_t place = place_of(address);
   Mbarrier& barrier = mbarrier_at(place, "mbarrier.arrive", line);
   if (count > barrier.pending || !count)
@@ -202,6 +205,7 @@ EXPORT uint64_t emu_mbarrier_arrive(const void* address, uint32_t count, int fla
 // Whether the phase has ended that a state or, if `by_parity`, a parity names. If not, others get their turn; then the
 // answer is no, as when a time limit has passed, so that a kernel that does not ask again shows.
 EXPORT int emu_mbarrier_test(const void* address, uint64_t phase, int by_parity, int acquires, const char* name, uint32_t line) {
+  enter(line, PLACE);
   uint64_t place = place_of(address);
   if (!by_parity) phase >>= 32;
   Mbarrier& barrier = mbarrier_at(place, name, line);

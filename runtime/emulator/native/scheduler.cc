@@ -59,7 +59,7 @@ static void to_scheduler() {
 void wait(State state, const char* name, uint32_t line) {
   self->state = state;
   self->waits_at = name;
-  self->line = line;
+  if (self->line != line) enter(line, nullptr);
   to_scheduler();
 }
 

@@ -229,9 +229,9 @@ using namespace emu;
 
 EXPORT void emu_product_fence() { products_of_self().fenced = true; }
 
-EXPORT void emu_product_issue(const emu_product_request* request, uint32_t line) {
+EXPORT void emu_product_issue(const emu_product_request* request, uint32_t line, const void* place) {
+  enter(line, place);
   Products& mine = products_of_self();
-  self->line = line;
   if (!mine.fenced)
     fault(nullptr, line, "%s: wgmma.mma_async with no wgmma.fence since its registers were touched", describe(*self));
   Warpgroup& group = warpgroup_of(line);
@@ -257,8 +257,8 @@ EXPORT void emu_product_commit() {
 }
 
 EXPORT void emu_product_wait(uint32_t pending, uint32_t line) {
+  enter(line, PLACE);
   Products& mine = products_of_self();
-  self->line = line;
   if (mine.groups.size() <= pending) return;
   size_t finished = mine.groups.size() - pending;
   uint64_t done = mine.groups[finished - 1];

@@ -64,6 +64,16 @@ __device__ inline void store_{rank}d(const void* map, const void* from, {paramet
 
 HEAD += "".join(_tensor_copies(rank) for rank in range(1, 6))
 
+WGMMA = """\
+__device__ inline uint64_t matrix(const void* p, int leading, int stride, int mode) {
+  return (uint64_t)((shared(p) & 0x3ffff) >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(stride >> 4) << 32 |
+         (uint64_t)mode << 62;
+}
+__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+"""
+
 FIRST = HEAD.count("\n") + 2
 """The line of a body's first line in a kernel's text."""
 

@@ -9,18 +9,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.runtime.emulator.hopper import hopper, run_hopper
+from tests.runtime.emulator.hopper import WGMMA, hopper, run_hopper
 from tilestitch.runtime.emulator import EmulatorOptions
 
-DESCRIPTOR = """\
-__device__ inline uint64_t matrix(const void* p, int leading, int stride, int mode) {
-  return (uint64_t)((shared(p) & 0x3ffff) >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(stride >> 4) << 32 |
-         (uint64_t)mode << 62;
-}
-__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-__device__ inline void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
-"""
 MODES = {0: 0, 32: 3, 64: 2, 128: 1}
 """What a descriptor calls a swizzle of so many bytes."""
 
@@ -104,7 +95,7 @@ def product_kernel(
   wgmma_commit();
   wgmma_wait();
   for (int i = 0; i < {count}; ++i) sums[threadIdx.x * {count} + i] = d[i];"""
-    return hopper(f"const uint8_t* a_image, const uint8_t* b_image, {c_type}* sums", body, DESCRIPTOR, 128)
+    return hopper(f"const uint8_t* a_image, const uint8_t* b_image, {c_type}* sums", body, WGMMA, 128)
 
 
 def fragments(columns: int) -> tuple[np.ndarray, np.ndarray]:

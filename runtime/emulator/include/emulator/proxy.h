@@ -13,8 +13,10 @@ uint64_t emu_mbarrier_arrive(const void* address, uint32_t count, int flags, uin
 int emu_mbarrier_test(const void* address, uint64_t phase, int by_parity, int acquires, const char* name, uint32_t line);
 void emu_bulk_load(void* to, const void* from, uint32_t bytes, const void* mbarrier, uint32_t mask, uint32_t line);
 void emu_bulk_store(void* to, const void* from, uint32_t bytes, emu_reduce reduce, uint32_t line);
-void emu_tensor_load(void* to, const CUtensorMap* map, const int* start, int rank, const void* mbarrier, uint32_t mask, uint32_t line);
-void emu_tensor_store(const CUtensorMap* map, const int* start, int rank, const void* from, emu_reduce reduce, uint32_t line);
+void emu_tensor_load(void* to, const CUtensorMap* map, const int* start, int rank, const void* mbarrier, uint32_t mask, uint32_t line,
+                     const void* place);
+void emu_tensor_store(const CUtensorMap* map, const int* start, int rank, const void* from, emu_reduce reduce, uint32_t line,
+                      const void* place);
 void emu_tensor_prefetch(const CUtensorMap* map, int rank, uint32_t line);
 void emu_bulk_commit();
 void emu_bulk_wait(uint32_t pending, int reads_only);
@@ -39,14 +41,14 @@ inline void emu_arrive_behind_copies(const void* address, uint32_t line) {
 }
 
 template <class... C>
-EMU_UNCHECKED inline void emu_load_box(void* to, const CUtensorMap* map, const void* mbarrier, uint32_t mask, uint32_t line, C... start) {
+EMU_UNCHECKED __attribute__((noinline)) void emu_load_box(void* to, const CUtensorMap* map, const void* mbarrier, uint32_t mask, uint32_t line, C... start) {
   int at[] = {int(start)...};
-  emu_tensor_load(to, map, at, int(sizeof...(C)), mbarrier, mask, line);
+  emu_tensor_load(to, map, at, int(sizeof...(C)), mbarrier, mask, line, EMU_PLACE);
 }
 template <class... C>
-EMU_UNCHECKED inline void emu_store_box(const CUtensorMap* map, const void* from, emu_reduce reduce, uint32_t line, C... start) {
+EMU_UNCHECKED __attribute__((noinline)) void emu_store_box(const CUtensorMap* map, const void* from, emu_reduce reduce, uint32_t line, C... start) {
   int at[] = {int(start)...};
-  emu_tensor_store(map, at, int(sizeof...(C)), from, reduce, line);
+  emu_tensor_store(map, at, int(sizeof...(C)), from, reduce, line, EMU_PLACE);
 }
 
 template <class T, class Fold>

@@ -4,8 +4,10 @@
 
 #define EMU_PTX __forceinline__
 namespace emu_ptx {
-template <class T> EMU_PTX void mov_b32(T& d, T a) { d = a; }
-template <class T> EMU_PTX void mov_u32(T& d, T a) { d = a; }
+#define EMU_MOVES(type)                                                                     \
+  template <class D, class T> EMU_PTX void mov_##type(D& d, T a) { d = D(a); }              \
+  template <class D, class A, class B> EMU_PTX void selp_##type(D& d, A a, B b, bool p) { d = p ? D(a) : D(b); }
+EMU_MOVES(b32) EMU_MOVES(u32) EMU_MOVES(s32) EMU_MOVES(f32) EMU_MOVES(b64) EMU_MOVES(u64) EMU_MOVES(s64) EMU_MOVES(pred)
 
 #define EMU_LOADS(order, scope, type, width)                                                            \
   template <class T> EMU_PTX void ld_##order##_##scope##_global_##type(T& d, const void* a, EMU_LINE) { \
@@ -35,7 +37,9 @@ template <class T> EMU_PTX void mov_u32(T& d, T a) { d = a; }
   EMU_UPDATE(add, old + v, order, scope, type, width)                \
   EMU_UPDATE(max, old > v ? old : v, order, scope, type, width)      \
   EMU_UPDATE(min, old < v ? old : v, order, scope, type, width)      \
-  EMU_UPDATE(exch, v, order, scope, type, width)
+  EMU_UPDATE(exch, v, order, scope, type, width)                     \
+  EMU_UPDATE(inc, old >= v ? 0 : old + 1, order, scope, type, width) \
+  EMU_UPDATE(dec, old == 0 || old > v ? v : old - 1, order, scope, type, width)
 #define EMU_CAS(order, scope, type, width)                                                                    \
   template <class T>                                                                                          \
   EMU_PTX void atom_##order##_##scope##_global_cas_##type(T& d, const void* a, T expected, T v, EMU_LINE) {   \

@@ -5,7 +5,7 @@
 
 extern "C" {
 void emu_product_fence();
-void emu_product_issue(const emu_product_request* request, uint32_t line);
+void emu_product_issue(const emu_product_request* request, uint32_t line, const void* place);
 void emu_product_commit();
 void emu_product_wait(uint32_t pending, uint32_t line);
 }
@@ -78,7 +78,7 @@ EMU_UNCHECKED __attribute__((noinline)) void emu_wgmma(int columns, uint64_t a, 
   if (int(sizeof...(D)) != columns / 2 / Sum::per_register) emu_fault("wgmma has the wrong number of accumulators", line);
   emu_product_request request = {a, b, a_registers ? a_registers->item : nullptr, places, sizeof...(D), columns, A::bits / 8, flags,
                                  a_transposed, b_transposed, emu_multiply_rows<A, B, Sum>};
-  emu_product_issue(&request, line);
+  emu_product_issue(&request, line, EMU_PLACE);
 }
 template <class A, class B, class Sum, class... D>
 EMU_UNCHECKED inline void emu_wgmma_registers(int columns, emu_a_registers a, uint64_t b, int flags, int b_transposed, uint32_t line, D&... sums) {
