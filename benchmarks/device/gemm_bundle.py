@@ -1,0 +1,175 @@
+"""Compiles products of half floats for Hopper with every tile that there is, to be measured against cuBLAS.
+
+    python -m benchmarks.device.gemm_bundle [--out benchmarks/device/bundle/gemm] [--only square]
+
+Which tile is best for which shape is what planning only guesses (`speed` of the tiles); the queue's part B3 finds out.
+`gemm.json` lists the kernels: launches as in a program, whose values are numbered as in `VALUES`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilestitch.codegen.cuda.abi import CudaLaunch, TemporaryArg, TensorMapArg, ValueArg
+from tilestitch.codegen.cuda.build import BuildOptions, compile_kernels
+from tilestitch.codegen.cuda.cache import KernelCache, default_folder
+from tilestitch.codegen.cuda.contraction import matmul_product
+from tilestitch.codegen.cuda.gemm_mma import lower_mma
+from tilestitch.codegen.cuda.gemm_wgmma import TILES, WgmmaTile, emit_wgmma
+from tilestitch.codegen.cuda.partition import cut
+from tilestitch.codegen.cuda.surroundings import Anchored
+from tilestitch.codegen.cuda.target import CudaTarget, parse_cuda_target
+from tilestitch.codegen.cuda.tiling import choose
+from tilestitch.compiler.ir import Graph, TensorType, Value
+from tilestitch.passes.fusion.roles import Roles, roles_of
+from tilestitch.runtime import program as rt
+from tilestitch.runtime.artifact import cubin_member
+
+TARGET = "cuda:h200"
+VALUES = ("a", "b", "y", "bias", "sums")
+LISTING = "gemm.json"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """result [batch, m, n] = a [batch, m, k] * b; b is [batch, n, k] if trans_b, else [batch, k, n].
+
+    epilogue: a bias for each column, and GELU.
+    """
+
+    name: str
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    trans_b: bool = False
+    dtype: str = "float16"
+    epilogue: bool = False
+
+
+SHAPES = (
+    *(Shape(f"square {size}", size, size, size) for size in (1024, 2048, 4096, 8192)),
+    Shape("square 4096, weights [n, k]", 4096, 4096, 4096, trans_b=True),
+    Shape("square 4096, bfloat16", 4096, 4096, 4096, dtype="bfloat16"),
+    Shape("BERT-base up, 32 x 128 tokens", 4096, 3072, 768, epilogue=True),
+    Shape("BERT-base down, 32 x 128 tokens", 4096, 768, 3072),
+    *(Shape(f"GPT-3 up, 1 of 8, {tokens} tokens", tokens, 6144, 12288, epilogue=True) for tokens in (16, 128, 1024)),
+    *(Shape(f"GPT-3 down, 1 of 8, {tokens} tokens", tokens, 12288, 6144) for tokens in (16, 128, 1024)),
+    *(Shape(f"LLaMA 65B up, 1 of 8, {tokens} tokens", tokens, 2752, 8192) for tokens in (128, 1024)),
+    Shape("tall k", 256, 256, 65536),
+    Shape("attention scores", 512, 512, 64, batch=96, trans_b=True),
+)  # fmt: skip
+
+
+def _gelu(graph: Graph, x: Value) -> Value:
+    def number(value: float) -> Value:
+        return graph.constant(np.array(value, np.dtype(x.dtype)))
+
+    bent = graph.emit("add", graph.emit("erf", graph.emit("mul", x, number(0.5**0.5))), number(1.0))
+    return graph.emit("mul", graph.emit("mul", x, number(0.5)), bent)
+
+
+def group_of(shape: Shape, target: CudaTarget) -> Anchored:
+    """The product and its epilogue as one group."""
+    graph = Graph()
+    lead = (shape.batch,) if shape.batch > 1 else ()
+    a = graph.add_input("a", TensorType(shape.dtype, (*lead, shape.m, shape.k)))
+    right = (shape.n, shape.k) if shape.trans_b else (shape.k, shape.n)
+    b = graph.add_input("b", TensorType(shape.dtype, (*lead, *right)))
+    y = graph.emit("matmul", a, b, trans_b=shape.trans_b)
+    inputs = [a, b]
+    if shape.epilogue:
+        inputs.append(graph.add_input("bias", TensorType(shape.dtype, (shape.n,))))
+        y = _gelu(graph, graph.emit("add", y, inputs[-1]))
+    graph.outputs = [y]
+    roles = roles_of(tuple(graph.nodes), (y,), "g")
+    assert isinstance(roles, Roles), roles
+    return Anchored(tuple(graph.nodes), roles, tuple(inputs), (y,), target)
+
+
+def candidates(shape: Shape, group: Anchored) -> Iterator[tuple[dict[str, Any], tuple[CudaLaunch, ...]]]:
+    """Every kernel worth measuring, and what it is."""
+    product = matmul_product(group)
+    planned, partition = choose(product, TILES, group.target.device, shape.dtype)
+    for tile in TILES:
+        if tile.bm > 64 and tile.bm >= 2 * product.m:
+            continue
+        whole = cut(product, (tile.bm, tile.bn, tile.bk), 1)
+        yield _named(tile, 1, tile == planned and partition.parts == 1), emit_wgmma(group, product, tile, whole)
+    if partition.parts > 1:
+        yield _named(planned, partition.parts, True), emit_wgmma(group, product, planned, partition)
+    yield {"kernel": "gemm_mma", "planned": False}, lower_mma(group, product)
+
+
+def _named(tile: WgmmaTile, parts: int, planned: bool) -> dict[str, Any]:
+    facts = {name: value for name, value in asdict(tile).items() if name not in ("speed", "bk")}
+    return {"kernel": "gemm_wgmma", **facts, "parts": parts, "planned": planned}
+
+
+def device_launch(launch: CudaLaunch, symbol: str, output: str) -> rt.DeviceLaunch:
+    """The launch as a program has it, with `VALUES` for values."""
+
+    def argument(arg: Any) -> rt.Arg:
+        match arg:
+            case TensorMapArg(name, tensor_map, offset_bytes):
+                return rt.Arg(VALUES.index(name), offset_bytes, tensor_map)
+            case ValueArg(name):
+                return rt.Arg(VALUES.index("y" if name == output else name))
+            case TemporaryArg(name):
+                return rt.Arg(VALUES.index(name))
+        raise AssertionError(arg)
+
+    args = tuple(argument(arg) for arg in launch.args)
+    return rt.DeviceLaunch(symbol, launch.grid, launch.block, launch.shared_bytes, args)
+
+
+def bundle(shape: Shape, folder: Path, options: BuildOptions) -> list[dict[str, Any]]:
+    """Compile all candidates for a shape; returns what `gemm.json` says of them."""
+    target = parse_cuda_target(TARGET)
+    group = group_of(shape, target)
+    (output,) = group.outputs
+    found = list(candidates(shape, group))
+    # Symbols are made of the text: equal kernels are compiled once.
+    built = compile_kernels([launch for _, launches in found for launch in launches], target, options, lambda *_: None)
+    numbers = {symbol: number for number, symbol in enumerate(built.sources)}
+    symbols = iter(built.symbols)
+    rows = []
+    for facts, launches in found:
+        own = [device_launch(launch, next(symbols), output.name) for launch in launches]
+        for launch in own:
+            image = built.members[cubin_member(target.architectures[0], numbers[launch.symbol])]
+            (folder / f"{launch.symbol}.cubin").write_bytes(image)
+        sums = max(
+            (arg.nbytes for launch in launches for arg in launch.args if isinstance(arg, TemporaryArg)), default=0
+        )
+        rows.append({**facts, "launches": [launch.to_json() for launch in own], "sums_bytes": sums})
+    return rows
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.device.gemm_bundle", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "bundle" / "gemm", metavar="FOLDER")
+    parser.add_argument("--only", default="", metavar="WORD", help="shapes whose name has this word")
+    options = parser.parse_args(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)
+    build = BuildOptions(2, KernelCache(default_folder()))
+    listed = []
+    for shape in SHAPES:
+        if options.only not in shape.name:
+            continue
+        print(shape.name, file=sys.stderr, flush=True)
+        listed.append({"shape": asdict(shape), "kernels": bundle(shape, options.out, build)})
+        (options.out / LISTING).write_text(json.dumps(listed, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
