@@ -20,7 +20,7 @@ from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, storage_dtype
 from .abi import CudaLaunch, Thread, barrier
 from .fragments import Instruction, Piece, find_instruction, load_fragments
 from .gemm_simt import store_rows
-from .partition import Partition, Sink, launches, named, registers, repeated, unrolled, when, zero
+from .partition import Partition, Sink, launch, named, registers, repeated, unrolled, when, zero
 from .product import Product, below, both
 from .surroundings import Anchored, Surroundings
 from .target import CudaTarget
@@ -126,7 +126,7 @@ def emit_mma(group: Anchored, product: Product, tile: MmaTile, partition: Partit
     def kernel(around: Surroundings, thread: Thread, sink: Sink, block: Expr) -> None:
         _Block(around, product, tile, instruction, partition, thread.thread[0], sink).run(block)
 
-    return launches(group, product, "gemm_mma", partition, tile.threads, kernel, tile.shared_bytes)
+    return launch(group, product, "gemm_mma", partition, (tile.bm, tile.bn), tile.threads, kernel, tile.shared_bytes)
 
 
 class _Block:

@@ -19,7 +19,7 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, storage_dtype
 
 from .abi import CudaLaunch, Thread, barrier, shared_buffer
-from .partition import Partition, Sink, launches, named, registers, repeated, unrolled, when, zero
+from .partition import Partition, Sink, launch, named, registers, repeated, unrolled, when, zero
 from .product import Operand, Product, below, both, widen
 from .surroundings import Anchored, Surroundings
 from .tiling import choose
@@ -117,7 +117,7 @@ def emit_simt(group: Anchored, product: Product, tile: SimtTile, partition: Part
     def kernel(around: Surroundings, thread: Thread, sink: Sink, block: Expr) -> None:
         _Block(around, product, tile, partition, thread.thread[0], sink).run(block)
 
-    return launches(group, product, "gemm_simt", partition, tile.threads, kernel)
+    return launch(group, product, "gemm_simt", partition, (tile.bm, tile.bn), tile.threads, kernel)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, storage_dtype
 
 from .abi import CudaLaunch, Thread, barrier, shared_buffer
-from .partition import Partition, Sink, cut, launches, named, registers, repeated, unrolled, when, zero
+from .partition import Partition, Sink, cut, launch, named, registers, repeated, unrolled, when, zero
 from .product import Operand, Product, below, both, widen
 from .surroundings import Anchored, Surroundings
 
@@ -55,7 +55,7 @@ def lower_gemv(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
     def kernel(around: Surroundings, thread: Thread, sink: Sink, block: Expr) -> None:
         emit(_Block(around, product, partition, columns, chunk, thread.thread[0], block, sink))
 
-    return launches(group, product, "gemv", partition, THREADS, kernel)
+    return launch(group, product, "gemv", partition, (MOST_ROWS, columns), THREADS, kernel)
 
 
 def _partition(product: Product, columns: int, chunk: int, sm_count: int) -> Partition:

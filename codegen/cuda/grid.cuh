@@ -1,3 +1,18 @@
+// Blocks that wait for each other, or hand work on.
+
+// Whether the calling block is the last of `count` that call it with this word; what the others wrote before, the last
+// one reads behind. `word` is 32 bits of the launch's own memory, 0 when the model is loaded; the last block leaves it 0.
+static __device__ __forceinline__ int ts_grid_last(unsigned *word, unsigned count) {
+  int last = 0;
+  __syncthreads();
+  if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) {
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(word), "r"(count - 1u) : "memory");
+    last = before == count - 1u;
+  }
+  return __syncthreads_or(last);
+}
+
 // The barrier of a whole grid, for cooperative launches: all blocks are resident together.
 //
 // `word` is 32 bits of the launch's own memory, 0 when the model is loaded, and needs no clearing after that: block 0
@@ -16,3 +31,10 @@ static __device__ __forceinline__ void ts_grid_barrier(unsigned *word) {
   }
   __syncthreads();
 }
+
+// The first `threads` threads of a block, whole warps, wait for each other.
+static __device__ __forceinline__ void ts_grid_part_barrier(int threads) {
+  asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
+}
+
+static __device__ __forceinline__ int ts_grid_blocks() { return (int)gridDim.x; }

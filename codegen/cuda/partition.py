@@ -1,7 +1,7 @@
 """How a product is cut into blocks: tiles of the result, and parts of the reduction where tiles are too few.
 
-A reduction in parts takes two launches: the first leaves partial sums in temporary memory, the second adds them in a
-fixed order and runs the epilogue. Results are therefore the same in every run.
+The blocks of a reduction in parts leave partial sums in temporary memory. The last one of a tile adds them, in an order
+that does not depend on which one it is, and runs the epilogue. Results are therefore the same in every run.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, storage_bits
 from tilestitch.codegen.compute.indexing import unravel
 
-from .abi import CudaLaunch, Parameter, TemporaryArg, Thread
-from .product import Product, below
+from .abi import CountersArg, CudaLaunch, Parameter, TemporaryArg, Thread
+from .product import Product, below, both
 from .surroundings import Anchored, Surroundings
 
 Sink = Callable[[Surroundings, Expr, Expr, Expr, Expr], None]
@@ -79,39 +79,74 @@ Kernel = Callable[[Surroundings, Thread, Sink, Expr], None]
 """`kernel(around, thread, sink, part)` emits one block's work."""
 
 
-def launches(
-    group: Anchored, product: Product, kind: str, partition: Partition, threads: int, kernel: Kernel,
-    shared_bytes: int = 0,
+def launch(
+    group: Anchored, product: Product, kind: str, partition: Partition, tile: tuple[int, int], threads: int,
+    kernel: Kernel, shared_bytes: int = 0,
 ) -> tuple[CudaLaunch, ...]:  # fmt: skip
-    """The launch of a kernel, or two where the reduction is in parts. The kernel gets the number of its block."""
+    """The launch of a kernel that gets the number of its block; `tile` is the extents of a tile."""
     if partition.parts == 1:
 
         def whole(around: Surroundings, thread: Thread) -> None:
             kernel(around, thread, finish(product), around.wide(thread.block[0]))
 
         return (group.launch(kind, partition.blocks, threads, whole, shared_bytes=shared_bytes),)
-    size = partition.parts * product.elements
+    size, tiles = partition.parts * product.elements, partition.blocks // partition.parts
     nbytes = size * storage_bits(product.acc_dtype) // 8
     sums = Parameter(TemporaryArg("sums", nbytes), product.acc_dtype, size)
+    counters = Parameter(CountersArg(COUNTER_BYTES * tiles), "uint32", tiles)
 
     def one_part(around: Surroundings, thread: Thread) -> None:
         block = around.wide(thread.block[0])
-        part = named(block // (partition.blocks // partition.parts))
+        part, number = named(block // tiles), named(block % tiles)
 
         def keep(around: Surroundings, batch: Expr, m: Expr, n: Expr, total: Expr) -> None:
             place = ((part * product.batch + batch) * product.m + m) * product.n + n
             T.buffer_store(around.extra, total, [place])
 
         kernel(around, thread, keep, block)
+        counter = T.address_of(around.counters[number])
+        with when(T.call_extern("int32", "ts_grid_last", counter, partition.parts) != 0):
+            _join(around, product, partition, tile, threads, thread.thread[0], block)
 
-    first = group.launch(
-        kind, partition.blocks, threads, one_part, inputs=group.read_before(), outputs=(), extra=sums,
-        shared_bytes=shared_bytes,
-    )  # fmt: skip
-    return (first, add_parts(group, product, sums, partition.parts))
+    return (
+        group.launch(
+            kind, partition.blocks, threads, one_part, extra=sums, counters=counters, shared_bytes=shared_bytes
+        ),
+    )
+
+
+def _join(
+    around: Surroundings, product: Product, partition: Partition, tile: tuple[int, int], threads: int, thread: Expr,
+    block: Expr,
+) -> None:  # fmt: skip
+    """Add all parts of a block's tile, neighbouring columns by neighbouring threads, and run the epilogue."""
+    rows, columns = min(tile[0], product.m), tile[1]
+    _, batch, m_block, n_block = partition.locate(block)
+    first = (named(m_block * tile[0]), named(n_block * columns))
+    rounds = -(-rows * columns // threads)
+    with repeated(rounds) as round_:
+        at = named(round_ * threads + thread)
+        m, n = named(first[0] + at // columns), named(first[1] + at % columns)
+        exists = both(
+            below(at, rows * columns, rounds * threads),
+            below(m, product.m, partition.m_blocks * tile[0]),
+            below(n, product.n, partition.n_blocks * columns),
+        )
+        with when(exists):
+            place = named((batch * product.m + m) * product.n + n)
+            finish(product)(around, batch, m, n, _added(around, product, place, partition.parts))
+
+
+def _added(around: Surroundings, product: Product, place: Expr, parts: int) -> Expr:
+    total = T.alloc_buffer((1,), product.acc_dtype, scope="local")
+    T.buffer_store(total, zero(product.acc_dtype), [0])
+    with unrolled(parts) as part:
+        T.buffer_store(total, total[0] + around.extra[part * product.elements + place], [0])
+    return total[0]
 
 
 THREADS_OF_SUMS = 256
+COUNTER_BYTES = 4
 
 
 def add_parts(group: Anchored, product: Product, sums: Parameter, parts: int) -> CudaLaunch:
@@ -122,12 +157,8 @@ def add_parts(group: Anchored, product: Product, sums: Parameter, parts: int) ->
     def emit(around: Surroundings, thread: Thread) -> None:
         at = named(around.wide(thread.block[0]) * THREADS_OF_SUMS + thread.thread[0])
         with when(below(at, count, blocks * THREADS_OF_SUMS)):
-            total = T.alloc_buffer((1,), product.acc_dtype, scope="local")
-            T.buffer_store(total, zero(product.acc_dtype), [0])
-            with unrolled(parts) as part:
-                T.buffer_store(total, total[0] + around.extra[part * count + at], [0])
             batch, m, n = unravel(at, (product.batch, product.m, product.n))
-            finish(product)(around, batch, m, n, total[0])
+            finish(product)(around, batch, m, n, _added(around, product, at, parts))
 
     return group.launch("sums", blocks, THREADS_OF_SUMS, emit, inputs=group.read_behind(), extra=sums)
 
@@ -183,6 +214,6 @@ def registers(count: int, dtype: str) -> Any:
 
 
 __all__ = [
-    "Kernel", "Partition", "Sink", "add_parts", "cut", "finish", "launches", "named", "registers", "repeated",
+    "Kernel", "Partition", "Sink", "add_parts", "cut", "finish", "launch", "named", "registers", "repeated",
     "unrolled", "when", "zero",
 ]  # fmt: skip

@@ -101,6 +101,7 @@ class Anchored:
         inputs: Sequence[Value] | None = None,
         outputs: Sequence[Value] | None = None,
         extra: Parameter | None = None,
+        counters: Parameter | None = None,
         maps: Sequence[Parameter] = (),
         shared_bytes: int = 0,
         blocks_per_sm: int | None = None,
@@ -108,14 +109,14 @@ class Anchored:
     ) -> CudaLaunch:
         """A launch of `blocks` blocks of `threads` threads that run `emit(surroundings, thread)`.
 
-        inputs, outputs: what this launch reads and writes, if not all of the group. extra: one more argument, whose
-        buffer the surroundings call `extra`. maps: tensor maps, whose addresses they call `maps`. blocks_per_sm: as for
-        `kernel_function`; portable: as in `CudaLaunch`.
+        inputs, outputs: what this launch reads and writes, if not all of the group. extra, counters: further arguments,
+        whose buffers the surroundings call so. maps: tensor maps, whose addresses they call `maps`. blocks_per_sm: as
+        for `kernel_function`; portable: as in `CudaLaunch`.
         """
         read = self.inputs if inputs is None else tuple(inputs)
         written = self.outputs if outputs is None else tuple(outputs)
         parameters = [self._parameter(v) for v in (*read, *written)]
-        parameters += [extra] if extra is not None else []
+        parameters += [more for more in (extra, counters) if more is not None]
         own = len(parameters)
         parameters += maps
 
@@ -142,7 +143,7 @@ class Surroundings:
         for value, buffer in self.flat.items():
             self.evaluator.sources[value] = buffer_source(buffer, value.tensor_type, self.evaluator.simplify)
         self.stores = list(zip(written, buffers[len(read) :], strict=False))
-        self.extra = buffers[-1]
+        self.extra, self.counters = (*buffers[len(read) + len(written) :], None, None)[:2]
         self.maps = tuple(maps)
 
     def wide(self, index: Expr) -> Expr:

@@ -29,7 +29,8 @@ START_CYCLES = 1500
 """Of a block: indices, the first operands, results behind the last step."""
 L2_BYTES_PER_CYCLE = 48
 """Of one SM."""
-SECOND_LAUNCH_S = 2e-6
+JOIN_CYCLES = 2000
+"""Until the last block of a tile knows that it is the last, and has added a first round of partial sums."""
 SUM_BYTES_PER_CYCLE = 16
 """Of one SM, for partial sums that are written and read again."""
 KEPT_SHARED_BYTES = 1024
@@ -93,7 +94,7 @@ def estimated_cycles(product: Product, tile: Tile, partition: Partition, device:
     if partition.parts == 1:
         return cycles
     sums_bytes = 2 * partition.parts * product.elements * storage_bits(product.acc_dtype) / 8
-    return cycles + SECOND_LAUNCH_S * device.clock_hz + sums_bytes / (device.sm_count * SUM_BYTES_PER_CYCLE)
+    return cycles + JOIN_CYCLES + sums_bytes / (device.sm_count * SUM_BYTES_PER_CYCLE)
 
 
 def multiply_adds_per_cycle(device: Device, dtype: str) -> float:

@@ -17,7 +17,7 @@ from tilestitch.codegen.cuda.contraction import lower_contraction
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.codegen.cuda.target import CudaTarget, parse_cuda_target
 from tilestitch.codegen.cuda.text import kernel_text
-from tilestitch.codegen.launch import PackedArg, TemporaryArg, TensorMapArg, ValueArg
+from tilestitch.codegen.launch import CountersArg, KernelArg, PackedArg, TemporaryArg, TensorMapArg, ValueArg
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.passes.fusion.roles import Roles, roles_of
@@ -58,21 +58,26 @@ def run(
     texts = {f"k{i}": kernel_text(launch.func, target()).replace(SYMBOL, f"k{i}") for i, launch in enumerate(launches)}
     kernels = Kernels(texts, options)
     for i, launch in enumerate(launches):
-        arrays: list[Any] = []
-        for arg in launch.args:
-            if isinstance(arg, TemporaryArg):
-                arrays.append(memory.setdefault(f"temporary {arg.name}", np.empty(arg.nbytes, np.uint8)))
-                continue
-            if isinstance(arg, PackedArg):
-                arrays.append(arg.arrange(values[arg.value]))
-                continue
-            if isinstance(arg, TensorMapArg):
-                arrays.append(TensorArgument(arg.tensor_map, after(Argument.of(memory[arg.value]), arg.offset_bytes)))
-                continue
-            assert isinstance(arg, ValueArg), arg
-            arrays.append(memory[arg.value])
+        counters = [np.zeros(arg.nbytes, np.uint8) for arg in launch.args if isinstance(arg, CountersArg)]
+        arrays = [_memory_of(arg, memory, counters) for arg in launch.args]
         kernels.launch(f"k{i}", launch.grid, launch.block, arrays, launch.shared_bytes)
+        assert not any(np.any(array) for array in counters), "counters are as the next run wants them"
     return {v.name: memory[v.name] for v in outputs}
+
+
+def _memory_of(arg: KernelArg, memory: dict[str, np.ndarray], counters: Sequence[np.ndarray]) -> Any:
+    match arg:
+        case ValueArg(name):
+            return memory[name]
+        case TemporaryArg(name, nbytes):
+            return memory.setdefault(f"temporary {name}", np.empty(nbytes, np.uint8))
+        case PackedArg(name, _, arrange):
+            return arrange(memory[name])
+        case TensorMapArg(name, tensor_map, offset_bytes):
+            return TensorArgument(tensor_map, after(Argument.of(memory[name]), offset_bytes))
+        case CountersArg():
+            return counters[0]
+    raise AssertionError(arg)
 
 
 def after(memory: Argument, offset_bytes: int) -> Argument:

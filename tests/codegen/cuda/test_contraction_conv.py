@@ -9,6 +9,7 @@ import pytest
 
 from tests.codegen.cuda.contraction_harness import check
 from tilestitch.codegen.cuda.abi import CudaLaunch
+from tilestitch.codegen.launch import CountersArg
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.compiler.ir.types import to_numpy_dtype
 
@@ -66,7 +67,7 @@ def test_wide_groups_are_products(layout: str, channels: int, out: int, groups: 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_few_pixels_and_many_channels_reduce_in_parts(layout: str) -> None:
     launches = check_conv(layout, (4, 4), (3, 3), 128, 36, images=1, before=1, after=1)
-    assert [launch.kind for launch in launches] == ["gemm_simt", "sums"]
+    assert any(isinstance(arg, CountersArg) for launch in launches for arg in launch.args), "in parts"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

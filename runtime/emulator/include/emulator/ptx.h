@@ -1,5 +1,6 @@
-// PTX instructions. The build turns every `asm` statement of a kernel into calls of the functions here: `.` and `:` of
-// the name become `_`, operands come in the order of the text, and those in braces one by one.
+// PTX instructions. The build turns every `asm` statement of a kernel into calls: those of the families in ptx_async.py
+// of the functions named there, all others of the functions here. `.` and `:` of the name become `_`, operands come in the
+// order of the text, and those in braces one by one.
 #pragma once
 
 #define EMU_PTX __forceinline__
@@ -64,10 +65,6 @@ EMU_SCOPES(EMU_CAS, release)
 EMU_SCOPES(EMU_CAS, acquire)
 EMU_SCOPES(EMU_CAS, acq_rel)
 
-#define EMU_FENCE(name) EMU_PTX void name() { emu_fence(); }
-EMU_FENCE(fence_acq_rel_gpu) EMU_FENCE(fence_acq_rel_sys) EMU_FENCE(fence_acq_rel_cta) EMU_FENCE(fence_acq_rel_cluster)
-EMU_FENCE(fence_sc_gpu) EMU_FENCE(fence_sc_sys) EMU_FENCE(membar_gl) EMU_FENCE(membar_sys) EMU_FENCE(membar_cta)
-
 // Launches run one after the other here: there is nothing to wait for.
 EMU_PTX void griddepcontrol_wait() {}
 EMU_PTX void griddepcontrol_launch_dependents() {}
@@ -76,29 +73,10 @@ template <class N> EMU_PTX void setmaxnreg_dec_sync_aligned_u32(N) {}
 EMU_PTX void nanosleep_u32(unsigned, EMU_LINE) { emu_pause("nanosleep", line); }
 EMU_PTX void trap(EMU_LINE) { emu_fault("trap", line); }
 
-EMU_PTX void bar_sync(int id, EMU_LINE) { emu_barrier(id, 0, "bar.sync", line); }
-EMU_PTX void bar_sync(int id, int count, EMU_LINE) { emu_barrier(id, uint32_t(count), "bar.sync", line); }
-EMU_PTX void barrier_sync(int id, int count, EMU_LINE) { emu_barrier(id, uint32_t(count), "barrier.sync", line); }
-EMU_PTX void barrier_cta_sync_aligned(int id, int count, EMU_LINE) { emu_barrier(id, uint32_t(count), "barrier.sync", line); }
-EMU_PTX void bar_arrive(int id, int count, EMU_LINE) { emu_barrier_arrive(id, uint32_t(count), line); }
-EMU_PTX void barrier_cta_arrive_aligned(int id, int count, EMU_LINE) { emu_barrier_arrive(id, uint32_t(count), line); }
-EMU_PTX void bar_warp_sync(unsigned mask, EMU_LINE) { __syncwarp(mask, line); }
 
-template <class B> EMU_PTX void cp_async_cg_shared_global(uint32_t to, const void* from, int bytes, B from_bytes) {
-  emu_cp_async(to, from, uint32_t(bytes), uint32_t(from_bytes));
-}
-EMU_PTX void cp_async_cg_shared_global(uint32_t to, const void* from, int bytes) { emu_cp_async(to, from, uint32_t(bytes), uint32_t(bytes)); }
-template <class B> EMU_PTX void cp_async_ca_shared_global(uint32_t to, const void* from, int bytes, B from_bytes) {
-  emu_cp_async(to, from, uint32_t(bytes), uint32_t(from_bytes));
-}
-EMU_PTX void cp_async_ca_shared_global(uint32_t to, const void* from, int bytes) { emu_cp_async(to, from, uint32_t(bytes), uint32_t(bytes)); }
-#define EMU_COPY_ALIASES(suffix)                                                                                 \
-  template <class... T> EMU_PTX void cp_async_cg_shared_global_##suffix(T... x) { cp_async_cg_shared_global(x...); } \
-  template <class... T> EMU_PTX void cp_async_ca_shared_global_##suffix(T... x) { cp_async_ca_shared_global(x...); }
-EMU_COPY_ALIASES(L2__64B) EMU_COPY_ALIASES(L2__128B) EMU_COPY_ALIASES(L2__256B)
-EMU_PTX void cp_async_commit_group() { emu_copy_commit(); }
-EMU_PTX void cp_async_wait_group(int pending) { emu_copy_wait(uint32_t(pending)); }
-EMU_PTX void cp_async_wait_all() { emu_copy_wait_all(); }
+EMU_PTX void membar_gl() { emu_fence(); }
+EMU_PTX void membar_sys() { emu_fence(); }
+EMU_PTX void membar_cta() { emu_fence(); }
 
 #define EMU_LDMATRIX(space)                                                                                         \
   EMU_PTX void ldmatrix_sync_aligned_m8n8_x1_##space##_b16(uint32_t& a, uint32_t p, EMU_LINE) { emu_load_matrices<1, false>(&a, p, line); }       \
