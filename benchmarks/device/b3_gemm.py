@@ -19,7 +19,7 @@ from tilestitch.runtime.cuda.graph import LaunchGraph, Parameters
 from tilestitch.runtime.program import DeviceLaunch, Edge
 
 FOLDER = Path(__file__).parent / "bundle" / "gemm"
-VALUES = ("a", "b", "y", "bias", "sums")
+VALUES = ("a", "b", "y", "bias", "sums", "counters")
 TOLERANCE = {"float16": 1e-3, "bfloat16": 8e-3}
 """Of ||ours - reference|| / ||reference||: little more than rounding each result does."""
 
@@ -27,8 +27,8 @@ TURNS = 30
 FACTS = ("kernel", "bm", "bn", "sharing", "alternate", "cluster", "stages", "parts", "planned")
 
 
-def tensors(shape: dict[str, Any], sums_bytes: int) -> dict[str, Any]:
-    """Operands at random, the result as NaN bits, and room for partial sums, on the GPU."""
+def tensors(shape: dict[str, Any], kernel: dict[str, Any]) -> dict[str, Any]:
+    """Operands at random, the result as NaN bits, and room for partial sums and counters, on the GPU."""
     import torch
 
     kind = getattr(torch, shape["dtype"])
@@ -45,7 +45,8 @@ def tensors(shape: dict[str, Any], sums_bytes: int) -> dict[str, Any]:
         "b": normal(*lead, *right, scale=shape["k"] ** -0.5),
         "y": y,
         "bias": normal(shape["n"]),
-        "sums": torch.full((max(sums_bytes, 16) // 4,), float("nan"), device="cuda"),
+        "sums": torch.full((kernel["sums_bytes"] // 4 + 1,), float("nan"), device="cuda"),
+        "counters": torch.zeros(kernel["counters_bytes"] + 1, device="cuda", dtype=torch.uint8),
     }
 
 
@@ -100,7 +101,7 @@ def one(shape: dict[str, Any], kernel: dict[str, Any]) -> dict[str, Any]:
 
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    given = tensors(shape, kernel["sums_bytes"])
+    given = tensors(shape, kernel)
     operands = [given[name] for name in ("a", "b", "bias")]
     device = open_device(0)
     with device.current():

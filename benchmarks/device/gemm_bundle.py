@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tilestitch.codegen.cuda.abi import CudaLaunch, TemporaryArg, TensorMapArg, ValueArg
+from tilestitch.codegen.cuda.abi import CountersArg, CudaLaunch, TemporaryArg, TensorMapArg, ValueArg
 from tilestitch.codegen.cuda.build import BuildOptions, compile_kernels
 from tilestitch.codegen.cuda.cache import KernelCache, default_folder
 from tilestitch.codegen.cuda.contraction import matmul_product
@@ -34,7 +34,7 @@ from tilestitch.runtime import program as rt
 from tilestitch.runtime.artifact import cubin_member
 
 TARGET = "cuda:h200"
-VALUES = ("a", "b", "y", "bias", "sums")
+VALUES = ("a", "b", "y", "bias", "sums", "counters")
 LISTING = "gemm.json"
 
 
@@ -125,6 +125,8 @@ def device_launch(launch: CudaLaunch, symbol: str, output: str) -> rt.DeviceLaun
                 return rt.Arg(VALUES.index("y" if name == output else name))
             case TemporaryArg(name):
                 return rt.Arg(VALUES.index(name))
+            case CountersArg():
+                return rt.Arg(VALUES.index("counters"))
         raise AssertionError(arg)
 
     args = tuple(argument(arg) for arg in launch.args)
@@ -147,10 +149,11 @@ def bundle(shape: Shape, folder: Path, options: BuildOptions) -> list[dict[str, 
         for launch in own:
             image = built.members[cubin_member(target.architectures[0], numbers[launch.symbol])]
             (folder / f"{launch.symbol}.cubin").write_bytes(image)
-        sums = max(
-            (arg.nbytes for launch in launches for arg in launch.args if isinstance(arg, TemporaryArg)), default=0
-        )
-        rows.append({**facts, "launches": [launch.to_json() for launch in own], "sums_bytes": sums})
+        room = {
+            name: max([arg.nbytes for launch in launches for arg in launch.args if isinstance(arg, kind)], default=0)
+            for name, kind in (("sums_bytes", TemporaryArg), ("counters_bytes", CountersArg))
+        }
+        rows.append({**facts, "launches": [launch.to_json() for launch in own], **room})
     return rows
 
 
