@@ -15,13 +15,11 @@ from .driver import (
     Pattern,
     Replacement,
     apply_patterns,
-    elements,
     emit_like,
     is_splat,
     is_static,
     is_tensor,
     produced_by,
-    reshaped,
     result_fits,
     single_reader,
     splat,
@@ -212,44 +210,12 @@ def _lost(op: str, wide: list[np.ndarray], data: np.ndarray) -> bool:
     return op == "mul" and bool(((data == 0) & (wide[0] != 0) & (wide[1] != 0)).any())
 
 
-MOVED_ROWS_ELEMENTS = 1 << 15
-"""Right operands smaller than this are not worth a reshape behind the product."""
-
-
-def product_of_one_row(graph: Graph, node: Node) -> Replacement | None:
-    """x @ transpose(w) of one row x is w @ transpose(x): the large operand, known at run time, is not packed."""
-    x, w = node.inputs
-    attrs = dict(node.attrs)
-    if not attrs.pop("trans_b", False) or attrs.pop("trans_a", False) or not all(map(is_static, (x, w, node.output))):
-        return None
-    if x.shape[-2] != 1 or w.shape[-2] == 1 or elements(w.shape) < MOVED_ROWS_ELEMENTS or not _varies(w):
-        return None
-    column = emit_like(graph, node, "matmul", w, x, **{**attrs, "trans_b": True})
-    return [reshaped(graph, node, column, node.output.shape)]
-
-
-def _varies(value: Value) -> bool:
-    """Whether a value differs from run to run, and will not be folded."""
-    seen: set[Value] = set()
-    stack = [value]
-    while stack:
-        top = stack.pop()
-        if top in seen or top.is_constant:
-            continue
-        seen.add(top)
-        if top.producer is None:
-            return True
-        stack.extend(top.producer.inputs)
-    return False
-
-
 EXACT: dict[str, list[Pattern]] = {
     "add": [_neutral(0), add_of_negative],
     "sub": [_neutral(0), add_of_negative],
     "mul": [_neutral(1), times_minus_one],
     "div": [_neutral(1), divide_by_power_of_two],
     "pow": [power_of_constant],
-    "matmul": [product_of_one_row],
     "neg": [double_negation],
     "abs": [absolute_twice],
     "maximum": [idempotent],

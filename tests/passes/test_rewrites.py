@@ -68,14 +68,6 @@ def test_division_by_a_number_whose_reciprocal_is_not_normal_stays() -> None:
     ]
 
 
-@pytest.mark.parametrize(("rows", "expected"), [(1, ["matmul", "reshape"]), (2, ["matmul"])])
-def test_one_row_by_a_large_operand_known_at_run_time(rows: int, expected: list[str]) -> None:
-    text = f"""graph @g(%x: float32[3,{rows},64], %w: float32[3,200,64]) -> (%y) {{
-      %y = matmul(%x, %w) {{trans_b=true}} : float32[3,{rows},200]
-    }}"""
-    assert ops(after(text, "algebra")) == expected
-
-
 def test_integers_keep_integer_division() -> None:
     text = chain("%c = constant [2] : int32[]", "%y = div(%x, %c) : int32[4]", x="int32[4]")
     assert ops(after(text, "algebra")) == ["div"]
