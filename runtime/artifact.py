@@ -206,8 +206,7 @@ class Artifact:
         if supplied is None and self.manifest.weights_stripped and expected:
             raise WeightsError(
                 f"{self.name}: the artifact was compiled with --strip-weights and holds none of its {len(expected)} "
-                "weights; "
-                "give them with load(..., weights=FILE.safetensors)"
+                "weights; give them with load(..., weights=FILE.safetensors), or --weights on the command line"
             )
         if not expected:
             return {}

@@ -36,6 +36,23 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", help="where to run: cpu (default), cuda, cuda:N, emulator")
 
 
+def add_weights(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--weights",
+        metavar="FILE.safetensors",
+        help="of an artifact compiled with --strip-weights",
+    )
+
+
+def load_artifact(options: argparse.Namespace) -> Any:
+    """The artifact that the options name, loaded for their device with their weights and threads."""
+    from tilestitch.runtime import load
+
+    weights = existing(options.weights) if options.weights else None
+    artifact = existing(options.artifact)
+    return load(artifact, device=options.device, num_threads=options.threads, weights=weights)
+
+
 def positive(text: str) -> int:
     """An argparse type: an integer of at least 1."""
     value = int(text)

@@ -19,7 +19,9 @@ from tilestitch.compiler.cli.arguments import (
     add_inputs,
     add_json,
     add_threads,
+    add_weights,
     existing,
+    load_artifact,
     make_inputs,
     positive,
     read_inputs,
@@ -46,14 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_inputs(parser)
     add_device(parser)
     add_threads(parser)
+    add_weights(parser)
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    from tilestitch.runtime import load
-
     trace = writable(options.trace) if options.trace else None
-    model = load(existing(options.artifact), device=options.device, num_threads=options.threads)
+    model = load_artifact(options)
     inputs = make_inputs(model, read_inputs(options.input), options.seed)
     engines = {"tilestitch": lambda: model.run(inputs), **_rivals(options, inputs)}
     with Progress() as progress:

@@ -18,7 +18,9 @@ from tilestitch.compiler.cli.arguments import (
     add_inputs,
     add_json,
     add_threads,
+    add_weights,
     existing,
+    load_artifact,
     make_inputs,
     read_inputs,
 )
@@ -43,19 +45,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_inputs(parser)
     add_device(parser)
     add_threads(parser)
+    add_weights(parser)
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     from tilestitch.compiler.cli.accuracy import LOWERED, difference
-    from tilestitch.runtime import load
     from tilestitch.runtime.artifact import read_artifact
 
     artifact, path = existing(options.artifact), existing(options.model)
     if options.tolerance is None:
         options.tolerance = LOWERED.get(read_artifact(artifact).manifest.precision)
     given = read_inputs(options.input)
-    model = load(artifact, device=options.device, num_threads=options.threads)
+    model = load_artifact(options)
     inputs = make_inputs(model, given, options.seed)
     outputs = model.run(inputs)
     expected = rivals.CHECKERS[options.against](path)(inputs)
@@ -86,7 +88,10 @@ def _tell(options: argparse.Namespace, found: list[Difference], culprit: dict[st
     if culprit is not None:
         say(culprit["text"])
     elif options.bisect and not ok:
-        say("no intermediate result differs when it is looked at: the fault depends on how operators are fused")
+        say(
+            "no intermediate result differs when the model is compiled again to look at it: the artifact is of another "
+            "model or version, or the fault depends on how operators are fused"
+        )
     say(f"{'agrees' if ok else 'DIFFERS'} with {options.against}")
 
 

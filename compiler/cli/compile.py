@@ -54,6 +54,8 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dump-ir", metavar="DIR", help="write the graph after every pass there")
     parser.add_argument("--threads", type=positive, metavar="N", help="threads that the plan is made for")
     parser.add_argument("--keep-source", action="store_true", help="keep the kernels' source in the artifact")
+    parser.add_argument("--cache", metavar="DIR|off", help="keep compiled CUDA kernels there (default: in ~/.cache)")
+    parser.add_argument("--nvcc", metavar="PATH", help="compile CUDA with this nvcc instead of NVRTC")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -79,6 +81,7 @@ def run(options: argparse.Namespace) -> int:
 def compile_with(source: Any, options: argparse.Namespace, progress: Progress, report: Path | None = None) -> Any:
     """Calls `compile_model` as the options say; SOURCE is a path or a ModelProto."""
     check_target(options.target)
+    cache = _cache(options)
     from tilestitch.compiler.driver import compile_model
 
     return compile_model(
@@ -94,8 +97,23 @@ def compile_with(source: Any, options: argparse.Namespace, progress: Progress, r
         report=report,
         num_threads=options.threads,
         keep_source=options.keep_source,
+        cache=cache,
+        nvcc=options.nvcc,
         progress=progress,
     )
+
+
+def _cache(options: argparse.Namespace) -> Path | bool:
+    """What `compile_model` takes as `cache`. Raises UsageError for what only matters to CUDA, with another target."""
+    for name in ("cache", "nvcc"):
+        if getattr(options, name) is not None and options.target.split(":")[0] != "cuda":
+            raise errors.UsageError(f"--{name} is about compiling CUDA; it does nothing for --target {options.target}")
+    if options.cache is None or options.cache == "off":
+        return options.cache is None
+    folder = Path(options.cache)
+    if folder.exists() and not folder.is_dir():
+        raise errors.UsageError(f"--cache {folder} is a file; name a folder")
+    return folder
 
 
 def check_target(target: str) -> None:

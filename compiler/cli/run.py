@@ -14,7 +14,8 @@ from tilestitch.compiler.cli.arguments import (
     add_inputs,
     add_json,
     add_threads,
-    existing,
+    add_weights,
+    load_artifact,
     make_inputs,
     read_inputs,
     writable,
@@ -33,15 +34,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="OUT.npz", help="write the outputs there, by name")
     add_device(parser)
     add_threads(parser)
+    add_weights(parser)
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    from tilestitch.runtime import load
 
     target = writable(options.output) if options.output else None
     given = read_inputs(options.input)
-    model = load(existing(options.artifact), device=options.device, num_threads=options.threads)
+    model = load_artifact(options)
     outputs = model.run(make_inputs(model, given, options.seed))
     if target is not None:
         _save(target, outputs)

@@ -247,3 +247,83 @@ def test_running_needs_no_compiler(folder: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+# --- stripped weights, caches and compilers -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stripped(folder: Path) -> tuple[Path, Path]:
+    """An artifact without weights, and its weights."""
+    artifact = folder / "stripped.tsm"
+    assert main.main(["compile", str(folder / "cnn.onnx"), "-o", str(artifact), "--strip-weights"]) == errors.OK
+    return artifact, artifact.with_name("stripped.tsm.weights.safetensors")
+
+
+@pytest.mark.parametrize(
+    "command", [["run"], ["check", "cnn.onnx"], ["bench", "--rounds", "1", "--warmup", "1"]], ids=lambda c: c[0]
+)
+def test_stripped_weights_are_given_with_an_option(
+    command: list[str], folder: Path, stripped: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    artifact, weights = stripped
+    arguments = [command[0], str(artifact), *(str(folder / a) if a.endswith("onnx") else a for a in command[1:])]
+    assert main.main(arguments) == errors.USER
+    assert "or --weights on the command line" in capsys.readouterr().err
+    result(capsys, *arguments, "--weights", weights)
+    assert main.main([*arguments, "--weights", str(folder / "none")]) == errors.USER
+
+
+@pytest.fixture
+def relu(tmp_path: Path) -> Path:
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "relu", value[:1], value[1:])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), tmp_path / "relu.onnx"
+    )
+    return tmp_path / "relu.onnx"
+
+
+def cuda(model: Path, *options: str) -> int:
+    return main.main(["compile", str(model), "-o", str(model.with_suffix(".tsm")), "--target", "cuda:sm_80", *options])
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def test_compiled_kernels_are_kept_where_the_user_says(
+    relu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "default"))
+    assert cuda(relu, "--cache", "off") == errors.OK
+    assert files(tmp_path / "default") == []
+    assert cuda(relu, "--cache", str(tmp_path / "mine")) == errors.OK
+    assert files(tmp_path / "default") == []
+    kept = files(tmp_path / "mine")
+    assert len(kept) == 2  # a cubin, and PTX for newer GPUs
+    assert cuda(relu) == errors.OK
+    assert [path.name for path in files(tmp_path / "default")] == [path.name for path in kept]
+
+
+def test_another_compiler(relu: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text('#!/bin/sh\n[ "$1" = --version ] || { echo "error: asked for $*" >&2; exit 1; }\n')
+    nvcc.chmod(0o755)
+    assert cuda(relu, "--cache", "off", "--nvcc", str(nvcc)) == errors.UNSUPPORTED
+    assert "asked for -cubin -arch=sm_80" in capsys.readouterr().err
+    assert cuda(relu, "--nvcc", str(tmp_path / "none")) == errors.USER
+    assert "there is no CUDA compiler" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [["--cache", "off"], ["--nvcc", "nvcc"]])
+def test_options_for_cuda_are_refused_with_another_target(
+    option: list[str], relu: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["compile", str(relu), "-o", str(relu.with_suffix(".tsm")), *option]) == errors.USER
+    assert "is about compiling CUDA" in capsys.readouterr().err
+
+
+def test_a_cache_that_is_a_file(relu: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cuda(relu, "--cache", str(relu)) == errors.USER
+    assert "is a file; name a folder" in capsys.readouterr().err
