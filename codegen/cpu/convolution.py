@@ -176,7 +176,7 @@ def lower_window(
         batch, channels, channels, spatial, tuple(attrs["kernel"]), tuple(attrs["strides"]), tuple(attrs["dilations"]),
         pads, channels, x.dtype, x.dtype, group.acc_dtype,
     )  # fmt: skip
-    plan = plan_window(shape, group.isa, threads=threads, channels_last=layout.channels_last)
+    plan = plan_window(shape, group.isa, threads=threads, channels_last=layout.channels_last, pools=True)
     reducer = attrs["reducer"]
 
     def emit(around: Surroundings, task: Expr, scratch: Expr) -> None:
@@ -188,6 +188,7 @@ def lower_window(
             lambda total, element, tap, channel: reducers.combine(reducer, shape.acc_dtype, total, element),
             images.finish,
             task,
+            scratch,
         )
 
     return group.launch("window", plan.tasks, plan.scratch_bytes, None, lambda data: data, emit)

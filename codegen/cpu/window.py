@@ -3,7 +3,8 @@
 ``emit_window`` folds the elements of every window into one value with the caller's ``combine``. Channels-last input is
 vectorised over channels, a few output columns at a time; channels-first input over columns. Positions outside the input
 are skipped, so that maxima, sums and products need no padding value. Columns near the border are known when the kernel
-is built, rows are clamped by the loop's bounds: the interior has no conditions.
+is built, rows are clamped by the loop's bounds: the interior has no conditions. Pooling of channels-first input goes
+line by line (`pooling`).
 """
 
 from __future__ import annotations
@@ -27,8 +28,17 @@ from tilestitch.codegen.cpu.geometry import (
     flatten,
     tap_range,
 )
-from tilestitch.codegen.cpu.isa import Isa
+from tilestitch.codegen.cpu.isa import Isa, dtype_bytes
 from tilestitch.codegen.cpu.microkernel import Expr, RegisterTile
+from tilestitch.codegen.cpu.pooling import (
+    Line,
+    fill_line,
+    for_each_run,
+    line_buffers,
+    plan_line,
+    pool_line,
+    spread_phases,
+)
 from tilestitch.codegen.cpu.tasks import choose_blocks
 
 MAX_UNROLLED = 96
@@ -58,7 +68,8 @@ class WindowPlan:
 
     A task computes ``block_rows`` output rows of ``block_channels`` channels of one image, for one position in the
     outer dimensions. ``columns`` output columns by ``vectors`` vectors of channels are kept in registers. ``across``:
-    vectors run over output columns instead, of one channel at a time (channels-first input).
+    vectors run over output columns instead, of one channel at a time (channels-first input); with ``line``, the rows of
+    a window are folded first, into a line in the workspace.
     """
 
     shape: ConvShape
@@ -70,6 +81,7 @@ class WindowPlan:
     block_channels: int
     unrolled: bool
     across: bool = False
+    line: Line | None = None
 
     @property
     def row_blocks(self) -> int:
@@ -94,7 +106,7 @@ class WindowPlan:
 
     @property
     def scratch_bytes(self) -> int:
-        return 0
+        return 0 if self.line is None else self.line.elements * dtype_bytes(self.shape.acc_dtype)
 
 
 def _interior(shape: ConvShape) -> tuple[int, int]:
@@ -104,11 +116,14 @@ def _interior(shape: ConvShape) -> tuple[int, int]:
     return first, max(first, min(width, (shape.spatial[-1] - 1 - reach + pad) // stride + 1))
 
 
-def plan_window(shape: ConvShape, isa: Isa, *, threads: int = 4, channels_last: bool = True) -> WindowPlan:
+def plan_window(
+    shape: ConvShape, isa: Isa, *, threads: int = 4, channels_last: bool = True, pools: bool = False
+) -> WindowPlan:
     """Chooses registers and tasks. ``shape.groups`` must equal ``shape.in_channels``.
 
-    With ``channels_last`` False vectors run over output columns, if there are enough of them. Raises ValueError for an
-    empty output or for channels that are mixed.
+    With ``channels_last`` False vectors run over output columns, if there are enough of them. ``pools``: all elements
+    of a window count alike, and ``combine`` is associative. Raises ValueError for an empty output or for channels that
+    are mixed.
     """
     if shape.groups != shape.in_channels:
         raise ValueError(f"window over mixed channels in {shape}; use plan_conv")
@@ -118,7 +133,8 @@ def plan_window(shape: ConvShape, isa: Isa, *, threads: int = 4, channels_last: 
     if min(shape.batch, shape.out_channels, *shape.output) < 1:
         raise ValueError(f"window with an empty result {shape}; skip the launch")
     first, last = _interior(shape)
-    across = not channels_last and last - first >= isa.lanes(shape.acc_dtype) > 1
+    line = plan_line(shape, isa.lanes(shape.acc_dtype)) if pools and not channels_last else None
+    across = line is not None or (not channels_last and last - first >= isa.lanes(shape.acc_dtype) > 1)
     lanes = isa.lanes(shape.acc_dtype) if channels_last or across else 1
     height, width = shape.output[-2:]
     whole_vectors = 1 if across else max(1, shape.out_channels // lanes)
@@ -144,7 +160,7 @@ def plan_window(shape: ConvShape, isa: Isa, *, threads: int = 4, channels_last: 
         lambda rows, steps: rows * (steps * step_cycles + run_cycles),
     )
     block_channels = block_steps * step
-    return WindowPlan(shape, rank, lanes, vectors, columns, block_rows, block_channels, unrolled, across)
+    return WindowPlan(shape, rank, lanes, vectors, columns, block_rows, block_channels, unrolled, across, line)
 
 
 def emit_window(
@@ -154,22 +170,24 @@ def emit_window(
     combine: Combine,
     epilogue: PixelEpilogue,
     task: Expr,
+    scratch: Expr = None,
 ) -> None:
     """Emits the body of one task.
 
     ``load_x(image, position, input channel)`` gives elements already in ``shape.acc_dtype``; the window starts from
-    ``initial``. No workspace is needed.
+    ``initial``. ``scratch`` is the workspace handle, if the plan needs one.
     """
-    _Emitter(plan, load_x, initial, combine, epilogue).run(task)
+    _Emitter(plan, load_x, initial, combine, epilogue, scratch).run(task)
 
 
 class _Emitter:
     """State shared by the pieces of one kernel."""
 
     def __init__(
-        self, plan: WindowPlan, load_x: LoadPixel, initial: Expr, combine: Combine, epilogue: PixelEpilogue
-    ) -> None:
-        self.plan, self.initial, self.combine = plan, initial, combine
+        self, plan: WindowPlan, load_x: LoadPixel, initial: Expr, combine: Combine, epilogue: PixelEpilogue,
+        scratch: Expr,
+    ) -> None:  # fmt: skip
+        self.plan, self.initial, self.combine, self.scratch = plan, initial, combine, scratch
         multiplier = plan.shape.group_out
 
         def load(image: Expr, position: Sequence[Expr], channel: Expr) -> Expr:
@@ -196,6 +214,9 @@ class _Emitter:
         last_row = T.min(first_row + plan.block_rows, shape.output[-2])
         self.first_channel = T.bind(channel_block * plan.block_channels)
         self.last_channel = T.bind(T.min(self.first_channel + plan.block_channels, shape.out_channels))
+        if plan.line is not None:
+            self._lines(plan.line, first_row, last_row)
+            return
         with mk.serial(first_row, last_row) as row:
             if plan.unrolled:
                 self._row_unrolled(row)
@@ -328,6 +349,35 @@ class _Emitter:
 
         self._for_each_kernel_row(row, kernel_row)
         mk.vector(lanes, lambda lane: self.store(self.image, [*self.outer, row, start + lane], channel, acc[0, lane]))
+
+    def _lines(self, line: Line, first_row: Expr, last_row: Expr) -> None:
+        """Rows and channels one at a time: the windows' rows into a line, then columns of the line."""
+        shape = self.plan.shape
+        buffers = line_buffers(line, self.scratch, shape.acc_dtype)
+        fill_line(line, buffers, self.initial)
+        with mk.serial(self.first_channel, self.last_channel) as channel, mk.serial(first_row, last_row) as row:
+
+            def column(at: Expr, size: int) -> None:
+                acc = mk.allocate(RegisterTile(1, 1, size), shape.acc_dtype)
+                mk.vector(size, lambda lane: T.buffer_store(acc, self.initial, [0, lane]))
+
+                def kernel_row(position: list[Expr], first_tap: Expr) -> None:
+                    def step(lane: Expr) -> None:
+                        element = self.load(self.image, [*position, at + lane], channel)
+                        T.buffer_store(acc, self.combine(acc[0, lane], element, first_tap, channel), [0, lane])
+
+                    mk.vector(size, step)
+
+                self._for_each_kernel_row(row, kernel_row)
+                mk.vector(size, lambda lane: T.buffer_store(buffers[0], acc[0, lane], [line.before + at + lane]))
+
+            for_each_run(shape.spatial[-1], self.plan.lanes, column)
+            spread_phases(line, buffers)
+            pool_line(
+                line, buffers,
+                lambda total, element: self.combine(total, element, 0, channel),
+                lambda at, value: self.store(self.image, [*self.outer, row, at], channel, value),
+            )  # fmt: skip
 
     def _start(self, tile: RegisterTile) -> Any:
         acc = mk.allocate(tile, self.plan.shape.acc_dtype)

@@ -1,0 +1,118 @@
+"""Pooling along a line: what is left of a window once its rows are folded into one.
+
+The line lies in the workspace with its padding, so that no column is at a border. With a stride, its elements are first
+dealt out to as many phases as the stride has, by shuffles of whole vectors: all windows then read neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.cpu import microkernel as mk
+from tilestitch.codegen.cpu.geometry import ConvShape
+from tilestitch.codegen.cpu.isa import dtype_bytes
+from tilestitch.codegen.cpu.microkernel import Expr
+
+MOST_TAPS = 16
+MOST_PHASES = 4
+
+
+@dataclass(frozen=True)
+class Line:
+    """Pooling of a line of `extent` elements with `before` elements of padding in front into `output` elements.
+
+    phase: elements of one of `stride` phases, a multiple of the lanes of a vector.
+    """
+
+    extent: int
+    before: int
+    output: int
+    taps: int
+    stride: int
+    dilation: int
+    lanes: int
+
+    @property
+    def phase(self) -> int:
+        reach = (self.output - 1) * self.stride + (self.taps - 1) * self.dilation + 1
+        size = -(-max(reach, self.before + self.extent) // self.stride)
+        return -(-size // self.lanes) * self.lanes
+
+    @property
+    def elements(self) -> int:
+        """Of the workspace: the line, and its phases if it has several."""
+        return self.stride * self.phase * (2 if self.stride > 1 else 1)
+
+
+def plan_line(shape: ConvShape, lanes: int) -> Line | None:
+    """The line of a window over channels-first input; None if there is too little of it, or no code for it."""
+    output = shape.output[-1]
+    if output < lanes or lanes == 1 or shape.kernel[-1] > MOST_TAPS or shape.strides[-1] > MOST_PHASES:
+        return None
+    before, dilation = shape.pads[-1][0], shape.dilations[-1]
+    return Line(shape.spatial[-1], before, output, shape.kernel[-1], shape.strides[-1], dilation, lanes)
+
+
+def line_buffers(line: Line, scratch: Expr, dtype: str) -> tuple[Any, Any]:
+    """The line, and its phases one after the other; the same buffer if there is one phase."""
+    size = line.stride * line.phase
+    buffer = mk.scratch_buffer(scratch, 0, (line.elements,), dtype, "line")
+    if line.stride == 1:
+        return buffer, buffer
+    return buffer, mk.scratch_buffer(scratch, size * dtype_bytes(dtype), (size,), dtype, "phases")
+
+
+def fill_line(line: Line, buffers: tuple[Any, Any], value: Expr) -> None:
+    """Write the padding; it stays for all lines of a task."""
+    size = line.stride * line.phase
+    mk.for_each_column(size, line.lanes, lambda at: T.buffer_store(buffers[0], value, [at]))
+
+
+def spread_phases(line: Line, buffers: tuple[Any, Any]) -> None:
+    """Deal the elements of the line out to its phases; nothing to do for one phase."""
+    if line.stride == 1:
+        return
+    source, phases = buffers
+    lanes, stride = line.lanes, line.stride
+    with mk.serial(0, line.phase // lanes) as block:
+        first = T.bind(block * (stride * lanes))
+        vectors = [T.bind(source[tirx.Ramp(first + q * lanes, _one(), lanes)]) for q in range(stride)]
+        for phase in range(stride):
+            chosen = tirx.Shuffle(vectors, [tirx.IntImm("int32", phase + stride * i) for i in range(lanes)])
+            T.buffer_store(phases, chosen, [tirx.Ramp(block * lanes + phase * line.phase, _one(), lanes)])
+
+
+def _one() -> Expr:
+    return tirx.IntImm("int64", 1)
+
+
+def pool_line(
+    line: Line, buffers: tuple[Any, Any], combine: Callable[[Expr, Expr], Expr], store: Callable[[Expr, Expr], None]
+) -> None:
+    """Fold the taps of every window: `store(output, value)` for a whole vector, as lanes, or less at the end."""
+    phases = buffers[1]
+
+    def window(at: Expr) -> None:
+        total = None
+        for tap in range(line.taps):
+            shift, phase = divmod(tap * line.dilation, line.stride)
+            element = phases[phase * line.phase + shift + at]
+            total = element if total is None else combine(total, element)
+        store(at, total)
+
+    mk.for_each_column(line.output, line.lanes, window)
+
+
+def for_each_run(width: int, lanes: int, emit: Callable[[Expr, int], None]) -> None:
+    """Emits `emit(first, size)` for runs that cover `width`: whole vectors in a loop, then smaller ones."""
+    whole = width // lanes
+    if whole:
+        with mk.serial(0, whole) as index:
+            emit(T.bind(index * lanes), lanes)
+    for start, size in mk.chunks(width - whole * lanes, lanes):
+        emit(whole * lanes + start, size)
