@@ -1,4 +1,4 @@
-"""PTX of barriers in memory, bulk copies, clusters and warpgroups as calls of the functions in `include/emulator`.
+"""PTX of copies, barriers, clusters and warpgroups as calls of the functions in `include/emulator`.
 
 These instructions have so many spellings that they are read word by word; those of `ptx.h` are functions by name.
 """
@@ -23,6 +23,7 @@ _MATRIX_TYPES = {
     "e5m2": "emu_e5m2",
 }  # fmt: skip
 _ITEM_TYPES = {
+    "b8": "uint8_t", "u8": "uint8_t", "s8": "int8_t", "b16": "uint16_t", "u16": "uint16_t", "s16": "int16_t",
     "u32": "uint32_t", "s32": "int32_t", "u64": "uint64_t", "s64": "int64_t", "b32": "uint32_t", "b64": "uint64_t",
     "f16": "half", "bf16": "nv_bfloat16", "f32": "float", "f64": "double",
 }  # fmt: skip
@@ -34,7 +35,7 @@ def asynchronous(name: str, operands: Operands) -> str | None:
 
     Raises EmulatorUnsupportedError for a spelling of theirs that the emulator does not stand in for.
     """
-    for prefix, translate in _FAMILIES.items():
+    for prefix, translate in _FAMILIES.items():  # the longer of two prefixes comes first
         if name == prefix or name.startswith(prefix + "."):
             return translate(name, name[len(prefix) + 1 :].split("."), operands)
     return None
@@ -102,12 +103,33 @@ def _arrive(name: str, operation: str, qualifiers: Sequence[str], operands: Oper
 
 def _copies_arrive(name: str, words: Sequence[str], operands: Operands) -> str:
     found = _allow(name, words, _SHARED, {"noinc"})
-    if "noinc" not in found:  # the count of the phase grows by the arrival
+    flags = 1 if "noinc" in found else 1 + 8  # the phase waits for one arrival more
+    return f"emu_arrive_behind_copies({operands[0]}, {flags}, __LINE__);"
+
+
+# --- copies ----------------------------------------------------------------------------------------------------------
+
+
+def _plain(name: str, words: Sequence[str], operands: Operands) -> str | None:
+    """`ld` and `st` that synchronise nothing; None for the others, which are functions of `ptx.h`."""
+    if {"relaxed", "acquire", "release", "volatile"} & set(words):
+        return None
+    rest = [word for word in words if not word.startswith(("L1::", "L2::"))]
+    _allow(name, rest[:-1], {"weak", "global", "shared", "shared::cta", "shared::cluster", "nc", "v2", "v4"})
+    address, values = operands[::-1] if name.startswith("ld") else operands
+    if rest[-1] not in _ITEM_TYPES or not address.startswith("emu_pointer("):
         raise _unsupported(name)
-    return f"emu_arrive_behind_copies({operands[0]}, __LINE__);"
+    function = f"emu_plain_{name[:2]}<{_ITEM_TYPES[rest[-1]]}>"
+    items = _items(values) if values.startswith("{") else [values]
+    return f"{function}({address}, __LINE__, {', '.join(items)});"
 
 
-# --- bulk copies -----------------------------------------------------------------------------------------------------
+def _copy(name: str, words: Sequence[str], operands: Operands) -> str:
+    hints = {"L2::cache_hint", "L2::64B", "L2::128B", "L2::256B"}
+    found = _allow(name, words, {"ca", "cg", "shared", "shared::cta", "global"}, hints)
+    target, *rest = operands[:-1] if "L2::cache_hint" in found else operands
+    size = rest[1:] if len(rest) == 3 else [rest[1], rest[1]]
+    return f"emu_cp_async({target.removeprefix('emu_pointer')}, {', '.join([rest[0], *size])});"
 
 
 def _bulk(name: str, words: Sequence[str], operands: Operands) -> str:
@@ -128,10 +150,17 @@ def _bulk(name: str, words: Sequence[str], operands: Operands) -> str:
 
 
 def _load(name: str, words: Sequence[str], operands: Operands, is_tensor: bool) -> str:
-    known = {"shared::cluster", "shared::cta", "global", "mbarrier::complete_tx::bytes", "multicast::cluster"}
+    known = {
+        "shared::cluster",
+        "shared::cta",
+        "global",
+        "mbarrier::complete_tx::bytes",
+        "multicast::cluster",
+        "multicast::cluster::16b",
+    }
     found = _allow(name, words, known, _COPY_HINTS)
     barrier = 2 if is_tensor else 3
-    mask = operands[barrier + 1] if "multicast::cluster" in found else "0"
+    mask = operands[barrier + 1] if any(word.startswith("multicast") for word in found) else "0"
     if not is_tensor:
         return f"emu_bulk_load({', '.join(operands[:4])}, {mask}, __LINE__);"
     tensor_map, start = _map_and_start(operands[1])
@@ -171,12 +200,11 @@ def _box(operand: str) -> str:
     return f"{tensor_map}, {len(start)}"
 
 
-def _prefetch_map(name: str, words: Sequence[str], operands: Operands) -> str:
-    _allow(name, words, {"param", "const", "generic"})
-    return f"(void)emu_tensor_map({operands[0]});"
+def _prefetch(name: str, words: Sequence[str], operands: Operands) -> str:
+    return f"(void)({operands[0]});"
 
 
-# --- fences, clusters, warps -----------------------------------------------------------------------------------------
+# --- barriers of threads, fences, clusters, warps --------------------------------------------------------------------
 
 
 def _proxy_fence(name: str, words: Sequence[str], operands: Operands) -> str:
@@ -187,15 +215,30 @@ def _proxy_fence(name: str, words: Sequence[str], operands: Operands) -> str:
     return f"emu_fence_async({spaces[where]});"
 
 
+def _fence(name: str, words: Sequence[str], operands: Operands) -> str:
+    _allow(name, words, {"acq_rel", "sc", "acquire", "release", "cta", "cluster", "gpu", "sys"})
+    return "emu_fence();"
+
+
+def _barrier(name: str, words: Sequence[str], operands: Operands) -> str:
+    found = _allow(name, words, {"sync", "arrive", "cta", "aligned"})
+    number, count = [*operands, "0"][:2]
+    if "arrive" in found:
+        return f"emu_barrier_arrive(int({number}), uint32_t({count}), __LINE__);"
+    return f'emu_barrier(int({number}), uint32_t({count}), "{name}", __LINE__);'
+
+
 def _mbarrier_fence(name: str, words: Sequence[str], operands: Operands) -> str:
     return "emu_fence_async(4); emu_fence();"
 
 
 def _cluster(name: str, words: Sequence[str], operands: Operands) -> str:
-    _allow(name, words[1:], {"release", "acquire", "aligned"})
-    if words[0] not in ("arrive", "wait"):
-        raise _unsupported(name)
-    return f"emu_cluster_{words[0]}(__LINE__);"
+    found = _allow(name, words, {"arrive", "wait", "release", "acquire", "relaxed", "aligned"})
+    return (
+        f"emu_cluster_arrive({int('relaxed' not in found)}, __LINE__);"
+        if "arrive" in found
+        else "emu_cluster_wait(__LINE__);"
+    )
 
 
 def _map_address(name: str, words: Sequence[str], operands: Operands) -> str:
@@ -203,13 +246,13 @@ def _map_address(name: str, words: Sequence[str], operands: Operands) -> str:
     if wide and "shared::cluster" not in words:  # between generic addresses
         address = f"emu_to_shared(emu_address({operands[1]}))"
         return f"{operands[0]} = uint64_t(emu_from_shared(emu_map_shared({address}, {operands[2]})));"
-    return f"{operands[0]} = emu_map_shared(uint32_t({operands[1]}), {operands[2]});"
+    return f"{operands[0]} = emu_map_shared(uint32_t(uint64_t({operands[1]})), {operands[2]});"
 
 
 def _rank_of_address(name: str, words: Sequence[str], operands: Operands) -> str:
     if "shared::cluster" not in words:
         return f"{operands[0]} = emu_rank_of(emu_address({operands[1]}));"
-    return f"{operands[0]} = emu_rank_of(emu_from_shared(uint32_t({operands[1]})));"
+    return f"{operands[0]} = emu_rank_of(emu_from_shared(uint32_t(uint64_t({operands[1]}))));"
 
 
 def _elect(name: str, words: Sequence[str], operands: Operands) -> str:
@@ -222,8 +265,7 @@ def _elect(name: str, words: Sequence[str], operands: Operands) -> str:
 def _store_matrices(name: str, words: Sequence[str], operands: Operands) -> str:
     found = _allow(name, words, {"sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "b16"}, _SHARED)
     transposed = "true" if "trans" in found else "false"
-    address = operands[0].removeprefix("emu_pointer")
-    return f"emu_store_matrices<{transposed}>({address}, __LINE__, {', '.join(_items(operands[1]))});"
+    return f"emu_store_matrices<{transposed}>({operands[0]}, __LINE__, {', '.join(_items(operands[1]))});"
 
 
 # --- wgmma -----------------------------------------------------------------------------------------------------------
@@ -259,15 +301,27 @@ def _product(columns: int, types: Sequence[str], saturates: bool, operands: Oper
     return f"emu_wgmma{template}({columns}, {a}, nullptr, {b}, {flags}, {transposes[0]}, {transposes[1]}, {tail}"
 
 
-_FAMILIES: dict[str, Callable[[str, Sequence[str], Operands], str]] = {
+_FAMILIES: dict[str, Callable[[str, Sequence[str], Operands], str | None]] = {
+    "ld": _plain,
+    "st": _plain,
     "mbarrier": _mbarrier,
     "cp.async.mbarrier.arrive": _copies_arrive,
     "cp.async.bulk": _bulk,
     "cp.reduce.async.bulk": _reduce,
-    "prefetch.tensormap": _prefetch_map,
+    "cp.async.ca": _copy,
+    "cp.async.cg": _copy,
+    "cp.async.commit_group": lambda name, words, operands: "emu_copy_commit();",
+    "cp.async.wait_group": lambda name, words, operands: f"emu_copy_wait(uint32_t({operands[0]}));",
+    "cp.async.wait_all": lambda name, words, operands: "emu_copy_wait_all();",
+    "prefetch": _prefetch,
+    "prefetchu": _prefetch,
     "fence.proxy": _proxy_fence,
     "fence.mbarrier_init": _mbarrier_fence,
+    "fence": _fence,
     "barrier.cluster": _cluster,
+    "bar.warp.sync": lambda name, words, operands: f"__syncwarp({operands[0]}, __LINE__);",
+    "bar": _barrier,
+    "barrier": _barrier,
     "mapa": _map_address,
     "getctarank": _rank_of_address,
     "elect.sync": _elect,

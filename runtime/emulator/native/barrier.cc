@@ -116,24 +116,35 @@ static std::vector<Block*> cluster_members() {
   return members;
 }
 
-// The threads that have waited at the barrier go on. What others did between arriving and waiting counts as before it.
+// The threads that have waited at the barrier go on. What others did between arriving and waiting counts as before it. If
+// somebody arrived relaxed, only what fences released is ordered.
 static void open_cluster(const std::vector<Block*>& members) {
+  ClockRef fenced;
+  bool is_relaxed = false;
+  for (Block* block : members) is_relaxed = is_relaxed || block->cluster_relaxed, fenced = joined(fenced, block->cluster_fenced);
   for (Block* block : members) {
-    order_block(*block);
-    for (Thread& thread : block->threads)
+    if (!is_relaxed) order_block(*block);
+    for (Thread& thread : block->threads) {
+      if (is_relaxed) thread.own = joined(thread.own, fenced);
       if (thread.state == State::cluster) wake(thread);
+    }
     block->cluster_arrived = 0;
+    block->cluster_relaxed = false;
+    block->cluster_fenced.reset();
     ++block->cluster_phase;
   }
-  order_cluster(members);
+  if (!is_relaxed) order_cluster(members);
   progress();
 }
 
-EXPORT void emu_cluster_arrive(uint32_t line) {
+EXPORT void emu_cluster_arrive(int releases, uint32_t line) {
+  enter(line, PLACE);
   if (self->cluster_awaited)
     fault(nullptr, line, "%s: barrier.cluster.arrive twice with no barrier.cluster.wait between", describe(*self));
   self->cluster_awaited = self->block->cluster_phase + 1;
   ++self->block->cluster_arrived;
+  self->block->cluster_relaxed = self->block->cluster_relaxed || !releases;
+  self->block->cluster_fenced = joined(self->block->cluster_fenced, self->fence);
   std::vector<Block*> members = cluster_members();
   uint64_t arrived = 0, live = 0;
   for (Block* block : members) arrived += block->cluster_arrived, live += block->live;
@@ -141,6 +152,7 @@ EXPORT void emu_cluster_arrive(uint32_t line) {
 }
 
 EXPORT void emu_cluster_wait(uint32_t line) {
+  enter(line, PLACE);
   if (!self->cluster_awaited)
     fault(nullptr, line, "%s: barrier.cluster.wait with no barrier.cluster.arrive before", describe(*self));
   if (self->cluster_awaited == self->block->cluster_phase + 1) wait(State::cluster, "barrier.cluster", line);

@@ -119,7 +119,7 @@ static void record_read(Block& owner, Access& access, uint64_t reader) {
     access.read = now;
     return;
   }
-  auto both = std::minmax(std::make_pair(uint64_t(access.reader), access.read), std::make_pair(reader, now));
+  auto both = std::minmax({std::make_pair(uint64_t(access.reader), access.read), std::make_pair(reader, now)});
   owner.readers.push_back({both.first, both.second});
   access.reader = several_readers;
   access.read = next_readers(owner.slot)++;

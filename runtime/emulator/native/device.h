@@ -113,6 +113,8 @@ struct Block {
   std::vector<std::vector<AsyncRead>> async_reads;  // by 16 bytes of shared memory
   std::vector<Warpgroup> warpgroups;
   uint32_t cluster_arrived, cluster_phase;
+  bool cluster_relaxed;     // somebody has arrived at the cluster's barrier without releasing
+  ClockRef cluster_fenced;  // what fences have released before the arrivals
 };
 
 struct Argument {

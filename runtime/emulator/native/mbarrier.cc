@@ -181,12 +181,13 @@ EXPORT void emu_mbarrier_complete(const void* address, uint32_t bytes, uint32_t 
   end_phase(place, barrier);
 }
 
-// `flags`: bit 0 releases, bit 1 also lowers the count of later phases (drop), bit 2 may not end the phase. Returns the
-// state, which names the phase that the arrival belongs to.
+// `flags`: bit 0 releases, bit 1 also lowers the count of later phases (drop), bit 2 may not end the phase, bit 3 comes in
+// addition to the arrivals expected. Returns the state, which names the phase that the arrival belongs to.
 EXPORT uint64_t emu_mbarrier_arrive(const void* address, uint32_t count, int flags, uint32_t line) {
   enter(line, PLACE);
   uint64_t place = place_of(address);
   Mbarrier& barrier = mbarrier_at(place, "mbarrier.arrive", line);
+  if (flags & 8) barrier.pending += count;
   if (count > barrier.pending || !count)
     fault(nullptr, line, "%s: %u arrivals at the %s, where %u of %u are missing", describe(*self), count,
           name_of_mbarrier(place).c_str(), barrier.pending, barrier.expected);

@@ -102,7 +102,7 @@ def test_predicated_asm() -> None:
     )
     assert translate_asm(text) == (
         "do { { bool p = 0; p = ((int)go) != 0; "
-        "if (p) emu_ptx::cp_async_ca_shared_global(uint32_t(to), emu_address(from), (8)); "
+        "if (p) { emu_cp_async((uint32_t(to)), emu_pointer(emu_address(from)), (8), (8)); } "
         "if (!p) emu_ptx::trap(); } } while (0);"
     )
 

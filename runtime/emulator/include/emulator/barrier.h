@@ -6,7 +6,7 @@ void emu_barrier(int id, uint32_t count, const char* name, uint32_t line);
 void emu_barrier_arrive(int id, uint32_t count, uint32_t line);
 int emu_barrier_count(int predicate, const char* name, uint32_t line);
 void emu_grid_barrier(uint32_t line);
-void emu_cluster_arrive(uint32_t line);
+void emu_cluster_arrive(int releases, uint32_t line);
 void emu_cluster_wait(uint32_t line);
 void emu_fence();
 void emu_pause(const char* name, uint32_t line);
@@ -38,8 +38,8 @@ struct emu_block {
   unsigned thread_rank() const { return emu_linear_thread(); }
 };
 struct emu_cluster {
-  void sync(EMU_LINE) const { emu_cluster_arrive(line), emu_cluster_wait(line); }
-  void barrier_arrive(EMU_LINE) const { emu_cluster_arrive(line); }
+  void sync(EMU_LINE) const { emu_cluster_arrive(1, line), emu_cluster_wait(line); }
+  void barrier_arrive(EMU_LINE) const { emu_cluster_arrive(1, line); }
   void barrier_wait(EMU_LINE) const { emu_cluster_wait(line); }
   static unsigned block_rank();
   static unsigned num_blocks();

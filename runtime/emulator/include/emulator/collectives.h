@@ -17,11 +17,11 @@ EMU_UNCHECKED inline void emu_combine_store(void** lanes, uint32_t) {
 
 // Lane l holds elements 2 (l % 4) and the next of row l / 4 of each matrix or, transposed, of column l / 4.
 template <bool Transposed, class... R>
-EMU_UNCHECKED __attribute__((noinline)) void emu_store_matrices(uint32_t address, uint32_t line, R... registers) {
+EMU_UNCHECKED __attribute__((noinline)) void emu_store_matrices(void* row, uint32_t line, R... registers) {
   constexpr int count = int(sizeof...(R));
-  const uint32_t values[] = {uint32_t(registers)...};
+  const uint32_t values[] = {__builtin_bit_cast(uint32_t, registers)...};
   int lane = int(emu_lane()), low = 2 * (lane % 4);
-  emu_matrix_store mine = {static_cast<char*>(emu_from_shared(address)), {}};
+  emu_matrix_store mine = {static_cast<char*>(row), {}};
   emu_collective(0xffffffffu, emu_combine_store<count>, &mine, "stmatrix", line);
   for (int m = 0; m < count; ++m)
     for (int i = 0; i < 2; ++i) {

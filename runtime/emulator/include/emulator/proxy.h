@@ -29,15 +29,37 @@ inline void* emu_pointer(uint32_t shared) { return emu_from_shared(shared); }
 inline void* emu_pointer(const void* pointer) { return const_cast<void*>(pointer); }
 inline const CUtensorMap* emu_tensor_map(const void* pointer) { return static_cast<const CUtensorMap*>(pointer); }
 
+// ld and st of one register or several that lie together.
+template <class T, class D>
+inline void emu_move(D& to, const T& from) {
+  if constexpr (sizeof(D) == sizeof(T)) to = __builtin_bit_cast(D, from);
+  else to = D(from);
+}
+inline void emu_need_alignment(const void* address, size_t bytes, uint32_t line) {
+  if (reinterpret_cast<uintptr_t>(address) % bytes) emu_fault("ld or st at an address that is not aligned to its bytes", line);
+}
+template <class T, class... D>
+inline void emu_plain_ld(const void* address, uint32_t line, D&... registers) {
+  emu_need_alignment(address, sizeof(T) * sizeof...(D), line);
+  const T* from = static_cast<const T*>(address);
+  (emu_move(registers, *from++), ...);
+}
+template <class T, class... D>
+inline void emu_plain_st(void* address, uint32_t line, const D&... registers) {
+  emu_need_alignment(address, sizeof(T) * sizeof...(D), line);
+  T* to = static_cast<T*>(address);
+  (emu_move(*to++, registers), ...);
+}
+
 inline uint64_t emu_arrive_and_expect(const void* address, uint32_t bytes, int flags, uint32_t line) {
   emu_mbarrier_expect(address, bytes, line);
   return emu_mbarrier_arrive(address, 1, flags, line);
 }
 
-// cp.async.mbarrier.arrive: here the thread's copies are done at once. Without .noinc the arrival is one more than expected.
-inline void emu_arrive_behind_copies(const void* address, uint32_t line) {
+// cp.async.mbarrier.arrive: here the thread's copies are done at once.
+inline void emu_arrive_behind_copies(const void* address, int flags, uint32_t line) {
   emu_copy_wait_all();
-  emu_mbarrier_arrive(address, 1, 1, line);
+  emu_mbarrier_arrive(address, 1, flags, line);
 }
 
 template <class... C>
