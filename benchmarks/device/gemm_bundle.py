@@ -98,8 +98,9 @@ def group_of(shape: Shape, target: CudaTarget) -> Anchored:
 def candidates(shape: Shape, group: Anchored) -> Iterator[tuple[dict[str, Any], tuple[CudaLaunch, ...]]]:
     """Every kernel worth measuring, and what it is."""
     product = matmul_product(group)
-    planned, partition = choose(product, TILES, group.target.device, shape.dtype)
-    for tile in TILES:
+    fitting = [tile for tile in TILES if tile.suits(product)]
+    planned, partition = choose(product, fitting, group.target.device, shape.dtype)
+    for tile in fitting:
         if tile.bm > 64 and tile.bm >= 2 * product.m:
             continue
         whole = cut(product, (tile.bm, tile.bn, tile.bk), 1)

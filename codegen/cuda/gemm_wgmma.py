@@ -4,14 +4,15 @@ A block's last warps bring pieces of both operands to a ring of stages in shared
 (TMA), which counts the bytes that came on a barrier of the stage. One or two warpgroups multiply them right from there,
 64 x n results each time, and free the stage by another barrier. Two warpgroups share the rows of a tile, or take turns:
 one multiplies while the other runs the epilogue of its tile. Blocks are persistent: each walks over tiles, and pieces
-of the next one are on their way during the epilogue. Neighbouring blocks share operands in the L2 cache.
+of the next one are on their way during the epilogue. Neighbouring blocks share operands in the L2 cache; those of a
+cluster, whose tiles lie above one another, copy each a share of their columns to all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
@@ -23,10 +24,10 @@ from .abi import CudaLaunch, Parameter, TensorMapArg, Thread, barrier
 from .partition import Partition, named, registers, repeated, unrolled, when, zero
 from .planes import ITEM_BYTES, LINE, LINE_BYTES, Copies, copies, refusal
 from .product import Product
+from .sm90 import copy, multiply
 from .surroundings import Anchored, Surroundings
 from .target import CudaTarget
 from .tiling import choose
-from .wgmma import multiply
 from .wgmma_results import CHUNK_BYTES, Results
 
 WARP = 32
@@ -42,6 +43,8 @@ BARRIER_BYTES = 8
 ALIGNMENT_BYTES = 1024
 """Of swizzled pieces."""
 ARCHITECTURE = "sm_90a"
+MANY_BLOCKS = 16
+"""Of the rows: so many that one more does no harm."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class WgmmaTile:
     """A tile bm x bn, 64 steps of the reduction a stage. `sharing` warpgroups each compute some of its rows.
 
     alternate: two such warpgroups, each with a tile of its own, take turns at the ring. speed: a planning figure, the
-    share of the arithmetic rate; none was measured.
+    share of the arithmetic rate; none was measured. cluster: blocks that share the pieces of b.
     """
 
     bm: int
@@ -58,10 +61,11 @@ class WgmmaTile:
     alternate: bool
     stages: int
     speed: float
+    cluster: int = 1
     bk: int = LINE
 
     def __post_init__(self) -> None:
-        assert self.bm % (ROWS * self.sharing) == 0 and self.bn % LINE == 0, self
+        assert self.bm % (ROWS * self.sharing) == 0 and self.bn % (LINE * self.cluster) == 0, self
         assert self.shared_bytes <= SHARED_BYTES, self
 
     @property
@@ -116,6 +120,11 @@ class WgmmaTile:
         """Blocks of an SM."""
         return min(SHARED_BYTES // (self.shared_bytes + 1024), 4 if self.warpgroups == 1 else 1) or 1
 
+    def suits(self, product: Product) -> bool:
+        """Whether most blocks of a cluster have rows."""
+        m_blocks = -(-product.m // self.bm)
+        return m_blocks % self.cluster == 0 or m_blocks >= MANY_BLOCKS
+
     @property
     def ahead(self) -> int:
         """Steps that are on their way."""
@@ -123,6 +132,8 @@ class WgmmaTile:
 
 
 TILES = (
+    WgmmaTile(128, 256, 2, False, 4, 0.93, cluster=2),
+    WgmmaTile(128, 128, 1, True, 6, 0.88, cluster=2),
     WgmmaTile(128, 256, 2, False, 4, 0.9),
     WgmmaTile(256, 128, 2, False, 4, 0.9),
     WgmmaTile(128, 192, 2, False, 5, 0.87),
@@ -150,7 +161,8 @@ def why_not_wgmma(product: Product, target: CudaTarget) -> str | None:
 
 def lower_wgmma(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
     """The launches of a product that `why_not_wgmma` has nothing against."""
-    tile, partition = choose(product, TILES, group.target.device, product.a.dtype)
+    tiles = [tile for tile in TILES if tile.suits(product)]
+    tile, partition = choose(product, tiles, group.target.device, product.a.dtype)
     return emit_wgmma(group, product, tile, partition)
 
 
@@ -158,36 +170,42 @@ def emit_wgmma(
     group: Anchored, product: Product, tile: WgmmaTile, partition: Partition, blocks: int | None = None
 ) -> tuple[CudaLaunch, ...]:
     """The launches for a tile and partition that are given, in so many blocks: by default what the device holds."""
-    sides = [copies(operand, rows) for operand, rows in ((product.a, tile.bm), (product.b, tile.bn))]
+    own = ((product.a, tile.bm), (product.b, tile.bn // tile.cluster))
+    sides = [copies(operand, rows) for operand, rows in own]
     a, b = (side for side in sides if isinstance(side, Copies))
     maps = [
         Parameter(TensorMapArg(operand.memory.root.name, side.tensor_map, side.offset_bytes), operand.dtype, 0)
         for operand, side in ((product.a, a), (product.b, b))
         if operand.memory is not None
     ]
-    grid = blocks or min(partition.blocks, tile.resident * group.target.device.sm_count)
+    clusters = replace(partition, m_blocks=-(-partition.m_blocks // tile.cluster))
+    most = tile.resident * group.target.device.sm_count // tile.cluster
+    grid = blocks or tile.cluster * min(clusters.blocks, most)
     results = Results(group, product, partition)
 
     def kernel(around: Surroundings, thread: Thread) -> None:
-        _Block(around, product, tile, partition, (a, b), results, thread, grid).run()
+        _Block(around, product, tile, clusters, (a, b), results, thread, grid).run()
 
     first = group.launch(
         "gemm_wgmma", grid, tile.threads, kernel, inputs=results.inputs, outputs=results.outputs, extra=results.sums,
         maps=maps, shared_bytes=tile.shared_bytes, blocks_per_sm=1 if tile.moves_registers else None, portable=False,
+        cluster=(tile.cluster, 1, 1),
     )  # fmt: skip
     return (first, *results.second_launch())
 
 
 class _Block:
-    """One block's code."""
+    """One block's code. partition: of clusters of tiles, each a tile for every block of a cluster."""
 
     def __init__(
         self, around: Surroundings, product: Product, tile: WgmmaTile, partition: Partition,
         sides: tuple[Copies, Copies], results: Results, thread: Thread, grid: int,
     ) -> None:  # fmt: skip
         self.around, self.product, self.tile, self.partition = around, product, tile, partition
-        self.sides, self.results, self.grid = sides, results, grid
-        self.block, self.thread = thread.block[0], thread.thread[0]
+        self.sides, self.results, self.thread = sides, results, thread.thread[0]
+        block, size = thread.block[0], tile.cluster
+        self.cluster, self.clusters = (block, grid) if size == 1 else (named(block // size), grid // size)
+        self.rank = 0 if size == 1 else named(block % size)
         self.memory = T.alloc_buffer((tile.shared_bytes,), "uint8", scope="shared.dyn", align=ALIGNMENT_BYTES)
         self.lane = named(self.thread % WARP)
 
@@ -198,12 +216,12 @@ class _Block:
                 _call("prefetch_map", map_)
             with repeated(tile.stages) as stage:
                 _call("barrier_init", self._full(stage), 1)
-                _call("barrier_init", self._free(stage), tile.sharing * WARPS)
+                _call("barrier_init", self._free(stage), tile.cluster * tile.sharing * WARPS)
             if tile.alternate:
                 with repeated(tile.warpgroups) as warpgroup:
                     _call("barrier_init", self._turn(warpgroup), WARPS)
             _call("barriers_ready")
-        barrier()
+        self._meet()
         # Registers move only where each role is one branch of one if.
         with T.If(self.thread < tile.consumers):
             with T.Then():
@@ -215,6 +233,15 @@ class _Block:
                     _call("few_registers")
                 with when(self.thread == tile.consumers):
                     self._copy_all()
+        if tile.cluster > 1:
+            # No block ends while another one may write to its memory.
+            self._meet()
+
+    def _meet(self) -> None:
+        if self.tile.cluster > 1:
+            _call("sync_cluster")
+        else:
+            barrier()
 
     # -- the ring ----------------------------------------------------------------------------------------------------
 
@@ -240,13 +267,18 @@ class _Block:
     @contextmanager
     def _tiles(self, first: Expr, every: int) -> Iterator[tuple[Expr, Expr, tuple[Expr, Expr, Expr, Expr]]]:
         """Every so many-th tile of this block: how many came before, where the ring is then, where the tile lies."""
-        mine = self.partition.blocks // self.grid if self.partition.blocks % self.grid == 0 else None
-        count = mine if mine is not None else named((self.partition.blocks - self.block + self.grid - 1) // self.grid)
+        all_, every_block = self.partition.blocks, self.clusters
+        count = (
+            all_ // every_block
+            if all_ % every_block == 0
+            else named((all_ - self.cluster + every_block - 1) // every_block)
+        )
         turns = count if every == 1 else named((count - first + every - 1) // every)
         with repeated(turns) as turn:
             number = named(first + turn * every)
             start = named(number * self.partition.steps)
-            yield turn, start, self.partition.locate(named(self.block + number * self.grid))
+            part, batch, m_block, n_block = self.partition.locate(named(self.cluster + number * self.clusters))
+            yield turn, start, (part, batch, named(m_block * self.tile.cluster + self.rank), n_block)
 
     # -- copies ------------------------------------------------------------------------------------------------------
 
@@ -254,22 +286,28 @@ class _Block:
         """One thread's work: every piece that this block needs, as soon as there is room for it."""
         tile, partition = self.tile, self.partition
         with self._tiles(0, 1) as (_, start, (part, batch, m_block, n_block)):
-            rows = (named(m_block * tile.bm), named(n_block * tile.bn))
+            rows = (named(m_block * tile.bm), named(n_block * tile.bn + self.rank * (tile.bn // tile.cluster)))
             first_k = named(part * (partition.steps * tile.bk))
             with repeated(partition.steps) as step:
                 stage, turns = self._place(start + step)
-                _call("wait", self._free(stage), T.bitwise_xor(turns, 1) % 2)
+                wait = "wait" if tile.cluster == 1 else "wait_for_cluster"
+                _call(wait, self._free(stage), T.bitwise_xor(turns, 1) % 2)
                 _call("arrive_expecting", self._full(stage), tile.stage_bytes)
                 for side in (0, 1):
                     self._copy(side, stage, batch, rows[side], named(first_k + step * tile.bk))
 
     def _copy(self, side: int, stage: Expr, batch: Expr, row: Expr, k: Expr) -> None:
         how = self.sides[side]
-        target = stage * self.tile.stage_bytes + side * self.tile.piece_bytes[0]
+        target = stage * self.tile.stage_bytes
+        shared_by: tuple[int, ...] = ()
+        if side:
+            target = target + (self.tile.piece_bytes[0] + self.rank * (self.tile.piece_bytes[1] // self.tile.cluster))
+            shared_by = (self.tile.cluster,) if self.tile.cluster > 1 else ()
         for number in range(how.boxes):
             place = how.box(number, batch, row, k)
-            shared = self._shared(target + number * how.box_bytes)
-            _call(f"copy_{len(place)}d", shared, self.around.maps[side], self._full(stage), *place)
+            function, to = copy(len(place), bool(shared_by)), self._shared(target + number * how.box_bytes)
+            arguments = (to, self.around.maps[side], self._full(stage), *shared_by, *place)
+            T.evaluate(T.call_extern("void", function, *arguments))
 
     # -- products ----------------------------------------------------------------------------------------------------
 
@@ -295,21 +333,28 @@ class _Block:
                 if steps > 1:
                     # The step before is done, this one is under way.
                     _call("wgmma_wait_1")
-                    before = named(start + step - 1)
-                    with when(T.And(step > 0, self.lane == 0)):
-                        _call("arrive", self._free(before % tile.stages))
+                    with when(step > 0):
+                        self._give_back(start + step - 1)
             if tile.alternate:
                 with when(self.lane == 0):
                     _call("arrive", self._turn(1 - warpgroup))
             _call("wgmma_wait_0")
-            with when(self.lane == 0):
-                _call("arrive", self._free(named((start + steps - 1) % tile.stages)))
+            self._give_back(start + steps - 1)
             part, batch, m_block, n_block = place
             row = named(m_block * tile.bm + own_row + warp % WARPS * (ROWS // WARPS))
             self.results.store(
                 self.around, self.memory, named(tile.results_at // 4 + warp * (CHUNK_BYTES // 4)), self.lane, acc,
-                (part, batch, row, named(n_block * tile.bn)), (tile.rows, tile.bm, tile.bn),
+                (part, batch, row, named(n_block * tile.bn)), (tile.rows, tile.bm * tile.cluster, tile.bn),
             )  # fmt: skip
+
+    def _give_back(self, position: Expr) -> None:
+        """A warp no longer needs a stage: every block that copies to it gets to know."""
+        free = self._free(named(position % self.tile.stages))
+        with when(self.lane < self.tile.cluster):
+            if self.tile.cluster == 1:
+                _call("arrive", free)
+            else:
+                _call("arrive_at", free, self.lane)
 
     def _multiply(self, stage: Expr, own_row: Expr, acc: Any) -> None:
         """A stage's products, as one group of wgmma that is under way at the end."""

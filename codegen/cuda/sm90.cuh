@@ -49,42 +49,28 @@ static __device__ __forceinline__ void ts_sm90_prefetch_map(unsigned long long m
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Copies the box of a tensor map that begins at an element, innermost index first, to shared memory; its bytes count
-// for the barrier. What lies outside of the tensor is filled in.
-static __device__ __forceinline__ void ts_sm90_copy_2d(void *shared, unsigned long long map, void *barrier, int i0,
-                                                       int i1) {
+// Arrives at the same barrier of another block of the cluster.
+static __device__ __forceinline__ void ts_sm90_arrive_at(void *barrier, int block) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
-          ts_sm90_address(shared)),
-      "l"(map), "r"(ts_sm90_address(barrier)), "r"(i0), "r"(i1)
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(ts_sm90_address(barrier)),
+      "r"(block)
       : "memory");
 }
 
-static __device__ __forceinline__ void ts_sm90_copy_3d(void *shared, unsigned long long map, void *barrier, int i0,
-                                                       int i1, int i2) {
+// Waits for arrivals from other blocks of the cluster.
+static __device__ __forceinline__ void ts_sm90_wait_for_cluster(void *barrier, int parity) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
-      "[%2];" ::"r"(ts_sm90_address(shared)),
-      "l"(map), "r"(ts_sm90_address(barrier)), "r"(i0), "r"(i1), "r"(i2)
+      "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra out;\nbra again;\nout:\n}" ::"r"(ts_sm90_address(barrier)),
+      "r"(parity)
       : "memory");
 }
 
-static __device__ __forceinline__ void ts_sm90_copy_4d(void *shared, unsigned long long map, void *barrier, int i0,
-                                                       int i1, int i2, int i3) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
-      "[%2];" ::"r"(ts_sm90_address(shared)),
-      "l"(map), "r"(ts_sm90_address(barrier)), "r"(i0), "r"(i1), "r"(i2), "r"(i3)
-      : "memory");
-}
-
-static __device__ __forceinline__ void ts_sm90_copy_5d(void *shared, unsigned long long map, void *barrier, int i0,
-                                                       int i1, int i2, int i3, int i4) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], "
-      "[%2];" ::"r"(ts_sm90_address(shared)),
-      "l"(map), "r"(ts_sm90_address(barrier)), "r"(i0), "r"(i1), "r"(i2), "r"(i3), "r"(i4)
-      : "memory");
+// All threads of the cluster meet.
+static __device__ __forceinline__ void ts_sm90_sync_cluster() {
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
 // Registers of every thread of the warpgroup from here on. With three warpgroups, whose threads begin with 168 at most:

@@ -106,12 +106,13 @@ class Anchored:
         shared_bytes: int = 0,
         blocks_per_sm: int | None = None,
         portable: bool = True,
+        cluster: tuple[int, int, int] = (1, 1, 1),
     ) -> CudaLaunch:
         """A launch of `blocks` blocks of `threads` threads that run `emit(surroundings, thread)`.
 
         inputs, outputs: what this launch reads and writes, if not all of the group. extra, counters: further arguments,
         whose buffers the surroundings call so. maps: tensor maps, whose addresses they call `maps`. blocks_per_sm: as
-        for `kernel_function`; portable: as in `CudaLaunch`.
+        for `kernel_function`; portable, cluster: as in `CudaLaunch`.
         """
         read = self.inputs if inputs is None else tuple(inputs)
         written = self.outputs if outputs is None else tuple(outputs)
@@ -127,7 +128,7 @@ class Anchored:
         func = kernel_function(parameters, grid, block, body, blocks_per_sm)
         origins = tuple(dict.fromkeys(o for node in self.nodes for o in node.origins))
         args = tuple(p.arg for p in parameters)
-        return CudaLaunch(kind, func, grid, block, args, origins, shared_bytes, portable=portable)
+        return CudaLaunch(kind, func, grid, block, args, origins, shared_bytes, portable=portable, cluster=cluster)
 
 
 class Surroundings:

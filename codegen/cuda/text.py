@@ -15,8 +15,8 @@ from tvm.tirx import transform as lowering
 from tilestitch.codegen.variables import hide, ramps, show
 
 from .abi import SYMBOL
+from .sm90 import instructions
 from .target import CudaTarget
-from .wgmma import instructions
 
 PRELUDE = """\
 #ifdef __CUDACC_RTC__

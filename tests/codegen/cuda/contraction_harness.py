@@ -60,7 +60,7 @@ def run(
     for i, launch in enumerate(launches):
         counters = [np.zeros(arg.nbytes, np.uint8) for arg in launch.args if isinstance(arg, CountersArg)]
         arrays = [_memory_of(arg, memory, counters) for arg in launch.args]
-        kernels.launch(f"k{i}", launch.grid, launch.block, arrays, launch.shared_bytes)
+        kernels.launch(f"k{i}", launch.grid, launch.block, arrays, launch.shared_bytes, cluster=launch.cluster)
         assert not any(np.any(array) for array in counters), "counters are as the next run wants them"
     return {v.name: memory[v.name] for v in outputs}
 

@@ -20,7 +20,7 @@ from tests.codegen.cuda.contraction_harness import (
     run,
     target,
 )
-from tilestitch.codegen.cuda.abi import SYMBOL, CudaLaunch
+from tilestitch.codegen.cuda.abi import SYMBOL, CudaLaunch, TensorMapArg
 from tilestitch.codegen.cuda.contraction import matmul_product
 from tilestitch.codegen.cuda.gemm_wgmma import TILES, WgmmaTile, emit_wgmma, why_not_wgmma
 from tilestitch.codegen.cuda.partition import cut
@@ -32,7 +32,15 @@ from tilestitch.runtime.emulator.errors import KernelFaultError
 HOPPER = "cuda:sm_90a"
 TRANSPOSED = [(False, False), (True, False), (False, True), (True, True)]
 SMALL = TILES[-1]
-SHARED, ALTERNATE = TILES[0], next(tile for tile in TILES if tile.alternate)
+SHARED, ALTERNATE, CLUSTER = (
+    next(tile for tile in TILES if tile.alternate is alternate and tile.cluster == cluster)
+    for alternate, cluster in ((False, 1), (True, 1), (True, 2))
+)
+
+
+def name_of(tile: WgmmaTile) -> str:
+    turns = ", in turns" if tile.alternate else ""
+    return f"{tile.bm}x{tile.bn} by {tile.warpgroups}{turns}{', in pairs' if tile.cluster > 1 else ''}"
 
 
 def emitted(graph: Graph, tile: WgmmaTile, blocks: int | None = None, parts: int = 1) -> tuple[CudaLaunch, ...]:
@@ -67,19 +75,19 @@ def test_sums_are_float32(dtype: str) -> None:
     assert (np.abs(result - exact) <= 1.01 * rounding + 1e-4).all()
 
 
-@pytest.mark.parametrize("tile", TILES, ids=lambda t: f"{t.bm}x{t.bn}{'~' if t.alternate else ''}/{t.sharing}")
+@pytest.mark.parametrize("tile", TILES, ids=name_of)
 def test_each_tile_with_edges_and_fewer_blocks_than_tiles(tile: WgmmaTile) -> None:
     check(matmul((2 * tile.bm + 8, 264), (264, tile.bn + 24), "float16", epilogue=True), lambda g: emitted(g, tile, 2))
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 3, 4, 5, 6])
-@pytest.mark.parametrize("tile", [SMALL, ALTERNATE], ids=["one warpgroup", "two that take turns"])
+@pytest.mark.parametrize("tile", [SMALL, ALTERNATE, CLUSTER], ids=name_of)
 def test_any_number_of_blocks_computes_all_tiles(tile: WgmmaTile, blocks: int) -> None:
-    check(matmul((3 * tile.bm, 136), (136, 2 * tile.bn), "bfloat16"), lambda g: emitted(g, tile, blocks))
+    check(matmul((3 * tile.bm, 136), (136, 2 * tile.bn), "bfloat16"), lambda g: emitted(g, tile, blocks * tile.cluster))
 
 
 @pytest.mark.parametrize("order", ["in_order", "reversed", "random", "adversarial"])
-@pytest.mark.parametrize("tile", [SHARED, ALTERNATE, SMALL], ids=["shared", "alternate", "small"])
+@pytest.mark.parametrize("tile", [SHARED, ALTERNATE, CLUSTER, SMALL], ids=name_of)
 def test_results_do_not_depend_on_the_order_of_threads_and_blocks(tile: WgmmaTile, order: str) -> None:
     options = EmulatorOptions(block_order=order, thread_order="random", seed=7)
     check(
@@ -89,11 +97,11 @@ def test_results_do_not_depend_on_the_order_of_threads_and_blocks(tile: WgmmaTil
     )
 
 
-@pytest.mark.parametrize("tile", [SHARED, SMALL], ids=["shared", "small"])
+@pytest.mark.parametrize("tile", [TILES[0], CLUSTER, SMALL], ids=name_of)
 @pytest.mark.parametrize("n", [72, 67])
 def test_reductions_in_parts(tile: WgmmaTile, n: int) -> None:
     graph = matmul((72, 1032), (n, 1032), "float16", trans=(False, True), epilogue=True)
-    launches = check(graph, lambda g: emitted(g, tile, 3, parts=4))
+    launches = check(graph, lambda g: emitted(g, tile, 4, parts=4))
     assert [launch.kind for launch in launches] == ["gemm_wgmma", "sums"]
 
 
@@ -129,9 +137,9 @@ def test_heads_of_a_fused_projection_are_copied_from_where_they_lie() -> None:
     fused = graph.add_input("x", TensorType("bfloat16", (3, 72, 384)))
     graph.outputs = [graph.emit("matmul", heads(graph, fused, 0), heads(graph, fused, 1), trans_b=True)]
     (launch,) = check(graph, lower_for_hopper)
-    maps = [arg.tensor_map for arg in launch.args if hasattr(arg, "tensor_map")]
+    maps = [arg.tensor_map for arg in launch.args if isinstance(arg, TensorMapArg)]
     assert [(m.dims, m.strides_bytes, m.box[0]) for m in maps] == 2 * [((64, 2, 72, 3), (128, 768, 55296), 64)]
-    assert launch.args[-1].offset_bytes == 256
+    assert isinstance(launch.args[-1], TensorMapArg) and launch.args[-1].offset_bytes == 256
 
 
 def epilogue_of_views(graph: Graph, product: Value) -> list[Value]:
@@ -201,7 +209,7 @@ def test_what_is_refused_has_another_kernel(shape: tuple[int, int, int]) -> None
 # -- the assembler, and planted faults ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tile", TILES, ids=lambda t: f"{t.bm}x{t.bn}{'~' if t.alternate else ''}/{t.sharing}")
+@pytest.mark.parametrize("tile", TILES, ids=name_of)
 def test_the_assembler_has_no_complaint(tile: WgmmaTile) -> None:
     """Nothing spilled, registers moved (no C7508), products of a group under way together (no C7510)."""
     (launch,) = emitted(matmul((1024, 1024), (1024, 1024), "float16", epilogue=True), tile)
@@ -211,33 +219,38 @@ def test_the_assembler_has_no_complaint(tile: WgmmaTile) -> None:
 
 
 PLANTED = {
-    "read before the copy came": (r"ts_sm90_wait\(\(&\(_ptr\[\(\(v_\d+ \* 8\) \+ \d+\)\]\)\), \(v_\d+ & 1\)\);", ""),
-    "freed before it was read": ("ts_sm90_wgmma_wait_1();", ""),
-    "results not waited for": ("ts_sm90_wgmma_wait_0();", ""),
-    "wrong bytes": (r"16384\);(?=\n\s+int v)", "16368);"),
-    "never freed": (r"ts_sm90_arrive\(", "if (0) ts_sm90_arrive("),
-}
+    "read before the copy came": (SMALL, r"ts_sm90_wait\(.*, \(v_\d+ & 1\)\);", ""),
+    "freed before it was read": (SMALL, r"ts_sm90_wgmma_wait_1\(\);", ""),
+    "results not waited for": (SMALL, r"ts_sm90_wgmma_wait_0\(\);", ""),
+    "wrong bytes": (SMALL, r"16384\);(?=\n\s+int v)", "16368);"),
+    "never freed": (SMALL, r"ts_sm90_arrive\(", "if (0) ts_sm90_arrive("),
+    "not in turn": (ALTERNATE, r"ts_sm90_wait\(.*\+ 1\) \+ v_\d+\) & 1\)\);", ""),
+    "freed in the own block only": (
+        CLUSTER, r"ts_sm90_arrive_at\((.*), v_\d+\);", r"ts_sm90_arrive_at(\1, (int)(blockIdx.x & 1));",
+    ),
+}  # fmt: skip
+"""What is wrong, in the kernel of which tile, and how its text is changed."""
 
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_planted_faults_are_found(name: str) -> None:
     """So the tests above can fail: the emulated device notices what a GPU might get away with."""
-    graph = matmul((72, 520), (520, 64), "float16")
-    (launch,) = emitted(graph, SMALL, 1)
+    tile, pattern, broken = PLANTED[name]
+    graph = matmul((2 * tile.bm - 8, 520), (520, 2 * tile.bn), "float16")
+    (launch,) = emitted(graph, tile, tile.cluster)
     text = kernel_text(launch.func, target(HOPPER))
-    pattern, broken = PLANTED[name]
     head, mark, body = text.partition('extern "C" __global__')
-    changed = re.sub(pattern if "\\" in pattern else re.escape(pattern), broken, body)
-    assert changed != body
+    changed = re.sub(pattern, broken, body)
+    assert changed != body, body
     kernels = Kernels({"k": (head + mark + changed).replace(SYMBOL, "k")}, EmulatorOptions(block_order="adversarial"))
     inputs = random_inputs(graph)
-    out = np.empty((72, 64), np.float16)
+    out = np.empty((2 * tile.bm - 8, 2 * tile.bn), np.float16)
     arrays = [
-        TensorArgument.of(arg.tensor_map, inputs[arg.value]) if hasattr(arg, "tensor_map") else out
+        TensorArgument.of(arg.tensor_map, inputs[arg.value]) if isinstance(arg, TensorMapArg) else out
         for arg in launch.args
     ]
     with pytest.raises(KernelFaultError):
-        kernels.launch("k", launch.grid, launch.block, arrays, launch.shared_bytes)
+        kernels.launch("k", launch.grid, launch.block, arrays, launch.shared_bytes, cluster=launch.cluster)
 
 
 def test_a_tile_that_does_not_fit_shared_memory_is_an_error() -> None:
