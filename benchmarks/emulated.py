@@ -1,0 +1,93 @@
+"""Whole models on the emulated device against ONNX Runtime: does the CUDA text of every kernel compute the right thing?
+
+    python -m benchmarks.emulated [NAME ...] [--target emulator:sm_90a] [--precision fp16] [--checked]
+
+NAME is a model of benchmarks.models, or one of the light models inside the onnx package. Blocks run in a random order,
+as do launches that no edge of the graph orders. It says nothing about speed on a GPU; seconds are of the emulation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("ORT_TELEMETRY_DISABLED", "1")
+
+from tilestitch.compiler import compile_model
+from tilestitch.compiler.cli import rivals
+from tilestitch.compiler.cli.accuracy import difference
+from tilestitch.compiler.cli.arguments import make_inputs
+from tilestitch.compiler.cli.output import table
+from tilestitch.runtime import load
+from tilestitch.runtime.emulator import EmulatorOptions
+
+FOLDER = Path(__file__).parent / "models"
+TOLERANCES = {"fp32": 1e-4, "tf32": 1e-2, "fp16": 2e-2, "bf16": 1e-1}
+"""Allowed error over the largest magnitude of a result, after all layers of a model."""
+HEADER = ("model", "launches", "depth", "seconds", "error", "")
+
+
+def light_models() -> dict[str, Path]:
+    """The models of the ONNX Model Zoo that the onnx package carries, by name."""
+    import onnx.backend.test
+
+    folder = Path(onnx.backend.test.__file__).parent / "data" / "light"
+    return {path.stem: path for path in sorted(folder.glob("*.onnx"))}
+
+
+def exported_models() -> dict[str, Path]:
+    return {path.stem: path for path in sorted(FOLDER.glob("*.onnx"))}
+
+
+def check(path: Path, target: str, precision: str, options: EmulatorOptions) -> tuple[object, ...]:
+    """One row of the table."""
+    compiled = compile_model(path, target, precision=precision)
+    steps = [step for program in compiled.contents.programs for step in program.steps]
+    launches = sum(len(getattr(step, "launches", ())) for step in steps)
+    with load(compiled.to_bytes(), device=options) as model:
+        inputs = make_inputs(model, {}, seed=0)
+        start = time.perf_counter()
+        results = list(model.run(inputs).values())
+        seconds = time.perf_counter() - start
+    expected = rivals.onnxruntime(path, 1)(inputs)
+    found = [
+        difference(str(i), got, want, TOLERANCES[precision]) for i, (got, want) in enumerate(zip(results, expected))
+    ]
+    worst = max(found, key=lambda one: one.error)
+    depth = sum(_depth(step) for step in steps)
+    return path.stem, launches, depth, round(seconds, 1), worst.error, "ok" if all(d.ok for d in found) else "OFF"
+
+
+def _depth(step: object) -> int:
+    """Launches on the longest way through the graph of a step."""
+    depths = [1] * len(getattr(step, "launches", ()))
+    for edge in getattr(step, "dependences", ()):
+        depths[edge.after] = max(depths[edge.after], depths[edge.before] + 1)
+    return max(depths, default=0)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints a table; exit code 3 when a result is wrong."""
+    models = {**exported_models(), **light_models()}
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.emulated", description="Run whole models, emulated.")
+    parser.add_argument("names", nargs="*", choices=[[], *models], metavar="NAME", help="default: all")
+    parser.add_argument("--target", default="emulator:sm_90a")
+    parser.add_argument("--precision", choices=TOLERANCES, default="fp32")
+    parser.add_argument("--checked", action="store_true", help="also find races and accesses out of bounds")
+    options = parser.parse_args(arguments)
+    emulator = EmulatorOptions(checked=options.checked, block_order="random", seed=1)
+    rows = []
+    for name in options.names or models:
+        rows.append(check(models[name], options.target, options.precision, emulator))
+        print("  ".join(map(str, rows[-1])), file=sys.stderr)
+    print(table(rows, HEADER))
+    return 0 if all(row[-1] == "ok" for row in rows) else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())
