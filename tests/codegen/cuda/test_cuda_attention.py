@@ -1,0 +1,179 @@
+"""Attention as one kernel on CUDA: executed on the emulated device in several orders, against float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.attention_graphs import Case, assert_close, attention, inputs_of
+from tests.codegen.cuda.contraction_harness import anchored, resources, run, target
+from tilestitch.codegen.cuda.abi import CudaLaunch
+from tilestitch.codegen.cuda.attention import lower_attention
+from tilestitch.codegen.cuda.attention_mma import MmaTile, emit_mma
+from tilestitch.codegen.cuda.attention_operands import Attended, attended
+from tilestitch.codegen.cuda.attention_simt import SimtTile, emit_simt
+from tilestitch.codegen.cuda.attention_walk import Walk
+from tilestitch.codegen.errors import KernelError
+from tilestitch.runtime.emulator import EmulatorOptions
+
+ORDERS = [
+    EmulatorOptions(),
+    EmulatorOptions(block_order="reversed", thread_order="reversed", resident_blocks=1),
+    EmulatorOptions(block_order="random", thread_order="random", seed=3),
+]
+
+
+def described(case: Case, name: str = "cuda:sm_80") -> Attended:
+    return attended(anchored(attention(case), target(name)))
+
+
+def lower(case: Case, name: str = "cuda:sm_80") -> tuple[CudaLaunch, ...]:
+    group = anchored(attention(case), target(name))
+    return lower_attention(group.nodes, group.roles, group.inputs, group.outputs, group.target)
+
+
+def check(
+    case: Case, launches: Sequence[CudaLaunch] | None = None, orders: Sequence[EmulatorOptions] = ORDERS[:1],
+    *, dead_rows: bool = False,
+) -> list[str]:  # fmt: skip
+    """Run a case in every order and compare; returns the kinds of its launches."""
+    graph = attention(case)
+    launches = lower(case) if launches is None else launches
+    feeds = inputs_of(case, dead_rows=dead_rows)
+    constants = {v.name: np.asarray(v.data) for v in graph.constants}
+    for options in orders:
+        (result,) = run(launches, {**feeds, **constants}, graph.outputs, options).values()
+        assert_close(result, case, feeds)
+    return [launch.kind for launch in launches]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [
+        ("float16", "attention_mma"),
+        ("bfloat16", "attention_mma"),
+        ("float32", "attention_simt"),
+        ("float64", "attention_simt"),
+    ],
+)
+def test_every_float_in_several_orders(dtype: str, kind: str) -> None:
+    case = Case(queries=37, keys=70, width=24, columns=40, dtype=dtype, mask="float", merge_heads=True)
+    assert check(case, orders=ORDERS) == [kind]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("mask", ["", "bool", "causal", "positions", "window"])
+def test_masks(mask: str, dtype: str) -> None:
+    check(Case(queries=70, keys=131, mask=mask, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("mended", [False, True])
+def test_rows_whose_keys_are_all_hidden_are_nan_or_zero_as_in_the_model(mended: bool, dtype: str) -> None:
+    check(Case(queries=6, keys=9, mask="float", mended=mended, dtype=dtype), dead_rows=True)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_query_heads_that_share_keys_are_rows_of_one_tile(grouped: bool, dtype: str) -> None:
+    case = Case(heads=6, kv_heads=2, queries=3, keys=40, width=16, batch=2, grouped=grouped, dtype=dtype)
+    what = described(case)
+    assert (what.batch, what.rows) == (4, 9)
+    assert what.key.memory is not None
+    check(case)
+    check(replace(case, queries=33, mask="float"))
+
+
+@pytest.mark.parametrize(("width", "columns"), [(1, 1), (33, 17), (80, 80), (128, 64), (256, 256)])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_widths(width: int, columns: int, dtype: str) -> None:
+    check(Case(heads=1, queries=18, keys=35, width=width, columns=columns, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_few_queries_cut_the_keys_into_parts(dtype: str) -> None:
+    case = Case(queries=1, keys=1030, width=16, columns=24, dtype=dtype, mask="float")
+    launches = lower(case)
+    assert [launch.kind.split("_")[0] for launch in launches] == ["attention", "join"]
+    assert launches[0].grid[0] > 2
+    check(case, launches, ORDERS)
+    check(replace(case, queries=3, mended=True, mask="float"), dead_rows=True)
+
+
+def test_parts_without_any_visible_key_count_for_nothing() -> None:
+    case = Case(heads=1, queries=3, keys=1030, mask="window")
+    what = described(case)
+    launches = emit_simt(what, SimtTile(16, 16, 8, 8, 4), Walk(16, 16, 1, 65, 5, 1))
+    check(case, launches, ORDERS)
+
+
+@pytest.mark.parametrize("warps", [1, 2, 4])
+@pytest.mark.parametrize("bn", [16, 48, 64])
+def test_tiles_for_the_tensor_cores(warps: int, bn: int) -> None:
+    case = Case(heads=1, queries=67, keys=67, width=32, columns=48, dtype="float16", mask="causal")
+    tile = MmaTile(warps, bn, 32, 48)
+    check(case, emit_mma(described(case), tile, Walk(tile.bm, bn, -(-67 // tile.bm), -(-67 // bn), 1, 1)))
+
+
+@pytest.mark.parametrize("bm", [16, 32, 64])
+@pytest.mark.parametrize("bn", [16, 64])
+def test_tiles_for_the_ordinary_units(bm: int, bn: int) -> None:
+    case = Case(heads=1, queries=67, keys=67, width=12, columns=20, mask="causal")
+    tile = SimtTile(bm, bn, 12, 20, 4)
+    check(case, emit_simt(described(case), tile, Walk(bm, bn, -(-67 // bm), -(-67 // bn), 1, 1)))
+
+
+def test_keys_that_no_query_of_a_tile_sees_are_not_read() -> None:
+    """NaN among keys behind the causal border does no harm, though weights of zero times NaN would."""
+    case = Case(heads=1, queries=70, keys=140, mask="causal")
+    case = replace(case, keys=70)
+    graph, feeds = attention(case), inputs_of(case)
+    feeds["v"][..., 66:, :] = np.nan
+    constants = {v.name: np.asarray(v.data) for v in graph.constants}
+    what = described(case)
+    launches = emit_simt(what, SimtTile(32, 16, 8, 8, 4), Walk(32, 16, 3, 5, 1, 1))
+    (result,) = run(launches, {**feeds, **constants}, graph.outputs).values()
+    assert np.isfinite(result[..., :64, :]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@settings(max_examples=8)
+@given(
+    queries=st.integers(1, 20), keys=st.integers(1, 40), width=st.integers(1, 20), columns=st.integers(1, 20),
+    shared=st.integers(1, 3), mask=st.sampled_from(["", "float", "positions"]),
+)  # fmt: skip
+def test_any_shape(dtype: str, queries: int, keys: int, width: int, columns: int, shared: int, mask: str) -> None:
+    keys = max(queries, keys)
+    check(Case(2 * shared, queries, keys, width, columns, dtype, kv_heads=2, mask=mask))
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("width", [64, 128, 256])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_kernels_keep_their_sums_in_registers(dtype: str, width: int, architecture: str) -> None:
+    case = Case(heads=8, queries=256, keys=512, width=width, columns=width, dtype=dtype, mask="float")
+    name = f"cuda:{architecture}"
+    launches = lower(case, name)
+    for launch in launches:
+        registers, spilled = resources(launch, architecture, target(name))
+        assert spilled == 0
+        assert registers * launch.threads <= 65536
+        assert launch.shared_bytes <= target(name).device.shared_bytes_per_block
+
+
+def test_gpus_without_tensor_cores_for_half_floats() -> None:
+    case = Case(queries=5, keys=9, dtype="float16")
+    launches = lower(case, "cuda:sm_75")
+    assert [launch.kind for launch in launches] == ["attention_simt"]
+    check(case, launches)
+
+
+def test_what_fits_no_shared_memory_is_a_clear_error() -> None:
+    case = Case(queries=5, keys=64, width=256, columns=256, dtype="float64")
+    with pytest.raises(KernelError, match="bytes of shared memory of cuda:sm_75; compile with --planner injective"):
+        lower(case, "cuda:sm_75")

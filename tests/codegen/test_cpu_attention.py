@@ -1,0 +1,79 @@
+"""Attention as one kernel on the CPU, against float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.attention_graphs import Case, assert_close, attention, inputs_of
+from tests.codegen.kernel_harness import run_launches, target
+from tilestitch.codegen.cpu.attention import lower_attention, plan_attention
+from tilestitch.codegen.cpu.surroundings import Operands
+from tilestitch.passes.fusion.roles import Roles, roles_of
+
+
+def group(case: Case, threads: int = 2) -> Operands:
+    """The whole graph of a case as one group."""
+    graph = attention(case)
+    nodes, outputs = tuple(graph.nodes), tuple(graph.outputs)
+    roles = roles_of(nodes, outputs)
+    assert isinstance(roles, Roles), roles
+    made = {v for n in nodes for v in n.outputs}
+    read = dict.fromkeys(v for n in nodes for v in n.inputs if v not in made)
+    inputs = tuple(v for v in read if v.data is None or v.data.size != 1)
+    return Operands(nodes, roles, inputs, outputs, target().isa, threads)
+
+
+def check(case: Case, threads: int = 2, *, dead_rows: bool = False) -> None:
+    """Compile a case, run its tasks in some order, and compare."""
+    what = group(case, threads)
+    launch = lower_attention(what.nodes, what.roles, what.inputs, what.outputs, what.isa, threads)
+    feeds = inputs_of(case, dead_rows=dead_rows)
+    constants = {v.name: np.asarray(v.data) for v in what.inputs if v.data is not None}
+    (result,) = run_launches([launch], {**feeds, **constants}, what.outputs).values()
+    assert_close(result, case, feeds)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_every_float(dtype: str) -> None:
+    check(Case(queries=17, keys=33, width=24, columns=20, dtype=dtype, mask="float", merge_heads=True))
+
+
+@pytest.mark.parametrize("mask", ["", "bool", "causal", "positions", "window"])
+def test_masks(mask: str) -> None:
+    check(Case(queries=19, keys=23, mask=mask))
+
+
+@pytest.mark.parametrize("mended", [False, True])
+def test_rows_whose_keys_are_all_hidden_are_nan_or_zero_as_in_the_model(mended: bool) -> None:
+    check(Case(queries=6, keys=9, mask="float", mended=mended), dead_rows=True)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_query_heads_share_keys(grouped: bool) -> None:
+    check(Case(heads=6, kv_heads=2, queries=9, keys=14, batch=2, grouped=grouped, softcap=2.0, merge_heads=True))
+
+
+def test_queries_are_cut_so_that_scores_stay_in_the_cache_and_threads_have_work() -> None:
+    long = plan_attention(group(Case(heads=1, queries=40, keys=60_000), threads=1))
+    assert long.rows.largest == 8 and long.tasks == 5
+    assert plan_attention(group(Case(heads=1, queries=33), threads=4)).rows.all_sizes() == [9, 8, 8, 8]
+    assert plan_attention(group(Case(heads=8, queries=33), threads=4)).tasks == 8
+
+
+def test_tasks_of_two_sizes() -> None:
+    check(Case(heads=1, queries=33, keys=40, mask="float"), threads=4)
+
+
+@given(
+    queries=st.integers(1, 20), keys=st.integers(1, 40), width=st.integers(1, 20), columns=st.integers(1, 20),
+    shared=st.integers(1, 3), mask=st.sampled_from(["", "float", "bool", "causal", "positions"]),
+    threads=st.integers(1, 3),
+)  # fmt: skip
+def test_any_shape(queries: int, keys: int, width: int, columns: int, shared: int, mask: str, threads: int) -> None:
+    case = Case(2 * shared, queries, keys, width, columns, kv_heads=2, mask=mask)
+    check(case if queries <= keys else replace(case, keys=queries), threads)
