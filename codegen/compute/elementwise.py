@@ -65,7 +65,14 @@ def _wrapping(dtype: str, function: Callable[..., Expr], *operands: Expr) -> Exp
     """`function` of integers modulo 2**bits."""
     if dtype_kind(dtype) != "int":
         return function(*operands)
-    return T.cast(function(*(T.cast(o, f"u{dtype}") for o in operands)), dtype)
+    return T.cast(function(*(_unsigned(o, f"u{dtype}") for o in operands)), dtype)
+
+
+def _unsigned(x: Expr, dtype: str) -> Expr:
+    """The bits of an integer as `dtype`. TVM refuses to convert a negative constant."""
+    return (
+        immediate(int(x.value) % (1 << storage_bits(dtype)), dtype) if isinstance(x, tirx.IntImm) else T.cast(x, dtype)
+    )
 
 
 def _arithmetic(function: Callable[[Expr, Expr], Expr]) -> Rule:
@@ -333,7 +340,7 @@ def _integer_power(op: Operation, base: Expr, exponent: Expr, exponent_dtype: st
     unsigned = f"u{op.compute}" if dtype_kind(op.dtype) == "int" else op.compute
     zero, one = immediate(0, unsigned), immediate(1, unsigned)
     power = bind(T.cast(exponent, "int64"))
-    factor = bind(T.cast(base, unsigned))
+    factor = bind(_unsigned(base, unsigned))
     product: Expr = one
     for bit in range(min(storage_bits(exponent_dtype), 63)):
         on = tirx.NE(

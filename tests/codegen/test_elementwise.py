@@ -148,6 +148,16 @@ def test_pow_by_a_constant(exponent: float) -> None:
     check(graph, {"x": np.random.default_rng(0).uniform(0.1, 3, 50).astype(np.float32)})
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
+@pytest.mark.parametrize("op", ["add", "sub", "mul", "div", "maximum", "bitwise_xor", "pow"])
+def test_negative_constants(op: str, dtype: str) -> None:
+    graph = Graph("constant")
+    x = graph.add_input("x", TensorType(dtype, (6,)))
+    constant = graph.constant(np.full((), -3, dtype))
+    graph.outputs = [graph.emit(op, *((constant, x) if op == "pow" else (x, constant)))]
+    check(graph, {"x": np.arange(6, dtype=dtype)})
+
+
 def test_negative_powers_of_integers() -> None:
     x = np.array([1, -1, -1, 2, 0, 5], np.int32)
     y = np.array([-1, -1, -2, -1, 3, -4], np.int32)
