@@ -10,13 +10,15 @@ JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
 export ORT_DISABLE_TELEMETRY := 1
 export ORT_TELEMETRY_DISABLED := 1
 
-.PHONY: help demo test lint format types imports bench conformance wheel clean distclean
+.PHONY: help demo test lint format types imports bench conformance cuda-models fuzz wheel clean distclean
 
 help:
 	@echo "make demo         compile two models, run them, compare with ONNX Runtime, write a report"
 	@echo "make test         run the tests            make lint    style        make types   types and import contract"
 	@echo "make conformance  run ONNX's backend suite, on the CPU and on the emulated GPU, and write docs/conformance.md"
 	@echo "make bench        export five models from PyTorch and compare speed with ONNX Runtime"
+	@echo "make cuda-models  compile every benchmark model and the light models for sm_80 and sm_90a"
+	@echo "make fuzz         compare every planner with numpy on 2000 random graphs, 500 on the emulated GPU (an hour)"
 	@echo "make wheel        build the wheel          make clean   remove build outputs (distclean: .venv too)"
 
 demo: $(STAMPS)/dev
@@ -42,6 +44,13 @@ imports: $(STAMPS)/dev build/types/tilestitch
 bench: $(STAMPS)/dev $(STAMPS)/bench
 	$(BIN)/python -m benchmarks.models
 	$(BIN)/python -m benchmarks.cpu
+
+cuda-models: $(STAMPS)/dev $(STAMPS)/bench
+	$(BIN)/python -m benchmarks.models
+	$(BIN)/python -m benchmarks.cuda_models --processes $(JOBS)
+
+fuzz: $(STAMPS)/dev
+	$(BIN)/python -m pytest -q -n $(JOBS) --hypothesis-profile=nightly tests/compiler/test_fuzz.py
 
 conformance: $(STAMPS)/dev
 	$(BIN)/python -m tilestitch.compiler.conformance --jobs $(JOBS) --at-least 90 --write docs/conformance.md \

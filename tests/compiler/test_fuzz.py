@@ -1,18 +1,67 @@
-"""Random graphs: every planner's kernels compute what numpy computes."""
+"""Random graphs: every planner's kernels compute what numpy computes, on the CPU and on the emulated GPU.
 
+200 graphs and 50 by default; `make fuzz` draws 2000 and 500.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
 
+from tests.codegen.cuda.cuda_harness import emulated
 from tests.compiled import assert_close, run_graph
+from tests.mixed_graphs import mixed_graphs
 from tests.strategies import feeds, graphs
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.evaluate import evaluate
+from tilestitch.passes.fusion.planners import PLANNERS
+from tilestitch.runtime import load
+from tilestitch.runtime.emulator import EmulatorOptions
+from tilestitch.runtime.emulator.options import ORDERS
+
+SHARDS = 8
+"""Parts of the fuzzing, for the processes that tests run in."""
+GRAPHS = max(25, settings().max_examples // SHARDS)
+"""Graphs of each part."""
+TOLERANCE = {"float16": 2e-2}
+"""Of the largest magnitude, at least 1; of all values of a graph that computes with float16 somewhere."""
+
+fuzzing = settings(max_examples=GRAPHS, suppress_health_check=list(HealthCheck))
 
 
-@pytest.mark.parametrize("planner", ["none", "injective", "stitch"])
-@given(graph=graphs())
-@settings(suppress_health_check=list(HealthCheck))
-def test_kernels_agree_with_numpy(planner: str, graph: Graph) -> None:
+def check(graph: Graph, expected: Sequence[Any], results: Sequence[Any]) -> None:
+    half = any(v.dtype == "float16" for node in graph.nodes for v in (*node.inputs, *node.outputs))
+    for actual, wanted in zip(results, expected, strict=True):
+        assert_close(actual, wanted, TOLERANCE["float16"] if half else 2e-5)
+
+
+def reference(graph: Graph, inputs: Mapping[str, Any]) -> list[Any]:
+    note(str(graph))
+    with np.errstate(all="ignore"):
+        return evaluate(graph, inputs)
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+@given(graph=st.one_of(mixed_graphs(), mixed_graphs(), graphs()))
+@fuzzing
+def test_every_planner_agrees_with_numpy(shard: int, graph: Graph) -> None:
     inputs = feeds(graph)
-    for actual, expected in zip(run_graph(graph, inputs, planner), evaluate(graph, inputs), strict=True):
-        assert_close(actual, expected, 2e-5)
+    expected = reference(graph, inputs)
+    for planner in PLANNERS:
+        note(f"planner {planner}")
+        check(graph, expected, run_graph(graph, inputs, planner))
+
+
+@pytest.mark.parametrize("shard", range(2))
+@given(graph=mixed_graphs(), planner=st.sampled_from(list(PLANNERS)), order=st.sampled_from(ORDERS))
+@fuzzing
+def test_kernels_on_the_emulated_gpu_agree_with_numpy(shard: int, graph: Graph, planner: str, order: str) -> None:
+    inputs = feeds(graph)
+    expected = reference(graph, inputs)
+    with load(emulated(graph, planner), device=EmulatorOptions(block_order=order, seed=3)) as module:
+        check(graph, expected, list(module.run(dict(inputs)).values()))
