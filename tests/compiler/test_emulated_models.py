@@ -14,14 +14,23 @@ from tests.models import random_inputs
 from tests.networks import bert, gpt2, half, residual_block
 from tilestitch.compiler.driver import compile_model
 from tilestitch.runtime import load
+from tilestitch.runtime.artifact import read_artifact
 from tilestitch.runtime.emulator import EmulatorOptions
 
-MODELS: dict[str, tuple[Callable[[], ModelProto], str]] = {
-    "bert": (bert, "float32"),
-    "gpt2": (gpt2, "float32"),
-    "residual_block": (residual_block, "float32"),
-    "bert_float16": (bert, "float16"),
+def wide_bert() -> ModelProto:
+    """Large enough for warpgroups, and with rows that are multiples of 16 bytes."""
+    return bert(batch=2, length=40, hidden=64, heads=2)
+
+
+MODELS: dict[str, tuple[Callable[[], ModelProto], str, str]] = {
+    "bert": (bert, "float32", "emulator"),
+    "gpt2": (gpt2, "float32", "emulator"),
+    "residual_block": (residual_block, "float32", "emulator"),
+    "bert_float16": (bert, "float16", "emulator"),
+    "bert_hopper": (wide_bert, "float16", "emulator:sm_90a"),
 }
+"""How a model is made, what its floats become, and what it is compiled for."""
+
 TOLERANCE = {"float32": 2e-5, "float16": 2e-2}
 """Of the largest magnitude. Half floats are compared with float32 arithmetic on the same weights."""
 
@@ -39,7 +48,7 @@ def inputs_of(model: ModelProto) -> dict[str, np.ndarray]:
 @cache
 def expected(name: str) -> np.ndarray:
     """What ONNX Runtime computes in float32."""
-    make, dtype = MODELS[name]
+    make, dtype, _ = MODELS[name]
     model = make()
     for tensor in model.graph.initializer if dtype == "float16" else ():
         if tensor.data_type == 1:
@@ -51,17 +60,24 @@ def expected(name: str) -> np.ndarray:
 
 @cache
 def compiled(name: str) -> bytes:
-    make, dtype = MODELS[name]
+    make, dtype, target = MODELS[name]
     model = half(make()) if dtype == "float16" else make()
-    return compile_model(model, "emulator", keep_source=True).to_bytes()
+    return compile_model(model, target, keep_source=True).to_bytes()
 
 
 @pytest.mark.parametrize("order", ["in_order", "reversed", "adversarial"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_whole_model_agrees_with_onnx_runtime(name: str, order: str) -> None:
-    make, dtype = MODELS[name]
+    make, dtype, _ = MODELS[name]
     with load(compiled(name), device=EmulatorOptions(block_order=order, seed=7)) as module:
         result = module.run(inputs_of(make()))["y"]
     want = expected(name)
     assert result.dtype == dtype
     np.testing.assert_allclose(result, want, rtol=0, atol=TOLERANCE[dtype] * np.abs(want).max())
+
+
+def test_products_of_half_floats_use_warpgroups_on_hopper() -> None:
+    members = read_artifact(compiled("bert_hopper")).member_names
+    kinds = {member.split("/")[-1].rsplit("_", 1)[0] for member in members if member.endswith(".cu")}
+    assert "gemm_wgmma" in kinds
+    assert "gemm_simt" not in kinds
