@@ -17,6 +17,7 @@ from tilestitch.runtime import load
 from tilestitch.runtime.artifact import read_artifact
 from tilestitch.runtime.emulator import EmulatorOptions
 
+
 def wide_bert() -> ModelProto:
     """Large enough for warpgroups, and with rows that are multiples of 16 bytes."""
     return bert(batch=2, length=40, hidden=64, heads=2)
