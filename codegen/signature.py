@@ -67,6 +67,11 @@ def signature(graph: Graph, group: Group) -> Signature:
         parts.append((node.op, attrs, reads, makes, node.name == group.anchor))
     for names in (group.inputs, group.constants, group.outputs):
         parts.append(tuple(place(name) for name in names))
+    order = {node.name: i for i, node in enumerate(nodes)}
+    for number_, stage in enumerate(group.stages):
+        for part in stage:
+            stored = tuple(place(name) for name in part.outputs)
+            parts.append((number_, part.kind.value, tuple(order[name] for name in part.nodes), stored))
     every = tuple(dict.fromkeys(o for node in nodes for o in node.origins))
     return Signature(tuple(parts), tuple(number), (every, *(node.origins for node in nodes)))
 

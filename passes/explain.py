@@ -103,6 +103,7 @@ def _kernel(graph: Graph, group: Group, values: Mapping[str, Value], segment: in
         "inputs": list(group.inputs),
         "outputs": list(group.outputs),
         "composition": list(group.schemes),
+        "stages": [[{"name": p.name, "kind": p.kind.value} for p in stage] for stage in group.stages],
         "stitches": [
             {"producer": s.producer, "consumer": s.consumer, "scheme": s.scheme, "rule": s.rule} for s in group.stitches
         ],

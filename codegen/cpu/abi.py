@@ -33,7 +33,7 @@ class KernelLaunch:
     """One launch: the kernel as TIR, how many tasks it has, its arguments, and what it needs.
 
     `kind` begins the symbol's name. `faults` are the messages of the faults that the kernel may store in its status
-    word: fault number i is stored as i + 1.
+    word: fault number i is stored as i + 1. `packed`: its tasks and those of the launch before are one list.
     """
 
     kind: str
@@ -43,6 +43,7 @@ class KernelLaunch:
     origins: tuple[str, ...] = ()
     scratch_bytes: int = 0
     faults: tuple[str, ...] = ()
+    packed: bool = False
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,7 @@ class CpuBackend:
                     origins=placed.launch.origins,
                     scratch_bytes=placed.launch.scratch_bytes,
                     faults=placed.launch.faults,
+                    packed=placed.launch.packed,
                 )
                 for placed in launches
             )

@@ -7,8 +7,10 @@ alias one another where a kernel writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -18,7 +20,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import TensorMapType
 
-from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_dtype, to_storage
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, storage_dtype, to_storage
 from tilestitch.codegen.compute.evaluator import Source
 from tilestitch.codegen.compute.indexing import ravel
 from tilestitch.codegen.launch import CountersArg, KernelArg, PackedArg, StatusArg, TemporaryArg, TensorMapArg, ValueArg
@@ -31,8 +33,17 @@ __all__ = [
 
 Dim3 = tuple[int, int, int]
 
+SHARED_ALIGNMENT = 64
 SYMBOL = "TILESTITCH_KERNEL"
 """What a kernel given as text calls its function; the build puts the symbol in its place."""
+
+
+@dataclass(frozen=True)
+class Emission:
+    """How to emit a kernel once more, as a part of another: `parameters` belong to its arguments."""
+
+    parameters: tuple[Parameter, ...]
+    body: Body
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,7 @@ class CudaLaunch:
     cooperative: all blocks must be resident together. elastic: the kernel computes the same with any smaller grid along
     x, so that fewer resident blocks do. cluster: blocks of a thread block cluster. portable: not if the
     kernel uses features of one architecture only (`CudaTarget.specific`), so that no PTX for newer GPUs can be made.
+    emission: for kernels that stitched groups can contain.
     """
 
     kind: str
@@ -59,6 +71,7 @@ class CudaLaunch:
     elastic: bool = False
     cluster: Dim3 = (1, 1, 1)
     portable: bool = True
+    emission: Emission | None = field(default=None, compare=False, repr=False)
 
     @property
     def threads(self) -> int:
@@ -144,13 +157,45 @@ def _launched(extents: list[tuple[str, Dim3]], buffers: list[Any], body: Body) -
     enter(0)
 
 
+@dataclass
+class Within:
+    """While a kernel is emitted as a part of another: whether its threads are fewer than the block's, and the static
+    shared memory that it has asked for.
+    """
+
+    threads: int
+    block_threads: int
+    shared_bytes: int = 0
+
+
+_WITHIN: ContextVar[Within | None] = ContextVar("within", default=None)
+
+
+@contextmanager
+def within(threads: int, block_threads: int) -> Iterator[Within]:
+    """What is emitted inside is done by the first `threads` threads of a block."""
+    scope = Within(threads, block_threads)
+    token = _WITHIN.set(scope)
+    try:
+        yield scope
+    finally:
+        _WITHIN.reset(token)
+
+
 def barrier() -> None:
-    """`__syncthreads()`."""
-    T.evaluate(T.tvm_storage_sync("shared"))
+    """All threads of the kernel's block wait for each other: `__syncthreads()` unless it is part of another kernel."""
+    scope = _WITHIN.get()
+    if scope is None or scope.threads == scope.block_threads:
+        T.evaluate(T.tvm_storage_sync("shared"))
+    else:
+        T.evaluate(T.call_extern("void", "ts_grid_part_barrier", scope.threads))
 
 
 def shared_buffer(elements: int, dtype: str) -> Any:
     """Static shared memory of one block; all of them together take at most 48 KiB."""
+    scope = _WITHIN.get()
+    if scope is not None:
+        scope.shared_bytes += -(-elements * storage_bits(dtype) // 8 // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
     return T.alloc_buffer((elements,), dtype, scope="shared")
 
 

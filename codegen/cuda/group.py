@@ -16,6 +16,7 @@ from .rows import lower_rowwise
 from .scan import lower_cumulative
 from .scatter import lower_scatter
 from .sort import lower_top_k
+from .stitched import lower_stages
 from .target import CudaTarget
 from .turned import lower_turned, plan_turn
 from .window import lower_window
@@ -26,12 +27,33 @@ def lower_group(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLau
 
     Raises KernelError, naming the ONNX nodes, for a group that no template fits.
     """
+    if group.stages:
+        return _stitched(graph, group, target)
     view = view_group(graph, group)
     outputs = tuple(v for v in view.outputs if v.tensor_type.num_elements)
     if not outputs:
         return ()
     checks = () if group.kind is GroupKind.OPAQUE else lower_index_checks(view.nodes, view.inputs)
     return (*checks, *_template(view, group.kind, outputs, target))
+
+
+def _stitched(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
+    """Checks of indices run before; they are of the first stage's."""
+    checks: list[CudaLaunch] = []
+    stages: list[list[tuple[CudaLaunch, ...]]] = []
+    inner: dict[str, int] = {}
+    for stage in group.stages:
+        stages.append([])
+        for part in stage:
+            view = view_group(graph, part)
+            outputs = tuple(v for v in view.outputs if v.tensor_type.num_elements)
+            inner.update((v.name, v.tensor_type.nbytes) for v in outputs if v.name not in group.outputs)
+            if outputs:
+                checks += lower_index_checks(view.nodes, view.inputs)
+                stages[-1].append(_template(view, part.kind, outputs, target))
+    stages = [stage for stage in stages if stage]
+    origins = view_group(graph, group).origins
+    return (*checks, *(lower_stages(stages, inner, origins, target) if stages else ()))
 
 
 def _template(view: GroupView, kind: GroupKind, outputs: Sequence[Value], target: CudaTarget) -> tuple[CudaLaunch, ...]:

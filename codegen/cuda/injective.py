@@ -22,7 +22,7 @@ from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import op_spec
 
 from . import functions
-from .abi import CudaLaunch, Parameter, Thread, ValueArg, kernel_function
+from .abi import CudaLaunch, Emission, Parameter, Thread, ValueArg, kernel_function
 from .target import CudaTarget
 from .vectors import VectorAccess, lanes_of
 
@@ -134,7 +134,7 @@ def lower_injective(
         _Emitter(work, inputs, outputs, buffers, index_dtype(parameters)).run(thread)
 
     func = kernel_function(parameters, grid, block, body)
-    return CudaLaunch("injective", func, grid, block, tuple(args), origins)
+    return CudaLaunch("injective", func, grid, block, tuple(args), origins, emission=Emission(tuple(parameters), body))
 
 
 class _Emitter:

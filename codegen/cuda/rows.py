@@ -30,7 +30,7 @@ from tilestitch.passes.fusion.spread import blocks_of_row, in_launches
 from tilestitch.passes.plan import GroupKind
 
 from . import functions
-from .abi import CudaLaunch, Parameter, Thread, kernel_function
+from .abi import CudaLaunch, Emission, Parameter, Thread, kernel_function
 from .gridteam import GridTeam, counter_parameter, partial_parameters
 from .injective import index_dtype, lower_injective
 from .target import CudaTarget
@@ -164,7 +164,8 @@ def _launch(
 
     func = kernel_function([*parameters, *own], grid, work.block, body)
     args = (*args, *(p.arg for p in own))
-    return CudaLaunch("rowwise", func, grid, work.block, args, origins, cooperative=spread)
+    emission = Emission((*parameters, *own), body)
+    return CudaLaunch("rowwise", func, grid, work.block, args, origins, cooperative=spread, emission=emission)
 
 
 # -- the plan ----------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of
 
 from . import functions
-from .abi import CudaLaunch, Parameter, Thread, barrier, buffer_source, kernel_function, shared_buffer, store
+from .abi import CudaLaunch, Emission, Parameter, Thread, barrier, buffer_source, kernel_function, shared_buffer, store
 from .injective import domain_indices, index_dtype, walk_merged
 from .partition import named, unrolled, when
 from .product import below, both
@@ -102,7 +102,7 @@ def lower_turned(
         _Emitter(turn, inputs, outputs, buffers, index_dtype(parameters)).run(thread)
 
     func = kernel_function(parameters, grid, block, body)
-    return CudaLaunch("turned", func, grid, block, tuple(args), origins)
+    return CudaLaunch("turned", func, grid, block, tuple(args), origins, emission=Emission(tuple(parameters), body))
 
 
 class _Emitter:

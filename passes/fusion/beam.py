@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from .space import Pattern, Space, bits
+from .bitsets import bits
+from .space import Pattern, Space
 
 MOST_ROUNDS = 20
 

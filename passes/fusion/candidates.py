@@ -11,7 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from .space import Pattern, Space, bits
+from .bitsets import bits
+from .space import Pattern, Space
 
 
 class OutOfTime(Exception):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tilestitch.passes.errors import PassError
 
-from .space import Space, bits
+from .bitsets import bits
+from .space import Space
 
 MOST_ATOMS = 20
 

@@ -16,12 +16,13 @@ from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import WhyNot
 
 from .beam import beam_search, climb
+from .bitsets import bits
 from .candidates import OutOfTime, candidates
 from .clusters import Fusion
 from .facts import device_of
 from .gates import Gates
 from .rules import Epilogue, Fuse, FusionRule, Inline, Rows
-from .space import Space, bits
+from .space import Space
 from .stitcher import attempt
 
 SEEDS: tuple[FusionRule, ...] = (Epilogue(), Gates(), Rows(), Inline())

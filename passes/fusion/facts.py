@@ -9,6 +9,7 @@ from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of, op_spec
 from tilestitch.cost_model.counts import operations, operations_per_element
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.devices import Device, find_device, representative
+from tilestitch.cost_model.joined import joined_facts
 from tilestitch.cost_model.protocol import AnyDevice, KernelFacts, Traffic
 from tilestitch.passes.contract import TargetInfo
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
@@ -47,6 +48,8 @@ def group_facts(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> 
 
     Raises ValueError for a group that is none.
     """
+    if group.stages:
+        return joined_facts([[group_facts(nodes, part, target) for part in stage] for stage in group.stages])
     members = [nodes[name] for name in group.nodes]
     values = {o.name: o for n in members for o in n.outputs}
     stored = [values[name] for name in group.outputs]

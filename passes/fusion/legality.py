@@ -37,6 +37,8 @@ def check_group(graph: Graph, group: Group) -> WhyNot | None:
     missing = [n for n in group.nodes if n not in by_name]
     if missing:
         return WhyNot(group.name, "legality.nodes", f"the graph has no node {missing[0]}")
+    if group.kind is GroupKind.STITCHED:
+        return check_stitched(graph, group)
     position = {n: i for i, n in enumerate(graph.nodes)}
     nodes = [by_name[n] for n in group.nodes]
     if nodes != sorted(nodes, key=position.__getitem__):
@@ -59,6 +61,30 @@ def check_group(graph: Graph, group: Group) -> WhyNot | None:
     anchor = found.anchor.name if found.anchor else None
     if (found.kind, anchor) != (group.kind, group.anchor):
         return WhyNot(group.name, "legality.kind", f"its nodes form a group of kind {found.kind.value} around {anchor}")
+    return None
+
+
+def check_stitched(graph: Graph, group: Group) -> WhyNot | None:
+    """`check_group` for a stitched group: its parts, and that they only read what earlier stages have stored."""
+    for part in group.parts:
+        refusal = check_group(graph, part)
+        if refusal is not None:
+            return refusal
+    stored = [v for part in group.parts for v in part.outputs]
+    if len(set(stored)) != len(stored):
+        return WhyNot(group.name, "legality.parts", "two parts store one value")
+    known: set[str] = set()
+    for stage in group.stages:
+        late = [v for part in stage for v in part.inputs if v in set(stored) - known]
+        if late:
+            return WhyNot(group.name, "legality.stages", f"a part reads {late[0]} before a barrier has made it known")
+        known.update(v for part in stage for v in part.outputs)
+    if not set(group.outputs) <= known:
+        return WhyNot(group.name, "legality.outputs", f"no part stores its output {min(set(group.outputs) - known)}")
+    inputs = tuple(dict.fromkeys(v for part in group.parts for v in part.inputs if v not in known))
+    constants = tuple(dict.fromkeys(v for part in group.parts for v in part.constants))
+    if (group.inputs, group.constants) != (inputs, constants):
+        return WhyNot(group.name, "legality.operands", "its inputs or constants are not what its parts read")
     return None
 
 

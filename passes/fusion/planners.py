@@ -5,15 +5,18 @@ from __future__ import annotations
 from .attention import Attention
 from .explore import Explore
 from .gates import Gates, OperandViews
+from .remote import GlobalStitching, Packing
 from .rules import Copies, Epilogue, FusionRule, Inline, Rows, Views
 from .xla import XlaLimits
+
+REMOTE: tuple[FusionRule, ...] = (GlobalStitching(), Packing())
 
 PLANNERS: dict[str, tuple[FusionRule, ...]] = {
     "none": (),
     "injective": (Inline(),),
     "xla": (XlaLimits(), Epilogue(), Rows(), Inline(), Copies()),
-    "stitch": (Attention(), Epilogue(), Gates(), Rows(), Inline(), Copies(), OperandViews(), Views()),
-    "explore": (Attention(), Explore(), Copies(), OperandViews(), Views(narrow=0)),
+    "stitch": (Attention(), Epilogue(), Gates(), Rows(), Inline(), Copies(), OperandViews(), Views(), *REMOTE),
+    "explore": (Attention(), Explore(), Copies(), OperandViews(), Views(narrow=0), *REMOTE),
 }
 """`none` gives every operator a kernel, `injective` fuses element-wise chains, `xla` is a baseline to compare with,
 `stitch` is the default, `explore` searches by predicted latency."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tilestitch.compiler.ir import Node, Value
@@ -10,6 +10,7 @@ from tilestitch.cost_model.counts import bytes_of
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
 from tilestitch.passes.plan import WhyNot
 
+from .bitsets import bits, mask_of
 from .clusters import Cluster, Fusion
 from .facts import facts_of
 from .legality import operands, why_not
@@ -20,14 +21,6 @@ LAUNCH_BYTES = 40_000
 """Bytes that move in the time of one launch: what the quick score of a pattern takes a saved launch for."""
 OPERATIONS_PER_BYTE = 2
 """Vector operations in the time of moving a byte: what the quick score takes repeated arithmetic for."""
-
-
-def bits(mask: int) -> Iterator[int]:
-    """Positions of the ones in `mask`, ascending."""
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
 
 
 @dataclass(frozen=True)
@@ -61,8 +54,8 @@ class Space:
         self.atoms: list[Cluster] = order
         self.everything = (1 << len(order)) - 1
         number = {c.number: i for i, c in enumerate(order)}
-        self.native = _mask(i for i, c in enumerate(order) if state.is_native(c) and state.outputs_of(c))
-        self.before = [_mask(number[p.number] for p in state.producers(c) if p.number in number) for c in order]
+        self.native = mask_of(i for i, c in enumerate(order) if state.is_native(c) and state.outputs_of(c))
+        self.before = [mask_of(number[p.number] for p in state.producers(c) if p.number in number) for c in order]
         self.behind = [0] * len(order)
         for i, producers in enumerate(self.before):
             for p in bits(producers):
@@ -215,12 +208,5 @@ class Space:
     def partition_of(self, state: Fusion) -> list[int]:
         """The clusters of another state of the same graph as masks over these atoms; single atoms are left out."""
         home = {n: i for i, c in enumerate(self.atoms) for n in c.owned}
-        masks = [_mask(home[n] for n in c.owned if n in home) for c in state.clusters()]
+        masks = [mask_of(home[n] for n in c.owned if n in home) for c in state.clusters()]
         return [m for m in masks if m & (m - 1)]
-
-
-def _mask(positions: Iterable[int]) -> int:
-    mask = 0
-    for p in positions:
-        mask |= 1 << p
-    return mask

@@ -15,6 +15,7 @@ from . import legality, profit
 from .clusters import Cluster, Fusion
 from .roles import NATIVE_DTYPES, Part, Roles, is_native
 from .rules import Fuse, FusionRule
+from .stages import Combine, CombineRule, Kernels
 
 PRODUCTS = (GroupKind.CONTRACTION, GroupKind.ATTENTION)
 MOST_PROPOSALS = 200_000
@@ -45,9 +46,34 @@ def stitch(graph: Graph, rules: Sequence[FusionRule], target: TargetInfo, *, ali
             if refusal is not None and (proposal.forced or refusal.rule in {r.name for r in rules}):
                 refusals.setdefault((refusal.subject, refusal.rule, refusal.reason), refusal)
     alias_of = _aliases(state) if aliases else {}
-    for refusal in (*state.remarks, *_not_native(graph), *_borders(state, rules, alias_of)):
+    groups, host_groups = _groups(state, alias_of)
+    kernels = Kernels(graph, groups, host_groups, {a.name: r.name for a, r in alias_of.items()}, target)
+    refused = _combine(state, kernels, rules)
+    for refusal in (*state.remarks, *_not_native(graph), *_borders(state, rules, alias_of), *refused):
         refusals.setdefault((refusal.subject, refusal.rule, refusal.reason), refusal)
-    return Stitched(*_groups(state, alias_of), {a.name: r.name for a, r in alias_of.items()}, tuple(refusals.values()))
+    return Stitched(tuple(kernels.groups.values()), host_groups, kernels.aliases, tuple(refusals.values()))
+
+
+def _combine(state: Fusion, kernels: Kernels, rules: Sequence[FusionRule]) -> list[WhyNot]:
+    """Let rules combine whole kernels; returns what they were refused, and what they have to say."""
+    refusals: list[WhyNot] = []
+    for rule in rules:
+        if not isinstance(rule, CombineRule):
+            continue
+        for count, proposal in enumerate(rule.combine(kernels)):
+            if not isinstance(proposal, Combine) or count > MOST_PROPOSALS:
+                raise PassContractError(f"fusion rule {rule.name} proposed {proposal!r}, not a Combine, or without end")
+            found = kernels.combined(proposal, rule.name)
+            if isinstance(found, WhyNot):
+                refusals.append(found)
+                continue
+            nodes = [kernels.nodes[n] for n in found.nodes]
+            forbidden = next((w for r in rules if (w := r.forbid(state, nodes)) is not None), None)
+            if forbidden is not None:
+                refusals.append(replace(forbidden, subject=proposal.subject))
+                continue
+            kernels.replace(found)
+    return refusals + kernels.remarks
 
 
 def attempt(state: Fusion, rule: FusionRule, proposal: Fuse, rules: Sequence[FusionRule]) -> WhyNot | None:

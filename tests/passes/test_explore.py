@@ -17,12 +17,13 @@ from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.protocol import AnyDevice, KernelFacts, LatencyModel
 from tilestitch.cost_model.random_model import RandomModel
 from tilestitch.passes import PassContext, StitchPlan, TargetInfo, WhyNot, check_plan, make_plan
+from tilestitch.passes.fusion.bitsets import bits
 from tilestitch.passes.fusion.clusters import Fusion
 from tilestitch.passes.fusion.exact import TooLargeError, exact
 from tilestitch.passes.fusion.explore import Explore
 from tilestitch.passes.fusion.planners import PLANNERS
 from tilestitch.passes.fusion.rules import Fuse
-from tilestitch.passes.fusion.space import Space, bits
+from tilestitch.passes.fusion.space import Space
 
 ALONE = Explore(seeded=False)
 """Exploration without the partition of the other rules to fall back on."""

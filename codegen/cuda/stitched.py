@@ -1,0 +1,156 @@
+"""Stitched groups: the kernels of several groups in one launch.
+
+The parts of a stage lie side by side on ranges of blocks. Stages follow each other behind a barrier of the grid, in a
+cooperative launch of no more blocks than are certainly resident together; a block then computes one block of a part
+after the other. What one stage stores for the next is temporary memory.
+
+Any kernel that says how it is emitted (`abi.Emission`) can be a part: its body is emitted again, with the block and
+thread that it asks for computed from those of the launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr
+from tilestitch.codegen.launch import KernelArg, TemporaryArg, ValueArg
+
+from .abi import CudaLaunch, Emission, Parameter, Thread, kernel_function, within
+from .gridteam import counter_parameter, grid_barrier
+from .target import CudaTarget
+
+MOST_SHARED_BYTES = 48 * 1024
+RESIDENT_THREADS = 1024
+"""Threads of a cooperative launch on a multiprocessor: 64 registers are left for each."""
+
+
+def lower_stages(
+    stages: Sequence[Sequence[Sequence[CudaLaunch]]], inner: Mapping[str, int], origins: tuple[str, ...],
+    target: CudaTarget,
+) -> tuple[CudaLaunch, ...]:  # fmt: skip
+    """The launches of a stitched group: `stages` has the launches of each part of each stage. `inner`: values that only
+    the parts need, and their bytes.
+
+    It is one launch unless a part takes several, or cannot be emitted again; then it is all of theirs.
+    """
+    private = [[[_private(launch, inner) for launch in part] for part in stage] for stage in stages]
+    if all(len(part) == 1 and _fits(part[0]) for stage in private for part in stage):
+        whole = _Whole([[part[0] for part in stage] for stage in private], target)
+        launch = whole.launch(origins)
+        if whole.shared_bytes <= MOST_SHARED_BYTES:
+            return (launch,)
+    return tuple(launch for stage in private for part in stage for launch in part)
+
+
+def _private(launch: CudaLaunch, inner: Mapping[str, int]) -> CudaLaunch:
+    def argument(arg: KernelArg) -> KernelArg:
+        if isinstance(arg, ValueArg) and arg.value in inner:
+            return TemporaryArg(arg.value, inner[arg.value])
+        return arg
+
+    return replace(launch, args=tuple(map(argument, launch.args)))
+
+
+def _fits(launch: CudaLaunch) -> bool:
+    plain = launch.emission is not None and not launch.shared_bytes and not launch.cooperative and not launch.faults
+    return plain and launch.cluster == (1, 1, 1) and launch.grid[1:] == (1, 1) and launch.block[2] == 1
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A part as one launch of its own; `emission` is how to emit it, by arguments."""
+
+    launch: CudaLaunch
+    emission: Emission
+
+    @property
+    def blocks(self) -> int:
+        return self.launch.grid[0]
+
+
+class _Whole:
+    """One launch of all parts. `shared_bytes`: static shared memory of a block, once the launch has been emitted."""
+
+    def __init__(self, stages: Sequence[Sequence[CudaLaunch]], target: CudaTarget) -> None:
+        self.stages = [[_Piece(x, x.emission) for x in stage if x.emission is not None] for stage in stages]
+        self.threads = max(piece.launch.threads for stage in self.stages for piece in stage)
+        self.parameters: dict[KernelArg, Parameter] = {}
+        for piece in (piece for stage in self.stages for piece in stage):
+            for arg, parameter in zip(piece.launch.args, piece.emission.parameters, strict=True):
+                self.parameters.setdefault(arg, replace(parameter, arg=arg))
+        self.synchronises = len(stages) > 1
+        blocks = max(sum(piece.blocks for piece in stage) for stage in self.stages)
+        self.blocks_per_sm = max(1, RESIDENT_THREADS // self.threads)
+        most = target.multiprocessors * self.blocks_per_sm
+        self.blocks = min(blocks, most) if self.synchronises else blocks
+        self.shared_bytes = 0
+
+    def launch(self, origins: tuple[str, ...]) -> CudaLaunch:
+        own = [counter_parameter()] if self.synchronises else []
+        grid, block = (self.blocks, 1, 1), (self.threads, 1, 1)
+        parameters = [*self.parameters.values(), *own]
+        bound = self.blocks_per_sm if self.synchronises else None
+        func = kernel_function(parameters, grid, block, self._body, bound)
+        kind = "stages" if self.synchronises else "packed"
+        return CudaLaunch(
+            kind, func, grid, block, tuple(p.arg for p in parameters), origins,
+            cooperative=self.synchronises, elastic=self.synchronises,
+        )  # fmt: skip
+
+    def _body(self, buffers: list[Any], thread: Thread) -> None:
+        given = dict(zip(self.parameters, buffers, strict=False))
+        block, lane = T.bind(thread.block[0]), thread.thread[0]
+        if not self.synchronises:
+            self._side_by_side(self.stages[0], 0, block, lane, given)
+            return
+        resident = T.bind(T.call_extern("int32", "ts_grid_blocks"))
+        for number, stage in enumerate(self.stages):
+            if number:
+                grid_barrier(buffers[-1])
+            total = sum(piece.blocks for piece in stage)
+            before = self.shared_bytes
+            with T.serial(0, (total - block + resident - 1) // resident) as turn:
+                self._side_by_side(stage, 0, T.bind(block + turn * resident), lane, given)
+                if self.shared_bytes > before:
+                    # The next turn writes the shared memory that slower threads may still read.
+                    T.evaluate(T.tvm_storage_sync("shared"))
+
+    def _side_by_side(
+        self, pieces: Sequence[_Piece], first: int, block: Expr, lane: Expr, given: Mapping[KernelArg, Any]
+    ) -> None:
+        """The part of this block, numbered from `first` on."""
+        piece, *rest = pieces
+        if not rest:
+            self._piece(piece, block - first, lane, given)
+            return
+        with T.If(block < first + piece.blocks):
+            with T.Then():
+                self._piece(piece, block - first, lane, given)
+            with T.Else():
+                self._side_by_side(rest, first + piece.blocks, block, lane, given)
+
+    def _piece(self, piece: _Piece, block: Expr, lane: Expr, given: Mapping[KernelArg, Any]) -> None:
+        threads = piece.launch.threads
+        with within(threads, self.threads) as scope, _only(lane, threads, self.threads):
+            width, height, _ = piece.launch.block
+            across = T.bind(lane % width) if height > 1 else lane
+            along = T.bind(lane // width) if height > 1 else 0
+            number = T.bind(block) if piece.blocks > 1 else 0
+            place = Thread((number, 0, 0), (across, along, 0))
+            piece.emission.body([given[arg] for arg in piece.launch.args], place)
+        self.shared_bytes += scope.shared_bytes
+
+
+@contextmanager
+def _only(lane: Expr, threads: int, all_threads: int) -> Iterator[None]:
+    """Whole warps: the first `threads` threads do what is emitted inside."""
+    if threads == all_threads:
+        yield
+        return
+    with T.If(lane < threads), T.Then():
+        yield

@@ -1,0 +1,43 @@
+"""Kernels as one kernel: side by side in a launch, or behind each other with a barrier of the grid between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .protocol import KernelFacts, Traffic
+
+
+def joined_facts(stages: Sequence[Sequence[KernelFacts]]) -> KernelFacts:
+    """The facts of a kernel that computes `stages` one after the other, and the kernels of each side by side.
+
+    What they do is added up; what a task needs is what the neediest of them needs.
+    """
+    flat = [facts for stage in stages for facts in stage]
+    return KernelFacts(
+        kind="stitched",
+        dtype=flat[0].dtype,
+        reads=_merged([t for f in flat for t in f.reads]),
+        writes=_merged([t for f in flat for t in f.writes]),
+        fma=sum(f.fma for f in flat),
+        cheap=sum(f.cheap for f in flat),
+        transcendental=sum(f.transcendental for f in flat),
+        elements=max(f.elements for f in flat),
+        tasks=max(sum(f.tasks for f in stage) for stage in stages),
+        threads=max(f.threads for f in flat),
+        shared_bytes=max(f.shared_bytes for f in flat),
+        registers=max(f.registers for f in flat),
+        barriers=sum(max(f.barriers for f in stage) for stage in stages),
+        launches=max(f.launches for f in flat),
+        staged=sum(f.staged for f in flat),
+        grid_barriers=len(stages) - 1,
+    )
+
+
+def _merged(traffic: Sequence[Traffic]) -> tuple[Traffic, ...]:
+    """What several kernels do to one tensor: its bytes lie in memory once."""
+    found: dict[str, Traffic] = {}
+    for t in traffic:
+        other = found.get(t.value, Traffic(t.value, 0, 0))
+        most = max(t.footprint_bytes, other.footprint_bytes)
+        found[t.value] = Traffic(t.value, t.bytes_requested + other.bytes_requested, most)
+    return tuple(found.values())

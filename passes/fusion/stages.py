@@ -1,0 +1,317 @@
+"""Kernels made of kernels: groups side by side in one launch, or behind each other with a barrier of the grid between.
+
+Rules that combine whole groups run after those that join nodes. A rule of this kind has a class variable `name` and
+`combine(kernels)`, which yields `Combine` objects one by one; each is tried at once, as `Fuse` objects are.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import ClassVar, Protocol, runtime_checkable
+
+from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.cost_model.protocol import AnyDevice, KernelFacts, LatencyModel
+from tilestitch.passes.contract import TargetInfo
+from tilestitch.passes.plan import Group, GroupKind, HostGroup, Stitch, WhyNot
+
+from .bitsets import bits, mask_of
+from .facts import device_of, group_facts, multiprocessors_of
+from .legality import operands
+from .profit import MOST_OPERANDS
+from .roles import Roles, roles_of
+from .spread import blocks_of_row, in_launches
+
+MOST_PARTS = 8
+"""Parts of a stitched group: more make a kernel that compiles slowly."""
+GATHERS = frozenset({"gather", "gather_nd", "gather_elements"})
+
+
+@dataclass(frozen=True)
+class Combine:
+    """Wanted: the groups of these names become one kernel, stage behind stage.
+
+    `forced`: do it wherever legal, without asking whether it pays.
+    """
+
+    stages: tuple[tuple[str, ...], ...]
+    forced: bool = False
+
+    @property
+    def subject(self) -> str:
+        return " -> ".join(" + ".join(stage) for stage in self.stages)
+
+
+@runtime_checkable
+class CombineRule(Protocol):
+    """See the module's docstring."""
+
+    name: ClassVar[str]
+
+    def combine(self, kernels: Kernels) -> Iterator[Combine]: ...
+
+
+class Kernels:
+    """The groups of a graph, by name, while rules combine them. `aliases`: values by name, and what they are of."""
+
+    def __init__(
+        self, graph: Graph, groups: Sequence[Group], host_groups: Sequence[HostGroup], aliases: Mapping[str, str],
+        target: TargetInfo,
+    ) -> None:  # fmt: skip
+        self.graph, self.target, self.aliases = graph, target, dict(aliases)
+        self.device: AnyDevice = device_of(target)
+        self.host_groups = tuple(host_groups)
+        self.groups = {g.name: g for g in groups}
+        self.nodes: dict[str, Node] = {n.name: n for n in graph.nodes}
+        self.position = {n.name: i for i, n in enumerate(graph.nodes)}
+        self.values: dict[str, Value] = {o.name: o for n in graph.nodes for o in n.outputs}
+        self.remarks: list[WhyNot] = []
+        """What a rule has to say that concerns no single proposal; the plan keeps it among the refusals."""
+        self._facts: dict[str, KernelFacts] = {}
+        self._latencies: dict[tuple[str, str], float] = {}
+        self._relate()
+
+    def _relate(self) -> None:
+        """Who depends on whom; through whatever lies between as sets of bits, by `number`."""
+        everything = self._everything()
+        makers = {v: g.name for g in everything for v in g.outputs}
+        self.producers = {
+            g.name: {makers[r] for r in (self.aliases.get(v, v) for v in g.inputs) if r in makers} - {g.name}
+            for g in everything
+        }
+        self.readers: dict[str, set[str]] = {g.name: set() for g in everything}
+        for name, producers in self.producers.items():
+            for producer in producers:
+                self.readers[producer].add(name)
+        self.order = self._sorted()
+        self.number = {name: i for i, name in enumerate(self.order)}
+        self.ancestors: dict[str, int] = {}
+        for name in self.order:
+            self.ancestors[name] = 0
+            for producer in self.producers[name]:
+                self.ancestors[name] |= self.ancestors[producer] | 1 << self.number[producer]
+
+    def _everything(self) -> list[Group | HostGroup]:
+        return [*self.groups.values(), *self.host_groups]
+
+    def _sorted(self) -> list[str]:
+        """All groups in an order that dependences allow, close to the graph's."""
+        place = {name: self._place(name) for name in self.readers}
+        waits = {name: len(producers) for name, producers in self.producers.items()}
+        ready = [(place[name], name) for name, count in waits.items() if not count]
+        heapq.heapify(ready)
+        order = []
+        while ready:
+            order.append(heapq.heappop(ready)[1])
+            for reader in self.readers[order[-1]]:
+                waits[reader] -= 1
+                if not waits[reader]:
+                    heapq.heappush(ready, (place[reader], reader))
+        return order
+
+    def _place(self, name: str) -> int:
+        return max(self.position[n] for n in self.groups[name].nodes) if name in self.groups else self.position[name]
+
+    def independent(self, a: str, b: str) -> bool:
+        """Whether neither group depends on the other."""
+        return not (self.ancestors[b] >> self.number[a] | self.ancestors[a] >> self.number[b]) & 1
+
+    def slack(self) -> dict[str, tuple[int, int]]:
+        """The first and the last step in which each group can run if all groups take one step and none waits."""
+        earliest: dict[str, int] = {}
+        for name in self.order:
+            earliest[name] = max((earliest[p] + 1 for p in self.producers[name]), default=0)
+        steps = max(earliest.values(), default=0)
+        latest: dict[str, int] = {}
+        for name in reversed(self.order):
+            latest[name] = min((latest[r] - 1 for r in self.readers[name]), default=steps)
+        return {name: (earliest[name], latest[name]) for name in self.order}
+
+    # -- cost ----------------------------------------------------------------------------------------------------
+
+    def facts(self, group: Group) -> KernelFacts:
+        if group.name not in self._facts:
+            self._facts[group.name] = group_facts(self.nodes, group, self.target)
+        return self._facts[group.name]
+
+    def latency_us(self, group: Group, model: LatencyModel) -> float:
+        """What `model` predicts for a group of this graph."""
+        key = group.name, model.name
+        if key not in self._latencies:
+            self._latencies[key] = model.latency_us(self.facts(group), self.device)
+        return self._latencies[key]
+
+    # -- legality ------------------------------------------------------------------------------------------------
+
+    def combined(self, proposal: Combine, rule: str) -> Group | WhyNot:
+        """The group that a proposal makes, or why it would be no kernel."""
+        named = [name for stage in proposal.stages for name in stage]
+        if not all(n in self.groups for n in named) or len(set(named)) != len(named) or len(named) < 2:
+            return WhyNot(proposal.subject, rule, "it names something that is no group, or names one twice")
+        refusal = self._unfit(proposal) or self._misplaced(proposal)
+        return refusal or self._stitched(proposal, rule)
+
+    def why_no_part(self, group: Group, *, first: bool = True) -> str | None:
+        """Why no stitched kernel can contain `group` (in a later stage than the first), in words."""
+        if self.target.name == "cpu":
+            return None
+        reasons = (self._no_part(part, first) for part in group.parts or (group,))
+        return next((r for r in reasons if r is not None), None)
+
+    def _no_part(self, part: Group, first: bool) -> str | None:
+        if part.kind not in (GroupKind.INJECTIVE, GroupKind.ROWWISE):
+            return f"is of kind {part.kind.value}, whose kernels take launches of their own"
+        nodes = [self.nodes[n] for n in part.nodes]
+        if not first and any(n.op in GATHERS and not n.inputs[1].is_constant for n in nodes):
+            return "gathers by indices that are checked before the launch"
+        roles = roles_of(nodes, [self.values[v] for v in part.outputs])
+        if isinstance(roles, Roles) and roles.rows is not None:
+            count = multiprocessors_of(self.target)
+            if max(blocks_of_row(roles, count), in_launches(roles, count)) > 1:
+                return "spreads its rows over blocks itself"
+        return None
+
+    def _unfit(self, proposal: Combine) -> WhyNot | None:
+        """A group that no stitched kernel can contain."""
+        subject = proposal.subject
+        if len(proposal.stages) > 1 and self.target.name == "cpu":
+            reason = "on a CPU a barrier in a kernel is what lies between launches"
+            return WhyNot(subject, "legality.global_target", reason)
+        for number, stage in enumerate(proposal.stages):
+            for group in (self.groups[name] for name in stage):
+                if len(group.stages) > 1 and (number or len(stage) > 1):
+                    return WhyNot(subject, "legality.stages", f"{group.name} has stages of its own")
+                reason_ = self.why_no_part(group, first=number == 0)
+                if reason_ is not None:
+                    return WhyNot(subject, "legality.part", f"{group.name} {reason_}")
+        return None
+
+    def _misplaced(self, proposal: Combine) -> WhyNot | None:
+        """Dependences that the stages do not keep, or that lead through other groups."""
+        subject = proposal.subject
+        members = mask_of(self.number[name] for stage in proposal.stages for name in stage)
+        before = above = 0
+        for stage in proposal.stages:
+            for name in stage:
+                wrong = self.ancestors[name] & members & ~before
+                if wrong:
+                    other = self.order[wrong.bit_length() - 1]
+                    return WhyNot(subject, "legality.stages", f"{name} needs {other}, which is in no earlier stage")
+                above |= self.ancestors[name]
+            before |= mask_of(self.number[name] for name in stage)
+        for between in bits(above & ~members):
+            if self.ancestors[self.order[between]] & members:
+                name = self.order[between]
+                return WhyNot(subject, "legality.cycle", f"{name} lies between them: the kernel would wait for itself")
+        return None
+
+    # -- combining -----------------------------------------------------------------------------------------------
+
+    def replace(self, group: Group) -> None:
+        """Put a combined group in the place of the groups that are its parts, or have these as parts."""
+        names = {part.name for part in group.parts}
+        for old in [g for g in self.groups.values() if {p.name for p in g.parts or (g,)} <= names]:
+            del self.groups[old.name]
+        self.groups[group.name] = group
+        read = {v for g in self._everything() for v in g.inputs}
+        self.aliases = {a: root for a, root in self.aliases.items() if a in read}
+        self._relate()
+
+    def _stitched(self, proposal: Combine, rule: str) -> Group | WhyNot:
+        groups = [[self.groups[name] for name in stage] for stage in proposal.stages]
+        stages = [[p for g in stage for p in g.parts or (g,)] for stage in groups if len(stage[0].stages) < 2]
+        if len(groups[0][0].stages) > 1:
+            stages = [*map(list, groups[0][0].stages), *stages]
+        made = {v for stage in stages for part in stage for v in part.outputs}
+        owned = [[self._own(part, made) for part in stage] for stage in stages]
+        refused = next((p for stage in owned for p in stage if isinstance(p, WhyNot)), None)
+        if refused is not None:
+            return replace(refused, subject=proposal.subject)
+        kept = tuple(tuple(p for p in stage if isinstance(p, Group)) for stage in owned)
+        flat = [part for stage in kept for part in stage]
+        inputs = dict.fromkeys(v for p in flat for v in p.inputs if v not in made)
+        constants = dict.fromkeys(v for p in flat for v in p.constants)
+        size = len(inputs) + len(constants) + len(made)
+        if len(flat) > MOST_PARTS or size > MOST_OPERANDS:
+            numbers = {"parts": len(flat), "operands": size}
+            return WhyNot(proposal.subject, "profit.size", "the kernel would be too large to compile well", numbers)
+        members = {g.name for stage in groups for g in stage}
+        nodes = {n for p in flat for n in p.nodes}
+        return Group(
+            name=self._name(flat),
+            kind=GroupKind.STITCHED,
+            nodes=tuple(sorted(nodes, key=self.position.__getitem__)),
+            anchor=None,
+            inputs=tuple(inputs),
+            constants=tuple(constants),
+            outputs=tuple(v for p in flat for v in p.outputs if self._needed(v, members)),
+            origins=tuple(dict.fromkeys(o for p in flat for o in p.origins)),
+            stitches=(*(s for p in flat for s in p.stitches), *self._stitches(groups, kept, rule)),
+            stages=kept,
+        )
+
+    def _stitches(
+        self, groups: Sequence[Sequence[Group]], stages: Sequence[Sequence[Group]], rule: str
+    ) -> list[Stitch]:
+        """Those between parts: what was there before, and new ones through memory and side by side."""
+        old = [s for stage in groups for g in stage if g.parts for s in g.stitches if s.scheme in ("global", "packing")]
+        known = {(s.producer, s.consumer) for s in old}
+        return old + [s for s in _between(self.nodes, stages, rule) if (s.producer, s.consumer) not in known]
+
+    def _name(self, parts: Sequence[Group]) -> str:
+        rest = parts[1].name if len(parts) == 2 else f"{len(parts) - 1}_more"
+        base = name = f"{parts[0].name}_and_{rest}"
+        count = 1
+        while name in self.groups or name in self.nodes:
+            count += 1
+            name = f"{base}_{count}"
+        return name
+
+    def _own(self, part: Group, made: set[str]) -> Group | WhyNot:
+        """A part that computes itself the reshapes of what other parts store: between kernels they were aliases."""
+        chain: list[str] = []
+        for name in part.inputs:
+            value = self.values.get(name)
+            while value is not None and self.aliases.get(value.name) in made:
+                assert value.producer is not None
+                chain.append(value.producer.name)
+                value = value.producer.inputs[0]
+        if not chain:
+            return part
+        names = sorted({*chain, *part.nodes}, key=self.position.__getitem__)
+        nodes = [self.nodes[n] for n in names]
+        roles = roles_of(nodes, [self.values[v] for v in part.outputs], part.name)
+        if isinstance(roles, WhyNot):
+            return roles
+        inputs, constants = operands(nodes)
+        return replace(
+            part,
+            nodes=tuple(names),
+            kind=roles.kind,
+            anchor=roles.anchor.name if roles.anchor else None,
+            inputs=tuple(v.name for v in inputs),
+            constants=tuple(v.name for v in constants),
+        )
+
+    def _needed(self, value: str, members: set[str]) -> bool:
+        """Whether somebody besides the groups `members` reads a value, or an alias of it."""
+        if self.graph.is_output(self.values[value]):
+            return True
+        names = {value, *(a for a, root in self.aliases.items() if root == value)}
+        return any(not names.isdisjoint(g.inputs) for g in self._everything() if g.name not in members)
+
+
+def _between(nodes: Mapping[str, Node], stages: Sequence[Sequence[Group]], rule: str) -> Iterator[Stitch]:
+    """The stitches between parts: through global memory, and side by side."""
+    makers = {o.name: n for stage in stages for part in stage for n in part.nodes for o in nodes[n].outputs}
+    stored = {v for stage in stages for part in stage for v in part.outputs}
+    for stage in stages:
+        for part in stage:
+            for node in part.nodes:
+                for value in dict.fromkeys(nodes[node].inputs):
+                    if value.name in part.inputs and value.name in stored:
+                        yield Stitch(makers[value.name], node, "global", rule)
+        for first, second in pairwise(stage):
+            yield Stitch(first.nodes[-1], second.nodes[0], "packing", rule)

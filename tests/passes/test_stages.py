@@ -1,0 +1,180 @@
+"""Kernels made of kernels: what may be combined, what it is predicted to cost, and what the plan says of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import pytest
+
+from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir.text import parse_graph
+from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.devices import find_device
+from tilestitch.cost_model.joined import joined_facts
+from tilestitch.cost_model.protocol import KernelFacts, Traffic
+from tilestitch.passes import PassContext, StitchPlan, TargetInfo, WhyNot, check_plan, explain_plan, make_plan
+from tilestitch.passes.errors import PlanError
+from tilestitch.passes.fusion.remote import GlobalStitching, Packing
+from tilestitch.passes.fusion.stages import Combine, Kernels
+from tilestitch.passes.plan import Group, GroupKind
+
+TWO = """graph @two(%x: float32[64,128], %y: float32[33,77]) -> (%a, %b) {
+  %a = reduce_sum(%x) {axes=[1], keepdims=false} : float32[64]
+  %b = exp(%y) : float32[33,77]
+}"""
+CHAIN = """graph @chain(%x: float32[64,96]) -> (%y, %z) {
+  %m = reduce_max(%x) {axes=[1], keepdims=true} : float32[64,1]
+  %d = sub(%x, %m) : float32[64,96]
+  %s = reduce_sum(%d) {axes=[0], keepdims=true} : float32[1,96]
+  %y = mul(%d, %s) : float32[64,96]
+  %r = reshape(%d) {shape=[6144]} : float32[6144]
+  %z = reduce_prod(%r) {axes=[0], keepdims=false} : float32[]
+}"""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Proposes the groups that hold certain nodes."""
+
+    stages: tuple[tuple[str, ...], ...] = ()
+    name: ClassVar[str] = "wanted"
+
+    def propose(self, state: Any) -> Iterator[Any]:
+        return iter(())
+
+    def forbid(self, state: Any, nodes: Any) -> None:
+        return None
+
+    def combine(self, kernels: Kernels) -> Iterator[Combine]:
+        by_node = {n: g.name for g in kernels.groups.values() for n in g.nodes}
+        yield Combine(tuple(tuple(by_node[n] for n in stage) for stage in self.stages), forced=True)
+
+
+def planned(text: str, target: str, *rules: Any, planner: str = "none") -> tuple[Graph, StitchPlan]:
+    graph = parse_graph(text)
+    return graph, make_plan(graph, PassContext(TargetInfo(target, 2), {"planner": planner}, rules=rules))
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_independent_kernels_are_packed_into_one_launch(target: str) -> None:
+    graph, plan = planned(TWO, target, Packing())
+    (group,) = plan.groups
+    assert group.kind is GroupKind.STITCHED and [len(stage) for stage in group.stages] == [2]
+    assert group.schemes == ("packing",)
+    assert (group.inputs, set(group.outputs)) == (("x", "y"), {"a", "b"})
+    (kernel,) = explain_plan(graph, plan)["kernels"]
+    assert [p["kind"] for p in kernel["stages"][0]] == ["rowwise", "injective"]
+    assert kernel["stitches"] == [{"producer": "a", "consumer": "b", "scheme": "packing", "rule": "packing"}]
+
+
+def test_a_chain_of_rows_becomes_stages_that_read_through_memory() -> None:
+    graph, plan = planned(CHAIN, "cuda", GlobalStitching(forced=True), planner="injective")
+    stitched = [g for g in plan.groups if g.stages]
+    assert stitched and any("global" in g.schemes for g in stitched)
+    inner = {v for g in stitched for part in g.parts for v in part.outputs} - {v for g in stitched for v in g.outputs}
+    assert inner, "what only later stages read is not stored for others"
+    assert not inner & {b.value for b in plan.buffers.buffers}
+    check_plan(plan, graph)
+
+
+def test_plans_with_stages_are_read_back_and_checked() -> None:
+    graph, plan = planned(CHAIN, "cuda", GlobalStitching(forced=True), planner="injective")
+    again = StitchPlan.from_json(plan.to_json())
+    assert again == plan
+    check_plan(again, graph)
+    group = next(g for g in plan.groups if len(g.stages) > 1)
+    swapped = replace(group, stages=tuple(reversed(group.stages)))
+    with pytest.raises(PlanError, match="before a barrier has made it known"):
+        check_plan(replace(plan, groups=tuple(swapped if g is group else g for g in plan.groups)), graph)
+    together = replace(group, stages=(group.parts,))
+    with pytest.raises(PlanError, match="before a barrier has made it known"):
+        check_plan(replace(plan, groups=tuple(together if g is group else g for g in plan.groups)), graph)
+
+
+@pytest.mark.parametrize(
+    ("target", "stages", "rule", "reason"),
+    [
+        ("cpu", (("m",), ("d",)), "legality.global_target", "on a CPU a barrier in a kernel is what lies between"),
+        ("cuda", (("m", "d"),), "legality.stages", "needs .*max.*, which is in no earlier stage"),
+        ("cuda", (("m",), ("s",)), "legality.cycle", "lies between them"),
+        ("cuda", (("d",), ("m",)), "legality.stages", "in no earlier stage"),
+        ("cuda", (("d",), ("z",)), "legality.part", "spreads its rows over blocks itself"),
+    ],
+)  # fmt: skip
+def test_refusals_say_why(target: str, stages: tuple[tuple[str, ...], ...], rule: str, reason: str) -> None:
+    _, plan = planned(CHAIN, target, Wanted(stages))
+    assert not any(g.stages for g in plan.groups)
+    assert any(r.rule == rule and re.search(reason, r.reason) for r in plan.refusals), plan.refusals
+
+
+def test_a_contraction_takes_launches_of_its_own_on_a_gpu_but_not_on_a_cpu() -> None:
+    text = """graph @g(%x: float32[8,16], %w: float32[16,8], %v: float32[16,8]) -> (%a, %b) {
+      %a = matmul(%x, %w) : float32[8,8]
+      %b = matmul(%x, %v) : float32[8,8]
+    }"""
+    assert len(planned(text, "cpu", Packing())[1].groups) == 1
+    _, plan = planned(text, "cuda", Wanted((("a", "b"),)))
+    assert len(plan.groups) == 2
+    assert any("whose kernels take launches of their own" in r.reason for r in plan.refusals)
+
+
+def test_a_rule_may_forbid_what_another_combines() -> None:
+    @dataclass(frozen=True)
+    class Never:
+        name: ClassVar[str] = "never"
+
+        def propose(self, state: Any) -> Iterator[Any]:
+            return iter(())
+
+        def forbid(self, state: Any, nodes: Any) -> Any:
+            return WhyNot("", self.name, "not together") if len(nodes) > 1 else None
+
+    _, plan = planned(TWO, "cpu", Packing(), Never())
+    assert len(plan.groups) == 2
+    assert any(r.rule == "never" for r in plan.refusals)
+
+
+def test_a_group_has_stages_exactly_if_it_is_stitched() -> None:
+    part = Group("p", GroupKind.INJECTIVE, ("n",), None, ("x",), (), ("y",))
+    other = replace(part, name="q", nodes=("o",), outputs=("z",))
+    whole = Group("g", GroupKind.STITCHED, ("n", "o"), None, ("x",), (), ("y", "z"), stages=((part, other),))
+    with pytest.raises(PlanError, match="is stitched and has 0 parts"):
+        replace(whole, stages=())
+    with pytest.raises(PlanError, match="an empty stage"):
+        replace(whole, stages=((part, other), ()))
+    with pytest.raises(PlanError, match="two parts of one name"):
+        replace(whole, stages=((part, replace(other, name="p")),))
+    with pytest.raises(PlanError, match="other nodes than its parts"):
+        replace(whole, nodes=("n", "o", "m"))
+
+
+def facts(tasks: int, **more: Any) -> KernelFacts:
+    given = {"fma": 0, "cheap": 10, "transcendental": 0, "elements": 10, "threads": 256, "shared_bytes": 0,
+             "registers": 32, "barriers": 0, **more}  # fmt: skip
+    return KernelFacts("injective", "float32", (Traffic("x", 40, 40),), (), tasks=tasks, **given)
+
+
+def test_side_by_side_work_adds_up_and_the_neediest_part_sets_the_block() -> None:
+    joined = joined_facts([[facts(10), facts(5, registers=64, threads=1024)]])
+    assert (joined.tasks, joined.registers, joined.threads, joined.launches) == (15, 64, 1024, 1)
+    assert joined.reads == (Traffic("x", 80, 40),), "one tensor is in memory once"
+    assert joined.grid_barriers == 0
+
+
+def test_stages_cost_barriers_of_the_grid() -> None:
+    joined = joined_facts([[facts(10)], [facts(5)], [facts(7)]])
+    assert (joined.tasks, joined.grid_barriers) == (10, 2)
+    model, gpu = AnalyticalModel(), find_device("h100")
+    assert model.latency_us(joined, gpu) > model.latency_us(replace(joined, grid_barriers=0), gpu) + 4
+
+
+def test_packing_leaves_kernels_apart_whose_blocks_do_not_suit_each_other() -> None:
+    """A kernel of small blocks beside one that needs most of a multiprocessor's shared memory: occupancy is lost."""
+    model, gpu = AnalyticalModel(), find_device("a100")
+    many = replace(facts(20_000, threads=128), reads=(Traffic("big", 1 << 28, 1 << 28),))
+    hungry = facts(50, threads=128, shared_bytes=160_000)
+    apart = model.latency_us(many, gpu) + model.latency_us(hungry, gpu)
+    assert model.latency_us(joined_facts([[many, hungry]]), gpu) > apart
