@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
+import tvm.sym
+from tvm import tirx
+
 from tilestitch.compiler.ir.graph import Node
 
 from .dtypes import Expr
@@ -19,10 +22,41 @@ Simplify = Callable[[Expr], Expr]
 
 def ravel(index: Sequence[Expr], shape: Sequence[int]) -> Expr:
     """Row-major position of an index."""
-    position: Expr = 0
+    entries: list[tuple[Expr, int]] = []
     for i, size in zip(index, shape, strict=True):
-        position = i if isinstance(position, int) and position == 0 else position * size + i
+        entry, extent = i, size
+        while entries and (joined := _dividend(entries[-1][0], entry, extent)) is not None:
+            entry, extent = joined, extent * entries.pop()[1]
+        entries.append((entry, extent))
+    position: Expr = 0
+    for entry, size in entries:
+        position = entry if isinstance(position, int) and position == 0 else position * size + entry
     return position
+
+
+def _dividend(quotient: Expr, remainder: Expr, size: int) -> Expr | None:
+    """What was divided by `size` to give both, the quotient perhaps reduced to a remainder itself; None if nothing was.
+
+    The simplifier knows that x // 28 * 28 + x % 28 is x. But it reduces what is divided for a remainder only, (x + 32)
+    % 28 to (x + 4) % 28, and then does not see any more that both belong together.
+    """
+    if not isinstance(remainder, tirx.FloorMod) or not _is_number(remainder.b, size):
+        return None
+    reduced = quotient.b if isinstance(quotient, tirx.FloorMod) else None
+    quotient = quotient if reduced is None else quotient.a
+    if not isinstance(quotient, tirx.FloorDiv) or not _is_number(quotient.b, size):
+        return None
+    divided = quotient.a
+    if isinstance(divided, tirx.FloorMod) and isinstance(divided.b, tirx.IntImm) and int(divided.b.value) % size == 0:
+        divided = divided.a
+    apart = tvm.sym.Analyzer().simplify(divided - remainder.a)
+    if not isinstance(apart, tirx.IntImm) or int(apart.value) % size:
+        return None
+    return quotient.a if reduced is None else tirx.FloorMod(quotient.a, reduced * size)
+
+
+def _is_number(expr: Expr, number: int) -> bool:
+    return isinstance(expr, tirx.IntImm) and int(expr.value) == number
 
 
 def unravel(position: Expr, shape: Sequence[int]) -> Index:
