@@ -181,17 +181,17 @@ def emit_wgmma(
     clusters = replace(partition, m_blocks=-(-partition.m_blocks // tile.cluster))
     most = tile.resident * group.target.device.sm_count // tile.cluster
     grid = blocks or tile.cluster * min(clusters.blocks, most)
-    results = Results(group, product, partition)
+    results = Results(group, product, partition, (tile.bm * tile.cluster, tile.bn))
 
     def kernel(around: Surroundings, thread: Thread) -> None:
         _Block(around, product, tile, clusters, (a, b), results, thread, grid).run()
 
-    first = group.launch(
+    launch = group.launch(
         "gemm_wgmma", grid, tile.threads, kernel, inputs=results.inputs, outputs=results.outputs, extra=results.sums,
-        maps=maps, shared_bytes=tile.shared_bytes, blocks_per_sm=1 if tile.moves_registers else None, portable=False,
-        cluster=(tile.cluster, 1, 1),
+        counters=results.counters, maps=maps, shared_bytes=tile.shared_bytes,
+        blocks_per_sm=1 if tile.moves_registers else None, portable=False, cluster=(tile.cluster, 1, 1),
     )  # fmt: skip
-    return (first, *results.second_launch())
+    return (launch,)
 
 
 class _Block:
@@ -344,7 +344,7 @@ class _Block:
             row = named(m_block * tile.bm + own_row + warp % WARPS * (ROWS // WARPS))
             self.results.store(
                 self.around, self.memory, named(tile.results_at // 4 + warp * (CHUNK_BYTES // 4)), self.lane, acc,
-                (part, batch, row, named(n_block * tile.bn)), (tile.rows, tile.bm * tile.cluster, tile.bn),
+                (part, batch, row, named(n_block * tile.bn)), tile.rows,
             )  # fmt: skip
 
     def _give_back(self, position: Expr) -> None:

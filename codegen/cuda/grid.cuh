@@ -13,6 +13,19 @@ static __device__ __forceinline__ int ts_grid_last(unsigned *word, unsigned coun
   return __syncthreads_or(last);
 }
 
+// The same for warps: whether the calling warp is the last of `count`.
+static __device__ __forceinline__ int ts_grid_last_warp(unsigned *word, unsigned count) {
+  int last = 0;
+  __syncwarp();
+  if ((threadIdx.x & 31) == 0) {
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(word), "r"(count - 1u) : "memory");
+    last = before == count - 1u;
+  }
+  __syncwarp();
+  return __shfl_sync(0xffffffffu, last, 0);
+}
+
 // The barrier of a whole grid, for cooperative launches: all blocks are resident together.
 //
 // `word` is 32 bits of the launch's own memory, 0 when the model is loaded, and needs no clearing after that: block 0

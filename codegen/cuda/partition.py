@@ -75,6 +75,8 @@ def finish(product: Product) -> Sink:
     return lambda around, batch, m, n, total: around.finish(product.place(batch, m, n), total)
 
 
+COUNTER_BYTES = 4
+
 Kernel = Callable[[Surroundings, Thread, Sink, Expr], None]
 """`kernel(around, thread, sink, part)` emits one block's work."""
 
@@ -145,24 +147,6 @@ def _added(around: Surroundings, product: Product, place: Expr, parts: int) -> E
     return total[0]
 
 
-THREADS_OF_SUMS = 256
-COUNTER_BYTES = 4
-
-
-def add_parts(group: Anchored, product: Product, sums: Parameter, parts: int) -> CudaLaunch:
-    """The launch that adds partial sums, `parts` after `parts`, and runs the epilogue."""
-    count = product.elements
-    blocks = -(-count // THREADS_OF_SUMS)
-
-    def emit(around: Surroundings, thread: Thread) -> None:
-        at = named(around.wide(thread.block[0]) * THREADS_OF_SUMS + thread.thread[0])
-        with when(below(at, count, blocks * THREADS_OF_SUMS)):
-            batch, m, n = unravel(at, (product.batch, product.m, product.n))
-            finish(product)(around, batch, m, n, _added(around, product, at, parts))
-
-    return group.launch("sums", blocks, THREADS_OF_SUMS, emit, inputs=group.read_behind(), extra=sums)
-
-
 # -- pieces of kernels -----------------------------------------------------------------------------------------------
 
 
@@ -214,6 +198,6 @@ def registers(count: int, dtype: str) -> Any:
 
 
 __all__ = [
-    "Kernel", "Partition", "Sink", "add_parts", "cut", "finish", "launch", "named", "registers", "repeated",
+    "COUNTER_BYTES", "Kernel", "Partition", "Sink", "cut", "finish", "launch", "named", "registers", "repeated",
     "unrolled", "when", "zero",
 ]  # fmt: skip

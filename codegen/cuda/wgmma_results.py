@@ -2,10 +2,15 @@
 
 A warp has 16 rows of every 64. It writes 8 rows x 64 columns to shared memory of its own and reads them back as vectors
 along the columns: residuals are read and results are written in whole lines of memory, up to 16 bytes a thread.
+
+Where the reduction is in parts, warps leave partial sums in temporary memory; the last one that has the same rows of a
+tile adds all parts in their order, and runs the epilogue. Warps wait for nobody.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,8 +20,8 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.compiler.ir.graph import Value
 
-from .abi import CudaLaunch, Parameter, TemporaryArg
-from .partition import Partition, add_parts, named, registers, repeated, unrolled, when
+from .abi import CountersArg, Parameter, TemporaryArg
+from .partition import COUNTER_BYTES, Partition, named, registers, repeated, unrolled, when, zero
 from .product import Product, below, both
 from .surroundings import Anchored, Surroundings
 from .vectors import lanes_of
@@ -35,20 +40,21 @@ QUAD = 4
 
 @dataclass(frozen=True)
 class Results:
-    """Where a product's sums go."""
+    """Where a product's sums go. tile: the extents of a tile, or of a cluster's tiles together."""
 
     group: Anchored
     product: Product
     partition: Partition
+    tile: tuple[int, int]
 
     @property
     def inputs(self) -> tuple[Value, ...]:
-        """What the launch that multiplies reads beside the operands."""
-        return () if self.sums else self.group.read_behind()
+        """What the launch reads beside the operands."""
+        return self.group.read_behind()
 
     @property
     def outputs(self) -> tuple[Value, ...]:
-        return () if self.sums else self.group.outputs
+        return self.group.outputs
 
     @cached_property
     def sums(self) -> Parameter | None:
@@ -58,49 +64,93 @@ class Results:
         size = self.partition.parts * self.product.elements
         return Parameter(TemporaryArg("sums", 4 * size), "float32", size)
 
-    def second_launch(self) -> tuple[CudaLaunch, ...]:
-        """The launch that adds partial sums."""
-        return () if self.sums is None else (add_parts(self.group, self.product, self.sums, self.partition.parts),)
+    @cached_property
+    def counters(self) -> Parameter | None:
+        """For each warp's rows of each tile: how many parts are there."""
+        if self.partition.parts == 1:
+            return None
+        bands, n_tiles = self._bands
+        count = self.product.batch * n_tiles * bands
+        return Parameter(CountersArg(COUNTER_BYTES * count), "uint32", count)
+
+    @property
+    def _bands(self) -> tuple[int, int]:
+        """How many times a warp's 16 rows, and how many tiles along the columns."""
+        bm, bn = self.tile
+        return -(-self.product.m // bm) * bm // WARP_ROWS, -(-self.product.n // bn)
 
     @cached_property
     def lanes(self) -> int:
         """Neighbouring results that a thread stores at a time."""
-        lanes = QUAD if self.sums else lanes_of([*self.inputs, *self.outputs])
+        lanes = lanes_of([*self.inputs, *self.outputs])
+        lanes = min(lanes, QUAD) if self.sums else lanes
         while self.product.n % lanes:
             lanes //= 2
         return lanes
 
     def store(
         self, around: Surroundings, memory: Any, start: Expr, lane: Expr, acc: Any,
-        place: tuple[Expr, Expr, Expr, Expr], tile: tuple[int, int, int],
+        place: tuple[Expr, Expr, Expr, Expr], blocks: int,
     ) -> None:  # fmt: skip
         """Give a warp's sums away.
 
         start: the float32 in `memory` where the warp may leave 8 x 64 of them. acc: registers as `wgmma.multiply`
-        describes them, block after block. place: part, batch, and the row and column of the warp's first result. tile:
-        how many times 64 rows, and the extents of the whole tile.
+        describes them, block after block. place: part, batch, and the row and column of the warp's first result.
+        blocks: how many times 64 rows.
         """
         part, batch, first_m, first_n = place
-        blocks, bm, bn = tile
+        bn = self.tile[1]
         shared = T.decl_buffer((memory.shape[0] // 4,), "float32", data=memory.data, scope="shared.dyn")
         with unrolled(blocks) as block, unrolled(bn // COLUMNS) as chunk, unrolled(WARP_ROWS // ROWS) as half:
             _sync()
             self._write(shared, start, lane, acc, block * (bn // 2) + chunk * (COLUMNS // 2) + half * 2)
             _sync()
             m, n = named(first_m + block * BLOCK_ROWS + half * ROWS), named(first_n + chunk * COLUMNS)
-            self._read(around, shared, start, lane, (part, batch, m, n), (bm, bn))
+            with self._vectors(around, lane, m, n) as (row, vector, m, n):
+                totals = self._load(shared, named(start + row * STRIDE + vector * self.lanes))
+                if self.sums is None:
+                    self._finish(around, batch, m, n, totals)
+                else:
+                    self._keep(around, part, batch, m, n, totals)
+        if self.sums is not None:
+            self._join(around, lane, batch, first_m, first_n, blocks)
+
+    def _join(
+        self, around: Surroundings, lane: Expr, batch: Expr, first_m: Expr, first_n: Expr, blocks: int
+    ) -> None:  # fmt: skip
+        """Add all parts of a warp's results, if this warp is the last one that has some of them."""
+        bands, n_tiles = self._bands
+        number = named((batch * n_tiles + first_n // self.tile[1]) * bands + first_m // WARP_ROWS)
+        counter, parts = T.address_of(around.counters[number]), self.partition.parts
+        with (
+            when(T.call_extern("int32", "ts_grid_last_warp", counter, parts) != 0),
+            repeated(blocks) as block,
+            repeated(self.tile[1] // COLUMNS) as chunk,
+            repeated(WARP_ROWS // ROWS) as half,
+        ):
+            m, n = named(first_m + block * BLOCK_ROWS + half * ROWS), named(first_n + chunk * COLUMNS)
+            with self._vectors(around, lane, m, n) as (_, _, m, n):
+                totals = registers(self.lanes, "float32")
+                with unrolled(self.lanes) as i:
+                    T.buffer_store(totals, zero("float32"), [i])
+                with repeated(parts) as part:
+                    kept = self._kept(around, part, batch, m, n)
+                    with unrolled(self.lanes) as i:
+                        T.buffer_store(totals, totals[i] + kept[i], [i])
+                self._finish(around, batch, m, n, totals)
 
     def _write(self, shared: Any, start: Expr, lane: Expr, acc: Any, first: Expr) -> None:
         at = named(start + lane // 4 * STRIDE + lane % 4 * 2)
         with unrolled(COLUMNS // 8) as j, unrolled(2) as e:
             T.buffer_store(shared, acc[first + j * 4 + e], [at + j * 8 + e])
 
-    def _read(
-        self, around: Surroundings, shared: Any, start: Expr, lane: Expr, place: tuple[Expr, Expr, Expr, Expr],
-        tile: tuple[int, int],
-    ) -> None:  # fmt: skip
+    @contextmanager
+    def _vectors(
+        self, around: Surroundings, lane: Expr, first_m: Expr, first_n: Expr
+    ) -> Iterator[tuple[Expr, Expr, Expr, Expr]]:
+        """Each vector that a thread has of 8 x 64 results: its row and number in them, its row and column of all."""
         product, lanes = self.product, self.lanes
-        part, batch, first_m, first_n = place
+        bm, bn = self.tile
         across = COLUMNS // lanes
         with repeated(ROWS * across // WARP) as round_:
             row = named(round_ * (WARP // across) + lane // across if across < WARP else round_ * WARP // across)
@@ -109,41 +159,47 @@ class Results:
             column = named(around.wide(first_n // lanes + vector))
             n = column * lanes
             exists = both(
-                below(m, product.m, -(-product.m // tile[0]) * tile[0]),
-                below(n, product.n, -(-product.n // tile[1]) * tile[1]),
+                below(m, product.m, -(-product.m // bm) * bm),
+                below(n, product.n, -(-product.n // bn) * bn),
+                product.there(m),
             )
             with when(exists):
                 around.evaluator.assume(m, 0, product.m)
                 around.evaluator.assume(column, 0, product.n // lanes)
-                at = named(start + row * STRIDE + vector * lanes)
-                totals = self._load(shared, at)
-                if self.sums is not None:
-                    self._keep(around, part, batch, m, n, totals)
-                    return
-                places = [product.place(batch, m, n + i) for i in range(lanes)]
-                around.finish_vector(places, [totals[i] for i in range(lanes)])
+                yield row, vector, m, n
 
-    def _load(self, shared: Any, at: Expr) -> Any:
+    def _finish(self, around: Surroundings, batch: Expr, m: Expr, n: Expr, totals: Any) -> None:
+        places = [self.product.place(batch, m, n + i) for i in range(self.lanes)]
+        around.finish_vector(places, [totals[i] for i in range(self.lanes)])
+
+    def _load(self, buffer: Any, at: Expr) -> Any:
+        """Neighbouring float32 in registers."""
         lanes = self.lanes
         totals = registers(lanes, "float32")
         if lanes % QUAD:
             with unrolled(lanes) as i:
-                T.buffer_store(totals, shared[at + i], [i])
+                T.buffer_store(totals, buffer[at + i], [i])
             return totals
         for quad in range(0, lanes, QUAD):
             # As a multiple of four: so TVM sees that the address is aligned, and emits one access.
             from_ = named(at // QUAD + quad // QUAD) * QUAD
-            T.buffer_store(totals, shared[T.ramp(from_, 1, QUAD)], [T.ramp(quad, 1, QUAD)])
+            T.buffer_store(totals, buffer[T.ramp(from_, 1, QUAD)], [T.ramp(quad, 1, QUAD)])
         return totals
 
     def _keep(self, around: Surroundings, part: Expr, batch: Expr, m: Expr, n: Expr, totals: Any) -> None:
-        product = self.product
-        at = ((part * product.batch + batch) * product.m + m) * product.n + n
+        at = self._sum_at(part, batch, m, n)
         if self.lanes % QUAD:
             with unrolled(self.lanes) as i:
                 T.buffer_store(around.extra, totals[i], [at + i])
             return
         T.buffer_store(around.extra, totals[T.ramp(0, 1, QUAD)], [T.ramp(named(at // QUAD) * QUAD, 1, QUAD)])
+
+    def _kept(self, around: Surroundings, part: Expr, batch: Expr, m: Expr, n: Expr) -> Any:
+        return self._load(around.extra, self._sum_at(part, batch, m, n))
+
+    def _sum_at(self, part: Expr, batch: Expr, m: Expr, n: Expr) -> Expr:
+        product = self.product
+        return ((part * product.batch + batch) * product.m + m) * product.n + n
 
 
 def _sync() -> None:
