@@ -37,6 +37,7 @@ format: $(STAMPS)/dev
 
 types: $(STAMPS)/dev build/types/tilestitch
 	$(BIN)/mypy -p tilestitch
+	$(BIN)/mypy --namespace-packages --explicit-package-bases benchmarks
 
 imports: $(STAMPS)/dev build/types/tilestitch
 	cd build/types && ../../$(BIN)/lint-imports --no-cache --no-logo --config ../../pyproject.toml

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ def bandwidth(gpu: Gpu, kernel: str, mib: int) -> dict[str, Any]:
     best = None
     for blocks in (2, 4, 8):
         grid = blocks * gpu.multiprocessors
-        median = gpu.time_us(lambda grid=grid: gpu.launch(function, grid, 256, (source, target, words)))
+        median = gpu.time_us(partial(gpu.launch, function, grid, 256, (source, target, words)))
         if best is None or median < best[0]:
             best = (median, blocks)
     assert best is not None
@@ -101,12 +102,12 @@ def measure(recorder: Recorder) -> None:
     for kernel in TRAFFIC:
         for mib in reversed(SIZES_MIB):
             key = {"what": kernel, "MiB": mib}
-            recorder.measure(key, lambda kernel=kernel, mib=mib: bandwidth(gpu, kernel, mib))
+            recorder.measure(key, partial(bandwidth, gpu, kernel, mib))
     recorder.measure({"what": "fp32 fma"}, lambda: rate(gpu, "fma32", 16))
     recorder.measure({"what": "ex2"}, lambda: rate(gpu, "ex2", 8))
     for dtype in GEMM_DTYPES:
         for size in reversed(GEMM_SIZES):
-            recorder.measure({"what": f"gemm {dtype}", "n": size}, lambda dtype=dtype, size=size: gemm(dtype, size))
+            recorder.measure({"what": f"gemm {dtype}", "n": size}, partial(gemm, dtype, size))
 
 
 if __name__ == "__main__":

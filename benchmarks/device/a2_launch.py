@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -65,15 +66,15 @@ def branches(gpu: Gpu, count: int, work_ns: int) -> dict[str, Any]:
 def measure(recorder: Recorder) -> None:
     gpu = Gpu("launch")
     for grid in GRIDS:
-        recorder.measure({"what": "stream", "grid": grid}, lambda grid=grid: in_stream(gpu, grid))
-        recorder.measure({"what": "graph of 1", "grid": grid}, lambda grid=grid: chain(gpu, "full", grid, 1))
+        recorder.measure({"what": "stream", "grid": grid}, partial(in_stream, gpu, grid))
+        recorder.measure({"what": "graph of 1", "grid": grid}, partial(chain, gpu, "full", grid, 1))
         for kind in ("full", "programmatic", "launch_order"):
             key = {"what": f"graph of {LENGTH}, {kind} edges", "grid": grid}
-            recorder.measure(key, lambda kind=kind, grid=grid: chain(gpu, kind, grid))
+            recorder.measure(key, partial(chain, gpu, kind, grid))
     for work_ns in (0, 5000):
         for count in BRANCHES:
             key = {"what": f"graph of {LENGTH} in branches", "branches": count, "busy_ns": work_ns}
-            recorder.measure(key, lambda count=count, work_ns=work_ns: branches(gpu, count, work_ns))
+            recorder.measure(key, partial(branches, gpu, count, work_ns))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,17 +42,15 @@ def measure(recorder: Recorder) -> None:
             continue
         for block in (32, 256):
             key = {"what": "grid barrier", "grid": grid, "block": block}
-            recorder.measure(
-                key, lambda grid=grid, block=block: rounds_of(gpu, "grid_barrier", grid, block, cooperative=True)
-            )
+            recorder.measure(key, partial(rounds_of, gpu, "grid_barrier", grid, block, cooperative=True))
     key = {"what": "semaphore between two blocks", "grid": 2, "block": 32}
     recorder.measure(key, lambda: rounds_of(gpu, "ping_pong", 2, 32, 2, cooperative=True))
     for size in CLUSTERS:
         key = {"what": "cluster barrier", "grid": size, "block": 128}
-        recorder.measure(key, lambda size=size: rounds_of(gpu, "cluster_barrier", size, 128, cluster=(size, 1, 1)))
+        recorder.measure(key, partial(rounds_of, gpu, "cluster_barrier", size, 128, cluster=(size, 1, 1)))
     for block in (64, 256, 1024):
         key = {"what": "__syncthreads", "grid": 1, "block": block}
-        recorder.measure(key, lambda block=block: rounds_of(gpu, "block_barrier", 1, block))
+        recorder.measure(key, partial(rounds_of, gpu, "block_barrier", 1, block))
     key = {"what": "mbarrier between two warps", "grid": 1, "block": 64}
     recorder.measure(key, lambda: rounds_of(gpu, "mbarrier_ping_pong", 1, 64, 2))
 

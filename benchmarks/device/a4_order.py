@@ -7,6 +7,7 @@ LIMIT_NS, for a flag that a kernel launched after it sets.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -102,11 +103,11 @@ def measure(recorder: Recorder) -> None:
     for how in ways:
         for waves in (0.25, 0.75, 1.5, 4.0):
             key = {"what": "placement", "how": how, "waves": waves}
-            recorder.measure(key, lambda how=how, waves=waves: placement(gpu, how, waves))
+            recorder.measure(key, partial(placement, gpu, how, waves))
     for how in ways[:4]:
         for waves in (0.5, 1.0, 2.0):
             key = {"what": "consumer first", "how": how, "waves": waves}
-            recorder.measure(key, lambda how=how, waves=waves: starvation(gpu, how, waves))
+            recorder.measure(key, partial(starvation, gpu, how, waves))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -116,9 +117,9 @@ def measure(recorder: Recorder) -> None:
     for first, second in (("bandwidth", "bandwidth"), ("compute", "compute"), ("bandwidth", "compute")):
         for blocks in BLOCKS_PER_SM:
             key = {"what": f"{first} + {second}", "blocks_per_sm_each": blocks}
-            recorder.measure(key, lambda a=first, b=second, blocks=blocks: pair(gpu, a, b, blocks))
+            recorder.measure(key, partial(pair, gpu, first, second, blocks))
     for wanted in (1, 8, 16, 32, 64):
-        recorder.measure({"what": "green context", "wanted": wanted}, lambda wanted=wanted: green(gpu, wanted))
+        recorder.measure({"what": "green context", "wanted": wanted}, partial(green, gpu, wanted))
 
 
 if __name__ == "__main__":

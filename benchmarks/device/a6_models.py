@@ -7,6 +7,7 @@ JAX runs the same graphs as we do, in B1.
 from __future__ import annotations
 
 import gc
+from functools import partial
 from typing import Any
 
 from benchmarks.device.peers import DTYPES, MODES, measured, prepared, runner
@@ -50,7 +51,7 @@ def measure(recorder: Recorder) -> None:
             for batch in BATCHES:
                 for name in NAMES:
                     key = {"model": name, "batch": batch, "dtype": dtype, "mode": mode}
-                    recorder.measure(key, lambda n=name, b=batch, d=dtype, m=mode: one(n, b, d, m))
+                    recorder.measure(key, partial(one, name, batch, dtype, mode))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from benchmarks.device.peers import measured, runner
@@ -114,13 +115,13 @@ def measure(recorder: Recorder) -> None:
                 for mode in ("graph", "compile"):
                     recorder.measure(
                         {**_listed(key), "by": f"torch {mode}"},
-                        lambda p=pattern, s=shape, d=dtype, m=mode: in_torch(p, s, d, m),
+                        partial(in_torch, pattern, shape, dtype, mode),
                     )
-                recorder.measure({**_listed(key), "by": "jax"}, lambda p=pattern, s=shape, d=dtype: in_jax(p, s, d))
+                recorder.measure({**_listed(key), "by": "jax"}, partial(in_jax, pattern, shape, dtype))
     for dtype in DTYPES:
         for sizes in ATTENTIONS:
             key = {"pattern": "attention", "shape": list(sizes), "dtype": dtype, "by": "torch graph"}
-            recorder.measure(key, lambda s=sizes, d=dtype: attention(s, d, "graph"))
+            recorder.measure(key, partial(attention, sizes, dtype, "graph"))
 
 
 def _listed(key: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from benchmarks.device.peers import captured, measured
@@ -43,7 +44,7 @@ def pair(name: str, tokens: int) -> dict[str, Any]:
 def measure(recorder: Recorder) -> None:
     for name in MLPS:
         for tokens in TOKENS:
-            recorder.measure({"mlp": name, "tokens": tokens}, lambda name=name, tokens=tokens: pair(name, tokens))
+            recorder.measure({"mlp": name, "tokens": tokens}, partial(pair, name, tokens))
 
 
 if __name__ == "__main__":

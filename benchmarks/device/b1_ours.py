@@ -10,6 +10,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -186,9 +187,9 @@ def measure(recorder: Recorder) -> None:
     for entry in listed:
         if entry["kind"] == "case":
             key = {"what": "right", "name": entry["name"]}
-            recorder.measure(key, lambda entry=entry: check(entry, "cuda", "cuda"))
+            recorder.measure(key, partial(check, entry, "cuda", "cuda"))
     for entry in listed:
-        recorder.measure({"what": "speed", "name": entry["name"]}, lambda entry=entry: speed(entry))
+        recorder.measure({"what": "speed", "name": entry["name"]}, partial(speed, entry))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import json
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def measure(recorder: Recorder) -> None:
     for tool in TOOLS:
         for name in cases:
             limit_s = min(60.0, recorder.remaining_s)
-            recorder.measure({"tool": tool, "name": name}, lambda t=tool, n=name, s=limit_s: sanitize(t, n, s))
+            recorder.measure({"tool": tool, "name": name}, partial(sanitize, tool, name, limit_s))
 
 
 if __name__ == "__main__":

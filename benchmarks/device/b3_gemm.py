@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ def measure(recorder: Recorder) -> None:
             for kernel in entry["kernels"]:
                 if kernel["planned"] is planned:
                     key = {"shape": entry["shape"]["name"], **{name: kernel[name] for name in FACTS if name in kernel}}
-                    recorder.measure(key, lambda entry=entry, kernel=kernel: one(entry["shape"], kernel))
+                    recorder.measure(key, partial(one, entry["shape"], kernel))
 
 
 if __name__ == "__main__":

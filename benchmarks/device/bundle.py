@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,9 +143,9 @@ def entries(only: list[str] | None) -> dict[str, Callable[[Path], dict[str, Any]
     found: dict[str, Callable[[Path], dict[str, Any]]] = {}
     for name in CASES:
         for dtype in KINDS:
-            found[f"{name}.{dtype}"] = lambda folder, n=name, d=dtype: bundle_case(n, d, folder)
+            found[f"{name}.{dtype}"] = partial(bundle_case, name, dtype)
     for name in MODELS:
-        found[name] = lambda folder, n=name: bundle_model(n, folder)
+        found[name] = partial(bundle_model, name)
     return {name: make for name, make in found.items() if not only or name in only or name.split(".")[0] in only}
 
 

@@ -277,9 +277,11 @@ def conv_by_taps(n: Numpy, x: Any, w: Any, a: Attrs) -> Any:
     result: Any = 0
     for offset in itertools.product(*[range(k) for k in kernel]):
         spans = zip(offset, dilations, sizes, strides)
-        taken = x[(..., *[slice(o * d, o * d + (s - 1) * t + 1, t) for o, d, s, t in spans])]
+        place = (..., *[slice(o * d, o * d + (s - 1) * t + 1, t) for o, d, s, t in spans])
+        taken = x[place]
         columns = taken.reshape((x.shape[0], groups, channels, -1))
-        result = result + n.xp.matmul(weight[(..., *offset)], columns)
+        tap = (..., *offset)
+        result = result + n.xp.matmul(weight[tap], columns)
     return n.cast(result.reshape((x.shape[0], outputs, *sizes)), n.dtype_name(w))
 
 
@@ -295,7 +297,8 @@ def _window_reduce(n: Numpy, xs: Sequence[Any], a: Attrs) -> Any:
     result: Any = None
     for offset in itertools.product(*[range(k) for k in a["kernel"]]):
         spans = zip(offset, a["dilations"], sizes, a["strides"])
-        taken = x[(..., *[slice(o * d, o * d + (s - 1) * t + 1, t) for o, d, s, t in spans])]
+        place = (..., *[slice(o * d, o * d + (s - 1) * t + 1, t) for o, d, s, t in spans])
+        taken = x[place]
         result = taken if result is None else result + taken if is_sum else n.xp.maximum(result, taken)
     result = n.cast(result, n.dtype_name(xs[0]))
     return n.transpose(result, (0, *range(2, rank), 1)) if a["layout"] == "NXC" else result

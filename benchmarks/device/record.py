@@ -26,7 +26,7 @@ MOST_TRIES = 2
 
 def provenance() -> dict[str, Any]:
     """When, on what and with what a measurement was made."""
-    versions = {}
+    versions: dict[str, str | None] = {}
     for name in PACKAGES:
         try:
             versions[name] = metadata.version(name)
