@@ -77,8 +77,8 @@ class Attention:
         device, target = device_of(state.target), state.target
         assert roles.softmax is not None
         if target.name == "cpu" and roles.softmax.queries < LEAST_QUERIES:
-            numbers = {"queries": roles.softmax.queries, "least": LEAST_QUERIES}
-            return WhyNot(subject, "attention.profit", "keys would be packed for the work of few queries", numbers)
+            few = {"queries": roles.softmax.queries, "least": LEAST_QUERIES}
+            return WhyNot(subject, "attention.profit", "keys would be packed for the work of few queries", few)
         together = self.model.latency_us(facts_of(list(roles.parts), [_result(roles)], roles, target), device)
         apart = 0.0
         for nodes, stored in _apart(roles):

@@ -65,9 +65,9 @@ def band_of(softmax: Softmax) -> Band | None:
     shape = softmax.scores.shape
     if masked is None or not masked.any() or shape[-2:] != (softmax.queries, softmax.keys):
         return None
-    visible = ~masked
+    visible: np.ndarray = np.logical_not(masked)
     if visible.ndim > 2:
-        visible = visible.any(axis=tuple(range(visible.ndim - 2)))
+        visible = np.logical_or.reduce(visible, axis=tuple(range(visible.ndim - 2)))
     visible = np.broadcast_to(visible, (softmax.queries, softmax.keys))
     rows = np.flatnonzero(visible.any(axis=1))
     if not rows.size:
