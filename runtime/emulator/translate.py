@@ -55,7 +55,7 @@ def translate(text: str) -> str:
     if re.search(r"[(,]\s*(?:const\s+)?CUtensorMap\s+\w+\s*[,)]", text):
         raise EmulatorUnsupportedError("a parameter of type CUtensorMap must be `const __grid_constant__ CUtensorMap`")
     text = translate_asm(text)
-    text = _DYNAMIC.sub(r"\g<type>* \g<name> = static_cast<\g<type>*>(emu_dynamic_shared());", text)
+    text = _DYNAMIC.sub(_dynamic, text)
     numbers = iter(range(text.count("__shared__")))
 
     def declare(match: re.Match[str]) -> str:
@@ -67,6 +67,11 @@ def translate(text: str) -> str:
         line = next(line.strip() for line in text.splitlines() if "__shared__" in line)
         raise EmulatorUnsupportedError(f"the emulator cannot read the shared variable {line!r}")
     return text
+
+
+def _dynamic(match: re.Match[str]) -> str:
+    kind, align = match["type"], match["align"] or "1"
+    return f"{kind}* {match['name']} = static_cast<{kind}*>(emu_dynamic_shared({align}, alignof({kind}), __LINE__));"
 
 
 def translation_unit(sources: Mapping[str, str]) -> str:

@@ -21,6 +21,8 @@ static std::vector<uint64_t> committed;        // bytes of each slot that may be
 static std::vector<std::pair<void*, uint64_t>> shadows;  // of each slot
 static std::vector<SharedVariable> variables;
 static uint64_t shared_top, static_bytes;
+static uint64_t dynamic_start;  // 0: not yet known
+constexpr uint64_t dynamic_alignment = 1024;  // at most
 static std::vector<CUtensorMap> tensor_maps;
 
 // A parameter is the address of its memory or, for a tensor map, of a copy of the map that has that address.
@@ -126,16 +128,15 @@ void begin_shared() {
     shared_total = shared_base ? needed : 0;
   }
   memset(shared_owner, 0, shared_top + 1024);
-  memset(shared_owner, 1, launch->shared_bytes);
   variables.clear();
-  static_bytes = 0;
-  shared_top = (launch->shared_bytes + 127) / 64 * 64;
+  static_bytes = dynamic_start = 0;
+  shared_top = (dynamic_alignment + launch->shared_bytes + 127) / 64 * 64;
   begin_checks();
 }
 
 const char* describe_shared(uint64_t offset) {
   static char text[160];
-  snprintf(text, sizeof text, "byte %llu of dynamic shared memory", (unsigned long long)offset);
+  snprintf(text, sizeof text, "byte %llu of dynamic shared memory", (unsigned long long)(offset - dynamic_start));
   for (const SharedVariable& variable : variables)
     if (offset >= variable.offset && variable.bytes)
       snprintf(text, sizeof text, "byte %llu of shared variable %s", (unsigned long long)(offset - variable.offset), variable.name);
@@ -159,7 +160,21 @@ uint64_t resident_count() {
 
 using namespace emu;
 
-EXPORT void* emu_dynamic_shared() { return shared_base + self->block->slot * shared_stride; }
+// Dynamic shared memory is aligned as its declaration says and no further.
+EXPORT void* emu_dynamic_shared(uint64_t alignment, uint64_t of_type, uint32_t line) {
+  alignment = std::min(std::max<uint64_t>(16, std::max(alignment, of_type)), dynamic_alignment);
+  if (!dynamic_start) {
+    dynamic_start = alignment;
+    if (launch->shared_bytes > shared_limit)
+      fault(nullptr, line, "%llu bytes of shared memory; a block has %llu", (unsigned long long)launch->shared_bytes,
+            (unsigned long long)shared_limit);
+    memset(shared_owner + dynamic_start, 1, launch->shared_bytes);
+  }
+  if (dynamic_start < alignment)
+    fault(nullptr, line, "dynamic shared memory is declared with an alignment of %llu and of %llu; declare it alike",
+          (unsigned long long)dynamic_start, (unsigned long long)alignment);
+  return shared_base + self->block->slot * shared_stride + dynamic_start;
+}
 
 // The address of static shared variable `id` of the kernel; all blocks lay them out alike, 64 bytes or more apart.
 EXPORT void* emu_static_shared(uint32_t id, uint64_t bytes, uint64_t alignment, uint32_t line, const char* name) {

@@ -226,3 +226,83 @@ def test_races_show_in_every_order(name: str, order: str) -> None:
     changes, _, _ = FAULTS[name]
     with pytest.raises(KernelFaultError, match=r"still|races|nobody has written"):
         run_pipeline(pipeline(*changes), ORDERS[order])
+
+
+GLOBAL = """\
+  __shared__ alignas(128) float tile[64];
+  __shared__ uint64_t bar;
+  x[threadIdx.x] = threadIdx.x;
+  FENCE
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    init(&bar, 1);
+    fence_init();
+    expect(&bar, 256);
+    load_1d(tile, &m, &bar, 0);
+    LATE
+    await(&bar, 0);
+  }
+  __syncthreads();
+  y[threadIdx.x] = tile[63 - threadIdx.x];"""
+
+
+@pytest.mark.parametrize(
+    ("fence", "late", "match"),
+    [
+        ("fence.proxy.async.global", "", None),
+        ("fence.proxy.async", "", None),
+        ("fence.proxy.async.shared::cta", "", "reads byte 0 of argument 0, which .* wrote with no fence.proxy.async"),
+        ("fence.proxy.async", "x[5] = 1;", "write to byte 20 of argument 0 races with a read by a bulk copy"),
+    ],
+)
+def test_global_memory_that_a_copy_reads(fence: str, late: str, match: str | None) -> None:
+    body = GLOBAL.replace("FENCE", f'asm volatile("{fence};" ::: "memory");').replace("LATE", late)
+    x, y = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    arguments = [x, (map_of(x, (64,)), x), y]
+    text = hopper("float* x, map m, float* y", body)
+    if match is None:
+        run_hopper(text, arguments, 64)
+        np.testing.assert_array_equal(y, np.arange(63, -1, -1))
+        return
+    with pytest.raises(KernelFaultError, match=match):
+        run_hopper(text, arguments, 64)
+
+
+HAND_OVER = """\
+  __shared__ alignas(128) float tile[64];
+  if (blockIdx.x == 0) {
+    tile[threadIdx.x] = threadIdx.x;
+    fence_async();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      store_1d(&m, tile, 0);
+      commit();
+      WAIT
+      asm volatile("st.release.gpu.global.u32 [%0], %1;" :: "l"(flag), "r"(1) : "memory");
+      wait_read();
+    }
+  } else {
+    uint32_t seen = 0;
+    while (!seen) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(flag) : "memory");
+    y[threadIdx.x] = x[threadIdx.x];
+  }"""
+
+
+@pytest.mark.parametrize("wait", ["wait_written();", "wait_read();"])
+def test_another_block_reads_what_a_store_wrote(wait: str) -> None:
+    """Only the whole wait says that the bytes are in global memory."""
+    x, y, flag = np.zeros(64, np.float32), np.zeros(64, np.float32), np.zeros(1, np.uint32)
+    text = hopper("const float* x, map m, float* y, uint32_t* flag", HAND_OVER.replace("WAIT", wait))
+    arguments = [x, (map_of(x, (64,)), x), y, flag]
+    if wait == "wait_written();":
+        run_hopper(text, arguments, 64, grid=2)
+        np.testing.assert_array_equal(y, np.arange(64))
+        return
+    with pytest.raises(KernelFaultError, match="read of byte 0 of argument 0 races with a write by the bulk store"):
+        run_hopper(text, arguments, 64, grid=2)
+
+
+def test_dynamic_shared_memory_is_aligned_as_declared() -> None:
+    text = pipeline(("__align__(1024)", "__align__(128)"))
+    with pytest.raises(KernelFaultError, match=r"byte 0 of dynamic shared memory; .* must be a multiple of 1024"):
+        run_pipeline(text)

@@ -112,7 +112,7 @@ def test_shared_declarations() -> None:
         "auto& tile = emu_shared<half[2][33]>(0, 64"
     )
     assert translate("  extern __shared__ __align__(16) uchar pool[];") == (
-        "  uchar* pool = static_cast<uchar*>(emu_dynamic_shared());"
+        "  uchar* pool = static_cast<uchar*>(emu_dynamic_shared(16, alignof(uchar), __LINE__));"
     )
     with pytest.raises(EmulatorUnsupportedError, match="shared variable"):
         translate("__shared__ float a[2], b[2];")

@@ -21,7 +21,7 @@ EMU_INDEX(emu_cluster_size, emu_cluster_dim)
 static constexpr int warpSize = 32;
 
 extern "C" {
-void* emu_dynamic_shared();
+void* emu_dynamic_shared(uint64_t alignment, uint64_t of_type, uint32_t line);
 void* emu_static_shared(uint32_t id, uint64_t bytes, uint64_t alignment, uint32_t line, const char* name);
 uint32_t emu_to_shared(const void* pointer);
 void* emu_from_shared(uint32_t address);
