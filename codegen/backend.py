@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tilestitch.compiler.ir import Graph
+from tilestitch.passes.contract import TargetInfo as PassTarget
 from tilestitch.passes.plan import Group
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.manifest import TargetInfo
@@ -56,6 +57,10 @@ class Backend(Protocol):
     @property
     def concurrent(self) -> bool:
         """Whether launches that do not depend on each other may run at the same time."""
+        ...
+
+    def planned_for(self, threads: int) -> PassTarget:
+        """What the passes are told of the target."""
         ...
 
     @property

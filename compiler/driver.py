@@ -134,7 +134,7 @@ def compile_model(
         tell("import and plan", number, len(shape_sets))
         folder = Path(dump_ir, str(number) if len(shape_sets) > 1 else "") if dump_ir else None
         context = PassContext(
-            TargetInfo(backend.info.kind, threads),
+            backend.planned_for(threads),
             options={"planner": planner, "precision": precision},
             listeners=[DumpListener(folder)] if folder else [],
             rules=plugins.rules,
@@ -146,7 +146,7 @@ def compile_model(
             _write_views(folder, planned[-1])
     tell("import and plan", len(shape_sets), len(shape_sets))
     assembled = assemble(planned, backend, keep_source=keep_source, progress=tell)
-    compiled = _explained(assembled, planned, precision, strip_weights, TargetInfo(backend.info.kind, threads))
+    compiled = _explained(assembled, planned, precision, strip_weights, backend.planned_for(threads))
     if report is not None:
         from tilestitch.compiler.report import write_report
 

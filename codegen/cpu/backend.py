@@ -8,6 +8,7 @@ from typing import Any
 
 from tilestitch.codegen.backend import Compiled, PlacedLaunch, Progress
 from tilestitch.compiler.ir import Graph
+from tilestitch.passes.contract import TargetInfo as PassTarget
 from tilestitch.passes.plan import Group
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.artifact import CPU_LIBRARY
@@ -31,6 +32,9 @@ class CpuBackend:
     @property
     def concurrent(self) -> bool:
         return False
+
+    def planned_for(self, threads: int) -> PassTarget:
+        return PassTarget("cpu", threads)
 
     @property
     def info(self) -> TargetInfo:

@@ -9,6 +9,7 @@ from typing import Any
 from tilestitch.codegen.backend import Compiled, PlacedLaunch, Progress
 from tilestitch.codegen.dependences import dependences
 from tilestitch.compiler.ir import Graph
+from tilestitch.passes.contract import TargetInfo as PassTarget
 from tilestitch.passes.plan import Group
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.manifest import TargetInfo
@@ -30,6 +31,9 @@ class CudaBackend:
     @property
     def concurrent(self) -> bool:
         return True
+
+    def planned_for(self, threads: int) -> PassTarget:
+        return PassTarget("cuda", threads, self.target.device.name, self.target.multiprocessors)
 
     @property
     def info(self) -> TargetInfo:
