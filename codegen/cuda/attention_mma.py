@@ -14,7 +14,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import HALVES, Expr, immediate, storage_dtype, to_storage
+from tilestitch.codegen.compute.dtypes import HALVES, Expr, dtype_of, immediate, storage_dtype, to_storage
 
 from .abi import CudaLaunch, Thread, barrier
 from .attention_operands import Attended
@@ -255,7 +255,7 @@ class _Block:
             buffer, position = operand.cell(self.around, self.batch, row, k)
             if exists is not None:
                 exists = named(T.cast(exists, "int32"))
-                position = tirx.Select(tirx.NE(exists, 0), position, 0)
+                position = tirx.Select(tirx.NE(exists, 0), position, tirx.IntImm(dtype_of(position), 0))
             count = 16 if exists is None else exists * 16
             target, source = T.address_of(self.shared[place]), T.address_of(buffer[position])
             T.evaluate(T.call_extern("void", "ts_cp_async_16", target, source, count))

@@ -15,7 +15,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, storage_dtype, to_storage
+from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, dtype_of, storage_dtype, to_storage
 
 from .abi import CudaLaunch, Thread, barrier
 from .fragments import Instruction, Piece, find_instruction, load_fragments
@@ -224,7 +224,7 @@ class _Block:
             target = stage * self.tile.stage + piece.at(local_row, local_k)
             if there is not None:
                 there = named(T.cast(there, "int32"))
-                position = tirx.Select(tirx.NE(there, 0), position, 0)
+                position = tirx.Select(tirx.NE(there, 0), position, tirx.IntImm(dtype_of(position), 0))
             source, count = T.address_of(buffer[position]), 16 if there is None else there * 16
             T.evaluate(T.call_extern("void", "ts_cp_async_16", T.address_of(self.shared[side][target]), source, count))
             return

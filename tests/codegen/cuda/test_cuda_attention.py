@@ -18,6 +18,7 @@ from tilestitch.codegen.cuda.attention_mma import MmaTile, emit_mma
 from tilestitch.codegen.cuda.attention_operands import Attended, attended
 from tilestitch.codegen.cuda.attention_simt import SimtTile, emit_simt
 from tilestitch.codegen.cuda.attention_walk import Walk
+from tilestitch.codegen.cuda.text import PRELUDE, kernel_text
 from tilestitch.codegen.errors import KernelError
 from tilestitch.runtime.emulator import EmulatorOptions
 
@@ -177,3 +178,11 @@ def test_what_fits_no_shared_memory_is_a_clear_error() -> None:
     case = Case(queries=5, keys=64, width=256, columns=256, dtype="float64")
     with pytest.raises(KernelError, match="bytes of shared memory of cuda:sm_75; compile with --planner injective"):
         lower(case, "cuda:sm_75")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("queries", [1, 4000])
+def test_tensors_whose_positions_need_64_bits(queries: int, dtype: str) -> None:
+    case = Case(heads=256, queries=queries, keys=4000 if queries > 1 else 1 << 24, dtype=dtype, mask="float")
+    (launch,) = lower(case)
+    assert "int64_t" in kernel_text(launch.func, target()).partition(PRELUDE)[2]
