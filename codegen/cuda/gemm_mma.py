@@ -19,7 +19,7 @@ from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, dtype_of, sto
 
 from .abi import CudaLaunch, Thread, barrier
 from .fragments import Instruction, Piece, find_instruction, load_fragments
-from .gemm_simt import store_rows
+from .gemm_simt import run, store_rows
 from .partition import Partition, Sink, launch, named, registers, repeated, unrolled, when, zero
 from .product import Product, below, both
 from .surroundings import Anchored, Surroundings
@@ -286,7 +286,7 @@ class _Block:
                 self.around, self.product, self.sink, self.batch, self.first_row, (16 * tile.wm, tile.bn),
                 tile.threads, self.thread, (tile.bm, tile.bn),
                 lambda r, i=i: r // 16 * (tile.rows * 16) + i * 16 + r % 16,  # type: ignore[misc]
-                lambda r, c: self.results[r * stride + c],
+                lambda r, c: r * stride + c, lambda at, lanes: self.results[run(at, lanes)],
             )  # fmt: skip
 
 

@@ -295,39 +295,65 @@ class _Block:
                 self.around, self.product, self.sink, self.batch, self.first_row,
                 (tile.bm // tile.tm, tile.bn), tile.threads, self.thread, (tile.bm, tile.bn),
                 lambda row, first=first: first + row * QUAD,  # type: ignore[misc]
-                lambda row, column: self._added(row * tile.bn + column),
+                lambda row, column: row * tile.bn + column, self._added,
             )  # fmt: skip
 
     def _round_at(self, slice_: Expr) -> Expr:
         return slice_ * self.tile.round
 
-    def _added(self, place: Expr) -> Expr:
+    def _added(self, place: Expr, lanes: int) -> Expr:
         """The sum of all slices' sums."""
-        total = self.shared[place]
+        total = self.shared[run(place, lanes)]
         for slice_ in range(1, self.tile.slices):
-            total = total + self.shared[self._round_at(slice_) + place]
+            total = total + self.shared[run(self._round_at(slice_) + place, lanes)]
         return total
+
+
+def run(start: Expr, lanes: int) -> Expr:
+    """So many neighbours from `start` on, as an index of a buffer."""
+    return start if lanes == 1 else T.ramp(start, 1, lanes)
 
 
 def store_rows(
     around: Surroundings, product: Product, sink: Sink, batch: Expr, first: tuple[Expr, Expr], extents: tuple[int, int],
     threads: int, thread: Expr, tile: tuple[int, int], tile_row: Callable[[Expr], Expr],
-    value: Callable[[Expr, Expr], Expr],
+    at: Callable[[Expr, Expr], Expr], read: Callable[[Expr, int], Expr],
 ) -> None:  # fmt: skip
     """Give sums that lie in shared memory to the sink, neighbouring columns by neighbouring threads.
 
     extents: rows and columns there. first: the tile's first row and column. tile_row(row): the row of the tile that a
-    row there is. value(row, column): its sum.
+    row there is. at(row, column): where its sum lies. read(at, lanes): the sum there, or a vector of neighbours as long
+    as the sink allows and every thread gets one.
     """
-    rows, columns = extents
+    rows, lanes = extents[0], sink.lanes
+    while lanes > 1 and rows * extents[1] < lanes * threads:
+        lanes //= 2
+    columns = extents[1] // lanes
     with repeated(-(-rows * columns // threads)) as round_:
         number = named(round_ * threads + thread)
         row, column = named(number // columns), named(number % columns)
-        m, n = named(first[0] + tile_row(row)), named(first[1] + column)
+        m, vector = named(first[0] + tile_row(row)), named(first[1] // lanes + column)
+        n = vector * lanes
         exists = both(
             below(row, rows, -(-rows * columns // threads) * threads // columns),
             below(m, product.m, -(-product.m // tile[0]) * tile[0]),
             below(n, product.n, -(-product.n // tile[1]) * tile[1]),
         )
         with when(exists):
-            sink(around, batch, m, n, value(row, column))
+            if lanes == 1:
+                sink(around, batch, m, n, read(at(row, column), 1))
+            else:
+                _store_vector(around, product, sink, (batch, m, vector), at(row, column * lanes), read, lanes)
+
+
+def _store_vector(
+    around: Surroundings, product: Product, sink: Sink, place: tuple[Expr, Expr, Expr], at: Expr,
+    read: Callable[[Expr, int], Expr], lanes: int,
+) -> None:  # fmt: skip
+    batch, m, vector = place
+    around.evaluator.assume(m, 0, product.m)
+    around.evaluator.assume(vector, 0, product.n // lanes)
+    totals = registers(lanes, product.acc_dtype)
+    # As a multiple of the lanes: so TVM sees that the address is aligned, and emits one access.
+    T.buffer_store(totals, read(named(at // lanes) * lanes, lanes), [run(0, lanes)])
+    sink(around, batch, m, vector * lanes, *[totals[i] for i in range(lanes)])

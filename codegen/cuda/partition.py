@@ -15,14 +15,28 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, storage_bits
-from tilestitch.codegen.compute.indexing import unravel
+from tilestitch.codegen.compute.evaluator import Evaluator
+from tilestitch.codegen.compute.indexing import ravel, unravel
 
 from .abi import CountersArg, CudaLaunch, Parameter, TemporaryArg, Thread
 from .product import Product, below, both
-from .surroundings import Anchored, Surroundings
+from .surroundings import Anchored, Surroundings, before_views
+from .vectors import lanes_of
 
-Sink = Callable[[Surroundings, Expr, Expr, Expr, Expr], None]
-"""`sink(around, batch, m, n, sum)` emits what becomes of a sum; it is called inside a branch or loop of its own."""
+
+@dataclass(frozen=True)
+class Sink:
+    """What becomes of sums: `emit(around, batch, m, n, *sums)` of neighbours from column n on, one or `lanes` of them.
+
+    It is called inside a branch or loop of its own. For several sums, n is written as a multiple of their number.
+    """
+
+    emit: Callable[..., None]
+    lanes: int = 1
+
+    def __call__(self, around: Surroundings, batch: Expr, m: Expr, n: Expr, *sums: Expr) -> None:
+        self.emit(around, batch, m, n, *sums)
+
 
 GROUP = 8
 """Tiles of so many neighbouring rows are computed together, column after column: they share operands in the L2."""
@@ -70,9 +84,52 @@ def cut(product: Product, tile: tuple[int, int, int], parts: int) -> Partition:
 # -- launches --------------------------------------------------------------------------------------------------------
 
 
-def finish(product: Product) -> Sink:
+def finish(group: Anchored, product: Product) -> Sink:
     """The sink that runs the group's epilogue."""
-    return lambda around, batch, m, n, total: around.finish(product.place(batch, m, n), total)
+
+    def emit(around: Surroundings, batch: Expr, m: Expr, n: Expr, *sums: Expr) -> None:
+        if len(sums) == 1:
+            around.finish(product.place(batch, m, n), *sums)
+        else:
+            around.finish_vector([product.place(batch, m, n + i) for i in range(len(sums))], sums)
+
+    return Sink(emit, _lanes(group, product))
+
+
+MOST_LANES = 4
+
+
+def _lanes(group: Anchored, product: Product) -> int:
+    """Neighbouring columns whose results a thread can store in one access."""
+    lanes = min(MOST_LANES, lanes_of([*group.read_behind(), *group.outputs]))
+    if storage_bits(product.acc_dtype) != 32:
+        return 1
+    while lanes > 1 and not (product.n % lanes == 0 and _lie_together(group, product, lanes)):
+        lanes //= 2
+    return lanes
+
+
+def _lie_together(group: Anchored, product: Product, lanes: int) -> bool:
+    """Whether every output has `lanes` neighbouring columns next to each other, from a multiple of as many on."""
+    evaluator = Evaluator({}, group.index_dtype)
+    batch, m, run = (tirx.Var(name, group.index_dtype) for name in ("batch", "m", "run"))
+    for variable, extent in ((batch, product.batch), (m, product.m), (run, product.n // lanes)):
+        evaluator.assume(variable, 0, extent)
+    for value in group.outputs:
+        positions = []
+        for lane in range(lanes):
+            index = tuple(product.place(batch, m, run * lanes + lane))
+            _, place = before_views(group, value, index, evaluator.simplify)
+            positions.append(evaluator.simplify(ravel(place, value.shape)))
+        found = evaluator.analyzer.modular_set(positions[0])
+        apart = [evaluator.simplify(p - positions[0]) for p in positions]
+        if int(found.coeff) % lanes or int(found.base) % lanes or [_number(a) for a in apart] != list(range(lanes)):
+            return False
+    return True
+
+
+def _number(expr: Expr) -> int | None:
+    return expr if isinstance(expr, int) else int(expr.value) if isinstance(expr, tirx.IntImm) else None
 
 
 COUNTER_BYTES = 4
@@ -89,7 +146,7 @@ def launch(
     if partition.parts == 1:
 
         def whole(around: Surroundings, thread: Thread) -> None:
-            kernel(around, thread, finish(product), around.wide(thread.block[0]))
+            kernel(around, thread, finish(group, product), around.wide(thread.block[0]))
 
         return (group.launch(kind, partition.blocks, threads, whole, shared_bytes=shared_bytes),)
     size, tiles = partition.parts * product.elements, partition.blocks // partition.parts
@@ -105,7 +162,7 @@ def launch(
             place = ((part * product.batch + batch) * product.m + m) * product.n + n
             T.buffer_store(around.extra, total, [place])
 
-        kernel(around, thread, keep, block)
+        kernel(around, thread, Sink(keep), block)
         counter = T.address_of(around.counters[number])
         with when(T.call_extern("int32", "ts_grid_last", counter, partition.parts) != 0):
             _join(around, product, partition, tile, threads, thread.thread[0], block)
@@ -136,7 +193,7 @@ def _join(
         )
         with when(exists):
             place = named((batch * product.m + m) * product.n + n)
-            finish(product)(around, batch, m, n, _added(around, product, place, partition.parts))
+            around.finish(product.place(batch, m, n), _added(around, product, place, partition.parts))
 
 
 def _added(around: Surroundings, product: Product, place: Expr, parts: int) -> Expr:

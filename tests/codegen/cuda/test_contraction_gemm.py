@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from tests.codegen.cuda.contraction_harness import anchored, check, lower, matmu
 from tilestitch.codegen.cuda import gemm_mma, gemm_simt
 from tilestitch.codegen.cuda.contraction import matmul_product
 from tilestitch.codegen.cuda.partition import cut
+from tilestitch.codegen.cuda.text import kernel_text
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.runtime.emulator import EmulatorOptions
 
@@ -181,3 +183,27 @@ def test_what_strides_cannot_express_is_evaluated() -> None:
     ]
     assert matmul_product(anchored(graph)).a.memory is None
     check(graph)
+
+
+@pytest.mark.parametrize(("dtype", "access"), [("float16", "uint2"), ("float32", "float4"), ("bfloat16", "uint2")])
+@pytest.mark.parametrize("heads", [False, True])
+def test_results_and_residuals_move_in_vectors(dtype: str, access: str, heads: bool) -> None:
+    """Also if rows are cut into heads that change places with the sequence: each head is contiguous."""
+    graph = matmul((64, 48), (48, 64), dtype, epilogue=True, precision="tf32" if dtype == "float32" else None)
+    if heads:
+        split = graph.emit("reshape", graph.outputs[0], shape=(8, 8, 4, 16))
+        graph.outputs = [graph.emit("transpose", split, perm=(0, 2, 1, 3))]
+    (launch,) = check(graph, tf32=dtype == "float32")
+    body = kernel_text(launch.func, target()).rpartition("__syncthreads")[2]
+    for parameter in ("p2", "p3"):
+        assert re.search(rf"\*\({access}\*\)\(+(\(uint\*\))?{parameter}\b", body), parameter
+
+
+@pytest.mark.parametrize("columns", [50, 63])
+@pytest.mark.parametrize("perm", [(0, 1), (1, 0)])
+def test_results_that_do_not_lie_together_are_stored_one_by_one(columns: int, perm: tuple[int, int]) -> None:
+    graph = matmul((40, 24), (24, columns), "float16", epilogue=True)
+    graph.outputs = [graph.emit("transpose", graph.outputs[0], perm=perm)]
+    (launch,) = check(graph)
+    body = kernel_text(launch.func, target()).rpartition("__syncthreads")[2]
+    assert "uint2" not in body
