@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tilestitch.compiler.ir import Graph, Node, Value
@@ -34,6 +35,24 @@ class Cluster:
         return self.owned | self.copies
 
 
+class Union:
+    """Clusters, and copies of other nodes, as if they were one: its nodes in order, what it would store and be."""
+
+    def __init__(self, state: Fusion, clusters: Sequence[Cluster], copies: frozenset[Node]) -> None:
+        self.clusters, self.copies = tuple(clusters), copies
+        self.owned = {n for c in clusters for n in c.owned}
+        self.members = self.owned.union(*(c.copies for c in clusters), copies)
+        self.nodes = state.in_order(self.members)
+        # Together they store nothing that none of them stores.
+        parts = [v for c in clusters for v in state.outputs_of(c)]
+        needed = [v for v in parts if state.is_needed(v, self.members)]
+        self.stored = sorted(needed, key=lambda v: state.position[v.producer] if v.producer else -1)
+
+    @cached_property
+    def roles(self) -> Roles | WhyNot:
+        return roles_of(self.nodes, self.stored)
+
+
 class Fusion:
     """Clusters over all nodes of a graph. Reachability between clusters is kept as bit sets over node numbers.
 
@@ -51,7 +70,10 @@ class Fusion:
         self._clusters = {i: Cluster(i, {node}, mask=1 << i) for i, node in enumerate(self.nodes)}
         self._home = {node: self._clusters[i] for i, node in enumerate(self.nodes)}
         self._computed_in: dict[Node, set[Cluster]] = {node: {c} for node, c in self._home.items()}
+        self._copied: set[Node] = set()
         self._roles: dict[Cluster, Roles | WhyNot] = {}
+        self._stored: dict[Cluster, list[Value]] = {}
+        self._union: Union | None = None
         self._close()
 
     def _close(self) -> None:
@@ -100,12 +122,13 @@ class Fusion:
 
     def stored(self, owned: Iterable[Node], members: set[Node]) -> list[Value]:
         """Values of `owned` that somebody outside `members` needs, were `members` one cluster."""
-        return [out for n in self.in_order(owned) for out in n.outputs if self._is_needed(out, members)]
+        return [out for n in self.in_order(owned) for out in n.outputs if self.is_needed(out, members)]
 
-    def _is_needed(self, value: Value, members: set[Node]) -> bool:
+    def is_needed(self, value: Value, members: set[Node]) -> bool:
+        """Whether somebody outside `members`, were they one cluster, needs `value`."""
         if value in self._outputs:
             return True
-        return any(self._read_outside(value, user, members) for user in value.users)
+        return any(self._read_outside(value, user, members) for user, _ in value.uses)
 
     def _read_outside(self, value: Value, user: Node, members: set[Node]) -> bool:
         """Whether `user` is computed somewhere outside `members` where `value` is not computed as well."""
@@ -115,7 +138,18 @@ class Fusion:
         return False
 
     def outputs_of(self, cluster: Cluster) -> list[Value]:
-        return self.stored(cluster.owned, cluster.members)
+        """The values that a cluster stores, in order."""
+        if cluster not in self._stored:
+            self._stored[cluster] = self.stored(cluster.owned, cluster.members)
+        return self._stored[cluster]
+
+    def union(self, clusters: Sequence[Cluster], copies: Iterable[Node] = ()) -> Union:
+        """What `clusters` and `copies` would be as one. The last answer is kept: it is asked for several times."""
+        wanted, last = frozenset(copies), self._union
+        if last is None or last.clusters != tuple(clusters) or last.copies != wanted:
+            self._union = Union(self, clusters, wanted)
+        assert self._union is not None
+        return self._union
 
     def readers(self, cluster: Cluster) -> list[Cluster]:
         """Clusters that read a value stored by `cluster`, by position."""
@@ -146,6 +180,21 @@ class Fusion:
             self._roles[cluster] = roles_of(self.in_order(cluster.members), self.outputs_of(cluster))
         return self._roles[cluster]
 
+    def _forget(self, head: Cluster, union: Union) -> None:
+        """After a join that made `head`: without copies, all others still store and are what they did."""
+        self._union = None
+        if self._copied:
+            self._forget_all()
+        for cluster in union.clusters:
+            self._roles.pop(cluster, None)
+            self._stored.pop(cluster, None)
+        self._stored[head] = union.stored
+
+    def _forget_all(self) -> None:
+        self._roles.clear()
+        self._stored.clear()
+        self._union = None
+
     # -- joining -------------------------------------------------------------------------------------------------
 
     def cycle(self, clusters: Sequence[Cluster]) -> Node | None:
@@ -160,6 +209,7 @@ class Fusion:
 
     def join(self, clusters: Sequence[Cluster], copies: Iterable[Node], rule: str) -> Cluster:
         """Make `clusters` one, computing `copies` as well. The caller has checked that this is legal and not cyclic."""
+        union = self.union(clusters, copies)
         parts = [c.members for c in clusters]
         head = clusters[0]
         for other in clusters[1:]:
@@ -182,8 +232,10 @@ class Fusion:
             self._home[node] = head
         self._name_edges(head, parts, rule)
         self._spread(head)
-        self._roles.clear()
-        self._drop_unneeded()
+        self._copied.update(head.copies)
+        self._forget(head, union)
+        if self._drop_unneeded():
+            self._forget_all()
         return head
 
     def _name_edges(self, cluster: Cluster, parts: Sequence[set[Node]], rule: str) -> None:
@@ -207,19 +259,19 @@ class Fusion:
             if cluster.ancestors & head.mask:
                 cluster.ancestors |= up
 
-    def _drop_unneeded(self) -> None:
-        """Clusters all of whose readers have copies compute nothing that is needed."""
-        changed = True
+    def _drop_unneeded(self) -> bool:
+        """Clusters all of whose readers have copies compute nothing that is needed. Returns whether there are any."""
+        dropped = changed = bool(self._copied)
         while changed:
             changed = False
-            for cluster in list(self._clusters.values()):
-                copied = any(len(self._computed_in[n]) > 1 for n in cluster.owned)
-                if not copied or self.outputs_of(cluster):
+            for cluster in {self._home[n] for n in self._copied if len(self._computed_in[n]) > 1}:
+                if not self.is_live(cluster) or self.stored(cluster.owned, cluster.members):
                     continue
                 del self._clusters[cluster.number]
                 for node in cluster.members:
                     self._computed_in[node].discard(cluster)
                 changed = True
+        return dropped
 
     def cross_edges(self) -> Iterator[tuple[Node, Node]]:
         """Edges (producer, consumer) between different live clusters, one a pair of clusters."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from tilestitch.compiler.ir import Graph, IRError, Node, Value
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
@@ -26,9 +27,8 @@ def why_not(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], 
 
 def roles_of_union(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], subject: str) -> Roles | WhyNot:
     """The roles that the nodes of `clusters` and `copies` would have as one group."""
-    owned = {n for c in clusters for n in c.owned}
-    members = owned.union(*(c.copies for c in clusters), copies)
-    return roles_of(state.in_order(members), state.stored(owned, members), subject)
+    found = state.union(clusters, copies).roles
+    return replace(found, subject=subject or found.subject) if isinstance(found, WhyNot) else found
 
 
 def check_group(graph: Graph, group: Group) -> WhyNot | None:

@@ -26,10 +26,9 @@ VECTOR_ELEMENTS = 16
 def why_not(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], subject: str) -> WhyNot | None:
     """None if the union is expected to be at least as fast as its parts. It must be legal."""
     copies = set(copies)
-    owned = {n for c in clusters for n in c.owned}
-    members = owned.union(*(c.copies for c in clusters), copies)
-    nodes, stored = state.in_order(members), state.stored(owned, members)
-    operands = {v for n in nodes for v in n.inputs if v.producer not in members}
+    union = state.union(clusters, copies)
+    nodes, stored = union.nodes, union.stored
+    operands = {v for n in nodes for v in n.inputs if v.producer not in union.members}
     if len(nodes) > MOST_NODES or len(operands) + len(stored) > MOST_OPERANDS:
         numbers = {"nodes": len(nodes), "operands": len(operands) + len(stored)}
         return WhyNot(subject, "profit.size", "the kernel would be too large to compile well", numbers)
