@@ -21,6 +21,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.models import MODELS, export
+from tests.networks import bert, gpt2, half, residual_block
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.ir.text import constants_of, print_graph
 
@@ -28,6 +29,7 @@ TARGET = "cuda:sm_90a"
 SEED = 20261
 KINDS = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
 LISTING = "bundle.json"
+PRECISIONS = ("fp32", "tf32", "bf16")
 
 
 def _model(
@@ -93,6 +95,18 @@ def attention(dtype: str, heads: int = 4, length: int = 129, width: int = 64) ->
     return _model(nodes, {"q": shape, "k": shape, "v": shape}, shape, dtype)
 
 
+def wide_product(dtype: str) -> onnx.ModelProto:
+    return linear_gelu(dtype, 1032, 1024, 2056)
+
+
+def wide_conv(dtype: str) -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    return _model(nodes, {"x": (2, 128, 57, 55)}, (2, 192, 29, 28), dtype, w=(192, 128, 3, 3), b=(192,))
+
+
 def conv_relu(dtype: str, groups: int = 1) -> onnx.ModelProto:
     nodes = [
         helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2], group=groups),
@@ -106,15 +120,25 @@ def max_pool(dtype: str) -> onnx.ModelProto:
     return _model([node], {"x": (2, 16, 33, 35)}, (2, 16, 17, 18), dtype)
 
 
+def whole(network: Callable[[], onnx.ModelProto], dtype: str) -> onnx.ModelProto:
+    """A small network of many kernels."""
+    return half(network()) if dtype == "float16" else network()
+
+
 CASES: dict[str, Callable[[str], onnx.ModelProto]] = {
     "softmax": softmax,
     "layer_norm": layer_norm,
     "linear_gelu": linear_gelu,
+    "wide_product": wide_product,
     "decode_product": decode_product,
     "attention": attention,
     "conv_relu": conv_relu,
+    "wide_conv": wide_conv,
     "grouped_conv": lambda dtype: conv_relu(dtype, 4),
     "max_pool": max_pool,
+    "bert_2_layers": partial(whole, bert),
+    "gpt2_2_layers": partial(whole, gpt2),
+    "residual_block": partial(whole, residual_block),
 }
 
 
@@ -127,25 +151,27 @@ def bundle_case(name: str, dtype: str, folder: Path) -> dict[str, Any]:
     return {"name": entry, "kind": "case", "dtype": dtype}
 
 
-def bundle_model(name: str, folder: Path) -> dict[str, Any]:
+def bundle_model(name: str, precision: str, folder: Path) -> dict[str, Any]:
     """Artifact and graph without constants; which there are, by digest."""
-    compiled = compile_model(export(name), target=TARGET, strip_weights=True)
-    compiled.save(folder / f"{name}.tsm")
-    (folder / f"{name}.tsm.weights.safetensors").unlink()
+    compiled = compile_model(export(name), target=TARGET, precision=precision, strip_weights=True)
+    entry = f"{name}.{precision}"
+    compiled.save(folder / f"{entry}.tsm")
+    (folder / f"{entry}.tsm.weights.safetensors").unlink()
     graph = compiled.specialisations[0].graph
-    (folder / f"{name}.graph").write_text(print_graph(graph))
+    (folder / f"{entry}.graph").write_text(print_graph(graph))
     constants = {digest: [data.dtype.name, list(data.shape)] for digest, data in constants_of(graph).items()}
-    return {"name": name, "kind": "model", "dtype": "float32", "constants": constants}
+    return {"name": entry, "kind": "model", "model": name, "precision": precision, "constants": constants}
 
 
 def entries(only: list[str] | None) -> dict[str, Callable[[Path], dict[str, Any]]]:
-    """What to bundle, by name; `only` names cases (in all data types) and models."""
+    """What to bundle, by name; `only` names cases (in all data types) and models (in all precisions)."""
     found: dict[str, Callable[[Path], dict[str, Any]]] = {}
     for name in CASES:
         for dtype in KINDS:
             found[f"{name}.{dtype}"] = partial(bundle_case, name, dtype)
-    for name in MODELS:
-        found[name] = partial(bundle_model, name)
+    for precision in PRECISIONS:
+        for name in MODELS:
+            found[f"{name}.{precision}"] = partial(bundle_model, name, precision)
     return {name: make for name, make in found.items() if not only or name in only or name.split(".")[0] in only}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm.script.ir_builder import tirx as T
 
@@ -19,7 +19,8 @@ from tilestitch.compiler.ir.graph import Node, Value
 
 from .abi import CudaLaunch
 from .direct import emit_direct
-from .product import At, Operand, Product, both
+from .planes import merged
+from .product import At, Operand, Pictures, Plane, Product, both
 from .schemes import lower_product
 from .strides import Strided, strided
 from .surroundings import Anchored
@@ -183,6 +184,9 @@ def conv_product(group: Anchored, geometry: Geometry, transposed: bool) -> Produ
         weights = _filters(w, geometry, index_w, filters)
         run = pixels.run(-1, geometry.group_in) if pixels else 1
         images = Operand(x, geometry.pixels, index_x, "k", run, pixels, inside_x)
+        if not transposed:
+            weights = replace(weights, plane=_filter_plane(weights, geometry))
+            images = replace(images, pictures=_pictures(group.anchor, geometry))
     else:
         whole = not transposed and filters is not None and filters.is_whole
         weights = Operand(w, geometry.group_out, index_w, "row" if transposed else "k", k if whole else 1, filters)
@@ -192,6 +196,27 @@ def conv_product(group: Anchored, geometry: Geometry, transposed: bool) -> Produ
         group.tf32,
     )  # fmt: skip
     return product if channels_last else product.swapped()
+
+
+def _filter_plane(weights: Operand, geometry: Geometry) -> Plane | None:
+    """Weights [k.., C/g, O] as matrices of rows O/g and of k.., C/g, one a group."""
+    if weights.memory is None:
+        return None
+    *along_k, (_, stride) = zip(weights.memory.shape, weights.memory.strides, strict=True)
+    steps = merged(along_k)
+    if len(steps) > 1:
+        return None
+    (k, k_stride) = steps[0] if steps else (1, 1)
+    groups = ((geometry.groups, geometry.group_out * stride),) if geometry.groups > 1 else ()
+    return Plane(weights.memory.offset, geometry.group_out, stride, k, k_stride, groups)
+
+
+def _pictures(node: Node, geometry: Geometry) -> Pictures:
+    attrs = node.attrs
+    return Pictures(
+        geometry.images, geometry.output, geometry.kernel, geometry.group_in, geometry.groups, tuple(attrs["strides"]),
+        tuple(attrs["dilations"]), tuple(attrs["before"]),
+    )  # fmt: skip
 
 
 def _filters(w: Value, geometry: Geometry, index: At, memory: Strided | None) -> Operand:

@@ -22,12 +22,13 @@ from tilestitch.codegen.compute.dtypes import Expr
 
 from .abi import CudaLaunch, Parameter, TensorMapArg, Thread, barrier
 from .partition import Partition, named, registers, repeated, unrolled, when, zero
+from .patches import PatchCopies, cut_to_patches, patch_copies, why_not_patches
 from .planes import ITEM_BYTES, LINE, LINE_BYTES, Copies, copies, refusal
 from .product import Product
 from .sm90 import copy, multiply
 from .surroundings import Anchored, Surroundings
 from .target import CudaTarget
-from .tiling import choose
+from .tiling import choose, estimated_cycles
 from .wgmma_results import CHUNK_BYTES, Results
 
 WARP = 32
@@ -156,23 +157,32 @@ def why_not_wgmma(product: Product, target: CudaTarget) -> str | None:
         return f"the sums are {product.acc_dtype}, not float32"
     if not product.k:
         return "there is nothing to multiply"
-    return refusal(product.a) or refusal(product.b)
+    images = why_not_patches(product.a) if product.a.pictures is not None else refusal(product.a)
+    return images or refusal(product.b)
 
 
 def lower_wgmma(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
     """The launches of a product that `why_not_wgmma` has nothing against."""
-    tiles = [tile for tile in TILES if tile.suits(product)]
-    tile, partition = choose(product, tiles, group.target.device, product.a.dtype)
-    return emit_wgmma(group, product, tile, partition)
+    device, dtype = group.target.device, product.a.dtype
+    options: list[tuple[float, Product, WgmmaTile, Partition]] = []
+    for tile in TILES:
+        cut = cut_to_patches(product, tile.bm)
+        if tile.suits(cut):
+            _, partition = choose(cut, [tile], device, dtype)
+            options.append((estimated_cycles(cut, tile, partition, device, dtype), cut, tile, partition))
+    _, cut, tile, partition = min(options, key=lambda option: option[0])
+    return emit_wgmma(group, cut, tile, partition)
 
 
 def emit_wgmma(
     group: Anchored, product: Product, tile: WgmmaTile, partition: Partition, blocks: int | None = None
 ) -> tuple[CudaLaunch, ...]:
-    """The launches for a tile and partition that are given, in so many blocks: by default what the device holds."""
-    own = ((product.a, tile.bm), (product.b, tile.bn // tile.cluster))
-    sides = [copies(operand, rows) for operand, rows in own]
-    a, b = (side for side in sides if isinstance(side, Copies))
+    """The launches for a tile and partition that are given, in so many blocks: by default what the device holds.
+
+    product: what `cut_to_patches` makes of it for the tile.
+    """
+    a = copies(product.a, tile.bm) if product.a.pictures is None else patch_copies(product.a)
+    b = copies(product.b, tile.bn // tile.cluster)
     maps = [
         Parameter(TensorMapArg(operand.memory.root.name, side.tensor_map, side.offset_bytes), operand.dtype, 0)
         for operand, side in ((product.a, a), (product.b, b))
@@ -199,7 +209,7 @@ class _Block:
 
     def __init__(
         self, around: Surroundings, product: Product, tile: WgmmaTile, partition: Partition,
-        sides: tuple[Copies, Copies], results: Results, thread: Thread, grid: int,
+        sides: tuple[Copies | PatchCopies, Copies], results: Results, thread: Thread, grid: int,
     ) -> None:  # fmt: skip
         self.around, self.product, self.tile, self.partition = around, product, tile, partition
         self.sides, self.results, self.thread = sides, results, thread.thread[0]

@@ -38,27 +38,27 @@ def matmul_plane(memory: Strided, rows: int, last: str, batch: Sequence[int]) ->
     *lead, (x, x_stride), (y, y_stride) = zip(memory.shape, memory.strides, strict=True)
     (k, k_stride), (m, m_stride) = ((y, y_stride), (x, x_stride)) if last == "k" else ((x, x_stride), (y, y_stride))
     if not batch:
-        merged = _merged([*lead, (m, m_stride)])
-        if len(merged) > 1:
+        as_one = merged([*lead, (m, m_stride)])
+        if len(as_one) > 1:
             return None
-        _, m_stride = merged[0] if merged else (1, 0)
+        _, m_stride = as_one[0] if as_one else (1, 0)
         return Plane(memory.offset, rows, m_stride, k, k_stride, ())
     padded = [(1, 0)] * (len(batch) - len(lead)) + lead
     spread = [(extent, 0 if own == 1 else stride) for extent, (own, stride) in zip(batch, padded, strict=True)]
-    return Plane(memory.offset, m, m_stride, k, k_stride, tuple(_merged(spread)))
+    return Plane(memory.offset, m, m_stride, k, k_stride, tuple(merged(spread)))
 
 
-def _merged(dimensions: Dimensions) -> list[tuple[int, int]]:
+def merged(dimensions: Dimensions) -> list[tuple[int, int]]:
     """The same places with as few dimensions as possible; none of extent 1."""
-    merged: list[tuple[int, int]] = []
+    found: list[tuple[int, int]] = []
     for extent, stride in dimensions:
         if extent == 1:
             continue
-        if merged and merged[-1][1] == stride * extent:
-            merged[-1] = merged[-1][0] * extent, stride
+        if found and found[-1][1] == stride * extent:
+            found[-1] = found[-1][0] * extent, stride
         else:
-            merged.append((extent, stride))
-    return merged
+            found.append((extent, stride))
+    return found
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,8 @@ class _Dimension:
     what: str | int
 
 
-def copies(operand: Operand, rows: int) -> Copies | str:
-    """How TMA brings pieces of so many rows, or why it cannot."""
-    problem = refusal(operand)
-    if problem is not None:
-        return problem
+def copies(operand: Operand, rows: int) -> Copies:
+    """How TMA brings pieces of so many rows of an operand that `refusal` has nothing against."""
     plane = operand.plane
     assert plane is not None
     in_k = operand.contiguous == "k"
@@ -151,4 +148,4 @@ def refusal(operand: Operand) -> str | None:
     return None
 
 
-__all__ = ["ITEM_BYTES", "LINE", "LINE_BYTES", "Copies", "copies", "matmul_plane", "refusal"]
+__all__ = ["ITEM_BYTES", "LINE", "LINE_BYTES", "Copies", "copies", "matmul_plane", "merged", "refusal"]

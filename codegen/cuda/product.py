@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, from_storage, storage_bits
+from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.compiler.ir.graph import Value
 
 from .strides import Strided
@@ -39,13 +41,58 @@ class Plane:
 
 
 @dataclass(frozen=True)
+class Pictures:
+    """Channels-last images that a convolution reads: rows are output pixels, k is (kernel position, channel).
+
+    Output pixel o and kernel position t meet input pixel ``o * stride + t * dilation - before``. channels: of a group.
+    patch: extents of the patches of (images, output pixels) that rows are cut into, if they are: number after number of
+    a patch, patch after patch.
+    """
+
+    images: int
+    output: tuple[int, ...]
+    kernel: tuple[int, ...]
+    channels: int
+    groups: int
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    before: tuple[int, ...]
+    patch: tuple[int, ...] = ()
+
+    @property
+    def taps(self) -> int:
+        return prod(self.kernel)
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """Of images and output pixels."""
+        return (self.images, *self.output)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many patches there are along each."""
+        return tuple(-(-extent // size) for extent, size in zip(self.extents, self.patch, strict=True))
+
+    def corner(self, row: Expr) -> tuple[Expr, ...]:
+        """Image and output pixel where the patch that a row belongs to begins."""
+        numbers = unravel(row // prod(self.patch), self.counts)
+        return tuple(number * size for number, size in zip(numbers, self.patch, strict=True))
+
+    def pixel(self, row: Expr) -> tuple[Expr, ...]:
+        """Image and output pixel of a row; it may lie outside."""
+        within = unravel(row % prod(self.patch), self.patch)
+        return tuple(first + own for first, own in zip(self.corner(row), within, strict=True))
+
+
+@dataclass(frozen=True)
 class Operand:
     """One operand: `index(batch, row, k)` is where its tensor has an element.
 
     inside: whether there is such an element at all; where not (padding) it counts as zero, and None says that there
     always is. contiguous: which of "row" and "k" runs along memory. run: so many elements along it, from a multiple of
     `run` on, lie together in memory and are all inside or all outside. memory: how the tensor lies in an input of the
-    group; None for what a prologue computes, which is never read in vectors. plane: the same if it is evenly spaced.
+    group; None for what a prologue computes, which is never read in vectors. plane: the same if it is evenly spaced;
+    pictures: if it is images that a convolution reads.
     """
 
     value: Value
@@ -56,6 +103,7 @@ class Operand:
     memory: Strided | None
     inside: Inside = lambda batch, row, k: None
     plane: Plane | None = None
+    pictures: Pictures | None = None
 
     @property
     def dtype(self) -> str:
@@ -90,7 +138,7 @@ class Product:
     """`batch` products with the operands a [m, k] and b [n, k]; `place(batch, m, n)` is the index of a result.
 
     The sum is kept in acc_dtype: float32 for half floats, int32 for small integers. tf32: float32 operands may be
-    rounded to TF32 (10 bits of mantissa).
+    rounded to TF32 (10 bits of mantissa). there(m): whether there is such a row; None says that there always is.
     """
 
     batch: int
@@ -102,6 +150,7 @@ class Product:
     place: At
     acc_dtype: str
     tf32: bool = False
+    there: Callable[[Expr], Expr | None] = lambda m: None
 
     @property
     def elements(self) -> int:

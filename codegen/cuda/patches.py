@@ -1,0 +1,145 @@
+"""Images that a convolution reads, as the copy engine of Hopper GPUs (TMA) brings them.
+
+The rows of a tile are a patch of neighbouring output pixels. For one kernel position, the input pixels that they meet
+are a box of the images, maybe with a stride, which begins where the position says: 64 channels of it are one copy.
+Padding lies outside of the tensor, where TMA fills in zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tilestitch.codegen.compute.dtypes import HALVES, Expr
+from tilestitch.codegen.compute.indexing import unravel
+from tilestitch.runtime.tensor_map import TensorMap
+
+from .planes import ALIGNMENT_BYTES, ITEM_BYTES, LINE, MOST_DIMENSIONS
+from .product import Operand, Pictures, Product, both
+
+MOST_SPAN = 256
+"""Of a box, in elements of the tensor."""
+MOST_STRIDE = 8
+
+
+def why_not_patches(operand: Operand) -> str | None:
+    """Why TMA cannot bring the images of a convolution; None if it can."""
+    pictures, name = operand.pictures, operand.value.name
+    assert pictures is not None
+    if operand.dtype not in HALVES:
+        return f"{name} is {operand.dtype}, neither float16 nor bfloat16"
+    if operand.memory is None:
+        return f"{name} is computed where it is read"
+    *strides, last = operand.memory.strides
+    if last != 1:
+        return f"the channels of {name} do not run along memory"
+    if any(stride * ITEM_BYTES % ALIGNMENT_BYTES or stride <= 0 for stride in (*strides, operand.memory.offset or 8)):
+        return f"pixels of {name} do not lie multiples of {ALIGNMENT_BYTES} bytes apart"
+    if pictures.channels % LINE and (pictures.taps > 1 or pictures.groups > 1):
+        return f"a kernel position has {pictures.channels} channels of {name}, no multiple of {LINE}"
+    if 2 + len(pictures.output) > MOST_DIMENSIONS:
+        return f"{name} has more than {MOST_DIMENSIONS} dimensions"
+    if max(pictures.strides) > MOST_STRIDE:
+        return f"the convolution has strides {pictures.strides}, more than {MOST_STRIDE}"
+    return None
+
+
+def cut_to_patches(product: Product, rows: int) -> Product:
+    """The product of a convolution with patches for the tiles' rows: `rows` numbers each, whether there is a pixel or
+    not. Other products stay as they are.
+    """
+    pictures = product.a.pictures
+    if pictures is None:
+        return product
+    patch = _best_patch(pictures, rows)
+    cut = replace(pictures, patch=patch)
+
+    def place(batch: Expr, m: Expr, n: Expr) -> tuple[Expr, ...]:
+        return (*cut.pixel(m), batch * (product.n if pictures.groups > 1 else 0) + n)
+
+    def there(m: Expr) -> Expr | None:
+        limits = zip(cut.pixel(m), pictures.extents, cut.counts, patch, strict=True)
+        return both(*(at < limit if count * size > limit else None for at, limit, count, size in limits))
+
+    m = math.prod(cut.counts) * rows
+    return replace(product, m=m, a=replace(product.a, rows=m, pictures=cut), place=place, there=there)
+
+
+def _best_patch(pictures: Pictures, rows: int) -> tuple[int, ...]:
+    """The patch of so many pixels that takes the fewest to cover all; the widest of these."""
+    strides = (1, *pictures.strides)
+    fitting = [
+        patch
+        for patch in _factors(rows, len(strides))
+        if all(size * stride <= MOST_SPAN for size, stride in zip(patch, strides, strict=True))
+    ]
+
+    def cost(patch: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+        count = math.prod(-(-extent // size) for extent, size in zip(pictures.extents, patch, strict=True))
+        return count, tuple(-size for size in reversed(patch))
+
+    return min(fitting, key=cost)
+
+
+def _factors(number: int, count: int) -> Iterator[tuple[int, ...]]:
+    """All ways to write a power of two as a product of so many."""
+    if count == 1:
+        yield (number,)
+        return
+    first = 1
+    while first <= number:
+        yield from ((first, *rest) for rest in _factors(number // first, count - 1))
+        first *= 2
+
+
+@dataclass(frozen=True)
+class PatchCopies:
+    """How patches come to shared memory: one copy each. The same interface as `planes.Copies`."""
+
+    pictures: Pictures
+    tensor_map: TensorMap
+    offset_bytes: int
+    contiguous: str = "k"
+    boxes: int = 1
+
+    @property
+    def box_bytes(self) -> int:
+        return self.tensor_map.tile_bytes
+
+    def box(self, number: int, batch: Expr, row: Expr, k: Expr) -> list[Expr]:
+        """Where the box for the patch that begins at `row`, and for k, begins in the images, innermost index first."""
+        pictures = self.pictures
+        tap, channel = (0, k) if pictures.taps == 1 else (k // pictures.channels, k % pictures.channels)
+        image, *position = pictures.corner(row)
+        at: list[Expr] = []
+        for place, stride, step, dilation, before in zip(
+            position, pictures.strides, unravel(tap, pictures.kernel), pictures.dilations, pictures.before, strict=True
+        ):
+            at.append(place * stride + (step * dilation - before))
+        first = channel if pictures.groups == 1 else batch * pictures.channels + channel
+        return [first, *reversed(at), image]
+
+
+def patch_copies(operand: Operand) -> PatchCopies:
+    """How TMA brings the patches of an operand that `why_not_patches` has nothing against."""
+    pictures, memory = operand.pictures, operand.memory
+    assert pictures is not None and memory is not None and pictures.patch
+    strides = (1, *pictures.strides)
+    box = [size * stride for size, stride in zip(pictures.patch, strides, strict=True)]
+    tensor_map = TensorMap(
+        operand.dtype,
+        _innermost_first(memory.shape),
+        tuple(stride * ITEM_BYTES for stride in _innermost_first(memory.strides)[1:]),
+        (LINE, *reversed(box)),
+        (1, *reversed(strides)),
+        swizzle="128B",
+    )
+    return PatchCopies(pictures, tensor_map, memory.offset * ITEM_BYTES)
+
+
+def _innermost_first(sizes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(reversed(sizes))
+
+
+__all__ = ["PatchCopies", "cut_to_patches", "patch_copies", "why_not_patches"]

@@ -1,0 +1,123 @@
+"""Convolutions on Hopper: TMA brings patches of images; on the emulated device, against numpy."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from tests.codegen.cuda.contraction_harness import anchored, assembler_log, check, lower, target
+from tilestitch.codegen.cuda.abi import CudaLaunch
+from tilestitch.codegen.cuda.conv import conv_geometry, conv_product
+from tilestitch.codegen.cuda.gemm_wgmma import TILES, WgmmaTile, emit_wgmma, why_not_wgmma
+from tilestitch.codegen.cuda.partition import cut
+from tilestitch.codegen.cuda.patches import cut_to_patches
+from tilestitch.codegen.cuda.product import Product
+from tilestitch.compiler.ir import Graph, TensorType
+from tilestitch.runtime.emulator import EmulatorOptions
+
+HOPPER = "cuda:sm_90a"
+
+
+def conv(
+    images: tuple[int, ...], filters: tuple[int, ...], dtype: str = "float16", epilogue: bool = True, **attrs: Any
+) -> Graph:
+    """A channels-last convolution with its residual and tanh. filters: kernel, input channels of a group, outputs."""
+    graph, rank = Graph(), len(images) - 2
+    x, w = graph.add_input("x", TensorType(dtype, images)), graph.add_input("w", TensorType(dtype, filters))
+    plain = {name: (value,) * rank for name, value in (("strides", 1), ("dilations", 1), ("before", 0), ("after", 0))}
+    y = graph.emit("conv", x, w, **{**plain, "groups": 1, **attrs}, layout="NXC")
+    if epilogue:
+        y = graph.emit("tanh", graph.emit("add", y, graph.add_input("r", y.tensor_type)))
+    graph.outputs = [y]
+    return graph
+
+
+def lower_for_hopper(graph: Graph) -> tuple[CudaLaunch, ...]:
+    return lower(graph, target(HOPPER))
+
+
+def product_of(graph: Graph) -> Product:
+    group = anchored(graph, target(HOPPER))
+    return conv_product(group, conv_geometry(group.anchor), False)
+
+
+SAME = {"before": (1, 1), "after": (1, 1)}
+CASES = {
+    "1x1": conv((2, 9, 10, 64), (1, 1, 64, 72)),
+    "1x1 of few channels": conv((2, 9, 10, 40), (1, 1, 40, 72)),
+    "1x1 strided": conv((2, 9, 10, 72), (1, 1, 72, 64), strides=(2, 2)),
+    "3x3": conv((2, 9, 11, 64), (3, 3, 64, 72), **SAME),
+    "3x3 bfloat16": conv((1, 7, 7, 128), (3, 3, 128, 64), "bfloat16", **SAME),
+    "3x3 strided": conv((3, 15, 13, 64), (3, 3, 64, 24), strides=(2, 2), **SAME),
+    "dilated": conv((1, 15, 13, 64), (3, 2, 64, 64), strides=(1, 2), before=(0, 1), after=(1, 0), dilations=(2, 1)),
+    "wide strides": conv((2, 17, 17, 64), (4, 4, 64, 64), strides=(4, 4)),
+    "odd number of outputs": conv((2, 5, 6, 64), (1, 3, 64, 65), before=(0, 2), after=(0, 2)),
+    "groups": conv((2, 9, 10, 128), (3, 3, 64, 128), groups=2, **SAME),
+    "one dimension": conv((2, 33, 64), (5, 64, 32), before=(4,)),
+    "three dimensions": conv((1, 5, 6, 7, 64), (3, 1, 2, 64, 32), before=(1, 0, 1), after=(1, 0, 0)),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "odd number of outputs"])
+def test_convolutions(name: str) -> None:
+    (launch,) = check(CASES[name], lower_for_hopper)
+    assert launch.kind == "gemm_wgmma"
+
+
+def test_weights_that_tma_cannot_read_have_another_kernel() -> None:
+    (launch,) = check(CASES["odd number of outputs"], lower_for_hopper)
+    assert launch.kind == "gemm_mma"
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("tile", [TILES[0], TILES[1], TILES[-1]], ids=lambda t: f"{t.bm}x{t.bn}/{t.cluster}")
+def test_tiles_with_patches_beyond_the_edges(tile: WgmmaTile, parts: int) -> None:
+    def made(graph: Graph) -> tuple[CudaLaunch, ...]:
+        group = anchored(graph, target(HOPPER))
+        product = cut_to_patches(product_of(graph), tile.bm)
+        return emit_wgmma(group, product, tile, cut(product, (tile.bm, tile.bn, tile.bk), parts), 2)
+
+    options = EmulatorOptions(block_order="adversarial", thread_order="random", seed=2)
+    check(conv((3, 13, 11, 64), (3, 3, 64, 136), **SAME), made, options)
+
+
+@pytest.mark.parametrize(
+    ("images", "output", "rows", "patch"),
+    [
+        (2, (56, 56), 128, (2, 8, 8)),
+        (1, (56, 56), 128, (1, 16, 8)),
+        (1, (64, 64), 128, (1, 1, 128)),
+        (32, (7, 7), 64, (32, 2, 1)),
+        (1, (200,), 64, (1, 64)),
+    ],
+)
+def test_patches_waste_little(images: int, output: tuple[int, ...], rows: int, patch: tuple[int, ...]) -> None:
+    graph = conv((images, *output, 64), (*(1 for _ in output), 64, 64))
+    pictures = cut_to_patches(product_of(graph), rows).a.pictures
+    assert pictures is not None
+    assert math.prod(pictures.patch) == rows
+    best = math.prod(-(-extent // size) for extent, size in zip((images, *output), patch, strict=True))
+    assert math.prod(pictures.counts) <= best
+
+
+def refused(graph: Graph) -> str | None:
+    return why_not_wgmma(product_of(graph), target(HOPPER))
+
+
+def test_refusals_say_why() -> None:
+    assert refused(CASES["3x3"]) is None
+    assert refused(conv((1, 9, 9, 60), (1, 1, 60, 64))) == "pixels of x do not lie multiples of 16 bytes apart"
+    assert refused(conv((1, 9, 9, 32), (3, 3, 32, 64))) == "a kernel position has 32 channels of x, no multiple of 64"
+    assert refused(conv((1, 99, 99, 64), (1, 1, 64, 64), strides=(9, 1))) == (
+        "the convolution has strides (9, 1), more than 8"
+    )
+    assert refused(conv((1, 9, 9, 64), (1, 1, 64, 64), "float32")) == "x is float32, neither float16 nor bfloat16"
+
+
+def test_the_assembler_has_no_complaint() -> None:
+    (launch,) = lower_for_hopper(conv((8, 28, 28, 128), (3, 3, 128, 128), **SAME))
+    log = assembler_log(launch, "sm_90a", target(HOPPER))
+    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log
+    assert "C75" not in log
