@@ -26,6 +26,7 @@ PARTS = (
     Part("A7", "benchmarks.device.a7_pairs", 60, "cuBLAS pairs of an MLP in one CUDA graph", ("torch",)),
     Part("A5", "benchmarks.device.a5_concurrency", 60, "Kernels side by side; green contexts"),
     Part("B1", "benchmarks.device.b1_ours", 400, "Our artifacts: right, and against JAX", ("jax", "torch")),
+    Part("B4", "benchmarks.device.b4_peers", 480, "Our models against PyTorch's modes, in turns", ("torch",)),
     Part("B3", "benchmarks.device.b3_gemm", 200, "Hopper's products: every tile, right, against cuBLAS", ("torch",)),
     Part("B2", "benchmarks.device.b2_sanitizer", 300, "compute-sanitizer over the cases"),
 )  # fmt: skip
