@@ -189,6 +189,7 @@ class Fusion:
             self._roles.pop(cluster, None)
             self._stored.pop(cluster, None)
         self._stored[head] = union.stored
+        self._roles[head] = union.roles
 
     def _forget_all(self) -> None:
         self._roles.clear()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from math import prod
 
-from tilestitch.compiler.ir import Kind, Node, Value, kind_of
+from tilestitch.compiler.ir import Kind, Node, TensorType, Value, kind_of
 from tilestitch.cost_model.counts import bytes_of, operations_per_element
 from tilestitch.passes.plan import WhyNot
 
@@ -63,7 +64,7 @@ def recomputation(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) 
     again = 0.0
     for node in nodes:
         if kind_of(node.op) in (Kind.VIEW, Kind.INJECTIVE):
-            extra = counts.get(node.output, 0.0) - node.output.tensor_type.num_elements
+            extra = counts.get(node.output, 0.0) - elements_of(node.output.tensor_type)
             again += max(0.0, extra) * operations_per_element(node.op)
     return int(again)
 
@@ -75,7 +76,7 @@ def evaluations(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) ->
     theirs. Values of the iteration shape of a row-wise group are computed once, since the row is kept.
     """
     members = set(nodes)
-    shared: dict[Value, float] = {v: float(v.tensor_type.num_elements) for v in stored}
+    shared: dict[Value, float] = {v: float(elements_of(v.tensor_type)) for v in stored}
     apart: dict[Value, float] = {}
     for node in reversed(nodes):
         for i, value in enumerate(node.inputs):
@@ -84,7 +85,7 @@ def evaluations(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) ->
             mine = max((shared.get(o, 0.0) + apart.get(o, 0.0) for o in node.outputs), default=0.0)
             count, same_index = _reads(node, i, value, mine)
             if roles.rows is not None and _kept_by_row(value, roles):
-                count, same_index = float(value.tensor_type.num_elements), True
+                count, same_index = float(elements_of(value.tensor_type)), True
             if same_index:
                 shared[value] = max(shared.get(value, 0.0), count)
             else:
@@ -98,10 +99,16 @@ def _kept_by_row(value: Value, roles: Roles) -> bool:
     return value.shape == roles.rows.shape or roles.parts[value.producer] in (Part.REDUCTION, Part.REDUCED)
 
 
+@lru_cache(maxsize=4096)
+def elements_of(type_: TensorType) -> int:
+    """`type_.num_elements`, remembered: models have few types, and planning asks for them very often."""
+    return type_.num_elements
+
+
 def _reads(node: Node, index: int, value: Value, mine: float) -> tuple[float, bool]:
     """How often `node`, evaluated `mine` times, evaluates its operand, and whether that is at its own index."""
     kind = kind_of(node.op)
-    size = value.tensor_type.num_elements
+    size = elements_of(value.tensor_type)
     if kind is Kind.REDUCTION:
         return float(size), True
     if kind is Kind.CONTRACTION:
@@ -112,11 +119,11 @@ def _reads(node: Node, index: int, value: Value, mine: float) -> tuple[float, bo
             window = prod(weight[2:] if node.attrs["layout"] == "NCX" else weight[:rank])
         return float(size * window), True
     if node.op == "concat":
-        total = node.output.tensor_type.num_elements
+        total = elements_of(node.output.tensor_type)
         return (mine * size / total if total else 0.0), False
     if node.op == "reshape":
         return mine, True
-    return mine, value.shape == node.outputs[0].shape and kind is Kind.INJECTIVE
+    return mine, kind is Kind.INJECTIVE and value.tensor_type.shape == node.outputs[0].tensor_type.shape
 
 
 def _row_too_long(state: Fusion, roles: Roles, subject: str) -> WhyNot | None:

@@ -8,6 +8,7 @@ saved plan and code generation all ask it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 from tilestitch.compiler.ir import Kind, Node, TensorType, Value, kind_of
 from tilestitch.compiler.ir.types import broadcast_shapes
@@ -29,8 +30,12 @@ def is_native(node: Node) -> bool:
     """Whether a node can be compiled: a primitive on static tensors of native dtypes."""
     if kind_of(node.op) in (Kind.HOST, Kind.CONTROL):
         return False
-    types = [v.type for v in (*node.inputs, *node.outputs)]
-    return all(isinstance(t, TensorType) and t.is_static and t.dtype in NATIVE_DTYPES for t in types)
+    return all(_is_native_type(v.type) for v in node.inputs) and all(_is_native_type(v.type) for v in node.outputs)
+
+
+@lru_cache(maxsize=4096)
+def _is_native_type(type_: object) -> bool:
+    return isinstance(type_, TensorType) and type_.is_static and type_.dtype in NATIVE_DTYPES
 
 
 def roles_of(nodes: Sequence[Node], stored: Iterable[Value], subject: str = "") -> Roles | WhyNot:
