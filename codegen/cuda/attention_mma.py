@@ -1,13 +1,14 @@
 """Attention of float16 and bfloat16 on the tensor cores (sm_80 and up), with sums and statistics in float32.
 
-A warp has sixteen query rows. Queries stay in registers as fragments (in shared memory if they are wide); keys and
-values come through two stages of shared memory, asynchronously where 16 bytes of them lie together. The sums of
+A warp has sixteen or thirty-two query rows. Queries stay in registers as fragments, in shared memory if they are wide.
+Keys and values come through two stages of shared memory, asynchronously where 16 bytes of them lie together. Sums of
 m16n8k16 lie in registers as its left operand wants them, so weights never leave them: two neighbouring fragments of
 scores, packed to half floats, are sixteen steps of the second product.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,9 @@ AMPERE = 80
 MOST_IN_REGISTERS = 128
 """Width of queries that stay in registers."""
 
+MOST_DOUBLED, DOUBLED_KEYS = 64, 32
+"""Width of operands for which the registers of a thread hold two fragments of rows, and keys of such a tile."""
+
 LOG2_E = 1.4426950408889634
 MMA = {"float16": "ts_mma_m16n8k16_f16", "bfloat16": "ts_mma_m16n8k16_bf16"}
 PACK = {"float16": "ts_pack_f16", "bfloat16": "ts_pack_bf16"}
@@ -47,16 +51,25 @@ def _padded(extent: int) -> int:
 
 @dataclass(frozen=True)
 class MmaTile:
-    """`warps` times sixteen query rows by `bn` keys, for operands of the given widths (multiples of 16)."""
+    """Query rows by `bn` keys, for operands of the given widths (multiples of 16).
+
+    Each of the `warps` has so many `fragments` of sixteen rows: with two, keys and values are fetched from shared
+    memory half as often.
+    """
 
     warps: int
     bn: int
     width: int
     columns: int
+    fragments: int = 1
 
     @property
     def bm(self) -> int:
-        return STEP * self.warps
+        return STEP * self.warps * self.fragments
+
+    @property
+    def warp_rows(self) -> int:
+        return STEP * self.fragments
 
     @property
     def threads(self) -> int:
@@ -117,12 +130,22 @@ def lower_mma(what: Attended) -> tuple[CudaLaunch, ...] | None:
     sm_count, limit = what.group.target.device.sm_count, what.group.target.device.shared_bytes_per_block
     width, columns = _padded(what.width), _padded(what.columns)
     bn = min(64 if max(width, columns) <= 128 else 32, _padded(what.keys))
-    # Each warp has a tensor core of its own: fewer warps in more blocks would only read keys and values more often.
-    for warps in (1, 2, 4) if what.rows <= STEP else (2, 4, 1) if what.rows <= 2 * STEP else (4, 2, 1):
-        tile = MmaTile(warps, bn, width, columns)
+    for tile in _tiles(what, width, columns, bn, sm_count):
         if tile.stage_bytes(pieces_of(what, tile)) <= limit:
             return emit_mma(what, tile, walk(what, tile.bm, tile.bn, sm_count))
     return None
+
+
+def _tiles(what: Attended, width: int, columns: int, bn: int, sm_count: int) -> Iterator[MmaTile]:
+    """Tiles to try, the best first.
+
+    Each warp has a tensor core of its own: fewer warps in more blocks would only read keys and values more often.
+    """
+    double = MmaTile(4, min(bn, DOUBLED_KEYS), width, columns, 2)
+    if max(width, columns) <= MOST_DOUBLED and what.batch * (what.rows // double.bm) >= sm_count:
+        yield double
+    for warps in (1, 2, 4) if what.rows <= STEP else (2, 4, 1) if what.rows <= 2 * STEP else (4, 2, 1):
+        yield MmaTile(warps, bn, width, columns)
 
 
 def pieces_of(what: Attended, tile: MmaTile) -> tuple[_Piece, _Piece, _Piece]:
@@ -159,22 +182,36 @@ class _Block:
         self.shared = T.decl_buffer((elements,), storage_dtype(self.dtype), data=memory.data, scope="shared.dyn")
         size = tile.bm * (tile.columns + CHUNK)
         self.results = T.decl_buffer((size,), "float32", data=memory.data, scope="shared.dyn")
-        self.scores = registers(tile.bn // CHUNK * 4, "float32")
-        self.sums = registers(tile.columns // CHUNK * 4, "float32")
-        self.largest, self.total = registers(2, "float32"), registers(2, "float32")
+        self.scores = registers(tile.fragments * self.scores_each, "float32")
+        self.sums = registers(tile.fragments * self.sums_each, "float32")
+        self.largest, self.total = (registers(2 * tile.fragments, "float32") for _ in range(2))
         self.in_registers = tile.width <= MOST_IN_REGISTERS
-        self.queries = registers(tile.width // STEP * 4 if self.in_registers else 4, "uint32")
+        self.queries = registers(tile.fragments * self.queries_each, "uint32")
         self.lane, self.warp = named(thread % WARP), named(thread // WARP)
         self.fragment_row, self.fragment_column = named(self.lane // 4), named(self.lane % 4 * 2)
+
+    # Registers of one fragment of rows.
+
+    @property
+    def scores_each(self) -> int:
+        return self.tile.bn // CHUNK * 4
+
+    @property
+    def sums_each(self) -> int:
+        return self.tile.columns // CHUNK * 4
+
+    @property
+    def queries_each(self) -> int:
+        return self.tile.width // STEP * 4 if self.in_registers else 4
 
     def run(self, block: Expr) -> None:
         what, tile = self.what, self.tile
         part, self.batch, number = self.walk.locate(block)
         self.first_row = named(number * tile.bm)
         begin, end = self.walk.steps_of(what, part, self.first_row)
-        with unrolled(tile.columns // CHUNK * 4) as i:
+        with unrolled(tile.fragments * self.sums_each) as i:
             T.buffer_store(self.sums, zero("float32"), [i])
-        with unrolled(2) as r:
+        with unrolled(2 * tile.fragments) as r:
             T.buffer_store(self.largest, -infinity("float32"), [r])
             T.buffer_store(self.total, zero("float32"), [r])
         self._fetch(0, self.pieces[0], 0, self.first_row, 0, what.rows, what.width)
@@ -271,7 +308,9 @@ class _Block:
 
     def _load_queries(self, kk: Expr, at: Expr) -> None:
         low, high = self.lane // 8 % 2 * 8, self.lane // 16 * 8
-        self._load(self.pieces[0], 0, self.queries, at * 4, self.warp * STEP + low, kk * STEP + high)
+        with unrolled(self.tile.fragments) as f:
+            row = self.warp * self.tile.warp_rows + f * STEP + low
+            self._load(self.pieces[0], 0, self.queries, f * self.queries_each + at * 4, row, kk * STEP + high)
 
     def _load(self, piece: _Piece, start: Expr, target: Any, at: Expr, row: Expr, k: Expr) -> None:
         """Four 8 x 8 matrices, the first of whose lines each lane's group of eight names by row and k."""
@@ -289,7 +328,7 @@ class _Block:
         tile = self.tile
         low, high = named(self.lane // 8 % 2 * 8), named(self.lane // 16 * 8)
         keys = registers(4, "uint32")
-        with unrolled(tile.bn // CHUNK * 4) as i:
+        with unrolled(tile.fragments * self.scores_each) as i:
             T.buffer_store(self.scores, zero("float32"), [i])
         with unrolled(tile.width // STEP) as kk:
             if not self.in_registers:
@@ -297,70 +336,80 @@ class _Block:
             left = kk * 4 if self.in_registers else 0
             with unrolled(tile.bn // STEP) as j:
                 self._load(self.pieces[1], stage, keys, 0, j * STEP + high, kk * STEP + low)
-                self._mma(self.scores, j * 8, self.queries, left, keys, 0)
-                self._mma(self.scores, j * 8 + 4, self.queries, left, keys, 2)
+                with unrolled(tile.fragments) as f:
+                    queries, at = f * self.queries_each + left, f * self.scores_each + j * 8
+                    self._mma(self.scores, at, self.queries, queries, keys, 0)
+                    self._mma(self.scores, at + 4, self.queries, queries, keys, 2)
 
     def _multiply_values(self, stage: Expr) -> None:
         tile = self.tile
         low, high = named(self.lane // 8 % 2 * 8), named(self.lane // 16 * 8)
         start = named(stage + self.pieces[1].elements)
-        weights, values = registers(4, "uint32"), registers(4, "uint32")
+        weights, values = registers(4 * tile.fragments, "uint32"), registers(4, "uint32")
         with unrolled(tile.bn // STEP) as kk:
-            with unrolled(4) as i:
-                at = kk * 8 + i // 2 * 4 + i % 2 * 2
+            with unrolled(tile.fragments) as f, unrolled(4) as i:
+                at = f * self.scores_each + kk * 8 + i // 2 * 4 + i % 2 * 2
                 pair = (self.scores[at], self.scores[at + 1])
-                T.buffer_store(weights, T.call_extern("uint32", PACK[self.dtype], *pair), [i])
+                T.buffer_store(weights, T.call_extern("uint32", PACK[self.dtype], *pair), [f * 4 + i])
             with unrolled(tile.columns // STEP) as j:
                 self._load(self.pieces[2], start, values, 0, j * STEP + high, kk * STEP + low)
-                self._mma(self.sums, j * 8, weights, 0, values, 0)
-                self._mma(self.sums, j * 8 + 4, weights, 0, values, 2)
+                with unrolled(tile.fragments) as f:
+                    at = f * self.sums_each + j * 8
+                    self._mma(self.sums, at, weights, f * 4, values, 0)
+                    self._mma(self.sums, at + 4, weights, f * 4, values, 2)
 
     # -- softmax -----------------------------------------------------------------------------------------------------
 
+    def _local_row(self, half: Expr) -> Expr:
+        """The row that a thread has of a half fragment, within the tile."""
+        return self.warp * self.tile.warp_rows + self.fragment_row + half * 8
+
     def _row(self, half: Expr) -> Expr:
-        """The row of a fragment's upper or lower half, among all rows."""
-        return self.first_row + self.warp * STEP + self.fragment_row + half * 8
+        """The same among all rows."""
+        return self.first_row + self._local_row(half)
 
     def _score(self, step: Expr) -> None:
         """Scores from products; -inf behind the last key."""
         what, reached = self.what, self.walk.steps * self.walk.bn
         if not what.between.is_scored and what.keys == reached:
             return
-        with unrolled(self.tile.bn // CHUNK) as i, unrolled(4) as e:
-            row = named(below_or_last(self._row(e // 2), what.rows, self.walk.tiles * self.tile.bm))
+        with unrolled(self.tile.fragments) as f, unrolled(self.tile.bn // CHUNK) as i, unrolled(4) as e:
+            row = named(below_or_last(self._row(f * 2 + e // 2), what.rows, self.walk.tiles * self.tile.bm))
             at = named(step * self.walk.bn + i * CHUNK + self.fragment_column + e % 2)
             key = named(below_or_last(at, what.keys, reached))
             with self.around.evaluator.scope():
-                score = self.around.evaluator.bind(self.scores[i * 4 + e])
+                score = self.around.evaluator.bind(self.scores[f * self.scores_each + i * 4 + e])
                 if what.between.is_scored:
                     score = what.between.score(self.around.evaluator, self.batch, row, key, score)
                 if what.keys < reached:
                     score = tirx.Select(at < what.keys, score, -infinity("float32"))
-                T.buffer_store(self.scores, score, [i * 4 + e])
+                T.buffer_store(self.scores, score, [f * self.scores_each + i * 4 + e])
 
     def _weigh(self, step: Expr) -> None:
         """What multiplies the values, from exponentials, where that depends on more than the score."""
         what = self.what
         if not what.between.is_weighed:
             return
-        with unrolled(self.tile.bn // CHUNK) as i, unrolled(4) as e:
-            row = named(below_or_last(self._row(e // 2), what.rows, self.walk.tiles * self.tile.bm))
+        with unrolled(self.tile.fragments) as f, unrolled(self.tile.bn // CHUNK) as i, unrolled(4) as e:
+            row = named(below_or_last(self._row(f * 2 + e // 2), what.rows, self.walk.tiles * self.tile.bm))
             at = step * self.walk.bn + i * CHUNK + self.fragment_column + e % 2
             key = named(below_or_last(at, what.keys, self.walk.steps * self.walk.bn))
             with self.around.evaluator.scope():
-                weight = self.around.evaluator.bind(self.scores[i * 4 + e])
+                weight = self.around.evaluator.bind(self.scores[f * self.scores_each + i * 4 + e])
                 weight = what.between.weight(self.around.evaluator, self.batch, row, key, weight)
-                T.buffer_store(self.scores, weight, [i * 4 + e])
+                T.buffer_store(self.scores, weight, [f * self.scores_each + i * 4 + e])
 
     def _rescale(self) -> None:
         """Exponentials of this step, and what was summed before as if its largest score had been known then."""
         tile = self.tile
-        scale, offset = registers(2, "float32"), registers(2, "float32")
+        halves = 2 * tile.fragments
+        scale, offset = registers(halves, "float32"), registers(halves, "float32")
         log2_e = immediate(LOG2_E, "float32")
-        with unrolled(2) as r:
+        with unrolled(halves) as r:
+            first, first_sum = (r // 2 * each + r % 2 * 2 for each in (self.scores_each, self.sums_each))
             T.buffer_store(offset, self.largest[r], [r])
             with unrolled(tile.bn // CHUNK) as i, unrolled(2) as e:
-                T.buffer_store(offset, T.max(offset[r], self.scores[i * 4 + r * 2 + e]), [r])
+                T.buffer_store(offset, T.max(offset[r], self.scores[first + i * 4 + e]), [r])
             _over_quad(offset, r, T.max)
             T.buffer_store(scale, self.largest[r], [r])
             T.buffer_store(self.largest, offset[r], [r])
@@ -368,11 +417,11 @@ class _Block:
             T.buffer_store(scale, call("exp2", (scale[r] - offset[r]) * log2_e), [r])
             T.buffer_store(self.total, self.total[r] * scale[r], [r])
             with unrolled(tile.bn // CHUNK) as i, unrolled(2) as e:
-                at = i * 4 + r * 2 + e
+                at = first + i * 4 + e
                 T.buffer_store(self.scores, call("exp2", (self.scores[at] - offset[r]) * log2_e), [at])
                 T.buffer_store(self.total, self.total[r] + self.scores[at], [r])
             with unrolled(tile.columns // CHUNK) as i, unrolled(2) as e:
-                at = i * 4 + r * 2 + e
+                at = first_sum + i * 4 + e
                 T.buffer_store(self.sums, self.sums[at] * scale[r], [at])
 
     # -- results -----------------------------------------------------------------------------------------------------
@@ -382,7 +431,7 @@ class _Block:
         tile, what = self.tile, self.what
         stride = tile.columns + CHUNK
         barrier()
-        with unrolled(2) as r:
+        with unrolled(2 * tile.fragments) as r:
             _over_quad(self.total, r, lambda a, b: a + b)
             row = named(self._row(r))
             exists = below(row, what.rows, self.walk.tiles * tile.bm)
@@ -395,10 +444,10 @@ class _Block:
                     mended = what.between.flawed(self.around.evaluator, self.batch, row, self.total[r])
                     T.buffer_store(flaw, mended, [0])
             with unrolled(tile.columns // CHUNK) as i, unrolled(2) as e:
-                total = self.sums[i * 4 + r * 2 + e]
+                total = self.sums[r // 2 * self.sums_each + i * 4 + r % 2 * 2 + e]
                 if self.walk.parts == 1:
                     total = divided(total, self.total[r], flaw[0])
-                place = (self.warp * STEP + self.fragment_row + r * 8) * stride + i * CHUNK + self.fragment_column + e
+                place = self._local_row(r) * stride + i * CHUNK + self.fragment_column + e
                 T.buffer_store(self.results, total, [place])
         barrier()
         store_results(

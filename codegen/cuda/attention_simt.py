@@ -36,26 +36,30 @@ from .surroundings import Surroundings
 ACROSS = 16
 """Threads that share rows."""
 
-ROWS = 4
-"""Rows of a thread."""
-
 QUAD = 4
 WARP = 32
+MOST_DOUBLED = 128
+"""Columns of results for which a thread holds the sums of eight rows."""
 
 
 @dataclass(frozen=True)
 class SimtTile:
-    """`bm` query rows by `bn` keys (multiples of 16), for operands of the given widths; `itemsize` of a sum."""
+    """`bm` query rows by `bn` keys (multiples of 16), for operands of the given widths; `itemsize` of a sum.
+
+    rows: of a thread. Eight meet every key and value that is fetched from shared memory in twice as many products as
+    four, by half as many threads.
+    """
 
     bm: int
     bn: int
     width: int
     columns: int
     itemsize: int
+    rows: int = 4
 
     @property
     def threads(self) -> int:
-        return self.bm // ROWS * ACROSS
+        return self.bm // self.rows * ACROSS
 
     @property
     def line(self) -> int:
@@ -95,12 +99,12 @@ def lower_simt(what: Attended) -> tuple[CudaLaunch, ...] | None:
     itemsize = storage_bits(what.acc_dtype) // 8
     most = -(-what.keys // ACROSS) * ACROSS
     tiles = [
-        SimtTile(bm, min(bn, most), what.width, what.columns, itemsize)
-        for bm in (64, 32, 16)
+        SimtTile(bm, min(bn, most), what.width, what.columns, itemsize, rows)
+        for bm, rows in ((64, 8), (64, 4), (32, 4), (16, 4))
         for bn in (64, 32, 16)
         if bm == 16 or bm < 2 * what.rows
     ]
-    fitting = [t for t in tiles if t.shared_bytes <= limit]
+    fitting = [t for t in tiles if t.shared_bytes <= limit and (t.rows == 4 or _doubles(t))]
     if not fitting:
         return None
     full = (t for t in fitting if t.bm >= 32 and what.batch * -(-what.rows // t.bm) >= sm_count)
@@ -108,6 +112,11 @@ def lower_simt(what: Attended) -> tuple[CudaLaunch, ...] | None:
     small = [t for t in fitting if t.bm >= 32] or fitting
     tile = next(full, None) or next(t for t in small if t.bm == small[-1].bm)
     return emit_simt(what, tile, walk(what, tile.bm, tile.bn, sm_count))
+
+
+def _doubles(tile: SimtTile) -> bool:
+    """Whether the sums of eight rows fit the registers of a thread."""
+    return tile.itemsize == 4 and tile.columns <= MOST_DOUBLED and tile.bn == 64
 
 
 def emit_simt(what: Attended, tile: SimtTile, walk: Walk) -> tuple[CudaLaunch, ...]:
@@ -130,10 +139,10 @@ class _Block:
         self.dtype = what.acc_dtype
         memory = T.alloc_buffer((tile.shared_bytes,), "uint8", scope="shared.dyn")
         self.shared = T.decl_buffer((tile.offsets[-1],), self.dtype, data=memory.data, scope="shared.dyn")
-        self.across, self.first = named(thread % ACROSS), named(thread // ACROSS * ROWS)
-        self.scores = registers(ROWS * tile.bn // ACROSS, self.dtype)
-        self.sums = registers(ROWS * tile.value_line // ACROSS, self.dtype)
-        self.largest, self.total = registers(ROWS, self.dtype), registers(ROWS, self.dtype)
+        self.across, self.first = named(thread % ACROSS), named(thread // ACROSS * tile.rows)
+        self.scores = registers(tile.rows * tile.bn // ACROSS, self.dtype)
+        self.sums = registers(tile.rows * tile.value_line // ACROSS, self.dtype)
+        self.largest, self.total = registers(tile.rows, self.dtype), registers(tile.rows, self.dtype)
 
     @property
     def keys_each(self) -> int:
@@ -150,9 +159,9 @@ class _Block:
         part, self.batch, number = self.walk.locate(block)
         self.first_row = named(number * tile.bm)
         begin, end = self.walk.steps_of(what, part, self.first_row)
-        with unrolled(ROWS * self.columns_each) as i:
+        with unrolled(self.tile.rows * self.columns_each) as i:
             T.buffer_store(self.sums, zero(self.dtype), [i])
-        with unrolled(ROWS) as r:
+        with unrolled(self.tile.rows) as r:
             T.buffer_store(self.largest, -infinity(self.dtype), [r])
             T.buffer_store(self.total, zero(self.dtype), [r])
         reached = self.walk.tiles * tile.bm
@@ -233,30 +242,30 @@ class _Block:
 
     def _multiply_keys(self) -> None:
         tile, count = self.tile, self.keys_each
-        queries, keys = registers(ROWS * QUAD, self.dtype), registers(count * QUAD, self.dtype)
-        with unrolled(ROWS * count) as i:
+        queries, keys = registers(tile.rows * QUAD, self.dtype), registers(count * QUAD, self.dtype)
+        with unrolled(self.tile.rows * count) as i:
             T.buffer_store(self.scores, zero(self.dtype), [i])
         with repeated(-(-tile.width // QUAD)) as quad:
-            with unrolled(ROWS) as r:
+            with unrolled(self.tile.rows) as r:
                 self._load(queries, r * QUAD, (self.first + r) * tile.line + quad * QUAD, QUAD)
             with unrolled(count) as j:
                 place = tile.offsets[1] + (self.across + j * ACROSS) * tile.line + quad * QUAD
                 self._load(keys, j * QUAD, place, QUAD)
-            with unrolled(ROWS) as r, unrolled(count) as j, unrolled(QUAD) as k:
+            with unrolled(self.tile.rows) as r, unrolled(count) as j, unrolled(QUAD) as k:
                 total = self.scores[r * count + j] + queries[r * QUAD + k] * keys[j * QUAD + k]
                 T.buffer_store(self.scores, total, [r * count + j])
 
     def _multiply_values(self) -> None:
         tile, each, vector = self.tile, self.columns_each, self.tile.vector
         _, _, values_at, weights_at, _ = tile.offsets
-        weights, values = registers(ROWS * QUAD, self.dtype), registers(vector, self.dtype)
+        weights, values = registers(tile.rows * QUAD, self.dtype), registers(vector, self.dtype)
         with repeated(tile.bn // QUAD) as quad:
-            with unrolled(ROWS) as r:
+            with unrolled(self.tile.rows) as r:
                 self._load(weights, r * QUAD, weights_at + (self.first + r) * tile.weight_line + quad * QUAD, QUAD)
             with unrolled(QUAD) as k, unrolled(each // vector) as j:
                 place = values_at + (quad * QUAD + k) * tile.value_line + (j * ACROSS + self.across) * vector
                 self._load(values, 0, place, vector)
-                with unrolled(ROWS) as r, unrolled(vector) as lane:
+                with unrolled(self.tile.rows) as r, unrolled(vector) as lane:
                     at = r * each + j * vector + lane
                     T.buffer_store(self.sums, self.sums[at] + weights[r * QUAD + k] * values[lane], [at])
 
@@ -270,7 +279,7 @@ class _Block:
         what, reached = self.what, self.walk.steps * self.walk.bn
         if not what.between.is_scored and what.keys == reached:
             return
-        with unrolled(ROWS) as r, unrolled(self.keys_each) as j:
+        with unrolled(self.tile.rows) as r, unrolled(self.keys_each) as j:
             row = named(below_or_last(self._row(r), what.rows, self.walk.tiles * self.tile.bm))
             at = named(step * self.tile.bn + j * ACROSS + self.across)
             key = named(below_or_last(at, what.keys, reached))
@@ -289,7 +298,7 @@ class _Block:
         """
         what, tile, count = self.what, self.tile, self.keys_each
         scale, offset = registers(1, self.dtype), registers(1, self.dtype)
-        with unrolled(ROWS) as r:
+        with unrolled(self.tile.rows) as r:
             T.buffer_store(offset, self.largest[r], [0])
             with unrolled(count) as j:
                 T.buffer_store(offset, T.max(offset[0], self.scores[r * count + j]), [0])
@@ -321,7 +330,7 @@ class _Block:
     def _finish(self) -> None:
         tile, what, each = self.tile, self.what, self.columns_each
         barrier()
-        with unrolled(ROWS) as r:
+        with unrolled(self.tile.rows) as r:
             _over_row(self.total, r, lambda a, b: a + b)
             row = named(self._row(r))
             exists = below(row, what.rows, self.walk.tiles * tile.bm)

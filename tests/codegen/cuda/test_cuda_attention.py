@@ -113,19 +113,19 @@ def test_parts_without_any_visible_key_count_for_nothing() -> None:
     check(case, launches, ORDERS)
 
 
-@pytest.mark.parametrize("warps", [1, 2, 4])
+@pytest.mark.parametrize(("warps", "fragments"), [(1, 1), (4, 1), (1, 2), (2, 2)])
 @pytest.mark.parametrize("bn", [16, 48, 64])
-def test_tiles_for_the_tensor_cores(warps: int, bn: int) -> None:
+def test_tiles_for_the_tensor_cores(warps: int, fragments: int, bn: int) -> None:
     case = Case(heads=1, queries=67, keys=67, width=32, columns=48, dtype="float16", mask="causal")
-    tile = MmaTile(warps, bn, 32, 48)
+    tile = MmaTile(warps, bn, 32, 48, fragments)
     check(case, emit_mma(described(case), tile, Walk(tile.bm, bn, -(-67 // tile.bm), -(-67 // bn), 1, 1)))
 
 
-@pytest.mark.parametrize("bm", [16, 32, 64])
+@pytest.mark.parametrize(("bm", "rows"), [(16, 4), (32, 8), (64, 4), (64, 8)])
 @pytest.mark.parametrize("bn", [16, 64])
-def test_tiles_for_the_ordinary_units(bm: int, bn: int) -> None:
+def test_tiles_for_the_ordinary_units(bm: int, rows: int, bn: int) -> None:
     case = Case(heads=1, queries=67, keys=67, width=12, columns=20, mask="causal")
-    tile = SimtTile(bm, bn, 12, 20, 4)
+    tile = SimtTile(bm, bn, 12, 20, 4, rows)
     check(case, emit_simt(described(case), tile, Walk(bm, bn, -(-67 // bm), -(-67 // bn), 1, 1)))
 
 
@@ -157,7 +157,7 @@ def test_any_shape(dtype: str, queries: int, keys: int, width: int, columns: int
 @pytest.mark.parametrize("width", [64, 128, 256])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_kernels_keep_their_sums_in_registers(dtype: str, width: int, architecture: str) -> None:
-    case = Case(heads=8, queries=256, keys=512, width=width, columns=width, dtype=dtype, mask="float")
+    case = Case(heads=70, queries=256, keys=512, width=width, columns=width, dtype=dtype, mask="float")
     name = f"cuda:{architecture}"
     launches = lower(case, name)
     for launch in launches:
