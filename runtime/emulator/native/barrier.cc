@@ -137,6 +137,14 @@ static void open_cluster(const std::vector<Block*>& members) {
   progress();
 }
 
+// Opens the barrier when all threads that have not exited have arrived.
+void emu::check_cluster() {
+  std::vector<Block*> members = cluster_members();
+  uint64_t arrived = 0, live = 0;
+  for (Block* block : members) arrived += block->cluster_arrived, live += block->live;
+  if (arrived && arrived == live) open_cluster(members);
+}
+
 EXPORT void emu_cluster_arrive(int releases, uint32_t line) {
   enter(line, PLACE);
   if (self->cluster_awaited)
@@ -145,10 +153,7 @@ EXPORT void emu_cluster_arrive(int releases, uint32_t line) {
   ++self->block->cluster_arrived;
   self->block->cluster_relaxed = self->block->cluster_relaxed || !releases;
   self->block->cluster_fenced = joined(self->block->cluster_fenced, self->fence);
-  std::vector<Block*> members = cluster_members();
-  uint64_t arrived = 0, live = 0;
-  for (Block* block : members) arrived += block->cluster_arrived, live += block->live;
-  if (arrived == live) open_cluster(members);
+  check_cluster();
 }
 
 EXPORT void emu_cluster_wait(uint32_t line) {

@@ -86,6 +86,8 @@ static void check_others(const std::vector<Piece>& pieces, bool write, bool atom
 static void load(char* to, std::vector<Piece> pieces, uint32_t bytes, uint64_t mbarrier, uint32_t mask, int fill, uint32_t line) {
   uint64_t group = launch->cluster.count(), first = self->block->slot / group * group;
   bool is_read = false;
+  if (uint64_t(to - shared_base) / shared_stride != mbarrier / shared_stride)
+    fault(nullptr, line, "%s: a bulk copy to shared memory of one block that an mbarrier of another counts", describe(*self));
   for (uint64_t rank = 0; rank < group; ++rank) {
     int64_t shift = 0;
     if (mask >> rank & 1) {

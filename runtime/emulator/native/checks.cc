@@ -166,9 +166,11 @@ static void check_shared_byte(uint64_t at, bool write, bool atomic, Actor actor,
   Block& owner = *place.owner;
   check_state(access, write, place, pc);
   check_writer(access, write, atomic, owner.started, actor, place, pc);
-  if (!write && actor.is_agent && access.writer != actor.id && !shown_to_async(access.writer, access.written, Space::shared))
-    fault(pc, 0, "%s: %s reads %s, which %s wrote with no fence.proxy.async behind; put one between the write and the barrier",
-          describe(*self), describe_agent(actor.id).c_str(), describe_shared(place.offset), name_of(access.writer).c_str());
+  bool was_written = access.written >= owner.started;
+  if (actor.is_agent && was_written && !shown_to_async(access.writer, access.written, Space::shared))
+    fault(pc, 0, "%s: %s %s %s, which %s wrote with no fence.proxy.async behind; put one between the write and the barrier",
+          describe(*self), describe_agent(actor.id).c_str(), write ? "overwrites" : "reads", describe_shared(place.offset),
+          name_of(access.writer).c_str());
   if (!write && !atomic && !actor.is_agent) record_read(owner, access, actor.id);
   if (!write) return;
   check_readers(owner, access, actor, place, pc);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -111,7 +112,7 @@ struct Block {
   std::vector<Readers> readers;  // number `i` of these has the id `first_readers + i`
   uint32_t first_readers;
   std::vector<std::vector<AsyncRead>> async_reads;  // by 16 bytes of shared memory
-  std::vector<Warpgroup> warpgroups;
+  std::deque<Warpgroup> warpgroups;  // which stay where they are when another one begins
   uint32_t cluster_arrived, cluster_phase;
   bool cluster_relaxed;     // somebody has arrived at the cluster's barrier without releasing
   ClockRef cluster_fenced;  // what fences have released before the arrivals
@@ -228,6 +229,7 @@ void leave_warp(Thread& thread);
 bool converge();
 // barrier.cc
 void leave_barriers(Thread& thread);
+void check_cluster();
 // mbarrier.cc
 void begin_mbarriers();
 void leave_mbarriers(const Block& block);

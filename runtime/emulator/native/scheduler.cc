@@ -85,6 +85,7 @@ static void run_thread() {
   progress();
   leave_warp(*self);
   leave_barriers(*self);
+  check_cluster();
   abandon();
 }
 

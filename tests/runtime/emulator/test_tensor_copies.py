@@ -7,6 +7,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.runtime.emulator.hopper import hopper, map_of, run_hopper
 from tilestitch.runtime.emulator import EmulatorOptions
@@ -253,3 +255,43 @@ def test_a_multicast_reaches_the_blocks_of_its_mask() -> None:
     for options in ORDERS:
         run_hopper(text, [(map_of(x, (32, 1)), x), y], 64, options, grid=4, cluster=(2, 1, 1))
         np.testing.assert_array_equal(y, x.reshape(2, 2, 32)[[0, 0, 1, 1]])
+
+
+ANY_BOX = hopper(
+    "map m, const int* start, const int* tile_bytes, uint8_t* y",
+    """\
+  extern __shared__ __align__(1024) uint8_t tile[];
+  __shared__ uint64_t bar;
+  if (threadIdx.x == 0) {
+    init(&bar, 1);
+    fence_init();
+    expect(&bar, tile_bytes[0]);
+    load_3d(tile, &m, &bar, start[0], start[1], start[2]);
+  }
+  __syncthreads();
+  await(&bar, 0);
+  for (int i = threadIdx.x; i < tile_bytes[0]; i += blockDim.x) y[i] = tile[i];""",
+)
+
+
+@given(data=st.data())
+def test_any_box(data: st.DataObject) -> None:
+    dtype = data.draw(st.sampled_from([np.uint8, np.float16, np.float32, np.float64]))
+    item = np.dtype(dtype).itemsize
+    swizzle = data.draw(st.sampled_from(["none", "32B", "64B", "128B"]))
+    row_bytes = data.draw(st.integers(1, 8)) * 16 if swizzle == "none" else int(swizzle[:-1])
+    box = (row_bytes // item, data.draw(st.integers(1, 5)), data.draw(st.integers(1, 3)))
+    x = numbers(*data.draw(st.tuples(st.integers(1, 5), st.integers(1, 9))), 256 // item, dtype=dtype)
+    dims = (data.draw(st.integers(1, x.shape[2])), x.shape[1], x.shape[0])
+    steps = (1, *data.draw(st.tuples(st.integers(1, 3), st.integers(1, 2))))
+    start = data.draw(st.tuples(st.integers(-40, 40), st.integers(-6, 10), st.integers(-4, 6)))
+    spans = tuple(b * s for b, s in zip(box, steps, strict=True))
+    tensor_map = TensorMap(np.dtype(dtype).name, dims, (256, 256 * x.shape[1]), spans, steps, swizzle)
+    y = np.zeros(tensor_map.tile_bytes, np.uint8)
+    arguments = [(tensor_map, x), np.array(start, np.int32), np.array([y.size], np.int32), y]
+    run_hopper(ANY_BOX, arguments, 32, shared_bytes=y.size)
+    plain = np.arange(y.size)
+    pattern = {"none": 0, "32B": 1, "64B": 3, "128B": 7}[swizzle]
+    found = y[plain ^ (((plain >> 7) & pattern) << 4)].view(dtype).reshape(box[::-1])
+    expected = box_of(x[:, :, : dims[0]], start, spans)[:: steps[2], :: steps[1]]
+    np.testing.assert_array_equal(found, expected)
