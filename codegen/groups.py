@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tilestitch.codegen.compute.dtypes import native_dtypes
+from tilestitch.codegen.compute.dtypes import Expr, native_dtypes
+from tilestitch.codegen.compute.indexing import forward_index
 from tilestitch.codegen.errors import KernelError
 from tilestitch.compiler.ir.graph import Graph, Node, Value
 from tilestitch.compiler.ir.types import is_static_tensor
-from tilestitch.passes.fusion.roles import Roles, roles_of
+from tilestitch.passes.fusion.roles import Part, Roles, roles_of
 from tilestitch.passes.plan import Group, WhyNot
 
 
@@ -60,3 +62,27 @@ def roles_in(view: GroupView) -> Roles:
             f"group {view.name} fits no kernel template: {roles}; compile with --planner none", view.origins
         )
     return roles
+
+
+def levels(nodes: Sequence[Node], roles: Roles) -> dict[Value, int]:
+    """After how many passes over a row a value is known: 0 without reductions before it, one more behind each one."""
+    level: dict[Value, int] = {}
+    for node in nodes:
+        below = max((level.get(v, 0) for v in node.inputs), default=0)
+        for value in node.outputs:
+            level[value] = below + (roles.parts[node] is Part.REDUCTION)
+    return level
+
+
+def before_views(
+    roles: Roles, value: Value, index: tuple[Expr, ...], simplify: Callable[[Expr], Expr]
+) -> tuple[Value, tuple[Expr, ...]]:
+    """The value in front of the chain of views that makes a stored `value`, and where its element at `index` goes."""
+    views: list[Node] = []
+    while value.producer is not None and roles.parts.get(value.producer) is Part.VIEW:
+        views.append(value.producer)
+        value = value.producer.inputs[0]
+    place = index
+    for view in reversed(views):
+        place = forward_index(view, place, simplify)
+    return value, place

@@ -7,14 +7,16 @@ can lower; what lies between the pieces is temporary memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from tilestitch.codegen.compute.dtypes import HALVES
+from tilestitch.codegen.groups import GroupView
+from tilestitch.codegen.launch import KernelArg, TemporaryArg, ValueArg
 from tilestitch.compiler.ir.graph import Graph, Node, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of
-from tilestitch.passes.fusion.roles import RowSpace
+from tilestitch.passes.fusion.roles import Roles, RowSpace, roles_of
 
 MIN_ELEMENTS = 1 << 17
 """Iteration spaces smaller than this are not worth more launches."""
@@ -62,6 +64,23 @@ def split_rows(
         new.update(zip(node.outputs, twin.outputs, strict=True))
     own = {new[v]: v for v in (*inputs, *outputs)}
     return _pieces(graph, [new[v] for v in outputs]), own
+
+
+def lower_in_parts(
+    view: GroupView, outputs: Sequence[Value], rows: RowSpace, parts: int
+) -> Iterator[tuple[Piece, Roles, tuple[KernelArg, ...]]]:
+    """The pieces of a row-wise group whose rows are cut, each with its roles and the arguments of its launch."""
+    pieces, own = split_rows(view.nodes, view.inputs, outputs, rows, parts)
+
+    def argument(value: Value) -> KernelArg:
+        if value in own:
+            return ValueArg(own[value].name)
+        return TemporaryArg(f"{view.name}.{value.name}", value.tensor_type.nbytes)
+
+    for piece in pieces:
+        roles = roles_of(piece.nodes, piece.outputs, view.name)
+        assert isinstance(roles, Roles), roles
+        yield piece, roles, tuple(argument(v) for v in (*piece.inputs, *piece.outputs))
 
 
 def _reduce_in_parts(graph: Graph, node: Node, operand: Value, rows: RowSpace, parts: int) -> Value:

@@ -14,7 +14,7 @@ from tilestitch.compiler.ir.graph import Node, Value
 from . import elementwise
 from .dtypes import Expr, compute_dtype
 from .evaluator import Evaluator
-from .indexing import Index, Simplify, broadcast_index, ravel
+from .indexing import Index, Simplify, broadcast_index, ravel, reshape_index
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,36 @@ def probe(values: Sequence[Value], inputs: Iterable[Value], extents: Sequence[in
         found.append(_access(value, index, variables, evaluator))
         evaluator.value(value, index)
     return Walk(tuple(found), frozenset(evaluator.cuts))
+
+
+def merge(extents: Sequence[int], kinds: Sequence[bool], accesses: Sequence[Access]) -> tuple[list[int], list[bool]]:
+    """Merge neighbouring dimensions of one kind that every access walks as if they were one."""
+    sizes, merged = [extents[-1]], [kinds[-1]]
+    for d in reversed(range(len(extents) - 1)):
+        joint = all(a.strides is not None and a.strides[d] == a.strides[d + 1] * extents[d + 1] for a in accesses)
+        if joint and kinds[d] == kinds[d + 1]:
+            sizes[0] *= extents[d]
+        else:
+            sizes.insert(0, extents[d])
+            merged.insert(0, kinds[d])
+    return sizes, merged
+
+
+def domain_indices(
+    outputs: Sequence[Value], extents: Sequence[int], index: Sequence[Expr], simplify: Simplify
+) -> list[Index]:
+    """The index of each output, all of which have as many elements, at a point of the iteration space."""
+    return [reshape_index(index, extents, output.shape, simplify) for output in outputs]
+
+
+def walk_merged(inputs: Sequence[Value], outputs: Sequence[Value]) -> tuple[tuple[int, ...], Walk]:
+    """The iteration space of element-wise work, as few dimensions as the accesses allow, and a dry run in it."""
+    sizes = tuple(d for d in outputs[0].shape if d != 1) or (1,)
+    walk = probe(outputs, inputs, sizes, lambda i, simplify: domain_indices(outputs, sizes, i, simplify))
+    extents = tuple(merge(sizes, [False] * len(sizes), walk.accesses)[0])
+    if len(extents) != len(sizes):
+        walk = probe(outputs, inputs, extents, lambda i, simplify: domain_indices(outputs, extents, i, simplify))
+    return extents, walk
 
 
 def _access(value: Value, index: Sequence[Expr], variables: list[Any], evaluator: Evaluator) -> Access:

@@ -8,12 +8,12 @@ from dataclasses import replace
 from tilestitch.codegen.compute.reducers import ARG_REDUCTIONS
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import GroupView, roles_in, view_group
-from tilestitch.codegen.split import parts_of, split_rows
+from tilestitch.codegen.split import lower_in_parts, parts_of
 from tilestitch.compiler.ir.graph import Graph, Node, Value
-from tilestitch.passes.fusion.roles import Roles, RowSpace, roles_of
+from tilestitch.passes.fusion.roles import Roles, RowSpace
 from tilestitch.passes.plan import Group, GroupKind
 
-from .abi import KernelArg, KernelLaunch, TemporaryArg, ValueArg
+from .abi import KernelArg, KernelLaunch, ValueArg
 from .attention import lower_attention
 from .checks import lower_index_checks
 from .contraction import lower_contraction
@@ -112,18 +112,8 @@ def _row_launch(
 def _rows_in_parts(
     view: GroupView, outputs: Sequence[Value], rows: RowSpace, parts: int, target: CpuTarget
 ) -> tuple[KernelLaunch, ...]:
-    pieces, own = split_rows(view.nodes, view.inputs, outputs, rows, parts)
-
-    def argument(value: Value) -> KernelArg:
-        if value in own:
-            return ValueArg(own[value].name)
-        return TemporaryArg(f"{view.name}.{value.name}", value.tensor_type.nbytes)
-
     launches = []
-    for piece in pieces:
-        args = tuple(argument(v) for v in (*piece.inputs, *piece.outputs))
-        roles = roles_of(piece.nodes, piece.outputs, view.name)
-        assert isinstance(roles, Roles), roles
+    for piece, roles, args in lower_in_parts(view, outputs, rows, parts):
         if roles.kind is GroupKind.ROWWISE:
             launches.append(_row_launch(piece.nodes, roles, piece.inputs, piece.outputs, args, view.origins, target))
             continue

@@ -17,8 +17,8 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, storage_bits
 from tilestitch.codegen.compute.evaluator import Evaluator
-from tilestitch.codegen.compute.indexing import Index, Simplify, reshape_index, unravel
-from tilestitch.codegen.compute.probe import Access, probe
+from tilestitch.codegen.compute.indexing import unravel
+from tilestitch.codegen.compute.probe import Access, domain_indices, walk_merged
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import op_spec
 
@@ -69,11 +69,7 @@ class Loops:
 def plan_loops(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], isa: Isa) -> Loops:
     """Decide the loops of an injective kernel with at least one element."""
     shape = outputs[0].shape
-    sizes = tuple(d for d in shape if d != 1) or (1,)
-    walk = probe(outputs, inputs, sizes, lambda i, simplify: domain_indices(outputs, sizes, i, simplify))
-    extents = _merge(sizes, walk.accesses)
-    if len(extents) != len(sizes):
-        walk = probe(outputs, inputs, extents, lambda i, simplify: domain_indices(outputs, extents, i, simplify))
+    extents, walk = walk_merged(inputs, outputs)
     accesses = walk.accesses
     cuts = tuple(sorted(at for d, at in walk.cuts if d == len(extents) - 1 and 0 < at < extents[-1]))
     lanes = _lanes(outputs, nodes, isa)
@@ -91,25 +87,6 @@ def plan_loops(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence
         chunk = -(-grain // lanes) * lanes
         return Loops(shape, extents, lanes, None, chunk, 1)
     return Loops(shape, extents, lanes, None, inner, max(1, grain // inner), cuts)
-
-
-def domain_indices(
-    outputs: Sequence[Value], extents: Sequence[int], index: Sequence[Expr], simplify: Simplify
-) -> list[Index]:
-    """The index of each output at a point of the iteration space."""
-    return [reshape_index(index, extents, output.shape, simplify) for output in outputs]
-
-
-def _merge(sizes: tuple[int, ...], accesses: Sequence[Access]) -> tuple[int, ...]:
-    """Merge neighbouring dimensions that every access walks as if they were one."""
-    merged = [sizes[-1]]
-    for d in reversed(range(len(sizes) - 1)):
-        joint = all(a.strides is not None and a.strides[d] == a.strides[d + 1] * sizes[d + 1] for a in accesses)
-        if joint:
-            merged[0] *= sizes[d]
-        else:
-            merged.insert(0, sizes[d])
-    return tuple(merged)
 
 
 def _lanes(outputs: Sequence[Value], nodes: Sequence[Node], isa: Isa) -> int:

@@ -14,7 +14,8 @@ from math import prod
 from tilestitch.codegen.compute import elementwise
 from tilestitch.codegen.compute.dtypes import compute_dtype, storage_bits
 from tilestitch.codegen.compute.indexing import reshape_index
-from tilestitch.codegen.compute.probe import Access, probe
+from tilestitch.codegen.compute.probe import merge, probe
+from tilestitch.codegen.groups import levels
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import op_spec
 from tilestitch.passes.fusion.roles import Part, Roles
@@ -121,7 +122,7 @@ def plan_rows(
     reductions = [n for n, part in roles.parts.items() if part is Part.REDUCTION]
     views = {n.output: n.inputs[0] for n, part in roles.parts.items() if part is Part.VIEW}
     full = [v for v in outputs if v in views or (v.producer is not None and roles.parts[v.producer] is Part.FULL)]
-    level = _levels(nodes, roles)
+    level = levels(nodes, roles)
     count = max(level[n.outputs[0]] for n in reductions)
     targets: list[list[Value]] = [[] for _ in range(count + 1)]
     for node in reductions:
@@ -145,16 +146,6 @@ def plan_rows(
         bare = tuple(RowPass(p.reductions, p.outputs, ()) for p in passes)
         plan = RowPlan(loops, bare, reduced, views)
     return plan
-
-
-def _levels(nodes: Sequence[Node], roles: Roles) -> dict[Value, int]:
-    """After how many passes a value is known: 0 without reductions before it, one more behind each reduction."""
-    level: dict[Value, int] = {}
-    for node in nodes:
-        below = max((level.get(v, 0) for v in node.inputs), default=0)
-        for value in node.outputs:
-            level[value] = below + (roles.parts[node] is Part.REDUCTION)
-    return level
 
 
 def _cached(
@@ -212,7 +203,7 @@ def _plan_loops(
         walk = probe(
             walked, inner, extents, lambda i, simplify: [reshape_index(i, extents, v.shape, simplify) for v in walked]
         )
-        extents, reduced = _merge(extents, reduced, walk.accesses)
+        extents, reduced = merge(extents, reduced, walk.accesses)
     last = max(1, extents[-1])
     lanes = min(isa.vector_bytes // 4, 1 << (last.bit_length() - 1))
     dear = any(op_spec(n.op).expensive for n in nodes)
@@ -229,16 +220,3 @@ def _plan_loops(
 def _readable(nodes: Sequence[Node], inputs: Sequence[Value]) -> list[Value]:
     """What the walk along a row reads from memory: inputs, and results of reductions, which lie in registers."""
     return [*inputs, *(v for n in nodes if n.op.startswith(("reduce_", "arg_")) for v in n.outputs)]
-
-
-def _merge(extents: list[int], reduced: list[bool], accesses: Sequence[Access]) -> tuple[list[int], list[bool]]:
-    """Merge neighbouring dimensions of one kind that every access walks as if they were one."""
-    sizes, kinds = [extents[-1]], [reduced[-1]]
-    for d in reversed(range(len(extents) - 1)):
-        joint = all(a.strides is not None and a.strides[d] == a.strides[d + 1] * extents[d + 1] for a in accesses)
-        if joint and reduced[d] == reduced[d + 1]:
-            sizes[0] *= extents[d]
-        else:
-            sizes.insert(0, extents[d])
-            kinds.insert(0, reduced[d])
-    return sizes, kinds

@@ -13,8 +13,9 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, from_storage, storage_dtype
 from tilestitch.codegen.compute.evaluator import Evaluator
-from tilestitch.codegen.compute.indexing import forward_index, ravel
+from tilestitch.codegen.compute.indexing import ravel
 from tilestitch.codegen.errors import KernelError
+from tilestitch.codegen.groups import before_views
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.passes.fusion.roles import Part, Roles
 
@@ -131,7 +132,7 @@ class Surroundings:
             named = [self.evaluator.bind(result) for result in results]
             self.evaluator.sources[anchor] = lambda at: named[self._gate(index[-1], at[-1])]
             for value, buffer in self.stores:
-                source, place = self.behind_views(value, tuple(index))
+                source, place = before_views(self.group.roles, value, tuple(index), self.evaluator.simplify)
                 element = self.evaluator.value(source, tuple(index))
                 store(buffer, value.tensor_type, place, element, self.evaluator.simplify)
 
@@ -144,14 +145,3 @@ class Surroundings:
         if not isinstance(offset, int) and not isinstance(offset, tirx.IntImm):
             raise KernelError(f"column {at} of the product is in no gate", self.group.anchor.origins)
         return int(offset) // width
-
-    def behind_views(self, value: Value, index: tuple[Expr, ...]) -> tuple[Value, tuple[Expr, ...]]:
-        """The value in front of the chain of views that makes `value`, and where the element at `index` goes."""
-        views: list[Node] = []
-        while value.producer is not None and self.group.roles.parts.get(value.producer) is Part.VIEW:
-            views.append(value.producer)
-            value = value.producer.inputs[0]
-        place: tuple[Expr, ...] = index
-        for view in reversed(views):
-            place = forward_index(view, place, self.evaluator.simplify)
-        return value, place

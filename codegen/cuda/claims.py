@@ -14,7 +14,9 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
+from tilestitch.codegen.compute.faults import fault_message
 from tilestitch.codegen.compute.indexing import unravel
+from tilestitch.codegen.compute.scattering import in_range, slice_of, wrapped
 from tilestitch.compiler.ir.graph import Node
 
 from .abi import CudaLaunch, Parameter, StatusArg, TemporaryArg, Thread, kernel_function
@@ -34,7 +36,9 @@ class Updates:
 
     def place(self, indices: Any, number: Expr) -> tuple[Expr, Expr]:
         """Which place an update goes to, and whether there is one; int64 and bool."""
-        return (self._element if self.node.op == "scatter_elements" else self._slice)(indices, number)
+        if self.node.op == "scatter_nd":
+            return slice_of(self.node, indices, number)
+        return self._element(indices, number)
 
     def _element(self, indices: Any, number: Expr) -> tuple[Expr, Expr]:
         x, axis = self.node.inputs[0], self.node.attrs["axis"]
@@ -45,15 +49,6 @@ class Updates:
             place = place + i * prod(x.shape[d + 1 :])
         return T.bind(place), in_range(index[axis], x.shape[axis])
 
-    def _slice(self, indices: Any, number: Expr) -> tuple[Expr, Expr]:
-        x, depth = self.node.inputs[0], self.node.inputs[1].shape[-1]
-        place, inside = T.int64(0), T.bool(True)
-        for d in range(depth):
-            entry = wrapped(indices[number * depth + d], x.shape[d])
-            inside = tirx.And(inside, in_range(entry, x.shape[d]))
-            place = place + entry * prod(x.shape[d + 1 : depth])
-        return T.bind(place), inside
-
 
 def updates_of(node: Node) -> Updates:
     x, indices = node.inputs[0], node.inputs[1]
@@ -63,9 +58,9 @@ def updates_of(node: Node) -> Updates:
     return Updates(node, prod(indices.shape[:-1]), prod(x.shape[depth:]), prod(x.shape[:depth]))
 
 
-def lower_claims(node: Node, fault: str) -> tuple[CudaLaunch, ...]:
-    """A launch that copies and lets nobody own anything, one that claims, and one that stores. fault: of an index."""
-    return _copy(updates_of(node)), _claim(updates_of(node), fault), _store(updates_of(node))
+def lower_claims(node: Node) -> tuple[CudaLaunch, ...]:
+    """A launch that copies and lets nobody own anything, one that claims, and one that stores."""
+    return _copy(updates_of(node)), _claim(updates_of(node)), _store(updates_of(node))
 
 
 def _owners(updates: Updates) -> Parameter:
@@ -85,7 +80,7 @@ def _copy(updates: Updates) -> CudaLaunch:
     return _launch(updates, "copy", x.tensor_type.num_elements, [*parameters, _owners(updates)], emit)
 
 
-def _claim(updates: Updates, fault: str) -> CudaLaunch:
+def _claim(updates: Updates) -> CudaLaunch:
     indices = updates.node.inputs[1]
     parameters = [Parameter.of(indices.name, indices.tensor_type), _owners(updates), Parameter(StatusArg(), "int32", 1)]
 
@@ -99,7 +94,7 @@ def _claim(updates: Updates, fault: str) -> CudaLaunch:
             with T.Else():
                 T.buffer_store(status, T.int32(1), [0])
 
-    return _launch(updates, f"{updates.node.op}_claim", updates.count, parameters, emit, (fault,))
+    return _launch(updates, f"{updates.node.op}_claim", updates.count, parameters, emit, (fault_message(updates.node),))
 
 
 def _store(updates: Updates) -> CudaLaunch:
@@ -129,13 +124,3 @@ def _launch(
 
     func = kernel_function(parameters, grid, block, body)
     return CudaLaunch(kind, func, grid, block, tuple(p.arg for p in parameters), updates.node.origins, faults=faults)
-
-
-def wrapped(raw: Expr, size: int) -> Expr:
-    """A possibly negative index counted from the front, int64."""
-    wide = T.bind(T.cast(raw, "int64"))
-    return T.bind(tirx.Select(wide < T.int64(0), wide + T.int64(size), wide))
-
-
-def in_range(index: Expr, size: int) -> Expr:
-    return tirx.And(index >= T.int64(0), index < T.int64(size))

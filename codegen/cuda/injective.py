@@ -16,8 +16,8 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.evaluator import Evaluator
-from tilestitch.codegen.compute.indexing import Index, Simplify, reshape_index, unravel
-from tilestitch.codegen.compute.probe import Access, Walk, probe
+from tilestitch.codegen.compute.indexing import Index, unravel
+from tilestitch.codegen.compute.probe import domain_indices, walk_merged
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import op_spec
 
@@ -78,34 +78,6 @@ def plan_work(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[
         if enough and not cuts and vectors * lanes * (1 + dear) <= 32:
             return Work(extents, lanes, vectors)
     return work
-
-
-def walk_merged(inputs: Sequence[Value], outputs: Sequence[Value]) -> tuple[tuple[int, ...], Walk]:
-    """The iteration space, as few dimensions as the accesses allow, and what a dry run finds in it."""
-    sizes = tuple(d for d in outputs[0].shape if d != 1) or (1,)
-    walk = probe(outputs, inputs, sizes, lambda i, simplify: domain_indices(outputs, sizes, i, simplify))
-    extents = _merge(sizes, walk.accesses)
-    if len(extents) != len(sizes):
-        walk = probe(outputs, inputs, extents, lambda i, simplify: domain_indices(outputs, extents, i, simplify))
-    return extents, walk
-
-
-def domain_indices(
-    outputs: Sequence[Value], extents: Sequence[int], index: Sequence[Expr], simplify: Simplify
-) -> list[Index]:
-    """The index of each output at a point of the iteration space."""
-    return [reshape_index(index, extents, output.shape, simplify) for output in outputs]
-
-
-def _merge(sizes: tuple[int, ...], accesses: Sequence[Access]) -> tuple[int, ...]:
-    """Merge neighbouring dimensions that every access walks as if they were one."""
-    merged = [sizes[-1]]
-    for d in reversed(range(len(sizes) - 1)):
-        if all(a.strides is not None and a.strides[d] == a.strides[d + 1] * sizes[d + 1] for a in accesses):
-            merged[0] *= sizes[d]
-        else:
-            merged.insert(0, sizes[d])
-    return tuple(merged)
 
 
 def _cuts(found: frozenset[tuple[int, int]], extents: Sequence[int]) -> tuple[int, tuple[int, ...]]:

@@ -17,10 +17,11 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, storage_bits
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import ravel, unravel
+from tilestitch.codegen.groups import before_views
 
 from .abi import CountersArg, CudaLaunch, Parameter, TemporaryArg, Thread
 from .product import Product, below, both
-from .surroundings import Anchored, Surroundings, before_views
+from .surroundings import Anchored, Surroundings
 from .vectors import lanes_of
 
 
@@ -119,7 +120,7 @@ def _lie_together(group: Anchored, product: Product, lanes: int) -> bool:
         positions = []
         for lane in range(lanes):
             index = tuple(product.place(batch, m, run * lanes + lane))
-            _, place = before_views(group, value, index, evaluator.simplify)
+            _, place = before_views(group.roles, value, index, evaluator.simplify)
             positions.append(evaluator.simplify(ravel(place, value.shape)))
         found = evaluator.analyzer.modular_set(positions[0])
         apart = [evaluator.simplify(p - positions[0]) for p in positions]

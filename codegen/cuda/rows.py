@@ -20,12 +20,12 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.evaluator import Evaluator, Source
 from tilestitch.codegen.compute.indexing import Index, reshape_index, unravel
-from tilestitch.codegen.compute.probe import Access, probe
-from tilestitch.codegen.groups import GroupView
-from tilestitch.codegen.launch import KernelArg, TemporaryArg, ValueArg
-from tilestitch.codegen.split import split_rows
+from tilestitch.codegen.compute.probe import merge, probe
+from tilestitch.codegen.groups import GroupView, levels
+from tilestitch.codegen.launch import KernelArg, ValueArg
+from tilestitch.codegen.split import lower_in_parts
 from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.passes.fusion.roles import Part, Roles, RowSpace, roles_of
+from tilestitch.passes.fusion.roles import Part, Roles, RowSpace
 from tilestitch.passes.fusion.spread import blocks_of_row, in_launches
 from tilestitch.passes.plan import GroupKind
 
@@ -122,18 +122,8 @@ def lower_rowwise(
 def _in_parts(
     view: GroupView, outputs: Sequence[Value], rows: RowSpace, parts: int, target: CudaTarget
 ) -> tuple[CudaLaunch, ...]:
-    pieces, own = split_rows(view.nodes, view.inputs, outputs, rows, parts)
-
-    def argument(value: Value) -> KernelArg:
-        if value in own:
-            return ValueArg(own[value].name)
-        return TemporaryArg(f"{view.name}.{value.name}", value.tensor_type.nbytes)
-
     launches = []
-    for piece in pieces:
-        args = tuple(argument(v) for v in (*piece.inputs, *piece.outputs))
-        roles = roles_of(piece.nodes, piece.outputs, view.name)
-        assert isinstance(roles, Roles), roles
+    for piece, roles, args in lower_in_parts(view, outputs, rows, parts):
         if roles.kind is GroupKind.ROWWISE:
             launches.append(_launch(piece.nodes, roles, piece.inputs, piece.outputs, args, view.origins, target))
             continue
@@ -187,7 +177,7 @@ def plan_work(
         walk = probe(
             walked, known, extents, lambda i, simplify: [reshape_index(i, extents, v.shape, simplify) for v in walked]
         )
-        extents, reduced = _merge(extents, reduced, walk.accesses)
+        extents, reduced = merge(extents, reduced, walk.accesses)
     rows = prod(e for e, r in zip(extents, reduced, strict=True) if not r)
     length = prod(e for e, r in zip(extents, reduced, strict=True) if r)
     parts = blocks_of_row(roles, target.multiprocessors)
@@ -224,19 +214,6 @@ def _row_team(rows: int, vectors: int, lanes: int, target: CudaTarget) -> int:
     return min(1024, -(-vectors // (steps * WARP)) * WARP)
 
 
-def _merge(extents: list[int], reduced: list[bool], accesses: Sequence[Access]) -> tuple[list[int], list[bool]]:
-    """Merge neighbouring dimensions of one kind that every access walks as if they were one."""
-    sizes, kinds = [extents[-1]], [reduced[-1]]
-    for d in reversed(range(len(extents) - 1)):
-        joint = all(a.strides is not None and a.strides[d] == a.strides[d + 1] * extents[d + 1] for a in accesses)
-        if joint and reduced[d] == reduced[d + 1]:
-            sizes[0] *= extents[d]
-        else:
-            sizes.insert(0, extents[d])
-            kinds.insert(0, reduced[d])
-    return sizes, kinds
-
-
 def _full(roles: Roles, outputs: Sequence[Value]) -> list[Value]:
     """The outputs that have every element of the rows."""
     return [v for v in outputs if v.producer is not None and roles.parts[v.producer] in (Part.FULL, Part.VIEW)]
@@ -245,16 +222,6 @@ def _full(roles: Roles, outputs: Sequence[Value]) -> list[Value]:
 def _views(roles: Roles) -> dict[Value, Value]:
     """What each result in another shape is a reshape of; both have the same elements in the same order."""
     return {n.output: n.inputs[0] for n, part in roles.parts.items() if part is Part.VIEW}
-
-
-def _levels(nodes: Sequence[Node], roles: Roles) -> dict[Value, int]:
-    """After how many passes a value is known: 0 without reductions before it, one more behind each reduction."""
-    level: dict[Value, int] = {}
-    for node in nodes:
-        below = max((level.get(v, 0) for v in node.inputs), default=0)
-        for value in node.outputs:
-            level[value] = below + (roles.parts[node] is Part.REDUCTION)
-    return level
 
 
 # -- the code ----------------------------------------------------------------------------------------------------------
@@ -271,7 +238,7 @@ class _Emitter:
         self.evaluator = Evaluator({}, dtype, functions.RULES)
         self.reads = list(zip(inputs, buffers, strict=False))
         self.results = dict(zip(outputs, buffers[len(inputs) :], strict=True))
-        self.level = _levels(nodes, roles)
+        self.level = levels(nodes, roles)
         self.reductions = [n for n, part in roles.parts.items() if part is Part.REDUCTION]
         small = (Part.REDUCTION, Part.REDUCED)
         self.reduced = [v for n, part in roles.parts.items() if part in small for v in n.outputs]

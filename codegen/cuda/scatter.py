@@ -9,15 +9,14 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute import reducers
-from tilestitch.codegen.compute.dtypes import Expr, from_storage, named, to_storage
+from tilestitch.codegen.compute.faults import fault_message
+from tilestitch.codegen.compute.scattering import in_range, offset_of, slice_of, store_update, wrapped
 from tilestitch.compiler.ir.graph import Node
 
 from .abi import Body, CudaLaunch, Parameter, StatusArg, Thread, kernel_function
-from .claims import in_range, lower_claims, updates_of, wrapped
+from .claims import lower_claims, updates_of
 
 THREADS = 256
 MANY_THREADS = 4096
@@ -31,7 +30,7 @@ def lower_scatter(node: Node) -> tuple[CudaLaunch, ...]:
     if not count:
         return (copy,)
     if node.attrs["reduction"] == "none" and _walkers(node) < min(MANY_THREADS, count):
-        return lower_claims(node, _fault(node))
+        return lower_claims(node)
     return (copy, _elements(node) if node.op == "scatter_elements" else _slices(node))
 
 
@@ -41,10 +40,6 @@ def _walkers(node: Node) -> int:
         return updates_of(node).width
     shape, axis = node.inputs[1].shape, node.attrs["axis"]
     return prod(shape[:axis]) * prod(shape[axis + 1 :])
-
-
-def _fault(node: Node) -> str:
-    return f"{node.op}: an index is out of range of the data, whose shape is {list(node.inputs[0].shape)}"
 
 
 def _threads(count: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
@@ -74,19 +69,7 @@ def _launch(node: Node, count: int, body: Body) -> CudaLaunch:
     grid, block = _threads(count)
     func = kernel_function(parameters, grid, block, body)
     args = tuple(p.arg for p in parameters)
-    return CudaLaunch(node.op, func, grid, block, args, node.origins, faults=(_fault(node),))
-
-
-def _update(node: Node, target: Any, position: Expr, update: Expr) -> None:
-    """Replace or combine one element."""
-    dtype, reduction = node.inputs[0].dtype, node.attrs["reduction"]
-    if reduction == "none":
-        T.buffer_store(target, update, [position])
-        return
-    reducer = {"add": "sum", "mul": "prod"}.get(reduction, reduction)
-    old, new = (named(reducers.to_accumulator(from_storage(e, dtype), dtype)) for e in (target[position], update))
-    joined = named(reducers.combine(reducer, dtype, old, new))
-    T.buffer_store(target, to_storage(reducers.from_accumulator(joined, dtype), dtype), [position])
+    return CudaLaunch(node.op, func, grid, block, args, node.origins, faults=(fault_message(node),))
 
 
 def _elements(node: Node) -> CudaLaunch:
@@ -96,14 +79,7 @@ def _elements(node: Node) -> CudaLaunch:
     outer, size, inner = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
     strides = [prod(x.shape[d + 1 :]) for d in range(len(shape))]
 
-    def offset(flat: Expr, dims: range) -> Expr:
-        """Position in the data of an index into the dimensions `dims` of the updates."""
-        position: Expr = T.int64(0)
-        rest = prod(shape[d] for d in dims)
-        for d in dims:
-            rest //= shape[d]
-            position = position + flat // rest % shape[d] * strides[d]
-        return T.bind(position)
+    offset = offset_of(node)
 
     def body(buffers: list[Any], thread: Thread) -> None:
         index, updates, target, status = buffers
@@ -116,7 +92,7 @@ def _elements(node: Node) -> CudaLaunch:
                 place = wrapped(index[at], x.shape[axis])
                 with T.If(in_range(place, x.shape[axis])):
                     with T.Then():
-                        _update(node, target, base + place * strides[axis], updates[at])
+                        store_update(node, target, base + place * strides[axis], updates[at])
                     with T.Else():
                         T.buffer_store(status, T.int32(1), [0])
 
@@ -128,22 +104,16 @@ def _slices(node: Node) -> CudaLaunch:
     x, indices = node.inputs[0], node.inputs[1]
     depth = indices.shape[-1]
     count, width = prod(indices.shape[:-1]), prod(x.shape[depth:])
-    strides = [prod(x.shape[d + 1 :]) for d in range(depth)]
 
     def body(buffers: list[Any], thread: Thread) -> None:
         index, updates, target, status = buffers
         j = T.bind(T.cast(thread.block[0], "int64") * THREADS + thread.thread[0])
         with T.If(j < width), T.Then(), T.serial(0, count) as i:
-            place: Expr = T.int64(0)
-            inside: Expr = T.bool(True)
-            for d in range(depth):
-                entry = wrapped(index[i * depth + d], x.shape[d])
-                inside = tirx.And(inside, in_range(entry, x.shape[d]))
-                place = place + entry * strides[d]
-            base = T.bind(place)
+            place, inside = slice_of(node, index, i)
+            base = T.bind(place * width)
             with T.If(inside):
                 with T.Then():
-                    _update(node, target, base + j, updates[T.cast(i, "int64") * width + j])
+                    store_update(node, target, base + j, updates[T.cast(i, "int64") * width + j])
                 with T.Else():
                     T.buffer_store(status, T.int32(1), [0])
 

@@ -10,9 +10,10 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, from_storage
 from tilestitch.codegen.compute.evaluator import Evaluator
-from tilestitch.codegen.compute.indexing import forward_index, ravel
+from tilestitch.codegen.compute.indexing import ravel
+from tilestitch.codegen.groups import before_views
 from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.passes.fusion.roles import Part, Roles
+from tilestitch.passes.fusion.roles import Roles
 
 from .abi import CudaLaunch, PackedArg, Parameter, Thread, buffer_source, kernel_function, store
 from .functions import RULES
@@ -170,7 +171,7 @@ class Surroundings:
             named = self.evaluator.bind(result)
             self.evaluator.sources[anchor] = lambda _: named
             for value, buffer in self.stores:
-                source, place = before_views(self.group, value, tuple(index), self.evaluator.simplify)
+                source, place = before_views(self.group.roles, value, tuple(index), self.evaluator.simplify)
                 element = self.evaluator.value(source, tuple(index))
                 store(buffer, value.tensor_type, place, element, self.evaluator.simplify)
 
@@ -186,25 +187,11 @@ class Surroundings:
                 named = evaluator.bind(result)
                 evaluator.sources[anchor] = lambda _, named=named: named  # type: ignore[misc]
                 for number, (value, _) in enumerate(self.stores):
-                    source, place = before_views(self.group, value, tuple(index), self.evaluator.simplify)
+                    source, place = before_views(self.group.roles, value, tuple(index), self.evaluator.simplify)
                     found[number].append((place, evaluator.value(source, tuple(index))))
             for lanes, (value, buffer) in zip(found, self.stores, strict=True):
                 access.store(buffer, value, [place for place, _ in lanes], [element for _, element in lanes])
         evaluator.sources = single
-
-
-def before_views(
-    group: Anchored, value: Value, index: tuple[Expr, ...], simplify: Callable[[Expr], Expr]
-) -> tuple[Value, tuple[Expr, ...]]:
-    """The value in front of the chain of views that makes `value`, and where the element at `index` goes."""
-    views: list[Node] = []
-    while value.producer is not None and group.roles.parts.get(value.producer) is Part.VIEW:
-        views.append(value.producer)
-        value = value.producer.inputs[0]
-    place: tuple[Expr, ...] = index
-    for view in reversed(views):
-        place = forward_index(view, place, simplify)
-    return value, place
 
 
 Emit = Callable[[Surroundings, Thread], None]

@@ -18,13 +18,13 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, storage_dtype
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import unravel
-from tilestitch.codegen.compute.probe import Access
+from tilestitch.codegen.compute.probe import Access, domain_indices, walk_merged
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of
 
 from . import functions
 from .abi import CudaLaunch, Emission, Parameter, Thread, barrier, buffer_source, kernel_function, shared_buffer, store
-from .injective import domain_indices, index_dtype, walk_merged
+from .injective import index_dtype
 from .partition import named, unrolled, when
 from .product import below, both
 
