@@ -333,6 +333,7 @@ class _Block:
         with self._tiles(warpgroup if tile.alternate else 0, 2 if tile.alternate else 1) as (turn, start, place):
             with unrolled(sums) as i:
                 T.buffer_store(acc, zero("float32"), [i])
+                _call("settle", T.address_of(acc[i]))
             if tile.alternate:
                 # The first warpgroup begins; its first wait is for the phase before the first.
                 _call("wait", self._turn(warpgroup), (turn + 1 + warpgroup) % 2)
@@ -349,6 +350,8 @@ class _Block:
                 with when(self.lane == 0):
                     _call("arrive", self._turn(1 - warpgroup))
             _call("wgmma_wait_0")
+            with unrolled(sums) as i:
+                _call("settle", T.address_of(acc[i]))
             self._give_back(start + steps - 1)
             part, batch, m_block, n_block = place
             row = named(m_block * tile.bm + own_row + warp % WARPS * (ROWS // WARPS))
