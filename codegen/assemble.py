@@ -21,6 +21,7 @@ from tilestitch.runtime.artifact import ArtifactContents
 from tilestitch.runtime.manifest import PluginInfo
 
 from .program_types import SymbolNames, runtime_type
+from .schedule import Schedule, lower_with
 from .signature import LoweredOnce
 
 TEMPORARY_BYTES = 16 << 20
@@ -48,15 +49,22 @@ class Assembled:
         return self._launches[id(plan), group]
 
 
-def assemble(planned: Sequence[Planned], backend: Backend, *, keep_source: bool, progress: Progress) -> Assembled:
-    """Lower and compile all groups of all specialisations.
+def assemble(
+    planned: Sequence[Planned],
+    backend: Backend,
+    *,
+    keep_source: bool,
+    progress: Progress,
+    schedules: Sequence[Schedule] = (),
+) -> Assembled:
+    """Lower and compile all groups of all specialisations; `schedules` of plug-ins are asked for kernels first.
 
     Raises KernelError, with ONNX nodes, for a group that cannot be emitted or compiled, and the backend's own errors.
     """
     units = [unit for p in planned for unit in _nested(p.graph, p.plan)]
     total = sum(len(plan.groups) for _, plan in units)
     lowered: dict[tuple[int, str], tuple[Any, ...]] = {}
-    lower = LoweredOnce(backend.lower)
+    lower = LoweredOnce(lambda graph, group: lower_with(schedules, backend, graph, group))
     for graph, plan in units:
         for group in plan.groups:
             progress("generate kernels", len(lowered), total)

@@ -59,6 +59,11 @@ class Backend(Protocol):
         """Whether launches that do not depend on each other may run at the same time."""
         ...
 
+    @property
+    def target(self) -> Any:
+        """The machine, as templates and the schedules of plug-ins see it."""
+        ...
+
     def planned_for(self, threads: int) -> PassTarget:
         """What the passes are told of the target."""
         ...

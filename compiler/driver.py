@@ -145,7 +145,7 @@ def compile_model(
         if folder:
             _write_views(folder, planned[-1])
     tell("import and plan", len(shape_sets), len(shape_sets))
-    assembled = assemble(planned, backend, keep_source=keep_source, progress=tell)
+    assembled = assemble(planned, backend, keep_source=keep_source, progress=tell, schedules=plugins.schedules)
     compiled = _explained(assembled, planned, precision, strip_weights, backend.planned_for(threads))
     if report is not None:
         from tilestitch.compiler.report import write_report

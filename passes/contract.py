@@ -91,7 +91,7 @@ class PassContext:
 def check_is_pass_class(cls: Any, owner: str) -> None:
     """Raise PluginError, naming `owner`, unless `cls` is a frozen dataclass that is a pass or a fusion rule."""
     name = getattr(cls, "name", None)
-    methods = [m for m in ("run", "propose", "forbid") if callable(getattr(cls, m, None))]
+    methods = [m for m in ("run", "schedule", "propose", "forbid") if callable(getattr(cls, m, None))]
     problem = None
     if not inspect.isclass(cls) or not dataclasses.is_dataclass(cls):
         problem = "is no dataclass"
@@ -100,8 +100,8 @@ def check_is_pass_class(cls: Any, owner: str) -> None:
     elif not isinstance(name, str) or not name:
         problem = "has no class variable `name`"
     elif not methods:
-        problem = "has neither `run` (a pass) nor `propose` and `forbid` (a fusion rule)"
-    elif "run" not in methods and len(methods) < 2:
+        problem = "has neither `run` (a pass), nor `propose` and `forbid` (a fusion rule), nor `schedule`"
+    elif methods in (["propose"], ["forbid"]):
         problem = "needs both `propose` and `forbid` to be a fusion rule"
     if problem:
         raise PluginError(f"{owner}: {cls!r} {problem}; see docs/plugins.md for what a plug-in looks like")
@@ -109,6 +109,10 @@ def check_is_pass_class(cls: Any, owner: str) -> None:
 
 def is_rule_class(cls: Any) -> bool:
     return callable(getattr(cls, "propose", None)) and callable(getattr(cls, "forbid", None))
+
+
+def is_schedule_class(cls: Any) -> bool:
+    return callable(getattr(cls, "schedule", None))
 
 
 def content_hash(cls: type) -> str:

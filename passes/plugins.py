@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .contract import check_is_pass_class, content_hash, is_rule_class
+from .contract import check_is_pass_class, content_hash, is_rule_class, is_schedule_class
 from .errors import PipelineError, PluginError
 from .fusion.planners import PLANNERS
 from .pipeline import pass_table
@@ -36,10 +36,13 @@ class Plugin:
 
 @dataclass(frozen=True)
 class LoadedPlugins:
-    """What takes part in a compilation, for `PassContext(rules=…, plugins=…)` and `run_pipeline(extra=…)`."""
+    """What takes part in a compilation, for `PassContext(rules=…, plugins=…)`, `run_pipeline(extra=…)` and
+    `assemble(schedules=…)`.
+    """
 
     passes: tuple[Any, ...] = ()
     rules: tuple[Any, ...] = ()
+    schedules: tuple[Any, ...] = ()
     records: tuple[PluginRecord, ...] = ()
 
 
@@ -111,10 +114,11 @@ def load_plugins(texts: Sequence[str] = (), available: dict[str, Plugin] | None 
             instances.append((build_from_class(plugin.cls, PassText(plugin.name), {}), plugin.owner))
     passes = tuple(i for i, _ in instances if callable(getattr(i, "run", None)))
     rules = tuple(i for i, _ in instances if is_rule_class(type(i)))
+    schedules = tuple(i for i, _ in instances if is_schedule_class(type(i)))
     records = {
         i.name: PluginRecord(i.name, owner, content_hash(type(i))) for i, owner in instances if owner != BUILT_IN
     }
-    return LoadedPlugins(passes, rules, tuple(records.values()))
+    return LoadedPlugins(passes, rules, schedules, tuple(records.values()))
 
 
 def _instance(entry: PassText, available: dict[str, Plugin], text: str) -> tuple[Any, str]:

@@ -1,0 +1,1 @@
+"""An example of plug-ins that decide what becomes one kernel, and write one themselves."""
