@@ -33,8 +33,9 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 
 
 def _model(
-    nodes: list[Any], inputs: dict[str, tuple[int, ...]], output: tuple[int, ...], dtype: str, **weights: Any
-) -> onnx.ModelProto:
+    nodes: list[Any], inputs: dict[str, tuple[int, ...]], output: tuple[int, ...], dtype: str, opset: int = 20,
+    **weights: Any,
+) -> onnx.ModelProto:  # fmt: skip
     kind = KINDS[dtype]
     rng = np.random.default_rng(SEED)
     made = [
@@ -46,7 +47,7 @@ def _model(
         [helper.make_tensor_value_info(name, kind, shape) for name, shape in inputs.items()],
         [helper.make_tensor_value_info("y", kind, output)], made,
     )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
     onnx.checker.check_model(model)
     return model
 
@@ -107,6 +108,24 @@ def wide_conv(dtype: str) -> onnx.ModelProto:
     return _model(nodes, {"x": (2, 128, 57, 55)}, (2, 192, 29, 28), dtype, w=(192, 128, 3, 3), b=(192,))
 
 
+def causal_attention(
+    dtype: str, heads: int = 6, kv_heads: int = 2, queries: int = 200, keys: int = 333, width: int = 128
+) -> onnx.ModelProto:
+    """Query heads that share keys; each query sees the keys up to its own position, counted from the first key."""
+    shape, cache = (1, heads, queries, width), (1, kv_heads, keys, width)
+    node = helper.make_node("Attention", ["q", "k", "v"], ["y"], is_causal=1)
+    return _model([node], {"q": shape, "k": cache, "v": cache}, shape, dtype, 23)
+
+
+def decode_attention(
+    dtype: str, heads: int = 8, kv_heads: int = 2, keys: int = 2050, width: int = 64
+) -> onnx.ModelProto:
+    """One query a head against a long cache: the keys are cut into parts."""
+    shape, cache = (1, heads, 1, width), (1, kv_heads, keys, width)
+    node = helper.make_node("Attention", ["q", "k", "v"], ["y"])
+    return _model([node], {"q": shape, "k": cache, "v": cache}, shape, dtype, 23)
+
+
 def conv_relu(dtype: str, groups: int = 1) -> onnx.ModelProto:
     nodes = [
         helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2], group=groups),
@@ -132,6 +151,8 @@ CASES: dict[str, Callable[[str], onnx.ModelProto]] = {
     "wide_product": wide_product,
     "decode_product": decode_product,
     "attention": attention,
+    "causal_attention": causal_attention,
+    "decode_attention": decode_attention,
     "conv_relu": conv_relu,
     "wide_conv": wide_conv,
     "grouped_conv": lambda dtype: conv_relu(dtype, 4),
