@@ -19,7 +19,7 @@ from tilestitch.compiler.ir.graph import Node, Value
 
 from .abi import CudaLaunch
 from .direct import emit_direct
-from .planes import merged
+from .planes import merged, padded
 from .product import At, Operand, Pictures, Plane, Product, both
 from .schemes import lower_product
 from .strides import Strided, strided
@@ -202,13 +202,17 @@ def _filter_plane(weights: Operand, geometry: Geometry) -> Plane | None:
     """Weights [k.., C/g, O] as matrices of rows O/g and of k.., C/g, one a group."""
     if weights.memory is None:
         return None
-    *along_k, (_, stride) = zip(weights.memory.shape, weights.memory.strides, strict=True)
-    steps = merged(along_k)
+    *taps, (channels, channel_stride), (_, stride) = zip(weights.memory.shape, weights.memory.strides, strict=True)
+    groups = ((geometry.groups, geometry.group_out * stride),) if geometry.groups > 1 else ()
+    matrix = Plane(weights.memory.offset, geometry.group_out, stride, channels, channel_stride, groups)
+    if padded(channels) != channels:
+        along_taps = merged(taps)
+        return replace(matrix, taps=(along_taps or [(1, 0)])[0]) if len(along_taps) <= 1 else None
+    steps = merged([*taps, (channels, channel_stride)])
     if len(steps) > 1:
         return None
-    (k, k_stride) = steps[0] if steps else (1, 1)
-    groups = ((geometry.groups, geometry.group_out * stride),) if geometry.groups > 1 else ()
-    return Plane(weights.memory.offset, geometry.group_out, stride, k, k_stride, groups)
+    k, k_stride = steps[0] if steps else (1, 1)
+    return replace(matrix, k=k, k_stride=k_stride)
 
 
 def _pictures(node: Node, geometry: Geometry) -> Pictures:

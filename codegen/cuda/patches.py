@@ -15,12 +15,14 @@ from tilestitch.codegen.compute.dtypes import HALVES, Expr
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.runtime.tensor_map import TensorMap
 
-from .planes import ALIGNMENT_BYTES, ITEM_BYTES, LINE, MOST_DIMENSIONS
+from .planes import ALIGNMENT_BYTES, ITEM_BYTES, LINE, MOST_DIMENSIONS, padded
 from .product import Operand, Pictures, Product, both
 
 MOST_SPAN = 256
 """Of a box, in elements of the tensor."""
 MOST_STRIDE = 8
+MOST_PADDING = 1.5
+"""How much longer the reduction may become, so that every kernel position begins with a line of its own."""
 
 
 def why_not_patches(operand: Operand) -> str | None:
@@ -36,8 +38,10 @@ def why_not_patches(operand: Operand) -> str | None:
         return f"the channels of {name} do not run along memory"
     if any(stride * ITEM_BYTES % ALIGNMENT_BYTES or stride <= 0 for stride in (*strides, operand.memory.offset or 8)):
         return f"pixels of {name} do not lie multiples of {ALIGNMENT_BYTES} bytes apart"
-    if pictures.channels % LINE and (pictures.taps > 1 or pictures.groups > 1):
-        return f"a kernel position has {pictures.channels} channels of {name}, no multiple of {LINE}"
+    if pictures.channels % LINE and pictures.groups > 1:
+        return f"a group has {pictures.channels} channels of {name}, no multiple of {LINE}"
+    if pictures.taps > 1 and padded(pictures.channels) > MOST_PADDING * pictures.channels:
+        return f"{name} has {pictures.channels} channels, which leave much of {LINE} empty for every kernel position"
     if 2 + len(pictures.output) > MOST_DIMENSIONS:
         return f"{name} has more than {MOST_DIMENSIONS} dimensions"
     if max(pictures.strides) > MOST_STRIDE:
@@ -63,7 +67,8 @@ def cut_to_patches(product: Product, rows: int) -> Product:
         return both(*(at < limit if count * size > limit else None for at, limit, count, size in limits))
 
     m = math.prod(cut.counts) * rows
-    return replace(product, m=m, a=replace(product.a, rows=m, pictures=cut), place=place, there=there)
+    k = pictures.taps * padded(pictures.channels) if pictures.taps > 1 else product.k
+    return replace(product, m=m, k=k, a=replace(product.a, rows=m, pictures=cut), place=place, there=there)
 
 
 def _best_patch(pictures: Pictures, rows: int) -> tuple[int, ...]:
@@ -110,7 +115,8 @@ class PatchCopies:
     def box(self, number: int, batch: Expr, row: Expr, k: Expr) -> list[Expr]:
         """Where the box for the patch that begins at `row`, and for k, begins in the images, innermost index first."""
         pictures = self.pictures
-        tap, channel = (0, k) if pictures.taps == 1 else (k // pictures.channels, k % pictures.channels)
+        steps = padded(pictures.channels)
+        tap, channel = (0, k) if pictures.taps == 1 else (k // steps, k % steps)
         image, *position = pictures.corner(row)
         at: list[Expr] = []
         for place, stride, step, dilation, before in zip(

@@ -65,8 +65,9 @@ def merged(dimensions: Dimensions) -> list[tuple[int, int]]:
 class Copies:
     """How pieces [rows, 64] of an operand come to shared memory: so many `boxes` side by side, each a copy.
 
-    order: what the dimensions of the tensor map behind the first are: "along" for the other one of rows and k, or the
-    number of a dimension of `batch`, whose extents the number of the batch unravels to.
+    order: what the dimensions of the tensor map behind the first are: "along" for the other one of rows and k, "tap",
+    or the number of a dimension of `batch`, whose extents the number of the batch unravels to. tap_steps: steps of k
+    from one tap to the next.
     """
 
     tensor_map: TensorMap
@@ -75,6 +76,7 @@ class Copies:
     order: tuple[str | int, ...]
     batch: tuple[int, ...]
     boxes: int
+    tap_steps: int | None = None
 
     @property
     def box_bytes(self) -> int:
@@ -82,9 +84,10 @@ class Copies:
 
     def box(self, number: int, batch: Expr, row: Expr, k: Expr) -> list[Expr]:
         """Where box `number` of the piece that begins at (row, k) begins in the tensor, innermost index first."""
+        tap, k = (0, k) if self.tap_steps is None else (k // self.tap_steps, k % self.tap_steps)
         first, along = (k, row) if self.contiguous == "k" else (row + number * LINE, k)
-        index = unravel(batch, self.batch)
-        return [first, *(along if isinstance(which, str) else index[which] for which in self.order)]
+        named, index = {"along": along, "tap": tap}, unravel(batch, self.batch)
+        return [first, *(named[which] if isinstance(which, str) else index[which] for which in self.order)]
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,8 @@ def copies(operand: Operand, rows: int) -> Copies:
     # One line has no stride; TMA wants one nevertheless.
     along = _Dimension(stride if extent > 1 else -(-inner // LINE) * LINE, extent, "along")
     kept = [_Dimension(stride, extent, i) for i, (extent, stride) in enumerate(plane.batch) if stride]
+    taps, tap_stride = plane.taps
+    kept += [_Dimension(tap_stride, taps, "tap")] if taps > 1 else []
     # In the order of their strides, as the driver's manual describes tensors.
     outer = sorted([along, *kept], key=lambda dimension: dimension.stride)
     size = min(rows, MOST_ROWS) if in_k else LINE
@@ -118,7 +123,13 @@ def copies(operand: Operand, rows: int) -> Copies:
     return Copies(
         tensor_map, plane.offset * ITEM_BYTES, operand.contiguous, tuple(dimension.what for dimension in outer),
         tuple(extent for extent, _ in plane.batch), 1 if in_k else rows // LINE,
+        padded(plane.k) if taps > 1 else None,
     )  # fmt: skip
+
+
+def padded(steps: int) -> int:
+    """So many steps of k, up to the end of a line."""
+    return -(-steps // LINE) * LINE
 
 
 def refusal(operand: Operand) -> str | None:
@@ -137,15 +148,15 @@ def refusal(operand: Operand) -> str | None:
     )
     if inner != 1:
         return f"neither rows nor k of {name} run along memory"
-    strides = [stride for extent, stride in (outer, *plane.batch) if extent > 1 and stride]
+    strides = [stride for extent, stride in (outer, *plane.batch, plane.taps) if extent > 1 and stride]
     if outer[0] > 1 and not outer[1]:
         return f"{name} repeats one line"
     for nbytes in (plane.offset * ITEM_BYTES, *(stride * ITEM_BYTES for stride in strides)):
         if nbytes % ALIGNMENT_BYTES or nbytes < 0:
             return f"lines of {name} lie {nbytes} bytes apart, no multiple of {ALIGNMENT_BYTES}"
-    if 2 + sum(stride != 0 for _, stride in plane.batch) > MOST_DIMENSIONS:
+    if 2 + sum(stride != 0 for _, stride in (*plane.batch, plane.taps)) > MOST_DIMENSIONS:
         return f"{name} has more than {MOST_DIMENSIONS} dimensions"
     return None
 
 
-__all__ = ["ITEM_BYTES", "LINE", "LINE_BYTES", "Copies", "copies", "matmul_plane", "merged", "refusal"]
+__all__ = ["ITEM_BYTES", "LINE", "LINE_BYTES", "Copies", "copies", "matmul_plane", "merged", "padded", "refusal"]

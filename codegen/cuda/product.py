@@ -29,7 +29,8 @@ class Plane:
     """Matrices that lie evenly spaced: element (batch, row, k) is at ``offset + row * row_stride + k * k_stride`` and
     what the batch adds. All counts are of elements.
 
-    batch: extent and stride of each dimension that the number of the batch unravels to, the slowest first.
+    batch: extent and stride of each dimension that the number of the batch unravels to, the slowest first. taps: extent
+    and stride of one more, for each of which k begins anew.
     """
 
     offset: int
@@ -38,6 +39,7 @@ class Plane:
     k: int
     k_stride: int
     batch: tuple[tuple[int, int], ...]
+    taps: tuple[int, int] = (1, 0)
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,8 @@ CASES = {
     "3x3": conv((2, 9, 11, 64), (3, 3, 64, 72), **SAME),
     "3x3 bfloat16": conv((1, 7, 7, 128), (3, 3, 128, 64), "bfloat16", **SAME),
     "3x3 strided": conv((3, 15, 13, 64), (3, 3, 64, 24), strides=(2, 2), **SAME),
+    "48 channels": conv((2, 9, 11, 48), (3, 3, 48, 72), **SAME),
+    "104 channels, strided": conv((1, 9, 11, 104), (3, 2, 104, 64), strides=(2, 1), before=(1, 0)),
     "dilated": conv((1, 15, 13, 64), (3, 2, 64, 64), strides=(1, 2), before=(0, 1), after=(1, 0), dilations=(2, 1)),
     "wide strides": conv((2, 17, 17, 64), (4, 4, 64, 64), strides=(4, 4)),
     "odd number of outputs": conv((2, 5, 6, 64), (1, 3, 64, 65), before=(0, 2), after=(0, 2)),
@@ -63,6 +65,18 @@ CASES = {
 @pytest.mark.parametrize("name", [name for name in CASES if name != "odd number of outputs"])
 def test_convolutions(name: str) -> None:
     (launch,) = check(CASES[name], lower_for_hopper)
+    assert launch.kind == "gemm_wgmma"
+
+
+@pytest.mark.parametrize("channels", [48, 64])
+def test_filters_that_run_along_their_channels(channels: int) -> None:
+    graph = Graph()
+    x = graph.add_input("x", TensorType("float16", (2, 9, 11, channels)))
+    w = graph.add_input("w", TensorType("float16", (72, 3, 3, channels)))
+    filters = graph.emit("transpose", w, perm=(1, 2, 3, 0))
+    same = {"strides": (1, 1), "dilations": (1, 1), "before": (1, 1), "after": (1, 1), "groups": 1, "layout": "NXC"}
+    graph.outputs = [graph.emit("conv", x, filters, **same)]
+    (launch,) = check(graph, lower_for_hopper)
     assert launch.kind == "gemm_wgmma"
 
 
@@ -109,7 +123,10 @@ def refused(graph: Graph) -> str | None:
 def test_refusals_say_why() -> None:
     assert refused(CASES["3x3"]) is None
     assert refused(conv((1, 9, 9, 60), (1, 1, 60, 64))) == "pixels of x do not lie multiples of 16 bytes apart"
-    assert refused(conv((1, 9, 9, 32), (3, 3, 32, 64))) == "a kernel position has 32 channels of x, no multiple of 64"
+    assert refused(conv((1, 9, 9, 32), (3, 3, 32, 64))) == (
+        "x has 32 channels, which leave much of 64 empty for every kernel position"
+    )
+    assert refused(conv((1, 9, 9, 192), (3, 3, 96, 64), groups=2)) == "a group has 96 channels of x, no multiple of 64"
     assert refused(conv((1, 99, 99, 64), (1, 1, 64, 64), strides=(9, 1))) == (
         "the convolution has strides (9, 1), more than 8"
     )
