@@ -21,7 +21,7 @@ from .abi import CudaLaunch, Thread, barrier
 from .fragments import Instruction, Piece, find_instruction, load_fragments
 from .gemm_simt import run, store_rows
 from .partition import Partition, Sink, launch, named, registers, repeated, unrolled, when, zero
-from .product import Product, below, both
+from .product import Product, below, both, simplified, step_of
 from .surroundings import Anchored, Surroundings
 from .target import CudaTarget
 from .tiling import choose
@@ -160,7 +160,7 @@ class _Block:
         tile, steps = self.tile, self.partition.steps
         part, self.batch, m_block, n_block = self.partition.locate(block)
         self.first_row = (named(m_block * tile.bm), named(n_block * tile.bn))
-        self.first_k = named(part * (steps * tile.bk))
+        self.first_step = named(part * steps)
         with unrolled(tile.rows * tile.columns * 4) as i:
             T.buffer_store(self.acc, zero(self.instruction.sums), [i])
         ahead = tile.stages - 1
@@ -198,27 +198,28 @@ class _Block:
 
     def _fetch(self, step: Expr, stage: Expr) -> None:
         """Both operands' pieces of a step: on their way to a stage, in registers, or there."""
-        k0 = named(self.first_k + step * self.tile.bk)
+        number = named(self.first_step + step)
         for side, piece in enumerate(self.pieces):
             if piece.copied or piece.prefetched:
                 with unrolled(piece.rounds) as round_:
-                    self._fetch_unit(side, piece, round_, round_, k0, stage)
+                    self._fetch_unit(side, piece, round_, round_, number, stage)
                 continue
             with repeated(piece.rounds // AT_ONCE) as some:
                 with unrolled(AT_ONCE) as i:
-                    self._fetch_unit(side, piece, some * AT_ONCE + i, i, k0, stage)
+                    self._fetch_unit(side, piece, some * AT_ONCE + i, i, number, stage)
                 with unrolled(AT_ONCE) as i:
                     self._keep_unit(side, piece, some * AT_ONCE + i, i, stage)
 
-    def _fetch_unit(self, side: int, piece: Piece, round_: Expr, at: Expr, k0: Expr, stage: Expr) -> None:
+    def _fetch_unit(self, side: int, piece: Piece, round_: Expr, at: Expr, number: Expr, stage: Expr) -> None:
         """What a thread brings in a round: on its way, or in the register `at`."""
         product, operand = self.product, piece.operand
         local_row, local_k = piece.place(self.thread, round_)
-        row, k = named(self.first_row[side] + local_row), named(k0 + local_k)
+        row = named(self.first_row[side] + local_row)
+        k = step_of(self.around, number, self.tile.bk, named(local_k))
         reached = self.partition.parts * self.partition.steps * self.tile.bk
         whole = -(-operand.rows // piece.rows) * piece.rows
         exists = both(below(row, operand.rows, whole), below(k, product.k, reached))
-        there = both(exists, operand.inside(self.batch, row, k))
+        there = both(exists, simplified(self.around, operand.inside(self.batch, row, k)))
         if piece.copied:
             buffer, position = operand.cell(self.around, self.batch, row, k)
             target = stage * self.tile.stage + piece.at(local_row, local_k)

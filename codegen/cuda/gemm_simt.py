@@ -20,7 +20,7 @@ from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, 
 
 from .abi import CudaLaunch, Thread, barrier, shared_buffer
 from .partition import Partition, Sink, launch, named, registers, repeated, unrolled, when, zero
-from .product import Operand, Product, below, both, widen
+from .product import Operand, Product, below, both, simplified, step_of, widen
 from .surroundings import Anchored, Surroundings
 from .tiling import choose
 
@@ -186,7 +186,7 @@ class _Block:
         tile, steps = self.tile, self.partition.steps
         part, self.batch, m_block, n_block = self.partition.locate(block)
         self.first_row = (named(m_block * tile.bm), named(n_block * tile.bn))
-        self.first_k = named(part * (steps * tile.bk))
+        self.first_step = named(part * steps)
         with unrolled(tile.tm * tile.tn) as i:
             T.buffer_store(self.acc, zero(self.product.acc_dtype), [i])
         if steps:
@@ -207,19 +207,20 @@ class _Block:
 
     def _fetch(self, step: Expr) -> None:
         """Both operands' pieces of a step, from memory into registers."""
-        k0 = named(self.first_k + step * self.tile.bk)
+        number = named(self.first_step + step)
         for side, fetch in enumerate(self.fetches):
             with unrolled(fetch.rounds) as round_:
-                self._fetch_vector(side, fetch, round_, k0)
+                self._fetch_vector(side, fetch, round_, number)
 
-    def _fetch_vector(self, side: int, fetch: _Fetch, round_: Expr, k0: Expr) -> None:
+    def _fetch_vector(self, side: int, fetch: _Fetch, round_: Expr, number: Expr) -> None:
         product, operand, waiting, width = self.product, fetch.operand, self.waiting[side], fetch.vector
         local_row, local_k = fetch.place(self.thread, round_)
-        row, k = named(self.first_row[side] + local_row), named(k0 + local_k)
+        row = named(self.first_row[side] + local_row)
+        k = step_of(self.around, number, self.tile.bk, named(local_k))
         reached = self.partition.parts * self.partition.steps * self.tile.bk
         whole = -(-operand.rows // fetch.rows) * fetch.rows
         exists = both(below(row, operand.rows, whole), below(k, product.k, reached))
-        there = both(exists, operand.inside(self.batch, row, k))
+        there = both(exists, simplified(self.around, operand.inside(self.batch, row, k)))
         at = round_ * width
         if there is not None:
             with unrolled(width) as lane:

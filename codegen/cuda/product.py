@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, from_storage, storage_bits
@@ -132,7 +133,8 @@ class Operand:
     def cell(self, around: Surroundings, batch: Expr, row: Expr, k: Expr) -> tuple[Any, Expr]:
         """The flat buffer that an operand in memory lies in, and the position of the element."""
         assert self.memory is not None
-        return around.flat[self.memory.root], self.memory.position(self.index(batch, row, k))
+        position = self.memory.position(self.index(batch, row, k))
+        return around.flat[self.memory.root], around.evaluator.simplify(position)
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,22 @@ class Product:
 def widen(value: Expr, dtype: str, acc_dtype: str) -> Expr:
     """`value`, an element of `dtype` in its compute dtype, in the dtype of the sum."""
     return value if compute_dtype(dtype) == acc_dtype else T.cast(value, acc_dtype)
+
+
+def step_of(around: Surroundings, number: Expr, bk: int, within: Expr) -> Expr:
+    """The step of the reduction that is `within` the bk steps with a number, as a sum that the simplifier can divide.
+
+    So a kernel position, where channels are a multiple of bk, is seen to be the same for all of them.
+    """
+    for variable, end in ((number, 1 << 30), (within, bk)):
+        if isinstance(variable, tirx.Var):
+            around.evaluator.assume(variable, 0, end)
+    return number * bk + within
+
+
+def simplified(around: Surroundings, condition: Expr | None) -> Expr | None:
+    """A condition made simpler by what is assumed of the variables in it; None stands for true."""
+    return None if condition is None else around.evaluator.simplify(condition)
 
 
 def both(*conditions: Expr | None) -> Expr | None:

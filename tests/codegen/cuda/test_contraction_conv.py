@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.codegen.cuda.contraction_harness import check
+from tests.codegen.cuda.contraction_harness import check, target
 from tilestitch.codegen.cuda.abi import CudaLaunch
+from tilestitch.codegen.cuda.text import kernel_text
 from tilestitch.codegen.launch import CountersArg
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.compiler.ir.types import to_numpy_dtype
@@ -123,3 +124,11 @@ def test_bytes_on_the_tensor_cores(layout: str, dtype: str, channels: int, out: 
     attrs: dict[str, Any] = {"groups": groups, "before": 1, "after": 1, "dtype": dtype, "out_dtype": "int32"}
     (launch,) = check_conv(layout, (7, 6), (3, 3), channels, out, strides=(1, 2), **attrs)
     assert launch.kind == "gemm_mma"
+
+
+@pytest.mark.parametrize(("channels", "shared"), [(64, True), (40, False)])
+def test_a_kernel_position_is_found_once_for_all_channels_of_a_step(channels: int, shared: bool) -> None:
+    """Where channels are whole steps of the reduction, nothing is divided for each element that is fetched."""
+    (launch,) = check_conv("NXC", (5, 6), (3, 3), channels, 32, dtype="float16", before=1, after=1)
+    body = kernel_text(launch.func, target()).split("__global__")[1]
+    assert (f"/ {channels})" not in body and f"% {channels})" not in body) == shared
