@@ -41,15 +41,18 @@ def compile_cubin(source: str, architecture: str = "sm_90a") -> bytes:
 
 
 class Gpu:
-    """GPU 0 with its context current, and one file of kernels. Kernels take pointers only; numbers travel in memory."""
+    """GPU 0 with its context current, and one file of kernels, or `text` in its place. Kernels take pointers only;
+    numbers travel in memory.
+    """
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, text: str | None = None) -> None:
         self.device = Device(load_driver(), 0)
         self._context = self.device.current()
         self._context.__enter__()
         major, minor = self.device.capability
         suffix = "a" if major >= 9 else ""
-        image = compile_cubin((KERNELS / f"{source}.cu").read_text(), f"sm_{major}{minor}{suffix}")
+        text = (KERNELS / f"{source}.cu").read_text() if text is None else text
+        image = compile_cubin(text, f"sm_{major}{minor}{suffix}")
         self.call = self.device.call
         self._module = self.call("cuModuleLoadData", image)
         self.multiprocessors = self.device.attribute("MULTIPROCESSOR_COUNT")

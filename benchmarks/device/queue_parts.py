@@ -28,6 +28,7 @@ PARTS = (
     Part("B1", "benchmarks.device.b1_ours", 400, "Our artifacts: right, and against JAX", ("jax", "torch")),
     Part("B4", "benchmarks.device.b4_peers", 480, "Our models against PyTorch's modes, in turns", ("torch",)),
     Part("B3", "benchmarks.device.b3_gemm", 200, "Hopper's products: every tile, right, against cuBLAS", ("torch",)),
+    Part("C1", "benchmarks.device.c1_emulator", 120, "Does the GPU do what the emulated device does?"),
     Part("B2", "benchmarks.device.b2_sanitizer", 300, "compute-sanitizer over the cases"),
 )  # fmt: skip
 

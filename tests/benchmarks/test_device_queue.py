@@ -208,7 +208,7 @@ def dry_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     symbols = {
         "copy": 3, "read": 3, "write": 3, "fma32": 3, "ex2": 3, "empty": 1, "empty_programmatic": 1, "busy": 1,
         "grid_barrier": 2, "ping_pong": 2, "cluster_barrier": 2, "block_barrier": 2, "mbarrier_ping_pong": 2, "draw": 3,
-        "wait_for": 3, "post": 1,
+        "wait_for": 3, "post": 1, "kernel": 2,
     }  # fmt: skip
 
     def draw(pointers: Any, grid: Any, block: Any) -> None:
@@ -218,8 +218,12 @@ def dry_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
         order[...] = fake_driver.view(pointers[2], "uint32", 1)[0]
         taken[0] += grid[0]
 
+    def copy_words(pointers: Any, grid: Any, block: Any) -> None:
+        fake_driver.view(pointers[1], "uint32", 4)[...] = fake_driver.view(pointers[0], "uint32", 4)
+
     nothing: Callable[..., None] = lambda *a: None  # noqa: E731
-    monkeypatch.setattr(fake_driver, "KERNELS", {**dict.fromkeys(symbols, nothing), "draw": draw})
+    kernels = {**dict.fromkeys(symbols, nothing), "draw": draw, "kernel": copy_words}
+    monkeypatch.setattr(fake_driver, "KERNELS", kernels)
     fake = fake_driver.FakeDriver([fake_driver.GPU(memory_bytes=8 << 30)], argument_counts=symbols)
     monkeypatch.setattr(gpu, "load_driver", lambda: Driver(fake))
     monkeypatch.setattr(gpu, "compile_cubin", lambda source, architecture: f"fake:{','.join(symbols)}".encode())
@@ -235,6 +239,22 @@ def test_scripts_run_through(name: str, dry_gpu: Any, tmp_path: Path, monkeypatc
     script.measure(results)
     assert [row for row in results.rows if "error" in row] == []
     assert len(results.rows) > 10
+
+
+@pytest.mark.parametrize(
+    ("result", "found"),
+    [(7, {"bytes_different": 0, "first": None}), (6, {"bytes_different": 1, "first": "byte 4 of argument 1"})],
+)
+def test_what_the_emulated_device_did_is_compared(result: int, found: dict[str, Any], dry_gpu: Any) -> None:
+    from benchmarks.device import c1_emulator
+
+    x, y = np.array([5, 7, 0, 0], np.uint32), np.array([5, result, 0, 0], np.uint32)
+    tensor_map = {"dtype": "uint32", "dims": [4], "strides_bytes": [], "box": [4], "element_strides": [1]}
+    tensor_map |= {"swizzle": "none", "oob_fill": "zero", "l2_promotion": "128B"}
+    case = {"test": "t", "text": "", "arguments": [0, 1], "maps": [tensor_map, None], "grid": 1, "block": 32}
+    case |= {"shared_bytes": 0, "cluster": [1, 1, 1]}
+    before = {0: x.view(np.uint8), 1: np.zeros(16, np.uint8)}
+    assert c1_emulator.compare(case, before, {0: x.view(np.uint8), 1: y.view(np.uint8)}) == found
 
 
 def test_bandwidths_and_pairs_run_through(dry_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
