@@ -134,6 +134,12 @@ def conv_relu(dtype: str, groups: int = 1) -> onnx.ModelProto:
     return _model(nodes, {"x": (2, 32, 29, 31)}, (2, 64, 15, 16), dtype, w=(64, 32 // groups, 3, 3), b=(64,))
 
 
+def turned(dtype: str) -> onnx.ModelProto:
+    """A transpose through shared memory, with tiles that are not full."""
+    node = helper.make_node("Transpose", ["x"], ["y"], perm=[0, 2, 1])
+    return _model([node], {"x": (3, 517, 333)}, (3, 333, 517), dtype)
+
+
 def max_pool(dtype: str) -> onnx.ModelProto:
     node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     return _model([node], {"x": (2, 16, 33, 35)}, (2, 16, 17, 18), dtype)
@@ -157,6 +163,7 @@ CASES: dict[str, Callable[[str], onnx.ModelProto]] = {
     "wide_conv": wide_conv,
     "grouped_conv": lambda dtype: conv_relu(dtype, 4),
     "max_pool": max_pool,
+    "turned": turned,
     "bert_2_layers": partial(whole, bert),
     "gpt2_2_layers": partial(whole, gpt2),
     "residual_block": partial(whole, residual_block),
