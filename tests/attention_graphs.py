@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,7 @@ class Case:
     mended: bool = False
     softcap: float = 0.0
     merge_heads: bool = False
+    tf32: bool = False
 
     @property
     def shared(self) -> int:
@@ -81,16 +83,17 @@ def softmax(graph: Graph, scores: Value) -> Value:
 def _product(graph: Graph, case: Case, left: Value, right: Value, *, transposed: bool) -> Value:
     """left @ right, or left @ right^T, with heads of `right` shared."""
     kv = case.kv_heads or case.heads
+    attrs: dict[str, Any] = {"trans_b": transposed, **({"precision": "tf32"} if case.tf32 else {})}
     if kv == case.heads:
-        return graph.emit("matmul", left, right, trans_b=transposed)
+        return graph.emit("matmul", left, right, **attrs)
     one = graph.emit("reshape", right, shape=(case.batch, kv, 1, *right.shape[-2:]))
     if case.grouped:
         grouped = graph.emit("reshape", left, shape=(case.batch, kv, case.shared, *left.shape[-2:]))
-        result = graph.emit("matmul", grouped, one, trans_b=transposed)
+        result = graph.emit("matmul", grouped, one, **attrs)
         return graph.emit("reshape", result, shape=(case.batch, case.heads, *result.shape[-2:]))
     wide = graph.emit("broadcast_to", one, shape=(case.batch, kv, case.shared, *right.shape[-2:]))
     repeated = graph.emit("reshape", wide, shape=(case.batch, case.heads, *right.shape[-2:]))
-    return graph.emit("matmul", left, repeated, trans_b=transposed)
+    return graph.emit("matmul", left, repeated, **attrs)
 
 
 def _number(graph: Graph, case: Case, number: float) -> Value:
@@ -147,13 +150,14 @@ def inputs_of(case: Case, seed: int = 0, *, dead_rows: bool = False) -> dict[str
 
 def reference(case: Case, feeds: dict[str, np.ndarray]) -> np.ndarray:
     """The result in float64."""
-    wide = attention(replace(case, dtype="float64"))
+    wide = attention(replace(case, dtype="float64", tf32=False))
     data = {name: array if array.dtype == bool else array.astype(np.float64) for name, array in feeds.items()}
     with np.errstate(all="ignore"):
         return interpret(wide, data)[wide.outputs[0]]
 
 
 TOLERANCE = {"float64": 1e-12, "float32": 4e-6, "float16": 4e-3, "bfloat16": 3e-2}
+TF32_TOLERANCE = 3e-3
 
 
 def assert_close(actual: np.ndarray, case: Case, feeds: dict[str, np.ndarray]) -> None:
@@ -163,5 +167,5 @@ def assert_close(actual: np.ndarray, case: Case, feeds: dict[str, np.ndarray]) -
     assert wide.shape == expected.shape
     np.testing.assert_array_equal(np.isnan(wide), np.isnan(expected))
     finite = np.abs(expected[np.isfinite(expected)])
-    tolerance = TOLERANCE[case.dtype] * max(1.0, float(finite.max(initial=0.0)))
+    tolerance = (TF32_TOLERANCE if case.tf32 else TOLERANCE[case.dtype]) * max(1.0, float(finite.max(initial=0.0)))
     np.testing.assert_allclose(wide, expected, rtol=0, atol=tolerance)

@@ -1,9 +1,10 @@
-"""Attention of float16 and bfloat16 on the tensor cores (sm_80 and up), with sums and statistics in float32.
+"""Attention on the tensor cores (sm_80 and up): float16, bfloat16, and float32 as TF32 where that was asked for.
 
 A warp has sixteen or thirty-two query rows. Queries stay in registers as fragments, in shared memory if they are wide.
 Keys and values come through two stages of shared memory, asynchronously where 16 bytes of them lie together. Sums of
-m16n8k16 lie in registers as its left operand wants them, so weights never leave them: two neighbouring fragments of
-scores, packed to half floats, are sixteen steps of the second product.
+an instruction lie in registers as its left operand wants them, so weights never leave them: two neighbouring fragments
+of scores, packed to half floats, are sixteen steps of the second product. A fragment of TF32 is eight steps if keys 2 t
+and 2 t + 1 are taken for steps t and t + 4, of the values too. Sums and statistics are float32.
 """
 
 from __future__ import annotations
@@ -15,33 +16,33 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import HALVES, Expr, dtype_of, immediate, storage_dtype, to_storage
+from tilestitch.codegen.compute.dtypes import HALVES, Expr, dtype_of, immediate, storage_bits, storage_dtype, to_storage
 
 from .abi import CudaLaunch, Thread, barrier
 from .attention_operands import Attended
 from .attention_walk import Sink, Walk, below_or_last, divided, finite, infinity, launches, store_results, walk
+from .fragments import INSTRUCTIONS
 from .functions import call
 from .partition import named, registers, repeated, unrolled, when, zero
 from .product import Operand, below, both
 from .surroundings import Surroundings
 
 WARP = 32
-CHUNK = 8
-"""Half floats in 16 bytes."""
-
 STEP = 16
-"""Rows, and steps of the reduction, of one instruction."""
+"""Rows of one instruction, and a multiple of its steps of the reduction."""
+
+COLUMNS = 8
+"""Columns of one instruction."""
 
 STAGES = 2
 AMPERE = 80
-MOST_IN_REGISTERS = 128
-"""Width of queries that stay in registers."""
+MOST_IN_REGISTERS = 32
+"""Registers for the queries of one fragment of rows; where they take more, they stay in shared memory."""
 
 MOST_DOUBLED, DOUBLED_KEYS = 64, 32
 """Width of operands for which the registers of a thread hold two fragments of rows, and keys of such a tile."""
 
 LOG2_E = 1.4426950408889634
-MMA = {"float16": "ts_mma_m16n8k16_f16", "bfloat16": "ts_mma_m16n8k16_bf16"}
 PACK = {"float16": "ts_pack_f16", "bfloat16": "ts_pack_bf16"}
 
 
@@ -75,22 +76,31 @@ class MmaTile:
     def threads(self) -> int:
         return WARP * self.warps
 
+    @property
+    def result_stride(self) -> int:
+        return self.columns + COLUMNS
+
     def stage_bytes(self, pieces: tuple[_Piece, _Piece, _Piece]) -> int:
         """Shared memory: queries, the stages of keys and values; or results on their way out."""
-        query, key, value = (2 * piece.elements for piece in pieces)
-        return max(query + STAGES * (key + value), 4 * self.bm * (self.columns + CHUNK))
+        query, key, value = (16 * piece.elements // piece.chunk for piece in pieces)
+        return max(query + STAGES * (key + value), 4 * self.bm * self.result_stride)
 
 
 @dataclass(frozen=True)
 class _Piece:
     """A piece [rows, depth] of an operand in shared memory: lines along k or along rows, as the operand lies.
 
-    Eight elements behind each line move neighbouring lines by 16 bytes: `ldmatrix` meets no bank conflict.
+    Elements of 16 bytes behind each line move neighbouring lines apart: `ldmatrix` meets no bank conflict.
     """
 
     operand: Operand
     rows: int
     depth: int
+
+    @property
+    def chunk(self) -> int:
+        """Elements of 16 bytes."""
+        return 128 // storage_bits(self.operand.dtype)
 
     @property
     def along_k(self) -> bool:
@@ -106,30 +116,32 @@ class _Piece:
 
     @property
     def elements(self) -> int:
-        return self.lines * (self.line + CHUNK)
+        return self.lines * (self.line + self.chunk)
 
     @property
     def copied(self) -> bool:
         """Whether asynchronous copies bring it."""
-        return self.operand.vector() == CHUNK
+        return self.operand.vector() == self.chunk
 
     def at(self, row: Expr, k: Expr) -> Expr:
         across, along = (row, k) if self.along_k else (k, row)
-        return across * (self.line + CHUNK) + along
+        return across * (self.line + self.chunk) + along
 
 
 def fits_mma(what: Attended) -> bool:
     """Whether the tensor cores compute this attention."""
-    dtypes = {what.query.dtype, what.key.dtype, what.value.dtype}
-    same = len(dtypes) == 1 and dtypes <= HALVES and what.group.anchor.inputs[0].dtype in dtypes
-    return same and what.acc_dtype == "float32" and what.group.target.capability >= AMPERE
+    weights = what.group.anchor.inputs[0].dtype
+    same = {what.query.dtype, what.key.dtype, what.value.dtype, weights} == {what.query.dtype}
+    allowed = what.query.dtype in HALVES or (what.query.dtype == "float32" and what.tf32)
+    return same and allowed and what.acc_dtype == "float32" and what.group.target.capability >= AMPERE
 
 
 def lower_mma(what: Attended) -> tuple[CudaLaunch, ...] | None:
     """The launches for the best tile that fits the target's shared memory; None if none does."""
     sm_count, limit = what.group.target.device.sm_count, what.group.target.device.shared_bytes_per_block
     width, columns = _padded(what.width), _padded(what.columns)
-    bn = min(64 if max(width, columns) <= 128 else 32, _padded(what.keys))
+    line_bytes = max(width, columns) * storage_bits(what.query.dtype) // 8
+    bn = min(64 if line_bytes <= 256 else 32 if line_bytes <= 512 else 16, _padded(what.keys))
     for tile in _tiles(what, width, columns, bn, sm_count):
         if tile.stage_bytes(pieces_of(what, tile)) <= limit:
             return emit_mma(what, tile, walk(what, tile.bm, tile.bn, sm_count))
@@ -142,7 +154,11 @@ def _tiles(what: Attended, width: int, columns: int, bn: int, sm_count: int) -> 
     Each warp has a tensor core of its own: fewer warps in more blocks would only read keys and values more often.
     """
     double = MmaTile(4, min(bn, DOUBLED_KEYS), width, columns, 2)
-    if max(width, columns) <= MOST_DOUBLED and what.batch * (what.rows // double.bm) >= sm_count:
+    if (
+        what.query.dtype in HALVES
+        and max(width, columns) <= MOST_DOUBLED
+        and what.batch * (what.rows // double.bm) >= sm_count
+    ):
         yield double
     for warps in (1, 2, 4) if what.rows <= STEP else (2, 4, 1) if what.rows <= 2 * STEP else (4, 2, 1):
         yield MmaTile(warps, bn, width, columns)
@@ -177,15 +193,15 @@ class _Block:
         self.thread = thread
         self.pieces = pieces_of(what, tile)
         self.dtype = what.query.dtype
+        self.instruction = INSTRUCTIONS[self.dtype, self.dtype]
         memory = T.alloc_buffer((tile.stage_bytes(self.pieces),), "uint8", scope="shared.dyn")
         elements = self.pieces[0].elements + STAGES * (self.pieces[1].elements + self.pieces[2].elements)
         self.shared = T.decl_buffer((elements,), storage_dtype(self.dtype), data=memory.data, scope="shared.dyn")
-        size = tile.bm * (tile.columns + CHUNK)
-        self.results = T.decl_buffer((size,), "float32", data=memory.data, scope="shared.dyn")
+        self.results = T.decl_buffer((tile.bm * tile.result_stride,), "float32", data=memory.data, scope="shared.dyn")
         self.scores = registers(tile.fragments * self.scores_each, "float32")
         self.sums = registers(tile.fragments * self.sums_each, "float32")
         self.largest, self.total = (registers(2 * tile.fragments, "float32") for _ in range(2))
-        self.in_registers = tile.width <= MOST_IN_REGISTERS
+        self.in_registers = tile.width // self.instruction.step * 4 <= MOST_IN_REGISTERS
         self.queries = registers(tile.fragments * self.queries_each, "uint32")
         self.lane, self.warp = named(thread % WARP), named(thread // WARP)
         self.fragment_row, self.fragment_column = named(self.lane // 4), named(self.lane % 4 * 2)
@@ -194,15 +210,15 @@ class _Block:
 
     @property
     def scores_each(self) -> int:
-        return self.tile.bn // CHUNK * 4
+        return self.tile.bn // COLUMNS * 4
 
     @property
     def sums_each(self) -> int:
-        return self.tile.columns // CHUNK * 4
+        return self.tile.columns // COLUMNS * 4
 
     @property
     def queries_each(self) -> int:
-        return self.tile.width // STEP * 4 if self.in_registers else 4
+        return self.tile.width // self.instruction.step * 4 if self.in_registers else 4
 
     def run(self, block: Expr) -> None:
         what, tile = self.what, self.tile
@@ -221,7 +237,7 @@ class _Block:
         self._wait()
         barrier()
         if self.in_registers:
-            with unrolled(tile.width // STEP) as kk:
+            with unrolled(tile.width // self.instruction.step) as kk:
                 self._load_queries(kk, kk)
         with T.serial(begin, end) as step:
             self._wait()
@@ -263,7 +279,7 @@ class _Block:
         self, side: int, piece: _Piece, start: Expr, first_row: Expr, first_k: Expr, rows: int, depth: int
     ) -> None:  # fmt: skip
         """A piece from memory on its way to shared memory, zeros behind the operand's `rows` and `depth`."""
-        width = CHUNK if piece.copied else 1
+        width = piece.chunk if piece.copied else 1
         units = piece.line // width
         count = piece.lines * units
         rounds = -(-count // self.tile.threads)
@@ -307,56 +323,97 @@ class _Block:
     # -- products ----------------------------------------------------------------------------------------------------
 
     def _load_queries(self, kk: Expr, at: Expr) -> None:
-        low, high = self.lane // 8 % 2 * 8, self.lane // 16 * 8
         with unrolled(self.tile.fragments) as f:
-            row = self.warp * self.tile.warp_rows + f * STEP + low
-            self._load(self.pieces[0], 0, self.queries, f * self.queries_each + at * 4, row, kk * STEP + high)
+            row, k = self.warp * self.tile.warp_rows + f * STEP, kk * self.instruction.step
+            self._load(self.pieces[0], 0, self.queries, f * self.queries_each + at * 4, row, k, left=True)
 
-    def _load(self, piece: _Piece, start: Expr, target: Any, at: Expr, row: Expr, k: Expr) -> None:
-        """Four 8 x 8 matrices, the first of whose lines each lane's group of eight names by row and k."""
-        within = self.lane % 8
-        place = piece.at(row + within, k) if piece.along_k else piece.at(row, k + within)
-        load = "ts_ldmatrix_x4" if piece.along_k else "ts_ldmatrix_x4_trans"
-        source = T.address_of(self.shared[start + place])
-        T.evaluate(T.call_extern("void", load, T.address_of(target[at]), source))
+    def _load(
+        self, piece: _Piece, start: Expr, target: Any, at: Expr, row: Expr, k: Expr, *, left: bool = False
+    ) -> None:  # fmt: skip
+        """Four registers: one fragment of the left operand, or two of the right one, from (row, k) on.
+
+        They are matrices 0 to 3 of eight lines: left (0, 0), (8, 0), (0, half), (8, half) as (rows, k) beyond the
+        first, right (0, 0), (0, half), (8, 0), (8, half). Lanes 8 i to 8 i + 7 name the lines of matrix i.
+        """
+        low, high, within = self.lane // 8 % 2, self.lane // 16, self.lane % 8
+        down, on = (low, high) if left else (high, low)
+        along = piece.along_k
+        place = (row + down * 8 + (within if along else 0), k + on * self.instruction.chunk + (0 if along else within))
+        load = "ts_ldmatrix_x4" if along else "ts_ldmatrix_x4_trans"
+        if along or self.instruction.itemsize == 2:
+            source = T.address_of(self.shared[start + piece.at(*place)])
+            T.evaluate(T.call_extern("void", load, T.address_of(target[at]), source))
+        else:
+            half = self.instruction.chunk
+            with unrolled(4) as i:
+                down, on = (i % 2, i // 2) if left else (i // 2, i % 2)
+                self._load_word(piece, start, target, at + i, row + down * 8, k + on * half + self.lane % 4)
+        self._round(target, at)
+
+    def _load_word(self, piece: _Piece, start: Expr, target: Any, at: Expr, row: Expr, k: Expr) -> None:
+        """An element of 32 bits, `lane // 4` rows further on."""
+        place = start + piece.at(row + self.lane // 4, k)
+        T.buffer_store(target, T.reinterpret("uint32", self.shared[place]), [at])
+
+    def _round(self, target: Any, at: Expr) -> None:
+        """Four registers to what the instruction reads."""
+        if self.instruction.rounding:
+            T.evaluate(T.call_extern("void", self.instruction.rounding, T.address_of(target[at])))
 
     def _mma(self, target: Any, at: Expr, left: Any, left_at: Expr, right: Any, right_at: int) -> None:
         operands = [T.address_of(target[at]), T.address_of(left[left_at]), T.address_of(right[right_at])]
-        T.evaluate(T.call_extern("void", MMA[self.dtype], *operands))
+        T.evaluate(T.call_extern("void", self.instruction.function, *operands))
 
     def _multiply_keys(self, stage: Expr) -> None:
-        tile = self.tile
-        low, high = named(self.lane // 8 % 2 * 8), named(self.lane // 16 * 8)
+        tile, step = self.tile, self.instruction.step
         keys = registers(4, "uint32")
         with unrolled(tile.fragments * self.scores_each) as i:
             T.buffer_store(self.scores, zero("float32"), [i])
-        with unrolled(tile.width // STEP) as kk:
+        with unrolled(tile.width // step) as kk:
             if not self.in_registers:
                 self._load_queries(kk, 0)
             left = kk * 4 if self.in_registers else 0
             with unrolled(tile.bn // STEP) as j:
-                self._load(self.pieces[1], stage, keys, 0, j * STEP + high, kk * STEP + low)
+                self._load(self.pieces[1], stage, keys, 0, j * STEP, kk * step)
                 with unrolled(tile.fragments) as f:
                     queries, at = f * self.queries_each + left, f * self.scores_each + j * 8
                     self._mma(self.scores, at, self.queries, queries, keys, 0)
                     self._mma(self.scores, at + 4, self.queries, queries, keys, 2)
 
     def _multiply_values(self, stage: Expr) -> None:
-        tile = self.tile
-        low, high = named(self.lane // 8 % 2 * 8), named(self.lane // 16 * 8)
+        tile, step = self.tile, self.instruction.step
         start = named(stage + self.pieces[1].elements)
         weights, values = registers(4 * tile.fragments, "uint32"), registers(4, "uint32")
-        with unrolled(tile.bn // STEP) as kk:
-            with unrolled(tile.fragments) as f, unrolled(4) as i:
-                at = f * self.scores_each + kk * 8 + i // 2 * 4 + i % 2 * 2
-                pair = (self.scores[at], self.scores[at + 1])
-                T.buffer_store(weights, T.call_extern("uint32", PACK[self.dtype], *pair), [f * 4 + i])
+        with unrolled(tile.bn // step) as kk:
+            with unrolled(tile.fragments) as f:
+                self._weights_of_step(weights, f, kk)
             with unrolled(tile.columns // STEP) as j:
-                self._load(self.pieces[2], start, values, 0, j * STEP + high, kk * STEP + low)
+                self._load_values(start, values, j * STEP, kk * step)
                 with unrolled(tile.fragments) as f:
                     at = f * self.sums_each + j * 8
                     self._mma(self.sums, at, weights, f * 4, values, 0)
                     self._mma(self.sums, at + 4, weights, f * 4, values, 2)
+
+    def _weights_of_step(self, weights: Any, f: Expr, kk: Expr) -> None:
+        """The left operand of a step of the second product, from exponentials."""
+        first = f * self.scores_each
+        with unrolled(4) as i:
+            if self.instruction.itemsize == 2:
+                at = first + kk * 8 + i // 2 * 4 + i % 2 * 2
+                value = T.call_extern("uint32", PACK[self.dtype], self.scores[at], self.scores[at + 1])
+            else:
+                value = T.reinterpret("uint32", self.scores[first + kk * 4 + i % 2 * 2 + i // 2])
+            T.buffer_store(weights, value, [f * 4 + i])
+        self._round(weights, f * 4)
+
+    def _load_values(self, start: Expr, values: Any, row: Expr, k: Expr) -> None:
+        """The right operand of a step of the second product, its keys in the order that the weights have."""
+        if self.instruction.itemsize == 2:
+            self._load(self.pieces[2], start, values, 0, row, k)
+            return
+        with unrolled(4) as i:
+            self._load_word(self.pieces[2], start, values, i, row + i // 2 * 8, k + self.lane % 4 * 2 + i % 2)
+        self._round(values, 0)
 
     # -- softmax -----------------------------------------------------------------------------------------------------
 
@@ -373,9 +430,9 @@ class _Block:
         what, reached = self.what, self.walk.steps * self.walk.bn
         if not what.between.is_scored and what.keys == reached:
             return
-        with unrolled(self.tile.fragments) as f, unrolled(self.tile.bn // CHUNK) as i, unrolled(4) as e:
+        with unrolled(self.tile.fragments) as f, unrolled(self.tile.bn // COLUMNS) as i, unrolled(4) as e:
             row = named(below_or_last(self._row(f * 2 + e // 2), what.rows, self.walk.tiles * self.tile.bm))
-            at = named(step * self.walk.bn + i * CHUNK + self.fragment_column + e % 2)
+            at = named(step * self.walk.bn + i * COLUMNS + self.fragment_column + e % 2)
             key = named(below_or_last(at, what.keys, reached))
             with self.around.evaluator.scope():
                 score = self.around.evaluator.bind(self.scores[f * self.scores_each + i * 4 + e])
@@ -390,9 +447,9 @@ class _Block:
         what = self.what
         if not what.between.is_weighed:
             return
-        with unrolled(self.tile.fragments) as f, unrolled(self.tile.bn // CHUNK) as i, unrolled(4) as e:
+        with unrolled(self.tile.fragments) as f, unrolled(self.tile.bn // COLUMNS) as i, unrolled(4) as e:
             row = named(below_or_last(self._row(f * 2 + e // 2), what.rows, self.walk.tiles * self.tile.bm))
-            at = step * self.walk.bn + i * CHUNK + self.fragment_column + e % 2
+            at = step * self.walk.bn + i * COLUMNS + self.fragment_column + e % 2
             key = named(below_or_last(at, what.keys, self.walk.steps * self.walk.bn))
             with self.around.evaluator.scope():
                 weight = self.around.evaluator.bind(self.scores[f * self.scores_each + i * 4 + e])
@@ -408,7 +465,7 @@ class _Block:
         with unrolled(halves) as r:
             first, first_sum = (r // 2 * each + r % 2 * 2 for each in (self.scores_each, self.sums_each))
             T.buffer_store(offset, self.largest[r], [r])
-            with unrolled(tile.bn // CHUNK) as i, unrolled(2) as e:
+            with unrolled(tile.bn // COLUMNS) as i, unrolled(2) as e:
                 T.buffer_store(offset, T.max(offset[r], self.scores[first + i * 4 + e]), [r])
             _over_quad(offset, r, T.max)
             T.buffer_store(scale, self.largest[r], [r])
@@ -416,11 +473,11 @@ class _Block:
             T.buffer_store(offset, finite(offset[r]), [r])
             T.buffer_store(scale, call("exp2", (scale[r] - offset[r]) * log2_e), [r])
             T.buffer_store(self.total, self.total[r] * scale[r], [r])
-            with unrolled(tile.bn // CHUNK) as i, unrolled(2) as e:
+            with unrolled(tile.bn // COLUMNS) as i, unrolled(2) as e:
                 at = first + i * 4 + e
                 T.buffer_store(self.scores, call("exp2", (self.scores[at] - offset[r]) * log2_e), [at])
                 T.buffer_store(self.total, self.total[r] + self.scores[at], [r])
-            with unrolled(tile.columns // CHUNK) as i, unrolled(2) as e:
+            with unrolled(tile.columns // COLUMNS) as i, unrolled(2) as e:
                 at = first_sum + i * 4 + e
                 T.buffer_store(self.sums, self.sums[at] * scale[r], [at])
 
@@ -429,7 +486,7 @@ class _Block:
     def _finish(self) -> None:
         """Divide, and give results to the sink through shared memory, neighbouring columns by neighbouring threads."""
         tile, what = self.tile, self.what
-        stride = tile.columns + CHUNK
+        stride = tile.result_stride
         barrier()
         with unrolled(2 * tile.fragments) as r:
             _over_quad(self.total, r, lambda a, b: a + b)
@@ -443,11 +500,11 @@ class _Block:
                 with when(exists), self.around.evaluator.scope():
                     mended = what.between.flawed(self.around.evaluator, self.batch, row, self.total[r])
                     T.buffer_store(flaw, mended, [0])
-            with unrolled(tile.columns // CHUNK) as i, unrolled(2) as e:
+            with unrolled(tile.columns // COLUMNS) as i, unrolled(2) as e:
                 total = self.sums[r // 2 * self.sums_each + i * 4 + r % 2 * 2 + e]
                 if self.walk.parts == 1:
                     total = divided(total, self.total[r], flaw[0])
-                place = self._local_row(r) * stride + i * CHUNK + self.fragment_column + e
+                place = self._local_row(r) * stride + i * COLUMNS + self.fragment_column + e
                 T.buffer_store(self.results, total, [place])
         barrier()
         store_results(

@@ -63,6 +63,11 @@ class Attended:
         return self.group.result.shape[-1]
 
     @property
+    def tf32(self) -> bool:
+        """Whether the operands of both products may be rounded to TF32."""
+        return all(n.attrs.get("precision") == "tf32" for n in (self.softmax.product, self.group.anchor))
+
+    @property
     def merged(self) -> bool:
         """Whether the rows are those of several heads."""
         return self.rows != self.softmax.queries

@@ -167,6 +167,24 @@ def test_kernels_keep_their_sums_in_registers(dtype: str, width: int, architectu
         assert launch.shared_bytes <= target(name).device.shared_bytes_per_block
 
 
+@pytest.mark.parametrize(("width", "columns"), [(8, 8), (33, 17), (64, 64), (128, 96), (256, 256)])
+def test_tf32_where_it_was_asked_for(width: int, columns: int) -> None:
+    case = Case(queries=21, keys=70, width=width, columns=columns, mask="float", tf32=True)
+    assert check(case, orders=ORDERS[:2]) == ["attention_mma"]
+    assert [launch.kind for launch in lower(case, "cuda:sm_75")] == ["attention_simt"]
+
+
+def test_tf32_of_few_queries_that_share_keys() -> None:
+    case = Case(heads=6, kv_heads=2, queries=2, keys=600, width=32, columns=40, mask="positions", tf32=True)
+    assert check(case) == ["attention_mma", "join"]
+
+
+@pytest.mark.parametrize("width", [64, 128])
+def test_tf32_keeps_its_sums_in_registers(width: int) -> None:
+    (launch,) = lower(Case(heads=70, queries=256, keys=512, width=width, columns=width, mask="float", tf32=True))
+    assert resources(launch, "sm_80")[1] == 0
+
+
 def test_gpus_without_tensor_cores_for_half_floats() -> None:
     case = Case(queries=5, keys=9, dtype="float16")
     launches = lower(case, "cuda:sm_75")
