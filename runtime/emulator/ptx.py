@@ -15,6 +15,7 @@ _ASM = re.compile(r"\b(?:asm|__asm__)\s*(?:volatile|__volatile__)?\s*\(")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _OPERAND = re.compile(r'\s*(?:\[(\w+)\])?\s*"([^"]*)"\s*\((.*)\)\s*$', re.DOTALL)
 _REFERENCE = re.compile(r"%(?:(\d+)|\[(\w+)\])")
+_DECLARED = re.compile(r"\.reg\s+\.\w+([^;]*);")
 _SPECIAL = re.compile(r"%%?([a-z]\w*(?:\.[xyz])?)")
 _LABEL = re.compile(r"([A-Za-z_$][\w$]*)(?:%=)?\s*:(?!:)")
 _INSTRUCTION = re.compile(r"(?:@(!?)(\w+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.DOTALL)
@@ -86,6 +87,8 @@ def _translate(statement: str) -> str:
     template = "".join(literal_eval(string) for string in _STRING.findall(sections[0]))
     operands = [_operand(part) for section in sections[1:3] for part in _split(section, ",") if part.strip()]
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", template, flags=re.DOTALL).strip()
+    for name in {name for names in _DECLARED.findall(code) for name in re.findall(r"%+(\w+)", names)}:
+        code = re.sub(rf"%+{name}\b", name, code)  # a register's name may begin with a percent sign
     parts = [part.strip() for part in _instructions(code)]
     labels = ", ".join(part[:-1] for part in parts if part.endswith(":"))
     body = " ".join(_statement(part, operands) for part in parts)

@@ -107,6 +107,18 @@ def test_predicated_asm() -> None:
     )
 
 
+def test_labels_branches_and_names_of_registers() -> None:
+    text = (
+        'asm volatile("{.reg .pred %%p;\\nW: mbarrier.try_wait.parity.shared::cta.b64 %%p, [%0+8], 1;\\n"'
+        ' "@!%%p bra W;\\nmov.u32 %1, %%laneid;}" :: "r"(b), "r"(x));'
+    )
+    assert translate_asm(text) == (
+        "do { __label__ W; { bool p = 0; W:; "
+        '{ p = emu_mbarrier_test(emu_pointer(uint32_t((b) + (8))), 1, 1, 1, "mbarrier.try_wait", __LINE__); } '
+        "if (!p) goto W; emu_ptx::mov_u32((x), emu_registers::laneid()); } } while (0);"
+    )
+
+
 def test_shared_declarations() -> None:
     assert translate("__shared__ alignas(64) half tile[2][33];").startswith(
         "auto& tile = emu_shared<half[2][33]>(0, 64"
