@@ -199,7 +199,11 @@ class _ProgramWriter:
         if value.producer is not None and value.producer.name in self.native and value.tensor_type.num_elements == 0:
             # No kernel is launched for it: there is nothing to compute.
             return rt.Constant(self.tensors.add(value.name, np.empty(value.shape, to_numpy_dtype(value.dtype))))
-        buffer = self.arena.get(self.plan.buffers.aliases.get(value.name, value.name))
+        root = self.plan.buffers.aliases.get(value.name, value.name)
+        place = self.plan.buffers.places.get(root)
+        if place is not None:
+            return rt.Arena(self.arena[place.whole].offset_bytes + place.offset_bytes, value.tensor_type.nbytes)
+        buffer = self.arena.get(root)
         return rt.Arena(buffer.offset_bytes, buffer.nbytes) if buffer else rt.Heap()
 
     def memory_of(self, name: str) -> int:

@@ -134,4 +134,5 @@ def _buffers(plan: StitchPlan) -> dict[str, Any]:
             for b in plan.buffers.buffers
         ],
         "aliases": dict(plan.buffers.aliases),
+        "places": {part: [p.whole, p.offset_bytes] for part, p in plan.buffers.places.items()},
     }

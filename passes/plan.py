@@ -74,6 +74,10 @@ a barrier inside a kernel would be what lies between two launches anyway.
 Aliases: a value in `buffers.aliases` is computed by no group. It is a reshape of its root and has the root's bytes:
 whoever reads it reads the root's memory. The root is no alias; a native group writes it, or it is an input of the
 graph.
+
+Places: a value in `buffers.places` is written by its group into a part of another value's memory, the *whole*, which no
+group computes: concats and views put it together from its parts, each of which lies in one piece of it. Whoever reads
+the whole waits for all its parts.
 """
 
 from __future__ import annotations
@@ -338,12 +342,21 @@ class Buffer:
 
 
 @dataclass(frozen=True)
+class Place:
+    """A part of the memory of the value `whole`, from `offset_bytes` on."""
+
+    whole: str
+    offset_bytes: int
+
+
+@dataclass(frozen=True)
 class BufferPlan:
     """One arena with reuse. Values that are graph outputs, or that a host step reads or writes, are not in it."""
 
     arena_bytes: int = 0
     buffers: tuple[Buffer, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, Place] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for b in self.buffers:
@@ -367,15 +380,31 @@ class BufferPlan:
             "arena_bytes": self.arena_bytes,
             "buffers": [b.to_json() for b in self.buffers],
             "aliases": dict(self.aliases),
+            "places": {part: [place.whole, place.offset_bytes] for part, place in self.places.items()},
         }
 
     @staticmethod
     def from_json(data: Any, where: str = "buffers") -> BufferPlan:
         fields = Fields(data, where)
         aliases = {k: string(v, f"{where}.aliases") for k, v in fields.mapping("aliases").items()}
-        plan = BufferPlan(fields.integer("arena_bytes"), fields.sequence("buffers", Buffer.from_json), aliases)
+        places = {k: _place_from_json(v, f"{where}.places[{k!r}]") for k, v in fields.mapping("places").items()}
+        plan = BufferPlan(fields.integer("arena_bytes"), fields.sequence("buffers", Buffer.from_json), aliases, places)
         fields.done()
         return plan
+
+
+def _place_from_json(data: Any, where: str) -> Place:
+    if not (isinstance(data, list) and len(data) == 2 and isinstance(data[0], str) and type(data[1]) is int):
+        raise PlanError(f"{where} is not [whole, offset_bytes]")
+    return Place(*data)
+
+
+def wholes_of(places: Mapping[str, Place]) -> dict[str, tuple[str, ...]]:
+    """The parts of each whole, in the order of their places."""
+    found: dict[str, list[str]] = {}
+    for part in sorted(places, key=lambda name: (places[name].whole, places[name].offset_bytes)):
+        found.setdefault(places[part].whole, []).append(part)
+    return {whole: tuple(parts) for whole, parts in found.items()}
 
 
 def _check_no_overlap(buffers: tuple[Buffer, ...]) -> None:

@@ -9,14 +9,15 @@ from tilestitch.compiler.ir.text import fingerprint
 
 from .contract import PassContext
 from .errors import PassError, PlanError
+from .fusion.inplace import offsets_of
 from .fusion.legality import check_group
 from .fusion.planners import PLANNERS
 from .fusion.roles import is_native
 from .fusion.rules import FusionRule
 from .fusion.stitcher import stitch
-from .plan import Group, HostGroup, StitchPlan, WhyNot
+from .plan import Group, HostGroup, StitchPlan, WhyNot, wholes_of
 from .schedule.memory import lifetimes_of, plan_buffers
-from .schedule.order import segments_of
+from .schedule.order import segments_of, written
 
 
 def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
@@ -33,7 +34,8 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     positions = {n.name: i for i, n in enumerate(graph.nodes)}
     position = {g.name: max(positions[n] for n in g.nodes) for g in result.groups}
     position.update((g.name, positions[g.name]) for g in result.host_groups)
-    segments = segments_of(result.groups, result.host_groups, result.aliases, position)
+    wholes = wholes_of(result.places)
+    segments = segments_of(result.groups, result.host_groups, result.aliases, position, wholes)
     return StitchPlan(
         graph=graph.name,
         fingerprint=fingerprint(graph),
@@ -43,7 +45,13 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
         host_groups=result.host_groups,
         segments=segments,
         buffers=plan_buffers(
-            graph, result.groups, result.host_groups, segments, result.aliases, concurrent=context.target.name == "cuda"
+            graph,
+            result.groups,
+            result.host_groups,
+            segments,
+            result.aliases,
+            result.places,
+            concurrent=context.target.name == "cuda",
         ),
         refusals=result.refusals,
         plugins=tuple(context.plugins),
@@ -96,6 +104,7 @@ class _Checker:
                 self.fail(refusal)
         self._check_host_groups()
         self._check_aliases()
+        self._check_places()
         self._check_order()
         self._check_buffers()
 
@@ -122,14 +131,23 @@ class _Checker:
             if value is None or root not in inputs | stored or name in stored | shown:
                 self.fail(f"%{name} is no reshape of a stored %{root} that only kernels read")
 
+    def _check_places(self) -> None:
+        stored = {v for g in self.plan.groups for v in g.outputs}
+        for whole, parts in wholes_of(self.plan.buffers.places).items():
+            known = {whole, *parts} <= set(self.values) and set(parts) <= stored and whole not in stored
+            offsets = offsets_of(self.values[whole], [self.values[p] for p in parts]) if known else None
+            expected = {v.name: offset for v, offset in (offsets or {}).items()}
+            if expected != {p: self.plan.buffers.places[p].offset_bytes for p in parts}:
+                self.fail(f"%{whole} is not made of {', '.join('%' + p for p in parts)} at the places given")
+
     def _check_order(self) -> None:
         known = {v.name for v in self.graph.inputs}
         by_name: dict[str, Group | HostGroup] = {g.name: g for g in self.plan.groups}
         by_name.update((g.name, g) for g in self.plan.host_groups)
-        aliases = self.plan.buffers.aliases
+        aliases, wholes = self.plan.buffers.aliases, wholes_of(self.plan.buffers.places)
         for name in self.plan.launch_order:
             group = by_name[name]
-            missing = [v for v in group.inputs if aliases.get(v, v) not in known]
+            missing = [v for v in written(group.inputs, aliases, wholes) if v not in known]
             if missing:
                 self.fail(f"group {name} reads %{missing[0]} before it is written")
             known.update(group.outputs)
@@ -139,7 +157,7 @@ class _Checker:
 
     def _check_buffers(self) -> None:
         plan = self.plan
-        lifetimes = lifetimes_of(plan.groups, plan.segments, plan.buffers.aliases)
+        lifetimes = lifetimes_of(plan.groups, plan.segments, plan.buffers.aliases, plan.buffers.places)
         outside = {v.name for v in self.graph.outputs}
         outside.update(plan.buffers.aliases.get(v, v) for g in plan.host_groups for v in g.inputs)
         if {b.value for b in plan.buffers.buffers} != set(lifetimes) - outside:

@@ -18,13 +18,13 @@ from .roles import Roles, is_elementwise, is_native
 from .rules import Fuse
 
 
-class _AllowsAll:
+class AllowsAll:
     def forbid(self, state: Fusion, nodes: Sequence[Node]) -> WhyNot | None:
         return None
 
 
 @dataclass(frozen=True)
-class Gates(_AllowsAll):
+class Gates(AllowsAll):
     """Slices that cut the columns of a product into ranges, and the element-wise nodes that bring these together."""
 
     name: ClassVar[str] = "gates"
@@ -60,7 +60,7 @@ def _gated(state: Fusion, anchor: Node, slices: Sequence[Node]) -> list[Node]:
 
 
 @dataclass(frozen=True)
-class OperandViews(_AllowsAll):
+class OperandViews(AllowsAll):
     """Views that the work behind a product or a window reads are read through instead of being stored."""
 
     name: ClassVar[str] = "operand_views"

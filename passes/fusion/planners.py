@@ -5,11 +5,12 @@ from __future__ import annotations
 from .attention import Attention
 from .explore import Explore
 from .gates import Gates, OperandViews
+from .inplace import InPlace
 from .remote import GlobalStitching, Packing
 from .rules import Copies, Epilogue, FusionRule, Inline, Rows, Views
 from .xla import XlaLimits
 
-REMOTE: tuple[FusionRule, ...] = (GlobalStitching(), Packing())
+REMOTE: tuple[FusionRule, ...] = (InPlace(), GlobalStitching(), Packing())
 
 PLANNERS: dict[str, tuple[FusionRule, ...]] = {
     "none": (),

@@ -52,15 +52,18 @@ class FusionRule(Protocol):
     def forbid(self, state: Fusion, nodes: Sequence[Node]) -> WhyNot | None: ...
 
 
-class _AllowsAll:
-    """Built-in rules forbid nothing."""
+class AllowsAll:
+    """Built-in rules forbid nothing; some propose nothing either."""
+
+    def propose(self, state: Fusion) -> Iterator[Fuse]:
+        return iter(())
 
     def forbid(self, state: Fusion, nodes: Sequence[Node]) -> WhyNot | None:
         return None
 
 
 @dataclass(frozen=True)
-class Epilogue(_AllowsAll):
+class Epilogue(AllowsAll):
     """Element-wise readers join a contraction or a window; then a transpose of the result, if nobody else reads it."""
 
     name: ClassVar[str] = "epilogue"
@@ -122,7 +125,7 @@ def _moving_views(state: Fusion, anchor: Node) -> list[Node]:
 
 
 @dataclass(frozen=True)
-class Rows(_AllowsAll):
+class Rows(AllowsAll):
     """Reductions over the same rows join with the element-wise nodes between, before and behind them."""
 
     name: ClassVar[str] = "rows"
@@ -154,7 +157,7 @@ def _kind(state: Fusion, cluster: Cluster) -> GroupKind | None:
 
 
 @dataclass(frozen=True)
-class Inline(_AllowsAll):
+class Inline(AllowsAll):
     """A cluster of views and element-wise nodes joins its reader; with several readers, one that iterates alike."""
 
     name: ClassVar[str] = "inline"
@@ -184,7 +187,7 @@ def _same_order(state: Fusion, a: Cluster, b: Cluster) -> bool:
 
 
 @dataclass(frozen=True)
-class Views(_AllowsAll):
+class Views(AllowsAll):
     """Views in front of a contraction are read through: the contraction fetches its operand at the view's index.
 
     A convolution does so for images that its template copies anyway: few channels, padded (the first layer).
@@ -242,7 +245,7 @@ _CHEAP = frozenset({"cast", "add", "sub", "mul", "maximum", "minimum", "neg", "a
 
 
 @dataclass(frozen=True)
-class Copies(_AllowsAll):
+class Copies(AllowsAll):
     """Index arithmetic, views and small cheap values are computed again in each reader rather than stored."""
 
     name: ClassVar[str] = "copies"
@@ -285,4 +288,4 @@ def _size(value: Value) -> int:
     return value.tensor_type.num_elements
 
 
-__all__ = ["Copies", "Epilogue", "Fuse", "FusionRule", "Inline", "Rows", "Views"]
+__all__ = ["AllowsAll", "Copies", "Epilogue", "Fuse", "FusionRule", "Inline", "Rows", "Views"]

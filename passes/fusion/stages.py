@@ -15,7 +15,8 @@ from typing import ClassVar, Protocol, runtime_checkable
 from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.cost_model.protocol import AnyDevice, KernelFacts, LatencyModel
 from tilestitch.passes.contract import TargetInfo
-from tilestitch.passes.plan import Group, GroupKind, HostGroup, Stitch, WhyNot
+from tilestitch.passes.plan import Group, GroupKind, HostGroup, Place, Stitch, WhyNot, wholes_of
+from tilestitch.passes.schedule.order import written
 
 from .bitsets import bits, mask_of
 from .facts import device_of, group_facts, multiprocessors_of
@@ -58,9 +59,10 @@ class Kernels:
 
     def __init__(
         self, graph: Graph, groups: Sequence[Group], host_groups: Sequence[HostGroup], aliases: Mapping[str, str],
-        target: TargetInfo,
+        target: TargetInfo, places: Mapping[str, Place] | None = None,
     ) -> None:  # fmt: skip
         self.graph, self.target, self.aliases = graph, target, dict(aliases)
+        self.places, self.wholes = dict(places or {}), wholes_of(places or {})
         self.device: AnyDevice = device_of(target)
         self.host_groups = tuple(host_groups)
         self.groups = {g.name: g for g in groups}
@@ -78,7 +80,7 @@ class Kernels:
         everything = self._everything()
         makers = {v: g.name for g in everything for v in g.outputs}
         self.producers = {
-            g.name: {makers[r] for r in (self.aliases.get(v, v) for v in g.inputs) if r in makers} - {g.name}
+            g.name: {makers[r] for r in written(g.inputs, self.aliases, self.wholes) if r in makers} - {g.name}
             for g in everything
         }
         self.readers: dict[str, set[str]] = {g.name: set() for g in everything}
@@ -297,7 +299,7 @@ class Kernels:
 
     def _needed(self, value: str, members: set[str]) -> bool:
         """Whether somebody besides the groups `members` reads a value, or an alias of it."""
-        if self.graph.is_output(self.values[value]):
+        if self.graph.is_output(self.values[value]) or value in self.places:
             return True
         names = {value, *(a for a, root in self.aliases.items() if root == value)}
         return any(not names.isdisjoint(g.inputs) for g in self._everything() if g.name not in members)

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
 from tilestitch.passes.contract import TargetInfo
 from tilestitch.passes.errors import PassContractError
-from tilestitch.passes.plan import Group, GroupKind, HostGroup, Stitch, WhyNot
+from tilestitch.passes.plan import Group, GroupKind, HostGroup, Place, Stitch, WhyNot
 
 from . import legality, profit
 from .clusters import Cluster, Fusion
+from .inplace import InPlace, places_in
 from .roles import NATIVE_DTYPES, Part, Roles, is_native
 from .rules import Fuse, FusionRule
 from .stages import Combine, CombineRule, Kernels
@@ -24,11 +25,12 @@ MOST_PROPOSALS = 200_000
 
 @dataclass(frozen=True)
 class Stitched:
-    """All groups of a graph, the values that are aliases of others, and the refusals."""
+    """All groups of a graph, the values that are aliases or parts of others, and the refusals."""
 
     groups: tuple[Group, ...]
     host_groups: tuple[HostGroup, ...]
     aliases: dict[str, str]
+    places: dict[str, Place]
     refusals: tuple[WhyNot, ...]
 
 
@@ -46,12 +48,13 @@ def stitch(graph: Graph, rules: Sequence[FusionRule], target: TargetInfo, *, ali
             if refusal is not None and (proposal.forced or refusal.rule in {r.name for r in rules}):
                 refusals.setdefault((refusal.subject, refusal.rule, refusal.reason), refusal)
     alias_of = _aliases(state) if aliases else {}
-    groups, host_groups = _groups(state, alias_of)
-    kernels = Kernels(graph, groups, host_groups, {a.name: r.name for a, r in alias_of.items()}, target)
+    places = places_in(state, alias_of) if any(isinstance(rule, InPlace) for rule in rules) else {}
+    groups, host_groups = _groups(state, alias_of, {place.whole for place in places.values()})
+    kernels = Kernels(graph, groups, host_groups, {a.name: r.name for a, r in alias_of.items()}, target, places)
     refused = _combine(state, kernels, rules)
     for refusal in (*state.remarks, *_not_native(graph), *_borders(state, rules, alias_of), *refused):
         refusals.setdefault((refusal.subject, refusal.rule, refusal.reason), refusal)
-    return Stitched(tuple(kernels.groups.values()), host_groups, kernels.aliases, tuple(refusals.values()))
+    return Stitched(tuple(kernels.groups.values()), host_groups, kernels.aliases, places, tuple(refusals.values()))
 
 
 def _combine(state: Fusion, kernels: Kernels, rules: Sequence[FusionRule]) -> list[WhyNot]:
@@ -157,7 +160,10 @@ def _aliases(state: Fusion) -> dict[Value, Value]:
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
-def _groups(state: Fusion, aliases: dict[Value, Value]) -> tuple[tuple[Group, ...], tuple[HostGroup, ...]]:
+def _groups(
+    state: Fusion, aliases: dict[Value, Value], wholes: set[str]
+) -> tuple[tuple[Group, ...], tuple[HostGroup, ...]]:
+    """The groups of all clusters but those that are aliases, or put `wholes` together."""
     groups: list[Group] = []
     host: list[HostGroup] = []
     taken = {n.name for n in state.nodes if not is_native(n)}
@@ -169,7 +175,7 @@ def _groups(state: Fusion, aliases: dict[Value, Value]) -> tuple[tuple[Group, ..
             host.append(HostGroup(node.name, inputs, tuple(o.name for o in node.outputs), node.origins))
             continue
         stored = _stored(state, cluster)
-        if stored and not (len(nodes) == 1 and stored[0] in aliases):
+        if stored and stored[0].name not in wholes and not (len(nodes) == 1 and stored[0] in aliases):
             groups.append(_group(state, cluster, nodes, stored, taken))
     return tuple(groups), tuple(host)
 

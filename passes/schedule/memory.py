@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tilestitch.compiler.ir import Graph, Value
-from tilestitch.passes.plan import ALIGNMENT, Buffer, BufferPlan, Group, HostGroup, Segment
+from tilestitch.passes.plan import ALIGNMENT, Buffer, BufferPlan, Group, HostGroup, Place, Segment, wholes_of
+
+from .order import written
 
 WINDOW = 32
 """Launches that may run together are no further apart than this: wide models need memory for so many branches only."""
@@ -24,6 +26,7 @@ def plan_buffers(
     host_groups: Sequence[HostGroup],
     segments: Sequence[Segment],
     aliases: Mapping[str, str],
+    places: Mapping[str, Place] | None = None,
     *,
     concurrent: bool = False,
 ) -> BufferPlan:
@@ -32,18 +35,24 @@ def plan_buffers(
     concurrent: the device runs launches together that do not depend on each other.
     """
     values = {o.name: o for n in graph.nodes for o in n.outputs}
-    lifetimes = lifetimes_of(groups, segments, aliases)
+    lifetimes = lifetimes_of(groups, segments, aliases, places)
     outside = {v.name for v in graph.outputs} | {aliases.get(v, v) for g in host_groups for v in g.inputs}
     placed = [(values[name], first, last) for name, (first, last) in lifetimes.items() if name not in outside]
-    buffers = _place(placed, _unordered(groups, segments, aliases) if concurrent else _overlapping)
+    buffers = _place(placed, _unordered(groups, segments, aliases, places or {}) if concurrent else _overlapping)
     size = max((b.offset_bytes + _rounded(b.nbytes) for b in buffers), default=0)
-    return BufferPlan(size, tuple(sorted(buffers, key=lambda b: (b.first, b.value))), dict(aliases))
+    return BufferPlan(size, tuple(sorted(buffers, key=lambda b: (b.first, b.value))), dict(aliases), dict(places or {}))
 
 
 def lifetimes_of(
-    groups: Sequence[Group], segments: Sequence[Segment], aliases: Mapping[str, str]
-) -> dict[str, Lifetime]:
-    """By value that a native group writes: the first and the last launch at which its bytes are needed."""
+    groups: Sequence[Group], segments: Sequence[Segment], aliases: Mapping[str, str],
+    places: Mapping[str, Place] | None = None,
+) -> dict[str, Lifetime]:  # fmt: skip
+    """By value that a native group writes: the first and the last launch at which its bytes are needed.
+
+    Parts of wholes are not among them, but the wholes: from the first part's launch on.
+    """
+    places = places or {}
+    wholes = wholes_of(places)
     by_name = {g.name: g for g in groups}
     lifetimes: dict[str, Lifetime] = {}
     for launch, name in enumerate(n for s in segments for n in s.groups):
@@ -52,10 +61,12 @@ def lifetimes_of(
             continue
         for value in group.outputs:
             lifetimes[value] = (launch, launch)
-        for value in group.inputs:
-            root = aliases.get(value, value)
+        for root in written(group.inputs, aliases, wholes):
             if root in lifetimes:
                 lifetimes[root] = (lifetimes[root][0], launch)
+    for whole, parts in wholes.items():
+        alive = [lifetimes.pop(part) for part in parts]
+        lifetimes[whole] = (min(first for first, _ in alive), max(last for _, last in alive))
     return lifetimes
 
 
@@ -71,8 +82,11 @@ def _overlapping(a: str, alive_a: Lifetime, b: str, alive_b: Lifetime) -> bool:
     return alive_a[0] <= alive_b[1] and alive_b[0] <= alive_a[1]
 
 
-def _unordered(groups: Sequence[Group], segments: Sequence[Segment], aliases: Mapping[str, str]) -> Together:
+def _unordered(
+    groups: Sequence[Group], segments: Sequence[Segment], aliases: Mapping[str, str], places: Mapping[str, Place]
+) -> Together:
     """Whether the launches that use one value may run beside the launch that writes the other."""
+    wholes = wholes_of(places)
     by_name = {g.name: g for g in groups}
     writer: dict[str, int] = {}
     users: dict[str, int] = {}  # of a value, its writer among them, as a set of bits
@@ -80,14 +94,17 @@ def _unordered(groups: Sequence[Group], segments: Sequence[Segment], aliases: Ma
     for launch, name in enumerate(n for s in segments for n in s.groups):
         group = by_name.get(name)
         before = 0
-        for value in group.inputs if group else ():
-            root = aliases.get(value, value)
+        for root in written(group.inputs if group else (), aliases, wholes):
             if root in writer:
                 before |= ancestors[writer[root]] | 1 << writer[root]
                 users[root] |= 1 << launch
         for value in group.outputs if group else ():
             writer[value], users[value] = launch, 1 << launch
         ancestors.append(before)
+    for whole, parts in wholes.items():
+        users[whole] = 0
+        for part in parts:
+            users[whole] |= users[part]
 
     def together(a: str, alive_a: Lifetime, b: str, alive_b: Lifetime) -> bool:
         if _overlapping(a, alive_a, b, alive_b):

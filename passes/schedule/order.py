@@ -3,35 +3,43 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.plan import Group, HostGroup, Segment
 
 
+def written(values: Iterable[str], aliases: Mapping[str, str], wholes: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """The values that groups write and whose bytes `values` have."""
+    for value in values:
+        root = aliases.get(value, value)
+        yield from wholes.get(root, (root,))
+
+
 def segments_of(
-    groups: Sequence[Group], host_groups: Sequence[HostGroup], aliases: Mapping[str, str], position: Mapping[str, int]
-) -> tuple[Segment, ...]:
+    groups: Sequence[Group], host_groups: Sequence[HostGroup], aliases: Mapping[str, str], position: Mapping[str, int],
+    wholes: Mapping[str, Sequence[str]] | None = None,
+) -> tuple[Segment, ...]:  # fmt: skip
     """Order all groups. `position` gives each group's place in the original order, which is kept where dependences
-    allow.
+    allow. `wholes`: the parts of values that are written piece by piece.
 
     Raises PlanError if the groups depend on each other in a cycle.
     """
-    first = _greedy(groups, host_groups, aliases, position, start_native=True)
-    second = _greedy(groups, host_groups, aliases, position, start_native=False)
+    first = _greedy(groups, host_groups, aliases, position, wholes or {}, start_native=True)
+    second = _greedy(groups, host_groups, aliases, position, wholes or {}, start_native=False)
     return min(first, second, key=len)
 
 
 def _greedy(
     groups: Sequence[Group], host_groups: Sequence[HostGroup], aliases: Mapping[str, str], position: Mapping[str, int],
-    *, start_native: bool,
+    wholes: Mapping[str, Sequence[str]], *, start_native: bool,
 ) -> tuple[Segment, ...]:  # fmt: skip
     everything: list[Group | HostGroup] = [*groups, *host_groups]
     native = {g.name for g in groups}
     producer = {v: g.name for g in everything for v in g.outputs}
     waits: dict[str, set[str]] = {}
     for g in everything:
-        roots = (aliases.get(v, v) for v in g.inputs)
+        roots = written(g.inputs, aliases, wholes)
         waits[g.name] = {producer[v] for v in roots if v in producer} - {g.name}
     readers: dict[str, list[str]] = {name: [] for name in waits}
     for name, needed in waits.items():

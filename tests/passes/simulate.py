@@ -34,21 +34,27 @@ class _Run:
         if value.is_constant:
             return value.data
         name = self.plan.buffers.aliases.get(value.name, value.name)
-        buffer = self.buffers.get(name)
-        if buffer is None:
+        start = self.start_of(name)
+        if start is None:
             data = self.heap[name]
             return data.reshape(value.shape) if name != value.name else data
-        dtype = to_numpy_dtype(value.dtype)
-        raw = self.arena[buffer.offset_bytes : buffer.offset_bytes + buffer.nbytes]
-        return raw.view(dtype).reshape(value.shape).copy()
+        raw = self.arena[start : start + value.tensor_type.nbytes]
+        return raw.view(to_numpy_dtype(value.dtype)).reshape(value.shape).copy()
 
     def write(self, name: str, data: Any) -> None:
-        buffer = self.buffers.get(name)
-        if buffer is None:
+        start = self.start_of(name)
+        if start is None:
             self.heap[name] = data
             return
         raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-        self.arena[buffer.offset_bytes : buffer.offset_bytes + buffer.nbytes] = raw
+        self.arena[start : start + raw.size] = raw
+
+    def start_of(self, name: str) -> int | None:
+        """Where a value lies in the arena, None if it does not."""
+        place = self.plan.buffers.places.get(name)
+        if place is not None:
+            return self.buffers[place.whole].offset_bytes + place.offset_bytes
+        return self.buffers[name].offset_bytes if name in self.buffers else None
 
     def launch(self, name: str) -> None:
         host = {g.name: g for g in self.plan.host_groups}

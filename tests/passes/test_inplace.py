@@ -1,0 +1,114 @@
+"""Concats that need no kernel, since their operands are written where they belong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.codegen.cuda.cuda_harness import emulated
+from tests.compiled import assert_close
+from tests.passes.simulate import simulate
+from tests.strategies import feeds
+from tilestitch.codegen.assemble import Planned, assemble
+from tilestitch.codegen.cpu.backend import CpuBackend
+from tilestitch.codegen.cpu.target import host_target
+from tilestitch.compiler.ir.evaluate import evaluate
+from tilestitch.compiler.ir.text import parse_graph
+from tilestitch.passes import PassContext, StitchPlan, TargetInfo, check_plan, make_plan
+from tilestitch.passes.errors import PlanError
+from tilestitch.passes.fusion.inplace import offsets_of
+from tilestitch.passes.plan import Place
+from tilestitch.runtime import load
+from tilestitch.runtime.artifact import artifact_bytes
+
+STATES = """graph @states(%x: float32[4,16], %w: float32[16,16]) -> (%y, %z) {
+  %a = matmul(%x, %w) : float32[4,16]
+  %b = matmul(%a, %w) : float32[4,16]
+  %c = matmul(%b, %w) : float32[4,16]
+  %ra = reshape(%a) {shape=[1,4,16]} : float32[1,4,16]
+  %rb = reshape(%b) {shape=[1,4,16]} : float32[1,4,16]
+  %rc = reshape(%c) {shape=[1,4,16]} : float32[1,4,16]
+  %s = concat(%rc, %ra, %rb) {axis=0} : float32[3,4,16]
+  %y = matmul(%s, %w) : float32[3,4,16]
+  %z = reduce_sum(%s) {axes=[0], keepdims=false} : float32[4,16]
+}"""
+
+ROWS = """graph @rows(%x: float32[4,16], %w: float32[16,16], %v: float32[32,16]) -> (%y, %z) {
+  %a = matmul(%x, %w) : float32[4,16]
+  %b = matmul(%a, %w) : float32[4,16]
+  %s = concat(%a, %b) {axis=1} : float32[4,32]
+  %y = matmul(%s, %v) : float32[4,16]
+  %z = reduce_sum(%s) {axes=[0], keepdims=false} : float32[32]
+}"""
+
+
+def planned(text: str, target: str = "cpu") -> StitchPlan:
+    graph = parse_graph(text)
+    plan = make_plan(graph, PassContext(TargetInfo(target, 2)))
+    check_plan(plan, graph)
+    assert StitchPlan.from_json(plan.to_json()) == plan
+    return plan
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_states_are_written_into_the_sequence(target: str) -> None:
+    plan = planned(STATES, target)
+    assert dict(plan.buffers.places) == {"c": Place("s", 0), "a": Place("s", 256), "b": Place("s", 512)}
+    assert not any("s" in group.outputs for group in plan.groups)
+    (whole,) = [b for b in plan.buffers.buffers if b.value == "s"]
+    assert (whole.nbytes, whole.first, whole.last) == (768, 0, len(plan.groups) - 1)
+    assert not {"a", "b", "c"} & {b.value for b in plan.buffers.buffers}
+
+
+def test_the_values_are_right_on_the_cpu_and_on_the_emulated_device() -> None:
+    graph = parse_graph(STATES)
+    given = feeds(graph, 1)
+    expected = evaluate(graph, given)
+    backend = CpuBackend(host_target(), 2)
+    assembled = assemble(
+        [Planned(graph, planned(STATES), ("y", "z"))], backend, keep_source=False, progress=lambda *_: None
+    )
+    with load(artifact_bytes(assembled.contents), num_threads=2) as module:
+        results = list(module.run(given).values())
+    with load(emulated(parse_graph(STATES), pipeline=""), device="emulator") as module:
+        results += module.run(given).values()
+    results += simulate(planned(STATES), graph, given)
+    for got, want in zip(results, 3 * expected, strict=True):
+        assert_close(got, want, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("operands side by side in each row", ROWS),
+        ("the result is the user's", STATES.replace("-> (%y, %z)", "-> (%y, %z, %s)")),
+        ("an operand is the user's", STATES.replace("-> (%y, %z)", "-> (%y, %z, %b)")),
+        ("an operand twice", STATES.replace("concat(%rc, %ra, %rb)", "concat(%rc, %ra, %ra)")),
+        ("an input of the graph", STATES.replace("%ra = reshape(%a)", "%ra = reshape(%x)")),
+        ("places that are not aligned", STATES.replace("16", "5")),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_written_in_place(what: str, text: str) -> None:
+    assert not planned(text).buffers.places, what
+
+
+def test_a_plan_with_wrong_places_is_refused() -> None:
+    plan, graph = planned(STATES), parse_graph(STATES)
+    places = {**plan.buffers.places, "a": Place("s", 512), "b": Place("s", 256)}
+    with pytest.raises(PlanError, match="is not made of"):
+        check_plan(replace(plan, buffers=replace(plan.buffers, places=places)), graph)
+
+
+def test_offsets_follow_nested_concats_and_views() -> None:
+    graph = parse_graph("""graph @g(%a: float32[2], %b: float32[2], %c: float32[4]) -> (%y) {
+      %ab = concat(%b, %a) {axis=0} : float32[4]
+      %r = reshape(%ab) {shape=[2,2]} : float32[2,2]
+      %rc = reshape(%c) {shape=[2,2]} : float32[2,2]
+      %s = concat(%rc, %r) {axis=0} : float32[4,2]
+      %y = reshape(%s) {shape=[8]} : float32[8]
+    }""")
+    found = offsets_of(graph.outputs[0], graph.inputs)
+    assert {v.name: at for v, at in (found or {}).items()} == {"c": 0, "b": 16, "a": 24}
+    assert np.prod(graph.outputs[0].shape) == 8
