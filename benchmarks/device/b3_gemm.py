@@ -1,4 +1,5 @@
-"""B3: our products for Hopper, every tile for every shape of the bundle, right and against cuBLAS.
+"""B3: our products for Hopper, every tile for every shape of the bundle, right and against cuBLAS
+and cuDNN.
 
 Results are full of NaN bits before the run that is checked, against float64 on the device. Both engines replay a CUDA
 graph; event-timed, in turns. Rows with `planned` are what the compiler would take.
@@ -9,7 +10,9 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -28,34 +31,68 @@ TURNS = 30
 FACTS = ("kernel", "bm", "bn", "sharing", "alternate", "cluster", "stages", "parts", "planned")
 
 
-def tensors(shape: dict[str, Any], kernel: dict[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Work:
+    """Shapes of the operands and the result, what PyTorch does with them, and how many operations it is."""
+
+    a: tuple[int, ...]
+    b: tuple[int, ...]
+    y: tuple[int, ...]
+    reduction: int
+    function: Callable[[Any, Any], Any]
+
+    @property
+    def flops(self) -> int:
+        return 2 * prod(self.y) * self.reduction
+
+
+def matrices(shape: dict[str, Any]) -> Work:
+    lead = (shape["batch"],) if shape["batch"] > 1 else ()
+    m, n, k = shape["m"], shape["n"], shape["k"]
+    right = (n, k) if shape["trans_b"] else (k, n)
+
+    def function(a: Any, b: Any) -> Any:
+        return a @ (b.transpose(-1, -2) if shape["trans_b"] else b)
+
+    return Work((*lead, m, k), (*lead, *right), (*lead, m, n), k, function)
+
+
+def images(shape: dict[str, Any]) -> Work:
+    count, size, channels, filters = (shape[name] for name in ("images", "size", "channels", "filters"))
+    kernel, stride = shape["kernel"], shape["stride"]
+    out = (size + 2 * (kernel // 2) - kernel) // stride + 1
+
+    def function(a: Any, b: Any) -> Any:
+        import torch
+
+        # Views of channels-last memory, which is what cuDNN wants, too.
+        x, w = a.permute(0, 3, 1, 2), b.permute(3, 2, 0, 1)
+        return torch.nn.functional.conv2d(x, w, stride=stride, padding=kernel // 2).permute(0, 2, 3, 1)
+
+    return Work(
+        (count, size, size, channels), (kernel, kernel, channels, filters), (count, out, out, filters),
+        kernel * kernel * channels, function,
+    )  # fmt: skip
+
+
+WORK = {"shape": matrices, "convolution": images}
+
+
+def tensors(work: Work, dtype: str, kernel: dict[str, Any]) -> dict[str, Any]:
     """Operands at random, the result as NaN bits, and room for partial sums and counters, on the GPU."""
     import torch
 
-    kind = getattr(torch, shape["dtype"])
-    lead = (shape["batch"],) if shape["batch"] > 1 else ()
-    right = (shape["n"], shape["k"]) if shape["trans_b"] else (shape["k"], shape["n"])
-
-    def normal(*size: int, scale: float = 1.0) -> Any:
-        return (scale * torch.randn(*size, device="cuda")).to(kind)
-
-    y = torch.empty(*lead, shape["m"], shape["n"], device="cuda", dtype=kind)
+    kind = getattr(torch, dtype)
+    y = torch.empty(work.y, device="cuda", dtype=kind)
     y.view(torch.int16).fill_(-1)
     return {
-        "a": normal(*lead, shape["m"], shape["k"]),
-        "b": normal(*lead, *right, scale=shape["k"] ** -0.5),
+        "a": torch.randn(work.a, device="cuda").to(kind),
+        "b": (torch.randn(work.b, device="cuda") * work.reduction**-0.5).to(kind),
         "y": y,
-        "bias": normal(shape["n"]),
+        "bias": torch.randn(work.y[-1], device="cuda").to(kind),
         "sums": torch.full((kernel["sums_bytes"] // 4 + 1,), float("nan"), device="cuda"),
         "counters": torch.zeros(kernel["counters_bytes"] + 1, device="cuda", dtype=torch.uint8),
     }
-
-
-def product(shape: dict[str, Any], a: Any, b: Any, bias: Any) -> Any:
-    import torch
-
-    y = a @ (b.transpose(-1, -2) if shape["trans_b"] else b)
-    return torch.nn.functional.gelu(y + bias) if shape["epilogue"] else y
 
 
 def graph_of(device: Device, launches: list[DeviceLaunch], given: dict[str, Any]) -> LaunchGraph:
@@ -94,7 +131,7 @@ def in_turns(engines: dict[str, Callable[[], Any]]) -> dict[str, float]:
     return {name: statistics.median(found[5:]) for name, found in times.items()}
 
 
-def one(shape: dict[str, Any], kernel: dict[str, Any]) -> dict[str, Any]:
+def one(entry: dict[str, Any], kernel: dict[str, Any]) -> dict[str, Any]:
     """Error and times of one kernel. Raises `AssertionError` for a wrong result, before it is timed."""
     import torch
 
@@ -102,8 +139,18 @@ def one(shape: dict[str, Any], kernel: dict[str, Any]) -> dict[str, Any]:
 
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    given = tensors(shape, kernel)
+    torch.backends.cudnn.benchmark = True
+    shape = entry["shape"]
+    work = WORK[entry["operation"]](shape)
+    given = tensors(work, shape["dtype"], kernel)
+
+    def product(a: Any, b: Any, bias: Any) -> Any:
+        y = work.function(a, b)
+        return torch.nn.functional.gelu(y + bias) if shape["epilogue"] else y
+
     operands = [given[name] for name in ("a", "b", "bias")]
+    if entry["operation"] == "convolution":  # cuDNN gets its filters as it likes them
+        operands[1] = operands[1].permute(3, 0, 1, 2).contiguous().permute(1, 2, 3, 0)
     device = open_device(0)
     with device.current():
         graph = graph_of(device, [DeviceLaunch.from_json(launch) for launch in kernel["launches"]], given)
@@ -111,17 +158,16 @@ def one(shape: dict[str, Any], kernel: dict[str, Any]) -> dict[str, Any]:
         torch.cuda.synchronize()
         graph.launch(stream)
         torch.cuda.synchronize()
-        error = relative_error(given["y"], product(shape, *(x.double() for x in operands)))
+        error = relative_error(given["y"], product(*(x.double() for x in operands)))
         if not error <= TOLERANCE[shape["dtype"]]:
             raise AssertionError(f"relative error {error:.3g} exceeds {TOLERANCE[shape['dtype']]}")
-        peer = captured(lambda: product(shape, *operands))
+        peer = captured(lambda: product(*operands))
         times = in_turns({"ours": lambda: graph.launch(stream), "torch": peer})
-    flops = 2 * shape["batch"] * shape["m"] * shape["n"] * shape["k"]
     return {
         "relative_error": error,
         **{f"{name}_us": value for name, value in times.items()},
-        "TFLOP_per_s": flops / times["ours"] / 1e6,
-        "torch_TFLOP_per_s": flops / times["torch"] / 1e6,
+        "TFLOP_per_s": work.flops / times["ours"] / 1e6,
+        "torch_TFLOP_per_s": work.flops / times["torch"] / 1e6,
         "torch_over_ours": times["torch"] / times["ours"],
     }
 
@@ -134,7 +180,7 @@ def measure(recorder: Recorder) -> None:
             for kernel in entry["kernels"]:
                 if kernel["planned"] is planned:
                     key = {"shape": entry["shape"]["name"], **{name: kernel[name] for name in FACTS if name in kernel}}
-                    recorder.measure(key, partial(one, entry["shape"], kernel))
+                    recorder.measure(key, partial(one, entry, kernel))
 
 
 if __name__ == "__main__":

@@ -22,12 +22,14 @@ from tilestitch.codegen.cuda.abi import CountersArg, CudaLaunch, TemporaryArg, T
 from tilestitch.codegen.cuda.build import BuildOptions, compile_kernels
 from tilestitch.codegen.cuda.cache import KernelCache, default_folder
 from tilestitch.codegen.cuda.contraction import matmul_product
+from tilestitch.codegen.cuda.conv import conv_geometry, conv_product
 from tilestitch.codegen.cuda.gemm_mma import lower_mma
-from tilestitch.codegen.cuda.gemm_wgmma import TILES, WgmmaTile, emit_wgmma
+from tilestitch.codegen.cuda.gemm_wgmma import TILES, WgmmaTile, emit_wgmma, plan_wgmma
 from tilestitch.codegen.cuda.partition import cut
+from tilestitch.codegen.cuda.patches import cut_to_patches
+from tilestitch.codegen.cuda.product import Product
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.codegen.cuda.target import CudaTarget, parse_cuda_target
-from tilestitch.codegen.cuda.tiling import choose
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.passes.fusion.roles import Roles, roles_of
 from tilestitch.runtime import program as rt
@@ -55,7 +57,24 @@ class Shape:
     epilogue: bool = False
 
 
-SHAPES = (
+@dataclass(frozen=True)
+class Convolution:
+    """Channels-last images [images, size, size, channels] and filters [kernel, kernel, channels, filters]; the padding
+    keeps the size where the stride is 1.
+    """
+
+    name: str
+    images: int
+    size: int
+    channels: int
+    filters: int
+    kernel: int = 3
+    stride: int = 1
+    dtype: str = "float16"
+    epilogue: bool = False
+
+
+SHAPES: tuple[Shape | Convolution, ...] = (
     *(Shape(f"square {size}", size, size, size) for size in (1024, 2048, 4096, 8192)),
     Shape("square 4096, weights [n, k]", 4096, 4096, 4096, trans_b=True),
     Shape("square 4096, bfloat16", 4096, 4096, 4096, dtype="bfloat16"),
@@ -66,6 +85,14 @@ SHAPES = (
     *(Shape(f"LLaMA 65B up, 1 of 8, {tokens} tokens", tokens, 2752, 8192) for tokens in (128, 1024)),
     Shape("tall k", 256, 256, 65536),
     Shape("attention scores", 512, 512, 64, batch=96, trans_b=True),
+    *(
+        Convolution(f"ResNet-50, {size} x {size} pixels, {images} images", images, size, channels, channels)
+        for images in (1, 32)
+        for size, channels in ((56, 64), (28, 128), (14, 256), (7, 512))
+    ),
+    Convolution("ResNet-50, 1 x 1, 32 images", 32, 14, 256, 1024, kernel=1),
+    Convolution("ResNet-50, 3 x 3 with stride 2, 32 images", 32, 28, 256, 256, stride=2),
+    Convolution("GoogLeNet, 96 channels, 32 images", 32, 28, 96, 128),
 )  # fmt: skip
 
 
@@ -77,36 +104,56 @@ def _gelu(graph: Graph, x: Value) -> Value:
     return graph.emit("mul", graph.emit("mul", x, number(0.5)), bent)
 
 
-def group_of(shape: Shape, target: CudaTarget) -> Anchored:
+def group_of(shape: Shape | Convolution, target: CudaTarget) -> Anchored:
     """The product and its epilogue as one group."""
     graph = Graph()
+    made = _conv(graph, shape) if isinstance(shape, Convolution) else _matmul(graph, shape)
+    inputs = list(graph.inputs)
+    if shape.epilogue:
+        inputs.append(graph.add_input("bias", TensorType(shape.dtype, (made.shape[-1],))))
+        made = _gelu(graph, graph.emit("add", made, inputs[-1]))
+    graph.outputs = [made]
+    roles = roles_of(tuple(graph.nodes), (made,), "g")
+    assert isinstance(roles, Roles), roles
+    return Anchored(tuple(graph.nodes), roles, tuple(inputs), (made,), target)
+
+
+def _matmul(graph: Graph, shape: Shape) -> Value:
     lead = (shape.batch,) if shape.batch > 1 else ()
     a = graph.add_input("a", TensorType(shape.dtype, (*lead, shape.m, shape.k)))
     right = (shape.n, shape.k) if shape.trans_b else (shape.k, shape.n)
     b = graph.add_input("b", TensorType(shape.dtype, (*lead, *right)))
-    y = graph.emit("matmul", a, b, trans_b=shape.trans_b)
-    inputs = [a, b]
-    if shape.epilogue:
-        inputs.append(graph.add_input("bias", TensorType(shape.dtype, (shape.n,))))
-        y = _gelu(graph, graph.emit("add", y, inputs[-1]))
-    graph.outputs = [y]
-    roles = roles_of(tuple(graph.nodes), (y,), "g")
-    assert isinstance(roles, Roles), roles
-    return Anchored(tuple(graph.nodes), roles, tuple(inputs), (y,), target)
+    return graph.emit("matmul", a, b, trans_b=shape.trans_b)
 
 
-def candidates(shape: Shape, group: Anchored) -> Iterator[tuple[dict[str, Any], tuple[CudaLaunch, ...]]]:
+def _conv(graph: Graph, shape: Convolution) -> Value:
+    a = graph.add_input("a", TensorType(shape.dtype, (shape.images, shape.size, shape.size, shape.channels)))
+    filters = (shape.kernel, shape.kernel, shape.channels, shape.filters)
+    b = graph.add_input("b", TensorType(shape.dtype, filters))
+    pad, one = (shape.kernel // 2,) * 2, (1, 1)
+    return graph.emit(
+        "conv", a, b, strides=(shape.stride,) * 2, before=pad, after=pad, dilations=one, groups=1, layout="NXC"
+    )
+
+
+def product_of(group: Anchored) -> Product:
+    if group.anchor.op == "matmul":
+        return matmul_product(group)
+    return conv_product(group, conv_geometry(group.anchor), False)
+
+
+def candidates(group: Anchored) -> Iterator[tuple[dict[str, Any], tuple[CudaLaunch, ...]]]:
     """Every kernel worth measuring, and what it is."""
-    product = matmul_product(group)
-    fitting = [tile for tile in TILES if tile.suits(product)]
-    planned, partition = choose(product, fitting, group.target.device, shape.dtype)
-    for tile in fitting:
-        if tile.bm > 64 and tile.bm >= 2 * product.m:
+    product = product_of(group)
+    _, planned, partition = plan_wgmma(product, group.target.device)
+    for tile in TILES:
+        own = cut_to_patches(product, tile.bm)
+        if not tile.suits(own) or (tile.bm > 64 and tile.bm >= 2 * product.m):
             continue
-        whole = cut(product, (tile.bm, tile.bn, tile.bk), 1)
-        yield _named(tile, 1, tile == planned and partition.parts == 1), emit_wgmma(group, product, tile, whole)
-    if partition.parts > 1:
-        yield _named(planned, partition.parts, True), emit_wgmma(group, product, planned, partition)
+        for parts in sorted({1, partition.parts} if tile == planned else {1}):
+            is_planned = tile == planned and parts == partition.parts
+            launches = emit_wgmma(group, own, tile, cut(own, (tile.bm, tile.bn, tile.bk), parts))
+            yield _named(tile, parts, is_planned), launches
     yield {"kernel": "gemm_mma", "planned": False}, lower_mma(group, product)
 
 
@@ -134,12 +181,12 @@ def device_launch(launch: CudaLaunch, symbol: str, output: str) -> rt.DeviceLaun
     return rt.DeviceLaunch(symbol, launch.grid, launch.block, launch.shared_bytes, args)
 
 
-def bundle(shape: Shape, folder: Path, options: BuildOptions) -> list[dict[str, Any]]:
+def bundle(shape: Shape | Convolution, folder: Path, options: BuildOptions) -> list[dict[str, Any]]:
     """Compile all candidates for a shape; returns what `gemm.json` says of them."""
     target = parse_cuda_target(TARGET)
     group = group_of(shape, target)
     (output,) = group.outputs
-    found = list(candidates(shape, group))
+    found = list(candidates(group))
     # Symbols are made of the text: equal kernels are compiled once.
     built = compile_kernels([launch for _, launches in found for launch in launches], target, options, lambda *_: None)
     numbers = {symbol: number for number, symbol in enumerate(built.sources)}
@@ -170,7 +217,13 @@ def main(arguments: list[str] | None = None) -> int:
         if options.only not in shape.name:
             continue
         print(shape.name, file=sys.stderr, flush=True)
-        listed.append({"shape": asdict(shape), "kernels": bundle(shape, options.out, build)})
+        listed.append(
+            {
+                "shape": asdict(shape),
+                "operation": type(shape).__name__.lower(),
+                "kernels": bundle(shape, options.out, build),
+            }
+        )
         (options.out / LISTING).write_text(json.dumps(listed, indent=1))
     return 0
 

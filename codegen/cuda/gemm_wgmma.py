@@ -19,6 +19,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
+from tilestitch.cost_model.devices import Device
 
 from .abi import CudaLaunch, Parameter, TensorMapArg, Thread, barrier
 from .partition import Partition, named, registers, repeated, unrolled, when, zero
@@ -163,15 +164,20 @@ def why_not_wgmma(product: Product, target: CudaTarget) -> str | None:
 
 def lower_wgmma(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
     """The launches of a product that `why_not_wgmma` has nothing against."""
-    device, dtype = group.target.device, product.a.dtype
+    return emit_wgmma(group, *plan_wgmma(product, group.target.device))
+
+
+def plan_wgmma(product: Product, device: Device) -> tuple[Product, WgmmaTile, Partition]:
+    """The tile with the least estimated time, and the product as it is cut for it."""
     options: list[tuple[float, Product, WgmmaTile, Partition]] = []
     for tile in TILES:
         cut = cut_to_patches(product, tile.bm)
         if tile.suits(cut):
-            _, partition = choose(cut, [tile], device, dtype)
-            options.append((estimated_cycles(cut, tile, partition, device, dtype), cut, tile, partition))
+            _, partition = choose(cut, [tile], device, product.a.dtype)
+            cycles = estimated_cycles(cut, tile, partition, device, product.a.dtype)
+            options.append((cycles, cut, tile, partition))
     _, cut, tile, partition = min(options, key=lambda option: option[0])
-    return emit_wgmma(group, cut, tile, partition)
+    return cut, tile, partition
 
 
 def emit_wgmma(

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 
 from benchmarks.device import b3_gemm, gemm_bundle
-from benchmarks.device.gemm_bundle import SHAPES, TARGET, Shape, candidates, device_launch, group_of
-from tilestitch.codegen.cuda.contraction import matmul_product
+from benchmarks.device.gemm_bundle import SHAPES, TARGET, Convolution, Shape, candidates, device_launch, group_of
 from tilestitch.codegen.cuda.gemm_wgmma import TILES
 from tilestitch.codegen.cuda.target import parse_cuda_target
 from tilestitch.runtime.program import DeviceLaunch
 
 
-@pytest.mark.parametrize("shape", [Shape("small", 300, 256, 128, epilogue=True), Shape("tall", 256, 256, 65536)])
-def test_every_kernel_is_listed_once_and_one_is_planned(shape: Shape) -> None:
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape("small", 300, 256, 128, epilogue=True),
+        Shape("tall", 256, 256, 65536),
+        Convolution("images", 2, 14, 64, 128, stride=2),
+    ],
+)
+def test_every_kernel_is_listed_once_and_one_is_planned(shape: Shape | Convolution) -> None:
     group = group_of(shape, parse_cuda_target(TARGET))
-    found = list(candidates(shape, group))
+    found = list(candidates(group))
     assert [facts["planned"] for facts, _ in found].count(True) == 1
-    fitting = [tile for tile in TILES if tile.suits(matmul_product(group))]
-    assert len(found) == len(fitting) + 1 + (shape.name == "tall")
+    kinds = [facts["kernel"] for facts, _ in found]
+    assert kinds.count("gemm_mma") == 1
+    assert len(kinds) > len(TILES) // 2
     (output,) = group.outputs
     for _, launches in found:
         for launch in launches:
@@ -34,3 +42,11 @@ def test_names_of_shapes_are_unique() -> None:
 
 def test_both_sides_agree_on_the_numbers_of_values() -> None:
     assert b3_gemm.VALUES == gemm_bundle.VALUES
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_pytorch_gets_the_shapes_that_we_get(shape: Shape | Convolution) -> None:
+    group = group_of(shape, parse_cuda_target(TARGET))
+    work = b3_gemm.WORK[type(shape).__name__.lower()](asdict(shape))
+    assert (work.a, work.b) == tuple(value.shape for value in group.inputs[:2])
+    assert work.y == group.outputs[0].shape
