@@ -306,3 +306,65 @@ def test_dynamic_shared_memory_is_aligned_as_declared() -> None:
     text = pipeline(("__align__(1024)", "__align__(128)"))
     with pytest.raises(KernelFaultError, match=r"byte 0 of dynamic shared memory; .* must be a multiple of 1024"):
         run_pipeline(text)
+
+
+# A thread copies rows into a ring of two; all others read every row, and arrive.
+RING = """\
+  __shared__ alignas(128) float ring[2][32];
+  __shared__ uint64_t full[2];
+  __shared__ uint64_t empty[2];
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < 2; ++s) {
+      init(&full[s], 1);
+      init(&empty[s], ARRIVALS);
+    }
+    fence_init();
+  }
+  __syncthreads();
+  if (threadIdx.x >= 64) {
+    if (threadIdx.x > 64) return;
+    for (int i = 0; i < 6; ++i) {
+      await(&empty[i % 2], (i / 2 + 1) % 2);
+      expect(&full[i % 2], 128);
+      load_2d(ring[i % 2], &m, &full[i % 2], 0, i);
+    }
+    return;
+  }
+  float sum = 0;
+  for (int i = 0; i < 6; ++i) {
+    await(&full[i % 2], i / 2 % 2);
+    for (int j = 0; j < 32; ++j) sum += ring[i % 2][(j + threadIdx.x) % 32];
+    ARRIVE
+  }
+  y[threadIdx.x] = sum;"""
+
+
+def run_ring(arrivals: str, arrive: str, options: EmulatorOptions | None = None) -> None:
+    x, y = np.arange(6 * 32, dtype=np.float32).reshape(6, 32), np.zeros(64, np.float32)
+    text = hopper("map m, float* y", RING.replace("ARRIVALS", arrivals).replace("ARRIVE", arrive))
+    run_hopper(text, [(map_of(x, (32, 1)), x), y], 96, options)
+    np.testing.assert_array_equal(y, np.full(64, x.sum()))
+
+
+@pytest.mark.parametrize("options", ORDERS.values(), ids=ORDERS)
+@pytest.mark.parametrize(
+    ("arrivals", "arrive"),
+    [("64", "arrive(&empty[i % 2]);"), ("2", "__syncwarp(); if (threadIdx.x % 32 == 3) arrive(&empty[i % 2]);")],
+    ids=["each thread", "a lane for its warp"],
+)
+def test_a_ring_with_many_readers(arrivals: str, arrive: str, options: EmulatorOptions) -> None:
+    run_ring(arrivals, arrive, options)
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "arrive"),
+    [
+        ("63", "if (threadIdx.x != 17) arrive(&empty[i % 2]);"),
+        ("2", "if (threadIdx.x % 32 == 3) arrive(&empty[i % 2]);"),
+    ],
+    ids=["one thread does not arrive", "a lane before its warp"],
+)
+def test_a_reader_that_nobody_waits_for(arrivals: str, arrive: str) -> None:
+    with pytest.raises(KernelFaultError, match=r"a bulk copy for the mbarrier .* races with a read by block") as caught:
+        run_ring(arrivals, arrive)
+    assert "load_2d" in caught.value.source
