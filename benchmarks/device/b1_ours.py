@@ -19,8 +19,9 @@ import numpy as np
 from benchmarks.device.interpreters import Torch, graph_constants, graph_function, namespace, unsupported
 from benchmarks.device.record import Recorder, run_part
 from tilestitch.compiler.ir import Graph
-from tilestitch.compiler.ir.text import parse_graph
+from tilestitch.compiler.ir.text import digest, parse_graph
 from tilestitch.runtime import Module, load
+from tilestitch.runtime.artifact import read_artifact
 from tilestitch.runtime.dtypes import numpy_dtype
 
 FOLDER = Path(__file__).parent / "bundle"
@@ -70,7 +71,7 @@ def poisoned(module: Module) -> dict[str, np.ndarray]:
 
 def check(entry: dict[str, Any], device: str, torch_device: str, draws: int = 3) -> dict[str, Any]:
     """The largest relative error over several draws. Raises `AssertionError` beyond the tolerance, or for NaN."""
-    graph = parse_graph((FOLDER / f"{entry['name']}.graph").read_text())
+    graph = case_graph(entry)
     n = Exact(torch_device)
     weights = {name: n.array(data) for name, data in graph_constants(graph).items()}
     reference = graph_function(graph, n)
@@ -96,11 +97,22 @@ def error(ours: np.ndarray, reference: np.ndarray) -> float:
 
 def seeded_weights(module_path: Path) -> dict[str, np.ndarray]:
     """Packed weights of a stripped artifact, at random: small, so that activations stay finite."""
-    from tilestitch.runtime.artifact import read_artifact
-
     rng = np.random.default_rng(1)
     infos = read_artifact(module_path).manifest.weights
     return {name: random_like(rng, info.dtype, info.shape, 0.02) for name, info in infos.items()}
+
+
+def case_graph(entry: dict[str, Any]) -> Graph:
+    """The graph of a case, with its constants."""
+    artifact = read_artifact(FOLDER / f"{entry['name']}.tsm")
+    infos = artifact.manifest.weights
+    arrays = [
+        raw.view(numpy_dtype(infos[name].dtype)).reshape(infos[name].shape) for name, raw in artifact.weights().items()
+    ]
+    constants = {digest(array): array for array in arrays}
+    with np.load(FOLDER / f"{entry['name']}.npz") as rest:
+        constants.update(rest)
+    return parse_graph((FOLDER / f"{entry['name']}.graph").read_text(), constants)
 
 
 def seeded_graph(entry: dict[str, Any]) -> Graph:
@@ -115,9 +127,7 @@ def speed(entry: dict[str, Any]) -> dict[str, Any]:
     """Ours and XLA's time of the same graph."""
     import jax
 
-    graph = seeded_graph(entry) if entry["kind"] == "model" else None
-    if graph is None:
-        graph = parse_graph((FOLDER / f"{entry['name']}.graph").read_text())
+    graph = seeded_graph(entry) if entry["kind"] == "model" else case_graph(entry)
     path = FOLDER / f"{entry['name']}.tsm"
     weights = seeded_weights(path) if entry["kind"] == "model" else None
     with load(path, device="cuda", weights=weights, verify=weights is None) as module:

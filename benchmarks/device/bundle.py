@@ -23,7 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 from benchmarks.models import MODELS, export
 from tests.networks import bert, gpt2, half, residual_block
 from tilestitch.compiler import compile_model
-from tilestitch.compiler.ir.text import constants_of, print_graph
+from tilestitch.compiler.ir.text import constants_of, digest, print_graph
 
 TARGET = "cuda:sm_90a"
 SEED = 20261
@@ -171,11 +171,14 @@ CASES: dict[str, Callable[[str], onnx.ModelProto]] = {
 
 
 def bundle_case(name: str, dtype: str, folder: Path) -> dict[str, Any]:
-    """Artifact and graph, both with their constants; with the CUDA text, for the emulated device."""
+    """Artifact, with its CUDA text for the emulated device, and graph; beside them constants that the artifact lacks."""
     compiled = compile_model(CASES[name](dtype), target=TARGET, keep_source=True)
     entry = f"{name}.{dtype}"
     compiled.save(folder / f"{entry}.tsm")
-    (folder / f"{entry}.graph").write_text(print_graph(compiled.specialisations[0].graph, full=True))
+    graph = compiled.specialisations[0].graph
+    (folder / f"{entry}.graph").write_text(print_graph(graph))
+    stored = {digest(array) for array in compiled.contents.weights.values()}
+    np.savez(folder / f"{entry}.npz", **{key: data for key, data in constants_of(graph).items() if key not in stored})
     return {"name": entry, "kind": "case", "dtype": dtype}
 
 
