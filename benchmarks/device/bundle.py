@@ -171,7 +171,7 @@ CASES: dict[str, Callable[[str], onnx.ModelProto]] = {
 
 
 def bundle_case(name: str, dtype: str, folder: Path) -> dict[str, Any]:
-    """Artifact, with its CUDA text for the emulated device, and graph; beside them constants that the artifact lacks."""
+    """Artifact with the CUDA text, for the emulated device; graph; and the constants that the artifact does not have."""
     compiled = compile_model(CASES[name](dtype), target=TARGET, keep_source=True)
     entry = f"{name}.{dtype}"
     compiled.save(folder / f"{entry}.tsm")
