@@ -171,14 +171,15 @@ CASES: dict[str, Callable[[str], onnx.ModelProto]] = {
 
 
 def bundle_case(name: str, dtype: str, folder: Path) -> dict[str, Any]:
-    """Artifact with the CUDA text, for the emulated device; graph; and the constants that the artifact does not have."""
+    """Artifact with the CUDA text, for the emulated device; graph; and the constants that the artifact lacks."""
     compiled = compile_model(CASES[name](dtype), target=TARGET, keep_source=True)
     entry = f"{name}.{dtype}"
     compiled.save(folder / f"{entry}.tsm")
     graph = compiled.specialisations[0].graph
     (folder / f"{entry}.graph").write_text(print_graph(graph))
     stored = {digest(array) for array in compiled.contents.weights.values()}
-    np.savez(folder / f"{entry}.npz", **{key: data for key, data in constants_of(graph).items() if key not in stored})
+    rest: dict[str, Any] = {key: data for key, data in constants_of(graph).items() if key not in stored}
+    np.savez(folder / f"{entry}.npz", **rest)
     return {"name": entry, "kind": "case", "dtype": dtype}
 
 
