@@ -2,11 +2,13 @@
 
 The scores of a task's rows lie in its workspace, which stays in the second-level cache. Both products are those of
 `gemm.py`, with one task each: the first leaves scores in the workspace, then every row becomes exponentials and their
-sum, and the second reads these as its left operand. Results are divided by the sums as they are stored.
+sum, and the second reads these as its left operand. Results are divided by the sums as they are stored. Keys that no
+row of the task sees are left out of all three.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,11 +22,12 @@ from tilestitch.codegen.compute.attention import Between, Source, as_dtype, sum_
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, immediate
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.passes.fusion.band import Band, band_of
 from tilestitch.passes.fusion.roles import Roles
 
 from . import microkernel as mk
 from .abi import KernelLaunch
-from .gemm import GemmPlan, GemmShape, emit_gemm, plan_gemm
+from .gemm import GemmPlan, GemmShape, Window, emit_gemm, plan_gemm
 from .isa import Isa, dtype_bytes
 from .microkernel import Split
 from .panels import LoadedOperand
@@ -33,18 +36,23 @@ from .surroundings import Operands, Surroundings
 LEAST_ROWS = 8
 """Rows of a task at least, if there are so many: the tasks of a head each pack its keys and values."""
 
-VECTORS = 4
-"""Vectors of partial maxima and sums, so that one does not wait for the other."""
+BAND_ROWS = 128
+"""Rows of a task at most where each query sees a band of keys: larger tasks see keys that few of their rows need."""
 
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """`rows` cuts the queries of a head into tasks; the scores of a task have `stride` elements a row."""
+    """`rows` cuts the queries of a head into tasks; the scores of a task have `stride` elements a row.
+
+    band: which keys a query sees. Scores are computed by whole `columns` of keys: those of a panel.
+    """
 
     heads: int
     rows: Split
+    columns: int
     stride: int
     acc_dtype: str
+    band: Band | None
     products: tuple[tuple[int, GemmPlan, GemmPlan], ...]
     """By number of rows: the plans of both products."""
 
@@ -86,13 +94,14 @@ def plan_attention(group: Operands) -> AttentionPlan:
     """How many queries a task takes: as many as keep their scores in half of the second-level cache."""
     softmax, acc = group.roles.softmax, sum_dtype(group.roles)
     assert softmax is not None
-    lanes = group.isa.lanes(acc)
-    stride = -(-softmax.keys // lanes) * lanes
-    most = max(LEAST_ROWS, group.isa.l2_bytes // 2 // (stride * dtype_bytes(acc)))
+    band = band_of(softmax)
+    most = max(LEAST_ROWS, group.isa.l2_bytes // 2 // (softmax.keys * dtype_bytes(acc)))
     wanted = -(-group.threads // softmax.heads)
-    rows = mk.split_at_most(softmax.queries, max(LEAST_ROWS, min(most, -(-softmax.queries // wanted))))
+    most = min(most, -(-softmax.queries // wanted), softmax.queries if band is None else BAND_ROWS)
+    rows = mk.split_at_most(softmax.queries, max(LEAST_ROWS, most))
     plans = tuple((size, *_products(group, size, acc)) for size, _ in rows.sizes())
-    return AttentionPlan(softmax.heads, rows, stride, acc, plans)
+    columns = math.lcm(*(first.tile.columns for _, first, _ in plans))
+    return AttentionPlan(softmax.heads, rows, columns, -(-softmax.keys // columns) * columns, acc, band, plans)
 
 
 def _products(group: Operands, rows: int, acc: str) -> tuple[GemmPlan, GemmPlan]:
@@ -167,18 +176,31 @@ class _Task:
 
     def _rows(self, count: int, first: GemmPlan, second: GemmPlan) -> None:
         query, key, value = _transposed(self.group)
+        seen = self._seen(count)
         emit_gemm(
             first, lambda b, row, k: self._load(self.query, self.first_row + row, k, query),
             LoadedOperand(lambda b, k, n: self._load(self.key, n, k, key), "n" if key else "k"),
-            self._keep_score, T.int64(0), self.workspace,
+            self._keep_score, T.int64(0), self.workspace, Window(seen, (0, first.shape.k)),
         )  # fmt: skip
         with mk.serial(0, count) as row:
-            self._softmax(row)
+            self._softmax(row, *seen)
         emit_gemm(
             second, lambda b, row, k: self.scores[row, k],
             LoadedOperand(lambda b, k, n: self._load(self.value, k, n, value), "k" if value else "n"),
-            self._finish, T.int64(0), self.workspace,
+            self._finish, T.int64(0), self.workspace, Window((0, second.shape.n), seen),
         )  # fmt: skip
+
+    def _seen(self, count: int) -> tuple[Expr, Expr]:
+        """The keys that `count` rows see, at least one: from the first, a multiple of `columns`, to behind the last."""
+        band, keys, columns = self.plan.band, self.softmax.keys, self.plan.columns
+        first: Expr = 0
+        last: Expr = keys
+        if band is not None and band.first is not None:
+            first = T.max(T.min(self.first_row + band.first, keys - 1), 0)
+            first = T.bind(first // columns * columns)
+        if band is not None and band.last is not None:
+            last = T.bind(T.max(T.min(self.first_row + (count + band.last), keys), first + 1))
+        return first, last
 
     def _load(self, source: Source, row: Expr, column: Expr, transposed: bool) -> Expr:
         return self.around.load(source.value, source.index(self.head, row, column, transposed))
@@ -199,15 +221,17 @@ class _Task:
 
     # -- softmax of one row ------------------------------------------------------------------------------------------
 
-    def _softmax(self, row: Expr) -> None:
-        """Scores become exponentials; the row's factor becomes the inverse of their sum.
+    def _softmax(self, row: Expr, first: Expr, last: Expr) -> None:
+        """Scores of keys from first to last become exponentials; the row's factor the inverse of their sum.
 
         Where that sum is 0 or NaN, the weights are what the group makes of NaN, and the factor is 1.
         """
         keys, stride, bind = self.softmax.keys, self.plan.stride, self.around.evaluator.bind
+        columns = self.plan.columns
+        runs = (first // columns, (last + (columns - 1)) // columns)
         for at in range(keys, stride):
             T.buffer_store(self.scores, -immediate(float("inf"), self.dtype), [row, at])
-        largest = bind(self._fold(row, "max", lambda at, lane: self.scores[row, at + lane]))
+        largest = bind(self._fold(runs, "max", lambda at, lane: self.scores[row, at + lane]))
         offset = bind(
             tirx.Select(tirx.EQ(largest, -immediate(float("inf"), self.dtype)), immediate(0.0, self.dtype), largest)
         )
@@ -217,12 +241,12 @@ class _Task:
             T.buffer_store(self.scores, value, [row, at + lane])
             return value
 
-        total = bind(self._fold(row, "sum", weight))
+        total = bind(self._fold(runs, "sum", weight))
         positive = bind(total > immediate(0.0, self.dtype))
         one = immediate(1.0, self.dtype)
         T.buffer_store(self.factors, tirx.Select(positive, one / total, one), [row])
         if self.between.is_weighed:
-            mk.for_each_column(keys, self.lanes, lambda key: self._weigh(row, key))
+            self._for_each_key(runs, lambda key: self._weigh(row, key))
         with T.If(tirx.Not(positive)), T.Then(), self.around.evaluator.scope():
             flaw = bind(self.between.flawed(self.around.evaluator, self.head, self.first_row + row, total))
             mk.for_each_column(keys, self.lanes, lambda key: T.buffer_store(self.scores, flaw, [row, key]))
@@ -235,13 +259,25 @@ class _Task:
                 self.scores, self.between.weight(evaluator, self.head, self.first_row + row, key, weight), [row, key]
             )
 
-    def _fold(self, row: Expr, reducer: str, element: Callable[[Expr, Expr], Expr]) -> Expr:
-        """`element(first, lane)` of all vectors of a row, joined."""
+    def _for_each_key(self, runs: tuple[Expr, Expr], emit: Callable[[Expr], None]) -> None:
+        """`emit(key)` for the keys of some runs of `columns`; keys behind the last one are taken for the last."""
+        keys, columns, lanes = self.softmax.keys, self.plan.columns, self.lanes
+        whole = keys // columns
+        with mk.serial(runs[0], T.min(runs[1], whole)) as run, mk.serial(0, columns // lanes) as number:
+            mk.vector(lanes, lambda lane: emit(run * columns + number * lanes + lane))
+        if keys > whole * columns:
+            with T.If(runs[1] > whole), T.Then():
+                mk.for_each_column(keys - whole * columns, lanes, lambda key: emit(whole * columns + key))
+
+    def _fold(self, runs: tuple[Expr, Expr], reducer: str, element: Callable[[Expr, Expr], Expr]) -> Expr:
+        """`element(first, lane)` of all vectors of some runs of `columns`, joined."""
         bind, lanes = self.around.evaluator.bind, self.lanes
-        count = self.plan.stride // lanes
-        partial = T.alloc_buffer((VECTORS * lanes,), self.dtype, scope="local")
+        count = self.plan.columns // lanes
+        # So many partial results that one does not wait for the other; a power of two.
+        vectors = count & -count if count % 4 else 4
+        partial = T.alloc_buffer((vectors * lanes,), self.dtype, scope="local")
         start = reducers.identity(reducer, self.dtype)
-        for v in range(VECTORS):
+        for v in range(vectors):
             mk.vector(lanes, lambda lane, v=v: T.buffer_store(partial, start, [v * lanes + lane]))  # type: ignore[misc]
 
         def add(number: Expr, v: int) -> None:
@@ -252,9 +288,7 @@ class _Task:
 
             mk.vector(lanes, join)
 
-        with mk.serial(0, count // VECTORS) as some:
-            for v in range(VECTORS):
-                add(some * VECTORS + v, v)
-        for v in range(count % VECTORS):
-            add(count // VECTORS * VECTORS + v, v)
-        return reducers.fold_lanes(reducer, self.dtype, partial, VECTORS, lanes, bind)
+        with mk.serial(runs[0], runs[1]) as run, mk.serial(0, count // vectors) as some:
+            for v in range(vectors):
+                add(run * count + some * vectors + v, v)
+        return reducers.fold_lanes(reducer, self.dtype, partial, vectors, lanes, bind)

@@ -201,16 +201,36 @@ def _blocks(
     return choose_blocks(rows.parts, -(-shape.n // tile.columns), shape.batch, threads, cycles)
 
 
-def emit_gemm(plan: GemmPlan, load_a: Load, b: Operand, epilogue: Epilogue, task: Expr, scratch: Expr) -> None:
-    """Emits the body of one task. ``scratch`` is the workspace handle, at least ``plan.scratch_bytes`` long."""
-    _Emitter(plan, load_a, b, epilogue, scratch).run(task)
+@dataclass(frozen=True)
+class Window:
+    """A part of a product: its columns and its steps of the reduction, each from a first one to behind the last.
+
+    Whole panels of columns are computed, as far as they overlap.
+    """
+
+    columns: tuple[Expr, Expr]
+    steps: tuple[Expr, Expr]
+
+
+def emit_gemm(
+    plan: GemmPlan, load_a: Load, b: Operand, epilogue: Epilogue, task: Expr, scratch: Expr,
+    window: Window | None = None,
+) -> None:  # fmt: skip
+    """Emits the body of one task, or of what of it lies in a window.
+
+    ``scratch`` is the workspace handle, at least ``plan.scratch_bytes`` long.
+    """
+    shape = plan.shape
+    _Emitter(plan, load_a, b, epilogue, scratch, window or Window((0, shape.n), (0, shape.k))).run(task)
 
 
 class _Emitter:
     """State shared by the pieces of one kernel: the plan, the callbacks and the workspace buffers."""
 
-    def __init__(self, plan: GemmPlan, load_a: Load, b: Operand, epilogue: Epilogue, scratch: Expr) -> None:
-        self.plan, self.load_a, self.epilogue = plan, load_a, epilogue
+    def __init__(
+        self, plan: GemmPlan, load_a: Load, b: Operand, epilogue: Epilogue, scratch: Expr, window: Window
+    ) -> None:  # fmt: skip
+        self.plan, self.load_a, self.epilogue, self.window = plan, load_a, epilogue, window
         shape, tile = plan.shape, plan.tile
         if plan.stage_a:
             staged_shape = (plan.block_rows, plan.staged_stride)
@@ -234,6 +254,10 @@ class _Emitter:
         self.first_row = T.bind(plan.rows.start(self.first_tile))
         first_panel = T.bind(n_block * plan.block_panels)
         last_panel = T.bind(T.min(first_panel + plan.block_panels, plan.panels))
+        first, last = self.window.columns
+        if (first, last) != (0, plan.shape.n):
+            first_panel = T.bind(T.max(first_panel, first // plan.tile.columns))
+            last_panel = T.bind(T.min(last_panel, (last + (plan.tile.columns - 1)) // plan.tile.columns))
         if plan.stage_a:
             self._stage_rows()
         if plan.rows_outer:
@@ -269,7 +293,7 @@ class _Emitter:
     def _panel(self, panel: Expr, width: int) -> None:
         """All row tiles of the block by one panel, of which ``width`` columns exist."""
         plan = self.plan
-        self.panels.prepare(self.batch, panel, width)
+        self.panels.prepare(self.batch, panel, width, self.window.steps)
         if plan.k_block == plan.shape.k:
             self._for_each_tile(lambda tile, rows: self._tile(panel, width, tile, rows))
             return
@@ -319,7 +343,7 @@ class _Emitter:
         if plan.shape.gates > 1:
             self._gated_tile(panel, width, index, rows)
             return
-        acc, tile, row0 = self._multiply(panel, width, index, rows, 0, plan.shape.k)
+        acc, tile, row0 = self._multiply(panel, width, index, rows, *self.window.steps)
         first = panel * plan.tile.columns
         if not plan.spill:
             mk.finish(
@@ -347,8 +371,9 @@ class _Emitter:
     def _partial_tile(self, panel: Expr, width: int, index: Expr, rows: int, block: Expr) -> None:
         """One register tile over one block of the reduction, added to the sums in the workspace."""
         plan = self.plan
-        first = T.bind(block * plan.k_block)
-        acc, tile, row0 = self._multiply(panel, width, index, rows, first, T.min(first + plan.k_block, plan.shape.k))
+        first, last = T.bind(block * plan.k_block), self.window.steps[1]
+        begin = T.max(first, self.window.steps[0])
+        acc, tile, row0 = self._multiply(panel, width, index, rows, begin, T.min(first + plan.k_block, last))
         local = row0 - self.first_row
 
         def add(row: Expr, column: Expr) -> None:

@@ -88,25 +88,29 @@ class Panels:
     acc_dtype: str
     workspace: Any = None
 
-    def prepare(self, batch: Expr, panel: Expr, width: int) -> None:
-        """Packs one panel into the workspace, of which ``width`` columns exist; nothing to do for a constant."""
+    def prepare(self, batch: Expr, panel: Expr, width: int, steps: tuple[Expr, Expr] | None = None) -> None:
+        """Packs one panel into the workspace, of which ``width`` columns exist; nothing to do for a constant.
+
+        ``steps``: the first one that is needed, and the one behind the last; default: all.
+        """
         if isinstance(self.operand, PackedOperand):
             return
         columns, lanes = self.tile.columns, self.tile.lanes
+        begin, end = steps or (0, self.k)
 
         def store(k: Expr, column: Expr, value: Expr) -> None:
             T.buffer_store(self.workspace, value, [k, column])
 
         if width < columns:
             zero = mk.constant(0, compute_dtype(self.dtype))
-            with mk.serial(0, self.k) as k:
+            with mk.serial(begin, end) as k:
                 mk.for_each_column(columns, lanes, lambda column: store(k, column, zero))
         load, first = self.operand.load, panel * columns
         if self.operand.contiguous == "n":
-            with mk.serial(0, self.k) as k:
+            with mk.serial(begin, end) as k:
                 mk.for_each_column(width, lanes, lambda column: store(k, column, load(batch, k, first + column)))
             return
-        with mk.serial(0, self.k) as k, mk.serial(0, width) as column:
+        with mk.serial(begin, end) as k, mk.serial(0, width) as column:
             store(k, column, load(batch, k, first + column))
 
     def at(self, batch: Expr, panel: Expr, k: Expr, column: Expr) -> Expr:

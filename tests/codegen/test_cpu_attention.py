@@ -48,6 +48,27 @@ def test_masks(mask: str) -> None:
     check(Case(queries=19, keys=23, mask=mask))
 
 
+@pytest.mark.parametrize("mask", ["causal", "positions", "window"])
+def test_tasks_leave_out_keys_that_none_of_their_queries_sees(mask: str) -> None:
+    case = Case(heads=1, queries=300, keys=330, columns=40, mask=mask)
+    assert plan_attention(group(case)).rows.all_sizes() == [100, 100, 100]
+    check(case)
+    check(replace(case, queries=150, keys=1200, dtype="float64"), threads=4)
+    check(replace(case, keys=150, queries=150, mended=True, kv_heads=1, heads=2), threads=3)
+
+
+def test_keys_behind_the_causal_border_are_not_read() -> None:
+    """NaN among them does no harm, though a weight of zero times NaN would."""
+    case = Case(heads=1, queries=256, keys=256, mask="causal")
+    what = group(case)
+    launch = lower_attention(what.nodes, what.roles, what.inputs, what.outputs, what.isa, 2)
+    feeds = inputs_of(case)
+    feeds["v"][..., 128:, :] = np.nan
+    constants = {v.name: np.asarray(v.data) for v in what.inputs if v.data is not None}
+    (result,) = run_launches([launch], {**feeds, **constants}, what.outputs).values()
+    assert np.isfinite(result[..., :128, :]).all()
+
+
 @pytest.mark.parametrize("mended", [False, True])
 def test_rows_whose_keys_are_all_hidden_are_nan_or_zero_as_in_the_model(mended: bool) -> None:
     check(Case(queries=6, keys=9, mask="float", mended=mended), dead_rows=True)
