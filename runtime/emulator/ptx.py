@@ -7,7 +7,7 @@ from ast import literal_eval
 from dataclasses import dataclass
 
 from .errors import EmulatorUnsupportedError
-from .ptx_async import asynchronous
+from .ptx_families import family_call
 
 __all__ = ["translate_asm"]
 
@@ -135,7 +135,7 @@ def _statement(text: str, operands: list[_Operand]) -> str:
     guard = f"if ({negated}{predicate}) " if predicate else ""
     if name in ("bra", "bra.uni"):
         return f"{guard}goto {rest.strip().removesuffix('%=')};"
-    if call := asynchronous(name, [_whole(part.strip(), operands) for part in _split(rest, ",") if part.strip()]):
+    if call := family_call(name, [_whole(part.strip(), operands) for part in _split(rest, ",") if part.strip()]):
         return f"{guard}{{ {call} }}"
     values = [_value(part, operands) for part in _flat(rest)]
     if name.startswith("setp."):
@@ -159,7 +159,7 @@ def _flat(rest: str) -> list[str]:
 
 
 def _whole(text: str, operands: list[_Operand]) -> str:
-    """An operand as `asynchronous` takes it: lists stay in braces, and addresses become pointers."""
+    """An operand as `family_call` takes it: lists stay in braces, and addresses become pointers."""
     if text.startswith("{"):
         return "{" + ", ".join(_value(item, operands) for item in _flat(text)) + "}"
     if not text.startswith("["):

@@ -1,4 +1,4 @@
-// PTX instructions. The build turns every `asm` statement of a kernel into calls: those of the families in ptx_async.py
+// PTX instructions. The build turns every `asm` statement of a kernel into calls: those of the families in ptx_families.py
 // of the functions named there, all others of the functions here. `.` and `:` of the name become `_`, operands come in the
 // order of the text, and those in braces one by one.
 #pragma once

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from .errors import EmulatorUnsupportedError
 
-__all__ = ["asynchronous"]
+__all__ = ["family_call"]
 
 Operands = Sequence[str]
 """The operands of an instruction as C++; those in braces are a list in braces, addresses are in `emu_pointer(…)`."""
@@ -30,7 +30,7 @@ _ITEM_TYPES = {
 _SHAPE = re.compile(r"m64n(\d+)k(\d+)$")
 
 
-def asynchronous(name: str, operands: Operands) -> str | None:
+def family_call(name: str, operands: Operands) -> str | None:
     """The C++ statement for an instruction; None if it is not of the families that this module knows.
 
     Raises EmulatorUnsupportedError for a spelling of theirs that the emulator does not stand in for.
