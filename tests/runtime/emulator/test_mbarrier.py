@@ -194,3 +194,31 @@ def test_faults(statement: str) -> None:
     with pytest.raises(KernelFaultError, match=FAULTS[statement]) as caught:
         run_hopper(text, [words(1)], 1)
     assert statement.split(";")[0] in caught.value.source
+
+
+@pytest.mark.parametrize("arrival", ["release", "relaxed"])
+@pytest.mark.parametrize("wait", ["acquire", "relaxed"])
+def test_only_release_and_acquire_order_memory(arrival: str, wait: str) -> None:
+    text = hopper(
+        "uint32_t* y",
+        f"""\
+  __shared__ uint32_t t;
+  __shared__ uint64_t bar;
+  if (threadIdx.x == 0) init(&bar, 1);
+  __syncthreads();
+  if (threadIdx.x == 0) {{
+    t = 7;
+    asm volatile("mbarrier.arrive.{arrival}.cta.shared::cta.b64 _, [%0];" :: "r"(shared(&bar)) : "memory");
+  }} else {{
+    asm volatile("{{\\n.reg .pred p;\\nW:\\nmbarrier.try_wait.parity.{wait}.cta.shared::cta.b64 p, [%0], 0;\\n"
+                 "@!p bra W;\\n}}" :: "r"(shared(&bar)) : "memory");
+    y[0] = t;
+  }}""",
+    )
+    y = words(1)
+    if (arrival, wait) == ("release", "acquire"):
+        run_hopper(text, [y], 2)
+        assert y[0] == 7
+        return
+    with pytest.raises(KernelFaultError, match="shared variable t races with a write"):
+        run_hopper(text, [y], 2)

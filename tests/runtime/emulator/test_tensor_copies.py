@@ -148,6 +148,8 @@ def test_a_swizzled_store_undoes_a_swizzled_load() -> None:
   __shared__ alignas(1024) uint8_t tile[4096];
   __shared__ uint64_t bar;
   if (threadIdx.x == 0) {
+    asm volatile("prefetch.tensormap [%0];" :: "l"(&from) : "memory");
+    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" :: "l"(&from), "r"(0), "r"(4));
     init(&bar, 1);
     fence_init();
     expect(&bar, 4096);

@@ -187,3 +187,16 @@ def test_scales() -> None:
         "f32.f16.f16", np.float16, 16, k_major(64), k_major(128), tail=", -1, -1, 0, 0", accumulates=0
     )
     np.testing.assert_array_equal(result, expected(left, right, np.zeros_like(start)))
+
+
+@pytest.mark.parametrize("saturates", [False, True])
+def test_integer_sums_wrap_or_saturate(saturates: bool) -> None:
+    columns, (row, column) = 8, fragments(8)
+    left, right = np.full((64, 32), 100, np.int8), np.full((columns, 32), 100, np.int8)
+    start = np.full((64, columns), 2**31 - 5, np.int32)
+    sums = np.ascontiguousarray(start[row, column])
+    layout, word = k_major(128), ".satfinite" if saturates else ""
+    text = product_kernel(f"m64n8k32{word}.s32.s8.s8", columns, layout, layout, "s32")
+    images = padded(layout.image(left), 16384), padded(layout.image(right), 32768)
+    run_hopper(text, [*images, sums], shared_bytes=49152)
+    assert (sums == (2**31 - 1 if saturates else -(2**31) - 5 + 32 * 100 * 100)).all()
