@@ -9,123 +9,29 @@ and 2 t + 1 are taken for steps t and t + 4, of the values too. Sums and statist
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import HALVES, Expr, dtype_of, immediate, storage_bits, storage_dtype, to_storage
+from tilestitch.codegen.compute.dtypes import HALVES, Expr, dtype_of, immediate, storage_dtype, to_storage
 
 from .abi import CudaLaunch, Thread, barrier
 from .attention_operands import Attended
+from .attention_tiles import COLUMNS, STAGES, STEP, WARP, MmaTile, Piece, pieces_of, tile_of
 from .attention_walk import Sink, Walk, below_or_last, divided, finite, infinity, launches, store_results, walk
 from .fragments import INSTRUCTIONS
 from .functions import call
 from .partition import named, registers, repeated, unrolled, when, zero
-from .product import Operand, below, both
+from .product import below, both
 from .surroundings import Surroundings
 
-WARP = 32
-STEP = 16
-"""Rows of one instruction, and a multiple of its steps of the reduction."""
-
-COLUMNS = 8
-"""Columns of one instruction."""
-
-STAGES = 2
 AMPERE = 80
 MOST_IN_REGISTERS = 32
 """Registers for the queries of one fragment of rows; where they take more, they stay in shared memory."""
 
-MOST_DOUBLED, DOUBLED_KEYS = 64, 32
-"""Width of operands for which the registers of a thread hold two fragments of rows, and keys of such a tile."""
-
 LOG2_E = 1.4426950408889634
 PACK = {"float16": "ts_pack_f16", "bfloat16": "ts_pack_bf16"}
-
-
-def _padded(extent: int) -> int:
-    return -(-extent // STEP) * STEP
-
-
-@dataclass(frozen=True)
-class MmaTile:
-    """Query rows by `bn` keys, for operands of the given widths (multiples of 16).
-
-    Each of the `warps` has so many `fragments` of sixteen rows: with two, keys and values are fetched from shared
-    memory half as often.
-    """
-
-    warps: int
-    bn: int
-    width: int
-    columns: int
-    fragments: int = 1
-
-    @property
-    def bm(self) -> int:
-        return STEP * self.warps * self.fragments
-
-    @property
-    def warp_rows(self) -> int:
-        return STEP * self.fragments
-
-    @property
-    def threads(self) -> int:
-        return WARP * self.warps
-
-    @property
-    def result_stride(self) -> int:
-        return self.columns + COLUMNS
-
-    def stage_bytes(self, pieces: tuple[_Piece, _Piece, _Piece]) -> int:
-        """Shared memory: queries, the stages of keys and values; or results on their way out."""
-        query, key, value = (16 * piece.elements // piece.chunk for piece in pieces)
-        return max(query + STAGES * (key + value), 4 * self.bm * self.result_stride)
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """A piece [rows, depth] of an operand in shared memory: lines along k or along rows, as the operand lies.
-
-    Elements of 16 bytes behind each line move neighbouring lines apart: `ldmatrix` meets no bank conflict.
-    """
-
-    operand: Operand
-    rows: int
-    depth: int
-
-    @property
-    def chunk(self) -> int:
-        """Elements of 16 bytes."""
-        return 128 // storage_bits(self.operand.dtype)
-
-    @property
-    def along_k(self) -> bool:
-        return self.operand.contiguous == "k"
-
-    @property
-    def line(self) -> int:
-        return self.depth if self.along_k else self.rows
-
-    @property
-    def lines(self) -> int:
-        return self.rows if self.along_k else self.depth
-
-    @property
-    def elements(self) -> int:
-        return self.lines * (self.line + self.chunk)
-
-    @property
-    def copied(self) -> bool:
-        """Whether asynchronous copies bring it."""
-        return self.operand.vector() == self.chunk
-
-    def at(self, row: Expr, k: Expr) -> Expr:
-        across, along = (row, k) if self.along_k else (k, row)
-        return across * (self.line + self.chunk) + along
 
 
 def fits_mma(what: Attended) -> bool:
@@ -138,39 +44,8 @@ def fits_mma(what: Attended) -> bool:
 
 def lower_mma(what: Attended) -> tuple[CudaLaunch, ...] | None:
     """The launches for the best tile that fits the target's shared memory; None if none does."""
-    sm_count, limit = what.group.target.device.sm_count, what.group.target.device.shared_bytes_per_block
-    width, columns = _padded(what.width), _padded(what.columns)
-    line_bytes = max(width, columns) * storage_bits(what.query.dtype) // 8
-    bn = min(64 if line_bytes <= 256 else 32 if line_bytes <= 512 else 16, _padded(what.keys))
-    for tile in _tiles(what, width, columns, bn, sm_count):
-        if tile.stage_bytes(pieces_of(what, tile)) <= limit:
-            return emit_mma(what, tile, walk(what, tile.bm, tile.bn, sm_count))
-    return None
-
-
-def _tiles(what: Attended, width: int, columns: int, bn: int, sm_count: int) -> Iterator[MmaTile]:
-    """Tiles to try, the best first.
-
-    Each warp has a tensor core of its own: fewer warps in more blocks would only read keys and values more often.
-    """
-    double = MmaTile(4, min(bn, DOUBLED_KEYS), width, columns, 2)
-    if (
-        what.query.dtype in HALVES
-        and max(width, columns) <= MOST_DOUBLED
-        and what.batch * (what.rows // double.bm) >= sm_count
-    ):
-        yield double
-    for warps in (1, 2, 4) if what.rows <= STEP else (2, 4, 1) if what.rows <= 2 * STEP else (4, 2, 1):
-        yield MmaTile(warps, bn, width, columns)
-
-
-def pieces_of(what: Attended, tile: MmaTile) -> tuple[_Piece, _Piece, _Piece]:
-    """Queries, keys and values of a tile; rows of values are the columns of the result."""
-    return (
-        _Piece(what.query, tile.bm, tile.width),
-        _Piece(what.key, tile.bn, tile.width),
-        _Piece(what.value, tile.columns, tile.bn),
-    )
+    tile = tile_of(what)
+    return emit_mma(what, tile, walk(what, tile.bm, tile.bn, what.group.target.device.sm_count)) if tile else None
 
 
 def emit_mma(what: Attended, tile: MmaTile, walk: Walk) -> tuple[CudaLaunch, ...]:
@@ -276,7 +151,7 @@ class _Block:
         self._fetch(2, self.pieces[2], stage + self.pieces[1].elements, 0, first, what.columns, what.keys)
 
     def _fetch(
-        self, side: int, piece: _Piece, start: Expr, first_row: Expr, first_k: Expr, rows: int, depth: int
+        self, side: int, piece: Piece, start: Expr, first_row: Expr, first_k: Expr, rows: int, depth: int
     ) -> None:  # fmt: skip
         """A piece from memory on its way to shared memory, zeros behind the operand's `rows` and `depth`."""
         width = piece.chunk if piece.copied else 1
@@ -302,7 +177,7 @@ class _Block:
         table = {0: (walk.tiles * tile.bm, tile.width), 1: (keys, tile.width), 2: (tile.columns, keys)}
         return table[side][0 if which == "rows" else 1]
 
-    def _fetch_unit(self, piece: _Piece, place: Expr, row: Expr, k: Expr, exists: Expr | None) -> None:
+    def _fetch_unit(self, piece: Piece, place: Expr, row: Expr, k: Expr, exists: Expr | None) -> None:
         operand = piece.operand
         if piece.copied:
             buffer, position = operand.cell(self.around, self.batch, row, k)
@@ -328,7 +203,7 @@ class _Block:
             self._load(self.pieces[0], 0, self.queries, f * self.queries_each + at * 4, row, k, left=True)
 
     def _load(
-        self, piece: _Piece, start: Expr, target: Any, at: Expr, row: Expr, k: Expr, *, left: bool = False
+        self, piece: Piece, start: Expr, target: Any, at: Expr, row: Expr, k: Expr, *, left: bool = False
     ) -> None:  # fmt: skip
         """Four registers: one fragment of the left operand, or two of the right one, from (row, k) on.
 
@@ -350,7 +225,7 @@ class _Block:
                 self._load_word(piece, start, target, at + i, row + down * 8, k + on * half + self.lane % 4)
         self._round(target, at)
 
-    def _load_word(self, piece: _Piece, start: Expr, target: Any, at: Expr, row: Expr, k: Expr) -> None:
+    def _load_word(self, piece: Piece, start: Expr, target: Any, at: Expr, row: Expr, k: Expr) -> None:
         """An element of 32 bits, `lane // 4` rows further on."""
         place = start + piece.at(row + self.lane // 4, k)
         T.buffer_store(target, T.reinterpret("uint32", self.shared[place]), [at])

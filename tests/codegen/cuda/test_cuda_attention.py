@@ -14,9 +14,10 @@ from tests.attention_graphs import Case, assert_close, attention, inputs_of
 from tests.codegen.cuda.contraction_harness import anchored, resources, run, target
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.attention import lower_attention
-from tilestitch.codegen.cuda.attention_mma import MmaTile, emit_mma
+from tilestitch.codegen.cuda.attention_mma import emit_mma
 from tilestitch.codegen.cuda.attention_operands import Attended, attended
 from tilestitch.codegen.cuda.attention_simt import SimtTile, emit_simt
+from tilestitch.codegen.cuda.attention_tiles import MmaTile
 from tilestitch.codegen.cuda.attention_walk import Walk
 from tilestitch.codegen.cuda.text import PRELUDE, kernel_text
 from tilestitch.codegen.errors import KernelError
