@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.compiled import assert_close
 from tests.models import cnn, random_inputs, transformer
 from tests.passes.helpers import assert_same_values
+from tests.strategies import graphs
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.ir import Graph, Node, TensorType
 from tilestitch.passes import PassContext, TargetInfo, VerifyListener, run_pipeline
 from tilestitch.passes.errors import PassError
+from tilestitch.passes.planner import check_plan, make_plan
 from tilestitch.passes.rewrite.precision import Precision
 from tilestitch.runtime import load
 from tilestitch.runtime.artifact import read_artifact
@@ -132,6 +136,20 @@ def test_weights_that_a_half_float_cannot_hold_keep_their_contraction_in_float32
     assert not result.modified
     assert "cannot hold its weights" in result.notes[0]
     assert contractions(lowered(graph, "bf16"))[0].inputs[1].dtype == "bfloat16"
+
+
+@given(graph=graphs(max_nodes=12), to=st.sampled_from(["tf32", "fp16", "bf16"]))
+@settings(max_examples=30, deadline=None)
+def test_any_graph_keeps_its_interface_and_has_a_plan(graph: Graph, to: str) -> None:
+    """The pipeline verifies the graph after every pass; what crosses kernels is checked with the plan."""
+    context = PassContext(CUDA, {"precision": to}, listeners=[VerifyListener()])
+    result = run_pipeline(graph, context)
+    assert [v.type for v in result.inputs] == [v.type for v in graph.inputs]
+    assert [v.type for v in result.outputs] == [v.type for v in graph.outputs]
+    for node in contractions(result):
+        wide = {v.dtype for v in node.inputs} == {"float32"}
+        assert node.output.dtype == "float32" and wide == (to == "tf32" == node.attrs.get("precision"))
+    check_plan(make_plan(result, context), result)
 
 
 def test_an_unknown_precision_is_refused() -> None:
