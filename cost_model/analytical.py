@@ -73,7 +73,7 @@ def _on_cpu(kernel: KernelFacts, cpu: CpuDevice) -> float:
 def _cpu_arithmetic_s(kernel: KernelFacts, cpu: CpuDevice) -> float:
     """Seconds of one core."""
     lanes = cpu.lanes(ITEMSIZE.get(kernel.dtype, 4))
-    ceiling = CPU_CONTRACTION_CEILING if kernel.kind == "contraction" else 1.0
+    ceiling = CPU_CONTRACTION_CEILING if kernel.kind in ("contraction", "attention") else 1.0
     cycles = kernel.fma / (lanes * cpu.fma_per_cycle * ceiling) + kernel.cheap / lanes
     cycles += kernel.transcendental * cpu.transcendental_cycles / lanes + kernel.staged * STAGED_CYCLES
     return cycles / cpu.clock_hz
