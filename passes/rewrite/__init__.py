@@ -14,13 +14,14 @@ from .fold_transposes import FoldTransposes
 from .precision import Precision
 from .reshape_motion import ReshapeMotion
 from .split_columns import SplitColumns
+from .split_pools import SplitPools
 from .transpose_motion import TransposeMotion
 
 REWRITES: dict[str, type] = {
     cls.name: cls
     for cls in (
         Algebra, Canonicalise, ChannelsLast, CommonSubexpressions, DeadBranches, DeadCode, FoldConstants,
-        FoldScaleShift, FoldTransposes, Precision, ReshapeMotion, SplitColumns, TransposeMotion,
+        FoldScaleShift, FoldTransposes, Precision, ReshapeMotion, SplitColumns, SplitPools, TransposeMotion,
     )
 }  # fmt: skip
 
