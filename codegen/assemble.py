@@ -241,8 +241,8 @@ class _ProgramWriter:
                 return rt.Arg(self.memory_of(name))
             case PackedArg(name, key, arrange):
                 return rt.Arg(self.packed(name, key, arrange))
-            case TensorMapArg(name, tensor_map, offset_bytes):
-                return rt.Arg(self.memory_of(name), offset_bytes, tensor_map)
+            case TensorMapArg(over, tensor_map, offset_bytes):
+                return rt.Arg(self.argument(over, temporaries).value, offset_bytes, tensor_map)
             case TemporaryArg(name, nbytes):
                 if name not in temporaries:
                     temporaries[name] = self.temporary(name, nbytes, len(temporaries))

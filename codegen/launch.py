@@ -27,9 +27,9 @@ class PackedArg:
 
 @dataclass(frozen=True)
 class TensorMapArg:
-    """A tensor map over a value of the graph, from `offset_bytes` on, for the copy engine of Hopper GPUs."""
+    """A tensor map over a value or a packed constant, from `offset_bytes` on, for the copy engine of Hopper GPUs."""
 
-    value: str
+    over: ValueArg | PackedArg
     tensor_map: TensorMap
     offset_bytes: int = 0
 

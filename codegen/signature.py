@@ -98,10 +98,15 @@ def _renamed(launch: Any, there: Signature, here: Signature) -> Any:
     names = dict(zip(there.values, here.values, strict=True))
     origins = dict(zip(reversed(there.origins), reversed(here.origins), strict=True))
 
+    def constant_or_value(arg: ValueArg | PackedArg) -> ValueArg | PackedArg:
+        return dataclasses.replace(arg, value=names[arg.value])
+
     def argument(arg: KernelArg) -> KernelArg:
         match arg:
-            case ValueArg(value) | PackedArg(value) | TensorMapArg(value):
-                return dataclasses.replace(arg, value=names[value])
+            case ValueArg() | PackedArg():
+                return constant_or_value(arg)
+            case TensorMapArg(over):
+                return dataclasses.replace(arg, over=constant_or_value(over))
         return arg
 
     args = tuple(argument(arg) for arg in launch.args)

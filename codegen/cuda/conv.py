@@ -205,7 +205,7 @@ def _filter_plane(weights: Operand, geometry: Geometry) -> Plane | None:
     *taps, (channels, channel_stride), (_, stride) = zip(weights.memory.shape, weights.memory.strides, strict=True)
     groups = ((geometry.groups, geometry.group_out * stride),) if geometry.groups > 1 else ()
     matrix = Plane(weights.memory.offset, geometry.group_out, stride, channels, channel_stride, groups)
-    if padded(channels) != channels:
+    if padded(channels, weights.dtype) != channels:
         along_taps = merged(taps)
         return replace(matrix, taps=(along_taps or [(1, 0)])[0]) if len(along_taps) <= 1 else None
     steps = merged([*taps, (channels, channel_stride)])

@@ -1,4 +1,4 @@
-"""Products of half floats on Hopper's tensor cores (sm_90a): copies by TMA, products by warpgroups (wgmma).
+"""Products of half floats and bytes on Hopper's tensor cores (sm_90a): copies by TMA, products by warpgroups (wgmma).
 
 A block's last warps bring pieces of both operands to a ring of stages in shared memory: one thread asks the copy engine
 (TMA), which counts the bytes that came on a barrier of the stage. One or two warpgroups multiply them right from there,
@@ -24,9 +24,9 @@ from tilestitch.cost_model.devices import Device
 from .abi import CudaLaunch, Parameter, TensorMapArg, Thread, barrier
 from .partition import Partition, named, registers, repeated, unrolled, when, zero
 from .patches import PatchCopies, cut_to_patches, patch_copies, why_not_patches
-from .planes import ITEM_BYTES, LINE, LINE_BYTES, Copies, copies, refusal
-from .product import Product
-from .sm90 import copy, multiply
+from .planes import LINE_BYTES, ROW_BOX, Copies, copies, line, refusal
+from .product import Operand, Product
+from .sm90 import STEP_BYTES, copy, multiply
 from .surroundings import Anchored, Surroundings
 from .target import CudaTarget
 from .tiling import choose, estimated_cycles
@@ -37,21 +37,20 @@ WARPGROUP = 128
 WARPS = WARPGROUP // WARP
 ROWS = 64
 """Of one wgmma."""
-STEP = 16
-"""Of the reduction, of one wgmma."""
 SHARED_BYTES = 227 * 1024
 """That a block may have on Hopper."""
 BARRIER_BYTES = 8
 ALIGNMENT_BYTES = 1024
 """Of swizzled pieces."""
 ARCHITECTURE = "sm_90a"
+BYTES = frozenset({"int8", "uint8"})
 MANY_BLOCKS = 16
 """Of the rows: so many that one more does no harm."""
 
 
 @dataclass(frozen=True)
 class WgmmaTile:
-    """A tile bm x bn, 64 steps of the reduction a stage. `sharing` warpgroups each compute some of its rows.
+    """A tile bm x bn, `bk` steps of the reduction a stage: 128 bytes. `sharing` warpgroups compute its rows.
 
     alternate: two such warpgroups, each with a tile of its own, take turns at the ring. speed: a planning figure, the
     share of the arithmetic rate; none was measured. cluster: blocks that share the pieces of b.
@@ -64,10 +63,10 @@ class WgmmaTile:
     stages: int
     speed: float
     cluster: int = 1
-    bk: int = LINE
+    bk: int = 64
 
     def __post_init__(self) -> None:
-        assert self.bm % (ROWS * self.sharing) == 0 and self.bn % (LINE * self.cluster) == 0, self
+        assert self.bm % (ROWS * self.sharing) == 0 and self.bn % (ROW_BOX * self.cluster) == 0, self
         assert self.shared_bytes <= SHARED_BYTES, self
 
     @property
@@ -152,10 +151,12 @@ def why_not_wgmma(product: Product, target: CudaTarget) -> str | None:
     """Why this kernel does not compute a product; None if it does."""
     if target.specific != ARCHITECTURE:
         return f"the target is {target.name}, not {ARCHITECTURE} alone"
-    if product.a.dtype != product.b.dtype:
-        return f"the operands are {product.a.dtype} and {product.b.dtype}"
-    if product.acc_dtype != "float32":
-        return f"the sums are {product.acc_dtype}, not float32"
+    dtypes = (product.a.dtype, product.b.dtype)
+    if dtypes[0] != dtypes[1] and not BYTES.issuperset(dtypes):
+        return f"the operands are {dtypes[0]} and {dtypes[1]}"
+    wanted = "int32" if BYTES.issuperset(dtypes) else "float32"
+    if product.acc_dtype != wanted:
+        return f"the sums are {product.acc_dtype}, not {wanted}"
     if not product.k:
         return "there is nothing to multiply"
     images = why_not_patches(product.a) if product.a.pictures is not None else refusal(product.a)
@@ -167,14 +168,20 @@ def lower_wgmma(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
     return emit_wgmma(group, *plan_wgmma(product, group.target.device))
 
 
+def tiles_of(product: Product) -> tuple[WgmmaTile, ...]:
+    """The tiles for a product's elements."""
+    return tuple(replace(tile, bk=line(product.a.dtype)) for tile in TILES)
+
+
 def plan_wgmma(product: Product, device: Device) -> tuple[Product, WgmmaTile, Partition]:
     """The tile with the least estimated time, and the product as it is cut for it."""
+    dtype = "int8" if product.a.dtype in BYTES else product.a.dtype
     options: list[tuple[float, Product, WgmmaTile, Partition]] = []
-    for tile in TILES:
+    for tile in tiles_of(product):
         cut = cut_to_patches(product, tile.bm)
         if tile.suits(cut):
-            _, partition = choose(cut, [tile], device, product.a.dtype)
-            cycles = estimated_cycles(cut, tile, partition, device, product.a.dtype)
+            _, partition = choose(cut, [tile], device, dtype)
+            cycles = estimated_cycles(cut, tile, partition, device, dtype)
             options.append((cycles, cut, tile, partition))
     _, cut, tile, partition = min(options, key=lambda option: option[0])
     return cut, tile, partition
@@ -189,11 +196,7 @@ def emit_wgmma(
     """
     a = copies(product.a, tile.bm) if product.a.pictures is None else patch_copies(product.a)
     b = copies(product.b, tile.bn // tile.cluster)
-    maps = [
-        Parameter(TensorMapArg(operand.memory.root.name, side.tensor_map, side.offset_bytes), operand.dtype, 0)
-        for operand, side in ((product.a, a), (product.b, b))
-        if operand.memory is not None
-    ]
+    maps = [_map(group, product.a, a), _map(group, product.b, b)]
     clusters = replace(partition, m_blocks=-(-partition.m_blocks // tile.cluster))
     most = tile.resident * group.target.device.sm_count // tile.cluster
     grid = blocks or tile.cluster * min(clusters.blocks, most)
@@ -208,6 +211,12 @@ def emit_wgmma(
         blocks_per_sm=1 if tile.moves_registers else None, portable=False, cluster=(tile.cluster, 1, 1),
     )  # fmt: skip
     return (launch,)
+
+
+def _map(group: Anchored, operand: Operand, side: Copies | PatchCopies) -> Parameter:
+    assert operand.memory is not None
+    over = group.argument(operand.memory.root)
+    return Parameter(TensorMapArg(over, side.tensor_map, side.offset_bytes), operand.dtype, 0)
 
 
 class _Block:
@@ -333,12 +342,13 @@ class _Block:
         warp = named(self.thread // WARP)
         warpgroup = named(self.thread // WARPGROUP)
         sums = tile.rows * tile.bn // 2
-        acc = registers(sums, "float32")
+        dtype = self.product.acc_dtype
+        acc = registers(sums, dtype)
         share = 0 if tile.alternate or tile.sharing == 1 else warpgroup
         own_row = named(share * (tile.rows * ROWS))
         with self._tiles(warpgroup if tile.alternate else 0, 2 if tile.alternate else 1) as (turn, start, place):
             with unrolled(sums) as i:
-                T.buffer_store(acc, zero("float32"), [i])
+                T.buffer_store(acc, zero(dtype), [i])
                 _call("settle", T.address_of(acc[i]))
             if tile.alternate:
                 # The first warpgroup begins; its first wait is for the phase before the first.
@@ -381,10 +391,10 @@ class _Block:
         start = named(stage * tile.stage_bytes)
         a = [self._matrix(0, start + (own_row + i * ROWS) * LINE_BYTES) for i in range(tile.rows)]
         b = self._matrix(1, start + tile.piece_bytes[0])
-        along = tuple(side.contiguous for side in self.sides)
-        function = multiply(tile.bn, self.product.a.dtype, along[0], along[1])
+        dtypes = (self.product.a.dtype, self.product.b.dtype)
+        function = multiply(tile.bn, dtypes, (self.sides[0].contiguous, self.sides[1].contiguous))
         _call("wgmma_fence")
-        for k in range(tile.bk // STEP):
+        for k in range(LINE_BYTES // STEP_BYTES):
             left, right = (_step(side.contiguous, k) for side in self.sides)
             for i in range(tile.rows):
                 target = T.address_of(acc[i * tile.bn // 2])
@@ -399,7 +409,8 @@ class _Block:
 
 def _step(contiguous: str, k: int) -> Expr:
     """What wgmma number `k` of a stage adds to the address in a matrix, in units of 16 bytes."""
-    nbytes = k * STEP * (ITEM_BYTES if contiguous == "k" else LINE_BYTES)
+    # Along rows there are half floats only, 16 lines of them.
+    nbytes = k * (STEP_BYTES if contiguous == "k" else 16 * LINE_BYTES)
     return tirx.const(nbytes // 16, "uint64")
 
 

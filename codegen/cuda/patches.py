@@ -1,7 +1,7 @@
 """Images that a convolution reads, as the copy engine of Hopper GPUs (TMA) brings them.
 
 The rows of a tile are a patch of neighbouring output pixels. For one kernel position, the input pixels that they meet
-are a box of the images, maybe with a stride, which begins where the position says: 64 channels of it are one copy.
+are a box of the images, maybe with a stride, which begins where the position says: 128 bytes of channels are one copy.
 Padding lies outside of the tensor, where TMA fills in zeros.
 """
 
@@ -11,11 +11,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tilestitch.codegen.compute.dtypes import HALVES, Expr
+from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.runtime.tensor_map import TensorMap
 
-from .planes import ALIGNMENT_BYTES, ITEM_BYTES, LINE, MOST_DIMENSIONS, padded
+from .planes import ALIGNMENT_BYTES, MOST_DIMENSIONS, TMA_DTYPES, item_bytes, line, padded
 from .product import Operand, Pictures, Product, both
 
 MOST_SPAN = 256
@@ -29,19 +29,21 @@ def why_not_patches(operand: Operand) -> str | None:
     """Why TMA cannot bring the images of a convolution; None if it can."""
     pictures, name = operand.pictures, operand.value.name
     assert pictures is not None
-    if operand.dtype not in HALVES:
-        return f"{name} is {operand.dtype}, neither float16 nor bfloat16"
+    if operand.dtype not in TMA_DTYPES:
+        return f"{name} is {operand.dtype}, none of {', '.join(TMA_DTYPES)}"
     if operand.memory is None:
         return f"{name} is computed where it is read"
     *strides, last = operand.memory.strides
     if last != 1:
         return f"the channels of {name} do not run along memory"
-    if any(stride * ITEM_BYTES % ALIGNMENT_BYTES or stride <= 0 for stride in (*strides, operand.memory.offset or 8)):
+    places = [item_bytes(operand.dtype) * count for count in (*strides, operand.memory.offset)]
+    if any(nbytes % ALIGNMENT_BYTES for nbytes in places) or min(strides) <= 0:
         return f"pixels of {name} do not lie multiples of {ALIGNMENT_BYTES} bytes apart"
-    if pictures.channels % LINE and pictures.groups > 1:
-        return f"a group has {pictures.channels} channels of {name}, no multiple of {LINE}"
-    if pictures.taps > 1 and padded(pictures.channels) > MOST_PADDING * pictures.channels:
-        return f"{name} has {pictures.channels} channels, which leave much of {LINE} empty for every kernel position"
+    whole, filled = line(operand.dtype), padded(pictures.channels, operand.dtype)
+    if pictures.channels % whole and pictures.groups > 1:
+        return f"a group has {pictures.channels} channels of {name}, no multiple of {whole}"
+    if pictures.taps > 1 and filled > MOST_PADDING * pictures.channels:
+        return f"{name} has {pictures.channels} channels, which leave much of {filled} empty for every kernel position"
     if 2 + len(pictures.output) > MOST_DIMENSIONS:
         return f"{name} has more than {MOST_DIMENSIONS} dimensions"
     if max(pictures.strides) > MOST_STRIDE:
@@ -67,7 +69,7 @@ def cut_to_patches(product: Product, rows: int) -> Product:
         return both(*(at < limit if count * size > limit else None for at, limit, count, size in limits))
 
     m = math.prod(cut.counts) * rows
-    k = pictures.taps * padded(pictures.channels) if pictures.taps > 1 else product.k
+    k = pictures.taps * padded(pictures.channels, product.a.dtype) if pictures.taps > 1 else product.k
     return replace(product, m=m, k=k, a=replace(product.a, rows=m, pictures=cut), place=place, there=there)
 
 
@@ -105,6 +107,7 @@ class PatchCopies:
     pictures: Pictures
     tensor_map: TensorMap
     offset_bytes: int
+    tap_steps: int
     contiguous: str = "k"
     boxes: int = 1
 
@@ -115,7 +118,7 @@ class PatchCopies:
     def box(self, number: int, batch: Expr, row: Expr, k: Expr) -> list[Expr]:
         """Where the box for the patch that begins at `row`, and for k, begins in the images, innermost index first."""
         pictures = self.pictures
-        steps = padded(pictures.channels)
+        steps = self.tap_steps
         tap, channel = (0, k) if pictures.taps == 1 else (k // steps, k % steps)
         image, *position = pictures.corner(row)
         at: list[Expr] = []
@@ -133,15 +136,16 @@ def patch_copies(operand: Operand) -> PatchCopies:
     assert pictures is not None and memory is not None and pictures.patch
     strides = (1, *pictures.strides)
     box = [size * stride for size, stride in zip(pictures.patch, strides, strict=True)]
+    nbytes = item_bytes(operand.dtype)
     tensor_map = TensorMap(
-        operand.dtype,
+        TMA_DTYPES[operand.dtype],
         _innermost_first(memory.shape),
-        tuple(stride * ITEM_BYTES for stride in _innermost_first(memory.strides)[1:]),
-        (LINE, *reversed(box)),
+        tuple(stride * nbytes for stride in _innermost_first(memory.strides)[1:]),
+        (line(operand.dtype), *reversed(box)),
         (1, *reversed(strides)),
         swizzle="128B",
     )
-    return PatchCopies(pictures, tensor_map, memory.offset * ITEM_BYTES)
+    return PatchCopies(pictures, tensor_map, memory.offset * nbytes, padded(pictures.channels, operand.dtype))
 
 
 def _innermost_first(sizes: Sequence[int]) -> tuple[int, ...]:

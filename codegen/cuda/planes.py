@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilestitch.codegen.compute.dtypes import HALVES, Expr
+from tilestitch.codegen.compute.dtypes import HALVES, Expr, storage_bits
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.runtime.tensor_map import TensorMap
 
 from .product import Operand, Plane
 from .strides import Strided
 
-LINE = 64
-"""Half floats in a swizzled line of 128 bytes."""
 LINE_BYTES = 128
-ITEM_BYTES = 2
+"""Of a swizzled line."""
+ROW_BOX = 64
+"""Rows of a box, where they run along memory: a line of half floats."""
+TMA_DTYPES = {"float16": "float16", "bfloat16": "bfloat16", "int8": "uint8", "uint8": "uint8"}
+"""What a tensor map calls the types that `wgmma` multiplies here."""
 MOST_ROWS = 256
 """Of a box."""
 ALIGNMENT_BYTES = 16
@@ -85,7 +87,7 @@ class Copies:
     def box(self, number: int, batch: Expr, row: Expr, k: Expr) -> list[Expr]:
         """Where box `number` of the piece that begins at (row, k) begins in the tensor, innermost index first."""
         tap, k = (0, k) if self.tap_steps is None else (k // self.tap_steps, k % self.tap_steps)
-        first, along = (k, row) if self.contiguous == "k" else (row + number * LINE, k)
+        first, along = (k, row) if self.contiguous == "k" else (row + number * ROW_BOX, k)
         named, index = {"along": along, "tap": tap}, unravel(batch, self.batch)
         return [first, *(named[which] if isinstance(which, str) else index[which] for which in self.order)]
 
@@ -106,37 +108,49 @@ def copies(operand: Operand, rows: int) -> Copies:
         (plane.k, (plane.rows, plane.row_stride)) if in_k else (plane.rows, (plane.k, plane.k_stride))
     )
     # One line has no stride; TMA wants one nevertheless.
-    along = _Dimension(stride if extent > 1 else -(-inner // LINE) * LINE, extent, "along")
+    along = _Dimension(stride if extent > 1 else padded(inner, operand.dtype), extent, "along")
     kept = [_Dimension(stride, extent, i) for i, (extent, stride) in enumerate(plane.batch) if stride]
     taps, tap_stride = plane.taps
     kept += [_Dimension(tap_stride, taps, "tap")] if taps > 1 else []
     # In the order of their strides, as the driver's manual describes tensors.
     outer = sorted([along, *kept], key=lambda dimension: dimension.stride)
-    size = min(rows, MOST_ROWS) if in_k else LINE
+    size = min(rows, MOST_ROWS) if in_k else ROW_BOX
+    nbytes = item_bytes(operand.dtype)
     tensor_map = TensorMap(
-        operand.dtype,
+        TMA_DTYPES[operand.dtype],
         (inner, *(dimension.extent for dimension in outer)),
-        tuple(dimension.stride * ITEM_BYTES for dimension in outer),
-        (LINE, *(size if dimension is along else 1 for dimension in outer)),
+        tuple(dimension.stride * nbytes for dimension in outer),
+        (line(operand.dtype), *(size if dimension is along else 1 for dimension in outer)),
         swizzle="128B",
     )
     return Copies(
-        tensor_map, plane.offset * ITEM_BYTES, operand.contiguous, tuple(dimension.what for dimension in outer),
-        tuple(extent for extent, _ in plane.batch), 1 if in_k else rows // LINE,
-        padded(plane.k) if taps > 1 else None,
+        tensor_map, plane.offset * nbytes, operand.contiguous, tuple(dimension.what for dimension in outer),
+        tuple(extent for extent, _ in plane.batch), 1 if in_k else rows // ROW_BOX,
+        padded(plane.k, operand.dtype) if taps > 1 else None,
     )  # fmt: skip
 
 
-def padded(steps: int) -> int:
+def item_bytes(dtype: str) -> int:
+    return storage_bits(dtype) // 8
+
+
+def line(dtype: str) -> int:
+    """Elements of a line."""
+    return LINE_BYTES // item_bytes(dtype)
+
+
+def padded(steps: int, dtype: str) -> int:
     """So many steps of k, up to the end of a line."""
-    return -(-steps // LINE) * LINE
+    return -(-steps // line(dtype)) * line(dtype)
 
 
 def refusal(operand: Operand) -> str | None:
     """Why TMA cannot bring an operand; None if it can."""
     name, plane = operand.value.name, operand.plane
-    if operand.dtype not in HALVES:
-        return f"{name} is {operand.dtype}, neither float16 nor bfloat16"
+    if operand.dtype not in TMA_DTYPES:
+        return f"{name} is {operand.dtype}, none of {', '.join(TMA_DTYPES)}"
+    if operand.dtype not in HALVES and operand.contiguous != "k":
+        return f"{name} runs along its rows; wgmma reads {operand.dtype} along k only"
     if operand.memory is None:
         return f"{name} is computed where it is read"
     if plane is None:
@@ -151,7 +165,7 @@ def refusal(operand: Operand) -> str | None:
     strides = [stride for extent, stride in (outer, *plane.batch, plane.taps) if extent > 1 and stride]
     if outer[0] > 1 and not outer[1]:
         return f"{name} repeats one line"
-    for nbytes in (plane.offset * ITEM_BYTES, *(stride * ITEM_BYTES for stride in strides)):
+    for nbytes in (item_bytes(operand.dtype) * count for count in (plane.offset, *strides)):
         if nbytes % ALIGNMENT_BYTES or nbytes < 0:
             return f"lines of {name} lie {nbytes} bytes apart, no multiple of {ALIGNMENT_BYTES}"
     if 2 + sum(stride != 0 for _, stride in (*plane.batch, plane.taps)) > MOST_DIMENSIONS:
@@ -159,4 +173,7 @@ def refusal(operand: Operand) -> str | None:
     return None
 
 
-__all__ = ["ITEM_BYTES", "LINE", "LINE_BYTES", "Copies", "copies", "matmul_plane", "merged", "padded", "refusal"]
+__all__ = [
+    "LINE_BYTES", "ROW_BOX", "TMA_DTYPES", "Copies", "copies", "item_bytes", "line", "matmul_plane", "merged", "padded",
+    "refusal",
+]  # fmt: skip

@@ -94,6 +94,7 @@ static __device__ __forceinline__ unsigned long long ts_sm90_matrix(const void *
 // Writes and reads of a register stay on their side of this place, so that the compiler moves none of them to where wgmma
 // has the register in flight. It is no instruction.
 static __device__ __forceinline__ void ts_sm90_settle(float *d) { asm volatile("" : "+f"(d[0])::"memory"); }
+static __device__ __forceinline__ void ts_sm90_settle(int *d) { asm volatile("" : "+r"(d[0])::"memory"); }
 
 // What wgmma reads in registers has been written.
 static __device__ __forceinline__ void ts_sm90_wgmma_fence() {

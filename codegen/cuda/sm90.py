@@ -8,25 +8,31 @@ from __future__ import annotations
 
 import re
 
-_PRODUCT = re.compile(r"\bts_sm90_wgmma_m64n(\d+)k16_(b?f16)_([kr])([kr])\(")
+_PRODUCT = re.compile(r"\bts_sm90_wgmma_m64n(\d+)k(\d+)_(b?f16|[su]8)_(b?f16|[su]8)_([kr])([kr])\(")
 _COPY = re.compile(r"\bts_sm90_(copy|share)_(\d)d\(")
-_KINDS = {"float16": "f16", "bfloat16": "bf16"}
+_KINDS = {"float16": "f16", "bfloat16": "bf16", "int8": "s8", "uint8": "u8"}
+STEP_BYTES = 32
+"""Along k, of one `wgmma`."""
 
 COLUMNS = frozenset(range(8, 257, 8))
 """What n of `wgmma` may be."""
 
 
-def multiply(n: int, dtype: str, a_along: str, b_along: str) -> str:
-    """The name of the function ``d += a * b^T``, for a [64, 16] and b [n, 16] in shared memory.
+def multiply(n: int, dtypes: tuple[str, str], along: tuple[str, str]) -> str:
+    """The name of the function ``d += a * b^T``, for a [64, k] and b [n, k] in shared memory; k is 32 bytes.
 
-    It takes the address of d, n / 2 float32 registers of each of the warpgroup's 128 threads, and both operands'
-    `ts_sm90_matrix`. Register 4 j + 2 h + e of a thread is the result in row ``16 * warp + lane / 4 + 8 * h``, column
-    ``8 * j + lane % 4 * 2 + e`` (PTX manual, "Register Fragments for wgmma.mma_async.m64nNk16").
+    It takes the address of d, n / 2 float32 (int32 for integers) registers of each of the warpgroup's 128 threads, and
+    both operands' `ts_sm90_matrix`. Register 4 j + 2 h + e of a thread is the result in row
+    ``16 * warp + lane / 4 + 8 * h``, column ``8 * j + lane % 4 * 2 + e`` (PTX manual, "Register Fragments for
+    wgmma.mma_async.m64nNk16").
 
-    dtype: float16 or bfloat16. a_along, b_along: "k" or "row", what runs along memory.
+    dtypes: of the operands, both float16, both bfloat16, or each int8 or uint8. along: what runs along memory of them,
+    "k" or "row"; integers only along k.
     """
     assert n in COLUMNS, n
-    return f"ts_sm90_wgmma_m64n{n}k16_{_KINDS[dtype]}_{a_along[0]}{b_along[0]}"
+    kinds = [_KINDS[dtype] for dtype in dtypes]
+    steps = STEP_BYTES if kinds[0].endswith("8") else STEP_BYTES // 2
+    return f"ts_sm90_wgmma_m64n{n}k{steps}_{kinds[0]}_{kinds[1]}_{along[0][0]}{along[1][0]}"
 
 
 def copy(rank: int, shared: bool) -> str:
@@ -65,16 +71,17 @@ def _copy(what: str, rank: str) -> str:
     )
 
 
-def _product(n: str, kind: str, a_along: str, b_along: str) -> str:
+def _product(n: str, steps: str, a: str, b: str, a_along: str, b_along: str) -> str:
     count = int(n) // 2
+    whole = a in ("s8", "u8")
     places = ", ".join(f"%{i}" for i in range(count))
-    results = ", ".join(f'"+f"(d[{i}])' for i in range(count))
-    transposed = f"{int(a_along == 'r')}, {int(b_along == 'r')}"
+    results = ", ".join(f'"+{"r" if whole else "f"}"(d[{i}])' for i in range(count))
+    scales = "1" if whole else f"1, 1, 1, {int(a_along == 'r')}, {int(b_along == 'r')}"
     return (
-        f"static __device__ __forceinline__ void ts_sm90_wgmma_m64n{n}k16_{kind}_{a_along}{b_along}("
-        "float *d, unsigned long long a, unsigned long long b) {\n"
-        f'  asm volatile("wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} '
-        f'{{{places}}}, %{count}, %{count + 1}, 1, 1, 1, {transposed};"\n'
+        f"static __device__ __forceinline__ void ts_sm90_wgmma_m64n{n}k{steps}_{a}_{b}_{a_along}{b_along}("
+        f"{'int' if whole else 'float'} *d, unsigned long long a, unsigned long long b) {{\n"
+        f'  asm volatile("wgmma.mma_async.sync.aligned.m64n{n}k{steps}.{"s32" if whole else "f32"}.{a}.{b} '
+        f'{{{places}}}, %{count}, %{count + 1}, {scales};"\n'
         f'               : {results}\n               : "l"(a), "l"(b));\n'
         "}\n"
     )

@@ -15,7 +15,7 @@ from tilestitch.codegen.groups import before_views
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.passes.fusion.roles import Roles
 
-from .abi import CudaLaunch, PackedArg, Parameter, Thread, buffer_source, kernel_function, store
+from .abi import CudaLaunch, PackedArg, Parameter, Thread, ValueArg, buffer_source, kernel_function, store
 from .functions import RULES
 from .target import CudaTarget
 from .vectors import VectorAccess
@@ -86,11 +86,12 @@ class Anchored:
                 stack.extend(members[value].inputs)
         return tuple(v for v in self.inputs if v in seen)
 
+    def argument(self, value: Value) -> ValueArg | PackedArg:
+        """What a kernel is given for an input or output."""
+        return self.packed[value][0] if value in self.packed else ValueArg(value.name)
+
     def _parameter(self, value: Value) -> Parameter:
-        type_ = value.tensor_type
-        if value in self.packed:
-            return Parameter(self.packed[value][0], type_.dtype, type_.num_elements)
-        return Parameter.of(value.name, type_)
+        return Parameter(self.argument(value), value.dtype, value.tensor_type.num_elements)
 
     def launch(
         self,

@@ -62,7 +62,7 @@ class Results:
         if self.partition.parts == 1:
             return None
         size = self.partition.parts * self.product.elements
-        return Parameter(TemporaryArg("sums", 4 * size), "float32", size)
+        return Parameter(TemporaryArg("sums", 4 * size), self.product.acc_dtype, size)
 
     @cached_property
     def counters(self) -> Parameter | None:
@@ -94,13 +94,13 @@ class Results:
     ) -> None:  # fmt: skip
         """Give a warp's sums away.
 
-        start: the float32 in `memory` where the warp may leave 8 x 64 of them. acc: registers as `wgmma.multiply`
+        start: the word in `memory` where the warp may leave 8 x 64 of them. acc: registers as `wgmma.multiply`
         describes them, block after block. place: part, batch, and the row and column of the warp's first result.
         blocks: how many times 64 rows.
         """
         part, batch, first_m, first_n = place
         bn = self.tile[1]
-        shared = T.decl_buffer((memory.shape[0] // 4,), "float32", data=memory.data, scope="shared.dyn")
+        shared = T.decl_buffer((memory.shape[0] // 4,), self.product.acc_dtype, data=memory.data, scope="shared.dyn")
         with unrolled(blocks) as block, unrolled(bn // COLUMNS) as chunk, unrolled(WARP_ROWS // ROWS) as half:
             _sync()
             self._write(shared, start, lane, acc, block * (bn // 2) + chunk * (COLUMNS // 2) + half * 2)
@@ -130,9 +130,9 @@ class Results:
         ):
             m, n = named(first_m + block * BLOCK_ROWS + half * ROWS), named(first_n + chunk * COLUMNS)
             with self._vectors(around, lane, m, n) as (_, _, m, n):
-                totals = registers(self.lanes, "float32")
+                totals = registers(self.lanes, self.product.acc_dtype)
                 with unrolled(self.lanes) as i:
-                    T.buffer_store(totals, zero("float32"), [i])
+                    T.buffer_store(totals, zero(self.product.acc_dtype), [i])
                 with repeated(parts) as part:
                     kept = self._kept(around, part, batch, m, n)
                     with unrolled(self.lanes) as i:
@@ -173,9 +173,9 @@ class Results:
         around.finish_vector(places, [totals[i] for i in range(self.lanes)])
 
     def _load(self, buffer: Any, at: Expr) -> Any:
-        """Neighbouring float32 in registers."""
+        """Neighbouring sums in registers."""
         lanes = self.lanes
-        totals = registers(lanes, "float32")
+        totals = registers(lanes, self.product.acc_dtype)
         if lanes % QUAD:
             with unrolled(lanes) as i:
                 T.buffer_store(totals, buffer[at + i], [i])

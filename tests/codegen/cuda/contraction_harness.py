@@ -71,10 +71,10 @@ def _memory_of(arg: KernelArg, memory: dict[str, np.ndarray], counters: Sequence
             return memory[name]
         case TemporaryArg(name, nbytes):
             return memory.setdefault(f"temporary {name}", np.empty(nbytes, np.uint8))
-        case PackedArg(name, _, arrange):
-            return arrange(memory[name])
-        case TensorMapArg(name, tensor_map, offset_bytes):
-            return TensorArgument(tensor_map, after(Argument.of(memory[name]), offset_bytes))
+        case PackedArg(name, key, arrange):
+            return memory.setdefault(f"{key} {name}", arrange(memory[name]))
+        case TensorMapArg(over, tensor_map, offset_bytes):
+            return TensorArgument(tensor_map, after(Argument.of(_memory_of(over, memory, counters)), offset_bytes))
         case CountersArg():
             return counters[0]
     raise AssertionError(arg)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.codegen.cuda.contraction_harness import anchored, assembler_log, check, lower, target
@@ -80,6 +81,16 @@ def test_filters_that_run_along_their_channels(channels: int) -> None:
     assert launch.kind == "gemm_wgmma"
 
 
+def test_bytes() -> None:
+    graph = Graph()
+    x = graph.add_input("x", TensorType("uint8", (2, 9, 11, 96)))
+    w = graph.constant(np.random.default_rng(0).integers(-9, 9, (3, 3, 96, 72)).astype(np.int8))
+    same = {"strides": (1, 1), "dilations": (1, 1), "before": (1, 1), "after": (1, 1), "groups": 1, "layout": "NXC"}
+    graph.outputs = [graph.emit("conv", x, w, **same, out_dtype="int32")]
+    (launch,) = check(graph, lower_for_hopper)
+    assert launch.kind == "gemm_wgmma"
+
+
 def test_weights_that_tma_cannot_read_have_another_kernel() -> None:
     (launch,) = check(CASES["odd number of outputs"], lower_for_hopper)
     assert launch.kind == "gemm_mma"
@@ -130,7 +141,9 @@ def test_refusals_say_why() -> None:
     assert refused(conv((1, 99, 99, 64), (1, 1, 64, 64), strides=(9, 1))) == (
         "the convolution has strides (9, 1), more than 8"
     )
-    assert refused(conv((1, 9, 9, 64), (1, 1, 64, 64), "float32")) == "x is float32, neither float16 nor bfloat16"
+    assert refused(conv((1, 9, 9, 64), (1, 1, 64, 64), "float32")) == (
+        "x is float32, none of float16, bfloat16, int8, uint8"
+    )
 
 
 def test_the_assembler_has_no_complaint() -> None:
