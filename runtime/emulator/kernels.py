@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import struct
 import threading
 from collections.abc import Mapping, Sequence
@@ -161,6 +162,7 @@ class Kernels:
         return int(call())
 
     def _fault(self, symbol: str, problem: str, place: int | None, line: int) -> KernelFaultError:
+        problem = _PLACE.sub(self._line, problem)
         source = symbol if symbol in self._sources else next(iter(self._sources), "")
         if place and self._begin <= place < self._end and (found := locate(self._path, place - self._begin - 1)):
             source, line = found
@@ -168,7 +170,14 @@ class Kernels:
         quoted = lines[line - 1].strip() if 0 < line <= len(lines) else ""
         return KernelFaultError(symbol, problem, line or None, quoted)
 
+    def _line(self, match: re.Match[str]) -> str:
+        """The line of the kernel; `match` has that of the function which the kernel calls there, and an address."""
+        place = int(match[2], 16)
+        found = locate(self._path, place - self._begin - 1) if self._begin <= place < self._end else None
+        return f"line {found[1] if found else match[1]}"
 
+
+_PLACE = re.compile(r"line (\d+)@0x([0-9a-f]+)")
 _DEVICES: dict[str, ctypes.CDLL] = {}
 
 

@@ -173,6 +173,7 @@ Block* block_in(uint64_t slot);  // null when the slot is free
 
 // faults.cc
 [[noreturn]] void fault(const void* pc, uint32_t line, const char* format, ...) __attribute__((format(printf, 3, 4)));
+std::string line_text(uint32_t line, const void* place);  // "line 5@0x7f…"; kernels.py looks up the address
 void enter(uint32_t line, const void* place);  // the current thread is at a synchronisation; place: a return address
 const char* describe(const Thread& thread);  // "block (1, 0, 0), thread (5, 0, 0)"
 const char* describe(uint64_t id);  // an id that `thread_id` gives

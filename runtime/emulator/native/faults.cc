@@ -28,6 +28,12 @@ const char* describe(uint64_t id) {
                       {uint32_t(thread % size.x), uint32_t(thread / size.x % size.y), uint32_t(thread / size.x / size.y)});
 }
 
+std::string line_text(uint32_t line, const void* place) {
+  char text[64];
+  snprintf(text, sizeof text, place ? "line %u@%p" : "line %u", line, place);
+  return text;
+}
+
 void enter(uint32_t line, const void* place) {
   self->line = line;
   self->place = place;
@@ -64,11 +70,12 @@ static std::string waits_for(const Thread& thread) {
 void report_deadlock() {
   std::map<std::string, std::pair<unsigned, std::string>> groups;  // what is waited for: how many, who first
   uint32_t line = 0;
+  const void* place = nullptr;
   for (Block* block : resident_blocks())
     for (const Thread& thread : block->threads) {
       if (thread.state == State::exited) continue;
       auto& group = groups[waits_for(thread)];
-      if (!group.first++) group.second = describe(thread), line = thread.line;
+      if (!group.first++) group.second = describe(thread), line = thread.line, place = thread.place;
     }
   std::string text = "deadlock: nobody can go on.";
   for (const auto& [what, who] : groups)
@@ -77,6 +84,7 @@ void report_deadlock() {
   text += " " + std::to_string(resident) + " of " + std::to_string(total) + " blocks are resident.";
   snprintf(fault_.text, sizeof fault_.text, "%s", text.c_str());
   fault_.line = line;
+  fault_.pc = place;
   fault_.raised = 1;
 }
 

@@ -47,7 +47,7 @@ std::string describe_mbarrier(const Thread& thread) {
   auto found = mbarriers.find(place);
   std::string text = "waits for phase " + std::to_string(thread.awaited) + " of the " + name_of_mbarrier(place);
   if (found != mbarriers.end()) text += ": " + state_of(found->second);
-  return text + " (" + thread.waits_at + ", line " + std::to_string(thread.line) + ")";
+  return text + " (" + thread.waits_at + ", " + line_text(thread.line, thread.place) + ")";
 }
 
 static Mbarrier& mbarrier_at(uint64_t place, const char* name, uint32_t line) {

@@ -100,7 +100,12 @@ void order_cluster(const std::vector<Block*>& members) {
 }
 
 static Stamp started;
-static std::vector<std::pair<std::string, uint32_t>> agents;  // what each is, and the line that set it to work last
+struct Agent {
+  std::string what;
+  uint32_t line;  // that set it to work last
+  const void* place;
+};
+static std::vector<Agent> agents;
 
 void begin_order() {
   released.clear();
@@ -142,16 +147,19 @@ void fence() {
 }
 
 uint64_t new_agent(const std::string& what) {
-  agents.push_back({what, 0});
+  agents.push_back({what, 0, nullptr});
   return first_agent + agents.size() - 1;
 }
 
-void acts(uint64_t agent, uint32_t line) { agents[agent - first_agent].second = line; }
+void acts(uint64_t agent, uint32_t line) {
+  agents[agent - first_agent].line = line;
+  agents[agent - first_agent].place = self->place;
+}
 
 const std::string& describe_agent(uint64_t agent) {
   static std::string text;
-  const auto& [what, line] = agents[agent - first_agent];
-  return text = what + " (line " + std::to_string(line) + ")";
+  const auto& [what, line, place] = agents[agent - first_agent];
+  return text = what + " (" + line_text(line, place) + ")";
 }
 
 void know(ClockRef& clock, uint64_t agent) {

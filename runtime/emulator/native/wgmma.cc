@@ -208,7 +208,7 @@ std::string describe_products(const Thread& thread) {
   const Warpgroup& group = thread.block->warpgroups[thread.number / 128];
   uint32_t issued = 128;
   for (const auto& product : group.products) issued = std::min(issued, product->issued);
-  return "waits at " + std::string(thread.waits_at) + " (line " + std::to_string(thread.line) + "), where " +
+  return "waits at " + std::string(thread.waits_at) + " (" + line_text(thread.line, thread.place) + "), where " +
          std::to_string(issued) + " of 128 threads have issued the wgmma";
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -368,3 +370,12 @@ def test_a_reader_that_nobody_waits_for(arrivals: str, arrive: str) -> None:
     with pytest.raises(KernelFaultError, match=r"a bulk copy for the mbarrier .* races with a read by block") as caught:
         run_ring(arrivals, arrive)
     assert "load_2d" in caught.value.source
+
+
+def test_messages_name_the_lines_of_the_kernel() -> None:
+    """Not those of the functions that it calls."""
+    text = pipeline((WAIT + ARRIVE, ARRIVE + WAIT))
+    with pytest.raises(KernelFaultError) as caught:
+        run_pipeline(text)
+    lines = [text.splitlines()[int(number) - 1] for number in re.findall(r"line (\d+)", caught.value.problem)]
+    assert any("load_2d(a" in line for line in lines) and any("multiply(d" in line for line in lines), caught.value
