@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tests.models import random_inputs
 from tests.networks import bert, gpt2, half, residual_block
@@ -82,3 +82,27 @@ def test_products_of_half_floats_use_warpgroups_on_hopper() -> None:
     kinds = {member.split("/")[-1].rsplit("_", 1)[0] for member in members if member.endswith(".cu")}
     assert "gemm_wgmma" in kinds
     assert "gemm_simt" not in kinds
+
+
+def test_packed_weights_of_bytes_reach_hopper_through_a_tensor_map() -> None:
+    """Two products of the same weights' shape: their kernel is lowered once and renamed."""
+    random = np.random.default_rng(3)
+    weights = [random.integers(-128, 128, (160, 160)).astype(np.int8) for _ in range(2)]
+    nodes = [
+        helper.make_node("MatMulInteger", ["x", "w0"], ["p"]),
+        helper.make_node("Cast", ["p"], ["q"], to=TensorProto.INT8),
+        helper.make_node("MatMulInteger", ["q", "w1"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes, "bytes", [helper.make_tensor_value_info("x", TensorProto.INT8, (40, 160))],
+        [helper.make_tensor_value_info("y", TensorProto.INT32, (40, 160))],
+        [numpy_helper.from_array(array, f"w{i}") for i, array in enumerate(weights)],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+    artifact = compile_model(model, "emulator:sm_90a", keep_source=True).to_bytes()
+    assert any("gemm_wgmma" in member for member in read_artifact(artifact).member_names)
+    x = random.integers(-128, 128, (40, 160)).astype(np.int8)
+    with load(artifact, device="emulator") as module:
+        result = module.run({"x": x})["y"]
+    first = (x.astype(np.int32) @ weights[0].astype(np.int32)).astype(np.int8)
+    np.testing.assert_array_equal(result, first.astype(np.int32) @ weights[1].astype(np.int32))
