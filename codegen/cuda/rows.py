@@ -26,7 +26,7 @@ from tilestitch.codegen.launch import KernelArg, ValueArg
 from tilestitch.codegen.split import lower_in_parts
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.passes.fusion.roles import Part, Roles, RowSpace
-from tilestitch.passes.fusion.spread import blocks_of_row, in_launches
+from tilestitch.passes.fusion.spread import REGISTER_ELEMENTS, WARP, blocks_of_row, column_team, in_launches, row_team
 from tilestitch.passes.plan import GroupKind
 
 from . import functions
@@ -37,11 +37,8 @@ from .target import CudaTarget
 from .team import Accumulator, Team, accumulator_dtypes
 from .vectors import VectorAccess, lanes_of
 
-WARP = 32
 BLOCK = 128
 """Threads of a block whose teams are smaller."""
-REGISTER_ELEMENTS = 32
-"""Elements of a row that a thread keeps in registers."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +179,7 @@ def plan_work(
     length = prod(e for e, r in zip(extents, reduced, strict=True) if r)
     parts = blocks_of_row(roles, target.multiprocessors)
     if not reduced[-1]:
-        team = _column_team(rows, length // parts, target)
+        team = column_team(rows, length // parts, target.multiprocessors)
         return RowWork(shape, tuple(extents), tuple(reduced), 1, team, WARP, parts)
     lanes = lanes_of([v for v in (*inputs, *stored) if v.tensor_type.num_elements >= length])
     while extents[-1] % lanes:
@@ -190,28 +187,8 @@ def plan_work(
     if parts > 1:
         team = min(1024, ceil(length / (lanes * parts * 2 * WARP)) * WARP)
         return RowWork(shape, tuple(extents), tuple(reduced), lanes, team, 1, parts)
-    team = _row_team(rows, max(1, length // lanes), lanes, target)
+    team = row_team(rows, length, lanes, target.multiprocessors)
     return RowWork(shape, tuple(extents), tuple(reduced), lanes, team, max(1, BLOCK // team))
-
-
-def _column_team(rows: int, length: int, target: CudaTarget) -> int:
-    """Threads across which a column is cut: more where columns are few and long."""
-    team = 1
-    while team < 32 and length >= 8 * team and -(-rows // WARP) * team < 16 * target.device.sm_count:
-        team *= 2
-    return team
-
-
-def _row_team(rows: int, vectors: int, lanes: int, target: CudaTarget) -> int:
-    """Threads along which a row is cut: lanes of a warp, or whole warps where rows are long or few."""
-    per_thread = max(1, REGISTER_ELEMENTS // lanes)
-    if vectors <= WARP:
-        return 1 << (vectors - 1).bit_length()
-    few = rows * WARP < target.device.sm_count * 512
-    if vectors <= WARP * per_thread // 2 and not (few and vectors > 2 * WARP):
-        return WARP
-    steps = 1 if few else 2
-    return min(1024, -(-vectors // (steps * WARP)) * WARP)
 
 
 def _full(roles: Roles, outputs: Sequence[Value]) -> list[Value]:

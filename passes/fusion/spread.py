@@ -19,6 +19,9 @@ WARP = 32
 BLOCK = 256
 """Threads of a block whose rows are short."""
 MOST_THREADS = 1024
+VECTOR_BYTES = 16
+REGISTER_ELEMENTS = 32
+"""Elements of a row that a thread keeps in registers."""
 MIN_PART = 2048
 """Elements of a row that a block should have at least, where a row lies along the last dimension."""
 MIN_COLUMN_PART = 256
@@ -70,6 +73,45 @@ def in_launches(roles: Roles, multiprocessors: int) -> int:
         return 1
     wanted = min(length // MIN_PART, ceil(2 * multiprocessors / count), 512)
     return next((p for p in range(wanted, 1, -1) if length % p == 0), 1)
+
+
+def row_team(rows: int, length: int, lanes: int, multiprocessors: int) -> int:
+    """Threads along which a row of `length` elements is cut, read `lanes` at a time: lanes of a warp, or whole warps
+    where rows are long or few.
+    """
+    vectors = max(1, length // lanes)
+    per_thread = max(1, REGISTER_ELEMENTS // lanes)
+    if vectors <= WARP:
+        return 1 << (vectors - 1).bit_length()
+    few = rows * WARP < multiprocessors * 512
+    if vectors <= WARP * per_thread // 2 and not (few and vectors > 2 * WARP):
+        return WARP
+    return min(MOST_THREADS, ceil(vectors / ((1 if few else 2) * WARP)) * WARP)
+
+
+def column_team(rows: int, length: int, multiprocessors: int) -> int:
+    """Threads across which a column is cut: more where columns are few and long."""
+    team = 1
+    while team < 32 and length >= 8 * team and ceil(rows / WARP) * team < 16 * multiprocessors:
+        team *= 2
+    return team
+
+
+def row_scheme(roles: Roles, multiprocessors: int) -> str:
+    """How the threads of a row exchange what they find: global, block, warp, or inline where a thread has a row."""
+    rows = roles.rows
+    assert rows is not None
+    if max(blocks_of_row(roles, multiprocessors), in_launches(roles, multiprocessors)) > 1:
+        return "global"
+    count, length = prod(rows.dropped), row_length(rows)
+    if lies_across(rows):
+        return "block" if column_team(count, length, multiprocessors) > 1 else "inline"
+    nbytes = max(v.tensor_type.nbytes // max(1, v.tensor_type.num_elements) for n in roles.parts for v in n.inputs)
+    lanes = max(1, VECTOR_BYTES // max(1, nbytes))
+    while length % lanes:
+        lanes //= 2
+    team = row_team(count, length, lanes, multiprocessors)
+    return "inline" if team == 1 else "warp" if team <= WARP else "block"
 
 
 # -- as numbers --------------------------------------------------------------------------------------------------------

@@ -13,9 +13,11 @@ from tilestitch.passes.plan import Group, GroupKind, HostGroup, Place, Stitch, W
 
 from . import legality, profit
 from .clusters import Cluster, Fusion
+from .facts import multiprocessors_of
 from .inplace import InPlace, places_in
 from .roles import NATIVE_DTYPES, Part, Roles, is_native
 from .rules import Fuse, FusionRule
+from .spread import row_scheme
 from .stages import Combine, CombineRule, Kernels
 
 PRODUCTS = (GroupKind.CONTRACTION, GroupKind.ATTENTION)
@@ -231,6 +233,10 @@ def _stitches(state: Fusion, cluster: Cluster, nodes: Sequence[Node], roles: Rol
     return list(stitches.values())
 
 
+def _row_scheme(state: Fusion, roles: Roles) -> str:
+    return row_scheme(roles, multiprocessors_of(state.target))
+
+
 def _scheme(state: Fusion, cluster: Cluster, producer: Node, consumer: Node, roles: Roles) -> str:
     before, behind = roles.parts[producer], roles.parts[consumer]
     if producer in cluster.copies:
@@ -238,7 +244,7 @@ def _scheme(state: Fusion, cluster: Cluster, producer: Node, consumer: Node, rol
     if before in (Part.SCORES, Part.SCORED, Part.SOFTMAX, Part.WEIGHED):
         return "online"
     if before in (Part.REDUCTION, Part.REDUCED) or (before is Part.FULL and behind is Part.REDUCTION):
-        return "row"
+        return "row" if roles.rows is None or state.target.name == "cpu" else _row_scheme(state, roles)
     if before in (Part.ANCHOR, Part.EPILOGUE, Part.GATE, Part.GATED, Part.VIEW):
         return "epilogue"
     if behind in (Part.ANCHOR, Part.SCORES) or (roles.kind in PRODUCTS and behind is Part.PULLED):

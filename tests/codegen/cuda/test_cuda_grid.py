@@ -14,6 +14,7 @@ from tests.codegen.kernel_harness import interpret
 from tests.compiled import assert_close
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.compiler.ir.types import TensorType
+from tilestitch.passes import PassContext, TargetInfo, make_plan
 from tilestitch.runtime import load
 from tilestitch.runtime.emulator import EmulatorOptions
 from tilestitch.runtime.errors import DeviceError
@@ -130,3 +131,15 @@ def test_the_grid_is_within_what_the_smallest_gpu_holds() -> None:
 def test_compiles_for_real_gpus() -> None:
     build(batch_norm(700, 40, "float16"))
     build(places((4100,), 0, False))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "scheme"),
+    [((4096, 128), 1, "warp"), ((16, 4096), 1, "block"), ((300, 4), 0, "block"), ((1, 8192), 1, "global")],
+)
+def test_the_plan_says_how_a_row_is_exchanged(shape: tuple[int, int], axis: int, scheme: str) -> None:
+    graph = softmax(shape, axis)
+    (group,) = make_plan(graph, PassContext(TargetInfo("cuda", 2))).groups
+    assert [s for s in group.schemes if s in ("row", "warp", "block", "global")] == [scheme]
+    text = text_of(graph)
+    assert ("ts_grid_barrier" in text, "__syncthreads" in text) == (scheme == "global", scheme != "warp")
