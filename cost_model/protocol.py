@@ -30,11 +30,11 @@ class KernelFacts:
 
     kind: the template of code generation (injective, rowwise, contraction, attention, opaque). dtype: what the
     arithmetic is done in. fma: multiply-adds; cheap: additions, comparisons, selects and so on (a division counts as
-    four); transcendental: calls of exp, tanh, erf, sine and the like. elements: of the largest value that is computed or
-    reduced. tasks: independent parts of the work, on a GPU the blocks of `threads` threads. shared_bytes: memory that a
-    task keeps its row or tile in. registers: estimate for one thread. barriers: waits of a task's threads for each
-    other; grid_barriers: waits of all tasks for each other, inside a launch. launches: consecutive launches that the
-    kernel takes. staged: evaluations of operators in front of a product's operands, which code generation makes one
+    four); transcendental: calls of exp, tanh, erf, sine and the like. elements: of the largest value that is computed
+    or reduced. tasks: independent parts of the work, on a GPU the blocks of `threads` threads. shared_bytes: memory
+    that a task keeps its row or tile in. registers: estimate for one thread. barriers: waits of a task's threads for
+    each other; grid_barriers: waits of all tasks for each other, inside a launch. launches: consecutive launches that
+    the kernel takes. staged: evaluations of operators in front of a product's operands, which code generation makes one
     element at a time; 0 if these only rearrange.
     """
 

@@ -23,6 +23,7 @@ from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, immediate
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.passes.fusion.band import Band, band_of
+from tilestitch.passes.fusion.facts import LEAST_QUERIES, attention_rows
 from tilestitch.passes.fusion.roles import Roles
 
 from . import microkernel as mk
@@ -32,9 +33,6 @@ from .isa import Isa, dtype_bytes
 from .microkernel import Split
 from .panels import LoadedOperand
 from .surroundings import Operands, Surroundings
-
-LEAST_ROWS = 8
-"""Rows of a task at least, if there are so many: the tasks of a head each pack its keys and values."""
 
 BAND_ROWS = 128
 """Rows of a task at most where each query sees a band of keys: larger tasks see keys that few of their rows need."""
@@ -91,14 +89,13 @@ def _no_matrix(data: np.ndarray) -> np.ndarray:
 
 
 def plan_attention(group: Operands) -> AttentionPlan:
-    """How many queries a task takes: as many as keep their scores in half of the second-level cache."""
+    """How many queries a task takes: no more than keep their scores in half of the second-level cache."""
     softmax, acc = group.roles.softmax, sum_dtype(group.roles)
     assert softmax is not None
     band = band_of(softmax)
-    most = max(LEAST_ROWS, group.isa.l2_bytes // 2 // (softmax.keys * dtype_bytes(acc)))
-    wanted = -(-group.threads // softmax.heads)
-    most = min(most, -(-softmax.queries // wanted), softmax.queries if band is None else BAND_ROWS)
-    rows = mk.split_at_most(softmax.queries, max(LEAST_ROWS, most))
+    most = max(LEAST_QUERIES, group.isa.l2_bytes // 2 // (softmax.keys * dtype_bytes(acc)))
+    most = min(most, attention_rows(softmax.heads, softmax.queries, group.threads))
+    rows = mk.split_at_most(softmax.queries, most if band is None else min(most, BAND_ROWS))
     plans = tuple((size, *_products(group, size, acc)) for size, _ in rows.sizes())
     columns = math.lcm(*(first.tile.columns for _, first, _ in plans))
     return AttentionPlan(softmax.heads, rows, columns, -(-softmax.keys // columns) * columns, acc, band, plans)

@@ -24,8 +24,15 @@ GPU_THREADS = 256
 GPU_ROWS = 128
 """With fewer rows than this most of a large GPU is idle."""
 ATTENTION_ROWS, ATTENTION_KEYS = (64, 32, 16), 64
-"""Queries of a task of attention, the most for which there are tasks enough, and keys that it meets at a time."""
-ATTENTION_THREADS, ATTENTION_REGISTERS = 128, 168
+"""On a GPU, queries of a task of attention (the most for which there are tasks enough), and keys of a step."""
+LEAST_QUERIES, PACKED_QUERIES = 8, 16
+"""On a CPU, least queries of a task of attention, and those whose products take as long as packing keys and values."""
+UNEVENNESS = 0.3
+"""Part of a task that the slowest of several threads works longer than the others."""
+ATTENTION_SHARED_BYTES = 100 << 10
+"""Wide operands get smaller tiles rather than more shared memory."""
+ATTENTION_THREADS, ATTENTION_REGISTERS = 256, 84
+"""Half as many threads with twice the registers, whose asynchronous copies have as many bytes in flight as these."""
 BASE_REGISTERS = 16
 DEFAULT_CAPABILITY = 90
 
@@ -184,10 +191,24 @@ def _tile_bytes(roles: Roles, gpu: bool) -> int:
     """What a task of attention keeps: on a GPU queries, keys and values, on a CPU the scores of its rows."""
     assert roles.softmax is not None and roles.anchor is not None
     width = 4 if roles.softmax.query.dtype == "float32" else 2
-    rows = min(ATTENTION_ROWS[0], roles.softmax.queries)
     if not gpu:
-        return rows * roles.softmax.keys * 4
-    return width * (roles.softmax.query.shape[-1] + 4 * roles.anchor.output.shape[-1]) * ATTENTION_KEYS
+        return min(ATTENTION_ROWS[0], roles.softmax.queries) * roles.softmax.keys * 4
+    widths = roles.softmax.query.shape[-1] + 4 * roles.anchor.output.shape[-1]
+    return min(ATTENTION_SHARED_BYTES, width * widths * ATTENTION_KEYS)
+
+
+def attention_rows(heads: int, queries: int, threads: int) -> int:
+    """Queries of a task of attention on a CPU: those with which the slowest thread is done first.
+
+    Every task packs the keys and values of its head.
+    """
+    parts = range(1, max(1, queries // LEAST_QUERIES) + 1)
+
+    def makespan(rows: int) -> float:
+        rounds = ceil(heads * ceil(queries / rows) / threads) + (UNEVENNESS if threads > 1 else 0.0)
+        return rounds * (rows + PACKED_QUERIES)
+
+    return min(dict.fromkeys(ceil(queries / p) for p in parts), key=lambda rows: (makespan(rows), -rows))
 
 
 def _most_alive(nodes: Sequence[Node]) -> int:
@@ -212,11 +233,11 @@ def _most_alive(nodes: Sequence[Node]) -> int:
 def _tasks(roles: Roles, stored: Sequence[Value], elements: int, target: TargetInfo) -> tuple[int, int]:
     """Independent parts on a CPU, and launches. Few long rows are cut into parts if nothing needs the row again."""
     if roles.softmax is not None:
-        gpu = target.name.startswith("cuda")
-        sizes = [max(1, roles.softmax.heads * ceil(roles.softmax.queries / rows)) for rows in ATTENTION_ROWS]
-        tiles = next((t for t in sizes if t >= (GPU_ROWS if gpu else target.threads)), sizes[-1])
-        if not gpu:
-            return tiles, 1
+        heads, queries = roles.softmax.heads, max(1, roles.softmax.queries)
+        if not target.name.startswith("cuda"):
+            return max(1, heads * ceil(queries / attention_rows(heads, queries, target.threads))), 1
+        sizes = [max(1, heads * ceil(queries / rows)) for rows in ATTENTION_ROWS]
+        tiles = next((t for t in sizes if t >= GPU_ROWS), sizes[-1])
         parts = max(1, min(ceil(GPU_ROWS / tiles), roles.softmax.keys // (4 * ATTENTION_KEYS)))
         return tiles * parts, 1 if parts == 1 else 2
     if roles.rows is not None:
