@@ -26,6 +26,8 @@ MIN_PART = 2048
 """Elements of a row that a block should have at least, where a row lies along the last dimension."""
 MIN_COLUMN_PART = 256
 """The same where neighbouring threads have neighbouring rows: a block has as many elements of 32 rows."""
+LEAST = 1 << 15
+"""Elements that one multiprocessor reads in about the time of two barriers of the grid; fewer are left to one block."""
 ARG_REDUCTIONS = frozenset({"arg_max", "arg_min"})
 
 
@@ -51,7 +53,7 @@ def blocks_of_row(roles: Roles, multiprocessors: int) -> int:
     assert rows is not None
     count, length, across = prod(rows.dropped), row_length(rows), lies_across(rows)
     groups = ceil(count / WARP) if across else count
-    if not groups or 4 * groups > multiprocessors:
+    if not groups or 4 * groups > multiprocessors or length * (WARP if across else 1) < LEAST:
         return 1
     if not across and not looks_again(roles) and in_launches(roles, multiprocessors) > 1:
         return 1
