@@ -54,7 +54,7 @@ class Attention:
                     continue
                 nodes = [first, *inner, anchor]
                 nodes += _scales(state, first, nodes)
-                nodes += _own_masks(state, nodes)
+                nodes += self._inside(state, nodes, _own_masks(state, nodes))
                 yield Fuse(tuple(state.in_order(set(nodes))), _static_masks(nodes), forced=True)
                 break
 
@@ -71,6 +71,25 @@ class Attention:
         roles = roles_of(nodes, state.stored(nodes, set(nodes)))
         assert isinstance(roles, Roles), roles
         return self._profit(state, roles, subject)
+
+    def _inside(self, state: Fusion, nodes: Sequence[Node], masks: Sequence[Node]) -> Sequence[Node]:
+        """`masks`, if evaluating them for every head is predicted to be faster than storing them; else none."""
+        ordered = state.in_order(masks)
+        border = [o for n in ordered for o in n.outputs if any(u not in masks for u in o.users)]
+        alone = roles_of(ordered, border)
+        if not masks or not isinstance(alone, Roles):
+            return masks
+        device, target = device_of(state.target), state.target
+
+        def latency_us(members: Sequence[Node]) -> float:
+            ordered = state.in_order(members)
+            stored = state.stored(ordered, set(ordered))
+            roles = roles_of(ordered, stored)
+            assert isinstance(roles, Roles), roles
+            return self.model.latency_us(facts_of(ordered, stored, roles, target), device)
+
+        stored_us = self.model.latency_us(facts_of(ordered, border, alone, target), device)
+        return masks if latency_us([*nodes, *masks]) <= latency_us(nodes) + stored_us else ()
 
     def _profit(self, state: Fusion, roles: Roles, subject: str) -> WhyNot | None:
         """Refuses what the model takes for slower than three kernels."""

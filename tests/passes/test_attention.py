@@ -192,6 +192,20 @@ def test_few_queries_are_left_apart_on_a_cpu_with_the_numbers() -> None:
     assert why.numbers["queries"] == 1
 
 
+@pytest.mark.parametrize(("heads", "links", "kernels"), [(2, 1, 1), (16, 40, 2)])
+def test_a_mask_that_takes_long_to_compute_is_stored_once_for_all_heads(heads: int, links: int, kernels: int) -> None:
+    graph = Graph("g")
+    q, k, v = (graph.add_input(name, TensorType("float32", (heads, 64, 8))) for name in "qkv")
+    mask = graph.add_input("m", TensorType("float32", (1, 64, 64)))
+    for _ in range(links):
+        mask = graph.emit("mul", mask, graph.emit("maximum", mask, graph.constant(np.float32(0.5))))
+    scores = graph.emit("add", graph.emit("matmul", q, k, trans_b=True), mask)
+    graph.outputs = [graph.emit("matmul", softmax(graph, scores), v)]
+    plan = make_plan(graph, PassContext(TargetInfo("cpu", 2), options={"planner": "stitch"}))
+    check_plan(plan, graph)
+    assert len(plan.groups) == kernels and "attention" in kinds(plan)
+
+
 # -- bands -------------------------------------------------------------------------------------------------------------
 
 
