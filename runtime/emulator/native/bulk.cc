@@ -101,7 +101,10 @@ static void load(char* to, std::vector<Piece> pieces, uint32_t bytes, uint64_t m
     is_read = true;
     check_async(to + shift, bytes, true, false, agent, line);
     Transfer transfer = {pieces, place, bytes, line, fill, nullptr, {}};
-    for (Piece& piece : transfer.pieces) piece.shared += shift;
+    for (Piece& piece : transfer.pieces) {
+      piece.shared += shift;
+      begin_async_read(piece.other, piece.bytes, agent);
+    }
     fly(std::move(transfer));
   }
   if (mask >> group) fault(nullptr, line, "%s: a copy to the blocks 0x%x of a cluster of %llu", describe(*self), mask, (unsigned long long)group);

@@ -291,8 +291,8 @@ void arrived(const void* address, uint64_t bytes) {
 }
 
 void begin_async_read(const void* address, uint64_t bytes, uint64_t agent) {
-  if (!launch->checked) return;
   uint64_t place = static_cast<const char*>(address) - shared_base;
+  if (!launch->checked || place >= shared_total) return;
   Block& owner = *block_in(place / shared_stride);
   for (uint64_t offset = place % shared_stride / 16 * 16; offset < place % shared_stride + bytes; offset += 16) {
     auto& reads = async_reads(owner, offset);
@@ -304,8 +304,8 @@ void begin_async_read(const void* address, uint64_t bytes, uint64_t agent) {
 }
 
 void end_async_read(const void* address, uint64_t bytes, uint64_t agent) {
-  if (!launch->checked) return;
   uint64_t place = static_cast<const char*>(address) - shared_base;
+  if (!launch->checked || place >= shared_total || !block_in(place / shared_stride)) return;
   Block& owner = *block_in(place / shared_stride);
   for (uint64_t offset = place % shared_stride / 16 * 16; offset < place % shared_stride + bytes; offset += 16)
     for (AsyncRead& read : async_reads(owner, offset))

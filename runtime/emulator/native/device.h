@@ -193,7 +193,7 @@ void begin_checks();
 void forget_readers(Block& block);  // they are ordered before all that follows
 void check_async(const void* address, uint64_t bytes, bool write, bool atomic, uint64_t agent, uint32_t line);
 void arrived(const void* address, uint64_t bytes);  // what a bulk copy writes
-void begin_async_read(const void* address, uint64_t bytes, uint64_t agent);
+void begin_async_read(const void* address, uint64_t bytes, uint64_t agent);  // of shared memory; nothing else is marked
 void end_async_read(const void* address, uint64_t bytes, uint64_t agent);
 void check_register(const char* address, uint64_t bytes, const void* pc);
 

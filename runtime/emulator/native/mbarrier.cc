@@ -80,6 +80,7 @@ static void land(uint64_t place, Mbarrier& barrier, size_t number) {
     if (piece.begin || piece.end < piece.bytes) memset(piece.shared, transfer.fill, piece.bytes);
     if (piece.end > piece.begin) memcpy(piece.shared + piece.begin, piece.other + piece.begin, piece.end - piece.begin);
     arrived(piece.shared, piece.bytes);
+    end_async_read(piece.other, piece.bytes, barrier.agent);
   }
   barrier.bytes -= transfer.bytes;
   progress();

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runtime.emulator.hopper import hopper, map_of, run_hopper
-from tilestitch.runtime.emulator import EmulatorOptions
+from tilestitch.runtime.emulator import EmulatorOptions, KernelFaultError
 from tilestitch.runtime.tensor_map import TensorMap
 
 ORDERS = [
@@ -257,6 +257,46 @@ def test_a_multicast_reaches_the_blocks_of_its_mask() -> None:
     for options in ORDERS:
         run_hopper(text, [(map_of(x, (32, 1)), x), y], 64, options, grid=4, cluster=(2, 1, 1))
         np.testing.assert_array_equal(y, x.reshape(2, 2, 32)[[0, 0, 1, 1]])
+
+
+TO_NEIGHBOUR = """\
+  __shared__ alignas(128) float tile[32];
+  __shared__ alignas(128) float other[32];
+  __shared__ uint64_t bar;
+  unsigned rank, place, remote;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  tile[threadIdx.x] = x[blockIdx.x * 32 + threadIdx.x];
+  fence_async();
+  if (threadIdx.x == 0) {
+    init(&bar, 1);
+    fence_init();
+    expect(&bar, 128);
+  }
+  asm volatile("barrier.cluster.arrive.release.aligned;\\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+  if (threadIdx.x == 0) {
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(place) : "r"(shared(other)), "r"(rank ^ 1));
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(shared(&bar)), "r"(rank ^ 1));
+    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 :: "r"(place), "r"(shared(tile)), "r"(128), "r"(remote) : "memory");
+    LATE
+  }
+  await(&bar, 0);
+  y[blockIdx.x * 32 + threadIdx.x] = other[threadIdx.x];
+  asm volatile("barrier.cluster.arrive.aligned;\\nbarrier.cluster.wait.aligned;" ::: "memory");"""
+
+
+@pytest.mark.parametrize("options", ORDERS, ids=["in_order", "unchecked", "adversarial"])
+def test_blocks_of_a_cluster_copy_to_each_other(options: EmulatorOptions) -> None:
+    x, y = numbers(4, 32), np.zeros((4, 32), np.float32)
+    text = hopper("const float* x, float* y", TO_NEIGHBOUR.replace("LATE", ""))
+    run_hopper(text, [x, y], 32, options, grid=4, cluster=(2, 1, 1))
+    np.testing.assert_array_equal(y, x[[1, 0, 3, 2]])
+
+
+def test_what_another_block_copies_must_not_be_overwritten() -> None:
+    text = hopper("const float* x, float* y", TO_NEIGHBOUR.replace("LATE", "tile[0] = 1;"))
+    with pytest.raises(KernelFaultError, match=r"write to byte 0 of shared variable tile, which a bulk copy .* reads"):
+        run_hopper(text, [numbers(4, 32), np.zeros((4, 32), np.float32)], 32, grid=4, cluster=(2, 1, 1))
 
 
 ANY_BOX = hopper(
