@@ -20,6 +20,7 @@ from tilestitch.codegen.variables import ramps, variables_to_memory
 
 from .abi import KernelLaunch
 from .target import CpuTarget
+from .wrapping import wrapping
 
 KERNELS_PER_MODULE = 12
 """Kernels of one LLVM module: so many that its fixed cost does not count, so few that modules can be shared out."""
@@ -72,6 +73,9 @@ def content_hash(func: Any) -> str:
 _VARIABLES_TO_MEMORY = lowering.prim_func_pass(
     lambda func, module, context: variables_to_memory(func), opt_level=0, name="tilestitch.VariablesToMemory"
 )
+_WRAPPING = lowering.prim_func_pass(
+    lambda func, module, context: wrapping(func), opt_level=0, name="tilestitch.Wrapping"
+)
 _RAMPS = lowering.prim_func_pass(lambda func, module, context: ramps(func), opt_level=0, name="tilestitch.Ramps")
 
 
@@ -91,6 +95,7 @@ def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
         lowering.FlattenBuffer(),
         _RAMPS,
         lowering.LowerIntrin(),
+        _WRAPPING,
     ]
     return tvm.ir.transform.Sequential(passes)(module)
 
