@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tilestitch.compiler.ir import Graph, Value
+from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.counts import bytes_of, footprint_bytes, operations
 from tilestitch.cost_model.cpu import CpuDevice
@@ -91,8 +91,7 @@ def explain_node(explanation: Mapping[str, Any], node: str) -> dict[str, Any]:
 def _kernel(graph: Graph, group: Group, values: Mapping[str, Value], segment: int, *, first: bool) -> dict[str, Any]:
     members = set(group.nodes)
     nodes = [n for n in graph.nodes if n.name in members]
-    bytes_read = sum(footprint_bytes(values[v], nodes) for v in (*group.inputs, *group.constants))
-    bytes_written = bytes_of(values[v] for v in group.outputs)
+    bytes_read, bytes_written = _traffic(group, nodes, values)
     work = sum(operations(n) for n in nodes)
     return {
         "name": group.name,
@@ -103,7 +102,7 @@ def _kernel(graph: Graph, group: Group, values: Mapping[str, Value], segment: in
         "inputs": list(group.inputs),
         "outputs": list(group.outputs),
         "composition": list(group.schemes),
-        "stages": [[{"name": p.name, "kind": p.kind.value} for p in stage] for stage in group.stages],
+        "stages": [[_part(part, nodes, values) for part in stage] for stage in group.stages],
         "stitches": [
             {"producer": s.producer, "consumer": s.consumer, "scheme": s.scheme, "rule": s.rule} for s in group.stitches
         ],
@@ -114,6 +113,18 @@ def _kernel(graph: Graph, group: Group, values: Mapping[str, Value], segment: in
         "sync": "start" if first else "barrier",
         "segment": segment,
     }
+
+
+def _traffic(group: Group, nodes: Sequence[Node], values: Mapping[str, Value]) -> tuple[int, int]:
+    """Bytes that `nodes` of a group read and store, each once."""
+    read = sum(footprint_bytes(values[v], nodes) for v in (*group.inputs, *group.constants))
+    return read, bytes_of(values[v] for v in group.outputs)
+
+
+def _part(part: Group, nodes: Sequence[Node], values: Mapping[str, Value]) -> dict[str, Any]:
+    members = set(part.nodes)
+    bytes_read, bytes_written = _traffic(part, [n for n in nodes if n.name in members], values)
+    return {"name": part.name, "kind": part.kind.value, "bytes_read": bytes_read, "bytes_written": bytes_written}
 
 
 def _host_step(graph: Graph, group: HostGroup, segment: int) -> dict[str, Any]:
