@@ -32,6 +32,7 @@ from tilestitch.compiler.cli.output import Progress, give, say, table
 SUMMARY = "measure an artifact's latency"
 PERCENTILES = (5, 50, 95, 99)
 BURST = 5
+SETTLE_S = 0.1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,8 +101,8 @@ def interleaved(
 ) -> dict[str, list[float]]:
     """Latencies in microseconds of ROUNDS runs of each engine. Engines take turns of BURST runs, in changing order.
 
-    The first run of a turn is not counted: it pays for what the engine before left in the caches, and for its threads,
-    which may spin for a while yet.
+    Runs in the first SETTLE_S of a turn are not counted: they pay for what the engine before left in caches, and for
+    its threads, which may hold a core yet (ONNX Runtime's spin for about 50 ms after a run).
     """
     for call in engines.values():
         for _ in range(warmup):
@@ -111,13 +112,20 @@ def interleaved(
     for done in range(0, rounds, BURST):
         progress("run", done, rounds)
         for name in order:
-            engines[name]()
+            _settle(engines[name])
             for _ in range(min(BURST, rounds - done)):
                 start = time.perf_counter_ns()
                 engines[name]()
                 times[name].append((time.perf_counter_ns() - start) / 1e3)
         order.reverse()
     return times
+
+
+def _settle(call: Callable[[], object]) -> None:
+    end = time.perf_counter() + SETTLE_S
+    call()
+    while time.perf_counter() < end:
+        call()
 
 
 def statistics(times_us: Sequence[float]) -> dict[str, float]:

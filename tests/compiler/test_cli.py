@@ -352,13 +352,22 @@ def test_doctor_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: p
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
-def test_engines_take_turns() -> None:
+def test_engines_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "SETTLE_S", 0.0)
     calls: list[str] = []
     engines = {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}
     times = bench.interleaved(engines, rounds=7, warmup=1, progress=lambda *_: None)
     assert {name: len(values) for name, values in times.items()} == {"a": 7, "b": 7}
     turn = bench.BURST + 1
     assert "".join(calls) == "ab" + "a" * turn + "b" * turn + "bbb" + "aaa"
+
+
+def test_runs_before_a_turn_has_settled_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "SETTLE_S", 0.05)
+    calls: list[None] = []
+    times = bench.interleaved({"a": lambda: calls.append(None)}, rounds=3, warmup=0, progress=lambda *_: None)
+    assert len(times["a"]) == 3
+    assert len(calls) > 4
 
 
 def test_statistics_of_latencies() -> None:
