@@ -23,6 +23,8 @@ from tilestitch.compiler.conformance.compare import Mismatch, compare
 from tilestitch.compiler.conformance.outcome import Outcome, cause, classify
 from tilestitch.compiler.conformance.pool import run_all
 from tilestitch.compiler.conformance.sampling import class_of, sample
+from tilestitch.runtime.emulator import EmulatorOptions
+from tilestitch.runtime.emulator.build import build_device
 
 # --- cases ------------------------------------------------------------------------------------------------------------
 
@@ -216,6 +218,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_command_with_two_engines(tmp_path: Path) -> None:
+    build_device(EmulatorOptions())  # raises, so that the test is skipped, where nothing can compile for it
     page = tmp_path / "page.md"
     arguments = ["--kind", "simple", "--filter", "sign", "--engine", "tilestitch", "--engine", "emulator"]
     assert main([*arguments, "--jobs", "1", "--write", str(page)]) == 0
