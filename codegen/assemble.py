@@ -225,7 +225,8 @@ class _ProgramWriter:
         for kernel_arg, arg in zip(kernel_args, args, strict=True):
             if isinstance(kernel_arg, StatusArg | CountersArg):
                 continue  # faults are stored in any order; counters belong to one launch
-            written = isinstance(kernel_arg, TemporaryArg) or getattr(kernel_arg, "value", None) in outputs
+            over = kernel_arg.over if isinstance(kernel_arg, TensorMapArg) else kernel_arg
+            written = isinstance(over, TemporaryArg) or (isinstance(over, ValueArg) and over.value in outputs)
             (writes if written else reads).add(self.region(arg.value))
         return Accesses(tuple(sorted(reads)), tuple(sorted(writes)))
 
