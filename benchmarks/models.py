@@ -15,6 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +40,15 @@ def path_of(name: str) -> Path:
 
 
 def export(name: str, force: bool = False) -> Path:
-    """Exports the model NAME of MODELS and returns the path of its file."""
+    """Exports the model NAME of ALL and returns the path of its file."""
     path = path_of(name)
     if path.exists() and not force:
         return path
     FOLDER.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(SEED)
-    module = MODELS[name].build().eval()
+    module = ALL[name].build().eval()
     randomise(module)
-    inputs = MODELS[name].inputs()
+    inputs = ALL[name].inputs()
     unfinished = path.with_suffix(".part")
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns that torchvision is absent
     with torch.no_grad(), warnings.catch_warnings():
@@ -328,19 +329,20 @@ def gpt2_small() -> nn.Module:
     return Only(GPT2LMHeadModel(GPT2Config(use_cache=False)), ("input_ids",), "logits")
 
 
-def vit_b16() -> nn.Module:
+def vit_b16(size: int = 224) -> nn.Module:
     from transformers import ViTConfig, ViTForImageClassification
 
-    return Only(ViTForImageClassification(ViTConfig(num_labels=1000)), ("pixel_values",), "logits")
+    model = ViTForImageClassification(ViTConfig(image_size=size, num_labels=1000))
+    return Only(model, ("pixel_values",), "logits")
 
 
-def image() -> dict[str, Tensor]:
-    return {"image": torch.randn(1, 3, 224, 224)}
+def image(size: int = 224) -> dict[str, Tensor]:
+    return {"image": torch.randn(1, 3, size, size)}
 
 
-def bert_inputs() -> dict[str, Tensor]:
-    mask = torch.ones(1, 128, dtype=torch.int64)
-    return {"input_ids": torch.randint(0, 30522, (1, 128)), "attention_mask": mask}
+def bert_inputs(tokens: int = 128) -> dict[str, Tensor]:
+    mask = torch.ones(1, tokens, dtype=torch.int64)
+    return {"input_ids": torch.randint(0, 30522, (1, tokens)), "attention_mask": mask}
 
 
 def wide_image() -> dict[str, Tensor]:
@@ -361,8 +363,8 @@ def recommendation(batch: int = 64, steps: int = 20) -> dict[str, Tensor]:
     }  # fmt: skip
 
 
-def gpt2_inputs() -> dict[str, Tensor]:
-    return {"input_ids": torch.randint(0, 50257, (1, 64))}
+def gpt2_inputs(tokens: int = 64) -> dict[str, Tensor]:
+    return {"input_ids": torch.randint(0, 50257, (1, tokens))}
 
 
 MODELS = {
@@ -377,15 +379,23 @@ MODELS = {
     "inception_v3": Model(inception_v3, wide_image),
 }
 
+LONG = {
+    "bert_base_512": Model(bert_base, partial(bert_inputs, 512)),
+    "gpt2_small_1024": Model(gpt2_small, partial(gpt2_inputs, 1024)),
+    "vit_b16_384": Model(partial(vit_b16, 384), partial(image, 384)),
+}
+"""The transformers again, with all the context that they were made for."""
+ALL = MODELS | LONG
+
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.models", description="Export the benchmark models.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MODELS)}; all when none is named")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ALL)}; the first {len(MODELS)} when none is named")
     parser.add_argument("--force", action="store_true", help="export again what is there")
     options = parser.parse_args(arguments)
-    unknown = [name for name in options.names if name not in MODELS]
+    unknown = [name for name in options.names if name not in ALL]
     if unknown:
-        parser.error(f"no model named {', '.join(unknown)}; there are {', '.join(MODELS)}")
+        parser.error(f"no model named {', '.join(unknown)}; there are {', '.join(ALL)}")
     for name in options.names or MODELS:
         path = export(name, options.force)
         print(f"{path}  {path.stat().st_size / 2**20:.1f} MiB", file=sys.stderr)

@@ -126,7 +126,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Prints a table and writes the file; with --check, exit code 3 if the goal is missed."""
     given = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(prog="python -m benchmarks.planners", description="Race the planners on the CPU.")
-    parser.add_argument("--models", nargs="+", choices=list(models.MODELS), default=list(TRANSFORMERS), metavar="NAME")
+    parser.add_argument("--models", nargs="+", choices=list(models.ALL), default=list(TRANSFORMERS), metavar="NAME")
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2], metavar="N")
     parser.add_argument("--rounds", type=int, default=40, metavar="N")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="runs in a row (default 3)")
