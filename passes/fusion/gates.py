@@ -11,16 +11,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilestitch.compiler.ir import Kind, Node, Value, kind_of
-from tilestitch.passes.plan import GroupKind, WhyNot
+from tilestitch.passes.plan import GroupKind
 
 from .clusters import Cluster, Fusion
 from .roles import Roles, is_elementwise, is_native
-from .rules import Fuse
-
-
-class AllowsAll:
-    def forbid(self, state: Fusion, nodes: Sequence[Node]) -> WhyNot | None:
-        return None
+from .rules import AllowsAll, Fuse
 
 
 @dataclass(frozen=True)
