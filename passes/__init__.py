@@ -15,7 +15,8 @@ from .errors import (
     PlanMismatchError,
     PluginError,
 )
-from .explain import explain_node, explain_plan
+from .explain import explain_plan
+from .explanation import explain_edge, explain_node
 from .pipeline import DumpListener, TimingListener, VerifyListener, default_pipeline, run_pipeline
 from .plan import Group, GroupKind, StitchPlan, WhyNot
 from .planner import check_plan, load_plan, make_plan
@@ -41,8 +42,9 @@ __all__ = [
     "WhyNot",
     "check_plan",
     "default_pipeline",
-    "explain_plan",
+    "explain_edge",
     "explain_node",
+    "explain_plan",
     "load_plan",
     "load_plugins",
     "make_plan",

@@ -33,9 +33,10 @@ def explain_plan(
 ) -> dict[str, Any]:
     """The decisions of `plan` for `graph` as JSON data; `launches` gives the launches of its groups, if they are known.
 
-    `kernels` is in launch order and holds native groups only; `host_steps` holds the others. Bytes are counted once for
-    each tensor. `predicted_us` is what `model` says of each kernel on the device of `target` (default: the plan's
-    target, one thread); `prediction` names both.
+    `kernels` is in launch order (`number`) and holds native groups only; `host_steps` holds the others. `origins` gives
+    the nodes of the model that each node of the graph stems from. Bytes are counted once for each tensor.
+    `predicted_us` is what `model` says of each kernel on the device of `target` (default: the plan's target, one
+    thread); `prediction` names both.
     """
     target = target or TargetInfo(plan.target)
     device = device_of(target)
@@ -52,7 +53,7 @@ def explain_plan(
             if isinstance(group, HostGroup):
                 host_steps.append(_host_step(graph, group, number))
             else:
-                kernel = _kernel(graph, group, values, number, first=place == 0)
+                kernel = {"number": len(kernels), **_kernel(graph, group, values, number, first=place == 0)}
                 kernel["predicted_us"] = round(model.latency_us(group_facts(nodes, group, target), device), 3)
                 if launches is not None:
                     kernel["launches"] = list(launches(plan, name))
@@ -61,6 +62,7 @@ def explain_plan(
         "kernels": kernels,
         "host_steps": host_steps,
         "refusals": [r.to_json() for r in plan.refusals],
+        "origins": {n.name: list(n.origins) for n in graph.nodes},
         "buffers": _buffers(plan),
         "target": plan.target,
         "planner": plan.planner,
@@ -77,15 +79,6 @@ def _prediction(model: LatencyModel, device: AnyDevice) -> dict[str, Any]:
     """Who predicted, and for what. The device stands for the target: a generic CPU, or one GPU of an architecture."""
     cores = {"cores": device.cores} if isinstance(device, CpuDevice) else {}
     return {"model": model.name, "device": device.name, **cores, "estimate": True}
-
-
-def explain_node(explanation: Mapping[str, Any], node: str) -> dict[str, Any]:
-    """What an explanation says of one node of the model or the graph: kernels, host steps, refusals that name it."""
-    kernels = [k for k in explanation["kernels"] if node in k["onnx_nodes"] or node in k["nodes"]]
-    host_steps = [h for h in explanation["host_steps"] if node in h["onnx_nodes"] or node == h["name"]]
-    names = {node, *(n for k in kernels for n in k["nodes"] if node in k["onnx_nodes"])}
-    refusals = [r for r in explanation["refusals"] if names & set(r["subject"].replace(" -> ", " + ").split(" + "))]
-    return {"node": node, "kernels": kernels, "host_steps": host_steps, "refusals": refusals}
 
 
 def _kernel(graph: Graph, group: Group, values: Mapping[str, Value], segment: int, *, first: bool) -> dict[str, Any]:

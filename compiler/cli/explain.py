@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,18 +14,20 @@ from typing import Any
 from tilestitch.compiler.cli import errors
 from tilestitch.compiler.cli.arguments import add_json, existing, writable
 from tilestitch.compiler.cli.output import give, say, table
+from tilestitch.passes.explanation import explain_edge, explain_node, knows, with_origins
 
 SUMMARY = "say which kernels an artifact has, and why"
 MEMBER = "explain.json"
 NODES_SHOWN = 4
 
-# A refusal is about one node, or about several: `producer -> consumer`, `a + b`.
-SUBJECTS = re.compile(r" -> | \+ ")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", metavar="MODEL.tsm")
-    parser.add_argument("--node", metavar="NAME", help="only what concerns this ONNX node")
+    asked = parser.add_mutually_exclusive_group()
+    asked.add_argument("--node", metavar="NAME", help="only what concerns this ONNX node")
+    asked.add_argument(
+        "--edge", nargs=2, metavar=("FROM", "TO"), help="why these two ONNX nodes are one kernel, or why not"
+    )
     parser.add_argument(
         "--launches", action="store_true", help="also the launches of each kernel: extents, and what they need of a GPU"
     )
@@ -37,8 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     target = writable(options.report) if options.report else None
     explained = read_explain(existing(options.artifact))
-    if options.node is not None:
-        explained = about_node(explained, options.node)
+    explained = {**explained, **_asked(explained, options)}
     if target is not None:
         from tilestitch.compiler.report import write_report
 
@@ -63,36 +63,46 @@ def read_explain(path: Path) -> dict[str, Any]:
     return explained
 
 
-def about_node(explained: Mapping[str, Any], node: str) -> dict[str, Any]:
-    """EXPLAINED with only the kernels and host steps that compute NODE, and the refusals about what is in them."""
-    kernels, steps = ([one for one in explained[key] if node in one["onnx_nodes"]] for key in ("kernels", "host_steps"))
-    if not kernels and not steps:
-        raise errors.UsageError(f"nothing computes a node named {node!r}{_similar(explained, node)}")
-    names = {node, *(name for kernel in kernels for name in kernel["nodes"])}
-    refusals = [refusal for refusal in explained["refusals"] if names & set(SUBJECTS.split(refusal["subject"]))]
-    return {**explained, "kernels": kernels, "host_steps": steps, "refusals": refusals}
+def _asked(explained: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """What is different in an explanation that speaks of a node or an edge only."""
+    nodes: Sequence[str] = options.edge or ([options.node] if options.node is not None else [])
+    for node in nodes:
+        if not knows(explained, node):
+            raise errors.UsageError(f"nothing computes a node named {node!r}{_similar(explained, node)}")
+    if options.node is not None:
+        return explain_node(explained, options.node)
+    if options.edge is not None:
+        return {"host_steps": [], **explain_edge(explained, *options.edge)}
+    return {}
 
 
 def _similar(explained: Mapping[str, Any], node: str) -> str:
     import difflib
 
-    parts = [*explained["kernels"], *explained["host_steps"]]
-    close = difflib.get_close_matches(node, sorted({name for part in parts for name in part["onnx_nodes"]}), 3)
-    return f"; there is {', '.join(close)}" if close else "; it may have been folded away"
+    known = {name for names in explained["origins"].values() for name in names}
+    close = difflib.get_close_matches(node, sorted(known), 3)
+    return f"; there is {', '.join(close)}" if close else "; it may have been folded away: `explain` lists all nodes"
 
 
 def describe(explained: Mapping[str, Any], *, with_launches: bool = False) -> str:
     """EXPLAINED as text for people."""
     kernels = explained["kernels"]
     rows = [
-        (index, kernel["name"], kernel["kind"], "+".join(map(str, kernel["composition"])) or "-", _nodes(kernel))
-        for index, kernel in enumerate(kernels)
+        (k["number"], k["name"], k["kind"], "+".join(map(str, k["composition"])) or "-", _nodes(k)) for k in kernels
     ]
     parts = [
         f"target {explained['target']}, planner {explained['planner']}, precision {explained['precision']}, "
         f"{len(kernels)} kernels",
-        table(rows, ("#", "kernel", "kind", "composition", "ONNX nodes")),
     ]
+    if kernels:
+        parts.append(table(rows, ("#", "kernel", "kind", "composition", "ONNX nodes")))
+    if "node" in explained:
+        parts.extend(_inside(explained, kernel, kernel["stitches"]) for kernel in kernels)
+    if "producer" in explained:
+        together = "are in one kernel" if kernels else "are in no kernel together"
+        parts.insert(1, f"{explained['producer']} and {explained['consumer']} {together}")
+        parts.extend(_inside(explained, kernel, explained["stitches"]) for kernel in kernels[:1])
+        parts.extend([explained["remark"]] if explained["remark"] else [])
     if with_launches:
         parts.append(_launches(kernels))
     if explained["host_steps"]:
@@ -100,14 +110,15 @@ def describe(explained: Mapping[str, Any], *, with_launches: bool = False) -> st
         parts.extend(f"  {step['op']}: {_nodes(step)}" for step in explained["host_steps"])
     if explained["refusals"]:
         parts.append("not fused:")
-        parts.extend(f"  {_refusal(refusal)}" for refusal in explained["refusals"])
+        parts.extend(f"  {_refusal(explained, refusal)}" for refusal in explained["refusals"])
     return "\n".join(parts)
 
 
 def _launches(kernels: Sequence[Mapping[str, Any]]) -> str:
     """A line for each launch; on a GPU, one for each architecture that it was compiled for."""
     rows: list[tuple[object, ...]] = []
-    for index, kernel in enumerate(kernels):
+    for kernel in kernels:
+        index = kernel["number"]
         for launch in kernel["launches"]:
             if "tasks" in launch:
                 rows.append((index, launch["symbol"], launch["tasks"], launch["scratch_bytes"]))
@@ -130,6 +141,19 @@ def _nodes(kernel: Mapping[str, Any]) -> str:
     return ", ".join(nodes[:NODES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _refusal(refusal: Mapping[str, Any]) -> str:
+def _inside(explained: Mapping[str, Any], kernel: Mapping[str, Any], stitches: Sequence[Mapping[str, Any]]) -> str:
+    """A kernel's traffic, and how values get from node to node in it."""
+    device = explained["prediction"]["device"]
+    head = (
+        f"{kernel['name']} reads {kernel['bytes_read']} and writes {kernel['bytes_written']} bytes; "
+        f"predicted: {kernel['predicted_us']} us on {device}"
+    )
+    edges = (with_origins(explained, f"{s['producer']} -> {s['consumer']}") for s in stitches)
+    rows = [(f"  {edge}", s["scheme"], s["rule"]) for edge, s in zip(edges, stitches, strict=True)]
+    return head if not rows else f"{head}\n{table(rows, ('  stitched', 'scheme', 'by rule'))}"
+
+
+def _refusal(explained: Mapping[str, Any], refusal: Mapping[str, Any]) -> str:
     numbers = ", ".join(f"{name}={value}" for name, value in refusal["numbers"].items())
-    return f"{refusal['subject']}: {refusal['reason']} [{refusal['rule']}]{f' ({numbers})' if numbers else ''}"
+    subject = with_origins(explained, refusal["subject"])
+    return f"{subject}: {refusal['reason']} [{refusal['rule']}]{f' ({numbers})' if numbers else ''}"

@@ -160,6 +160,10 @@ def test_explain(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert all(node in kernel["onnx_nodes"] for kernel in about["kernels"])
     assert main.main(["explain", str(folder / "cnn.tsm"), "--node", node + "x"]) == errors.USER
     assert f"there is {node}" in capsys.readouterr().err
+    assert main.main(["explain", str(folder / "cnn.tsm"), "--edge", node, node]) == 0
+    assert "are in one kernel" in capsys.readouterr().out
+    assert main.main(["explain", str(folder / "cnn.tsm"), "--edge", node, "nobody"]) == errors.USER
+    assert "'nobody'" in capsys.readouterr().err
 
 
 def test_bench(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

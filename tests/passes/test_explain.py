@@ -5,7 +5,8 @@ from typing import Any
 
 from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.cost_model.random_model import RandomModel
-from tilestitch.passes import PassContext, TargetInfo, explain_node, explain_plan, make_plan
+from tilestitch.passes import PassContext, TargetInfo, explain_edge, explain_node, explain_plan, make_plan
+from tilestitch.passes.explanation import with_origins
 
 TEXT = """graph @g(%x: float32[64,64], %s: float32[64,64]) -> (%y, %z) {
   %m = matmul(%x, %s) : float32[64,64]  from "MatMul_0"
@@ -74,6 +75,36 @@ def test_one_onnx_node_can_be_asked_for() -> None:
     assert [k["name"] for k in found["kernels"]] == ["matmul_tanh"]
     assert [r["subject"] for r in found["refusals"]] == ["a -> r"]
     assert explain_node(explanation(), "Cast_4")["host_steps"][0]["op"] == "cast"
+
+
+def test_an_edge_inside_a_kernel_has_its_scheme_and_rule() -> None:
+    found = explain_edge(explanation(), "MatMul_0", "Tanh_1")
+    assert [k["name"] for k in found["kernels"]] == ["matmul_tanh"]
+    assert found["stitches"] == [{"producer": "m", "consumer": "a", "scheme": "epilogue", "rule": "epilogue"}]
+    assert (found["refusals"], found["remark"]) == ([], "")
+
+
+def test_an_edge_between_kernels_has_what_was_refused_between_them() -> None:
+    for producer, consumer in (("Tanh_1", "ReduceSum_2"), ("MatMul_0", "Div_3")):
+        found = explain_edge(explanation(), producer, consumer)
+        assert found["kernels"] == [] and [r["rule"] for r in found["refusals"]] == ["legality.one_template"]
+
+
+def test_an_edge_that_nobody_wanted_to_stitch_says_how_the_value_goes() -> None:
+    graph = parse_graph("""graph @g(%x: float32[8,8], %y: float32[8,8]) -> (%b, %c) {
+      %a = matmul(%x, %y) : float32[8,8]  from "A"
+      %b = matmul(%a, %y) : float32[8,8]  from "B"
+      %c = tanh(%x) : float32[8,8]  from "C"
+    }""")
+    found = explain_plan(graph, make_plan(graph, PassContext(options={"planner": "none"})))
+    assert explain_edge(found, "A", "B")["remark"].endswith("a goes through memory")
+    assert explain_edge(found, "A", "C")["remark"].startswith("no kernel of the second reads")
+    assert "numpy" in explain_edge(explanation(), "Div_3", "Cast_4")["remark"]
+
+
+def test_kernels_keep_their_numbers_and_nodes_their_origins() -> None:
+    assert [k["number"] for k in explain_node(explanation(), "Div_3")["kernels"]] == [1]
+    assert with_origins(explanation(), "a -> r") == "a (Tanh_1) -> r (ReduceSum_2)"
 
 
 def test_a_gather_reads_what_it_picks_and_not_the_table() -> None:
