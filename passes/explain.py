@@ -34,9 +34,9 @@ def explain_plan(
     """The decisions of `plan` for `graph` as JSON data; `launches` gives the launches of its groups, if they are known.
 
     `kernels` is in launch order (`number`) and holds native groups only; `host_steps` holds the others. `origins` gives
-    the nodes of the model that each node of the graph stems from. Bytes are counted once for each tensor.
-    `predicted_us` is what `model` says of each kernel on the device of `target` (default: the plan's target, one
-    thread); `prediction` names both.
+    the nodes of the model that each node of the graph stems from. Bytes are counted once for each tensor; `unfused` is
+    what a kernel's nodes would be as a kernel each. `predicted_us` is what `model` says of each kernel on the device of
+    `target` (default: the plan's target, one thread); `prediction` names both.
     """
     target = target or TargetInfo(plan.target)
     device = device_of(target)
@@ -94,6 +94,7 @@ def _kernel(graph: Graph, group: Group, values: Mapping[str, Value], segment: in
         "nodes": list(group.nodes),
         "inputs": list(group.inputs),
         "outputs": list(group.outputs),
+        "stored_by": [n.name for n in nodes if any(o.name in group.outputs for o in n.outputs)],
         "composition": list(group.schemes),
         "stages": [[_part(part, nodes, values) for part in stage] for stage in group.stages],
         "stitches": [
@@ -103,6 +104,7 @@ def _kernel(graph: Graph, group: Group, values: Mapping[str, Value], segment: in
         "operations": work,
         "bytes_read": bytes_read,
         "bytes_written": bytes_written,
+        "unfused": _unfused(nodes),
         "sync": "start" if first else "barrier",
         "segment": segment,
     }
@@ -112,6 +114,14 @@ def _traffic(group: Group, nodes: Sequence[Node], values: Mapping[str, Value]) -
     """Bytes that `nodes` of a group read and store, each once."""
     read = sum(footprint_bytes(values[v], nodes) for v in (*group.inputs, *group.constants))
     return read, bytes_of(values[v] for v in group.outputs)
+
+
+def _unfused(nodes: Sequence[Node]) -> dict[str, int]:
+    """What the nodes would be as a kernel each; a reshape is none."""
+    alone = [n for n in nodes if n.op != "reshape"]
+    read = sum(footprint_bytes(v, [n]) for n in alone for v in dict.fromkeys(n.inputs))
+    written = bytes_of(o for n in alone for o in n.outputs)
+    return {"kernels": len(alone), "bytes_read": read, "bytes_written": written}
 
 
 def _part(part: Group, nodes: Sequence[Node], values: Mapping[str, Value]) -> dict[str, Any]:

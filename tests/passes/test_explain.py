@@ -32,6 +32,13 @@ def test_kernels_are_in_launch_order_with_all_that_was_promised() -> None:
     assert rows["memory_bound"]
 
 
+def test_a_kernel_says_what_its_nodes_would_be_unfused() -> None:
+    product, rows = (k["unfused"] for k in explanation()["kernels"])
+    whole, row = 64 * 64 * 4, 64 * 4
+    assert product == {"kernels": 2, "bytes_read": 3 * whole, "bytes_written": 2 * whole}
+    assert rows == {"kernels": 2, "bytes_read": 2 * whole + row, "bytes_written": whole + row}
+
+
 def test_a_large_product_is_not_bound_by_memory() -> None:
     graph = parse_graph(TEXT.replace("64", "1024"))
     assert not explain_plan(graph, make_plan(graph, PassContext()))["kernels"][0]["memory_bound"]
