@@ -115,7 +115,7 @@ class GemmPlan:
 
     @property
     def prefetches(self) -> bool:
-        streams = not self.pack_b and not self.rows_outer and self.shape.gates == 1
+        streams = not self.pack_b and not self.rows_outer
         return streams and self.panels > 1 and self.block_tiles >= self.tile.vectors
 
     @property
