@@ -11,6 +11,7 @@ import numpy as np
 from . import control
 from .artifact import Artifact, typed_weight
 from .device import to_host
+from .dtypes import dtype_name
 from .errors import ArtifactSchemaError, ExecutionError, UnsupportedError
 from .program import (
     ABSENT,
@@ -129,16 +130,24 @@ class Execution:
         self._host = loaded.host
         self._memory = worker.memory(program)
         self._fixed = [self._fixed_value(value, loaded) for value in program.values]
-        self._segments: dict[int, Segment] = {}
+        self._steps: list[Segment | tuple[int, HostStep | ControlStep]] = []
         self._attrs: dict[int, Any] = {}
         self._nested: dict[int, Execution] = {}
         for index, step in enumerate(program.steps):
             if isinstance(step, (NativeStep, DeviceStep)):
-                self._segments[index] = self._memory.bind(step, self._fixed)
-            elif isinstance(step, HostStep):
+                self._steps.append(self._memory.bind(step, self._fixed))
+                continue
+            self._steps.append((index, step))
+            if isinstance(step, HostStep):
                 self._attrs[index] = loaded.attributes(dict(step.attrs))
             for body in bodies(step):
                 self._nested[id(body)] = Execution(body.program, loaded, worker)
+        outputs = program.outputs
+        self._outputs_are_new = (
+            not any(isinstance(step, tuple) for step in self._steps)
+            and all(isinstance(program.values[number].location, Heap) for number in outputs)
+            and len(set(outputs)) == len(outputs)
+        )
 
     def _fixed_value(self, value: ValueSpec, loaded: Loaded) -> Any:
         """The value's array when it is the same in every run, else None."""
@@ -153,7 +162,10 @@ class Execution:
 
         `preset` gives arrays for values on the heap that kernels write. Raises `ExecutionError` when a step fails.
         """
-        return self._own_outputs(self._execute(inputs, record, preset or {}))
+        values = self._execute(inputs, record, preset)
+        if self._outputs_are_new:
+            return [values[number] for number in self._program.outputs]
+        return self._own_outputs(values)
 
     def run_nested(self, inputs: Sequence[Any], record: RecordTime | None, step: HostStep | ControlStep) -> list[Any]:
         """Run as the body of `step`. The outputs may be inputs or constants, which nobody writes to; they are not
@@ -162,26 +174,26 @@ class Execution:
         checked = []
         for number, value in zip(self._program.inputs, inputs, strict=True):
             checked.append(self._checked(self._program.values[number], value, step))
-        values = self._execute(checked, record, {})
+        values = self._execute(checked, record, None)
         return [self._detached(values[number]) for number in self._program.outputs]
 
-    def _execute(self, inputs: Sequence[Any], record: RecordTime | None, preset: Mapping[int, Any]) -> list[Any]:
+    def _execute(self, inputs: Sequence[Any], record: RecordTime | None, preset: Mapping[int, Any] | None) -> list[Any]:
         """Run the steps; returns all values."""
-        values = list(self._fixed)
+        values = self._fixed.copy()
         for number, array in zip(self._program.inputs, inputs, strict=True):
             values[number] = array
-        for number, array in preset.items():
-            values[number] = array
-        for index, step in enumerate(self._program.steps):
-            if isinstance(step, (NativeStep, DeviceStep)):
-                self._segments[index].run(values, record)
-            elif record is None:
-                self._run_step(index, step, values, None)
-            else:
-                start = time.perf_counter_ns()
-                self._run_step(index, step, values, record)
-                if isinstance(step, HostStep):
-                    record(step.op, step.origins, (time.perf_counter_ns() - start) / 1000)
+        if preset:
+            for number, array in preset.items():
+                values[number] = array
+        for bound in self._steps:
+            if not isinstance(bound, tuple):
+                bound.run(values, record)
+                continue
+            index, step = bound
+            start = time.perf_counter_ns()
+            self._run_step(index, step, values, record)
+            if record is not None and isinstance(step, HostStep):
+                record(step.op, step.origins, (time.perf_counter_ns() - start) / 1000)
         return values
 
     def _run_step(self, index: int, step: HostStep | ControlStep, values: list[Any], record: RecordTime | None) -> None:
@@ -264,8 +276,6 @@ def _where(step: HostStep | ControlStep) -> str:
 
 
 def _fits(array: np.ndarray, type_: TensorType) -> bool:
-    from .dtypes import dtype_name
-
     if dtype_name(array.dtype) != type_.dtype:
         return False
     if type_.shape is None:

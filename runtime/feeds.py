@@ -65,6 +65,53 @@ Adopt = Callable[[Any], "OnDevice | None"]
 """A device's view of an array that lies in its memory; None for what does not."""
 
 
+class Inputs:
+    """Reads what users give to a model, and finds the specialisation that it fits.
+
+    Arrays of numpy that need no conversion, in shapes that were given before, are only looked at.
+    """
+
+    def __init__(self, programs: Sequence[Program]) -> None:
+        self._programs = programs
+        self._dtypes: tuple[tuple[str, np.dtype], ...] = ()
+        self._numbers: dict[tuple[tuple[int, ...], ...], int] = {}  # of static specialisations by their shapes
+
+    def read(self, feeds: Mapping[str, Any], adopt: Adopt) -> tuple[int, list[Any]]:
+        """The specialisation's number, and the inputs as `convert_feeds` gives them. Raises `InputError`."""
+        plain = self._plain_arrays(feeds)
+        if plain is not None:
+            return plain
+        inputs = convert_feeds(feeds, self._programs, adopt)
+        number = select(inputs, self._programs)
+        self._remember(number)
+        return number, inputs
+
+    def _plain_arrays(self, feeds: Mapping[str, Any]) -> tuple[int, list[Any]] | None:
+        """What `read` gives if all inputs are arrays that can be used as they are, in shapes that are known."""
+        if type(feeds) is not dict or len(feeds) != len(self._dtypes):
+            return None
+        arrays, shapes = [], []
+        for name, dtype in self._dtypes:
+            array = feeds.get(name)
+            if type(array) is not np.ndarray or array.dtype != dtype:
+                return None
+            flags = array.flags
+            if not flags.c_contiguous or not flags.aligned:
+                return None
+            arrays.append(array)
+            shapes.append(array.shape)
+        number = self._numbers.get(tuple(shapes))
+        return None if number is None else (number, arrays)
+
+    def _remember(self, number: int) -> None:
+        program = self._programs[number]
+        values = [program.values[i] for i in program.inputs]
+        types = [value.type for value in values if isinstance(value.type, TensorType) and value.type.is_static]
+        if len(types) == len(values):
+            self._dtypes = tuple((value.name, numpy_dtype(value.dtype)) for value in values)
+            self._numbers[tuple(type_.static_shape or () for type_ in types)] = number
+
+
 def convert_feeds(
     feeds: Mapping[str, Any], programs: Sequence[Program], adopt: Adopt = lambda value: None
 ) -> list[Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from .errors import ArtifactSchemaError
@@ -502,7 +503,7 @@ class Program:
     arena_bytes: int = 0
     output_names: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def result_names(self) -> tuple[str, ...]:
         """The outputs' names."""
         return self.output_names or tuple(self.values[number].name for number in self.outputs)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilestitch.runtime.artifact import CPU_LIBRARY, Artifact
-from tilestitch.runtime.device import HostOnly, Memory, RecordTime
+from tilestitch.runtime.device import HostOnly, Memory
 from tilestitch.runtime.errors import DeviceError
 from tilestitch.runtime.execution import Loaded
 from tilestitch.runtime.hostmemory import HostArena
@@ -84,24 +84,14 @@ class CpuMemory:
     def fixed(self, value: ValueSpec) -> np.ndarray:
         return self._arena.view(value)
 
-    def bind(self, step: NativeStep | DeviceStep, fixed: Sequence[Any]) -> BoundSegment:
+    def bind(self, step: NativeStep | DeviceStep, fixed: Sequence[Any]) -> Segment:
         from .segment import Segment
 
         if not isinstance(step, NativeStep):
             raise DeviceError(f"{self._file}: holds launches for a GPU, which the CPU cannot run; compile again")
         if self._library is None or self._team is None:
             raise ValueError("a program with native steps was bound without kernels")
-        return BoundSegment(Segment(self._program, step, fixed, self._library), self._team)
+        return Segment(self._program, step, fixed, self._library, self._team)
 
     def overlaps(self, array: np.ndarray) -> bool:
         return self._arena.overlaps(array)
-
-
-class BoundSegment:
-    """A segment and the team that runs it."""
-
-    def __init__(self, segment: Segment, team: Team) -> None:
-        self._segment, self._team = segment, team
-
-    def run(self, values: list[Any], record: RecordTime | None) -> None:
-        self._segment.run(values, self._team, record)

@@ -11,23 +11,36 @@ from tilestitch.runtime.artifact import aligned_bytes
 from tilestitch.runtime.device import RecordTime
 from tilestitch.runtime.dtypes import numpy_dtype
 from tilestitch.runtime.errors import ExecutionError
-from tilestitch.runtime.program import Arena, Constant, NativeStep, Program, Status, ValueSpec
+from tilestitch.runtime.program import Arena, Constant, DeviceStep, Heap, Input, NativeStep, Program, Status, ValueSpec
 from tilestitch.runtime.types import TensorType
 
 from .library import Library
 from .team import Team
 
+COPIED_BYTES = 16384
+"""Inputs and results up to this size are copied from and to memory that the kernels know: asking numpy for an address
+takes about a microsecond, in which more than this is copied.
+"""
+
 
 class Segment:
-    """One native step of a program. Arena and constant addresses are put in once, the others before each run."""
+    """One native step of a program, and the team that runs it.
 
-    def __init__(self, program: Program, step: NativeStep, fixed: Sequence[Any], library: Library) -> None:
+    The addresses of values in the arena, of constants and of small inputs and results are put in once, the others
+    before each run.
+    """
+
+    def __init__(self, program: Program, step: NativeStep, fixed: Sequence[Any], library: Library, team: Team) -> None:
         self._launches = step.launches
         self._values = program.values
+        self._team = team
         self._status = np.zeros(len(step.launches), np.int32)
         self._args = np.zeros((sum(len(launch.args) for launch in step.launches), 2), np.int64)
         self._table = np.zeros((len(step.launches), 4), np.int64)
+        self._copied_in: list[tuple[int, np.ndarray]] = []
+        self._copied_out: list[tuple[int, np.ndarray]] = []
         self._variable: dict[int, list[tuple[int, int]]] = {}  # value number -> (row of args, offset in bytes)
+        copies = self._copies(program, step)
         row = first = 0
         for number, launch in enumerate(step.launches):
             args_address = self._args.ctypes.data + 16 * row
@@ -42,30 +55,49 @@ class Segment:
                     self._args[row, 1] = self._status.ctypes.data + 4 * number
                 elif isinstance(location, (Arena, Constant)):
                     self._args[row, 1] = fixed[arg.value].ctypes.data + arg.offset_bytes
+                elif arg.value in copies:
+                    self._args[row, 1] = copies[arg.value].ctypes.data + arg.offset_bytes
                 else:
                     self._variable.setdefault(arg.value, []).append((row, arg.offset_bytes))
                 row += 1
-        self._table_address = self._table.ctypes.data
+        self._run = team.prepared(self._table.ctypes.data, len(step.launches))
         self._reports = any(launch.faults for launch in step.launches)
 
-    def run(self, values: list[Any], team: Team, record: RecordTime | None) -> None:
+    def _copies(self, program: Program, step: NativeStep) -> dict[int, np.ndarray]:
+        """Memory for the inputs that are copied in, and for the results of this step that are copied out."""
+        before = _set_before(program, step)
+        numbers = dict.fromkeys(arg.value for launch in step.launches for arg in launch.args)
+        copies: dict[int, np.ndarray] = {}
+        for number in numbers:
+            value = program.values[number]
+            is_result = isinstance(value.location, Heap) and number not in before
+            if is_small(value) and (is_result or isinstance(value.location, Input)):
+                copies[number] = empty_tensor(value)
+                (self._copied_out if is_result else self._copied_in).append((number, copies[number]))
+        return copies
+
+    def run(self, values: list[Any], record: RecordTime | None) -> None:
         """Execute on the program's current values; makes those on the heap that are not there yet.
 
         Raises `ExecutionError` when a kernel reports a fault.
         """
+        for number, memory in self._copied_in:
+            memory[...] = values[number]
         for number, places in self._variable.items():
-            address = self._operand(values, number).__array_interface__["data"][0]
+            address = address_of(self._operand(values, number))
             for row, offset_bytes in places:
                 self._args[row, 1] = address + offset_bytes
-        if self._reports:
-            self._status[...] = 0
-        count = len(self._launches)
         if record is None:
-            team.run(self._table_address, count, 0)
+            self._run()
         else:
-            self._run_timed(team, count, record)
+            self._run_timed(record)
         if self._reports and self._status.any():
             self._raise_fault()
+        for number, memory in self._copied_out:
+            if values[number] is None:
+                values[number] = memory.copy()
+            else:
+                values[number][...] = memory
 
     def _operand(self, values: list[Any], number: int) -> np.ndarray:
         """The value's array, such that a kernel may take its address."""
@@ -76,18 +108,24 @@ class Segment:
             values[number] = array = np.array(array, order="C")
         return array
 
-    def _run_timed(self, team: Team, count: int, record: RecordTime) -> None:
-        times_ns = np.zeros(count + 1, np.int64)
-        team.run(self._table_address, count, times_ns.ctypes.data)
+    def _run_timed(self, record: RecordTime) -> None:
+        times_ns = np.zeros(len(self._launches) + 1, np.int64)
+        self._team.run(self._table.ctypes.data, len(self._launches), times_ns.ctypes.data)
         for launch, duration_ns in zip(self._launches, np.diff(times_ns).tolist(), strict=True):
             record(launch.symbol, launch.origins, duration_ns / 1000)
 
     def _raise_fault(self) -> None:
         number = int(np.flatnonzero(self._status)[0])
         launch, fault = self._launches[number], int(self._status[number]) - 1
+        self._status[...] = 0
         message = launch.faults[fault] if 0 <= fault < len(launch.faults) else f"fault {fault}"
         where = ", ".join(launch.origins) or launch.symbol
         raise ExecutionError(f"ONNX node {where}: {message}; check the values of the model's inputs")
+
+
+def is_small(value: ValueSpec) -> bool:
+    """Whether copying the value costs less than finding its address."""
+    return isinstance(value.type, TensorType) and value.type.is_static and value.type.nbytes <= COPIED_BYTES
 
 
 def empty_tensor(value: ValueSpec) -> np.ndarray:
@@ -96,3 +134,22 @@ def empty_tensor(value: ValueSpec) -> np.ndarray:
         raise ValueError(f"value {value.name!r} of type {value.type} has no fixed size")
     dtype = numpy_dtype(value.type.dtype)
     return aligned_bytes(value.type.nbytes).view(dtype).reshape(value.type.static_shape)
+
+
+def address_of(array: np.ndarray) -> int:
+    """Where a C-contiguous array begins."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _set_before(program: Program, step: NativeStep) -> set[int]:
+    """The values on which earlier steps of the program work."""
+    numbers: set[int] = set()
+    for earlier in program.steps:
+        if earlier is step:
+            break
+        if isinstance(earlier, (NativeStep, DeviceStep)):
+            numbers.update(arg.value for launch in earlier.launches for arg in launch.args)
+        else:
+            numbers.update(earlier.outputs)
+    return numbers

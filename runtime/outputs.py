@@ -1,0 +1,142 @@
+"""Results where the caller wants them: in arrays of the caller's, or in the device's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .device import Backend, OnDevice, RecordTime, Worker
+from .dtypes import dtype_name, numpy_dtype
+from .errors import InputError
+from .execution import Execution
+from .feeds import Adopt
+from .program import Heap, Program
+from .types import TensorType
+
+
+class Wanted:
+    """One run's results: some in the arrays `out`, the others on the device if `on_device`, else new arrays of numpy.
+
+    Raises `InputError` when `out` does not fit.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        inputs: Sequence[Any],
+        out: Mapping[str, Any],
+        on_device: bool,
+        backend: Backend,
+        stream: Any,
+    ) -> None:
+        self._program, self._out, self._on_device = program, out, on_device
+        self._targets = _targets(program, out, lambda value: backend.adopt(value, stream))
+        self._preset = _preset(program, inputs, self._targets, backend.writes_host_memory)
+
+    def run(
+        self, execution: Execution, worker: Worker, inputs: Sequence[Any], record: RecordTime | None
+    ) -> dict[str, Any]:
+        """Execute, and return the outputs by name."""
+        preset = self._preset
+        if self._on_device:
+            preset = {**_fresh(self._program, self._targets, worker), **preset}
+        results = execution.run(inputs, record, preset)
+        named: dict[str, Any] = {}
+        given: list[Any] = []
+        for name, number, result in zip(self._program.result_names, self._program.outputs, results):
+            if name in self._targets:
+                _copy_to(self._targets[name], result, worker)
+                named[name] = self._out[name]
+            elif not self._on_device or not isinstance(result, (np.ndarray, OnDevice)) or result.dtype.kind == "O":
+                named[name] = on_host(result, worker)
+            elif result is preset.get(number) and all(result is not other for other in given):
+                given.append(result)
+                named[name] = result
+            else:
+                named[name] = worker.empty(result.dtype, result.shape)
+                worker.write(named[name], result)
+        return named
+
+
+def on_host(result: Any, worker: Worker) -> Any:
+    """The result; a copy if it lies on the device."""
+    if type(result) is np.ndarray or not isinstance(result, OnDevice):
+        return result
+    array = np.empty(result.shape, result.dtype)
+    worker.read(result, array)
+    return array
+
+
+def _copy_to(target: np.ndarray | OnDevice, result: Any, worker: Worker) -> None:
+    if result is target:
+        return
+    if isinstance(target, OnDevice):
+        worker.write(target, result)
+    elif isinstance(result, OnDevice):
+        worker.read(result, target)
+    else:
+        np.copyto(target, result)
+
+
+def _targets(program: Program, out: Mapping[str, Any], adopt: Adopt) -> dict[str, np.ndarray | OnDevice]:
+    """Check `out`; what lies on the device as `adopt` sees it."""
+    numbers = dict(zip(program.result_names, program.outputs))
+    targets: dict[str, np.ndarray | OnDevice] = {}
+    for name, target in out.items():
+        if name not in numbers:
+            raise InputError(f"out: there is no output {name!r}; outputs are {', '.join(numbers)}")
+        value = program.values[numbers[name]]
+        array = target if isinstance(target, np.ndarray) else adopt(target)
+        fits = isinstance(array, OnDevice) or (
+            isinstance(array, np.ndarray) and array.flags.c_contiguous and array.flags.writeable
+        )
+        shape = value.shape
+        if array is None or not fits or dtype_name(array.dtype) != value.dtype or not _same(array, shape):
+            raise InputError(f"out: {name!r} needs a writable, C-contiguous array of {value.type}")
+        targets[name] = array
+    return targets
+
+
+def _preset(
+    program: Program, inputs: Sequence[Any], targets: Mapping[str, np.ndarray | OnDevice], writes_host_memory: bool
+) -> dict[int, np.ndarray | OnDevice]:
+    """Choose the arrays that kernels can write to directly: those that share no memory with an input or each other."""
+    numbers = dict(zip(program.result_names, program.outputs))
+    preset: dict[int, np.ndarray | OnDevice] = {}
+    for name, target in targets.items():
+        number = numbers[name]
+        others = [array for other, array in targets.items() if other != name]
+        shared = any(_may_share(target, array) for array in (*inputs, *others))
+        reachable = isinstance(target, OnDevice) or (writes_host_memory and target.flags.aligned)
+        if isinstance(program.values[number].location, Heap) and number not in preset and reachable and not shared:
+            preset[number] = target
+    return preset
+
+
+def _fresh(program: Program, targets: Mapping[str, Any], worker: Worker) -> dict[int, OnDevice]:
+    """New arrays on the device for the outputs that kernels make there."""
+    made: dict[int, OnDevice] = {}
+    for name, number in zip(program.result_names, program.outputs):
+        value = program.values[number]
+        static = isinstance(value.type, TensorType) and value.type.static_shape is not None
+        if name in targets or not static or not isinstance(value.location, Heap) or value.dtype == "string":
+            continue
+        if number not in made and isinstance(value.type, TensorType):
+            made[number] = worker.empty(numpy_dtype(value.dtype), value.type.static_shape or ())
+    return made
+
+
+def _may_share(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return bool(np.may_share_memory(a, b))
+    if isinstance(a, OnDevice) and isinstance(b, OnDevice):
+        return a.address < b.address + b.nbytes and b.address < a.address + a.nbytes
+    return False
+
+
+def _same(array: np.ndarray | OnDevice, shape: tuple[int | str, ...] | None) -> bool:
+    if shape is None:
+        return True
+    return array.ndim == len(shape) and all(isinstance(b, str) or a == b for a, b in zip(array.shape, shape))

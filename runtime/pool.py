@@ -1,0 +1,130 @@
+"""Contexts for concurrent runs: threads or a stream, and memory, each used by one run at a time."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from .device import Backend, Worker
+from .errors import ExecutionError
+from .execution import Execution, Loaded
+from .program import Program
+
+_forks = 0
+"""How often this process, and those that it was forked from, are forked children."""
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)
+
+
+class Context:
+    """A worker and memory for one run at a time. Specialisations are bound when first used."""
+
+    def __init__(self, loaded: Loaded, programs: tuple[Program, ...], worker: Worker) -> None:
+        self._loaded = loaded
+        self._programs = programs
+        self._executions: dict[int, Execution] = {}
+        self.worker = worker
+
+    def execution(self, index: int) -> Execution:
+        execution = self._executions.get(index)
+        if execution is None:
+            execution = self._executions[index] = Execution(self._programs[index], self._loaded, self.worker)
+        return execution
+
+    def close(self) -> None:
+        self._executions.clear()
+        self.worker.close()
+
+
+class Pool:
+    """As many contexts as the device has room for, made when needed; more runs wait.
+
+    An idle context is taken and given back without a lock: `pop` and `append` of a list are atomic. A run that must
+    wait says so before it looks for an idle context; who gives one back looks for waiting runs afterwards. So one of
+    them sees the other.
+    """
+
+    def __init__(self, loaded: Loaded, programs: tuple[Program, ...], backend: Backend) -> None:
+        self._loaded, self._programs, self._backend = loaded, programs, backend
+        self._closed = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._forks = _forks
+        self._changed = threading.Condition()
+        self._idle: list[Context] = []
+        self._waiting = 0
+        self._made = 0
+        self._freed = False
+
+    def acquire(self) -> Context:
+        """A context, to be given to `release` after the run. Raises `ExecutionError` when the module is closed."""
+        if self._forks != _forks:
+            self._reset()  # threads do not survive in a forked child, and locks may be held by some that are not there
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._wait() or self._make()
+
+    def release(self, context: Context) -> None:
+        self._idle.append(context)
+        if self._waiting:
+            with self._changed:
+                self._changed.notify()
+        if self._closed:
+            self.close()
+
+    def close(self) -> None:
+        """Close all contexts, those in use when they come back, and after the last of them the backend."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        contexts = []
+        while (context := self._idle_context()) is not None:
+            contexts.append(context)
+            context.close()
+        with self._changed:
+            self._made -= len(contexts)
+            last = self._made == 0 and not self._freed
+            self._freed = self._freed or last
+        if last:
+            self._backend.close()
+
+    def _idle_context(self) -> Context | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
+    def _wait(self) -> Context | None:
+        """An idle context, or None when there is room for one more, which is then counted."""
+        with self._changed:
+            self._waiting += 1
+            try:
+                while not self._closed:
+                    context = self._idle_context()
+                    if context is not None:
+                        return context
+                    if self._made < self._backend.max_workers:
+                        self._made += 1
+                        return None
+                    self._changed.wait()
+                raise ExecutionError("the module is closed; load the artifact again")
+            finally:
+                self._waiting -= 1
+
+    def _make(self) -> Context:
+        try:
+            return Context(self._loaded, self._programs, self._backend.worker())
+        except BaseException:
+            with self._changed:
+                self._made -= 1
+                self._changed.notify()
+            raise
