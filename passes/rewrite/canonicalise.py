@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from tilestitch.compiler.ir import Graph, Node, TensorType, Value
-from tilestitch.compiler.ir.types import dtype_kind, is_float, types_compatible
+from tilestitch.compiler.ir.types import broadcast_shapes, dtype_kind, is_float, types_compatible
 from tilestitch.passes.contract import PassContext, PassResult
 
 from .driver import (
@@ -124,6 +124,21 @@ def implicit_broadcast(graph: Graph, node: Node) -> Replacement | None:
     return None
 
 
+def broadcast_late(graph: Graph, node: Node) -> Replacement | None:
+    """f(broadcast_to(a), b) is broadcast_to(f(a, b)), if that computes fewer elements: keys that several heads share."""
+    if not is_elementwise(node.op) or not all(map(is_static, (*node.inputs, *node.outputs))):
+        return None
+    found = [produced_by(v, "broadcast_to") for v in node.inputs]
+    operands = [v if b is None else b.inputs[0] for v, b in zip(node.inputs, found, strict=True)]
+    if operands == list(node.inputs) or not all(map(is_static, operands)):
+        return None
+    shape = node.output.shape
+    if elements(broadcast_shapes(*(v.shape for v in operands))) >= elements(shape):
+        return None
+    value = emit_like(graph, node, node.op, *operands, **node.attrs)
+    return [emit_like(graph, node, "broadcast_to", value, shape=shape)]
+
+
 def _unbroadcast(graph: Graph, value: Value) -> Value | None:
     node = produced_by(value, "broadcast_to")
     if node is not None:
@@ -208,5 +223,5 @@ PATTERNS: dict[str, list[Pattern]] = {
     **{op: [reduce_of_nothing] for op in ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min")},
     **VIEW_PATTERNS,
     "reshape": [*VIEW_PATTERNS["reshape"], keepdims_by_reshape],
-    "*": [implicit_broadcast, empty_result],
+    "*": [implicit_broadcast, broadcast_late, empty_result],
 }

@@ -41,9 +41,14 @@ CASES = {
         "%b = broadcast_to(%r) {shape=[2,3]} : float32[2,3] %y = add(%x, %b) : float32[2,3]",
         ["add(x, r)"],
     ),
-    "broadcasting that decides the shape stays": (
-        "%b = broadcast_to(%r) {shape=[2,3]} : float32[2,3] %y = neg(%b) : float32[2,3]",
-        ["broadcast_to(r)", "neg(b)"],
+    "broadcasting that decides the shape comes last": (
+        "%b = broadcast_to(%r) {shape=[2,3]} : float32[2,3] %c = neg(%b) : float32[2,3] "
+        "%y = mul(%c, %b) : float32[2,3]",
+        ["neg(r)", "mul(neg, r)", "broadcast_to(mul_1)"],
+    ),
+    "broadcasting comes last behind operands that are smaller than the result": (
+        "%b = broadcast_to(%r) {shape=[2,2,3]} : float32[2,2,3] %y = less(%b, %x) : bool[2,2,3]",
+        ["less(r, x)", "broadcast_to(less)"],
     ),
     "constants of equal elements are scalars": (
         "%c = constant [2.0, 2.0, 2.0] : float32[3] %y = mul(%x, %c) : float32[2,3]",
