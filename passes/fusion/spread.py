@@ -139,12 +139,15 @@ def row_blocks(roles: Roles, multiprocessors: int) -> RowBlocks:
     assert rows is not None
     count, length = prod(rows.dropped), row_length(rows)
     cut, sharing = in_launches(roles, multiprocessors), blocks_of_row(roles, multiprocessors)
+    if lies_across(rows):
+        threads = WARP * column_team(count, length // sharing, multiprocessors)
+        barriers = reduction_levels(roles) if sharing > 1 else 0
+        return RowBlocks(ceil(count / WARP) * sharing, threads, 1, sharing, barriers)
     threads = WARP
     while threads < min(length // (4 * max(cut, sharing)), MOST_THREADS):
         threads *= 2
     if sharing > 1:
-        groups = ceil(count / WARP) if lies_across(rows) else count
-        return RowBlocks(groups * sharing, threads, 1, sharing, reduction_levels(roles))
+        return RowBlocks(count * sharing, threads, 1, sharing, reduction_levels(roles))
     if cut > 1:
         return RowBlocks(count * cut, threads, 2)
     packed = max(1, BLOCK // threads)

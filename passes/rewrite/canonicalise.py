@@ -125,7 +125,7 @@ def implicit_broadcast(graph: Graph, node: Node) -> Replacement | None:
 
 
 def broadcast_late(graph: Graph, node: Node) -> Replacement | None:
-    """f(broadcast_to(a), b) is broadcast_to(f(a, b)), if that computes fewer elements: keys that several heads share."""
+    """f(broadcast_to(a), b) is broadcast_to(f(a, b)), if that computes fewer elements: keys shared by several heads."""
     if not is_elementwise(node.op) or not all(map(is_static, (*node.inputs, *node.outputs))):
         return None
     found = [produced_by(v, "broadcast_to") for v in node.inputs]

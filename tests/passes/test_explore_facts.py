@@ -43,6 +43,12 @@ def test_on_a_gpu_short_rows_share_a_block_and_reductions_wait() -> None:
     assert kernel.threads * kernel.tasks == 512 * 32 and kernel.barriers == 2
 
 
+def test_on_a_gpu_a_warp_reads_neighbouring_columns_and_several_warps_share_them() -> None:
+    text = "graph @g(%x: float32[100,64]) -> (%y) { %y = reduce_sum(%x) {axes=[0], keepdims=false} : float32[64] }"
+    (kernel,) = facts(text, "cuda")
+    assert kernel.tasks == 64 // 32 and kernel.threads == 32 * 16
+
+
 def test_a_broadcast_operand_is_requested_often_and_fetched_once() -> None:
     (kernel,) = facts("""graph @g(%x: float16[100,64], %b: float16[64]) -> (%y) {
       %y = add(%x, %b) : float16[100,64]
