@@ -23,7 +23,7 @@ CLEAN_UP = "fixpoint{limit=8}(canonicalise,algebra,fold_constants,dead_branches,
 
 MOTION = "fixpoint{limit=16}(transpose_motion,reshape_motion,canonicalise,fold_constants,dce)"
 
-LAYOUT = f"split_columns,fold_scale_shift,channels_last,{MOTION},fold_transposes,split_pools"
+LAYOUT = f"split_columns,fold_scale_shift,channels_last,{MOTION},fold_transposes,merge_products,split_pools"
 
 CPU_PIPELINE = f"{CLEAN_UP},{MOTION},{LAYOUT},{CLEAN_UP}"
 """The default pipeline, where the precision is not lowered."""

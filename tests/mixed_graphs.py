@@ -95,7 +95,8 @@ class _Growing:
         else:
             steps = (
                 _smooth, _smooth, _pair, _pair, _number, _reduce, _reduce, _rows, _view, _view, _move, _move, _product,
-                _product, _window, _running, _take, _scatter, _compare, _stepped, _choice, _to_number, _sorted,
+                _product, _siblings, _window, _running, _take, _scatter, _compare, _stepped, _choice, _to_number,
+                _sorted,
             )  # fmt: skip
         known = len(self.values)
         for _ in range(3):  # not every step is possible with every value
@@ -301,6 +302,28 @@ def _product(g: _Growing, x: Value) -> None:
             "matmul", x, g.numbers(shape, x.dtype) / np.asarray(x.shape[-1], to_numpy_dtype(x.dtype)), trans_b=trans
         )
     g.remember(result, exact=False)
+
+
+def _siblings(g: _Growing, x: Value) -> None:
+    """Products by several matrices with the like behind them: brought together, moved, or left."""
+    if len(x.shape) < 2:
+        return
+    widths = g.choose((4, 4), (8, 8, 8), (8, 4), (16, 3, 4))
+    unary, biased = g.choose("tanh", "neg", ""), [g.draw(st.booleans()) for _ in widths]
+    made = []
+    for width, bias in zip(widths, biased, strict=True):
+        trans = g.draw(st.booleans())
+        shape = (width, x.shape[-1]) if trans else (x.shape[-1], width)
+        scale = np.asarray(x.shape[-1], to_numpy_dtype(x.dtype))
+        y = g.emit("matmul", x, g.numbers(shape, x.dtype) / scale, trans_b=trans)
+        y = g.emit("add", y, g.numbers(g.choose((width,), (1,)), x.dtype)) if bias else y
+        made.append(g.emit(unary, y) if unary else y)
+    if g.draw(st.booleans()) and len(set(widths)) == 1:
+        made = [g.emit("tanh", g.emit("mul", made[0], made[1])), *made[2:]]
+    elif g.draw(st.booleans()):
+        made = [g.emit("reshape", y, shape=(*y.shape[:-1], y.shape[-1] // 4, 4)) for y in made if y.shape[-1] % 4 == 0]
+    for y in made:
+        g.remember(y, exact=False)
 
 
 def _window(g: _Growing, x: Value) -> None:

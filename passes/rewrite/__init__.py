@@ -11,6 +11,7 @@ from .dead_branches import DeadBranches
 from .fold_constants import FoldConstants
 from .fold_scale_shift import FoldScaleShift
 from .fold_transposes import FoldTransposes
+from .merge_products import MergeProducts
 from .precision import Precision
 from .reshape_motion import ReshapeMotion
 from .split_columns import SplitColumns
@@ -21,7 +22,8 @@ REWRITES: dict[str, type] = {
     cls.name: cls
     for cls in (
         Algebra, Canonicalise, ChannelsLast, CommonSubexpressions, DeadBranches, DeadCode, FoldConstants,
-        FoldScaleShift, FoldTransposes, Precision, ReshapeMotion, SplitColumns, SplitPools, TransposeMotion,
+        FoldScaleShift, FoldTransposes, MergeProducts, Precision, ReshapeMotion, SplitColumns, SplitPools,
+        TransposeMotion,
     )
 }  # fmt: skip
 

@@ -11,7 +11,8 @@ import numpy as np
 from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.passes.contract import PassContext, PassResult
 
-from .driver import is_elementwise, is_static, single_reader
+from .driver import is_static, single_reader
+from .siblings import meeting, reads_in_place
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class SplitColumns:
 
     Done where all readers are slices of disjoint column ranges, each at least `least_columns` wide, and each product
     takes at least `least_multiplications`, so that a launch of its own costs little. Ranges that element-wise operators
-    bring together again stay one product, whose kernel does that work, too (fusion's rule `gates`).
+    bring together again stay one product, whose kernel does that work, too (fusion's rule `gates`). So do, on GPUs,
+    ranges that their readers read where they lie.
     """
 
     least_columns: int = 64
@@ -28,10 +30,11 @@ class SplitColumns:
     name: ClassVar[str] = "split_columns"
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
-        count = sum(self._split(graph, node) for node in graph.nodes if node.op == "matmul")
+        gpu = context.target.name != "cpu"
+        count = sum(self._split(graph, node, gpu) for node in graph.nodes if node.op == "matmul")
         return PassResult(graph, count > 0, (f"split_columns: {count} products",) if count else ())
 
-    def _split(self, graph: Graph, node: Node) -> bool:
+    def _split(self, graph: Graph, node: Node, gpu: bool) -> bool:
         weight = node.inputs[1]
         if weight.data is None or weight.data.ndim != 2 or not is_static(node.inputs[0]):
             return False
@@ -40,6 +43,8 @@ class SplitColumns:
         slices = result.users
         ranges = [_column_range(s) for s in slices]
         if graph.is_output(result) or len(slices) < 2 or not self._worthwhile(node, ranges) or _meet(slices):
+            return False
+        if gpu and all(_is_read_in_place(graph, s) for s in slices):
             return False
         for reader, columns in zip(slices, ranges, strict=True):
             assert columns is not None
@@ -77,22 +82,13 @@ def _constant_arithmetic(graph: Graph, node: Node) -> list[Node]:
 def _meet(slices: list[Node]) -> bool:
     """Whether element-wise work alone leads from two of `slices`, which are of one shape, to one place."""
     shape = slices[0].output.shape
-    if any(s.output.shape != shape for s in slices):
-        return False
-    reached: set[Node] = set()
-    for start in slices:
-        mine: set[Node] = set()
-        stack = start.output.users
-        while stack:
-            node = stack.pop()
-            if node in mine or not is_elementwise(node.op) or node.output.shape != shape:
-                continue
-            mine.add(node)
-            stack.extend(node.output.users)
-        if mine & reached:
-            return True
-        reached |= mine
-    return False
+    alike = all(s.output.shape == shape for s in slices)
+    return alike and len(meeting([s.output.users for s in slices], shape)) < len(slices)
+
+
+def _is_read_in_place(graph: Graph, node: Node) -> bool:
+    outputs = graph.outputs
+    return not graph.is_output(node.output) and all(reads_in_place(u, outputs) for u in node.output.users)
 
 
 def _column_range(node: Node) -> tuple[int, int] | None:

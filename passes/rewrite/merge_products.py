@@ -1,0 +1,178 @@
+"""Products that share their left operand become one, whose columns are read in ranges (queries, keys and values)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.passes.contract import PassContext, PassResult
+
+from .driver import is_elementwise, is_static
+from .siblings import NEUTRAL, Siblings, joined_constant, meeting, reads_in_place
+
+ALIGNMENT = 16
+"""Bytes that GPU kernels copy at once: a range of columns begins at a multiple of them."""
+
+
+@dataclass(frozen=True)
+class MergeProducts:
+    """x @ V and x @ W with constant V and W become ranges of the columns of x @ [V W], with what follows both.
+
+    Element-wise work that all have behind them (biases, casts, an activation) is done once, in front of the ranges.
+    Done where nobody copies a range: on GPUs where products, or kernels behind views, read it where it lies, so that
+    one launch takes the place of several; on CPUs, where several products are one launch anyway, where element-wise
+    work brings the ranges together again and joins the product (fusion's rule `gates`).
+    """
+
+    name: ClassVar[str] = "merge_products"
+
+    def run(self, graph: Graph, context: PassContext) -> PassResult:
+        choose = _brought_together if context.target.name == "cpu" else _read_in_place
+        chosen = [lanes for products in _families(graph) for lanes in choose(graph, products)]
+        chosen = _without_copies(chosen)
+        for products in chosen:
+            _merge(graph, Siblings.of(products, graph.outputs))
+        note = f"merge_products: {sum(map(len, chosen))} products became {len(chosen)}"
+        return PassResult(graph, bool(chosen), (note,) if chosen else ())
+
+
+def _families(graph: Graph) -> list[list[Node]]:
+    """Products by constant matrices that could be one product, in order."""
+    families: dict[Hashable, list[Node]] = {}
+    for node in graph.nodes:
+        if node.op != "matmul" or not is_static(node.output):
+            continue
+        weight = node.inputs[1]
+        if weight.data is None or weight.data.ndim != 2 or not weight.data.size or node.inputs[0].is_constant:
+            continue
+        attrs = sorted((k, v) for k, v in node.attrs.items() if k != "trans_b")
+        key = node.inputs[0], weight.dtype, repr(attrs)
+        families.setdefault(key, []).append(node)
+    return [products for products in families.values() if len(products) > 1]
+
+
+def _read_in_place(graph: Graph, products: list[Node]) -> list[list[Node]]:
+    """Those of `products` nobody has to copy a range for."""
+    while len(products) > 1:
+        siblings = Siblings.of(products, graph.outputs)
+        kept = [n for lane, n in enumerate(products) if _is_aligned(n) and _is_read_in_place(graph, siblings, lane)]
+        if len(kept) == len(products):
+            return [products]
+        products = kept
+    return []
+
+
+def _is_aligned(node: Node) -> bool:
+    itemsize = node.output.tensor_type.nbytes // max(1, node.output.tensor_type.num_elements)
+    return node.output.shape[-1] * itemsize % ALIGNMENT == 0
+
+
+def _is_read_in_place(graph: Graph, siblings: Siblings, lane: int) -> bool:
+    if any(graph.is_output(v) for v in siblings.lanes[lane]):
+        return False
+    return all(reads_in_place(reader, graph.outputs) for _, reader in siblings.border(lane))
+
+
+def _brought_together(graph: Graph, products: list[Node]) -> list[list[Node]]:
+    """Sets of `products` that element-wise work of their own shape brings together."""
+    found = []
+    for shape in dict.fromkeys(n.output.shape for n in products):
+        lanes = [n for n in products if n.output.shape == shape]
+        for numbers in meeting([n.output.users for n in lanes], shape):
+            together = [n for i, n in enumerate(lanes) if i in numbers]
+            if len(together) > 1 and _only_element_wise(graph, together):
+                found.append(together)
+    return found
+
+
+def _only_element_wise(graph: Graph, products: Sequence[Node]) -> bool:
+    siblings = Siblings.of(products, graph.outputs)
+    for lane in range(len(products)):
+        if any(graph.is_output(v) for v in siblings.lanes[lane]):
+            return False
+        shape = products[lane].output.shape
+        if not all(is_elementwise(r.op) and r.output.shape == shape for _, r in siblings.border(lane)):
+            return False
+    return True
+
+
+def _without_copies(chosen: list[list[Node]]) -> list[list[Node]]:
+    """Without those whose matrices somebody else reads: they would be in memory twice.
+
+    The same matrices may be merged in several places (layers that share them): they are one constant again.
+    """
+    counts = Counter(tuple(id(n.inputs[1]) for n in products) for products in chosen)
+    return [
+        products for products in chosen
+        if all(len(n.inputs[1].uses) == counts[tuple(id(m.inputs[1]) for m in products)] for n in products)
+    ]  # fmt: skip
+
+
+# -- merging -----------------------------------------------------------------------------------------------------------
+
+
+def _merge(graph: Graph, siblings: Siblings) -> None:
+    first = siblings.products[0]
+    widths = [n.output.shape[-1] for n in siblings.products]
+    values = [_product(graph, siblings.products)]
+    for step in siblings.steps:
+        sample = step.sample
+        operands = [
+            values[row] if row is not None else _constant(graph, step.nodes, position, widths)
+            for position, row in enumerate(step.rows)
+        ]
+        origins = [o for n in step.nodes if n is not None for o in n.origins]
+        values.append(graph.emit(sample.op, *operands, origins=origins, insert_before=first, **sample.attrs))
+    taken = siblings.taken
+    for lane, known in enumerate(siblings.lanes):
+        for value, row in known.items():
+            if any(u not in taken for u in value.users) or graph.is_output(value):
+                _hand_over(graph, value, _range(graph, values[row], lane, widths, value, first), taken)
+    for node in sorted(taken, key={n: -i for i, n in enumerate(graph.nodes)}.__getitem__):
+        graph.remove(node)
+    for node in siblings.products:
+        graph.remove(node)
+
+
+def _hand_over(graph: Graph, old: Value, new: Value, taken: set[Node]) -> None:
+    """All readers of `old` but those in `taken` read `new`."""
+    for node, position in list(old.uses):
+        if node not in taken:
+            graph.set_input(node, position, new)
+    graph.outputs = [new if v is old else v for v in graph.outputs]
+
+
+def _product(graph: Graph, products: Sequence[Node]) -> Value:
+    first = products[0]
+    matrices = [n.inputs[1].data for n in products if n.inputs[1].data is not None]
+    upright = [m.T if n.attrs.get("trans_b") else m for m, n in zip(matrices, products, strict=True)]
+    trans_b = bool(first.attrs.get("trans_b"))
+    joined = np.concatenate([m.T for m in upright]) if trans_b else np.concatenate(upright, axis=1)
+    weight = graph.constant(joined, name=first.inputs[1].name)
+    origins = [o for n in products for o in n.origins]
+    return graph.emit("matmul", first.inputs[0], weight, origins=origins, insert_before=first, **first.attrs)
+
+
+def _constant(graph: Graph, nodes: Sequence[Node | None], position: int, widths: Sequence[int]) -> Value:
+    sample = next(n for n in nodes if n is not None)
+    operands = [None if n is None else n.inputs[position] for n in nodes]
+    data = joined_constant(operands, widths, NEUTRAL.get(sample.op, 0.0))
+    return graph.constant(data, name=sample.inputs[position].name)
+
+
+def _range(graph: Graph, whole: Value, lane: int, widths: Sequence[int], old: Value, before: Node) -> Value:
+    """The columns of a lane."""
+    rank = len(whole.shape)
+    assert old.producer is not None
+    return graph.emit(
+        "slice", whole, origins=old.producer.origins, insert_before=before,
+        starts=(*(0,) * (rank - 1), sum(widths[:lane])), steps=(1,) * rank, sizes=(*whole.shape[:-1], widths[lane]),
+    )  # fmt: skip
+
+
+__all__ = ["MergeProducts"]

@@ -1,0 +1,189 @@
+"""Products of one left operand, the element-wise work that all of them have behind them, and who reads what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tilestitch.compiler.ir import Kind, Node, Value, kind_of
+
+from .driver import is_elementwise
+
+NEUTRAL = {"add": -0.0, "mul": 1.0}
+"""What changes no element, whatever it is: -0 + 0 is 0."""
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation on all lanes: `nodes` computes it, None for a lane that goes without it.
+
+    rows: by operand position, the number of the row that is read there; None where constants are.
+    """
+
+    nodes: tuple[Node | None, ...]
+    rows: tuple[int | None, ...]
+
+    @property
+    def sample(self) -> Node:
+        """The node of the first lane that has one."""
+        return next(n for n in self.nodes if n is not None)
+
+
+@dataclass
+class Siblings:
+    """Several products, the *lanes*, side by side.
+
+    A *row* holds one value of each lane, all of one meaning: row 0 the products' results, row i + 1 what step i
+    computes. Values of a row differ in shape in the last axis at most.
+    """
+
+    products: tuple[Node, ...]
+    rows: list[tuple[Value, ...]] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    lanes: list[dict[Value, int]] = field(default_factory=list)
+    """By lane: its values and the last row that each is in."""
+
+    @staticmethod
+    def of(products: Sequence[Node], outputs: Sequence[Value]) -> Siblings:
+        """`products` with as much work behind them as is the same in all lanes; `outputs` are the graph's."""
+        found = Siblings(tuple(products), [tuple(n.output for n in products)])
+        found.lanes = [{n.output: 0} for n in products]
+        while (step := found._common() or found._padded(outputs)) is not None:
+            found._take(step)
+        return found
+
+    def _take(self, step: Step) -> None:
+        row = tuple(node.output if node is not None else self._bare(step, lane) for lane, node in enumerate(step.nodes))
+        self.steps.append(step)
+        self.rows.append(row)
+        for known, value in zip(self.lanes, row, strict=True):
+            known[value] = len(self.rows) - 1
+
+    def _bare(self, step: Step, lane: int) -> Value:
+        return next(self.rows[r][lane] for r in step.rows if r is not None)
+
+    @property
+    def taken(self) -> set[Node]:
+        """Nodes that the steps stand for."""
+        return {n for step in self.steps for n in step.nodes if n is not None}
+
+    def border(self, lane: int) -> Iterator[tuple[Value, Node]]:
+        """The values of a lane, and who else reads them."""
+        taken = self.taken
+        for value in self.lanes[lane]:
+            yield from ((value, reader) for reader in value.users if reader not in taken)
+
+    def _common(self) -> Step | None:
+        """An operation that all lanes have."""
+        taken = self.taken
+        for node in dict.fromkeys(u for value in self.lanes[0] for u in value.users if u not in taken):
+            key = self._key(node, 0)
+            if key is None:
+                continue
+            twins = [next((n for n in self._open(lane, key)), None) for lane in range(1, len(self.lanes))]
+            nodes = (node, *(n for n in twins if n is not None))
+            if len(nodes) == len(self.lanes):
+                return Step(nodes, self._operands(node, 0))
+        return None
+
+    def _open(self, lane: int, key: Hashable) -> Iterator[Node]:
+        taken = self.taken
+        readers = dict.fromkeys(u for value in self.lanes[lane] for u in value.users)
+        return (n for n in readers if n not in taken and self._key(n, lane) == key)
+
+    def _padded(self, outputs: Sequence[Value]) -> Step | None:
+        """A sum or product with a constant that at least half of the lanes have: in the others it changes nothing."""
+        for row in range(len(self.rows)):
+            for op in NEUTRAL:
+                nodes = [self._only(row, lane, op, outputs) for lane in range(len(self.lanes))]
+                if 2 * sum(n is not None for n in nodes) >= len(nodes) > 1:
+                    return Step(tuple(nodes), (row, None))
+        return None
+
+    def _only(self, row: int, lane: int, op: str, outputs: Sequence[Value]) -> Node | None:
+        """The only reader of a lane's value, if it is `op` with a constant."""
+        value = self.rows[row][lane]
+        if self.lanes[lane].get(value) != row or len(value.uses) != 1 or any(value is v for v in outputs):
+            return None
+        node, position = value.uses[0]
+        plain = node.op == op and position == 0 and node.inputs[1].is_constant and node not in self.taken
+        return node if plain and value.dtype in FLOATS and node.output.type == value.type else None
+
+    def _operands(self, node: Node, lane: int) -> tuple[int | None, ...]:
+        return tuple(None if v.is_constant else self.lanes[lane][v] for v in node.inputs)
+
+    def _key(self, node: Node, lane: int) -> Hashable | None:
+        """What must be equal in all lanes for `node` to be one operation; None if it can be none."""
+        if not is_elementwise(node.op) or len(node.outputs) != 1:
+            return None
+        known = self.lanes[lane]
+        if not all(v.is_constant or v in known for v in node.inputs):
+            return None
+        if node.output.tensor_type.shape != self.products[lane].output.shape:
+            return None
+        operands = tuple(
+            ("constant", v.dtype) if v.is_constant else ("row", str(known[v])) for v in node.inputs
+        )  # fmt: skip
+        return node.op, repr(sorted(node.attrs.items())), node.output.dtype, operands
+
+
+def joined_constant(values: Sequence[Value | None], widths: Sequence[int], neutral: float) -> np.ndarray:
+    """One constant for all lanes: the lanes' own side by side along the last axis, `neutral` where a lane has none.
+
+    A number that all lanes share stays a number.
+    """
+    known = [v.data for v in values if v is not None and v.data is not None]
+    first = known[0]
+    if len(known) == len(values) and all(d.size == 1 and d.tobytes() == first.tobytes() for d in known):
+        return first.reshape(()) if all(d.ndim == 0 for d in known) else first.reshape(-1)
+    rank = max(1, *(d.ndim for d in known))
+    full = {i: v.data.reshape((1,) * (rank - v.data.ndim) + v.data.shape) for i, v in enumerate(values)
+            if v is not None and v.data is not None}  # fmt: skip
+    lead = np.broadcast_shapes(*(d.shape[:-1] for d in full.values()))
+    parts = [
+        np.broadcast_to(full.get(i, np.asarray(neutral, first.dtype)), (*lead, width)) for i, width in enumerate(widths)
+    ]
+    return np.concatenate(parts, axis=-1)
+
+
+# -- who reads a lane's results ----------------------------------------------------------------------------------------
+
+_RANGES = frozenset({"reshape", "transpose", "slice"})
+_PULLING = (Kind.VIEW, Kind.INJECTIVE, Kind.REDUCTION)
+
+
+def reads_in_place(reader: Node, outputs: Sequence[Value], *, viewed: bool = False) -> bool:
+    """Whether `reader` reads a range of columns where it lies, by strides, in a kernel that there is anyway.
+
+    Products do, and whatever is computed behind a view, since that is in no product's epilogue. `viewed`: a view is
+    between the range and the reader.
+    """
+    if reader.op not in _RANGES:
+        return reader.op == "matmul" or (viewed and kind_of(reader.op) in _PULLING)
+    if any(reader.output is v for v in outputs):
+        return False
+    return all(reads_in_place(next_, outputs, viewed=True) for next_ in reader.output.users)
+
+
+def meeting(starts: Sequence[Sequence[Node]], shape: tuple[int, ...]) -> list[set[int]]:
+    """Which of `starts` element-wise work of shape `shape` alone leads to one place: sets of their numbers."""
+    groups: list[tuple[set[int], set[Node]]] = []
+    for number, readers in enumerate(starts):
+        reached: set[Node] = set()
+        stack = list(readers)
+        while stack:
+            node = stack.pop()
+            if node in reached or not is_elementwise(node.op) or node.output.tensor_type.shape != shape:
+                continue
+            reached.add(node)
+            stack.extend(node.output.users)
+        numbers = {number}
+        for other in [g for g in groups if g[1] & reached]:
+            groups.remove(other)
+            numbers |= other[0]
+            reached |= other[1]
+        groups.append((numbers, reached))
+    return [numbers for numbers, _ in groups]
