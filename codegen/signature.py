@@ -56,7 +56,7 @@ def signature(graph: Graph, group: Group) -> Signature:
 
     members = set(group.nodes)
     nodes = [node for node in graph.nodes if node.name in members]
-    parts: list[object] = [group.kind.value]
+    parts: list[object] = [group.kind.value, group.tie]
     if group.kind is GroupKind.ATTENTION:
         # Kernels leave out keys that masks hide from every query, also masks that other kernels make.
         parts.append(_band(graph, group))

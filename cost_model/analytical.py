@@ -29,6 +29,9 @@ CEILINGS = (0.85, 0.70)
 OVERLAP = 0.9  # no kernel hides one behind the other entirely; a judgement, not a measurement
 GPU_LAUNCH_US = 2.0  # a dependent kernel node of a CUDA graph, after the one before it has drained
 GPU_GRID_BARRIER_US = 2.6  # AStitch, on a V100 full of blocks; to be measured on newer GPUs
+GPU_HAND_OVER_US = 0.7  # an atomic that releases and acquires, and the first read behind it: two trips to the L2 cache
+GPU_ROW_US = 0.3  # of a row that a team reads from the L2 cache and stores, without its reductions
+GPU_SM_L2_BYTES_PER_CYCLE = 48
 GPU_BARRIER_US = 0.04  # __syncthreads with the memory latency that it exposes
 GPU_MEMORY_LATENCY_S = 600e-9
 GPU_BYTES_IN_FLIGHT = 32  # a thread: two outstanding loads of 16 bytes
@@ -120,8 +123,18 @@ def _on_gpu(kernel: KernelFacts, gpu: Device) -> float:
     # The SMs that the fullest one keeps waiting: 133 blocks on 132 SMs take as long as 264.
     balance = blocks / (ceil(blocks / gpu.sm_count) * gpu.sm_count)
     arithmetic_s = _gpu_arithmetic_s(kernel, gpu) / balance
-    barriers_us = kernel.barriers * GPU_BARRIER_US * waves + kernel.grid_barriers * GPU_GRID_BARRIER_US
+    if kernel.tail_rows:
+        barriers_us = _gpu_tail_us(kernel, gpu)
+    else:
+        barriers_us = kernel.barriers * GPU_BARRIER_US * waves + kernel.grid_barriers * GPU_GRID_BARRIER_US
     return kernel.launches * GPU_LAUNCH_US + barriers_us + _overlapped(memory_s, arithmetic_s) * 1e6
+
+
+def _gpu_tail_us(kernel: KernelFacts, gpu: Device) -> float:
+    """Microseconds from the last result of a product to the last row behind it, which one block computes."""
+    rows_us = kernel.tail_rows * (GPU_ROW_US + kernel.barriers * GPU_BARRIER_US)
+    bytes_us = kernel.tail_bytes / (GPU_SM_L2_BYTES_PER_CYCLE * gpu.clock_hz) * 1e6
+    return GPU_HAND_OVER_US + max(rows_us, bytes_us)
 
 
 def _gpu_memory_s(kernel: KernelFacts, gpu: Device, active_blocks: int, spilled: bool) -> float:
@@ -130,9 +143,12 @@ def _gpu_memory_s(kernel: KernelFacts, gpu: Device, active_blocks: int, spilled:
     in_flight = active_blocks * kernel.threads * GPU_BYTES_IN_FLIGHT
     l2_rate = min(GPU_L2_RATE * bandwidth, 2 * in_flight / GPU_MEMORY_LATENCY_S)
     dram_rate = min(bandwidth, in_flight / GPU_MEMORY_LATENCY_S)
-    footprint = kernel.footprint_bytes
+    # What the last blocks move is part of the tail.
+    in_tail = kernel.tail_bytes * min(kernel.tail_blocks, gpu.sm_count)
+    footprint = kernel.footprint_bytes - in_tail
     rate = l2_rate if footprint <= gpu.l2_bytes // 2 else dram_rate
-    again = max(0, kernel.bytes_requested - footprint) + (2 * kernel.shared_bytes * kernel.tasks if spilled else 0)
+    again = kernel.bytes_requested - kernel.footprint_bytes
+    again = max(0, again) + (2 * kernel.shared_bytes * kernel.tasks if spilled else 0)
     return footprint / rate + again / l2_rate
 
 

@@ -1,8 +1,9 @@
-"""Kernels as one kernel: side by side in a launch, or behind each other with a barrier of the grid between."""
+"""Kernels as one kernel: side by side in a launch, or behind each other with a barrier of the grid or bands between."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from .protocol import KernelFacts, Traffic
 
@@ -30,6 +31,24 @@ def joined_facts(stages: Sequence[Sequence[KernelFacts]]) -> KernelFacts:
         launches=max(f.launches for f in flat),
         staged=sum(f.staged for f in flat),
         grid_barriers=len(stages) - 1,
+    )
+
+
+def banded_facts(
+    product: KernelFacts, behind: KernelFacts, tail_rows: int, tail_bytes: int, tail_blocks: int
+) -> KernelFacts:
+    """The facts of a product whose last blocks compute what lies behind it, band by band."""
+    return replace(
+        joined_facts([[product], [behind]]),
+        tasks=product.tasks,
+        threads=product.threads,
+        shared_bytes=product.shared_bytes,
+        barriers=behind.barriers,
+        launches=product.launches,
+        grid_barriers=0,
+        tail_rows=tail_rows,
+        tail_bytes=tail_bytes,
+        tail_blocks=tail_blocks,
     )
 
 

@@ -35,7 +35,9 @@ class KernelFacts:
     that a task keeps its row or tile in. registers: estimate for one thread. barriers: waits of a task's threads for
     each other; grid_barriers: waits of all tasks for each other, inside a launch. launches: consecutive launches that
     the kernel takes. staged: evaluations of operators in front of a product's operands, which code generation makes one
-    element at a time; 0 if these only rearrange.
+    element at a time; 0 if these only rearrange. tail_rows: of row-wise work behind a product, rows that a team of
+    threads computes one after the other when its block has done all else, each with `barriers`; tail_bytes: what the
+    block moves meanwhile, which reads and writes hold, too; tail_blocks: how many blocks have a tail.
     """
 
     kind: str
@@ -54,6 +56,9 @@ class KernelFacts:
     launches: int = 1
     staged: int = 0
     grid_barriers: int = 0
+    tail_rows: int = 0
+    tail_bytes: int = 0
+    tail_blocks: int = 0
 
     @property
     def footprint_bytes(self) -> int:

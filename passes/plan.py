@@ -69,6 +69,14 @@ the parts store, `outputs` are the values that are needed outside, the others ar
 part, unless it is a copy. No path leads from a part through another group to a part. A CPU has no stages but one, since
 a barrier inside a kernel would be what lies between two launches anyway.
 
+Stages are tied by a barrier, or by *bands*: then there are two stages, of a contraction and of a rowwise part, and the
+grid does not wait. The blocks of the product count how many of them have stored what they have of a band of rows; the
+last one computes the second part's rows of that band. So an element of the second part may depend on the product's
+results in its own row only: these have R rows of N elements, N the last dimension of the anchor's result, and lie in
+memory as the product makes them, behind reshapes at most. Of the second part, A are the last axes, N is a multiple of
+the elements of A, and what depends on the product's results has as many elements as they, element by element at the
+same place in row-major order, until it is reduced. GPUs only.
+
 `fusion.legality.check_group` checks these conditions, `fusion.roles.roles_of` says which part each node plays.
 
 Aliases: a value in `buffers.aliases` is computed by no group. It is a reshape of its root and has the root's bytes:
@@ -97,7 +105,7 @@ from tilestitch.runtime.jsonfields import Fields, sequence, string
 from .errors import PlanError, PlanMismatchError
 
 FORMAT = "tilestitch-plan"
-VERSION = 2
+VERSION = 3
 ALIGNMENT = 64
 
 Number: TypeAlias = int | float
@@ -114,7 +122,8 @@ class GroupKind(str, Enum):
     STITCHED = "stitched"
 
 
-SCHEMES = ("inline", "duplicate", "row", "warp", "block", "global", "prologue", "epilogue", "online", "packing")
+SCHEMES = ("inline", "duplicate", "row", "warp", "block", "global", "prologue", "epilogue", "online", "packing",
+           "band")  # fmt: skip
 """How a value gets from its producer to a reader in the same group.
 
 inline: recomputed or kept in a register at the reader's index; duplicate: likewise, and the producer belongs to another
@@ -122,8 +131,12 @@ group too; row: the reader needs the whole row, so it lies in a buffer of the ta
 where the threads of a row exchange it in registers or through shared memory; global: it goes through global memory,
 behind a barrier of the whole grid; prologue: computed as the anchor fetches its operand; epilogue: computed on the
 anchor's result before it is stored; online: scores and weights of attention, of which a task holds a tile at a time;
-packing: the one does not read the other, both are computed side by side in one launch.
+packing: the one does not read the other, both are computed side by side in one launch; band: through global memory,
+read by the last block that stored some of a band of rows.
 """
+
+TIES = ("barrier", "band")
+"""What lies between the stages of a stitched group."""
 
 
 @dataclass(frozen=True)
@@ -196,6 +209,7 @@ class Group:
     origins: tuple[str, ...] = ()
     stitches: tuple[Stitch, ...] = ()
     stages: tuple[tuple[Group, ...], ...] = ()
+    tie: str = "barrier"
 
     def __post_init__(self) -> None:
         where = f"group {self.name}"
@@ -225,6 +239,10 @@ class Group:
             raise PlanError(f"{where} has other nodes than its parts")
         if len({part.name for part in self.parts}) != len(self.parts):
             raise PlanError(f"{where} has two parts of one name")
+        if self.tie not in TIES:
+            raise PlanError(f"{where} has stages tied by {self.tie!r}, not {' or '.join(TIES)}")
+        if self.tie == "band" and [len(stage) for stage in self.stages] != [1, 1]:
+            raise PlanError(f"{where} is tied by bands, which takes two stages of one part each")
 
     @property
     def parts(self) -> tuple[Group, ...]:
@@ -242,7 +260,7 @@ class Group:
             "inputs": list(self.inputs), "constants": list(self.constants), "outputs": list(self.outputs),
             "origins": list(self.origins),
             "stitches": [s.to_json() for s in self.stitches],
-            "stages": [[part.to_json() for part in stage] for stage in self.stages],
+            "stages": [[part.to_json() for part in stage] for stage in self.stages], "tie": self.tie,
         }  # fmt: skip
 
     @staticmethod
@@ -260,6 +278,7 @@ class Group:
             origins=fields.strings("origins"),
             stitches=fields.sequence("stitches", Stitch.from_json),
             stages=fields.sequence("stages", lambda stage, at: sequence(stage, at, Group.from_json)),
+            tie=fields.string("tie"),
         )
         fields.done()
         return group

@@ -8,10 +8,12 @@ from dataclasses import replace
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.indexing import unravel
+from tilestitch.codegen.groups import GroupView
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.passes.fusion.roles import Roles
 
 from .abi import CudaLaunch
+from .bands import RowsBehind
 from .conv import lower_conv, lower_conv_transpose
 from .packing import packed_weights
 from .planes import matmul_plane
@@ -23,10 +25,16 @@ from .target import CudaTarget
 
 
 def lower_contraction(
-    nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value], target: CudaTarget
-) -> tuple[CudaLaunch, ...]:
-    """The launches of a contraction group, in order; `outputs` are those that have elements."""
+    nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value], target: CudaTarget,
+    behind: GroupView | None = None,
+) -> tuple[CudaLaunch, ...]:  # fmt: skip
+    """The launches of a contraction group, in order; `outputs` are those that have elements.
+
+    behind: a row-wise group that follows in the same launch, band by band.
+    """
     group = Anchored(tuple(nodes), roles, tuple(inputs), tuple(outputs), target)
+    if behind is not None:
+        group = replace(group, behind=RowsBehind.of(behind, group.result.shape[-1]))
     group = replace(group, packed=packed_weights(group))
     lower = {"matmul": _lower_matmul, "conv": lower_conv, "conv_transpose": lower_conv_transpose}
     return lower[group.anchor.op](group)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import GroupView, roles_in, view_group
@@ -16,7 +17,7 @@ from .rows import lower_rowwise
 from .scan import lower_cumulative
 from .scatter import lower_scatter
 from .sort import lower_top_k
-from .stitched import lower_stages
+from .stitched import lower_stages, private
 from .target import CudaTarget
 from .turned import lower_turned, plan_turn
 from .window import lower_window
@@ -27,6 +28,8 @@ def lower_group(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLau
 
     Raises KernelError, naming the ONNX nodes, for a group that no template fits.
     """
+    if group.tie == "band":
+        return _banded(graph, group, target)
     if group.stages:
         return _stitched(graph, group, target)
     view = view_group(graph, group)
@@ -54,6 +57,18 @@ def _stitched(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunc
     stages = [stage for stage in stages if stage]
     origins = view_group(graph, group).origins
     return (*checks, *(lower_stages(stages, inner, origins, target) if stages else ()))
+
+
+def _banded(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
+    from .contraction import lower_contraction
+
+    product, behind = (view_group(graph, part) for part in group.parts)
+    stored = {v.name: v.tensor_type.nbytes for v in (*product.outputs, *behind.outputs)}
+    inner = {name: nbytes for name, nbytes in stored.items() if name not in group.outputs}
+    checks = lower_index_checks(product.nodes, product.inputs)
+    launches = lower_contraction(product.nodes, roles_in(product), product.inputs, product.outputs, target, behind)
+    origins = view_group(graph, group).origins
+    return (*checks, *(replace(private(launch, inner), origins=origins) for launch in launches))
 
 
 def _template(view: GroupView, kind: GroupKind, outputs: Sequence[Value], target: CudaTarget) -> tuple[CudaLaunch, ...]:

@@ -1,7 +1,8 @@
 """How a product is cut into blocks: tiles of the result, and parts of the reduction where tiles are too few.
 
 The blocks of a reduction in parts leave partial sums in temporary memory. The last one of a tile adds them, in an order
-that does not depend on which one it is, and runs the epilogue. Results are therefore the same in every run.
+that does not depend on which one it is, and runs the epilogue. Results are therefore the same in every run. Of row-wise
+work behind the product, the last block of a row of tiles computes the rows.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import ravel, unravel
 from tilestitch.codegen.groups import before_views
 
-from .abi import CountersArg, CudaLaunch, Parameter, TemporaryArg, Thread
+from .abi import CountersArg, CudaLaunch, Parameter, TemporaryArg, Thread, barrier
+from .bands import last_of
 from .product import Product, below, both
 from .surroundings import Anchored, Surroundings
 from .vectors import lanes_of
@@ -144,16 +146,15 @@ def launch(
     kernel: Kernel, shared_bytes: int = 0,
 ) -> tuple[CudaLaunch, ...]:  # fmt: skip
     """The launch of a kernel that gets the number of its block; `tile` is the extents of a tile."""
-    if partition.parts == 1:
+    parts, counted = partition.parts, _counters(group, partition)
+    tiles = partition.blocks // parts
+    size = parts * product.elements
+    sums = Parameter(TemporaryArg("sums", size * storage_bits(product.acc_dtype) // 8), product.acc_dtype, size)
 
-        def whole(around: Surroundings, thread: Thread) -> None:
-            kernel(around, thread, finish(group, product), around.wide(thread.block[0]))
-
-        return (group.launch(kind, partition.blocks, threads, whole, shared_bytes=shared_bytes),)
-    size, tiles = partition.parts * product.elements, partition.blocks // partition.parts
-    nbytes = size * storage_bits(product.acc_dtype) // 8
-    sums = Parameter(TemporaryArg("sums", nbytes), product.acc_dtype, size)
-    counters = Parameter(CountersArg(COUNTER_BYTES * tiles), "uint32", tiles)
+    def whole(around: Surroundings, thread: Thread) -> None:
+        block = around.wide(thread.block[0])
+        kernel(around, thread, finish(group, product), block)
+        _behind(around, product, partition, tile, threads, thread.thread[0], block)
 
     def one_part(around: Surroundings, thread: Thread) -> None:
         block = around.wide(thread.block[0])
@@ -164,15 +165,44 @@ def launch(
             T.buffer_store(around.extra, total, [place])
 
         kernel(around, thread, Sink(keep), block)
-        counter = T.address_of(around.counters[number])
-        with when(T.call_extern("int32", "ts_grid_last", counter, partition.parts) != 0):
+        with when(last_of(around.counters[number], parts)):
             _join(around, product, partition, tile, threads, thread.thread[0], block)
+            _behind(around, product, partition, tile, threads, thread.thread[0], block)
 
+    emit, extra = (whole, None) if parts == 1 else (one_part, sums)
+    counters = Parameter(CountersArg(COUNTER_BYTES * counted), "uint32", counted) if counted else None
     return (
-        group.launch(
-            kind, partition.blocks, threads, one_part, extra=sums, counters=counters, shared_bytes=shared_bytes
-        ),
+        group.launch(kind, partition.blocks, threads, emit, extra=extra, counters=counters, shared_bytes=shared_bytes),
     )
+
+
+def _counters(group: Anchored, partition: Partition) -> int:
+    """How many words are counted up: of tiles in parts, then of bands of rows in several tiles."""
+    tiles = partition.blocks // partition.parts if partition.parts > 1 else 0
+    bands = partition.batch * partition.m_blocks if group.behind is not None and partition.n_blocks > 1 else 0
+    return tiles + bands
+
+
+def _behind(
+    around: Surroundings, product: Product, partition: Partition, tile: tuple[int, int], threads: int, thread: Expr,
+    block: Expr,
+) -> None:  # fmt: skip
+    """What lies behind the product for a block's rows, if this block is the last one that has stored some of them."""
+    behind = around.group.behind
+    if behind is None:
+        return
+    _, batch, m_block, _ = partition.locate(block)
+    rows, bands = tile[0], partition.batch * partition.m_blocks
+    first = named(batch * product.m + m_block * rows)
+    whole = product.m % rows == 0
+    end = first + rows if whole else T.min(first + rows, (batch + 1) * product.m)
+    if partition.n_blocks == 1:
+        barrier()
+        behind.emit(around.behind, threads, thread, first, end, rows, whole)
+        return
+    number = named(_counters(around.group, partition) - bands + batch * partition.m_blocks + m_block)
+    with when(last_of(around.counters[number], partition.n_blocks)):
+        behind.emit(around.behind, threads, thread, first, end, rows, whole)
 
 
 def _join(

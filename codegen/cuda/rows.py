@@ -10,7 +10,7 @@ memory (`gridteam`); few long rows that nobody looks at again are cut into parts
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import Any
 
@@ -142,7 +142,7 @@ def _launch(
     grid = (work.blocks, 1, 1)
 
     def body(buffers: list[Any], thread: Thread) -> None:
-        emitter = _Emitter(work, nodes, roles, inputs, outputs, buffers[: len(parameters)], dtype)
+        emitter = RowEmitter(work, nodes, roles, inputs, outputs, buffers[: len(parameters)], dtype)
         if spread:
             *partials, counter = buffers[len(parameters) :]
             each = iter(partials)
@@ -162,6 +162,21 @@ def plan_work(
     nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value], target: CudaTarget
 ) -> RowWork:
     """Decide the loops of a row-wise kernel with at least one row."""
+    walk = walk_of(nodes, roles, inputs, outputs)
+    rows, length = walk.row_count, prod(walk.line_extents)
+    parts = blocks_of_row(roles, target.multiprocessors)
+    if walk.columns:
+        team = column_team(rows, length // parts, target.multiprocessors)
+        return replace(walk, team=team, rows=WARP, parts=parts)
+    if parts > 1:
+        team = min(1024, ceil(length / (walk.lanes * parts * 2 * WARP)) * WARP)
+        return replace(walk, team=team, parts=parts)
+    team = row_team(rows, length, walk.lanes, target.multiprocessors)
+    return replace(walk, team=team, rows=max(1, BLOCK // team))
+
+
+def walk_of(nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value]) -> RowWork:
+    """The loops of a row-wise kernel in which one thread computes a row."""
     assert roles.rows is not None
     shape, axes = roles.rows.shape, roles.rows.axes
     dims = [d for d in range(len(shape)) if shape[d] != 1]
@@ -175,20 +190,11 @@ def plan_work(
             walked, known, extents, lambda i, simplify: [reshape_index(i, extents, v.shape, simplify) for v in walked]
         )
         extents, reduced = merge(extents, reduced, walk.accesses)
-    rows = prod(e for e, r in zip(extents, reduced, strict=True) if not r)
     length = prod(e for e, r in zip(extents, reduced, strict=True) if r)
-    parts = blocks_of_row(roles, target.multiprocessors)
-    if not reduced[-1]:
-        team = column_team(rows, length // parts, target.multiprocessors)
-        return RowWork(shape, tuple(extents), tuple(reduced), 1, team, WARP, parts)
-    lanes = lanes_of([v for v in (*inputs, *stored) if v.tensor_type.num_elements >= length])
+    lanes = lanes_of([v for v in (*inputs, *stored) if v.tensor_type.num_elements >= length]) if reduced[-1] else 1
     while extents[-1] % lanes:
         lanes //= 2
-    if parts > 1:
-        team = min(1024, ceil(length / (lanes * parts * 2 * WARP)) * WARP)
-        return RowWork(shape, tuple(extents), tuple(reduced), lanes, team, 1, parts)
-    team = row_team(rows, length, lanes, target.multiprocessors)
-    return RowWork(shape, tuple(extents), tuple(reduced), lanes, team, max(1, BLOCK // team))
+    return RowWork(shape, tuple(extents), tuple(reduced), lanes, 1, 1)
 
 
 def _full(roles: Roles, outputs: Sequence[Value]) -> list[Value]:
@@ -204,7 +210,7 @@ def _views(roles: Roles) -> dict[Value, Value]:
 # -- the code ----------------------------------------------------------------------------------------------------------
 
 
-class _Emitter:
+class RowEmitter:
     """Emits what one thread does: all passes over its part of one row."""
 
     def __init__(
@@ -224,32 +230,41 @@ class _Emitter:
         """The counter of the grid's barrier and the memory of partial results, where several blocks share a row."""
 
     def run(self, thread: Thread) -> None:
-        work, evaluator = self.work, self.evaluator
+        """What one thread of a launch does."""
+        work = self.work
         across, along = (thread.thread[0], thread.thread[1]) if work.columns else (thread.thread[1], thread.thread[0])
         if work.team == 1 or isinstance(along, int):
             along = 0
-        self.along = along
-        self.team = Team(work.team, work.rows, work.columns, along, across)
+        team = Team(work.team, work.rows, work.columns, along, across)
         number = thread.block[0]
-        self.part: Expr = 0
+        part: Expr = 0
         if work.parts > 1:
-            self.part, number = T.bind(number % work.parts), T.bind(number // work.parts)
+            part, number = T.bind(number % work.parts), T.bind(number // work.parts)
         place = T.bind(T.cast(number, self.dtype) * work.rows + across)
-        self.grid: GridTeam | None = None
+        grid: GridTeam | None = None
         if self.exchange is not None:
-            slots = work.row_blocks * work.rows
-            self.grid = GridTeam(self.team, work.parts, self.part, slots, place, *self.exchange)
+            grid = GridTeam(team, work.parts, part, work.row_blocks * work.rows, place, *self.exchange)
         # Threads past the last row compute it, too, and do not store it.
         exact = work.row_count % work.rows == 0
         number = place if exact else T.bind(T.min(place, work.row_count - 1))
+        self.row(team, number, None if exact else place < work.row_count, part, grid)
+
+    def row(
+        self, team: Team, number: Expr, active: Expr | None, part: Expr = 0, grid: GridTeam | None = None
+    ) -> None:  # fmt: skip
+        """What one thread of a team does for the row of a number, which it stores if `active` (None: it does).
+
+        part, grid: which part of the row, where blocks share it.
+        """
+        work, evaluator = self.work, self.evaluator
+        self.team, self.along, self.part, self.grid, self.active = team, team.along, part, grid, active
         evaluator.assume(number, 0, work.row_count)
-        self.active = None if exact else place < work.row_count
-        self.row: list[Expr] = []
+        self.place: list[Expr] = []
         for i, extent in zip(unravel(number, work.row_extents), work.row_extents, strict=True):
             entry = i if isinstance(i, int) else T.bind(i)
             if not isinstance(entry, int):
                 evaluator.assume(entry, 0, extent)
-            self.row.append(entry)
+            self.place.append(entry)
         self.access = self._fresh_access()
         self.places: dict[int, tuple[Expr | None, list[Index]]] = {}
         for stage in range(max(self.level[n.outputs[0]] for n in self.reductions) + 1):
@@ -324,13 +339,13 @@ class _Emitter:
     def _index(self, position: Expr) -> Index:
         """The index in the iteration shape of an element of this thread's row."""
         line = unravel(position, self.work.line_extents)
-        kept, reduced = iter(self.row), iter(line)
+        kept, reduced = iter(self.place), iter(line)
         merged = [next(reduced) if r else next(kept) for r in self.work.reduced]
         return reshape_index(merged, self.work.extents, self.work.shape, self.evaluator.simplify)
 
     def _row_index(self, value: Value) -> Index:
         """Where this thread's row is in a reduced value."""
-        kept, rows = iter(self.row), self.roles.rows
+        kept, rows = iter(self.place), self.roles.rows
         assert rows is not None
         merged = [0 if r else next(kept) for r in self.work.reduced]
         index = reshape_index(merged, self.work.extents, self.work.shape, self.evaluator.simplify)

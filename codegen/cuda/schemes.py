@@ -13,9 +13,9 @@ from .surroundings import Anchored
 
 def lower_product(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
     """The launches of a product, by the kernel that suits its shape and dtypes."""
-    if fits_gemv(product):
+    if fits_gemv(product) and group.behind is None:
         return lower_gemv(group, product)
-    if why_not_wgmma(product, group.target) is None:
+    if group.behind is None and why_not_wgmma(product, group.target) is None:
         return lower_wgmma(group, product)
     if fits_mma(product, group.target):
         return lower_mma(group, product)

@@ -38,16 +38,18 @@ def lower_stages(
 
     It is one launch unless a part takes several, or cannot be emitted again; then it is all of theirs.
     """
-    private = [[[_private(launch, inner) for launch in part] for part in stage] for stage in stages]
-    if all(len(part) == 1 and _fits(part[0]) for stage in private for part in stage):
-        whole = _Whole([[part[0] for part in stage] for stage in private], target)
+    own = [[[private(launch, inner) for launch in part] for part in stage] for stage in stages]
+    if all(len(part) == 1 and _fits(part[0]) for stage in own for part in stage):
+        whole = _Whole([[part[0] for part in stage] for stage in own], target)
         launch = whole.launch(origins)
         if whole.shared_bytes <= MOST_SHARED_BYTES:
             return (launch,)
-    return tuple(launch for stage in private for part in stage for launch in part)
+    return tuple(launch for stage in own for part in stage for launch in part)
 
 
-def _private(launch: CudaLaunch, inner: Mapping[str, int]) -> CudaLaunch:
+def private(launch: CudaLaunch, inner: Mapping[str, int]) -> CudaLaunch:
+    """The launch with temporary memory for the values `inner`, by name and bytes."""
+
     def argument(arg: KernelArg) -> KernelArg:
         if isinstance(arg, ValueArg) and arg.value in inner:
             return TemporaryArg(arg.value, inner[arg.value])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from .target import CudaTarget
 from .vectors import VectorAccess
 
 if TYPE_CHECKING:
+    from .bands import RowsBehind
     from .strides import Strided
 
 INT32_ELEMENTS = 2**31 - 2**20
@@ -32,6 +33,7 @@ class Anchored:
     """A group with an anchor as its template sees it: operands of the anchor and what is computed around it.
 
     packed: constants in another layout, which only the anchor reads: the argument, and where their elements lie.
+    behind: row-wise work that follows in the same launch, which only the kernels of products can have.
     """
 
     nodes: tuple[Node, ...]
@@ -40,6 +42,7 @@ class Anchored:
     outputs: tuple[Value, ...]
     target: CudaTarget
     packed: Mapping[Value, tuple[PackedArg, Strided]] = field(default_factory=dict)
+    behind: RowsBehind | None = None
 
     @property
     def anchor(self) -> Node:
@@ -120,11 +123,16 @@ class Anchored:
         written = self.outputs if outputs is None else tuple(outputs)
         parameters = [self._parameter(v) for v in (*read, *written)]
         parameters += [more for more in (extra, counters) if more is not None]
-        own = len(parameters)
-        parameters += maps
+        own, mapped = len(parameters), len(parameters) + len(maps)
+        known = [v for v in (*read, *written) if v not in self.packed]
+        further = missing(self.behind.values, known) if self.behind is not None else ()
+        parameters += [*maps, *(Parameter.of(v.name, v.tensor_type) for v in further)]
 
         def body(buffers: list[Any], thread: Thread) -> None:
-            emit(Surroundings(self, read, written, buffers[:own], buffers[own:]), thread)
+            more = iter(buffers[len(read) + len(written) : own])
+            mine = (next(more) if extra is not None else None, next(more) if counters is not None else None)
+            rest = dict(zip(further, buffers[mapped:], strict=True))
+            emit(Surroundings(self, read, written, buffers, mine, buffers[own:mapped], rest), thread)
 
         grid, block = (blocks, 1, 1), (threads, 1, 1)
         func = kernel_function(parameters, grid, block, body, blocks_per_sm)
@@ -133,12 +141,18 @@ class Anchored:
         return CudaLaunch(kind, func, grid, block, args, origins, shared_bytes, portable=portable, cluster=cluster)
 
 
+def missing(values: Iterable[Value], known: Iterable[Value]) -> tuple[Value, ...]:
+    """Those of `values` that are not known, without repetition."""
+    there = set(known)
+    return tuple(dict.fromkeys(v for v in values if v not in there))
+
+
 class Surroundings:
     """What lies around the anchor inside one kernel: reading its operands, and storing what follows from its result."""
 
     def __init__(
         self, group: Anchored, read: Sequence[Value], written: Sequence[Value], buffers: Sequence[Any],
-        maps: Sequence[Any] = (),
+        own: tuple[Any, Any] = (None, None), maps: Sequence[Any] = (), further: Mapping[Value, Any] | None = None,
     ) -> None:  # fmt: skip
         self.group = group
         self.evaluator = Evaluator({}, group.index_dtype, RULES)
@@ -146,8 +160,12 @@ class Surroundings:
         for value, buffer in self.flat.items():
             self.evaluator.sources[value] = buffer_source(buffer, value.tensor_type, self.evaluator.simplify)
         self.stores = list(zip(written, buffers[len(read) :], strict=False))
-        self.extra, self.counters = (*buffers[len(read) + len(written) :], None, None)[:2]
+        self.extra, self.counters = own
         self.maps = tuple(maps)
+        self.behind = {v: b for v, b in self.flat.items() if v not in group.packed}
+        """Where what lies behind the product reads and writes."""
+        self.behind.update(self.stores)
+        self.behind.update(further or {})
 
     def wide(self, index: Expr) -> Expr:
         """A thread or block index in the group's index dtype."""

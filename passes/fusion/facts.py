@@ -16,6 +16,7 @@ from tilestitch.passes.plan import Group, GroupKind, WhyNot
 
 from .profit import evaluations
 from .roles import Part, Roles, roles_of
+from .row_bands import facts_of_band
 from .spread import looks_again, row_blocks
 
 TASK_ELEMENTS = 4096
@@ -55,6 +56,11 @@ def group_facts(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> 
 
     Raises ValueError for a group that is none.
     """
+    if group.tie == "band":
+        product, behind = group.parts
+        return facts_of_band(
+            nodes, product, behind, (group_facts(nodes, product, target), group_facts(nodes, behind, target))
+        )
     if group.stages:
         return joined_facts([[group_facts(nodes, part, target) for part in stage] for stage in group.stages])
     members = [nodes[name] for name in group.nodes]

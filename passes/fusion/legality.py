@@ -10,6 +10,7 @@ from tilestitch.passes.plan import Group, GroupKind, WhyNot
 
 from .clusters import Cluster, Fusion
 from .roles import Roles, roles_of
+from .row_bands import why_no_band
 
 
 def why_not(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], subject: str) -> WhyNot | None:
@@ -66,6 +67,7 @@ def check_group(graph: Graph, group: Group) -> WhyNot | None:
 
 def check_stitched(graph: Graph, group: Group) -> WhyNot | None:
     """`check_group` for a stitched group: its parts, and that they only read what earlier stages have stored."""
+    by_name = {n.name: n for n in graph.nodes}
     for part in group.parts:
         refusal = check_group(graph, part)
         if refusal is not None:
@@ -79,6 +81,11 @@ def check_stitched(graph: Graph, group: Group) -> WhyNot | None:
         if late:
             return WhyNot(group.name, "legality.stages", f"a part reads {late[0]} before a barrier has made it known")
         known.update(v for part in stage for v in part.outputs)
+    if group.tie == "band":
+        product, behind = group.parts
+        refusal = why_no_band(by_name, product, behind, group.name)
+        if refusal is not None:
+            return refusal
     if not set(group.outputs) <= known:
         return WhyNot(group.name, "legality.outputs", f"no part stores its output {min(set(group.outputs) - known)}")
     inputs = tuple(dict.fromkeys(v for part in group.parts for v in part.inputs if v not in known))

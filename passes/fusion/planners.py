@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .attention import Attention
+from .band_rule import Bands
 from .explore import Explore
 from .gates import Gates, OperandViews
 from .inplace import InPlace
@@ -11,7 +12,7 @@ from .remote import GlobalStitching, Packing
 from .rules import Copies, Epilogue, FusionRule, Inline, Rows, Views
 from .xla import XlaLimits
 
-REMOTE: tuple[FusionRule, ...] = (InPlace(), GlobalStitching(), Packing())
+REMOTE: tuple[FusionRule, ...] = (InPlace(), Bands(), GlobalStitching(), Packing())
 
 PLANNERS: dict[str, tuple[FusionRule, ...]] = {
     "none": (),

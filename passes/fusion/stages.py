@@ -23,6 +23,7 @@ from .facts import device_of, group_facts, multiprocessors_of
 from .legality import operands
 from .profit import MOST_OPERANDS
 from .roles import Roles, roles_of
+from .row_bands import why_no_band
 from .spread import blocks_of_row, in_launches
 
 MOST_PARTS = 8
@@ -34,11 +35,12 @@ GATHERS = frozenset({"gather", "gather_nd", "gather_elements"})
 class Combine:
     """Wanted: the groups of these names become one kernel, stage behind stage.
 
-    `forced`: do it wherever legal, without asking whether it pays.
+    `forced`: do it wherever legal, without asking whether it pays. `tie`: what lies between stages (`plan.TIES`).
     """
 
     stages: tuple[tuple[str, ...], ...]
     forced: bool = False
+    tie: str = "barrier"
 
     @property
     def subject(self) -> str:
@@ -181,6 +183,8 @@ class Kernels:
         if len(proposal.stages) > 1 and self.target.name == "cpu":
             reason = "on a CPU a barrier in a kernel is what lies between launches"
             return WhyNot(subject, "legality.global_target", reason)
+        if proposal.tie == "band":
+            return self._unfit_for_bands(proposal)
         for number, stage in enumerate(proposal.stages):
             for group in (self.groups[name] for name in stage):
                 if len(group.stages) > 1 and (number or len(stage) > 1):
@@ -188,6 +192,16 @@ class Kernels:
                 reason_ = self.why_no_part(group, first=number == 0)
                 if reason_ is not None:
                     return WhyNot(subject, "legality.part", f"{group.name} {reason_}")
+        return None
+
+    def _unfit_for_bands(self, proposal: Combine) -> WhyNot | None:
+        """What the groups themselves must be; how one reads the other is looked at when they are parts."""
+        if [len(stage) for stage in proposal.stages] != [1, 1]:
+            return WhyNot(proposal.subject, "legality.band_kinds", "bands tie one product and what lies behind it")
+        behind = self.groups[proposal.stages[1][0]]
+        if any(n.op in GATHERS and not n.inputs[1].is_constant for n in map(self.nodes.__getitem__, behind.nodes)):
+            reason = f"{behind.name} gathers by indices that are checked before the launch"
+            return WhyNot(proposal.subject, "legality.part", reason)
         return None
 
     def _misplaced(self, proposal: Combine) -> WhyNot | None:
@@ -239,6 +253,11 @@ class Kernels:
         if len(flat) > MOST_PARTS or size > MOST_OPERANDS:
             numbers = {"parts": len(flat), "operands": size}
             return WhyNot(proposal.subject, "profit.size", "the kernel would be too large to compile well", numbers)
+        if proposal.tie == "band":
+            product, behind = flat
+            refused = why_no_band(self.nodes, product, behind, proposal.subject)
+            if refused is not None:
+                return refused
         members = {g.name for stage in groups for g in stage}
         nodes = {n for p in flat for n in p.nodes}
         return Group(
@@ -250,17 +269,18 @@ class Kernels:
             constants=tuple(constants),
             outputs=tuple(v for p in flat for v in p.outputs if self._needed(v, members)),
             origins=tuple(dict.fromkeys(o for p in flat for o in p.origins)),
-            stitches=(*(s for p in flat for s in p.stitches), *self._stitches(groups, kept, rule)),
+            stitches=(*(s for p in flat for s in p.stitches), *self._stitches(groups, kept, rule, proposal.tie)),
             stages=kept,
+            tie=proposal.tie,
         )
 
     def _stitches(
-        self, groups: Sequence[Sequence[Group]], stages: Sequence[Sequence[Group]], rule: str
+        self, groups: Sequence[Sequence[Group]], stages: Sequence[Sequence[Group]], rule: str, tie: str
     ) -> list[Stitch]:
         """Those between parts: what was there before, and new ones through memory and side by side."""
         old = [s for stage in groups for g in stage if g.parts for s in g.stitches if s.scheme in ("global", "packing")]
         known = {(s.producer, s.consumer) for s in old}
-        return old + [s for s in _between(self.nodes, stages, rule) if (s.producer, s.consumer) not in known]
+        return old + [s for s in _between(self.nodes, stages, rule, tie) if (s.producer, s.consumer) not in known]
 
     def _name(self, parts: Sequence[Group]) -> str:
         rest = parts[1].name if len(parts) == 2 else f"{len(parts) - 1}_more"
@@ -305,8 +325,9 @@ class Kernels:
         return any(not names.isdisjoint(g.inputs) for g in self._everything() if g.name not in members)
 
 
-def _between(nodes: Mapping[str, Node], stages: Sequence[Sequence[Group]], rule: str) -> Iterator[Stitch]:
+def _between(nodes: Mapping[str, Node], stages: Sequence[Sequence[Group]], rule: str, tie: str) -> Iterator[Stitch]:
     """The stitches between parts: through global memory, and side by side."""
+    scheme = "band" if tie == "band" else "global"
     makers = {o.name: n for stage in stages for part in stage for n in part.nodes for o in nodes[n].outputs}
     stored = {v for stage in stages for part in stage for v in part.outputs}
     for stage in stages:
@@ -314,6 +335,6 @@ def _between(nodes: Mapping[str, Node], stages: Sequence[Sequence[Group]], rule:
             for node in part.nodes:
                 for value in dict.fromkeys(nodes[node].inputs):
                     if value.name in part.inputs and value.name in stored:
-                        yield Stitch(makers[value.name], node, "global", rule)
+                        yield Stitch(makers[value.name], node, scheme, rule)
         for first, second in pairwise(stage):
             yield Stitch(first.nodes[-1], second.nodes[0], "packing", rule)

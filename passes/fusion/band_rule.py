@@ -1,0 +1,81 @@
+"""The rule that computes row statistics in the launch of the product that they follow, band by band (`row_bands`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from tilestitch.compiler.ir import Node
+from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.passes.plan import Group, GroupKind, WhyNot
+
+from .clusters import Fusion
+from .row_bands import band_extents
+from .rules import Fuse
+from .stages import Combine, Kernels
+
+LEAST_ROWS = 9
+"""Products with fewer rows or columns have a kernel of their own, whose blocks have no bands of rows."""
+
+
+@dataclass(frozen=True)
+class Bands:
+    """A product and the row-wise kernel that reads it become one launch, where the latency model says that it pays.
+
+    model: who predicts. forced: wherever it is legal. GPUs only.
+    """
+
+    model: LatencyModel = field(default_factory=AnalyticalModel)
+    forced: bool = False
+    name: ClassVar[str] = "bands"
+
+    def propose(self, state: Fusion) -> Iterator[Fuse]:
+        """Nothing: this rule combines what others have made."""
+        return iter(())
+
+    def forbid(self, state: Fusion, nodes: Sequence[Node]) -> WhyNot | None:
+        return None
+
+    def combine(self, kernels: Kernels) -> Iterator[Combine]:
+        if kernels.target.name == "cpu":
+            return
+        for name in kernels.order:
+            product = kernels.groups.get(name)
+            if product is None or product.kind is not GroupKind.CONTRACTION:
+                continue
+            best: tuple[float, str] | None = None
+            for reader in sorted(kernels.readers[name]):
+                behind = kernels.groups.get(reader)
+                if behind is None or behind.kind is not GroupKind.ROWWISE:
+                    continue
+                gain = self._gain_us(kernels, product, behind)
+                if gain is not None:
+                    best = max(best or (gain, reader), (gain, reader))
+            if best is not None:
+                yield Combine(((name,), (best[1],)), forced=True, tie="band")
+
+    def _gain_us(self, kernels: Kernels, product: Group, behind: Group) -> float | None:
+        """Microseconds that one launch saves; None where it saves nothing, with a remark, or is not legal."""
+        subject = f"{product.nodes[-1]} -> {behind.nodes[0]}"
+        whole = kernels.combined(Combine(((product.name,), (behind.name,)), tie="band"), self.name)
+        if isinstance(whole, WhyNot):
+            kernels.remarks.append(replace(whole, subject=subject))
+            return None
+        if self.forced:
+            return 0.0
+        rows, columns, _ = band_extents(kernels.nodes, *whole.parts)
+        if min(rows, columns) < LEAST_ROWS:
+            reason = "so few rows or columns have a kernel whose blocks have no bands of rows"
+            kernels.remarks.append(WhyNot(subject, self.name, reason, {"rows": rows, "columns": columns}))
+            return None
+        facts = kernels.facts(whole)
+        apart = kernels.latency_us(product, self.model) + kernels.latency_us(behind, self.model)
+        gain = apart - self.model.latency_us(facts, kernels.device)
+        if gain > 0:
+            return gain
+        reason = "the rows that the last block of a band computes are predicted to take longer than a launch"
+        figures = {"saved_us": round(gain, 2), "tail_rows": facts.tail_rows}
+        kernels.remarks.append(WhyNot(subject, self.name, reason, figures))
+        return None
