@@ -20,7 +20,9 @@ from .clusters import Cluster, Fusion
 from .roles import Roles, is_elementwise, is_native
 
 FEW_CHANNELS = 16
-"""A padded convolution of fewer channels copies its image."""
+"""A padded convolution of fewer channels copies its image on a CPU."""
+UNALIGNED_CHANNELS = 4
+"""A GPU fetches the pixels of images with fewer channels element by element."""
 DUPLICATE_ELEMENTS = 4096
 """Values up to this size may be computed again by each of their readers, if that takes no transcendental function."""
 
@@ -190,7 +192,8 @@ def _same_order(state: Fusion, a: Cluster, b: Cluster) -> bool:
 class Views(AllowsAll):
     """Views in front of a contraction are read through: the contraction fetches its operand at the view's index.
 
-    A convolution does so for images that its template copies anyway: few channels, padded (the first layer).
+    A convolution does so for images of few channels: on a CPU where its template copies the padded image anyway, on a
+    GPU where it fetches element by element anyway (the first layer).
     Cheap arithmetic in front of the first operand is done as it is fetched, too, where a matmul has at most `narrow`
     columns, so that few tasks fetch each row; with `compute`, before all. With `gathers`, gathers and concats are put
     together as they are fetched, too: less traffic, but element by element. With `convolutions`, not only matmul does
@@ -208,9 +211,10 @@ class Views(AllowsAll):
             if kind_of(anchor.op) is not Kind.CONTRACTION or not is_native(anchor):
                 continue
             copied = state.target.name == "cpu" and _copies_image(anchor)
-            if anchor.op != "matmul" and not self.convolutions and not copied:
+            thin = copied or (state.target.name != "cpu" and _has_few_channels(anchor, UNALIGNED_CHANNELS))
+            if anchor.op != "matmul" and not self.convolutions and not thin:
                 continue
-            for value in anchor.inputs[:1] if copied else anchor.inputs:
+            for value in anchor.inputs[:1] if thin else anchor.inputs:
                 node = value.producer
                 if node is None or node in state.cluster_of(anchor).members:
                     continue
@@ -234,10 +238,13 @@ class Views(AllowsAll):
 
 def _copies_image(anchor: Node) -> bool:
     """Whether the template of a convolution copies its image, padding included, before it multiplies."""
-    attrs, weight = anchor.attrs, anchor.inputs[1] if len(anchor.inputs) > 1 else None
-    if anchor.op != "conv" or weight is None or attrs["layout"] != "NXC" or attrs["groups"] != 1:
+    return _has_few_channels(anchor, FEW_CHANNELS) and any((*anchor.attrs["before"], *anchor.attrs["after"]))
+
+
+def _has_few_channels(anchor: Node, fewer_than: int) -> bool:
+    if anchor.op != "conv" or anchor.attrs["layout"] != "NXC" or anchor.attrs["groups"] != 1:
         return False
-    return weight.shape[-2] < FEW_CHANNELS and any((*attrs["before"], *attrs["after"]))
+    return anchor.inputs[1].shape[-2] < fewer_than
 
 
 _GATHERED = frozenset({"concat", "gather"})

@@ -14,17 +14,17 @@ from tests.strategies import feeds, graphs
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.compiler.ir.evaluate import evaluate
 from tilestitch.compiler.ir.text import parse_graph
-from tilestitch.passes import PassContext, StitchPlan, WhyNot, check_plan, make_plan, run_pipeline
+from tilestitch.passes import PassContext, StitchPlan, TargetInfo, WhyNot, check_plan, make_plan, run_pipeline
 from tilestitch.passes.errors import PassContractError, PassError
 from tilestitch.passes.fusion.clusters import Fusion
 from tilestitch.passes.fusion.planners import PLANNERS
 from tilestitch.passes.fusion.rules import Fuse
 
 
-def plan_of(text: str, planner: str = "stitch", rules: Sequence[object] = ()) -> StitchPlan:
+def plan_of(text: str, planner: str = "stitch", rules: Sequence[object] = (), target: str = "cpu") -> StitchPlan:
     """The checked plan of a graph, which is shown to compute the same as the graph."""
     graph = parse_graph(text)
-    plan = make_plan(graph, PassContext(options={"planner": planner}, rules=rules))
+    plan = make_plan(graph, PassContext(TargetInfo(target), {"planner": planner}, rules=rules))
     check_plan(plan, graph)
     inputs = feeds(graph)
     assert_close(evaluate(graph, inputs), simulate(plan, graph, inputs))
@@ -154,14 +154,22 @@ def test_heads_are_split_as_the_product_is_stored_and_read_through_views() -> No
     assert [n for _, n in kernels(plan)] == [["m", "r", "t"], ["q", "s", "y"]]
 
 
-@pytest.mark.parametrize(("channels", "pad", "count"), [(3, 1, 1), (3, 0, 2), (32, 1, 2)])
-def test_the_first_convolution_reads_its_image_through_the_transpose(channels: int, pad: int, count: int) -> None:
+@pytest.mark.parametrize(
+    ("channels", "pad", "target", "count"),
+    [(3, 1, "cpu", 1), (3, 0, "cpu", 2), (32, 1, "cpu", 2), (3, 0, "cuda", 1), (4, 1, "cuda", 2)],
+)
+def test_the_first_convolution_reads_its_image_through_the_transpose(
+    channels: int, pad: int, target: str, count: int
+) -> None:
     size = 4 + 2 * pad
-    plan = plan_of(f"""graph @g(%x: float32[1,{channels},6,6], %w: float32[3,3,{channels},2]) -> (%y) {{
+    plan = plan_of(
+        f"""graph @g(%x: float32[1,{channels},6,6], %w: float32[3,3,{channels},2]) -> (%y) {{
       %t = transpose(%x) {{perm=[0,2,3,1]}} : float32[1,6,6,{channels}]
       %y = conv(%t, %w) {{strides=[1,1], before=[{pad},{pad}], after=[{pad},{pad}], dilations=[1,1], groups=1,
         layout="NXC"}} : float32[1,{size},{size},2]
-    }}""")
+    }}""",
+        target=target,
+    )
     assert len(kernels(plan)) == count
 
 
