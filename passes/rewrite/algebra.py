@@ -65,9 +65,11 @@ def _neutral_bool(neutral: bool) -> Pattern:
         known = splat(constant)
         if not isinstance(known, bool) or not is_static(node.output):
             return None
-        if known == neutral:
-            return [x] if x.type == node.output.type else None
-        small = graph.constant(np.asarray(known), name=constant.name)
+        if known == neutral and x.type == node.output.type:
+            return [x]
+        if known == neutral and not is_static(x):
+            return None
+        small = x if known == neutral else graph.constant(np.asarray(known), name=constant.name)
         return [emit_like(graph, node, "broadcast_to", small, shape=node.output.shape)]
 
     return pattern

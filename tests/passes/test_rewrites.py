@@ -56,6 +56,15 @@ def test_algebra(name: str) -> None:
     assert [line.rsplit(" ", 0)[0] for line in body(graph)] == expected
 
 
+def test_a_mask_that_hides_nothing_is_gone_though_it_broadcasts() -> None:
+    statements = (
+        "%true = constant [true, true, true] : bool[3,1]",
+        "%y = logical_and(%x, %true) : bool[3,4]",
+    )
+    graph = after(chain(*statements, x="bool[1,4]"), "algebra,dce")
+    assert [line.rsplit(" ", 0)[0] for line in body(graph)] == ["broadcast_to(x)"]
+
+
 def test_division_keeps_its_rounding_unless_reassociation_is_allowed() -> None:
     text = chain("%c = constant [3.0] : float32[]", "%y = div(%x, %c) : float32[2,3]")
     assert ops(after(text, "algebra")) == ["mul"]
