@@ -6,8 +6,13 @@ import math
 
 import numpy as np
 import pytest
+from tvm.script.ir_builder import tirx as T
 
+from tests.codegen.cpu_harness import Kernel, build, prim_func
 from tests.codegen.kernel_harness import check, run_graph
+from tilestitch.codegen.compute import vecmath
+from tilestitch.codegen.compute.evaluator import Evaluator
+from tilestitch.codegen.cpu import microkernel as mk
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.compiler.ir.types import TensorType
 
@@ -124,6 +129,34 @@ def test_exp_goes_to_zero_through_the_denormals() -> None:
     least = np.float32(1.4e-45)
     assert (np.abs(compute("exp", x) - exact) <= np.maximum(least, np.spacing(exact) * 2)).all()
     assert (compute("exp", x)[x < -104] == 0).all()
+
+
+@pytest.mark.parametrize(("dtype", "least"), [("float32", -87.3), ("float64", -708.3)])
+def test_exponentials_of_a_softmax_are_accurate_or_zero(dtype: str, least: float) -> None:
+    x = np.concatenate([np.linspace(least + 0.01, 0, 5000), np.linspace(-1e-4, -0.0, 96)]).astype(dtype)
+    wide = np.longdouble if dtype == "float64" else np.float64
+    assert ulps(exponentials(x), np.exp(x.astype(wide))).max() <= 2
+    gone = np.array([least - 0.1, 1.5 * least, -1e4, -3e38, -np.inf, np.nan] * 8, dtype)
+    np.testing.assert_array_equal(exponentials(gone), np.where(np.isnan(gone), gone, 0))
+
+
+def exponentials(x: np.ndarray) -> np.ndarray:
+    """`exp_of_negative` of every element, by a kernel of vectors."""
+    lanes = 8
+
+    def emit(buffers: list, task: object, scratch: object) -> None:
+        given, result = buffers
+        evaluator = Evaluator({}, "int64")
+        with mk.serial(0, x.size // lanes) as number, evaluator.scope():
+
+            def one(lane: object) -> None:
+                at = number * lanes + lane
+                T.buffer_store(result, vecmath.exp_of_negative(evaluator.bind(given[at]), evaluator.bind), [at])
+
+            mk.vector(lanes, one)
+
+    function = prim_func([((x.size,), x.dtype.name)] * 2, emit)
+    return Kernel(build(function), 1, 64).run(x, np.zeros_like(x))[1]
 
 
 def pairs() -> tuple[np.ndarray, np.ndarray]:
