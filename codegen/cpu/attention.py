@@ -1,16 +1,16 @@
 """Attention groups on CPUs: a task computes some queries of one head, from scores to results.
 
-The scores of a task's rows lie in its workspace, which stays in the second-level cache. Both products are those of
-`gemm.py`, with one task each: the first leaves scores in the workspace, then every row becomes exponentials and their
-sum, and the second reads these as its left operand. Results are divided by the sums as they are stored. Keys that no
-row of the task sees are left out of all three.
+A task packs keys and values of its head into its workspace, and then takes a few queries at a time, a block. Both
+products are those of `gemm.py`: the first leaves the block's scores in the workspace, where they stay in the nearest
+caches, then every row becomes exponentials and their sum, and the second reads these as its left operand. Results are
+divided by the sums as they are stored. Keys that no row of the block sees are left out of all three.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 from tvm import tirx
@@ -31,44 +31,70 @@ from .abi import KernelLaunch
 from .gemm import GemmPlan, GemmShape, Window, emit_gemm, plan_gemm
 from .isa import Isa, dtype_bytes
 from .microkernel import Split
-from .panels import LoadedOperand
+from .panels import LoadedOperand, PackedOperand, pack_at_run_time
 from .surroundings import Operands, Surroundings
-
-BAND_ROWS = 128
-"""Rows of a task at most where each query sees a band of keys: larger tasks see keys that few of their rows need."""
 
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """`rows` cuts the queries of a head into tasks; the scores of a task have `stride` elements a row.
+    """A task computes `per_task` of the `blocks` into which the queries of a head are cut.
 
-    band: which keys a query sees. Scores are computed by whole `columns` of keys: those of a panel.
+    first, second: the two products of the largest block. Scores are computed by whole panels of keys.
+    band: which keys a query sees.
     """
 
     heads: int
-    rows: Split
-    columns: int
-    stride: int
-    acc_dtype: str
+    blocks: Split
+    per_task: int
+    first: GemmPlan
+    second: GemmPlan
     band: Band | None
-    products: tuple[tuple[int, GemmPlan, GemmPlan], ...]
-    """By number of rows: the plans of both products."""
+
+    @property
+    def parts(self) -> int:
+        """Tasks of a head."""
+        return -(-self.blocks.parts // self.per_task)
 
     @property
     def tasks(self) -> int:
-        return self.heads * self.rows.parts
+        return self.heads * self.parts
 
     @property
-    def scores_bytes(self) -> int:
-        return mk.align(self.rows.largest * self.stride * dtype_bytes(self.acc_dtype))
+    def acc_dtype(self) -> str:
+        return self.first.shape.acc_dtype
 
     @property
-    def sums_bytes(self) -> int:
-        return mk.align(self.rows.largest * dtype_bytes(self.acc_dtype))
+    def columns(self) -> int:
+        """Keys of a panel."""
+        return self.first.tile.columns
+
+    @property
+    def padded_keys(self) -> int:
+        return self.first.panels * self.columns
+
+    @property
+    def stride(self) -> int:
+        """Elements between rows of scores: an odd number of cache lines, so that rows meet no set conflict."""
+        lines = -(-self.padded_keys // self.first.tile.lanes)
+        return (lines + 1 - lines % 2) * self.first.tile.lanes
+
+    def products(self, rows: int) -> tuple[GemmPlan, GemmPlan]:
+        """Both products of a block of so many rows."""
+        return _of_rows(self.first, rows), _of_rows(self.second, rows)
+
+    @property
+    def pieces_bytes(self) -> tuple[int, int, int, int, int]:
+        """Parts of the workspace: scores, factors of the rows, packed keys and values, workspace of the products."""
+        item, rows = dtype_bytes(self.acc_dtype), self.blocks.largest
+        packed = (plan.panels * plan.shape.k * plan.tile.columns for plan in (self.first, self.second))
+        products = (plan.scratch_bytes for size, _ in self.blocks.sizes() for plan in self.products(size))
+        elements = (rows * self.stride, rows, *packed)
+        scores, factors, keys, values = (mk.align(number * item) for number in elements)
+        return scores, factors, keys, values, max(products)
 
     @property
     def scratch_bytes(self) -> int:
-        return self.scores_bytes + self.sums_bytes + max(p.scratch_bytes for _, *both in self.products for p in both)
+        return sum(self.pieces_bytes)
 
 
 def lower_attention(
@@ -89,38 +115,47 @@ def _no_matrix(data: np.ndarray) -> np.ndarray:
 
 
 def plan_attention(group: Operands) -> AttentionPlan:
-    """How many queries a task takes: no more than keep their scores in half of the second-level cache."""
+    """Blocks of one register tile of queries where keys and values of a head stay in half of the second-level cache.
+
+    Else of more, which are multiplied by each panel while it is there, and whose scores have that half.
+    """
     softmax, acc = group.roles.softmax, sum_dtype(group.roles)
     assert softmax is not None
-    band = band_of(softmax)
-    most = max(LEAST_QUERIES, group.isa.l2_bytes // 2 // (softmax.keys * dtype_bytes(acc)))
-    most = min(most, attention_rows(softmax.heads, softmax.queries, group.threads))
-    rows = mk.split_at_most(softmax.queries, most if band is None else min(most, BAND_ROWS))
-    plans = tuple((size, *_products(group, size, acc)) for size, _ in rows.sizes())
-    columns = math.lcm(*(first.tile.columns for _, first, _ in plans))
-    return AttentionPlan(softmax.heads, rows, columns, -(-softmax.keys // columns) * columns, acc, band, plans)
+    isa, heads, queries, keys, item = group.isa, softmax.heads, softmax.queries, softmax.keys, dtype_bytes(acc)
+    parts = -(-queries // attention_rows(heads, queries, group.threads))
+    most = -(-queries // parts)
+    height = mk.choose_tile(most, keys, isa.lanes(acc), isa)[0].rows
+    width, columns = _width(group), group.result.shape[-1]
+    near = isa.l2_bytes // 2
+    if keys * (width + columns) * item > near:
+        height *= max(1, near // (height * keys * item))
+    height = min(height, max(LEAST_QUERIES, near // (keys * item)))
+    per_task = mk.split_at_most(most, height).parts
+    blocks = Split(queries, min(queries, parts * per_task))
+    transposed, long = _transposed(group)[0], group.has_long_epilogue
+    first = plan_gemm(
+        GemmShape(blocks.largest, keys, width, 1, softmax.query.dtype, acc, acc), isa, threads=1,
+        a_plain=group.is_plain(softmax.query), a_contiguous="m" if transposed else "k",
+    )  # fmt: skip
+    second = plan_gemm(GemmShape(blocks.largest, columns, keys, 1, acc, acc, acc), isa, threads=1, long_epilogue=long)
+    return AttentionPlan(heads, blocks, per_task, first, second, band_of(softmax))
 
 
-def _products(group: Operands, rows: int, acc: str) -> tuple[GemmPlan, GemmPlan]:
+def _of_rows(plan: GemmPlan, rows: int) -> GemmPlan:
+    """The plan for a block of fewer rows, with everything in one task."""
+    split = mk.split_at_most(rows, plan.tile.rows)
+    tile = replace(plan.tile, rows=split.largest)
+    shape = replace(plan.shape, m=rows)
+    return replace(
+        plan, shape=shape, tile=tile, rows=split, block_tiles=split.parts, block_panels=plan.panels, rows_outer=False
+    )
+
+
+def _width(group: Operands) -> int:
+    """Elements of a query, and of a key."""
     softmax = group.roles.softmax
     assert softmax is not None
-    value = group.anchor.inputs[1]
-    width = softmax.product.inputs[0].shape[-2 if softmax.product.attrs.get("trans_a") else -1]
-    query, key = softmax.query, softmax.key
-    first = plan_gemm(
-        GemmShape(rows, softmax.keys, width, 1, query.dtype, key.dtype, acc), group.isa, threads=1, b_packed=False,
-        a_plain=group.is_plain(query), a_contiguous="m" if _transposed(group)[0] else "k",
-    )  # fmt: skip
-    second = plan_gemm(
-        GemmShape(rows, group.result.shape[-1], softmax.keys, 1, acc, value.dtype, acc), group.isa, threads=1,
-        b_packed=False, long_epilogue=group.has_long_epilogue,
-    )  # fmt: skip
-    return _whole(first), _whole(second)
-
-
-def _whole(plan: GemmPlan) -> GemmPlan:
-    """The plan with everything in one task."""
-    return replace(plan, block_tiles=plan.rows.parts, block_panels=plan.panels)
+    return softmax.product.inputs[0].shape[-2 if softmax.product.attrs.get("trans_a") else -1]
 
 
 def _transposed(group: Operands) -> tuple[bool, bool, bool]:
@@ -136,7 +171,7 @@ class _Task:
     """Emits one task: the pieces share its indices and buffers."""
 
     def __init__(self, group: Operands, plan: AttentionPlan, around: Surroundings, scratch: Expr) -> None:
-        self.group, self.plan, self.around, self.scratch = group, plan, around, scratch
+        self.group, self.plan, self.around = group, plan, around
         softmax = group.roles.softmax
         assert softmax is not None
         self.softmax = softmax
@@ -147,56 +182,70 @@ class _Task:
         self.query = Source(group.nodes, softmax.query, lead)
         self.key = Source(group.nodes, softmax.key, lead)
         self.value = Source(group.nodes, group.anchor.inputs[1], group.result.shape[:-2])
-        shape = (plan.rows.largest, plan.stride)
-        self.scores = mk.scratch_buffer(scratch, 0, shape, self.dtype, "scores")
-        self.factors = mk.scratch_buffer(scratch, plan.scores_bytes, shape[:1], self.dtype, "factors")
+        starts = [0, *accumulate(plan.pieces_bytes)]
+        rows = plan.blocks.largest
+        shapes = ((rows, plan.stride), (rows,), plan.first.packing().shape, plan.second.packing().shape)
+        self.scores, self.factors, self.keys, self.values = (
+            mk.scratch_buffer(scratch, start, shape, self.dtype, name)
+            for start, shape, name in zip(starts, shapes, ("scores", "factors", "keys", "values"))
+        )
         pointer = tirx.Var("workspace", PointerType(PrimType("uint8")))
-        offset = plan.scores_bytes + plan.sums_bytes
-        T.bind(tirx.call_intrin(pointer.ty, "tirx.handle_add_byte_offset", scratch, offset), var=pointer)
+        T.bind(tirx.call_intrin(pointer.ty, "tirx.handle_add_byte_offset", scratch, starts[4]), var=pointer)
         self.workspace = pointer
 
     def run(self, task: Expr) -> None:
-        rows = self.plan.rows
+        plan = self.plan
         task = T.bind(T.cast(task, "int64"))
-        self.head = T.bind(task // rows.parts)
-        part = T.bind(task % rows.parts)
-        self.first_row = T.bind(rows.start(part))
-        plans = self.plan.products
-        if len(plans) == 1:
-            self._rows(*plans[0])
-            return
-        with T.If(part < rows.larger_parts):
-            with T.Then():
-                self._rows(*plans[0])
-            with T.Else():
-                self._rows(*plans[1])
+        self.head = T.bind(task // plan.parts)
+        # The last queries of a causal head see the most keys: they come first.
+        part = plan.parts - 1 - task % plan.parts
+        first = T.bind(part * plan.per_task)
+        last = T.bind(T.min(first + plan.per_task, plan.blocks.parts))
+        first_row = T.bind(plan.blocks.start(first))
+        self._pack(self._seen(first_row, plan.blocks.start(last) - first_row))
+        mk.for_each_part(plan.blocks, first, last, lambda block, size: self._block(plan.blocks.start(block), size))
 
-    def _rows(self, count: int, first: GemmPlan, second: GemmPlan) -> None:
-        query, key, value = _transposed(self.group)
-        seen = self._seen(count)
+    def _pack(self, seen: tuple[Expr, Expr]) -> None:
+        """Packs the keys and values that the task's queries see."""
+        plan = self.plan
+        _, key, value = _transposed(self.group)
+        columns = plan.columns
+        pack_at_run_time(
+            LoadedOperand(lambda b, k, n: self._load(self.key, n, k, key), "n" if key else "k"), plan.first.shape.n,
+            plan.first.tile, (seen[0] // columns, (seen[1] + (columns - 1)) // columns), (0, plan.first.shape.k),
+            self.keys, self.dtype,
+        )  # fmt: skip
+        pack_at_run_time(
+            LoadedOperand(lambda b, k, n: self._load(self.value, k, n, value), "k" if value else "n"),
+            plan.second.shape.n, plan.second.tile, (0, plan.second.panels), seen, self.values, self.dtype,
+        )  # fmt: skip
+
+    def _block(self, first_row: Expr, count: int) -> None:
+        first, second = self.plan.products(count)
+        query = _transposed(self.group)[0]
+        self.first_row = T.bind(first_row)
+        seen = self._seen(self.first_row, count)
         emit_gemm(
-            first, lambda b, row, k: self._load(self.query, self.first_row + row, k, query),
-            LoadedOperand(lambda b, k, n: self._load(self.key, n, k, key), "n" if key else "k"),
+            first, lambda b, row, k: self._load(self.query, self.first_row + row, k, query), PackedOperand(self.keys),
             self._keep_score, T.int64(0), self.workspace, Window(seen, (0, first.shape.k)),
         )  # fmt: skip
         with mk.serial(0, count) as row:
             self._softmax(row, *seen)
         emit_gemm(
-            second, lambda b, row, k: self.scores[row, k],
-            LoadedOperand(lambda b, k, n: self._load(self.value, k, n, value), "k" if value else "n"),
-            self._finish, T.int64(0), self.workspace, Window((0, second.shape.n), seen),
+            second, lambda b, row, k: self.scores[row, k], PackedOperand(self.values), self._finish, T.int64(0),
+            self.workspace, Window((0, second.shape.n), seen),
         )  # fmt: skip
 
-    def _seen(self, count: int) -> tuple[Expr, Expr]:
-        """The keys that `count` rows see, at least one: from the first, a multiple of `columns`, to behind the last."""
+    def _seen(self, row: Expr, count: Expr) -> tuple[Expr, Expr]:
+        """The keys that `count` rows from `row` see, at least one: from a multiple of `columns` to behind the last."""
         band, keys, columns = self.plan.band, self.softmax.keys, self.plan.columns
         first: Expr = 0
         last: Expr = keys
         if band is not None and band.first is not None:
-            first = T.max(T.min(self.first_row + band.first, keys - 1), 0)
+            first = T.max(T.min(row + band.first, keys - 1), 0)
             first = T.bind(first // columns * columns)
         if band is not None and band.last is not None:
-            last = T.bind(T.max(T.min(self.first_row + (count + band.last), keys), first + 1))
+            last = T.bind(T.max(T.min(row + (count + band.last), keys), first + 1))
         return first, last
 
     def _load(self, source: Source, row: Expr, column: Expr, transposed: bool) -> Expr:
@@ -223,10 +272,10 @@ class _Task:
 
         Where that sum is 0 or NaN, the weights are what the group makes of NaN, and the factor is 1.
         """
-        keys, stride, bind = self.softmax.keys, self.plan.stride, self.around.evaluator.bind
+        keys, padded, bind = self.softmax.keys, self.plan.padded_keys, self.around.evaluator.bind
         columns = self.plan.columns
         runs = (first // columns, (last + (columns - 1)) // columns)
-        for at in range(keys, stride):
+        for at in range(keys, padded):
             T.buffer_store(self.scores, -immediate(float("inf"), self.dtype), [row, at])
         largest = bind(self._fold(runs, "max", lambda at, lane: self.scores[row, at + lane]))
         offset = bind(
@@ -234,7 +283,7 @@ class _Task:
         )
 
         def weight(at: Expr, lane: Expr) -> Expr:
-            value = bind(vecmath.exp(bind(self.scores[row, at + lane] - offset), bind))
+            value = bind(vecmath.exp_of_negative(bind(self.scores[row, at + lane] - offset), bind))
             T.buffer_store(self.scores, value, [row, at + lane])
             return value
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import compute_dtype, from_storage
+from tilestitch.codegen.compute.dtypes import compute_dtype, dtype_of, from_storage
 from tilestitch.codegen.cpu import microkernel as mk
 from tilestitch.codegen.cpu.isa import dtype_bytes
 from tilestitch.codegen.cpu.microkernel import Expr, RegisterTile
@@ -93,25 +93,12 @@ class Panels:
 
         ``steps``: the first one that is needed, and the one behind the last; default: all.
         """
-        if isinstance(self.operand, PackedOperand):
-            return
-        columns, lanes = self.tile.columns, self.tile.lanes
-        begin, end = steps or (0, self.k)
-
-        def store(k: Expr, column: Expr, value: Expr) -> None:
-            T.buffer_store(self.workspace, value, [k, column])
-
-        if width < columns:
+        if isinstance(self.operand, LoadedOperand):
             zero = mk.constant(0, compute_dtype(self.dtype))
-            with mk.serial(begin, end) as k:
-                mk.for_each_column(columns, lanes, lambda column: store(k, column, zero))
-        load, first = self.operand.load, panel * columns
-        if self.operand.contiguous == "n":
-            with mk.serial(begin, end) as k:
-                mk.for_each_column(width, lanes, lambda column: store(k, column, load(batch, k, first + column)))
-            return
-        with mk.serial(begin, end) as k, mk.serial(0, width) as column:
-            store(k, column, load(batch, k, first + column))
+            _copy_panel(
+                self.operand, batch, panel, width, steps or (0, self.k), self.tile, zero,
+                lambda k, column, value: T.buffer_store(self.workspace, value, [k, column]),
+            )  # fmt: skip
 
     def at(self, batch: Expr, panel: Expr, k: Expr, column: Expr) -> Expr:
         """One element, widened to the dtype of the sum."""
@@ -131,6 +118,42 @@ class Panels:
         step = -(-self.tile.columns // tiles)
         offset = index * (step * self.k) + k * step
         mk.prefetch(T.address_of(self.operand.buffer[self.operand.group(batch), panel + 1, 0, offset]))
+
+
+def _copy_panel(
+    operand: LoadedOperand, batch: Expr, panel: Expr, width: int, steps: tuple[Expr, Expr], tile: RegisterTile,
+    zero: Expr, store: Callable[[Expr, Expr, Expr], None],
+) -> None:  # fmt: skip
+    """``store(k, column, value)`` for some reduction steps of a panel; columns that do not exist are ``zero``."""
+    columns, lanes, first = tile.columns, tile.lanes, panel * tile.columns
+    if width < columns:
+        with mk.serial(*steps) as k:
+            mk.for_each_column(columns, lanes, lambda column: store(k, column, zero))
+    if operand.contiguous == "n":
+        with mk.serial(*steps) as k:
+            mk.for_each_column(width, lanes, lambda column: store(k, column, operand.load(batch, k, first + column)))
+        return
+    with mk.serial(*steps) as k, mk.serial(0, width) as column:
+        store(k, column, operand.load(batch, k, first + column))
+
+
+def pack_at_run_time(
+    operand: LoadedOperand, n: int, tile: RegisterTile, panels: tuple[Expr, Expr], steps: tuple[Expr, Expr],
+    buffer: Any, dtype: str,
+) -> None:  # fmt: skip
+    """Packs some steps of some panels of batch element 0 into ``buffer`` [1, panels, k, columns], widened to ``dtype``.
+
+    Several products of a task then read it as a ``PackedOperand``.
+    """
+
+    def copy(panel: Expr, width: int) -> None:
+        def store(k: Expr, column: Expr, value: Expr) -> None:
+            widened = value if dtype_of(value) == dtype else T.cast(value, dtype)
+            T.buffer_store(buffer, widened, [0, panel, k, column])
+
+        _copy_panel(operand, 0, panel, width, steps, tile, mk.constant(0, dtype), store)
+
+    for_each_panel(n, tile.columns, *panels, copy)
 
 
 def panel_bytes(k: int, columns: int, dtype: str) -> int:

@@ -51,22 +51,24 @@ def test_masks(mask: str) -> None:
 @pytest.mark.parametrize("mask", ["causal", "positions", "window"])
 def test_tasks_leave_out_keys_that_none_of_their_queries_sees(mask: str) -> None:
     case = Case(heads=1, queries=300, keys=330, columns=40, mask=mask)
-    assert plan_attention(group(case)).rows.all_sizes() == [75, 75, 75, 75]
+    plan = plan_attention(group(case))
+    assert plan.blocks.largest < 16  # each block leaves out keys of its own
     check(case)
     check(replace(case, queries=150, keys=1200, dtype="float64"), threads=4)
     check(replace(case, keys=150, queries=150, mended=True, kv_heads=1, heads=2), threads=3)
 
 
 def test_keys_behind_the_causal_border_are_not_read() -> None:
-    """NaN among them does no harm, though a weight of zero times NaN would."""
+    """NaN among them does no harm, though a weight of zero times NaN would, but to queries of the same block."""
     case = Case(heads=1, queries=256, keys=256, mask="causal")
     what = group(case)
+    block = plan_attention(what).blocks.largest
     launch = lower_attention(what.nodes, what.roles, what.inputs, what.outputs, what.isa, 2)
     feeds = inputs_of(case)
     feeds["v"][..., 128:, :] = np.nan
     constants = {v.name: np.asarray(v.data) for v in what.inputs if v.data is not None}
     (result,) = run_launches([launch], {**feeds, **constants}, what.outputs).values()
-    assert np.isfinite(result[..., :128, :]).all()
+    assert np.isfinite(result[..., : 128 - block, :]).all()
 
 
 @pytest.mark.parametrize("mended", [False, True])
@@ -81,9 +83,18 @@ def test_query_heads_share_keys(grouped: bool) -> None:
 
 def test_queries_are_cut_so_that_scores_stay_in_the_cache_and_threads_have_work() -> None:
     long = plan_attention(group(Case(heads=1, queries=40, keys=60_000), threads=1))
-    assert long.rows.largest == 8 and long.tasks == 5
-    assert plan_attention(group(Case(heads=1, queries=33), threads=4)).rows.all_sizes() == [9, 8, 8, 8]
+    assert long.blocks.all_sizes() == [8, 8, 8, 8, 8] and long.tasks == 1
+    few = plan_attention(group(Case(heads=1, queries=33), threads=4))
+    assert few.blocks.all_sizes() == [9, 8, 8, 8] and few.tasks == 4
     assert plan_attention(group(Case(heads=8, queries=33), threads=4)).tasks == 8
+
+
+def test_keys_that_do_not_stay_in_the_cache_meet_several_tiles_of_queries() -> None:
+    far = Case(heads=1, queries=90, keys=6000, width=64, columns=33, mask="float")
+    plans = [plan_attention(group(case, threads=1)) for case in (replace(far, keys=512), far)]
+    one, several = (plan.products(plan.blocks.largest)[0].rows.parts for plan in plans)
+    assert one == 1 and several > 1
+    check(far, threads=1)
 
 
 def test_tasks_of_two_sizes() -> None:
