@@ -127,6 +127,7 @@ class Execution:
 
     def __init__(self, program: Program, loaded: Loaded, worker: Worker) -> None:
         self._program = program
+        self._inputs = program.inputs
         self._host = loaded.host
         self._memory = worker.memory(program)
         self._fixed = [self._fixed_value(value, loaded) for value in program.values]
@@ -142,7 +143,7 @@ class Execution:
                 self._attrs[index] = loaded.attributes(dict(step.attrs))
             for body in bodies(step):
                 self._nested[id(body)] = Execution(body.program, loaded, worker)
-        outputs = program.outputs
+        self._outputs = outputs = program.outputs
         self._outputs_are_new = (
             not any(isinstance(step, tuple) for step in self._steps)
             and all(isinstance(program.values[number].location, Heap) for number in outputs)
@@ -164,7 +165,7 @@ class Execution:
         """
         values = self._execute(inputs, record, preset)
         if self._outputs_are_new:
-            return [values[number] for number in self._program.outputs]
+            return [values[number] for number in self._outputs]
         return self._own_outputs(values)
 
     def run_nested(self, inputs: Sequence[Any], record: RecordTime | None, step: HostStep | ControlStep) -> list[Any]:
@@ -180,7 +181,7 @@ class Execution:
     def _execute(self, inputs: Sequence[Any], record: RecordTime | None, preset: Mapping[int, Any] | None) -> list[Any]:
         """Run the steps; returns all values."""
         values = self._fixed.copy()
-        for number, array in zip(self._program.inputs, inputs, strict=True):
+        for number, array in zip(self._inputs, inputs):
             values[number] = array
         if preset:
             for number, array in preset.items():

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .device import OnDevice
+from .device import Backend, OnDevice
 from .dtypes import dtype_name, numpy_dtype
 from .errors import InputError
 from .program import Program, ValueSpec
@@ -71,17 +71,20 @@ class Inputs:
     Arrays of numpy that need no conversion, in shapes that were given before, are only looked at.
     """
 
-    def __init__(self, programs: Sequence[Program]) -> None:
-        self._programs = programs
+    def __init__(self, programs: Sequence[Program], backend: Backend) -> None:
+        self._programs, self._backend = programs, backend
         self._dtypes: tuple[tuple[str, np.dtype], ...] = ()
         self._numbers: dict[tuple[tuple[int, ...], ...], int] = {}  # of static specialisations by their shapes
 
-    def read(self, feeds: Mapping[str, Any], adopt: Adopt) -> tuple[int, list[Any]]:
-        """The specialisation's number, and the inputs as `convert_feeds` gives them. Raises `InputError`."""
+    def read(self, feeds: Mapping[str, Any], stream: Any) -> tuple[int, list[Any]]:
+        """The specialisation's number, and the inputs as `convert_feeds` gives them, for work in the user's `stream`.
+
+        Raises `InputError`.
+        """
         plain = self._plain_arrays(feeds)
         if plain is not None:
             return plain
-        inputs = convert_feeds(feeds, self._programs, adopt)
+        inputs = convert_feeds(feeds, self._programs, lambda value: self._backend.adopt(value, stream))
         number = select(inputs, self._programs)
         self._remember(number)
         return number, inputs

@@ -1,4 +1,6 @@
-"""The arena of a program in the host's memory, as the CPU and the emulated device use it."""
+"""The host's memory: which values are worth an address of their own, and the arena of a program, as the CPU and the
+emulated device use it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,14 @@ from .artifact import aligned_bytes, typed_weight
 from .errors import DeviceError
 from .program import Arena, Program, ValueSpec
 from .types import TensorType
+
+SMALL_BYTES = 16384
+"""What is copied in the microsecond that asking numpy for an address takes."""
+
+
+def is_small(value: ValueSpec) -> bool:
+    """Whether copying the value costs less than finding out where an array of it lies."""
+    return isinstance(value.type, TensorType) and value.type.is_static and value.type.nbytes <= SMALL_BYTES
 
 
 class HostArena:

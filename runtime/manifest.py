@@ -15,7 +15,7 @@ from .errors import ArtifactSchemaError, ArtifactVersionError
 from .jsonfields import Fields
 
 FORMAT_NAME = "tilestitch"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Raised whenever an older runtime would misread a newer artifact."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")

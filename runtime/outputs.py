@@ -12,8 +12,9 @@ from .dtypes import dtype_name, numpy_dtype
 from .errors import InputError
 from .execution import Execution
 from .feeds import Adopt
-from .program import Heap, Program
-from .types import TensorType
+from .hostmemory import is_small
+from .program import Heap, Program, ValueSpec
+from .types import Shape, TensorType
 
 
 class Wanted:
@@ -72,7 +73,9 @@ def on_host(result: Any, worker: Worker) -> Any:
 def _copy_to(target: np.ndarray | OnDevice, result: Any, worker: Worker) -> None:
     if result is target:
         return
-    if isinstance(target, OnDevice):
+    if type(target) is np.ndarray and type(result) is np.ndarray:
+        target[...] = result
+    elif isinstance(target, OnDevice):
         worker.write(target, result)
     elif isinstance(result, OnDevice):
         worker.read(result, target)
@@ -82,35 +85,50 @@ def _copy_to(target: np.ndarray | OnDevice, result: Any, worker: Worker) -> None
 
 def _targets(program: Program, out: Mapping[str, Any], adopt: Adopt) -> dict[str, np.ndarray | OnDevice]:
     """Check `out`; what lies on the device as `adopt` sees it."""
-    numbers = dict(zip(program.result_names, program.outputs))
     targets: dict[str, np.ndarray | OnDevice] = {}
     for name, target in out.items():
-        if name not in numbers:
-            raise InputError(f"out: there is no output {name!r}; outputs are {', '.join(numbers)}")
-        value = program.values[numbers[name]]
+        number = program.results.get(name)
+        if number is None:
+            raise InputError(f"out: there is no output {name!r}; outputs are {', '.join(program.results)}")
+        value = program.values[number]
         array = target if isinstance(target, np.ndarray) else adopt(target)
-        fits = isinstance(array, OnDevice) or (
-            isinstance(array, np.ndarray) and array.flags.c_contiguous and array.flags.writeable
-        )
-        shape = value.shape
-        if array is None or not fits or dtype_name(array.dtype) != value.dtype or not _same(array, shape):
+        if array is None or not _takes(array, value):
             raise InputError(f"out: {name!r} needs a writable, C-contiguous array of {value.type}")
         targets[name] = array
     return targets
 
 
+def _takes(array: np.ndarray | OnDevice, value: ValueSpec) -> bool:
+    """Whether a result can be written to the array."""
+    if isinstance(array, np.ndarray) and not (array.flags.c_contiguous and array.flags.writeable):
+        return False
+    shape = value.shape
+    if dtype_name(array.dtype) != value.dtype:
+        return False
+    return shape is None or array.shape == shape or _fits(array.shape, shape)
+
+
+def _fits(sizes: Shape, shape: Shape) -> bool:
+    return len(sizes) == len(shape) and all(isinstance(b, str) or a == b for a, b in zip(sizes, shape))
+
+
 def _preset(
     program: Program, inputs: Sequence[Any], targets: Mapping[str, np.ndarray | OnDevice], writes_host_memory: bool
 ) -> dict[int, np.ndarray | OnDevice]:
-    """Choose the arrays that kernels can write to directly: those that share no memory with an input or each other."""
-    numbers = dict(zip(program.result_names, program.outputs))
+    """Choose the arrays that kernels can write to directly: those that share no memory with an input or each other, and
+    are not copied as quickly.
+    """
     preset: dict[int, np.ndarray | OnDevice] = {}
     for name, target in targets.items():
-        number = numbers[name]
+        number = program.results[name]
+        value = program.values[number]
+        if not isinstance(value.location, Heap) or number in preset:
+            continue
+        if not isinstance(target, OnDevice):
+            if is_small(value) or not writes_host_memory or not target.flags.aligned:
+                continue
         others = [array for other, array in targets.items() if other != name]
-        shared = any(_may_share(target, array) for array in (*inputs, *others))
-        reachable = isinstance(target, OnDevice) or (writes_host_memory and target.flags.aligned)
-        if isinstance(program.values[number].location, Heap) and number not in preset and reachable and not shared:
+        if not any(_may_share(target, array) for array in (*inputs, *others)):
             preset[number] = target
     return preset
 
@@ -134,9 +152,3 @@ def _may_share(a: Any, b: Any) -> bool:
     if isinstance(a, OnDevice) and isinstance(b, OnDevice):
         return a.address < b.address + b.nbytes and b.address < a.address + a.nbytes
     return False
-
-
-def _same(array: np.ndarray | OnDevice, shape: tuple[int | str, ...] | None) -> bool:
-    if shape is None:
-        return True
-    return array.ndim == len(shape) and all(isinstance(b, str) or a == b for a, b in zip(array.shape, shape))

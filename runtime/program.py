@@ -508,6 +508,11 @@ class Program:
         """The outputs' names."""
         return self.output_names or tuple(self.values[number].name for number in self.outputs)
 
+    @cached_property
+    def results(self) -> Mapping[str, int]:
+        """The numbers of the outputs' values by the outputs' names."""
+        return dict(zip(self.result_names, self.outputs))
+
     def to_json(self) -> dict[str, Any]:
         return {
             "name": self.name, "inputs": list(self.inputs), "outputs": list(self.outputs),

@@ -78,8 +78,8 @@ class Module:
             feeds_.merged_info(name, [program.values[program.outputs[i]].type for program in self._programs])
             for i, name in enumerate(first.result_names)
         )
-        self._input_names = tuple(info.name for info in self.inputs)
-        self._reader = Inputs(self._programs)
+        self._names = tuple(info.name for info in self.inputs)
+        self._reader = Inputs(self._programs, backend)
         self._pool = Pool(loaded, self._programs, backend)
 
     @property
@@ -128,7 +128,7 @@ class Module:
             return self.run(args[0])
         if len(args) > len(self.inputs):
             raise InputError(f"{len(args)} inputs were given; expected {feeds_.expected_inputs(self._programs)}")
-        return self.run({**dict(zip(self._input_names, args)), **kwargs})
+        return self.run({**dict(zip(self._names, args)), **kwargs})
 
     def profile(self, feeds: Mapping[str, Any]) -> list[LaunchTime]:
         """Run once and return the time of every launch and host step in order."""
@@ -156,7 +156,7 @@ class Module:
         stream: Any = None,
         on_device: bool = False,
     ) -> dict[str, Any]:
-        index, inputs = self._reader.read(feeds, lambda value: self._backend.adopt(value, stream))
+        index, inputs = self._reader.read(feeds, stream)
         program, wanted = self._programs[index], None
         if out or on_device:
             wanted = Wanted(program, inputs, out or {}, on_device, self._backend, stream)
@@ -169,7 +169,9 @@ class Module:
                 if wanted is not None:
                     return wanted.run(execution, worker, inputs, record)
                 results = execution.run(inputs, record)
-                return {name: on_host(result, worker) for name, result in zip(program.result_names, results)}
+                if not self._backend.writes_host_memory:
+                    results = [on_host(result, worker) for result in results]
+                return dict(zip(program.result_names, results))
             finally:
                 worker.end()
         finally:

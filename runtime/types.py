@@ -26,7 +26,7 @@ class TensorType:
     dtype: str
     shape: Shape | None
 
-    @property
+    @cached_property
     def is_static(self) -> bool:
         """Whether the size in bytes is known: a fixed-size data type, and integers only in the shape."""
         return self.dtype in ITEM_BYTES and self.static_shape is not None
@@ -39,7 +39,7 @@ class TensorType:
         sizes = tuple(size for size in self.shape if isinstance(size, int))
         return sizes if len(sizes) == len(self.shape) else None
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Size in bytes of a static tensor. Raises `ValueError` for one that is not static."""
         shape = self.static_shape

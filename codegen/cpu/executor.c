@@ -43,7 +43,7 @@ typedef struct {
     /* Set by each ts_run. */
     const Launch *launches;
     int64_t count;
-    int64_t *times_ns; /* count + 1 clock readings: the start, then the end of each launch; or null */
+    int64_t *times_ns;
     int64_t current;   /* index of the first published launch */
     int64_t tasks;     /* of all published launches */
     /* Written by many threads, hence each in a cache line of its own. */
@@ -53,6 +53,13 @@ typedef struct {
     _Atomic int32_t sleepers;
     _Atomic int32_t stopped;
 } Team;
+
+typedef struct {
+    Team *team;
+    const Launch *launches;
+    int64_t count;
+    int64_t *times_ns; /* count + 1 clock readings: the start, then the end of each launch; or null */
+} Run;
 
 struct timespec {
     int64_t seconds;
@@ -97,9 +104,10 @@ static void change_ticket(Team *team, uint32_t news) {
     atomic_store(&team->ticket, generation << 32 | news);
 }
 
-static void wake_sleepers(Team *team) {
+/* Wake `most` of the threads that sleep. */
+static void wake_sleepers(Team *team, int64_t most) {
     atomic_fetch_add(&team->wakeups, 1);
-    if (atomic_load(&team->sleepers)) syscall(team->futex, &team->wakeups, FUTEX_WAKE_PRIVATE, INT32_MAX, 0, 0, 0);
+    if (atomic_load(&team->sleepers)) syscall(team->futex, &team->wakeups, FUTEX_WAKE_PRIVATE, most, 0, 0, 0);
 }
 
 /* Run launches from `next` on by this thread alone while they have a single task, then publish the next, or the end of the run.
@@ -116,14 +124,14 @@ static void advance(Team *team, int64_t next, int64_t thread) {
     }
     if (next == team->count) {
         change_ticket(team, FINISHED);
-        if (thread) wake_sleepers(team); /* thread 0 is the one that waits for the end, and needs not wake itself */
+        if (thread) wake_sleepers(team, INT32_MAX); /* thread 0 is the one that waits for the end, and needs not wake itself */
         return;
     }
     team->current = next;
     team->tasks = tasks;
     atomic_store_explicit(&team->unfinished, tasks, memory_order_relaxed);
     change_ticket(team, (uint32_t)tasks);
-    wake_sleepers(team);
+    wake_sleepers(team, tasks - 1); /* this thread takes one */
 }
 
 /* Take tasks until none is left. Returns the ticket that says so. */
@@ -183,11 +191,12 @@ void ts_worker(Team *team, int64_t thread) {
     }
 }
 
-/* Execute `count` launches in order, as thread number 0. One call at a time on a team. */
-void ts_run(Team *team, const Launch *launches, int64_t count, int64_t *times_ns) {
-    team->launches = launches;
-    team->count = count;
-    team->times_ns = times_ns;
+/* Execute launches in order, as thread number 0. One call at a time on a team. */
+void ts_run(const Run *run) {
+    Team *team = run->team;
+    const Launch *launches = team->launches = run->launches;
+    int64_t count = team->count = run->count;
+    team->times_ns = run->times_ns;
     record_time(team, 0, 1);
     if (team->threads == 1) {
         for (int64_t i = 0; i < count; i++) {
@@ -208,5 +217,5 @@ void ts_run(Team *team, const Launch *launches, int64_t count, int64_t *times_ns
 void ts_stop(Team *team) {
     atomic_store(&team->stopped, 1);
     change_ticket(team, FINISHED);
-    wake_sleepers(team);
+    wake_sleepers(team, INT32_MAX);
 }

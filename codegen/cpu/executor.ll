@@ -2,6 +2,7 @@
 %struct.Team = type { i64, ptr, i64, i64, i64, ptr, i64, ptr, i64, i64, [48 x i8], i64, [56 x i8], i64, [56 x i8], i32, i32, i32, [52 x i8] }
 %struct.timespec = type { i64, i64 }
 %struct.Launch = type { ptr, ptr, i64, i64 }
+%struct.Run = type { ptr, ptr, i64, ptr }
 
 ; Function Attrs: mustprogress nofree norecurse nosync nounwind willreturn memory(none)
 define i64 @ts_team_bytes() local_unnamed_addr #0 {
@@ -258,164 +259,174 @@ if.end20:
 declare void @llvm.lifetime.end.p0(i64 immarg, ptr nocapture) #3
 
 ; Function Attrs: nounwind
-define void @ts_run(ptr noundef %team, ptr noundef %launches, i64 noundef %count, ptr noundef %times_ns) local_unnamed_addr #2 {
+define void @ts_run(ptr nocapture noundef readonly %run) local_unnamed_addr #2 {
 entry:
-  %now.i35 = alloca %struct.timespec, align 8
+  %now.i42 = alloca %struct.timespec, align 8
   %now.i = alloca %struct.timespec, align 8
-  %launches1 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 5
-  store ptr %launches, ptr %launches1, align 8
-  %count2 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 6
-  store i64 %count, ptr %count2, align 16
-  %times_ns3 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 7
-  store ptr %times_ns, ptr %times_ns3, align 8
-  %tobool.not.i = icmp eq ptr %times_ns, null
+  %0 = load ptr, ptr %run, align 8
+  %launches2 = getelementptr inbounds %struct.Run, ptr %run, i64 0, i32 1
+  %1 = load ptr, ptr %launches2, align 8
+  %launches3 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 5
+  store ptr %1, ptr %launches3, align 8
+  %count4 = getelementptr inbounds %struct.Run, ptr %run, i64 0, i32 2
+  %2 = load i64, ptr %count4, align 8
+  %count5 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 6
+  store i64 %2, ptr %count5, align 16
+  %times_ns = getelementptr inbounds %struct.Run, ptr %run, i64 0, i32 3
+  %3 = load ptr, ptr %times_ns, align 8
+  %times_ns6 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 7
+  store ptr %3, ptr %times_ns6, align 8
+  %tobool.not.i = icmp eq ptr %3, null
   br i1 %tobool.not.i, label %record_time.exit, label %if.end.i
 
 if.end.i:
   call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %now.i) #6
   %call.i = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %now.i) #7
   %nanoseconds.i = getelementptr inbounds %struct.timespec, ptr %now.i, i64 0, i32 1
-  %0 = load i64, ptr %now.i, align 8
-  %mul.i = mul nsw i64 %0, 1000000000
-  %1 = load i64, ptr %nanoseconds.i, align 8
-  %add.i = add nsw i64 %mul.i, %1
-  %2 = load ptr, ptr %times_ns3, align 8
-  store i64 %add.i, ptr %2, align 8
+  %4 = load i64, ptr %now.i, align 8
+  %mul.i = mul nsw i64 %4, 1000000000
+  %5 = load i64, ptr %nanoseconds.i, align 8
+  %add.i = add nsw i64 %mul.i, %5
+  %6 = load ptr, ptr %times_ns6, align 8
+  store i64 %add.i, ptr %6, align 8
   call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %now.i) #6
   br label %record_time.exit
 
 record_time.exit:
-  %3 = load i64, ptr %team, align 64
-  %cmp = icmp eq i64 %3, 1
+  %7 = load i64, ptr %0, align 64
+  %cmp = icmp eq i64 %7, 1
   br i1 %cmp, label %for.cond.preheader, label %if.end
 
 for.cond.preheader:
-  %cmp459 = icmp sgt i64 %count, 0
-  br i1 %cmp459, label %for.cond5.preheader.lr.ph, label %return
+  %cmp769 = icmp sgt i64 %2, 0
+  br i1 %cmp769, label %for.cond8.preheader.lr.ph, label %cleanup19
 
-for.cond5.preheader.lr.ph:
-  %scratch.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 1
-  %nanoseconds.i40 = getelementptr inbounds %struct.timespec, ptr %now.i35, i64 0, i32 1
-  br label %for.cond5.preheader
+for.cond8.preheader.lr.ph:
+  %scratch.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 1
+  %nanoseconds.i47 = getelementptr inbounds %struct.timespec, ptr %now.i42, i64 0, i32 1
+  br label %for.cond8.preheader
 
-for.cond5.preheader:
-  %i.060 = phi i64 [ 0, %for.cond5.preheader.lr.ph ], [ %add, %record_time.exit49 ]
-  %tasks = getelementptr inbounds %struct.Launch, ptr %launches, i64 %i.060, i32 2
-  %4 = load i64, ptr %tasks, align 8
-  %cmp657 = icmp sgt i64 %4, 0
-  br i1 %cmp657, label %for.body8.lr.ph, label %for.cond.cleanup7
+for.cond8.preheader:
+  %i.070 = phi i64 [ 0, %for.cond8.preheader.lr.ph ], [ %add, %record_time.exit56 ]
+  %tasks = getelementptr inbounds %struct.Launch, ptr %1, i64 %i.070, i32 2
+  %8 = load i64, ptr %tasks, align 8
+  %cmp967 = icmp sgt i64 %8, 0
+  br i1 %cmp967, label %for.body11.lr.ph, label %for.cond.cleanup10
 
-for.body8.lr.ph:
-  %arrayidx = getelementptr inbounds %struct.Launch, ptr %launches, i64 %i.060
-  br label %for.body8
+for.body11.lr.ph:
+  %arrayidx = getelementptr inbounds %struct.Launch, ptr %1, i64 %i.070
+  br label %for.body11
 
-for.cond.cleanup7:
-  %add = add nuw nsw i64 %i.060, 1
-  %5 = load ptr, ptr %times_ns3, align 8
-  %tobool.not.i37 = icmp eq ptr %5, null
-  br i1 %tobool.not.i37, label %record_time.exit49, label %if.end.i39
+for.cond.cleanup10:
+  %add = add nuw nsw i64 %i.070, 1
+  %9 = load ptr, ptr %times_ns6, align 8
+  %tobool.not.i44 = icmp eq ptr %9, null
+  br i1 %tobool.not.i44, label %record_time.exit56, label %if.end.i46
 
-if.end.i39:
-  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %now.i35) #6
-  %call.i38 = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %now.i35) #7
-  %6 = load i64, ptr %now.i35, align 8
-  %mul.i43 = mul nsw i64 %6, 1000000000
-  %7 = load i64, ptr %nanoseconds.i40, align 8
-  %add.i44 = add nsw i64 %mul.i43, %7
-  %8 = load ptr, ptr %times_ns3, align 8
-  %arrayidx.i45 = getelementptr inbounds i64, ptr %8, i64 %add
-  store i64 %add.i44, ptr %arrayidx.i45, align 8
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %now.i35) #6
-  br label %record_time.exit49
+if.end.i46:
+  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %now.i42) #6
+  %call.i45 = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %now.i42) #7
+  %10 = load i64, ptr %now.i42, align 8
+  %mul.i50 = mul nsw i64 %10, 1000000000
+  %11 = load i64, ptr %nanoseconds.i47, align 8
+  %add.i51 = add nsw i64 %mul.i50, %11
+  %12 = load ptr, ptr %times_ns6, align 8
+  %arrayidx.i52 = getelementptr inbounds i64, ptr %12, i64 %add
+  store i64 %add.i51, ptr %arrayidx.i52, align 8
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %now.i42) #6
+  br label %record_time.exit56
 
-record_time.exit49:
-  %exitcond.not = icmp eq i64 %add, %count
-  br i1 %exitcond.not, label %return, label %for.cond5.preheader
+record_time.exit56:
+  %exitcond.not = icmp eq i64 %add, %2
+  br i1 %exitcond.not, label %cleanup19, label %for.cond8.preheader
 
-for.body8:
-  %9 = phi i64 [ %4, %for.body8.lr.ph ], [ %15, %run_task.exit ]
-  %task.058 = phi i64 [ 0, %for.body8.lr.ph ], [ %inc, %run_task.exit ]
-  %cmp.not10.i = icmp sgt i64 %9, %task.058
-  br i1 %cmp.not10.i, label %run_task.exit, label %for.body.i50
+for.body11:
+  %13 = phi i64 [ %8, %for.body11.lr.ph ], [ %19, %run_task.exit ]
+  %task.068 = phi i64 [ 0, %for.body11.lr.ph ], [ %inc, %run_task.exit ]
+  %cmp.not10.i = icmp sgt i64 %13, %task.068
+  br i1 %cmp.not10.i, label %run_task.exit, label %for.body.i57
 
-for.body.i50:
-  %10 = phi i64 [ %11, %for.body.i50 ], [ %9, %for.body8 ]
-  %launch.addr.012.i = phi ptr [ %incdec.ptr.i, %for.body.i50 ], [ %arrayidx, %for.body8 ]
-  %task.addr.011.i = phi i64 [ %sub.i, %for.body.i50 ], [ %task.058, %for.body8 ]
-  %sub.i = sub nsw i64 %task.addr.011.i, %10
+for.body.i57:
+  %14 = phi i64 [ %15, %for.body.i57 ], [ %13, %for.body11 ]
+  %launch.addr.012.i = phi ptr [ %incdec.ptr.i, %for.body.i57 ], [ %arrayidx, %for.body11 ]
+  %task.addr.011.i = phi i64 [ %sub.i, %for.body.i57 ], [ %task.068, %for.body11 ]
+  %sub.i = sub nsw i64 %task.addr.011.i, %14
   %incdec.ptr.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.012.i, i64 1
   %tasks.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.012.i, i64 1, i32 2
-  %11 = load i64, ptr %tasks.i, align 8
-  %cmp.not.i = icmp slt i64 %sub.i, %11
-  br i1 %cmp.not.i, label %run_task.exit, label %for.body.i50
+  %15 = load i64, ptr %tasks.i, align 8
+  %cmp.not.i = icmp slt i64 %sub.i, %15
+  br i1 %cmp.not.i, label %run_task.exit, label %for.body.i57
 
 run_task.exit:
-  %task.addr.0.lcssa.i = phi i64 [ %task.058, %for.body8 ], [ %sub.i, %for.body.i50 ]
-  %launch.addr.0.lcssa.i = phi ptr [ %arrayidx, %for.body8 ], [ %incdec.ptr.i, %for.body.i50 ]
-  %12 = load ptr, ptr %launch.addr.0.lcssa.i, align 8
+  %task.addr.0.lcssa.i = phi i64 [ %task.068, %for.body11 ], [ %sub.i, %for.body.i57 ]
+  %launch.addr.0.lcssa.i = phi ptr [ %arrayidx, %for.body11 ], [ %incdec.ptr.i, %for.body.i57 ]
+  %16 = load ptr, ptr %launch.addr.0.lcssa.i, align 8
   %args.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.0.lcssa.i, i64 0, i32 1
-  %13 = load ptr, ptr %args.i, align 8
-  %14 = load ptr, ptr %scratch.i, align 8
-  call void %12(ptr noundef %13, i64 noundef %task.addr.0.lcssa.i, ptr noundef %14) #7
-  %inc = add nuw nsw i64 %task.058, 1
-  %15 = load i64, ptr %tasks, align 8
-  %cmp6 = icmp slt i64 %inc, %15
-  br i1 %cmp6, label %for.body8, label %for.cond.cleanup7
+  %17 = load ptr, ptr %args.i, align 8
+  %18 = load ptr, ptr %scratch.i, align 8
+  call void %16(ptr noundef %17, i64 noundef %task.addr.0.lcssa.i, ptr noundef %18) #7
+  %inc = add nuw nsw i64 %task.068, 1
+  %19 = load i64, ptr %tasks, align 8
+  %cmp9 = icmp slt i64 %inc, %19
+  br i1 %cmp9, label %for.body11, label %for.cond.cleanup10
 
 if.end:
-  call fastcc void @advance(ptr noundef nonnull %team, i64 noundef 0, i64 noundef 0) #5
-  %spins.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 3
-  %ticket.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 11
-  %sleepers.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 16
-  %wakeups3.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 15
-  %futex.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 4
-  %call64 = call fastcc i64 @work(ptr noundef nonnull %team, i64 noundef 0) #5
-  %and65 = and i64 %call64, 2147483648
-  %tobool.not.not66 = icmp eq i64 %and65, 0
-  br i1 %tobool.not.not66, label %if.end15, label %return
+  call fastcc void @advance(ptr noundef nonnull %0, i64 noundef 0, i64 noundef 0) #5
+  %call63 = call fastcc i64 @work(ptr noundef nonnull %0, i64 noundef 0) #5
+  %and64 = and i64 %call63, 2147483648
+  %tobool.not65 = icmp eq i64 %and64, 0
+  br i1 %tobool.not65, label %if.end18.lr.ph, label %cleanup19
 
-if.end15:
-  %call67 = phi i64 [ %call, %cleanup ], [ %call64, %if.end ]
-  %16 = load i64, ptr %spins.i, align 8
-  %cmp26.i = icmp sgt i64 %16, 0
-  br i1 %cmp26.i, label %for.body.i51, label %for.end.i
+if.end18.lr.ph:
+  %spins.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 3
+  %ticket.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 11
+  %sleepers.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 16
+  %wakeups3.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 15
+  %futex.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 4
+  br label %if.end18
 
-for.body.i51:
-  %i.027.i = phi i64 [ %inc.i52, %if.end.i53 ], [ 0, %if.end15 ]
-  %17 = load atomic i64, ptr %ticket.i monotonic, align 64
-  %cmp1.not.i = icmp eq i64 %17, %call67
-  br i1 %cmp1.not.i, label %if.end.i53, label %cleanup
+if.end18:
+  %call66 = phi i64 [ %call63, %if.end18.lr.ph ], [ %call, %wait_for_news.exit ]
+  %20 = load i64, ptr %spins.i, align 8
+  %cmp26.i = icmp sgt i64 %20, 0
+  br i1 %cmp26.i, label %for.body.i58, label %for.end.i
 
-if.end.i53:
+for.body.i58:
+  %i.027.i = phi i64 [ %inc.i59, %if.end.i60 ], [ 0, %if.end18 ]
+  %21 = load atomic i64, ptr %ticket.i monotonic, align 64
+  %cmp1.not.i = icmp eq i64 %21, %call66
+  br i1 %cmp1.not.i, label %if.end.i60, label %wait_for_news.exit
+
+if.end.i60:
   call void asm sideeffect "pause", "~{dirflag},~{fpsr},~{flags}"() #6
-  %inc.i52 = add nuw nsw i64 %i.027.i, 1
-  %18 = load i64, ptr %spins.i, align 8
-  %cmp.i = icmp slt i64 %inc.i52, %18
-  br i1 %cmp.i, label %for.body.i51, label %for.end.i
+  %inc.i59 = add nuw nsw i64 %i.027.i, 1
+  %22 = load i64, ptr %spins.i, align 8
+  %cmp.i = icmp slt i64 %inc.i59, %22
+  br i1 %cmp.i, label %for.body.i58, label %for.end.i
 
 for.end.i:
-  %19 = atomicrmw add ptr %sleepers.i, i32 1 seq_cst, align 4
-  %20 = load atomic i32, ptr %wakeups3.i seq_cst, align 64
-  %21 = load atomic i64, ptr %ticket.i seq_cst, align 64
-  %cmp7.i = icmp eq i64 %21, %call67
+  %23 = atomicrmw add ptr %sleepers.i, i32 1 seq_cst, align 4
+  %24 = load atomic i32, ptr %wakeups3.i seq_cst, align 64
+  %25 = load atomic i64, ptr %ticket.i seq_cst, align 64
+  %cmp7.i = icmp eq i64 %25, %call66
   br i1 %cmp7.i, label %if.then8.i, label %if.end10.i
 
 if.then8.i:
-  %22 = load i64, ptr %futex.i, align 32
-  %call.i54 = call i64 (i64, ...) @syscall(i64 noundef %22, ptr noundef nonnull %wakeups3.i, i32 noundef 128, i32 noundef %20, i32 noundef 0, i32 noundef 0, i32 noundef 0) #7
+  %26 = load i64, ptr %futex.i, align 32
+  %call.i61 = call i64 (i64, ...) @syscall(i64 noundef %26, ptr noundef nonnull %wakeups3.i, i32 noundef 128, i32 noundef %24, i32 noundef 0, i32 noundef 0, i32 noundef 0) #7
   br label %if.end10.i
 
 if.end10.i:
-  %23 = atomicrmw sub ptr %sleepers.i, i32 1 seq_cst, align 4
-  br label %cleanup
+  %27 = atomicrmw sub ptr %sleepers.i, i32 1 seq_cst, align 4
+  br label %wait_for_news.exit
 
-cleanup:
-  %call = call fastcc i64 @work(ptr noundef nonnull %team, i64 noundef 0) #5
+wait_for_news.exit:
+  %call = call fastcc i64 @work(ptr noundef nonnull %0, i64 noundef 0) #5
   %and = and i64 %call, 2147483648
-  %tobool.not.not = icmp eq i64 %and, 0
-  br i1 %tobool.not.not, label %if.end15, label %return
+  %tobool.not = icmp eq i64 %and, 0
+  br i1 %tobool.not, label %if.end18, label %cleanup19
 
-return:
+cleanup19:
   ret void
 }
 
@@ -425,8 +436,8 @@ entry:
   %now.i = alloca %struct.timespec, align 8
   %count = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 6
   %0 = load i64, ptr %count, align 16
-  %cmp74 = icmp sgt i64 %0, %next
-  br i1 %cmp74, label %while.body.lr.ph, label %while.end
+  %cmp75 = icmp sgt i64 %0, %next
+  br i1 %cmp75, label %while.body.lr.ph, label %while.end
 
 while.body.lr.ph:
   %launches = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 5
@@ -438,10 +449,10 @@ while.body.lr.ph:
 
 while.body:
   %1 = phi i64 [ %0, %while.body.lr.ph ], [ %30, %cleanup ]
-  %next.addr.075 = phi i64 [ %next, %while.body.lr.ph ], [ %add5, %cleanup ]
+  %next.addr.076 = phi i64 [ %next, %while.body.lr.ph ], [ %add5, %cleanup ]
   %2 = load ptr, ptr %launches, align 8
-  %arrayidx = getelementptr inbounds %struct.Launch, ptr %2, i64 %next.addr.075
-  %together.i = getelementptr inbounds %struct.Launch, ptr %2, i64 %next.addr.075, i32 3
+  %arrayidx = getelementptr inbounds %struct.Launch, ptr %2, i64 %next.addr.076
+  %together.i = getelementptr inbounds %struct.Launch, ptr %2, i64 %next.addr.076, i32 3
   %3 = load i64, ptr %together.i, align 8
   %cmp6.i = icmp sgt i64 %3, 0
   br i1 %cmp6.i, label %for.body.i.preheader, label %if.end3
@@ -508,25 +519,25 @@ if.end:
   br i1 %tobool.not, label %if.end3, label %if.then2
 
 if.then2:
-  %tasks9.i = getelementptr inbounds %struct.Launch, ptr %2, i64 %next.addr.075, i32 2
+  %tasks9.i = getelementptr inbounds %struct.Launch, ptr %2, i64 %next.addr.076, i32 2
   %10 = load i64, ptr %tasks9.i, align 8
   %cmp.not10.i = icmp sgt i64 %10, 0
-  br i1 %cmp.not10.i, label %run_task.exit, label %for.body.i41
+  br i1 %cmp.not10.i, label %run_task.exit, label %for.body.i42
 
-for.body.i41:
-  %11 = phi i64 [ %12, %for.body.i41 ], [ %10, %if.then2 ]
-  %launch.addr.012.i = phi ptr [ %incdec.ptr.i, %for.body.i41 ], [ %arrayidx, %if.then2 ]
-  %task.addr.011.i = phi i64 [ %sub.i, %for.body.i41 ], [ 0, %if.then2 ]
+for.body.i42:
+  %11 = phi i64 [ %12, %for.body.i42 ], [ %10, %if.then2 ]
+  %launch.addr.012.i = phi ptr [ %incdec.ptr.i, %for.body.i42 ], [ %arrayidx, %if.then2 ]
+  %task.addr.011.i = phi i64 [ %sub.i, %for.body.i42 ], [ 0, %if.then2 ]
   %sub.i = sub nsw i64 %task.addr.011.i, %11
   %incdec.ptr.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.012.i, i64 1
   %tasks.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.012.i, i64 1, i32 2
   %12 = load i64, ptr %tasks.i, align 8
   %cmp.not.i = icmp slt i64 %sub.i, %12
-  br i1 %cmp.not.i, label %run_task.exit, label %for.body.i41
+  br i1 %cmp.not.i, label %run_task.exit, label %for.body.i42
 
 run_task.exit:
-  %task.addr.0.lcssa.i = phi i64 [ 0, %if.then2 ], [ %sub.i, %for.body.i41 ]
-  %launch.addr.0.lcssa.i = phi ptr [ %arrayidx, %if.then2 ], [ %incdec.ptr.i, %for.body.i41 ]
+  %task.addr.0.lcssa.i = phi i64 [ 0, %if.then2 ], [ %sub.i, %for.body.i42 ]
+  %launch.addr.0.lcssa.i = phi ptr [ %arrayidx, %if.then2 ], [ %incdec.ptr.i, %for.body.i42 ]
   %13 = load ptr, ptr %launch.addr.0.lcssa.i, align 8
   %args.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.0.lcssa.i, i64 0, i32 1
   %14 = load ptr, ptr %args.i, align 8
@@ -540,7 +551,7 @@ run_task.exit:
 
 if.end3:
   %17 = phi i64 [ %.pre, %run_task.exit ], [ %3, %if.end ], [ %3, %while.body ]
-  %tasks.0.lcssa.i6569 = phi i64 [ %add.i.lcssa, %run_task.exit ], [ 0, %if.end ], [ 0, %while.body ]
+  %tasks.0.lcssa.i6670 = phi i64 [ %add.i.lcssa, %run_task.exit ], [ 0, %if.end ], [ 0, %while.body ]
   %18 = load ptr, ptr %times_ns.i, align 8
   %tobool.not.i = icmp eq ptr %18, null
   br i1 %tobool.not.i, label %cleanup, label %if.end.i
@@ -548,76 +559,76 @@ if.end3:
 if.end.i:
   call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %now.i) #6
   %call.i = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %now.i) #7
-  %cmp6.i42 = icmp sgt i64 %17, 0
-  br i1 %cmp6.i42, label %for.body.i47.preheader, label %for.cond.cleanup.i
+  %cmp6.i43 = icmp sgt i64 %17, 0
+  br i1 %cmp6.i43, label %for.body.i48.preheader, label %for.cond.cleanup.i
 
-for.body.i47.preheader:
-  %xtraiter82 = and i64 %17, 1
+for.body.i48.preheader:
+  %xtraiter83 = and i64 %17, 1
   %19 = icmp eq i64 %17, 1
-  br i1 %19, label %for.cond.cleanup.i.loopexit.unr-lcssa, label %for.body.i47.preheader.new
+  br i1 %19, label %for.cond.cleanup.i.loopexit.unr-lcssa, label %for.body.i48.preheader.new
 
-for.body.i47.preheader.new:
-  %unroll_iter85 = and i64 %17, -2
-  br label %for.body.i47
+for.body.i48.preheader.new:
+  %unroll_iter86 = and i64 %17, -2
+  br label %for.body.i48
 
 for.cond.cleanup.i.loopexit.unr-lcssa:
-  %i.07.i.unr = phi i64 [ 0, %for.body.i47.preheader ], [ %add.1, %for.body.i47 ]
-  %lcmp.mod84.not = icmp eq i64 %xtraiter82, 0
-  br i1 %lcmp.mod84.not, label %for.cond.cleanup.i, label %for.body.i47.epil
+  %i.07.i.unr = phi i64 [ 0, %for.body.i48.preheader ], [ %add.1, %for.body.i48 ]
+  %lcmp.mod85.not = icmp eq i64 %xtraiter83, 0
+  br i1 %lcmp.mod85.not, label %for.cond.cleanup.i, label %for.body.i48.epil
 
-for.body.i47.epil:
+for.body.i48.epil:
   %20 = load i64, ptr %now.i, align 8
-  %mul.i43.epil = mul nsw i64 %20, 1000000000
+  %mul.i44.epil = mul nsw i64 %20, 1000000000
   %21 = load i64, ptr %nanoseconds.i, align 8
-  %add.i44.epil = add nsw i64 %mul.i43.epil, %21
+  %add.i45.epil = add nsw i64 %mul.i44.epil, %21
   %22 = load ptr, ptr %times_ns.i, align 8
   %add.epil = add nuw nsw i64 %i.07.i.unr, 1
-  %add2.i.epil = add i64 %add.epil, %next.addr.075
+  %add2.i.epil = add i64 %add.epil, %next.addr.076
   %arrayidx.i.epil = getelementptr inbounds i64, ptr %22, i64 %add2.i.epil
-  store i64 %add.i44.epil, ptr %arrayidx.i.epil, align 8
+  store i64 %add.i45.epil, ptr %arrayidx.i.epil, align 8
   br label %for.cond.cleanup.i
 
 for.cond.cleanup.i:
   call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %now.i) #6
-  %.pre80 = load i64, ptr %together.i, align 8
+  %.pre81 = load i64, ptr %together.i, align 8
   br label %cleanup
 
-for.body.i47:
-  %i.07.i = phi i64 [ 0, %for.body.i47.preheader.new ], [ %add.1, %for.body.i47 ]
-  %niter86 = phi i64 [ 0, %for.body.i47.preheader.new ], [ %niter86.next.1, %for.body.i47 ]
+for.body.i48:
+  %i.07.i = phi i64 [ 0, %for.body.i48.preheader.new ], [ %add.1, %for.body.i48 ]
+  %niter87 = phi i64 [ 0, %for.body.i48.preheader.new ], [ %niter87.next.1, %for.body.i48 ]
   %23 = load i64, ptr %now.i, align 8
-  %mul.i43 = mul nsw i64 %23, 1000000000
+  %mul.i44 = mul nsw i64 %23, 1000000000
   %24 = load i64, ptr %nanoseconds.i, align 8
-  %add.i44 = add nsw i64 %mul.i43, %24
+  %add.i45 = add nsw i64 %mul.i44, %24
   %25 = load ptr, ptr %times_ns.i, align 8
   %add = or i64 %i.07.i, 1
-  %add2.i = add i64 %add, %next.addr.075
+  %add2.i = add i64 %add, %next.addr.076
   %arrayidx.i = getelementptr inbounds i64, ptr %25, i64 %add2.i
-  store i64 %add.i44, ptr %arrayidx.i, align 8
+  store i64 %add.i45, ptr %arrayidx.i, align 8
   %26 = load i64, ptr %now.i, align 8
-  %mul.i43.1 = mul nsw i64 %26, 1000000000
+  %mul.i44.1 = mul nsw i64 %26, 1000000000
   %27 = load i64, ptr %nanoseconds.i, align 8
-  %add.i44.1 = add nsw i64 %mul.i43.1, %27
+  %add.i45.1 = add nsw i64 %mul.i44.1, %27
   %28 = load ptr, ptr %times_ns.i, align 8
   %add.1 = add nuw nsw i64 %i.07.i, 2
-  %add2.i.1 = add i64 %add.1, %next.addr.075
+  %add2.i.1 = add i64 %add.1, %next.addr.076
   %arrayidx.i.1 = getelementptr inbounds i64, ptr %28, i64 %add2.i.1
-  store i64 %add.i44.1, ptr %arrayidx.i.1, align 8
-  %niter86.next.1 = add nuw i64 %niter86, 2
-  %niter86.ncmp.1 = icmp eq i64 %niter86.next.1, %unroll_iter85
-  br i1 %niter86.ncmp.1, label %for.cond.cleanup.i.loopexit.unr-lcssa, label %for.body.i47
+  store i64 %add.i45.1, ptr %arrayidx.i.1, align 8
+  %niter87.next.1 = add nuw i64 %niter87, 2
+  %niter87.ncmp.1 = icmp eq i64 %niter87.next.1, %unroll_iter86
+  br i1 %niter87.ncmp.1, label %for.cond.cleanup.i.loopexit.unr-lcssa, label %for.body.i48
 
 cleanup:
-  %29 = phi i64 [ %.pre80, %for.cond.cleanup.i ], [ %17, %if.end3 ]
-  %add5 = add nsw i64 %29, %next.addr.075
+  %29 = phi i64 [ %.pre81, %for.cond.cleanup.i ], [ %17, %if.end3 ]
+  %add5 = add nsw i64 %29, %next.addr.076
   %30 = load i64, ptr %count, align 16
   %cmp = icmp slt i64 %add5, %30
   br i1 %cmp, label %while.body, label %while.end
 
 while.end:
   %31 = phi i64 [ %0, %entry ], [ %1, %tasks_together.exit ], [ %30, %cleanup ]
-  %next.addr.0.lcssa = phi i64 [ %next, %entry ], [ %next.addr.075, %tasks_together.exit ], [ %add5, %cleanup ]
-  %tasks.1 = phi i64 [ 0, %entry ], [ %add.i.lcssa, %tasks_together.exit ], [ %tasks.0.lcssa.i6569, %cleanup ]
+  %next.addr.0.lcssa = phi i64 [ %next, %entry ], [ %next.addr.076, %tasks_together.exit ], [ %add5, %cleanup ]
+  %tasks.1 = phi i64 [ 0, %entry ], [ %add.i.lcssa, %tasks_together.exit ], [ %tasks.0.lcssa.i6670, %cleanup ]
   %cmp7 = icmp eq i64 %next.addr.0.lcssa, %31
   br i1 %cmp7, label %if.then8, label %if.end12
 
@@ -635,8 +646,14 @@ if.then10:
   %33 = atomicrmw add ptr %wakeups.i, i32 1 seq_cst, align 4
   %sleepers.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 16
   %34 = load atomic i32, ptr %sleepers.i seq_cst, align 4
-  %tobool.not.i48 = icmp eq i32 %34, 0
-  br i1 %tobool.not.i48, label %cleanup14, label %cleanup14.sink.split
+  %tobool.not.i49 = icmp eq i32 %34, 0
+  br i1 %tobool.not.i49, label %cleanup14, label %if.then.i
+
+if.then.i:
+  %futex.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 4
+  %35 = load i64, ptr %futex.i, align 32
+  %call.i50 = call i64 (i64, ...) @syscall(i64 noundef %35, ptr noundef nonnull %wakeups.i, i32 noundef 129, i64 noundef 2147483647, i32 noundef 0, i32 noundef 0, i32 noundef 0) #7
+  br label %cleanup14
 
 if.end12:
   %current = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 8
@@ -645,25 +662,25 @@ if.end12:
   store i64 %tasks.1, ptr %tasks13, align 8
   %unfinished = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 13
   store atomic i64 %tasks.1, ptr %unfinished monotonic, align 64
-  %ticket.i51 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 11
-  %35 = load atomic i64, ptr %ticket.i51 monotonic, align 64
-  %shr.i52 = and i64 %35, -4294967296
-  %shl.i53 = add i64 %shr.i52, 4294967296
+  %ticket.i52 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 11
+  %36 = load atomic i64, ptr %ticket.i52 monotonic, align 64
+  %shr.i53 = and i64 %36, -4294967296
+  %shl.i54 = add i64 %shr.i53, 4294967296
   %conv.i = and i64 %tasks.1, 4294967295
-  %or.i54 = or i64 %shl.i53, %conv.i
-  store atomic i64 %or.i54, ptr %ticket.i51 seq_cst, align 64
-  %wakeups.i55 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 15
-  %36 = atomicrmw add ptr %wakeups.i55, i32 1 seq_cst, align 4
-  %sleepers.i56 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 16
-  %37 = load atomic i32, ptr %sleepers.i56 seq_cst, align 4
-  %tobool.not.i57 = icmp eq i32 %37, 0
-  br i1 %tobool.not.i57, label %cleanup14, label %cleanup14.sink.split
+  %or.i55 = or i64 %shl.i54, %conv.i
+  store atomic i64 %or.i55, ptr %ticket.i52 seq_cst, align 64
+  %wakeups.i56 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 15
+  %37 = atomicrmw add ptr %wakeups.i56, i32 1 seq_cst, align 4
+  %sleepers.i57 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 16
+  %38 = load atomic i32, ptr %sleepers.i57 seq_cst, align 4
+  %tobool.not.i58 = icmp eq i32 %38, 0
+  br i1 %tobool.not.i58, label %cleanup14, label %if.then.i61
 
-cleanup14.sink.split:
-  %wakeups.i55.sink = phi ptr [ %wakeups.i, %if.then10 ], [ %wakeups.i55, %if.end12 ]
-  %futex.i58 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 4
-  %38 = load i64, ptr %futex.i58, align 32
-  %call.i59 = call i64 (i64, ...) @syscall(i64 noundef %38, ptr noundef nonnull %wakeups.i55.sink, i32 noundef 129, i32 noundef 2147483647, i32 noundef 0, i32 noundef 0, i32 noundef 0) #7
+if.then.i61:
+  %sub = add nsw i64 %tasks.1, -1
+  %futex.i59 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 4
+  %39 = load i64, ptr %futex.i59, align 32
+  %call.i60 = call i64 (i64, ...) @syscall(i64 noundef %39, ptr noundef nonnull %wakeups.i56, i32 noundef 129, i64 noundef %sub, i32 noundef 0, i32 noundef 0, i32 noundef 0) #7
   br label %cleanup14
 
 cleanup14:
@@ -690,7 +707,7 @@ entry:
 if.then.i:
   %futex.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 4
   %3 = load i64, ptr %futex.i, align 32
-  %call.i = tail call i64 (i64, ...) @syscall(i64 noundef %3, ptr noundef nonnull %wakeups.i, i32 noundef 129, i32 noundef 2147483647, i32 noundef 0, i32 noundef 0, i32 noundef 0) #7
+  %call.i = tail call i64 (i64, ...) @syscall(i64 noundef %3, ptr noundef nonnull %wakeups.i, i32 noundef 129, i64 noundef 2147483647, i32 noundef 0, i32 noundef 0, i32 noundef 0) #7
   br label %wake_sleepers.exit
 
 wake_sleepers.exit:

@@ -18,7 +18,7 @@ _ABI: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "ts_team_bytes": (_INT64, ()),
     "ts_init": (None, (_POINTER, _INT64, _POINTER, _INT64, _INT64, _INT64)),
     "ts_worker": (None, (_POINTER, _INT64)),
-    "ts_run": (None, (_POINTER, _POINTER, _INT64, _POINTER)),
+    "ts_run": (None, (_POINTER,)),
     "ts_stop": (None, (_POINTER,)),
 }
 

@@ -11,16 +11,12 @@ from tilestitch.runtime.artifact import aligned_bytes
 from tilestitch.runtime.device import RecordTime
 from tilestitch.runtime.dtypes import numpy_dtype
 from tilestitch.runtime.errors import ExecutionError
+from tilestitch.runtime.hostmemory import is_small
 from tilestitch.runtime.program import Arena, Constant, DeviceStep, Heap, Input, NativeStep, Program, Status, ValueSpec
 from tilestitch.runtime.types import TensorType
 
 from .library import Library
 from .team import Team
-
-COPIED_BYTES = 16384
-"""Inputs and results up to this size are copied from and to memory that the kernels know: asking numpy for an address
-takes about a microsecond, in which more than this is copied.
-"""
 
 
 class Segment:
@@ -60,7 +56,7 @@ class Segment:
                 else:
                     self._variable.setdefault(arg.value, []).append((row, arg.offset_bytes))
                 row += 1
-        self._run = team.prepared(self._table.ctypes.data, len(step.launches))
+        self._run = team.prepare(self._table.ctypes.data, len(step.launches))
         self._reports = any(launch.faults for launch in step.launches)
 
     def _copies(self, program: Program, step: NativeStep) -> dict[int, np.ndarray]:
@@ -110,7 +106,7 @@ class Segment:
 
     def _run_timed(self, record: RecordTime) -> None:
         times_ns = np.zeros(len(self._launches) + 1, np.int64)
-        self._team.run(self._table.ctypes.data, len(self._launches), times_ns.ctypes.data)
+        self._team.prepare(self._table.ctypes.data, len(self._launches), times_ns.ctypes.data)()
         for launch, duration_ns in zip(self._launches, np.diff(times_ns).tolist(), strict=True):
             record(launch.symbol, launch.origins, duration_ns / 1000)
 
@@ -121,11 +117,6 @@ class Segment:
         message = launch.faults[fault] if 0 <= fault < len(launch.faults) else f"fault {fault}"
         where = ", ".join(launch.origins) or launch.symbol
         raise ExecutionError(f"ONNX node {where}: {message}; check the values of the model's inputs")
-
-
-def is_small(value: ValueSpec) -> bool:
-    """Whether copying the value costs less than finding its address."""
-    return isinstance(value.type, TensorType) and value.type.is_static and value.type.nbytes <= COPIED_BYTES
 
 
 def empty_tensor(value: ValueSpec) -> np.ndarray:

@@ -7,7 +7,7 @@ import platform
 import threading
 import weakref
 from collections.abc import Callable
-from ctypes import c_int64, c_void_p
+from ctypes import byref, c_int64
 from functools import partial
 
 import numpy as np
@@ -55,17 +55,13 @@ class Team:
                 f"{threads} threads cannot be started ({error}); ask for fewer with num_threads"
             ) from error
 
-    def run(self, launches: int, count: int, times_ns: int) -> None:
-        """Execute `count` launches from the table at address `launches`; `times_ns` is the address of count + 1 int64,
-        or 0.
+    def prepare(self, launches: int, count: int, times_ns: int = 0) -> Callable[[], None]:
+        """What executes `count` launches from the table at address `launches`; `times_ns` is the address of count + 1
+        int64, or 0.
 
-        Other Python threads run meanwhile. Only one call at a time.
+        Other Python threads run meanwhile. Only one call at a time on a team, and none after `close`.
         """
-        self._library.run(self._address, launches, count, times_ns)
-
-    def prepared(self, launches: int, count: int) -> Callable[[], None]:
-        """`run` with these arguments and no times, whose arguments are converted once."""
-        return partial(self._library.run, c_void_p(self._address), c_void_p(launches), c_int64(count), c_void_p())
+        return partial(self._library.run, byref((c_int64 * 4)(self._address, launches, count, times_ns)))
 
     def close(self) -> None:
         """End the threads. No `run` may be under way."""

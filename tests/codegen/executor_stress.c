@@ -19,11 +19,17 @@ typedef struct {
     int64_t tasks;
     int64_t together;
 } Launch;
+typedef struct {
+    void *team;
+    const Launch *launches;
+    int64_t count;
+    int64_t *times_ns;
+} Run;
 
 int64_t ts_team_bytes(void);
 void ts_init(void *team, int64_t threads, void *scratch, int64_t scratch_bytes, int64_t spins, int64_t futex);
 void ts_worker(void *team, int64_t thread);
-void ts_run(void *team, const Launch *launches, int64_t count, int64_t *times_ns);
+void ts_run(const Run *run);
 void ts_stop(void *team);
 
 static void *team;
@@ -80,7 +86,7 @@ int main(int argc, char **argv) {
             }
             for (int64_t i = 0; i < SIZE; i++) expected[(n + 1) % 2][i] = next(expected[n % 2], i);
         }
-        ts_run(team, launches, count, run % 5 ? 0 : times);
+        ts_run(&(Run){team, launches, count, run % 5 ? 0 : times});
         wrong = memcmp(buffers[steps % 2], expected[steps % 2], sizeof buffers[0]) != 0;
     }
     ts_stop(team);

@@ -26,9 +26,10 @@ from tests.runtime.programs import (
     pick_program,
     reverse_program,
 )
-from tilestitch.runtime import Module, load
+from tilestitch.runtime import Module, hostmemory, load
 from tilestitch.runtime.artifact import CPU_LIBRARY, ArtifactContents, write_artifact
 from tilestitch.runtime.cpu import threads
+from tilestitch.runtime.cpu.backend import CpuBackend, CpuWorker
 from tilestitch.runtime.errors import (
     ArtifactSchemaError,
     DeviceError,
@@ -57,8 +58,11 @@ X = np.arange(4, dtype=np.float32)
 W = np.array([10, 20, 30, 40], np.float32)
 
 
-@pytest.fixture
-def increment(tmp_path: Path) -> Iterator[Module]:
+@pytest.fixture(params=["small", "large"])
+def increment(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Module]:
+    """With values that are copied to where kernels look for them, and with values whose address kernels are told."""
+    if request.param == "large":
+        monkeypatch.setattr(hostmemory, "SMALL_BYTES", 0)
     with module(tmp_path, increment_program(), weights={"w": W}) as loaded:
         yield loaded
 
@@ -92,6 +96,19 @@ def test_outputs_belong_to_the_caller(increment: Module) -> None:
     first["u"][...] = 0
     first["w"][...] = 0
     np.testing.assert_array_equal(increment(X)["w"], W)
+
+
+def test_results_stay_as_they_are_in_later_runs(increment: Module) -> None:
+    results = [increment(X + i)["u"] for i in range(5)]
+    for i, result in enumerate(results):
+        np.testing.assert_array_equal(result, X + i + 2)
+
+
+def test_inputs_are_read_anew_in_every_run(increment: Module) -> None:
+    x = X.copy()
+    increment(x)
+    x += 5
+    np.testing.assert_array_equal(increment(x)["u"], X + 7)
 
 
 class WithArray:
@@ -150,6 +167,21 @@ def test_wrong_inputs_are_explained(increment: Module, feeds: Any, message: str)
     assert caught.value.exit_code == 1
 
 
+def test_wrong_inputs_are_explained_after_right_ones(increment: Module) -> None:
+    increment.run({"x": X})
+    for feeds, message in [
+        ({"x": X.reshape(2, 2)}, r"no specialisation fits.*x: \[2, 2\]"),
+        ({"x": X.astype(np.float64)}, "data type float64, not float32"),
+        ({"X": X}, "missing x; unexpected X"),
+        ({"x": X, "z": X}, "unexpected z"),
+        ({}, "missing x"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            increment.run(feeds)
+    for given in (X, X.astype(">f4"), np.repeat(X, 2)[::2], [0, 1, 2, 3]):
+        np.testing.assert_array_equal(increment.run({"x": given})["u"], X + 2)
+
+
 def converted(value: Any, dtype: str) -> np.ndarray:
     """What VALUE becomes as the only input, of DTYPE and any shape."""
     program = reverse_program()
@@ -199,6 +231,20 @@ def test_out_receives_the_result(increment: Module) -> None:
     assert outputs["u"] is u and outputs["w"] is w
     np.testing.assert_array_equal(u, X + 2)
     np.testing.assert_array_equal(w, W)
+
+
+def test_out_may_be_one_array_twice(increment: Module) -> None:
+    """The outputs are stored in their order."""
+    both = np.empty(4, np.float32)
+    outputs = increment.run({"x": X}, out={"u": both, "w": both})
+    assert outputs["u"] is both and outputs["w"] is both
+    np.testing.assert_array_equal(both, W)
+
+
+def test_out_may_be_a_part_of_an_array(increment: Module) -> None:
+    whole = np.zeros((3, 4), np.float32)
+    increment.run({"x": X}, out={"u": whole[1]})
+    np.testing.assert_array_equal(whole, [X * 0, X + 2, X * 0])
 
 
 def test_out_may_be_an_input(increment: Module) -> None:
@@ -505,6 +551,45 @@ def test_concurrent_runs(tmp_path: Path, count: int) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_runs_wait_for_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Eight threads and few workers: no more are made, and none waits for ever."""
+    made = []
+    worker = CpuBackend.worker
+
+    def counted(backend: CpuBackend) -> CpuWorker:
+        made.append(worker(backend))
+        return made[-1]
+
+    monkeypatch.setattr("tilestitch.runtime.cpu.backend.available_cores", lambda: most)
+    monkeypatch.setattr(CpuBackend, "worker", counted)
+    x = np.arange(SIZE, dtype=np.int32)
+    expected = chain_reference(x, 10)
+    with module(tmp_path, chain_program(10)) as loaded, ThreadPoolExecutor(8) as pool:
+        for result in pool.map(lambda _: loaded(x)["z"], range(2000)):
+            np.testing.assert_array_equal(result, expected)
+    assert 1 <= len(made) <= most
+
+
+def test_closing_while_others_run(tmp_path: Path) -> None:
+    x = np.arange(SIZE, dtype=np.int32)
+    expected = chain_reference(x, 10)
+    loaded = module(tmp_path, chain_program(10))
+
+    def work(_: int) -> str:
+        try:
+            while True:
+                np.testing.assert_array_equal(loaded(x)["z"], expected)
+        except ExecutionError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(4) as pool:
+        ends = [pool.submit(work, i) for i in range(4)]
+        loaded(x)
+        loaded.close()
+    assert all("closed" in end.result() for end in ends)
 
 
 def test_many_modules_come_and_go(tmp_path: Path) -> None:
