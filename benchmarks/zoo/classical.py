@@ -271,6 +271,7 @@ MODELS: dict[str, Callable[[], Made]] = {
         net (string[3] words) => (int64[3] ids) {
           ids = ai.onnx.ml.LabelEncoder
             <keys_strings = ["a", "b"], values_int64s = [1, 2], default_int64 = 9> (words) }""",
+        words=np.array(["a", "b", "z"]),
     ),
     "foreign_domain": parsed(
         """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>

@@ -33,9 +33,10 @@ class UnsupportedOperatorsError(FrontendError):
 
     def __init__(self, nodes: Mapping[str, Sequence[str]]) -> None:
         lines = [f"  {op}: {', '.join(names)}" for op, names in sorted(nodes.items())]
-        count = sum(len(names) for names in nodes.values())
-        super().__init__(
-            f"{len(nodes)} operators ({count} nodes) of the model are not supported:\n" + "\n".join(lines) + "\n"
-            "Replace them in the model, or add their definition as an ONNX model-local function."
-        )
+        remedy = "Replace them in the model, or add their definition as an ONNX model-local function."
+        if any(op.startswith("com.microsoft.") for op in nodes):
+            remedy += (
+                " Operators of com.microsoft are made by ONNX Runtime's tools: take the model as it was before them."
+            )
+        super().__init__("the model uses operators that are not supported:\n" + "\n".join([*lines, remedy]))
         self.nodes = {op: tuple(names) for op, names in nodes.items()}

@@ -110,6 +110,29 @@ def test_check_against_a_model_with_other_inputs(
     assert "no input ids, which the model needs" in capsys.readouterr().err
 
 
+def test_check_compares_with_the_model_as_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """ONNX Runtime makes one integer product of this, whose results are up to a step of the quantisation away."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        net (float[16,32] x, float[32,16] w) => (float[16,16] y)
+        <float s = {0.1}, float t = {0.05}, float u = {0.02}, int8 z = {0}> {
+          qx = QuantizeLinear (x, s, z)
+          a = DequantizeLinear (qx, s, z)
+          qw = QuantizeLinear (w, t, z)
+          b = DequantizeLinear (qw, t, z)
+          p = MatMul (a, b)
+          q = QuantizeLinear (p, u, z)
+          y = DequantizeLinear (q, u, z)
+        }"""
+    )
+    inputs = random_inputs(model)
+    fused, written = rivals.onnxruntime(model)(inputs)[0], rivals.CHECKERS["onnxruntime"](model)(inputs)[0]
+    assert np.abs(fused - written).max() > 0.019
+    onnx.save(model, tmp_path / "q.onnx")
+    assert main.main(["compile", str(tmp_path / "q.onnx"), "-o", str(tmp_path / "q.tsm")]) == errors.OK
+    assert main.main(["check", str(tmp_path / "q.tsm"), str(tmp_path / "q.onnx")]) == errors.OK
+
+
 def test_bisect_finds_nothing_where_nothing_is_wrong(folder: Path) -> None:
     options = argparse.Namespace(against="reference", tolerance=None, threads=1)
     inputs = random_inputs(cnn())
