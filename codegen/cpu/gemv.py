@@ -26,6 +26,11 @@ MOST_SUMS = 4096
 
 TASKS_A_THREAD = 3
 
+TASK_ELEMENTS = 16384
+"""The least that a task reads of the matrix where there are several: a few microseconds, as long as a thread takes to
+wake up.
+"""
+
 LoadMatrix = Callable[[Expr, Expr, Expr], Expr]
 """``load(batch, row, k)``; the index that runs along memory may be a lane of a vector."""
 LoadVector = Callable[[Expr, Expr], Expr]
@@ -71,6 +76,7 @@ def plan_gemv(
     lanes = isa.lanes(dtypes[2])
     unit = lanes * STREAMS
     wanted = -(-rows // max(1, -(-TASKS_A_THREAD * threads // batch))) if threads > 1 else rows
+    wanted = max(wanted, TASK_ELEMENTS // max(1, k))
     block = min(rows, MOST_SUMS, -(-wanted // unit) * unit)
     return GemvPlan(rows, k, batch, along_k, lanes, block, *dtypes)
 

@@ -7,6 +7,9 @@ from collections.abc import Callable
 DRAW_CYCLES = 600.0
 """Cycles to draw a task and enter the kernel."""
 
+HAND_OVER_CYCLES = 5000.0
+"""Cycles until other threads take part: two microseconds, between those that look for work and those that sleep."""
+
 UNEVENNESS = 0.3
 """Part of a task that the slowest thread is expected to work longer than the others."""
 
@@ -16,9 +19,9 @@ MAX_PARTS = 96
 def makespan(tasks: int, task_cycles: float, threads: int) -> float:
     """Cycles until all tasks are done, when each thread draws the next as soon as it is free."""
     cost = task_cycles + DRAW_CYCLES
-    if threads == 1:
+    if threads == 1 or tasks == 1:
         return tasks * cost
-    return -(-tasks // threads) * cost + UNEVENNESS * cost
+    return -(-tasks // threads) * cost + UNEVENNESS * cost + HAND_OVER_CYCLES
 
 
 def block_sizes(extent: int) -> list[int]:
