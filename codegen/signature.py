@@ -11,7 +11,7 @@ import numpy as np
 
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import digest
-from tilestitch.passes.fusion.band import Band, band_of
+from tilestitch.passes.fusion.band import band_of, same_inside
 from tilestitch.passes.plan import Group, GroupKind
 
 from .groups import roles_in, view_group
@@ -59,7 +59,7 @@ def signature(graph: Graph, group: Group) -> Signature:
     parts: list[object] = [group.kind.value, group.tie]
     if group.kind is GroupKind.ATTENTION:
         # Kernels leave out keys that masks hide from every query, also masks that other kernels make.
-        parts.append(_band(graph, group))
+        parts += _band(graph, group, place)
     for node in nodes:
         attrs = tuple((key, _frozen(value)) for key, value in sorted(node.attrs.items()))
         reads = tuple((place(v.name), str(v.type), _constant(v.data)) for v in node.inputs)
@@ -76,9 +76,12 @@ def signature(graph: Graph, group: Group) -> Signature:
     return Signature(tuple(parts), tuple(number), (every, *(node.origins for node in nodes)))
 
 
-def _band(graph: Graph, group: Group) -> Band | None:
-    roles = roles_in(view_group(graph, group))
-    return band_of(roles.softmax) if roles.softmax is not None else None
+def _band(graph: Graph, group: Group, place: Callable[[str], int]) -> list[object]:
+    softmax = roles_in(view_group(graph, group)).softmax
+    band = band_of(softmax) if softmax is not None else None
+    if softmax is None or band is None:
+        return []
+    return [band, *((place(value.name), number) for value, number in same_inside(softmax, band).items())]
 
 
 def _constant(data: np.ndarray | None) -> object:

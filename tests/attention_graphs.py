@@ -18,7 +18,8 @@ class Case:
 
     mask: none, additive ("float"), "bool", "causal" as a constant, "positions" (causal by comparing positions, and a
     mask of padding), or "window". grouped: query heads that share keys are an axis of their own; else keys are
-    repeated by a broadcast and a reshape. mended: weights that are NaN become zero. softcap: of the scores.
+    repeated by a broadcast and a reshape. mended: weights that are NaN become zero. softcap: of the scores. low: what
+    masks by position put in the place of hidden scores, or add to them.
     """
 
     heads: int = 2
@@ -35,6 +36,7 @@ class Case:
     softcap: float = 0.0
     merge_heads: bool = False
     tf32: bool = False
+    low: float = -np.inf
 
     @property
     def shared(self) -> int:
@@ -108,14 +110,14 @@ def _capped(graph: Graph, case: Case, scores: Value) -> Value:
 
 
 def _masked(graph: Graph, case: Case, scores: Value) -> Value:
-    low, shape = _number(graph, case, -np.inf), (case.queries, case.keys)
+    low, shape = _number(graph, case, case.low), (case.queries, case.keys)
     if case.mask == "float":
         return graph.emit("add", scores, graph.add_input("mask", TensorType(case.dtype, (case.batch, 1, *shape))))
     if case.mask == "bool":
         keep = graph.add_input("keep", TensorType("bool", (case.batch, 1, 1, case.keys)))
         return graph.emit("select", keep, scores, low)
     if case.mask in ("causal", "window"):
-        bias = np.where(case.visible, 0.0, -np.inf).astype(to_numpy_dtype(case.dtype))
+        bias = np.where(case.visible, 0.0, case.low).astype(to_numpy_dtype(case.dtype))
         return graph.emit("add", scores, graph.constant(bias))
     if case.mask == "positions":
         keep = graph.add_input("keep", TensorType("bool", (case.batch, 1, 1, case.keys)))

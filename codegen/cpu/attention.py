@@ -8,7 +8,7 @@ divided by the sums as they are stored. Keys that no row of the block sees are l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -20,15 +20,16 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute import reducers, vecmath
 from tilestitch.codegen.compute.attention import Between, Source, as_dtype, sum_dtype
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, immediate
+from tilestitch.codegen.compute.evaluator import Source as ReadElement
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.passes.fusion.band import Band, band_of
+from tilestitch.passes.fusion.band import Band, band_of, same_inside
 from tilestitch.passes.fusion.facts import LEAST_QUERIES, attention_rows
 from tilestitch.passes.fusion.roles import Roles
 
 from . import microkernel as mk
 from .abi import KernelLaunch
-from .gemm import GemmPlan, GemmShape, Window, emit_gemm, plan_gemm
+from .gemm import Epilogue, GemmPlan, GemmShape, Window, emit_gemm, plan_gemm
 from .isa import Isa, dtype_bytes
 from .microkernel import Split
 from .panels import LoadedOperand, PackedOperand, pack_at_run_time
@@ -167,6 +168,10 @@ def _transposed(group: Operands) -> tuple[bool, bool, bool]:
     return first, second, bool(group.anchor.attrs.get("trans_b"))
 
 
+_Range = tuple[tuple[Expr, Expr], Mapping[Value, float]]
+"""Keys, from a first one to behind the last, and the numbers that some masks are for all of them."""
+
+
 class _Task:
     """Emits one task: the pieces share its indices and buffers."""
 
@@ -176,6 +181,7 @@ class _Task:
         assert softmax is not None
         self.softmax = softmax
         self.between = Between(group.roles, softmax.queries, plan.acc_dtype)
+        self.same = same_inside(softmax, plan.band) if plan.band is not None else {}
         self.lanes = group.isa.lanes(plan.acc_dtype)
         self.dtype = plan.acc_dtype
         lead = softmax.product.output.shape[:-2]
@@ -225,10 +231,12 @@ class _Task:
         query = _transposed(self.group)[0]
         self.first_row = T.bind(first_row)
         seen = self._seen(self.first_row, count)
-        emit_gemm(
-            first, lambda b, row, k: self._load(self.query, self.first_row + row, k, query), PackedOperand(self.keys),
-            self._keep_score, T.int64(0), self.workspace, Window(seen, (0, first.shape.k)),
-        )  # fmt: skip
+        for keys, known in self._ranges(seen, count):
+            emit_gemm(
+                first, lambda b, row, k: self._load(self.query, self.first_row + row, k, query),
+                PackedOperand(self.keys), self._keeping(known), T.int64(0), self.workspace,
+                Window(keys, (0, first.shape.k)),
+            )  # fmt: skip
         with mk.serial(0, count) as row:
             self._softmax(row, *seen)
         emit_gemm(
@@ -248,16 +256,48 @@ class _Task:
             last = T.bind(T.max(T.min(row + (count + band.last), keys), first + 1))
         return first, last
 
+    def _ranges(self, seen: tuple[Expr, Expr], count: int) -> list[_Range]:
+        """The keys that a block sees, as ranges of whole panels: masks are read at the borders of the band only."""
+        band, columns = self.plan.band, self.plan.columns
+        if band is None or not self.same:
+            return [(seen, {})]
+        first, last = T.bind(seen[0] // columns), T.bind((seen[1] + (columns - 1)) // columns)
+        begin, end = first, last
+        if band.first is not None:
+            inner = (self.first_row + (count - 1 + band.first + columns - 1)) // columns
+            begin = T.bind(T.min(T.max(inner, first), last))
+        if band.last is not None:
+            inner = (self.first_row + (band.last + 1)) // columns
+            end = T.bind(T.max(T.min(inner, last), begin))
+        ranges: list[_Range] = [((begin * columns, end * columns), self.same)]
+        if band.first is not None:
+            ranges.append(((first * columns, begin * columns), {}))
+        if band.last is not None:
+            ranges.append(((end * columns, last * columns), {}))
+        return ranges
+
     def _load(self, source: Source, row: Expr, column: Expr, transposed: bool) -> Expr:
         return self.around.load(source.value, source.index(self.head, row, column, transposed))
 
-    def _keep_score(self, batch: Expr, row: Expr, key: Expr, product: Expr) -> None:
+    def _keeping(self, known: Mapping[Value, float]) -> Epilogue:
+        """Keeps a score; `known`: the numbers that some masks are for it."""
         evaluator = self.around.evaluator
-        with evaluator.scope():
-            score = evaluator.bind(product)
-            if self.between.is_scored:
-                score = self.between.score(evaluator, self.head, self.first_row + row, key, score)
-            T.buffer_store(self.scores, score, [row, key])
+        sources: dict[Value, ReadElement] = {
+            value: lambda _, value=value, number=number: immediate(number, value.dtype)  # type: ignore[misc]
+            for value, number in known.items()
+        }
+
+        def keep(batch: Expr, row: Expr, key: Expr, product: Expr) -> None:
+            before = dict(evaluator.sources)
+            evaluator.sources.update(sources)
+            with evaluator.scope():
+                score = evaluator.bind(product)
+                if self.between.is_scored:
+                    score = self.between.score(evaluator, self.head, self.first_row + row, key, score)
+                T.buffer_store(self.scores, score, [row, key])
+            evaluator.sources = before
+
+        return keep
 
     def _finish(self, batch: Expr, row: Expr, column: Expr, total: Expr) -> None:
         result = self.group.result

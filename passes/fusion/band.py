@@ -1,12 +1,14 @@
 """Which keys a query can see, as far as masks by position prove it: causal attention and sliding windows.
 
-A score that is -inf whatever the product of query and key is has no weight. The masks are not recognised by form: what
-depends on constants is computed by numpy, the rest of the chain from the product to the softmax is walked with what is
-known of each value. So nothing depends on how an exporter spells a causal mask.
+A score that is -inf whatever the product of query and key is has no weight, and neither has one to which something
+like -3e38 is added, if another score of its row is not treated so. The masks are not recognised by form: what depends
+on constants is computed by numpy, the rest of the chain from the product to the softmax is walked with what is known of
+each value. So nothing depends on how an exporter spells a causal mask.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -21,6 +23,8 @@ from .parts import Softmax
 MOST_ELEMENTS = 1 << 25
 """Masks of more elements are not looked at."""
 MOST_NODES = 64
+FAR = 1e30
+"""A score that lies so far below another has no weight. Products of queries and keys are taken to be smaller."""
 
 
 @dataclass(frozen=True)
@@ -35,25 +39,37 @@ class Band:
 class _Known:
     """What is known of a value, as arrays that broadcast to it.
 
-    exact: the value itself. masked (of floats): where it is -inf for sure. may, may_not (of bools): where it may be
-    true, and where false.
+    exact: the value itself. masked (of floats): where it is -inf for sure. offset (of floats): the value less what
+    comes from the product. may, may_not (of bools): where it may be true, and where false.
     """
 
     exact: np.ndarray | None = None
     masked: np.ndarray | None = None
+    offset: np.ndarray | None = None
     may: np.ndarray | None = None
     may_not: np.ndarray | None = None
 
     @staticmethod
     def of(array: np.ndarray) -> _Known:
         if array.dtype == bool:
-            return _Known(array, None, array, ~array)
+            return _Known(array, may=array, may_not=~array)
         if array.dtype.kind in "iu":
             return _Known(array)
-        return _Known(array, np.isneginf(array.astype(np.float32)))
+        wide = array if array.dtype == np.float64 else array.astype(np.float32)
+        return _Known(array, np.isneginf(wide), wide)
+
+    @property
+    def hidden(self) -> np.ndarray | None:
+        """Which scores have no weight for sure."""
+        if self.offset is None or self.offset.ndim == 0:
+            return self.masked
+        far = self.offset < self.offset.max(axis=-1, keepdims=True) - FAR
+        return far if self.masked is None else far | self.masked
 
 
+_WIDE = ("float32", "float64", "bfloat16")
 _UNKNOWN = _Known()
+_PRODUCT = _Known(offset=np.zeros((), np.float32))
 _NOWHERE = np.zeros((), bool)
 
 
@@ -61,11 +77,11 @@ def band_of(softmax: Softmax) -> Band | None:
     """The band of keys that queries see; None if nothing restricts it, or nothing is known."""
     if softmax.queries < 2 or softmax.keys < 2:
         return None
-    masked = _Walk(softmax).look(softmax.scores).masked
+    hidden = _Walk(softmax).look(softmax.scores).hidden
     shape = softmax.scores.shape
-    if masked is None or not masked.any() or shape[-2:] != (softmax.queries, softmax.keys):
+    if hidden is None or not hidden.any() or shape[-2:] != (softmax.queries, softmax.keys):
         return None
-    visible: np.ndarray = np.logical_not(masked)
+    visible: np.ndarray = np.logical_not(hidden)
     if visible.ndim > 2:
         visible = np.logical_or.reduce(visible, axis=tuple(range(visible.ndim - 2)))
     visible = np.broadcast_to(visible, (softmax.queries, softmax.keys))
@@ -80,6 +96,33 @@ def band_of(softmax: Softmax) -> Band | None:
     return Band(None if unrestricted[0] else first, None if unrestricted[1] else last)
 
 
+def same_inside(softmax: Softmax, band: Band) -> dict[Value, float]:
+    """What depends on constants between product and softmax, and is one number wherever a query sees a key.
+
+    So a causal mask, which is zero (or true) there, need not be read. In an order that names do not matter for.
+    """
+    walk = _Walk(softmax)
+    walk.look(softmax.scores)
+    row, key = np.ogrid[: softmax.queries, : softmax.keys]
+    inside = np.ones((softmax.queries, softmax.keys), bool)
+    if band.first is not None:
+        inside &= key >= row + band.first
+    if band.last is not None:
+        inside &= key <= row + band.last
+    found: dict[Value, float] = {}
+    for node in walk.varying(softmax.scores):
+        if node.output.shape[-2:] != inside.shape:
+            continue
+        for value in node.inputs:
+            exact = walk.look(value).exact
+            if exact is None or exact.size == 1:
+                continue
+            numbers = np.broadcast_to(exact, (*exact.shape[:-2], *inside.shape))[..., inside]
+            if numbers.size and (numbers == numbers.flat[0]).all():
+                found[value] = numbers.flat[0].item()
+    return found
+
+
 class _Walk:
     def __init__(self, softmax: Softmax) -> None:
         self.product = softmax.product.output
@@ -92,6 +135,18 @@ class _Walk:
             self.known[value] = self._look(value)
         return self.known[value]
 
+    def varying(self, value: Value) -> Iterator[Node]:
+        """The nodes that compute a value from the product, as far as they were looked at."""
+        stack, seen = [value], {value}
+        while stack:
+            node = stack.pop().producer
+            if node is None or node is self.product.producer:
+                continue
+            yield node
+            more = [v for v in node.inputs if v in self.known and self.known[v].exact is None and v not in seen]
+            stack += more
+            seen.update(more)
+
     def _look(self, value: Value) -> _Known:
         if value.tensor_type.num_elements > MOST_ELEMENTS:
             # The scores of all heads may be large: what is known of them broadcasts.
@@ -99,9 +154,11 @@ class _Walk:
                 return _UNKNOWN
         if value.data is not None:
             return _Known.of(np.asarray(value.data))
+        if value is self.product:
+            return _PRODUCT
         node = value.producer
         self.nodes += 1
-        if node is None or value is self.product or self.nodes > MOST_NODES or kind_of(node.op) is Kind.CONTRACTION:
+        if node is None or self.nodes > MOST_NODES or kind_of(node.op) is Kind.CONTRACTION:
             return _UNKNOWN
         if kind_of(node.op) not in (Kind.VIEW, Kind.INJECTIVE):
             return _UNKNOWN
@@ -132,19 +189,31 @@ def _may_not(known: _Known) -> np.ndarray:
     return np.ones((), bool) if known.may_not is None else known.may_not
 
 
+def _joined(
+    join: Callable[[np.ndarray, np.ndarray], np.ndarray], a: np.ndarray | None, b: np.ndarray | None
+) -> np.ndarray | None:
+    if a is None or b is None:
+        return None
+    with np.errstate(all="ignore"):
+        return join(a, b)
+
+
 def _add(node: Node, operands: list[_Known]) -> _Known:
-    return _Known(masked=_masked(operands[0]) | _masked(operands[1]))
+    a, b = operands
+    return _Known(masked=_masked(a) | _masked(b), offset=_joined(np.add, a.offset, b.offset))
 
 
 def _sub(node: Node, operands: list[_Known]) -> _Known:
-    return _Known(masked=_masked(operands[0]))
+    a, b = operands
+    return _Known(masked=_masked(a), offset=_joined(np.subtract, a.offset, b.offset))
 
 
 def _scale(node: Node, operands: list[_Known]) -> _Known:
     """A product or quotient by positive numbers keeps -inf."""
+    join = np.multiply if node.op == "mul" else np.divide
     for this, other in (operands, operands[::-1]) if node.op == "mul" else (operands,):
         if other.exact is not None and (other.exact > 0).all() and np.isfinite(other.exact).all():
-            return _Known(masked=_masked(this))
+            return _Known(masked=_masked(this), offset=_joined(join, this.offset, other.offset))
     return _UNKNOWN
 
 
@@ -153,7 +222,9 @@ def _select(node: Node, operands: list[_Known]) -> _Known:
     if node.output.dtype == "bool":
         return _UNKNOWN
     masked = (~_may(condition) | _masked(yes)) & (~_may_not(condition) | _masked(no))
-    return _Known(masked=masked)
+    if condition.exact is None or yes.offset is None or no.offset is None:
+        return _Known(masked=masked)
+    return _Known(masked=masked, offset=np.where(condition.exact, yes.offset, no.offset))
 
 
 def _minimum(node: Node, operands: list[_Known]) -> _Known:
@@ -180,7 +251,9 @@ def _not(node: Node, operands: list[_Known]) -> _Known:
 
 def _cast(node: Node, operands: list[_Known]) -> _Known:
     (known,) = operands
-    return known if known.masked is not None and is_float(node.output.dtype) else _UNKNOWN
+    if not is_float(node.output.dtype):
+        return _UNKNOWN
+    return _Known(masked=known.masked, offset=known.offset if node.output.dtype in _WIDE else None)
 
 
 def _view(node: Node, operands: list[_Known]) -> _Known:
@@ -196,7 +269,8 @@ def _view(node: Node, operands: list[_Known]) -> _Known:
             return None if array is None else array.reshape(array.shape[-2:])
         return None
 
-    return _Known(masked=moved(known.masked), may=moved(known.may), may_not=moved(known.may_not))
+    offset = moved(known.offset)
+    return _Known(masked=moved(known.masked), offset=offset, may=moved(known.may), may_not=moved(known.may_not))
 
 
 _RULES = {

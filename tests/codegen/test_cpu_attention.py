@@ -58,6 +58,13 @@ def test_tasks_leave_out_keys_that_none_of_their_queries_sees(mask: str) -> None
     check(replace(case, keys=150, queries=150, mended=True, kv_heads=1, heads=2), threads=3)
 
 
+@pytest.mark.parametrize("mask", ["causal", "window", "positions"])
+def test_masks_of_the_least_number(mask: str) -> None:
+    least = float(np.finfo(np.float32).min)
+    check(Case(heads=1, queries=150, keys=170, columns=40, mask=mask, low=least))
+    check(Case(heads=1, queries=40, keys=20, mask=mask, low=least))  # some rows see no key, and weigh all alike
+
+
 def test_keys_behind_the_causal_border_are_not_read() -> None:
     """NaN among them does no harm, though a weight of zero times NaN would, but to queries of the same block."""
     case = Case(heads=1, queries=256, keys=256, mask="causal")

@@ -19,7 +19,7 @@ from tilestitch.passes import PassContext, StitchPlan, WhyNot, check_plan, make_
 from tilestitch.passes.contract import TargetInfo
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.explain import explain_plan
-from tilestitch.passes.fusion.band import Band, band_of
+from tilestitch.passes.fusion.band import Band, band_of, same_inside
 from tilestitch.passes.fusion.roles import Part, Roles, roles_of
 
 CASES = {
@@ -223,6 +223,26 @@ def test_causal_masks_are_proved_from_positions(mask: str) -> None:
 
 def test_a_window_has_two_ends() -> None:
     assert band(Case(queries=9, keys=9, mask="window")) == Band(-3, 0)
+
+
+def test_adding_the_least_number_hides_like_infinity_if_the_row_has_another_key() -> None:
+    least = float(np.finfo(np.float32).min)
+    assert band(Case(queries=9, keys=9, mask="causal", low=least)) == Band(None, 0)
+    assert band(Case(queries=9, keys=9, mask="window", low=least)) == Band(-3, 0)
+    assert band(Case(queries=9, keys=9, mask="causal", low=-1e4)) is None  # a product may be as large
+    # Rows that see no key weigh all keys alike, which those of -inf do not.
+    assert band(Case(queries=9, keys=5, mask="causal", low=least)) is None
+    assert band(Case(queries=9, keys=5, mask="causal")) == Band(None, -4)
+    # What is hidden at run time, too, may be all that a row sees by position.
+    assert band(Case(queries=9, keys=9, mask="positions", low=least)) is None
+
+
+@pytest.mark.parametrize(("mask", "numbers"), [("causal", [0.0]), ("window", [0.0]), ("positions", [True])])
+def test_inside_the_band_a_mask_by_position_is_one_number(mask: str, numbers: list[float]) -> None:
+    found = roles(attention(Case(queries=9, keys=12, mask=mask)))
+    assert isinstance(found, Roles) and found.softmax is not None
+    seen = band_of(found.softmax)
+    assert seen is not None and list(same_inside(found.softmax, seen).values()) == numbers
 
 
 @pytest.mark.parametrize("mask", ["", "float", "bool"])
