@@ -28,7 +28,7 @@ REDUCTION member reads an operand of shape S over exactly the axes A (`axes`, or
   node that depend on a reduction are full, or have the reduced shape with A set to 1, or, where A are the first axes
   of S, the one without A (numpy broadcasting then finds the right row).
 - A reshape of a full node's value may be stored; nobody in the group reads it.
-- A node that does not depend on a REDUCTION member is pulled. If it is element-wise of shape S it may be stored: it
+- A node that does not depend on a REDUCTION member is pulled. If it has shape S it may be stored: it
   is then full, too.
 - Outputs are reductions, reduced nodes, full nodes and reshapes of these.
 

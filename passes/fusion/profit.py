@@ -47,15 +47,24 @@ def _too_much_work(
     state: Fusion, clusters: Sequence[Cluster], copies: set[Node], nodes: Sequence[Node], stored: Sequence[Value],
     roles: Roles, subject: str,
 ) -> WhyNot | None:  # fmt: skip
-    before = sum(bytes_of(state.outputs_of(c)) for c in clusters) + bytes_of(o for n in copies for o in n.outputs)
+    fetched = {v for n in nodes if n not in copies for v in n.inputs if v.producer in copies}
+    before = sum(bytes_of(state.outputs_of(c)) for c in clusters) + bytes_of(fetched)
     saved = max(0, before - bytes_of(stored))
-    again = recomputation(nodes, stored, roles)
+    again = recomputation(nodes, stored, roles) + _copied_work(state, copies)
     if again <= OPERATIONS_PER_BYTE * saved + LAUNCH_OPERATIONS:
         return None
     return WhyNot(
         subject, "profit.recompute", "values would be computed again more often than storing them costs",
         {"operations_again": again, "bytes_saved": saved},
     )  # fmt: skip
+
+
+def _copied_work(state: Fusion, copies: set[Node]) -> int:
+    """Operations of one evaluation of `copies`, less this reader's share if every reader has copies of its own."""
+    users = {u for n in copies for o in n.outputs for u in o.users} - copies
+    readers = len({state.cluster_of(u).number for u in users})
+    work = sum(elements_of(n.outputs[0].tensor_type) * operations_per_element(n.op) for n in copies)
+    return int(work * (readers - 1) / max(1, readers))
 
 
 def recomputation(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) -> int:
@@ -112,18 +121,20 @@ def _reads(node: Node, index: int, value: Value, mine: float) -> tuple[float, bo
     if kind is Kind.REDUCTION:
         return float(size), True
     if kind is Kind.CONTRACTION:
-        window = 1
-        if node.op != "matmul" and index == 0:
-            rank = len(value.shape) - 2
-            weight = node.inputs[1].shape
-            window = prod(weight[2:] if node.attrs["layout"] == "NCX" else weight[:rank])
-        return float(size * window), True
+        return size * (_windows(node) if node.op != "matmul" and index == 0 else 1.0), True
     if node.op == "concat":
         total = elements_of(node.output.tensor_type)
         return (mine * size / total if total else 0.0), False
     if node.op == "reshape":
         return mine, True
     return mine, kind is Kind.INJECTIVE and value.tensor_type.shape == node.outputs[0].tensor_type.shape
+
+
+def _windows(node: Node) -> float:
+    """In how many windows of a convolution an element of its image lies."""
+    weight, strides = node.inputs[1].shape, node.attrs["strides"]
+    extents = weight[2:] if node.attrs["layout"] == "NCX" else weight[: len(strides)]
+    return prod(extents) / (prod(strides) if node.op == "conv" else 1)
 
 
 def _row_too_long(state: Fusion, roles: Roles, subject: str) -> WhyNot | None:

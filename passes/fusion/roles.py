@@ -285,7 +285,7 @@ def _rowwise(nodes: Sequence[Node], reductions: Sequence[Node], stored: list[Val
     for value in stored:
         node_ = value.producer
         if node_ is not None and parts.get(node_) is Part.PULLED:
-            if not is_elementwise(node_.op) or value.shape != rows.shape:
+            if kind_of(node_.op) not in (Kind.INJECTIVE, Kind.VIEW) or value.shape != rows.shape:
                 raise Illegal("pulled_stored", f"{value.name} is also needed outside, but is not computed row by row")
             parts[node_] = Part.FULL
     return Roles(GroupKind.ROWWISE, first, parts, rows)

@@ -214,6 +214,30 @@ def test_an_expensive_value_is_not_computed_again_for_every_row_it_is_broadcast_
     assert refusal.rule == "profit.recompute" and refusal.numbers["operations_again"] > 1_000_000
 
 
+def test_the_steps_of_a_recurrence_are_not_computed_again_by_each_product_that_reads_one() -> None:
+    steps = [("x", "a")] + [(f"h{i}", "a") for i in range(1, 12)]
+    states = "".join(
+        f"%m{i} = mul(%{h}, %{a}) : float32[64,512]\n%h{i} = add(%m{i}, %x) : float32[64,512]\n"
+        f"%y{i} = matmul(%h{i}, %w) : float32[64,2]\n"
+        for i, (h, a) in enumerate(steps, 1)
+    )
+    results = ", ".join(f"%y{i}" for i in range(1, len(steps) + 1))
+    plan = plan_of(f"""graph @g(%x: float32[64,512], %a: float32[64,512], %w: float32[512,2]) -> ({results}) {{
+      {states}
+    }}""")
+    held = [n for g in plan.groups for part in g.parts or (g,) for n in part.nodes]
+    assert sum(n.startswith("m") for n in held) < 3 * len(steps)
+
+
+def test_an_embedding_is_stored_by_the_kernel_that_normalises_its_rows() -> None:
+    plan = plan_of("""graph @g(%t: float32[50,16], %i: int64[7]) -> (%e, %y) {
+      %e = gather(%t, %i) {axis=0} : float32[7,16]
+      %s = reduce_sum(%e) {axes=[1], keepdims=true} : float32[7,1]
+      %y = div(%e, %s) : float32[7,16]
+    }""")
+    assert kernels(plan) == [("rowwise", ["e", "s", "y"])]
+
+
 def test_cheap_values_are_computed_by_each_of_their_readers() -> None:
     plan = plan_of("""graph @g(%x: float32[4,3], %y: float32[4,4]) -> (%a, %b) {
       %i = iota() {shape=[4], axis=0, dtype="float32"} : float32[4]
