@@ -29,7 +29,7 @@ CEILINGS = (0.85, 0.70)
 OVERLAP = 0.9  # no kernel hides one behind the other entirely; a judgement, not a measurement
 GPU_LAUNCH_US = 2.0  # a dependent kernel node of a CUDA graph, after the one before it has drained
 GPU_GRID_BARRIER_US = 2.6  # AStitch, on a V100 full of blocks; to be measured on newer GPUs
-GPU_HAND_OVER_US = 0.7  # an atomic that releases and acquires, and the first read behind it: two trips to the L2 cache
+GPU_HAND_OVER_US = 0.9  # atomic, look, and first read behind it: three trips to the L2 cache; to be measured
 GPU_ROW_US = 0.3  # of a row that a team reads from the L2 cache and stores, without its reductions
 GPU_SM_L2_BYTES_PER_CYCLE = 48
 GPU_BARRIER_US = 0.04  # __syncthreads with the memory latency that it exposes
@@ -145,7 +145,7 @@ def _gpu_memory_s(kernel: KernelFacts, gpu: Device, active_blocks: int, spilled:
     dram_rate = min(bandwidth, in_flight / GPU_MEMORY_LATENCY_S)
     # What the last blocks move is part of the tail.
     in_tail = kernel.tail_bytes * min(kernel.tail_blocks, gpu.sm_count)
-    footprint = kernel.footprint_bytes - in_tail
+    footprint = max(0, kernel.footprint_bytes - in_tail)
     rate = l2_rate if footprint <= gpu.l2_bytes // 2 else dram_rate
     again = kernel.bytes_requested - kernel.footprint_bytes
     again = max(0, again) + (2 * kernel.shared_bytes * kernel.tasks if spilled else 0)

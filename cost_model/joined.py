@@ -37,9 +37,13 @@ def joined_facts(stages: Sequence[Sequence[KernelFacts]]) -> KernelFacts:
 def banded_facts(
     product: KernelFacts, behind: KernelFacts, tail_rows: int, tail_bytes: int, tail_blocks: int
 ) -> KernelFacts:
-    """The facts of a product whose last blocks compute what lies behind it, band by band."""
+    """The facts of a product whose last blocks compute what lies behind it, band by band.
+
+    What every row reads, a block finds in its own cache from the second row on.
+    """
+    reads = tuple(replace(t, bytes_requested=min(t.bytes_requested, t.footprint_bytes)) for t in behind.reads)
     return replace(
-        joined_facts([[product], [behind]]),
+        joined_facts([[product], [replace(behind, reads=reads)]]),
         tasks=product.tasks,
         threads=product.threads,
         shared_bytes=product.shared_bytes,

@@ -1,8 +1,12 @@
-"""Row-wise work behind a product, in its launch: the last block, or warp, that stores some of a band of rows computes
-the whole band.
+"""Row-wise work behind a product, in its launch: whoever stores the last of a band of rows computes the band.
 
-Nobody waits: whoever has stored its part of a band counts up the band's word (`ts_grid_last`), and the last one finds
-what the others have stored in the L2 cache. The word wraps to 0, so that the launch can be repeated.
+Blocks (or warps) that have stored their part of a band count up the band's word, and the last one finds what the others
+have stored in the L2 cache. It need not be alone: some that came before look at the word a few times more, and if the
+last one comes meanwhile, each takes a share of the band. Taking a share is atomic, and the last one goes through all of
+them, so nobody is relied upon, and nobody waits for a block that may not have begun.
+
+The words are 0 when the model is loaded. A run flips the top bit of the band's word, and sets the words of its shares
+to that bit, so that nothing needs clearing between runs.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from functools import cached_property
 from math import ceil, prod
 from typing import Any
 
+from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, storage_bits
@@ -27,12 +32,53 @@ from .injective import index_dtype
 from .rows import RowEmitter, RowWork, walk_of
 from .team import Team
 
-HAND_OVER_CYCLES = 1200
-"""From the last store of a band until the last block has read the first of it back: two trips to the L2 cache."""
+POLLS = 12
+"""How often a block looks whether the last one of its band has come: for about as long as two launches take."""
+HAND_OVER_CYCLES = 1500
+"""From the last store of a band until those that compute it have read the first of it: three trips to the L2 cache."""
 ROW_CYCLES = 500
 REDUCTION_CYCLES = 150
 """Of a row: reading it from the L2 cache and storing results; and of each reduction. Planning figures."""
 L2_BYTES_PER_CYCLE = 48
+
+
+@dataclass(frozen=True)
+class Band:
+    """`rows` rows of a product that so many writers store: blocks, or `warps`, of `threads` threads. They share the
+    band if they can, `share_rows` each.
+    """
+
+    rows: int
+    writers: int
+    threads: int
+    share_rows: int
+    warps: bool = False
+
+    @property
+    def shares(self) -> int:
+        return ceil(self.rows / self.share_rows)
+
+    @property
+    def words(self) -> int:
+        """Of the launch's own memory: who has come, and who has each share, if there are several."""
+        return 0 if self.writers == 1 else 1 if self.shares == 1 else 1 + self.shares
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Where a writer stands that has stored its part: the rows of the band from `first` to `end`, the number of its
+    column in it, and how often it may look whether the others have come. lane: of a thread among the writer's.
+    words: the band's own, in memory. exact: every band has all its rows.
+    """
+
+    first: Expr
+    end: Expr
+    column: Expr
+    polls: Expr
+    lane: Expr
+    exact: bool
+    memory: Any
+    word: Expr
 
 
 @dataclass(frozen=True)
@@ -73,38 +119,69 @@ class RowsBehind:
             team *= 2
         return replace(self.walk, team=team, rows=threads // team)
 
-    def cycles(self, rows: int, threads: int) -> float:
-        """Estimated cycles of so many threads for the rows of as many rows of the product."""
-        work = self.work(threads)
+    def band(self, rows: int, writers: int, threads: int, warps: bool = False) -> Band:
+        """How the writers of a band share it: as evenly as whole turns of their threads allow."""
+        turn = max(1, self.work(threads).rows // self.rows_each)
+        return Band(rows, writers, threads, ceil(ceil(rows / writers) / turn) * turn, warps)
+
+    def cycles(self, band: Band) -> float:
+        """Estimated cycles from the last store of a band until its last row is done."""
+        work = self.work(band.threads)
         reductions = sum(part is Part.REDUCTION for part in self.roles.parts.values())
-        turns = ceil(rows * self.rows_each / work.rows)
+        turns = ceil(band.share_rows * self.rows_each / work.rows)
         full = [v for v in self.values if v.tensor_type.num_elements >= work.row_count * prod(work.line_extents)]
-        moved = rows * self.columns * sum(storage_bits(v.dtype) for v in full) / 8
+        moved = band.share_rows * self.columns * sum(storage_bits(v.dtype) for v in full) / 8
         longer = ceil(work.steps * work.lanes / REGISTER_ELEMENTS)
         serial = turns * longer * (ROW_CYCLES + reductions * REDUCTION_CYCLES)
         return HAND_OVER_CYCLES + max(serial, moved / L2_BYTES_PER_CYCLE)
 
-    def emit(
-        self, buffers: Mapping[Value, Any], threads: int, lane: Expr, first: Expr, end: Expr, most: int, whole: bool
-    ) -> None:
-        """Compute what belongs to the rows `first` to `end` of the product, at most `most` of them.
+    # -- code --------------------------------------------------------------------------------------------------------
 
-        lane: this thread's number among `threads`, a block or a warp, which all come here. whole: bands always have
-        `most` rows.
-        """
-        work, each = self.work(threads), self.rows_each
+    def finish(self, buffers: Mapping[Value, Any], band: Band, turn: Turn) -> None:
+        """What a writer does when it has stored its part; all its threads come here."""
+        suffix = "_warp" if band.warps else ""
+        if band.writers == 1:
+            if band.warps:
+                T.evaluate(T.call_extern("void", "ts_grid_sync_warp"))
+            else:
+                barrier()
+            self._rows(buffers, band, turn, 0)
+            return
+        here = T.address_of(turn.memory[turn.word])
+        if band.shares == 1:
+            with T.If(last_of(turn.memory[turn.word], band.writers, f"ts_grid_last{suffix}")), T.Then():
+                self._rows(buffers, band, turn, 0)
+            return
+        first = T.cast(tirx.EQ(turn.column, 0), "int32")
+        arrive = T.call_extern("int32", f"ts_grid_arrive{suffix}", here, first, band.writers, turn.polls)
+        found = T.bind(arrive)
+        shares = T.Select(found >= 2, band.shares, T.Select(found == 1, 1, 0))
+        with T.serial(0, shares) as number:
+            share = T.bind((turn.column + number) % band.shares)
+            word = T.address_of(turn.memory[turn.word + 1 + share])
+            with T.If(T.call_extern("int32", f"ts_grid_take{suffix}", word, here) != 0), T.Then():
+                self._rows(buffers, band, turn, share)
+
+    def _rows(self, buffers: Mapping[Value, Any], band: Band, turn: Turn, share: Expr) -> None:
+        """Compute what belongs to a share of a band."""
+        work, each = self.work(band.threads), self.rows_each
         dtype = index_dtype([Parameter(ValueArg(v.name), v.dtype, v.tensor_type.num_elements) for v in self.values])
-        first, end = (T.bind(T.cast(e, dtype) * each) for e in (first, end))
-        across = 0 if work.rows == 1 else T.bind(lane // work.team)
-        along = 0 if work.team == 1 else lane if work.rows == 1 else T.bind(lane % work.team)
-        exact = (whole and most * each % work.rows == 0) or work.rows == 1
-        turns = most * each // work.rows if whole and exact else (end - first + (work.rows - 1)) // work.rows
+        start = T.bind(T.cast(turn.first + share * band.share_rows, dtype))
+        end = start + band.share_rows
+        exact = turn.exact and band.rows % band.share_rows == 0
+        if not exact:
+            end = T.max(T.min(end, T.cast(turn.end, dtype)), start)
+        first, end = T.bind(start * each), T.bind(end * each)
+        across = 0 if work.rows == 1 else T.bind(turn.lane // work.team)
+        along = 0 if work.team == 1 else turn.lane if work.rows == 1 else T.bind(turn.lane % work.team)
+        # A thread past the last row computes that, too, and does not store it.
+        full = work.rows == 1 or (exact and band.share_rows * each % work.rows == 0)
         own = [buffers[v] for v in self.values]
-        with T.serial(0, turns) as turn:
-            place = T.bind(first + turn * work.rows + across)
+        with T.serial(0, (end - first + (work.rows - 1)) // work.rows) as number:
+            place = T.bind(first + number * work.rows + across)
             emitter = RowEmitter(work, self.nodes, self.roles, self.inputs, self.outputs, own, dtype)
             team = Team(work.team, work.rows, False, along, across)
-            if exact:
+            if full:
                 emitter.row(team, place, None)
             else:
                 emitter.row(team, T.bind(T.min(place, end - 1)), place < end)

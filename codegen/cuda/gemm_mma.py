@@ -24,7 +24,7 @@ from .partition import Partition, Sink, launch, named, registers, repeated, unro
 from .product import Product, below, both, simplified, step_of
 from .surroundings import Anchored, Surroundings
 from .target import CudaTarget
-from .tiling import choose
+from .tiling import choose, held
 
 WARP = 32
 
@@ -114,7 +114,7 @@ def lower_mma(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
     dtype = "tfloat32" if product.a.dtype == "float32" else product.a.dtype
     share = HOPPER_SHARE if device.capability >= HOPPER else 1
     tiles = [replace(tile, speed=share * tile.speed) for tile in tiles_of(instruction.itemsize)]
-    tile, partition = choose(product, tiles, device, dtype)
+    tile, partition = choose(product, tiles, device, dtype, group.behind)
     return emit_mma(group, product, tile, partition)
 
 
@@ -126,7 +126,10 @@ def emit_mma(group: Anchored, product: Product, tile: MmaTile, partition: Partit
     def kernel(around: Surroundings, thread: Thread, sink: Sink, block: Expr) -> None:
         _Block(around, product, tile, instruction, partition, thread.thread[0], sink).run(block)
 
-    return launch(group, product, "gemm_mma", partition, (tile.bm, tile.bn), tile.threads, kernel, tile.shared_bytes)
+    together = held(tile, group.target.device)
+    return launch(
+        group, product, "gemm_mma", partition, (tile.bm, tile.bn), tile.threads, kernel, tile.shared_bytes, together
+    )
 
 
 class _Block:

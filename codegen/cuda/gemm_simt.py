@@ -22,7 +22,7 @@ from .abi import CudaLaunch, Thread, barrier, shared_buffer
 from .partition import Partition, Sink, launch, named, registers, repeated, unrolled, when, zero
 from .product import Operand, Product, below, both, simplified, step_of, widen
 from .surroundings import Anchored, Surroundings
-from .tiling import choose
+from .tiling import choose, held
 
 QUAD = 4
 """Rows and columns of a thread come in groups of so many."""
@@ -107,7 +107,7 @@ WIDE_TILES = (
 def lower_simt(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
     """The launches of a product with tiles in shared memory."""
     tiles = TILES if storage_bits(product.acc_dtype) <= 32 else WIDE_TILES
-    tile, partition = choose(product, tiles, group.target.device, product.acc_dtype)
+    tile, partition = choose(product, tiles, group.target.device, product.acc_dtype, group.behind)
     return emit_simt(group, product, tile, partition)
 
 
@@ -117,7 +117,8 @@ def emit_simt(group: Anchored, product: Product, tile: SimtTile, partition: Part
     def kernel(around: Surroundings, thread: Thread, sink: Sink, block: Expr) -> None:
         _Block(around, product, tile, partition, thread.thread[0], sink).run(block)
 
-    return launch(group, product, "gemm_simt", partition, (tile.bm, tile.bn), tile.threads, kernel)
+    together = held(tile, group.target.device)
+    return launch(group, product, "gemm_simt", partition, (tile.bm, tile.bn), tile.threads, kernel, together=together)
 
 
 @dataclass(frozen=True)

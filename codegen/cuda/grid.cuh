@@ -26,6 +26,63 @@ static __device__ __forceinline__ int ts_grid_last_warp(unsigned *word, unsigned
   return __shfl_sync(0xffffffffu, last, 0);
 }
 
+// A band of rows that `count` blocks store together. `word` is 0 when the model is loaded: the block that calls with
+// `first` adds 2^31 - (count - 1), every other block 1. When the last one has come the top bit has flipped, and the bits
+// below are 0 again. One thread's part: 2 for the last one, 1 for one that saw the last one come while it looked `polls`
+// times, else 0.
+static __device__ __forceinline__ int ts_grid_count(unsigned *word, int first, unsigned count, int polls) {
+  unsigned step = first ? 0x80000000u - (count - 1u) : 1u, before, now;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(word), "r"(step) : "memory");
+  if (((before + step) ^ before) & 0x80000000u) return 2;
+  for (int poll = 0; poll < polls; ++poll) {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
+    if ((before ^ now) & 0x80000000u) return 1;
+  }
+  return 0;
+}
+
+// Whether nobody has taken a share of a band yet whose blocks have all come; one thread's part.
+static __device__ __forceinline__ int ts_grid_claim(unsigned *share, unsigned *word) {
+  unsigned run, before;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(run) : "l"(word) : "memory");
+  run &= 0x80000000u;
+  asm volatile("atom.relaxed.gpu.global.exch.b32 %0, [%1], %2;" : "=r"(before) : "l"(share), "r"(run) : "memory");
+  return before != run;
+}
+
+// For a block: what the others wrote before, it reads behind a result that is not 0.
+static __device__ __forceinline__ int ts_grid_arrive(unsigned *word, int first, unsigned count, int polls) {
+  int found = 0;
+  __syncthreads();
+  if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) found = ts_grid_count(word, first, count, polls);
+  if (!__syncthreads_or(found)) return 0;
+  return 1 + __syncthreads_or(found == 2);
+}
+
+static __device__ __forceinline__ int ts_grid_take(unsigned *share, unsigned *word) {
+  int taken = 0;
+  if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) taken = ts_grid_claim(share, word);
+  return __syncthreads_or(taken);
+}
+
+// The same for a warp.
+static __device__ __forceinline__ int ts_grid_arrive_warp(unsigned *word, int first, unsigned count, int polls) {
+  int found = 0;
+  __syncwarp();
+  if ((threadIdx.x & 31) == 0) found = ts_grid_count(word, first, count, polls);
+  __syncwarp();
+  return __shfl_sync(0xffffffffu, found, 0);
+}
+
+static __device__ __forceinline__ int ts_grid_take_warp(unsigned *share, unsigned *word) {
+  int taken = 0;
+  if ((threadIdx.x & 31) == 0) taken = ts_grid_claim(share, word);
+  __syncwarp();
+  return __shfl_sync(0xffffffffu, taken, 0);
+}
+
+static __device__ __forceinline__ void ts_grid_sync_warp() { __syncwarp(); }
+
 // The barrier of a whole grid, for cooperative launches: all blocks are resident together.
 //
 // `word` is 32 bits of the launch's own memory, 0 when the model is loaded, and needs no clearing after that: block 0

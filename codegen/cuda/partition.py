@@ -20,8 +20,8 @@ from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import ravel, unravel
 from tilestitch.codegen.groups import before_views
 
-from .abi import CountersArg, CudaLaunch, Parameter, TemporaryArg, Thread, barrier
-from .bands import last_of
+from .abi import CountersArg, CudaLaunch, Parameter, TemporaryArg, Thread
+from .bands import POLLS, Turn, last_of
 from .product import Product, below, both
 from .surroundings import Anchored, Surroundings
 from .vectors import lanes_of
@@ -143,10 +143,13 @@ Kernel = Callable[[Surroundings, Thread, Sink, Expr], None]
 
 def launch(
     group: Anchored, product: Product, kind: str, partition: Partition, tile: tuple[int, int], threads: int,
-    kernel: Kernel, shared_bytes: int = 0,
+    kernel: Kernel, shared_bytes: int = 0, together: int = 0,
 ) -> tuple[CudaLaunch, ...]:  # fmt: skip
-    """The launch of a kernel that gets the number of its block; `tile` is the extents of a tile."""
-    parts, counted = partition.parts, _counters(group, partition)
+    """The launch of a kernel that gets the number of its block; `tile` is the extents of a tile.
+
+    together: how many blocks the device holds at a time, as far as is known.
+    """
+    parts, counted = partition.parts, sum(_counters(group, partition, min(tile[0], product.m), threads))
     tiles = partition.blocks // parts
     size = parts * product.elements
     sums = Parameter(TemporaryArg("sums", size * storage_bits(product.acc_dtype) // 8), product.acc_dtype, size)
@@ -154,7 +157,7 @@ def launch(
     def whole(around: Surroundings, thread: Thread) -> None:
         block = around.wide(thread.block[0])
         kernel(around, thread, finish(group, product), block)
-        _behind(around, product, partition, tile, threads, thread.thread[0], block)
+        _behind(around, product, partition, tile, threads, thread.thread[0], block, together)
 
     def one_part(around: Surroundings, thread: Thread) -> None:
         block = around.wide(thread.block[0])
@@ -167,7 +170,7 @@ def launch(
         kernel(around, thread, Sink(keep), block)
         with when(last_of(around.counters[number], parts)):
             _join(around, product, partition, tile, threads, thread.thread[0], block)
-            _behind(around, product, partition, tile, threads, thread.thread[0], block)
+            _behind(around, product, partition, tile, threads, thread.thread[0], block, together)
 
     emit, extra = (whole, None) if parts == 1 else (one_part, sums)
     counters = Parameter(CountersArg(COUNTER_BYTES * counted), "uint32", counted) if counted else None
@@ -176,33 +179,39 @@ def launch(
     )
 
 
-def _counters(group: Anchored, partition: Partition) -> int:
-    """How many words are counted up: of tiles in parts, then of bands of rows in several tiles."""
+def _counters(group: Anchored, partition: Partition, rows: int, threads: int) -> tuple[int, int]:
+    """Words that are counted up: of tiles in parts, and behind these of bands of rows."""
     tiles = partition.blocks // partition.parts if partition.parts > 1 else 0
-    bands = partition.batch * partition.m_blocks if group.behind is not None and partition.n_blocks > 1 else 0
-    return tiles + bands
+    if group.behind is None:
+        return tiles, 0
+    return tiles, partition.batch * partition.m_blocks * group.behind.band(rows, partition.n_blocks, threads).words
 
 
 def _behind(
     around: Surroundings, product: Product, partition: Partition, tile: tuple[int, int], threads: int, thread: Expr,
-    block: Expr,
+    block: Expr, together: int,
 ) -> None:  # fmt: skip
-    """What lies behind the product for a block's rows, if this block is the last one that has stored some of them."""
+    """What lies behind the product for a block's rows, if this block is the last one that has stored some of them, or
+    one of the last. together: blocks that the device holds.
+    """
     behind = around.group.behind
     if behind is None:
         return
-    _, batch, m_block, _ = partition.locate(block)
-    rows, bands = tile[0], partition.batch * partition.m_blocks
+    _, batch, m_block, n_block = partition.locate(block)
+    rows = min(tile[0], product.m)
+    band = behind.band(rows, partition.n_blocks, threads)
     first = named(batch * product.m + m_block * rows)
-    whole = product.m % rows == 0
-    end = first + rows if whole else T.min(first + rows, (batch + 1) * product.m)
-    if partition.n_blocks == 1:
-        barrier()
-        behind.emit(around.behind, threads, thread, first, end, rows, whole)
-        return
-    number = named(_counters(around.group, partition) - bands + batch * partition.m_blocks + m_block)
-    with when(last_of(around.counters[number], partition.n_blocks)):
-        behind.emit(around.behind, threads, thread, first, end, rows, whole)
+    exact = product.m % rows == 0
+    end = first + rows if exact else T.min(first + rows, (batch + 1) * product.m)
+    tiles, _ = _counters(around.group, partition, rows, threads)
+    word = named(tiles + (batch * partition.m_blocks + m_block) * band.words)
+    # Blocks that others may still want the place of do not wait.
+    waits = both(
+        below(n_block, band.shares, partition.n_blocks),
+        None if partition.blocks <= together else block >= partition.blocks - together,
+    )
+    polls = POLLS if waits is None else T.Select(waits, POLLS, 0)
+    behind.finish(around.behind, band, Turn(first, end, n_block, polls, thread, exact, around.counters, word))
 
 
 def _join(

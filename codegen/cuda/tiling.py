@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 from tilestitch.codegen.compute.dtypes import storage_bits
 from tilestitch.cost_model.devices import Device
 
+from .bands import RowsBehind
 from .partition import Partition, cut
 from .product import Product
 
@@ -62,14 +63,27 @@ class Tile(Protocol):
 AnyTile = TypeVar("AnyTile", bound=Tile)
 
 
-def choose(product: Product, tiles: Sequence[AnyTile], device: Device, dtype: str) -> tuple[AnyTile, Partition]:
-    """The tile and the partition with the least estimated time; `dtype` is what the device multiplies (`tfloat32`)."""
+def choose(
+    product: Product, tiles: Sequence[AnyTile], device: Device, dtype: str, behind: RowsBehind | None = None
+) -> tuple[AnyTile, Partition]:
+    """The tile and the partition with the least estimated time; `dtype` is what the device multiplies (`tfloat32`).
+
+    behind: what blocks do for bands of rows behind the product.
+    """
     options = [
         (tile, cut(product, (tile.bm, tile.bn, tile.bk), parts))
         for tile in tiles
         for parts in _parts(product, tile, device)
     ]
-    return min(options, key=lambda option: estimated_cycles(product, option[0], option[1], device, dtype))
+
+    def cycles(option: tuple[AnyTile, Partition]) -> float:
+        tile, partition = option
+        own = estimated_cycles(product, tile, partition, device, dtype)
+        if behind is None:
+            return own
+        return own + behind.cycles(behind.band(min(tile.bm, product.m), partition.n_blocks, tile.threads))
+
+    return min(options, key=cycles)
 
 
 def _parts(product: Product, tile: Tile, device: Device) -> list[int]:
@@ -81,7 +95,7 @@ def _parts(product: Product, tile: Tile, device: Device) -> list[int]:
 def estimated_cycles(product: Product, tile: Tile, partition: Partition, device: Device, dtype: str) -> float:
     """Cycles of an SM until the last one is done."""
     on_one = math.ceil(partition.blocks / device.sm_count)
-    together = min(on_one, _resident(tile, device))
+    together = min(on_one, resident_blocks(tile, device))
     warps = together * tile.threads / 32
     rate = multiply_adds_per_cycle(device, dtype) * tile.speed * warps / (warps + HALF_RATE_WARPS)
     step_bytes = (tile.bm * storage_bits(product.a.dtype) + tile.bn * storage_bits(product.b.dtype)) * tile.bk / 8
@@ -104,6 +118,12 @@ def multiply_adds_per_cycle(device: Device, dtype: str) -> float:
     return device.peak_flops[dtype] / 2 / device.sm_count / device.clock_hz
 
 
-def _resident(tile: Tile, device: Device) -> int:
+def resident_blocks(tile: Tile, device: Device) -> int:
+    """Blocks that a multiprocessor holds, registers aside."""
     fits = device.shared_bytes_per_sm // (tile.shared_bytes + KEPT_SHARED_BYTES)
     return max(1, min(device.blocks_per_sm, device.threads_per_sm // tile.threads, fits))
+
+
+def held(tile: Tile, device: Device) -> int:
+    """Blocks that the device holds at a time, registers aside."""
+    return device.sm_count * resident_blocks(tile, device)

@@ -1,10 +1,10 @@
 """Row statistics behind a product in one launch: the last block that stores some of a band of rows computes them.
 
 A LayerNorm or softmax behind a product needs whole rows, and a block of the product has some columns only. Waiting for
-the others would need blocks that are resident together; here nobody waits. Blocks count up a word of their band of rows
-when they have stored their tile, and the one that finds itself the last reads the band back, which the L2 cache has. A
-launch is saved; what it costs is the tail: few threads compute the rows of the last bands while the GPU has nothing
-else to do.
+the others would need blocks that are resident together; here nobody has to wait. Blocks count up a word of their band
+of rows when they have stored their tile, and the last one reads the band back, which the L2 cache has, helped by those
+that have come shortly before. A launch is saved; what it costs is the tail: the rows of the last bands are computed
+while the GPU has nothing else to do.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from math import ceil, prod
 
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.cost_model.joined import banded_facts
-from tilestitch.cost_model.protocol import KernelFacts
+from tilestitch.cost_model.protocol import KernelFacts, Traffic
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
 
 from .roles import Part, Roles, is_elementwise, roles_of
 from .spread import REGISTER_ELEMENTS, WARP, lies_across, row_length
 
-BAND_ROWS, BAND_THREADS = 32, 256
-"""Rows of a band, and threads of the block that has them, as code generation prefers them."""
+BAND_ROWS, BAND_COLUMNS, BAND_THREADS = 64, 64, 256
+"""Of a tile of the product, whose rows are a band, and of the block that has it: what code generation often chooses."""
 
 # -- legality ----------------------------------------------------------------------------------------------------------
 
@@ -105,13 +105,21 @@ def facts_of_band(
 ) -> KernelFacts:
     """The facts of a product with rows behind it in one launch; `facts` are theirs apart."""
     rows, columns, length = band_extents(nodes, product, behind)
-    band = min(BAND_ROWS, rows)
     team = WARP
     while team < BAND_THREADS and team * REGISTER_ELEMENTS < length:
         team *= 2
-    tail_rows = ceil(band * (columns // length) / (BAND_THREADS // team))
-    moved = sum(t.footprint_bytes for t in (*facts[1].reads, *facts[1].writes))
-    return banded_facts(*facts, tail_rows, moved * band // rows, ceil(rows / band))
+    together = max(1, BAND_THREADS // team // (columns // length))
+    share = ceil(ceil(min(BAND_ROWS, rows) / ceil(columns / BAND_COLUMNS)) / together) * together
+    tail_rows = ceil(share * (columns // length) / (BAND_THREADS // team))
+    moved = sum(_of_share(t, min(share, rows), rows) for t in (*facts[1].reads, *facts[1].writes))
+    return banded_facts(*facts, tail_rows, moved, ceil(rows / share))
+
+
+def _of_share(traffic: Traffic, share: int, rows: int) -> int:
+    """Bytes of a tensor that whoever computes a share of the rows moves; all of what is the same for every row."""
+    if traffic.bytes_requested > traffic.footprint_bytes:
+        return traffic.footprint_bytes
+    return traffic.footprint_bytes * share // rows
 
 
 def band_extents(nodes: Mapping[str, Node], product: Group, behind: Group) -> tuple[int, int, int]:

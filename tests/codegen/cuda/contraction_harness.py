@@ -50,19 +50,27 @@ def lower(graph: Graph, cuda: CudaTarget | None = None) -> tuple[CudaLaunch, ...
 
 def run(
     launches: Sequence[CudaLaunch], values: Mapping[str, np.ndarray], outputs: Sequence[Value],
-    options: EmulatorOptions | None = None,
+    options: EmulatorOptions | None = None, runs: int = 1,
 ) -> dict[str, np.ndarray]:  # fmt: skip
-    """The outputs of launches on the emulated device."""
+    """The outputs of launches on the emulated device, after so many runs; counters are kept from one to the next."""
     memory: dict[str, np.ndarray] = {name: np.ascontiguousarray(array) for name, array in values.items()}
-    memory.update({v.name: np.empty(v.shape, to_numpy_dtype(v.dtype)) for v in outputs})
     texts = {f"k{i}": kernel_text(launch.func, target()).replace(SYMBOL, f"k{i}") for i, launch in enumerate(launches)}
     kernels = Kernels(texts, options)
-    for i, launch in enumerate(launches):
-        counters = [np.zeros(arg.nbytes, np.uint8) for arg in launch.args if isinstance(arg, CountersArg)]
-        arrays = [_memory_of(arg, memory, counters) for arg in launch.args]
-        kernels.launch(f"k{i}", launch.grid, launch.block, arrays, launch.shared_bytes, cluster=launch.cluster)
-        assert not any(np.any(array) for array in counters), "counters are as the next run wants them"
+    counters = [[np.zeros(a.nbytes, np.uint8) for a in x.args if isinstance(a, CountersArg)] for x in launches]
+    for _ in range(runs):
+        memory.update({v.name: _unwritten(v) for v in outputs})
+        for i, launch in enumerate(launches):
+            arrays = [_memory_of(arg, memory, counters[i]) for arg in launch.args]
+            kernels.launch(f"k{i}", launch.grid, launch.block, arrays, launch.shared_bytes, cluster=launch.cluster)
+    if runs == 1:
+        assert not any(np.any(array) for own in counters for array in own), "counters are as the next run wants them"
     return {v.name: memory[v.name] for v in outputs}
+
+
+def _unwritten(value: Value) -> np.ndarray:
+    array = np.empty(value.shape, to_numpy_dtype(value.dtype))
+    array.reshape(-1).view(np.uint8).fill(0xFF)
+    return array
 
 
 def _memory_of(arg: KernelArg, memory: dict[str, np.ndarray], counters: Sequence[np.ndarray]) -> Any:
@@ -103,7 +111,7 @@ def round_to_tf32(x: np.ndarray) -> np.ndarray:
 
 def check(
     graph: Graph, launches: Sequence[CudaLaunch] | Callable[[Graph], Sequence[CudaLaunch]] = lower,
-    options: EmulatorOptions | None = None, tf32: bool = False,
+    options: EmulatorOptions | None = None, tf32: bool = False, runs: int = 1,
 ) -> tuple[CudaLaunch, ...]:  # fmt: skip
     """Compare a group on the emulated device with numpy; returns its launches. They may be given, or how they are made.
 
@@ -116,7 +124,7 @@ def check(
     expected = interpret(graph, inputs)
     constants = {v.name: np.asarray(v.data) for v in graph.constants}
     outputs = list(dict.fromkeys(graph.outputs))
-    actual = run(launches, {**inputs, **constants}, outputs, options)
+    actual = run(launches, {**inputs, **constants}, outputs, options, runs)
     for value in outputs:
         want, got = expected[value].astype(np.float64), actual[value.name].astype(np.float64)
         tolerance = TOLERANCE.get(value.dtype, 0)
