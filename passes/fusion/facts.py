@@ -22,6 +22,12 @@ from .spread import looks_again, row_blocks
 TASK_ELEMENTS = 4096
 """Elements of one task or block of an element-wise kernel, and of one tile of a product."""
 GPU_THREADS = 256
+TILE_ELEMENTS = (4096, 2048, 1024)
+"""Of a product on a GPU, the most for which there are tiles enough."""
+GEMV_ROWS, GEMV_COLUMNS = 8, 32
+"""On a GPU, rows of a product that is computed by columns, and columns of a block."""
+LEAST_PART, GEMV_PART, MOST_PARTS = 128, 512, 32
+"""Steps of the reduction that are a part of their own, and parts."""
 GPU_ROWS = 128
 """With fewer rows than this most of a large GPU is idle."""
 ATTENTION_ROWS, ATTENTION_KEYS = (64, 32, 16), 64
@@ -92,7 +98,7 @@ def facts_of(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles, targe
         threads, tasks, launches, grid_barriers = blocks.threads, blocks.blocks, blocks.launches, blocks.grid_barriers
         row_bytes //= blocks.sharing
     elif gpu:
-        threads, tasks = _blocks(roles, tasks)
+        threads, tasks = _blocks(roles, tasks, multiprocessors_of(target))
     return KernelFacts(
         kind=roles.kind.value,
         dtype=_dtype(nodes, roles),
@@ -256,11 +262,33 @@ def _tasks(roles: Roles, stored: Sequence[Value], elements: int, target: TargetI
     return max(1, ceil(sum(v.tensor_type.num_elements for v in stored[:1]) / TASK_ELEMENTS)), 1
 
 
-def _blocks(roles: Roles, tasks: int) -> tuple[int, int]:
+def _blocks(roles: Roles, tasks: int, multiprocessors: int) -> tuple[int, int]:
     """Threads of a block, and blocks, of a kernel without rows."""
     if roles.softmax is not None:
         return ATTENTION_THREADS, tasks
+    if roles.kind is GroupKind.CONTRACTION:
+        assert roles.anchor is not None
+        return GPU_THREADS, product_blocks(roles.anchor, multiprocessors)
     return GPU_THREADS, tasks * TASK_ELEMENTS // (4 * GPU_THREADS) if roles.kind is GroupKind.INJECTIVE else tasks
+
+
+def product_blocks(anchor: Node, multiprocessors: int) -> int:
+    """Blocks of a product on a GPU: tiles, smaller ones where they are few, and then parts of the reduction.
+
+    Roughly what code generation does, which looks at more than their number.
+    """
+    size = anchor.output.tensor_type.num_elements
+    if not size:
+        return 1
+    columns = anchor.output.shape[-1]
+    steps = operations(anchor) // (2 * size)
+    if min(columns, size // columns) <= GEMV_ROWS:
+        tiles, least_part, enough = ceil(max(columns, size // columns) / GEMV_COLUMNS), GEMV_PART, 2 * multiprocessors
+    else:
+        sizes = [ceil(size / elements) for elements in TILE_ELEMENTS]
+        tiles = next((tiles for tiles in sizes if tiles >= multiprocessors), sizes[-1])
+        least_part, enough = LEAST_PART, multiprocessors
+    return tiles * max(1, min(steps // least_part, ceil(enough / tiles), MOST_PARTS))
 
 
 def multiprocessors_of(target: TargetInfo) -> int:

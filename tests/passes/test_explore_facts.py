@@ -1,6 +1,7 @@
 """What a latency model is told of a kernel: bytes, operations and tasks, counted from the plan."""
 
 import numpy as np
+import pytest
 
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import parse_graph
@@ -86,6 +87,22 @@ def test_a_product_counts_multiply_adds_and_tiles() -> None:
     (kernel,) = facts(graph)
     assert (kernel.kind, kernel.fma, kernel.transcendental) == ("contraction", 256 * 128 * 512, 256 * 512)
     assert kernel.tasks == 256 * 512 // 4096
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "blocks"),
+    [
+        (4096, 64, 4096, 4096),  # tiles of 64 x 64
+        (1024, 100, 512, 256),  # of half the size, since there would be 128 for 132 multiprocessors
+        (128, 768, 768, 96 * 2),  # still too few: the reduction in two parts
+        (1, 4096, 4096, 128 * 3),  # by columns, 32 a block
+        (1, 300, 64, 2),  # too short a reduction to cut
+    ],
+)
+def test_on_a_gpu_products_are_cut_until_all_multiprocessors_have_work(m: int, k: int, n: int, blocks: int) -> None:
+    text = f"graph @g(%a: float32[{m},{k}], %b: float32[{k},{n}]) -> (%y) {{ %y = matmul(%a, %b) : float32[{m},{n}] }}"
+    (kernel,) = facts(text, "cuda")
+    assert kernel.tasks == blocks
 
 
 def test_values_without_elements_and_of_rank_0_are_counted_without_trouble() -> None:
