@@ -16,6 +16,7 @@ from tilestitch.runtime.program import Arena, Constant, DeviceStep, Heap, Input,
 from tilestitch.runtime.types import TensorType
 
 from .library import Library
+from .recycled import recycled
 from .team import Team
 
 
@@ -56,6 +57,7 @@ class Segment:
                 else:
                     self._variable.setdefault(arg.value, []).append((row, arg.offset_bytes))
                 row += 1
+        self._recycled = {number: memory for number in self._variable if (memory := recycled(program.values[number]))}
         self._run = team.prepare(self._table.ctypes.data, len(step.launches))
         self._reports = any(launch.faults for launch in step.launches)
 
@@ -99,7 +101,8 @@ class Segment:
         """The value's array, such that a kernel may take its address."""
         array = values[number]
         if array is None:
-            values[number] = array = empty_tensor(self._values[number])
+            memory = self._recycled[number].take() if number in self._recycled else None
+            values[number] = array = empty_tensor(self._values[number], memory)
         elif not array.flags.c_contiguous or not array.flags.aligned:
             values[number] = array = np.array(array, order="C")
         return array
@@ -119,12 +122,13 @@ class Segment:
         raise ExecutionError(f"ONNX node {where}: {message}; check the values of the model's inputs")
 
 
-def empty_tensor(value: ValueSpec) -> np.ndarray:
-    """An uninitialised, 64-byte aligned array for a value whose type is static."""
+def empty_tensor(value: ValueSpec, memory: np.ndarray | None = None) -> np.ndarray:
+    """An uninitialised, 64-byte aligned array for a value whose type is static, in the bytes of `memory` if given."""
     if not isinstance(value.type, TensorType) or value.type.static_shape is None:
         raise ValueError(f"value {value.name!r} of type {value.type} has no fixed size")
     dtype = numpy_dtype(value.type.dtype)
-    return aligned_bytes(value.type.nbytes).view(dtype).reshape(value.type.static_shape)
+    raw = aligned_bytes(value.type.nbytes) if memory is None else memory
+    return raw.view(dtype).reshape(value.type.static_shape)
 
 
 def address_of(array: np.ndarray) -> int:

@@ -28,7 +28,7 @@ from tests.runtime.programs import (
 )
 from tilestitch.runtime import Module, hostmemory, load
 from tilestitch.runtime.artifact import CPU_LIBRARY, ArtifactContents, write_artifact
-from tilestitch.runtime.cpu import threads
+from tilestitch.runtime.cpu import recycled, threads
 from tilestitch.runtime.cpu.backend import CpuBackend, CpuWorker
 from tilestitch.runtime.errors import (
     ArtifactSchemaError,
@@ -58,11 +58,15 @@ X = np.arange(4, dtype=np.float32)
 W = np.array([10, 20, 30, 40], np.float32)
 
 
-@pytest.fixture(params=["small", "large"])
+@pytest.fixture(params=["small", "large", "recycled"])
 def increment(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Module]:
-    """With values that are copied to where kernels look for them, and with values whose address kernels are told."""
-    if request.param == "large":
+    """With values that are copied to where kernels look for them, with values whose address kernels are told, and with
+    results in memory that is used again.
+    """
+    if request.param != "small":
         monkeypatch.setattr(hostmemory, "SMALL_BYTES", 0)
+    if request.param == "recycled":
+        monkeypatch.setattr(recycled, "LEAST_BYTES", 0)
     with module(tmp_path, increment_program(), weights={"w": W}) as loaded:
         yield loaded
 
@@ -102,6 +106,23 @@ def test_results_stay_as_they_are_in_later_runs(increment: Module) -> None:
     results = [increment(X + i)["u"] for i in range(5)]
     for i, result in enumerate(results):
         np.testing.assert_array_equal(result, X + i + 2)
+
+
+def test_memory_of_results_is_used_again_when_nobody_looks_at_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hostmemory, "SMALL_BYTES", 0)
+    monkeypatch.setattr(recycled, "LEAST_BYTES", 0)
+    with module(tmp_path, increment_program(), weights={"w": W}) as loaded:
+        part = loaded(X)["u"][2:]
+        second = loaded(X + 1)["u"]
+        place = second.ctypes.data
+        assert place != part.ctypes.data - part.itemsize * 2
+        del second
+        third = loaded(X + 2)["u"]
+        assert third.ctypes.data == place
+        np.testing.assert_array_equal(part, (X + 2)[2:])
+    np.testing.assert_array_equal(third, X + 4)  # also after the module is closed
 
 
 def test_inputs_are_read_anew_in_every_run(increment: Module) -> None:
