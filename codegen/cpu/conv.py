@@ -55,7 +55,7 @@ class ConvPlan:
     Output columns are cut into ``x`` parts and output rows into ``y`` parts; a register tile is one part of each. A
     task computes ``block_tiles`` parts of rows (all columns) by ``block_panels`` panels of one group of one image, for
     one position in the outer dimensions. ``staged``: the input rows are copied first. ``skips``: there is padding that
-    is met by leaving out taps.
+    is met by leaving out taps. ``widen_b``: the task converts packed panels of half floats.
     """
 
     shape: ConvShape
@@ -71,6 +71,7 @@ class ConvPlan:
     rows_outer: bool
     channels_last: bool
     skips: bool = False
+    widen_b: bool = False
 
     @property
     def panels(self) -> int:
@@ -118,7 +119,8 @@ class ConvPlan:
     @property
     def panel_bytes(self) -> int:
         shape = self.shape
-        return panels.panel_bytes(shape.reduction, self.tile.columns, shape.w_dtype) if self.pack_b else 0
+        kept = self.pack_b or self.widen_b
+        return panels.panel_bytes(shape.reduction, self.tile.columns, shape.w_dtype) if kept else 0
 
     @property
     def scratch_bytes(self) -> int:
@@ -180,8 +182,11 @@ def plan_conv(
     )  # fmt: skip
     block_tiles, block_panels = _blocks(draft, isa, threads)
     weight_bytes = shape.reduction * shape.group_out * dtype_bytes(shape.w_dtype)
-    rows_outer = w_packed and weight_bytes <= isa.l2_bytes // 4
-    return replace(draft, block_tiles=block_tiles, block_panels=block_panels, rows_outer=rows_outer)
+    widen_b = w_packed and panels.widens(shape.w_dtype, block_tiles * x.parts)
+    rows_outer = w_packed and weight_bytes <= isa.l2_bytes // 4 and not widen_b
+    return replace(
+        draft, block_tiles=block_tiles, block_panels=block_panels, rows_outer=rows_outer, widen_b=widen_b
+    )  # fmt: skip
 
 
 def _can_skip(shape: ConvShape, y: Split, x: Split) -> bool:
@@ -281,7 +286,7 @@ class _Emitter:
         if plan.staged:
             self.staged = mk.scratch_buffer(scratch, 0, plan.staged_shape, shape.acc_dtype, "staged")
         panel = None
-        if plan.pack_b:
+        if plan.panel_bytes:
             panel = panels.workspace(scratch, plan.staged_bytes, shape.reduction, tile.columns, shape.w_dtype)
         self.panels = panels.Panels(weights, shape.reduction, tile, shape.w_dtype, shape.acc_dtype, panel)
         if plan.spill:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
+from tilestitch.codegen.compute.dtypes import compute_dtype
 from tilestitch.codegen.cpu import microkernel as mk
 from tilestitch.codegen.cpu import panels
 from tilestitch.codegen.cpu.isa import Isa, dtype_bytes
@@ -58,7 +59,8 @@ class GemmPlan:
 
     A task computes ``block_tiles`` register tiles of rows by ``block_panels`` panels of columns of one batch element.
     ``k_block`` < k splits the reduction, the sums waiting in the workspace. ``stage_a``: the rows are first copied
-    into the workspace (prologue evaluated once, converted). ``pack_b``: panels are packed by the task.
+    into the workspace (prologue evaluated once, converted). ``pack_b``: panels are packed by the task. ``widen_b``: the
+    task converts packed panels of half floats.
     ``spill``: results go through the workspace before the epilogue (smaller code for long epilogues).
     ``rows_outer``: the task walks row tile by row tile (results leave in long runs, for a right operand that stays in
     cache), otherwise panel by panel (each panel is read from memory once, the next one being prefetched).
@@ -72,6 +74,7 @@ class GemmPlan:
     k_block: int
     stage_a: bool
     pack_b: bool
+    widen_b: bool
     spill: bool
     rows_outer: bool
     a_contiguous: str
@@ -111,7 +114,8 @@ class GemmPlan:
 
     @property
     def panel_bytes(self) -> int:
-        return panels.panel_bytes(self.shape.k, self.tile.columns, self.shape.b_dtype) if self.pack_b else 0
+        kept = self.pack_b or self.widen_b
+        return panels.panel_bytes(self.shape.k, self.tile.columns, self.shape.b_dtype) if kept else 0
 
     @property
     def prefetches(self) -> bool:
@@ -161,20 +165,22 @@ def plan_gemm(
     stage_a = shape.a_dtype != shape.acc_dtype or a_contiguous == "m" or not a_plain
     k_block = _reduction_block(shape, tile, rows, isa)
     block_tiles, block_panels = _blocks(shape, tile, rows, isa, threads, stage_a, not b_packed)
-    rows_outer = b_packed and k_block == shape.k and shape.right_bytes <= isa.l2_bytes // 4 and rows.parts >= 8
+    widen_b = b_packed and shape.gates == 1 and panels.widens(shape.b_dtype, block_tiles)
+    near = b_packed and k_block == shape.k and shape.right_bytes <= isa.l2_bytes // 4
+    rows_outer = near and rows.parts >= 8 and not widen_b
     return GemmPlan(
-        shape, tile, rows, block_tiles, block_panels, k_block, stage_a, not b_packed,
+        shape, tile, rows, block_tiles, block_panels, k_block, stage_a, not b_packed, widen_b,
         long_epilogue or shape.gates > 1, rows_outer, a_contiguous,
     )  # fmt: skip
 
 
 def _reduction_block(shape: GemmShape, tile: RegisterTile, rows: Split, isa: Isa) -> int:
     """Reduction steps per pass: all of them unless a panel would not stay in half of the second-level cache."""
-    panel_bytes = shape.k * tile.columns * dtype_bytes(shape.b_dtype)
+    step_bytes = tile.columns * dtype_bytes(compute_dtype(shape.b_dtype))
     limit = isa.l2_bytes // 2
-    if rows.parts == 1 or panel_bytes <= limit or shape.gates > 1:
+    if rows.parts == 1 or shape.k * step_bytes <= limit or shape.gates > 1:
         return shape.k
-    return mk.split_at_most(shape.k, limit // (tile.columns * dtype_bytes(shape.b_dtype))).largest
+    return mk.split_at_most(shape.k, limit // step_bytes).largest
 
 
 def _blocks(
@@ -236,7 +242,7 @@ class _Emitter:
             staged_shape = (plan.block_rows, plan.staged_stride)
             self.staged = mk.scratch_buffer(scratch, 0, staged_shape, shape.acc_dtype, "staged")
         panel = None
-        if plan.pack_b:
+        if plan.panel_bytes:
             panel = panels.workspace(scratch, plan.staged_bytes, shape.k, tile.columns, shape.b_dtype)
         self.panels = panels.Panels(b, shape.k, tile, shape.b_dtype, shape.acc_dtype, panel)
         if plan.sums_rows:

@@ -1,6 +1,7 @@
 """The right operand of a contraction as panels ``[K, columns]``: packed at compile time, or by each task.
 
-A panel holds as many columns as a register tile is wide, so one reduction step reads consecutive memory.
+A panel holds as many columns as a register tile is wide, so one reduction step reads consecutive memory. Panels of half
+floats that several register tiles read are converted once, into the workspace of the task.
 """
 
 from __future__ import annotations
@@ -79,7 +80,10 @@ Operand = PackedOperand | LoadedOperand
 
 @dataclass(frozen=True)
 class Panels:
-    """Access to the panels of one operand inside a task."""
+    """Access to the panels of one operand inside a task.
+
+    ``workspace`` holds one panel [k, columns] in the compute dtype, for operands that are packed or widened by the task.
+    """
 
     operand: Operand
     k: int
@@ -89,24 +93,35 @@ class Panels:
     workspace: Any = None
 
     def prepare(self, batch: Expr, panel: Expr, width: int, steps: tuple[Expr, Expr] | None = None) -> None:
-        """Packs one panel into the workspace, of which ``width`` columns exist; nothing to do for a constant.
+        """Brings one panel into the workspace, of which ``width`` columns exist; nothing to do where there is none.
 
         ``steps``: the first one that is needed, and the one behind the last; default: all.
         """
-        if isinstance(self.operand, LoadedOperand):
-            zero = mk.constant(0, compute_dtype(self.dtype))
-            _copy_panel(
-                self.operand, batch, panel, width, steps or (0, self.k), self.tile, zero,
-                lambda k, column, value: T.buffer_store(self.workspace, value, [k, column]),
-            )  # fmt: skip
+        if self.workspace is None:
+            return
+        first, last = steps or (0, self.k)
+        if isinstance(self.operand, PackedOperand):
+            with mk.serial(first, last) as k:
+                mk.for_each_column(
+                    self.tile.columns, self.tile.lanes,
+                    lambda column: T.buffer_store(self.workspace, self._packed(batch, panel, k, column), [k, column]),
+                )  # fmt: skip
+            return
+        zero = mk.constant(0, compute_dtype(self.dtype))
+        _copy_panel(
+            self.operand, batch, panel, width, (first, last), self.tile, zero,
+            lambda k, column, value: T.buffer_store(self.workspace, value, [k, column]),
+        )  # fmt: skip
 
     def at(self, batch: Expr, panel: Expr, k: Expr, column: Expr) -> Expr:
         """One element, widened to the dtype of the sum."""
-        if isinstance(self.operand, PackedOperand):
-            value = from_storage(self.operand.buffer[self.operand.group(batch), panel, k, column], self.dtype)
-        else:
-            value = self.workspace[k, column]
+        value = self._packed(batch, panel, k, column) if self.workspace is None else self.workspace[k, column]
         return mk.widen(value, self.dtype, self.acc_dtype)
+
+    def _packed(self, batch: Expr, panel: Expr, k: Expr, column: Expr) -> Expr:
+        """One element of a constant operand, in its compute dtype."""
+        assert isinstance(self.operand, PackedOperand)
+        return from_storage(self.operand.buffer[self.operand.group(batch), panel, k, column], self.dtype)
 
     def prefetch_next(self, batch: Expr, panel: Expr, index: Expr, tiles: int, k: Expr) -> None:
         """Asks for a piece of the panel after ``panel``: ``tiles`` tiles (this is number ``index``) ask for all of it.
@@ -154,6 +169,11 @@ def pack_at_run_time(
         _copy_panel(operand, 0, panel, width, steps, tile, mk.constant(0, dtype), store)
 
     for_each_panel(n, tile.columns, *panels, copy)
+
+
+def widens(dtype: str, tiles: int) -> bool:
+    """Whether a task should convert a packed panel of ``dtype`` that ``tiles`` register tiles read."""
+    return compute_dtype(dtype) != dtype and tiles > 1
 
 
 def panel_bytes(k: int, columns: int, dtype: str) -> int:
