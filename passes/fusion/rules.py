@@ -194,8 +194,9 @@ class Views(AllowsAll):
 
     A convolution does so for images of few channels: on a CPU where its template copies the padded image anyway, on a
     GPU where it fetches element by element anyway (the first layer).
-    Cheap arithmetic in front of the first operand is done as it is fetched, too, where a matmul has at most `narrow`
-    columns, so that few tasks fetch each row; with `compute`, before all. With `gathers`, gathers and concats are put
+    Cheap arithmetic in front of the first operand is done as it is fetched, too, where a matmul (on a GPU, or a
+    convolution of single pixels) has at most `narrow` columns, so that few tasks fetch each row; with `compute`, before
+    all. With `gathers`, gathers and concats are put
     together as they are fetched, too: less traffic, but element by element. With `convolutions`, not only matmul does
     so: a convolution fetches an element once for each place of its window.
     """
@@ -212,7 +213,7 @@ class Views(AllowsAll):
                 continue
             copied = state.target.name == "cpu" and _copies_image(anchor)
             thin = copied or (state.target.name != "cpu" and _has_few_channels(anchor, UNALIGNED_CHANNELS))
-            if anchor.op != "matmul" and not self.convolutions and not thin:
+            if not _fetches_once(anchor, state.target.name) and not self.convolutions and not thin:
                 continue
             for value in anchor.inputs[:1] if thin else anchor.inputs:
                 node = value.producer
@@ -230,10 +231,21 @@ class Views(AllowsAll):
     def _wanted(self, state: Fusion, cluster: Cluster, anchor: Node) -> bool:
         nodes = state.in_order(cluster.members)
         if any(kind_of(n.op) is not Kind.VIEW for n in nodes):
-            computes = self.compute or (anchor.op == "matmul" and anchor.output.shape[-1] <= self.narrow)
+            narrow = _fetches_once(anchor, state.target.name) and anchor.output.shape[-1] <= self.narrow
+            computes = self.compute or narrow
             fetched = _CHEAP | _GATHERED if self.gathers else _CHEAP
             return computes and all(n.op in fetched or kind_of(n.op) is Kind.VIEW for n in nodes)
         return any(n.op != "reshape" for n in nodes)
+
+
+def _fetches_once(anchor: Node, target: str) -> bool:
+    """Whether a tile of results asks once for an element of the first operand."""
+    if anchor.op == "matmul":
+        return True
+    if anchor.op != "conv" or target == "cpu" or anchor.attrs["groups"] != 1 or anchor.attrs["layout"] != "NXC":
+        return False
+    pixels = all(d == 1 for d in anchor.inputs[1].shape[:-2]) and all(s == 1 for s in anchor.attrs["strides"])
+    return pixels and not any((*anchor.attrs["before"], *anchor.attrs["after"]))
 
 
 def _copies_image(anchor: Node) -> bool:

@@ -173,6 +173,21 @@ def test_the_first_convolution_reads_its_image_through_the_transpose(
     assert len(kernels(plan)) == count
 
 
+@pytest.mark.parametrize(("target", "size", "count"), [("cuda", 1, 1), ("cuda", 3, 2), ("cpu", 1, 2)])
+def test_on_a_gpu_a_convolution_of_single_pixels_scales_its_image_as_it_reads_it(
+    target: str, size: int, count: int
+) -> None:
+    plan = plan_of(
+        f"""graph @g(%x: float32[1,6,6,32], %g: float32[1,1,1,32], %w: float32[{size},{size},32,8]) -> (%y) {{
+      %s = mul(%x, %g) : float32[1,6,6,32]
+      %y = conv(%s, %w) {{strides=[1,1], before=[0,0], after=[0,0], dilations=[1,1], groups=1,
+        layout="NXC"}} : float32[1,{7 - size},{7 - size},8]
+    }}""",
+        target=target,
+    )
+    assert len(kernels(plan)) == count
+
+
 def test_a_value_needed_outside_is_stored_by_an_epilogue_but_not_by_a_prologue() -> None:
     plan = plan_of("""graph @g(%x: float32[4,6], %w: float32[4,5]) -> (%y, %t, %m) {
       %t = transpose(%x) {perm=[1,0]} : float32[6,4]
