@@ -54,7 +54,7 @@ def with_origins(explanation: Mapping[str, Any], subject: str) -> str:
     origins: Mapping[str, list[str]] = explanation["origins"]
 
     def named(name: str) -> str:
-        first, *more = origins.get(name, [name])
+        first, *more = origins.get(name) or [name]  # what a rewrite made of constants stems from no node
         return name if first == name else f"{name} ({first}{', …' if more else ''})"
 
     parts = _BETWEEN.split(subject)

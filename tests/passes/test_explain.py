@@ -110,6 +110,7 @@ def test_where_no_edge_is_it_says_so() -> None:
 def test_kernels_keep_their_numbers_and_nodes_their_origins() -> None:
     assert [k["number"] for k in explain_node(explanation(), "Div_3")["kernels"]] == [1]
     assert with_origins(explanation(), "a -> r") == "a (Tanh_1) -> r (ReduceSum_2)"
+    assert with_origins({"origins": {"a": []}}, "a + unknown") == "a + unknown"
 
 
 def test_a_gather_reads_what_it_picks_and_not_the_table() -> None:
