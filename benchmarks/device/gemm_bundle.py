@@ -145,7 +145,7 @@ def product_of(group: Anchored) -> Product:
 def candidates(group: Anchored) -> Iterator[tuple[dict[str, Any], tuple[CudaLaunch, ...]]]:
     """Every kernel worth measuring, and what it is."""
     product = product_of(group)
-    _, planned, partition = plan_wgmma(product, group.target.device)
+    _, _, planned, partition = plan_wgmma(product, group.target.device)
     for tile in TILES:
         own = cut_to_patches(product, tile.bm)
         if not tile.suits(own) or (tile.bm > 64 and tile.bm >= 2 * product.m):

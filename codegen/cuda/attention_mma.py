@@ -22,7 +22,7 @@ from .attention_tiles import COLUMNS, STAGES, STEP, WARP, MmaTile, Piece, pieces
 from .attention_walk import Sink, Walk, below_or_last, divided, finite, infinity, launches, store_results, walk
 from .fragments import INSTRUCTIONS
 from .functions import call
-from .partition import named, registers, repeated, unrolled, when, zero
+from .pieces import named, registers, repeated, unrolled, when, zero
 from .product import below, both
 from .surroundings import Surroundings
 

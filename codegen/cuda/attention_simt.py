@@ -29,7 +29,7 @@ from .attention_walk import (
     store_results,
     walk,
 )
-from .partition import named, registers, repeated, unrolled, when, zero
+from .pieces import named, registers, repeated, unrolled, when, zero
 from .product import Operand, below, both
 from .surroundings import Surroundings
 

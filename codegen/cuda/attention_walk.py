@@ -25,7 +25,7 @@ from tilestitch.codegen.compute.indexing import unravel
 from .abi import CudaLaunch, Parameter, TemporaryArg, Thread
 from .attention_operands import Attended
 from .functions import call
-from .partition import named, registers, repeated, unrolled, when, zero
+from .pieces import named, registers, repeated, unrolled, when, zero
 from .product import below, both
 from .surroundings import Surroundings
 

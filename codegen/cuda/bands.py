@@ -11,7 +11,7 @@ to that bit, so that nothing needs clearing between runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, prod
@@ -29,6 +29,8 @@ from tilestitch.passes.fusion.spread import REGISTER_ELEMENTS, WARP
 
 from .abi import Parameter, barrier
 from .injective import index_dtype
+from .pieces import when
+from .product import both
 from .rows import RowEmitter, RowWork, walk_of
 from .team import Team
 
@@ -66,19 +68,21 @@ class Band:
 
 @dataclass(frozen=True)
 class Turn:
-    """Where a writer stands that has stored its part: the rows of the band from `first` to `end`, the number of its
-    column in it, and how often it may look whether the others have come. lane: of a thread among the writer's.
-    words: the band's own, in memory. exact: every band has all its rows.
+    """Where a writer stands that has stored its part of a band.
+
+    row: the row of the product that a row of the band is; rows from `end` on are not there. column: its number among
+    the writers. polls: how often it may look whether the others have come. lane: of a thread among the writer's.
+    memory, word: where the words of the band begin. exact: all rows of every band are there.
     """
 
-    first: Expr
+    row: Callable[[Expr], Expr]
     end: Expr
     column: Expr
     polls: Expr
     lane: Expr
-    exact: bool
     memory: Any
     word: Expr
+    exact: bool
 
 
 @dataclass(frozen=True)
@@ -166,28 +170,32 @@ class RowsBehind:
         """Compute what belongs to a share of a band."""
         work, each = self.work(band.threads), self.rows_each
         dtype = index_dtype([Parameter(ValueArg(v.name), v.dtype, v.tensor_type.num_elements) for v in self.values])
-        start = T.bind(T.cast(turn.first + share * band.share_rows, dtype))
-        end = start + band.share_rows
-        exact = turn.exact and band.rows % band.share_rows == 0
-        if not exact:
-            end = T.max(T.min(end, T.cast(turn.end, dtype)), start)
-        first, end = T.bind(start * each), T.bind(end * each)
         across = 0 if work.rows == 1 else T.bind(turn.lane // work.team)
         along = 0 if work.team == 1 else turn.lane if work.rows == 1 else T.bind(turn.lane % work.team)
-        # A thread past the last row computes that, too, and does not store it.
-        full = work.rows == 1 or (exact and band.share_rows * each % work.rows == 0)
+        team = Team(work.team, work.rows, False, along, across)
+        size = band.share_rows * each
+        start = T.bind(share * size)
+        even = band.rows % band.share_rows == 0
         own = [buffers[v] for v in self.values]
-        with T.serial(0, (end - first + (work.rows - 1)) // work.rows) as number:
-            place = T.bind(first + number * work.rows + across)
-            emitter = RowEmitter(work, self.nodes, self.roles, self.inputs, self.outputs, own, dtype)
-            team = Team(work.team, work.rows, False, along, across)
-            if full:
-                emitter.row(team, place, None)
-            else:
-                emitter.row(team, T.bind(T.min(place, end - 1)), place < end)
-            if work.team > WARP:
-                # The next turn writes the shared memory that slower threads may still read.
-                barrier()
+        with T.serial(0, ceil(size / work.rows)) as number:
+            base = T.bind(start + number * work.rows)
+            some = None if even else base < band.rows * each
+            with when(both(some, None if turn.exact else turn.row(base // each) < turn.end)):
+                local = T.bind(base + across)
+                row = T.bind(turn.row(local // each))
+                place = T.bind(T.cast(row, dtype) * each + local % each)
+                active = both(
+                    None if size % work.rows == 0 else local < start + size,
+                    None if even or work.rows == 1 else local < band.rows * each,
+                    None if turn.exact or work.rows == 1 else row < turn.end,
+                )
+                if active is not None:
+                    # A thread that has no row computes the band's first one, too, and does not store it.
+                    place = T.bind(T.Select(active, place, T.cast(turn.row(0), dtype) * each))
+                RowEmitter(work, self.nodes, self.roles, self.inputs, self.outputs, own, dtype).row(team, place, active)
+                if work.team > WARP:
+                    # The next turn writes the shared memory that slower threads may still read.
+                    barrier()
 
 
 def last_of(counter: Any, count: int, function: str = "ts_grid_last") -> Expr:

@@ -11,7 +11,7 @@ from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.compiler.ir.graph import Value
 
 from .abi import CudaLaunch, Thread
-from .partition import named, registers, repeated, unrolled, when, zero
+from .pieces import named, registers, repeated, unrolled, when, zero
 from .product import below, widen
 from .surroundings import Anchored, Surroundings
 

@@ -16,7 +16,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, storage_bits
 
-from .partition import unrolled
+from .pieces import unrolled
 from .product import Operand, Product
 
 CHUNK_BYTES = 16

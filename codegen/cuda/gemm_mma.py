@@ -20,11 +20,12 @@ from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, dtype_of, sto
 from .abi import CudaLaunch, Thread, barrier
 from .fragments import Instruction, Piece, find_instruction, load_fragments
 from .gemm_simt import run, store_rows
-from .partition import Partition, Sink, launch, named, registers, repeated, unrolled, when, zero
+from .partition import Partition, Sink, launch
+from .pieces import named, registers, repeated, unrolled, when, zero
 from .product import Product, below, both, simplified, step_of
 from .surroundings import Anchored, Surroundings
 from .target import CudaTarget
-from .tiling import choose, held
+from .tiling import choose, cycles_with, held
 
 WARP = 32
 
@@ -108,6 +109,12 @@ def fits_mma(product: Product, target: CudaTarget) -> bool:
 
 def lower_mma(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
     """The launches of a product on the tensor cores."""
+    _, tile, partition = plan_mma(group, product)
+    return emit_mma(group, product, tile, partition)
+
+
+def plan_mma(group: Anchored, product: Product) -> tuple[float, MmaTile, Partition]:
+    """The tile and partition with the least estimated cycles, and these."""
     instruction = find_instruction(product)
     assert instruction is not None
     device = group.target.device
@@ -115,7 +122,7 @@ def lower_mma(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
     share = HOPPER_SHARE if device.capability >= HOPPER else 1
     tiles = [replace(tile, speed=share * tile.speed) for tile in tiles_of(instruction.itemsize)]
     tile, partition = choose(product, tiles, device, dtype, group.behind)
-    return emit_mma(group, product, tile, partition)
+    return cycles_with(group.behind, product, tile, partition, device, dtype), tile, partition
 
 
 def emit_mma(group: Anchored, product: Product, tile: MmaTile, partition: Partition) -> tuple[CudaLaunch, ...]:

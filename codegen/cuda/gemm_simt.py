@@ -19,7 +19,8 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, storage_dtype
 
 from .abi import CudaLaunch, Thread, barrier, shared_buffer
-from .partition import Partition, Sink, launch, named, registers, repeated, unrolled, when, zero
+from .partition import Partition, Sink, launch
+from .pieces import named, registers, repeated, unrolled, when, zero
 from .product import Operand, Product, below, both, simplified, step_of, widen
 from .surroundings import Anchored, Surroundings
 from .tiling import choose, held
@@ -321,31 +322,33 @@ def store_rows(
     threads: int, thread: Expr, tile: tuple[int, int], tile_row: Callable[[Expr], Expr],
     at: Callable[[Expr, Expr], Expr], read: Callable[[Expr, int], Expr],
 ) -> None:  # fmt: skip
-    """Give sums that lie in shared memory to the sink, neighbouring columns by neighbouring threads.
+    """Give sums that lie in shared memory to the sink, neighbouring units by neighbouring threads.
 
     extents: rows and columns there. first: the tile's first row and column. tile_row(row): the row of the tile that a
     row there is. at(row, column): where its sum lies. read(at, lanes): the sum there, or a vector of neighbours as long
     as the sink allows and every thread gets one.
     """
-    rows, lanes = extents[0], sink.lanes
-    while lanes > 1 and rows * extents[1] < lanes * threads:
+    rows, lanes, units = extents[0], sink.lanes, sink.units
+    wide = units.within(extents[1])
+    while lanes > 1 and rows * wide < lanes * threads:
         lanes //= 2
-    columns = extents[1] // lanes
+    columns = wide // lanes
     with repeated(-(-rows * columns // threads)) as round_:
         number = named(round_ * threads + thread)
         row, column = named(number // columns), named(number % columns)
-        m, vector = named(first[0] + tile_row(row)), named(first[1] // lanes + column)
+        m, vector = named(first[0] + tile_row(row)), named(units.first(first[1]) // lanes + column)
         n = vector * lanes
         exists = both(
             below(row, rows, -(-rows * columns // threads) * threads // columns),
             below(m, product.m, -(-product.m // tile[0]) * tile[0]),
-            below(n, product.n, -(-product.n // tile[1]) * tile[1]),
+            below(n, units.width, units.within(-(-product.n // tile[1]) * tile[1])),
         )
         with when(exists):
-            if lanes == 1:
-                sink(around, batch, m, n, read(at(row, column), 1))
+            place = at(row, units.column(column * lanes))
+            if lanes * units.gates == 1:
+                sink(around, batch, m, n, read(place, 1))
             else:
-                _store_vector(around, product, sink, (batch, m, vector), at(row, column * lanes), read, lanes)
+                _store_vector(around, product, sink, (batch, m, vector), place, read, lanes)
 
 
 def _store_vector(
@@ -353,9 +356,15 @@ def _store_vector(
     read: Callable[[Expr, int], Expr], lanes: int,
 ) -> None:  # fmt: skip
     batch, m, vector = place
+    count = lanes * sink.units.gates
     around.evaluator.assume(m, 0, product.m)
-    around.evaluator.assume(vector, 0, product.n // lanes)
-    totals = registers(lanes, product.acc_dtype)
-    # As a multiple of the lanes: so TVM sees that the address is aligned, and emits one access.
-    T.buffer_store(totals, read(named(at // lanes) * lanes, lanes), [run(0, lanes)])
-    sink(around, batch, m, vector * lanes, *[totals[i] for i in range(lanes)])
+    around.evaluator.assume(vector, 0, sink.units.width // lanes)
+    totals = registers(count, product.acc_dtype)
+    if sink.units.dense and count <= QUAD and storage_bits(product.acc_dtype) == 32:
+        # As a multiple of the lanes: so TVM sees that the address is aligned, and emits one access.
+        T.buffer_store(totals, read(named(at // count) * count, count), [run(0, count)])
+    else:
+        start = named(at)
+        with unrolled(count) as i:
+            T.buffer_store(totals, read(start + i, 1), [i])
+    sink(around, batch, m, vector * lanes, *[totals[i] for i in range(count)])

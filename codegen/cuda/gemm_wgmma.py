@@ -22,15 +22,17 @@ from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.cost_model.devices import Device
 
 from .abi import CudaLaunch, Parameter, TensorMapArg, Thread, barrier
-from .partition import Partition, named, registers, repeated, unrolled, when, zero
+from .bands import RowsBehind
+from .partition import Partition
 from .patches import PatchCopies, cut_to_patches, patch_copies, why_not_patches
+from .pieces import named, registers, repeated, unrolled, when, zero
 from .planes import LINE_BYTES, ROW_BOX, Copies, copies, line, refusal
 from .product import Operand, Product
 from .sm90 import STEP_BYTES, copy, multiply
 from .surroundings import Anchored, Surroundings
 from .target import CudaTarget
 from .tiling import choose, estimated_cycles
-from .wgmma_results import CHUNK_BYTES, Results
+from .wgmma_results import CHUNK_BYTES, WARP_ROWS, Results
 
 WARP = 32
 WARPGROUP = 128
@@ -165,7 +167,8 @@ def why_not_wgmma(product: Product, target: CudaTarget) -> str | None:
 
 def lower_wgmma(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
     """The launches of a product that `why_not_wgmma` has nothing against."""
-    return emit_wgmma(group, *plan_wgmma(product, group.target.device))
+    _, cut, tile, partition = plan_wgmma(product, group.target.device, group.behind)
+    return emit_wgmma(group, cut, tile, partition)
 
 
 def tiles_of(product: Product) -> tuple[WgmmaTile, ...]:
@@ -173,8 +176,13 @@ def tiles_of(product: Product) -> tuple[WgmmaTile, ...]:
     return tuple(replace(tile, bk=line(product.a.dtype)) for tile in TILES)
 
 
-def plan_wgmma(product: Product, device: Device) -> tuple[Product, WgmmaTile, Partition]:
-    """The tile with the least estimated time, and the product as it is cut for it."""
+def plan_wgmma(
+    product: Product, device: Device, behind: RowsBehind | None = None
+) -> tuple[float, Product, WgmmaTile, Partition]:
+    """Estimated cycles, the product as it is cut for the tile, and the tile with the least of them.
+
+    behind: what warps do for their rows behind the product.
+    """
     dtype = "int8" if product.a.dtype in BYTES else product.a.dtype
     options: list[tuple[float, Product, WgmmaTile, Partition]] = []
     for tile in tiles_of(product):
@@ -182,9 +190,11 @@ def plan_wgmma(product: Product, device: Device) -> tuple[Product, WgmmaTile, Pa
         if tile.suits(cut):
             _, partition = choose(cut, [tile], device, dtype)
             cycles = estimated_cycles(cut, tile, partition, device, dtype)
+            if behind is not None:
+                band = behind.band(WARP_ROWS, partition.n_blocks, WARP, warps=True)
+                cycles += tile.rows * behind.cycles(band)
             options.append((cycles, cut, tile, partition))
-    _, cut, tile, partition = min(options, key=lambda option: option[0])
-    return cut, tile, partition
+    return min(options, key=lambda option: option[0])
 
 
 def emit_wgmma(
@@ -290,8 +300,12 @@ class _Block:
         return named(position % self.tile.stages), named(position // self.tile.stages)
 
     @contextmanager
-    def _tiles(self, first: Expr, every: int) -> Iterator[tuple[Expr, Expr, tuple[Expr, Expr, Expr, Expr]]]:
-        """Every so many-th tile of this block: how many came before, where the ring is then, where the tile lies."""
+    def _tiles(
+        self, first: Expr, every: int
+    ) -> Iterator[tuple[tuple[Expr, Expr], Expr, tuple[Expr, Expr, Expr, Expr]]]:
+        """Every so many-th tile of this block: how many came before and come later, where the ring is then, where the
+        tile lies.
+        """
         all_, every_block = self.partition.blocks, self.clusters
         count = (
             all_ // every_block
@@ -303,7 +317,11 @@ class _Block:
             number = named(first + turn * every)
             start = named(number * self.partition.steps)
             part, batch, m_block, n_block = self.partition.locate(named(self.cluster + number * self.clusters))
-            yield turn, start, (part, batch, named(m_block * self.tile.cluster + self.rank), n_block)
+            yield (
+                (turn, turns - turn - 1),
+                start,
+                (part, batch, named(m_block * self.tile.cluster + self.rank), n_block),
+            )
 
     # -- copies ------------------------------------------------------------------------------------------------------
 
@@ -346,7 +364,8 @@ class _Block:
         acc = registers(sums, dtype)
         share = 0 if tile.alternate or tile.sharing == 1 else warpgroup
         own_row = named(share * (tile.rows * ROWS))
-        with self._tiles(warpgroup if tile.alternate else 0, 2 if tile.alternate else 1) as (turn, start, place):
+        with self._tiles(warpgroup if tile.alternate else 0, 2 if tile.alternate else 1) as (left, start, place):
+            turn, later = left
             with unrolled(sums) as i:
                 T.buffer_store(acc, zero(dtype), [i])
                 _call("settle", T.address_of(acc[i]))
@@ -373,7 +392,7 @@ class _Block:
             row = named(m_block * tile.bm + own_row + warp % WARPS * (ROWS // WARPS))
             self.results.store(
                 self.around, self.memory, named(tile.results_at // 4 + warp * (CHUNK_BYTES // 4)), self.lane, acc,
-                (part, batch, row, named(n_block * tile.bn)), tile.rows,
+                (part, batch, row, named(n_block * tile.bn)), tile.rows, tirx.EQ(later, 0),
             )  # fmt: skip
 
     def _give_back(self, position: Expr) -> None:

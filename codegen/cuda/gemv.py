@@ -15,7 +15,8 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, storage_dtype
 
 from .abi import CudaLaunch, Thread, barrier, shared_buffer
-from .partition import Partition, Sink, cut, launch, named, registers, repeated, unrolled, when, zero
+from .partition import Partition, Sink, cut, launch
+from .pieces import named, registers, repeated, unrolled, when, zero
 from .product import Operand, Product, below, both, widen
 from .surroundings import Anchored, Surroundings
 

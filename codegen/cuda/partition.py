@@ -7,10 +7,8 @@ work behind the product, the last block of a row of tiles computes the rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
@@ -22,19 +20,23 @@ from tilestitch.codegen.groups import before_views
 
 from .abi import CountersArg, CudaLaunch, Parameter, TemporaryArg, Thread
 from .bands import POLLS, Turn, last_of
+from .pieces import named, repeated, unrolled, when, zero
 from .product import Product, below, both
 from .surroundings import Anchored, Surroundings
+from .units import Units
 from .vectors import lanes_of
 
 
 @dataclass(frozen=True)
 class Sink:
-    """What becomes of sums: `emit(around, batch, m, n, *sums)` of neighbours from column n on, one or `lanes` of them.
+    """What becomes of sums: `emit(around, batch, m, n, *sums)` of neighbours from unit n on, one or `lanes` of them.
 
-    It is called inside a branch or loop of its own. For several sums, n is written as a multiple of their number.
+    It is called inside a branch or loop of its own. sums: of all columns of a unit, unit after unit; a column is a unit
+    unless it is a gate. For several units, n is written as a multiple of their number.
     """
 
     emit: Callable[..., None]
+    units: Units
     lanes: int = 1
 
     def __call__(self, around: Surroundings, batch: Expr, m: Expr, n: Expr, *sums: Expr) -> None:
@@ -91,32 +93,34 @@ def finish(group: Anchored, product: Product) -> Sink:
     """The sink that runs the group's epilogue."""
 
     def emit(around: Surroundings, batch: Expr, m: Expr, n: Expr, *sums: Expr) -> None:
-        if len(sums) == 1:
+        count = len(sums) // product.units.gates
+        if count == 1:
             around.finish(product.place(batch, m, n), *sums)
         else:
-            around.finish_vector([product.place(batch, m, n + i) for i in range(len(sums))], sums)
+            around.finish_vector([product.place(batch, m, n + i) for i in range(count)], sums)
 
-    return Sink(emit, _lanes(group, product))
+    return Sink(emit, product.units, _lanes(group, product))
 
 
 MOST_LANES = 4
 
 
 def _lanes(group: Anchored, product: Product) -> int:
-    """Neighbouring columns whose results a thread can store in one access."""
-    lanes = min(MOST_LANES, lanes_of([*group.read_behind(), *group.outputs]))
-    if storage_bits(product.acc_dtype) != 32:
+    """Neighbouring units whose results a thread can store in one access."""
+    units = product.units
+    if storage_bits(product.acc_dtype) != 32 or not units.dense:
         return 1
-    while lanes > 1 and not (product.n % lanes == 0 and _lie_together(group, product, lanes)):
+    lanes = min(MOST_LANES // units.gates, lanes_of([*group.read_behind(), *group.outputs]))
+    while lanes > 1 and not (units.width % lanes == 0 and _lie_together(group, product, lanes)):
         lanes //= 2
-    return lanes
+    return max(1, lanes)
 
 
 def _lie_together(group: Anchored, product: Product, lanes: int) -> bool:
-    """Whether every output has `lanes` neighbouring columns next to each other, from a multiple of as many on."""
+    """Whether every output has `lanes` neighbouring units next to each other, from a multiple of as many on."""
     evaluator = Evaluator({}, group.index_dtype)
     batch, m, run = (tirx.Var(name, group.index_dtype) for name in ("batch", "m", "run"))
-    for variable, extent in ((batch, product.batch), (m, product.m), (run, product.n // lanes)):
+    for variable, extent in ((batch, product.batch), (m, product.m), (run, product.units.width // lanes)):
         evaluator.assume(variable, 0, extent)
     for value in group.outputs:
         positions = []
@@ -167,7 +171,7 @@ def launch(
             place = ((part * product.batch + batch) * product.m + m) * product.n + n
             T.buffer_store(around.extra, total, [place])
 
-        kernel(around, thread, Sink(keep), block)
+        kernel(around, thread, Sink(keep, Units.plain(product.n)), block)
         with when(last_of(around.counters[number], parts)):
             _join(around, product, partition, tile, threads, thread.thread[0], block)
             _behind(around, product, partition, tile, threads, thread.thread[0], block, together)
@@ -202,7 +206,6 @@ def _behind(
     band = behind.band(rows, partition.n_blocks, threads)
     first = named(batch * product.m + m_block * rows)
     exact = product.m % rows == 0
-    end = first + rows if exact else T.min(first + rows, (batch + 1) * product.m)
     tiles, _ = _counters(around.group, partition, rows, threads)
     word = named(tiles + (batch * partition.m_blocks + m_block) * band.words)
     # Blocks that others may still want the place of do not wait.
@@ -211,15 +214,18 @@ def _behind(
         None if partition.blocks <= together else block >= partition.blocks - together,
     )
     polls = POLLS if waits is None else T.Select(waits, POLLS, 0)
-    behind.finish(around.behind, band, Turn(first, end, n_block, polls, thread, exact, around.counters, word))
+    end = named((batch + 1) * product.m)
+    turn = Turn(lambda row: first + row, end, n_block, polls, thread, around.counters, word, exact)
+    behind.finish(around.behind, band, turn)
 
 
 def _join(
     around: Surroundings, product: Product, partition: Partition, tile: tuple[int, int], threads: int, thread: Expr,
     block: Expr,
 ) -> None:  # fmt: skip
-    """Add all parts of a block's tile, neighbouring columns by neighbouring threads, and run the epilogue."""
-    rows, columns = min(tile[0], product.m), tile[1]
+    """Add all parts of a block's tile, neighbouring units by neighbouring threads, and run the epilogue."""
+    units = product.units
+    rows, columns = min(tile[0], product.m), units.within(tile[1])
     _, batch, m_block, n_block = partition.locate(block)
     first = (named(m_block * tile[0]), named(n_block * columns))
     rounds = -(-rows * columns // threads)
@@ -229,11 +235,12 @@ def _join(
         exists = both(
             below(at, rows * columns, rounds * threads),
             below(m, product.m, partition.m_blocks * tile[0]),
-            below(n, product.n, partition.n_blocks * columns),
+            below(n, units.width, partition.n_blocks * columns),
         )
         with when(exists):
-            place = named((batch * product.m + m) * product.n + n)
-            around.finish(product.place(batch, m, n), _added(around, product, place, partition.parts))
+            place = named((batch * product.m + m) * product.n + units.column(n))
+            sums = [_added(around, product, place + gate, partition.parts) for gate in range(units.gates)]
+            around.finish(product.place(batch, m, n), *sums)
 
 
 def _added(around: Surroundings, product: Product, place: Expr, parts: int) -> Expr:
@@ -242,59 +249,3 @@ def _added(around: Surroundings, product: Product, place: Expr, parts: int) -> E
     with unrolled(parts) as part:
         T.buffer_store(total, total[0] + around.extra[part * product.elements + place], [0])
     return total[0]
-
-
-# -- pieces of kernels -----------------------------------------------------------------------------------------------
-
-
-def named(index: Expr) -> Expr:
-    """A variable that holds an index."""
-    return index if isinstance(index, (int, tirx.Var, tirx.IntImm)) else T.bind(index)
-
-
-@contextmanager
-def unrolled(extent: int) -> Iterator[Expr]:
-    """A loop that the CUDA compiler writes out, so that arrays indexed by it stay in registers."""
-    if extent == 1:
-        yield 0
-        return
-    with T.attr(tirx.IntImm("int32", 0), "pragma_unroll_explicit", 0), T.unroll(extent) as index:
-        yield index
-
-
-@contextmanager
-def repeated(extent: Expr) -> Iterator[Expr]:
-    """A loop that stays one."""
-    if isinstance(extent, int) and extent == 1:
-        yield 0
-        return
-    with T.serial(extent) as index:
-        yield index
-
-
-@contextmanager
-def when(condition: Expr | None) -> Iterator[None]:
-    """A branch; none for the condition None, which is true."""
-    with nullcontext() if condition is None else _branch(condition):
-        yield
-
-
-@contextmanager
-def _branch(condition: Expr) -> Iterator[None]:
-    with T.If(condition), T.Then():
-        yield
-
-
-def zero(dtype: str) -> Expr:
-    return tirx.const(0, dtype)
-
-
-def registers(count: int, dtype: str) -> Any:
-    """An array of one thread; it must be indexed by constants and unrolled loops only."""
-    return T.alloc_buffer((count,), dtype, scope="local")
-
-
-__all__ = [
-    "COUNTER_BYTES", "Kernel", "Partition", "Sink", "cut", "finish", "launch", "named", "registers", "repeated",
-    "unrolled", "when", "zero",
-]  # fmt: skip

@@ -75,15 +75,17 @@ def choose(
         for tile in tiles
         for parts in _parts(product, tile, device)
     ]
+    return min(options, key=lambda option: cycles_with(behind, product, option[0], option[1], device, dtype))
 
-    def cycles(option: tuple[AnyTile, Partition]) -> float:
-        tile, partition = option
-        own = estimated_cycles(product, tile, partition, device, dtype)
-        if behind is None:
-            return own
-        return own + behind.cycles(behind.band(min(tile.bm, product.m), partition.n_blocks, tile.threads))
 
-    return min(options, key=cycles)
+def cycles_with(
+    behind: RowsBehind | None, product: Product, tile: Tile, partition: Partition, device: Device, dtype: str
+) -> float:
+    """Cycles of an SM until the last one is done, with what its block does behind the product."""
+    own = estimated_cycles(product, tile, partition, device, dtype)
+    if behind is None:
+        return own
+    return own + behind.cycles(behind.band(min(tile.bm, product.m), partition.n_blocks, tile.threads))
 
 
 def _parts(product: Product, tile: Tile, device: Device) -> list[int]:

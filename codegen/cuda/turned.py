@@ -25,7 +25,7 @@ from tilestitch.compiler.ir.ops import Kind, kind_of
 from . import functions
 from .abi import CudaLaunch, Emission, Parameter, Thread, barrier, buffer_source, kernel_function, shared_buffer, store
 from .injective import index_dtype
-from .partition import named, unrolled, when
+from .pieces import named, unrolled, when
 from .product import below, both
 
 EDGE = 32

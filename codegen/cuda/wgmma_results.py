@@ -4,7 +4,8 @@ A warp has 16 rows of every 64. It writes 8 rows x 64 columns to shared memory o
 along the columns: residuals are read and results are written in whole lines of memory, up to 16 bytes a thread.
 
 Where the reduction is in parts, warps leave partial sums in temporary memory; the last one that has the same rows of a
-tile adds all parts in their order, and runs the epilogue. Warps wait for nobody.
+tile adds all parts in their order, and runs the epilogue. Warps wait for nobody. What lies behind the product is done
+by warps, too: their rows are a band, which those warps share that have the same rows of the tiles beside.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.compiler.ir.graph import Value
 
 from .abi import CountersArg, Parameter, TemporaryArg
-from .partition import COUNTER_BYTES, Partition, named, registers, repeated, unrolled, when, zero
+from .bands import POLLS, Band, Turn, last_of
+from .partition import COUNTER_BYTES, Partition
+from .pieces import named, registers, repeated, unrolled, when, zero
 from .product import Product, below, both
 from .surroundings import Anchored, Surroundings
 from .vectors import lanes_of
@@ -66,12 +69,21 @@ class Results:
 
     @cached_property
     def counters(self) -> Parameter | None:
-        """For each warp's rows of each tile: how many parts are there."""
-        if self.partition.parts == 1:
-            return None
+        """How many parts of a warp's rows of each tile are there; then the words of the bands of rows."""
+        batch, (bands, _) = self.product.batch, self._bands
+        count = self._parts_counted + batch * bands * (self.band.words if self.band is not None else 0)
+        return Parameter(CountersArg(COUNTER_BYTES * count), "uint32", count) if count else None
+
+    @property
+    def _parts_counted(self) -> int:
         bands, n_tiles = self._bands
-        count = self.product.batch * n_tiles * bands
-        return Parameter(CountersArg(COUNTER_BYTES * count), "uint32", count)
+        return 0 if self.sums is None else self.product.batch * n_tiles * bands
+
+    @cached_property
+    def band(self) -> Band | None:
+        """A warp's rows of every 64, and how the warps share them that have the same rows of the tiles beside."""
+        behind = self.group.behind
+        return behind.band(WARP_ROWS, self._bands[1], WARP, warps=True) if behind is not None else None
 
     @property
     def _bands(self) -> tuple[int, int]:
@@ -90,13 +102,13 @@ class Results:
 
     def store(
         self, around: Surroundings, memory: Any, start: Expr, lane: Expr, acc: Any,
-        place: tuple[Expr, Expr, Expr, Expr], blocks: int,
+        place: tuple[Expr, Expr, Expr, Expr], blocks: int, last: Expr,
     ) -> None:  # fmt: skip
         """Give a warp's sums away.
 
         start: the word in `memory` where the warp may leave 8 x 64 of them. acc: registers as `wgmma.multiply`
         describes them, block after block. place: part, batch, and the row and column of the warp's first result.
-        blocks: how many times 64 rows.
+        blocks: how many times 64 rows. last: whether the warp has nothing to do afterwards.
         """
         part, batch, first_m, first_n = place
         bn = self.tile[1]
@@ -112,18 +124,44 @@ class Results:
                     self._finish(around, batch, m, n, totals)
                 else:
                     self._keep(around, part, batch, m, n, totals)
-        if self.sums is not None:
-            self._join(around, lane, batch, first_m, first_n, blocks)
+        complete = None if self.sums is None else self._is_last_part(around, batch, first_m, first_n)
+        with when(complete):
+            if complete is not None:
+                self._join(around, lane, batch, first_m, first_n, blocks)
+            if self.band is not None:
+                self._behind(around, self.band, lane, batch, first_m, first_n, blocks, last)
+
+    def _behind(
+        self, around: Surroundings, band: Band, lane: Expr, batch: Expr, first_m: Expr, first_n: Expr, blocks: int,
+        last: Expr,
+    ) -> None:  # fmt: skip
+        """What lies behind the product for a warp's rows."""
+        assert self.group.behind is not None
+        (bands, n_tiles), product = self._bands, self.product
+        column = named(first_n // self.tile[1])
+        waits = both(last, below(column, band.shares, n_tiles))
+        polls = POLLS if waits is None else T.Select(waits, POLLS, 0)
+        exact, end = product.m % self.tile[0] == 0, named((batch + 1) * product.m)
+        with repeated(blocks) as block:
+            m = named(first_m + block * BLOCK_ROWS)
+            first = named(batch * product.m + m)
+            word = named(self._parts_counted + (batch * bands + m // WARP_ROWS) * band.words)
+            turn = Turn(lambda row: first + row, end, column, polls, lane, around.counters, word, exact)
+            with when(below(m, product.m, bands * WARP_ROWS)):
+                self.group.behind.finish(around.behind, band, turn)
+
+    def _is_last_part(self, around: Surroundings, batch: Expr, first_m: Expr, first_n: Expr) -> Expr:
+        """Whether this warp is the last one that has some of its results."""
+        bands, n_tiles = self._bands
+        number = named((batch * n_tiles + first_n // self.tile[1]) * bands + first_m // WARP_ROWS)
+        return last_of(around.counters[number], self.partition.parts, "ts_grid_last_warp")
 
     def _join(
         self, around: Surroundings, lane: Expr, batch: Expr, first_m: Expr, first_n: Expr, blocks: int
     ) -> None:  # fmt: skip
-        """Add all parts of a warp's results, if this warp is the last one that has some of them."""
-        bands, n_tiles = self._bands
-        number = named((batch * n_tiles + first_n // self.tile[1]) * bands + first_m // WARP_ROWS)
-        counter, parts = T.address_of(around.counters[number]), self.partition.parts
+        """Add all parts of a warp's results."""
+        parts = self.partition.parts
         with (
-            when(T.call_extern("int32", "ts_grid_last_warp", counter, parts) != 0),
             repeated(blocks) as block,
             repeated(self.tile[1] // COLUMNS) as chunk,
             repeated(WARP_ROWS // ROWS) as half,

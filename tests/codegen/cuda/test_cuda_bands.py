@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
 from tests.codegen.cuda.contraction_harness import check, target
+from tests.codegen.cuda.test_wgmma import name_of
+from tilestitch.codegen.cuda import gemm_mma, gemm_simt
 from tilestitch.codegen.cuda.abi import CudaLaunch
+from tilestitch.codegen.cuda.bands import RowsBehind
+from tilestitch.codegen.cuda.contraction import matmul_product
+from tilestitch.codegen.cuda.gemm_wgmma import TILES, WgmmaTile, emit_wgmma
 from tilestitch.codegen.cuda.group import lower_group
+from tilestitch.codegen.cuda.partition import cut
+from tilestitch.codegen.cuda.product import Product
+from tilestitch.codegen.cuda.stitched import private
+from tilestitch.codegen.cuda.surroundings import Anchored
+from tilestitch.codegen.groups import roles_in, view_group
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.passes import PassContext, TargetInfo, check_plan, make_plan
 from tilestitch.passes.fusion.band_rule import Bands
@@ -68,7 +78,7 @@ def dense(
     return graph
 
 
-def banded(graph: Graph, **context: Any) -> Group:
+def banded(graph: Graph) -> Group:
     """The one group that the whole graph becomes."""
     plan = make_plan(graph, PassContext(TargetInfo("cuda", 2), {"planner": "stitch"}, rules=(Bands(forced=True),)))
     check_plan(plan, graph)
@@ -81,6 +91,16 @@ def lower(graph: Graph, name: str = "cuda:sm_80") -> tuple[CudaLaunch, ...]:
     return lower_group(graph, banded(graph), target(name))
 
 
+def by_tile(graph: Graph, name: str, emit: Callable[[Anchored, Product], tuple[CudaLaunch, ...]]) -> list[CudaLaunch]:
+    """The launches of the graph by a tile of our choice."""
+    group = banded(graph)
+    product, behind = (view_group(graph, part) for part in group.parts)
+    anchored = Anchored(product.nodes, roles_in(product), product.inputs, product.outputs, target(name))
+    anchored = replace(anchored, behind=RowsBehind.of(behind, anchored.result.shape[-1]))
+    inner = {v.name: v.tensor_type.nbytes for v in product.outputs if v.name not in group.outputs}
+    return [private(launch, inner) for launch in emit(anchored, matmul_product(anchored))]
+
+
 @pytest.mark.parametrize("options", ORDERS, ids=lambda o: o.block_order)
 @pytest.mark.parametrize(
     ("shape", "dtype"),
@@ -91,3 +111,63 @@ def test_rows_behind_a_product_are_one_launch(
 ) -> None:
     (launch,) = check(dense(*shape, dtype), lower, options, runs=3)
     assert not launch.cooperative
+
+
+@pytest.mark.parametrize("behind", [softmax, log_softmax, rms_norm])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_statistics_of_rows(behind: Rows, dtype: str) -> None:
+    check(dense(45, 72, 32, dtype, behind=behind), lower, ORDERS[2], runs=2)
+
+
+def test_batches_have_bands_of_their_own() -> None:
+    check(dense(21, 40, 16, batch=(3,)), lower, ORDERS[2], runs=2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_what_the_rows_are_computed_from_may_be_stored(dtype: str) -> None:
+    graph = dense(35, 80, 24, dtype, stored=True)
+    assert len(banded(graph).outputs) == 2
+    check(graph, lower, ORDERS[1], runs=2)
+
+
+def test_a_row_of_the_product_may_hold_several_rows() -> None:
+    """The heads of a projection, each normalised by itself."""
+    graph = Graph("heads")
+    x, w = graph.add_input("x", TensorType("float32", (26, 24))), graph.add_input("w", TensorType("float32", (24, 120)))
+    heads = graph.emit("reshape", graph.emit("matmul", x, w), shape=(26, 3, 40))
+    graph.outputs = [rms_norm(graph, heads)]
+    check(graph, lower, ORDERS[2], runs=2)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("n", [61, 64, 520])
+def test_ordinary_tiles(n: int, parts: int) -> None:
+    """Rows within one tile, of several tiles, and of which a thread cannot keep its share."""
+    tile = gemm_simt.TILES[9] if n == 520 else gemm_simt.TILES[7]
+
+    def emit(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
+        return gemm_simt.emit_simt(group, product, tile, cut(product, (tile.bm, tile.bn, tile.bk), parts))
+
+    graph = dense(75, n, 3 * tile.bk)
+    check(graph, by_tile(graph, "cuda:sm_80", emit), ORDERS[2], runs=2)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("tile", gemm_mma.TILES, ids=lambda t: f"{t.bm}x{t.bn}")
+def test_tiles_of_the_tensor_cores(tile: gemm_mma.MmaTile, parts: int) -> None:
+    def emit(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
+        return gemm_mma.emit_mma(group, product, tile, cut(product, (tile.bm, tile.bn, tile.bk), parts))
+
+    graph = dense(tile.bm + 9, 2 * tile.bn + 8, 72, "float16")
+    check(graph, by_tile(graph, "cuda:sm_80", emit), ORDERS[2], runs=2)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("tile", [TILES[0], TILES[1], TILES[3], TILES[5], TILES[-1]], ids=name_of)
+def test_warps_of_hopper(tile: WgmmaTile, parts: int) -> None:
+    def emit(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
+        blocks = 3 * tile.cluster
+        return emit_wgmma(group, product, tile, cut(product, (tile.bm, tile.bn, tile.bk), parts), blocks)
+
+    graph = dense(2 * tile.bm + 9, 2 * tile.bn + 8, 136, "float16")
+    check(graph, by_tile(graph, "cuda:sm_90a", emit), ORDERS[2], runs=2)

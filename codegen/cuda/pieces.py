@@ -1,0 +1,59 @@
+"""Pieces of kernels: names for indices, loops that are written out or not, branches, registers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr
+
+
+def named(index: Expr) -> Expr:
+    """A variable that holds an index."""
+    return index if isinstance(index, (int, tirx.Var, tirx.IntImm)) else T.bind(index)
+
+
+@contextmanager
+def unrolled(extent: int) -> Iterator[Expr]:
+    """A loop that the CUDA compiler writes out, so that arrays indexed by it stay in registers."""
+    if extent == 1:
+        yield 0
+        return
+    with T.attr(tirx.IntImm("int32", 0), "pragma_unroll_explicit", 0), T.unroll(extent) as index:
+        yield index
+
+
+@contextmanager
+def repeated(extent: Expr) -> Iterator[Expr]:
+    """A loop that stays one."""
+    if isinstance(extent, int) and extent == 1:
+        yield 0
+        return
+    with T.serial(extent) as index:
+        yield index
+
+
+@contextmanager
+def when(condition: Expr | None) -> Iterator[None]:
+    """A branch; none for the condition None, which is true."""
+    with nullcontext() if condition is None else _branch(condition):
+        yield
+
+
+@contextmanager
+def _branch(condition: Expr) -> Iterator[None]:
+    with T.If(condition), T.Then():
+        yield
+
+
+def zero(dtype: str) -> Expr:
+    return tirx.const(0, dtype)
+
+
+def registers(count: int, dtype: str) -> Any:
+    """An array of one thread; it must be indexed by constants and unrolled loops only."""
+    return T.alloc_buffer((count,), dtype, scope="local")
