@@ -1,19 +1,25 @@
 """Exports architectures that nobody tuned on, and checks what tilestitch makes of each.
 
     python -m benchmarks.zoo export FOLDER [NAME ...] [--exporter dynamo|script] [--opset N] [--half] [--dynamic]
+    python -m benchmarks.zoo classical FOLDER [NAME ...]
     python -m benchmarks.zoo check  FOLDER [NAME ...] [--stages cpu threads planners cuda emulator]
     python -m benchmarks.zoo table  FOLDER
 
-`export` needs torch, transformers and timm, and for the classical models scikit-learn and skl2onnx; it may run in
-another environment than `check`. Each model is exported and checked in a process of its own. `check` appends to
-FOLDER/results.jsonl, the newest line of a model and a stage counts; `table` prints it as Markdown.
+`export` needs torch, transformers and timm, `classical` scikit-learn, skl2onnx and onnx-simplifier; both may run in
+another environment than `check`. Each model is exported and checked in a process of its own (forked, so POSIX only).
+`check` appends to FOLDER/results.jsonl, the newest line of a model and a stage counts; `table` prints it as Markdown.
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
+import importlib
+import multiprocessing
 import sys
+import traceback
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 EXPORTERS = {"dynamo": 18, "script": 17}
@@ -27,70 +33,80 @@ def variant(options: argparse.Namespace, name: str) -> str:
 
 
 def export(options: argparse.Namespace) -> int:
+    from benchmarks.zoo.catalogue import names, write
+
     options.folder.mkdir(parents=True, exist_ok=True)
-    if options.one:
-        from benchmarks.zoo.catalogue import write
-
-        write(options.names[0], options.folder, variant(options, options.names[0]), options)
-        return 0
-    from benchmarks.zoo.catalogue import names
-
-    chosen = options.names or names()
     failed = 0
-    for name in chosen:
+    for name in options.names or names():
         stem = variant(options, name)
-        if (options.folder / f"{stem}.onnx").exists() and not options.force:
-            continue
-        failed += alone(
-            ["export", str(options.folder), name, "--one", *forwarded(options)], f"export of {stem}", options
-        )
+        if options.force or not (options.folder / f"{stem}.onnx").exists():
+            opset = options.opset or EXPORTERS[options.exporter]
+            job = partial(
+                write, name, options.folder / f"{stem}.onnx", options.exporter, opset, options.half, options.dynamic
+            )
+            failed += bool(alone(job, f"export of {stem}", options))
     return 1 if failed else 0
-
-
-def forwarded(options: argparse.Namespace) -> list[str]:
-    given = ["--exporter", options.exporter]
-    given += ["--opset", str(options.opset)] if options.opset else []
-    return given + [flag for flag in ("--half", "--dynamic") if getattr(options, flag[2:])]
 
 
 def check(options: argparse.Namespace) -> int:
-    if options.one:
-        from benchmarks.zoo.checking import examine
+    from benchmarks.zoo.checking import examine, record
 
-        examine(options.folder, options.names[0], options.stages)
-        return 0
+    for module in (
+        "onnxruntime",
+        "tilestitch.codegen.assemble",
+        "tilestitch.codegen.cpu.backend",
+        "tilestitch.runtime",
+    ):
+        importlib.import_module(module)
     stems = sorted(path.stem for path in options.folder.glob("*.onnx"))
-    chosen = [
-        stem for stem in stems if not options.names or any(stem == n or stem.startswith(f"{n}.") for n in options.names)
-    ]
+    wanted = options.names or stems
     failed = 0
-    for stem in chosen:
+    for stem in stems:
+        if not any(stem == name or stem.startswith(f"{name}.") for name in wanted):
+            continue
         for stage in options.stages:
-            command = ["check", str(options.folder), stem, "--one", "--stages", stage]
-            failed += alone(command, f"{stage} of {stem}", options, stem, stage)
+            failure = alone(partial(examine, options.folder, stem, stage), f"{stage} of {stem}", options)
+            if failure:
+                record(options.folder, stem, stage, {"failure": failure})
+                failed += 1
     return 1 if failed else 0
 
 
-def alone(arguments: list[str], what: str, options: argparse.Namespace, stem: str = "", stage: str = "") -> bool:
-    """Runs this program with ARGUMENTS in a process of its own; tells when that fails."""
-    command = [sys.executable, "-m", "benchmarks.zoo", *arguments]
-    note = ""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=options.timeout, check=False)
-        if done.returncode:
-            lines = (done.stderr.strip().splitlines() or ["no message"])[-options.lines :]
-            note = "\n".join(lines) if done.returncode > 0 else f"killed by signal {-done.returncode}"
-        else:
-            print(done.stdout, end="", flush=True)
-    except subprocess.TimeoutExpired:
-        note = f"not done after {options.timeout} s"
-    if note:
-        print(f"{what}: FAILED\n  " + note.replace("\n", "\n  "), flush=True)
-        if stem:
-            from benchmarks.zoo.checking import record
+def alone(job: Callable[[], None], what: str, options: argparse.Namespace) -> str:
+    """Runs JOB in a fork of this process, which has imported what takes long; returns why that failed, or nothing."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=reported, args=(job, sender))
+    process.start()
+    process.join(options.timeout)
+    if process.is_alive():
+        process.kill()
+        process.join()
+        failure = f"not done after {options.timeout} s"
+    elif receiver.poll():
+        failure = receiver.recv()
+    else:
+        failure = f"killed by signal {-process.exitcode}" if process.exitcode else ""
+    if failure:
+        shown = failure.strip().splitlines()[-options.lines :]
+        print(f"{what}: FAILED\n  " + "\n  ".join(shown), flush=True)
+    return failure
 
-            record(options.folder, stem, stage, {"failure": note.splitlines()[-1]})
-    return bool(note)
+
+def reported(job: Callable[[], None], sender: Connection) -> None:
+    """JOB, and what it raised to SENDER, whatever that was: a model must not end the whole run."""
+    try:
+        job()
+    except BaseException:  # noqa: BLE001
+        sender.send(f"{traceback.format_exc()[-4000:]}")
+
+
+def classical(options: argparse.Namespace) -> int:
+    from benchmarks.zoo.classical import MODELS, write
+
+    options.folder.mkdir(parents=True, exist_ok=True)
+    chosen = options.names or MODELS
+    return max(bool(alone(partial(write, name, options.folder), name, options)) for name in chosen)
 
 
 def table(options: argparse.Namespace) -> int:
@@ -113,13 +129,14 @@ def main() -> int:
     two = commands.add_parser("check")
     two.set_defaults(run=check)
     two.add_argument("--stages", nargs="+", default=["cpu"], choices=("cpu", "threads", "planners", "cuda", "emulator"))
-    for command in (one, two):
+    four = commands.add_parser("classical")
+    four.set_defaults(run=classical)
+    for command in (one, two, four):
         command.add_argument("--timeout", type=int, default=600, metavar="S", help="of one model")
         command.add_argument("--lines", type=int, default=3, help="of an error that are shown")
-        command.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     three = commands.add_parser("table")
     three.set_defaults(run=table)
-    for command in (one, two, three):
+    for command in (one, two, three, four):
         command.add_argument("folder", type=Path)
         command.add_argument("names", nargs="*")
     options = parser.parse_args()

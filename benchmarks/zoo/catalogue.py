@@ -1,15 +1,15 @@
-"""Every model of the zoo by name."""
+"""Every PyTorch model of the zoo by name."""
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.zoo import classical, language, modules, speech, vision
+from benchmarks.zoo import language, modules, speech, vision
+from benchmarks.zoo.checking import input_names
 from benchmarks.zoo.sample import Build, export
 
 TABLES: Mapping[str, Mapping[str, Build]] = {
@@ -18,23 +18,16 @@ TABLES: Mapping[str, Mapping[str, Build]] = {
 
 
 def names() -> list[str]:
-    return [name for part in TABLES.values() for name in part] + list(classical.MODELS)
+    return [name for part in TABLES.values() for name in part]
 
 
-def write(name: str, folder: Path, stem: str, options: argparse.Namespace) -> None:
-    """Writes STEM.onnx, its inputs STEM.npz, and the sizes of open axes STEM.json."""
-    if name in classical.MODELS:
-        classical.write(name, folder / f"{name}.onnx")
-        return
+def write(name: str, path: Path, exporter: str, opset: int, half: bool, dynamic: bool) -> None:
+    """Writes the model to PATH, its inputs beside it as .npz, and the sizes of open axes as .json."""
     build = {key: value for part in TABLES.values() for key, value in part.items()}[name]
-    from benchmarks.zoo.checking import input_names
-
-    opset = options.opset or {"dynamo": 18, "script": 17}[options.exporter]
-    path = folder / f"{stem}.onnx"
-    sample = export(build, path, options.exporter, opset, options.half, options.dynamic)
+    sample = export(build, path, exporter, opset, half, dynamic)
     kept = input_names(path)
     arrays = {key: value.detach().numpy() for key, value in sample.inputs.items() if key in kept}
-    np.savez(path.with_suffix(".npz"), **arrays)
-    if options.dynamic:
+    np.savez(path.with_suffix(".npz"), allow_pickle=True, **arrays)
+    if dynamic:
         path.with_suffix(".json").write_text(json.dumps({key: list(value.shape) for key, value in arrays.items()}))
-    print(f"{stem}: {path.stat().st_size / 1e6:.1f} MB", flush=True)
+    print(f"{path.stem}: {path.stat().st_size / 1e6:.1f} MB", flush=True)

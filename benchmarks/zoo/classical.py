@@ -301,13 +301,11 @@ MODELS: dict[str, Callable[[], Made]] = {
 }  # fmt: skip
 
 
-def write(name: str, path: Path) -> None:
+def write(name: str, folder: Path) -> None:
+    """Writes the model and its inputs; one of them with its weights in another file."""
     onnx = optional("onnx")
     model, inputs = MODELS[name]()
-    if name == "simplified":  # and with its weights, if any, beside it
-        onnx.save(model, path)
-    else:
-        onnx.save(model, path, save_as_external_data=name == "sk_mlp", location=f"{path.stem}.data", size_threshold=64)
+    path = folder / f"{name}.onnx"
+    onnx.save(model, path, save_as_external_data=name == "sk_mlp", location=f"{name}.data", size_threshold=64)
     arrays: dict[str, Any] = dict(inputs)
     np.savez(path.with_suffix(".npz"), **arrays)
-    print(f"{path.stem}: {path.stat().st_size / 1e6:.1f} MB", flush=True)
