@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tvm.tirx import IntImm
+
 from tilestitch.codegen.compute.dtypes import Expr, native_dtypes
 from tilestitch.codegen.compute.indexing import forward_index
 from tilestitch.codegen.errors import KernelError
@@ -86,3 +88,18 @@ def before_views(
     for view in reversed(views):
         place = forward_index(view, place, simplify)
     return value, place
+
+
+def gate_number(roles: Roles, column: Expr, at: Expr, simplify: Callable[[Expr], Expr]) -> int:
+    """The gate that has its column number `column` at column `at` of the whole product; 0 without gates.
+
+    Raises KernelError if none has.
+    """
+    width = roles.gate_width
+    if width is None:
+        return 0
+    offset = simplify(at - column)
+    if not isinstance(offset, (int, IntImm)):
+        assert roles.anchor is not None
+        raise KernelError(f"column {at} of the product is in no gate", roles.anchor.origins)
+    return int(offset) // width

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, from_storage, storage_dtype
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import ravel
-from tilestitch.codegen.errors import KernelError
-from tilestitch.codegen.groups import before_views
+from tilestitch.codegen.groups import before_views, gate_number
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.passes.fusion.roles import Part, Roles
 
@@ -130,18 +128,9 @@ class Surroundings:
         anchor = self.group.result
         with self.evaluator.scope():
             named = [self.evaluator.bind(result) for result in results]
-            self.evaluator.sources[anchor] = lambda at: named[self._gate(index[-1], at[-1])]
+            roles, simplify = self.group.roles, self.evaluator.simplify
+            self.evaluator.sources[anchor] = lambda at: named[gate_number(roles, index[-1], at[-1], simplify)]
             for value, buffer in self.stores:
                 source, place = before_views(self.group.roles, value, tuple(index), self.evaluator.simplify)
                 element = self.evaluator.value(source, tuple(index))
                 store(buffer, value.tensor_type, place, element, self.evaluator.simplify)
-
-    def _gate(self, column: Expr, at: Expr) -> int:
-        """The gate that has its column number `column` at column `at` of the whole product."""
-        width = self.group.roles.gate_width
-        if width is None:
-            return 0
-        offset = self.evaluator.simplify(at - column)
-        if not isinstance(offset, int) and not isinstance(offset, tirx.IntImm):
-            raise KernelError(f"column {at} of the product is in no gate", self.group.anchor.origins)
-        return int(offset) // width

@@ -22,6 +22,7 @@ from .schemes import lower_product
 from .strides import strided
 from .surroundings import Anchored
 from .target import CudaTarget
+from .units import units_of
 
 
 def lower_contraction(
@@ -69,13 +70,14 @@ def matmul_product(group: Anchored) -> Product:
         lead = (0,) * len(batch) if shared else unravel(number, batch)
         return at(right, trans_b, lead, row, column)
 
-    rows = math.prod(batch) * m if shared else m
+    rows, units = math.prod(batch) * m if shared else m, units_of(group)
+    n = n if units is None else units.columns
     return Product(
         1 if shared else math.prod(batch), rows, n, k,
         _spaced(operand_of(group, left, rows, index_a, "row" if trans_a else "k"), trans_a, () if shared else batch),
         _spaced(operand_of(group, right, n, index_b, "k" if trans_b else "row"), not trans_b, () if shared else batch),
         lambda number, row, column: (*place(number, row), column),
-        group.acc_dtype, group.tf32,
+        group.acc_dtype, group.tf32, gated=units,
     )  # fmt: skip
 
 
@@ -92,5 +94,5 @@ def operand_of(group: Anchored, value: Value, rows: int, index: At, last: str) -
     contiguous, axis = last, -1
     if memory is not None and memory.runs_along(-2):
         contiguous, axis = "k" if last == "row" else "row", -2
-    run = memory.run(axis, value.shape[axis]) if memory is not None else 1
+    run = memory.run(axis, memory.shape[axis]) if memory is not None else 1
     return Operand(value, rows, index, contiguous, run, memory)

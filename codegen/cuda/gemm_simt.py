@@ -333,13 +333,14 @@ def store_rows(
     while lanes > 1 and rows * wide < lanes * threads:
         lanes //= 2
     columns = wide // lanes
-    with repeated(-(-rows * columns // threads)) as round_:
+    rounds = -(-rows * columns // threads)
+    with repeated(rounds) as round_:
         number = named(round_ * threads + thread)
         row, column = named(number // columns), named(number % columns)
         m, vector = named(first[0] + tile_row(row)), named(units.first(first[1]) // lanes + column)
         n = vector * lanes
         exists = both(
-            below(row, rows, -(-rows * columns // threads) * threads // columns),
+            below(row, rows, -(-rounds * threads // columns)),
             below(m, product.m, -(-product.m // tile[0]) * tile[0]),
             below(n, units.width, units.within(-(-product.n // tile[1]) * tile[1])),
         )

@@ -25,7 +25,7 @@ WARP = 32
 WARPS = 8
 THREADS = WARP * WARPS
 COLUMNS = 2
-"""Rows of the large operand that a warp reads at the same time, where it runs along k."""
+"""Rows of the large operand that a warp reads at the same time, where it runs along k; with gates, a whole unit."""
 
 SEGMENT = 8
 """Neighbouring lanes that read one k, where the large operand runs along its rows."""
@@ -37,20 +37,20 @@ FULL = 0xFFFFFFFF
 
 
 def fits_gemv(product: Product) -> bool:
-    """Whether one operand has so few rows that this template is for it."""
-    return min(product.m, product.n) <= MOST_ROWS
+    """Whether one operand has so few rows that this template is for it. Gates must be columns of the large one."""
+    return (product.m if product.gated else min(product.m, product.n)) <= MOST_ROWS
 
 
 def lower_gemv(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
     """The launches of a product with few rows on one side."""
-    if product.m > product.n:
+    if product.m > product.n and not product.gated:
         product = product.swapped()
     large = product.b
     if large.contiguous == "k":
-        columns, unit, emit = WARPS * COLUMNS, WARP * _width(large), _along_k
+        columns, steps, emit = WARPS * _columns(product), WARP * _width(large), _along_k
     else:
-        columns, unit, emit = SEGMENT * large.vector(), THREADS // SEGMENT, _along_rows
-    chunk = min(MOST_CHUNK, -(-max(1, product.k) // unit) * unit)
+        columns, steps, emit = SEGMENT * large.vector(), THREADS // SEGMENT, _along_rows
+    chunk = min(MOST_CHUNK, -(-max(1, product.k) // steps) * steps)
     partition = _partition(product, columns, chunk, group.target.device.sm_count)
 
     def kernel(around: Surroundings, thread: Thread, sink: Sink, block: Expr) -> None:
@@ -148,31 +148,48 @@ def _width(operand: Operand) -> int:
     return width if width * storage_bits(operand.dtype) == 128 else 1
 
 
+def _columns(product: Product) -> int:
+    """Columns of a warp, where they run along k."""
+    return product.units.gates if product.gated else COLUMNS
+
+
 def _along_k(block: _Block) -> None:
     product, rows, chunk = block.product, block.rows, block.chunk
-    width = _width(product.b)
-    acc = registers(rows * COLUMNS, block.dtype)
-    with unrolled(rows * COLUMNS) as i:
+    width, columns = _width(product.b), _columns(product)
+    acc = registers(rows * columns, block.dtype)
+    with unrolled(rows * columns) as i:
         T.buffer_store(acc, zero(block.dtype), [i])
-    first = named(block.first_column + block.warp * COLUMNS)
+    first = named(block.first_column + block.warp * columns)
     with repeated(block.partition.steps) as step:
         k0 = named(block.first_k + step * chunk)
         block.bring_rows(k0)
-        loaded = block.loaded(COLUMNS * width, width)
+        loaded = block.loaded(columns * width, width)
         with unrolled(chunk // (WARP * width)) as round_:
             k = named((round_ * WARP + block.lane) * width)
-            with unrolled(COLUMNS) as c:
+            with unrolled(columns) as c:
                 block.read(loaded, named(first + c), named(k0 + k), width, c * width)
-            with unrolled(rows) as m, unrolled(COLUMNS) as c, unrolled(width) as lane:
+            with unrolled(rows) as m, unrolled(columns) as c, unrolled(width) as lane:
                 term = block.small[m * chunk + k + lane] * block.value(loaded, c * width + lane, width)
-                T.buffer_store(acc, acc[m * COLUMNS + c] + term, [m * COLUMNS + c])
-    with unrolled(rows * COLUMNS) as i:
+                T.buffer_store(acc, acc[m * columns + c] + term, [m * columns + c])
+    with unrolled(rows * columns) as i:
         _add_lanes(acc, i, (16, 8, 4, 2, 1))
-    # Every lane has all sums now: lane i finishes the i-th.
-    with unrolled(rows * COLUMNS) as i:
-        column = named(first + i % COLUMNS)
-        with when(both(tirx.EQ(block.lane, i), block.column_exists(column))):
-            block.sink(block.around, block.batch, i // COLUMNS, column, acc[i])
+    _share_out(block, acc, first, columns)
+
+
+def _share_out(block: _Block, acc: Any, first: Expr, columns: int) -> None:
+    """Every lane has all sums of its warp: lane i finishes the i-th unit."""
+    units = block.sink.units
+    each, count = units.gates, columns // units.gates
+    reached = units.within(block.partition.n_blocks * block.columns)
+    for base in range(0, block.rows * count, WARP):
+        here = min(WARP, block.rows * count - base)
+        own = registers(each, block.dtype)
+        with unrolled(here) as i, when(tirx.EQ(block.lane, i)), unrolled(each) as gate:
+            T.buffer_store(own, acc[(base + i) * each + gate], [gate])
+        number = named(base + block.lane)
+        m, unit = named(number // count), named(units.first(first) + number % count)
+        with when(both(below(block.lane, here, WARP), below(unit, units.width, reached))):
+            block.sink(block.around, block.batch, m, unit, *[own[gate] for gate in range(each)])
 
 
 def _along_rows(block: _Block) -> None:
@@ -220,14 +237,21 @@ def _add_warps(block: _Block, acc: Any, vector: int) -> None:
         at = (block.warp * rows + m) * columns + block.lane * vector + lane
         T.buffer_store(sums, acc[m * vector + lane], [at])
     barrier()
-    with repeated(-(-rows * columns // THREADS)) as round_:
+    units = block.sink.units
+    wide = units.within(columns)
+    rounds = -(-rows * wide // THREADS)
+    with repeated(rounds) as round_:
         number = named(round_ * THREADS + block.thread)
-        m, own = named(number // columns), named(number % columns)
-        column = named(block.first_column + own)
-        exists = both(below(m, rows, -(-rows * columns // THREADS) * THREADS // columns), block.column_exists(column))
+        m, own = named(number // wide), named(number % wide)
+        unit = named(units.first(block.first_column) + own)
+        reached = units.within(block.partition.n_blocks * columns)
+        exists = both(below(m, rows, -(-rounds * THREADS // wide)), below(unit, units.width, reached))
         with when(exists):
-            total = registers(1, block.dtype)
-            T.buffer_store(total, zero(block.dtype), [0])
-            with unrolled(WARPS) as warp:
-                T.buffer_store(total, total[0] + sums[warp * (rows * columns) + number], [0])
-            block.sink(block.around, block.batch, m, column, total[0])
+            totals = registers(units.gates, block.dtype)
+            start = named(m * columns + units.column(own))
+            with unrolled(units.gates) as gate:
+                T.buffer_store(totals, zero(block.dtype), [gate])
+                with unrolled(WARPS) as warp:
+                    at = warp * (rows * columns) + start + gate
+                    T.buffer_store(totals, totals[gate] + sums[at], [gate])
+            block.sink(block.around, block.batch, m, unit, *[totals[gate] for gate in range(units.gates)])

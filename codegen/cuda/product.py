@@ -20,6 +20,7 @@ from tilestitch.compiler.ir.graph import Value
 
 from .strides import Strided
 from .surroundings import Surroundings
+from .units import Units
 
 At = Callable[[Expr, Expr, Expr], tuple[Expr, ...]]
 Inside = Callable[[Expr, Expr, Expr], "Expr | None"]
@@ -143,6 +144,7 @@ class Product:
 
     The sum is kept in acc_dtype: float32 for half floats, int32 for small integers. tf32: float32 operands may be
     rounded to TF32 (10 bits of mantissa). there(m): whether there is such a row; None says that there always is.
+    gated: how the n columns are ordered where they are gates; `place` is asked for units instead of columns then.
     """
 
     batch: int
@@ -155,6 +157,12 @@ class Product:
     acc_dtype: str
     tf32: bool = False
     there: Callable[[Expr], Expr | None] = lambda m: None
+    gated: Units | None = None
+
+    @property
+    def units(self) -> Units:
+        """What the epilogue is run for."""
+        return self.gated or Units.plain(self.n)
 
     @property
     def elements(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from tvm.script.ir_builder import tirx as T
@@ -11,7 +12,7 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, from_storage
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import ravel
-from tilestitch.codegen.groups import before_views
+from tilestitch.codegen.groups import before_views, gate_number
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.passes.fusion.roles import Roles
 
@@ -94,7 +95,9 @@ class Anchored:
         return self.packed[value][0] if value in self.packed else ValueArg(value.name)
 
     def _parameter(self, value: Value) -> Parameter:
-        return Parameter(self.argument(value), value.dtype, value.tensor_type.num_elements)
+        packed = self.packed.get(value)
+        size = value.tensor_type.num_elements if packed is None else prod(packed[1].shape)
+        return Parameter(self.argument(value), value.dtype, size)
 
     def launch(
         self,
@@ -183,28 +186,37 @@ class Surroundings:
         with self.evaluator.scope():
             return self.evaluator.value(value, tuple(index))
 
-    def finish(self, index: Sequence[Expr], result: Expr) -> None:
-        """Store every output of the group, given the anchor's result at `index`."""
-        anchor = self.group.result
+    def finish(self, index: Sequence[Expr], *results: Expr) -> None:
+        """Store every output of the group, given the anchor's result at `index`; in a group with gates, of each gate.
+
+        There `index` counts the columns of a gate.
+        """
         with self.evaluator.scope():
-            named = self.evaluator.bind(result)
-            self.evaluator.sources[anchor] = lambda _: named
+            self._know(index, results)
             for value, buffer in self.stores:
                 source, place = before_views(self.group.roles, value, tuple(index), self.evaluator.simplify)
                 element = self.evaluator.value(source, tuple(index))
                 store(buffer, value.tensor_type, place, element, self.evaluator.simplify)
 
+    def _know(self, index: Sequence[Expr], results: Sequence[Expr]) -> None:
+        """The anchor's result at `index`, or those of all gates there, are these."""
+        roles, simplify = self.group.roles, self.evaluator.simplify
+        named = [self.evaluator.bind(result) for result in results]
+        self.evaluator.sources[self.group.result] = lambda at: named[gate_number(roles, index[-1], at[-1], simplify)]
+
     def finish_vector(self, indices: Sequence[Sequence[Expr]], results: Sequence[Expr]) -> None:
-        """As `finish`, for neighbours along the last axis of the anchor's result: memory is accessed in vectors."""
-        anchor, evaluator = self.group.result, self.evaluator
-        access, single = VectorAccess(evaluator, len(results)), dict(evaluator.sources)
+        """As `finish`, for neighbours along the last axis of the anchor's result: memory is accessed in vectors.
+
+        results: of all gates of one index after the other.
+        """
+        evaluator, each = self.evaluator, len(results) // len(indices)
+        access, single = VectorAccess(evaluator, len(indices)), dict(evaluator.sources)
         with evaluator.scope():
             for value, buffer in self.flat.items():
                 evaluator.sources[value] = access.source(buffer, value)
             found: list[list[tuple[Sequence[Expr], Expr]]] = [[] for _ in self.stores]
-            for index, result in zip(indices, results, strict=True):
-                named = evaluator.bind(result)
-                evaluator.sources[anchor] = lambda _, named=named: named  # type: ignore[misc]
+            for lane, index in enumerate(indices):
+                self._know(index, results[lane * each : (lane + 1) * each])
                 for number, (value, _) in enumerate(self.stores):
                     source, place = before_views(self.group.roles, value, tuple(index), self.evaluator.simplify)
                     found[number].append((place, evaluator.value(source, tuple(index))))

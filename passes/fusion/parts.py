@@ -8,6 +8,9 @@ from enum import Enum
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.passes.plan import GroupKind
 
+MOST_GATES = 8
+"""Of a product on GPUs, where a thread holds the sums of all gates of a column."""
+
 
 class Part(str, Enum):
     """What a node is to its group; see `tilestitch.passes.plan`."""
@@ -95,6 +98,15 @@ class Roles:
     def gate_width(self) -> int | None:
         """Columns of a gate, in a contraction group that has gates."""
         return next((n.output.shape[-1] for n, part in self.parts.items() if part is Part.GATE), None)
+
+    @property
+    def viewed(self) -> dict[Value, Value]:
+        """The value whose elements each stored or read view of a result has."""
+        found: dict[Value, Value] = {}
+        for node, part in self.parts.items():
+            if part is Part.VIEW:
+                found[node.output] = found.get(node.inputs[0], node.inputs[0])
+        return found
 
 
 class Illegal(Exception):

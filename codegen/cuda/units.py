@@ -1,0 +1,98 @@
+"""Products with gates: the columns u, H + u, 2 H + u... of a row are a unit, and are brought together.
+
+The columns of such a product are ordered anew as its constant matrix is packed, gate after gate of a unit, unit after
+unit. Whoever has neighbouring columns in registers or shared memory thus has whole units, and runs the epilogue with
+them; nothing else in a template knows of gates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from tilestitch.codegen.compute.dtypes import Expr
+from tilestitch.codegen.errors import KernelError
+from tilestitch.passes.fusion.parts import MOST_GATES
+
+from .surroundings import Anchored
+
+PERIOD = 16
+"""Columns that begin with a unit, whatever the number of gates: every tile is a multiple of so many columns wide."""
+FEW_ROWS = 8
+"""With at most so many rows no column may be empty: reading the matrix is what takes the time."""
+
+
+@dataclass(frozen=True)
+class Units:
+    """`width` units of `gates` columns each. As many as fit in `period` columns lie there; what is left has zeros.
+
+    Where there are no gates, every column is a unit.
+    """
+
+    gates: int
+    width: int
+    period: int
+
+    @staticmethod
+    def plain(columns: int) -> Units:
+        """Of a product without gates."""
+        return Units(1, columns, 1)
+
+    @property
+    def together(self) -> int:
+        """Units of a period."""
+        return self.period // self.gates
+
+    @property
+    def dense(self) -> bool:
+        """Whether no column is left over between units."""
+        return self.together * self.gates == self.period
+
+    @property
+    def columns(self) -> int:
+        """Of the whole product, some of which may belong to no unit."""
+        return -(-self.width // self.together) * self.period
+
+    def within(self, columns: int) -> int:
+        """Units of so many columns: a multiple of the period."""
+        assert columns % self.period == 0, (self, columns)
+        return columns // self.period * self.together
+
+    def first(self, column: Expr) -> Expr:
+        """The unit that begins a period, which begins at a column."""
+        return column if self.gates == 1 else column // self.period * self.together
+
+    def column(self, unit: Expr) -> Expr:
+        """The first column of a unit."""
+        if self.dense:
+            return unit if self.gates == 1 else unit * self.gates
+        return unit // self.together * self.period + unit % self.together * self.gates
+
+    def arrange(self, matrix: np.ndarray) -> np.ndarray:
+        """The columns of `matrix` [k, gates * width] in their new order, [k, columns]."""
+        depth = matrix.shape[0]
+        units = matrix.reshape(depth, self.gates, self.width).swapaxes(1, 2)
+        periods = -(-self.width // self.together)
+        padded = np.zeros((depth, periods * self.together, self.gates), matrix.dtype)
+        padded[:, : self.width] = units
+        result = np.zeros((depth, periods, self.period), matrix.dtype)
+        result[..., : self.together * self.gates] = padded.reshape(depth, periods, -1)
+        return result.reshape(depth, self.columns)
+
+
+def units_of(group: Anchored) -> Units | None:
+    """How the columns of a group's product are ordered anew; None if it has no gates.
+
+    Raises KernelError if it has too many.
+    """
+    width = group.roles.gate_width
+    if width is None:
+        return None
+    *rows, columns = group.result.shape
+    gates = columns // width
+    if gates > MOST_GATES:
+        reason = f"{group.anchor.name} has {gates} gates, kernels for GPUs at most {MOST_GATES}; plan the graph again"
+        raise KernelError(reason, group.anchor.origins)
+    return Units(gates, width, gates if prod(rows) <= FEW_ROWS else PERIOD)
