@@ -21,6 +21,9 @@ from tilestitch.codegen.cpu.microkernel import Expr, RegisterTile, Split
 from tilestitch.codegen.cpu.panels import Operand, Packing
 from tilestitch.codegen.cpu.tasks import choose_blocks
 
+AHEAD_BYTES = 8192
+"""How far ahead of a stream that is read once its lines are asked for (measured: 4 to 16 KiB are alike)."""
+
 Load = Callable[[Expr, Expr, Expr], Expr]
 """``load(batch, m, k)`` gives one element of the left operand in its compute dtype; k may be a lane of a vector."""
 
@@ -64,6 +67,7 @@ class GemmPlan:
     ``spill``: results go through the workspace before the epilogue (smaller code for long epilogues).
     ``rows_outer``: the task walks row tile by row tile (results leave in long runs, for a right operand that stays in
     cache), otherwise panel by panel (each panel is read from memory once, the next one being prefetched).
+    ``streams_once``: each panel is read by a single register tile, from beyond the second-level cache.
     """
 
     shape: GemmShape
@@ -77,6 +81,7 @@ class GemmPlan:
     widen_b: bool
     spill: bool
     rows_outer: bool
+    streams_once: bool
     a_contiguous: str
 
     @property
@@ -167,10 +172,11 @@ def plan_gemm(
     block_tiles, block_panels = _blocks(shape, tile, rows, isa, threads, stage_a, not b_packed)
     widen_b = b_packed and shape.gates == 1 and panels.widens(shape.b_dtype, block_tiles)
     near = b_packed and k_block == shape.k and shape.right_bytes <= isa.l2_bytes // 4
+    streams_once = b_packed and rows.parts == 1 and shape.right_bytes > isa.l2_bytes // 2
     rows_outer = near and rows.parts >= 8 and not widen_b
     return GemmPlan(
         shape, tile, rows, block_tiles, block_panels, k_block, stage_a, not b_packed, widen_b,
-        long_epilogue or shape.gates > 1, rows_outer, a_contiguous,
+        long_epilogue or shape.gates > 1, rows_outer, streams_once, a_contiguous,
     )  # fmt: skip
 
 
@@ -333,6 +339,8 @@ class _Emitter:
         left = self._left(row0)
         if plan.shape.k:
             with mk.serial(first_k, last_k) as k:
+                if plan.streams_once:
+                    self.panels.prefetch_ahead(operand, panel, k, AHEAD_BYTES)
                 if plan.prefetches:
                     self.panels.prefetch_next(operand, panel, index - self.first_tile, plan.block_tiles, k)
                 mk.multiply_add(

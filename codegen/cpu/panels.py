@@ -18,6 +18,7 @@ from tilestitch.codegen.compute.dtypes import compute_dtype, dtype_of, from_stor
 from tilestitch.codegen.cpu import microkernel as mk
 from tilestitch.codegen.cpu.isa import dtype_bytes
 from tilestitch.codegen.cpu.microkernel import Expr, RegisterTile
+from tilestitch.codegen.cpu.transpose import transpose_tile
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ Operand = PackedOperand | LoadedOperand
 class Panels:
     """Access to the panels of one operand inside a task.
 
-    ``workspace`` holds one panel [k, columns] in the compute dtype, for operands that are packed or widened by the task.
+    ``workspace`` holds one panel [k, columns] in the compute dtype, for what the task packs or widens.
     """
 
     operand: Operand
@@ -134,22 +135,62 @@ class Panels:
         offset = index * (step * self.k) + k * step
         mk.prefetch(T.address_of(self.operand.buffer[self.operand.group(batch), panel + 1, 0, offset]))
 
+    def prefetch_ahead(self, batch: Expr, panel: Expr, k: Expr, bytes_ahead: int) -> None:
+        """Asks for what a reduction step reads that comes ``bytes_ahead`` after this one.
+
+        For panels that are read once: the hardware alone follows a single stream too slowly.
+        """
+        assert isinstance(self.operand, PackedOperand)
+        element = dtype_bytes(self.dtype)
+        ahead, line = bytes_ahead // element, 64 // element
+        group = self.operand.group(batch)
+        for start in range(0, self.tile.columns, line):
+            mk.prefetch(T.address_of(self.operand.buffer[group, panel, 0, k * self.tile.columns + (ahead + start)]))
+
+
+Store = Callable[[Expr, Expr, Expr], None]
+"""``store(k, column, value)`` puts an element, or a vector of columns, into a panel."""
+
 
 def _copy_panel(
     operand: LoadedOperand, batch: Expr, panel: Expr, width: int, steps: tuple[Expr, Expr], tile: RegisterTile,
-    zero: Expr, store: Callable[[Expr, Expr, Expr], None],
+    dtype: str, store: Store,
 ) -> None:  # fmt: skip
-    """``store(k, column, value)`` for some reduction steps of a panel; columns that do not exist are ``zero``."""
+    """Stores some reduction steps of a panel as ``dtype``; columns that do not exist are zero."""
     columns, lanes, first = tile.columns, tile.lanes, panel * tile.columns
+
+    def load(k: Expr, column: Expr) -> Expr:
+        value = operand.load(batch, k, first + column)
+        return value if dtype_of(value) == dtype else T.cast(value, dtype)
+
     if width < columns:
+        zero = mk.constant(0, dtype)
         with mk.serial(*steps) as k:
             mk.for_each_column(columns, lanes, lambda column: store(k, column, zero))
     if operand.contiguous == "n":
         with mk.serial(*steps) as k:
-            mk.for_each_column(width, lanes, lambda column: store(k, column, operand.load(batch, k, first + column)))
+            mk.for_each_column(width, lanes, lambda column: store(k, column, load(k, column)))
         return
-    with mk.serial(*steps) as k, mk.serial(0, width) as column:
-        store(k, column, operand.load(batch, k, first + column))
+    _copy_transposed(load, width, steps, lanes, dtype, store)
+
+
+def _copy_transposed(
+    load: Callable[[Expr, Expr], Expr], width: int, steps: tuple[Expr, Expr], lanes: int, dtype: str, store: Store
+) -> None:
+    """By square tiles, and one by one what is left of the steps and of the columns."""
+    begin, end = steps
+    tiles, inside = (end - begin) // lanes, width // lanes * lanes
+    with mk.serial(0, tiles) as number, mk.serial(0, width // lanes) as group:
+        step, column = T.bind(begin + number * lanes), T.bind(group * lanes)
+        transpose_tile(
+            lanes, dtype, lambda i, lane: load(step + lane, column + i),
+            lambda i, vector: store(step + i, T.ramp(column, T.int64(1), lanes), vector),
+        )  # fmt: skip
+    behind = begin + tiles * lanes
+    with mk.serial(begin, behind) as k, mk.serial(inside, width) as column:
+        store(k, column, load(k, column))
+    with mk.serial(behind, end) as k, mk.serial(0, width) as column:
+        store(k, column, load(k, column))
 
 
 def pack_at_run_time(
@@ -162,11 +203,10 @@ def pack_at_run_time(
     """
 
     def copy(panel: Expr, width: int) -> None:
-        def store(k: Expr, column: Expr, value: Expr) -> None:
-            widened = value if dtype_of(value) == dtype else T.cast(value, dtype)
-            T.buffer_store(buffer, widened, [0, panel, k, column])
-
-        _copy_panel(operand, 0, panel, width, steps, tile, mk.constant(0, dtype), store)
+        _copy_panel(
+            operand, 0, panel, width, steps, tile, dtype,
+            lambda k, column, value: T.buffer_store(buffer, value, [0, panel, k, column]),
+        )  # fmt: skip
 
     for_each_panel(n, tile.columns, *panels, copy)
 
