@@ -40,6 +40,7 @@ class Wanted:
     """Proposes the groups that hold certain nodes."""
 
     stages: tuple[tuple[str, ...], ...] = ()
+    tie: str = "barrier"
     name: ClassVar[str] = "wanted"
 
     def propose(self, state: Any) -> Iterator[Any]:
@@ -50,7 +51,7 @@ class Wanted:
 
     def combine(self, kernels: Kernels) -> Iterator[Combine]:
         by_node = {n: g.name for g in kernels.groups.values() for n in g.nodes}
-        yield Combine(tuple(tuple(by_node[n] for n in stage) for stage in self.stages), forced=True)
+        yield Combine(tuple(tuple(by_node[n] for n in stage) for stage in self.stages), forced=True, tie=self.tie)
 
 
 def planned(text: str, target: str, *rules: Any, planner: str = "none") -> tuple[Graph, StitchPlan]:

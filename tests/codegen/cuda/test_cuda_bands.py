@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from tests.codegen.cuda import contraction_harness
 from tests.codegen.cuda.contraction_harness import check, target
 from tests.codegen.cuda.test_wgmma import name_of
 from tilestitch.codegen.cuda import gemm_mma, gemm_simt
@@ -19,12 +21,15 @@ from tilestitch.codegen.cuda.partition import cut
 from tilestitch.codegen.cuda.product import Product
 from tilestitch.codegen.cuda.stitched import private
 from tilestitch.codegen.cuda.surroundings import Anchored
+from tilestitch.codegen.cuda.target import CudaTarget
+from tilestitch.codegen.cuda.text import kernel_text
 from tilestitch.codegen.groups import roles_in, view_group
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.passes import PassContext, TargetInfo, check_plan, make_plan
 from tilestitch.passes.fusion.band_rule import Bands
 from tilestitch.passes.plan import Group
 from tilestitch.runtime.emulator import EmulatorOptions
+from tilestitch.runtime.emulator.errors import KernelFaultError
 
 ORDERS = [
     EmulatorOptions(),
@@ -171,3 +176,23 @@ def test_warps_of_hopper(tile: WgmmaTile, parts: int) -> None:
 
     graph = dense(2 * tile.bm + 9, 2 * tile.bn + 8, 136, "float16")
     check(graph, by_tile(graph, "cuda:sm_90a", emit), ORDERS[2], runs=2)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("atom.acq_rel.gpu.global.add", "atom.relaxed.gpu.global.add"),
+        ("ld.acquire.gpu.global", "ld.relaxed.gpu.global"),
+        ("return before != run;", "return 1;"),
+    ],
+    ids=["no release", "no acquire", "every share taken twice"],
+)
+def test_faults_of_the_hand_over_are_found(monkeypatch: pytest.MonkeyPatch, right: str, wrong: str) -> None:
+    def broken(func: Any, cuda: CudaTarget) -> str:
+        text = kernel_text(func, cuda)
+        assert right in text
+        return text.replace(right, wrong)
+
+    monkeypatch.setattr(contraction_harness, "kernel_text", broken)
+    with pytest.raises(KernelFaultError, match="race"):
+        check(dense(64, 192, 32), lower, ORDERS[2])
