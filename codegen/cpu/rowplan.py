@@ -7,7 +7,7 @@ A reduction whose operand depends on others runs in a later pass over the row th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -92,8 +92,7 @@ class RowPlan:
     passes: tuple[RowPass, ...]
     reduced: tuple[Value, ...]
     """Results of reduced nodes and reductions, in topological order."""
-    views: Mapping[Value, Value]
-    """Stored reshapes of full values, and these. Both have the same bytes."""
+    roles: Roles
 
     def cache_offset(self, value: Value) -> int:
         """Where the row of a cached value begins in the workspace, in bytes."""
@@ -120,7 +119,7 @@ def plan_rows(
     assert roles.rows is not None
     shape, axes = roles.rows.shape, roles.rows.axes
     reductions = [n for n, part in roles.parts.items() if part is Part.REDUCTION]
-    views = {n.output: n.inputs[0] for n, part in roles.parts.items() if part is Part.VIEW}
+    views = roles.viewed
     full = [v for v in outputs if v in views or (v.producer is not None and roles.parts[v.producer] is Part.FULL)]
     level = levels(nodes, roles)
     count = max(level[n.outputs[0]] for n in reductions)
@@ -141,10 +140,10 @@ def plan_rows(
         if finished or stored:
             passes.append(RowPass(finished, stored, cached))
     reduced = tuple(n.outputs[0] for n, part in roles.parts.items() if part in (Part.REDUCTION, Part.REDUCED))
-    plan = RowPlan(loops, tuple(passes), reduced, views)
+    plan = RowPlan(loops, tuple(passes), reduced, roles)
     if plan.scratch_bytes > CACHE_BYTES:
         bare = tuple(RowPass(p.reductions, p.outputs, ()) for p in passes)
-        plan = RowPlan(loops, bare, reduced, views)
+        plan = RowPlan(loops, bare, reduced, roles)
     return plan
 
 

@@ -17,6 +17,7 @@ from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, named, storag
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import Index, ravel, reshape_index, unravel
 from tilestitch.codegen.errors import KernelError
+from tilestitch.codegen.groups import before_views
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of
 
@@ -210,8 +211,8 @@ class _Emitter:
             result = evaluator.value(value, index)
             T.buffer_store(self.caches[value], _cacheable(result, value.dtype), [evaluator.simplify(self.at[2])])
         for value in stage.outputs:
-            source = self.plan.views.get(value, value)
-            store(self.results[value], source.tensor_type, index, evaluator.value(source, index), evaluator.simplify)
+            source, place = before_views(self.plan.roles, value, index, evaluator.simplify)
+            store(self.results[value], value.tensor_type, place, evaluator.value(source, index), evaluator.simplify)
         for node, accumulator in accumulators.items():
             accumulator.add(evaluator.value(node.inputs[0], index), index, slot, fresh)
 

@@ -21,7 +21,7 @@ from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.evaluator import Evaluator, Source
 from tilestitch.codegen.compute.indexing import Index, reshape_index, unravel
 from tilestitch.codegen.compute.probe import merge, probe
-from tilestitch.codegen.groups import GroupView, levels
+from tilestitch.codegen.groups import GroupView, before_views, levels
 from tilestitch.codegen.launch import KernelArg, ValueArg
 from tilestitch.codegen.split import lower_in_parts
 from tilestitch.compiler.ir.graph import Node, Value
@@ -181,7 +181,7 @@ def walk_of(nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], output
     shape, axes = roles.rows.shape, roles.rows.axes
     dims = [d for d in range(len(shape)) if shape[d] != 1]
     extents, reduced = [shape[d] for d in dims] or [1], [d in axes for d in dims] or [True]
-    views, stored = _views(roles), _full(roles, outputs)
+    views, stored = roles.viewed, _full(roles, outputs)
     reductions = [n for n, p in roles.parts.items() if p is Part.REDUCTION]
     walked = [*(n.inputs[0] for n in reductions), *(views.get(v, v) for v in stored)]
     if prod(shape):
@@ -202,11 +202,6 @@ def _full(roles: Roles, outputs: Sequence[Value]) -> list[Value]:
     return [v for v in outputs if v.producer is not None and roles.parts[v.producer] in (Part.FULL, Part.VIEW)]
 
 
-def _views(roles: Roles) -> dict[Value, Value]:
-    """What each result in another shape is a reshape of; both have the same elements in the same order."""
-    return {n.output: n.inputs[0] for n, part in roles.parts.items() if part is Part.VIEW}
-
-
 # -- the code ----------------------------------------------------------------------------------------------------------
 
 
@@ -225,7 +220,7 @@ class RowEmitter:
         self.reductions = [n for n, part in roles.parts.items() if part is Part.REDUCTION]
         small = (Part.REDUCTION, Part.REDUCED)
         self.reduced = [v for n, part in roles.parts.items() if part in small for v in n.outputs]
-        self.full, self.views = _full(roles, outputs), _views(roles)
+        self.full = _full(roles, outputs)
         self.exchange: tuple[Any, dict[Node, list[Any]]] | None = None
         """The counter of the grid's barrier and the memory of partial results, where several blocks share a row."""
 
@@ -316,9 +311,11 @@ class RowEmitter:
             for index in indices:
                 accumulator.add(evaluator.value(operand, index), index, fresh)
         for value in stored:
-            source, buffer = self.views.get(value, value), self.results[value]
-            elements = [evaluator.value(source, index) for index in indices]
-            self._guarded(fresh, lambda v=source, b=buffer, e=elements: self.access.store(b, v, indices, e))
+            buffer = self.results[value]
+            found = [before_views(self.roles, value, index, evaluator.simplify) for index in indices]
+            elements = [evaluator.value(source, index) for (source, _), index in zip(found, indices, strict=True)]
+            places = [place for _, place in found]
+            self._guarded(fresh, lambda v=value, b=buffer, p=places, e=elements: self.access.store(b, v, p, e))
 
     def _place(self, step: Expr) -> tuple[Expr | None, list[Index]]:
         """Whether this thread has a vector number `step` of its own (None: it has), and the indices of its lanes."""

@@ -311,7 +311,7 @@ def _row_elementwise(node: Node, rows: RowSpace, parts: dict[Node, Part]) -> Par
     if node.op == "reshape" and small and shape in (rows.kept, rows.dropped):
         return Part.REDUCED
     source = operands[0].producer
-    if node.op == "reshape" and operands[0].shape == rows.shape and source is not None and parts[source] is Part.FULL:
+    if node.op in ("reshape", "transpose") and source is not None and _may_be_viewed(source, rows, parts):
         return Part.VIEW
     if not is_elementwise(node.op) and node.op != "broadcast_to":
         raise Illegal("row_elementwise", f"{node.name} ({node.op}) behind a reduction is not element-wise")
@@ -325,12 +325,16 @@ def _row_elementwise(node: Node, rows: RowSpace, parts: dict[Node, Part]) -> Par
     return Part.FULL
 
 
+def _may_be_viewed(node: Node, rows: RowSpace, parts: dict[Node, Part]) -> bool:
+    return parts[node] is Part.VIEW or (parts[node] is Part.FULL and node.output.shape == rows.shape)
+
+
 def _check_row_views(parts: dict[Node, Part], stored: list[Value]) -> None:
     for node, part in parts.items():
         for value in node.inputs:
-            if value.producer is not None and parts.get(value.producer) is Part.VIEW:
-                raise Illegal("row_view_read", f"{node.name} reads the reshaped {value.name}")
-        if part is Part.VIEW and node.output not in stored:
+            if value.producer is not None and parts.get(value.producer) is Part.VIEW and part is not Part.VIEW:
+                raise Illegal("row_view_read", f"{node.name} reads {value.name}, whose axes were moved")
+        if part is Part.VIEW and node.output not in stored and Part.VIEW not in map(parts.get, node.output.users):
             raise Illegal("view_unread", f"nobody outside reads {node.name}")
 
 
