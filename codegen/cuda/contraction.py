@@ -71,6 +71,7 @@ def matmul_product(group: Anchored) -> Product:
         return at(right, trans_b, lead, row, column)
 
     rows, units = math.prod(batch) * m if shared else m, units_of(group)
+    assert units is None or right in group.packed, "columns of gates lie in their own order"
     n = n if units is None else units.columns
     return Product(
         1 if shared else math.prod(batch), rows, n, k,

@@ -39,6 +39,8 @@ WARP_ROWS = 16
 BLOCK_ROWS = 64
 """From one of a warp's 16 rows to the same of the next wgmma."""
 QUAD = 4
+MOST_SUMS = 8
+"""Neighbouring ones that a thread has at a time."""
 
 
 @dataclass(frozen=True)
@@ -93,12 +95,18 @@ class Results:
 
     @cached_property
     def lanes(self) -> int:
-        """Neighbouring results that a thread stores at a time."""
-        lanes = lanes_of([*self.inputs, *self.outputs])
-        lanes = min(lanes, QUAD) if self.sums else lanes
-        while self.product.n % lanes:
+        """Neighbouring units whose results a thread stores at a time."""
+        units = self.product.units
+        most = (QUAD if self.sums else MOST_SUMS) // units.gates if units.dense else 1
+        lanes = min(lanes_of([*self.inputs, *self.outputs]), max(1, most))
+        while units.width % lanes:
             lanes //= 2
         return lanes
+
+    @property
+    def _together(self) -> int:
+        """Sums of these units."""
+        return self.lanes * self.product.units.gates
 
     def store(
         self, around: Surroundings, memory: Any, start: Expr, lane: Expr, acc: Any,
@@ -118,8 +126,8 @@ class Results:
             self._write(shared, start, lane, acc, block * (bn // 2) + chunk * (COLUMNS // 2) + half * 2)
             _sync()
             m, n = named(first_m + block * BLOCK_ROWS + half * ROWS), named(first_n + chunk * COLUMNS)
-            with self._vectors(around, lane, m, n) as (row, vector, m, n):
-                totals = self._load(shared, named(start + row * STRIDE + vector * self.lanes))
+            with self._vectors(around, lane, m, n) as (row, column, m, n):
+                totals = self._load(shared, named(start + row * STRIDE + column))
                 if self.sums is None:
                     self._finish(around, batch, m, n, totals)
                 else:
@@ -168,12 +176,12 @@ class Results:
         ):
             m, n = named(first_m + block * BLOCK_ROWS + half * ROWS), named(first_n + chunk * COLUMNS)
             with self._vectors(around, lane, m, n) as (_, _, m, n):
-                totals = registers(self.lanes, self.product.acc_dtype)
-                with unrolled(self.lanes) as i:
+                totals = registers(self._together, self.product.acc_dtype)
+                with unrolled(self._together) as i:
                     T.buffer_store(totals, zero(self.product.acc_dtype), [i])
                 with repeated(parts) as part:
                     kept = self._kept(around, part, batch, m, n)
-                    with unrolled(self.lanes) as i:
+                    with unrolled(self._together) as i:
                         T.buffer_store(totals, totals[i] + kept[i], [i])
                 self._finish(around, batch, m, n, totals)
 
@@ -186,58 +194,71 @@ class Results:
     def _vectors(
         self, around: Surroundings, lane: Expr, first_m: Expr, first_n: Expr
     ) -> Iterator[tuple[Expr, Expr, Expr, Expr]]:
-        """Each vector that a thread has of 8 x 64 results: its row and number in them, its row and column of all."""
-        product, lanes = self.product, self.lanes
+        """Each vector of units that a thread has of 8 x 64 sums: row and column in them, row and unit of all."""
+        product, lanes, units = self.product, self.lanes, self.product.units
         bm, bn = self.tile
-        across = COLUMNS // lanes
+        across = units.within(COLUMNS) // lanes
         with repeated(ROWS * across // WARP) as round_:
-            row = named(round_ * (WARP // across) + lane // across if across < WARP else round_ * WARP // across)
-            vector = named(lane % across if across < WARP else round_ * WARP % across + lane)
+            row, vector = _place(round_, lane, across)
             m = named(around.wide(first_m + row))
-            column = named(around.wide(first_n // lanes + vector))
-            n = column * lanes
+            number = named(around.wide(units.first(first_n) // lanes + vector))
+            n = number * lanes
             exists = both(
                 below(m, product.m, -(-product.m // bm) * bm),
-                below(n, product.n, -(-product.n // bn) * bn),
+                below(n, units.width, units.within(-(-product.n // bn) * bn)),
                 product.there(m),
             )
             with when(exists):
                 around.evaluator.assume(m, 0, product.m)
-                around.evaluator.assume(column, 0, product.n // lanes)
-                yield row, vector, m, n
+                around.evaluator.assume(number, 0, units.width // lanes)
+                yield row, units.column(vector * lanes), m, n
 
     def _finish(self, around: Surroundings, batch: Expr, m: Expr, n: Expr, totals: Any) -> None:
         places = [self.product.place(batch, m, n + i) for i in range(self.lanes)]
-        around.finish_vector(places, [totals[i] for i in range(self.lanes)])
+        around.finish_vector(places, [totals[i] for i in range(self._together)])
 
     def _load(self, buffer: Any, at: Expr) -> Any:
         """Neighbouring sums in registers."""
-        lanes = self.lanes
-        totals = registers(lanes, self.product.acc_dtype)
-        if lanes % QUAD:
-            with unrolled(lanes) as i:
+        count = self._together
+        totals = registers(count, self.product.acc_dtype)
+        if count % QUAD:
+            with unrolled(count) as i:
                 T.buffer_store(totals, buffer[at + i], [i])
             return totals
-        for quad in range(0, lanes, QUAD):
-            # As a multiple of four: so TVM sees that the address is aligned, and emits one access.
-            from_ = named(at // QUAD + quad // QUAD) * QUAD
-            T.buffer_store(totals, buffer[T.ramp(from_, 1, QUAD)], [T.ramp(quad, 1, QUAD)])
+        for quad in range(0, count, QUAD):
+            T.buffer_store(totals, buffer[_quad(at, quad)], [T.ramp(quad, 1, QUAD)])
         return totals
 
     def _keep(self, around: Surroundings, part: Expr, batch: Expr, m: Expr, n: Expr, totals: Any) -> None:
-        at = self._sum_at(part, batch, m, n)
-        if self.lanes % QUAD:
-            with unrolled(self.lanes) as i:
+        at, count = named(self._sum_at(part, batch, m, n)), self._together
+        if count % QUAD:
+            with unrolled(count) as i:
                 T.buffer_store(around.extra, totals[i], [at + i])
             return
-        T.buffer_store(around.extra, totals[T.ramp(0, 1, QUAD)], [T.ramp(named(at // QUAD) * QUAD, 1, QUAD)])
+        for quad in range(0, count, QUAD):
+            T.buffer_store(around.extra, totals[T.ramp(quad, 1, QUAD)], [_quad(at, quad)])
 
     def _kept(self, around: Surroundings, part: Expr, batch: Expr, m: Expr, n: Expr) -> Any:
         return self._load(around.extra, self._sum_at(part, batch, m, n))
 
     def _sum_at(self, part: Expr, batch: Expr, m: Expr, n: Expr) -> Expr:
         product = self.product
-        return ((part * product.batch + batch) * product.m + m) * product.n + n
+        return ((part * product.batch + batch) * product.m + m) * product.n + product.units.column(n)
+
+
+def _place(round_: Expr, lane: Expr, across: int) -> tuple[Expr, Expr]:
+    """Row and number in it of the vector that a lane has in a round, where a row has so many."""
+    if across % WARP == 0:
+        return named(round_ * WARP // across), named(round_ * WARP % across + lane)
+    if WARP % across == 0:
+        return named(round_ * (WARP // across) + lane // across), named(lane % across)
+    number = named(round_ * WARP + lane)
+    return named(number // across), named(number % across)
+
+
+def _quad(at: Expr, quad: int) -> Expr:
+    """Four neighbours, as a multiple of four: so TVM sees that the address is aligned, and emits one access."""
+    return T.ramp(named(at // QUAD + quad // QUAD) * QUAD, 1, QUAD)
 
 
 def _sync() -> None:
