@@ -176,6 +176,15 @@ def test_dtypes(dtypes: tuple[str, str, str]) -> None:
     check(run_conv(plan_conv(shape, host_target().isa), shape, x, w), convolve(shape, x, w))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_floats_are_converted_once_for_several_tiles(dtype: str) -> None:
+    shape = geometry((8, 150), (12, 12), (3, 3), 1, 1, dtypes=(dtype, dtype, "float32"))
+    x, w = random((1, 12, 12, 8), dtype, 0), random((150, 8, 3, 3), dtype, 1)
+    plan = plan_conv(shape, host_target().isa, threads=1)
+    assert plan.widen_b and not plan.rows_outer
+    check(run_conv(plan, shape, x, w), convolve(shape, x, w))
+
+
 def test_lesser_vector_unit() -> None:
     target = CpuTarget("x86-64", "x86_64-linux-gnu")
     shape = CONVOLUTIONS["3x3"]

@@ -157,6 +157,31 @@ def test_every_order_and_block_size(changes: dict[str, Any], blocks: tuple[int, 
     check(run(plan, a, b), a @ b)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("k_block", [200, 70])
+def test_half_floats_are_converted_once_for_several_tiles(dtype: str, k_block: int) -> None:
+    rng = np.random.default_rng(0)
+    a, b = random(rng, (1, 60, 200), dtype), random(rng, (1, 200, 150), dtype)
+    plan = replace(plan_gemm(GemmShape(60, 150, 200, 1, dtype, dtype), host_target().isa, threads=1), k_block=k_block)
+    assert plan.widen_b and not plan.rows_outer and plan.panel_bytes >= 200 * plan.tile.columns * 4
+    check(run(plan, a, b), a.astype(np.float32) @ b.astype(np.float32))
+
+
+def test_half_floats_of_few_rows_stay_as_they_are() -> None:
+    """Memory is what takes time: half of the bytes are read, and each is converted once anyway."""
+    plan = plan_gemm(GemmShape(4, 1024, 1024, 1, "float16", "float16"), host_target().isa)
+    assert not plan.widen_b and plan.panel_bytes == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_large_operands_that_are_read_once_are_asked_for_ahead(dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    a, b = random(rng, (1, 3, 700), dtype), random(rng, (1, 700, 900), dtype)
+    plan = plan_gemm(GemmShape(3, 900, 700, 1, dtype, dtype), host_target().isa)
+    assert plan.streams_once == (plan.shape.right_bytes > host_target().isa.l2_bytes // 2)
+    check(run(replace(plan, streams_once=True), a, b), a.astype(np.float32) @ b.astype(np.float32))
+
+
 @pytest.mark.parametrize("mcpu", ["x86-64", "x86-64-v3"])
 def test_lesser_vector_units(mcpu: str) -> None:
     target = CpuTarget(mcpu, TRIPLE)
