@@ -108,9 +108,8 @@ class Panels:
                     lambda column: T.buffer_store(self.workspace, self._packed(batch, panel, k, column), [k, column]),
                 )  # fmt: skip
             return
-        zero = mk.constant(0, compute_dtype(self.dtype))
         _copy_panel(
-            self.operand, batch, panel, width, (first, last), self.tile, zero,
+            self.operand, batch, panel, width, (first, last), self.tile, compute_dtype(self.dtype),
             lambda k, column, value: T.buffer_store(self.workspace, value, [k, column]),
         )  # fmt: skip
 

@@ -1,0 +1,36 @@
+"""Square tiles of a matrix transposed in registers: neighbours along memory are rows before, and columns behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr, named
+
+from . import microkernel as mk
+
+
+def transpose_tile(
+    lanes: int, dtype: str, read: Callable[[int, Expr], Expr], write: Callable[[int, Expr], None]
+) -> None:
+    """`write(i, vector)`: of `lanes` vectors whose element j is `read(j, i)`, where i runs along memory.
+
+    `lanes` is a power of two. As many steps as it has binary digits swap ever smaller blocks off the diagonal, each by
+    two shuffles of two vectors: 64 shuffles for 16 x 16 elements, where scattering them takes five times as long.
+    """
+    rows = T.alloc_buffer((lanes * lanes,), dtype, scope="local")
+    for row in range(lanes):
+        mk.vector(lanes, lambda lane, row=row: T.buffer_store(rows, read(row, lane), [row * lanes + lane]))  # type: ignore[misc]
+    vectors = [named(rows[T.ramp(row * lanes, 1, lanes)]) for row in range(lanes)]
+    block = lanes // 2
+    while block:
+        low = [j + lanes - block if j & block else j for j in range(lanes)]
+        high = [j + lanes if j & block else j + block for j in range(lanes)]
+        for i in (i for i in range(lanes) if not i & block):
+            pair = [vectors[i], vectors[i + block]]
+            vectors[i], vectors[i + block] = (named(tirx.Shuffle(pair, places)) for places in (low, high))
+        block //= 2
+    for i, vector in enumerate(vectors):
+        write(i, vector)
