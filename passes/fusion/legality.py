@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tilestitch.compiler.ir import Graph, IRError, Node, Value
+from tilestitch.passes.contract import TargetInfo
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
 
 from .clusters import Cluster, Fusion
+from .parts import MOST_GATES
 from .roles import Roles, roles_of
 from .row_bands import why_no_band
 
@@ -21,8 +23,21 @@ def why_not(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], 
     found = roles_of_union(state, clusters, copies, subject)
     if isinstance(found, WhyNot):
         return found
-    if found.gate_width is not None and state.target.name != "cpu":
-        return WhyNot(subject, "legality.gates_target", f"products for {state.target.name} have no gates")
+    return why_not_on(state.target, found, subject)
+
+
+def why_not_on(target: TargetInfo, roles: Roles, subject: str) -> WhyNot | None:
+    """None if kernels for `target` can be what `roles` says."""
+    if roles.gate_width is None or target.name == "cpu":
+        return None
+    assert roles.anchor is not None
+    weights, gates = roles.anchor.inputs[1], roles.anchor.output.shape[-1] // roles.gate_width
+    if gates > MOST_GATES:
+        reason = f"products for {target.name} have at most {MOST_GATES} gates"
+        return WhyNot(subject, "legality.gates_target", reason, {"gates": gates, "most": MOST_GATES})
+    if any(weights in n.inputs for n in roles.parts if n is not roles.anchor):
+        reason = f"{weights.name} is read as it is, too, but its columns lie gate by gate for {target.name}"
+        return WhyNot(subject, "legality.gates_target", reason)
     return None
 
 

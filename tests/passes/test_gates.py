@@ -60,10 +60,23 @@ def test_where_the_whole_product_is_needed_or_no_constant_multiplies_there_are_n
     assert rule in reasons(plan).values()
 
 
-def test_targets_without_gates_are_not_asked_for_them() -> None:
+def test_gpus_have_gates_too_but_not_any_number_of_them() -> None:
     plan = make_plan(parse_graph(cell()), PassContext(target=TargetInfo("cuda")))
-    assert len(plan.groups) > 1
-    assert "legality.gates_target" in {r.rule for r in plan.refusals}
+    assert [len(g.nodes) for g in plan.groups] == [14]
+    numbers = ", ".join(f"{i / 32}" for i in range(4 * 18))
+    gates = "\n".join(
+        f"%g{i} = slice(%m) {{starts=[0,{2 * i}], sizes=[3,2], steps=[1,1]}} : float32[3,2]" for i in range(9)
+    )
+    sums = "\n".join(f"%s{i} = add(%{'s' if i > 1 else 'g'}{i - 1}, %g{i}) : float32[3,2]" for i in range(1, 9))
+    plan = make_plan(parse_graph(f"""graph @g(%h: float32[3,4]) -> (%s8) {{
+      %w = constant [{numbers}] : float32[4,18]
+      %m = matmul(%h, %w) : float32[3,18]
+      {gates}
+      {sums}
+    }}"""), PassContext(target=TargetInfo("cuda")))  # fmt: skip
+    assert len(plan.groups) == 2
+    (refusal,) = (r for r in plan.refusals if r.rule == "legality.gates_target")
+    assert refusal.numbers == {"gates": 9, "most": 8}
 
 
 def test_a_gate_that_depends_on_a_later_product_stays_outside() -> None:
