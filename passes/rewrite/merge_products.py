@@ -11,6 +11,7 @@ import numpy as np
 
 from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.passes.contract import PassContext, PassResult
+from tilestitch.passes.fusion.parts import MOST_GATES
 
 from .driver import is_elementwise, is_static
 from .siblings import NEUTRAL, Siblings, joined_constant, meeting, reads_in_place
@@ -24,17 +25,16 @@ class MergeProducts:
     """x @ V and x @ W with constant V and W become ranges of the columns of x @ [V W], with what follows both.
 
     Element-wise work that all have behind them (biases, casts, an activation) is done once, in front of the ranges.
-    Done where nobody copies a range: on GPUs where products, or kernels behind views, read it where it lies, so that
-    one launch takes the place of several; on CPUs, where several products are one launch anyway, where element-wise
-    work brings the ranges together again and joins the product (fusion's rule `gates`).
+    Done where nobody copies a range: where element-wise work brings the ranges together again and joins the product
+    (fusion's rule `gates`), as in gated linear units; and on GPUs where products, or kernels behind views, read it
+    where it lies, so that one launch takes the place of several. On CPUs these are one launch anyway.
     """
 
     name: ClassVar[str] = "merge_products"
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
-        choose = _brought_together if context.target.name == "cpu" else _read_in_place
-        chosen = [lanes for products in _families(graph) for lanes in choose(graph, products)]
-        chosen = _without_copies(chosen)
+        gpu = context.target.name != "cpu"
+        chosen = _without_copies([lanes for products in _families(graph) for lanes in _chosen(graph, products, gpu)])
         for products in chosen:
             _merge(graph, Siblings.of(products, graph.outputs))
         note = f"merge_products: {sum(map(len, chosen))} products became {len(chosen)}"
@@ -54,6 +54,15 @@ def _families(graph: Graph) -> list[list[Node]]:
         key = node.inputs[0], weight.dtype, repr(attrs)
         families.setdefault(key, []).append(node)
     return [products for products in families.values() if len(products) > 1]
+
+
+def _chosen(graph: Graph, products: list[Node], gpu: bool) -> list[list[Node]]:
+    """Sets of `products` that become one each."""
+    gates = _brought_together(graph, products)
+    if not gpu:
+        return gates
+    gates = [lanes for lanes in gates if len(lanes) <= MOST_GATES]
+    return gates + _read_in_place(graph, [n for n in products if not any(n in lanes for lanes in gates)])
 
 
 def _read_in_place(graph: Graph, products: list[Node]) -> list[list[Node]]:

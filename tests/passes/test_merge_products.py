@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -165,16 +167,24 @@ def test_layers_that_share_their_matrices_share_the_joined_one() -> None:
     assert len(graph.constants) == 1
 
 
-def test_gate_and_projection_of_a_gated_unit_become_one_kernel_on_cpus_and_stay_two_on_gpus() -> None:
+@pytest.mark.parametrize("target", [CPU, GPU], ids=["cpu", "gpu"])
+def test_gate_and_projection_of_a_gated_unit_become_one_kernel(target: TargetInfo) -> None:
     p = Projections()
     g, gate, up = p.graph, p.linear(16), p.linear(16)
     sigmoid = g.emit("div", g.constant(np.float32(1)), g.emit("add", g.emit("exp", g.emit("neg", gate)), p.numbers(1)))
     g.outputs = [g.emit("matmul", g.emit("mul", g.emit("mul", gate, sigmoid), up), p.numbers(16, 8))]
-    graph = merged(g, CPU)
+    graph = merged(g, target)
     assert weights(graph) == [(8, 32), (16, 8)]
-    plan = make_plan(graph, PassContext(CPU))
+    plan = make_plan(graph, PassContext(target))
     assert [len(group.nodes) for group in plan.groups] == [len(graph) - 1, 1]
-    assert ops(merged(g, GPU)) == ops(g)
+
+
+def test_more_lanes_than_gpus_have_gates_stay_products() -> None:
+    p = Projections()
+    lanes = [p.linear(4) for _ in range(9)]
+    p.graph.outputs = [reduce(lambda a, b: p.graph.emit("mul", a, b), lanes)]
+    assert weights(merged(p.graph, CPU)) == [(8, 36)]
+    assert weights(merged(p.graph, GPU)) == [(8, 4)] * 9
 
 
 def test_products_whose_columns_were_one_matrix_stay_one_where_they_are_read_in_place() -> None:
