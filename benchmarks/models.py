@@ -390,7 +390,8 @@ ALL = MODELS | LONG
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.models", description="Export the benchmark models.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ALL)}; the first {len(MODELS)} when none is named")
+    which = f"of {', '.join(ALL)}; the first {len(MODELS)} when none is named"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=which)
     parser.add_argument("--force", action="store_true", help="export again what is there")
     options = parser.parse_args(arguments)
     unknown = [name for name in options.names if name not in ALL]
