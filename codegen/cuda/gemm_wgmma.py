@@ -382,6 +382,8 @@ class _Block:
                     with when(step > 0):
                         self._give_back(start + step - 1)
             if tile.alternate:
+                # Also where there is one step only, behind which no thread has waited for the others of its warp.
+                _call("sync_warp")
                 with when(self.lane == 0):
                     _call("arrive", self._turn(1 - warpgroup))
             _call("wgmma_wait_0")

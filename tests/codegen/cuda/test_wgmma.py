@@ -117,6 +117,14 @@ def test_results_do_not_depend_on_the_order_of_threads_and_blocks(tile: WgmmaTil
     )
 
 
+@pytest.mark.parametrize("seed", [2, 6])
+def test_one_step_a_tile_in_turns(seed: int) -> None:
+    """A thread may come to its turn when others of its warp are about to pass it on."""
+    options = EmulatorOptions(block_order="adversarial", thread_order="random", seed=seed)
+    tile = next(tile for tile in TILES if tile.alternate and tile.bm == 64)
+    check(matmul((4 * tile.bm, 64), (64, 72), "float16"), lambda g: emitted(g, tile, 1), options)
+
+
 @pytest.mark.parametrize("tile", [TILES[0], CLUSTER, ALTERNATE, SMALL], ids=name_of)
 @pytest.mark.parametrize("n", [72, 67])
 def test_reductions_in_parts(tile: WgmmaTile, n: int) -> None:
