@@ -15,18 +15,20 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import Expr, storage_bits
+from tilestitch.codegen.compute.dtypes import HALVES, Expr, storage_bits
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.compute.probe import Access, domain_indices, walk_merged
 from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.compiler.ir.ops import op_spec
+from tilestitch.compiler.ir.ops import Kind, kind_of, op_spec
+from tilestitch.compiler.ir.types import TensorType
 
 from .abi import Parameter, buffer_source, kernel_function, store
 from .isa import Isa
 
 TASK_ELEMENTS = 16384
 """Elements of a task of cheap arithmetic; about ten microseconds of memory traffic."""
+_MOVEMENTS = frozenset({"concat", "gather", "gather_elements", "gather_nd"})
 TILE = 32
 """Edge of the tiles in which transposed operands are walked."""
 
@@ -112,19 +114,33 @@ def _weight(nodes: Sequence[Node]) -> int:
     return 1 + sum(8 if op_spec(node.op).expensive else 0 for node in nodes) // 8 + len(nodes) // 8
 
 
+def _moves(nodes: Sequence[Node]) -> bool:
+    """Whether the kernel only moves elements, none of which it makes itself."""
+    values = {v for node in nodes for v in (*node.inputs, *node.outputs)}
+    if any(v.tensor_type.num_elements == 0 or (v.data is not None and v.data.size == 1) for v in values):
+        return False
+    return all(kind_of(node.op) is Kind.VIEW or node.op in _MOVEMENTS for node in nodes)
+
+
+def _moved_type(type_: TensorType) -> TensorType:
+    """Half floats that are only moved are integers: nothing is converted, and LLVM shuffles them better."""
+    return TensorType("uint16", type_.shape) if type_.dtype in HALVES else type_
+
+
 def emit_injective(
     nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], isa: Isa
 ) -> tuple[Any, int]:
     """The PrimFunc of an injective group and its number of tasks. Parameters: inputs, then outputs."""
     loops = plan_loops(nodes, inputs, outputs, isa)
-    parameters = [Parameter.of(v.name, v.tensor_type) for v in (*inputs, *outputs)]
+    types = {v: _moved_type(v.tensor_type) if _moves(nodes) else v.tensor_type for v in (*inputs, *outputs)}
+    parameters = [Parameter.of(v.name, type_) for v, type_ in types.items()]
     index_dtype = "int64" if any(p.size >= 1 << 31 for p in parameters) else "int32"
 
     def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
         evaluator = Evaluator({}, index_dtype)
         for value, buffer in zip(inputs, buffers, strict=False):
-            evaluator.sources[value] = buffer_source(buffer, value.tensor_type, evaluator.simplify)
-        results = list(zip(outputs, buffers[len(inputs) :], strict=True))
+            evaluator.sources[value] = buffer_source(buffer, types[value], evaluator.simplify)
+        results = [(v, types[v], buffer) for v, buffer in zip(outputs, buffers[len(inputs) :], strict=True)]
         _Emitter(loops, evaluator, results, index_dtype).run(task)
 
     return kernel_function(parameters, body), loops.tasks
@@ -134,7 +150,7 @@ def emit_injective(
 class _Emitter:
     loops: Loops
     evaluator: Evaluator
-    results: Sequence[tuple[Value, Any]]
+    results: Sequence[tuple[Value, TensorType, Any]]
     index_dtype: str
 
     def run(self, task: Expr) -> None:
@@ -200,7 +216,7 @@ class _Emitter:
 
     def _store(self, index: Sequence[Expr]) -> None:
         evaluator = self.evaluator
-        outputs = [value for value, _ in self.results]
+        outputs = [value for value, _, _ in self.results]
         indices = domain_indices(outputs, self.loops.extents, index, evaluator.simplify)
-        for (value, buffer), at in zip(self.results, indices, strict=True):
-            store(buffer, value.tensor_type, at, evaluator.value(value, at), evaluator.simplify)
+        for (value, type_, buffer), at in zip(self.results, indices, strict=True):
+            store(buffer, type_, at, evaluator.value(value, at), evaluator.simplify)

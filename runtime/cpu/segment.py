@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tilestitch.runtime.artifact import aligned_bytes
+from tilestitch.runtime.artifact import address_of, aligned_bytes
 from tilestitch.runtime.device import RecordTime
 from tilestitch.runtime.dtypes import numpy_dtype
 from tilestitch.runtime.errors import ExecutionError
@@ -129,12 +129,6 @@ def empty_tensor(value: ValueSpec, memory: np.ndarray | None = None) -> np.ndarr
     dtype = numpy_dtype(value.type.dtype)
     raw = aligned_bytes(value.type.nbytes) if memory is None else memory
     return raw.view(dtype).reshape(value.type.static_shape)
-
-
-def address_of(array: np.ndarray) -> int:
-    """Where a C-contiguous array begins."""
-    address: int = array.__array_interface__["data"][0]
-    return address
 
 
 def _set_before(program: Program, step: NativeStep) -> set[int]:

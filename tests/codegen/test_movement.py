@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.codegen.kernel_harness import Fault, check, run_graph
 from tilestitch.compiler.ir.graph import Graph, Value
-from tilestitch.compiler.ir.types import TensorType
+from tilestitch.compiler.ir.types import TensorType, to_numpy_dtype
 
 RNG = np.random.default_rng(1)
 
@@ -36,9 +38,30 @@ def one(op: str, shapes: list[tuple[int, ...]], dtype: str = "float32", **attrs:
         ((), ()),
     ],
 )
-@pytest.mark.parametrize("dtype", ["float32", "int8", "bool"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "bool"])
 def test_transpose(shape: tuple[int, ...], perm: tuple[int, ...], dtype: str) -> None:
     one("transpose", [shape], dtype, perm=perm)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_floats_are_moved_bit_by_bit(dtype: str) -> None:
+    """All bits, also those of NaNs, which a conversion there and back would quieten."""
+    types = {"x": TensorType(dtype, (65, 40)), "y": TensorType(dtype, (65, 3)), "index": TensorType("int64", (7,))}
+    bits = {name: RNG.integers(0, 1 << 16, types[name].static_shape, np.uint16) for name in ("x", "y")}
+    rows = np.array([0, 64, 3, 3, 10, 63, 1])
+    feeds = {**{name: value.view(to_numpy_dtype(dtype)) for name, value in bits.items()}, "index": rows}
+
+    def moved(build: Callable[[Graph, Value, Value], Value], *names: str) -> np.ndarray:
+        graph = Graph("bits")
+        graph.outputs = [build(graph, *(graph.add_input(name, types[name]) for name in names))]
+        (result,) = run_graph(graph, {name: feeds[name] for name in names}).values()
+        return result.view(np.uint16)
+
+    beside = np.concatenate([bits["x"], bits["y"]], 1)
+    turned = moved(lambda g, x, y: g.emit("transpose", g.emit("concat", x, y, axis=1), perm=(1, 0)), "x", "y")
+    np.testing.assert_array_equal(turned, beside.T)
+    picked = moved(lambda g, x, index: g.emit("gather", x, index, axis=0), "x", "index")
+    np.testing.assert_array_equal(picked, bits["x"][rows])
 
 
 @pytest.mark.parametrize(
