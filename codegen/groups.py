@@ -98,7 +98,8 @@ def gate_number(roles: Roles, column: Expr, at: Expr, simplify: Callable[[Expr],
     width = roles.gate_width
     if width is None:
         return 0
-    offset = simplify(at - column)
+    # Whoever reads an axis of one element asks for element 0.
+    offset = simplify(at if width == 1 else at - column)
     if not isinstance(offset, (int, IntImm)):
         assert roles.anchor is not None
         raise KernelError(f"column {at} of the product is in no gate", roles.anchor.origins)

@@ -72,13 +72,12 @@ class Units:
 
     def arrange(self, matrix: np.ndarray) -> np.ndarray:
         """The columns of `matrix` [k, gates * width] in their new order, [k, columns]."""
-        depth = matrix.shape[0]
-        units = matrix.reshape(depth, self.gates, self.width).swapaxes(1, 2)
-        periods = -(-self.width // self.together)
-        padded = np.zeros((depth, periods * self.together, self.gates), matrix.dtype)
-        padded[:, : self.width] = units
+        depth, periods = matrix.shape[0], self.columns // self.period
+        units = np.zeros((depth, periods * self.together, self.gates), matrix.dtype)
+        units[:, : self.width] = matrix.reshape(depth, self.gates, self.width).swapaxes(1, 2)
+        used = self.together * self.gates
         result = np.zeros((depth, periods, self.period), matrix.dtype)
-        result[..., : self.together * self.gates] = padded.reshape(depth, periods, -1)
+        result[..., :used] = units.reshape(depth, periods, used)
         return result.reshape(depth, self.columns)
 
 
