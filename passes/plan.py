@@ -72,10 +72,10 @@ a barrier inside a kernel would be what lies between two launches anyway.
 Stages are tied by a barrier, or by *bands*: then there are two stages, of a contraction and of a rowwise part, and the
 grid does not wait. The blocks of the product count how many of them have stored what they have of a band of rows; the
 last one computes the second part's rows of that band. So an element of the second part may depend on the product's
-results in its own row only: these have R rows of N elements, N the last dimension of the anchor's result, and lie in
-memory as the product makes them, behind reshapes at most. Of the second part, A are the last axes, N is a multiple of
-the elements of A, and what depends on the product's results has as many elements as they, element by element at the
-same place in row-major order, until it is reduced. GPUs only.
+results in its own row only: these have R rows of N elements, N the last dimension of the anchor's result (channels
+last, without groups, of a convolution), and lie in memory as the product makes them, behind reshapes at most. Of the
+second part, A are the last axes, N is a multiple of the elements of A, and what depends on the product's results has as
+many elements as they, element by element at the same place in row-major order, until it is reduced. GPUs only.
 
 `fusion.legality.check_group` checks these conditions, `fusion.roles.roles_of` says which part each node plays.
 

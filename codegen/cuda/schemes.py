@@ -23,7 +23,11 @@ def lower_product(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
 
 
 def _mma_is_better(group: Anchored, product: Product) -> bool:
-    """Where few rows are computed behind a product, blocks of warps may be done earlier than single ones."""
-    if group.behind is None or not fits_mma(product, group.target):
+    """Where rows are computed behind a product, blocks may be done earlier than single warps. Patches of pixels are no
+    bands of rows.
+    """
+    if group.behind is None:
         return False
+    if product.a.pictures is not None or not fits_mma(product, group.target):
+        return product.a.pictures is not None
     return plan_mma(group, product)[0] < plan_wgmma(product, group.target.device, group.behind)[0]

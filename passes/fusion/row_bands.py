@@ -52,8 +52,8 @@ def _roles_in(nodes: Mapping[str, Node], group: Group) -> Roles | WhyNot:
 def _why_no_rows(product: Roles, behind: Roles) -> _Refusal | None:
     anchor, rows = product.anchor, behind.rows
     assert anchor is not None and rows is not None
-    if anchor.op != "matmul":
-        return "legality.band_anchor", f"{anchor.name} ({anchor.op}) is no matrix product", {}
+    if anchor.op != "matmul" and (anchor.attrs["layout"], anchor.attrs["groups"]) != ("NXC", 1):
+        return "legality.band_anchor", f"{anchor.name} ({anchor.op}) has channels first, or in groups", {}
     columns, length = anchor.output.shape[-1], row_length(rows)
     if not anchor.output.tensor_type.num_elements:
         return "legality.band_rows", f"{anchor.name} has no elements", {}

@@ -144,6 +144,20 @@ def test_a_row_of_the_product_may_hold_several_rows() -> None:
     check(graph, lower, ORDERS[2], runs=2)
 
 
+@pytest.mark.parametrize(("dtype", "name"), [("float32", "cuda:sm_80"), ("float16", "cuda:sm_90a")])
+def test_channels_behind_a_convolution(dtype: str, name: str) -> None:
+    """Embeddings of patches of an image, normalised."""
+    graph = Graph("patches")
+    x = graph.add_input("x", TensorType(dtype, (2, 20, 12, 8)))
+    w = graph.add_input("w", TensorType(dtype, (4, 4, 8, 72)))
+    zeros = (0, 0)
+    y = graph.emit(
+        "conv", x, w, strides=(4, 4), before=zeros, after=zeros, dilations=(1, 1), groups=1, layout="NXC"
+    )  # fmt: skip
+    graph.outputs = [layer_norm(graph, y)]
+    check(graph, lambda g: lower(g, name), ORDERS[2], runs=2)
+
+
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("n", [61, 64, 520])
 def test_ordinary_tiles(n: int, parts: int) -> None:
