@@ -27,10 +27,9 @@ REDUCTION member reads an operand of shape S over exactly the axes A (`axes`, or
   Operands of a reduced node that depend on a reduction have the node's own shape (but for reshape). Operands of a full
   node that depend on a reduction are full, or have the reduced shape with A set to 1, or, where A are the first axes
   of S, the one without A (numpy broadcasting then finds the right row).
-- A reshape of a full node's value may be stored; nobody in the group reads it.
-- A node that does not depend on a REDUCTION member is pulled. If it has shape S it may be stored: it
-  is then full, too.
-- Outputs are reductions, reduced nodes, full nodes and reshapes of these.
+- Reshapes and transposes of a full node's value may be stored; in the group only others of them read them.
+- A node that does not depend on a REDUCTION member is pulled. If it has shape S it may be stored: it is then full, too.
+- Outputs are reductions, reduced nodes, full nodes and such views of these.
 
 contraction: exactly one CONTRACTION, the `anchor`, of result shape T, and no REDUCTION or OPAQUE.
 - Prologue: pulled nodes that lead to the anchor's first operand; pulled VIEW nodes that lead to its second operand,
