@@ -39,9 +39,9 @@ def _run_loop(step: LoopStep, get: Get, body: RunBody) -> list[Any]:
     going = condition is None or _truth(condition, step)
     carried = [get(number) for number in step.carried]
     collected: list[list[Any]] = [[] for _ in step.outputs[len(carried) :]]
-    trip = 0
+    trip, shape, true = 0, _formal_shape(step.body, 0), np.ones(_formal_shape(step.body, 1), np.bool_)
     while going and (limit is None or trip < limit):
-        going_now, *results = body([_formal(step.body, 0, trip), _formal(step.body, 1, going), *carried])
+        going_now, *results = body([np.array(trip, np.int64).reshape(shape), true, *carried])
         carried = results[: len(carried)]
         for parts, part in zip(collected, results[len(carried) :]):
             parts.append(part)
@@ -95,18 +95,17 @@ def _run_sequence_map(step: SequenceMapStep, get: Get, body: RunBody) -> list[An
     return list(results)
 
 
-def _formal(body: Body, position: int, value: int | bool) -> np.ndarray:
-    """A trip number or condition as the body declares it: a scalar, or a tensor of one element."""
+def _formal_shape(body: Body, position: int) -> tuple[int, ...]:
+    """The shape in which a body declares its trip number or condition: a scalar, or a tensor of one element."""
     type_ = body.program.values[body.program.inputs[position]].type
-    shape = type_.static_shape if isinstance(type_, TensorType) else None
-    return np.full(shape or (), value, np.int64 if position == 0 else np.bool_)
+    return (type_.static_shape if isinstance(type_, TensorType) else None) or ()
 
 
 def _truth(value: Any, step: ControlStep) -> bool:
     array = np.asarray(value)
     if array.size != 1:
         raise ExecutionError(f"{_name(step)}: the condition has shape {list(array.shape)}, not one element")
-    return bool(array.reshape(()))
+    return bool(array.item())
 
 
 def _array_with_axis(value: Any, axis: int, step: ControlStep) -> np.ndarray:

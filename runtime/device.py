@@ -196,4 +196,6 @@ def open_backend(artifact: Artifact, loaded: Loaded, device: DeviceName, num_thr
 
 def to_host(value: Any) -> Any:
     """The value with what is on a device copied to numpy."""
+    if type(value) is np.ndarray:
+        return value
     return value.numpy() if isinstance(value, OnDevice) else value

@@ -143,7 +143,9 @@ class Execution:
                 self._attrs[index] = loaded.attributes(dict(step.attrs))
             for body in bodies(step):
                 self._nested[id(body)] = Execution(body.program, loaded, worker)
+        self._formal = [program.values[number] for number in program.inputs]
         self._outputs = outputs = program.outputs
+        self._arena_outputs = [(number, isinstance(program.values[number].location, Arena)) for number in outputs]
         self._outputs_are_new = (
             not any(isinstance(step, tuple) for step in self._steps)
             and all(isinstance(program.values[number].location, Heap) for number in outputs)
@@ -172,11 +174,14 @@ class Execution:
         """Run as the body of `step`. The outputs may be inputs or constants, which nobody writes to; they are not
         in the arena, which the next run overwrites.
         """
-        checked = []
-        for number, value in zip(self._program.inputs, inputs, strict=True):
-            checked.append(self._checked(self._program.values[number], value, step))
-        values = self._execute(checked, record, None)
-        return [self._detached(values[number]) for number in self._program.outputs]
+        given = [
+            self._typed(value, item, step) for value, item in zip(self._formal, inputs, strict=True)
+        ]  # fmt: skip
+        values = self._execute(given, record, None)
+        return [
+            self._detached(values[number]) if in_arena else to_host(values[number])
+            for number, in_arena in self._arena_outputs
+        ]
 
     def _execute(self, inputs: Sequence[Any], record: RecordTime | None, preset: Mapping[int, Any] | None) -> list[Any]:
         """Run the steps; returns all values."""
@@ -236,17 +241,21 @@ class Execution:
         """The result, safe to hand on: of the type that the program says, and not in the arena, which is written
         again.
         """
+        return self._detached(self._typed(value, result, step))
+
+    def _typed(self, value: ValueSpec, result: Any, step: HostStep | ControlStep) -> Any:
+        """The result as the program's type says; `ExecutionError` for another one."""
         if not isinstance(value.type, TensorType):
-            return self._detached(result)
+            return result
         if not isinstance(result, np.ndarray):
-            result = np.asarray(result)
+            result = np.asarray(to_host(result))
         if not _fits(result, value.type):
             raise ExecutionError(
                 f"{_where(step)}: value {value.name!r} came out as {result.dtype}{list(result.shape)}, the program "
                 f"needs {value.type}; "
                 "if the model's inputs are as they should be, report this as a bug"
             )
-        return self._detached(result)
+        return result
 
     def _detached(self, value: Any) -> Any:
         """The value on the host, with every array in it that the next run overwrites replaced by a copy."""
@@ -279,7 +288,7 @@ def _where(step: HostStep | ControlStep) -> str:
 def _fits(array: np.ndarray, type_: TensorType) -> bool:
     if dtype_name(array.dtype) != type_.dtype:
         return False
-    if type_.shape is None:
+    if type_.shape is None or array.shape == type_.shape:
         return True
     pairs = zip(array.shape, type_.shape)
     return array.ndim == len(type_.shape) and all(isinstance(size, str) or size == actual for actual, size in pairs)
