@@ -79,6 +79,19 @@ def linear_gelu(dtype: str, rows: int = 130, width: int = 384, hidden: int = 520
     return _model(nodes, {"x": (rows, width)}, (rows, hidden), dtype, w=(width, hidden), b=(hidden,))
 
 
+def dense_norm(dtype: str, rows: int = 128, width: int = 768) -> onnx.ModelProto:
+    """What follows attention in a transformer: projection, bias, residual, LayerNorm."""
+    shape = (rows, width)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Add", ["p", "b"], ["s"]),
+        helper.make_node("Add", ["s", "r"], ["t"]),
+        helper.make_node("LayerNormalization", ["t", "g", "h"], ["y"], axis=-1),
+    ]
+    inputs = {"x": shape, "r": shape}
+    return _model(nodes, inputs, shape, dtype, w=(width, width), b=(width,), g=(width,), h=(width,))
+
+
 def decode_product(dtype: str) -> onnx.ModelProto:
     return linear_gelu(dtype, 1, 1024, 1000)
 
@@ -156,6 +169,10 @@ CASES: dict[str, Callable[[str], onnx.ModelProto]] = {
     "linear_gelu": linear_gelu,
     "wide_product": wide_product,
     "decode_product": decode_product,
+    "dense_norm": dense_norm,
+    "dense_norm_apart": dense_norm,
+    "dense_norm_large": partial(dense_norm, rows=4096),
+    "dense_norm_large_apart": partial(dense_norm, rows=4096),
     "attention": attention,
     "causal_attention": causal_attention,
     "decode_attention": decode_attention,
@@ -168,11 +185,14 @@ CASES: dict[str, Callable[[str], onnx.ModelProto]] = {
     "gpt2_2_layers": partial(whole, gpt2),
     "residual_block": partial(whole, residual_block),
 }
+APART = "benchmarks.device.apart:NoBands"
+"""For cases called so: the rows behind a product in a launch of their own."""
 
 
 def bundle_case(name: str, dtype: str, folder: Path) -> dict[str, Any]:
     """Artifact with the CUDA text, for the emulated device; graph; and the constants that the artifact lacks."""
-    compiled = compile_model(CASES[name](dtype), target=TARGET, keep_source=True)
+    passes = (APART,) if name.endswith("_apart") else ()
+    compiled = compile_model(CASES[name](dtype), target=TARGET, passes=passes, keep_source=True)
     entry = f"{name}.{dtype}"
     compiled.save(folder / f"{entry}.tsm")
     graph = compiled.specialisations[0].graph
