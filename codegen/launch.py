@@ -49,9 +49,13 @@ class StatusArg:
 
 @dataclass(frozen=True)
 class CountersArg:
-    """`nbytes` of the launch's own memory: 0 when the model is loaded, and kept from one run to the next."""
+    """`nbytes` of the launch's own memory: 0 when the model is loaded, and kept from one run to the next.
+
+    name: tells several of one launch apart.
+    """
 
     nbytes: int
+    name: str = ""
 
 
 KernelArg: TypeAlias = ValueArg | PackedArg | TensorMapArg | TemporaryArg | StatusArg | CountersArg

@@ -13,6 +13,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, storage_dtype
+from tilestitch.passes.fusion.few_rows import LOAD_BYTES, MOST_CHUNK, MOST_ROWS, SEGMENT, WARP, WARPS
 
 from .abi import CudaLaunch, Thread, barrier, shared_buffer
 from .partition import Partition, Sink, cut, launch
@@ -20,18 +21,9 @@ from .pieces import named, registers, repeated, unrolled, when, zero
 from .product import Operand, Product, below, both, widen
 from .surroundings import Anchored, Surroundings
 
-MOST_ROWS = 8
-WARP = 32
-WARPS = 8
 THREADS = WARP * WARPS
 COLUMNS = 2
 """Rows of the large operand that a warp reads at the same time, where it runs along k; with gates, a whole unit."""
-
-SEGMENT = 8
-"""Neighbouring lanes that read one k, where the large operand runs along its rows."""
-
-MOST_CHUNK = 512
-"""Steps of the reduction whose part of the small operand lies in shared memory, at most."""
 
 FULL = 0xFFFFFFFF
 
@@ -145,7 +137,7 @@ class _Block:
 def _width(operand: Operand) -> int:
     """Elements of one load: 16 bytes of them, or one."""
     width = operand.vector()
-    return width if width * storage_bits(operand.dtype) == 128 else 1
+    return width if width * storage_bits(operand.dtype) == 8 * LOAD_BYTES else 1
 
 
 def _columns(product: Product) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
-from tilestitch.codegen.launch import KernelArg, TemporaryArg, ValueArg
+from tilestitch.codegen.launch import CountersArg, KernelArg, TemporaryArg, ValueArg
 
 from .abi import CudaLaunch, Emission, Parameter, Thread, kernel_function, within
 from .gridteam import counter_parameter, grid_barrier
@@ -38,7 +38,10 @@ def lower_stages(
 
     It is one launch unless a part takes several, or cannot be emitted again; then it is all of theirs.
     """
-    own = [[[private(launch, inner) for launch in part] for part in stage] for stage in stages]
+    own = [
+        [[private(_apart(launch, f"{i}.{j}"), inner) for launch in part] for j, part in enumerate(stage)]
+        for i, stage in enumerate(stages)
+    ]
     if all(len(part) == 1 and _fits(part[0]) for stage in own for part in stage):
         whole = _Whole([[part[0] for part in stage] for stage in own], target)
         launch = whole.launch(origins)
@@ -53,6 +56,20 @@ def private(launch: CudaLaunch, inner: Mapping[str, int]) -> CudaLaunch:
     def argument(arg: KernelArg) -> KernelArg:
         if isinstance(arg, ValueArg) and arg.value in inner:
             return TemporaryArg(arg.value, inner[arg.value])
+        return arg
+
+    return replace(launch, args=tuple(map(argument, launch.args)))
+
+
+def _apart(launch: CudaLaunch, part: str) -> CudaLaunch:
+    """The launch with temporary memory and counters that no other part has."""
+
+    def argument(arg: KernelArg) -> KernelArg:
+        match arg:
+            case TemporaryArg(name):
+                return replace(arg, name=f"{name} of {part}")
+            case CountersArg():
+                return replace(arg, name=part)
         return arg
 
     return replace(launch, args=tuple(map(argument, launch.args)))

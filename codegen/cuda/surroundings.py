@@ -16,7 +16,7 @@ from tilestitch.codegen.groups import before_views, gate_number
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.passes.fusion.roles import Roles
 
-from .abi import CudaLaunch, PackedArg, Parameter, Thread, ValueArg, buffer_source, kernel_function, store
+from .abi import CudaLaunch, Emission, PackedArg, Parameter, Thread, ValueArg, buffer_source, kernel_function, store
 from .functions import RULES
 from .target import CudaTarget
 from .vectors import VectorAccess
@@ -141,7 +141,10 @@ class Anchored:
         func = kernel_function(parameters, grid, block, body, blocks_per_sm)
         origins = tuple(dict.fromkeys(o for node in self.nodes for o in node.origins))
         args = tuple(p.arg for p in parameters)
-        return CudaLaunch(kind, func, grid, block, args, origins, shared_bytes, portable=portable, cluster=cluster)
+        emission = Emission(tuple(parameters), body)
+        return CudaLaunch(
+            kind, func, grid, block, args, origins, shared_bytes, portable=portable, cluster=cluster, emission=emission
+        )
 
 
 def missing(values: Iterable[Value], known: Iterable[Value]) -> tuple[Value, ...]:

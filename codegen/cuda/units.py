@@ -14,14 +14,13 @@ import numpy as np
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.errors import KernelError
+from tilestitch.passes.fusion.few_rows import MOST_ROWS
 from tilestitch.passes.fusion.parts import MOST_GATES
 
 from .surroundings import Anchored
 
 PERIOD = 16
 """Columns that begin with a unit, whatever the number of gates: every tile is a multiple of so many columns wide."""
-FEW_ROWS = 8
-"""With at most so many rows no column may be empty: reading the matrix is what takes the time."""
 
 
 @dataclass(frozen=True)
@@ -94,4 +93,5 @@ def units_of(group: Anchored) -> Units | None:
     if gates > MOST_GATES:
         reason = f"{group.anchor.name} has {gates} gates, kernels for GPUs at most {MOST_GATES}; plan the graph again"
         raise KernelError(reason, group.anchor.origins)
-    return Units(gates, width, gates if prod(rows) <= FEW_ROWS else PERIOD)
+    # Reading the matrix is what takes the time with few rows: no column may be empty.
+    return Units(gates, width, gates if prod(rows) <= MOST_ROWS else PERIOD)

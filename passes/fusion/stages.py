@@ -20,6 +20,7 @@ from tilestitch.passes.schedule.order import written
 
 from .bitsets import bits, mask_of
 from .facts import device_of, group_facts, multiprocessors_of
+from .few_rows import most_shared_bytes, rows_of
 from .legality import operands
 from .profit import MOST_OPERANDS
 from .roles import Roles, roles_of
@@ -28,6 +29,8 @@ from .spread import blocks_of_row, in_launches
 
 MOST_PARTS = 8
 """Parts of a stitched group: more make a kernel that compiles slowly."""
+PART_SHARED_BYTES = (48 << 10) // MOST_PARTS
+"""Of a product in a stitched kernel on a GPU: as much as is there for all parts, in equal shares."""
 GATHERS = frozenset({"gather", "gather_nd", "gather_elements"})
 
 
@@ -165,9 +168,11 @@ class Kernels:
         return next((r for r in reasons if r is not None), None)
 
     def _no_part(self, part: Group, first: bool) -> str | None:
+        nodes = [self.nodes[n] for n in part.nodes]
+        if part.kind is GroupKind.CONTRACTION:
+            return self._no_product(part, nodes, first)
         if part.kind not in (GroupKind.INJECTIVE, GroupKind.ROWWISE):
             return f"is of kind {part.kind.value}, whose kernels take launches of their own"
-        nodes = [self.nodes[n] for n in part.nodes]
         if not first and any(n.op in GATHERS and not n.inputs[1].is_constant for n in nodes):
             return "gathers by indices that are checked before the launch"
         roles = roles_of(nodes, [self.values[v] for v in part.outputs])
@@ -175,6 +180,17 @@ class Kernels:
             count = multiprocessors_of(self.target)
             if max(blocks_of_row(roles, count), in_launches(roles, count)) > 1:
                 return "spreads its rows over blocks itself"
+        return None
+
+    def _no_product(self, part: Group, nodes: Sequence[Node], first: bool) -> str | None:
+        """Products of few rows may lie side by side: what they keep in shared memory is little."""
+        roles = roles_of(nodes, [self.values[v] for v in part.outputs])
+        rows = rows_of(roles) if isinstance(roles, Roles) else None
+        if rows is None or not isinstance(roles, Roles) or not first:
+            return "is of kind contraction, whose kernels take launches of their own"
+        nbytes = most_shared_bytes(roles, rows)
+        if nbytes > PART_SHARED_BYTES:
+            return f"keeps {nbytes} bytes in shared memory, more than {PART_SHARED_BYTES}"
         return None
 
     def _unfit(self, proposal: Combine) -> WhyNot | None:

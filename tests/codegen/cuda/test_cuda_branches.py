@@ -18,13 +18,13 @@ X = TensorType("float32", (40, 512))
 
 
 def branches(count: int, depth: int) -> Graph:
-    """`count` chains of products of the same input, each in several launches; their ends are stacked."""
+    """`count` chains of products of the same input, scaled differently, in several launches; their ends are stacked."""
     graph = Graph()
     x = graph.add_input("x", X)
     random = np.random.default_rng(0)
     ends = []
-    for _ in range(count):
-        y = x
+    for number in range(count):
+        y = graph.emit("mul", x, graph.constant(np.float32(1 + number)))
         for _ in range(depth):
             y = graph.emit(
                 "tanh", graph.emit("matmul", y, graph.constant(random.normal(0, 0.05, (512, 512)).astype("f")))
