@@ -361,20 +361,16 @@ class _Task:
         count = self.plan.columns // lanes
         # So many partial results that one does not wait for the other; a power of two.
         vectors = count & -count if count % 4 else 4
-        partial = T.alloc_buffer((vectors * lanes,), self.dtype, scope="local")
+        wide = vectors * lanes
+        partial = T.alloc_buffer((wide,), self.dtype, scope="local")
         start = reducers.identity(reducer, self.dtype)
-        for v in range(vectors):
-            mk.vector(lanes, lambda lane, v=v: T.buffer_store(partial, start, [v * lanes + lane]))  # type: ignore[misc]
-
-        def add(number: Expr, v: int) -> None:
-            def join(lane: Expr) -> None:
-                value = element(number * lanes, lane)
-                before = bind(partial[v * lanes + lane])
-                T.buffer_store(partial, reducers.combine(reducer, self.dtype, before, value), [v * lanes + lane])
-
-            mk.vector(lanes, join)
-
+        mk.vector(wide, lambda lane: T.buffer_store(partial, start, [lane]))
         with mk.serial(runs[0], runs[1]) as run, mk.serial(0, count // vectors) as some:
-            for v in range(vectors):
-                add(run * count + some * vectors + v, v)
+
+            def join(lane: Expr) -> None:
+                value = element(run * (count * lanes) + some * wide, lane)
+                before = bind(partial[lane])
+                T.buffer_store(partial, reducers.combine(reducer, self.dtype, before, value), [lane])
+
+            mk.vector(wide, join)
         return reducers.fold_lanes(reducer, self.dtype, partial, vectors, lanes, bind)
