@@ -39,9 +39,16 @@ def banded_facts(
 ) -> KernelFacts:
     """The facts of a product whose last blocks compute what lies behind it, band by band.
 
-    What every row reads, a block finds in its own cache from the second row on.
+    What every row reads, a block finds in its own cache from the second row on; what the product has stored just before
+    is read from caches altogether.
     """
-    reads = tuple(replace(t, bytes_requested=min(t.bytes_requested, t.footprint_bytes)) for t in behind.reads)
+    made = {t.value for t in product.writes}
+    reads = tuple(
+        replace(t, footprint_bytes=0)
+        if t.value in made
+        else replace(t, bytes_requested=min(t.bytes_requested, t.footprint_bytes))
+        for t in behind.reads
+    )
     return replace(
         joined_facts([[product], [replace(behind, reads=reads)]]),
         tasks=product.tasks,

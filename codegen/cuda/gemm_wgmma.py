@@ -191,8 +191,7 @@ def plan_wgmma(
             _, partition = choose(cut, [tile], device, dtype)
             cycles = estimated_cycles(cut, tile, partition, device, dtype)
             if behind is not None:
-                band = behind.band(WARP_ROWS, partition.n_blocks, WARP, warps=True)
-                cycles += tile.rows * behind.cycles(band)
+                cycles += behind.cycles(behind.band(WARP_ROWS * tile.rows, partition.n_blocks, WARP, warps=True))
             options.append((cycles, cut, tile, partition))
     return min(options, key=lambda option: option[0])
 
@@ -210,7 +209,7 @@ def emit_wgmma(
     clusters = replace(partition, m_blocks=-(-partition.m_blocks // tile.cluster))
     most = tile.resident * group.target.device.sm_count // tile.cluster
     grid = blocks or tile.cluster * min(clusters.blocks, most)
-    results = Results(group, product, partition, (tile.bm * tile.cluster, tile.bn))
+    results = Results(group, product, partition, (tile.bm * tile.cluster, tile.bn), tile.rows)
 
     def kernel(around: Surroundings, thread: Thread) -> None:
         _Block(around, product, tile, clusters, (a, b), results, thread, grid).run()
@@ -394,7 +393,7 @@ class _Block:
             row = named(m_block * tile.bm + own_row + warp % WARPS * (ROWS // WARPS))
             self.results.store(
                 self.around, self.memory, named(tile.results_at // 4 + warp * (CHUNK_BYTES // 4)), self.lane, acc,
-                (part, batch, row, named(n_block * tile.bn)), tile.rows, tirx.EQ(later, 0),
+                (part, batch, row, named(n_block * tile.bn)), tirx.EQ(later, 0),
             )  # fmt: skip
 
     def _give_back(self, position: Expr) -> None:

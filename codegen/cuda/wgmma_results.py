@@ -45,12 +45,15 @@ MOST_SUMS = 8
 
 @dataclass(frozen=True)
 class Results:
-    """Where a product's sums go. tile: the extents of a tile, or of a cluster's tiles together."""
+    """Where a product's sums go. tile: the extents of a tile, or of a cluster's tiles together. blocks: how many times
+    64 rows a warpgroup has of a tile, of which each of its warps has 16.
+    """
 
     group: Anchored
     product: Product
     partition: Partition
     tile: tuple[int, int]
+    blocks: int
 
     @property
     def inputs(self) -> tuple[Value, ...]:
@@ -83,9 +86,9 @@ class Results:
 
     @cached_property
     def band(self) -> Band | None:
-        """A warp's rows of every 64, and how the warps share them that have the same rows of the tiles beside."""
+        """A warp's rows, and how the warps share them that have the same rows of the tiles beside."""
         behind = self.group.behind
-        return behind.band(WARP_ROWS, self._bands[1], WARP, warps=True) if behind is not None else None
+        return behind.band(WARP_ROWS * self.blocks, self._bands[1], WARP, warps=True) if behind is not None else None
 
     @property
     def _bands(self) -> tuple[int, int]:
@@ -110,18 +113,18 @@ class Results:
 
     def store(
         self, around: Surroundings, memory: Any, start: Expr, lane: Expr, acc: Any,
-        place: tuple[Expr, Expr, Expr, Expr], blocks: int, last: Expr,
+        place: tuple[Expr, Expr, Expr, Expr], last: Expr,
     ) -> None:  # fmt: skip
         """Give a warp's sums away.
 
         start: the word in `memory` where the warp may leave 8 x 64 of them. acc: registers as `wgmma.multiply`
-        describes them, block after block. place: part, batch, and the row and column of the warp's first result.
-        blocks: how many times 64 rows. last: whether the warp has nothing to do afterwards.
+        describes them, block after block. place: part, batch, and the row and column of the warp's first result. last:
+        whether the warp has nothing to do afterwards.
         """
         part, batch, first_m, first_n = place
         bn = self.tile[1]
         shared = T.decl_buffer((memory.shape[0] // 4,), self.product.acc_dtype, data=memory.data, scope="shared.dyn")
-        with unrolled(blocks) as block, unrolled(bn // COLUMNS) as chunk, unrolled(WARP_ROWS // ROWS) as half:
+        with unrolled(self.blocks) as block, unrolled(bn // COLUMNS) as chunk, unrolled(WARP_ROWS // ROWS) as half:
             _sync()
             self._write(shared, start, lane, acc, block * (bn // 2) + chunk * (COLUMNS // 2) + half * 2)
             _sync()
@@ -135,13 +138,12 @@ class Results:
         complete = None if self.sums is None else self._is_last_part(around, batch, first_m, first_n)
         with when(complete):
             if complete is not None:
-                self._join(around, lane, batch, first_m, first_n, blocks)
+                self._join(around, lane, batch, first_m, first_n)
             if self.band is not None:
-                self._behind(around, self.band, lane, batch, first_m, first_n, blocks, last)
+                self._behind(around, self.band, lane, batch, first_m, first_n, last)
 
     def _behind(
-        self, around: Surroundings, band: Band, lane: Expr, batch: Expr, first_m: Expr, first_n: Expr, blocks: int,
-        last: Expr,
+        self, around: Surroundings, band: Band, lane: Expr, batch: Expr, first_m: Expr, first_n: Expr, last: Expr
     ) -> None:  # fmt: skip
         """What lies behind the product for a warp's rows."""
         assert self.group.behind is not None
@@ -150,13 +152,15 @@ class Results:
         waits = both(last, below(column, band.shares, n_tiles))
         polls = POLLS if waits is None else T.Select(waits, POLLS, 0)
         exact, end = product.m % self.tile[0] == 0, named((batch + 1) * product.m)
-        with repeated(blocks) as block:
-            m = named(first_m + block * BLOCK_ROWS)
-            first = named(batch * product.m + m)
-            word = named(self._parts_counted + (batch * bands + m // WARP_ROWS) * band.words)
-            turn = Turn(lambda row: first + row, end, column, polls, lane, around.counters, word, exact)
-            with when(below(m, product.m, bands * WARP_ROWS)):
-                self.group.behind.finish(around.behind, band, turn)
+        first = named(batch * product.m + first_m)
+        word = named(self._parts_counted + (batch * bands + first_m // WARP_ROWS) * band.words)
+
+        def row(number: Expr) -> Expr:
+            return first + (number if self.blocks == 1 else number // WARP_ROWS * BLOCK_ROWS + number % WARP_ROWS)
+
+        turn = Turn(row, end, column, polls, lane, around.counters, word, exact)
+        with when(below(first_m, product.m, bands * WARP_ROWS)):
+            self.group.behind.finish(around.behind, band, turn)
 
     def _is_last_part(self, around: Surroundings, batch: Expr, first_m: Expr, first_n: Expr) -> Expr:
         """Whether this warp is the last one that has some of its results."""
@@ -164,13 +168,11 @@ class Results:
         number = named((batch * n_tiles + first_n // self.tile[1]) * bands + first_m // WARP_ROWS)
         return last_of(around.counters[number], self.partition.parts, "ts_grid_last_warp")
 
-    def _join(
-        self, around: Surroundings, lane: Expr, batch: Expr, first_m: Expr, first_n: Expr, blocks: int
-    ) -> None:  # fmt: skip
+    def _join(self, around: Surroundings, lane: Expr, batch: Expr, first_m: Expr, first_n: Expr) -> None:
         """Add all parts of a warp's results."""
         parts = self.partition.parts
         with (
-            repeated(blocks) as block,
+            repeated(self.blocks) as block,
             repeated(self.tile[1] // COLUMNS) as chunk,
             repeated(WARP_ROWS // ROWS) as half,
         ):

@@ -41,7 +41,8 @@ ATTENTION_SHARED_BYTES = 100 << 10
 ATTENTION_THREADS, ATTENTION_REGISTERS = 256, 84
 """Half as many threads with twice the registers, whose asynchronous copies have as many bytes in flight as these."""
 BASE_REGISTERS = 16
-DEFAULT_CAPABILITY = 90
+DEFAULT_CAPABILITY = HOPPER = 90
+WARPGROUP_DTYPES = frozenset({"float16", "bfloat16", "int8", "uint8"})
 
 
 def device_of(target: TargetInfo) -> AnyDevice:
@@ -64,9 +65,9 @@ def group_facts(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> 
     """
     if group.tie == "band":
         product, behind = group.parts
-        return facts_of_band(
-            nodes, product, behind, (group_facts(nodes, product, target), group_facts(nodes, behind, target))
-        )
+        apart = group_facts(nodes, product, target), group_facts(nodes, behind, target)
+        warps = multiplied_by_warpgroups(apart[0].dtype, target)
+        return facts_of_band(nodes, product, behind, apart, warps=warps)
     if group.stages:
         return joined_facts([[group_facts(nodes, part, target) for part in stage] for stage in group.stages])
     members = [nodes[name] for name in group.nodes]
@@ -289,6 +290,12 @@ def product_blocks(anchor: Node, multiprocessors: int) -> int:
         tiles = next((tiles for tiles in sizes if tiles >= multiprocessors), sizes[-1])
         least_part, enough = LEAST_PART, multiprocessors
     return tiles * max(1, min(steps // least_part, ceil(enough / tiles), MOST_PARTS))
+
+
+def multiplied_by_warpgroups(dtype: str, target: TargetInfo) -> bool:
+    """Whether products of a dtype suit Hopper's warpgroups. Code generation looks closer."""
+    device = device_of(target)
+    return isinstance(device, Device) and device.capability == HOPPER and dtype in WARPGROUP_DTYPES
 
 
 def multiprocessors_of(target: TargetInfo) -> int:

@@ -20,8 +20,8 @@ from tilestitch.passes.plan import Group, GroupKind, WhyNot
 from .roles import Part, Roles, is_elementwise, roles_of
 from .spread import REGISTER_ELEMENTS, WARP, lies_across, row_length
 
-BAND_ROWS, BAND_COLUMNS, BAND_THREADS = 64, 64, 256
-"""Of a tile of the product, whose rows are a band, and of the block that has it: what code generation often chooses."""
+BLOCKS, WARPS = (64, 64, 256), (16, 128, WARP)
+"""Rows and columns of a tile, whose rows are a band, and the threads that have it: blocks, or Hopper's warps."""
 
 # -- legality ----------------------------------------------------------------------------------------------------------
 
@@ -101,16 +101,17 @@ def _turned(product: Roles, value: Value) -> Node | None:
 
 
 def facts_of_band(
-    nodes: Mapping[str, Node], product: Group, behind: Group, facts: tuple[KernelFacts, KernelFacts]
+    nodes: Mapping[str, Node], product: Group, behind: Group, facts: tuple[KernelFacts, KernelFacts], *, warps: bool
 ) -> KernelFacts:
-    """The facts of a product with rows behind it in one launch; `facts` are theirs apart."""
+    """The facts of a product with rows behind it in one launch; `facts` are theirs apart. warps: each has a band."""
     rows, columns, length = band_extents(nodes, product, behind)
+    band, across, threads = WARPS if warps else BLOCKS
     team = WARP
-    while team < BAND_THREADS and team * REGISTER_ELEMENTS < length:
+    while team < threads and team * REGISTER_ELEMENTS < length:
         team *= 2
-    together = max(1, BAND_THREADS // team // (columns // length))
-    share = ceil(ceil(min(BAND_ROWS, rows) / ceil(columns / BAND_COLUMNS)) / together) * together
-    tail_rows = ceil(share * (columns // length) / (BAND_THREADS // team))
+    together = max(1, threads // team // (columns // length))
+    share = ceil(ceil(min(band, rows) / ceil(columns / across)) / together) * together
+    tail_rows = ceil(share * (columns // length) / (threads // team))
     moved = sum(_of_share(t, min(share, rows), rows) for t in (*facts[1].reads, *facts[1].writes))
     return banded_facts(*facts, tail_rows, moved, ceil(rows / share))
 
