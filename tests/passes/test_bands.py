@@ -11,9 +11,12 @@ from tests.passes.test_stages import Wanted
 from tests.passes.test_stages import planned as planned_stages
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import parse_graph
+from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.devices import find_device
 from tilestitch.passes import PassContext, StitchPlan, TargetInfo, WhyNot, check_plan, explain_plan, make_plan
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.fusion.band_rule import Bands
+from tilestitch.passes.fusion.facts import group_facts, nodes_by_name
 from tilestitch.passes.fusion.remote import GlobalStitching
 from tilestitch.passes.plan import GroupKind
 
@@ -158,3 +161,25 @@ def test_only_a_product_and_rows_are_tied_by_bands() -> None:
         replace(group, tie="rope")
     with pytest.raises(PlanError, match="takes two stages of one part each"):
         replace(group, tie="band", stages=(group.parts,))
+
+
+def test_what_a_band_costs() -> None:
+    """No barrier of the grid; the rows that one team computes, and what the product has stored, from the cache."""
+    graph = graph_of(PRODUCT + SOFTMAX)
+    (group,) = planned(graph).groups
+    nodes, target = nodes_by_name(graph), TargetInfo("cuda", 2, "H100")
+    product, behind = (group_facts(nodes, part, target) for part in group.parts)
+    whole = group_facts(nodes, group, target)
+    assert (whole.launches, whole.grid_barriers, whole.tail_rows, whole.barriers) == (1, 0, 1, behind.barriers)
+    assert whole.footprint_bytes == product.footprint_bytes + 256 * 768 * 4, "only the softmax is new"
+    model, gpu = AnalyticalModel(), find_device("H100")
+    longer = replace(whole, tail_rows=8)
+    assert model.latency_us(longer, gpu) > model.latency_us(whole, gpu) + 7 * 0.3
+
+
+def test_half_floats_on_hopper_have_bands_of_warps() -> None:
+    text = str(graph_of(PRODUCT + SOFTMAX))
+    graph = parse_graph(text.replace("float32", "float16").replace("(%x, %w) :", '(%x, %w) {out_dtype="float16"} :'))
+    (group,) = planned(graph).groups
+    tails = [group_facts(nodes_by_name(graph), group, TargetInfo("cuda", 2, d)).tail_rows for d in ("H100", "A100")]
+    assert tails[0] > tails[1] == 1
