@@ -219,6 +219,34 @@ def test_accumulators_stay_in_registers(mcpu: str, triple: str, multiply: str, s
     assert spill not in text
 
 
+@pytest.mark.parametrize("rows", [2, 4, 8])
+def test_constants_of_a_long_epilogue_do_not_take_the_registers_of_accumulators(rows: int) -> None:
+    """Polynomials behind four gates: as constants of vectors they would fill all registers."""
+    target = CpuTarget("sapphirerapids", TRIPLE)
+    plan = plan_gemm(GemmShape(rows, 256, 256, gates=4), target.isa)
+
+    def polynomial(x: Any, first: int) -> Any:
+        value = T.float32(1 / first)
+        for term in range(first, first + 8):
+            value = value * x + T.float32(1 / (term + 0.5))
+        return value
+
+    def emit(buffers: list[Any], task: Any, scratch: Any) -> None:
+        left, right, out = buffers
+
+        def store(batch: Any, m: Any, n: Any, *gates: Any) -> None:
+            terms = [polynomial(gate, 3 + 10 * number) for number, gate in enumerate(gates)]
+            T.buffer_store(out, terms[0] * terms[1] + terms[2] * terms[3], [m, n])
+
+        emit_gemm(plan, lambda batch, m, k: left[batch, m, k], PackedOperand(right), store, task, scratch)
+
+    shapes = [((1, rows, 256), "float32"), (plan.packing(4).shape, "float32"), ((rows, 256), "float32")]
+    blocks = build(prim_func(shapes, emit), target).inspect_source("asm").split("\n.LBB")
+    multiplying = [b for b in blocks if b.count("vfmadd231ps") >= plan.tile.rows * plan.tile.vectors]
+    assert multiplying
+    assert not any("Spill" in block for block in multiplying)
+
+
 def test_packing_pads_with_zeros_and_checks_shape() -> None:
     plan = plan_gemm(GemmShape(64, 70, 3), host_target().isa)
     packing = plan.packing()
