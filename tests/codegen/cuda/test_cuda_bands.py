@@ -9,11 +9,16 @@ from typing import Any
 import pytest
 
 from tests.codegen.cuda import contraction_harness
-from tests.codegen.cuda.contraction_harness import check, target
+from tests.codegen.cuda.contraction_harness import TOLERANCE, check, random_inputs, target
 from tests.codegen.cuda.test_wgmma import name_of
+from tests.codegen.kernel_harness import interpret
+from tests.compiled import assert_close
+from tilestitch.codegen.assemble import Planned, assemble
 from tilestitch.codegen.cuda import gemm_mma, gemm_simt
 from tilestitch.codegen.cuda.abi import CudaLaunch
+from tilestitch.codegen.cuda.backend import CudaBackend
 from tilestitch.codegen.cuda.bands import RowsBehind
+from tilestitch.codegen.cuda.build import BuildOptions
 from tilestitch.codegen.cuda.contraction import matmul_product
 from tilestitch.codegen.cuda.gemm_wgmma import TILES, WgmmaTile, emit_wgmma
 from tilestitch.codegen.cuda.group import lower_group
@@ -28,6 +33,8 @@ from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.passes import PassContext, TargetInfo, check_plan, make_plan
 from tilestitch.passes.fusion.band_rule import Bands
 from tilestitch.passes.plan import Group
+from tilestitch.runtime import load
+from tilestitch.runtime.artifact import artifact_bytes
 from tilestitch.runtime.emulator import EmulatorOptions
 from tilestitch.runtime.emulator.errors import KernelFaultError
 
@@ -192,6 +199,25 @@ def test_warps_of_hopper(tile: WgmmaTile, parts: int) -> None:
 
     graph = dense(tile.bm + 9, 2 * tile.bn + 8, 136, "float16")
     check(graph, by_tile(graph, "cuda:sm_90a", emit), ORDERS[2], runs=2)
+
+
+@pytest.mark.parametrize(("dtype", "name"), [("float32", "cuda:sm_80"), ("float16", "cuda:sm_90a")])
+def test_an_artifact_runs_again_and_again(dtype: str, name: str) -> None:
+    """The counters of one run are as the next one wants them."""
+    graph = dense(72, 256, 40, dtype, behind=softmax, stored=True)
+    plan = make_plan(
+        graph, PassContext(TargetInfo("cuda", 2, "H100"), {"planner": "stitch"}, rules=[Bands(forced=True)])
+    )
+    assert [group.tie for group in plan.groups] == ["band"]
+    backend = CudaBackend(target(name), BuildOptions(text_only=True))
+    assembled = assemble([Planned(graph, plan, ("y", "p"))], backend, keep_source=True, progress=lambda *_: None)
+    inputs = [random_inputs(graph, seed) for seed in range(3)]
+    data = artifact_bytes(replace(assembled.contents, compiler_version="test"))
+    with load(data, device=EmulatorOptions(block_order="random", seed=1)) as module:
+        for feeds in inputs:
+            expected = interpret(graph, feeds)
+            for value, got in zip(graph.outputs, module.run(feeds).values(), strict=True):
+                assert_close(got, expected[value], TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize(
