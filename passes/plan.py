@@ -41,7 +41,8 @@ contraction: exactly one CONTRACTION, the `anchor`, of result shape T, and no RE
   into ranges of one width H, each from a multiple of H on, where H divides T's last dimension; let T' be T with H in
   its place. Behind them are element-wise nodes of result shape exactly T', reading gates and each other in shape T'.
   A group with gates is a matmul by a constant matrix; it has no views and stores values of shape T' only. Thus the
-  columns j, H + j, 2H + j... of a row are computed together (the cells of LSTM and GRU, gated linear units).
+  columns j, H + j, 2H + j... of a row are computed together (the cells of LSTM and GRU, gated linear units). GPUs take
+  at most 8 ranges.
 - Views: a chain of reshape and transpose, the first reading the anchor or an epilogue node, each other one the view
   before it. There is at most one chain, its end is always stored, and nothing else in the group reads it.
 - Outputs are the values of the anchor, of epilogue nodes, of gates and of views.
