@@ -56,8 +56,8 @@ class Union:
 class Fusion:
     """Clusters over all nodes of a graph. Reachability between clusters is kept as bit sets over node numbers.
 
-    After copies have made a dependence superfluous the bit sets may still hold it: unions may then be refused
-    needlessly, but a cycle never goes unseen.
+    After copies have made a dependence superfluous the bit sets may still hold it, so that then they are only the
+    first, quick look for a cycle.
     """
 
     def __init__(self, graph: Graph, target: TargetInfo, rules: Sequence[FusionRule] = ()) -> None:
@@ -198,15 +198,38 @@ class Fusion:
 
     # -- joining -------------------------------------------------------------------------------------------------
 
-    def cycle(self, clusters: Sequence[Cluster]) -> Node | None:
-        """A node outside on a path from one of `clusters` to another, or None."""
+    def cycle(self, clusters: Sequence[Cluster], copies: Iterable[Node] = ()) -> Node | None:
+        """A node outside on a path from one of `clusters`, which compute `copies` as well, to another, or None."""
         mask = ancestors = descendants = 0
         for cluster in clusters:
             mask |= cluster.mask
             ancestors |= cluster.ancestors
             descendants |= cluster.descendants
         between = ancestors & descendants & ~mask
+        copies = set(copies)
+        if between and (copies or self._copied):
+            return self._waits_for(clusters, copies)
         return self.nodes[(between & -between).bit_length() - 1] if between else None
+
+    def _waits_for(self, clusters: Sequence[Cluster], copies: set[Node]) -> Node | None:
+        """`cycle` by what each cluster reads, copies left out, which do away with dependences."""
+        members = copies.union(*(c.members for c in clusters))
+        before = self._read_by(members) - set(clusters)
+        stack, seen = list(before), set(before)
+        while stack:
+            cluster = stack.pop()
+            for producer in self._read_by(cluster.members):
+                if producer in clusters:
+                    return self.in_order(cluster.owned)[0]
+                if producer not in seen:
+                    seen.add(producer)
+                    stack.append(producer)
+        return None
+
+    def _read_by(self, members: set[Node]) -> set[Cluster]:
+        """The clusters whose values `members` read from outside."""
+        producers = (v.producer for n in members for v in n.inputs)
+        return {self._home[p] for p in producers if p is not None and p not in members}
 
     def join(self, clusters: Sequence[Cluster], copies: Iterable[Node], rule: str) -> Cluster:
         """Make `clusters` one, computing `copies` as well. The caller has checked that this is legal and not cyclic."""

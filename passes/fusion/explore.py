@@ -15,10 +15,12 @@ from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import WhyNot
 
-from .beam import beam_search, climb
+from .beam import beam_search
 from .bitsets import bits
 from .candidates import OutOfTime, candidates
+from .climb import climb
 from .clusters import Fusion
+from .cover import Cover
 from .facts import device_of
 from .gates import Gates
 from .rules import Epilogue, Fuse, FusionRule, Inline, Rows
@@ -31,9 +33,9 @@ SEEDS: tuple[FusionRule, ...] = (Epilogue(), Gates(), Rows(), Inline())
 
 @dataclass(frozen=True)
 class Found:
-    """A partition of a space: patterns of several atoms, the full estimate, and whether the time sufficed."""
+    """A plan, its full estimate, and whether the time sufficed."""
 
-    masks: tuple[int, ...]
+    cover: Cover
     predicted_us: float
     in_time: bool = True
 
@@ -60,9 +62,7 @@ class Explore:
         if not found.in_time:
             reason = "the time budget ended the exploration; another run may find another plan"
             state.remarks.append(WhyNot(state.graph.name, self.name, reason, {"budget_s": self.budget_s}))
-        for mask in found.masks:
-            nodes = {n for i in bits(mask) for n in space.atoms[i].owned}
-            yield Fuse(tuple(state.in_order(nodes)), forced=True)
+        yield from _proposals(state, found.cover)
 
     def forbid(self, state: Fusion, nodes: Sequence[Node]) -> WhyNot | None:
         return None
@@ -75,12 +75,23 @@ class Explore:
             patterns = candidates(space, self.k, deadline)
         except OutOfTime as stop:
             patterns, in_time = list(stop.found.values()), False
-        finalists = [list(masks) for masks in beam_search(space, patterns, self.beam)]
+        finalists: list[Sequence[int]] = list(beam_search(space, patterns, self.beam))
+        placed = [p.mask for p in patterns]
         if self.seeded:
             finalists.append(seed(space))
-        improved = [climb(space, masks, deadline) for masks in finalists]
-        best = min(improved, key=lambda masks: (space.total_us(masks), masks))
-        return Found(tuple(best), space.total_us(best), in_time and time.monotonic() <= deadline)
+        improved = [climb(Cover(space, masks), placed, deadline) for masks in finalists]
+        best = min(improved, key=lambda cover: (cover.total_us, cover.key))
+        return Found(best, best.total_us, in_time and time.monotonic() <= deadline)
+
+
+def _proposals(state: Fusion, cover: Cover) -> Iterator[Fuse]:
+    """The kernels of several atoms. What is not stored belongs to the kernel that alone computes it."""
+    atoms = cover.space.atoms
+    for part, mask in cover.kernels.items():
+        owned = {n for i in bits(mask) if part >> i & 1 or len(cover.computing[i]) == 1 for n in atoms[i].owned}
+        copies = {n for i in bits(mask) for n in atoms[i].owned} - owned
+        if mask & (mask - 1):
+            yield Fuse(tuple(state.in_order(owned)), tuple(state.in_order(copies)), forced=True)
 
 
 def seed(space: Space) -> list[int]:

@@ -17,7 +17,8 @@ from .row_bands import why_no_band
 
 def why_not(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], subject: str) -> WhyNot | None:
     """None if `clusters`, with `copies` computed inside as well, may be one group of some kind."""
-    between = state.cycle(clusters)
+    copies = set(copies)
+    between = state.cycle(clusters, copies)
     if between is not None:
         return WhyNot(subject, "legality.cycle", f"{between.name} lies between them: the kernel would wait for itself")
     found = roles_of_union(state, clusters, copies, subject)

@@ -7,7 +7,6 @@ from .band_rule import Bands
 from .explore import Explore
 from .gates import Gates, OperandViews
 from .inplace import InPlace
-from .recompute import Recompute
 from .remote import GlobalStitching, Packing
 from .rules import Copies, Epilogue, FusionRule, Inline, Rows, Views
 from .xla import XlaLimits
@@ -19,7 +18,7 @@ PLANNERS: dict[str, tuple[FusionRule, ...]] = {
     "injective": (Inline(),),
     "xla": (XlaLimits(), Epilogue(), Rows(), Inline(), Copies()),
     "stitch": (Attention(), Epilogue(), Gates(), Rows(), Inline(), Copies(), OperandViews(), Views(), *REMOTE),
-    "explore": (Attention(), Explore(), Recompute(), Copies(), OperandViews(), Views(narrow=0), *REMOTE),
+    "explore": (Attention(), Explore(), Copies(), OperandViews(), Views(narrow=0), *REMOTE),
 }
 """`none` gives every operator a kernel, `injective` fuses element-wise chains, `xla` is a baseline to compare with,
 `stitch` is the default, `explore` searches by predicted latency."""

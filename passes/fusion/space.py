@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.cost_model.counts import bytes_of
-from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
-from tilestitch.passes.plan import WhyNot
+from tilestitch.cost_model.protocol import AnyDevice, KernelFacts, LatencyModel
+from tilestitch.passes.plan import GroupKind, WhyNot
 
 from .bitsets import bits, mask_of
 from .clusters import Cluster, Fusion
 from .facts import facts_of
-from .legality import operands, why_not
+from .legality import operands, why_not_on
 from .profit import MOST_NODES, MOST_OPERANDS, recomputation
 from .roles import Roles, roles_of
 
@@ -32,7 +32,7 @@ class Pattern:
 
 
 @dataclass(frozen=True)
-class _Shape:
+class Shape:
     """What a legal set of atoms is as one kernel."""
 
     nodes: tuple[Node, ...]
@@ -41,10 +41,11 @@ class _Shape:
 
 
 class Space:
-    """Patterns over the clusters of a fusion state, its *atoms*, numbered in topological order.
+    """Kernels over the clusters of a fusion state, its *atoms*, numbered in topological order.
 
-    Every question is answered once. A pattern is a connected set of native atoms that legality allows, no rule of the
-    state forbids, and that is not too large to compile well.
+    Every question is answered once. A *kernel* is a connected set of native atoms that it computes, and those of them
+    that it stores, which legality allows, no rule of the state forbids, and which is not too large to compile well. A
+    *pattern* is a kernel that stores what others read, so that no other kernel computes its atoms.
     """
 
     def __init__(self, state: Fusion, model: LatencyModel, device: AnyDevice) -> None:
@@ -67,8 +68,11 @@ class Space:
         for i in reversed(range(len(order))):
             for r in bits(self.behind[i]):
                 self.descendants[i] |= self.descendants[r] | 1 << r
-        self._shapes: dict[int, _Shape | None] = {}
-        self._latencies: dict[int, float] = {}
+        # What takes few operations an element may be computed by several kernels, what sums up by one alone.
+        self.copyable = mask_of(i for i in bits(self.native) if self._is_injective(order[i]))
+        self.results = mask_of(i for i, c in enumerate(order) if any(map(self._is_result, state.outputs_of(c))))
+        self._shapes: dict[tuple[int, int], Shape | None] = {}
+        self._latencies: dict[tuple[int, int], float] = {}
         self._gains: dict[int, float] = {}
         self._moved: dict[int, int] = {}
         self._reach: dict[int, int] = {}
@@ -93,34 +97,51 @@ class Space:
             reached |= frontier
         return reached == mask
 
+    def border(self, mask: int) -> int:
+        """The atoms of `mask` that others read, or that are results of the graph."""
+        return self.results & mask | mask_of(i for i in bits(mask) if self.behind[i] & ~mask)
+
     def is_pattern(self, mask: int) -> bool:
-        """Whether the atoms of `mask` (connected) may be one kernel."""
-        return self._shape(mask) is not None
+        """Whether the atoms of `mask` (connected) may be one kernel, and no other computes them."""
+        return self.is_convex(mask) and self.shape(mask, self.border(mask)) is not None
 
-    def _shape(self, mask: int) -> _Shape | None:
-        if mask not in self._shapes:
-            self._shapes[mask] = self._find_shape(mask)
-        return self._shapes[mask]
+    def is_kernel(self, mask: int, stored: int) -> bool:
+        """Whether one kernel may compute `mask` and store `stored`, others computing some of these atoms, too."""
+        return self.shape(mask, stored) is not None and self.is_connected(mask)
 
-    def _find_shape(self, mask: int) -> _Shape | None:
-        if mask & ~self.native or not self.is_convex(mask):
+    def shape(self, mask: int, stored: int) -> Shape | None:
+        """The kernel that computes `mask` and stores `stored`; None if there can be none."""
+        key = mask, stored
+        if key not in self._shapes:
+            self._shapes[key] = self._find_shape(mask, stored)
+        return self._shapes[key]
+
+    def _find_shape(self, mask: int, stored: int) -> Shape | None:
+        if mask & ~self.native:
             return None
-        state = self.state
-        clusters = [self.atoms[i] for i in bits(mask)]
-        owned = {n for c in clusters for n in c.owned}
-        members = owned.union(*(c.copies for c in clusters))
-        if len(clusters) > 1 and (len(members) > MOST_NODES or why_not(state, clusters, (), "") is not None):
+        state, clusters = self.state, [self.atoms[i] for i in bits(mask)]
+        members = {n for c in clusters for n in c.members}
+        several = len(clusters) > 1
+        if several and len(members) > MOST_NODES:
             return None
-        nodes, stored = state.in_order(members), state.stored(owned, members)
-        roles = roles_of(nodes, stored)
-        if isinstance(roles, WhyNot):
+        nodes = state.in_order(members)
+        values = state.stored({n for i in bits(stored) for n in self.atoms[i].owned}, members)
+        roles = roles_of(nodes, values)
+        if isinstance(roles, WhyNot) or why_not_on(state.target, roles, "") is not None:
             return None
-        if len(clusters) > 1:
-            if sum(map(len, operands(nodes))) + len(stored) > MOST_OPERANDS:
+        if several:
+            if sum(map(len, operands(nodes))) + len(values) > MOST_OPERANDS:
                 return None
             if any(rule.forbid(state, nodes) is not None for rule in state.rules):
                 return None
-        return _Shape(tuple(nodes), tuple(stored), roles)
+        return Shape(tuple(nodes), tuple(values), roles)
+
+    def _is_injective(self, atom: Cluster) -> bool:
+        roles = self.state.roles(atom)
+        return isinstance(roles, Roles) and roles.kind is GroupKind.INJECTIVE
+
+    def _is_result(self, value: Value) -> bool:
+        return self.state.graph.is_output(value)
 
     def is_acyclic(self, masks: Sequence[int], newest: int) -> bool:
         """Whether kernels `masks` and `newest` (disjoint, each convex) can be put in an order, if `masks` can."""
@@ -145,20 +166,24 @@ class Space:
 
     # -- cost ----------------------------------------------------------------------------------------------------
 
-    def latency_us(self, mask: int) -> float:
-        """The full estimate of a pattern, or of an atom alone; 0 for what needs no kernel of its own."""
-        if mask not in self._latencies:
-            self._latencies[mask] = self._find_latency(mask)
-        return self._latencies[mask]
+    def latency_us(self, mask: int, stored: int | None = None) -> float:
+        """The full estimate of a pattern, a kernel, or an atom alone; 0 for what needs no kernel of its own."""
+        key = mask, self.border(mask) if stored is None else stored
+        if key not in self._latencies:
+            self._latencies[key] = self._find_latency(*key)
+        return self._latencies[key]
 
-    def _find_latency(self, mask: int) -> float:
+    def _find_latency(self, mask: int, stored: int) -> float:
         if not mask & (mask - 1) and (not mask & self.native or self._is_alias(mask)):
             return 0.0
-        shape = self._shape(mask)
+        return self.model.latency_us(self.facts(mask, stored), self.device)
+
+    def facts(self, mask: int, stored: int) -> KernelFacts:
+        """The facts of a kernel."""
+        shape = self.shape(mask, stored)
         if shape is None:
-            raise ValueError(f"the atoms {list(bits(mask))} are no pattern; ask is_pattern first")
-        facts = facts_of(shape.nodes, shape.stored, shape.roles, self.state.target)
-        return self.model.latency_us(facts, self.device)
+            raise ValueError(f"the atoms {list(bits(mask))} are no kernel; ask is_kernel first")
+        return facts_of(shape.nodes, shape.stored, shape.roles, self.state.target)
 
     def _is_alias(self, mask: int) -> bool:
         """A reshape between kernels costs nothing: its readers read its operand."""
@@ -183,7 +208,7 @@ class Space:
         return self._gains[mask]
 
     def _find_gain(self, mask: int) -> float:
-        shape = self._shape(mask)
+        shape = self.shape(mask, self.border(mask))
         assert shape is not None
         alone = [1 << i for i in bits(mask) if not self._is_alias(1 << i)]
         saved = sum(map(self._bytes_moved, alone)) - self._bytes_moved(mask)
@@ -192,7 +217,7 @@ class Space:
 
     def _bytes_moved(self, mask: int) -> int:
         if mask not in self._moved:
-            shape = self._shape(mask)
+            shape = self.shape(mask, self.border(mask))
             assert shape is not None
             inputs, constants = operands(shape.nodes)
             self._moved[mask] = bytes_of((*inputs, *constants, *shape.stored))
