@@ -156,12 +156,13 @@ class RowsBehind:
             with T.If(last_of(turn.memory[turn.word], band.writers, f"ts_grid_last{suffix}")), T.Then():
                 self._rows(buffers, band, turn, 0)
             return
-        first = T.cast(tirx.EQ(turn.column, 0), "int32")
+        column = T.bind(T.cast(turn.column, "int32"))
+        first = T.cast(tirx.EQ(column, 0), "int32")
         arrive = T.call_extern("int32", f"ts_grid_arrive{suffix}", here, first, band.writers, turn.polls)
         found = T.bind(arrive)
         shares = T.Select(found >= 2, band.shares, T.Select(found == 1, 1, 0))
         with T.serial(0, shares) as number:
-            share = T.bind((turn.column + number) % band.shares)
+            share = T.bind((column + number) % band.shares)
             word = T.address_of(turn.memory[turn.word + 1 + share])
             with T.If(T.call_extern("int32", f"ts_grid_take{suffix}", word, here) != 0), T.Then():
                 self._rows(buffers, band, turn, share)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests.codegen.cuda import contraction_harness
-from tests.codegen.cuda.contraction_harness import TOLERANCE, check, random_inputs, target
+from tests.codegen.cuda.contraction_harness import TOLERANCE, check, random_inputs, resources, target
 from tests.codegen.cuda.test_wgmma import name_of
 from tests.codegen.kernel_harness import interpret
 from tests.compiled import assert_close
 from tilestitch.codegen.assemble import Planned, assemble
-from tilestitch.codegen.cuda import gemm_mma, gemm_simt
+from tilestitch.codegen.cuda import gemm_mma, gemm_simt, surroundings
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.backend import CudaBackend
 from tilestitch.codegen.cuda.bands import RowsBehind
@@ -238,3 +238,25 @@ def test_faults_of_the_hand_over_are_found(monkeypatch: pytest.MonkeyPatch, righ
     monkeypatch.setattr(contraction_harness, "kernel_text", broken)
     with pytest.raises(KernelFaultError, match="race"):
         check(dense(64, 192, 32), lower, ORDERS[2])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_tensors_that_need_wide_indices(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    monkeypatch.setattr(surroundings, "INT32_ELEMENTS", 1)
+    check(dense(37, 136, 24, dtype), lower, ORDERS[1], runs=2)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name", "kind"),
+    [
+        ("float32", "cuda:sm_80", "gemm_simt"),
+        ("bfloat16", "cuda:sm_80", "gemm_mma"),
+        ("float16", "cuda:sm_90a", "gemm_wgmma"),
+    ],
+)
+def test_gpus_have_registers_enough(dtype: str, name: str, kind: str) -> None:
+    """A row of a transformer lies in the registers of a warp; nothing is spilled."""
+    (launch,) = lower(dense(128, 768, 768, dtype), name)
+    assert launch.kind == kind
+    registers, spilled = resources(launch, name.removeprefix("cuda:"), target(name))
+    assert registers <= 168 and spilled == 0
