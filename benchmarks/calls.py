@@ -57,9 +57,31 @@ def perceptron(*widths: int) -> onnx.ModelProto:
     return _model(nodes, {"x": [1, widths[0]]}, [1, widths[-1]], weights)
 
 
+def gru_step(hidden: int, width: int) -> onnx.ModelProto:
+    """One step of a GRU: the input and the state before give the state behind."""
+    rng = np.random.default_rng(0)
+    shapes = {"w": (1, 3 * hidden, width), "r": (1, 3 * hidden, hidden), "b": (1, 6 * hidden)}
+    weights = [numpy_helper.from_array(rng.uniform(-0.1, 0.1, s).astype(np.float32), n) for n, s in shapes.items()]
+    node = helper.make_node("GRU", ["x", "w", "r", "b", "", "h"], ["", "y"], hidden_size=hidden)
+    return _model([node], {"x": [1, 1, width], "h": [1, 1, hidden]}, [1, 1, hidden], weights)
+
+
+def many_inputs(count: int) -> onnx.ModelProto:
+    """Features of a recommendation model put together, and one logistic unit."""
+    names = [f"x{i}" for i in range(count)]
+    column = np.random.default_rng(0).uniform(-0.1, 0.1, (16 * count, 1)).astype(np.float32)
+    nodes = [
+        helper.make_node("Concat", names, ["c"], axis=1), helper.make_node("MatMul", ["c", "w"], ["m"]),
+        helper.make_node("Sigmoid", ["m"], ["y"]),
+    ]  # fmt: skip
+    return _model(nodes, {name: [1, 16] for name in names}, [1, 1], [numpy_helper.from_array(column, "w")])
+
+
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "add_16": addition,
     "mlp_16_64_64_10": lambda: perceptron(16, 64, 64, 10),
+    "gru_step_32_64": lambda: gru_step(64, 32),
+    "inputs_27x16": lambda: many_inputs(27),
     "mlp_256_512_512_10": lambda: perceptron(256, 512, 512, 10),
 }
 
