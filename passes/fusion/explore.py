@@ -25,7 +25,7 @@ from .facts import device_of
 from .gates import Gates
 from .rules import Epilogue, Fuse, FusionRule, Inline, Rows
 from .space import Space
-from .stitcher import attempt
+from .stitcher import attempt, combined
 
 SEEDS: tuple[FusionRule, ...] = (Epilogue(), Gates(), Rows(), Inline())
 """What these rules make is one of the finalists."""
@@ -46,13 +46,15 @@ class Explore:
 
     k: patterns kept for each node. beam: sets of patterns kept. budget_s: seconds after which exploration ends with
     what it has; the result is the same in every run unless that happens, and then the plan says so. seeded: the
-    partition that the other rules make is a finalist, too. model: who predicts.
+    partition that the other rules make is a finalist, too. then: the rules that come after this one; each finalist is
+    judged by what they make of it, views and packing included. model: who predicts.
     """
 
     k: int = 3
     beam: int = 3
     budget_s: float = 60.0
     seeded: bool = True
+    then: tuple[FusionRule, ...] = ()
     model: LatencyModel = field(default_factory=AnalyticalModel)
     name: ClassVar[str] = "explore"
 
@@ -79,19 +81,39 @@ class Explore:
         placed = [p.mask for p in patterns]
         if self.seeded:
             finalists.append(seed(space))
-        improved = [climb(Cover(space, masks), placed, deadline) for masks in finalists]
-        best = min(improved, key=lambda cover: (cover.total_us, cover.key))
+        starts = [Cover(space, masks) for masks in finalists]
+        improved = [climb(cover.copy(), placed, deadline) for cover in starts]
+        found = {cover.key: cover for cover in (*improved, *(starts[-1:] if self.seeded else ()))}
+        judged = self._with_what_follows_us if self.then and len(found) > 1 else _total_us
+        best = min(found.values(), key=lambda cover: (judged(cover), cover.key))
         return Found(best, best.total_us, in_time and time.monotonic() <= deadline)
 
+    def _with_what_follows_us(self, cover: Cover) -> float:
+        """The full estimate of what the rules after this one make of a plan."""
+        space = cover.space
+        state, rules = space.state.fork(), (*space.state.rules, *self.then)
+        for proposal in _proposals(state, cover):
+            attempt(state, self, proposal, rules)
+        for rule in self.then:
+            for proposal in rule.propose(state):
+                attempt(state, rule, proposal, rules)
+        kernels, _ = combined(state, self.then)
+        return sum(kernels.latency_us(g, self.model) for g in kernels.groups.values())
 
-def _proposals(state: Fusion, cover: Cover) -> Iterator[Fuse]:
+
+def _total_us(cover: Cover) -> float:
+    return cover.total_us
+
+
+def _proposals(state: Fusion, cover: Cover) -> list[Fuse]:
     """The kernels of several atoms. What is not stored belongs to the kernel that alone computes it."""
-    atoms = cover.space.atoms
+    atoms, found = cover.space.atoms, list[Fuse]()
     for part, mask in cover.kernels.items():
         owned = {n for i in bits(mask) if part >> i & 1 or len(cover.computing[i]) == 1 for n in atoms[i].owned}
         copies = {n for i in bits(mask) for n in atoms[i].owned} - owned
         if mask & (mask - 1):
-            yield Fuse(tuple(state.in_order(owned)), tuple(state.in_order(copies)), forced=True)
+            found.append(Fuse(tuple(state.in_order(owned)), tuple(state.in_order(copies)), forced=True))
+    return found
 
 
 def seed(space: Space) -> list[int]:

@@ -13,12 +13,14 @@ from .xla import XlaLimits
 
 REMOTE: tuple[FusionRule, ...] = (InPlace(), Bands(), GlobalStitching(), Packing())
 
+VIEWED: tuple[FusionRule, ...] = (Copies(), OperandViews(), Views(narrow=0))
+
 PLANNERS: dict[str, tuple[FusionRule, ...]] = {
     "none": (),
     "injective": (Inline(),),
     "xla": (XlaLimits(), Epilogue(), Rows(), Inline(), Copies()),
     "stitch": (Attention(), Epilogue(), Gates(), Rows(), Inline(), Copies(), OperandViews(), Views(), *REMOTE),
-    "explore": (Attention(), Explore(), Copies(), OperandViews(), Views(narrow=0), *REMOTE),
+    "explore": (Attention(), Explore(then=(*VIEWED, *REMOTE)), *VIEWED, *REMOTE),
 }
 """`none` gives every operator a kernel, `injective` fuses element-wise chains, `xla` is a baseline to compare with,
 `stitch` is the default, `explore` searches by predicted latency."""

@@ -49,14 +49,22 @@ def stitch(graph: Graph, rules: Sequence[FusionRule], target: TargetInfo, *, ali
             # kept.
             if refusal is not None and (proposal.forced or refusal.rule in {r.name for r in rules}):
                 refusals.setdefault((refusal.subject, refusal.rule, refusal.reason), refusal)
+    kernels, refused = combined(state, rules, aliases=aliases)
+    alias_of = _aliases(state) if aliases else {}
+    for refusal in (*state.remarks, *_not_native(graph), *_borders(state, rules, alias_of), *refused):
+        refusals.setdefault((refusal.subject, refusal.rule, refusal.reason), refusal)
+    groups = tuple(kernels.groups.values())
+    return Stitched(groups, kernels.host_groups, kernels.aliases, kernels.places, tuple(refusals.values()))
+
+
+def combined(state: Fusion, rules: Sequence[FusionRule], *, aliases: bool = True) -> tuple[Kernels, list[WhyNot]]:
+    """The kernels of a state, combined as `rules` want, and what these were refused."""
     alias_of = _aliases(state) if aliases else {}
     places = places_in(state, alias_of) if any(isinstance(rule, InPlace) for rule in rules) else {}
     groups, host_groups = _groups(state, alias_of, {place.whole for place in places.values()})
-    kernels = Kernels(graph, groups, host_groups, {a.name: r.name for a, r in alias_of.items()}, target, places)
-    refused = _combine(state, kernels, rules)
-    for refusal in (*state.remarks, *_not_native(graph), *_borders(state, rules, alias_of), *refused):
-        refusals.setdefault((refusal.subject, refusal.rule, refusal.reason), refusal)
-    return Stitched(tuple(kernels.groups.values()), host_groups, kernels.aliases, places, tuple(refusals.values()))
+    names = {a.name: r.name for a, r in alias_of.items()}
+    kernels = Kernels(state.graph, groups, host_groups, names, state.target, places)
+    return kernels, _combine(state, kernels, rules)
 
 
 def _combine(state: Fusion, kernels: Kernels, rules: Sequence[FusionRule]) -> list[WhyNot]:
