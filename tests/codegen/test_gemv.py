@@ -93,3 +93,5 @@ def test_threads_share_the_results() -> None:
     assert many.block <= MOST_SUMS
     assert 8 <= many.tasks <= 16
     assert many.block * many.tasks >= 40000
+    short = plan_gemv(256, 64, 1, dtypes, target().isa, along_k=True, threads=4)
+    assert short.tasks == 1  # takes less time than it takes until another thread has begun
