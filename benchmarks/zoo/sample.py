@@ -106,7 +106,7 @@ def export(build: Build, path: Path, exporter: str, opset: int, half: bool = Fal
         if exporter == "dynamo":
             shapes = tuple(dict.fromkeys(sample.dynamic.get(name, {}), torch.export.Dim.AUTO) for name in names)
             program = torch.onnx.export(
-                sample.module, arguments, dynamo=True, dynamic_shapes=(shapes,) if dynamic else None, **shared
+                sample.module, arguments, dynamo=True, dynamic_shapes=shapes if dynamic else None, **shared
             )
             assert program is not None
             program.save(str(path), external_data=False)
