@@ -255,7 +255,7 @@ def test_tensors_that_need_wide_indices(monkeypatch: pytest.MonkeyPatch, dtype: 
     ],
 )
 def test_gpus_have_registers_enough(dtype: str, name: str, kind: str) -> None:
-    """A row of a transformer lies in the registers of a warp; at most a few are saved around the slow path of a root."""
+    """A row of a transformer lies in the registers of a warp; a few may be saved around the slow path of a root."""
     (launch,) = lower(dense(128, 768, 768, dtype), name)
     assert launch.kind == kind
     registers, spilled = resources(launch, name.removeprefix("cuda:"), target(name))
