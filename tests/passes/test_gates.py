@@ -43,6 +43,7 @@ def test_gates_start_at_multiples_of_their_width() -> None:
     assert "legality.gates_range" in reasons(plan).values()
 
 
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
 @pytest.mark.parametrize(
     ("old", "new", "rule"),
     [
@@ -51,11 +52,11 @@ def test_gates_start_at_multiples_of_their_width() -> None:
     ],
 )
 def test_where_the_whole_product_is_needed_or_no_constant_multiplies_there_are_no_gates(
-    old: str, new: str, rule: str
+    old: str, new: str, rule: str, target: str
 ) -> None:
     text = cell().replace(old, new)
     text = text.replace("matmul(%h, %w)", "matmul(%h, %v)") if "%v" in new else text
-    plan = plan_of(text)
+    plan = make_plan(parse_graph(text), PassContext(target=TargetInfo(target)))
     assert kernels(plan)[0] == ("contraction", ["s", "x", "m", "a"])
     assert rule in reasons(plan).values()
 
