@@ -3,9 +3,6 @@
 import pytest
 
 from tests.passes.test_fusion import kernels, plan_of, reasons
-from tilestitch.compiler.ir.text import parse_graph
-from tilestitch.passes import PassContext, make_plan
-from tilestitch.passes.contract import TargetInfo
 
 CELL = """graph @g(%h: float32[3,4], %c: float32[3,4], %xs: float32[5,3,16]) -> (%y, %d) {{
   %w = constant [{numbers}] : float32[4,16]
@@ -56,25 +53,25 @@ def test_where_the_whole_product_is_needed_or_no_constant_multiplies_there_are_n
 ) -> None:
     text = cell().replace(old, new)
     text = text.replace("matmul(%h, %w)", "matmul(%h, %v)") if "%v" in new else text
-    plan = make_plan(parse_graph(text), PassContext(target=TargetInfo(target)))
+    plan = plan_of(text, target=target)
     assert kernels(plan)[0] == ("contraction", ["s", "x", "m", "a"])
-    assert rule in reasons(plan).values()
+    assert rule in {refusal.rule for refusal in plan.refusals}
 
 
 def test_gpus_have_gates_too_but_not_any_number_of_them() -> None:
-    plan = make_plan(parse_graph(cell()), PassContext(target=TargetInfo("cuda")))
+    plan = plan_of(cell(), target="cuda")
     assert [len(g.nodes) for g in plan.groups] == [14]
     numbers = ", ".join(f"{i / 32}" for i in range(4 * 18))
     gates = "\n".join(
         f"%g{i} = slice(%m) {{starts=[0,{2 * i}], sizes=[3,2], steps=[1,1]}} : float32[3,2]" for i in range(9)
     )
     sums = "\n".join(f"%s{i} = add(%{'s' if i > 1 else 'g'}{i - 1}, %g{i}) : float32[3,2]" for i in range(1, 9))
-    plan = make_plan(parse_graph(f"""graph @g(%h: float32[3,4]) -> (%s8) {{
+    plan = plan_of(f"""graph @g(%h: float32[3,4]) -> (%s8) {{
       %w = constant [{numbers}] : float32[4,18]
       %m = matmul(%h, %w) : float32[3,18]
       {gates}
       {sums}
-    }}"""), PassContext(target=TargetInfo("cuda")))  # fmt: skip
+    }}""", target="cuda")  # fmt: skip
     assert len(plan.groups) == 2
     (refusal,) = (r for r in plan.refusals if r.rule == "legality.gates_target")
     assert refusal.numbers == {"gates": 9, "most": 8}
