@@ -14,10 +14,11 @@ MOST_JOINED = 6
 """Kernels that one joins in a row though each time the plan gets slower."""
 
 
-def climb(cover: Cover, patterns: Sequence[int], deadline: float) -> Cover:
+def climb(cover: Cover, patterns: Sequence[int], deadline: float, *, joining: bool = False) -> Cover:
     """Improve a plan until no move of an atom, and none of `patterns` as a kernel, makes anything faster.
 
-    `deadline` is of `time.monotonic`; behind it the plan is left as far as it got.
+    joining: nor several kernels joined in a row, which takes longer to find out. `deadline` is of `time.monotonic`;
+    behind it the plan is left as far as it got.
     """
     open_ = cover.space.native
     for _ in range(MOST_ROUNDS):
@@ -28,7 +29,7 @@ def climb(cover: Cover, patterns: Sequence[int], deadline: float) -> Cover:
         for mask in patterns:
             if mask & open_ and time.monotonic() <= deadline:
                 cover.change(placing(cover, mask))
-        for part in sorted(p for p, mask in cover.kernels.items() if mask & open_):
+        for part in sorted(p for p, mask in cover.kernels.items() if mask & open_ and joining):
             if part in cover.kernels and time.monotonic() <= deadline:
                 cover = _joined_on(cover, part) or cover
         open_ = cover.touched | cover.space.neighbours(cover.touched)

@@ -85,7 +85,9 @@ class Explore:
         improved = [climb(cover.copy(), placed, deadline) for cover in starts]
         found = {cover.key: cover for cover in (*improved, *(starts[-1:] if self.seeded else ()))}
         judged = self._with_what_follows_us if self.then and len(found) > 1 else _total_us
-        best = min(found.values(), key=lambda cover: (judged(cover), cover.key))
+        ranked = sorted(found.values(), key=lambda cover: (cover.total_us, cover.key))
+        further = climb(ranked[0].copy(), placed, deadline, joining=True)
+        best = min((*ranked, further), key=lambda cover: (judged(cover), cover.key))
         return Found(best, best.total_us, in_time and time.monotonic() <= deadline)
 
     def _with_what_follows_us(self, cover: Cover) -> float:
