@@ -133,7 +133,8 @@ def broadcast_late(graph: Graph, node: Node) -> Replacement | None:
     if operands == list(node.inputs) or not all(map(is_static, operands)):
         return None
     shape = node.output.shape
-    if elements(broadcast_shapes(*(v.shape for v in operands))) >= elements(shape):
+    computed = TensorType(node.output.dtype, broadcast_shapes(*(v.shape for v in operands)))
+    if computed.num_elements >= elements(shape):
         return None
     value = emit_like(graph, node, node.op, *operands, **node.attrs)
     return [emit_like(graph, node, "broadcast_to", value, shape=shape)]
