@@ -88,8 +88,8 @@ def dense_norm(dtype: str, rows: int = 128, width: int = 768) -> onnx.ModelProto
         helper.make_node("Add", ["s", "r"], ["t"]),
         helper.make_node("LayerNormalization", ["t", "g", "h"], ["y"], axis=-1),
     ]
-    inputs = {"x": shape, "r": shape}
-    return _model(nodes, inputs, shape, dtype, w=(width, width), b=(width,), g=(width,), h=(width,))
+    weights = {"w": (width, width), "b": (width,), "g": (width,), "h": (width,)}
+    return _model(nodes, {"x": shape, "r": shape}, shape, dtype, **weights)
 
 
 def decode_product(dtype: str) -> onnx.ModelProto:
