@@ -21,9 +21,10 @@ from tilestitch.passes import PassContext, StitchPlan, TargetInfo, WhyNot, check
 from tilestitch.passes.fusion.bitsets import bits
 from tilestitch.passes.fusion.clusters import Fusion
 from tilestitch.passes.fusion.exact import TooLargeError, exact
-from tilestitch.passes.fusion.explore import Explore
+from tilestitch.passes.fusion.explore import SEEDS, Explore
 from tilestitch.passes.fusion.facts import device_of, group_facts, nodes_by_name
-from tilestitch.passes.fusion.planners import PLANNERS
+from tilestitch.passes.fusion.planners import PLANNERS, VIEWED
+from tilestitch.passes.fusion.remote import Packing
 from tilestitch.passes.fusion.rules import Fuse
 from tilestitch.passes.fusion.space import Space
 
@@ -356,3 +357,18 @@ def test_explored_plans_of_random_graphs_are_legal_and_right_whatever_the_model_
         facts = [group_facts(nodes_by_name(graph), g, target) for g in plan.groups if not {*g.nodes} <= views]
         planned_us = sum(explore.model.latency_us(f, device_of(target)) for f in facts)
         assert planned_us == pytest.approx(found.predicted_us)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@given(graphs(max_nodes=10))
+def test_what_packing_and_views_make_of_a_plan_is_part_of_the_choice(graph: Graph) -> None:
+    """No plan is predicted to be slower than what the same later rules make of the default planner's partition."""
+    target = TargetInfo(threads=2)
+
+    def predicted_us(rules: Sequence[object]) -> float:
+        plan = make_plan(graph, PassContext(target, {"planner": "none"}, rules=rules))
+        facts = [group_facts(nodes_by_name(graph), g, target) for g in plan.groups]
+        return sum(AnalyticalModel().latency_us(f, device_of(target)) for f in facts)
+
+    later = (*VIEWED, Packing())
+    assert predicted_us((Explore(then=later), *later)) <= predicted_us((*SEEDS, *later)) * (1 + 1e-9)
