@@ -88,8 +88,8 @@ def dense_norm(dtype: str, rows: int = 128, width: int = 768) -> onnx.ModelProto
         helper.make_node("Add", ["s", "r"], ["t"]),
         helper.make_node("LayerNormalization", ["t", "g", "h"], ["y"], axis=-1),
     ]
-    weights = {"w": (width, width), "b": (width,), "g": (width,), "h": (width,)}
-    return _model(nodes, {"x": shape, "r": shape}, shape, dtype, **weights)
+    column = (width,)
+    return _model(nodes, {"x": shape, "r": shape}, shape, dtype, w=(width, width), b=column, g=column, h=column)
 
 
 def decode_product(dtype: str) -> onnx.ModelProto:
