@@ -47,8 +47,9 @@ class Wanted:
         named: dict[str, Any] = {}
         given: list[Any] = []
         for name, number, result in zip(self._program.result_names, self._program.outputs, results):
-            if name in self._targets:
-                _copy_to(self._targets[name], result, worker)
+            target = self._targets.get(name)
+            if target is not None:
+                _copy_to(target, result, worker)
                 named[name] = self._out[name]
             elif not self._on_device or not isinstance(result, (np.ndarray, OnDevice)) or result.dtype.kind == "O":
                 named[name] = on_host(result, worker)
@@ -124,9 +125,10 @@ def _preset(
         value = program.values[number]
         if not isinstance(value.location, Heap) or number in preset:
             continue
-        if not isinstance(target, OnDevice):
-            if is_small(value) or not writes_host_memory or not target.flags.aligned:
-                continue
+        if isinstance(target, np.ndarray) and (
+            is_small(value) or not writes_host_memory or not target.flags.aligned
+        ):  # fmt: skip
+            continue
         others = [array for other, array in targets.items() if other != name]
         if not any(_may_share(target, array) for array in (*inputs, *others)):
             preset[number] = target
