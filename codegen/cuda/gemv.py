@@ -7,6 +7,7 @@ eight lanes read 128 bytes of one k, and the lanes of a block share k. Lanes add
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
@@ -37,6 +38,9 @@ def lower_gemv(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
     """The launches of a product with few rows on one side."""
     if product.m > product.n and not product.gated:
         product = product.swapped()
+    if product.b.contiguous == "row" and SEGMENT * product.b.vector() % product.units.period:
+        # Packed along k for its units, of which there is one step only.
+        product = replace(product, b=replace(product.b, contiguous="k", run=1))
     large = product.b
     if large.contiguous == "k":
         columns, steps, emit = WARPS * _columns(product), WARP * _width(large), _along_k

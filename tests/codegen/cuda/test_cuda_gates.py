@@ -134,6 +134,7 @@ def test_one_column_a_gate_and_nothing_to_add_up() -> None:
     check(lstm(12, 5, 1))
     check(lstm(1, 1, 1))
     check(chain(2, 3, 0, 4))
+    check(chain(3, 5, 1, 4))
 
 
 @pytest.mark.parametrize("rows", [1, 8])
