@@ -14,7 +14,6 @@ from typing import Any
 from tilestitch.compiler.cli import errors
 from tilestitch.compiler.cli.arguments import add_json, existing, writable
 from tilestitch.compiler.cli.output import give, say, table
-from tilestitch.passes.explanation import explain_edge, explain_node, knows, with_origins
 
 SUMMARY = "say which kernels an artifact has, and why"
 MEMBER = "explain.json"
@@ -65,6 +64,8 @@ def read_explain(path: Path) -> dict[str, Any]:
 
 def _asked(explained: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """What is different in an explanation that speaks of a node or an edge only."""
+    from tilestitch.passes.explanation import explain_edge, explain_node, knows
+
     nodes: Sequence[str] = options.edge or ([options.node] if options.node is not None else [])
     for node in nodes:
         if not knows(explained, node):
@@ -143,6 +144,8 @@ def _nodes(kernel: Mapping[str, Any]) -> str:
 
 def _inside(explained: Mapping[str, Any], kernel: Mapping[str, Any], stitches: Sequence[Mapping[str, Any]]) -> str:
     """A kernel's traffic, and how values get from node to node in it."""
+    from tilestitch.passes.explanation import with_origins
+
     device = explained["prediction"]["device"]
     head = (
         f"{kernel['name']} reads {kernel['bytes_read']} and writes {kernel['bytes_written']} bytes; "
@@ -154,6 +157,8 @@ def _inside(explained: Mapping[str, Any], kernel: Mapping[str, Any], stitches: S
 
 
 def _refusal(explained: Mapping[str, Any], refusal: Mapping[str, Any]) -> str:
+    from tilestitch.passes.explanation import with_origins
+
     numbers = ", ".join(f"{name}={value}" for name, value in refusal["numbers"].items())
     subject = with_origins(explained, refusal["subject"])
     return f"{subject}: {refusal['reason']} [{refusal['rule']}]{f' ({numbers})' if numbers else ''}"
