@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 from tilestitch.compiler.ir import Node
@@ -19,11 +20,9 @@ from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import Group, WhyNot
 
 from .clusters import Fusion
+from .packs import Packs
 from .rules import Fuse
-from .stages import MOST_PARTS, Combine, Kernels
-
-NEAR = 48
-"""Kernels that are so many places apart in the order of launches are not looked at together."""
+from .stages import Combine, Kernels
 
 
 @dataclass(frozen=True)
@@ -54,27 +53,9 @@ class Packing(_Remote):
     name: ClassVar[str] = "packing"
 
     def combine(self, kernels: Kernels) -> Iterator[Combine]:
-        tried: set[frozenset[str]] = set()
-        while True:
-            slack = kernels.slack()
-            fitting = [g for n in kernels.order if (g := kernels.groups.get(n)) and _side_by_side(kernels, g)]
-            pairs = []
-            for number, a in enumerate(fitting):
-                for b in fitting[number + 1 : number + NEAR]:
-                    if frozenset((a.name, b.name)) in tried or len(a.parts) + len(b.parts) > MOST_PARTS:
-                        continue
-                    (from_a, to_a), (from_b, to_b) = slack[a.name], slack[b.name]
-                    if from_a > to_b or from_b > to_a or not kernels.independent(a.name, b.name):
-                        continue
-                    gain = self.gain_us(kernels, ((a, b),))
-                    if gain > 0 or self.forced:
-                        pairs.append((-gain, a.name, b.name))
-            if not pairs:
-                return
-            for _, first, second in sorted(pairs):
-                tried.add(frozenset((first, second)))
-                if first in kernels.groups and second in kernels.groups and kernels.independent(first, second):
-                    yield Combine(((first, second),), forced=True)
+        packs = Packs(kernels, partial(_side_by_side, kernels), self.model, forced=self.forced)
+        for launch in packs.climb():
+            yield Combine((tuple(sorted(launch, key=packs.place.__getitem__)),), forced=True)
 
 
 @dataclass(frozen=True)

@@ -189,3 +189,44 @@ def test_packing_leaves_kernels_apart_whose_blocks_do_not_suit_each_other() -> N
     hungry = facts(50, threads=128, shared_bytes=160_000)
     apart = model.latency_us(many, gpu) + model.latency_us(hungry, gpu)
     assert model.latency_us(joined_facts([[many, hungry]]), gpu) > apart
+
+
+@dataclass(frozen=True)
+class Table:
+    """Microseconds by what a kernel writes; whatever is not listed is slow."""
+
+    listed: tuple[tuple[str, float], ...]
+    name: str = "table"
+
+    def latency_us(self, kernel: KernelFacts, device: Any) -> float:
+        return dict(self.listed).get("".join(sorted(t.value for t in kernel.writes)), 100.0)
+
+
+FIVE = "\n".join([
+    f"graph @five({', '.join(f'%{n}0: float32[{i + 3}]' for i, n in enumerate('abcde'))}) -> (%a, %b, %c, %d, %e) {{",
+    *(f"  %{n} = exp(%{n}0) : float32[{i + 3}]" for i, n in enumerate("abcde")),
+    "}",
+])  # fmt: skip
+
+
+def test_a_packed_kernel_changes_launches_where_a_later_one_suits_it_better() -> None:
+    """c joins a and b, as that saves most; once d and e are together, it is with them that it costs nothing."""
+    alone = tuple((n, 10.0) for n in "abcde")
+    model = Table((*alone, ("ab", 10.0), ("abc", 15.0), ("cd", 17.0), ("ce", 17.0), ("de", 18.0), ("cde", 18.0)))
+    _, plan = planned(FIVE, "cpu", Packing(model))
+    assert sorted("".join(sorted(g.outputs)) for g in plan.groups) == ["ab", "cde"]
+
+
+def test_packing_makes_no_chain_of_launches_longer() -> None:
+    """b and f could each go with a kernel of the other chain; both together would wait for each other."""
+    graph = """graph @two(%x: float32[4,8], %y: float32[6,8]) -> (%b, %f) {
+      %a = reduce_sum(%x) {axes=[0], keepdims=false} : float32[8]
+      %b = cumulative(%a) {axis=0, exclusive=false, reducer="sum", reverse=false} : float32[8]
+      %e = reduce_sum(%y) {axes=[0], keepdims=false} : float32[8]
+      %f = cumulative(%e) {axis=0, exclusive=false, reducer="sum", reverse=false} : float32[8]
+    }"""
+    for pairs in (("af", "be"), ("ae", "bf")):
+        model = Table((*((n, 10.0) for n in "abef"), *((pair, 1.0) for pair in pairs)))
+        parsed, plan = planned(graph, "cpu", Packing(model))
+        check_plan(plan, parsed)
+        assert len(plan.groups) == (2 if pairs == ("ae", "bf") else 4)
