@@ -7,7 +7,7 @@ dimension than the output (a transpose), the two dimensions are walked in tiles.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -31,6 +31,8 @@ TASK_ELEMENTS = 16384
 _MOVEMENTS = frozenset({"concat", "gather", "gather_elements", "gather_nd"})
 TILE = 32
 """Edge of the tiles in which transposed operands are walked."""
+BRANCHES = range(4, 129)
+"""Numbers of operands that rows are told apart by branches for: fewer are selected from, all of which are read."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class Loops:
 
     `tiled` is the dimension along which a transposed operand is contiguous, or None. `chunk` cuts the last dimension,
     `rows` says how many rows of it (of tiles, if tiled) a task computes. Each run of the last dimension between two of
-    `cuts` has a loop of its own, as different operands are read there.
+    `cuts` has a loop of its own, as different operands are read there. `branches`: a dimension before the last, and
+    where along it, from 0 to its end, other operands begin; rows branch to the code of their operand.
     """
 
     shape: tuple[int, ...]
@@ -49,6 +52,7 @@ class Loops:
     chunk: int
     rows: int
     cuts: tuple[int, ...] = ()
+    branches: tuple[int, tuple[int, ...]] | None = None
 
     @property
     def inner(self) -> int:
@@ -74,10 +78,11 @@ def plan_loops(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence
     extents, walk = walk_merged(inputs, outputs)
     accesses = walk.accesses
     cuts = tuple(sorted(at for d, at in walk.cuts if d == len(extents) - 1 and 0 < at < extents[-1]))
+    branches = _branches(extents, walk.cuts)
     lanes = _lanes(outputs, nodes, isa)
     if len(extents) > 1 and extents[-1] < min(lanes, 8):
         extents = (prod(extents),)
-        accesses, cuts = (), ()
+        accesses, cuts, branches = (), (), None
     lanes = min(lanes, 1 << (extents[-1].bit_length() - 1))
     tiled = _tiled_dimension(extents, accesses)
     grain = max(lanes, TASK_ELEMENTS // _weight(nodes))
@@ -87,8 +92,16 @@ def plan_loops(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence
         return Loops(shape, extents, lanes, tiled, chunk, max(1, grain // (TILE * chunk)))
     if inner >= 2 * grain and not cuts:
         chunk = -(-grain // lanes) * lanes
-        return Loops(shape, extents, lanes, None, chunk, 1)
-    return Loops(shape, extents, lanes, None, inner, max(1, grain // inner), cuts)
+        return Loops(shape, extents, lanes, None, chunk, 1, (), branches)
+    return Loops(shape, extents, lanes, None, inner, max(1, grain // inner), cuts, branches)
+
+
+def _branches(extents: Sequence[int], cuts: Collection[tuple[int, int]]) -> tuple[int, tuple[int, ...]] | None:
+    """The dimension before the last along which most operands lie one behind the other, if they are many."""
+    found = [(d, (0, *sorted(at for e, at in cuts if e == d and 0 < at < extents[d]), extents[d]))
+             for d in range(len(extents) - 1)]  # fmt: skip
+    most = max(found, key=lambda one: len(one[1]), default=None)
+    return most if most is not None and len(most[1]) - 1 in BRANCHES else None
 
 
 def _lanes(outputs: Sequence[Value], nodes: Sequence[Node], isa: Isa) -> int:
@@ -178,17 +191,40 @@ class _Emitter:
         for i, extent in zip(outer, loops.outer_extents, strict=True):
             if not isinstance(i, int):
                 self.evaluator.assume(i, 0, extent)
-        if loops.tiled is None and loops.cuts:
-            for first, last in zip((0, *loops.cuts), (*loops.cuts, loops.inner), strict=True):
-                self._line(outer, first, last)
-            return
         if loops.tiled is None:
-            self._line(outer, start, end)
+            if loops.branches is None:
+                self._lines(outer, start, end)
+            else:
+                self._branch(outer, *loops.branches, start, end)
             return
         first = T.bind(outer[loops.tiled] * TILE)
         extent = loops.extents[loops.tiled]
         with T.serial(first, T.min(first + TILE, extent)) as i, self.evaluator.scope((i, 0, extent)):
             self._line([i if d == loops.tiled else o for d, o in enumerate(outer)], start, end)
+
+    def _branch(self, outer: Sequence[Expr], d: int, bounds: Sequence[int], start: Expr, end: Expr) -> None:
+        """The row's lines with index `outer[d]` known to lie between two neighbours of `bounds`, found by halving."""
+        if len(bounds) > 2:
+            middle = len(bounds) // 2
+            with T.If(outer[d] < bounds[middle]):
+                with T.Then():
+                    self._branch(outer, d, bounds[: middle + 1], start, end)
+                with T.Else():
+                    self._branch(outer, d, bounds[middle:], start, end)
+            return
+        first, last = bounds
+        here: Expr = first if last == first + 1 else T.bind(outer[d])
+        if not isinstance(here, int):
+            self.evaluator.assume(here, first, last)
+        with self.evaluator.scope():
+            self._lines([here if dimension == d else i for dimension, i in enumerate(outer)], start, end)
+
+    def _lines(self, outer: Sequence[Expr], start: Expr, end: Expr) -> None:
+        if not self.loops.cuts:
+            self._line(outer, start, end)
+            return
+        for first, last in zip((0, *self.loops.cuts), (*self.loops.cuts, self.loops.inner), strict=True):
+            self._line(outer, first, last)
 
     def _line(self, outer: Sequence[Expr], start: Expr, end: Expr) -> None:
         """All elements [start, end) of the last dimension: whole vectors, the last one moved back so that it fits."""

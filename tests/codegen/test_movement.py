@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.codegen.kernel_harness import Fault, check, run_graph
+from tests.codegen.kernel_harness import Fault, check, run_graph, target
+from tilestitch.codegen.cpu.injective import plan_loops
 from tilestitch.compiler.ir.graph import Graph, Value
 from tilestitch.compiler.ir.types import TensorType, to_numpy_dtype
 
@@ -80,6 +81,22 @@ def test_broadcast_and_slice() -> None:
     one("broadcast_to", [(3, 1)], shape=(2, 3, 5))
     one("slice", [(9, 20)], starts=(8, 1), steps=(-3, 2), sizes=(3, 9))
     one("slice", [(9, 20)], starts=(0, 0), steps=(1, 1), sizes=(0, 20))
+
+
+@pytest.mark.parametrize(("parts", "inner"), [(3, 16), (4, 16), (31, 40), (9, 1), (140, 8)])
+def test_concat_of_many_operands(parts: int, inner: int) -> None:
+    """Along a dimension before the last: rows branch to the operand that they are read from."""
+    one("concat", [(2, 1 + number % 3, inner) for number in range(parts)], axis=1)
+
+
+def test_rows_of_a_concat_branch_to_their_operand() -> None:
+    """Selecting among operands reads them all: the states of 31 steps of an LSTM took 15 times as long."""
+    graph = Graph("g")
+    parts = [graph.add_input(f"x{number}", TensorType("float32", (2, 1, 64))) for number in range(31)]
+    output = graph.emit("concat", *parts, axis=1)
+    assert output.producer is not None
+    loops = plan_loops([output.producer], parts, [output], target().isa)
+    assert loops.branches == (1, tuple(range(32)))
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
