@@ -15,6 +15,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("ORT_TELEMETRY_DISABLED", "1")
 
 RESULTS = "results.jsonl"
+PLANNERS = ("explore", "injective")
 Found = dict[str, Any]
 
 
@@ -107,7 +108,7 @@ def with_planners(path: Path) -> Found:
     inputs = inputs_of(path)
     found: Found = {}
     want = expected(path, inputs)
-    for planner in ("explore", "injective"):
+    for planner in PLANNERS:
         model, seconds = compiled(path, "cpu", 1, planner)
         error, ok = worst(list(load(model.to_bytes(), device="cpu", num_threads=1).run(inputs).values()), want)
         found |= {f"{planner}_ok": ok, f"{planner}_error": float(f"{error:.2g}"), f"{planner}_s": round(seconds, 1)}
@@ -149,22 +150,13 @@ def newest(folder: Path) -> dict[str, dict[str, Found]]:
 
 
 def markdown(folder: Path) -> str:
-    header = (
-        "model | kernels | compile s | max. rel. error | ORT / ours, 1 thread | 2 threads | sm_80, sm_90a | emulator"
-    )
+    header = "model | kernels | compile s | max. rel. error | ORT / ours, 1 thread | 2 threads"
+    header += " | explore, injective | sm_80, sm_90a | emulator"
     lines = [f"| {header} |", "|" + "---|" * (header.count("|") + 1)]
     for model, stages in sorted(newest(folder).items()):
-        cpu, two, cuda, emulated = (stages.get(stage, {}) for stage in ("cpu", "threads", "cuda", "emulator"))
-        cells = [
-            model,
-            cpu.get("kernels", ""),
-            cpu.get("compile_s", ""),
-            verdict(cpu),
-            cpu.get("ratio", ""),
-            two.get("ratio", ""),
-            built(cuda),
-            verdict(emulated),
-        ]
+        cpu, two, others, cuda, emulated = (stages.get(stage, {}) for stage in STAGES)
+        cells = [model, cpu.get("kernels", ""), cpu.get("compile_s", ""), verdict(cpu), cpu.get("ratio", "")]
+        cells += [two.get("ratio", ""), agreement(others), built(cuda), verdict(emulated)]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
 
@@ -175,6 +167,13 @@ def verdict(found: Found) -> str:
     if "failure" in found:
         return "refused" if "UnsupportedOperatorsError" in found["failure"] else "fails"
     return f"{found['error']:.0e}" + ("" if found["ok"] else " OFF")
+
+
+def agreement(found: Found) -> str:
+    """Of the two other planners."""
+    if not found or "failure" in found:
+        return "fails" if found else ""
+    return ", ".join(verdict({"ok": found[f"{name}_ok"], "error": found[f"{name}_error"]}) for name in PLANNERS)
 
 
 def built(found: Found) -> str:
