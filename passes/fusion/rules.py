@@ -150,7 +150,15 @@ def _row_neighbours(state: Fusion, reduction: Node) -> list[Node]:
     near = [*state.readers(cluster), *reversed(state.producers(cluster))]
     wanted = [c for c in near if _kind(state, c) in (GroupKind.INJECTIVE, GroupKind.ROWWISE)]
     shape = reduction.inputs[0].shape
-    return [state.in_order(c.owned)[0] for c in wanted if not _is_alias(state, c, shape)]
+    return [
+        state.in_order(c.owned)[0] for c in wanted if not _is_alias(state, c, shape) and not _puts_together(state, c)
+    ]
+
+
+def _puts_together(state: Fusion, cluster: Cluster) -> bool:
+    """Whether several readers want a concat, which may need no kernel (`inplace`)."""
+    shared = len(state.readers(cluster)) > 1 or any(map(state.graph.is_output, state.outputs_of(cluster)))
+    return shared and any(n.op == "concat" for n in cluster.owned)
 
 
 def _is_alias(state: Fusion, cluster: Cluster, shape: tuple[int, ...]) -> bool:
