@@ -120,7 +120,8 @@ def test_verbose_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_interrupt_is_exit_code_130_and_no_traceback(tmp_path: Path) -> None:
     script = (
-        "import sys, time\n"
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # background jobs of a shell ignore it
         "from tilestitch.compiler.cli import doctor, main\n"
         "def wait(options):\n"
         "    print('waiting', flush=True)\n"
