@@ -12,12 +12,10 @@ from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
 
 from .clusters import Fusion
+from .few_rows import MOST_ROWS
 from .row_bands import band_extents
 from .rules import Fuse
 from .stages import Combine, Kernels
-
-LEAST_ROWS = 9
-"""Products with fewer rows or columns have a kernel of their own, whose blocks have no bands of rows."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class Bands:
         if self.forced:
             return 0.0
         rows, columns, _ = band_extents(kernels.nodes, *whole.parts)
-        if min(rows, columns) < LEAST_ROWS:
+        if min(rows, columns) <= MOST_ROWS:
             reason = "so few rows or columns have a kernel whose blocks have no bands of rows"
             kernels.remarks.append(WhyNot(subject, self.name, reason, {"rows": rows, "columns": columns}))
             return None

@@ -14,6 +14,7 @@ from tilestitch.cost_model.protocol import AnyDevice, KernelFacts, Traffic
 from tilestitch.passes.contract import TargetInfo
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
 
+from . import few_rows
 from .profit import evaluations
 from .roles import Part, Roles, roles_of
 from .row_bands import facts_of_band
@@ -24,9 +25,9 @@ TASK_ELEMENTS = 4096
 GPU_THREADS = 256
 TILE_ELEMENTS = (4096, 2048, 1024)
 """Of a product on a GPU, the most for which there are tiles enough."""
-GEMV_ROWS, GEMV_COLUMNS = 8, 32
-"""On a GPU, rows of a product that is computed by columns, and columns of a block."""
-LEAST_PART, GEMV_PART, MOST_PARTS = 128, 512, 32
+GEMV_COLUMNS = 32
+"""Of a block, where a GPU computes a product of few rows column by column."""
+LEAST_PART, MOST_PARTS = 128, 32
 """Steps of the reduction that are a part of their own, and parts."""
 GPU_ROWS = 128
 """With fewer rows than this most of a large GPU is idle."""
@@ -283,8 +284,9 @@ def product_blocks(anchor: Node, multiprocessors: int) -> int:
         return 1
     columns = anchor.output.shape[-1]
     steps = operations(anchor) // (2 * size)
-    if min(columns, size // columns) <= GEMV_ROWS:
-        tiles, least_part, enough = ceil(max(columns, size // columns) / GEMV_COLUMNS), GEMV_PART, 2 * multiprocessors
+    if min(columns, size // columns) <= few_rows.MOST_ROWS:
+        tiles = ceil(max(columns, size // columns) / GEMV_COLUMNS)
+        least_part, enough = few_rows.MOST_CHUNK, 2 * multiprocessors
     else:
         sizes = [ceil(size / elements) for elements in TILE_ELEMENTS]
         tiles = next((tiles for tiles in sizes if tiles >= multiprocessors), sizes[-1])
