@@ -122,6 +122,18 @@ def cached(name: str, config: str, past: int = 31, **fields: Any) -> Build:
 
 
 GROUPED = {**MLP, "num_key_value_heads": 2}
+TWO_LAYERS: dict[str, int] = {
+    "d_model": 256,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 512,
+    "decoder_ffn_dim": 512,
+    "vocab_size": 1000,
+}
+"""An encoder and a decoder, as BART's family names their sizes."""
+
 MODELS: dict[str, Build] = {
     "distilbert": encoder(
         "DistilBertModel", "DistilBertConfig", dim=256, n_layers=2, n_heads=4, hidden_dim=512, vocab_size=1000
@@ -188,32 +200,8 @@ MODELS: dict[str, Build] = {
         feed_forward_proj="gated-gelu",
         decoder_start_token_id=0,
     ),
-    "bart": translator(
-        "BartForConditionalGeneration",
-        "BartConfig",
-        d_model=256,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=512,
-        decoder_ffn_dim=512,
-        vocab_size=1000,
-    ),
-    "marian": translator(
-        "MarianMTModel",
-        "MarianConfig",
-        d_model=256,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=512,
-        decoder_ffn_dim=512,
-        vocab_size=1000,
-        pad_token_id=0,
-        decoder_start_token_id=0,
-    ),
+    "bart": translator("BartForConditionalGeneration", "BartConfig", **TWO_LAYERS),
+    "marian": translator("MarianMTModel", "MarianConfig", **TWO_LAYERS, pad_token_id=0, decoder_start_token_id=0),
     "llama": decoder("LlamaForCausalLM", "LlamaConfig", **GROUPED),
     "llama_cached": cached("LlamaForCausalLM", "LlamaConfig", **GROUPED),
     "mistral": decoder("MistralForCausalLM", "MistralConfig", sliding_window=16, **GROUPED),
