@@ -10,7 +10,7 @@ JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
 export ORT_DISABLE_TELEMETRY := 1
 export ORT_TELEMETRY_DISABLED := 1
 
-.PHONY: help demo test lint format types imports bench conformance cuda-models fuzz wheel clean distclean
+.PHONY: help demo test lint format types imports bench conformance cuda-models fuzz replay wheel clean distclean
 
 help:
 	@echo "make demo         compile two models, run them, compare with ONNX Runtime, write a report"
@@ -19,6 +19,7 @@ help:
 	@echo "make bench        export five models from PyTorch and compare speed with ONNX Runtime"
 	@echo "make cuda-models  compile every benchmark model and the light models for sm_80 and sm_90a"
 	@echo "make fuzz         compare every planner with numpy on 2000 random graphs, 500 on the emulated GPU (an hour)"
+	@echo "make replay BASE=COMMIT   show what differs in plans, launches and kernels from those that a commit makes"
 	@echo "make wheel        build the wheel          make clean   remove build outputs (distclean: .venv too)"
 
 demo: $(STAMPS)/dev
@@ -56,6 +57,10 @@ fuzz: $(STAMPS)/dev
 conformance: $(STAMPS)/dev
 	$(BIN)/python -m tilestitch.compiler.conformance --jobs $(JOBS) --at-least 90 --write docs/conformance.md \
 	  --engine tilestitch --engine emulator
+
+BASE ?= HEAD
+replay: $(STAMPS)/dev
+	$(BIN)/python -m benchmarks.replay $(BASE)
 
 wheel: $(STAMPS)/dev
 	rm -rf build/lib build/bdist.*
