@@ -18,7 +18,8 @@ from tilestitch.passes.contract import PassContext, TargetInfo
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.pipeline import DumpListener, run_pipeline
 from tilestitch.passes.plan import StitchPlan
-from tilestitch.runtime.artifact import ArtifactContents, artifact_bytes, write_artifact, write_weights
+from tilestitch.runtime.archive import atomic_files
+from tilestitch.runtime.artifact import ArtifactContents, artifact_bytes, weights_path, write_artifact
 
 from .errors import OptionError
 
@@ -63,14 +64,13 @@ class CompiledModel:
         return {**first, "specialisations": others} if others else first
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the artifact atomically. With stripped weights, they go to `PATH.weights.safetensors` beside it.
+        """Write the artifact atomically. With stripped weights, they go to `PATH.weights.safetensors` beside it; both
+        files are there in the end, or neither.
 
         Raises ArtifactWriteError if the disk is full or the folder cannot be written.
         """
         target = Path(path)
-        if self.contents.strip_weights:
-            write_weights(target.with_name(target.name + ".weights.safetensors"), self.contents.weights)
-        write_artifact(target, self.contents)
+        write_artifact(target, self.contents, weights_path(target) if self.contents.strip_weights else None)
         return target
 
     def to_bytes(self) -> bytes:
@@ -181,8 +181,9 @@ def _write_views(folder: Path, planned: Planned) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     groups = {node: group.name for group in planned.plan.groups for node in group.nodes}
-    (folder / "final.dot").write_text(to_dot(planned.graph, groups), encoding="utf-8")
-    (folder / "final.onnx").write_bytes(to_onnx(planned.graph).SerializeToString())
+    with atomic_files(folder / "final.dot", folder / "final.onnx") as (dot, netron):
+        dot.write(to_dot(planned.graph, groups).encode())
+        netron.write(to_onnx(planned.graph).SerializeToString())
 
 
 def _explained(

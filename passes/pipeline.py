@@ -13,6 +13,7 @@ from tilestitch.compiler.ir import Graph, IRError, Type
 from tilestitch.compiler.ir.text import print_graph
 from tilestitch.compiler.ir.types import types_compatible
 from tilestitch.compiler.ir.verify import verify
+from tilestitch.runtime.archive import atomic_file
 
 from .contract import Pass, PassContext, PassResult
 from .errors import PassContractError
@@ -182,7 +183,8 @@ class DumpListener:
             return
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / f"{self.count:03d}-{pass_.name}.tsir"
-        path.write_text(print_graph(result.graph) + "\n", encoding="utf-8")
+        with atomic_file(path) as file:
+            file.write(f"{print_graph(result.graph)}\n".encode())
 
 
 @dataclass

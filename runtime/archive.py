@@ -13,6 +13,7 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
@@ -161,21 +162,52 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     Raises `ArtifactWriteError` when the disk is full, the folder is missing, and the like.
     """
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    with atomic_files(path) as (file,):
+        yield file
+
+
+@contextlib.contextmanager
+def atomic_files(*paths: str | os.PathLike[str]) -> Iterator[tuple[BinaryIO, ...]]:
+    """New files that take the places of `paths` when the block ends well and all of them lie on the disk; none does
+    when anything fails before.
+
+    Raises `ArtifactWriteError` as `atomic_file` does.
+    """
+    targets = [Path(path) for path in paths]
+    for target in targets:
+        reason = irreplaceable(target)
+        if reason is not None:
+            raise ArtifactWriteError(reason, file=str(target), remedy="name another file")
     try:
-        with _removed_on_error(temporary), open(temporary, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(temporary, target)
-        _sync_folder(target.parent)
+        with contextlib.ExitStack() as stack:
+            files: list[BinaryIO] = []
+            temporaries = [t.with_name(f".{t.name}.{secrets.token_hex(4)}.tmp") for t in targets]
+            for temporary in temporaries:
+                stack.enter_context(_removed_on_error(temporary))
+                files.append(stack.enter_context(open(temporary, "xb")))
+            yield tuple(files)
+            for file in files:
+                file.flush()
+                os.fsync(file.fileno())
+            for temporary, target in zip(temporaries, targets, strict=True):
+                os.replace(temporary, target)
+        for folder in dict.fromkeys(target.parent for target in targets):
+            _sync_folder(folder)
     except OSError as error:
         raise ArtifactWriteError(
             f"cannot be written: {error.strerror or error}",
-            file=str(path),
+            file=", ".join(map(str, targets)),
             remedy="free disk space or name another place; no file was left behind",
         ) from error
+
+
+def irreplaceable(path: Path) -> str | None:
+    """Why a new file must not take the place of `path`: it is a device, a pipe or the like; None if it may."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return None  # there is none; what else is wrong shows when it is written
+    return None if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else "is a device, a pipe or a socket, and no regular file"
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -80,14 +81,27 @@ class ArtifactContents:
     precision: str = "fp32"
 
 
-def write_artifact(path: str | os.PathLike[str], contents: ArtifactContents) -> Manifest:
+def write_artifact(
+    path: str | os.PathLike[str], contents: ArtifactContents, weights: str | os.PathLike[str] | None = None
+) -> Manifest:
     """Write an artifact atomically: on any error nothing is left behind and an older file stays as it was.
 
-    The same contents give the same bytes. Raises `ArtifactWriteError` when the file cannot be written, `ValueError` for
-    contents that are inconsistent.
+    `weights`: where to write the weights as well, as the file that `load(..., weights=path)` takes for an artifact with
+    stripped weights. The same contents give the same bytes. Raises `ArtifactWriteError` when a file cannot be written,
+    `ValueError` for contents that are inconsistent.
     """
-    with archive.atomic_file(path) as file:
+    if weights is None:
+        with archive.atomic_file(path) as file:
+            return _write(file, contents)
+    with archive.atomic_files(path, weights) as (file, beside):
+        _write_tensors(beside, contents.weights)
         return _write(file, contents)
+
+
+def weights_path(artifact: str | os.PathLike[str]) -> Path:
+    """Where the weights of an artifact with stripped weights are written: `ARTIFACT.weights.safetensors`."""
+    path = Path(artifact)
+    return path.with_name(path.name + ".weights.safetensors")
 
 
 def artifact_bytes(contents: ArtifactContents) -> bytes:
@@ -120,10 +134,13 @@ def _write(file: BinaryIO, contents: ArtifactContents) -> Manifest:
 
 def write_weights(path: str | os.PathLike[str], weights: Mapping[str, np.ndarray]) -> None:
     """Write the file that `load(..., weights=path)` takes for an artifact with stripped weights; atomically."""
-    writer = safetensors.TensorWriter(weights)
     with archive.atomic_file(path) as file:
-        for chunk in writer.chunks():
-            file.write(chunk)
+        _write_tensors(file, weights)
+
+
+def _write_tensors(file: BinaryIO, tensors: Mapping[str, np.ndarray]) -> None:
+    for chunk in safetensors.TensorWriter(tensors).chunks():
+        file.write(chunk)
 
 
 def _members(contents: ArtifactContents) -> list[tuple[str, int, Iterable[bytes | memoryview]]]:

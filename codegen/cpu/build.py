@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import tvm
@@ -19,6 +17,7 @@ from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.variables import ramps, variables_to_memory
 
 from .abi import KernelLaunch
+from .objects import object_bytes
 from .target import CpuTarget
 from .wrapping import wrapping
 
@@ -128,7 +127,7 @@ def _compile(
     if keep_source:
         text = str(module.inspect_source("ll"))
         sources = [KernelSource(symbol, launch.func.script(), text) for symbol, launch in kernels]
-    return _object_bytes(module), sources
+    return object_bytes(module), sources
 
 
 _TVM_ERRORS = (tvm.error.InternalError, ValueError, TypeError, RuntimeError, IndexError, AttributeError, KeyError)
@@ -137,13 +136,6 @@ _TVM_ERRORS = (tvm.error.InternalError, ValueError, TypeError, RuntimeError, Ind
 def _codegen(module: Any, target: CpuTarget) -> Any:
     # `tvm.tirx.build` names both a function and the module it is defined in.
     return sys.modules["tvm.tirx.build"].codegen_build(module, target.tvm_target)
-
-
-def _object_bytes(module: Any) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="tilestitch-") as folder:
-        path = Path(folder) / "kernels.o"
-        module.write_to_file(str(path), "o")
-        return path.read_bytes()
 
 
 def _translated(error: Exception, symbol: str, launch: KernelLaunch) -> KernelError:

@@ -13,6 +13,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from .objects import object_bytes
+
 _SOURCE = Path(__file__).with_name("executor.c")
 _IR = Path(__file__).with_name("executor.ll")
 
@@ -43,10 +45,9 @@ def executor_object(triple: str) -> bytes:
     if architecture == "aarch64":
         ir = ir.replace(_X86_PAUSE, _AARCH64_PAUSE)
     with tempfile.TemporaryDirectory(prefix="tilestitch-") as folder:
-        source, target = Path(folder, "executor.ll"), Path(folder, "executor.o")
+        source = Path(folder, "executor.ll")
         source.write_text(f'target triple = "{triple}"\n{ir}')
-        tvm.runtime.load_module(str(source)).write_to_file(str(target), "o")
-        return target.read_bytes()
+        return object_bytes(tvm.runtime.load_module(str(source)))
 
 
 def neutral_ir(ir: str) -> str:

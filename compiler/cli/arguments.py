@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilestitch.compiler.cli.errors import UsageError
+from tilestitch.compiler.cli.paths import existing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +24,7 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--input", action="append", default=[], metavar="NAME=FILE.npy", help="an input; those not given are random"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random inputs (default 0)")
+    parser.add_argument("--seed", type=natural, default=0, metavar="N", help="of the random inputs (default 0)")
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +60,19 @@ def positive(text: str) -> int:
     return value
 
 
+def natural(text: str) -> int:
+    """An argparse type: an integer of at least 0."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is negative")
+    return value
+
+
+def input_files(texts: Sequence[str]) -> list[str]:
+    """The files of `NAME=FILE.npy` arguments."""
+    return [text.rpartition("=")[2] for text in texts]
+
+
 def parse_shape(text: str) -> tuple[str, Shape]:
     """An argparse type: `NAME=1x3x224x224`, or `NAME=` for a scalar. The name may hold `=`."""
     name, separator, dims = text.rpartition("=")
@@ -81,27 +93,6 @@ def shape_sets(pairs: Iterable[tuple[str, Shape]]) -> tuple[dict[str, Shape], ..
             sets.append({})
         sets[-1][name] = shape
     return tuple(sets)
-
-
-def existing(path: str) -> Path:
-    """PATH as a Path; raises UsageError when there is no such file."""
-    if not os.path.exists(path):
-        raise UsageError(f"{path}: no such file")
-    if os.path.isdir(path):
-        raise UsageError(f"{path} is a folder; name a file")
-    return Path(path)
-
-
-def writable(path: str) -> Path:
-    """PATH as a Path; raises UsageError when it cannot be written, before any work is done for it."""
-    target = Path(path)
-    if target.is_dir():
-        raise UsageError(f"{path} is a folder; name a file in it")
-    if not target.parent.is_dir():
-        raise UsageError(f"{path}: the folder {target.parent} does not exist; make it first")
-    if not os.access(target.parent, os.W_OK):
-        raise UsageError(f"{path}: the folder {target.parent} cannot be written to")
-    return target
 
 
 def read_inputs(texts: Sequence[str]) -> dict[str, np.ndarray]:

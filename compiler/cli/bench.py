@@ -20,14 +20,14 @@ from tilestitch.compiler.cli.arguments import (
     add_json,
     add_threads,
     add_weights,
-    existing,
+    input_files,
     load_artifact,
     make_inputs,
     positive,
     read_inputs,
-    writable,
 )
 from tilestitch.compiler.cli.output import Progress, give, say, table
+from tilestitch.compiler.cli.paths import existing, writable
 
 SUMMARY = "measure an artifact's latency"
 PERCENTILES = (5, 50, 95, 99)
@@ -54,7 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    trace = writable(options.trace) if options.trace else None
+    taken = [options.artifact, options.weights, options.model, *input_files(options.input)]
+    trace = None if options.trace is None else writable(options.trace, taken)
     model = load_artifact(options)
     inputs = make_inputs(model, read_inputs(options.input), options.seed)
     engines = {"tilestitch": lambda: model.run(inputs), **_rivals(options, inputs)}

@@ -19,12 +19,12 @@ from tilestitch.compiler.cli.arguments import (
     add_json,
     add_threads,
     add_weights,
-    existing,
     load_artifact,
     make_inputs,
     read_inputs,
 )
 from tilestitch.compiler.cli.output import give, say, table
+from tilestitch.compiler.cli.paths import existing
 
 if TYPE_CHECKING:
     from tilestitch.compiler.cli.accuracy import Difference

@@ -9,13 +9,15 @@ artifact holds one specialisation for each set and picks the one that fits when 
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 from tilestitch.compiler.cli import errors
-from tilestitch.compiler.cli.arguments import add_json, existing, parse_shape, positive, shape_sets, writable
+from tilestitch.compiler.cli.arguments import add_json, parse_shape, positive, shape_sets
 from tilestitch.compiler.cli.output import Progress, give, say
+from tilestitch.compiler.cli.paths import existing, writable, writable_folder
 
 SUMMARY = "compile an ONNX model into an artifact"
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
@@ -59,8 +61,7 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    target = writable(options.output)
-    report = writable(options.report) if options.report else None
+    target, report = _files(options)
     source = existing(options.model)
     start = time.perf_counter()
     with Progress() as progress:
@@ -76,6 +77,39 @@ def run(options: argparse.Namespace) -> int:
         if report is not None:
             say(f"report: {report}")
     return errors.OK
+
+
+def _files(options: argparse.Namespace) -> tuple[Path, Path | None]:
+    """The artifact and the report to write. Raises UsageError unless every output is a file of its own."""
+    from tilestitch.runtime.artifact import weights_path
+
+    taken: list[str | Path | None] = [options.model, options.plan]
+    outputs = [str(writable(options.output, taken))]
+    if options.strip_weights:
+        outputs.append(str(weights_path(options.output)))
+    if options.report is not None:
+        outputs.append(options.report)
+    if any(map(os.path.exists, outputs)):
+        taken += _external_files(Path(options.model))
+    for output in outputs:
+        writable(output, taken)
+        taken.append(output)
+    if options.dump_ir is not None:
+        writable_folder(options.dump_ir, taken)
+    return Path(options.output), None if options.report is None else Path(options.report)
+
+
+def _external_files(model: Path) -> list[Path]:
+    """The files beside a model that hold its weights; none if it cannot be read, which is told later."""
+    if not model.is_file():
+        return []
+    from tilestitch.compiler.frontend.errors import ModelError
+    from tilestitch.compiler.frontend.importer import external_files
+
+    try:
+        return external_files(model)
+    except ModelError:
+        return []
 
 
 def compile_with(source: Any, options: argparse.Namespace, progress: Progress, report: Path | None = None) -> Any:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tilestitch.compiler.cli import errors
-from tilestitch.compiler.cli.arguments import add_json, existing, writable
+from tilestitch.compiler.cli.arguments import add_json
 from tilestitch.compiler.cli.output import give, say, table
+from tilestitch.compiler.cli.paths import existing, writable
 
 SUMMARY = "say which kernels an artifact has, and why"
 MEMBER = "explain.json"
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    target = writable(options.report) if options.report else None
+    target = None if options.report is None else writable(options.report, [options.artifact])
     explained = read_explain(existing(options.artifact))
     explained = {**explained, **_asked(explained, options)}
     if target is not None:

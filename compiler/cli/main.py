@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import sys
+import threading
 import traceback
-from types import ModuleType
+from collections.abc import Iterator
+from types import FrameType, ModuleType
 from typing import NoReturn
 
 from tilestitch import __version__
@@ -22,7 +26,7 @@ COMMANDS: dict[str, ModuleType] = {
 }
 
 EPILOG = """exit codes: 0 ok, 1 wrong usage or input, 2 unsupported model, 3 accuracy check failed, 4 something is
-missing on this machine (tilestitch doctor says what), 130 interrupted"""
+missing on this machine (tilestitch doctor says what), 130 interrupted, 143 terminated"""
 
 # Packages by the extra that brings them; the module's name is what an ImportError tells.
 EXTRAS = {
@@ -70,12 +74,16 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs one command and returns its exit code. Never raises for what the user did wrong."""
     options = build_parser().parse_args(arguments)
     try:
-        code: int = COMMANDS[options.command].run(options)
-        sys.stdout.flush()
-        return code
+        with _termination_raises():
+            code: int = COMMANDS[options.command].run(options)
+            sys.stdout.flush()
+            return code
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return errors.INTERRUPTED
+    except _Terminated:
+        print("terminated", file=sys.stderr)
+        return errors.TERMINATED
     except BrokenPipeError:
         # Whoever read us has had enough; keep Python from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -84,6 +92,28 @@ def main(arguments: list[str] | None = None) -> int:
         if options.verbose:
             traceback.print_exc()
         return _report(error, options.verbose)
+
+
+class _Terminated(BaseException):
+    """SIGTERM came: everything is cleaned up on the way out, as after Ctrl-C."""
+
+
+@contextlib.contextmanager
+def _termination_raises() -> Iterator[None]:
+    """While the block runs, SIGTERM raises `_Terminated` in it, unless something else was to become of the signal."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def terminate(number: int, frame: FrameType | None) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the clean-up
+        raise _Terminated
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _report(error: Exception, verbose: bool) -> int:

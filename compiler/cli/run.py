@@ -15,12 +15,13 @@ from tilestitch.compiler.cli.arguments import (
     add_json,
     add_threads,
     add_weights,
+    input_files,
     load_artifact,
     make_inputs,
     read_inputs,
-    writable,
 )
 from tilestitch.compiler.cli.output import give, say, table
+from tilestitch.compiler.cli.paths import writable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-
-    target = writable(options.output) if options.output else None
+    taken = [options.artifact, options.weights, *input_files(options.input)]
+    target = None if options.output is None else writable(options.output, taken)
     given = read_inputs(options.input)
     model = load_artifact(options)
     outputs = model.run(make_inputs(model, given, options.seed))

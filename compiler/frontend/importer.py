@@ -94,6 +94,15 @@ def _load(path: Path) -> ModelProto:
     return proto
 
 
+def external_files(path: Path) -> list[Path]:
+    """The files beside a model that its tensors lie in, whether they are there or not. Raises ModelError."""
+    proto = _load(path)
+    nodes = [node for function in proto.functions for node in function.node]
+    tensors = (*_all_tensors(proto.graph), *(tensor for node in nodes for tensor in _node_tensors(node)))
+    places = [entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"]
+    return [path.parent / place for place in dict.fromkeys(places) if place and "\0" not in place]
+
+
 def _check_text(nodes: Iterable[NodeProto]) -> None:
     """ModelError for names that are no UTF-8, as in damaged files: protobuf hands them out as bytes."""
     for node in nodes:
@@ -157,12 +166,16 @@ def _checkable(proto: ModelProto, path: Path | None) -> ModelProto | str:
 def _all_tensors(graph: GraphProto) -> Iterator[TensorProto]:
     yield from graph.initializer
     for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-        for inner in subgraphs(node):
-            yield from _all_tensors(inner)
+        yield from _node_tensors(node)
+
+
+def _node_tensors(node: NodeProto) -> Iterator[TensorProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+    for inner in subgraphs(node):
+        yield from _all_tensors(inner)
 
 
 def _local_functions(proto: ModelProto) -> dict[FunctionKey, FunctionProto]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 
 import numpy as np
@@ -164,3 +165,10 @@ def test_a_group_of_several_outputs_shares_what_they_have_in_common() -> None:
     shared = graph.emit("exp", x)
     graph.outputs = [graph.emit("neg", shared), shared, graph.emit("reshape", graph.emit("abs", shared), shape=(8, 15))]
     check(graph, {"x": np.linspace(-3, 3, 120, dtype=np.float32).reshape(4, 30)})
+
+
+def test_objects_need_no_room_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM ends the process when it cannot write a file."""
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    (data,) = compile_kernels(launches(scaled()), target()).objects
+    assert data.startswith(b"\x7fELF")

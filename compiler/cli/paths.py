@@ -1,0 +1,80 @@
+"""Files that commands read and write, checked before any work is done for them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from tilestitch.compiler.cli.errors import UsageError
+
+_DUMPED = re.compile(r"final\.(dot|onnx)|\d+-.*\.tsir")
+"""What --dump-ir calls its files."""
+
+
+def existing(path: str) -> Path:
+    """PATH as a Path; raises UsageError when there is no such file."""
+    if not path:
+        raise UsageError("the name of a file is empty; give one")
+    if not os.path.exists(path):
+        raise UsageError(f"{path}: no such file")
+    if os.path.isdir(path):
+        raise UsageError(f"{path} is a folder; name a file")
+    return Path(path)
+
+
+def writable(path: str, taken: Sequence[str | Path | None] = ()) -> Path:
+    """PATH as a Path; raises UsageError when it cannot be written, or is one of the files TAKEN, which the same command
+    reads or writes.
+    """
+    from tilestitch.runtime.archive import irreplaceable
+
+    if not path:
+        raise UsageError("the name of the file to write is empty; give one")
+    target = Path(path)
+    if target.is_dir() or path.endswith(os.sep):
+        raise UsageError(f"{path} is a folder; name a file in it")
+    if not target.parent.is_dir():
+        raise UsageError(f"{path}: the folder {target.parent} does not exist; make it first")
+    if not os.access(target.parent, os.W_OK):
+        raise UsageError(f"{path}: the folder {target.parent} cannot be written to")
+    reason = irreplaceable(target)
+    if reason is not None:
+        raise UsageError(f"{path} {reason}; name another file")
+    for other in (path for path in taken if path):
+        if _same(target, Path(other)):
+            raise UsageError(f"{path} is {other}, which this command reads or writes too; name another file")
+    return target
+
+
+def writable_folder(path: str, taken: Sequence[str | Path | None] = ()) -> Path:
+    """A folder for dumps as a Path, made if it is not there; raises UsageError when it is a file, or a dump would
+    replace one of the files TAKEN.
+    """
+    if not path:
+        raise UsageError("the name of the folder for dumps is empty; give one")
+    folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{path} is a file; name a folder")
+    for other in (path for path in taken if path):
+        if any(_is_dump(folder, file) for file in (Path(other).absolute(), Path(other).resolve())):
+            raise UsageError(
+                f"a dump into {path} could replace {other}, which this command reads or writes too; name another folder"
+            )
+    return folder
+
+
+def _is_dump(folder: Path, file: Path) -> bool:
+    """Whether a dump into FOLDER, or into the one for a set of shapes in it, may write FILE."""
+    inside = _same(folder, file.parent) or _same(folder, file.parent.parent)
+    return inside and _DUMPED.fullmatch(file.name) is not None
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether both name one file: also through links, and by letters of another case where the file system takes them
+    for equal.
+    """
+    if one.exists() and other.exists():
+        return one.samefile(other)
+    return one.resolve() == other.resolve()
