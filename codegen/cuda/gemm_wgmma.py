@@ -255,7 +255,10 @@ class _Block:
                 with repeated(tile.warpgroups) as warpgroup:
                     _call("barrier_init", self._turn(warpgroup), WARPS)
             _call("barriers_ready")
-        self._meet()
+        if tile.cluster > 1:
+            _call("enter_cluster")
+        else:
+            barrier()
         # Registers move only where each role is one branch of one if.
         with T.If(self.thread < tile.consumers):
             with T.Then():
@@ -269,13 +272,7 @@ class _Block:
                     self._copy_all()
         if tile.cluster > 1:
             # No block ends while another one may write to its memory.
-            self._meet()
-
-    def _meet(self) -> None:
-        if self.tile.cluster > 1:
-            _call("sync_cluster")
-        else:
-            barrier()
+            _call("leave_cluster")
 
     # -- the ring ----------------------------------------------------------------------------------------------------
 
@@ -332,8 +329,7 @@ class _Block:
             first_k = named(part * (partition.steps * tile.bk))
             with repeated(partition.steps) as step:
                 stage, turns = self._place(start + step)
-                wait = "wait" if tile.cluster == 1 else "wait_for_cluster"
-                _call(wait, self._free(stage), T.bitwise_xor(turns, 1) % 2)
+                _call("wait", self._free(stage), T.bitwise_xor(turns, 1) % 2)
                 _call("arrive_expecting", self._full(stage), tile.stage_bytes)
                 for side in (0, 1):
                     self._copy(side, stage, batch, rows[side], named(first_k + step * tile.bk))

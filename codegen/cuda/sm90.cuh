@@ -21,7 +21,7 @@ static __device__ __forceinline__ void ts_sm90_barrier_init(void *barrier, int a
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(ts_sm90_address(barrier)), "r"(arrivals) : "memory");
 }
 
-// Makes initialised barriers known to the copy engine; __syncthreads must follow.
+// Makes initialised barriers known to the copy engine; __syncthreads or ts_sm90_enter_cluster must follow.
 static __device__ __forceinline__ void ts_sm90_barriers_ready() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -49,26 +49,33 @@ static __device__ __forceinline__ void ts_sm90_prefetch_map(unsigned long long m
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Arrives at the same barrier of another block of the cluster.
+// Arrives at the same barrier of another block of the cluster, to say that a piece in shared memory may be overwritten.
+//
+// Release at the scope of the block, the default, is enough, though the block that waits is another one: it reads nothing
+// that this thread wrote. The piece was read by wgmma only, and wgmma.wait_group has returned, so these reads have been
+// performed; the copy engine, which writes the piece next, is asked to after the arrival was seen, and no read that has
+// its value changes by a later write. The bytes that come are ordered by the barrier that counts them, which lies in the
+// shared memory of the block that waits for it. Release and acquire at the scope of the cluster would be
+// MEMBAR.ALL.GPU at every stage, for which the thread's results in global memory must have been written, and an empty L1
+// cache. Where ordinary accesses of different blocks are ordered, that is what it takes: see ts_sm90_leave_cluster.
 static __device__ __forceinline__ void ts_sm90_arrive_at(void *barrier, int block) {
   asm volatile(
       "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(ts_sm90_address(barrier)),
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(ts_sm90_address(barrier)),
       "r"(block)
       : "memory");
 }
 
-// Waits for arrivals from other blocks of the cluster.
-static __device__ __forceinline__ void ts_sm90_wait_for_cluster(void *barrier, int parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra out;\nbra again;\nout:\n}" ::"r"(ts_sm90_address(barrier)),
-      "r"(parity)
-      : "memory");
+// All threads of the cluster meet, and know the barriers that were made ready before (ts_sm90_barriers_ready, which
+// releases their initialisation to the cluster). Other writes are not ordered.
+static __device__ __forceinline__ void ts_sm90_enter_cluster() {
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// All threads of the cluster meet.
-static __device__ __forceinline__ void ts_sm90_sync_cluster() {
+// All threads of the cluster meet. What each did before has been done, arrivals at barriers of other blocks too: behind
+// this a block may end, and its shared memory with it.
+static __device__ __forceinline__ void ts_sm90_leave_cluster() {
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,14 @@ def test_each_architecture_gets_machine_code_and_newer_gpus_get_ptx() -> None:
     assert set(kernels.members) == {"kernels/sm_80/0.cubin", "kernels/sm_90a/0.cubin", "kernels/compute_90/0.ptx"}
     assert kernels.members["kernels/sm_80/0.cubin"][:4] == b"\x7fELF"
     assert f".entry {symbol}".encode() in kernels.members["kernels/compute_90/0.ptx"]
+
+
+def test_every_driver_of_cuda_13_takes_the_ptx() -> None:
+    """A driver refuses PTX of an ISA newer than itself; that of CUDA 13.0 knows 9.0."""
+    ptx = build(softmax((64, 64), 1)).members["kernels/compute_90/0.ptx"].decode()
+    version = re.search(r"^\.version (\d+)\.(\d+)$", ptx, re.MULTILINE)
+    assert version is not None
+    assert (int(version[1]), int(version[2])) <= (9, 0)
 
 
 def test_equal_kernels_are_compiled_once() -> None:
