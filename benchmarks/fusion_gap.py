@@ -26,13 +26,14 @@ from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.devices import find_device
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
 from tilestitch.cost_model.random_model import RandomModel
-from tilestitch.passes.contract import PassContext, TargetInfo
+from tilestitch.passes.contract import PassContext
 from tilestitch.passes.fusion.clusters import Fusion
 from tilestitch.passes.fusion.exact import exact
 from tilestitch.passes.fusion.explore import Explore, seed
 from tilestitch.passes.fusion.facts import device_of, group_facts, nodes_by_name
 from tilestitch.passes.fusion.space import Space
 from tilestitch.passes.pipeline import run_pipeline
+from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.planner import make_plan
 
 MODELS = Path(__file__).parent / "models"

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tilestitch.compiler.ir import Graph
-from tilestitch.passes.contract import TargetInfo as PassTarget
 from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.target import TargetInfo as PassTarget
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.manifest import TargetInfo
 

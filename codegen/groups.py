@@ -12,8 +12,8 @@ from tilestitch.codegen.compute.indexing import forward_index
 from tilestitch.codegen.errors import KernelError
 from tilestitch.compiler.ir.graph import Graph, Node, Value
 from tilestitch.compiler.ir.types import is_static_tensor
-from tilestitch.passes.fusion.roles import Part, Roles, roles_of
 from tilestitch.passes.plan import Group, WhyNot
+from tilestitch.passes.plan.roles import Part, Roles, roles_of
 
 
 @dataclass(frozen=True)

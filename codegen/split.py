@@ -16,7 +16,7 @@ from tilestitch.codegen.groups import GroupView
 from tilestitch.codegen.launch import KernelArg, TemporaryArg, ValueArg
 from tilestitch.compiler.ir.graph import Graph, Node, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of
-from tilestitch.passes.fusion.roles import Roles, RowSpace, roles_of
+from tilestitch.passes.plan.roles import Roles, RowSpace, roles_of
 
 MIN_ELEMENTS = 1 << 17
 """Iteration spaces smaller than this are not worth more launches."""

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from tilestitch import __version__
 from tilestitch.compiler.ir import Graph
-from tilestitch.passes.contract import PassContext, TargetInfo
+from tilestitch.passes.contract import PassContext
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.pipeline import DumpListener, run_pipeline
 from tilestitch.passes.plan import StitchPlan
+from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.runtime.archive import atomic_files
 from tilestitch.runtime.artifact import ArtifactContents, artifact_bytes, weights_path, write_artifact
 

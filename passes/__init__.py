@@ -6,7 +6,7 @@ graph = run_pipeline(graph, context, extra=plugins.passes)
 plan = make_plan(graph, context)
 """
 
-from .contract import Pass, PassContext, PassResult, TargetInfo
+from .contract import Pass, PassContext, PassResult
 from .errors import (
     PassContractError,
     PassError,
@@ -19,6 +19,7 @@ from .explain import explain_plan
 from .explanation import explain_edge, explain_node
 from .pipeline import DumpListener, TimingListener, VerifyListener, default_pipeline, run_pipeline
 from .plan import Group, GroupKind, StitchPlan, WhyNot
+from .plan.target import TargetInfo
 from .planner import check_plan, load_plan, make_plan
 from .plugins import load_plugins
 

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from tilestitch.compiler.ir import Graph
 
 from .errors import PluginError
+from .plan.target import TargetInfo
 
 
 @dataclass(frozen=True)
@@ -29,20 +30,6 @@ class PassResult:
     graph: Graph
     modified: bool
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class TargetInfo:
-    """What the passes may know of the machine that will run the model. Sizes in bytes."""
-
-    name: str = "cpu"
-    threads: int = 1
-    device: str = ""
-    """The GPU that code is planned for, by its name in the table of devices; "" for the usual one."""
-    multiprocessors: int | None = None
-    """Of the smallest GPU that the code must run on, if that is not `device`."""
-    task_buffer_bytes: int = 256 * 1024
-    """Scratch that one task may use and expect to stay in its cache."""
 
 
 @runtime_checkable
@@ -72,7 +59,7 @@ class PassContext:
     the first pass that spoils a result is found by halving. `passes_run` counts them.
     """
 
-    target: TargetInfo = TargetInfo()
+    target: TargetInfo = field(default_factory=TargetInfo)
     options: Mapping[str, Any] = field(default_factory=dict)
     listeners: Sequence[Listener] = ()
     rules: Sequence[Any] = ()

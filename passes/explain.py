@@ -11,9 +11,9 @@ from tilestitch.cost_model.counts import bytes_of, footprint_bytes, operations
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
 
-from .contract import TargetInfo
 from .fusion.facts import device_of, group_facts, nodes_by_name
 from .plan import Group, HostGroup, StitchPlan
+from .plan.target import TargetInfo
 from .planner import nested_graphs
 
 OPERATIONS_PER_BYTE = 16

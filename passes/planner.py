@@ -12,10 +12,10 @@ from .errors import PassError, PlanError
 from .fusion.inplace import offsets_of
 from .fusion.legality import check_group
 from .fusion.planners import PLANNERS
-from .fusion.roles import is_native
 from .fusion.rules import FusionRule
 from .fusion.stitcher import stitch
 from .plan import Group, HostGroup, StitchPlan, WhyNot, wholes_of
+from .plan.roles import is_native
 from .schedule.memory import lifetimes_of, plan_buffers
 from .schedule.order import segments_of, written
 

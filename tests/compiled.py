@@ -12,8 +12,9 @@ from tilestitch.codegen.assemble import Planned, assemble
 from tilestitch.codegen.cpu.backend import CpuBackend
 from tilestitch.codegen.cpu.target import host_target
 from tilestitch.compiler.ir import Graph
-from tilestitch.passes.contract import PassContext, TargetInfo
+from tilestitch.passes.contract import PassContext
 from tilestitch.passes.pipeline import run_pipeline
+from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.planner import make_plan
 from tilestitch.runtime import load
 from tilestitch.runtime.artifact import artifact_bytes

@@ -31,7 +31,7 @@ from tilestitch.codegen.cuda.product import Product
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.codegen.cuda.target import CudaTarget, parse_cuda_target
 from tilestitch.compiler.ir import Graph, TensorType, Value
-from tilestitch.passes.fusion.roles import Roles, roles_of
+from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.artifact import cubin_member
 

@@ -14,7 +14,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.passes.fusion.parts import Part, Roles, Softmax
+from tilestitch.passes.plan.parts import Part, Roles, Softmax
 
 from .dtypes import Expr, compute_dtype, dtype_of, immediate
 from .evaluator import Evaluator

@@ -23,9 +23,9 @@ from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, immediate
 from tilestitch.codegen.compute.evaluator import Source as ReadElement
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.passes.fusion.band import Band, band_of, same_inside
 from tilestitch.passes.fusion.facts import LEAST_QUERIES, attention_rows
-from tilestitch.passes.fusion.roles import Roles
+from tilestitch.passes.plan.mask_band import Band, band_of, same_inside
+from tilestitch.passes.plan.roles import Roles
 
 from . import microkernel as mk
 from .abi import KernelLaunch

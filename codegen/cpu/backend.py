@@ -8,8 +8,8 @@ from typing import Any
 
 from tilestitch.codegen.backend import Compiled, PlacedLaunch, Progress
 from tilestitch.compiler.ir import Graph
-from tilestitch.passes.contract import TargetInfo as PassTarget
 from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.target import TargetInfo as PassTarget
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.artifact import CPU_LIBRARY
 from tilestitch.runtime.manifest import TargetInfo

@@ -12,7 +12,7 @@ import numpy as np
 from tilestitch.codegen.compute.dtypes import Expr, from_storage
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.passes.fusion.roles import Roles
+from tilestitch.passes.plan.roles import Roles
 
 from .abi import KernelLaunch
 from .convolution import lower_conv, lower_conv_transpose

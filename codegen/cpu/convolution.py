@@ -13,7 +13,7 @@ from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, from_storage, immediate
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.passes.fusion.roles import Roles
+from tilestitch.passes.plan.roles import Roles
 
 from .abi import KernelLaunch
 from .conv import emit_conv, plan_conv

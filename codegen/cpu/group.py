@@ -10,8 +10,8 @@ from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import GroupView, roles_in, view_group
 from tilestitch.codegen.split import lower_in_parts, parts_of
 from tilestitch.compiler.ir.graph import Graph, Node, Value
-from tilestitch.passes.fusion.roles import Roles, RowSpace
 from tilestitch.passes.plan import Group, GroupKind
+from tilestitch.passes.plan.roles import Roles, RowSpace
 
 from .abi import KernelArg, KernelLaunch, ValueArg
 from .attention import lower_attention

@@ -18,7 +18,7 @@ from tilestitch.codegen.compute.probe import merge, probe
 from tilestitch.codegen.groups import levels
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import op_spec
-from tilestitch.passes.fusion.roles import Part, Roles
+from tilestitch.passes.plan.roles import Part, Roles
 
 from .isa import Isa
 

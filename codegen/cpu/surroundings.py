@@ -15,7 +15,7 @@ from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import ravel
 from tilestitch.codegen.groups import before_views, gate_number
 from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.passes.fusion.roles import Part, Roles
+from tilestitch.passes.plan.roles import Part, Roles
 
 from .abi import KernelLaunch, PackedArg, Parameter, buffer_source, kernel_function, store
 from .isa import Isa

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tilestitch.codegen.errors import KernelError
 from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.passes.fusion.roles import Roles
+from tilestitch.passes.plan.roles import Roles
 
 from .abi import CudaLaunch
 from .attention_mma import fits_mma, lower_mma

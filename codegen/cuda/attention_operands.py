@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tilestitch.codegen.compute.attention import Between, Source, as_dtype, sum_dtype
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype
 from tilestitch.codegen.compute.indexing import unravel
-from tilestitch.passes.fusion.band import Band, band_of
-from tilestitch.passes.fusion.parts import Softmax
+from tilestitch.passes.plan.mask_band import Band, band_of
+from tilestitch.passes.plan.parts import Softmax
 
 from .contraction import operand_of
 from .product import Operand

@@ -24,8 +24,8 @@ from tilestitch.codegen.compute.dtypes import Expr, storage_bits
 from tilestitch.codegen.groups import GroupView, roles_in
 from tilestitch.codegen.launch import ValueArg
 from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.passes.fusion.roles import Part, Roles
 from tilestitch.passes.fusion.spread import REGISTER_ELEMENTS, WARP
+from tilestitch.passes.plan.roles import Part, Roles
 
 from .abi import Parameter, barrier
 from .injective import index_dtype

@@ -10,7 +10,7 @@ from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.groups import GroupView
 from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.passes.fusion.roles import Roles
+from tilestitch.passes.plan.roles import Roles
 
 from .abi import CudaLaunch
 from .bands import RowsBehind

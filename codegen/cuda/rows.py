@@ -25,9 +25,9 @@ from tilestitch.codegen.groups import GroupView, before_views, levels
 from tilestitch.codegen.launch import KernelArg, ValueArg
 from tilestitch.codegen.split import lower_in_parts
 from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.passes.fusion.roles import Part, Roles, RowSpace
 from tilestitch.passes.fusion.spread import REGISTER_ELEMENTS, WARP, blocks_of_row, column_team, in_launches, row_team
 from tilestitch.passes.plan import GroupKind
+from tilestitch.passes.plan.roles import Part, Roles, RowSpace
 
 from . import functions
 from .abi import CudaLaunch, Emission, Parameter, Thread, kernel_function

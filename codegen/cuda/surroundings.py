@@ -14,7 +14,7 @@ from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import ravel
 from tilestitch.codegen.groups import before_views, gate_number
 from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.passes.fusion.roles import Roles
+from tilestitch.passes.plan.roles import Roles
 
 from .abi import CudaLaunch, Emission, PackedArg, Parameter, Thread, ValueArg, buffer_source, kernel_function, store
 from .functions import RULES

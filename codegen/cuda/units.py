@@ -15,7 +15,7 @@ import numpy as np
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.errors import KernelError
 from tilestitch.passes.fusion.few_rows import MOST_ROWS
-from tilestitch.passes.fusion.parts import MOST_GATES
+from tilestitch.passes.plan.parts import MOST_GATES
 
 from .surroundings import Anchored
 

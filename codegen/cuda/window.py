@@ -15,7 +15,7 @@ from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.groups import GroupView
 from tilestitch.compiler.ir.graph import Value
-from tilestitch.passes.fusion.roles import Roles
+from tilestitch.passes.plan.roles import Roles
 
 from . import functions
 from .abi import CudaLaunch, Parameter, Thread, ValueArg, buffer_source, kernel_function, store

@@ -2,7 +2,7 @@
 
 from .errors import IRError, TextError, TypeRuleError, VerifyError
 from .graph import Graph, Node, Value
-from .ops import HOST_PREFIX, OPS, Kind, OpSpec, infer_types, kind_of, op_spec, reference
+from .ops import HOST_PREFIX, OPS, Kind, OpSpec, infer_types, is_elementwise, kind_of, op_spec, reference
 from .types import UNKNOWN, AnyRankTensor, OptionalType, SequenceType, TensorType, Type
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Value",
     "VerifyError",
     "infer_types",
+    "is_elementwise",
     "kind_of",
     "op_spec",
     "reference",

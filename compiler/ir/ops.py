@@ -347,8 +347,17 @@ def op_spec(op: str) -> OpSpec:
     raise IRError(f"unknown operator {op!r}; known: {', '.join(OPS)} and host.*")
 
 
+DATA_MOVEMENT = frozenset({"concat", "pad", "iota", "gather", "gather_elements", "gather_nd"})
+"""Injective operators whose result has its operands' elements at other places."""
+
+
 def kind_of(op: str) -> Kind:
     return op_spec(op).kind
+
+
+def is_elementwise(op: str) -> bool:
+    """Whether an output element depends on the operands' elements at the same (broadcast) index only."""
+    return kind_of(op) is Kind.INJECTIVE and op not in DATA_MOVEMENT
 
 
 def infer_types(

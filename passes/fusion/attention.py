@@ -9,17 +9,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from tilestitch.compiler.ir import Kind, Node, Value, kind_of, op_spec
+from tilestitch.compiler.ir import Kind, Node, Value, is_elementwise, kind_of, op_spec
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.counts import bytes_of
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import WhyNot
+from tilestitch.passes.plan.parts import Part, Roles
+from tilestitch.passes.plan.roles import is_native, roles_of
 
 from . import legality
 from .clusters import Fusion
 from .facts import device_of, facts_of
-from .parts import Part, Roles
-from .roles import is_elementwise, is_native, roles_of
 from .rules import Fuse
 
 MOST_BETWEEN = 48

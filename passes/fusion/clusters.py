@@ -8,10 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tilestitch.compiler.ir import Graph, Node, Value
-from tilestitch.passes.contract import TargetInfo
 from tilestitch.passes.plan import WhyNot
-
-from .roles import Roles, is_native, roles_of
+from tilestitch.passes.plan.roles import Roles, is_native, roles_of
+from tilestitch.passes.plan.target import TargetInfo
 
 if TYPE_CHECKING:
     from .rules import FusionRule

@@ -11,12 +11,12 @@ from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.devices import Device, find_device, representative
 from tilestitch.cost_model.joined import joined_facts
 from tilestitch.cost_model.protocol import AnyDevice, KernelFacts, Traffic
-from tilestitch.passes.contract import TargetInfo
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
+from tilestitch.passes.plan.roles import Part, Roles, roles_of
+from tilestitch.passes.plan.target import TargetInfo
 
 from . import few_rows
 from .profit import evaluations
-from .roles import Part, Roles, roles_of
 from .row_bands import facts_of_band
 from .spread import looks_again, row_blocks
 

@@ -9,8 +9,7 @@ from math import prod
 
 from tilestitch.compiler.ir import Value
 from tilestitch.passes.plan import GroupKind
-
-from .parts import Roles
+from tilestitch.passes.plan.parts import Roles
 
 MOST_ROWS = 8
 WARP, WARPS = 32, 8

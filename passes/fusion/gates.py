@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilestitch.compiler.ir import Kind, Node, Value, kind_of
+from tilestitch.compiler.ir import Kind, Node, Value, is_elementwise, kind_of
 from tilestitch.passes.plan import GroupKind
+from tilestitch.passes.plan.roles import Roles, is_native
 
 from .clusters import Cluster, Fusion
-from .roles import Roles, is_elementwise, is_native
 from .rules import AllowsAll, Fuse
 
 

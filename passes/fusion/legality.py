@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tilestitch.compiler.ir import Graph, IRError, Node, Value
-from tilestitch.passes.contract import TargetInfo
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
+from tilestitch.passes.plan.parts import MOST_GATES
+from tilestitch.passes.plan.roles import Roles, roles_of
+from tilestitch.passes.plan.target import TargetInfo
 
 from .clusters import Cluster, Fusion
-from .parts import MOST_GATES
-from .roles import Roles, roles_of
 from .row_bands import why_no_band
 
 

@@ -9,10 +9,10 @@ from math import prod
 from tilestitch.compiler.ir import Kind, Node, TensorType, Value, kind_of
 from tilestitch.cost_model.counts import bytes_of, operations_per_element
 from tilestitch.passes.plan import WhyNot
+from tilestitch.passes.plan.roles import Part, Roles
 
 from .clusters import Cluster, Fusion
 from .legality import roles_of_union
-from .roles import Part, Roles
 from .spread import looks_again
 
 OPERATIONS_PER_BYTE = 2

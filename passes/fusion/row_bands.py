@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from math import ceil, prod
 
-from tilestitch.compiler.ir import Node, Value
+from tilestitch.compiler.ir import Node, Value, is_elementwise
 from tilestitch.cost_model.joined import banded_facts
 from tilestitch.cost_model.protocol import KernelFacts, Traffic
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
+from tilestitch.passes.plan.roles import Part, Roles, roles_of
 
-from .roles import Part, Roles, is_elementwise, roles_of
 from .spread import REGISTER_ELEMENTS, WARP, lies_across, row_length
 
 BLOCKS, WARPS = (64, 64, 256), (16, 128, WARP)

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
-from tilestitch.compiler.ir import Kind, Node, Value, kind_of
+from tilestitch.compiler.ir import Kind, Node, Value, is_elementwise, kind_of
 from tilestitch.passes.plan import GroupKind, WhyNot
+from tilestitch.passes.plan.roles import Roles, is_native
 
 from . import legality, profit
 from .clusters import Cluster, Fusion
-from .roles import Roles, is_elementwise, is_native
 
 FEW_CHANNELS = 16
 """A padded convolution of fewer channels copies its image on a CPU."""

@@ -9,13 +9,13 @@ from tilestitch.compiler.ir import Node, Value
 from tilestitch.cost_model.counts import bytes_of
 from tilestitch.cost_model.protocol import AnyDevice, KernelFacts, LatencyModel
 from tilestitch.passes.plan import GroupKind, WhyNot
+from tilestitch.passes.plan.roles import Roles, roles_of
 
 from .bitsets import bits, mask_of
 from .clusters import Cluster, Fusion
 from .facts import facts_of
 from .legality import operands, why_not_on
 from .profit import MOST_NODES, MOST_OPERANDS, recomputation
-from .roles import Roles, roles_of
 
 LAUNCH_BYTES = 40_000
 """Bytes that move in the time of one launch: what the quick score of a pattern takes a saved launch for."""

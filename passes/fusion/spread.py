@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from tilestitch.compiler.ir import Value
-
-from .roles import Part, Roles, RowSpace
+from tilestitch.passes.plan.roles import Part, Roles, RowSpace
 
 WARP = 32
 BLOCK = 256

@@ -14,8 +14,9 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.cost_model.protocol import AnyDevice, KernelFacts, LatencyModel
-from tilestitch.passes.contract import TargetInfo
 from tilestitch.passes.plan import Group, GroupKind, HostGroup, Place, Stitch, WhyNot, wholes_of
+from tilestitch.passes.plan.roles import Roles, roles_of
+from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.schedule.order import written
 
 from .bitsets import bits, mask_of
@@ -23,7 +24,6 @@ from .facts import device_of, group_facts, multiprocessors_of
 from .few_rows import most_shared_bytes, rows_of
 from .legality import operands
 from .profit import MOST_OPERANDS
-from .roles import Roles, roles_of
 from .row_bands import why_no_band
 from .spread import blocks_of_row, in_launches
 

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
-from tilestitch.passes.contract import TargetInfo
 from tilestitch.passes.errors import PassContractError
 from tilestitch.passes.plan import Group, GroupKind, HostGroup, Place, Stitch, WhyNot
+from tilestitch.passes.plan.roles import NATIVE_DTYPES, Part, Roles, is_native
+from tilestitch.passes.plan.target import TargetInfo
 
 from . import legality, profit
 from .clusters import Cluster, Fusion
 from .facts import multiprocessors_of
 from .inplace import InPlace, places_in
-from .roles import NATIVE_DTYPES, Part, Roles, is_native
 from .rules import Fuse, FusionRule
 from .spread import row_scheme
 from .stages import Combine, CombineRule, Kernels

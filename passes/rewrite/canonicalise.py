@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tilestitch.compiler.ir import Graph, Node, TensorType, Value
+from tilestitch.compiler.ir import Graph, Node, TensorType, Value, is_elementwise
 from tilestitch.compiler.ir.types import broadcast_shapes, dtype_kind, is_float, types_compatible
 from tilestitch.passes.contract import PassContext, PassResult
 
@@ -18,7 +18,6 @@ from .driver import (
     constant_like,
     elements,
     emit_like,
-    is_elementwise,
     is_static,
     is_tensor,
     produced_by,

@@ -7,16 +7,13 @@ from math import prod
 
 import numpy as np
 
-from tilestitch.compiler.ir import Graph, Kind, Node, TensorType, Value, kind_of
+from tilestitch.compiler.ir import Graph, Node, TensorType, Value
 from tilestitch.compiler.ir.types import Shape, broadcast_shapes
 from tilestitch.passes.errors import PassContractError
 
 Replacement = Sequence[Value]
 Pattern = Callable[[Graph, Node], "Replacement | None"]
 """Looks at a node; returns values for its outputs (new nodes inserted before it), or None if it does not fit."""
-
-DATA_MOVEMENT = frozenset({"concat", "pad", "iota", "gather", "gather_elements", "gather_nd"})
-"""Injective operators that are not element-wise."""
 
 
 def apply_patterns(graph: Graph, patterns: Mapping[str, Sequence[Pattern]]) -> int:
@@ -99,11 +96,6 @@ def _inherit(values: Sequence[Value], lost: Sequence[str], replaced: Sequence[st
 
 
 # -- questions ---------------------------------------------------------------------------------------------------------
-
-
-def is_elementwise(op: str) -> bool:
-    """Whether an output element depends on the operands' elements at the same (broadcast) index only."""
-    return kind_of(op) is Kind.INJECTIVE and op not in DATA_MOVEMENT
 
 
 def is_tensor(value: Value) -> bool:

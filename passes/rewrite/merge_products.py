@@ -9,11 +9,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.compiler.ir import Graph, Node, Value, is_elementwise
 from tilestitch.passes.contract import PassContext, PassResult
-from tilestitch.passes.fusion.parts import MOST_GATES
+from tilestitch.passes.plan.parts import MOST_GATES
 
-from .driver import is_elementwise, is_static
+from .driver import is_static
 from .siblings import NEUTRAL, Siblings, joined_constant, meeting, reads_in_place
 
 ALIGNMENT = 16

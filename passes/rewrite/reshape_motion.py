@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.compiler.ir import Graph, Node, Value, is_elementwise
 from tilestitch.passes.contract import PassContext, PassResult
 
 from .driver import (
@@ -13,7 +13,6 @@ from .driver import (
     apply_patterns,
     elements,
     emit_like,
-    is_elementwise,
     is_static,
     produced_by,
     reshaped,

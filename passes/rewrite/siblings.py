@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tilestitch.compiler.ir import Kind, Node, Value, kind_of
-
-from .driver import is_elementwise
+from tilestitch.compiler.ir import Kind, Node, Value, is_elementwise, kind_of
 
 NEUTRAL = {"add": -0.0, "mul": 1.0}
 """What changes no element, whatever it is: -0 + 0 is 0."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.compiler.ir import Graph, Node, Value, is_elementwise
 from tilestitch.passes.contract import PassContext, PassResult
 
 from .driver import (
@@ -20,7 +20,6 @@ from .driver import (
     elements,
     emit_like,
     inverse,
-    is_elementwise,
     is_static,
     is_tensor,
     produced_by,

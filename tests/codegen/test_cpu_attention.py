@@ -13,7 +13,7 @@ from tests.attention_graphs import Case, assert_close, attention, inputs_of
 from tests.codegen.kernel_harness import run_launches, target
 from tilestitch.codegen.cpu.attention import lower_attention, plan_attention
 from tilestitch.codegen.cpu.surroundings import Operands
-from tilestitch.passes.fusion.roles import Roles, roles_of
+from tilestitch.passes.plan.roles import Roles, roles_of
 
 
 def group(case: Case, threads: int = 2) -> Operands:

@@ -12,9 +12,9 @@ from tests.strategies import feeds
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.passes import PassContext, WhyNot, make_plan
-from tilestitch.passes.contract import TargetInfo
 from tilestitch.passes.fusion.clusters import Fusion
 from tilestitch.passes.fusion.rules import Fuse
+from tilestitch.passes.plan.target import TargetInfo
 
 
 def centred(s: Sketch, shape: tuple[int, ...], axes: tuple[int, ...], dtype: str = "float32") -> Value:

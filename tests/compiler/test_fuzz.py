@@ -19,9 +19,10 @@ from tests.mixed_graphs import mixed_graphs
 from tests.strategies import feeds, graphs
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.evaluate import evaluate
-from tilestitch.passes.contract import PassContext, TargetInfo
+from tilestitch.passes.contract import PassContext
 from tilestitch.passes.fusion.planners import PLANNERS
 from tilestitch.passes.pipeline import run_pipeline
+from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.planner import make_plan
 from tilestitch.runtime import load
 from tilestitch.runtime.emulator import EmulatorOptions

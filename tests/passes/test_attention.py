@@ -16,11 +16,11 @@ from tests.strategies import feeds
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.compiler.ir.evaluate import evaluate
 from tilestitch.passes import PassContext, StitchPlan, WhyNot, check_plan, make_plan
-from tilestitch.passes.contract import TargetInfo
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.explain import explain_plan
-from tilestitch.passes.fusion.band import Band, band_of, same_inside
-from tilestitch.passes.fusion.roles import Part, Roles, roles_of
+from tilestitch.passes.plan.mask_band import Band, band_of, same_inside
+from tilestitch.passes.plan.roles import Part, Roles, roles_of
+from tilestitch.passes.plan.target import TargetInfo
 
 CASES = {
     "plain": Case(),

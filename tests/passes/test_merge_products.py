@@ -13,7 +13,7 @@ from tests.passes.helpers import assert_same_values, body, ops, origins
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.passes import PassContext, VerifyListener, make_plan, run_pipeline
-from tilestitch.passes.contract import TargetInfo
+from tilestitch.passes.plan.target import TargetInfo
 
 GPU, CPU = TargetInfo("cuda:sm_90a"), TargetInfo("cpu", 2)
 

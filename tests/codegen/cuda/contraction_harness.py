@@ -20,7 +20,7 @@ from tilestitch.codegen.cuda.text import kernel_text
 from tilestitch.codegen.launch import CountersArg, KernelArg, PackedArg, TemporaryArg, TensorMapArg, ValueArg
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.compiler.ir.types import to_numpy_dtype
-from tilestitch.passes.fusion.roles import Roles, roles_of
+from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.runtime.emulator import EmulatorOptions, Kernels, TensorArgument
 from tilestitch.runtime.emulator.kernels import Argument
 

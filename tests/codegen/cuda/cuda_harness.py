@@ -18,9 +18,10 @@ from tilestitch.codegen.cuda.group import lower_group
 from tilestitch.codegen.cuda.target import CudaTarget, parse_cuda_target
 from tilestitch.codegen.cuda.text import PRELUDE, kernel_text
 from tilestitch.compiler.ir import Graph
-from tilestitch.passes.contract import PassContext, TargetInfo
+from tilestitch.passes.contract import PassContext
 from tilestitch.passes.pipeline import run_pipeline
 from tilestitch.passes.plan import GroupKind
+from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.planner import make_plan
 from tilestitch.runtime import load
 from tilestitch.runtime.artifact import artifact_bytes

@@ -13,7 +13,8 @@ from tilestitch.codegen.cuda.backend import CudaBackend
 from tilestitch.codegen.cuda.build import BuildOptions
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.compiler.ir.ops import OPS, Kind
-from tilestitch.passes.contract import PassContext, TargetInfo
+from tilestitch.passes.contract import PassContext
+from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.planner import make_plan
 from tilestitch.runtime.program import DeviceStep
 

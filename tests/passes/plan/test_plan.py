@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.passes import PassContext, PlanError, PlanMismatchError, StitchPlan, check_plan, load_plan, make_plan
-from tilestitch.passes.contract import TargetInfo
 from tilestitch.passes.plan import ALIGNMENT, Buffer, BufferPlan, WhyNot
+from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.schedule.memory import _place
 
 TEXT = """graph @g(%x: float32[8,8], %w: float32[8,8]) -> (%y) {

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tilestitch.compiler.ir import Node, Value
-from tilestitch.passes.plan import GroupKind
+
+from .group import GroupKind
 
 MOST_GATES = 8
 """Of a product on GPUs, where a thread holds the sums of all gates of a column."""

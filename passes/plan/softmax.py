@@ -12,9 +12,8 @@ from math import prod
 
 import numpy as np
 
-from tilestitch.compiler.ir import Node, Value
+from tilestitch.compiler.ir import Node, Value, is_elementwise
 from tilestitch.compiler.ir.types import is_float
-from tilestitch.passes.rewrite.driver import is_elementwise
 
 from .parts import Illegal, Part, Softmax
 

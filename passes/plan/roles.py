@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
-from tilestitch.compiler.ir import Kind, Node, TensorType, Value, kind_of
+from tilestitch.compiler.ir import Kind, Node, TensorType, Value, is_elementwise, kind_of
 from tilestitch.compiler.ir.types import broadcast_shapes
-from tilestitch.passes.plan import GroupKind, WhyNot
-from tilestitch.passes.rewrite.driver import is_elementwise
 
+from .group import GroupKind
 from .parts import Illegal, Part, Roles, RowSpace
+from .refusal import WhyNot
 from .softmax import Inside
 
-__all__ = ["NATIVE_DTYPES", "Part", "Roles", "RowSpace", "is_elementwise", "is_native", "roles_of"]
+__all__ = ["NATIVE_DTYPES", "Part", "Roles", "RowSpace", "is_native", "roles_of"]
 
 NATIVE_DTYPES = frozenset({
     "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",

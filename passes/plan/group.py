@@ -1,0 +1,183 @@
+"""Groups of nodes that become kernels, of nodes that the host runs, and how values travel inside a kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from tilestitch.passes.errors import PlanError
+from tilestitch.runtime.jsonfields import Fields, sequence, string
+
+
+class GroupKind(str, Enum):
+    """The template of code generation that a group needs."""
+
+    INJECTIVE = "injective"
+    ROWWISE = "rowwise"
+    CONTRACTION = "contraction"
+    ATTENTION = "attention"
+    OPAQUE = "opaque"
+    STITCHED = "stitched"
+
+
+SCHEMES = ("inline", "duplicate", "row", "warp", "block", "global", "prologue", "epilogue", "online", "packing",
+           "band")  # fmt: skip
+"""How a value gets from its producer to a reader in the same group.
+
+inline: recomputed or kept in a register at the reader's index; duplicate: likewise, and the producer belongs to another
+group too; row: the reader needs the whole row, so it lies in a buffer of the task; warp, block: the same on a GPU,
+where the threads of a row exchange it in registers or through shared memory; global: it goes through global memory,
+behind a barrier of the whole grid; prologue: computed as the anchor fetches its operand; epilogue: computed on the
+anchor's result before it is stored; online: scores and weights of attention, of which a task holds a tile at a time;
+packing: the one does not read the other, both are computed side by side in one launch; band: through global memory,
+read by the last block that stored some of a band of rows.
+"""
+
+TIES = ("barrier", "band")
+"""What lies between the stages of a stitched group."""
+
+
+@dataclass(frozen=True)
+class Stitch:
+    """Inside a group the node `consumer` reads the node `producer` by `scheme`, as the fusion rule `rule` wanted.
+
+    By packing it reads nothing: the two stand for the parts that they belong to.
+    """
+
+    producer: str
+    consumer: str
+    scheme: str
+    rule: str
+
+    def __post_init__(self) -> None:
+        if self.scheme not in SCHEMES:
+            raise PlanError(
+                f"stitch {self.producer} -> {self.consumer}: unknown scheme {self.scheme!r}, not {', '.join(SCHEMES)}"
+            )
+
+    def to_json(self) -> list[str]:
+        return [self.producer, self.consumer, self.scheme, self.rule]
+
+    @staticmethod
+    def from_json(data: Any, where: str = "stitch") -> Stitch:
+        parts = sequence(data, where, string)
+        if len(parts) != 4:
+            raise PlanError(f"{where} has {len(parts)} entries, not producer, consumer, scheme, rule")
+        return Stitch(*parts)
+
+
+@dataclass(frozen=True)
+class Group:
+    """One kernel (or a few launches): see the module's docstring for what each kind promises."""
+
+    name: str
+    kind: GroupKind
+    nodes: tuple[str, ...]
+    anchor: str | None
+    inputs: tuple[str, ...]
+    constants: tuple[str, ...]
+    outputs: tuple[str, ...]
+    origins: tuple[str, ...] = ()
+    stitches: tuple[Stitch, ...] = ()
+    stages: tuple[tuple[Group, ...], ...] = ()
+    tie: str = "barrier"
+
+    def __post_init__(self) -> None:
+        where = f"group {self.name}"
+        if not self.nodes or not self.outputs:
+            raise PlanError(f"{where} has no {'outputs' if self.nodes else 'nodes'}")
+        for label in ("nodes", "inputs", "constants", "outputs"):
+            names = getattr(self, label)
+            if len(set(names)) != len(names):
+                raise PlanError(f"{where} names one of its {label} twice: {', '.join(names)}")
+        if (self.anchor is None) != (self.kind in (GroupKind.INJECTIVE, GroupKind.STITCHED)):
+            raise PlanError(
+                f"{where} is {self.kind.value}, and {'has no' if self.anchor is None else 'must not have an'} anchor"
+            )
+        if self.anchor is not None and self.anchor not in self.nodes:
+            raise PlanError(f"{where}: its anchor {self.anchor} is none of its nodes")
+        strangers = {n for s in self.stitches for n in (s.producer, s.consumer)} - set(self.nodes)
+        if strangers:
+            raise PlanError(f"{where} has stitches of foreign nodes: {', '.join(sorted(strangers))}")
+        self._check_stages(where)
+
+    def _check_stages(self, where: str) -> None:
+        if (self.kind is GroupKind.STITCHED) != (len(self.parts) > 1):
+            raise PlanError(f"{where} is {self.kind.value} and has {len(self.parts)} parts")
+        if not all(self.stages) or any(part.stages for part in self.parts):
+            raise PlanError(f"{where} has an empty stage, or a part with parts of its own")
+        if self.stages and {n for part in self.parts for n in part.nodes} != set(self.nodes):
+            raise PlanError(f"{where} has other nodes than its parts")
+        if len({part.name for part in self.parts}) != len(self.parts):
+            raise PlanError(f"{where} has two parts of one name")
+        if self.tie not in TIES:
+            raise PlanError(f"{where} has stages tied by {self.tie!r}, not {' or '.join(TIES)}")
+        if self.tie == "band" and [len(stage) for stage in self.stages] != [1, 1]:
+            raise PlanError(f"{where} is tied by bands, which takes two stages of one part each")
+
+    @property
+    def parts(self) -> tuple[Group, ...]:
+        """The parts of all stages, in order; none but for a stitched group."""
+        return tuple(part for stage in self.stages for part in stage)
+
+    @property
+    def schemes(self) -> tuple[str, ...]:
+        """The composition schemes in use, without repetition."""
+        return tuple(dict.fromkeys(s.scheme for s in self.stitches))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name, "kind": self.kind.value, "anchor": self.anchor, "nodes": list(self.nodes),
+            "inputs": list(self.inputs), "constants": list(self.constants), "outputs": list(self.outputs),
+            "origins": list(self.origins),
+            "stitches": [s.to_json() for s in self.stitches],
+            "stages": [[part.to_json() for part in stage] for stage in self.stages], "tie": self.tie,
+        }  # fmt: skip
+
+    @staticmethod
+    def from_json(data: Any, where: str = "group") -> Group:
+        fields = Fields(data, where)
+        anchor = fields.take("anchor")
+        group = Group(
+            name=fields.string("name"),
+            kind=GroupKind(fields.one_of("kind", frozenset(k.value for k in GroupKind))),
+            nodes=fields.strings("nodes"),
+            anchor=None if anchor is None else string(anchor, f"{where}.anchor"),
+            inputs=fields.strings("inputs"),
+            constants=fields.strings("constants"),
+            outputs=fields.strings("outputs"),
+            origins=fields.strings("origins"),
+            stitches=fields.sequence("stitches", Stitch.from_json),
+            stages=fields.sequence("stages", lambda stage, at: sequence(stage, at, Group.from_json)),
+            tie=fields.string("tie"),
+        )
+        fields.done()
+        return group
+
+
+@dataclass(frozen=True)
+class HostGroup:
+    """One node that numpy or the runtime's control steps execute between segments; its name is the node's."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    origins: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "inputs": list(self.inputs),
+            "outputs": list(self.outputs),
+            "origins": list(self.origins),
+        }
+
+    @staticmethod
+    def from_json(data: Any, where: str = "host group") -> HostGroup:
+        fields = Fields(data, where)
+        group = HostGroup(
+            fields.string("name"), fields.strings("inputs"), fields.strings("outputs"), fields.strings("origins")
+        )
+        fields.done()
+        return group

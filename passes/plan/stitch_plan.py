@@ -1,0 +1,184 @@
+"""The whole plan of a graph, as JSON data and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir.text import fingerprint
+from tilestitch.passes.errors import PlanError, PlanMismatchError
+from tilestitch.runtime.errors import ArtifactSchemaError
+from tilestitch.runtime.jsonfields import Fields
+
+from .buffers import BufferPlan
+from .group import Group, HostGroup
+from .refusal import WhyNot
+
+FORMAT = "tilestitch-plan"
+VERSION = 3
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A maximal run of native groups (one native call), or of host groups, by name and in launch order."""
+
+    native: bool
+    groups: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"native": self.native, "groups": list(self.groups)}
+
+    @staticmethod
+    def from_json(data: Any, where: str = "segment") -> Segment:
+        fields = Fields(data, where)
+        native = fields.take("native")
+        if not isinstance(native, bool):
+            raise PlanError(f"{where}.native is no boolean")
+        segment = Segment(native, fields.strings("groups"))
+        fields.done()
+        return segment
+
+
+@dataclass(frozen=True)
+class PluginRecord:
+    """A plug-in that took part: its name, who supplied it, and the hash of its code."""
+
+    name: str
+    owner: str
+    content_hash: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "owner": self.owner, "content_hash": self.content_hash}
+
+    @staticmethod
+    def from_json(data: Any, where: str = "plugin") -> PluginRecord:
+        fields = Fields(data, where)
+        record = PluginRecord(fields.string("name"), fields.string("owner"), fields.string("content_hash"))
+        fields.done()
+        return record
+
+
+@dataclass(frozen=True)
+class StitchPlan:
+    """The whole plan of one graph. `bodies` holds the plans of nested graphs, by `node.attribute`.
+
+    `segments`, read one after another, are the launch order.
+    """
+
+    graph: str
+    fingerprint: str
+    planner: str
+    target: str
+    groups: tuple[Group, ...] = ()
+    host_groups: tuple[HostGroup, ...] = ()
+    segments: tuple[Segment, ...] = ()
+    buffers: BufferPlan = field(default_factory=BufferPlan)
+    refusals: tuple[WhyNot, ...] = ()
+    plugins: tuple[PluginRecord, ...] = ()
+    bodies: Mapping[str, StitchPlan] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        native, host = {g.name for g in self.groups}, {g.name for g in self.host_groups}
+        if len(native) != len(self.groups) or len(host) != len(self.host_groups) or native & host:
+            raise PlanError(f"plan of {self.graph}: two groups have one name")
+        launched = [name for s in self.segments for name in s.groups]
+        if sorted(launched) != sorted(native | host):
+            odd = ", ".join(sorted(set(launched) ^ (native | host))) or "repetitions"
+            raise PlanError(f"plan of {self.graph}: the segments must hold every group once; they differ in {odd}")
+        for segment in self.segments:
+            if not segment.groups or any((name in native) != segment.native for name in segment.groups):
+                raise PlanError(f"plan of {self.graph}: a segment is empty or mixes native and host groups")
+        stored = [v for g in self.groups for v in g.outputs] + [v for g in self.host_groups for v in g.outputs]
+        twice = sorted({v for v in stored if stored.count(v) > 1}) if len(set(stored)) != len(stored) else []
+        if twice:
+            raise PlanError(f"plan of {self.graph}: two groups store {', '.join(twice)}")
+
+    def group(self, name: str) -> Group:
+        """The native group of that name; PlanError if there is none."""
+        for g in self.groups:
+            if g.name == name:
+                return g
+        raise PlanError(f"the plan of {self.graph} has no native group {name!r}")
+
+    @property
+    def launch_order(self) -> tuple[str, ...]:
+        return tuple(name for s in self.segments for name in s.groups)
+
+    def walk(self) -> Iterator[StitchPlan]:
+        """This plan and the plans of all nested graphs."""
+        yield self
+        for body in self.bodies.values():
+            yield from body.walk()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT, "version": VERSION, "graph": self.graph, "fingerprint": self.fingerprint,
+            "planner": self.planner, "target": self.target, "groups": [g.to_json() for g in self.groups],
+            "host_groups": [g.to_json() for g in self.host_groups],
+            "segments": [s.to_json() for s in self.segments], "buffers": self.buffers.to_json(),
+            "refusals": [r.to_json() for r in self.refusals], "plugins": [p.to_json() for p in self.plugins],
+            "bodies": {k: b.to_json() for k, b in self.bodies.items()},
+        }  # fmt: skip
+
+    @staticmethod
+    def from_json(data: Any, where: str = "plan") -> StitchPlan:
+        """Raises PlanError if `data` is not what `to_json` writes."""
+        try:
+            return _plan_from_json(data, where)
+        except ArtifactSchemaError as error:
+            raise PlanError(f"{error.problem}; write the plan again with `tilestitch compile`") from None
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON text."""
+        Path(path).write_text(json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    @staticmethod
+    def load(path: str | Path) -> StitchPlan:
+        """Read a plan. Raises PlanError, naming the file, if it is no plan, and OSError if it cannot be read."""
+        try:
+            return StitchPlan.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise PlanError(f"{path} is no JSON text: {error}; give a plan that `tilestitch compile` wrote") from None
+        except PlanError as error:
+            raise PlanError(f"{path}: {error}") from None
+
+    def check_replay(self, graph: Graph) -> None:
+        """Raise PlanMismatchError unless this plan was made for exactly this graph."""
+        actual = fingerprint(graph)
+        if actual != self.fingerprint:
+            raise PlanMismatchError(
+                f"the plan was made for graph {self.graph!r}, fingerprint {self.fingerprint[:12]}, but this graph is "
+                f"{graph.name!r} with {actual[:12]}; compile the same model with the same passes, shapes and version, "
+                "or leave out --plan"
+            )
+
+    def with_plugins(self, plugins: tuple[PluginRecord, ...]) -> StitchPlan:
+        return replace(self, plugins=plugins)
+
+
+def _plan_from_json(data: Any, where: str) -> StitchPlan:
+    fields = Fields(data, where)
+    if fields.string("format") != FORMAT:
+        raise PlanError(f"{where} is no StitchPlan")
+    version = fields.integer("version")
+    if version != VERSION:
+        raise PlanError(f"{where} has version {version}, this tilestitch reads {VERSION}; write the plan again")
+    plan = StitchPlan(
+        graph=fields.string("graph"),
+        fingerprint=fields.string("fingerprint"),
+        planner=fields.string("planner"),
+        target=fields.string("target"),
+        groups=fields.sequence("groups", Group.from_json),
+        host_groups=fields.sequence("host_groups", HostGroup.from_json),
+        segments=fields.sequence("segments", Segment.from_json),
+        buffers=BufferPlan.from_json(fields.take("buffers"), f"{where}.buffers"),
+        refusals=fields.sequence("refusals", WhyNot.from_json),
+        plugins=fields.sequence("plugins", PluginRecord.from_json),
+        bodies={k: _plan_from_json(v, f"{where}.bodies[{k!r}]") for k, v in fields.mapping("bodies").items()},
+    )
+    fields.done()
+    return plan
