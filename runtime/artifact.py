@@ -258,6 +258,8 @@ def read_artifact(source: str | os.PathLike[str] | bytes | memoryview, *, verify
         return _read(name, data, verify)
     except ArtifactError as error:
         error.file = error.file or name
+        if isinstance(error, NotAnArtifactError) and name.endswith(".onnx"):
+            error.remedy = f"compile the model first (tilestitch compile {name} -o MODEL.tsm) and name the .tsm file"
         raise
 
 

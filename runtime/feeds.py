@@ -38,6 +38,16 @@ class ValueInfo:
         return f"{self.name}: {self.type}"
 
 
+MOST_LISTED = 4
+"""Inputs or outputs that one line names."""
+
+
+def in_one_line(infos: Sequence[ValueInfo]) -> str:
+    """Names and types, the first of them where there are many."""
+    shown = ", ".join(map(str, infos[:MOST_LISTED]))
+    return shown if len(infos) <= MOST_LISTED else f"{shown}, and {len(infos) - MOST_LISTED} more"
+
+
 def merged_info(name: str, types: Sequence[ValueType]) -> ValueInfo:
     """One description of an input or output over its types in all specialisations."""
     tensors = [type_ for type_ in types if isinstance(type_, TensorType)]
@@ -125,10 +135,7 @@ def convert_feeds(
     are not looked at.
     """
     if not isinstance(feeds, Mapping):
-        raise InputError(
-            f"inputs are given as a dict of name to array, not {type(feeds).__name__}; expected "
-            f"{expected_inputs(programs)}"
-        )
+        raise _no_inputs(feeds, programs)
     inputs = [programs[0].values[number] for number in programs[0].inputs]
     names = [value.name for value in inputs]
     optional = {value.name for value in inputs if isinstance(value.type, OptionalType)}
@@ -182,6 +189,7 @@ def _convert(value: Any, type_: ValueType, name: str, programs: Sequence[Program
         if not isinstance(value, (list, tuple)):
             raise InputError(f"input {name!r} is a {type(value).__name__}; it needs a list, as its type is {type_}")
         return [_convert(item, type_.element, name, programs, adopt) for item in value]
+    value = without_gradient(value)
     on_device = None if isinstance(value, np.ndarray) else adopt(value)
     array = on_device if on_device is not None else _as_array(value, type_.dtype, name)
     if dtype_name(array.dtype) != type_.dtype:
@@ -196,6 +204,43 @@ def _convert(value: Any, type_: ValueType, name: str, programs: Sequence[Program
         return array.astype(object)
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     return array if array.flags.c_contiguous and array.flags.aligned else np.array(array, order="C")
+
+
+def are_output_names(first: Any, second: Any, input_names: Sequence[str]) -> bool:
+    """Whether `run(first, second)` is called in ONNX Runtime's way: names of outputs or None, then inputs by name."""
+    if not isinstance(second, Mapping):
+        return False
+    if first is None:
+        return True
+    named = isinstance(first, (list, tuple)) and all(isinstance(name, str) for name in first)
+    return named and bool(second) and all(name in input_names for name in second)
+
+
+def by_position(arrays: Any, programs: Sequence[Program]) -> dict[str, Any]:
+    """Inputs by name from a list or tuple of them in the model's order; optional ones at the end may be left out.
+
+    Raises `InputError` for anything else, and where their number differs.
+    """
+    if not isinstance(arrays, (list, tuple)):
+        raise _no_inputs(arrays, programs)
+    inputs = [programs[0].values[number] for number in programs[0].inputs]
+    left_out = inputs[len(arrays) :]
+    if len(arrays) > len(inputs) or not all(isinstance(value.type, OptionalType) for value in left_out):
+        count = "1 input was" if len(arrays) == 1 else f"{len(arrays)} inputs were"
+        raise InputError(f"{count} given; expected {expected_inputs(programs)}")
+    return {value.name: array for value, array in zip(inputs, arrays)}
+
+
+def _no_inputs(given: Any, programs: Sequence[Program]) -> InputError:
+    return InputError(
+        f"inputs are given as a dict of name to array, or as a list of arrays in order, not {type(given).__name__}; "
+        f"expected {expected_inputs(programs)}"
+    )
+
+
+def without_gradient(value: Any) -> Any:
+    """A tensor without autograd's record, with which torch lends no memory; other values as they are."""
+    return value.detach() if getattr(value, "requires_grad", False) is True else value
 
 
 def _as_array(value: Any, dtype: str, name: str) -> np.ndarray:
@@ -228,14 +273,22 @@ _LOSSY = {"b": "iufc", "i": "fc", "u": "fc"}
 """By kind of data type: the kinds of numbers that it may not hold."""
 
 
-def _from_dlpack(value: Any, dtype: str) -> np.ndarray:
+def dlpack_view(value: Any, dtype: str) -> np.ndarray:
+    """The memory of VALUE, which has `__dlpack__`, as an array. Raises what the library raises where it lends none."""
     try:
         return np.asarray(np.from_dlpack(value))
     except (BufferError, RuntimeError, TypeError):
-        if dtype == "bfloat16":
-            from .bfloat_dlpack import bfloat16_array
+        if dtype != "bfloat16":
+            raise
+        from .bfloat_dlpack import bfloat16_array
 
-            return bfloat16_array(value)
-        if not hasattr(value, "__array__"):
+        return bfloat16_array(value)
+
+
+def _from_dlpack(value: Any, dtype: str) -> np.ndarray:
+    try:
+        return dlpack_view(value, dtype)
+    except (BufferError, RuntimeError, TypeError):
+        if dtype == "bfloat16" or not hasattr(value, "__array__"):
             raise
         return np.asarray(value)

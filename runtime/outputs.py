@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from .device import Backend, OnDevice, RecordTime, Worker
 from .dtypes import dtype_name, numpy_dtype
 from .errors import InputError
 from .execution import Execution
-from .feeds import Adopt
+from .feeds import Adopt, dlpack_view
 from .hostmemory import is_small
 from .program import Heap, Program, ValueSpec
 from .types import Shape, TensorType
@@ -62,6 +63,14 @@ class Wanted:
         return named
 
 
+def in_order(results: Mapping[str, Any], names: Sequence[str] | None) -> list[Any]:
+    """The results of these names, all of them for None or no names. Raises `InputError` for a name that none has."""
+    for name in names or ():
+        if name not in results:
+            raise InputError(f"there is no output {name!r}; outputs are {', '.join(results)}")
+    return [results[name] for name in names or results]
+
+
 def on_host(result: Any, worker: Worker) -> Any:
     """The result; a copy if it lies on the device."""
     if type(result) is np.ndarray or not isinstance(result, OnDevice):
@@ -92,11 +101,34 @@ def _targets(program: Program, out: Mapping[str, Any], adopt: Adopt) -> dict[str
         if number is None:
             raise InputError(f"out: there is no output {name!r}; outputs are {', '.join(program.results)}")
         value = program.values[number]
-        array = target if isinstance(target, np.ndarray) else adopt(target)
+        array = target if isinstance(target, np.ndarray) else _lent(name, target, value.dtype, adopt)
         if array is None or not _takes(array, value):
             raise InputError(f"out: {name!r} needs a writable, C-contiguous array of {value.type}")
         targets[name] = array
     return targets
+
+
+def _lent(name: str, target: Any, dtype: str, adopt: Adopt) -> np.ndarray | OnDevice | None:
+    """The memory of another library's array: the device's view of it, or numpy's. None where it cannot be lent."""
+    if getattr(target, "requires_grad", False) is True:
+        raise InputError(f"out: {name!r} requires a gradient, which a result has not; give its .detach()")
+    on_device = adopt(target)
+    if on_device is not None or not hasattr(target, "__dlpack__"):
+        return on_device
+    try:
+        array = dlpack_view(target, dtype)
+        return array if array.flags.writeable else _writable(target, array)
+    except (BufferError, TypeError, RuntimeError, ValueError) as error:
+        raise InputError(f"out: the memory of {name!r} cannot be written to ({error})") from error
+
+
+def _writable(target: Any, array: np.ndarray) -> np.ndarray:
+    """The same memory to write to, where torch lends it: numpy takes some of what comes by DLPack for reading only."""
+    if type(target).__module__.partition(".")[0] != "torch":
+        return array
+    tensor = target if array.dtype.isbuiltin == 1 else target.view(importlib.import_module("torch").int16)
+    lent: np.ndarray = tensor.numpy().view(array.dtype)
+    return lent
 
 
 def _takes(array: np.ndarray | OnDevice, value: ValueSpec) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
@@ -13,10 +13,10 @@ from . import feeds as feeds_
 from .artifact import Artifact, read_artifact
 from .cpu.threads import thread_count
 from .device import Backend, DeviceName, RecordTime, check_target, open_backend
-from .errors import InputError
 from .execution import Loaded
 from .feeds import Inputs, ValueInfo
-from .outputs import Wanted, on_host
+from .like import converted
+from .outputs import Wanted, in_order, on_host
 from .pool import Pool
 
 if TYPE_CHECKING:
@@ -53,7 +53,21 @@ def load(
     """
     name = DeviceName.parse(device)
     threads = thread_count(num_threads)
-    artifact = read_artifact(source, verify=verify)
+    return _module(read_artifact(source, verify=verify), name, threads, weights, verify)
+
+
+def open_module(artifact: Artifact, device: str = "cpu", num_threads: int | None = None) -> Module:
+    """Load an artifact that was read already, as `load` does."""
+    return _module(artifact, DeviceName.parse(device), thread_count(num_threads), None, True)
+
+
+def _module(
+    artifact: Artifact,
+    name: DeviceName,
+    threads: int,
+    weights: str | os.PathLike[str] | Mapping[str, Any] | None,
+    verify: bool,
+) -> Module:
     check_target(artifact, name)
     loaded = Loaded(artifact, artifact.weights(weights, verify=verify))
     return Module(artifact, loaded, open_backend(artifact, loaded, name, threads), threads)
@@ -98,19 +112,44 @@ class Module:
     def get_outputs(self) -> tuple[ValueInfo, ...]:
         return self.outputs
 
+    def __repr__(self) -> str:
+        inputs, outputs = feeds_.in_one_line(self.inputs), feeds_.in_one_line(self.outputs)
+        name, target = os.path.basename(self._artifact.name), self._artifact.manifest.target.kind
+        return f"<Module {name} for {target}, {self.num_threads} threads: ({inputs}) -> ({outputs})>"
+
+    @overload
     def run(
         self,
-        feeds: Mapping[str, Any],
+        feeds: Mapping[str, Any] | Sequence[Any],
         out: Mapping[str, Any] | None = None,
         *,
         stream: Any = None,
         on_device: bool = False,
-    ) -> dict[str, Any]:
-        """Compute the outputs by name from the inputs by name.
+        like: Any = None,
+    ) -> dict[str, Any]: ...
 
-        Inputs are arrays of numpy, or anything with `__dlpack__`, `__cuda_array_interface__` or `__array__`; lists for
-        sequences; None for empty optionals. They are not changed. `out` gives C-contiguous arrays that named outputs
-        are written to.
+    @overload
+    def run(
+        self, feeds: None, out: Mapping[str, Any], *, stream: Any = None, on_device: bool = False, like: Any = None
+    ) -> list[Any]: ...
+
+    def run(
+        self,
+        feeds: Mapping[str, Any] | Sequence[Any] | None,
+        out: Mapping[str, Any] | None = None,
+        *,
+        stream: Any = None,
+        on_device: bool = False,
+        like: Any = None,
+    ) -> dict[str, Any] | list[Any]:
+        """Compute the outputs by name from the inputs by name, or from a list or tuple of the inputs in order.
+
+        Inputs are arrays of numpy, or anything with `__dlpack__`, `__cuda_array_interface__` or `__array__`, torch
+        tensors for instance; lists for sequences; None for empty optionals. They are not changed. `out` gives
+        C-contiguous arrays or tensors that named outputs are written to. `like`, the name of a library of arrays
+        (`"torch"`) or one of its arrays, gives the other outputs as arrays of that library.
+
+        ONNX Runtime's way to call it works, too: `run(None, inputs)` and `run(output_names, inputs)` return a list.
 
         On a GPU, inputs and `out` may lie in its memory and are then used in place. `on_device=True` leaves all tensor
         outputs there: arrays with `__dlpack__` and `__cuda_array_interface__`. `stream` (an integer, or an object with
@@ -120,19 +159,31 @@ class Module:
         Raises `InputError` that lists what is expected when inputs do not fit, `ExecutionError` when the model fails on
         them.
         """
-        return self._run(feeds, out, None, stream, on_device)
+        if type(feeds) is not dict and not isinstance(feeds, Mapping):
+            if feeds_.are_output_names(feeds, out, self._names):
+                return self._run_listed(feeds, out, stream, on_device, like)
+            feeds = feeds_.by_position(feeds, self._programs)
+        results = self._run(feeds, out, None, stream, on_device)
+        return results if like is None else converted(results, like, out or {})
+
+    def _run_listed(
+        self, names: Sequence[str] | None, inputs: Any, stream: Any, on_device: bool, like: Any
+    ) -> list[Any]:
+        """The outputs of these names in order, all of them for None."""
+        return in_order(self.run(inputs, None, stream=stream, on_device=on_device, like=like), names)
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Like `run`, with inputs by position or name; one dict is taken as all inputs by name."""
         if len(args) == 1 and not kwargs and not isinstance(args[0], np.ndarray) and isinstance(args[0], Mapping):
             return self.run(args[0])
         if len(args) > len(self.inputs):
-            raise InputError(f"{len(args)} inputs were given; expected {feeds_.expected_inputs(self._programs)}")
+            feeds_.by_position(args, self._programs)  # says what is expected
         return self.run({**dict(zip(self._names, args)), **kwargs})
 
-    def profile(self, feeds: Mapping[str, Any]) -> list[LaunchTime]:
+    def profile(self, feeds: Mapping[str, Any] | Sequence[Any]) -> list[LaunchTime]:
         """Run once and return the time of every launch and host step in order."""
         times: list[LaunchTime] = []
+        feeds = feeds if isinstance(feeds, Mapping) else feeds_.by_position(feeds, self._programs)
         self._run(feeds, None, lambda symbol, origins, us: times.append(LaunchTime(symbol, origins, us)))
         return times
 

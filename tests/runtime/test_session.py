@@ -40,7 +40,6 @@ from tilestitch.runtime.errors import (
 )
 from tilestitch.runtime.feeds import convert_feeds
 from tilestitch.runtime.manifest import TargetInfo
-from tilestitch.runtime.ort_compat import InferenceSession
 from tilestitch.runtime.program import (
     Arg,
     Constant,
@@ -158,13 +157,6 @@ def test_inputs_of_many_kinds(increment: Module, given: Any) -> None:
     np.testing.assert_array_equal(increment.run({"x": given})["u"], X + 2)
 
 
-def test_torch_tensors(increment: Module) -> None:
-    torch = pytest.importorskip("torch")
-    np.testing.assert_array_equal(increment.run({"x": torch.arange(4, dtype=torch.float32)})["u"], X + 2)
-    with pytest.raises(InputError, match=r"requires grad|gradient"):
-        increment.run({"x": torch.zeros(4, requires_grad=True)})
-
-
 @pytest.mark.parametrize(
     ("feeds", "message"),
     [
@@ -179,7 +171,10 @@ def test_torch_tensors(increment: Module) -> None:
         ({"x": None}, "input 'x' is None"),
         ({"x": [[1], [1, 2]]}, "cannot be read"),
         ({"x": np.array(["a"] * 4)}, "data type string"),
-        ([X], "given as a dict"),
+        ([X, X], "2 inputs were given; expected"),
+        ([], "0 inputs were given"),
+        (X, "given as a dict of name to array, or as a list"),
+        (None, "given as a dict of name to array, or as a list"),
     ],
 )
 def test_wrong_inputs_are_explained(increment: Module, feeds: Any, message: str) -> None:
@@ -233,9 +228,9 @@ def test_bfloat16_comes_through_dlpack() -> None:
     tensor = torch.tensor([[1.0, -2.5], [0.0, 3.0]], dtype=torch.bfloat16)
     np.testing.assert_array_equal(converted(tensor, "bfloat16").astype(np.float32), [[1, -2.5], [0, 3]])
     np.testing.assert_array_equal(converted(tensor.T, "bfloat16").astype(np.float32), [[1, 0], [-2.5, 3]])
-    for other in (torch.zeros(2, dtype=torch.float8_e5m2), torch.zeros(2).bfloat16().requires_grad_()):
-        with pytest.raises(InputError, match="cannot be read"):
-            converted(other, "bfloat16")
+    np.testing.assert_array_equal(converted(torch.zeros(2).bfloat16().requires_grad_(), "bfloat16"), [0, 0])
+    with pytest.raises(InputError, match="cannot be read"):
+        converted(torch.zeros(2, dtype=torch.float8_e5m2), "bfloat16")
 
 
 def test_too_many_positional_inputs(increment: Module) -> None:
@@ -434,19 +429,6 @@ def test_close(increment: Module) -> None:
     increment.close()
     with pytest.raises(ExecutionError, match="closed"):
         increment(X)
-
-
-def test_the_onnxruntime_way(tmp_path: Path) -> None:
-    path = tmp_path / "m.tsm"
-    write_artifact(path, contents(increment_program(), weights={"w": W}))
-    session = InferenceSession(path)
-    assert [info.name for info in session.get_inputs()] == ["x"]
-    assert (session.get_inputs()[0].type, session.get_inputs()[0].shape) == ("tensor(float)", [4])
-    u, w = session.run(None, {"x": X})
-    np.testing.assert_array_equal(u, X + 2)
-    np.testing.assert_array_equal(session.run(["w"], {"x": X})[0], w)
-    with pytest.raises(InputError, match="no output 'v'"):
-        session.run(["v"], {"x": X})
 
 
 # --- devices and machines ---

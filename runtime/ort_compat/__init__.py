@@ -1,0 +1,41 @@
+"""Artifacts behind ONNX Runtime's interface, so that a program tries them by one import.
+
+    import tilestitch.runtime.ort_compat as onnxruntime
+
+    session = onnxruntime.InferenceSession("model.tsm", providers=["CPUExecutionProvider"])
+    outputs = session.run(None, {"x": x})
+
+What is here behaves as there; errors are those of `tilestitch.runtime`. Options that mean nothing for a model that is
+compiled already are taken and not looked at; those that ask for something that does not happen give a warning.
+"""
+
+from __future__ import annotations
+
+from tilestitch import __version__
+
+from .binding import IOBinding
+from .options import ExecutionMode, GraphOptimizationLevel, RunOptions, SessionOptions
+from .providers import get_all_providers, get_available_providers, get_device
+from .session import InferenceSession, ModelMetadata, NodeArg
+from .values import OrtValue
+
+__all__ = [
+    "ExecutionMode",
+    "GraphOptimizationLevel",
+    "IOBinding",
+    "InferenceSession",
+    "ModelMetadata",
+    "NodeArg",
+    "OrtValue",
+    "RunOptions",
+    "SessionOptions",
+    "__version__",
+    "get_all_providers",
+    "get_available_providers",
+    "get_device",
+    "set_default_logger_severity",
+]
+
+
+def set_default_logger_severity(severity: int) -> None:
+    """Nothing is logged here."""
