@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,6 +42,7 @@ class Driver:
 
     def __init__(self, api: Any) -> None:
         self.api = api
+        self._entries: dict[str, Any] = {}
 
     def __call__(self, name: str, *arguments: Any) -> Any:
         """What the function returns behind its status: nothing, one value, or a tuple of values."""
@@ -49,6 +50,14 @@ class Driver:
         if status != self.api.CUresult.CUDA_SUCCESS:
             raise CudaError(name, status.name)
         return values[0] if len(values) == 1 else tuple(values) or None
+
+    def entry(self, name: str, version: int, prototype: Callable[[int], Any]) -> Any:
+        """A function of the driver for ctypes, in the form that it has since `version`; it returns its status."""
+        found = self._entries.get(name)
+        if found is None:
+            address, _ = self("cuGetProcAddress", name.encode(), version, 0)
+            found = self._entries[name] = prototype(address)
+        return found
 
 
 def load_driver() -> Driver:

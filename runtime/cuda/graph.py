@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ class Parameters:
         self._table = self.pointers.ctypes.data + 8 * np.arange(max(count, 1), dtype=np.uint64)
         self._encoded: dict[int, np.ndarray] = {}
         for position in self._maps:
-            self._encoded[position] = aligned_bytes(8 * tensor_maps.WORDS).view(np.uint64)
+            self._encoded[position] = aligned_bytes(tensor_maps.NBYTES)
             self._table[position] = self._encoded[position].ctypes.data
 
     @staticmethod
@@ -43,7 +43,7 @@ class Parameters:
         """Let a parameter point to `address`, or its tensor map lie over it. Raises `CudaError`."""
         self.pointers[position] = address
         if position in self._maps:
-            self._encoded[position][...] = tensor_maps.encode(device, self._maps[position], address)
+            tensor_maps.encode(device, self._maps[position], address, self._encoded[position])
 
     @property
     def address(self) -> int:
@@ -81,7 +81,7 @@ class LaunchGraph:
     def _add_kernel(self, number: int) -> Any:
         node = self._device.call("cuGraphAddKernelNode", self._graph, None, 0, self._node_parameters(number))
         api = self._device.api
-        for name, value in self._attributes(self._launches[number]):
+        for name, value in self._attributes(self._launches[number], api.CUkernelNodeAttrValue):
             identity = getattr(api.CUkernelNodeAttrID, f"CU_LAUNCH_ATTRIBUTE_{name}")
             self._device.call("cuGraphKernelNodeSetAttribute", node, identity, value)
         return node
@@ -96,14 +96,15 @@ class LaunchGraph:
         parameters.kernelParams = self._parameters[number].address
         return parameters
 
-    def _attributes(self, launch: DeviceLaunch) -> list[tuple[str, Any]]:
+    def _attributes(self, launch: DeviceLaunch, new_value: Callable[[], Any]) -> list[tuple[str, Any]]:
+        """Names and values; graph nodes and launches in a stream have values of different classes."""
         found = []
         if launch.cooperative:
-            value = self._device.api.CUlaunchAttributeValue()
+            value = new_value()
             value.cooperative = 1
             found.append(("COOPERATIVE", value))
         if launch.cluster != (1, 1, 1):
-            value = self._device.api.CUlaunchAttributeValue()
+            value = new_value()
             extent = value.clusterDim
             extent.x, extent.y, extent.z = launch.cluster
             found.append(("CLUSTER_DIMENSION", value))
@@ -174,7 +175,7 @@ class LaunchGraph:
         config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
         config.sharedMemBytes, config.hStream = launch.shared_bytes, api.CUstream(stream)
         attributes = []
-        for name, value in self._attributes(launch):
+        for name, value in self._attributes(launch, api.CUlaunchAttributeValue):
             attribute = api.CUlaunchAttribute()
             attribute.id = getattr(api.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}")
             attribute.value = value

@@ -15,7 +15,6 @@ from tilestitch.runtime.program import DeviceLaunch
 from .driver import CudaError, Device
 
 _MEMBER = re.compile(r"kernels/(?P<kind>sm|compute)_(?P<number>\d+)(?P<suffix>[af]?)(/\d+)?\.(cubin|ptx)")
-_NEEDS_ATTRIBUTE_BYTES = 48 * 1024
 PORTABLE_CLUSTER = 8
 
 
@@ -111,22 +110,28 @@ class Modules:
         """Ask for what a kernel gets only when asked: much shared memory, large clusters."""
         attributes = self._device.api.CUfunction_attribute
         function = self._functions[launch.symbol]
-        most = self._device.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
-        if launch.shared_bytes > most:
-            raise DeviceError(
-                f"{self._file}: kernel {launch.symbol!r} needs {launch.shared_bytes} bytes of shared memory, a block "
-                f"of {self._device} has at most {most}; compile again: tilestitch compile MODEL.onnx --target "
-                f"cuda:{native_architecture(self._device.capability)}"
-            )
-        if launch.shared_bytes > _NEEDS_ATTRIBUTE_BYTES:
-            name = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            now = self._device.call("cuFuncGetAttribute", name, function)
-            self._device.call("cuFuncSetAttribute", function, name, max(int(now), launch.shared_bytes))
+        self._allow_shared(launch, function)
         if launch.cluster[0] * launch.cluster[1] * launch.cluster[2] > PORTABLE_CLUSTER:
             name = attributes.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
             self._device.call("cuFuncSetAttribute", function, name, 1)
         if launch.cooperative:
             self._check_fits(launch)
+
+    def _allow_shared(self, launch: DeviceLaunch, function: Any) -> None:
+        """What a kernel gets unasked, 48 KiB, holds its static shared memory too, which a launch does not tell."""
+        attributes = self._device.api.CUfunction_attribute
+        static = int(self._device.call("cuFuncGetAttribute", attributes.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function))
+        most = self._device.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+        if launch.shared_bytes + static > most:
+            raise DeviceError(
+                f"{self._file}: kernel {launch.symbol!r} needs {launch.shared_bytes + static} bytes of shared memory, "
+                f"a block of {self._device} has at most {most}; compile again: tilestitch compile MODEL.onnx --target "
+                f"cuda:{native_architecture(self._device.capability)}"
+            )
+        if launch.shared_bytes:
+            name = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            now = int(self._device.call("cuFuncGetAttribute", name, function))
+            self._device.call("cuFuncSetAttribute", function, name, max(now, launch.shared_bytes))
 
     def _check_fits(self, launch: DeviceLaunch) -> None:
         """Blocks that wait for each other must all be resident: more than the GPU holds would wait for ever."""

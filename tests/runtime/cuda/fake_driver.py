@@ -14,11 +14,12 @@ import ctypes
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import cuda.bindings.driver as real
 import numpy as np
+
+from tilestitch.runtime.cuda import tensor_maps
 
 Kernel = Callable[[Sequence[int], tuple[int, int, int], tuple[int, int, int]], None]
 """Called with the pointers, grid and block of a launch."""
@@ -98,6 +99,7 @@ class FakeDriver:
             k: {} for k in ("module", "function", "stream", "event", "graph", "exec")
         }
         self._nodes: dict[int, Node] = {}
+        self.encode = _encoder(self)
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("cu") or name not in _FUNCTIONS:
@@ -288,20 +290,28 @@ def _record(fake: FakeDriver, event: Any, stream: Any) -> None:
     fake._stream(stream)
 
 
-def _encode_tiled(
-    fake: FakeDriver, dtype: Any, rank: int, address: int, dims: Any, strides: Any, box: Any, steps: Any, *names: Any
-) -> Any:
-    """A map whose first word is the address, so that kernels here take it for a pointer."""
-    assert address % 16 == 0, f"the map lies over {address:#x}"
-    assert (len(dims), len(strides), len(box), len(steps)) == (rank, rank - 1, rank, rank)
-    assert all(isinstance(size, real.cuuint64_t) for size in (*dims, *strides))
-    assert all(isinstance(size, real.cuuint32_t) for size in (*box, *steps))
-    kinds = (
-        real.CUtensorMapInterleave, real.CUtensorMapSwizzle, real.CUtensorMapL2promotion, real.CUtensorMapFloatOOBfill,
-    )  # fmt: skip
-    assert isinstance(dtype, real.CUtensorMapDataType)
-    assert all(isinstance(name, kind) for name, kind in zip(names, kinds, strict=True))
-    return SimpleNamespace(opaque=[real.cuuint64_t(address)] + [real.cuuint64_t(0)] * 15)
+def _proc_address(fake: FakeDriver, name: bytes, version: int, flags: int) -> tuple[int, int]:
+    assert (name, flags) == (b"cuTensorMapEncodeTiled", 0)
+    return ctypes.cast(fake.encode, ctypes.c_void_p).value or 0, 0
+
+
+def _encoder(fake: FakeDriver) -> Any:
+    """A function in C's form that writes maps whose first word is the address, so that kernels here take it for a
+    pointer; `calls` shows its arguments as lists and numbers.
+    """
+
+    def encode(target: int, dtype: int, rank: int, address: int, *rest: int) -> int:
+        (dims, strides, box, steps), names = rest[:4], rest[4:]
+        assert fake._contexts, "no context is current"
+        assert address % 16 == 0, f"the tensor lies at {address:#x}"
+        assert target % 64 == 0, f"the map lies at {target:#x}"
+        wide = [view(numbers, "u8", count).tolist() for numbers, count in ((dims, rank), (strides, rank - 1))]
+        narrow = [view(numbers, "u4", rank).tolist() for numbers in (box, steps)]
+        fake.calls.append(("cuTensorMapEncodeTiled", (dtype, rank, address, *wide, *narrow, *names)))
+        view(target, "u8", 16)[...] = [address, *[0] * 15]
+        return 0
+
+    return tensor_maps._Encode(encode)
 
 
 def _add_kernel(fake: FakeDriver, graph: Any, dependencies: Any, count: int, parameters: Any) -> Any:
@@ -326,6 +336,7 @@ def _add_edges(fake: FakeDriver, graph: Any, before: Any, after: Any, data: Any,
 
 
 def _set_attribute(fake: FakeDriver, node: Any, attribute: Any, value: Any) -> None:
+    assert isinstance(value, real.CUkernelNodeAttrValue)
     fake._nodes[int(node)].attributes[attribute.name.removeprefix("CU_LAUNCH_ATTRIBUTE_")] = value
 
 
@@ -371,7 +382,8 @@ def _launch_plain(fake: FakeDriver, function: Any, *numbers: Any) -> None:
 
 
 _WITHOUT_CONTEXT = {
-    "cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain",
+    "cuInit", "cuGetProcAddress", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute",
+    "cuDevicePrimaryCtxRetain",
     "cuDevicePrimaryCtxRelease", "cuCtxPushCurrent",
 }  # fmt: skip
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -386,7 +398,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "cuCtxPopCurrent": lambda fake: fake._contexts.pop(),
     "cuCtxGetCurrent": lambda fake: fake._contexts[-1],
     "cuCtxSynchronize": lambda fake: None,
-    "cuTensorMapEncodeTiled": _encode_tiled,
+    "cuGetProcAddress": _proc_address,
     "cuMemAlloc": _alloc,
     "cuMemFree": _free,
     "cuMemGetInfo": _mem_info,

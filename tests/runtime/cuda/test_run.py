@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import cuda.bindings.driver as real
 import numpy as np
 import pytest
 
@@ -294,12 +295,15 @@ def test_tensor_maps_are_encoded_when_a_program_is_bound(fake: FakeDriver, tmp_p
         np.testing.assert_array_equal(loaded(X)["y"], X + 1)
         np.testing.assert_array_equal(loaded(2 * X)["y"], 2 * X + 1)
     ((dtype, rank, _, dims, strides, box, steps, *names),) = fake.named("cuTensorMapEncodeTiled")
-    assert (dtype.name, rank, int(dims[0]), strides, int(box[0]), int(steps[0])) == (
-        "CU_TENSOR_MAP_DATA_TYPE_FLOAT32", 1, 4, [], 4, 1,
+    assert (dtype, rank, dims, strides, box, steps) == (
+        real.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 1, [4], [], [4], [1],
     )  # fmt: skip
-    assert [name.name.removeprefix("CU_TENSOR_MAP_") for name in names] == [
-        "INTERLEAVE_NONE", "SWIZZLE_32B", "L2_PROMOTION_L2_256B", "FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA",
-    ]  # fmt: skip
+    assert names == [
+        real.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        real.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_32B,
+        real.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        real.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA,
+    ]
 
 
 def test_a_tensor_map_follows_its_input(fake: FakeDriver, tmp_path: Path) -> None:

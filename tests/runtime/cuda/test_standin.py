@@ -1,0 +1,79 @@
+"""Running on the strict stand-in for the driver, through the real cuda-bindings: what a GPU would refuse is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.runtime.cuda.artifacts import launch
+from tests.runtime.cuda.kernels_cu import artifact, one_step
+from tests.runtime.cuda.standin.child import StandIn
+from tilestitch.runtime import load
+from tilestitch.runtime.errors import DeviceError
+from tilestitch.runtime.program import Arg
+from tilestitch.runtime.tensor_map import TensorMap
+
+ROOT = Path(__file__).resolve().parents[3]
+X = np.arange(4, dtype=np.float32)
+OnStandIn = Callable[[Callable[[StandIn], Any]], None]
+
+
+def run_twice(path: Path) -> Callable[[StandIn], None]:
+    """Load, run with arrays of the host and of the GPU, profile, unload."""
+
+    def work(stand_in: StandIn) -> None:
+        with load(path, device="cuda") as loaded:
+            there = loaded.run({"x": X}, on_device=True)["y"]
+            assert loaded.run({"x": there})["y"].shape == (4,)
+            loaded.profile({"x": X})
+            del there
+
+    return work
+
+
+@pytest.mark.parametrize(
+    "more", [{"cluster": (2, 1, 1)}, {"cooperative": True}, {"cluster": (2, 1, 1), "cooperative": True}]
+)
+def test_clusters_and_cooperative_launches(on_standin: OnStandIn, tmp_path: Path, more: dict[str, Any]) -> None:
+    on_standin(run_twice(artifact(tmp_path, one_step([launch("increment", 0, 1, **more)]))))
+
+
+RUN = """
+import sys, numpy as np
+from tilestitch.runtime import load
+with load(sys.argv[1], device="cuda") as loaded:
+    print(loaded.run({"x": np.arange(4, dtype=np.float32)})["y"].shape)
+"""
+
+
+def test_tensor_maps_lie_where_the_driver_wants_them(standin_library: Path, tmp_path: Path) -> None:
+    """Also where Python's objects lie at any multiple of 16, as they do without its own allocator."""
+    row = TensorMap("float32", (4,), (), (4,))
+    path = artifact(tmp_path, one_step([launch("mapped", Arg(0, 0, row), 1) for _ in range(16)]))
+    command = [sys.executable, "-m", "tests.runtime.cuda.standin", "--", sys.executable, "-c", RUN, str(path)]
+    environment = {**os.environ, "PYTHONMALLOC": "malloc"}
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False)
+    assert (result.stdout, result.stderr) == ("(4,)\n", "")
+
+
+@pytest.mark.parametrize("dynamic_bytes", [1024, 49152 - 128, 49152 - 64, 49152, 49153, 232448 - 128])
+def test_shared_memory_up_to_what_a_block_may_have(on_standin: OnStandIn, tmp_path: Path, dynamic_bytes: int) -> None:
+    """The kernel has 128 bytes of static shared memory, which count too."""
+    on_standin(run_twice(artifact(tmp_path, one_step([launch("banded", 0, 1, shared_bytes=dynamic_bytes)]))))
+
+
+def test_more_shared_memory_than_a_block_may_have_is_refused(on_standin: OnStandIn, tmp_path: Path) -> None:
+    path = artifact(tmp_path, one_step([launch("banded", 0, 1, shared_bytes=232448 - 127)]))
+
+    def work(stand_in: StandIn) -> None:
+        with pytest.raises(DeviceError, match=r"'banded' needs 232449 bytes of shared memory, .* has at most 232448"):
+            load(path, device="cuda")
+
+    on_standin(work)
