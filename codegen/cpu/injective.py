@@ -17,8 +17,8 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import HALVES, Expr, storage_bits
 from tilestitch.codegen.compute.evaluator import Evaluator
-from tilestitch.codegen.compute.indexing import unravel
-from tilestitch.codegen.compute.probe import Access, domain_indices, walk_merged
+from tilestitch.codegen.compute.indexing import domain_indices, unravel
+from tilestitch.compiler.ir.accesses import Access, elementwise_walk
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of, op_spec
 from tilestitch.compiler.ir.types import TensorType
@@ -75,7 +75,7 @@ class Loops:
 def plan_loops(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], isa: Isa) -> Loops:
     """Decide the loops of an injective kernel with at least one element."""
     shape = outputs[0].shape
-    extents, walk = walk_merged(inputs, outputs)
+    extents, walk = elementwise_walk(inputs, outputs)
     accesses = walk.accesses
     cuts = tuple(sorted(at for d, at in walk.cuts if d == len(extents) - 1 and 0 < at < extents[-1]))
     branches = _branches(extents, walk.cuts)

@@ -13,10 +13,10 @@ from math import prod
 
 from tilestitch.codegen.compute import elementwise
 from tilestitch.codegen.compute.dtypes import compute_dtype, storage_bits
-from tilestitch.codegen.compute.indexing import reshape_index
-from tilestitch.codegen.compute.probe import merge, probe
 from tilestitch.codegen.groups import levels
+from tilestitch.compiler.ir.accesses import merge, walk_of
 from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.compiler.ir.indexing import reshape_index
 from tilestitch.compiler.ir.ops import op_spec
 from tilestitch.passes.plan.roles import Part, Roles
 
@@ -199,9 +199,7 @@ def _plan_loops(
         extents, reduced = [1], [False]
     if prod(shape):
         inner = _readable(nodes, inputs)
-        walk = probe(
-            walked, inner, extents, lambda i, simplify: [reshape_index(i, extents, v.shape, simplify) for v in walked]
-        )
+        walk = walk_of(walked, inner, extents, lambda i: [reshape_index(i, extents, v.shape) for v in walked])
         extents, reduced = merge(extents, reduced, walk.accesses)
     last = max(1, extents[-1])
     lanes = min(isa.vector_bytes // 4, 1 << (last.bit_length() - 1))

@@ -31,7 +31,7 @@ from .abi import Parameter, barrier
 from .injective import index_dtype
 from .pieces import when
 from .product import both
-from .rows import RowEmitter, RowWork, walk_of
+from .rows import RowEmitter, RowWork, row_loops
 from .team import Team
 
 POLLS = 12
@@ -108,7 +108,7 @@ class RowsBehind:
     @cached_property
     def walk(self) -> RowWork:
         """The loops, for one thread a row."""
-        return walk_of(self.nodes, self.roles, self.inputs, self.outputs)
+        return row_loops(self.nodes, self.roles, self.inputs, self.outputs)
 
     @property
     def rows_each(self) -> int:

@@ -16,8 +16,8 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.evaluator import Evaluator
-from tilestitch.codegen.compute.indexing import Index, unravel
-from tilestitch.codegen.compute.probe import domain_indices, walk_merged
+from tilestitch.codegen.compute.indexing import Index, domain_indices, unravel
+from tilestitch.compiler.ir.accesses import elementwise_walk
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import op_spec
 
@@ -65,7 +65,7 @@ class Work:
 
 def plan_work(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], target: CudaTarget) -> Work:
     """Decide the loops of an injective kernel with at least one element."""
-    extents, walk = walk_merged(inputs, outputs)
+    extents, walk = elementwise_walk(inputs, outputs)
     cut_axis, cuts = _cuts(walk.cuts, extents)
     lanes = lanes_of([a.value for a in walk.accesses if a.strides is None or a.strides[-1] != 0])
     inner = [extents[-1], *(cuts if cut_axis == len(extents) - 1 else ())]

@@ -20,10 +20,11 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.evaluator import Evaluator, Source
 from tilestitch.codegen.compute.indexing import Index, reshape_index, unravel
-from tilestitch.codegen.compute.probe import merge, probe
 from tilestitch.codegen.groups import GroupView, before_views, levels
 from tilestitch.codegen.launch import KernelArg, ValueArg
 from tilestitch.codegen.split import lower_in_parts
+from tilestitch.compiler.ir import indexing
+from tilestitch.compiler.ir.accesses import merge, walk_of
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.passes.fusion.spread import REGISTER_ELEMENTS, WARP, blocks_of_row, column_team, in_launches, row_team
 from tilestitch.passes.plan import GroupKind
@@ -162,7 +163,7 @@ def plan_work(
     nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value], target: CudaTarget
 ) -> RowWork:
     """Decide the loops of a row-wise kernel with at least one row."""
-    walk = walk_of(nodes, roles, inputs, outputs)
+    walk = row_loops(nodes, roles, inputs, outputs)
     rows, length = walk.row_count, prod(walk.line_extents)
     parts = blocks_of_row(roles, target.multiprocessors)
     if walk.columns:
@@ -175,7 +176,7 @@ def plan_work(
     return replace(walk, team=team, rows=max(1, BLOCK // team))
 
 
-def walk_of(nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value]) -> RowWork:
+def row_loops(nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value]) -> RowWork:
     """The loops of a row-wise kernel in which one thread computes a row."""
     assert roles.rows is not None
     shape, axes = roles.rows.shape, roles.rows.axes
@@ -186,9 +187,7 @@ def walk_of(nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], output
     walked = [*(n.inputs[0] for n in reductions), *(views.get(v, v) for v in stored)]
     if prod(shape):
         known = [*inputs, *(v for n in reductions for v in n.outputs)]
-        walk = probe(
-            walked, known, extents, lambda i, simplify: [reshape_index(i, extents, v.shape, simplify) for v in walked]
-        )
+        walk = walk_of(walked, known, extents, lambda i: [indexing.reshape_index(i, extents, v.shape) for v in walked])
         extents, reduced = merge(extents, reduced, walk.accesses)
     length = prod(e for e, r in zip(extents, reduced, strict=True) if r)
     lanes = lanes_of([v for v in (*inputs, *stored) if v.tensor_type.num_elements >= length]) if reduced[-1] else 1

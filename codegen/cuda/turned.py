@@ -17,8 +17,8 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, storage_dtype
 from tilestitch.codegen.compute.evaluator import Evaluator
-from tilestitch.codegen.compute.indexing import unravel
-from tilestitch.codegen.compute.probe import Access, domain_indices, walk_merged
+from tilestitch.codegen.compute.indexing import domain_indices, unravel
+from tilestitch.compiler.ir.accesses import Access, elementwise_walk
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of
 
@@ -67,7 +67,7 @@ def plan_turn(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[
     """
     if not all(kind_of(node.op) is Kind.VIEW or node.op in functions.RULES for node in nodes):
         return None
-    extents, walk = walk_merged(inputs, outputs)
+    extents, walk = elementwise_walk(inputs, outputs)
     reads = [a for a in walk.accesses if a.value in inputs]
     if len(extents) < 2 or extents[-1] < LEAST or any(a.strides is None for a in walk.accesses):
         return None

@@ -1,0 +1,251 @@
+"""Access relations: where element-wise work, data movement and views read their operands, by the index of a result.
+
+Nothing is computed and no code is written: indices are followed from stored values back to what lies in memory, as
+quasi-affine expressions of the iteration variables. Where an operand is read at a place that depends on data, or is
+clamped at an edge, the place is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from math import prod
+
+from .affine import Integer, bounds, linear_in, variable
+from .graph import Node, Value
+from .indexing import broadcast_index, pull_view, ravel, reshape_index
+from .ops import Kind, is_elementwise, kind_of
+
+Place = tuple[Integer, ...]
+
+
+@dataclass(frozen=True)
+class Access:
+    """`strides`: by how many elements the place in `value`'s memory moves with each variable; None if not linear.
+
+    offset: the place where all variables are zero.
+    """
+
+    value: Value
+    strides: tuple[int, ...] | None
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Where all values of a kernel are read and stored, in the order of its evaluation.
+
+    cuts: (dimension, position) where one operand of a concat ends and another begins.
+    """
+
+    accesses: tuple[Access, ...]
+    cuts: frozenset[tuple[int, int]]
+
+
+class Followed:
+    """Follows indices back through nodes; `places` collects each (value, index) that is read from memory, once each.
+
+    sources: the values that lie in memory.
+    """
+
+    def __init__(self, variables: Sequence[Integer], sources: Iterable[Value]) -> None:
+        self.variables, self.sources = list(variables), frozenset(sources)
+        self.places: list[tuple[Value, Place]] = []
+        self.cuts: set[tuple[int, int]] = set()
+        self._seen: set[tuple[Value, Place]] = set()
+        self._numbers = count()
+
+    def follow(self, value: Value, index: Place) -> None:
+        """Find all that is read to compute `value` at `index`, operands before what reads them."""
+        stack: list[tuple[Value, Place, bool]] = [(value, index, True)]
+        while stack:
+            at, place, fresh = stack.pop()
+            key = (at, place)
+            if key in self._seen:
+                continue
+            operands = self._operands(at, place) if fresh else None
+            if operands:
+                stack.append((at, place, False))
+                stack.extend((operand, inner, True) for operand, inner in operands)
+                continue
+            self._seen.add(key)
+            self._visit(at, place, operands is None)
+
+    def _operands(self, value: Value, index: Place) -> list[tuple[Value, Place]]:
+        """What is read, and where, for an element of `value`; nothing of data movement, whose rule reads by itself."""
+        node = value.producer
+        if value in self.sources or value.data is not None or node is None:
+            return []
+        if is_elementwise(node.op):
+            return [(x, broadcast_index(index, x.shape)) for x in node.inputs]
+        if kind_of(node.op) is Kind.VIEW:
+            return [(node.inputs[0], pull_view(node, index))]
+        return []
+
+    def _visit(self, value: Value, index: Place, done: bool) -> None:
+        if value in self.sources:
+            self.places.append((value, index))
+            return
+        node = value.producer
+        if done or value.data is not None or node is None:
+            return
+        rule = _MOVEMENT.get(node.op)
+        if rule is not None:
+            rule(self, node, index)
+
+    def unknown(self, size: int) -> Integer:
+        """A place along an axis of `size` elements of which nothing is known."""
+        return variable(f"u{next(self._numbers)}", size)
+
+    def inside(self, position: Integer, size: int) -> Integer:
+        """A position that is clamped into an axis."""
+        low, high = bounds(position)
+        return position if low >= 0 and high < size else self.unknown(size)
+
+    def cut(self, position: Integer, limit: int) -> None:
+        """Tell that below `limit` something else is read than from there on."""
+        found = linear_in(position, self.variables)
+        if found is None:
+            return
+        strides, constant = found
+        moving = [d for d, stride in enumerate(strides) if stride]
+        if len(moving) == 1 and strides[moving[0]] == 1:
+            self.cuts.add((moving[0], limit - constant))
+
+
+def _concat(followed: Followed, node: Node, index: Place) -> None:
+    axis, start = node.attrs["axis"], 0
+    parts: list[tuple[int, Value]] = []
+    for operand in node.inputs:
+        if operand.shape[axis]:
+            parts.append((start, operand))
+            start += operand.shape[axis]
+    _pick(followed, parts, index, axis)
+
+
+def _pick(followed: Followed, parts: list[tuple[int, Value]], index: Place, axis: int) -> None:
+    """Follow into the parts that may hold the element, as generated code looks for it: by halving."""
+    position = index[axis]
+    if len(parts) == 1:
+        start, operand = parts[0]
+        local = followed.inside(position - start, operand.shape[axis])
+        followed.follow(operand, (*index[:axis], local, *index[axis + 1 :]))
+        return
+    middle = len(parts) // 2
+    limit = parts[middle][0]
+    followed.cut(position, limit)
+    low, high = bounds(position)
+    if low < limit:
+        _pick(followed, parts[:middle], index, axis)
+    if high >= limit:
+        _pick(followed, parts[middle:], index, axis)
+
+
+def _pad(followed: Followed, node: Node, index: Place) -> None:
+    x, mode = node.inputs[0], node.attrs["mode"]
+    if mode == "constant":
+        if len(node.inputs) > 1:
+            followed.follow(node.inputs[1], (0,) * len(node.inputs[1].shape))
+        if prod(x.shape) == 0:
+            return
+    source: list[Integer] = []
+    for i, before, after, size in zip(index, node.attrs["before"], node.attrs["after"], x.shape, strict=True):
+        if not before and not after:
+            source.append(i)
+            continue
+        low, high = bounds(i - before)
+        if mode == "constant" and (low >= size or high < 0):
+            return
+        if mode == "wrap":
+            source.append((i - before) % size)
+        elif mode in ("constant", "edge"):
+            source.append(followed.inside(i - before, size))
+        else:
+            source.append(0 if size == 1 else followed.unknown(size))
+    followed.follow(x, tuple(source))
+
+
+def _gather(followed: Followed, node: Node, index: Place) -> None:
+    (x, indices), axis = node.inputs, node.attrs["axis"]
+    rank = len(indices.shape)
+    if not x.shape[axis]:
+        return
+    followed.follow(indices, index[axis : axis + rank])
+    followed.follow(x, (*index[:axis], followed.unknown(x.shape[axis]), *index[axis + rank :]))
+
+
+def _gather_elements(followed: Followed, node: Node, index: Place) -> None:
+    (x, indices), axis = node.inputs, node.attrs["axis"]
+    if not x.shape[axis]:
+        return
+    followed.follow(indices, index)
+    followed.follow(x, (*index[:axis], followed.unknown(x.shape[axis]), *index[axis + 1 :]))
+
+
+def _gather_nd(followed: Followed, node: Node, index: Place) -> None:
+    (x, indices), batch = node.inputs, node.attrs["batch_dims"]
+    depth, prefix = indices.shape[-1], len(indices.shape) - 1
+    sizes = x.shape[batch : batch + depth]
+    if 0 in sizes:
+        return
+    outer = index[:prefix]
+    for d in range(depth):
+        followed.follow(indices, (*outer, d))
+    followed.follow(x, (*outer[:batch], *map(followed.unknown, sizes), *index[prefix:]))
+
+
+_MOVEMENT: dict[str, Callable[[Followed, Node, Place], None]] = {
+    "concat": _concat, "pad": _pad, "iota": lambda followed, node, index: None,
+    "gather": _gather, "gather_elements": _gather_elements, "gather_nd": _gather_nd,
+}  # fmt: skip
+
+
+# -- iteration spaces --------------------------------------------------------------------------------------------------
+
+Indices = Callable[[Sequence[Integer]], Sequence[Place]]
+"""`indices(variables)`: the index of each value at a point of the iteration space."""
+
+
+def walk_of(values: Sequence[Value], inputs: Iterable[Value], extents: Sequence[int], indices: Indices) -> Walk:
+    """The accesses that computing and storing `values` takes, with iteration variables that run over `extents`.
+
+    `inputs` are the values that are read from memory.
+    """
+    variables = [variable(f"i{d}", size) for d, size in enumerate(extents)]
+    followed = Followed(variables, inputs)
+    found: list[Access] = []
+    for value, index in zip(values, indices(variables), strict=True):
+        found.append(_access(value, index, variables))
+        known = len(followed.places)
+        followed.follow(value, index)
+        found += [_access(v, place, variables) for v, place in followed.places[known:]]
+    return Walk(tuple(found), frozenset(followed.cuts))
+
+
+def merge(extents: Sequence[int], kinds: Sequence[bool], accesses: Sequence[Access]) -> tuple[list[int], list[bool]]:
+    """Merge neighbouring dimensions of one kind that every access walks as if they were one."""
+    sizes, merged = [extents[-1]], [kinds[-1]]
+    for d in reversed(range(len(extents) - 1)):
+        joint = all(a.strides is not None and a.strides[d] == a.strides[d + 1] * extents[d + 1] for a in accesses)
+        if joint and kinds[d] == kinds[d + 1]:
+            sizes[0] *= extents[d]
+        else:
+            sizes.insert(0, extents[d])
+            merged.insert(0, kinds[d])
+    return sizes, merged
+
+
+def elementwise_walk(inputs: Sequence[Value], outputs: Sequence[Value]) -> tuple[tuple[int, ...], Walk]:
+    """The iteration space of element-wise work, as few dimensions as the accesses allow, and the accesses in it."""
+    sizes = tuple(d for d in outputs[0].shape if d != 1) or (1,)
+    walk = walk_of(outputs, inputs, sizes, lambda i: [reshape_index(i, sizes, v.shape) for v in outputs])
+    extents = tuple(merge(sizes, [False] * len(sizes), walk.accesses)[0])
+    if len(extents) != len(sizes):
+        walk = walk_of(outputs, inputs, extents, lambda i: [reshape_index(i, extents, v.shape) for v in outputs])
+    return extents, walk
+
+
+def _access(value: Value, index: Place, variables: list[Integer]) -> Access:
+    found = linear_in(ravel(index, value.shape), variables)
+    return Access(value, *found) if found else Access(value, None)

@@ -1,0 +1,188 @@
+"""Quasi-affine integer expressions: sums of multiples of variables, and of floor quotients of such sums.
+
+Every expression is kept in one normal form, so that equal ones compare equal: `x // c * c + x % c` is `x`, since a
+remainder is written as `x - x // c * c`. Variables have ranges; what these decide is decided at once, as that
+`(4 * i + j) // 4` is `i` where `0 <= j < 4`. Index arithmetic of views is closed under these operations.
+
+Operators work between expressions and Python integers; a result that is constant is a Python integer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import gcd
+from typing import TypeAlias, Union
+
+Integer: TypeAlias = Union[int, "Affine"]
+
+
+class Variable:
+    """An integer in [0, extent). Two variables are equal only if they are one object."""
+
+    __slots__ = ("extent", "name")
+
+    def __init__(self, name: str, extent: int) -> None:
+        self.name, self.extent = name, extent
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The least and the largest value."""
+        return 0, max(0, self.extent - 1)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Quotient:
+    """`dividend // divisor`, of an expression that no rule makes simpler."""
+
+    __slots__ = ("_hash", "bounds", "dividend", "divisor")
+
+    def __init__(self, dividend: Affine, divisor: int) -> None:
+        self.dividend, self.divisor = dividend, divisor
+        low, high = dividend.bounds
+        self.bounds = low // divisor, high // divisor
+        self._hash = hash((dividend, divisor))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Quotient) and self.divisor == other.divisor and self.dividend == other.dividend
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"({self.dividend}) // {self.divisor}"
+
+
+Atom: TypeAlias = Variable | Quotient
+
+
+class Affine:
+    """`constant + sum of coefficient * atom`; coefficients are not 0, and there is at least one."""
+
+    __slots__ = ("_hash", "bounds", "constant", "terms")
+
+    def __init__(self, terms: Mapping[Atom, int], constant: int) -> None:
+        self.terms, self.constant = terms, constant
+        low = high = constant
+        for atom, coefficient in terms.items():
+            ends = atom.bounds[0] * coefficient, atom.bounds[1] * coefficient
+            low, high = low + min(ends), high + max(ends)
+        self.bounds = low, high
+        self._hash = hash((frozenset(terms.items()), constant))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Affine) and self.constant == other.constant and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        parts = [str(a) if c == 1 else f"{c} * {a}" for a, c in self.terms.items()]
+        return " + ".join([*parts, str(self.constant)] if self.constant else parts)
+
+    def __add__(self, other: Integer) -> Integer:
+        if isinstance(other, int):
+            return Affine(self.terms, self.constant + other) if other else self
+        terms = dict(self.terms)
+        for atom, coefficient in other.terms.items():
+            terms[atom] = terms.get(atom, 0) + coefficient
+        return _made(terms, self.constant + other.constant)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Integer:
+        return self * -1
+
+    def __sub__(self, other: Integer) -> Integer:
+        return self + -other
+
+    def __rsub__(self, other: int) -> Integer:
+        return -self + other
+
+    def __mul__(self, factor: int) -> Integer:
+        if not factor:
+            return 0
+        return Affine({a: c * factor for a, c in self.terms.items()}, self.constant * factor)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, divisor: int) -> Integer:
+        """The floor of the quotient; `divisor` is positive."""
+        return _quotient(self, divisor)
+
+    def __mod__(self, divisor: int) -> Integer:
+        """In [0, divisor); `divisor` is positive."""
+        return self - _quotient(self, divisor) * divisor
+
+
+def variable(name: str, extent: int) -> Integer:
+    """A new variable in [0, extent); 0 if that is all it can be."""
+    return 0 if extent == 1 else Affine({Variable(name, extent): 1}, 0)
+
+
+def bounds(expr: Integer) -> tuple[int, int]:
+    """Between which integers, both included, the expression surely lies."""
+    return (expr, expr) if isinstance(expr, int) else expr.bounds
+
+
+def linear_in(expr: Integer, variables: list[Integer]) -> tuple[tuple[int, ...], int] | None:
+    """Coefficients of `variables` (0 of those that are constant) and the rest; None if it is not linear in them."""
+    if isinstance(expr, int):
+        return (0,) * len(variables), expr
+    known = {next(iter(v.terms)): i for i, v in enumerate(variables) if isinstance(v, Affine)}
+    if not known.keys() >= expr.terms.keys():
+        return None
+    coefficients = [0] * len(variables)
+    for atom, coefficient in expr.terms.items():
+        coefficients[known[atom]] = coefficient
+    return tuple(coefficients), expr.constant
+
+
+def _made(terms: Mapping[Atom, int], constant: int) -> Integer:
+    kept = {atom: coefficient for atom, coefficient in terms.items() if coefficient}
+    return Affine(kept, constant) if kept else constant
+
+
+def _quotient(expr: Affine, divisor: int) -> Integer:
+    low, high = expr.bounds
+    if divisor == 1:
+        return expr
+    if low // divisor == high // divisor:
+        return low // divisor
+    whole = {a: c // divisor for a, c in expr.terms.items() if c % divisor == 0}
+    rest = {a: c for a, c in expr.terms.items() if c % divisor}
+    outside, constant = divmod(expr.constant, divisor)
+    return _made(whole, outside) + _fraction(_made(rest, constant), divisor)
+
+
+def _fraction(rest: Integer, divisor: int) -> Integer:
+    """The quotient of a rest in which no multiple of the divisor is left."""
+    if isinstance(rest, int):
+        return rest // divisor
+    low, high = rest.bounds
+    if low // divisor == high // divisor:
+        return low // divisor
+    rest = _without_small(rest, divisor)
+    common = gcd(divisor, *rest.terms.values())
+    if common > 1:
+        reduced = _made({a: c // common for a, c in rest.terms.items()}, rest.constant // common)
+        return reduced if isinstance(reduced, int) else _quotient(reduced, divisor // common)
+    if len(rest.terms) == 1 and not rest.constant:
+        ((atom, coefficient),) = rest.terms.items()
+        if isinstance(atom, Quotient) and coefficient == 1:
+            return _quotient(atom.dividend, atom.divisor * divisor)
+    return Affine({Quotient(rest, divisor): 1}, 0)
+
+
+def _without_small(rest: Affine, divisor: int) -> Affine:
+    """Less the terms that together never reach the next multiple of what divides all others and the divisor."""
+    order = sorted(rest.terms.items(), key=lambda term: abs(term[1]))
+    for count in range(len(order) - 1, 0, -1):
+        step = gcd(divisor, *(c for _, c in order[count:]))
+        small = rest.constant % step
+        low = small + sum(min(a.bounds[0] * c, a.bounds[1] * c) for a, c in order[:count])
+        high = small + sum(max(a.bounds[0] * c, a.bounds[1] * c) for a, c in order[:count])
+        if step > 1 and low >= 0 and high < step:
+            return Affine(dict(order[count:]), rest.constant - small)
+    return rest

@@ -1,0 +1,127 @@
+"""Index arithmetic of views: between shapes of equal element count, forwards and backwards.
+
+An index is a tuple with one entry a dimension. Entries are Python integers, or expressions of any kind that has `+`,
+`*`, `//` and `%` with integers: `affine.Affine`, or what a code generator writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+from .graph import Node
+
+Index = tuple[Any, ...]
+Simplify = Callable[[Any], Any]
+Ravel = Callable[[Sequence[Any], Sequence[int]], Any]
+
+
+def ravel(index: Sequence[Any], shape: Sequence[int]) -> Any:
+    """Row-major position of an index."""
+    position: Any = 0
+    for entry, size in zip(index, shape, strict=True):
+        position = entry if isinstance(position, int) and position == 0 else position * size + entry
+    return position
+
+
+def unravel(position: Any, shape: Sequence[int]) -> Index:
+    """The index of a row-major position."""
+    index: list[Any] = []
+    stride = prod(shape)
+    for axis, size in enumerate(shape):
+        stride //= max(size, 1)
+        if size == 1:
+            index.append(0)
+            continue
+        entry = position if stride == 1 else position // stride
+        inner = all(d == 1 for d in shape[:axis])
+        index.append(entry if inner else entry % size)
+    return tuple(index)
+
+
+def same(expr: Any) -> Any:
+    """For expressions that are always in their simplest form."""
+    return expr
+
+
+def reshape_index(
+    index: Sequence[Any], source: Sequence[int], target: Sequence[int], simplify: Simplify = same, ravel: Ravel = ravel
+) -> Index:
+    """The index in shape `target` of the element that has `index` in shape `source`; both have as many elements.
+
+    Runs of dimensions with equal extents are handled apart: dimensions which are the same in both keep their index.
+    """
+    if prod(source) == 0:
+        kept = iter([i for i, d in zip(index, source, strict=True) if d != 1])
+        alike = [d for d in source if d != 1] == [d for d in target if d != 1]
+        return tuple(next(kept) if alike and d != 1 else 0 for d in target)
+    result: list[Any] = [0] * len(target)
+    for source_axes, target_axes in _blocks(source, target):
+        if len(source_axes) == len(target_axes) == 1:
+            result[target_axes[0]] = index[source_axes[0]]
+            continue
+        position = ravel([index[a] for a in source_axes], [source[a] for a in source_axes])
+        entries = unravel(position, [target[a] for a in target_axes])
+        for axis, entry in zip(target_axes, entries, strict=True):
+            result[axis] = entry if isinstance(entry, int) else simplify(entry)
+    return tuple(result)
+
+
+def _blocks(source: Sequence[int], target: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """Runs of axes (without those of size 1) whose extents multiply to the same, as short as possible."""
+    left = [a for a, d in enumerate(source) if d != 1]
+    right = [a for a, d in enumerate(target) if d != 1]
+    blocks = []
+    i = j = 0
+    while i < len(left):
+        first, second = [left[i]], [right[j]]
+        p, q = source[left[i]], target[right[j]]
+        i, j = i + 1, j + 1
+        while p != q:
+            if p < q:
+                first.append(left[i])
+                p *= source[left[i]]
+                i += 1
+            else:
+                second.append(right[j])
+                q *= target[right[j]]
+                j += 1
+        blocks.append((first, second))
+    return blocks
+
+
+def broadcast_index(index: Sequence[Any], shape: Sequence[int]) -> Index:
+    """The index of an operand of `shape` that is broadcast to a result at `index`."""
+    tail = index[len(index) - len(shape) :]
+    return tuple(0 if size == 1 else i for i, size in zip(tail, shape, strict=True))
+
+
+def forward_index(view: Node, index: Sequence[Any], simplify: Simplify = same, ravel: Ravel = ravel) -> Index:
+    """Where a reshape or transpose puts the element that its operand has at `index` (push)."""
+    source, target = view.inputs[0].shape, view.output.shape
+    if view.op == "transpose":
+        return tuple(index[p] for p in view.attrs["perm"])
+    if view.op == "reshape":
+        return reshape_index(index, source, target, simplify, ravel)
+    raise ValueError(f"{view.op} is no bijective view; only reshape and transpose are")
+
+
+def pull_view(view: Node, index: Sequence[Any], simplify: Simplify = same, ravel: Ravel = ravel) -> Index:
+    """Which element of its operand a view shows at `index`."""
+    source, target = view.inputs[0].shape, view.output.shape
+    if view.op == "transpose":
+        result: list[Any] = [0] * len(source)
+        for i, p in zip(index, view.attrs["perm"], strict=True):
+            result[p] = i
+        return tuple(result)
+    if view.op == "reshape":
+        return reshape_index(index, target, source, simplify, ravel)
+    if view.op == "broadcast_to":
+        return broadcast_index(index, source)
+    if view.op == "slice":
+        steps = zip(index, view.attrs["starts"], view.attrs["steps"], strict=True)
+        return tuple(
+            start if size == 1 else start + i * step for (i, start, step), size in zip(steps, target, strict=True)
+        )
+    raise ValueError(f"{view.op} is no view")

@@ -1,0 +1,124 @@
+"""Access relations against numpy: every place is told where the element of an operand really comes from."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.mixed_graphs import mixed_graphs
+from tilestitch.compiler.ir import Graph, TensorType, Value, reference
+from tilestitch.compiler.ir.accesses import Access, elementwise_walk, walk_of
+from tilestitch.compiler.ir.ops import Kind, kind_of
+
+
+def tensor(*shape: int, dtype: str = "float32") -> TensorType:
+    return TensorType(dtype, shape)
+
+
+def only(accesses: tuple[Access, ...], value: Value) -> Access:
+    (found,) = (a for a in accesses if a.value is value)
+    return found
+
+
+def read_places(access: Access, extents: tuple[int, ...]) -> np.ndarray:
+    assert access.strides is not None
+    grid = np.indices(extents).reshape(len(extents), -1)
+    return access.offset + np.asarray(access.strides) @ grid
+
+
+def source_of(graph: Graph, x: Value, result: Value) -> np.ndarray:
+    """The number of the element of `x` that each element of `result` shows, through views only."""
+    known = {x: np.arange(prod(x.shape), dtype=np.int64).reshape(x.shape)}
+    for node in graph.nodes:
+        known[node.output] = np.asarray(reference(node.op)([known[v] for v in node.inputs], node.attrs)[0])
+    return known[result].reshape(-1)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (1, 5, 7), (6, 1, 1), (2, 2, 2)])
+def test_views_are_followed_to_the_memory_that_they_show(shape: tuple[int, ...]) -> None:
+    graph = Graph("views")
+    x = graph.add_input("x", tensor(*shape))
+    turned = graph.emit("transpose", x, perm=(2, 0, 1))
+    y = graph.emit("reshape", turned, shape=(turned.shape[0], turned.shape[1] * turned.shape[2]))
+    extents, walk = elementwise_walk([x], [y])
+    assert np.array_equal(read_places(only(walk.accesses, x), extents), source_of(graph, x, y))
+
+
+def test_a_reshape_after_a_transpose_is_linear_in_the_merged_dimensions() -> None:
+    """GroupNorm as exported: [1, 32, 16, 16] as [8, 1024] and back, stored channels last."""
+    graph = Graph("norm")
+    x = graph.add_input("x", tensor(1, 8, 1024))
+    y = graph.emit("transpose", graph.emit("reshape", x, shape=(1, 32, 16, 16)), perm=(0, 2, 3, 1))
+    extents, walk = elementwise_walk([x], [y])
+    assert extents == (256, 32)
+    assert only(walk.accesses, x).strides == (1, 256)
+
+
+def test_a_concat_is_cut_where_the_next_operand_begins_and_its_operands_are_clamped() -> None:
+    graph = Graph("concat")
+    a, b = graph.add_input("a", tensor(3, 4)), graph.add_input("b", tensor(3, 6))
+    y = graph.emit("concat", a, b, axis=1)
+    _, walk = elementwise_walk([a, b], [y])
+    assert walk.cuts == {(1, 4)}
+    assert only(walk.accesses, a).strides is None and only(walk.accesses, b).strides is None
+
+
+def test_a_gather_reads_its_indices_in_order_and_its_data_anywhere() -> None:
+    graph = Graph("gather")
+    x, i = graph.add_input("x", tensor(50, 8)), graph.add_input("i", tensor(7, dtype="int64"))
+    y = graph.emit("gather", x, i, axis=0)
+    _, walk = elementwise_walk([x, i], [y])
+    assert only(walk.accesses, i).strides == (1, 0)
+    assert only(walk.accesses, x).strides is None
+
+
+def test_a_broadcast_operand_does_not_move_along_the_dimension_it_lacks() -> None:
+    graph = Graph("broadcast")
+    x, b = graph.add_input("x", tensor(4, 5)), graph.add_input("b", tensor(5))
+    _, walk = elementwise_walk([x, b], [graph.emit("add", x, b)])
+    assert only(walk.accesses, x).strides == (5, 1)
+    assert only(walk.accesses, b).strides == (0, 1)
+
+
+def test_what_is_read_twice_at_one_place_is_one_access() -> None:
+    graph = Graph("square")
+    x = graph.add_input("x", tensor(9))
+    walk = walk_of([graph.emit("mul", x, x)], [x], (9,), lambda i: [(i[0],)])
+    assert [a.value is x for a in walk.accesses] == [False, True]
+
+
+def test_very_deep_chains_do_not_exhaust_the_stack() -> None:
+    graph = Graph("chain")
+    x = graph.add_input("x", tensor(9))
+    y = x
+    for _ in range(5000):
+        y = graph.emit("neg", y)
+    _, walk = elementwise_walk([x], [y])
+    assert only(walk.accesses, x).strides == (1,)
+
+
+@given(mixed_graphs(), st.data())
+def test_linear_accesses_of_random_graphs_are_what_numpy_reads(graph: Graph, data: st.DataObject) -> None:
+    """Elements are replaced by their numbers; views, concats and pads then show where they came from."""
+    views = [n for n in graph.nodes if kind_of(n.op) is Kind.VIEW and n.output.tensor_type.num_elements]
+    if not views:
+        return
+    result = data.draw(st.sampled_from(views)).output
+    root = result
+    inner = Graph("inner")
+    chain = []
+    while root.producer is not None and kind_of(root.producer.op) is Kind.VIEW:
+        chain.append(root.producer)
+        root = root.producer.inputs[0]
+    x = inner.add_input("x", root.tensor_type)
+    y = x
+    for node in reversed(chain):
+        y = inner.emit(node.op, y, **node.attrs)
+    extents, walk = elementwise_walk([x], [y])
+    access = only(walk.accesses, x)
+    if access.strides is not None:
+        assert np.array_equal(read_places(access, extents), source_of(inner, x, y))
