@@ -23,9 +23,11 @@ from tilestitch.runtime.archive import atomic_files
 from tilestitch.runtime.artifact import ArtifactContents, artifact_bytes, weights_path, write_artifact
 
 from .errors import OptionError
+from .sources import Source, opened
 
 if TYPE_CHECKING:
     import onnx
+    import torch
 
     from tilestitch.codegen.assemble import Assembled, Planned
     from tilestitch.codegen.backend import Backend
@@ -64,6 +66,18 @@ class CompiledModel:
         first, *others = (dict(s.explanation) for s in self.specialisations)
         return {**first, "specialisations": others} if others else first
 
+    def __repr__(self) -> str:
+        from tilestitch.runtime.feeds import ValueInfo, in_one_line
+
+        program = self.contents.programs[0]
+        inputs = in_one_line([ValueInfo(program.values[n].name, program.values[n].type) for n in program.inputs])
+        results = program.results.items()
+        outputs = in_one_line([ValueInfo(name, program.values[number].type) for name, number in results])
+        kernels = sum(len(s.plan.groups) for s in self.specialisations)
+        more = f", {len(self.specialisations)} specialisations" * (len(self.specialisations) > 1)
+        target = self.contents.target.kind
+        return f"<CompiledModel for {target}: {kernels} kernels{more}, ({inputs}) -> ({outputs})>"
+
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the artifact atomically. With stripped weights, they go to `PATH.weights.safetensors` beside it; both
         files are there in the end, or neither.
@@ -80,9 +94,11 @@ class CompiledModel:
 
 
 def compile_model(
-    model: str | os.PathLike[str] | onnx.ModelProto,
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto | torch.nn.Module | Any,
     target: str = "cpu",
     *,
+    example_inputs: Any = None,
+    external_data: str | os.PathLike[str] | None = None,
     shapes: ShapeSet | Sequence[ShapeSet] = (),
     precision: str = "fp32",
     passes: Sequence[str] = (),
@@ -100,7 +116,11 @@ def compile_model(
 ) -> CompiledModel:
     """Compile an ONNX model.
 
-    model: a path or a ModelProto.
+    model: a path, the bytes of an ONNX file, a ModelProto, or one of PyTorch's: an nn.Module, an ExportedProgram
+        (both go through `torch.onnx.export`), or an ONNXProgram.
+    example_inputs: what an nn.Module is exported with: a tensor, a tuple of arguments, or a dict of keyword arguments.
+        Its shapes are those of these inputs; for open dimensions export it with `dynamic_shapes` and give what results.
+    external_data: the folder that the external tensors of a ModelProto, or of bytes, lie in.
     target: `cpu`, or `cpu:NAME` for another CPU than this one (an LLVM CPU name); `cuda:sm_90a`, `cuda:h200` or
         several such names with commas between them, for which no GPU is needed; `emulator`: the same kernels as text
         only, for the emulated device.
@@ -118,7 +138,8 @@ def compile_model(
     nvcc: path of a CUDA compiler to use instead of NVRTC.
     expose: names of ONNX values to add to the outputs.
 
-    Raises OptionError, and the errors of frontend, passes and code generation; each message ends with what to do.
+    Raises OptionError, ExportError, and the errors of frontend, passes and code generation; each message ends with
+    what to do.
     """
     from tilestitch.codegen.assemble import assemble
     from tilestitch.passes.plugins import load_plugins
@@ -131,33 +152,33 @@ def compile_model(
     shape_sets = _shape_sets(shapes)
     replayed = _load_plans(plan, len(shape_sets))
     planned = []
-    for number, shape_set in enumerate(shape_sets):
-        tell("import and plan", number, len(shape_sets))
-        folder = Path(dump_ir, str(number) if len(shape_sets) > 1 else "") if dump_ir else None
-        context = PassContext(
-            backend.planned_for(threads),
-            options={"planner": planner, "precision": precision},
-            listeners=[DumpListener(folder)] if folder else [],
-            rules=plugins.rules,
-            plugins=plugins.records,
-        )
-        replay = replayed[number] if replayed else None
-        planned.append(_plan(model, shape_set, expose, context, plugins.passes, replay))
-        if folder:
-            _write_views(folder, planned[-1])
+    with opened(model, example_inputs, external_data) as source:
+        for number, shape_set in enumerate(shape_sets):
+            tell("import and plan", number, len(shape_sets))
+            folder = Path(dump_ir, str(number) if len(shape_sets) > 1 else "") if dump_ir else None
+            context = PassContext(
+                backend.planned_for(threads),
+                options={"planner": planner, "precision": precision},
+                listeners=[DumpListener(folder)] if folder else [],
+                rules=plugins.rules,
+                plugins=plugins.records,
+            )
+            replay = replayed[number] if replayed else None
+            planned.append(_plan(source, shape_set, expose, context, plugins.passes, replay))
+            if folder:
+                _write_views(folder, planned[-1])
     tell("import and plan", len(shape_sets), len(shape_sets))
     assembled = assemble(planned, backend, keep_source=keep_source, progress=tell, schedules=plugins.schedules)
     compiled = _explained(assembled, planned, precision, strip_weights, backend.planned_for(threads))
     if report is not None:
         from tilestitch.compiler.report import write_report
 
-        name = Path(model).stem if isinstance(model, (str, os.PathLike)) else planned[0].graph.name
-        write_report(report, {"model": name, **compiled.explain()})
+        write_report(report, {"model": source.name or planned[0].graph.name, **compiled.explain()})
     return compiled
 
 
 def _plan(
-    model: str | os.PathLike[str] | onnx.ModelProto,
+    source: Source,
     shapes: ShapeSet,
     expose: Sequence[str],
     context: PassContext,
@@ -168,7 +189,7 @@ def _plan(
     from tilestitch.compiler.frontend import import_model
     from tilestitch.passes.planner import check_plan, make_plan
 
-    imported = import_model(model, shapes=shapes, expose=expose)
+    imported = import_model(source.model, shapes=shapes, expose=expose, folder=source.folder)
     graph = run_pipeline(imported.graph, context, extra=extra)
     if replay is not None:
         check_plan(replay, graph)

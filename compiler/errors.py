@@ -7,3 +7,11 @@ class OptionError(Exception):
     """Options of `compile_model` that make no sense, or not together."""
 
     exit_code = 1
+
+
+class ExportError(Exception):
+    """PyTorch cannot export the model to ONNX, or lacks what it needs for that (exit code 4)."""
+
+    def __init__(self, problem: str, exit_code: int = 2) -> None:
+        super().__init__(problem)
+        self.exit_code = exit_code

@@ -21,6 +21,9 @@ from .scope import FunctionKey, Module, Scope, canonical_domain, remove_dead_nod
 
 Shapes = Mapping[str, Sequence[int]]
 
+MOST_MESSAGE_BYTES = (1 << 31) - 1
+"""Of a protobuf message that is written as bytes."""
+
 MOST_BYTES = 1 << 47
 """Of one tensor: the address space of a process."""
 
@@ -41,9 +44,13 @@ class ImportedModel:
 
 
 def import_model(
-    model: str | os.PathLike[str] | ModelProto, shapes: Shapes | None = None, *, expose: Sequence[str] = ()
+    model: str | os.PathLike[str] | ModelProto,
+    shapes: Shapes | None = None,
+    *,
+    expose: Sequence[str] = (),
+    folder: Path | None = None,
 ) -> ImportedModel:
-    """Convert an ONNX model (a path, or a ModelProto without external data) to primitives.
+    """Convert an ONNX model (a path, or a ModelProto, whose external tensors lie in `folder`) to primitives.
 
     `shapes` gives static sizes to inputs by name; a named dimension set by one input is set in all others. Dimensions
     that stay open become symbols; operators that need them at compile time say so. `expose` names ONNX values of the
@@ -63,7 +70,7 @@ def import_model(
     _check_output_names(proto)
     opsets = {canonical_domain(o.domain): o.version for o in proto.opset_import}
     graph = Graph(proto.graph.name or "main")
-    module = Module(convert_node, functions, path.parent if path else None)
+    module = Module(convert_node, functions, path.parent if path else folder)
     scope = Scope(module, graph, opsets)
     _add_inputs(scope, proto, dict(shapes or {}))
     graph.outputs = scope.body(proto.graph)
@@ -81,16 +88,21 @@ def _load(path: Path) -> ModelProto:
         data = path.read_bytes()
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}; give the path of an ONNX file") from error
+    return parse_model(data, str(path))
+
+
+def parse_model(data: bytes, where: str) -> ModelProto:
+    """The model in the bytes of an ONNX file. Raises ModelError, which says where they are from."""
     if not data:
-        raise ModelError(f"{path} is empty; export the model again")
+        raise ModelError(f"{where} is empty; export the model again")
     try:
         proto = ModelProto.FromString(data)
     except DecodeError as error:
         raise ModelError(
-            f"{path} is not an ONNX model, or is truncated ({error}); export or download it again"
+            f"{where} is not an ONNX model, or is truncated ({error}); export or download it again"
         ) from error
     if not proto.HasField("graph") or not proto.opset_import:
-        raise ModelError(f"{path} is not an ONNX model: it holds no graph or names no operator set; export it again")
+        raise ModelError(f"{where} is not an ONNX model: it holds no graph or names no operator set; export it again")
     return proto
 
 
@@ -144,23 +156,48 @@ def check_model(proto: ModelProto, path: Path | None) -> None:
 
 
 def _checkable(proto: ModelProto, path: Path | None) -> ModelProto | str:
-    """What the checker is given: it wants shapes of all inputs and outputs, which ONNX itself leaves optional.
+    """What the checker is given: it wants shapes of all inputs and outputs, which ONNX itself leaves optional, and
+    takes no message beyond 2 GB.
 
-    A copy that has them no longer belongs to a folder, so its external tensors, which are checked when they are mapped,
-    are emptied.
+    A copy belongs to no folder, so its external tensors, which are checked when they are mapped, are emptied; of a
+    model in memory that is too large, all are.
     """
     tensors = [v.type.tensor_type for v in (*proto.graph.input, *proto.graph.output) if v.type.HasField("tensor_type")]
-    if all(t.HasField("shape") for t in tensors):
+    large = path is None and _is_large(proto)
+    external = path is None and any(t.data_location == TensorProto.EXTERNAL for t in _all_tensors(proto.graph))
+    if all(t.HasField("shape") for t in tensors) and not large and not external:
         return proto if path is None else str(path)
-    copy = ModelProto()
-    copy.CopyFrom(proto)
+    copy = _without_initializers(proto)
+    copy.graph.initializer.extend(_emptied(t) if large else t for t in proto.graph.initializer)
     for info in (*copy.graph.input, *copy.graph.output):
         if info.type.HasField("tensor_type") and not info.type.tensor_type.HasField("shape"):
             info.type.tensor_type.shape.SetInParent()
     for tensor in _all_tensors(copy.graph):
-        if path is not None and tensor.data_location == TensorProto.EXTERNAL:
-            tensor.CopyFrom(TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0], raw_data=b""))
+        if tensor.data_location == TensorProto.EXTERNAL:
+            tensor.CopyFrom(_emptied(tensor))
     return copy
+
+
+def _is_large(proto: ModelProto) -> bool:
+    try:
+        size: int = proto.ByteSize()
+    except EncodeError:  # protobuf counts by writing
+        return True
+    return size > MOST_MESSAGE_BYTES
+
+
+def _without_initializers(proto: ModelProto) -> ModelProto:
+    """What the checker looks at but for initialisers. Piece by piece: a message beyond 2 GB cannot be copied whole."""
+    graph = proto.graph
+    copy = ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
+    copy.graph.name = graph.name
+    for field in ("node", "input", "output", "value_info", "sparse_initializer"):
+        getattr(copy.graph, field).extend(getattr(graph, field))
+    return copy
+
+
+def _emptied(tensor: TensorProto) -> TensorProto:
+    return TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0], raw_data=b"")
 
 
 def _all_tensors(graph: GraphProto) -> Iterator[TensorProto]:

@@ -72,7 +72,7 @@ def _map_external(tensor: TensorProto, dtype: str, folder: Path | None) -> np.nd
     if folder is None:
         raise ModelError(
             f"tensor {tensor.name!r} lies in external file {entry.location!r}; "
-            "give the model as a path, not as a ModelProto"
+            "give the model as a path, or name the folder: compile_model(model, external_data=FOLDER)"
         )
     path = _contained_path(folder, entry.location, tensor.name)
     size = path.stat().st_size
