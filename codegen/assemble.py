@@ -83,7 +83,9 @@ def assemble(
         compiler_version="",
         plan=[p.plan.to_json() for p in planned],
         plugins=tuple(
-            dict.fromkeys(PluginInfo(p.name, p.owner, p.content_hash) for item in planned for p in item.plan.plugins)
+            dict.fromkeys(
+                PluginInfo(p.name, p.owner, p.content_hash, p.arguments) for item in planned for p in item.plan.plugins
+            )
         ),
         extra=compiled.extra,
     )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.own_kernels import KernelTarget, OwnKernel, Temporary
 from tilestitch.passes.plan.target import TargetInfo as PassTarget
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.manifest import TargetInfo
 
 from .dependences import Accesses
-from .launch import KernelArg
+from .launch import KernelArg, TemporaryArg, ValueArg
 
 Progress = Callable[[str, int, int], None]
 """Told of every step: stage, how many of its parts are done, how many there are."""
@@ -39,6 +41,29 @@ class PlacedLaunch:
 
 
 @dataclass(frozen=True)
+class OwnedKernel:
+    """A kernel that a plug-in brings. `kind` begins the symbol's name, `owner` is who to blame in messages, `origins`
+    are the ONNX nodes that it computes, and `types` has the types of the values of its group by name.
+    """
+
+    kernel: OwnKernel
+    kind: str
+    owner: str
+    origins: tuple[str, ...]
+    types: Mapping[str, TensorType]
+
+    @property
+    def symbol_kind(self) -> str:
+        return re.sub(r"\W", "_", self.kind)
+
+    @property
+    def args(self) -> tuple[KernelArg, ...]:
+        return tuple(
+            TemporaryArg(a.name, a.nbytes) if isinstance(a, Temporary) else ValueArg(a) for a in self.kernel.args
+        )
+
+
+@dataclass(frozen=True)
 class Compiled:
     """Machine code: `symbols` of the launches in their order, `kernels` and `extra` members of the artifact by name.
 
@@ -60,8 +85,8 @@ class Backend(Protocol):
         ...
 
     @property
-    def target(self) -> Any:
-        """The machine, as templates and the schedules of plug-ins see it."""
+    def target_of_schedules(self) -> KernelTarget:
+        """The machine, as the schedules of plug-ins see it."""
         ...
 
     def planned_for(self, threads: int) -> PassTarget:
@@ -75,6 +100,10 @@ class Backend(Protocol):
 
     def lower(self, graph: Graph, group: Group) -> tuple[Any, ...]:
         """The launches of a group, in order; none if its outputs have no elements."""
+        ...
+
+    def own_launch(self, owned: OwnedKernel) -> Any:
+        """The launch of a kernel that a plug-in brings."""
         ...
 
     def compile(self, launches: Sequence[Any], *, keep_source: bool, progress: Progress) -> Compiled:

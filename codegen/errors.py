@@ -18,6 +18,17 @@ class LinkError(CodegenError):
 class KernelError(CodegenError):
     """A kernel cannot be generated or compiled. `origins` are the names of the ONNX nodes that it computes."""
 
+    @classmethod
+    def refused(cls, symbol: str, reason: str, owner: str, origins: Iterable[str], kept: str = "") -> KernelError:
+        """A compiler refused a kernel. `owner`: the plug-in that brought it, "" for one of tilestitch; `kept`: where
+        its text was put.
+        """
+        where = f"; its text is in {kept}" if kept else ""
+        if owner:
+            return cls(f"{owner}: its kernel {symbol} cannot be compiled: {reason}{where}; repair the plug-in", origins)
+        advice = "find the operator with --planner none, and report it"
+        return cls(f"kernel {symbol} cannot be compiled: {reason}{where}; {advice}", origins)
+
     def __init__(self, message: str, origins: Iterable[str] = ()) -> None:
         self.origins = tuple(origins)
         shown = ", ".join(self.origins[:4]) + (f" and {len(self.origins) - 4} more" if len(self.origins) > 4 else "")

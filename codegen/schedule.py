@@ -1,46 +1,45 @@
-"""Schedules of plug-ins: kernels that someone other than tilestitch writes for groups of the plan."""
+"""Groups whose kernels a plug-in brings: its kernels become launches of the backend."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from tilestitch.compiler.ir import Graph
 from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.own_kernels import KernelTarget, OwnKernel
 
-from .backend import Backend
-from .errors import KernelError
+from .backend import Backend, OwnedKernel
 
 
 class Schedule(Protocol):
-    """Brings its own kernels for some groups. `target` is the backend's: a `CpuTarget` or a `CudaTarget`.
+    """A plug-in that brings kernels of its own for some groups. `identity` says in messages whose it is."""
 
-    `schedule` returns the launches of a group, `codegen.cpu.abi.KernelLaunch` or `codegen.cuda.abi.CudaLaunch` objects,
-    whose `ValueArg`s name the group's inputs, constants and outputs; None where tilestitch's own templates shall do it.
-    It is asked once for groups that are equal but for names, and looks at nothing but the group's own nodes.
-    """
+    @property
+    def name(self) -> str: ...
 
-    name: ClassVar[str]
+    @property
+    def identity(self) -> object: ...
 
-    def schedule(self, graph: Graph, group: Group, target: Any) -> Sequence[Any] | None: ...
+    def kernels(self, graph: Graph, group: Group, target: KernelTarget) -> tuple[OwnKernel, ...] | None:
+        """Kernels that write all outputs of `group`; None where tilestitch's own template does it."""
+        ...
 
 
 def lower_with(schedules: Sequence[Schedule], backend: Backend, graph: Graph, group: Group) -> tuple[Any, ...]:
-    """The launches of a group by the first schedule that has some, else by the backend's templates.
+    """The launches of a group by the first schedule that has kernels for it, else by the backend's templates.
 
-    Raises KernelError for a schedule whose launches miss an output of the group.
+    Raises PluginFault for a schedule that fails, or whose kernels do not fit the group.
     """
+    members = set(group.nodes)
+    types = {v.name: v.tensor_type for n in graph.nodes if n.name in members for v in (*n.inputs, *n.outputs)}
+    if not any(types[name].num_elements for name in group.outputs):
+        return backend.lower(graph, group)
     for plugin in schedules:
-        launches = plugin.schedule(graph, group, backend.target)
-        if launches is None:
-            continue
-        named = {getattr(arg, "value", None) for launch in launches for arg in launch.args}
-        missing = [v for v in group.outputs if v not in named]
-        if missing:
-            raise KernelError(
-                f"schedule {plugin.name}: its launches of group {group.name} do not mention the output %{missing[0]}; "
-                "repair or leave out the plug-in",
-                group.origins,
+        kernels = plugin.kernels(graph, group, backend.target_of_schedules)
+        if kernels is not None:
+            return tuple(
+                backend.own_launch(OwnedKernel(kernel, plugin.name, str(plugin.identity), group.origins, types))
+                for kernel in kernels
             )
-        return tuple(launches)
     return backend.lower(graph, group)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from tilestitch import __version__
 from tilestitch.compiler.ir import Graph
+from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.passes.contract import PassContext
-from tilestitch.passes.errors import PlanError
-from tilestitch.passes.pipeline import DumpListener, run_pipeline
+from tilestitch.passes.errors import PlanError, PluginWarning
+from tilestitch.passes.pipeline import DumpListener, NotesListener, run_pipeline
 from tilestitch.passes.plan import StitchPlan
-from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.runtime.archive import atomic_files
 from tilestitch.runtime.artifact import ArtifactContents, artifact_bytes, weights_path, write_artifact
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from tilestitch.codegen.assemble import Assembled, Planned
     from tilestitch.codegen.backend import Backend
+    from tilestitch.passes.plugins.load import Named
 
 ShapeSet = Mapping[str, Sequence[int]]
 Progress = Callable[[str, int, int], None]
@@ -47,6 +49,14 @@ class Specialisation:
     graph: Graph
     plan: StitchPlan
     explanation: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A specialisation whose plan is made, and what passes had to say on the way: pairs of name and note."""
+
+    planned: Planned
+    notes: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -101,7 +111,8 @@ def compile_model(
     external_data: str | os.PathLike[str] | None = None,
     shapes: ShapeSet | Sequence[ShapeSet] = (),
     precision: str = "fp32",
-    passes: Sequence[str] = (),
+    passes: Sequence[Named] = (),
+    installed_plugins: bool = True,
     plan: StitchPlan | str | os.PathLike[str] | None = None,
     planner: str = "stitch",
     strip_weights: bool = False,
@@ -128,7 +139,8 @@ def compile_model(
         artifact with one specialisation each.
     precision: of contractions with float32 operands: fp32 (float32 stays float32), tf32 (GPUs), fp16 or bf16. Sums and
         statistics are float32 always; `passes.rewrite.precision` has the whole table.
-    passes: plug-ins as `MODULE:CLASS{field=value}`.
+    passes: plug-ins: instances, classes, or texts `MODULE:CLASS{field=value}`. installed_plugins: whether those of
+        installed packages take part, too.
     plan: replay this StitchPlan instead of planning. planner: stitch, explore, xla, injective or none.
     strip_weights: leave the weights out of the artifact.
     dump_ir: a folder for the graph after every pass, and for views of the final one. report: path of an HTML report.
@@ -142,34 +154,38 @@ def compile_model(
     what to do.
     """
     from tilestitch.codegen.assemble import assemble
-    from tilestitch.passes.plugins import load_plugins
+    from tilestitch.passes.plugins.load import Installed, load_plugins
 
     _check_options(precision)
     tell = progress or (lambda stage, done, total: None)
     threads = num_threads or len(os.sched_getaffinity(0))
     backend = _backend(target, threads, cache, nvcc)
-    plugins = load_plugins(passes)
+    plugins = load_plugins(passes, None if installed_plugins else Installed())
+    for warning in plugins.warnings:
+        warnings.warn(warning, PluginWarning, stacklevel=2)
     shape_sets = _shape_sets(shapes)
     replayed = _load_plans(plan, len(shape_sets))
-    planned = []
+    context = PassContext(
+        backend.planned_for(threads),
+        options={"planner": planner, "precision": precision},
+        rules=plugins.rules,
+        plugins=plugins.records,
+        cost_model=plugins.cost_model or AnalyticalModel(),
+    )
+    prepared = []
     with opened(model, example_inputs, external_data) as source:
         for number, shape_set in enumerate(shape_sets):
             tell("import and plan", number, len(shape_sets))
             folder = Path(dump_ir, str(number) if len(shape_sets) > 1 else "") if dump_ir else None
-            context = PassContext(
-                backend.planned_for(threads),
-                options={"planner": planner, "precision": precision},
-                listeners=[DumpListener(folder)] if folder else [],
-                rules=plugins.rules,
-                plugins=plugins.records,
-            )
             replay = replayed[number] if replayed else None
-            planned.append(_plan(source, shape_set, expose, context, plugins.passes, replay))
+            watched = replace(context, listeners=[DumpListener(folder)] if folder else [])
+            prepared.append(_plan(source, shape_set, expose, watched, plugins.passes, replay))
             if folder:
-                _write_views(folder, planned[-1])
+                _write_views(folder, prepared[-1].planned)
     tell("import and plan", len(shape_sets), len(shape_sets))
+    planned = [p.planned for p in prepared]
     assembled = assemble(planned, backend, keep_source=keep_source, progress=tell, schedules=plugins.schedules)
-    compiled = _explained(assembled, planned, precision, strip_weights, backend.planned_for(threads))
+    compiled = _explained(assembled, prepared, precision, strip_weights, context)
     if report is not None:
         from tilestitch.compiler.report import write_report
 
@@ -184,16 +200,19 @@ def _plan(
     context: PassContext,
     extra: Sequence[Any],
     replay: StitchPlan | None,
-) -> Planned:
+) -> _Prepared:
     from tilestitch.codegen.assemble import Planned
     from tilestitch.compiler.frontend import import_model
     from tilestitch.passes.planner import check_plan, make_plan
 
+    notes = NotesListener()
+    context = replace(context, listeners=[*context.listeners, notes])
     imported = import_model(source.model, shapes=shapes, expose=expose, folder=source.folder)
     graph = run_pipeline(imported.graph, context, extra=extra)
     if replay is not None:
         check_plan(replay, graph)
-    return Planned(graph, replay or make_plan(graph, context), imported.output_names)
+    planned = Planned(graph, replay or make_plan(graph, context), imported.output_names)
+    return _Prepared(planned, tuple(notes.notes))
 
 
 def _write_views(folder: Path, planned: Planned) -> None:
@@ -209,7 +228,7 @@ def _write_views(folder: Path, planned: Planned) -> None:
 
 
 def _explained(
-    assembled: Assembled, planned: Sequence[Planned], precision: str, strip_weights: bool, target: TargetInfo
+    assembled: Assembled, prepared: Sequence[_Prepared], precision: str, strip_weights: bool, context: PassContext
 ) -> CompiledModel:
     from tilestitch.passes.explain import explain_plan
 
@@ -217,9 +236,12 @@ def _explained(
         assembled.contents, precision=precision, compiler_version=__version__, strip_weights=strip_weights
     )
     specialisations = []
-    for p in planned:
-        explanation = explain_plan(p.graph, p.plan, launches=assembled.launches, target=target)
-        specialisations.append(Specialisation(p.graph, p.plan, {**explanation, "precision": precision}))
+    for p in prepared:
+        graph, plan = p.planned.graph, p.planned.plan
+        model = context.cost_model
+        explanation = explain_plan(graph, plan, launches=assembled.launches, target=context.target, model=model)
+        notes = [{"pass": name, "note": note} for name, note in p.notes]
+        specialisations.append(Specialisation(graph, plan, {**explanation, "precision": precision, "notes": notes}))
     compiled = CompiledModel(contents, tuple(specialisations))
     extra = {**contents.extra, EXPLANATION: json.dumps(compiled.explain(), indent=1).encode()}
     return replace(compiled, contents=replace(contents, extra=extra))

@@ -21,7 +21,7 @@ from .pipeline import DumpListener, TimingListener, VerifyListener, default_pipe
 from .plan import Group, GroupKind, StitchPlan, WhyNot
 from .plan.target import TargetInfo
 from .planner import check_plan, load_plan, make_plan
-from .plugins import load_plugins
+from .plugins.load import load_plugins
 
 __all__ = [
     "DumpListener",

@@ -8,19 +8,20 @@ names its origins.
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import inspect
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir import Graph, Type
+from tilestitch.compiler.ir.types import types_compatible
+from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.protocol import LatencyModel
 
-from .errors import PluginError
 from .plan.target import TargetInfo
+
+PLACES = ("imported", "canonical", "final")
+"""Where a pass of a plug-in runs. imported: on the graph as it was imported; canonical: once that is simplified, before
+layouts and precision are chosen; final: behind all others. A clean-up follows each of them."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,11 @@ class PassContext:
     options: Mapping[str, Any] = field(default_factory=dict)
     listeners: Sequence[Listener] = ()
     rules: Sequence[Any] = ()
-    """Fusion rules of plug-ins (`fusion.rules.FusionRule`), asked before the built-in ones."""
+    """Fusion rules of plug-ins (`plugins.guards.GuardedRule`), asked before the built-in ones."""
     plugins: Sequence[Any] = ()
     """What was loaded (`plan.PluginRecord`); recorded in the plan."""
+    cost_model: LatencyModel = AnalyticalModel()
+    """What rules ask how long kernels take."""
     bisect_limit: int | None = None
     passes_run: int = 0
 
@@ -75,61 +78,20 @@ class PassContext:
         return self.bisect_limit is None or self.passes_run <= self.bisect_limit
 
 
-def check_is_pass_class(cls: Any, owner: str) -> None:
-    """Raise PluginError, naming `owner`, unless `cls` is a frozen dataclass that is a pass or a fusion rule."""
-    name = getattr(cls, "name", None)
-    methods = [m for m in ("run", "schedule", "propose", "forbid") if callable(getattr(cls, m, None))]
-    problem = None
-    if not inspect.isclass(cls) or not dataclasses.is_dataclass(cls):
-        problem = "is no dataclass"
-    elif not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        problem = "is a dataclass that is not frozen"
-    elif not isinstance(name, str) or not name:
-        problem = "has no class variable `name`"
-    elif not methods:
-        problem = "has neither `run` (a pass), nor `propose` and `forbid` (a fusion rule), nor `schedule`"
-    elif methods in (["propose"], ["forbid"]):
-        problem = "needs both `propose` and `forbid` to be a fusion rule"
-    if problem:
-        raise PluginError(f"{owner}: {cls!r} {problem}; see docs/plugins.md for what a plug-in looks like")
+def interface_of(graph: Graph) -> tuple[list[tuple[str, Type]], list[Type]]:
+    """What passes keep: names and types of the inputs, types of the outputs."""
+    return [(v.name, v.type) for v in graph.inputs], [v.type for v in graph.outputs]
 
 
-def is_rule_class(cls: Any) -> bool:
-    return callable(getattr(cls, "propose", None)) and callable(getattr(cls, "forbid", None))
-
-
-def is_schedule_class(cls: Any) -> bool:
-    return callable(getattr(cls, "schedule", None))
-
-
-def content_hash(cls: type) -> str:
-    """SHA-256 (hex) of the Python sources that define `cls`: its whole top-level package, or its one module.
-
-    Raises PluginError if the sources are not there: then nothing could say later what was run.
-    """
-    sha = hashlib.sha256()
-    for label, path in _sources(cls):
-        try:
-            sha.update(f"{label}\0".encode() + path.read_bytes() + b"\0")
-        except OSError as error:
-            raise PluginError(f"cannot read the source of {cls.__module__}.{cls.__qualname__}: {error}") from None
-    return sha.hexdigest()
-
-
-def _sources(cls: type) -> list[tuple[str, Path]]:
-    top = sys.modules.get(cls.__module__.split(".")[0])
-    roots = [Path(p) for p in getattr(top, "__path__", [])]
-    if roots:
-        return sorted((p.relative_to(r).as_posix(), p) for r in roots for p in r.rglob("*.py"))
-    module = sys.modules.get(cls.__module__)
-    file = getattr(module, "__file__", None)
-    if not file:
-        raise PluginError(f"{cls.__module__}.{cls.__qualname__} has no source file; put the plug-in into a module")
-    return [(Path(file).name, Path(file))]
-
-
-def uid(pass_: Any) -> str:
-    """SHA-256 (hex) of what a pass or rule does: its code and its arguments."""
-    arguments = {f.name: getattr(pass_, f.name) for f in dataclasses.fields(pass_)}
-    text = f"{pass_.name}\0{sorted(arguments.items())!r}\0{content_hash(type(pass_))}"
-    return hashlib.sha256(text.encode()).hexdigest()
+def broken_interface(before: tuple[list[tuple[str, Type]], list[Type]], graph: Graph) -> str | None:
+    """What a pass did that it must not, where `graph` no longer has the interface that was there before."""
+    inputs, outputs = before
+    if inputs != [(v.name, v.type) for v in graph.inputs]:
+        changed = "inputs"
+    elif len(outputs) != len(graph.outputs) or not all(
+        types_compatible(old, new.type) for old, new in zip(outputs, graph.outputs, strict=True)
+    ):
+        changed = "outputs"
+    else:
+        return None
+    return f"changed the {changed} of graph {graph.name}; their number, order and types must stay"

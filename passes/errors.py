@@ -27,3 +27,11 @@ class PlanMismatchError(PlanError):
 
 class PluginError(PassError):
     """A plug-in cannot be loaded, is no pass or rule, or its name is taken."""
+
+
+class PluginFault(PluginError):
+    """A plug-in raised, or gave back something that it must not. Its own error, if any, is the `__cause__`."""
+
+
+class PluginWarning(UserWarning):
+    """An installed plug-in cannot take part; everything else goes on without it."""

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
-from tilestitch.compiler.ir import Graph, IRError, Type
+from tilestitch.compiler.ir import Graph, IRError
 from tilestitch.compiler.ir.text import print_graph
-from tilestitch.compiler.ir.types import types_compatible
 from tilestitch.compiler.ir.verify import verify
 from tilestitch.runtime.archive import atomic_file
 
-from .contract import Pass, PassContext, PassResult
+from .contract import PLACES, Pass, PassContext, PassResult, broken_interface, interface_of
 from .errors import PassContractError
 from .pipeline_text import parse_pipeline
 from .rewrite import REWRITES
@@ -26,7 +25,10 @@ MOTION = "fixpoint{limit=16}(transpose_motion,reshape_motion,canonicalise,fold_c
 
 LAYOUT = f"split_columns,fold_scale_shift,channels_last,{MOTION},fold_transposes,merge_products,split_pools"
 
-CPU_PIPELINE = f"{CLEAN_UP},{MOTION},{LAYOUT},{CLEAN_UP}"
+CANONICAL = f"{CLEAN_UP},{MOTION}"
+"""What the default pipeline begins with."""
+
+CPU_PIPELINE = f"{CANONICAL},{LAYOUT},{CLEAN_UP}"
 """The default pipeline, where the precision is not lowered."""
 
 
@@ -69,24 +71,31 @@ def default_pipeline(target: str, precision: str = "fp32") -> str:
 def run_pipeline(
     graph: Graph, context: PassContext, passes: Sequence[Any] | str | None = None, extra: Sequence[Any] = ()
 ) -> Graph:
-    """Run `passes` (objects or text; default: the target's pipeline), then `extra`, on a copy of `graph`.
+    """Run `passes` (objects or text; default: the target's pipeline) and `extra`, on a copy of `graph`.
 
-    Output values keep the names they had, where the value is not also an input, a constant or another output.
+    Those of `extra` run at the `place` that they name, else behind all others; of passes that are given, which have no
+    canonical part, the first two places are in front of. Output values keep the names they had, where the value is not also an input, a constant or another output.
     Raises PipelineError for a bad text and PassError if a pass fails.
     """
+    first: Sequence[Any] = ()
     if passes is None:
         passes = default_pipeline(context.target.name, context.options.get("precision", "fp32"))
+        first = parse_pipeline(CANONICAL, pass_table())
     if isinstance(passes, str):
-        passes = parse_pipeline(passes, pass_table())
+        passes = parse_pipeline(passes, pass_table())[len(first) :]
+    imported, canonical, final = (_placed(extra, place) for place in PLACES)
     names = [v.name for v in graph.outputs]
     graph = graph.clone()
-    for pass_ in (*passes, *extra):
+    for pass_ in (*imported, *first, *canonical, *passes, *final):
         graph = run_pass(pass_, graph, context).graph
-    if extra:
-        for pass_ in parse_pipeline(CLEAN_UP, pass_table()):
-            graph = run_pass(pass_, graph, context).graph
     _restore_names(graph, names)
     return graph
+
+
+def _placed(extra: Sequence[Any], place: str) -> tuple[Any, ...]:
+    """Those of `extra` that run at `place`, and the clean-up behind them."""
+    found = [pass_ for pass_ in extra if getattr(pass_, "place", PLACES[-1]) == place]
+    return (*found, *parse_pipeline(CLEAN_UP, pass_table())) if found else ()
 
 
 def run_pass(pass_: Pass, graph: Graph, context: PassContext) -> PassResult:
@@ -98,24 +107,27 @@ def run_pass(pass_: Pass, graph: Graph, context: PassContext) -> PassResult:
         return pass_.run(graph, context)
     if not context.may_run():
         return PassResult(graph, False, (f"{pass_.name}: left out by bisection",))
-    nested = _run_on_bodies(pass_, graph, context)
+    nested, notes = _run_on_bodies(pass_, graph, context)
     for listener in context.listeners:
         listener.before(pass_, graph)
-    inputs, outputs = [(v.name, v.type) for v in graph.inputs], [v.type for v in graph.outputs]
+    interface = interface_of(graph)
     start = time.perf_counter()
     result = pass_.run(graph, context)
     seconds = time.perf_counter() - start
     if not isinstance(result, PassResult):
         raise PassContractError(f"pass {pass_.name} returned {type(result).__name__}; run must return a PassResult")
-    _check_interface(pass_, inputs, outputs, result.graph)
-    result = PassResult(result.graph, result.modified or nested, result.notes)
+    broken = broken_interface(interface, result.graph)
+    if broken:
+        raise PassContractError(f"pass {pass_.name} {broken}")
+    result = PassResult(result.graph, result.modified or nested, (*notes, *result.notes))
     for listener in context.listeners:
         listener.after(pass_, result, seconds)
     return result
 
 
-def _run_on_bodies(pass_: Pass, graph: Graph, context: PassContext) -> bool:
-    modified = False
+def _run_on_bodies(pass_: Pass, graph: Graph, context: PassContext) -> tuple[bool, list[str]]:
+    """Run a pass on the graphs nested in `graph`: whether any changed, and what the pass has to say of them."""
+    modified, notes = False, list[str]()
     for node in graph.nodes:
         for key, attr in list(node.attrs.items()):
             if isinstance(attr, Graph):
@@ -123,19 +135,8 @@ def _run_on_bodies(pass_: Pass, graph: Graph, context: PassContext) -> bool:
                 result = run_pass(pass_, attr, inner)
                 node.attrs[key] = result.graph
                 modified = modified or result.modified
-    return modified
-
-
-def _check_interface(pass_: Pass, inputs: list[tuple[str, Type]], outputs: list[Type], after: Graph) -> None:
-    same_inputs = inputs == [(v.name, v.type) for v in after.inputs]
-    same_outputs = len(outputs) == len(after.outputs) and all(
-        types_compatible(old, new.type) for old, new in zip(outputs, after.outputs, strict=True)
-    )
-    if not (same_inputs and same_outputs):
-        raise PassContractError(
-            f"pass {pass_.name} changed the {'outputs' if same_inputs else 'inputs'} of graph {after.name}; "
-            "their number, order and types must stay"
-        )
+                notes += [f"in {node.name}.{key}: {note}" for note in result.notes]
+    return modified, notes
 
 
 def _restore_names(graph: Graph, names: Sequence[str]) -> None:
@@ -165,6 +166,19 @@ class VerifyListener:
             verify(result.graph)
         except IRError as error:
             raise PassContractError(f"pass {pass_.name} broke the graph: {error}") from error
+
+
+@dataclass
+class NotesListener:
+    """Keeps what passes have to say, each note once: pairs of the pass's name and the note."""
+
+    notes: dict[tuple[str, str], None] = field(default_factory=dict)
+
+    def before(self, pass_: Pass, graph: Graph) -> None:
+        pass
+
+    def after(self, pass_: Pass, result: PassResult, seconds: float) -> None:
+        self.notes.update(((pass_.name, note), None) for note in result.notes)
 
 
 @dataclass

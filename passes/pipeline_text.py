@@ -60,11 +60,7 @@ def build_from_class(cls: type, entry: PassText, table: Mapping[str, type]) -> A
         if key in values:
             raise PipelineError(f"pass {entry.name}: field {key!r} is given twice")
         values[key] = _converted(value, hints[key], f"pass {entry.name}, field {key}")
-    missing = [
-        name
-        for name, f in fields.items()
-        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING and name not in values
-    ]
+    missing = [name for name in required_fields(cls) if name not in values and name != "body"]
     if missing:
         raise PipelineError(f"pass {entry.name} needs {', '.join(missing)}; write {entry.name}{{{missing[0]}=…}}")
     if (entry.body is not None) != takes_body:
@@ -75,6 +71,20 @@ def build_from_class(cls: type, entry: PassText, table: Mapping[str, type]) -> A
         return cls(**values)
     except (ValueError, TypeError) as error:
         raise PipelineError(f"pass {entry.name}: {error}") from None
+
+
+def required_fields(cls: type) -> list[str]:
+    """The fields of a dataclass that have no default."""
+    missing = dataclasses.MISSING
+    return [f.name for f in dataclasses.fields(cls) if f.init and f.default is missing and f.default_factory is missing]
+
+
+def arguments_text(pass_: Any) -> str:
+    """The arguments of a pass that differ from their defaults, as `{field=value}`; "" if there are none.
+
+    Raises TypeError for a value that has no text.
+    """
+    return _print(pass_)[len(pass_.name) :]
 
 
 def parse_text(text: str) -> tuple[PassText, ...]:

@@ -11,7 +11,7 @@ from .contract import PassContext
 from .errors import PassError, PlanError
 from .fusion.inplace import offsets_of
 from .fusion.legality import check_group
-from .fusion.planners import PLANNERS
+from .fusion.planners import PLANNERS, asking
 from .fusion.rules import FusionRule
 from .fusion.stitcher import stitch
 from .plan import Group, HostGroup, StitchPlan, WhyNot, wholes_of
@@ -29,7 +29,7 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     planner = str(context.options.get("planner", "stitch"))
     if planner not in PLANNERS:
         raise PassError(f"there is no planner {planner!r}; known: {', '.join(PLANNERS)}")
-    rules: tuple[FusionRule, ...] = (*context.rules, *PLANNERS[planner])
+    rules: tuple[FusionRule, ...] = (*context.rules, *asking(PLANNERS[planner], context.cost_model))
     result = stitch(graph, rules, context.target, aliases=planner != "none")
     positions = {n.name: i for i, n in enumerate(graph.nodes)}
     position = {g.name: max(positions[n] for n in g.nodes) for g in result.groups}

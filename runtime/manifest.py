@@ -15,7 +15,7 @@ from .errors import ArtifactSchemaError, ArtifactVersionError
 from .jsonfields import Fields
 
 FORMAT_NAME = "tilestitch"
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """Raised whenever an older runtime would misread a newer artifact."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -57,19 +57,20 @@ class TargetInfo:
 
 @dataclass(frozen=True)
 class PluginInfo:
-    """A pass from outside of tilestitch that took part: its name, version and the SHA-256 of its source."""
+    """A plug-in that took part: its name, version, the SHA-256 of its files, and its arguments (`{field=value}`)."""
 
     name: str
     version: str
     sha256: str
+    arguments: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "version": self.version, "sha256": self.sha256}
+        return {"name": self.name, "version": self.version, "sha256": self.sha256, "arguments": self.arguments}
 
     @staticmethod
     def from_json(data: Any, where: str = "plugin") -> PluginInfo:
         fields = Fields(data, where)
-        plugin = PluginInfo(fields.string("name"), fields.string("version"), fields.string("sha256"))
+        plugin = PluginInfo(*(fields.string(name) for name in ("name", "version", "sha256", "arguments")))
         fields.done()
         return plugin
 

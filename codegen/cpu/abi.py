@@ -30,10 +30,11 @@ ARGUMENT_POINTER = 15  # TVM's number of the field of `Arg` that holds the point
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """One launch: the kernel as TIR, how many tasks it has, its arguments, and what it needs.
+    """One launch: the kernel as TIR, or as `ctext.CText`, how many tasks it has, its arguments, and what it needs.
 
     `kind` begins the symbol's name. `faults` are the messages of the faults that the kernel may store in its status
     word: fault number i is stored as i + 1. `packed`: its tasks and those of the launch before are one list.
+    owner: the plug-in that brought the kernel.
     """
 
     kind: str
@@ -44,6 +45,7 @@ class KernelLaunch:
     scratch_bytes: int = 0
     faults: tuple[str, ...] = ()
     packed: bool = False
+    owner: str = ""
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilestitch.codegen.backend import Compiled, PlacedLaunch, Progress
+from tilestitch.codegen.backend import Compiled, OwnedKernel, PlacedLaunch, Progress
 from tilestitch.compiler.ir import Graph
 from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.own_kernels import KernelTarget
 from tilestitch.passes.plan.target import TargetInfo as PassTarget
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.artifact import CPU_LIBRARY
@@ -19,6 +20,7 @@ from .build import KernelSource, compile_kernels
 from .executor import EXECUTOR_EXPORTS, executor_object
 from .group import lower_group
 from .link import link
+from .own import own_launch
 from .target import CpuTarget
 
 
@@ -39,6 +41,13 @@ class CpuBackend:
     @property
     def info(self) -> TargetInfo:
         return TargetInfo("cpu", self.target.mtriple, self.target.mcpu, self.target.features)
+
+    @property
+    def target_of_schedules(self) -> KernelTarget:
+        return KernelTarget("cpu", (self.target.machine,), self.target.features, self.threads)
+
+    def own_launch(self, owned: OwnedKernel) -> KernelLaunch:
+        return own_launch(owned)
 
     def lower(self, graph: Graph, group: Group) -> tuple[KernelLaunch, ...]:
         return lower_group(graph, group, self.target, self.threads)
@@ -75,6 +84,4 @@ class CpuBackend:
 
 
 def _source_members(sources: Sequence[KernelSource]) -> dict[str, bytes]:
-    members = {f"kernels/{source.symbol}.tir.py": source.tir.encode() for source in sources}
-    members.update({f"kernels/{source.symbol}.ll": source.llvm.encode() for source in sources})
-    return members
+    return {f"kernels/{s.symbol}.{suffix}": text.encode() for s in sources for suffix, text in s.texts.items()}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import tvm
@@ -17,6 +18,7 @@ from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.variables import ramps, variables_to_memory
 
 from .abi import KernelLaunch
+from .ctext import CText, compile_c
 from .objects import object_bytes
 from .target import CpuTarget
 from .wrapping import wrapping
@@ -27,11 +29,10 @@ KERNELS_PER_MODULE = 12
 
 @dataclass(frozen=True)
 class KernelSource:
-    """What was compiled: the kernel as TVM script and its module as LLVM text."""
+    """What was compiled, by the suffix of a file: TVM script (`tir.py`) and LLVM text (`ll`), or C text (`c`)."""
 
     symbol: str
-    tir: str
-    llvm: str
+    texts: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -55,18 +56,20 @@ def compile_kernels(
     for symbol, launch in zip(symbols, launches, strict=True):
         unique.setdefault(symbol, launch)
     batches = list(_batches(list(unique.items())))
+    build = partial(_compile, target=target, keep_source=keep_source)
     if jobs > 1 and len(batches) > 1:
         with ThreadPoolExecutor(jobs) as pool:
-            built = list(pool.map(lambda batch: _compile(batch, target, keep_source), batches))
+            built = list(pool.map(build, batches))
     else:
-        built = [_compile(batch, target, keep_source) for batch in batches]
+        built = [build(batch) for batch in batches]
     sources = tuple(source for _, batch_sources in built for source in batch_sources)
     return CompiledKernels(tuple(data for data, _ in built), symbols, sources)
 
 
 def content_hash(func: Any) -> str:
     """Hex digits that are equal for kernels that do the same in the same way, on any machine and in any process."""
-    return hashlib.sha256(str(tvm.ir.save_json(func)).encode()).hexdigest()[:16]
+    text = func.text if isinstance(func, CText) else str(tvm.ir.save_json(func))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 _VARIABLES_TO_MEMORY = lowering.prim_func_pass(
@@ -100,13 +103,21 @@ def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
 
 
 def _batches(kernels: list[tuple[str, KernelLaunch]]) -> Iterator[list[tuple[str, KernelLaunch]]]:
-    for start in range(0, len(kernels), KERNELS_PER_MODULE):
-        yield kernels[start : start + KERNELS_PER_MODULE]
+    """Kernels in C text are compiled one by one."""
+    yield from ([kernel] for kernel in kernels if isinstance(kernel[1].func, CText))
+    tir = [kernel for kernel in kernels if not isinstance(kernel[1].func, CText)]
+    for start in range(0, len(tir), KERNELS_PER_MODULE):
+        yield tir[start : start + KERNELS_PER_MODULE]
 
 
 def _compile(
     kernels: list[tuple[str, KernelLaunch]], target: CpuTarget, keep_source: bool
 ) -> tuple[bytes, list[KernelSource]]:
+    symbol, launch = kernels[0]
+    if isinstance(launch.func, CText):
+        text = launch.func.named(symbol)
+        data = compile_c(symbol, text, launch, target)
+        return data, [KernelSource(symbol, {"c": text})] if keep_source else []
     merged = tvm.IRModule({})
     for symbol, launch in kernels:
         try:
@@ -126,7 +137,7 @@ def _compile(
     sources = []
     if keep_source:
         text = str(module.inspect_source("ll"))
-        sources = [KernelSource(symbol, launch.func.script(), text) for symbol, launch in kernels]
+        sources = [KernelSource(symbol, {"tir.py": launch.func.script(), "ll": text}) for symbol, launch in kernels]
     return object_bytes(module), sources
 
 
@@ -141,7 +152,4 @@ def _codegen(module: Any, target: CpuTarget) -> Any:
 def _translated(error: Exception, symbol: str, launch: KernelLaunch) -> KernelError:
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("File ")]
     reason = lines[-1] if lines else type(error).__name__
-    return KernelError(
-        f"kernel {symbol} cannot be compiled: {reason}; find the operator with --planner none, and report it",
-        launch.origins,
-    )
+    return KernelError.refused(symbol, reason, launch.owner, launch.origins)

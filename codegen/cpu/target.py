@@ -74,6 +74,12 @@ class CpuTarget:
         """Whether LLVM may use a feature, in its own spelling."""
         return bool(target_codegen.llvm_cpu_has_features(feature, self.tvm_target))
 
+    @property
+    def machine(self) -> str:
+        """The architecture, as `platform.machine()` says it: x86_64 or aarch64."""
+        first = self.mtriple.partition("-")[0]
+        return "aarch64" if first == "arm64" else first
+
     @cached_property
     def features(self) -> tuple[str, ...]:
         """The features that the code may use, of those that machines of this architecture may lack."""

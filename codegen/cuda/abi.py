@@ -25,6 +25,7 @@ from tilestitch.codegen.compute.evaluator import Source
 from tilestitch.codegen.compute.indexing import ravel
 from tilestitch.codegen.launch import CountersArg, KernelArg, PackedArg, StatusArg, TemporaryArg, TensorMapArg, ValueArg
 from tilestitch.compiler.ir.types import TensorType
+from tilestitch.passes.plan.own_kernels import KERNEL_NAME
 
 __all__ = [
     "CountersArg", "CudaLaunch", "KernelArg", "PackedArg", "Parameter", "StatusArg", "TemporaryArg", "TensorMapArg",
@@ -34,7 +35,7 @@ __all__ = [
 Dim3 = tuple[int, int, int]
 
 SHARED_ALIGNMENT = 64
-SYMBOL = "TILESTITCH_KERNEL"
+SYMBOL = KERNEL_NAME
 """What a kernel given as text calls its function; the build puts the symbol in its place."""
 
 
@@ -56,7 +57,7 @@ class CudaLaunch:
     cooperative: all blocks must be resident together. elastic: the kernel computes the same with any smaller grid along
     x, so that fewer resident blocks do. cluster: blocks of a thread block cluster. portable: not if the
     kernel uses features of one architecture only (`CudaTarget.specific`), so that no PTX for newer GPUs can be made.
-    emission: for kernels that stitched groups can contain.
+    emission: for kernels that stitched groups can contain. owner: the plug-in that brought the kernel.
     """
 
     kind: str
@@ -72,6 +73,7 @@ class CudaLaunch:
     cluster: Dim3 = (1, 1, 1)
     portable: bool = True
     emission: Emission | None = field(default=None, compare=False, repr=False)
+    owner: str = ""
 
     @property
     def threads(self) -> int:

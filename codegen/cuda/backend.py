@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilestitch.codegen.backend import Compiled, PlacedLaunch, Progress
+from tilestitch.codegen.backend import Compiled, OwnedKernel, PlacedLaunch, Progress
 from tilestitch.codegen.dependences import dependences
 from tilestitch.compiler.ir import Graph
 from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.own_kernels import KernelTarget
 from tilestitch.passes.plan.target import TargetInfo as PassTarget
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.manifest import TargetInfo
@@ -17,6 +18,7 @@ from tilestitch.runtime.manifest import TargetInfo
 from .abi import CudaLaunch
 from .build import BuildOptions, compile_kernels
 from .group import lower_group
+from .own import own_launch
 from .resources import KernelResources, kernel_resources
 from .target import CudaTarget
 
@@ -38,6 +40,14 @@ class CudaBackend:
     @property
     def info(self) -> TargetInfo:
         return TargetInfo("cuda", architectures=() if self.options.text_only else self.target.architectures)
+
+    @property
+    def target_of_schedules(self) -> KernelTarget:
+        device, least = self.target.device.name, self.target.multiprocessors
+        return KernelTarget("cuda", self.target.architectures, device=device, multiprocessors=least)
+
+    def own_launch(self, owned: OwnedKernel) -> CudaLaunch:
+        return own_launch(owned)
 
     def lower(self, graph: Graph, group: Group) -> tuple[CudaLaunch, ...]:
         return lower_group(graph, group, self.target)

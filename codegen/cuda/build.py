@@ -112,7 +112,7 @@ def _text(launch: CudaLaunch, target: CudaTarget) -> str:
     try:
         return kernel_text(launch.func, target)
     except _TVM_ERRORS as error:
-        raise _refused(launch.kind, launch, _last_line(str(error)), "") from error
+        raise KernelError.refused(launch.kind, _last_line(str(error)), launch.owner, launch.origins) from error
 
 
 _TVM_ERRORS = (tvm.error.InternalError, ValueError, TypeError, RuntimeError, IndexError, AttributeError, KeyError)
@@ -141,8 +141,9 @@ def _compile_all(
         logs = run(jobs, options.processes, lambda done: progress("compile CUDA", known + done, len(keys)))
         for (symbol, architecture), job, log in zip(missing, jobs, logs, strict=True):
             if log is not None:
-                kept = _keep(symbol, sources[symbol])
-                raise _refused(symbol, owners[symbol], f"{architecture}: {_first_error(log)}", kept)
+                launch, kept = owners[symbol], _keep(symbol, sources[symbol])
+                reason = f"{architecture}: {_first_error(log)}"
+                raise KernelError.refused(symbol, reason, launch.owner, launch.origins, kept)
             built[symbol, architecture] = job.output.read_bytes()
             options.cache.write(keys[symbol, architecture], built[symbol, architecture])
     return built
@@ -184,15 +185,7 @@ def _first_error(log: str) -> str:
 
 
 def _keep(symbol: str, text: str) -> str:
-    """Where the text of a refused kernel was put, for whoever reports it."""
+    """Where the text of a refused kernel was put, for the report."""
     path = Path(tempfile.gettempdir()) / f"tilestitch-{symbol}.cu"
     path.write_text(text, encoding="utf-8")
     return str(path)
-
-
-def _refused(symbol: str, launch: CudaLaunch, reason: str, kept: str) -> KernelError:
-    where = f"; its text is in {kept}" if kept else ""
-    return KernelError(
-        f"kernel {symbol} cannot be compiled: {reason}{where}; find the operator with --planner none, and report it",
-        launch.origins,
-    )

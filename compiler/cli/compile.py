@@ -48,8 +48,9 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
         dest="passes",
         default=[],
         metavar="MODULE:CLASS{field=value}",
-        help="add a pass or a fusion rule; may be repeated",
+        help="add a plug-in: a pass, a fusion rule, a schedule or a cost model; may be repeated",
     )
+    parser.add_argument("--no-plugins", action="store_true", help="leave out the plug-ins of installed packages")
     parser.add_argument("--plan", metavar="PLAN.json", help="use this plan instead of making one")
     parser.add_argument("--planner", choices=PLANNERS, default="stitch", help="how operators are grouped into kernels")
     parser.add_argument("--strip-weights", action="store_true", help="leave the weights out; they are supplied at load")
@@ -124,6 +125,7 @@ def compile_with(source: Any, options: argparse.Namespace, progress: Progress, r
         shapes=shape_sets(options.shape),
         precision=options.precision,
         passes=tuple(options.passes),
+        installed_plugins=not options.no_plugins,
         plan=existing(options.plan) if options.plan else None,
         planner=options.planner,
         strip_weights=options.strip_weights,

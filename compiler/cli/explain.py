@@ -110,6 +110,9 @@ def describe(explained: Mapping[str, Any], *, with_launches: bool = False) -> st
     if explained["host_steps"]:
         parts.append("run with numpy between kernels:")
         parts.extend(f"  {step['op']}: {_nodes(step)}" for step in explained["host_steps"])
+    if explained.get("notes"):
+        parts.append("notes of passes:")
+        parts.extend(f"  {note['pass']}: {note['note']}" for note in explained["notes"])
     if explained["refusals"]:
         parts.append("not fused:")
         parts.extend(f"  {_refusal(explained, refusal)}" for refusal in explained["refusals"])

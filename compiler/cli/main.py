@@ -9,9 +9,10 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Iterator
 from types import FrameType, ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tilestitch import __version__
 from tilestitch.compiler.cli import bench, check, compile, doctor, errors, explain, run
@@ -74,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs one command and returns its exit code. Never raises for what the user did wrong."""
     options = build_parser().parse_args(arguments)
     try:
-        with _termination_raises():
+        with _termination_raises(), _warnings_for_people():
             code: int = COMMANDS[options.command].run(options)
             sys.stdout.flush()
             return code
@@ -90,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
         return errors.OK
     except Exception as error:  # noqa: BLE001 - the last resort: one clear block instead of a traceback
         if options.verbose:
-            traceback.print_exc()
+            _print_traceback(error)
         return _report(error, options.verbose)
 
 
@@ -114,6 +115,30 @@ def _termination_raises() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _print_traceback(error: Exception) -> None:
+    """Where an error came from: of a plug-in's own error, the part in the plug-in."""
+    from tilestitch.passes.errors import PluginFault
+
+    own = error.__cause__ if isinstance(error, PluginFault) else None
+    traceback.print_exception(own or error)
+
+
+@contextlib.contextmanager
+def _warnings_for_people() -> Iterator[None]:
+    """While the block runs, what is said of plug-ins is one line, without the place in our source that says it."""
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *rest: Any) -> None:
+            if category.__name__ != "PluginWarning":
+                usual(message, category, *rest)
+                return
+            print(f"warning: {message}", file=sys.stderr)
+
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
 
 
 def _report(error: Exception, verbose: bool) -> int:

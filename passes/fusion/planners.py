@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from tilestitch.cost_model.protocol import LatencyModel
+
 from .attention import Attention
 from .band_rule import Bands
 from .explore import Explore
@@ -24,3 +30,16 @@ PLANNERS: dict[str, tuple[FusionRule, ...]] = {
 }
 """`none` gives every operator a kernel, `injective` fuses element-wise chains, `xla` is a baseline to compare with,
 `stitch` is the default, `explore` searches by predicted latency."""
+
+
+def asking(rules: Sequence[FusionRule], model: LatencyModel) -> tuple[FusionRule, ...]:
+    """Built-in rules that ask `model` how long kernels take, and let the rules that they try ask it."""
+    return tuple(_asking(rule, model) for rule in rules)
+
+
+def _asking(rule: Any, model: LatencyModel) -> Any:
+    names = {f.name for f in dataclasses.fields(rule)}
+    changes: dict[str, Any] = {"model": model} if "model" in names else {}
+    if "then" in names:
+        changes["then"] = asking(rule.then, model)
+    return dataclasses.replace(rule, **changes) if changes else rule

@@ -19,7 +19,7 @@ from .group import Group, HostGroup
 from .refusal import WhyNot
 
 FORMAT = "tilestitch-plan"
-VERSION = 3
+VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -45,19 +45,22 @@ class Segment:
 
 @dataclass(frozen=True)
 class PluginRecord:
-    """A plug-in that took part: its name, who supplied it, and the hash of its code."""
+    """A plug-in that took part: its name, who supplied it, the hash of its files, its arguments (`{field=value}`)."""
 
     name: str
     owner: str
     content_hash: str
+    arguments: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "owner": self.owner, "content_hash": self.content_hash}
+        return {
+            "name": self.name, "owner": self.owner, "content_hash": self.content_hash, "arguments": self.arguments,
+        }  # fmt: skip
 
     @staticmethod
     def from_json(data: Any, where: str = "plugin") -> PluginRecord:
         fields = Fields(data, where)
-        record = PluginRecord(fields.string("name"), fields.string("owner"), fields.string("content_hash"))
+        record = PluginRecord(*(fields.string(name) for name in ("name", "owner", "content_hash", "arguments")))
         fields.done()
         return record
 

@@ -1,0 +1,90 @@
+"""Kernels that plug-ins bring as C text, compiled by the C compiler of the machine that compiles the model."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilestitch.codegen.errors import KernelError
+from tilestitch.passes.plan.own_kernels import KERNEL_NAME
+
+from .abi import KernelLaunch
+from .target import CpuTarget
+
+COMPILERS = ("cc", "gcc", "clang")
+OPTIONS = (
+    "-std=gnu11", "-O3", "-fPIC", "-c", "-x", "c",
+    "-fno-stack-protector", "-U_FORTIFY_SOURCE",  # both call functions that the linker does not know
+    "-fno-asynchronous-unwind-tables", "-w",
+)  # fmt: skip
+
+_PROLOGUE = """\
+#include <stdint.h>
+#line 1 "{name}.c"
+"""
+# How the executor calls kernels: see `abi`.
+_EPILOGUE = """
+struct tilestitch_argument {{ int64_t unused; void *pointer; }};
+void {name}(const struct tilestitch_argument *a, int64_t task, void *scratch) {{
+  (void)scratch;
+  {name}_task({arguments});
+}}
+"""
+
+
+@dataclass(frozen=True)
+class CText:
+    """The text of a `CKernel` with so many pointers, which takes scratch memory or not."""
+
+    body: str
+    pointers: int
+    takes_scratch: bool
+
+    @property
+    def text(self) -> str:
+        return self.named(KERNEL_NAME)
+
+    def named(self, name: str) -> str:
+        """The whole text of the kernel with the symbol `name`."""
+        arguments = [f"a[{i}].pointer" for i in range(self.pointers)] + ["task"] + ["scratch"] * self.takes_scratch
+        body = self.body.replace(KERNEL_NAME, f"{name}_task")
+        return _PROLOGUE.format(name=name) + body + _EPILOGUE.format(name=name, arguments=", ".join(arguments))
+
+
+def compiler() -> str | None:
+    """The path of a C compiler, if there is one."""
+    return next((path for name in COMPILERS if (path := shutil.which(name))), None)
+
+
+def compile_c(symbol: str, text: str, launch: KernelLaunch, target: CpuTarget) -> bytes:
+    """The relocatable object. Raises KernelError, naming the plug-in, where there is no compiler, or it refuses."""
+    path = compiler()
+    if path is None:
+        advice = "install gcc or clang (Debian and Ubuntu: apt-get install gcc), or leave out the plug-in"
+        raise KernelError(f"{launch.owner}: its kernels are C, and there is no C compiler; {advice}", launch.origins)
+    if target.machine != platform.machine():
+        problem = f"its kernels are C, which is compiled for {platform.machine()} here, not for {target.machine}"
+        raise KernelError(f"{launch.owner}: {problem}; compile on such a machine", launch.origins)
+    with tempfile.TemporaryDirectory(prefix="tilestitch-") as folder:
+        output = Path(folder) / "kernel.o"
+        command = [path, *OPTIONS, *_features(target), "-", "-o", str(output)]
+        answer = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+        if answer.returncode:
+            raise KernelError.refused(symbol, _first_error(answer.stderr), launch.owner, launch.origins)
+        return output.read_bytes()
+
+
+def _features(target: CpuTarget) -> list[str]:
+    """What the code may use of the CPU; on x86 LLVM's names are those of the compilers' options."""
+    if target.machine != "x86_64":
+        return []
+    return ["-fcf-protection=none", *(f"-m{feature}" for feature in target.features)]
+
+
+def _first_error(log: str) -> str:
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line), lines[0] if lines else "no reason given")

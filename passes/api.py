@@ -1,0 +1,75 @@
+"""The door for authors of plug-ins: all names that a package outside of tilestitch may use, and nothing else.
+
+What is behind these names may move; they stay. `API_VERSION` grows when a plug-in that worked could stop working, and
+a plug-in that states another `api_version` is refused. `docs/plugins.md` explains them, `docs/first_pass.md` is a
+tutorial, `docs/primitives.md` lists the operators of the graph.
+"""
+
+from tilestitch.compiler.ir import Graph, IRError, Kind, Node, TensorType, Value, kind_of
+from tilestitch.cost_model.cpu import CpuDevice
+from tilestitch.cost_model.devices import Device
+from tilestitch.cost_model.protocol import KernelFacts, Traffic
+
+from .contract import PassContext, PassResult, TargetInfo
+from .errors import PassError, PluginError, PluginFault, PluginWarning
+from .fusion.rules import Fuse
+from .fusion.stages import Combine
+from .plan import Group, GroupKind, HostGroup, StitchPlan, WhyNot
+from .plugins.bases import API_VERSION, CostModel, GraphPass, Rule, Schedule
+from .plan.own_kernels import KERNEL_NAME, CKernel, CudaKernel, KernelTarget, Temporary, TirKernel
+from .plugins.testing import assert_same_values, kernels_of, plan_of, run
+from .plugins.views import KernelsView, KernelView, PlannerView
+
+__all__ = [
+    # what a plug-in derives from
+    "API_VERSION",
+    "GraphPass",
+    "Rule",
+    "Schedule",
+    "CostModel",
+    # the graph
+    "Graph",
+    "Node",
+    "Value",
+    "TensorType",
+    "Kind",
+    "kind_of",
+    "IRError",
+    # passes
+    "PassContext",
+    "PassResult",
+    "TargetInfo",
+    # rules
+    "Fuse",
+    "Combine",
+    "WhyNot",
+    "PlannerView",
+    "KernelView",
+    "KernelsView",
+    "Group",
+    "GroupKind",
+    "HostGroup",
+    "StitchPlan",
+    # schedules
+    "CudaKernel",
+    "CKernel",
+    "TirKernel",
+    "Temporary",
+    "KernelTarget",
+    "KERNEL_NAME",
+    # cost models
+    "KernelFacts",
+    "Traffic",
+    "CpuDevice",
+    "Device",
+    # tests of plug-ins
+    "plan_of",
+    "kernels_of",
+    "run",
+    "assert_same_values",
+    # errors
+    "PassError",
+    "PluginError",
+    "PluginFault",
+    "PluginWarning",
+]

@@ -1,0 +1,139 @@
+"""Kernels that plug-ins bring, as plain data: CUDA text, C text, or TIR. Code generation makes launches of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeAlias
+
+Dim3: TypeAlias = tuple[int, int, int]
+
+KERNEL_NAME = "TILESTITCH_KERNEL"
+"""What a kernel's text calls its function; every kernel gets a name of its own in its place."""
+
+MOST_THREADS = 1024
+MOST_BLOCKS: Dim3 = (2**31 - 1, 65535, 65535)
+
+
+@dataclass(frozen=True)
+class Temporary:
+    """`nbytes` of memory that live from one kernel of a group to the next; `name` is unique within the group."""
+
+    name: str
+    nbytes: int
+
+    def __post_init__(self) -> None:
+        if not _is_count(self.nbytes):
+            raise ValueError(f"temporary {self.name!r} has {self.nbytes!r} bytes; give a positive int")
+
+
+Argument: TypeAlias = str | Temporary
+"""What a kernel gets a pointer to: an input, a constant or an output of the group by its name, or a temporary."""
+
+
+@dataclass(frozen=True)
+class KernelTarget:
+    """The machine that a kernel is for.
+
+    kind: cpu or cuda. architectures: of the machine code, `sm_90a`, or one such as `x86_64`. features: of a CPU, as
+    LLVM spells them. threads: that the plan is made for, on a CPU. device: the GPU that is planned for, by its name.
+    multiprocessors: of the smallest GPU that must run the code.
+    """
+
+    kind: str
+    architectures: tuple[str, ...]
+    features: tuple[str, ...] = ()
+    threads: int = 1
+    device: str = ""
+    multiprocessors: int = 0
+
+
+@dataclass(frozen=True)
+class CudaKernel:
+    """`text` with one function `extern "C" __global__ void TILESTITCH_KERNEL(...)`, which takes a pointer for each of
+    `args`. `shared_bytes`: dynamic shared memory of a block; `cooperative`: all blocks must be resident together.
+    """
+
+    text: str
+    grid: Dim3
+    block: Dim3
+    args: tuple[Argument, ...]
+    shared_bytes: int = 0
+    cooperative: bool = False
+
+    def __post_init__(self) -> None:
+        _check_text(self.text, 'extern "C" __global__ void')
+        _check_extents(self.grid, self.block)
+        _check_args(self.args)
+
+
+@dataclass(frozen=True)
+class CKernel:
+    """C11 `text` with one function `void TILESTITCH_KERNEL(T0 *a0, ..., int64_t task)`, which takes a pointer for each
+    of `args`; it is called once for each task, 0 to `tasks` - 1, by any thread and in any order. With `scratch_bytes`,
+    a last parameter `void *scratch` points to that much memory of the calling thread.
+    """
+
+    text: str
+    args: tuple[Argument, ...]
+    tasks: int = 1
+    scratch_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        _check_text(self.text, "void")
+        _check_tasks(self.tasks)
+        _check_args(self.args)
+
+
+@dataclass(frozen=True)
+class TirKernel:
+    """`func`: a `tvm.tirx.PrimFunc` that takes a buffer for each of `args`. For a CPU it takes an int64 `task` besides,
+    as the function of a `CKernel` does; for CUDA it launches the threads of `grid` and `block` itself.
+    """
+
+    func: Any
+    args: tuple[Argument, ...]
+    tasks: int = 1
+    grid: Dim3 = (1, 1, 1)
+    block: Dim3 = (1, 1, 1)
+
+    def __post_init__(self) -> None:
+        _check_tasks(self.tasks)
+        _check_extents(self.grid, self.block)
+        _check_args(self.args)
+
+
+OwnKernel: TypeAlias = CudaKernel | CKernel | TirKernel
+
+KINDS = {"cpu": (CKernel, TirKernel), "cuda": (CudaKernel, TirKernel)}
+"""Which kernels a target takes, by `KernelTarget.kind`."""
+
+
+def _is_count(number: object) -> bool:
+    return type(number) is int and number > 0
+
+
+def _check_text(text: str, declared: str) -> None:
+    if not isinstance(text, str) or KERNEL_NAME not in text:
+        raise ValueError(f"the text defines no function {KERNEL_NAME}; write `{declared} {KERNEL_NAME}(...)`")
+
+
+def _check_tasks(tasks: int) -> None:
+    if not _is_count(tasks):
+        raise ValueError(f"tasks is {tasks!r}; give an int of at least 1")
+
+
+def _check_args(args: tuple[Argument, ...]) -> None:
+    odd = [a for a in args if not isinstance(a, str | Temporary)]
+    if not isinstance(args, tuple) or odd:
+        raise ValueError(f"args is {args!r}; give a tuple of names of values and of Temporary objects")
+
+
+def _check_extents(grid: Dim3, block: Dim3) -> None:
+    for label, extents in (("grid", grid), ("block", block)):
+        if not isinstance(extents, tuple) or len(extents) != 3 or not all(map(_is_count, extents)):
+            raise ValueError(f"{label} is {extents!r}; give a tuple of three ints of at least 1")
+    if prod(block) > MOST_THREADS:
+        raise ValueError(f"block is {block}, {prod(block)} threads; a block has at most {MOST_THREADS}")
+    if any(size > most for size, most in zip(grid, MOST_BLOCKS, strict=True)):
+        raise ValueError(f"grid is {grid}; a GPU takes at most {MOST_BLOCKS}")

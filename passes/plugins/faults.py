@@ -1,0 +1,106 @@
+"""What is said when a plug-in fails: its name, its class, the line, the rule that it broke, and the nodes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+
+from tilestitch.compiler.ir import Node
+from tilestitch.passes.errors import PluginError, PluginFault
+
+from .sources import belongs_to, qualified
+
+NODES_SHOWN = 4
+PROMISES = {
+    "run": "`run(graph, context)` returns a PassResult and keeps inputs and outputs in number, order and type",
+    "propose": "`propose(state)` yields Fuse objects and changes nothing itself",
+    "forbid": "`forbid(state, nodes)` returns a WhyNot or None",
+    "combine": "`combine(kernels)` yields Combine objects and changes nothing itself",
+    "schedule": "`schedule(graph, group, target)` returns None, or kernels that write every output of the group",
+    "latency_us": "`latency_us(kernel, device)` returns microseconds, finite and not negative",
+}
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Whose code it is. `owner`: `distribution version`, or how it was named; `installed`: as a package's entry point."""
+
+    cls: type
+    owner: str
+    installed: bool = False
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.cls, "name", self.cls.__name__))
+
+    def __str__(self) -> str:
+        return f"plug-in {self.name} ({qualified(self.cls)}, {self.owner})"
+
+    @property
+    def remedy(self) -> str:
+        leave_out = "compile with --no-plugins" if self.installed else "compile without it"
+        return f"repair the plug-in, or {leave_out}"
+
+    def fault(self, method: str, problem: str, nodes: Iterable[Node] = (), where: str = "") -> PluginFault:
+        """The error that says that `method` broke its promise."""
+        lines = [f"{self}: {problem}", f"  at {where or self._definition(method)}", *_nodes_line(nodes)]
+        lines += [f"  the rule: {PROMISES[method]}", f"{self.remedy}; --verbose shows the plug-in's own traceback"]
+        return PluginFault("\n".join(lines))
+
+    @contextmanager
+    def blamed(self, method: str, nodes: Sequence[Node] = ()) -> Iterator[None]:
+        """What `method` raises inside becomes a PluginFault that says where; `nodes` are those that it was given."""
+        try:
+            yield
+        except PluginFault:
+            raise
+        except (Exception, SystemExit) as error:
+            frame = self._own_part(error)
+            seen = [*_nodes_in(frame.tb_frame), *nodes] if frame is not None else nodes
+            where = f"{frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}" if frame is not None else ""
+            fault = self.fault(method, f"{method} raised {type(error).__name__}: {error}", seen, where)
+            raise fault from error
+
+    def _own_part(self, error: BaseException) -> TracebackType | None:
+        """The innermost of the plug-in's own frames; the error's traceback is cut to begin at its outermost."""
+        own = [t for t in _entries(error.__traceback__) if belongs_to(self.cls, t.tb_frame.f_code.co_filename)]
+        if not own:
+            return None
+        error.__traceback__ = own[0]
+        return own[-1]
+
+    def _definition(self, method: str) -> str:
+        code = getattr(getattr(self.cls, method, None), "__code__", None)
+        if code is not None:
+            return f"{code.co_filename}:{code.co_firstlineno}"
+        return str(inspect.getsourcefile(self.cls) or qualified(self.cls))
+
+
+def import_fault(owner: str, target: str, error: BaseException) -> PluginError:
+    """The error for a plug-in's module that cannot be imported."""
+    where = [t for t in _entries(error.__traceback__) if not t.tb_frame.f_code.co_filename.startswith("<frozen")]
+    place = f" at {where[-1].tb_frame.f_code.co_filename}:{where[-1].tb_lineno}" if where else ""
+    if isinstance(error, SyntaxError):
+        place = f" at {error.filename}:{error.lineno}"
+    return PluginError(f"{owner}: {target} cannot be loaded: {type(error).__name__}: {error}{place}")
+
+
+def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _nodes_in(frame: FrameType) -> list[Node]:
+    return [value for value in frame.f_locals.values() if isinstance(value, Node)]
+
+
+def _nodes_line(nodes: Iterable[Node]) -> list[str]:
+    shown = [f"{n.name} ({', '.join(n.origins)})" if n.origins else n.name for n in dict.fromkeys(nodes)]
+    if not shown:
+        return []
+    more = f" and {len(shown) - NODES_SHOWN} more" if len(shown) > NODES_SHOWN else ""
+    return [f"  nodes: {', '.join(shown[:NODES_SHOWN])}{more}"]

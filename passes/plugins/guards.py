@@ -1,0 +1,188 @@
+"""What stands between the compiler and a plug-in: every call is guarded, and every answer is looked at.
+
+A guard does for the compiler what a built-in pass, rule, schedule or cost model does. What a plug-in does wrong becomes
+a PluginFault that names it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tilestitch.compiler.ir import Graph, IRError, Node
+from tilestitch.compiler.ir.verify import verify
+from tilestitch.cost_model.protocol import AnyDevice, KernelFacts
+from tilestitch.passes.contract import PLACES, PassContext, PassResult, broken_interface, interface_of
+from tilestitch.passes.fusion.clusters import Fusion
+from tilestitch.passes.fusion.rules import Fuse
+from tilestitch.passes.fusion.stages import Combine, Kernels
+from tilestitch.passes.fusion.stitcher import MOST_PROPOSALS
+from tilestitch.passes.plan import Group, WhyNot
+
+from .faults import Identity
+from tilestitch.passes.plan.own_kernels import KINDS, KernelTarget, OwnKernel, Temporary
+from .views import KernelsView, PlannerView
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Guard:
+    """`instance` is a plug-in that `identity` supplies."""
+
+    instance: Any
+    identity: Identity
+
+    @property
+    def name(self) -> str:
+        return self.identity.name
+
+    def call(self, method: str, *arguments: Any, nodes: Sequence[Node] = ()) -> Any:
+        with self.identity.blamed(method, nodes):
+            return getattr(self.instance, method)(*arguments)
+
+    def has(self, method: str) -> bool:
+        return callable(getattr(self.instance, method, None))
+
+
+class GuardedPass(Guard):
+    """A pass; the graph that it leaves is verified."""
+
+    @property
+    def place(self) -> str:
+        place: str = getattr(self.instance, "place", PLACES[-1])
+        return place
+
+    def run(self, graph: Graph, context: PassContext) -> PassResult:
+        before = interface_of(graph)
+        result = self.call("run", graph, context)
+        if not isinstance(result, PassResult) or not isinstance(result.graph, Graph):
+            raise self._fault(f"run returned {_kind(result)}")
+        try:
+            verify(result.graph)
+        except (IRError, AttributeError, TypeError) as error:
+            raise self._fault(f"run left a graph that is not well formed: {error}") from error
+        broken = broken_interface(before, result.graph)
+        if broken:
+            raise self._fault(f"run {broken}")
+        return PassResult(result.graph, bool(result.modified), tuple(map(str, result.notes)))
+
+    def _fault(self, problem: str) -> Exception:
+        return self.identity.fault("run", problem)
+
+
+class GuardedRule(Guard):
+    """A fusion rule, which sees views of the planner's state."""
+
+    def propose(self, state: Fusion) -> Iterator[Fuse]:
+        known = frozenset(state.nodes)
+        for fuse in self._proposals("propose", PlannerView(state), Fuse, state.graph):
+            named = (*_nodes(fuse.nodes), *_nodes(fuse.copies))
+            if not fuse.nodes or any(node not in known for node in named):
+                raise self.identity.fault("propose", f"{fuse!r} names no node, or one that is not in the graph")
+            yield fuse
+
+    def forbid(self, state: Fusion, nodes: Sequence[Node]) -> WhyNot | None:
+        if not self.has("forbid"):
+            return None
+        answer = self.call("forbid", PlannerView(state), tuple(nodes), nodes=nodes)
+        if answer is not None and not isinstance(answer, WhyNot):
+            raise self.identity.fault("forbid", f"forbid returned {_kind(answer)}", nodes)
+        return answer
+
+    def combine(self, kernels: Kernels) -> Iterator[Combine]:
+        yield from self._proposals("combine", KernelsView(kernels), Combine, kernels.graph)
+
+    def _proposals(self, method: str, view: object, kind: Callable[..., T], graph: Graph) -> Iterator[T]:
+        """What `method` yields, each looked at; `graph` must be the same after all of them."""
+        if not self.has(method):
+            return
+        before = _structure(graph)
+        wanted = self.call(method, view)
+        if not isinstance(wanted, Iterator):
+            raise self.identity.fault(method, f"{method} returned {_kind(wanted)}")
+        last: Sequence[Node] = ()
+        count = 0
+        while True:
+            with self.identity.blamed(method, last):
+                found = next(wanted, None)
+            if found is None:
+                break
+            count += 1
+            if not isinstance(found, kind):  # type: ignore[arg-type]
+                raise self.identity.fault(method, f"{method} yielded {_kind(found)}", last)
+            if count > MOST_PROPOSALS:
+                raise self.identity.fault(method, f"{method} yielded more than {MOST_PROPOSALS} proposals", last)
+            last = found.nodes if isinstance(found, Fuse) else ()
+            yield found
+        if _structure(graph) != before:
+            raise self.identity.fault(method, f"{method} changed the graph")
+
+
+class GuardedSchedule(Guard):
+    """A schedule, whose kernels are looked at before they are compiled."""
+
+    def kernels(self, graph: Graph, group: Group, target: KernelTarget) -> tuple[OwnKernel, ...] | None:
+        """Its kernels for `group`; None where tilestitch's template does it."""
+        members = set(group.nodes)
+        nodes = [node for node in graph.nodes if node.name in members]
+        before = _structure(graph)
+        answer = self.call("schedule", graph, group, target, nodes=nodes)
+        problem = "changed the graph" if _structure(graph) != before else None
+        if answer is None and problem is None:
+            return None
+        problem = problem or _why_not_kernels(answer, group, target)
+        if problem:
+            raise self.identity.fault("schedule", f"schedule {problem}", nodes)
+        return tuple(answer)
+
+
+class GuardedModel(Guard):
+    """A cost model."""
+
+    def latency_us(self, kernel: KernelFacts, device: AnyDevice) -> float:
+        answer = self.call("latency_us", kernel, device)
+        fits = isinstance(answer, int | float) and math.isfinite(answer) and answer >= 0
+        if not fits:
+            raise self.identity.fault("latency_us", f"latency_us returned {answer!r} for a {kernel.kind} kernel")
+        return float(answer)
+
+
+def _why_not_kernels(answer: Any, group: Group, target: KernelTarget) -> str | None:
+    """What is wrong with the kernels that a schedule returned."""
+    fitting = KINDS[target.kind]
+    if not isinstance(answer, list | tuple) or not answer:
+        return f"returned {_kind(answer)}"
+    odd = next((kernel for kernel in answer if not isinstance(kernel, fitting)), None)
+    if odd is not None:
+        return f"returned {_kind(odd)} for {target.kind}, which takes {' or '.join(k.__name__ for k in fitting)}"
+    arguments = [argument for kernel in answer for argument in kernel.args]
+    names = {a for a in arguments if isinstance(a, str)}
+    foreign = names - {*group.inputs, *group.constants, *group.outputs}
+    if foreign:
+        return f"gives a kernel %{min(foreign)}, which is no input, constant or output of group {group.name}"
+    missing = [v for v in group.outputs if v not in names]
+    if missing:
+        return f"gives no kernel the output %{missing[0]} of group {group.name}"
+    sizes = {a for a in arguments if isinstance(a, Temporary)}
+    if len({a.name for a in sizes}) != len(sizes):
+        return "gives one temporary two sizes"
+    return None
+
+
+def _nodes(names: Any) -> tuple[Any, ...]:
+    return tuple(names) if isinstance(names, list | tuple) else (names,)
+
+
+def _kind(value: object) -> str:
+    """A value of the wrong type, in words."""
+    shown = repr(value)
+    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+    return "None" if value is None else f"{type(value).__name__} {shown}"
+
+
+def _structure(graph: Graph) -> int:
+    """Differs, almost certainly, after a node was added, removed, moved or given another operand or attribute."""
+    return hash(tuple((node.op, node.name, node.inputs, node.outputs, len(node.attrs)) for node in graph.nodes))

@@ -1,0 +1,260 @@
+"""Finding plug-ins: what other packages install, and what a compilation is given.
+
+A package offers its classes in the entry-point group `tilestitch.passes`; the entry point's name is the class's `name`.
+What is installed takes part in every compilation with its default arguments, unless it is left out; a class without
+defaults for all its arguments only where it is named. `--pass NAME{field=value}` gives an installed or built-in one
+arguments, `--pass MODULE:CLASS{field=value}` brings in a class that is not installed, and in Python a class or an
+instance will do. Names are unique, whoever owns them.
+
+Modules of plug-ins are imported by `load_plugins` and by nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import inspect
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.passes.errors import PipelineError, PluginError
+from tilestitch.passes.fusion.planners import PLANNERS
+from tilestitch.passes.pipeline import pass_table
+from tilestitch.passes.pipeline_text import PassText, arguments_text, build_from_class, parse_text, required_fields
+from tilestitch.passes.plan import PluginRecord
+
+from .check import check_class, is_model, is_pass, is_rule, is_schedule
+from .faults import Identity, import_fault
+from .guards import GuardedModel, GuardedPass, GuardedRule, GuardedSchedule
+from .sources import content_hash, qualified
+
+ENTRY_POINT_GROUP = "tilestitch.passes"
+BUILT_IN = "tilestitch"
+
+Named = str | type | object
+"""What a compilation may be given: the text of a `--pass` option, a class, or an instance."""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """Plug-ins of installed packages by name, and in `broken` the reason why one cannot take part, by its name."""
+
+    available: Mapping[str, Identity] = field(default_factory=dict)
+    broken: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LoadedPlugins:
+    """What takes part in a compilation, for `PassContext(rules=…, plugins=…)`, `run_pipeline(extra=…)` and
+    `assemble(schedules=…)`. `warnings`: what was installed and cannot take part.
+    """
+
+    passes: tuple[Any, ...] = ()
+    rules: tuple[GuardedRule, ...] = ()
+    schedules: tuple[GuardedSchedule, ...] = ()
+    cost_model: LatencyModel | None = None
+    records: tuple[PluginRecord, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Member:
+    """An instance that takes part. `identity` is None for a pass of tilestitch itself."""
+
+    instance: Any
+    identity: Identity | None
+
+
+def entry_points() -> tuple[importlib.metadata.EntryPoint, ...]:
+    """The entry points of installed packages, none of them imported."""
+    return tuple(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))
+
+
+def owner_of(entry: importlib.metadata.EntryPoint) -> str:
+    """`distribution version`."""
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
+
+
+def collect(entries: Iterable[importlib.metadata.EntryPoint]) -> Installed:
+    """Import what `entries` lead to. Raises PluginError if two share a name, or one has a name of tilestitch."""
+    available: dict[str, Identity] = {}
+    broken: dict[str, str] = {}
+    for entry in sorted(set(entries), key=lambda e: (e.name, e.value)):
+        try:
+            identity = _loaded(entry)
+        except PluginError as error:
+            broken[entry.name] = str(error)
+            continue
+        _claim(available, identity)
+    return Installed(available, broken)
+
+
+def _loaded(entry: importlib.metadata.EntryPoint) -> Identity:
+    owner = owner_of(entry)
+    try:
+        cls = entry.load()
+    except (Exception, SystemExit) as error:
+        raise import_fault(owner, entry.value, error) from error
+    check_class(cls, owner)
+    if cls.name != entry.name:
+        raise PluginError(
+            f"{owner}: entry point {entry.name!r} of group {ENTRY_POINT_GROUP} leads to a class of name {cls.name!r}; "
+            "make them equal"
+        )
+    return Identity(cls, owner, installed=True)
+
+
+def _claim(found: dict[str, Identity], identity: Identity) -> None:
+    name = identity.name
+    if name in _built_in_names():
+        _clash(name, BUILT_IN, identity)
+    other = found.setdefault(name, identity)
+    if other.cls is not identity.cls:
+        _clash(name, str(other), identity)
+
+
+def _clash(name: str, first: str, second: Identity) -> None:
+    raise PluginError(
+        f"both {first} and {second} supply {name!r}; rename one of the two, uninstall it, or compile with --no-plugins"
+    )
+
+
+def _built_in_names() -> set[str]:
+    return {*pass_table(), *(rule.name for rules in PLANNERS.values() for rule in rules)}
+
+
+def load_plugins(given: Sequence[Named] = (), installed: Installed | None = None) -> LoadedPlugins:
+    """What takes part: all of `installed` (default: what is installed here), and what is `given`, in that order.
+
+    What is given more than once runs more than once. Raises PipelineError for a text that does not parse or arguments
+    that fit no field, and PluginError for what is no plug-in, cannot be loaded, or has a name that is taken.
+    """
+    installed = collect(entry_points()) if installed is None else installed
+    available = dict(installed.available)
+    members: list[_Member] = []
+    for item in given:
+        members += _from_text(item, available, installed.broken) if isinstance(item, str) else [_given(item, available)]
+    named = {m.instance.name for m in members}
+    members += [
+        _Member(_built(identity, PassText(name)), identity)
+        for name, identity in installed.available.items()
+        if name not in named and not required_fields(identity.cls)
+    ]
+    warnings = tuple(f"{problem}; it takes no part" for name, problem in installed.broken.items())
+    return _guarded(members, warnings)
+
+
+def _guarded(members: Sequence[_Member], warnings: tuple[str, ...]) -> LoadedPlugins:
+    outside = [(m.instance, m.identity) for m in members if m.identity is not None]
+    models = [GuardedModel(i, identity) for i, identity in outside if is_model(identity.cls)]
+    if len(models) > 1:
+        first, second = (model.identity for model in models[:2])
+        raise PluginError(f"both {first} and {second} are cost models; leave out one of the two")
+    return LoadedPlugins(
+        tuple(
+            m.instance if m.identity is None else GuardedPass(m.instance, m.identity)
+            for m in members
+            if m.identity is None or is_pass(m.identity.cls)
+        ),
+        tuple(GuardedRule(i, identity) for i, identity in outside if is_rule(identity.cls)),
+        tuple(GuardedSchedule(i, identity) for i, identity in outside if is_schedule(identity.cls)),
+        models[0] if models else None,
+        tuple(dict.fromkeys(_record(i, identity) for i, identity in outside)),
+        warnings,
+    )
+
+
+def _record(instance: Any, identity: Identity) -> PluginRecord:
+    try:
+        arguments = arguments_text(instance)
+    except TypeError as error:
+        raise PluginError(
+            f"{identity}: an artifact cannot record its arguments ({error}); fields hold int, float, bool, str, None, "
+            "and tuples of these"
+        ) from None
+    return PluginRecord(identity.name, identity.owner, content_hash(identity.cls), arguments)
+
+
+# -- what a compilation is given -------------------------------------------------------------------------------------
+
+
+def _given(item: object, available: dict[str, Identity]) -> _Member:
+    """A class, or an instance of one."""
+    cls = item if inspect.isclass(item) else type(item)
+    identity = Identity(cls, "given in Python")
+    if isinstance(item, bytes | bytearray) or cls.__module__ == "builtins":
+        raise PluginError(f"passes: {item!r} is no plug-in; give a text, a class or an instance of one")
+    if cls in pass_table().values():
+        return _Member(_built(identity, PassText(identity.name)) if cls is item else item, None)
+    check_class(cls, identity.owner)
+    identity = next((known for known in available.values() if known.cls is cls), identity)
+    _claim(available, identity)
+    return _Member(_built(identity, PassText(identity.name)) if cls is item else item, identity)
+
+
+def _from_text(text: str, available: dict[str, Identity], broken: Mapping[str, str]) -> list[_Member]:
+    return [_member(entry, available, broken, text) for entry in parse_text(text)]
+
+
+def _member(entry: PassText, available: dict[str, Identity], broken: Mapping[str, str], text: str) -> _Member:
+    table = {**pass_table(), **{name: identity.cls for name, identity in available.items()}}
+    if ":" in entry.name:
+        identity = _from_module(entry.name, text)
+        _claim(available, identity)
+        identity = available[identity.name]
+        return _Member(_built(identity, entry), identity)
+    if entry.name in broken:
+        raise PluginError(broken[entry.name])
+    if entry.name not in table:
+        known = ", ".join(sorted(table))
+        raise PipelineError(f"--pass {text}: there is no pass {entry.name!r}; known: {known}; or write MODULE:CLASS")
+    found = available.get(entry.name)
+    return _Member(build_from_class(table[entry.name], entry, table) if found is None else _built(found, entry), found)
+
+
+def _built(identity: Identity, entry: PassText) -> Any:
+    """An instance with the arguments of `entry`; whatever its class makes of them is blamed on it."""
+    try:
+        return build_from_class(identity.cls, entry, pass_table())
+    except PipelineError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"{identity}: no instance can be made: {type(error).__name__}: {error}") from error
+
+
+def _from_module(name: str, text: str) -> Identity:
+    module_name, _, class_name = name.partition(":")
+    owner = f"--pass {text}"
+    try:
+        module = _imported(module_name)
+    except (Exception, SystemExit) as error:
+        fault = import_fault(owner, module_name, error)
+        raise PluginError(f"{fault}; give an importable module and a class in it, as in my_rules:MyRule") from error
+    cls = getattr(module, class_name, None)
+    if cls is None:
+        classes = [n for n, c in vars(module).items() if inspect.isclass(c) and c.__module__ == module.__name__]
+        known = f"it has {', '.join(classes)}" if classes else "it has no classes"
+        raise PluginError(f"{owner}: module {module_name} has no attribute {class_name!r}; {known}")
+    check_class(cls, owner)
+    return Identity(cls, f"--pass {name}")
+
+
+def _imported(name: str) -> Any:
+    """The module of that name, which may lie in the working folder."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        here = str(Path.cwd())
+        if error.name != name.split(".")[0] or here in sys.path:
+            raise
+        sys.path.append(here)
+        importlib.invalidate_caches()
+        return importlib.import_module(name)
+
+
+__all__ = ["ENTRY_POINT_GROUP", "Installed", "LoadedPlugins", "collect", "entry_points", "load_plugins", "owner_of",
+           "qualified"]  # fmt: skip

@@ -1,0 +1,69 @@
+"""The files that a plug-in is made of, and the hash of their contents."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+from tilestitch.passes.errors import PluginError
+
+IGNORED_SUFFIXES = frozenset({".pyc", ".pyo"})
+
+
+def content_hash(cls: type) -> str:
+    """SHA-256 (hex) of all files of the top-level package that defines `cls` (data files included), or of its module,
+    and the files that this names in `DATA_FILES`, by paths relative to it.
+
+    Raises PluginError if there are none: then nothing could say later what was run.
+    """
+    sha = hashlib.sha256()
+    for label, path in _files(cls):
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise PluginError(f"plug-in {qualified(cls)}: {path} cannot be read ({error.strerror}); mend the path") from None
+        sha.update(f"{label}\0{len(content)}\0".encode() + content)
+    return sha.hexdigest()
+
+
+def qualified(cls: type) -> str:
+    """`MODULE:CLASS`."""
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def belongs_to(cls: type, file: str) -> bool:
+    """Whether a source file is part of the package or module that defines `cls`."""
+    path = Path(file)
+    roots = _roots(cls)
+    return any(path.is_relative_to(root) for root in roots) if roots else file == _module_file(cls)
+
+
+def _roots(cls: type) -> list[Path]:
+    top = sys.modules.get(cls.__module__.split(".")[0])
+    return [Path(p) for p in getattr(top, "__path__", [])]
+
+
+def _module_file(cls: type) -> str | None:
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return str(file) if file else None
+
+
+def _files(cls: type) -> list[tuple[str, Path]]:
+    roots = _roots(cls)
+    if roots:
+        found = ((p.relative_to(root).as_posix(), p) for root in roots for p in root.rglob("*"))
+        return sorted((label, p) for label, p in found if _counts(label) and p.is_file())
+    file = _module_file(cls)
+    if file is None:
+        raise PluginError(
+            f"plug-in {qualified(cls)} has no source file, so that no artifact could say what it was; put it in a module"
+        )
+    module = Path(file)
+    data = getattr(sys.modules[cls.__module__], "DATA_FILES", ())
+    return [(module.name, module), *((str(name), module.parent / str(name)) for name in data)]
+
+
+def _counts(label: str) -> bool:
+    path = Path(label)
+    return "__pycache__" not in path.parts and path.suffix not in IGNORED_SUFFIXES
