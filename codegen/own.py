@@ -40,7 +40,9 @@ def buffers_of(owned: OwnedKernel, scalars: int) -> Sequence[Any]:
         found, size = str(param.ty.dtype), prod(int(extent) for extent in param.ty.shape)
         if found != storage_dtype(type_.dtype) or size != type_.num_elements:
             wanted = f"{type_.num_elements} of {storage_dtype(type_.dtype)}"
-            raise _misfit(owned, f"parameter {number} of its TIR kernel has {size} elements of {found}; %{arg} has {wanted}")
+            raise _misfit(
+                owned, f"parameter {number} of its TIR kernel has {size} elements of {found}; %{arg} has {wanted}"
+            )
     return list(func.params[: len(args)])
 
 

@@ -67,7 +67,7 @@ class PassContext:
     """Fusion rules of plug-ins (`plugins.guards.GuardedRule`), asked before the built-in ones."""
     plugins: Sequence[Any] = ()
     """What was loaded (`plan.PluginRecord`); recorded in the plan."""
-    cost_model: LatencyModel = AnalyticalModel()
+    cost_model: LatencyModel = field(default_factory=AnalyticalModel)
     """What rules ask how long kernels take."""
     bisect_limit: int | None = None
     passes_run: int = 0

@@ -73,9 +73,9 @@ def run_pipeline(
 ) -> Graph:
     """Run `passes` (objects or text; default: the target's pipeline) and `extra`, on a copy of `graph`.
 
-    Those of `extra` run at the `place` that they name, else behind all others; of passes that are given, which have no
-    canonical part, the first two places are in front of. Output values keep the names they had, where the value is not also an input, a constant or another output.
-    Raises PipelineError for a bad text and PassError if a pass fails.
+    Those of `extra` run at the `place` that they name, else after all others; where `passes` are given, `imported` and
+    `canonical` are both before them. Output values keep the names they had, where the value is not also an input, a
+    constant or another output. Raises PipelineError for a bad text and PassError if a pass fails.
     """
     first: Sequence[Any] = ()
     if passes is None:

@@ -13,13 +13,15 @@ from tilestitch.codegen.errors import KernelError
 from tilestitch.passes.plan.own_kernels import KERNEL_NAME
 
 from .abi import KernelLaunch
+from .elf import SHN_UNDEF, STB_LOCAL, read_object
+from .link import LIBC, LIBM
 from .target import CpuTarget
 
 COMPILERS = ("cc", "gcc", "clang")
 OPTIONS = (
     "-std=gnu11", "-O3", "-fPIC", "-c", "-x", "c",
     "-fno-stack-protector", "-U_FORTIFY_SOURCE",  # both call functions that the linker does not know
-    "-fno-asynchronous-unwind-tables", "-w",
+    "-fno-asynchronous-unwind-tables", "-Werror=implicit-function-declaration",
 )  # fmt: skip
 
 _PROLOGUE = """\
@@ -75,7 +77,24 @@ def compile_c(symbol: str, text: str, launch: KernelLaunch, target: CpuTarget) -
         answer = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
         if answer.returncode:
             raise KernelError.refused(symbol, _first_error(answer.stderr), launch.owner, launch.origins)
-        return output.read_bytes()
+        data = output.read_bytes()
+    problem = _why_no_part(data, symbol)
+    if problem:
+        raise KernelError.refused(symbol, problem, launch.owner, launch.origins)
+    return data
+
+
+def _why_no_part(data: bytes, symbol: str) -> str | None:
+    """Why an object cannot be linked with other kernels."""
+    shared = [s for s in read_object(data, symbol).symbols if s.name and s.binding != STB_LOCAL]
+    known = {symbol, f"{symbol}_task"}
+    defined = sorted({s.name for s in shared if s.section != SHN_UNDEF} - known)
+    if defined:
+        return f"it defines {', '.join(defined)} for all kernels; write `static` before all functions but {KERNEL_NAME}"
+    missing = sorted({s.name for s in shared if s.section == SHN_UNDEF} - known - LIBC - LIBM)
+    return (
+        f"it needs {', '.join(missing)}; kernels may call libm and memcpy, memmove, memset, memcmp" if missing else None
+    )
 
 
 def _features(target: CpuTarget) -> list[str]:

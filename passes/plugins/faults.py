@@ -26,7 +26,7 @@ PROMISES = {
 
 @dataclass(frozen=True)
 class Identity:
-    """Whose code it is. `owner`: `distribution version`, or how it was named; `installed`: as a package's entry point."""
+    """Whose code it is. `owner`: `distribution version`, or how it was given; `installed`: by an entry point."""
 
     cls: type
     owner: str

@@ -30,7 +30,7 @@ from tilestitch.passes.plan import PluginRecord
 from .check import check_class, is_model, is_pass, is_rule, is_schedule
 from .faults import Identity, import_fault
 from .guards import GuardedModel, GuardedPass, GuardedRule, GuardedSchedule
-from .sources import content_hash, qualified
+from .sources import content_hash
 
 ENTRY_POINT_GROUP = "tilestitch.passes"
 BUILT_IN = "tilestitch"
@@ -254,7 +254,3 @@ def _imported(name: str) -> Any:
         sys.path.append(here)
         importlib.invalidate_caches()
         return importlib.import_module(name)
-
-
-__all__ = ["ENTRY_POINT_GROUP", "Installed", "LoadedPlugins", "collect", "entry_points", "load_plugins", "owner_of",
-           "qualified"]  # fmt: skip

@@ -22,7 +22,8 @@ def content_hash(cls: type) -> str:
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise PluginError(f"plug-in {qualified(cls)}: {path} cannot be read ({error.strerror}); mend the path") from None
+            problem = f"{path} cannot be read ({error.strerror})"
+            raise PluginError(f"plug-in {qualified(cls)}: {problem}; mend the path or the file") from None
         sha.update(f"{label}\0{len(content)}\0".encode() + content)
     return sha.hexdigest()
 
@@ -57,7 +58,7 @@ def _files(cls: type) -> list[tuple[str, Path]]:
     file = _module_file(cls)
     if file is None:
         raise PluginError(
-            f"plug-in {qualified(cls)} has no source file, so that no artifact could say what it was; put it in a module"
+            f"plug-in {qualified(cls)} has no source file, so no artifact could say what it was; put it into a module"
         )
     module = Path(file)
     data = getattr(sys.modules[cls.__module__], "DATA_FILES", ())

@@ -71,9 +71,7 @@ def _planned(
     model: Any, passes: Sequence[Any], target: str, planner: str, shapes: Mapping[str, Sequence[int]] | None
 ) -> tuple[Graph, StitchPlan]:
     plugins = load_plugins(passes, Installed())
-    context = PassContext(
-        TargetInfo(target), {"planner": planner}, [VerifyListener()], plugins.rules, plugins.records
-    )
+    context = PassContext(TargetInfo(target), {"planner": planner}, [VerifyListener()], plugins.rules, plugins.records)
     if plugins.cost_model is not None:
         context.cost_model = plugins.cost_model
     graph = run_pipeline(_graph(model, shapes), context, extra=plugins.passes)

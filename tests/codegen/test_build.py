@@ -63,7 +63,7 @@ def test_sources_are_kept_on_request() -> None:
     compiled = compile_kernels(launches(scaled()), target(), keep_source=True)
     (source,) = compiled.sources
     assert source.symbol == compiled.symbols[0]
-    assert "def kernel" in source.tir and f"@{source.symbol}" in source.llvm
+    assert "def kernel" in source.texts["tir.py"] and f"@{source.symbol}" in source.texts["ll"]
     assert not compile_kernels(launches(scaled()), target()).sources
 
 
@@ -72,7 +72,7 @@ def test_common_functions_make_no_library_calls_in_vector_loops() -> None:
         graph = Graph(op)
         graph.outputs = [graph.emit(op, graph.add_input("x", TensorType("float32", (1000,))))]
         (source,) = compile_kernels(launches(graph), target(), keep_source=True).sources
-        body = source.llvm.split(f"@{source.symbol}(")[1].split("\n}")[0]
+        body = source.texts["ll"].split(f"@{source.symbol}(")[1].split("\n}")[0]
         called = {line.split("@")[1].split("(")[0] for line in body.splitlines() if " call " in line and "@" in line}
         allowed = (
             "llvm.fmuladd.",

@@ -23,10 +23,8 @@ from tilestitch.passes import (
     default_pipeline,
     run_pipeline,
 )
-from tilestitch.passes.contract import uid
 from tilestitch.passes.pipeline import Fixpoint, pass_table
 from tilestitch.passes.pipeline_text import parse_pipeline, print_pipeline
-from tilestitch.passes.rewrite.algebra import Algebra
 
 
 @dataclass(frozen=True)
@@ -162,8 +160,3 @@ def test_bisection_leaves_out_passes_from_a_number_on() -> None:
     assert ops(run_pipeline(graph(), context, "cse,algebra")) == ["neg", "neg"]
     assert context.passes_run == 2
     assert ops(run_pipeline(graph(), PassContext(bisect_limit=2), "cse,algebra")) == []
-
-
-def test_the_identity_of_a_pass_is_its_code_and_its_arguments() -> None:
-    assert uid(Algebra()) == uid(Algebra())
-    assert uid(Algebra()) != uid(Algebra(reassociate=False))

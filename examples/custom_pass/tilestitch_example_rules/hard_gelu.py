@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilestitch.compiler.ir import Graph
-from tilestitch.passes import PassContext, PassResult
+from tilestitch.passes.api import Graph, GraphPass, PassContext, PassResult
 
 
 @dataclass(frozen=True)
-class HardGelu:
+class HardGelu(GraphPass):
     """Replace erf(x) by min(max(slope * x, -1), 1). A slope of 0, the default, replaces nothing."""
 
     slope: float = 0.0
     name: ClassVar[str] = "hard_gelu"
+    api_version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         if self.slope < 0:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilestitch.compiler.ir import Node
-from tilestitch.passes import WhyNot
-from tilestitch.passes.fusion.clusters import Fusion
-from tilestitch.passes.fusion.rules import Fuse
+from tilestitch.passes.api import Node, PlannerView, Rule, WhyNot
 
 
 @dataclass(frozen=True)
-class SeparateSoftmax:
+class SeparateSoftmax(Rule):
     """Keep reduction and normalisation of a softmax apart if a row has more than `row` elements.
 
     One kernel keeps its row in a buffer between its two passes over it. A person who knows that the buffer does not
@@ -22,11 +19,9 @@ class SeparateSoftmax:
 
     row: int = 4096
     name: ClassVar[str] = "separate_softmax"
+    api_version: ClassVar[int] = 1
 
-    def propose(self, state: Fusion) -> Iterator[Fuse]:
-        return iter(())
-
-    def forbid(self, state: Fusion, nodes: Sequence[Node]) -> WhyNot | None:
+    def forbid(self, state: PlannerView, nodes: Sequence[Node]) -> WhyNot | None:
         together = set(nodes)
         for division in nodes:
             if division.op != "div":

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilestitch.compiler.ir import Node
-from tilestitch.passes import WhyNot
-from tilestitch.passes.fusion.clusters import Fusion
-from tilestitch.passes.fusion.rules import Fuse
+from tilestitch.passes.api import Node, PlannerView, Rule, WhyNot
 
 
 @dataclass(frozen=True)
-class KeepApart:
+class KeepApart(Rule):
     """Forbids whatever would put the ONNX node `node` into a kernel with others: to look at its result, or its time.
 
     By default ("") it forbids nothing.
@@ -21,11 +18,9 @@ class KeepApart:
 
     node: str = ""
     name: ClassVar[str] = "keep_apart"
+    api_version: ClassVar[int] = 1
 
-    def propose(self, state: Fusion) -> Iterator[Fuse]:
-        return iter(())
-
-    def forbid(self, state: Fusion, nodes: Sequence[Node]) -> WhyNot | None:
+    def forbid(self, state: PlannerView, nodes: Sequence[Node]) -> WhyNot | None:
         wanted = [n for n in nodes if self.node and self.node in (n.name, *n.origins)]
         others = [n for n in nodes if n not in wanted]
         if not wanted or not others:

@@ -1,51 +1,44 @@
-"""A schedule: a CUDA kernel of one's own for sums of rows."""
+"""A schedule: kernels of one's own for sums of rows, CUDA text for GPUs and C text for CPUs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
-from tilestitch.codegen.cuda.abi import SYMBOL, CudaLaunch, ValueArg
-from tilestitch.codegen.cuda.target import CudaTarget
-from tilestitch.compiler.ir import Graph
-from tilestitch.passes import Group
+from tilestitch.passes.api import CKernel, CudaKernel, Graph, Group, KernelTarget, Schedule
 
 WARPS = 8
-
-KERNEL = """\
-extern "C" __global__ void __launch_bounds__({threads}) {symbol}(const float *__restrict__ x, float *__restrict__ y) {{
-  int row = blockIdx.x * {warps} + threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (row >= {rows}) return;
-  float sum = 0.0f;
-  for (int i = lane; i < {length}; i += 32) sum += x[(long long)row * {length} + i];
-  for (int distance = 16; distance; distance /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
-  if (lane == 0) y[row] = sum;
-}}
-"""
+CUDA, C = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("row_sums.cu", "row_sums.c"))
 
 
 @dataclass(frozen=True)
-class OwnRowSums:
-    """Sums float32 rows of at least `least` elements with a warp a row. All other groups are left to tilestitch.
+class OwnRowSums(Schedule):
+    """Sums float32 rows of at least `least` elements: a warp a row on GPUs, a task a row on CPUs. All other groups are
+    left to tilestitch, and so are CPUs unless `cpu` is set: that takes a C compiler.
 
     Equal groups are asked for once, so the answer may depend on nothing but the group itself.
     """
 
     least: int = 64
+    cpu: bool = False
     name: ClassVar[str] = "own_row_sums"
+    api_version: ClassVar[int] = 1
 
-    def schedule(self, graph: Graph, group: Group, target: Any) -> Sequence[CudaLaunch] | None:
-        if not isinstance(target, CudaTarget) or len(group.nodes) != 1:
+    def schedule(self, graph: Graph, group: Group, target: KernelTarget) -> Sequence[CudaKernel | CKernel] | None:
+        if len(group.nodes) != 1 or (target.kind == "cpu" and not self.cpu):
             return None
         node = graph.node(group.nodes[0])
+        if node.op != "reduce_sum" or node.inputs[0].dtype != "float32" or node.inputs[0].is_constant:
+            return None
         x, y = node.inputs[0], node.outputs[0]
         last = len(x.shape) - 1
-        if node.op != "reduce_sum" or tuple(node.attrs["axes"]) != (last,) or x.dtype != "float32":
+        length = x.shape[last]
+        if tuple(node.attrs["axes"]) != (last,) or length < self.least:
             return None
-        rows, length = y.tensor_type.num_elements, x.shape[last]
-        if not rows or length < self.least or x.is_constant:
-            return None
-        text = KERNEL.format(symbol=SYMBOL, threads=32 * WARPS, warps=WARPS, rows=rows, length=length)
-        grid, block = (-(-rows // WARPS), 1, 1), (32 * WARPS, 1, 1)
-        return [CudaLaunch(self.name, text, grid, block, (ValueArg(x.name), ValueArg(y.name)), group.origins)]
+        rows = y.tensor_type.num_elements
+        sizes = f"#define ROWS {rows}\n#define LENGTH {length}\n"
+        if target.kind == "cpu":
+            return [CKernel(sizes + C, (x.name, y.name), tasks=rows)]
+        return [CudaKernel(sizes + CUDA, (-(-rows // WARPS), 1, 1), (32 * WARPS, 1, 1), (x.name, y.name))]
