@@ -15,8 +15,8 @@ from .errors import PassError, PluginError, PluginFault, PluginWarning
 from .fusion.rules import Fuse
 from .fusion.stages import Combine
 from .plan import Group, GroupKind, HostGroup, StitchPlan, WhyNot
-from .plugins.bases import API_VERSION, CostModel, GraphPass, Rule, Schedule
 from .plan.own_kernels import KERNEL_NAME, CKernel, CudaKernel, KernelTarget, Temporary, TirKernel
+from .plugins.bases import API_VERSION, CostModel, GraphPass, Rule, Schedule
 from .plugins.testing import assert_same_values, kernels_of, plan_of, run
 from .plugins.views import KernelsView, KernelView, PlannerView
 

@@ -1,8 +1,8 @@
 """Writes a model to try tilestitch with: random weights from a seed, no download.
 
-  mlp          three layers and a softmax: x, float32 8x64
-  transformer  an encoder of two layers, 128 wide: ids, int64 1x64
-  resnet50     ResNet-50: image, float32 1x3x224x224
+mlp          three layers and a softmax: x, float32 8x64
+transformer  an encoder of two layers, 128 wide: ids, int64 1x64
+resnet50     ResNet-50: image, float32 1x3x224x224
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     target = writable(options.output)
     from tilestitch.compiler.example_models import EXAMPLES
-    from tilestitch.runtime.archive import write_file
+    from tilestitch.runtime.archive import atomic_file
 
     data = EXAMPLES[options.name](options.seed).SerializeToString()
-    write_file(target, data)
+    with atomic_file(target) as file:
+        file.write(data)
     if options.json:
         give({"model": str(target), "bytes": len(data), "seed": options.seed})
     else:

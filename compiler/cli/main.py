@@ -15,7 +15,7 @@ from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
 from tilestitch import __version__
-from tilestitch.compiler.cli import bench, check, compile, doctor, errors, explain, run
+from tilestitch.compiler.cli import bench, check, compile, doctor, errors, example, explain, run
 
 COMMANDS: dict[str, ModuleType] = {
     "compile": compile,
@@ -24,6 +24,7 @@ COMMANDS: dict[str, ModuleType] = {
     "bench": bench,
     "explain": explain,
     "doctor": doctor,
+    "example": example,
 }
 
 EPILOG = """exit codes: 0 ok, 1 wrong usage or input, 2 unsupported model, 3 accuracy check failed, 4 something is

@@ -16,8 +16,8 @@ from tilestitch.passes.contract import PLACES, PassContext, PassResult
 from tilestitch.passes.fusion.rules import Fuse
 from tilestitch.passes.fusion.stages import Combine
 from tilestitch.passes.plan import Group, WhyNot
-
 from tilestitch.passes.plan.own_kernels import KernelTarget, OwnKernel
+
 from .views import KernelsView, PlannerView
 
 API_VERSION = 1

@@ -20,9 +20,9 @@ from tilestitch.passes.fusion.rules import Fuse
 from tilestitch.passes.fusion.stages import Combine, Kernels
 from tilestitch.passes.fusion.stitcher import MOST_PROPOSALS
 from tilestitch.passes.plan import Group, WhyNot
+from tilestitch.passes.plan.own_kernels import KINDS, KernelTarget, OwnKernel, Temporary
 
 from .faults import Identity
-from tilestitch.passes.plan.own_kernels import KINDS, KernelTarget, OwnKernel, Temporary
 from .views import KernelsView, PlannerView
 
 T = TypeVar("T")

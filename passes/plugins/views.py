@@ -10,7 +10,7 @@ from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.passes.contract import TargetInfo
 from tilestitch.passes.fusion.clusters import Cluster, Fusion
 from tilestitch.passes.fusion.legality import why_not
-from tilestitch.passes.fusion.roles import Roles
+from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.fusion.stages import Kernels
 from tilestitch.passes.plan import Group, GroupKind, HostGroup, WhyNot
 
