@@ -10,12 +10,13 @@ from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.protocol import KernelFacts, Traffic
 
-from .contract import PassContext, PassResult, TargetInfo
+from .contract import PassContext, PassResult
 from .errors import PassError, PluginError, PluginFault, PluginWarning
 from .fusion.rules import Fuse
 from .fusion.stages import Combine
 from .plan import Group, GroupKind, HostGroup, StitchPlan, WhyNot
 from .plan.own_kernels import KERNEL_NAME, CKernel, CudaKernel, KernelTarget, Temporary, TirKernel
+from .plan.target import TargetInfo
 from .plugins.bases import API_VERSION, CostModel, GraphPass, Rule, Schedule
 from .plugins.testing import assert_same_values, kernels_of, plan_of, run
 from .plugins.views import KernelsView, KernelView, PlannerView

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 from .errors import PipelineError
 
 _TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[\w.+:/-]+|.)', re.S)
-_WORD = re.compile(r"[A-Za-z_][\w.:/-]*")
+_WORD = re.compile(r"[A-Za-z_/][\w.:/-]*")
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 _KEYWORDS = {"true": True, "false": False, "null": None}
 _NUMBER_WORDS = frozenset({"NaN", "Infinity"})

@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilestitch.codegen.errors import KernelError
+from tilestitch.codegen.errors import KernelError, LinkError
 from tilestitch.passes.plan.own_kernels import KERNEL_NAME
 
 from .abi import KernelLaunch
@@ -78,9 +78,12 @@ def compile_c(symbol: str, text: str, launch: KernelLaunch, target: CpuTarget) -
         if answer.returncode:
             raise KernelError.refused(symbol, _first_error(answer.stderr), launch.owner, launch.origins)
         data = output.read_bytes()
-    problem = _why_no_part(data, symbol)
-    if problem:
-        raise KernelError.refused(symbol, problem, launch.owner, launch.origins)
+    try:
+        reason = _why_no_part(data, symbol)
+    except LinkError as error:
+        reason = str(error)
+    if reason:
+        raise KernelError.refused(symbol, reason, launch.owner, launch.origins)
     return data
 
 

@@ -15,9 +15,10 @@ import numpy as np
 from tilestitch.compiler.frontend import import_model
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.evaluate import evaluate
-from tilestitch.passes.contract import PassContext, TargetInfo
+from tilestitch.passes.contract import PassContext
 from tilestitch.passes.pipeline import VerifyListener, run_pipeline
 from tilestitch.passes.plan import StitchPlan
+from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.planner import make_plan
 from tilestitch.runtime import load
 from tilestitch.runtime.dtypes import numpy_dtype

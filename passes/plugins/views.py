@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from tilestitch.compiler.ir import Graph, Node, Value
-from tilestitch.passes.contract import TargetInfo
 from tilestitch.passes.fusion.clusters import Cluster, Fusion
 from tilestitch.passes.fusion.legality import why_not
-from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.fusion.stages import Kernels
 from tilestitch.passes.plan import Group, GroupKind, HostGroup, WhyNot
+from tilestitch.passes.plan.roles import Roles
+from tilestitch.passes.plan.target import TargetInfo
 
 
 @dataclass(frozen=True)
