@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from tvm.tirx import IntImm
 
@@ -14,36 +13,15 @@ from tilestitch.compiler.ir.graph import Graph, Node, Value
 from tilestitch.compiler.ir.types import is_static_tensor
 from tilestitch.passes.plan import Group, WhyNot
 from tilestitch.passes.plan.roles import Part, Roles, roles_of
+from tilestitch.passes.plan.view import GroupView, levels, look_up
 
-
-@dataclass(frozen=True)
-class GroupView:
-    """A group with its names looked up: member nodes, values read from memory, values to store, the anchor."""
-
-    name: str
-    nodes: tuple[Node, ...]
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
-    anchor: Node | None
-
-    @property
-    def origins(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(o for node in self.nodes for o in node.origins))
+__all__ = ["GroupView", "before_views", "gate_number", "levels", "roles_in", "view_group"]
 
 
 def view_group(graph: Graph, group: Group) -> GroupView:
-    """Look up a group's names in its graph. Constants of one element are no inputs: they become part of the code.
-
-    Raises KernelError for values that kernels cannot hold.
-    """
-    by_name = {node.name: node for node in graph.nodes}
-    nodes = tuple(by_name[name] for name in group.nodes)
-    made = {value.name: value for node in nodes for value in node.outputs}
-    read = {value: None for node in nodes for value in node.inputs if value.name not in made}
-    inputs = tuple(v for v in read if v.data is None or v.data.size != 1)
-    outputs = tuple(made[name] for name in group.outputs)
-    view = GroupView(group.name, nodes, inputs, outputs, by_name[group.anchor] if group.anchor else None)
-    for value in (*read, *made.values()):
+    """Look up a group's names in its graph. Raises KernelError for values that kernels cannot hold."""
+    view = look_up({node.name: node for node in graph.nodes}, group)
+    for value in dict.fromkeys(v for node in view.nodes for v in (*node.inputs, *node.outputs)):
         if not is_static_tensor(value.type):
             raise KernelError(
                 f"group {group.name}: %{value.name} has type {value.type}, but kernels need static shapes", view.origins
@@ -64,16 +42,6 @@ def roles_in(view: GroupView) -> Roles:
             f"group {view.name} fits no kernel template: {roles}; compile with --planner none", view.origins
         )
     return roles
-
-
-def levels(nodes: Sequence[Node], roles: Roles) -> dict[Value, int]:
-    """After how many passes over a row a value is known: 0 without reductions before it, one more behind each one."""
-    level: dict[Value, int] = {}
-    for node in nodes:
-        below = max((level.get(v, 0) for v in node.inputs), default=0)
-        for value in node.outputs:
-            level[value] = below + (roles.parts[node] is Part.REDUCTION)
-    return level
 
 
 def before_views(

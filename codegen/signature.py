@@ -56,7 +56,7 @@ def signature(graph: Graph, group: Group) -> Signature:
 
     members = set(group.nodes)
     nodes = [node for node in graph.nodes if node.name in members]
-    parts: list[object] = [group.kind.value, group.tie]
+    parts: list[object] = [group.kind.value, group.tie, group.schedule]
     if group.kind is GroupKind.ATTENTION:
         # Kernels leave out keys that masks hide from every query, also masks that other kernels make.
         parts += _band(graph, group, place)
@@ -71,7 +71,7 @@ def signature(graph: Graph, group: Group) -> Signature:
     for number_, stage in enumerate(group.stages):
         for part in stage:
             stored = tuple(place(name) for name in part.outputs)
-            parts.append((number_, part.kind.value, tuple(order[name] for name in part.nodes), stored))
+            parts.append((number_, part.kind.value, part.schedule, tuple(order[name] for name in part.nodes), stored))
     every = tuple(dict.fromkeys(o for node in nodes for o in node.origins))
     return Signature(tuple(parts), tuple(number), (every, *(node.origins for node in nodes)))
 

@@ -15,7 +15,10 @@ from .fusion.planners import PLANNERS, asking
 from .fusion.rules import FusionRule
 from .fusion.stitcher import stitch
 from .plan import Group, HostGroup, StitchPlan, WhyNot, wholes_of
-from .plan.roles import is_native
+from .plan.roles import Roles, is_native, roles_of
+from .plan.schedule_check import why_not
+from .plan.view import look_up
+from .schedule.kernels import schedule_groups
 from .schedule.memory import lifetimes_of, plan_buffers
 from .schedule.order import segments_of, written
 
@@ -34,19 +37,20 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     positions = {n.name: i for i, n in enumerate(graph.nodes)}
     position = {g.name: max(positions[n] for n in g.nodes) for g in result.groups}
     position.update((g.name, positions[g.name]) for g in result.host_groups)
+    groups = schedule_groups(graph, result.groups, context.target)
     wholes = wholes_of(result.places)
-    segments = segments_of(result.groups, result.host_groups, result.aliases, position, wholes)
+    segments = segments_of(groups, result.host_groups, result.aliases, position, wholes)
     return StitchPlan(
         graph=graph.name,
         fingerprint=fingerprint(graph),
         planner=planner,
         target=context.target.name,
-        groups=result.groups,
+        groups=groups,
         host_groups=result.host_groups,
         segments=segments,
         buffers=plan_buffers(
             graph,
-            result.groups,
+            groups,
             result.host_groups,
             segments,
             result.aliases,
@@ -75,7 +79,7 @@ def load_plan(path: str | Path, graph: Graph) -> StitchPlan:
 
 
 def check_plan(plan: StitchPlan, graph: Graph) -> None:
-    """Check a plan against its graph: fingerprint, legality of every group, order, aliases and buffers.
+    """Check a plan against its graph: fingerprint, legality and schedule of every group, order, aliases and buffers.
 
     Raises PlanMismatchError or PlanError; a plan that passes computes what the graph says.
     """
@@ -102,11 +106,23 @@ class _Checker:
             refusal = check_group(self.graph, group)
             if refusal is not None:
                 self.fail(refusal)
+            for part in group.parts or (group,):
+                self._check_schedule(part)
         self._check_host_groups()
         self._check_aliases()
         self._check_places()
         self._check_order()
         self._check_buffers()
+
+    def _check_schedule(self, group: Group) -> None:
+        if group.schedule is None:
+            return
+        view = look_up(self.nodes, group)
+        roles = roles_of(view.nodes, view.outputs, group.name)
+        assert isinstance(roles, Roles), roles
+        problem = why_not(view, group.kind, roles, group.schedule)
+        if problem is not None:
+            self.fail(f"group {group.name}: {problem}")
 
     def _check_host_groups(self) -> None:
         named = {g.name for g in self.plan.host_groups}

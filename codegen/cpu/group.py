@@ -8,12 +8,13 @@ from dataclasses import replace
 from tilestitch.codegen.compute.reducers import ARG_REDUCTIONS
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import GroupView, roles_in, view_group
-from tilestitch.codegen.split import lower_in_parts, parts_of
 from tilestitch.compiler.ir.graph import Graph, Node, Value
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.roles import Roles, RowSpace
+from tilestitch.passes.plan.split_rows import pieces_of
+from tilestitch.passes.schedule.cpu.rows import parts_of
 
-from .abi import KernelArg, KernelLaunch, ValueArg
+from .abi import KernelArg, KernelLaunch, TemporaryArg, ValueArg
 from .attention import lower_attention
 from .checks import lower_index_checks
 from .contraction import lower_contraction
@@ -113,7 +114,15 @@ def _rows_in_parts(
     view: GroupView, outputs: Sequence[Value], rows: RowSpace, parts: int, target: CpuTarget
 ) -> tuple[KernelLaunch, ...]:
     launches = []
-    for piece, roles, args in lower_in_parts(view, outputs, rows, parts):
+    pieces, own = pieces_of(view, outputs, rows, parts)
+
+    def argument(value: Value) -> KernelArg:
+        if value in own:
+            return ValueArg(own[value].name)
+        return TemporaryArg(f"{view.name}.{value.name}", value.tensor_type.nbytes)
+
+    for piece, roles in pieces:
+        args = tuple(argument(v) for v in (*piece.inputs, *piece.outputs))
         if roles.kind is GroupKind.ROWWISE:
             launches.append(_row_launch(piece.nodes, roles, piece.inputs, piece.outputs, args, view.origins, target))
             continue

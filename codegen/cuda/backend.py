@@ -35,7 +35,7 @@ class CudaBackend:
         return True
 
     def planned_for(self, threads: int) -> PassTarget:
-        return PassTarget("cuda", threads, self.target.device.name, self.target.multiprocessors)
+        return self.target.planned_for(threads)
 
     @property
     def info(self) -> TargetInfo:

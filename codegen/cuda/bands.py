@@ -24,14 +24,15 @@ from tilestitch.codegen.compute.dtypes import Expr, storage_bits
 from tilestitch.codegen.groups import GroupView, roles_in
 from tilestitch.codegen.launch import ValueArg
 from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.passes.fusion.spread import REGISTER_ELEMENTS, WARP
+from tilestitch.passes.fusion.spread import WARP
 from tilestitch.passes.plan.roles import Part, Roles
+from tilestitch.passes.plan.row_loops import REGISTER_ELEMENTS, RowLoops, row_loops
 
 from .abi import Parameter, barrier
 from .injective import index_dtype
 from .pieces import when
 from .product import both
-from .rows import RowEmitter, RowWork, row_loops
+from .rows import RowEmitter
 from .team import Team
 
 POLLS = 12
@@ -106,7 +107,7 @@ class RowsBehind:
         return (*self.inputs, *self.outputs)
 
     @cached_property
-    def walk(self) -> RowWork:
+    def walk(self) -> RowLoops:
         """The loops, for one thread a row."""
         return row_loops(self.nodes, self.roles, self.inputs, self.outputs)
 
@@ -115,7 +116,7 @@ class RowsBehind:
         """Rows for each row of the product."""
         return self.columns // prod(self.walk.line_extents)
 
-    def work(self, threads: int) -> RowWork:
+    def work(self, threads: int) -> RowLoops:
         """How a block, or a warp, of so many threads shares rows: as few threads a row as can keep it in registers."""
         vectors, length = self.walk.vectors, prod(self.walk.line_extents)
         team = min(WARP, threads, 1 << max(0, vectors - 1).bit_length())

@@ -21,15 +21,18 @@ from tilestitch.compiler.ir.graph import Node
 
 from .abi import CudaLaunch, Parameter, StatusArg, TemporaryArg, Thread, kernel_function
 
-THREADS = 256
 NOBODY = -1
 
 
 @dataclass(frozen=True)
 class Updates:
-    """The updates of a scatter: `count` of `width` elements each, for `places` places of as many in the data."""
+    """The updates of a scatter: `count` of `width` elements each, for `places` places of as many in the data.
+
+    threads: of a block.
+    """
 
     node: Node
+    threads: int
     count: int
     width: int
     places: int
@@ -50,17 +53,18 @@ class Updates:
         return T.bind(place), in_range(index[axis], x.shape[axis])
 
 
-def updates_of(node: Node) -> Updates:
+def updates_of(node: Node, threads: int) -> Updates:
     x, indices = node.inputs[0], node.inputs[1]
     if node.op == "scatter_elements":
-        return Updates(node, indices.tensor_type.num_elements, 1, x.tensor_type.num_elements)
+        return Updates(node, threads, indices.tensor_type.num_elements, 1, x.tensor_type.num_elements)
     depth = indices.shape[-1]
-    return Updates(node, prod(indices.shape[:-1]), prod(x.shape[depth:]), prod(x.shape[:depth]))
+    return Updates(node, threads, prod(indices.shape[:-1]), prod(x.shape[depth:]), prod(x.shape[:depth]))
 
 
-def lower_claims(node: Node) -> tuple[CudaLaunch, ...]:
+def lower_claims(node: Node, threads: int) -> tuple[CudaLaunch, ...]:
     """A launch that copies and lets nobody own anything, one that claims, and one that stores."""
-    return _copy(updates_of(node)), _claim(updates_of(node)), _store(updates_of(node))
+    updates = updates_of(node, threads)
+    return _copy(updates), _claim(updates), _store(updates)
 
 
 def _owners(updates: Updates) -> Parameter:
@@ -115,10 +119,11 @@ def _launch(
     updates: Updates, kind: str, count: int, parameters: list[Parameter], emit: Any, faults: tuple[str, ...] = ()
 ) -> CudaLaunch:
     """A thread for each of `count`: `emit(buffers, number)`."""
-    grid, block = (-(-count // THREADS), 1, 1), (THREADS, 1, 1)
+    threads = updates.threads
+    grid, block = (-(-count // threads), 1, 1), (threads, 1, 1)
 
     def body(buffers: list[Any], thread: Thread) -> None:
-        number = T.bind(T.cast(thread.block[0], "int64") * THREADS + thread.thread[0])
+        number = T.bind(T.cast(thread.block[0], "int64") * threads + thread.thread[0])
         with T.If(number < count), T.Then():
             emit(buffers, number)
 

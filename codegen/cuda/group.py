@@ -1,14 +1,25 @@
-"""From a group of the plan to CUDA launches: chooses the template and lists the arguments."""
+"""From a group of the plan to CUDA launches, by the template of its schedule."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import GroupView, roles_in, view_group
-from tilestitch.compiler.ir.graph import Graph, Value
+from tilestitch.compiler.ir.graph import Graph
 from tilestitch.passes.plan import Group, GroupKind
+from tilestitch.passes.plan.roles import Roles
+from tilestitch.passes.plan.schedule_check import why_not
+from tilestitch.passes.plan.schedules import (
+    ElementwiseSchedule,
+    RowSchedule,
+    ScanSchedule,
+    ScatterSchedule,
+    SortSchedule,
+    SplitRowSchedule,
+    TransposeSchedule,
+    WindowSchedule,
+)
 
 from .abi import CudaLaunch
 from .checks import lower_index_checks
@@ -19,7 +30,7 @@ from .scatter import lower_scatter
 from .sort import lower_top_k
 from .stitched import lower_stages, private
 from .target import CudaTarget
-from .turned import lower_turned, plan_turn
+from .turned import lower_turned
 from .window import lower_window
 
 
@@ -33,11 +44,10 @@ def lower_group(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLau
     if group.stages:
         return _stitched(graph, group, target)
     view = view_group(graph, group)
-    outputs = tuple(v for v in view.outputs if v.tensor_type.num_elements)
-    if not outputs:
+    if not view.stored:
         return ()
     checks = () if group.kind is GroupKind.OPAQUE else lower_index_checks(view.nodes, view.inputs)
-    return (*checks, *_template(view, group.kind, outputs, target))
+    return (*checks, *_template(view, group, target))
 
 
 def _stitched(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
@@ -49,11 +59,10 @@ def _stitched(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunc
         stages.append([])
         for part in stage:
             view = view_group(graph, part)
-            outputs = tuple(v for v in view.outputs if v.tensor_type.num_elements)
-            inner.update((v.name, v.tensor_type.nbytes) for v in outputs if v.name not in group.outputs)
-            if outputs:
+            inner.update((v.name, v.tensor_type.nbytes) for v in view.stored if v.name not in group.outputs)
+            if view.stored:
                 checks += lower_index_checks(view.nodes, view.inputs)
-                stages[-1].append(_template(view, part.kind, outputs, target))
+                stages[-1].append(_template(view, part, target))
     stages = [stage for stage in stages if stage]
     origins = view_group(graph, group).origins
     return (*checks, *(lower_stages(stages, inner, origins, target) if stages else ()))
@@ -71,35 +80,44 @@ def _banded(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch,
     return (*checks, *(replace(private(launch, inner), origins=origins) for launch in launches))
 
 
-def _template(view: GroupView, kind: GroupKind, outputs: Sequence[Value], target: CudaTarget) -> tuple[CudaLaunch, ...]:
-    if kind is GroupKind.INJECTIVE:
-        args = value_args(view.inputs, outputs)
-        turn = plan_turn(view.nodes, view.inputs, outputs)
-        if turn is not None:
-            return (lower_turned(turn, view.inputs, outputs, args, view.origins),)
-        return (lower_injective(view.nodes, view.inputs, outputs, target, args, view.origins),)
-    if kind is GroupKind.ROWWISE:
-        return lower_rowwise(view, roles_in(view), outputs, target)
-    if kind is GroupKind.CONTRACTION:
+def _template(view: GroupView, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
+    """The launches of a group of one part, as its schedule says."""
+    outputs, schedule = view.stored, group.schedule
+    if group.kind is GroupKind.CONTRACTION:
         from .contraction import lower_contraction
 
         return tuple(lower_contraction(view.nodes, roles_in(view), view.inputs, outputs, target))
-    if kind is GroupKind.ATTENTION:
+    if group.kind is GroupKind.ATTENTION:
         from .attention import lower_attention
 
         return lower_attention(view.nodes, roles_in(view), view.inputs, outputs, target)
-    return _opaque(view, outputs, target)
-
-
-def _opaque(view: GroupView, outputs: Sequence[Value], target: CudaTarget) -> tuple[CudaLaunch, ...]:
+    roles = roles_in(view)
+    _check(view, group, roles)
+    args = value_args(view.inputs, outputs)
+    match schedule:
+        case ElementwiseSchedule():
+            return (lower_injective(view.inputs, outputs, schedule, args, view.origins),)
+        case TransposeSchedule():
+            return (lower_turned(schedule, view.inputs, outputs, args, view.origins),)
+        case RowSchedule() | SplitRowSchedule():
+            return lower_rowwise(view, roles, outputs, schedule)
+        case WindowSchedule():
+            return (lower_window(view, roles, outputs, schedule),)
     anchor = view.anchor
     assert anchor is not None
-    if anchor.op == "window_reduce":
-        return (lower_window(view, roles_in(view), outputs),)
-    if anchor.op == "cumulative":
-        return (lower_cumulative(anchor),)
-    if anchor.op == "top_k":
-        return (lower_top_k(anchor, target),)
-    if anchor.op in ("scatter_elements", "scatter_nd"):
-        return lower_scatter(anchor)
-    raise KernelError(f"group {view.name}: {anchor.op} has no kernel template; make it a host step", view.origins)
+    match schedule:
+        case ScanSchedule():
+            return (lower_cumulative(anchor, schedule),)
+        case SortSchedule():
+            return (lower_top_k(anchor, schedule),)
+        case ScatterSchedule():
+            return lower_scatter(anchor, schedule)
+    raise AssertionError(schedule)
+
+
+def _check(view: GroupView, group: Group, roles: Roles) -> None:
+    """Raise KernelError unless the group's schedule can be emitted."""
+    anchor = f" around {view.anchor.op}" if view.anchor is not None else ""
+    problem = "it has no schedule" if group.schedule is None else why_not(view, group.kind, roles, group.schedule)
+    if problem is not None:
+        raise KernelError(f"group {view.name}{anchor}: {problem}; repair the plan or write it again", view.origins)

@@ -18,31 +18,40 @@ from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import Index, domain_indices, unravel
 from tilestitch.compiler.ir.accesses import elementwise_walk
-from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.compiler.ir.ops import op_spec
+from tilestitch.compiler.ir.graph import Value
+from tilestitch.passes.plan.schedules import ElementwiseSchedule
 
 from . import functions
 from .abi import CudaLaunch, Emission, Parameter, Thread, ValueArg, kernel_function
-from .target import CudaTarget
-from .vectors import VectorAccess, lanes_of
-
-THREADS = 256
-MAX_BRANCHES = 12
-"""Operands of a concat that get code of their own; more are chosen among by selects."""
+from .vectors import VectorAccess
 
 
 @dataclass(frozen=True)
 class Work:
-    """Iteration over `extents` (merged dimensions) in vectors of `lanes`, `vectors` of them a thread.
-
-    `cuts`: places along `cut_axis` where one operand ends and another begins.
-    """
+    """Iteration over `extents` (merged dimensions) as a schedule says."""
 
     extents: tuple[int, ...]
-    lanes: int
-    vectors: int
-    cut_axis: int = 0
-    cuts: tuple[int, ...] = ()
+    schedule: ElementwiseSchedule
+
+    @property
+    def lanes(self) -> int:
+        return self.schedule.lanes
+
+    @property
+    def vectors(self) -> int:
+        return self.schedule.vectors
+
+    @property
+    def threads(self) -> int:
+        return self.schedule.threads
+
+    @property
+    def cut_axis(self) -> int:
+        return self.schedule.cut_axis
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        return self.schedule.cuts
 
     @property
     def vector_extents(self) -> tuple[int, ...]:
@@ -55,37 +64,8 @@ class Work:
         return prod(self.vector_extents)
 
     @property
-    def threads(self) -> int:
-        return min(THREADS, -(-self.count // 32) * 32)
-
-    @property
     def blocks(self) -> int:
         return -(-self.count // (self.threads * self.vectors))
-
-
-def plan_work(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], target: CudaTarget) -> Work:
-    """Decide the loops of an injective kernel with at least one element."""
-    extents, walk = elementwise_walk(inputs, outputs)
-    cut_axis, cuts = _cuts(walk.cuts, extents)
-    lanes = lanes_of([a.value for a in walk.accesses if a.strides is None or a.strides[-1] != 0])
-    inner = [extents[-1], *(cuts if cut_axis == len(extents) - 1 else ())]
-    while any(size % lanes for size in inner):
-        lanes //= 2
-    work = Work(extents, lanes, 1, cut_axis, cuts)
-    dear = sum(op_spec(node.op).expensive for node in nodes)
-    for vectors in (4, 2):
-        enough = work.count >= vectors * target.device.sm_count * 1024
-        if enough and not cuts and vectors * lanes * (1 + dear) <= 32:
-            return Work(extents, lanes, vectors)
-    return work
-
-
-def _cuts(found: frozenset[tuple[int, int]], extents: Sequence[int]) -> tuple[int, tuple[int, ...]]:
-    """The axis with most cuts and the cuts inside it; none if they are too many."""
-    by_axis = {d: sorted(at for axis, at in found if axis == d and 0 < at < extents[d]) for d, _ in found}
-    axis = max(by_axis, key=lambda d: len(by_axis[d]), default=0)
-    cuts = by_axis.get(axis, [])
-    return (axis, tuple(cuts)) if len(cuts) < MAX_BRANCHES else (0, ())
 
 
 def index_dtype(parameters: Sequence[Parameter]) -> str:
@@ -94,11 +74,11 @@ def index_dtype(parameters: Sequence[Parameter]) -> str:
 
 
 def lower_injective(
-    nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], target: CudaTarget,
-    args: Sequence[Any], origins: tuple[str, ...],
+    inputs: Sequence[Value], outputs: Sequence[Value], schedule: ElementwiseSchedule, args: Sequence[Any],
+    origins: tuple[str, ...],
 ) -> CudaLaunch:  # fmt: skip
     """The launch of an injective group. `args`: of the inputs, then of the outputs."""
-    work = plan_work(nodes, inputs, outputs, target)
+    work = Work(elementwise_walk(inputs, outputs)[0], schedule)
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*inputs, *outputs)]
     grid, block = (work.blocks, 1, 1), (work.threads, 1, 1)
 

@@ -17,6 +17,7 @@ from tilestitch.codegen.compute.dtypes import Expr, storage_bits
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import ravel, unravel
 from tilestitch.codegen.groups import before_views
+from tilestitch.passes.plan.vectors import lanes_of
 
 from .abi import CountersArg, CudaLaunch, Parameter, TemporaryArg, Thread
 from .bands import POLLS, Turn, last_of
@@ -24,7 +25,6 @@ from .pieces import named, repeated, unrolled, when, zero
 from .product import Product, below, both
 from .surroundings import Anchored, Surroundings
 from .units import Units
-from .vectors import lanes_of
 
 
 @dataclass(frozen=True)

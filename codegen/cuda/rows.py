@@ -9,9 +9,7 @@ memory (`gridteam`); few long rows that nobody looks at again are cut into parts
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import ceil, prod
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tvm import tirx
@@ -21,119 +19,55 @@ from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.evaluator import Evaluator, Source
 from tilestitch.codegen.compute.indexing import Index, reshape_index, unravel
 from tilestitch.codegen.groups import GroupView, before_views, levels
-from tilestitch.codegen.launch import KernelArg, ValueArg
-from tilestitch.codegen.split import lower_in_parts
-from tilestitch.compiler.ir import indexing
-from tilestitch.compiler.ir.accesses import merge, walk_of
+from tilestitch.codegen.launch import KernelArg, TemporaryArg, ValueArg
 from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.passes.fusion.spread import REGISTER_ELEMENTS, WARP, blocks_of_row, column_team, in_launches, row_team
-from tilestitch.passes.plan import GroupKind
-from tilestitch.passes.plan.roles import Part, Roles, RowSpace
+from tilestitch.passes.plan.parts import Part, Roles
+from tilestitch.passes.plan.row_loops import RowLoops, full_outputs, row_loops
+from tilestitch.passes.plan.schedules import RowSchedule, SplitRowSchedule
+from tilestitch.passes.plan.split_rows import pieces_of
 
 from . import functions
 from .abi import CudaLaunch, Emission, Parameter, Thread, kernel_function
 from .gridteam import GridTeam, counter_parameter, partial_parameters
 from .injective import index_dtype, lower_injective
-from .target import CudaTarget
 from .team import Accumulator, Team, accumulator_dtypes
-from .vectors import VectorAccess, lanes_of
-
-BLOCK = 128
-"""Threads of a block whose teams are smaller."""
-
-
-@dataclass(frozen=True)
-class RowWork:
-    """`extents`: dimensions of the iteration shape, some merged; `reduced` says which are reduced.
-
-    Each thread walks `steps` vectors of `lanes` elements; `team` threads of each of `parts` blocks share a row, `rows`
-    rows a block. `columns`: the last dimension is kept, and the threads of a warp compute neighbouring rows.
-    """
-
-    shape: tuple[int, ...]
-    extents: tuple[int, ...]
-    reduced: tuple[bool, ...]
-    lanes: int
-    team: int
-    rows: int
-    parts: int = 1
-
-    @property
-    def columns(self) -> bool:
-        return not self.reduced[-1]
-
-    @property
-    def row_extents(self) -> tuple[int, ...]:
-        return tuple(e for e, r in zip(self.extents, self.reduced, strict=True) if not r)
-
-    @property
-    def line_extents(self) -> tuple[int, ...]:
-        return tuple(e for e, r in zip(self.extents, self.reduced, strict=True) if r)
-
-    @property
-    def vectors(self) -> int:
-        """Vectors of a row."""
-        return prod(self.line_extents) // self.lanes
-
-    @property
-    def walkers(self) -> int:
-        """Threads of all blocks that share a row."""
-        return self.team * self.parts
-
-    @property
-    def steps(self) -> int:
-        return -(-self.vectors // self.walkers)
-
-    @property
-    def unrolled(self) -> bool:
-        return self.steps * self.lanes <= REGISTER_ELEMENTS
-
-    @property
-    def row_count(self) -> int:
-        return prod(self.row_extents)
-
-    @property
-    def row_blocks(self) -> int:
-        return -(-self.row_count // self.rows)
-
-    @property
-    def blocks(self) -> int:
-        return self.row_blocks * self.parts
-
-    @property
-    def block(self) -> tuple[int, int, int]:
-        return (self.rows, self.team, 1) if self.columns else (self.team, self.rows, 1)
+from .vectors import VectorAccess
 
 
 def lower_rowwise(
-    view: GroupView, roles: Roles, outputs: Sequence[Value], target: CudaTarget
+    view: GroupView, roles: Roles, outputs: Sequence[Value], schedule: RowSchedule | SplitRowSchedule
 ) -> tuple[CudaLaunch, ...]:
     """The launches of a row-wise group whose outputs have elements."""
-    assert roles.rows is not None
-    parts = in_launches(roles, target.multiprocessors)
-    if parts > 1:
-        return _in_parts(view, outputs, roles.rows, parts, target)
+    if isinstance(schedule, SplitRowSchedule):
+        return tuple(_pieces(view, roles, outputs, schedule))
     args = tuple(ValueArg(v.name) for v in (*view.inputs, *outputs))
-    return (_launch(view.nodes, roles, view.inputs, outputs, args, view.origins, target),)
+    return (_launch(view.nodes, roles, view.inputs, outputs, args, view.origins, schedule),)
 
 
-def _in_parts(
-    view: GroupView, outputs: Sequence[Value], rows: RowSpace, parts: int, target: CudaTarget
-) -> tuple[CudaLaunch, ...]:
-    launches = []
-    for piece, roles, args in lower_in_parts(view, outputs, rows, parts):
-        if roles.kind is GroupKind.ROWWISE:
-            launches.append(_launch(piece.nodes, roles, piece.inputs, piece.outputs, args, view.origins, target))
-            continue
-        launches.append(lower_injective(piece.nodes, piece.inputs, piece.outputs, target, args, view.origins))
-    return tuple(launches)
+def _pieces(
+    view: GroupView, roles: Roles, outputs: Sequence[Value], schedule: SplitRowSchedule
+) -> Iterator[CudaLaunch]:
+    assert roles.rows is not None
+    pieces, own = pieces_of(view, outputs, roles.rows, schedule.parts)
+
+    def argument(value: Value) -> KernelArg:
+        if value in own:
+            return ValueArg(own[value].name)
+        return TemporaryArg(f"{view.name}.{value.name}", value.tensor_type.nbytes)
+
+    for (piece, found), each in zip(pieces, schedule.pieces, strict=True):
+        args = tuple(argument(v) for v in (*piece.inputs, *piece.outputs))
+        if isinstance(each, RowSchedule):
+            yield _launch(piece.nodes, found, piece.inputs, piece.outputs, args, view.origins, each)
+        else:
+            yield lower_injective(piece.inputs, piece.outputs, each, args, view.origins)
 
 
 def _launch(
     nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value],
-    args: tuple[KernelArg, ...], origins: tuple[str, ...], target: CudaTarget,
+    args: tuple[KernelArg, ...], origins: tuple[str, ...], schedule: RowSchedule,
 ) -> CudaLaunch:  # fmt: skip
-    work = plan_work(nodes, roles, inputs, outputs, target)
+    work = row_loops(nodes, roles, inputs, outputs).scheduled(schedule)
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*inputs, *outputs)]
     dtype, spread = index_dtype(parameters), work.parts > 1
     reductions = [n for n, part in roles.parts.items() if part is Part.REDUCTION]
@@ -156,51 +90,6 @@ def _launch(
     return CudaLaunch("rowwise", func, grid, work.block, args, origins, cooperative=spread, emission=emission)
 
 
-# -- the plan ----------------------------------------------------------------------------------------------------------
-
-
-def plan_work(
-    nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value], target: CudaTarget
-) -> RowWork:
-    """Decide the loops of a row-wise kernel with at least one row."""
-    walk = row_loops(nodes, roles, inputs, outputs)
-    rows, length = walk.row_count, prod(walk.line_extents)
-    parts = blocks_of_row(roles, target.multiprocessors)
-    if walk.columns:
-        team = column_team(rows, length // parts, target.multiprocessors)
-        return replace(walk, team=team, rows=WARP, parts=parts)
-    if parts > 1:
-        team = min(1024, ceil(length / (walk.lanes * parts * 2 * WARP)) * WARP)
-        return replace(walk, team=team, parts=parts)
-    team = row_team(rows, length, walk.lanes, target.multiprocessors)
-    return replace(walk, team=team, rows=max(1, BLOCK // team))
-
-
-def row_loops(nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value]) -> RowWork:
-    """The loops of a row-wise kernel in which one thread computes a row."""
-    assert roles.rows is not None
-    shape, axes = roles.rows.shape, roles.rows.axes
-    dims = [d for d in range(len(shape)) if shape[d] != 1]
-    extents, reduced = [shape[d] for d in dims] or [1], [d in axes for d in dims] or [True]
-    views, stored = roles.viewed, _full(roles, outputs)
-    reductions = [n for n, p in roles.parts.items() if p is Part.REDUCTION]
-    walked = [*(n.inputs[0] for n in reductions), *(views.get(v, v) for v in stored)]
-    if prod(shape):
-        known = [*inputs, *(v for n in reductions for v in n.outputs)]
-        walk = walk_of(walked, known, extents, lambda i: [indexing.reshape_index(i, extents, v.shape) for v in walked])
-        extents, reduced = merge(extents, reduced, walk.accesses)
-    length = prod(e for e, r in zip(extents, reduced, strict=True) if r)
-    lanes = lanes_of([v for v in (*inputs, *stored) if v.tensor_type.num_elements >= length]) if reduced[-1] else 1
-    while extents[-1] % lanes:
-        lanes //= 2
-    return RowWork(shape, tuple(extents), tuple(reduced), lanes, 1, 1)
-
-
-def _full(roles: Roles, outputs: Sequence[Value]) -> list[Value]:
-    """The outputs that have every element of the rows."""
-    return [v for v in outputs if v.producer is not None and roles.parts[v.producer] in (Part.FULL, Part.VIEW)]
-
-
 # -- the code ----------------------------------------------------------------------------------------------------------
 
 
@@ -208,7 +97,7 @@ class RowEmitter:
     """Emits what one thread does: all passes over its part of one row."""
 
     def __init__(
-        self, work: RowWork, nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value],
+        self, work: RowLoops, nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value],
         buffers: list[Any], dtype: str,
     ) -> None:  # fmt: skip
         self.work, self.roles, self.dtype = work, roles, dtype
@@ -219,7 +108,7 @@ class RowEmitter:
         self.reductions = [n for n, part in roles.parts.items() if part is Part.REDUCTION]
         small = (Part.REDUCTION, Part.REDUCED)
         self.reduced = [v for n, part in roles.parts.items() if part in small for v in n.outputs]
-        self.full = _full(roles, outputs)
+        self.full = full_outputs(roles, outputs)
         self.exchange: tuple[Any, dict[Node, list[Any]]] | None = None
         """The counter of the grid's barrier and the memory of partial results, where several blocks share a row."""
 

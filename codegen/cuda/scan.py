@@ -10,17 +10,13 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, named, to_storage
 from tilestitch.compiler.ir.graph import Node
+from tilestitch.passes.plan.schedules import ScanSchedule
 
 from .abi import CudaLaunch, Parameter, Thread, barrier, kernel_function, shared_buffer
 from .injective import index_dtype
 
-THREADS = 128
-MAX_LINES = 4096
-"""More lines than these are computed by a thread each; fewer by a block each, if they are long."""
-MIN_LENGTH = 256
 
-
-def lower_cumulative(node: Node) -> CudaLaunch:
+def lower_cumulative(node: Node, schedule: ScanSchedule) -> CudaLaunch:
     """Lines along the axis are independent. A block cuts its line into a part for each thread and adds what comes
     before the part in a second walk.
     """
@@ -30,16 +26,16 @@ def lower_cumulative(node: Node) -> CudaLaunch:
     lines = prod(x.shape[:axis]) * inner
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (x, out)]
     dtype = index_dtype(parameters)
-    shared = size >= MIN_LENGTH and lines <= MAX_LINES
-    blocks = lines if shared else -(-lines // THREADS)
-    grid, block = (blocks, 1, 1), (THREADS, 1, 1)
-    scan = _Scan(node, size, inner, dtype)
+    shared, threads = schedule.by_block, schedule.threads
+    blocks = lines if shared else -(-lines // threads)
+    grid, block = (blocks, 1, 1), (threads, 1, 1)
+    scan = _Scan(node, size, inner, dtype, threads)
 
     def body(buffers: list[Any], thread: Thread) -> None:
         if shared:
             scan.by_block(buffers, T.bind(T.cast(thread.block[0], dtype)), thread.thread[0])
             return
-        line = T.bind(T.cast(thread.block[0], dtype) * THREADS + thread.thread[0])
+        line = T.bind(T.cast(thread.block[0], dtype) * threads + thread.thread[0])
         with T.If(line < lines), T.Then():
             scan.walk(buffers, line, 0, size, scan.identity(), store=True)
 
@@ -48,7 +44,8 @@ def lower_cumulative(node: Node) -> CudaLaunch:
 
 
 class _Scan:
-    def __init__(self, node: Node, size: int, inner: int, dtype: str) -> None:
+    def __init__(self, node: Node, size: int, inner: int, dtype: str, threads: int) -> None:
+        self.threads = threads
         self.dtype, self.size, self.inner, self.index_dtype = node.inputs[0].dtype, size, inner, dtype
         self.reducer, self.exclusive, self.reverse = (node.attrs[n] for n in ("reducer", "exclusive", "reverse"))
 
@@ -59,8 +56,8 @@ class _Scan:
         return reducers.combine(self.reducer, self.dtype, a, b)
 
     def by_block(self, buffers: list[Any], line: Expr, lane: Expr) -> None:
-        length = -(-self.size // THREADS)
-        totals = shared_buffer(THREADS, reducers.accumulator_dtype(self.dtype))
+        length = -(-self.size // self.threads)
+        totals = shared_buffer(self.threads, reducers.accumulator_dtype(self.dtype))
         first = T.bind(T.min(T.cast(lane, self.index_dtype) * length, self.size))
         end = T.bind(T.min(first + length, self.size))
         total = self.walk(buffers, line, first, end, self.identity(), store=False)

@@ -14,47 +14,35 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.faults import fault_message
 from tilestitch.codegen.compute.scattering import in_range, offset_of, slice_of, store_update, wrapped
 from tilestitch.compiler.ir.graph import Node
+from tilestitch.passes.plan.schedules import ScatterSchedule
 
 from .abi import Body, CudaLaunch, Parameter, StatusArg, Thread, kernel_function
-from .claims import lower_claims, updates_of
-
-THREADS = 256
-MANY_THREADS = 4096
-"""With so many threads, each may as well apply several updates."""
+from .claims import lower_claims
 
 
-def lower_scatter(node: Node) -> tuple[CudaLaunch, ...]:
+def lower_scatter(node: Node, schedule: ScatterSchedule) -> tuple[CudaLaunch, ...]:
     """A launch that copies and, if there are updates, those that apply them and check the indices."""
-    copy = _copy(node)
-    count = node.inputs[2].tensor_type.num_elements
-    if not count:
-        return (copy,)
-    if node.attrs["reduction"] == "none" and _walkers(node) < min(MANY_THREADS, count):
-        return lower_claims(node)
-    return (copy, _elements(node) if node.op == "scatter_elements" else _slices(node))
+    threads = schedule.threads
+    if not node.inputs[2].tensor_type.num_elements:
+        return (_copy(node, threads),)
+    if schedule.by_claims:
+        return lower_claims(node, threads)
+    return (_copy(node, threads), _elements(node, threads) if node.op == "scatter_elements" else _slices(node, threads))
 
 
-def _walkers(node: Node) -> int:
-    """Threads that never meet: lines along the axis, or elements of a slice."""
-    if node.op == "scatter_nd":
-        return updates_of(node).width
-    shape, axis = node.inputs[1].shape, node.attrs["axis"]
-    return prod(shape[:axis]) * prod(shape[axis + 1 :])
+def _threads(count: int, threads: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    return (-(-count // threads), 1, 1), (threads, 1, 1)
 
 
-def _threads(count: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    return (-(-count // THREADS), 1, 1), (THREADS, 1, 1)
-
-
-def _copy(node: Node) -> CudaLaunch:
+def _copy(node: Node, threads: int) -> CudaLaunch:
     x, out = node.inputs[0], node.outputs[0]
     count = x.tensor_type.num_elements
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (x, out)]
-    grid, block = _threads(count)
+    grid, block = _threads(count, threads)
 
     def body(buffers: list[Any], thread: Thread) -> None:
         source, target = buffers
-        i = T.bind(T.cast(thread.block[0], "int64") * THREADS + thread.thread[0])
+        i = T.bind(T.cast(thread.block[0], "int64") * threads + thread.thread[0])
         with T.If(i < count), T.Then():
             T.buffer_store(target, source[i], [i])
 
@@ -62,17 +50,17 @@ def _copy(node: Node) -> CudaLaunch:
     return CudaLaunch("copy", func, grid, block, tuple(p.arg for p in parameters), node.origins)
 
 
-def _launch(node: Node, count: int, body: Body) -> CudaLaunch:
+def _launch(node: Node, count: int, threads: int, body: Body) -> CudaLaunch:
     """Parameters: indices, updates, result, status."""
     values = (node.inputs[1], node.inputs[2], node.outputs[0])
     parameters = [*(Parameter.of(v.name, v.tensor_type) for v in values), Parameter(StatusArg(), "int32", 1)]
-    grid, block = _threads(count)
+    grid, block = _threads(count, threads)
     func = kernel_function(parameters, grid, block, body)
     args = tuple(p.arg for p in parameters)
     return CudaLaunch(node.op, func, grid, block, args, node.origins, faults=(fault_message(node),))
 
 
-def _elements(node: Node) -> CudaLaunch:
+def _elements(node: Node, threads: int) -> CudaLaunch:
     """scatter_elements: updates meet only along the axis, so a thread applies all of one line along it."""
     x, indices = node.inputs[0], node.inputs[1]
     axis, shape = node.attrs["axis"], indices.shape
@@ -83,7 +71,7 @@ def _elements(node: Node) -> CudaLaunch:
 
     def body(buffers: list[Any], thread: Thread) -> None:
         index, updates, target, status = buffers
-        line = T.bind(T.cast(thread.block[0], "int64") * THREADS + thread.thread[0])
+        line = T.bind(T.cast(thread.block[0], "int64") * threads + thread.thread[0])
         with T.If(line < outer * inner), T.Then():
             before, within = T.bind(line // inner), T.bind(line % inner)
             base = T.bind(offset(before, range(axis)) + offset(within, range(axis + 1, len(shape))))
@@ -96,10 +84,10 @@ def _elements(node: Node) -> CudaLaunch:
                     with T.Else():
                         T.buffer_store(status, T.int32(1), [0])
 
-    return _launch(node, outer * inner, body)
+    return _launch(node, outer * inner, threads, body)
 
 
-def _slices(node: Node) -> CudaLaunch:
+def _slices(node: Node, threads: int) -> CudaLaunch:
     """scatter_nd: any two slices may meet, so a thread applies all of them to its own element of a slice."""
     x, indices = node.inputs[0], node.inputs[1]
     depth = indices.shape[-1]
@@ -107,7 +95,7 @@ def _slices(node: Node) -> CudaLaunch:
 
     def body(buffers: list[Any], thread: Thread) -> None:
         index, updates, target, status = buffers
-        j = T.bind(T.cast(thread.block[0], "int64") * THREADS + thread.thread[0])
+        j = T.bind(T.cast(thread.block[0], "int64") * threads + thread.thread[0])
         with T.If(j < width), T.Then(), T.serial(0, count) as i:
             place, inside = slice_of(node, index, i)
             base = T.bind(place * width)
@@ -117,4 +105,4 @@ def _slices(node: Node) -> CudaLaunch:
                 with T.Else():
                     T.buffer_store(status, T.int32(1), [0])
 
-    return _launch(node, width, body)
+    return _launch(node, width, threads, body)

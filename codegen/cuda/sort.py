@@ -15,17 +15,14 @@ from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, is_nan, named, storage_bits, to_storage
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.compiler.ir.types import is_float
+from tilestitch.passes.plan.schedules import SortSchedule
 
 from .abi import CudaLaunch, Parameter, TemporaryArg, Thread, barrier, kernel_function, shared_buffer
-from .target import CudaTarget
-
-SHARED_BYTES = 40 * 1024
-"""Keys and positions that take more lie in global memory."""
 
 
-def lower_top_k(node: Node, target: CudaTarget) -> CudaLaunch:
+def lower_top_k(node: Node, schedule: SortSchedule) -> CudaLaunch:
     """One block a line along the axis."""
-    top = _TopK(node)
+    top = _TopK(node, schedule.in_shared)
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*node.inputs, *node.outputs)]
     if not top.in_shared:
         count = top.lines * top.room
@@ -34,7 +31,7 @@ def lower_top_k(node: Node, target: CudaTarget) -> CudaLaunch:
             Parameter(TemporaryArg(f"{node.name}.{name}", count * (storage_bits(dtype) // 8)), dtype, count)
             for name, dtype in sizes
         ]
-    threads = min(512, max(32, top.room // 2))
+    threads = schedule.threads
     grid, block = (top.lines, 1, 1), (threads, 1, 1)
 
     def body(buffers: list[Any], thread: Thread) -> None:
@@ -48,7 +45,7 @@ def lower_top_k(node: Node, target: CudaTarget) -> CudaLaunch:
 class _TopK:
     """One top_k node. `room`: elements that are sorted, a power of two; those past the line have position >= size."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, in_shared: bool) -> None:
         x = node.inputs[0]
         axis = node.attrs["axis"]
         self.dtype = x.dtype
@@ -58,7 +55,7 @@ class _TopK:
         self.size, self.inner = x.shape[axis], prod(x.shape[axis + 1 :])
         self.lines = prod(x.shape[:axis]) * self.inner
         self.room = max(2, 1 << (self.size - 1).bit_length())
-        self.in_shared = self.room * (storage_bits(self.key) // 8 + 4) <= SHARED_BYTES
+        self.in_shared = in_shared
 
     def before(self, a: Expr, at_a: Expr, b: Expr, at_b: Expr) -> Expr:
         """Whether `a` comes before `b`: places past the line last, NaN as the largest number, ties by position."""

@@ -12,6 +12,7 @@ import tvm
 from tilestitch.codegen.errors import TargetError
 from tilestitch.cost_model.devices import Device, DeviceError, find_device, representative
 from tilestitch.cost_model.devices import devices as known_devices
+from tilestitch.passes.plan.target import TargetInfo
 
 _ARCHITECTURE = re.compile(r"sm_(\d{2,3})([af]?)\Z")
 OLDEST = 60
@@ -58,6 +59,10 @@ class CudaTarget:
         return tvm.target.Target(
             {"kind": "cuda", "arch": oldest, "max_threads_per_block": 1024, "thread_warp_size": 32}
         )
+
+    def planned_for(self, threads: int = 1) -> TargetInfo:
+        """What planner and schedulers are told."""
+        return TargetInfo("cuda", threads, self.device.name, self.architectures, self.multiprocessors)
 
     @property
     def name(self) -> str:

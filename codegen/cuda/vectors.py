@@ -19,14 +19,6 @@ from tilestitch.codegen.compute.indexing import ravel
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.compiler.ir.types import TensorType
 
-VECTOR_BYTES = 16
-
-
-def lanes_of(values: Sequence[Value], limit: int = 8) -> int:
-    """Elements of a vector such that the widest of `values` fills 16 bytes, at most `limit`."""
-    widest = max([storage_bits(v.dtype) // 8 for v in values], default=4)
-    return max(1, min(limit, VECTOR_BYTES // widest))
-
 
 def _word(dtype: str, lanes: int) -> tuple[str, int]:
     """Which dtype, and how many of it, move `lanes` elements at once; 0 if that cannot be done."""

@@ -20,6 +20,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.compiler.ir.graph import Value
+from tilestitch.passes.plan.vectors import lanes_of
 
 from .abi import CountersArg, Parameter, TemporaryArg
 from .bands import POLLS, Band, Turn, last_of
@@ -27,7 +28,6 @@ from .partition import COUNTER_BYTES, Partition
 from .pieces import named, registers, repeated, unrolled, when, zero
 from .product import Product, below, both
 from .surroundings import Anchored, Surroundings
-from .vectors import lanes_of
 
 WARP = 32
 ROWS = 8

@@ -16,29 +16,28 @@ from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.groups import GroupView
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.passes.plan.roles import Roles
+from tilestitch.passes.plan.schedules import WindowSchedule
 
 from . import functions
 from .abi import CudaLaunch, Parameter, Thread, ValueArg, buffer_source, kernel_function, store
 from .injective import index_dtype
 
-THREADS = 256
 
-
-def lower_window(view: GroupView, roles: Roles, outputs: Sequence[Value]) -> CudaLaunch:
+def lower_window(view: GroupView, roles: Roles, outputs: Sequence[Value], schedule: WindowSchedule) -> CudaLaunch:
     """The launch of a window_reduce group: pooling with its epilogue."""
-    anchor = roles.anchor
+    anchor, threads = roles.anchor, schedule.threads
     assert anchor is not None
     result = anchor.outputs[0]
     count = result.tensor_type.num_elements
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*view.inputs, *outputs)]
     dtype = index_dtype(parameters)
-    grid, block = (-(-count // THREADS), 1, 1), (THREADS, 1, 1)
+    grid, block = (-(-count // threads), 1, 1), (threads, 1, 1)
 
     def body(buffers: list[Any], thread: Thread) -> None:
         evaluator = Evaluator({}, dtype, functions.RULES)
         for value, buffer in zip(view.inputs, buffers, strict=False):
             evaluator.sources[value] = buffer_source(buffer, value.tensor_type, evaluator.simplify)
-        place = T.bind(T.cast(thread.block[0], dtype) * THREADS + thread.thread[0])
+        place = T.bind(T.cast(thread.block[0], dtype) * threads + thread.thread[0])
         with T.If(place < count), T.Then():
             index = [i if isinstance(i, int) else T.bind(i) for i in unravel(place, result.shape)]
             for i, extent in zip(index, result.shape, strict=True):

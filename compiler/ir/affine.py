@@ -41,7 +41,7 @@ class Quotient:
     def __init__(self, dividend: Affine, divisor: int) -> None:
         self.dividend, self.divisor = dividend, divisor
         low, high = dividend.bounds
-        self.bounds = low // divisor, high // divisor
+        self.bounds: tuple[int, int] = (low // divisor, high // divisor)
         self._hash = hash((dividend, divisor))
 
     def __eq__(self, other: object) -> bool:
@@ -68,7 +68,7 @@ class Affine:
         for atom, coefficient in terms.items():
             ends = atom.bounds[0] * coefficient, atom.bounds[1] * coefficient
             low, high = low + min(ends), high + max(ends)
-        self.bounds = low, high
+        self.bounds: tuple[int, int] = (low, high)
         self._hash = hash((frozenset(terms.items()), constant))
 
     def __eq__(self, other: object) -> bool:

@@ -9,6 +9,8 @@ from typing import Any
 from tilestitch.passes.errors import PlanError
 from tilestitch.runtime.jsonfields import Fields, sequence, string
 
+from .schedules import Schedule, schedule_from_json, schedule_to_json
+
 
 class GroupKind(str, Enum):
     """The template of code generation that a group needs."""
@@ -69,7 +71,10 @@ class Stitch:
 
 @dataclass(frozen=True)
 class Group:
-    """One kernel (or a few launches): see the module's docstring for what each kind promises."""
+    """One kernel (or a few launches): `tilestitch.passes.plan` says what each kind promises.
+
+    schedule: how it is cut into threads; None before it is scheduled, and of a group without elements.
+    """
 
     name: str
     kind: GroupKind
@@ -82,6 +87,7 @@ class Group:
     stitches: tuple[Stitch, ...] = ()
     stages: tuple[tuple[Group, ...], ...] = ()
     tie: str = "barrier"
+    schedule: Schedule | None = None
 
     def __post_init__(self) -> None:
         where = f"group {self.name}"
@@ -133,12 +139,13 @@ class Group:
             "origins": list(self.origins),
             "stitches": [s.to_json() for s in self.stitches],
             "stages": [[part.to_json() for part in stage] for stage in self.stages], "tie": self.tie,
+            "schedule": None if self.schedule is None else schedule_to_json(self.schedule),
         }  # fmt: skip
 
     @staticmethod
     def from_json(data: Any, where: str = "group") -> Group:
         fields = Fields(data, where)
-        anchor = fields.take("anchor")
+        anchor, schedule = fields.take("anchor"), fields.take("schedule")
         group = Group(
             name=fields.string("name"),
             kind=GroupKind(fields.one_of("kind", frozenset(k.value for k in GroupKind))),
@@ -151,6 +158,7 @@ class Group:
             stitches=fields.sequence("stitches", Stitch.from_json),
             stages=fields.sequence("stages", lambda stage, at: sequence(stage, at, Group.from_json)),
             tie=fields.string("tie"),
+            schedule=None if schedule is None else schedule_from_json(schedule, f"{where}.schedule"),
         )
         fields.done()
         return group

@@ -13,6 +13,8 @@ class TargetInfo:
     threads: int = 1
     device: str = ""
     """The GPU that code is planned for, by its name in the table of devices; "" for the usual one."""
+    architectures: tuple[str, ...] = ()
+    """Of GPUs that machine code is made for, such as `sm_90a`; empty for the device's own."""
     multiprocessors: int | None = None
     """Of the smallest GPU that the code must run on, if that is not `device`."""
     task_buffer_bytes: int = 256 * 1024

@@ -20,9 +20,9 @@ from tilestitch.codegen.cuda.text import PRELUDE, kernel_text
 from tilestitch.compiler.ir import Graph
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.pipeline import run_pipeline
-from tilestitch.passes.plan import GroupKind
-from tilestitch.passes.plan.target import TargetInfo
+from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.planner import make_plan
+from tilestitch.passes.schedule.kernels import schedule_group
 from tilestitch.runtime import load
 from tilestitch.runtime.artifact import artifact_bytes
 
@@ -36,7 +36,12 @@ def target(name: str = "cuda:sm_80") -> CudaTarget:
 
 def launches_of(graph: Graph, kind: GroupKind | None = None, name: str = "cuda:sm_80") -> tuple[CudaLaunch, ...]:
     """The launches of the whole graph as one group."""
-    return lower_group(graph, one_group(graph, kind), target(name))
+    return lower_group(graph, scheduled(graph, one_group(graph, kind), name), target(name))
+
+
+def scheduled(graph: Graph, group: Group, name: str = "cuda:sm_80") -> Group:
+    """The group with the schedules that the planner chooses."""
+    return schedule_group({node.name: node for node in graph.nodes}, group, target(name).planned_for())
 
 
 def text_of(graph: Graph) -> str:
@@ -51,7 +56,7 @@ def build(graph: Graph, name: str = "cuda:sm_80,sm_90a") -> CudaKernels:
 
 def emulated(graph: Graph, planner: str = "stitch", pipeline: str | None = None) -> bytes:
     """An artifact of the graph for the emulated device."""
-    context = PassContext(TargetInfo("cuda", 2), options={"planner": planner})
+    context = PassContext(target().planned_for(2), options={"planner": planner})
     prepared = run_pipeline(graph, context, pipeline)
     names = tuple(f"y{i}" for i in range(len(graph.outputs)))
     planned = [Planned(prepared, make_plan(prepared, context), names)]

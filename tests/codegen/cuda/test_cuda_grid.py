@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from tests.codegen.cuda.cuda_harness import TOLERANCE, build, emulated, launches_of, text_of
+from tests.codegen.cuda.cuda_harness import TOLERANCE, build, emulated, launches_of, target, text_of
 from tests.codegen.cuda.test_cuda_rows import numbers, softmax
 from tests.codegen.kernel_harness import interpret
 from tests.compiled import assert_close
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.compiler.ir.types import TensorType
-from tilestitch.passes import PassContext, TargetInfo, make_plan
+from tilestitch.passes import PassContext, make_plan
 from tilestitch.runtime import load
 from tilestitch.runtime.emulator import EmulatorOptions
 from tilestitch.runtime.errors import DeviceError
@@ -138,7 +138,7 @@ def test_compiles_for_real_gpus() -> None:
 )
 def test_the_plan_says_how_a_row_is_exchanged(shape: tuple[int, int], axis: int, scheme: str) -> None:
     graph = softmax(shape, axis)
-    (group,) = make_plan(graph, PassContext(TargetInfo("cuda", 2))).groups
+    (group,) = make_plan(graph, PassContext(target().planned_for(2))).groups
     assert [s for s in group.schemes if s in ("row", "warp", "block", "global")] == [scheme]
     text = text_of(graph)
     assert ("ts_grid_barrier" in text, "__syncthreads" in text) == (scheme == "global", scheme != "warp")

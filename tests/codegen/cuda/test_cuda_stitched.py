@@ -19,7 +19,7 @@ from tilestitch.codegen.cuda.build import BuildOptions, compile_kernels
 from tilestitch.codegen.cuda.group import lower_group
 from tilestitch.compiler.ir.graph import Graph, Value
 from tilestitch.compiler.ir.types import TensorType
-from tilestitch.passes import PassContext, StitchPlan, TargetInfo, check_plan, make_plan
+from tilestitch.passes import PassContext, StitchPlan, check_plan, make_plan
 from tilestitch.passes.fusion.remote import GlobalStitching, Packing
 from tilestitch.runtime import load
 from tilestitch.runtime.artifact import artifact_bytes
@@ -62,7 +62,7 @@ def apart(dtype: str = "float32") -> Graph:
 def planned(graph: Graph) -> StitchPlan:
     """The plan in which everything is stitched that may be."""
     rules = (GlobalStitching(forced=True), Packing(forced=True))
-    plan = make_plan(graph, PassContext(TargetInfo("cuda", 2), {"planner": "explore"}, rules=rules))
+    plan = make_plan(graph, PassContext(target().planned_for(2), {"planner": "explore"}, rules=rules))
     check_plan(plan, graph)
     return plan
 

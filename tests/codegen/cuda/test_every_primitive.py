@@ -14,7 +14,6 @@ from tilestitch.codegen.cuda.build import BuildOptions
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.compiler.ir.ops import OPS, Kind
 from tilestitch.passes.contract import PassContext
-from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.planner import make_plan
 from tilestitch.runtime.program import DeviceStep
 
@@ -81,7 +80,7 @@ def test_every_primitive_compiles_for_both_architectures(kind: Kind) -> None:
     for op in ops:
         for dtype in DTYPES.get(op, ("float32",)):
             graph.outputs = [*graph.outputs, *add(graph, op, dtype)]
-    context = PassContext(TargetInfo("cuda", 2), options={"planner": "none"})
+    context = PassContext(target().planned_for(2), options={"planner": "none"})
     planned = Planned(graph, make_plan(graph, context), tuple(f"y{i}" for i in range(len(graph.outputs))))
     backend = CudaBackend(target("cuda:sm_80,sm_90a"), BuildOptions(2))
     contents = assemble([planned], backend, keep_source=False, progress=lambda *_: None).contents

@@ -1,4 +1,4 @@
-"""Row-wise groups with few long rows: reductions are cut into parts that many threads compute, then joined.
+"""Row-wise groups with few long rows (split reductions): many threads compute parts of a row, which are joined.
 
 The group is rewritten as a small graph of its own, in which each reduction reads its operand as [rows, parts, length]
 and is done twice: over the length, then over the parts. Each piece of that graph is a group that the other templates
@@ -7,21 +7,17 @@ can lower; what lies between the pieces is temporary memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from tilestitch.codegen.compute.dtypes import HALVES
-from tilestitch.codegen.groups import GroupView
-from tilestitch.codegen.launch import KernelArg, TemporaryArg, ValueArg
-from tilestitch.compiler.ir.graph import Graph, Node, Value
-from tilestitch.compiler.ir.ops import Kind, kind_of
-from tilestitch.passes.plan.roles import Roles, RowSpace, roles_of
+from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
 
-MIN_ELEMENTS = 1 << 17
-"""Iteration spaces smaller than this are not worth more launches."""
-MIN_PART = 4096
-MAX_PARTS = 64
+from .roles import Roles, RowSpace, roles_of
+from .view import GroupView
+
+HALVES = frozenset({"float16", "bfloat16"})
+"""Partial results of these are kept as float32."""
 
 
 @dataclass(frozen=True)
@@ -31,17 +27,6 @@ class Piece:
     nodes: tuple[Node, ...]
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
-
-
-def parts_of(rows: RowSpace) -> int:
-    """Into how many parts each row is cut; 1 if rows are many, short, or of a length that does not divide."""
-    length = prod(d for a, d in enumerate(rows.shape) if a in rows.axes)
-    count = prod(rows.dropped)
-    trailing = rows.axes == tuple(range(len(rows.shape) - len(rows.axes), len(rows.shape)))
-    if not trailing or length * count < MIN_ELEMENTS or count >= 8:
-        return 1
-    wanted = min(MAX_PARTS, length // MIN_PART)
-    return next((p for p in range(wanted, 1, -1) if length % p == 0), 1)
 
 
 def split_rows(
@@ -66,21 +51,17 @@ def split_rows(
     return _pieces(graph, [new[v] for v in outputs]), own
 
 
-def lower_in_parts(
+def pieces_of(
     view: GroupView, outputs: Sequence[Value], rows: RowSpace, parts: int
-) -> Iterator[tuple[Piece, Roles, tuple[KernelArg, ...]]]:
-    """The pieces of a row-wise group whose rows are cut, each with its roles and the arguments of its launch."""
+) -> tuple[list[tuple[Piece, Roles]], dict[Value, Value]]:
+    """The pieces of a row-wise group whose rows are cut, each with its roles, and which values are the group's own."""
     pieces, own = split_rows(view.nodes, view.inputs, outputs, rows, parts)
-
-    def argument(value: Value) -> KernelArg:
-        if value in own:
-            return ValueArg(own[value].name)
-        return TemporaryArg(f"{view.name}.{value.name}", value.tensor_type.nbytes)
-
+    found = []
     for piece in pieces:
         roles = roles_of(piece.nodes, piece.outputs, view.name)
         assert isinstance(roles, Roles), roles
-        yield piece, roles, tuple(argument(v) for v in (*piece.inputs, *piece.outputs))
+        found.append((piece, roles))
+    return found, own
 
 
 def _reduce_in_parts(graph: Graph, node: Node, operand: Value, rows: RowSpace, parts: int) -> Value:

@@ -1,0 +1,143 @@
+"""Whether a kernel can be emitted as a schedule says: the conditions that templates rely on.
+
+Asked when a plan is read back, and again before code is generated, so that a plan edited by hand is obeyed or refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.accesses import elementwise_walk
+from tilestitch.compiler.ir.types import storage_bytes
+
+from .group import GroupKind
+from .parts import Roles
+from .row_loops import RowLoops, row_loops
+from .schedules import (
+    ElementwiseSchedule,
+    RowSchedule,
+    ScanSchedule,
+    ScatterSchedule,
+    Schedule,
+    SortSchedule,
+    SplitRowSchedule,
+    TransposeSchedule,
+    WindowSchedule,
+)
+from .split_rows import pieces_of
+from .turn import accesses_along
+from .view import GroupView
+
+WARP = 32
+MOST_THREADS = 1024
+MOST_STATIC_SHARED_BYTES = 48 * 1024
+OPAQUE = {
+    "window_reduce": WindowSchedule, "cumulative": ScanSchedule, "top_k": SortSchedule,
+    "scatter_elements": ScatterSchedule, "scatter_nd": ScatterSchedule,
+}  # fmt: skip
+"""The schedule that the template of each operator takes."""
+
+
+def why_not(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule) -> str | None:
+    """Why a group with elements cannot be computed as the schedule says; None if it can."""
+    return next(_reasons(view, kind, roles, schedule), None)
+
+
+def _reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule) -> Iterator[str]:
+    outputs = view.stored
+    match schedule:
+        case ElementwiseSchedule() if kind is GroupKind.INJECTIVE:
+            yield from _elementwise(schedule, view.inputs, outputs)
+        case TransposeSchedule() if kind is GroupKind.INJECTIVE:
+            yield from _transpose(schedule, view.inputs, outputs)
+        case RowSchedule() if kind is GroupKind.ROWWISE:
+            yield from _rows(schedule, row_loops(view.nodes, roles, view.inputs, outputs))
+        case SplitRowSchedule() if kind is GroupKind.ROWWISE:
+            yield from _split_rows(schedule, view, roles)
+        case WindowSchedule() | ScanSchedule() | SortSchedule() | ScatterSchedule() if kind is GroupKind.OPAQUE:
+            assert view.anchor is not None
+            if not isinstance(schedule, OPAQUE.get(view.anchor.op, ())):
+                yield f"template {schedule.template} does not compute {view.anchor.op}"
+            yield from _threads(schedule.threads)
+            if isinstance(schedule, SortSchedule) and schedule.threads & (schedule.threads - 1):
+                yield f"{schedule.threads} threads are no power of two, as sorting needs"
+        case _:
+            yield f"template {schedule.template} does not compute a group of kind {kind.value}"
+
+
+def _threads(threads: int) -> Iterator[str]:
+    if not 1 <= threads <= MOST_THREADS:
+        yield f"a block has 1 to {MOST_THREADS} threads, not {threads}"
+
+
+def _elementwise(schedule: ElementwiseSchedule, inputs: Sequence[Value], outputs: Sequence[Value]) -> Iterator[str]:
+    extents, _ = elementwise_walk(inputs, outputs)
+    yield from _threads(schedule.threads)
+    if schedule.lanes < 1 or extents[-1] % schedule.lanes:
+        yield f"{schedule.lanes} lanes do not divide the {extents[-1]} elements of the last dimension"
+    if schedule.vectors < 1 or (schedule.cuts and schedule.vectors > 1):
+        yield f"a thread has {schedule.vectors} vectors; it has at least one, and one only where there are cuts"
+    if not schedule.cuts:
+        return
+    if schedule.cut_axis >= len(extents):
+        yield f"there is no axis {schedule.cut_axis} to cut among {len(extents)}"
+        return
+    step = schedule.lanes if schedule.cut_axis == len(extents) - 1 else 1
+    ends = (0, *schedule.cuts, extents[schedule.cut_axis])
+    if any(a >= b for a, b in itertools.pairwise(ends)) or any(cut % step for cut in schedule.cuts):
+        yield f"cuts {schedule.cuts} do not rise from 0 to {ends[-1]} in multiples of {step}"
+
+
+def _transpose(schedule: TransposeSchedule, inputs: Sequence[Value], outputs: Sequence[Value]) -> Iterator[str]:
+    extents, walk = elementwise_walk(inputs, outputs)
+    edge, lines = schedule.edge, schedule.lines
+    along = accesses_along(schedule.axis, extents, walk, inputs) if schedule.axis < len(extents) - 1 else []
+    if not along:
+        yield f"no operand runs along axis {schedule.axis}, which is to be transposed"
+    if not edge or not lines or edge % lines:
+        yield f"{lines} lines at a time do not divide a tile of {edge}"
+    yield from _threads(edge * lines)
+    nbytes = sum(edge * (edge + 1) * storage_bytes(a.value.dtype) for a in along)
+    if nbytes > MOST_STATIC_SHARED_BYTES:
+        yield f"its tiles take {nbytes} bytes of shared memory, more than {MOST_STATIC_SHARED_BYTES}"
+
+
+def _rows(schedule: RowSchedule, loops: RowLoops) -> Iterator[str]:
+    yield from _threads(schedule.threads)
+    if schedule.blocks_per_row < 1:
+        yield "a row has at least one block"
+    if loops.columns:
+        if schedule.lanes != 1:
+            yield f"neighbouring threads have neighbouring rows; {schedule.lanes} lanes would be of several"
+        return
+    if schedule.lanes < 1 or loops.extents[-1] % schedule.lanes:
+        yield f"{schedule.lanes} lanes do not divide the {loops.extents[-1]} elements that lie together in a row"
+    if schedule.team <= WARP and schedule.team & (schedule.team - 1):
+        yield f"{schedule.team} lanes of a warp share a row; their number is a power of two"
+    if schedule.team > WARP and (schedule.team % WARP or schedule.rows > 1):
+        yield f"{schedule.team} threads share a row: more than a warp are whole warps, and the only ones of a block"
+    if schedule.blocks_per_row > 1 and schedule.rows > 1:
+        yield f"a block that shares a row with others has {schedule.rows} rows, not one"
+
+
+def _split_rows(schedule: SplitRowSchedule, view: GroupView, roles: Roles) -> Iterator[str]:
+    assert roles.rows is not None
+    length = prod(d for axis, d in enumerate(roles.rows.shape) if axis in roles.rows.axes)
+    trailing = roles.rows.axes == tuple(range(len(roles.rows.shape) - len(roles.rows.axes), len(roles.rows.shape)))
+    if schedule.parts < 2 or length % schedule.parts or not trailing:
+        yield f"rows of {length} elements over axes {roles.rows.axes} are not cut into {schedule.parts} equal parts"
+        return
+    pieces, _ = pieces_of(view, view.stored, roles.rows, schedule.parts)
+    if len(pieces) != len(schedule.pieces):
+        yield f"{len(pieces)} launches take as many schedules, not {len(schedule.pieces)}"
+        return
+    for (piece, own), each in zip(pieces, schedule.pieces, strict=True):
+        if isinstance(each, RowSchedule) != (own.kind is GroupKind.ROWWISE):
+            yield f"a launch that is {own.kind.value} has a schedule of template {each.template}"
+        elif isinstance(each, RowSchedule):
+            yield from _rows(each, row_loops(piece.nodes, own, piece.inputs, piece.outputs))
+        else:
+            yield from _elementwise(each, piece.inputs, piece.outputs)

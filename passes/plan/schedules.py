@@ -1,0 +1,158 @@
+"""Schedules: how the kernel of a group is cut into thread blocks, threads and steps. Plain data, JSON in and out.
+
+A group of a plan for a GPU has one, each part of a stitched group one of its own. Code generation emits what it says,
+or raises. `template` names the kind in JSON.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from types import GenericAlias
+from typing import Any, ClassVar, TypeAlias, get_args, get_origin, get_type_hints
+
+from tilestitch.passes.errors import PlanError
+
+
+@dataclass(frozen=True)
+class ElementwiseSchedule:
+    """Each of `threads` threads of a block computes `vectors` vectors of `lanes` neighbouring elements.
+
+    cuts: places along the dimension `cut_axis` of the merged iteration space where one operand of a concat ends and
+    another begins; threads branch to code of their own there. A space with cuts has one vector a thread.
+    """
+
+    template: ClassVar[str] = "elementwise"
+    threads: int
+    lanes: int
+    vectors: int = 1
+    cut_axis: int = 0
+    cuts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class TransposeSchedule:
+    """Tiles of `edge` x `edge` elements of the last dimension and `axis`, in shared memory; `lines` lines at a time.
+
+    A block has edge * lines threads. axis: of the merged iteration space, along which some operands run.
+    """
+
+    template: ClassVar[str] = "transpose"
+    axis: int
+    edge: int = 32
+    lines: int = 8
+
+
+@dataclass(frozen=True)
+class RowSchedule:
+    """`team` threads of each of `blocks_per_row` blocks share a row, in vectors of `lanes`; a block has `rows` rows.
+
+    Where neighbouring elements belong to neighbouring rows, a block has as many columns of threads as rows.
+    """
+
+    template: ClassVar[str] = "rows"
+    lanes: int
+    team: int
+    rows: int
+    blocks_per_row: int = 1
+
+    @property
+    def threads(self) -> int:
+        return self.team * self.rows
+
+
+@dataclass(frozen=True)
+class SplitRowSchedule:
+    """Each row is cut into `parts`, whose results further launches join: a schedule for each launch, in order."""
+
+    template: ClassVar[str] = "split_rows"
+    parts: int
+    pieces: tuple[RowSchedule | ElementwiseSchedule, ...]
+
+
+@dataclass(frozen=True)
+class WindowSchedule:
+    """A thread for each window."""
+
+    template: ClassVar[str] = "window"
+    threads: int
+
+
+@dataclass(frozen=True)
+class ScanSchedule:
+    """Running sums: a thread for each line, or a block (`by_block`), whose threads share the line."""
+
+    template: ClassVar[str] = "scan"
+    threads: int
+    by_block: bool
+
+
+@dataclass(frozen=True)
+class SortSchedule:
+    """A block for each line that is sorted, in shared memory or in global memory."""
+
+    template: ClassVar[str] = "sort"
+    threads: int
+    in_shared: bool
+
+
+@dataclass(frozen=True)
+class ScatterSchedule:
+    """A thread for each element that is copied, and for each update that meets no other.
+
+    by_claims: updates claim their places first, and then each place's owner stores; else a thread applies all updates
+    that may meet, one after the other.
+    """
+
+    template: ClassVar[str] = "scatter"
+    threads: int
+    by_claims: bool
+
+
+Schedule: TypeAlias = (
+    ElementwiseSchedule | TransposeSchedule | RowSchedule | SplitRowSchedule | WindowSchedule | ScanSchedule
+    | SortSchedule | ScatterSchedule
+)  # fmt: skip
+
+TEMPLATES: dict[str, type] = {kind.template: kind for kind in get_args(Schedule)}
+"""Every kind of schedule by its name in JSON."""
+
+
+def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
+    """`template` and the fields that differ from their defaults or have none."""
+    data: dict[str, Any] = {"template": schedule.template}
+    for field in fields(schedule):
+        data[field.name] = _to_json(getattr(schedule, field.name))
+    return data
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_to_json(item) for item in value]
+    return schedule_to_json(value) if hasattr(value, "template") else value
+
+
+def schedule_from_json(data: Any, where: str = "schedule") -> Schedule:
+    """Raises PlanError, naming the field, unless `data` is what `schedule_to_json` writes."""
+    kind = TEMPLATES.get(data.get("template", "")) if isinstance(data, dict) else None
+    if kind is None:
+        raise PlanError(f"{where} is of none of the templates {', '.join(sorted(TEMPLATES))}; write the plan again")
+    wanted = get_type_hints(kind)
+    named = [field.name for field in fields(kind)]
+    odd = sorted({"template", *named} ^ set(data))
+    if odd:
+        raise PlanError(f"{where} ({kind.__name__}) lacks or does not know {', '.join(odd)}; write the plan again")
+    result: Schedule = kind(**{name: _from_json(data[name], wanted[name], f"{where}.{name}") for name in named})
+    return result
+
+
+def _from_json(data: Any, wanted: Any, where: str) -> Any:
+    if isinstance(wanted, GenericAlias) and get_origin(wanted) is tuple:
+        item = get_args(wanted)[0]
+        if not isinstance(data, list):
+            raise PlanError(f"{where} is no list; write the plan again")
+        return tuple(_from_json(entry, item, f"{where}[{i}]") for i, entry in enumerate(data))
+    if wanted in (int, bool, str):
+        if type(data) is not wanted or (wanted is int and data < 0):
+            raise PlanError(f"{where} is {data!r}, no {'natural number' if wanted is int else wanted.__name__}")
+        return data
+    return schedule_from_json(data, where)

@@ -1,0 +1,30 @@
+"""The schedule of any group for a GPU."""
+
+from __future__ import annotations
+
+from tilestitch.passes.plan import GroupKind
+from tilestitch.passes.plan.roles import Roles, roles_of
+from tilestitch.passes.plan.schedules import Schedule
+from tilestitch.passes.plan.view import GroupView
+
+from .elementwise import choose_elementwise
+from .gpu import Gpu
+from .opaque import choose_opaque
+from .rows import choose_rows
+
+
+def choose(view: GroupView, kind: GroupKind, gpu: Gpu) -> Schedule | None:
+    """The schedule of a group of one part; None if it stores no elements, so that nothing is launched."""
+    outputs = view.stored
+    if not outputs:
+        return None
+    if kind is GroupKind.INJECTIVE:
+        return choose_elementwise(view.nodes, view.inputs, outputs, gpu.device.sm_count)
+    if kind is GroupKind.ROWWISE:
+        roles = roles_of(view.nodes, view.outputs, view.name)
+        assert isinstance(roles, Roles), roles
+        return choose_rows(view, roles, gpu)
+    if kind is GroupKind.OPAQUE:
+        assert view.anchor is not None
+        return choose_opaque(view.anchor)
+    return None

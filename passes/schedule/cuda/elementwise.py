@@ -1,0 +1,90 @@
+"""Schedules of element-wise groups, data movement and views on GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, prod
+
+from tilestitch.compiler.ir import Kind, Node, Value, is_elementwise, kind_of, op_spec
+from tilestitch.compiler.ir.accesses import Access, Walk, elementwise_walk
+from tilestitch.compiler.ir.types import storage_bytes
+from tilestitch.passes.plan.schedules import ElementwiseSchedule, TransposeSchedule
+from tilestitch.passes.plan.turn import accesses_along
+from tilestitch.passes.plan.vectors import lanes_of
+
+WARP = 32
+MOST_THREADS = 256
+MOST_BRANCHES = 12
+"""Operands of a concat that get code of their own; more are chosen among by selects."""
+ENOUGH_THREADS = 1024
+"""Of an SM: with so many, each may have several vectors."""
+LEAST_EDGE = 16
+"""Elements along either dimension that are worth a tile."""
+MOST_TILE_BYTES = 48 * 1024
+
+
+def choose_elementwise(
+    nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], sm_count: int
+) -> ElementwiseSchedule | TransposeSchedule:
+    """The schedule of a group whose outputs have elements."""
+    extents, walk = elementwise_walk(inputs, outputs)
+    return _transpose(nodes, inputs, extents, walk) or _vectors(nodes, extents, walk, sm_count)
+
+
+def choose_vectors(
+    nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], sm_count: int
+) -> ElementwiseSchedule:
+    """The same, without tiles in shared memory."""
+    return _vectors(nodes, *elementwise_walk(inputs, outputs), sm_count)
+
+
+def _vectors(nodes: Sequence[Node], extents: tuple[int, ...], walk: Walk, sm_count: int) -> ElementwiseSchedule:
+    cut_axis, cuts = _cuts(walk.cuts, extents)
+    lanes = lanes_of([a.value for a in walk.accesses if a.strides is None or a.strides[-1] != 0])
+    inner = [extents[-1], *(cuts if cut_axis == len(extents) - 1 else ())]
+    while any(size % lanes for size in inner):
+        lanes //= 2
+    count = prod(extents) // lanes
+    threads = min(MOST_THREADS, ceil(count / WARP) * WARP)
+    dear = sum(op_spec(node.op).expensive for node in nodes)
+    for vectors in (4, 2):
+        enough = count >= vectors * sm_count * ENOUGH_THREADS
+        if enough and not cuts and vectors * lanes * (1 + dear) <= 32:
+            return ElementwiseSchedule(threads, lanes, vectors)
+    return ElementwiseSchedule(threads, lanes, 1, cut_axis, cuts)
+
+
+def _cuts(found: frozenset[tuple[int, int]], extents: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+    """The axis with most cuts and the cuts inside it; none if they are too many."""
+    by_axis = {d: sorted(at for axis, at in found if axis == d and 0 < at < extents[d]) for d, _ in found}
+    axis = max(by_axis, key=lambda d: len(by_axis[d]), default=0)
+    cuts = by_axis.get(axis, [])
+    return (axis, tuple(cuts)) if len(cuts) < MOST_BRANCHES else (0, ())
+
+
+def _transpose(
+    nodes: Sequence[Node], inputs: Sequence[Value], extents: tuple[int, ...], walk: Walk
+) -> TransposeSchedule | None:
+    """Tiles of a group, or None if none of its operands calls for them.
+
+    An operand must be read at one place for each element, whatever the values: moved data may not be there at all.
+    """
+    if not all(kind_of(node.op) is Kind.VIEW or is_elementwise(node.op) for node in nodes):
+        return None
+    if len(extents) < 2 or extents[-1] < LEAST_EDGE or any(a.strides is None for a in walk.accesses):
+        return None
+    found: dict[int, list[Access]] = {}
+    for axis in range(len(extents) - 1):
+        along = accesses_along(axis, extents, walk, inputs)
+        if along and extents[axis] >= LEAST_EDGE:
+            found[axis] = along
+    if not found:
+        return None
+    first = min(found, key=lambda d: (-len(found[d]), _order(walk, found[d][0])))
+    schedule = TransposeSchedule(first)
+    nbytes = sum(schedule.edge * (schedule.edge + 1) * storage_bytes(a.value.dtype) for a in found[first])
+    return schedule if nbytes <= MOST_TILE_BYTES else None
+
+
+def _order(walk: Walk, access: Access) -> int:
+    return next(i for i, a in enumerate(walk.accesses) if a is access)

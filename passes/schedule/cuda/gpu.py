@@ -1,0 +1,38 @@
+"""The GPU that kernels are scheduled for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilestitch.cost_model.devices import Device, find_device, representative
+from tilestitch.passes.plan.target import TargetInfo
+
+DEFAULT_CAPABILITY = 90
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """`device`: what speeds are taken from. multiprocessors: of the smallest GPU that the kernels must run on, so that
+    as many blocks can certainly be resident together. architectures: what machine code is made for.
+    """
+
+    device: Device
+    multiprocessors: int
+    architectures: tuple[str, ...]
+
+    @staticmethod
+    def of(target: TargetInfo) -> Gpu:
+        """The GPU of a target; DeviceError for a device that is not in the table."""
+        device = find_device(target.device) if target.device else representative(DEFAULT_CAPABILITY)
+        return Gpu(device, target.multiprocessors or device.sm_count, target.architectures or (device.architecture,))
+
+    @property
+    def capability(self) -> int:
+        """The smallest compute capability, times ten: 80 for sm_80. Kernels may use what the oldest GPU has."""
+        return min(int("".join(c for c in a if c.isdigit())) for a in self.architectures)
+
+    @property
+    def specific(self) -> str | None:
+        """`sm_90a` if that is the only architecture, and likewise for others with a suffix; else None."""
+        (only,) = self.architectures if len(self.architectures) == 1 else (None,)
+        return only if only is not None and not only[-1].isdigit() else None

@@ -1,0 +1,63 @@
+"""Schedules of groups around pooling windows, running sums, sorting and scatters on GPUs."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilestitch.compiler.ir import Node
+from tilestitch.compiler.ir.types import storage_bytes
+from tilestitch.passes.plan.schedules import ScanSchedule, ScatterSchedule, Schedule, SortSchedule, WindowSchedule
+
+THREADS = 256
+SCAN_THREADS = 128
+MOST_LINES, LEAST_LENGTH = 4096, 256
+"""More lines than these are summed by a thread each; fewer by a block each, if they are long."""
+MOST_SORT_THREADS = 512
+SORT_SHARED_BYTES = 40 * 1024
+"""Keys and positions that take more lie in global memory."""
+POSITION_BYTES = 4
+HALVES = frozenset({"float16", "bfloat16"})
+"""Compared as float32."""
+MANY_THREADS = 4096
+"""Updates that so many threads apply without meeting need no claims."""
+
+
+def choose_opaque(anchor: Node) -> Schedule | None:
+    """The schedule of a group around `anchor`; None for an operator that has no template."""
+    if anchor.op == "window_reduce":
+        return WindowSchedule(THREADS)
+    if anchor.op == "cumulative":
+        return _scan(anchor)
+    if anchor.op == "top_k":
+        return _sort(anchor)
+    return _scatter(anchor) if anchor.op in ("scatter_elements", "scatter_nd") else None
+
+
+def _scatter(node: Node) -> ScatterSchedule:
+    shape, count = node.inputs[1].shape, node.inputs[2].tensor_type.num_elements
+    if node.op == "scatter_nd":
+        apart = prod(node.inputs[0].shape[shape[-1] :])
+    else:
+        axis = node.attrs["axis"]
+        apart = prod(shape[:axis]) * prod(shape[axis + 1 :])
+    claims = node.attrs["reduction"] == "none" and apart < min(MANY_THREADS, count)
+    return ScatterSchedule(THREADS, claims)
+
+
+def _scan(node: Node) -> ScanSchedule:
+    shape, axis = node.inputs[0].shape, node.attrs["axis"]
+    lines = prod(shape[:axis]) * prod(shape[axis + 1 :])
+    return ScanSchedule(SCAN_THREADS, shape[axis] >= LEAST_LENGTH and lines <= MOST_LINES)
+
+
+def _sort(node: Node) -> SortSchedule:
+    x = node.inputs[0]
+    room = sorting_room(x.shape[node.attrs["axis"]])
+    key_bytes = 4 if x.dtype in HALVES else storage_bytes(x.dtype)
+    nbytes = room * (key_bytes + POSITION_BYTES)
+    return SortSchedule(min(MOST_SORT_THREADS, max(32, room // 2)), nbytes <= SORT_SHARED_BYTES)
+
+
+def sorting_room(size: int) -> int:
+    """Elements that a bitonic network sorts: a power of two."""
+    return max(2, 1 << (size - 1).bit_length())

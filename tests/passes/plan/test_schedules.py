@@ -1,0 +1,69 @@
+"""Schedules as data: to JSON and back, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tilestitch.passes.errors import PlanError
+from tilestitch.passes.plan.schedules import (
+    TEMPLATES,
+    ElementwiseSchedule,
+    RowSchedule,
+    ScatterSchedule,
+    Schedule,
+    SplitRowSchedule,
+    TransposeSchedule,
+    schedule_from_json,
+    schedule_to_json,
+)
+
+EXAMPLES: tuple[Schedule, ...] = (
+    ElementwiseSchedule(256, 4, 1, 1, (3, 7)),
+    TransposeSchedule(0),
+    RowSchedule(4, 32, 4),
+    SplitRowSchedule(8, (RowSchedule(4, 32, 4), ElementwiseSchedule(256, 4))),
+    ScatterSchedule(256, True),
+)
+
+
+@pytest.mark.parametrize("schedule", EXAMPLES, ids=lambda s: s.template)
+def test_a_schedule_is_the_same_after_json(schedule: Schedule) -> None:
+    assert schedule_from_json(json.loads(json.dumps(schedule_to_json(schedule)))) == schedule
+
+
+def test_every_template_has_a_name_of_its_own() -> None:
+    assert all(kind.template == name for name, kind in TEMPLATES.items())
+
+
+@pytest.mark.parametrize(
+    ("edit", "named"),
+    [
+        ({"template": "magic"}, "none of the templates"),
+        ({"threads": -1}, "threads is -1"),
+        ({"threads": True}, "threads is True"),
+        ({"threads": 1.5}, "threads is 1.5"),
+        ({"lanes": "4"}, "lanes is '4'"),
+        ({"cuts": 3}, "cuts is no list"),
+        ({"cuts": [None]}, r"cuts\[0\] is None"),
+        ({"colour": 1}, "colour"),
+    ],
+)
+def test_what_is_no_schedule_is_refused_by_name(edit: dict[str, object], named: str) -> None:
+    data = {**schedule_to_json(EXAMPLES[0]), **edit}
+    with pytest.raises(PlanError, match=named):
+        schedule_from_json(data)
+
+
+@pytest.mark.parametrize("data", [None, [], 3, {}, {"template": 4}])
+def test_other_data_is_refused(data: object) -> None:
+    with pytest.raises(PlanError, match="write the plan again"):
+        schedule_from_json(data)
+
+
+def test_a_missing_field_is_named() -> None:
+    data = schedule_to_json(RowSchedule(4, 32, 4))
+    del data["team"]
+    with pytest.raises(PlanError, match="team"):
+        schedule_from_json(data)
