@@ -210,7 +210,7 @@ def _plan(
     imported = import_model(source.model, shapes=shapes, expose=expose, folder=source.folder)
     graph = run_pipeline(imported.graph, context, extra=extra)
     if replay is not None:
-        check_plan(replay, graph)
+        check_plan(replay, graph, context.target)
     planned = Planned(graph, replay or make_plan(graph, context), imported.output_names)
     return _Prepared(planned, tuple(notes.notes))
 

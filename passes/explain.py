@@ -38,7 +38,7 @@ def explain_plan(
     what a kernel's nodes would be as a kernel each. `predicted_us` is what `model` says of each kernel on the device of
     `target` (default: the plan's target, one thread); `prediction` names both.
     """
-    target = target or TargetInfo(plan.target)
+    target = target or plan.target
     device = device_of(target)
     nodes = nodes_by_name(graph)
     values = {v.name: v for v in (*graph.inputs, *graph.constants)}
@@ -64,7 +64,7 @@ def explain_plan(
         "refusals": [r.to_json() for r in plan.refusals],
         "origins": {n.name: list(n.origins) for n in graph.nodes},
         "buffers": _buffers(plan),
-        "target": plan.target,
+        "target": plan.target.name,
         "planner": plan.planner,
         "prediction": _prediction(model, device),
         "plugins": [p.to_json() for p in plan.plugins],

@@ -17,6 +17,7 @@ from .fusion.stitcher import stitch
 from .plan import Group, HostGroup, StitchPlan, WhyNot, wholes_of
 from .plan.roles import Roles, is_native, roles_of
 from .plan.schedule_check import why_not
+from .plan.target import TargetInfo
 from .plan.view import look_up
 from .schedule.kernels import schedule_groups
 from .schedule.memory import lifetimes_of, plan_buffers
@@ -44,7 +45,7 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
         graph=graph.name,
         fingerprint=fingerprint(graph),
         planner=planner,
-        target=context.target.name,
+        target=context.target,
         groups=groups,
         host_groups=result.host_groups,
         segments=segments,
@@ -68,28 +69,30 @@ def nested_graphs(graph: Graph) -> dict[str, Graph]:
     return {f"{n.name}.{k}": a for n in graph.nodes for k, a in n.attrs.items() if isinstance(a, Graph)}
 
 
-def load_plan(path: str | Path, graph: Graph) -> StitchPlan:
-    """Read a saved plan for replay on `graph`.
+def load_plan(path: str | Path, graph: Graph, target: TargetInfo | None = None) -> StitchPlan:
+    """Read a saved plan for replay on `graph`, and for `target` if one is given.
 
-    Raises PlanError if the file is no plan or is inconsistent, and PlanMismatchError if it was made for another graph.
+    Raises PlanError if the file is no plan or is inconsistent, and PlanMismatchError if it was made for another graph
+    or machine.
     """
     plan = StitchPlan.load(path)
-    check_plan(plan, graph)
+    check_plan(plan, graph, target)
     return plan
 
 
-def check_plan(plan: StitchPlan, graph: Graph) -> None:
-    """Check a plan against its graph: fingerprint, legality and schedule of every group, order, aliases and buffers.
+def check_plan(plan: StitchPlan, graph: Graph, target: TargetInfo | None = None) -> None:
+    """Check a plan against its graph: fingerprint, legality and schedule of every group, order, aliases and buffers;
+    and, if a target is given, that it was made for that.
 
     Raises PlanMismatchError or PlanError; a plan that passes computes what the graph says.
     """
-    plan.check_replay(graph)
+    plan.check_replay(graph, target)
     _Checker(plan, graph).run()
     bodies = nested_graphs(graph)
     if set(bodies) != set(plan.bodies):
         raise PlanError(f"plan of {plan.graph}: plans of nested graphs are missing or too many; write the plan again")
     for key, body in bodies.items():
-        check_plan(plan.bodies[key], body)
+        check_plan(plan.bodies[key], body, target)
 
 
 class _Checker:

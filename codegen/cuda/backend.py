@@ -35,7 +35,7 @@ class CudaBackend:
         return True
 
     def planned_for(self, threads: int) -> PassTarget:
-        return self.target.planned_for(threads)
+        return self.target.planned_for
 
     @property
     def info(self) -> TargetInfo:

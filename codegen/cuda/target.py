@@ -60,9 +60,10 @@ class CudaTarget:
             {"kind": "cuda", "arch": oldest, "max_threads_per_block": 1024, "thread_warp_size": 32}
         )
 
-    def planned_for(self, threads: int = 1) -> TargetInfo:
+    @property
+    def planned_for(self) -> TargetInfo:
         """What planner and schedulers are told."""
-        return TargetInfo("cuda", threads, self.device.name, self.architectures, self.multiprocessors)
+        return TargetInfo("cuda", 1, self.device.name, self.architectures, self.multiprocessors)
 
     @property
     def name(self) -> str:

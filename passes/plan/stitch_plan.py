@@ -17,6 +17,7 @@ from tilestitch.runtime.jsonfields import Fields
 from .buffers import BufferPlan
 from .group import Group, HostGroup
 from .refusal import WhyNot
+from .target import TargetInfo
 
 FORMAT = "tilestitch-plan"
 VERSION = 4
@@ -75,7 +76,7 @@ class StitchPlan:
     graph: str
     fingerprint: str
     planner: str
-    target: str
+    target: TargetInfo
     groups: tuple[Group, ...] = ()
     host_groups: tuple[HostGroup, ...] = ()
     segments: tuple[Segment, ...] = ()
@@ -120,7 +121,7 @@ class StitchPlan:
     def to_json(self) -> dict[str, Any]:
         return {
             "format": FORMAT, "version": VERSION, "graph": self.graph, "fingerprint": self.fingerprint,
-            "planner": self.planner, "target": self.target, "groups": [g.to_json() for g in self.groups],
+            "planner": self.planner, "target": self.target.to_json(), "groups": [g.to_json() for g in self.groups],
             "host_groups": [g.to_json() for g in self.host_groups],
             "segments": [s.to_json() for s in self.segments], "buffers": self.buffers.to_json(),
             "refusals": [r.to_json() for r in self.refusals], "plugins": [p.to_json() for p in self.plugins],
@@ -149,8 +150,13 @@ class StitchPlan:
         except PlanError as error:
             raise PlanError(f"{path}: {error}") from None
 
-    def check_replay(self, graph: Graph) -> None:
-        """Raise PlanMismatchError unless this plan was made for exactly this graph."""
+    def check_replay(self, graph: Graph, target: TargetInfo | None = None) -> None:
+        """Raise PlanMismatchError unless this plan was made for exactly this graph, and for `target` if it is given."""
+        problem = None if target is None else self.target.why_not_on(target)
+        if problem is not None:
+            raise PlanMismatchError(
+                f"the plan of {self.graph!r}: {problem}; give --target as then, or leave out --plan"
+            )
         actual = fingerprint(graph)
         if actual != self.fingerprint:
             raise PlanMismatchError(
@@ -174,7 +180,7 @@ def _plan_from_json(data: Any, where: str) -> StitchPlan:
         graph=fields.string("graph"),
         fingerprint=fields.string("fingerprint"),
         planner=fields.string("planner"),
-        target=fields.string("target"),
+        target=TargetInfo.from_json(fields.take("target"), f"{where}.target"),
         groups=fields.sequence("groups", Group.from_json),
         host_groups=fields.sequence("host_groups", HostGroup.from_json),
         segments=fields.sequence("segments", Segment.from_json),

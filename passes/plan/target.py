@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tilestitch.runtime.jsonfields import Fields, integer
 
 
 @dataclass(frozen=True)
@@ -19,3 +22,46 @@ class TargetInfo:
     """Of the smallest GPU that the code must run on, if that is not `device`."""
     task_buffer_bytes: int = 256 * 1024
     """Scratch that one task may use and expect to stay in its cache."""
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.name.startswith("cuda")
+
+    def why_not_on(self, machine: TargetInfo) -> str | None:
+        """Why a plan that was made for this target is none for `machine`; None if it is one.
+
+        A CPU's plan suits any number of threads. A GPU's is made for one device, and blocks that wait for each other
+        must all be resident on the smallest one.
+        """
+        if self.is_gpu != machine.is_gpu:
+            return f"it was made for {self.name}, not for {machine.name}"
+        if (self.device, self.architectures) != (machine.device, machine.architectures):
+            return f"it was made for {self}, not for {machine}"
+        if (machine.multiprocessors or 0) < (self.multiprocessors or 0):
+            return f"its blocks need {self.multiprocessors} multiprocessors, {machine} has {machine.multiprocessors}"
+        return None
+
+    def __str__(self) -> str:
+        named = self.device or self.name
+        return f"{named} ({', '.join(self.architectures)})" if self.architectures else named
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "architectures": list(self.architectures)}
+
+    @staticmethod
+    def from_json(data: Any, where: str = "target") -> TargetInfo:
+        """Raises ArtifactSchemaError, naming the field, if `data` is not what `to_json` writes."""
+        fields = Fields(data, where)
+        multiprocessors = fields.take("multiprocessors")
+        target = TargetInfo(
+            name=fields.string("name"),
+            threads=fields.integer("threads", 1),
+            device=fields.string("device"),
+            architectures=fields.strings("architectures"),
+            multiprocessors=None
+            if multiprocessors is None
+            else integer(multiprocessors, f"{where}.multiprocessors", 1),
+            task_buffer_bytes=fields.integer("task_buffer_bytes"),
+        )
+        fields.done()
+        return target

@@ -41,7 +41,7 @@ def launches_of(graph: Graph, kind: GroupKind | None = None, name: str = "cuda:s
 
 def scheduled(graph: Graph, group: Group, name: str = "cuda:sm_80") -> Group:
     """The group with the schedules that the planner chooses."""
-    return schedule_group({node.name: node for node in graph.nodes}, group, target(name).planned_for())
+    return schedule_group({node.name: node for node in graph.nodes}, group, target(name).planned_for)
 
 
 def text_of(graph: Graph) -> str:
@@ -56,7 +56,7 @@ def build(graph: Graph, name: str = "cuda:sm_80,sm_90a") -> CudaKernels:
 
 def emulated(graph: Graph, planner: str = "stitch", pipeline: str | None = None) -> bytes:
     """An artifact of the graph for the emulated device."""
-    context = PassContext(target().planned_for(2), options={"planner": planner})
+    context = PassContext(target().planned_for, options={"planner": planner})
     prepared = run_pipeline(graph, context, pipeline)
     names = tuple(f"y{i}" for i in range(len(graph.outputs)))
     planned = [Planned(prepared, make_plan(prepared, context), names)]

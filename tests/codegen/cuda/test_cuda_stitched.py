@@ -62,7 +62,7 @@ def apart(dtype: str = "float32") -> Graph:
 def planned(graph: Graph) -> StitchPlan:
     """The plan in which everything is stitched that may be."""
     rules = (GlobalStitching(forced=True), Packing(forced=True))
-    plan = make_plan(graph, PassContext(target().planned_for(2), {"planner": "explore"}, rules=rules))
+    plan = make_plan(graph, PassContext(target().planned_for, {"planner": "explore"}, rules=rules))
     check_plan(plan, graph)
     return plan
 

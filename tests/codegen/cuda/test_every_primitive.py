@@ -80,7 +80,7 @@ def test_every_primitive_compiles_for_both_architectures(kind: Kind) -> None:
     for op in ops:
         for dtype in DTYPES.get(op, ("float32",)):
             graph.outputs = [*graph.outputs, *add(graph, op, dtype)]
-    context = PassContext(target().planned_for(2), options={"planner": "none"})
+    context = PassContext(target().planned_for, options={"planner": "none"})
     planned = Planned(graph, make_plan(graph, context), tuple(f"y{i}" for i in range(len(graph.outputs))))
     backend = CudaBackend(target("cuda:sm_80,sm_90a"), BuildOptions(2))
     contents = assemble([planned], backend, keep_source=False, progress=lambda *_: None).contents

@@ -53,6 +53,34 @@ def test_replay_on_another_graph_is_refused_with_both_fingerprints(tmp_path: Pat
         load_plan(path, other)
 
 
+H100 = TargetInfo("cuda", 1, "H100 SXM", ("sm_90a",), 132)
+
+
+@pytest.mark.parametrize(
+    ("made_for", "asked_for", "reason"),
+    [
+        (H100, TargetInfo("cpu", 2), "made for cuda, not for cpu"),
+        (TargetInfo("cpu", 2), H100, "made for cpu, not for cuda"),
+        (H100, TargetInfo("cuda", 1, "A100 40GB", ("sm_80",), 108), r"H100 SXM \(sm_90a\), not for A100"),
+        (H100, TargetInfo("cuda", 1, "H100 SXM", ("sm_90a",), 114), "need 132 multiprocessors"),
+    ],
+)
+def test_replay_on_another_machine_is_refused(
+    made_for: TargetInfo, asked_for: TargetInfo, reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "plan.json"
+    make_plan(graph(), PassContext(made_for)).save(path)
+    assert load_plan(path, graph(), made_for).target == made_for
+    with pytest.raises(PlanMismatchError, match=f"{reason}.*--target"):
+        load_plan(path, graph(), asked_for)
+
+
+def test_a_plan_for_a_cpu_suits_any_number_of_threads(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    make_plan(graph(), PassContext(TargetInfo("cpu", 2))).save(path)
+    load_plan(path, graph(), TargetInfo("cpu", 16))
+
+
 def test_a_file_that_is_no_plan_is_named(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text("{")
