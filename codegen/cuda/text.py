@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import tvm
 import tvm.s_tir.pipeline
+import tvm_ffi
 from tvm.tirx import transform as lowering
 
 from tilestitch.codegen.variables import hide, ramps, show
@@ -87,11 +91,28 @@ def _generated(func: Any, target: CudaTarget) -> tuple[str, list[str]]:
         _SHOW,
     ]
     lowered = tvm.ir.transform.Sequential(passes)(module)
-    # `tvm.tirx.build` names both a function and the module it is defined in.
-    text = str(sys.modules["tvm.tirx.build"].codegen_build(lowered, config).inspect_source())
+    with _text_only():
+        # `tvm.tirx.build` names both a function and the module it is defined in.
+        text = str(sys.modules["tvm.tirx.build"].codegen_build(lowered, config).inspect_source())
     preamble, _, body = text.partition(_END_OF_PREAMBLE)
     includes = [name for name in _KEPT_INCLUDES[:-1] if f"#include <{name}>" in preamble]
     return _without_declaration(body), includes
+
+
+_COMPILE = "tvm_callback_cuda_compile"
+_compile_lock = threading.Lock()
+
+
+@contextmanager
+def _text_only() -> Iterator[None]:
+    """Where there is a CUDA driver, TVM has NVRTC compile each text at once, for the GPU that it finds; not in here."""
+    with _compile_lock:
+        known = tvm_ffi.get_global_func(_COMPILE)
+        tvm_ffi.register_global_func(_COMPILE, lambda *_: b"", override=True)
+        try:
+            yield
+        finally:
+            tvm_ffi.register_global_func(_COMPILE, known, override=True)
 
 
 def _without_declaration(body: str) -> str:

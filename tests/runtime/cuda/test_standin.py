@@ -15,6 +15,8 @@ import pytest
 from tests.runtime.cuda.artifacts import launch
 from tests.runtime.cuda.kernels_cu import artifact, one_step
 from tests.runtime.cuda.standin.child import StandIn
+from tests.runtime.cuda.test_compiled import model
+from tilestitch.compiler import compile_model
 from tilestitch.runtime import load
 from tilestitch.runtime.errors import DeviceError
 from tilestitch.runtime.program import Arg
@@ -57,10 +59,32 @@ def test_tensor_maps_lie_where_the_driver_wants_them(standin_library: Path, tmp_
     """Also where Python's objects lie at any multiple of 16, as they do without its own allocator."""
     row = TensorMap("float32", (4,), (), (4,))
     path = artifact(tmp_path, one_step([launch("mapped", Arg(0, 0, row), 1) for _ in range(16)]))
-    command = [sys.executable, "-m", "tests.runtime.cuda.standin", "--", sys.executable, "-c", RUN, str(path)]
-    environment = {**os.environ, "PYTHONMALLOC": "malloc"}
-    result = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False)
-    assert (result.stdout, result.stderr) == ("(4,)\n", "")
+    assert with_driver(RUN, str(path), PYTHONMALLOC="malloc") == "(4,)\n"
+
+
+COMPILE = """
+import sys
+from tests.runtime.cuda.test_compiled import model
+from tilestitch.compiler import compile_model
+compile_model(model(), target="cuda:sm_80", keep_source=True).save(sys.argv[1])
+"""
+
+
+def test_compiling_where_there_is_a_driver(standin_library: Path, tmp_path: Path) -> None:
+    """TVM would compile for the GPU that it finds, and for none if it finds none of those that it knows."""
+    compile_model(model(), target="cuda:sm_80", keep_source=True).save(tmp_path / "without.tsm")
+    assert with_driver(COMPILE, str(tmp_path / "with.tsm")) == ""
+    assert (tmp_path / "with.tsm").read_bytes() == (tmp_path / "without.tsm").read_bytes()
+
+
+def with_driver(program: str, *arguments: str, **environment: str) -> str:
+    """What a program prints, run with the stand-in in place of the driver, which refuses nothing."""
+    command = [sys.executable, "-m", "tests.runtime.cuda.standin", "--", sys.executable, "-c", program, *arguments]
+    result = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **environment}, cwd=ROOT, check=False
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
 
 
 @pytest.mark.parametrize("dynamic_bytes", [1024, 49152 - 128, 49152 - 64, 49152, 49153, 232448 - 128])

@@ -18,12 +18,13 @@ def main(arguments: list[str]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--gpus", default=GPUS, help="the machine's: of H200, A100, L40S, with commas (default H200)")
+    parser.add_argument("--idle", action="store_true", help="graphs do nothing at all, to measure what is around them")
     parser.add_argument("command", nargs="+", help="what to run, after --")
     options = parser.parse_args(arguments)
     reason = missing()
     if reason is not None:
         parser.error(reason)
-    folder = str(build(options.gpus).parent)
+    folder = str(build(options.gpus, options.idle).parent)
     known = os.environ.get("LD_LIBRARY_PATH", "")
     os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (folder, known)))
     own = str(Path(sys.executable).parent)  # `python` is this one

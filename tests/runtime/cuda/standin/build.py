@@ -33,17 +33,18 @@ def _header() -> Path | None:
     return None
 
 
-def build(gpus: str = GPUS) -> Path:
+def build(gpus: str = GPUS, idle: bool = False) -> Path:
     """`libcuda.so.1` with these GPUs, of those in native/device.cc: `H200,H200`, or empty for a machine without one.
 
-    Raises `RuntimeError` where `missing` says why.
+    `idle`: graphs that are launched do nothing at all, to measure what is around the driver's calls. Raises
+    `RuntimeError` where `missing` says why.
     """
     reason, header = missing(), _header()
     if reason is not None or header is None:
         raise RuntimeError(reason)
     sources = sorted(NATIVE.glob("*.cc"))
     command = ["g++", "-std=c++17", "-O1", "-g1", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-Wl,-z,defs"]
-    command += [f'-DSTANDIN_GPUS="{gpus}"', f"-I{header}"]
+    command += [f'-DSTANDIN_GPUS="{gpus}"', f"-I{header}", *(["-DSTANDIN_IDLE"] if idle else [])]
     digest = hashlib.sha256(" ".join(command).encode())
     for path in sorted(NATIVE.iterdir()):
         digest.update(path.read_bytes())

@@ -225,6 +225,7 @@ CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
   return guarded(__func__, Needs::context, [&] {
     Executable& launched = executable_of(executable);
     if (launched.device != &device_of_stream(stream)) refuse(CUDA_ERROR_INVALID_VALUE, "a graph of another GPU");
+    if (kIdle) return;
     std::vector<std::pair<std::string, std::function<void()>>> work;
     for (const Node& node : launched.nodes) {
       if (node.is_kernel) {

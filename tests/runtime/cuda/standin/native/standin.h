@@ -67,6 +67,13 @@ size_t bytes_from(CUdeviceptr address);
 void note_use(CUdeviceptr address, uint64_t work);
 void count_memory(std::map<std::string, int>& kinds);
 
+// Queued work runs at once and graphs not at all, to measure what is around the driver's calls.
+#ifdef STANDIN_IDLE
+constexpr bool kIdle = true;
+#else
+constexpr bool kIdle = false;
+#endif
+
 // -- work in streams (work.cc) -----------------------------------------------------------------------------------
 
 // Queues work into a stream, after what is there and after `also`. It runs when the host waits for it, no sooner: a

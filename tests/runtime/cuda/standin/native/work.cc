@@ -135,6 +135,7 @@ void check_health(Device& device) {
 }  // namespace
 
 uint64_t queue(CUstream handle, const std::string& name, std::function<void()> run, const std::vector<uint64_t>& also) {
+  if (kIdle) return run(), 0;
   Stream& stream = stream_of(handle);
   std::vector<uint64_t> after = before_next(stream);
   after.insert(after.end(), also.begin(), also.end());
