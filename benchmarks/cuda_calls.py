@@ -64,9 +64,8 @@ def _launch(model: Module, stream: int) -> Callable[[], object]:
     """cuGraphLaunch alone, as the module calls it."""
     worker: Any = model._pool._idle[0].worker
     graph = worker._memories[0].segments[0].graph
-    device = graph._device
-    device.current().__enter__()
-    function, executable = device.api.cuGraphLaunch, graph._exec
+    graph._device.enter()
+    function, executable = graph._device.api.cuGraphLaunch, graph._exec
     return lambda: function(executable, stream)
 
 

@@ -78,7 +78,7 @@ Adopt = Callable[[Any], "OnDevice | None"]
 class Inputs:
     """Reads what users give to a model, and finds the specialisation that it fits.
 
-    Arrays of numpy that need no conversion, in shapes that were given before, are only looked at.
+    Arrays of numpy and of the device that need no conversion, in shapes that were given before, are only looked at.
     """
 
     def __init__(self, programs: Sequence[Program], backend: Backend) -> None:
@@ -91,7 +91,7 @@ class Inputs:
 
         Raises `InputError`.
         """
-        plain = self._plain_arrays(feeds)
+        plain = self._plain_arrays(feeds, stream)
         if plain is not None:
             return plain
         inputs = convert_feeds(feeds, self._programs, lambda value: self._backend.adopt(value, stream))
@@ -99,17 +99,20 @@ class Inputs:
         self._remember(number)
         return number, inputs
 
-    def _plain_arrays(self, feeds: Mapping[str, Any]) -> tuple[int, list[Any]] | None:
+    def _plain_arrays(self, feeds: Mapping[str, Any], stream: Any) -> tuple[int, list[Any]] | None:
         """What `read` gives if all inputs are arrays that can be used as they are, in shapes that are known."""
         if type(feeds) is not dict or len(feeds) != len(self._dtypes):
             return None
         arrays, shapes = [], []
         for name, dtype in self._dtypes:
             array = feeds.get(name)
-            if type(array) is not np.ndarray or array.dtype != dtype:
+            if type(array) is np.ndarray:
+                flags = array.flags
+                if not flags.c_contiguous or not flags.aligned:
+                    return None
+            elif not isinstance(array, OnDevice) or (array := self._backend.adopt(array, stream)) is None:
                 return None
-            flags = array.flags
-            if not flags.c_contiguous or not flags.aligned:
+            if array.dtype != dtype:
                 return None
             arrays.append(array)
             shapes.append(array.shape)

@@ -18,6 +18,35 @@ from .program import Heap, Program, ValueSpec
 from .types import Shape, TensorType
 
 
+class Results:
+    """What is known of a program's results before a run."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.by_name = {name: _Result(number, program.values[number]) for name, number in program.results.items()}
+
+
+class _Result:
+    """A result's value and number; `dtype` and `shape` are numpy's if they are known, else None."""
+
+    def __init__(self, number: int, value: ValueSpec) -> None:
+        self.number, self.value = number, value
+        static = isinstance(value.type, TensorType) and value.type.is_static and value.dtype != "string"
+        self.dtype = numpy_dtype(value.dtype) if static else None
+        self.shape = value.shape if static else None
+        self.is_written = isinstance(value.location, Heap)  # by kernels, where they are told
+        self.is_copied = is_small(value)
+
+    def takes(self, array: np.ndarray | OnDevice) -> bool:
+        """Whether the result can be written to the array."""
+        if isinstance(array, np.ndarray) and not (array.flags.c_contiguous and array.flags.writeable):
+            return False
+        if self.dtype is not None:
+            return array.dtype == self.dtype and array.shape == self.shape
+        shape = self.value.shape
+        return dtype_name(array.dtype) == self.value.dtype and (shape is None or _fits(array.shape, shape))
+
+
 class Wanted:
     """One run's results: some in the arrays `out`, the others on the device if `on_device`, else new arrays of numpy.
 
@@ -26,16 +55,16 @@ class Wanted:
 
     def __init__(
         self,
-        program: Program,
+        results: Results,
         inputs: Sequence[Any],
         out: Mapping[str, Any],
         on_device: bool,
         backend: Backend,
         stream: Any,
     ) -> None:
-        self._program, self._out, self._on_device = program, out, on_device
-        self._targets = _targets(program, out, lambda value: backend.adopt(value, stream))
-        self._preset = _preset(program, inputs, self._targets, backend.writes_host_memory)
+        self._program, self._out, self._on_device = results.program, out, on_device
+        self._targets = _targets(results, out, lambda value: backend.adopt(value, stream))
+        self._preset = _preset(results, inputs, self._targets, backend.writes_host_memory)
 
     def run(
         self, execution: Execution, worker: Worker, inputs: Sequence[Any], record: RecordTime | None
@@ -93,17 +122,20 @@ def _copy_to(target: np.ndarray | OnDevice, result: Any, worker: Worker) -> None
         np.copyto(target, result)
 
 
-def _targets(program: Program, out: Mapping[str, Any], adopt: Adopt) -> dict[str, np.ndarray | OnDevice]:
+def _targets(results: Results, out: Mapping[str, Any], adopt: Adopt) -> dict[str, np.ndarray | OnDevice]:
     """Check `out`; what lies on the device as `adopt` sees it."""
     targets: dict[str, np.ndarray | OnDevice] = {}
     for name, target in out.items():
-        number = program.results.get(name)
-        if number is None:
-            raise InputError(f"out: there is no output {name!r}; outputs are {', '.join(program.results)}")
-        value = program.values[number]
-        array = target if isinstance(target, np.ndarray) else _lent(name, target, value.dtype, adopt)
-        if array is None or not _takes(array, value):
-            raise InputError(f"out: {name!r} needs a writable, C-contiguous array of {value.type}")
+        result = results.by_name.get(name)
+        if result is None:
+            raise InputError(f"out: there is no output {name!r}; outputs are {', '.join(results.by_name)}")
+        array: np.ndarray | OnDevice | None
+        if isinstance(target, np.ndarray):
+            array = target
+        else:
+            array = adopt(target) if isinstance(target, OnDevice) else _lent(name, target, result.value.dtype, adopt)
+        if array is None or not result.takes(array):
+            raise InputError(f"out: {name!r} needs a writable, C-contiguous array of {result.value.type}")
         targets[name] = array
     return targets
 
@@ -131,39 +163,30 @@ def _writable(target: Any, array: np.ndarray) -> np.ndarray:
     return lent
 
 
-def _takes(array: np.ndarray | OnDevice, value: ValueSpec) -> bool:
-    """Whether a result can be written to the array."""
-    if isinstance(array, np.ndarray) and not (array.flags.c_contiguous and array.flags.writeable):
-        return False
-    shape = value.shape
-    if dtype_name(array.dtype) != value.dtype:
-        return False
-    return shape is None or array.shape == shape or _fits(array.shape, shape)
-
-
 def _fits(sizes: Shape, shape: Shape) -> bool:
     return len(sizes) == len(shape) and all(isinstance(b, str) or a == b for a, b in zip(sizes, shape))
 
 
 def _preset(
-    program: Program, inputs: Sequence[Any], targets: Mapping[str, np.ndarray | OnDevice], writes_host_memory: bool
+    results: Results, inputs: Sequence[Any], targets: Mapping[str, np.ndarray | OnDevice], writes_host_memory: bool
 ) -> dict[int, np.ndarray | OnDevice]:
     """Choose the arrays that kernels can write to directly: those that share no memory with an input or each other, and
     are not copied as quickly.
     """
     preset: dict[int, np.ndarray | OnDevice] = {}
     for name, target in targets.items():
-        number = program.results[name]
-        value = program.values[number]
-        if not isinstance(value.location, Heap) or number in preset:
+        result = results.by_name[name]
+        if not result.is_written or result.number in preset:
             continue
-        if isinstance(target, np.ndarray) and (
-            is_small(value) or not writes_host_memory or not target.flags.aligned
-        ):  # fmt: skip
-            continue
-        others = [array for other, array in targets.items() if other != name]
-        if not any(_may_share(target, array) for array in (*inputs, *others)):
-            preset[number] = target
+        if isinstance(target, np.ndarray):
+            if result.is_copied or not writes_host_memory or not target.flags.aligned:
+                continue
+            share = _may_share_here
+        else:
+            share = _may_share_there
+        others = [array for other, array in targets.items() if other != name] if len(targets) > 1 else ()
+        if not share(target, inputs) and not share(target, others):
+            preset[result.number] = target
     return preset
 
 
@@ -180,9 +203,16 @@ def _fresh(program: Program, targets: Mapping[str, Any], worker: Worker) -> dict
     return made
 
 
-def _may_share(a: Any, b: Any) -> bool:
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        return bool(np.may_share_memory(a, b))
-    if isinstance(a, OnDevice) and isinstance(b, OnDevice):
-        return a.address < b.address + b.nbytes and b.address < a.address + a.nbytes
+def _may_share_here(target: Any, others: Sequence[Any]) -> bool:
+    """Whether one of the others that are numpy arrays may lie in the same memory as an array of numpy."""
+    return any(isinstance(other, np.ndarray) and np.may_share_memory(target, other) for other in others)
+
+
+def _may_share_there(target: Any, others: Sequence[Any]) -> bool:
+    """Whether one of the others that are on the device lies in the same memory as an array there."""
+    start = target.address
+    end = start + target.nbytes
+    for other in others:
+        if isinstance(other, OnDevice) and other.address < end and start < other.address + other.nbytes:
+            return True
     return False

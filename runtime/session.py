@@ -16,7 +16,7 @@ from .device import Backend, DeviceName, RecordTime, check_target, open_backend
 from .execution import Loaded
 from .feeds import Inputs, ValueInfo
 from .like import converted
-from .outputs import Wanted, in_order, on_host
+from .outputs import Results, Wanted, in_order, on_host
 from .pool import Pool
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ class Module:
         )
         self._names = tuple(info.name for info in self.inputs)
         self._reader = Inputs(self._programs, backend)
+        self._results = [Results(program) for program in self._programs]
         self._pool = Pool(loaded, self._programs, backend)
 
     @property
@@ -210,7 +211,7 @@ class Module:
         index, inputs = self._reader.read(feeds, stream)
         program, wanted = self._programs[index], None
         if out or on_device:
-            wanted = Wanted(program, inputs, out or {}, on_device, self._backend, stream)
+            wanted = Wanted(self._results[index], inputs, out or {}, on_device, self._backend, stream)
         context = self._pool.acquire()
         try:
             worker = context.worker

@@ -13,9 +13,7 @@ from tilestitch.runtime.errors import InputError
 
 from . import dlpack
 from .driver import Device, host_address
-
-LEGACY_STREAM = 1
-"""The handle of the legacy default stream, which DLPack and CUDA share."""
+from .stream_memory import LEGACY_STREAM, StreamMemory
 
 
 class DeviceArray(OnDevice):
@@ -36,6 +34,12 @@ class DeviceArray(OnDevice):
         self.device, self.address, self.dtype, self.shape = device, address, dtype, shape
         self.queued_in = queued_in
         self._owner = owner
+        self._ordered = owner if isinstance(owner, StreamMemory) else None
+
+    def use_in(self, stream: int | None) -> None:
+        """Work on the array may be queued in this stream, or in any for None, and last longer than the object."""
+        if self._ordered is not None and self._ordered.freed_in != stream:
+            self._ordered.use_elsewhere(stream)
 
     def numpy(self) -> np.ndarray:
         result = np.empty(self.shape, self.dtype)
@@ -54,6 +58,7 @@ class DeviceArray(OnDevice):
     def __cuda_array_interface__(self) -> dict[str, Any]:
         if self.dtype.kind == "V":
             raise AttributeError(f"__cuda_array_interface__ has no data type {self.dtype.name}; use DLPack")
+        self.use_in(None)
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,
@@ -70,6 +75,7 @@ class DeviceArray(OnDevice):
         """A capsule. Work that is queued in another stream than the consumer's is waited for, unless that is -1."""
         if self.queued_in is not None and stream != -1 and stream != self.queued_in:
             self.device.synchronize()
+        self.use_in(LEGACY_STREAM if stream is None else None if stream == -1 else stream)
         return dlpack.make(self.address, self.device.ordinal, self.dtype, self.shape, self)
 
     def __repr__(self) -> str:
@@ -82,9 +88,10 @@ def adopt(device: Device, value: Any, stream: int) -> DeviceArray | None:
     Raises `InputError` for an array of another GPU, and for one that is not C-contiguous.
     """
     if isinstance(value, DeviceArray):
-        if value.device.ordinal != device.ordinal:
+        if value.device is not device and value.device.ordinal != device.ordinal:
             raise InputError(f"an array is on {value.device}, but the model on {device}; copy it there first")
-        _wait_for(device, value.queued_in, stream)
+        if value.queued_in is not None:
+            _wait_for(device, value.queued_in, stream)
         return value
     if hasattr(value, "__dlpack_device__") and hasattr(value, "__dlpack__"):
         kind, ordinal = (int(part) for part in value.__dlpack_device__())
@@ -144,13 +151,13 @@ def _wait_for(device: Device, queued_in: int | None, stream: int) -> None:
 
 
 def stream_handle(stream: Any) -> int:
-    """The handle of a stream of any library. Raises `InputError` for what is none."""
+    """The handle of any library's stream, `LEGACY_STREAM` for the default one. Raises `InputError` for other things."""
     if isinstance(stream, (int, np.integer)) and not isinstance(stream, bool):
-        return int(stream)
+        return int(stream) or LEGACY_STREAM
     if hasattr(stream, "__cuda_stream__"):
-        return int(stream.__cuda_stream__()[1])
+        return int(stream.__cuda_stream__()[1]) or LEGACY_STREAM
     for name in ("cuda_stream", "ptr", "handle"):  # PyTorch, CuPy, Numba and cuda-core
         handle = getattr(stream, name, None)
         if handle is not None:
-            return int(getattr(handle, "value", handle) or 0)
+            return int(getattr(handle, "value", handle) or LEGACY_STREAM)
     raise InputError(f"stream is a {type(stream).__name__}; give a CUDA stream's handle or an object that has one")

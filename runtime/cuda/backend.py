@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Mapping
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from .driver import Allocation, Device, host_address, load_driver
 from .memory import CudaMemory, aligned
 from .modules import Modules
 from .queue import Queue
+from .stream_memory import LEGACY_STREAM, StreamMemory
 
 _devices: weakref.WeakValueDictionary[int, Device] = weakref.WeakValueDictionary()
 _devices_lock = threading.Lock()
@@ -55,22 +57,49 @@ class CudaBackend:
     def __init__(self, file: str, device: Device, modules: Modules, loaded: Loaded) -> None:
         self._file, self._device, self._modules = file, device, modules
         weights, self._addresses = _upload_weights(file, device, loaded)
-        self._close = weakref.finalize(self, _close_backend, modules, weights)
+        self._workers: list[WorkerParts] = []
+        self._close = weakref.finalize(self, _close_backend, modules, weights, self._workers)
 
     def worker(self) -> CudaWorker:
-        return CudaWorker(self._file, self._device, self._modules, self._addresses)
+        parts = WorkerParts(Queue(self._device), [])
+        self._workers.append(parts)
+        return CudaWorker(self._file, self._device, self._modules, self._addresses, parts)
 
     def adopt(self, value: Any, stream: Any) -> OnDevice | None:
         if isinstance(value, np.ndarray):
             return None
-        handle = arrays.LEGACY_STREAM if stream is None else arrays.stream_handle(stream)
-        return arrays.adopt(self._device, value, handle)
+        if stream is None:  # the run waits for its work
+            return arrays.adopt(self._device, value, LEGACY_STREAM)
+        handle = stream if type(stream) is int and stream else arrays.stream_handle(stream)
+        adopted = arrays.adopt(self._device, value, handle)
+        if adopted is not None:
+            adopted.use_in(handle)
+        return adopted
 
     def close(self) -> None:
         self._close()
 
 
-def _close_backend(modules: Modules, weights: Allocation | None) -> None:
+class WorkerParts(NamedTuple):
+    """What a worker holds on the GPU. The backend knows it too: graphs must go before the kernels that they launch, in
+    whatever order a module that was dropped is taken apart.
+    """
+
+    queue: Queue
+    memories: list[CudaMemory]
+
+    def close(self) -> None:
+        """Wait for the last run, and give everything back."""
+        self.queue.wait()
+        with self.queue.device.current():
+            while self.memories:
+                self.memories.pop().close()
+        self.queue.close()
+
+
+def _close_backend(modules: Modules, weights: Allocation | None, workers: list[WorkerParts]) -> None:
+    for parts in workers:
+        parts.close()
     modules.close()
     if weights is not None:
         weights.close()
@@ -79,14 +108,14 @@ def _close_backend(modules: Modules, weights: Allocation | None) -> None:
 class CudaWorker:
     """A stream, and the memory of the programs that run in it."""
 
-    def __init__(self, file: str, device: Device, modules: Modules, weights: Mapping[str, int]) -> None:
+    def __init__(
+        self, file: str, device: Device, modules: Modules, weights: Mapping[str, int], parts: WorkerParts
+    ) -> None:
         self._file, self._device, self._modules, self._weights = file, device, modules, weights
-        self._queue = Queue(device)
-        self._memories: list[CudaMemory] = []
-        self._close = weakref.finalize(self, _close_worker, self._queue, self._memories)
+        self._queue, self._memories = parts
 
     def begin(self, stream: Any) -> None:
-        self._queue.begin(None if stream is None else arrays.stream_handle(stream))
+        self._queue.begin(None if stream is None else arrays.stream_handle(stream), stream)
 
     def end(self) -> None:
         self._queue.end()
@@ -97,10 +126,12 @@ class CudaWorker:
         return memory
 
     def empty(self, dtype: np.dtype, shape: tuple[int, ...]) -> DeviceArray:
-        nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-        memory = Allocation(self._device, nbytes, "an output")
-        queued_in = self._queue.stream if self._queue.is_asynchronous else None
-        return DeviceArray(self._device, memory.address, dtype, shape, memory, queued_in)
+        queue, nbytes = self._queue, dtype.itemsize * prod(shape)
+        if not queue.is_asynchronous:
+            memory = StreamMemory(self._device, nbytes, "an output", queue.stream, LEGACY_STREAM, None)
+            return DeviceArray(self._device, memory.address, dtype, shape, memory)
+        memory = StreamMemory(self._device, nbytes, "an output", queue.stream, queue.stream, queue.owner)
+        return DeviceArray(self._device, memory.address, dtype, shape, memory, queue.stream)
 
     def write(self, target: OnDevice, source: np.ndarray | OnDevice) -> None:
         self._queue.write(target.address, source)
@@ -109,15 +140,7 @@ class CudaWorker:
         self._queue.read(source.address, target)
 
     def close(self) -> None:
-        self._close()
-
-
-def _close_worker(queue: Queue, memories: list[CudaMemory]) -> None:
-    queue.wait()
-    with queue.device.current():
-        while memories:
-            memories.pop().close()
-    queue.close()
+        """The backend, which is closed next, gives all back."""
 
 
 def _upload_weights(file: str, device: Device, loaded: Loaded) -> tuple[Allocation | None, dict[str, int]]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,14 +43,19 @@ class Driver:
 
     def __init__(self, api: Any) -> None:
         self.api = api
+        self._functions: dict[str, Callable[..., Any]] = {}
         self._entries: dict[str, Any] = {}
 
     def __call__(self, name: str, *arguments: Any) -> Any:
-        """What the function returns behind its status: nothing, one value, or a tuple of values."""
-        status, *values = getattr(self.api, name)(*arguments)
-        if status != self.api.CUresult.CUDA_SUCCESS:
-            raise CudaError(name, status.name)
-        return values[0] if len(values) == 1 else tuple(values) or None
+        """What the function returns after its status: nothing, one value, or a tuple of values."""
+        function = self._functions.get(name)
+        if function is None:
+            function = self._functions[name] = getattr(self.api, name)
+        result = function(*arguments)
+        if result[0]:  # CUDA_SUCCESS is 0
+            raise CudaError(name, result[0].name)
+        count = len(result)
+        return None if count == 1 else result[1] if count == 2 else result[1:]
 
     def entry(self, name: str, version: int, prototype: Callable[[int], Any]) -> Any:
         """A function of the driver for ctypes, in the form that it has since `version`; it returns its status."""
@@ -77,6 +83,12 @@ def load_driver() -> Driver:
     return driver
 
 
+def _release(driver: Driver, handle: Any, pools: list[Any]) -> None:
+    while pools:
+        driver("cuMemPoolDestroy", pools.pop())
+    driver("cuDevicePrimaryCtxRelease", handle)
+
+
 class Device:
     """One GPU. Its primary context is held while the object lives; arrays and modules keep it alive."""
 
@@ -91,7 +103,9 @@ class Device:
         self._handle = driver("cuDeviceGet", ordinal)
         self.name = driver("cuDeviceGetName", 256, self._handle).split(b"\0")[0].decode(errors="replace")
         self._context = driver("cuDevicePrimaryCtxRetain", self._handle)
-        self._release = weakref.finalize(self, driver, "cuDevicePrimaryCtxRelease", self._handle)
+        self._pools: list[Any] = []
+        self._pool_lock = threading.Lock()
+        self._release = weakref.finalize(self, _release, driver, self._handle, self._pools)
 
     def attribute(self, name: str) -> int:
         """The value of `CU_DEVICE_ATTRIBUTE_<name>`."""
@@ -106,11 +120,47 @@ class Device:
     @contextmanager
     def current(self) -> Iterator[None]:
         """This GPU's context is the thread's current one for the duration of the block."""
-        self.call("cuCtxPushCurrent", self._context)
+        self.enter()
         try:
             yield
         finally:
-            self.call("cuCtxPopCurrent")
+            self.leave()
+
+    def enter(self) -> None:
+        """From now on this GPU's context is the thread's current one, until `leave`."""
+        self.call("cuCtxPushCurrent", self._context)
+
+    def leave(self) -> None:
+        self.call("cuCtxPopCurrent")
+
+    @property
+    def pool(self) -> Any:
+        """The handle of a pool of memory that is given out and taken back in the order of streams. What comes back
+        stays in it for the next time, until memory runs out or the device is closed.
+        """
+        with self._pool_lock:
+            if not self._pools:
+                self._pools.append(self._new_pool())
+            return self._pools[0]
+
+    def _new_pool(self) -> Any:
+        api = self.api
+        wanted = api.CUmemPoolProps()
+        wanted.allocType = api.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        wanted.location.type = api.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        wanted.location.id = self.ordinal
+        pool = self.call("cuMemPoolCreate", wanted)
+        threshold = api.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+        self.call("cuMemPoolSetAttribute", pool, threshold, api.cuuint64_t(2**64 - 1))
+        return pool
+
+    def trim(self) -> bool:
+        """Give the memory that the pool keeps back to the GPU, after all work; False if there is no pool."""
+        if not self._pools:
+            return False
+        self.synchronize()
+        self.call("cuMemPoolTrimTo", self._pools[0], 0)
+        return True
 
     def synchronize(self) -> None:
         """Wait for all work queued on the GPU by this process."""
@@ -128,23 +178,35 @@ class Device:
 
 
 class Allocation:
-    """`nbytes` of a GPU's memory at `address`, 256-byte aligned; freed by `close`, or with the object."""
+    """`nbytes` of a GPU's memory at `address`, 256-byte aligned; freed after all work: by `close` or with itself."""
 
     def __init__(self, device: Device, nbytes: int, purpose: str) -> None:
         self.device = device
         self.nbytes = nbytes
         with device.current():
-            try:
-                self.address = int(device.call("cuMemAlloc", max(nbytes, 1)))
-            except CudaError as error:
-                if error.status != "CUDA_ERROR_OUT_OF_MEMORY":
-                    raise
+            self.address = allocate(device, nbytes, purpose, "cuMemAlloc")
+        self.close = weakref.finalize(self, _free, device, self.address)
+
+
+def allocate(device: Device, nbytes: int, purpose: str, function: str, *arguments: Any) -> int:
+    """The address of `nbytes` from a function of the driver; if memory runs out, the pool gives back what it keeps.
+
+    Raises `DeviceError` that says how much is free.
+    """
+    is_trimmed = False
+    while True:
+        try:
+            return int(device.call(function, max(nbytes, 1), *arguments))
+        except CudaError as error:
+            if error.status != "CUDA_ERROR_OUT_OF_MEMORY":
+                raise
+            if is_trimmed or not device.trim():
                 free, total = device.call("cuMemGetInfo")
                 raise DeviceError(
                     f"{device} has no memory for {nbytes / 2**20:.1f} MiB of {purpose}: {free / 2**20:.1f} of "
                     f"{total / 2**20:.1f} MiB are free; free some, or use another GPU with device='cuda:N'"
                 ) from error
-        self.close = weakref.finalize(self, _free, device, self.address)
+            is_trimmed = True
 
 
 def _free(device: Device, address: int) -> None:

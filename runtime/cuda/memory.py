@@ -192,8 +192,11 @@ class CudaSegment:
             self._check_status()
 
     def _bind_values(self, values: list[Any]) -> None:
-        changed = set()
+        changed: set[int] = set()
         for value, places in self._variable.items():
+            array = values[value]
+            if type(array) is DeviceArray and array.address == self._bound[value]:
+                continue
             address = self._memory.operand(values, value)
             if address == self._bound[value]:
                 continue

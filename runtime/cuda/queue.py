@@ -24,33 +24,33 @@ class Queue:
             self._own_stream = int(device.call("cuStreamCreate", 0))
             self._done = device.call("cuEventCreate", _NO_TIMING)
         self.stream = self._own_stream
-        self._context: Any = None
+        self.owner: Any = None
 
-    def begin(self, stream: int | None) -> None:
-        """Start a run in `stream`, None for an own one; the GPU's context is the thread's current one until `end`."""
+    def begin(self, stream: int | None, owner: Any) -> None:
+        """Start a run in `stream`, None for an own one; the GPU's context is the thread's current one until `end`.
+        `owner` keeps the stream.
+        """
         before, self.stream = self.stream, self._own_stream if stream is None else stream
+        self.owner = owner
         self.run_number += 1
-        self._context = self.device.current()
-        self._context.__enter__()
-        if self.stream != before:
+        self.device.enter()
+        # A run in the own stream is over when it ends.
+        if before != self.stream and before != self._own_stream:
             try:
                 self.device.call("cuStreamWaitEvent", self.stream, self._done, 0)
             except BaseException:
-                self._leave()
+                self.device.leave()
                 raise
 
     def end(self) -> None:
         """End a run; wait for its work when it was in the own stream."""
         try:
-            self.device.call("cuEventRecord", self._done, self.stream)
-            if not self.is_asynchronous:
+            if self.stream == self._own_stream:
                 self.device.call("cuStreamSynchronize", self.stream)
+            else:
+                self.device.call("cuEventRecord", self._done, self.stream)
         finally:
-            self._leave()
-
-    def _leave(self) -> None:
-        context, self._context = self._context, None
-        context.__exit__(None, None, None)
+            self.device.leave()
 
     @property
     def is_asynchronous(self) -> bool:

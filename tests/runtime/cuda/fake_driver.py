@@ -96,7 +96,7 @@ class FakeDriver:
         self._memory: dict[int, tuple[int, ctypes.Array[Any]]] = {}  # address -> GPU, bytes
         self._retained = [0] * len(self.gpus)
         self._live: dict[str, dict[int, Any]] = {
-            k: {} for k in ("module", "function", "stream", "event", "graph", "exec")
+            k: {} for k in ("module", "function", "stream", "event", "graph", "exec", "pool")
         }
         self._nodes: dict[int, Node] = {}
         self.encode = _encoder(self)
@@ -384,7 +384,7 @@ def _launch_plain(fake: FakeDriver, function: Any, *numbers: Any) -> None:
 _WITHOUT_CONTEXT = {
     "cuInit", "cuGetProcAddress", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute",
     "cuDevicePrimaryCtxRetain",
-    "cuDevicePrimaryCtxRelease", "cuCtxPushCurrent",
+    "cuDevicePrimaryCtxRelease", "cuCtxPushCurrent", "cuMemPoolDestroy",
 }  # fmt: skip
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "cuInit": _init,
@@ -399,6 +399,12 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "cuCtxGetCurrent": lambda fake: fake._contexts[-1],
     "cuCtxSynchronize": lambda fake: None,
     "cuGetProcAddress": _proc_address,
+    "cuMemPoolCreate": lambda fake, wanted: real.CUmemoryPool(fake._new("pool", int(wanted.location.id))),
+    "cuMemPoolSetAttribute": _use("pool"),
+    "cuMemPoolTrimTo": _use("pool"),
+    "cuMemPoolDestroy": _drop("pool"),
+    "cuMemAllocFromPoolAsync": lambda fake, nbytes, pool, stream: _alloc(fake, nbytes),
+    "cuMemFreeAsync": lambda fake, address, stream: _free(fake, address),
     "cuMemAlloc": _alloc,
     "cuMemFree": _free,
     "cuMemGetInfo": _mem_info,

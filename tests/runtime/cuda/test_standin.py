@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from tests.runtime.cuda.standin.child import StandIn
 from tests.runtime.cuda.test_compiled import model
 from tilestitch.compiler import compile_model
 from tilestitch.runtime import load
+from tilestitch.runtime.cuda.driver import Allocation
 from tilestitch.runtime.errors import DeviceError
 from tilestitch.runtime.program import Arg
 from tilestitch.runtime.tensor_map import TensorMap
@@ -101,3 +103,96 @@ def test_more_shared_memory_than_a_block_may_have_is_refused(on_standin: OnStand
             load(path, device="cuda")
 
     on_standin(work)
+
+
+def test_a_module_that_is_dropped_unloads_its_kernels_last(on_standin: OnStandIn, tmp_path: Path) -> None:
+    """Also when it is taken apart in no order, as what refers to itself is."""
+    path = artifact(tmp_path, one_step([launch("increment", 0, 1)]))
+
+    def work(stand_in: StandIn) -> None:
+        for _ in range(8):
+            loaded = load(path, device="cuda")
+            loaded.run({"x": X})
+            loaded.itself = loaded  # type: ignore[attr-defined]
+            del loaded
+            assert stand_in.leaks() == ""
+
+    on_standin(work)
+
+
+class Stream:
+    """A stream of another library."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        with device.current():
+            self.cuda_stream = int(device.call("cuStreamCreate", 1))  # CU_STREAM_NON_BLOCKING
+
+    def close(self) -> None:
+        with self._device.current():
+            self._device.call("cuStreamDestroy", self.cuda_stream)
+
+
+def on_gpu(path: Path, work: Callable[[Any, Any, Any], None]) -> Callable[[StandIn], None]:
+    """Call `work` with a module, an array of its GPU, and that."""
+
+    def run(stand_in: StandIn) -> None:
+        with load(path, device="cuda") as loaded:
+            x = loaded.run({"x": X}, on_device=True)["y"]
+            work(loaded, x, x.device)
+            del x
+
+    return run
+
+
+def test_results_that_are_dropped_make_nothing_wait(on_standin: OnStandIn, tmp_path: Path) -> None:
+    def work(loaded: Any, x: Any, device: Any) -> None:
+        stream, waits = Stream(device), count_calls(device, "cuCtxSynchronize", "cuMemFree", "cuStreamSynchronize")
+        for _ in range(3):
+            loaded.run({"x": x}, stream=stream, on_device=True)
+        assert waits == []
+        stream.close()
+
+    on_standin(on_gpu(artifact(tmp_path, one_step([launch("increment", 0, 1)])), work))
+
+
+def test_memory_of_a_result_is_kept_for_other_streams_that_use_it(on_standin: OnStandIn, tmp_path: Path) -> None:
+    """The stand-in refuses to free what work in another stream may still use."""
+
+    def work(loaded: Any, x: Any, device: Any) -> None:
+        first, second = Stream(device), Stream(device)
+        y = loaded.run({"x": x}, stream=first, on_device=True)["y"]
+        z = loaded.run({"x": y}, stream=second, on_device=True)["y"]
+        del y
+        loaded.run({"x": x}, {"y": z}, stream=first.cuda_stream)
+        del z
+        w = loaded.run({"x": x}, on_device=True)["y"]
+        loaded.run({"x": w}, stream=first, on_device=True)
+        del w
+        gc.collect()
+        for stream in (first, second):
+            stream.close()
+
+    on_standin(on_gpu(artifact(tmp_path, one_step([launch("increment", 0, 1)])), work))
+
+
+def test_memory_that_results_gave_back_is_there_for_other_uses(on_standin: OnStandIn, tmp_path: Path) -> None:
+    def work(loaded: Any, x: Any, device: Any) -> None:
+        trims = count_calls(device, "cuMemPoolTrimTo")
+        with pytest.raises(DeviceError, match=r"has no memory for .* MiB of a test: .* MiB are free; free some"):
+            Allocation(device, 1 << 50, "a test")
+        assert trims == ["cuMemPoolTrimTo"]
+
+    on_standin(on_gpu(artifact(tmp_path, one_step([launch("increment", 0, 1)])), work))
+
+
+def count_calls(device: Any, *names: str) -> list[str]:
+    """A list to which the calls of these functions of the driver are added from now on."""
+    calls: list[str] = []
+
+    def counted(name: str) -> Callable[..., Any]:
+        function = getattr(device.api, name)
+        return lambda *arguments: (calls.append(name), function(*arguments))[1]
+
+    device.call._functions.update({name: counted(name) for name in names})
+    return calls

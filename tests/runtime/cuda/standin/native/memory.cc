@@ -30,32 +30,45 @@ struct Allocation {
 
 std::map<CUdeviceptr, Allocation> allocations;
 std::map<CUmemoryPool, std::unique_ptr<Pool>> pools;
+std::map<size_t, std::vector<CUdeviceptr>> kept;  // mapped and free, by size; only where nothing is checked
 uintptr_t next_address = 0x2000'0000'0000;
 
 size_t mapped_bytes(size_t nbytes) { return (kOffset + nbytes + kPage - 1) / kPage * kPage; }
 
-CUdeviceptr allocate(Device& device, size_t nbytes, Pool* pool) {
-  if (!nbytes) refuse(CUDA_ERROR_INVALID_VALUE, "0 bytes");
-  if (device.used_bytes + nbytes > device.gpu->memory_bytes)
-    refuse(CUDA_ERROR_OUT_OF_MEMORY, "%zu bytes; %zu are in use", nbytes, device.used_bytes);
-  size_t mapped = mapped_bytes(nbytes);
-  void* base = mmap(reinterpret_cast<void*>(next_address), mapped, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-  if (base == MAP_FAILED) refuse(CUDA_ERROR_OUT_OF_MEMORY, "the host has no %zu bytes", nbytes);
-  next_address += mapped + kPage;
-  CUdeviceptr address = reinterpret_cast<CUdeviceptr>(base) + kOffset;
-  if (nbytes <= kMostFilled) memset(reinterpret_cast<void*>(address), kFresh, nbytes);
+CUdeviceptr note(CUdeviceptr address, size_t nbytes, Device& device, Pool* pool) {
   device.used_bytes += nbytes;
   if (pool) ++pool->allocations;
   allocations[address] = {nbytes, &device, pool};
   return address;
 }
 
+CUdeviceptr allocate(Device& device, size_t nbytes, Pool* pool) {
+  if (!nbytes) refuse(CUDA_ERROR_INVALID_VALUE, "0 bytes");
+  if (device.used_bytes + nbytes > device.gpu->memory_bytes)
+    refuse(CUDA_ERROR_OUT_OF_MEMORY, "%zu bytes; %zu are in use", nbytes, device.used_bytes);
+  size_t mapped = mapped_bytes(nbytes);
+  std::vector<CUdeviceptr>& known = kept[mapped];
+  if (!known.empty()) {
+    CUdeviceptr address = known.back();
+    known.pop_back();
+    return note(address, nbytes, device, pool);
+  }
+  void* base = mmap(reinterpret_cast<void*>(next_address), mapped, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+  if (base == MAP_FAILED) refuse(CUDA_ERROR_OUT_OF_MEMORY, "the host has no %zu bytes", nbytes);
+  next_address += mapped + kPage;
+  CUdeviceptr address = reinterpret_cast<CUdeviceptr>(base) + kOffset;
+  if (nbytes <= kMostFilled) memset(reinterpret_cast<void*>(address), kFresh, nbytes);
+  return note(address, nbytes, device, pool);
+}
+
 void release(CUdeviceptr address) {
   Allocation& gone = allocations.at(address);
   gone.device->used_bytes -= gone.nbytes;
   if (gone.pool) --gone.pool->allocations;
-  munmap(reinterpret_cast<void*>(address - kOffset), mapped_bytes(gone.nbytes));
+  size_t mapped = mapped_bytes(gone.nbytes);
+  if (kIdle) kept[mapped].push_back(address);
+  else munmap(reinterpret_cast<void*>(address - kOffset), mapped);
   allocations.erase(address);
 }
 
@@ -121,6 +134,17 @@ void copy_on_device(CUdeviceptr target, CUdeviceptr source, size_t nbytes, CUstr
   note_use(target, work), note_use(source, work);
 }
 
+// Runs what is queued to free the pool's memory.
+void finish_releases(Pool& pool) {
+  while (pool.allocations) {
+    for (auto& [address, allocation] : allocations)
+      if (allocation.pool == &pool) {
+        finish_work(*allocation.uses.rbegin());
+        break;
+      }
+  }
+}
+
 }  // namespace
 
 void check_memory(Device& device, CUdeviceptr address, size_t nbytes, CUresult status, const char* what) {
@@ -128,7 +152,8 @@ void check_memory(Device& device, CUdeviceptr address, size_t nbytes, CUresult s
   if (!found) refuse(status, "%s: %#llx lies in no live allocation", what, address);
   auto& [start, allocation] = *found;
   if (allocation.device != &device) refuse(status, "%s: %#llx is memory of GPU %d", what, address, allocation.device->ordinal);
-  if (allocation.is_freed) refuse(status, "%s: %#llx was freed in stream order", what, address);
+  if (status != CUDA_ERROR_ILLEGAL_ADDRESS && allocation.is_freed)  // work that was queued before may still use it
+    refuse(status, "%s: %#llx was freed in stream order", what, address);
   if (status == CUDA_ERROR_ILLEGAL_ADDRESS && !allocation.is_there)
     refuse(status, "%s: %#llx is used before the allocation that is queued in another stream", what, address);
   if (nbytes > start + allocation.nbytes - address)
@@ -143,6 +168,7 @@ size_t bytes_from(CUdeviceptr address) {
 void note_use(CUdeviceptr address, uint64_t work) {
   auto found = find(address);
   if (!found || !found->second.pool) return;
+  if (found->second.is_freed) refuse(CUDA_ERROR_ILLEGAL_ADDRESS, "%#llx was freed in stream order", address);
   std::set<uint64_t>& uses = found->second.uses;
   if (uses.size() > 64)
     for (auto use = uses.begin(); use != uses.end();) use = is_done(*use) ? uses.erase(use) : std::next(use);
@@ -246,7 +272,9 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle) {
   return guarded(__func__, Needs::init, [&] {
     Pool& pool = pool_of(handle);
     if (pool.is_default) refuse(CUDA_ERROR_INVALID_VALUE, "a GPU's default pool");
-    if (pool.allocations) refuse(CUDA_ERROR_INVALID_VALUE, "%zu allocations of the pool are not freed", pool.allocations);
+    for (auto& [address, allocation] : allocations)
+      if (allocation.pool == &pool && !allocation.is_freed) refuse(CUDA_ERROR_INVALID_VALUE, "%#llx of the pool is not freed", address);
+    finish_releases(pool);
     pools.erase(handle);
   });
 }
@@ -288,7 +316,7 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
       if (!is_ordered(use, stream))
         refuse(CUDA_ERROR_INVALID_VALUE, "work on %#llx in another stream may still be under way", address);
     gone.is_freed = true;
-    queue(stream, "a release of memory", [address] { release(address); });
+    gone.uses.insert(queue(stream, "a release of memory", [address] { release(address); }));
   });
 }
 

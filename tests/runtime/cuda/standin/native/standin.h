@@ -87,6 +87,7 @@ std::vector<uint64_t> queue_many(CUstream stream, std::vector<std::pair<std::str
 Device& device_of_stream(CUstream stream);  // refuses what is no live stream of the current context
 void finish_stream(CUstream stream);
 void finish_all();  // of the current context
+void finish_work(uint64_t work);
 bool is_done(uint64_t work);
 bool is_ordered(uint64_t before, CUstream stream);  // whether all that is queued into the stream now runs after it
 uint64_t work_under_way();                          // the piece that runs now; 0 for none

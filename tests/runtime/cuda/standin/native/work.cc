@@ -181,6 +181,8 @@ void finish_all() {
   check_health(device);
 }
 
+void finish_work(uint64_t work) { finish({work}); }
+
 bool is_done(uint64_t work) { return !pending.count(work); }
 
 bool is_ordered(uint64_t before, CUstream stream) {
