@@ -18,8 +18,10 @@ from tilestitch.compiler.ir.types import from_numpy_dtype, to_numpy_dtype
 from tilestitch.passes.plan import ALIGNMENT, StitchPlan
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.artifact import ArtifactContents
+from tilestitch.runtime.kernel_signature import KernelSignature
 from tilestitch.runtime.manifest import PluginInfo
 
+from .parameters import Parameters
 from .program_types import SymbolNames, runtime_type
 from .schedule import Schedule, lower_with
 from .signature import LoweredOnce
@@ -70,10 +72,14 @@ def assemble(
             progress("generate kernels", len(lowered), total)
             lowered[id(plan), group.name] = lower(graph, group)
     launches = [launch for group in lowered.values() for launch in group]
-    compiled = backend.compile(launches, keep_source=keep_source, progress=progress)
+    tensors = TensorTable()
+    signatures = [
+        signature for graph, plan in units for signature in _signatures(graph, plan, backend, lowered, tensors)
+    ]
+    digests = [signature.digest for signature in signatures]
+    compiled = backend.compile(launches, digests, keep_source=keep_source, progress=progress)
     symbols = iter(compiled.symbols)
     named = {key: tuple((next(symbols), launch) for launch in group) for key, group in lowered.items()}
-    tensors = TensorTable()
     programs = tuple(_ProgramWriter(p.graph, p.plan, backend, named, tensors).write(p.output_names) for p in planned)
     contents = ArtifactContents(
         programs=programs,
@@ -88,12 +94,28 @@ def assemble(
             )
         ),
         extra=compiled.extra,
+        signatures=dict(zip(compiled.symbols, signatures, strict=True)),
     )
     described = {
         key: tuple(backend.describe(symbol, launch, compiled) for symbol, launch in group)
         for key, group in named.items()
     }
     return Assembled(contents, described)
+
+
+def _signatures(
+    graph: Graph,
+    plan: StitchPlan,
+    backend: Backend,
+    lowered: Mapping[tuple[int, str], tuple[Any, ...]],
+    tensors: TensorTable,
+) -> Iterator[KernelSignature]:
+    """Those of all launches of a plan, in their order."""
+    values = _values_by_name(graph)
+    parameters = Parameters(values, lambda arg: tensors.arrays[tensors.packed(values[arg.value], arg)])
+    for group in plan.groups:
+        for launch in lowered[id(plan), group.name]:
+            yield parameters.signature(group, launch.args, backend.placed("", launch, ()).extent)
 
 
 def _nested(graph: Graph, plan: StitchPlan) -> Iterator[tuple[Graph, StitchPlan]]:
@@ -116,14 +138,23 @@ class TensorTable:
 
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     _by_digest: dict[str, str] = field(default_factory=dict)
+    _packed: dict[tuple[int, str], tuple[Value, str]] = field(default_factory=dict)
 
     def add(self, hint: str, array: np.ndarray) -> str:
         """Store `array` under a name made from `hint`; returns the name."""
         return self._store(hint, digest(array), lambda: array)
 
-    def arranged(self, name: str, data: np.ndarray, layout: str, arrange: Callable[[Any], Any]) -> str:
-        """Store `arrange(data)`, which is computed at most once for equal data and layout."""
-        return self._store(f"{name}.packed", f"{digest(data)}:{layout}", lambda: np.ascontiguousarray(arrange(data)))
+    def packed(self, value: Value, arg: PackedArg) -> str:
+        """Store a constant in the layout that its kernel wants; arranged once for equal data and layout."""
+        key = id(value), arg.key
+        if key not in self._packed:
+            data = value.data
+            assert data is not None
+            name = self._store(
+                f"{value.name}.packed", f"{digest(data)}:{arg.key}", lambda: np.ascontiguousarray(arg.arrange(data))
+            )
+            self._packed[key] = value, name  # the value is kept, so that its id stays its own
+        return self._packed[key][1]
 
     def _store(self, hint: str, key: str, make: Callable[[], np.ndarray]) -> str:
         if key not in self._by_digest:
@@ -242,8 +273,8 @@ class _ProgramWriter:
         match arg:
             case ValueArg(name):
                 return rt.Arg(self.memory_of(name))
-            case PackedArg(name, key, arrange):
-                return rt.Arg(self.packed(name, key, arrange))
+            case PackedArg():
+                return rt.Arg(self.packed(arg))
             case TensorMapArg(over, tensor_map, offset_bytes):
                 return rt.Arg(self.argument(over, temporaries).value, offset_bytes, tensor_map)
             case TemporaryArg(name, nbytes):
@@ -258,16 +289,14 @@ class _ProgramWriter:
                 )
         raise CodegenError(f"unknown kernel argument {arg!r}")
 
-    def packed(self, name: str, layout: str, arrange: Callable[[Any], Any]) -> int:
-        """A constant in the layout that its kernel wants; arranged once, however many kernels read it so."""
-        key = f"{name}:{layout}"
+    def packed(self, arg: PackedArg) -> int:
+        """A constant in the layout that its kernel wants."""
+        key = f"{arg.value}:{arg.key}"
         if key not in self.numbers:
-            data = self.graph_values[name].data
-            assert data is not None
-            tensor = self.tensors.arranged(name, data, layout, arrange)
+            tensor = self.tensors.packed(self.graph_values[arg.value], arg)
             array = self.tensors.arrays[tensor]
             type_ = rt.TensorType(from_numpy_dtype(array.dtype), array.shape)
-            self.numbers[key] = self.add_spec(rt.ValueSpec(f"{name}.packed", type_, rt.Constant(tensor)))
+            self.numbers[key] = self.add_spec(rt.ValueSpec(f"{arg.value}.packed", type_, rt.Constant(tensor)))
         return self.numbers[key]
 
     def temporary(self, name: str, nbytes: int, earlier: int) -> int:

@@ -106,12 +106,18 @@ class Backend(Protocol):
         """The launch of a kernel that a plug-in brings."""
         ...
 
-    def compile(self, launches: Sequence[Any], *, keep_source: bool, progress: Progress) -> Compiled:
-        """Compile the kernels of all launches."""
+    def compile(
+        self, launches: Sequence[Any], digests: Sequence[str], *, keep_source: bool, progress: Progress
+    ) -> Compiled:
+        """Compile the kernels of all launches; `digests` of their signatures end their symbols."""
         ...
 
     def describe(self, symbol: str, launch: Any, compiled: Compiled) -> dict[str, Any]:
         """A launch as JSON data, for people: its extent, and what its machine code needs."""
+        ...
+
+    def placed(self, symbol: str, launch: Any, args: tuple[rt.Arg, ...]) -> rt.Launch | rt.DeviceLaunch:
+        """A launch as the program writes it."""
         ...
 
     def step(self, launches: Sequence[PlacedLaunch]) -> rt.Step:

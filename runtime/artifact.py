@@ -32,6 +32,7 @@ from .errors import (
     WeightsError,
 )
 from .jsonfields import finite_json
+from .kernel_signature import KernelSignature
 from .manifest import Manifest, MemberInfo, PluginInfo, TargetInfo, WeightInfo
 from .program import Program, programs_to_json
 from .program_check import programs_from_json
@@ -63,10 +64,11 @@ def cuda_source_member(symbol: str) -> str:
 class ArtifactContents:
     """What goes into an artifact.
 
-    `programs`: one per specialisation. `weights`: arrays by the names that `Constant` locations use. `kernels`:
-    machine code by member name (`cubin_member`, …), empty when all steps run on the host. `plan`: the StitchPlan as
-    JSON data. `extra`: further members by name, for instance `explain.json` or `kernels/gemm.ll`. `strip_weights`:
-    leave the weights out; they are supplied at load. `precision`: of contractions with float32 operands.
+    `programs`: one per specialisation; `signatures`: those of the kernels that they launch, by symbol. `weights`:
+    arrays by the names that `Constant` locations use. `kernels`: machine code by member name (`cubin_member`, …), empty
+    when all steps run on the host. `plan`: the StitchPlan as JSON data. `extra`: further members by name, for instance
+    `explain.json` or `kernels/gemm.ll`. `strip_weights`: leave the weights out; they are
+    supplied at load. `precision`: of contractions with float32 operands.
     """
 
     programs: tuple[Program, ...]
@@ -79,6 +81,7 @@ class ArtifactContents:
     extra: Mapping[str, bytes] = field(default_factory=dict)
     strip_weights: bool = False
     precision: str = "fp32"
+    signatures: Mapping[str, KernelSignature] = field(default_factory=dict)
 
 
 def write_artifact(
@@ -145,7 +148,8 @@ def _write_tensors(file: BinaryIO, tensors: Mapping[str, np.ndarray]) -> None:
 
 def _members(contents: ArtifactContents) -> list[tuple[str, int, Iterable[bytes | memoryview]]]:
     """Name, size and bytes of every member but the manifest, in the order of the file."""
-    small = {PLAN: _json_bytes(contents.plan), PROGRAM: _json_bytes(programs_to_json(contents.programs))}
+    program = programs_to_json(contents.programs, contents.signatures)
+    small = {PLAN: _json_bytes(contents.plan), PROGRAM: _json_bytes(program)}
     programs_from_json(json.loads(small[PROGRAM]))
     for name, data in contents.extra.items():
         if name in _RESERVED or _KERNELS.fullmatch(name) or not archive.is_member_name(name):

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 from .errors import ArtifactSchemaError
 from .jsonfields import Fields, finite_json, from_finite_json, integer, sequence, string
+from .kernel_signature import KernelSignature
 from .tensor_map import TensorMap
 from .types import OptionalType, SequenceType, Shape, TensorType, ValueType, type_from_json
 
@@ -144,7 +145,7 @@ class Arg:
     """A kernel argument: the address of value number `value`, plus `offset_bytes`.
 
     With a `tensor_map`, which launches on devices may have, the kernel gets that map over the address in its place, as
-    a `const __grid_constant__ CUtensorMap`.
+    a `const __grid_constant__ CUtensorMap`. What a kernel's arguments may be is in its `KernelSignature`.
     """
 
     value: int
@@ -180,11 +181,15 @@ class Launch:
     faults: tuple[str, ...] = ()
     packed: bool = False
 
+    @property
+    def extent(self) -> dict[str, Any]:
+        """What the kernel must be launched with, whatever its arguments are; JSON data."""
+        return {"tasks": self.tasks, "scratch_bytes": self.scratch_bytes}
+
     def to_json(self) -> dict[str, Any]:
         return {
-            "symbol": self.symbol, "tasks": self.tasks, "args": [arg.to_json() for arg in self.args],
-            "origins": list(self.origins), "scratch_bytes": self.scratch_bytes, "faults": list(self.faults),
-            "packed": self.packed,
+            "symbol": self.symbol, **self.extent, "args": [arg.to_json() for arg in self.args],
+            "origins": list(self.origins), "faults": list(self.faults), "packed": self.packed,
         }  # fmt: skip
 
     @staticmethod
@@ -238,12 +243,18 @@ class DeviceLaunch:
     cluster: tuple[int, int, int] = (1, 1, 1)
     elastic: bool = False
 
+    @property
+    def extent(self) -> dict[str, Any]:
+        """What the kernel must be launched with, whatever its arguments are; JSON data."""
+        return {
+            "grid": list(self.grid), "block": list(self.block), "cluster": list(self.cluster),
+            "shared_bytes": self.shared_bytes, "cooperative": self.cooperative, "elastic": self.elastic,
+        }  # fmt: skip
+
     def to_json(self) -> dict[str, Any]:
         return {
-            "symbol": self.symbol, "grid": list(self.grid), "block": list(self.block),
-            "shared_bytes": self.shared_bytes, "args": [arg.to_json() for arg in self.args],
-            "origins": list(self.origins), "faults": list(self.faults), "cooperative": self.cooperative,
-            "cluster": list(self.cluster), "elastic": self.elastic,
+            "symbol": self.symbol, **self.extent, "args": [arg.to_json() for arg in self.args],
+            "origins": list(self.origins), "faults": list(self.faults),
         }  # fmt: skip
 
     @staticmethod
@@ -536,9 +547,14 @@ class Program:
         return program
 
 
-def programs_to_json(programs: Iterable[Program]) -> dict[str, Any]:
-    """The member `program.json`: one program per specialisation, all with the same input and output names."""
-    return {"specialisations": [program.to_json() for program in programs]}
+def programs_to_json(programs: Iterable[Program], signatures: Mapping[str, KernelSignature]) -> dict[str, Any]:
+    """The member `program.json`: the signatures of all kernels by symbol, and one program per specialisation, all with
+    the same input and output names.
+    """
+    return {
+        "kernels": {symbol: signature.to_json() for symbol, signature in signatures.items()},
+        "specialisations": [program.to_json() for program in programs],
+    }
 
 
 def constant_reference(tensor: str) -> dict[str, str]:

@@ -4,11 +4,13 @@ used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from .errors import ArtifactSchemaError
 from .jsonfields import Fields
+from .kernel_signature import KernelSignature, signatures_from_json
+from .launch_check import LaunchChecker
 from .program import (
     ABSENT,
     MAX_BLOCK,
@@ -16,7 +18,6 @@ from .program import (
     MAX_GRID,
     MAX_TASKS,
     Arena,
-    Arg,
     Body,
     Constant,
     Counters,
@@ -33,29 +34,32 @@ from .program import (
     Program,
     ScanStep,
     SequenceMapStep,
-    Status,
     Step,
     ValueSpec,
 )  # fmt: skip
-from .tensor_map import TensorMap
 from .types import TensorType
+
+Signatures = Mapping[str, KernelSignature]
 
 
 def programs_from_json(data: Any) -> tuple[Program, ...]:
     """Read and check `program.json`. Raises `ArtifactSchemaError`."""
     fields = Fields(data, "program.json")
+    signatures = signatures_from_json(fields.take("kernels"), "program.json.kernels")
     programs = fields.sequence("specialisations", Program.from_json)
     fields.done()
-    check_programs(programs)
+    check_programs(programs, signatures)
     return programs
 
 
-def check_programs(programs: tuple[Program, ...]) -> None:
-    """Check every program, and that all specialisations have the same interface. Raises `ArtifactSchemaError`."""
+def check_programs(programs: tuple[Program, ...], signatures: Signatures) -> None:
+    """Check every program by the signatures of the kernels that it launches, and that all specialisations have the same
+    interface. Raises `ArtifactSchemaError`.
+    """
     if not programs:
         raise ArtifactSchemaError("program.json holds no specialisation")
     for program in programs:
-        check_program(program)
+        check_program(program, signatures)
         inputs = [program.values[number].name for number in program.inputs]
         for names in (inputs, program.result_names):
             if len(set(names)) != len(names):
@@ -64,9 +68,9 @@ def check_programs(programs: tuple[Program, ...]) -> None:
             raise ArtifactSchemaError(f"program {program.name!r} has other inputs or outputs than {programs[0].name!r}")
 
 
-def check_program(program: Program) -> None:
+def check_program(program: Program, signatures: Signatures) -> None:
     """Check one program and all nested in it. Raises `ArtifactSchemaError`."""
-    _Checker(program).run()
+    _Checker(program, signatures).run()
 
 
 def _interface(program: Program) -> list[tuple[str, str]]:
@@ -76,12 +80,13 @@ def _interface(program: Program) -> list[tuple[str, str]]:
 
 
 class _Checker:
-    """Walks the steps of a program in order and keeps which values are set."""
+    """Walks the steps of a program in order and keeps which values are set, and which of them on the host."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, program: Program, signatures: Signatures) -> None:
+        self.program, self.signatures = program, signatures
+        self.launches = LaunchChecker(program, signatures, self._fail)
         self.set_values: set[int] = set()
-        self.counters: set[int] = set()
+        self.made_on_host: set[int] = set()
 
     def run(self) -> None:
         program = self.program
@@ -138,7 +143,7 @@ class _Checker:
                 self._check_packed(launches, where)
                 for launch in launches:
                     self._check_launch(launch, where)
-                    self._check_no_counters(launch, where)
+                    self._check_for_cpu(launch, where)
             case DeviceStep():
                 self._check_device_step(step, where)
             case HostStep():
@@ -180,12 +185,12 @@ class _Checker:
             self._fail(f"{where}: the body has {len(body.program.inputs)} inputs, not {formal} + {len(body.captures)}")
         if len(body.program.outputs) != outputs:
             self._fail(f"{where}: the body has {len(body.program.outputs)} outputs, not {outputs}")
-        check_program(body.program)
+        check_program(body.program, self.signatures)
 
     def _check_device_step(self, step: DeviceStep, where: str) -> None:
         for launch in step.launches:
-            self._check_launch(launch, where)
             self._check_extents(launch, where)
+            self._check_launch(launch, where)
         for edge in step.dependences:
             if not 0 <= edge.before < edge.after < len(step.launches):
                 self._fail(f"{where}: the edge from launch {edge.before} to {edge.after} leads nowhere")
@@ -202,40 +207,7 @@ class _Checker:
             self._fail(f"{named} has clusters of {launch.cluster} blocks, which do not fit its grid {launch.grid}")
 
     def _check_launch(self, launch: Launch | DeviceLaunch, where: str) -> None:
-        for arg in launch.args:
-            value = self._value(arg.value, f"{where}, kernel {launch.symbol!r},")
-            if arg.tensor_map is not None and not isinstance(launch, DeviceLaunch):
-                self._fail(f"{where}: kernel {launch.symbol!r} of the CPU takes a tensor map, which only devices have")
-            if arg.tensor_map is not None and isinstance(value.location, (Status, Counters)):
-                self._fail(f"{where}: kernel {launch.symbol!r} takes a tensor map over {value.name!r}, no tensor")
-            if isinstance(value.location, Status):
-                continue
-            if isinstance(value.location, Counters):
-                self._check_counters(arg, value.location, f"{where}: kernel {launch.symbol!r}")
-                continue
-            if not isinstance(value.type, TensorType) or not value.type.is_static:
-                self._fail(f"{where}: kernel {launch.symbol!r} takes {value.name!r} of type {value.type}")
-            nbytes = value.location.nbytes if isinstance(value.location, Arena) else value.type.nbytes
-            if arg.offset_bytes > nbytes:
-                self._fail(f"{where}: kernel {launch.symbol!r} takes {value.name!r} from beyond its end")
-            if arg.tensor_map is not None:
-                self._check_tensor_map(arg.tensor_map, arg.offset_bytes, nbytes, f"{where}: kernel {launch.symbol!r}")
-            self.set_values.add(arg.value)
-
-    def _check_tensor_map(self, tensor_map: TensorMap, offset_bytes: int, nbytes: int, kernel: str) -> None:
-        """Values begin on 16-byte boundaries at least, so the offset is what counts of the address."""
-        try:
-            tensor_map.check_memory(offset_bytes, nbytes - offset_bytes)
-        except ValueError as error:
-            self._fail(f"{kernel}: {error}")
-
-    def _check_counters(self, arg: Arg, location: Counters, kernel: str) -> None:
-        """Counters belong to one launch: two that are under way together would count for each other."""
-        if arg.value in self.counters:
-            self._fail(f"{kernel} takes the counters {arg.value}, which another launch has")
-        if arg.offset_bytes >= location.nbytes:
-            self._fail(f"{kernel} takes counters from beyond their end")
-        self.counters.add(arg.value)
+        self.set_values |= self.launches.check(launch, where, self.set_values, self.made_on_host)
 
     def _check_packed(self, launches: Iterable[Launch], where: str) -> None:
         """Launches that are packed have one list of tasks, no longer than a launch's may be."""
@@ -247,9 +219,11 @@ class _Checker:
             if tasks > MAX_TASKS:
                 self._fail(f"{where}: {tasks} tasks are packed together; at most {MAX_TASKS}")
 
-    def _check_no_counters(self, launch: Launch, where: str) -> None:
+    def _check_for_cpu(self, launch: Launch, where: str) -> None:
         if any(isinstance(self.program.values[arg.value].location, Counters) for arg in launch.args):
             self._fail(f"{where}: kernel {launch.symbol!r} of the CPU takes counters, which only devices have")
+        if any(arg.tensor_map is not None for arg in launch.args):
+            self._fail(f"{where}: kernel {launch.symbol!r} of the CPU takes a tensor map, which only devices have")
 
     def _read(self, numbers: Iterable[int], where: str) -> None:
         for number in numbers:
@@ -267,6 +241,7 @@ class _Checker:
             if not isinstance(value.location, Heap):
                 self._fail(f"{where}: value {value.name!r} is made by a host step, but is not located on the heap")
             self.set_values.add(number)
+            self.made_on_host.add(number)
 
 
 def _product(sizes: Iterable[int]) -> int:

@@ -52,10 +52,12 @@ class CpuBackend:
     def lower(self, graph: Graph, group: Group) -> tuple[KernelLaunch, ...]:
         return lower_group(graph, group, self.target, self.threads)
 
-    def compile(self, launches: Sequence[KernelLaunch], *, keep_source: bool, progress: Progress) -> Compiled:
+    def compile(
+        self, launches: Sequence[KernelLaunch], digests: Sequence[str], *, keep_source: bool, progress: Progress
+    ) -> Compiled:
         """Raises LinkError for a missing symbol, besides KernelError."""
         progress("compile kernels", 0, len(launches))
-        compiled = compile_kernels(launches, self.target, jobs=self.threads, keep_source=keep_source)
+        compiled = compile_kernels(launches, self.target, digests, jobs=self.threads, keep_source=keep_source)
         if not launches:
             return Compiled((), {})
         progress("link", 0, 1)
@@ -66,21 +68,19 @@ class CpuBackend:
     def describe(self, symbol: str, launch: KernelLaunch, compiled: Compiled) -> dict[str, Any]:
         return {"symbol": symbol, "tasks": launch.tasks, "scratch_bytes": launch.scratch_bytes}
 
-    def step(self, launches: Sequence[PlacedLaunch]) -> rt.NativeStep:
-        return rt.NativeStep(
-            tuple(
-                rt.Launch(
-                    symbol=placed.symbol,
-                    tasks=placed.launch.tasks,
-                    args=placed.args,
-                    origins=placed.launch.origins,
-                    scratch_bytes=placed.launch.scratch_bytes,
-                    faults=placed.launch.faults,
-                    packed=placed.launch.packed,
-                )
-                for placed in launches
-            )
+    def placed(self, symbol: str, launch: KernelLaunch, args: tuple[rt.Arg, ...]) -> rt.Launch:
+        return rt.Launch(
+            symbol=symbol,
+            tasks=launch.tasks,
+            args=args,
+            origins=launch.origins,
+            scratch_bytes=launch.scratch_bytes,
+            faults=launch.faults,
+            packed=launch.packed,
         )
+
+    def step(self, launches: Sequence[PlacedLaunch]) -> rt.NativeStep:
+        return rt.NativeStep(tuple(self.placed(one.symbol, one.launch, one.args) for one in launches))
 
 
 def _source_members(sources: Sequence[KernelSource]) -> dict[str, bytes]:

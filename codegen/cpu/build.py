@@ -45,13 +45,22 @@ class CompiledKernels:
 
 
 def compile_kernels(
-    launches: Sequence[KernelLaunch], target: CpuTarget, jobs: int = 1, keep_source: bool = False
+    launches: Sequence[KernelLaunch],
+    target: CpuTarget,
+    digests: Sequence[str] = (),
+    *,
+    jobs: int = 1,
+    keep_source: bool = False,
 ) -> CompiledKernels:
-    """Compile the kernels of all launches, `jobs` LLVM modules at a time.
+    """Compile the kernels of all launches, `jobs` LLVM modules at a time. `digests` of the launches' signatures end the
+    symbols; kernels that go into no artifact need none.
 
     Raises KernelError, naming the kernel and its ONNX nodes, if TVM or LLVM refuses one.
     """
-    symbols = tuple(f"{launch.kind}_{content_hash(launch.func)}" for launch in launches)
+    ends = digests or [""] * len(launches)
+    symbols = tuple(
+        f"{launch.kind}_{content_hash(launch.func)}{end}" for launch, end in zip(launches, ends, strict=True)
+    )
     unique: dict[str, KernelLaunch] = {}
     for symbol, launch in zip(symbols, launches, strict=True):
         unique.setdefault(symbol, launch)

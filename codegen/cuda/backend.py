@@ -52,9 +52,11 @@ class CudaBackend:
     def lower(self, graph: Graph, group: Group) -> tuple[CudaLaunch, ...]:
         return lower_group(graph, group, self.target)
 
-    def compile(self, launches: Sequence[CudaLaunch], *, keep_source: bool, progress: Progress) -> Compiled:
+    def compile(
+        self, launches: Sequence[CudaLaunch], digests: Sequence[str], *, keep_source: bool, progress: Progress
+    ) -> Compiled:
         """Raises TargetError, besides KernelError, if there is no compiler for the architectures."""
-        kernels = compile_kernels(launches, self.target, self.options, progress)
+        kernels = compile_kernels(launches, self.target, self.options, progress, digests)
         keeps = keep_source or self.options.text_only
         sources = kernels.source_members() if keeps else {}
         return Compiled(kernels.symbols, kernels.members, sources, _resources(kernels.members))
@@ -75,25 +77,25 @@ class CudaBackend:
             ],
         }  # fmt: skip
 
+    def placed(self, symbol: str, launch: CudaLaunch, args: tuple[rt.Arg, ...]) -> rt.DeviceLaunch:
+        return rt.DeviceLaunch(
+            symbol=symbol,
+            grid=launch.grid,
+            block=launch.block,
+            shared_bytes=launch.shared_bytes,
+            args=args,
+            origins=launch.origins,
+            faults=launch.faults,
+            cooperative=launch.cooperative,
+            cluster=launch.cluster,
+            elastic=launch.elastic,
+        )
+
     def step(self, launches: Sequence[PlacedLaunch]) -> rt.DeviceStep:
         """One CUDA graph, whose branches are the launches that do not depend on each other."""
         pairs = dependences([placed.accesses for placed in launches])
         return rt.DeviceStep(
-            tuple(
-                rt.DeviceLaunch(
-                    symbol=placed.symbol,
-                    grid=placed.launch.grid,
-                    block=placed.launch.block,
-                    shared_bytes=placed.launch.shared_bytes,
-                    args=placed.args,
-                    origins=placed.launch.origins,
-                    faults=placed.launch.faults,
-                    cooperative=placed.launch.cooperative,
-                    cluster=placed.launch.cluster,
-                    elastic=placed.launch.elastic,
-                )
-                for placed in launches
-            ),
+            tuple(self.placed(one.symbol, one.launch, one.args) for one in launches),
             tuple(rt.Edge(before, after) for before, after in pairs),
         )
 

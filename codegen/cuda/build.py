@@ -52,9 +52,14 @@ class CudaKernels:
 
 
 def compile_kernels(
-    launches: Sequence[CudaLaunch], target: CudaTarget, options: BuildOptions, progress: Progress
+    launches: Sequence[CudaLaunch],
+    target: CudaTarget,
+    options: BuildOptions,
+    progress: Progress,
+    digests: Sequence[str] = (),
 ) -> CudaKernels:
-    """Compile the kernels of all launches for all architectures of the target, and PTX for newer GPUs.
+    """Compile the kernels of all launches for all architectures of the target, and PTX for newer GPUs. `digests` of the
+    launches' signatures end the symbols; kernels that go into no artifact need none.
 
     Raises KernelError, naming the kernel, its ONNX nodes and where its text lies, if a compiler refuses one;
     TargetError if the compiler is missing or does not know an architecture.
@@ -65,12 +70,13 @@ def compile_kernels(
     sources: dict[str, str] = {}
     owners: dict[str, CudaLaunch] = {}
     texts: dict[int, str] = {}
-    for number, launch in enumerate(launches):
+    ends = digests or [""] * len(launches)
+    for number, (launch, end) in enumerate(zip(launches, ends, strict=True)):
         progress("write CUDA", number, len(launches))
         if id(launch.func) not in texts:
             texts[id(launch.func)] = _text(launch, target)
         text = texts[id(launch.func)]
-        symbol = f"{launch.kind}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        symbol = f"{launch.kind}_{hashlib.sha256(text.encode()).hexdigest()[:16]}{end}"
         symbols.append(symbol)
         if symbol not in sources:
             sources[symbol] = text.replace(SYMBOL, symbol)

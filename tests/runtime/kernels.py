@@ -18,6 +18,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import transform
 
+from tests.runtime.signed import plain
 from tilestitch.codegen.cpu.executor import EXECUTOR_EXPORTS, executor_object
 from tilestitch.codegen.cpu.link import link
 
@@ -129,12 +130,13 @@ _BODIES = {
 
 
 @cache
-def kernel_object(name: str, triple: str = TRIPLE) -> bytes:
-    return compile_kernel(name, _BODIES[name], triple)
+def kernel_object(name: str, triple: str = TRIPLE, symbol: str = "") -> bytes:
+    return compile_kernel(symbol or name, _BODIES[name], triple)
 
 
 @cache
-def kernel_library(triple: str = TRIPLE) -> bytes:
-    """A library with all of the kernels above and the executor."""
-    objects = [kernel_object(name, triple) for name in _BODIES]
-    return link([*objects, executor_object(triple)], [*EXECUTOR_EXPORTS, *_BODIES])
+def kernel_library(triple: str = TRIPLE, symbols: frozenset[str] = frozenset()) -> bytes:
+    """A library with all of the kernels above, those of them that `symbols` are signed names of, and the executor."""
+    names = {**{name: name for name in _BODIES}, **{s: plain(s) for s in sorted(symbols) if plain(s) in _BODIES}}
+    objects = [kernel_object(name, triple, symbol) for symbol, name in names.items()]
+    return link([*objects, executor_object(triple)], [*EXECUTOR_EXPORTS, *names])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.runtime.kernels import CHUNK, SIZE, TASKS, TRIPLE, kernel_library
+from tests.runtime.signed import signed
 from tilestitch.runtime import Module, load
 from tilestitch.runtime.artifact import CPU_LIBRARY, ArtifactContents, write_artifact
 from tilestitch.runtime.manifest import TargetInfo
@@ -33,9 +34,12 @@ FLOAT4 = TensorType("float32", (4,))
 def contents(
     *programs: Program, weights: Mapping[str, np.ndarray] | None = None, kernels: bytes | None = None, **more: Any
 ) -> ArtifactContents:
-    library = kernel_library() if kernels is None else kernels
+    """`programs` with the symbols of their launches signed."""
+    programs, signatures = signed(*programs)
+    library = kernel_library(symbols=frozenset(signatures)) if kernels is None else kernels
     members = {CPU_LIBRARY: library} if library else {}
-    return ArtifactContents(programs, weights or {}, members, TARGET, "0.0", {"groups": []}, **more)
+    given = {"target": TARGET, "compiler_version": "0.0", "plan": {"groups": []}, "signatures": signatures, **more}
+    return ArtifactContents(programs, weights or {}, members, **given)
 
 
 def module(

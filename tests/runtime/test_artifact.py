@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.runtime.programs import contents, increment_program
+from tests.runtime.signed import signed
 from tilestitch.runtime import archive, load
 from tilestitch.runtime.artifact import ArtifactContents, read_artifact, write_artifact, write_weights
 from tilestitch.runtime.errors import (
@@ -66,7 +67,7 @@ def test_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "m.tsm"
     manifest = write_artifact(path, small())
     artifact = read_artifact(path)
-    assert artifact.programs == (increment_program(),)
+    assert artifact.programs == signed(increment_program())[0]
     assert artifact.manifest == manifest
     assert artifact.plan == {"groups": []}
     assert bytes(artifact.member("explain.json")) == b"{}"
@@ -201,7 +202,7 @@ def test_tampering_is_found(change: Callable[[Members, Any], None], error: type[
     [
         ("program.json", b"[" * 100_000, "no JSON text"),
         ("program.json", b"\xff", "no JSON text"),
-        ("program.json", b'{"specialisations": 3}', "not a list"),
+        ("program.json", b'{"kernels": {}, "specialisations": 3}', "not a list"),
     ],
 )
 def test_malformed_members_with_the_right_hash(member: str, text: bytes, message: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.runtime.kernels import SIZE, kernel_library
+from tests.runtime.kernels import SIZE
 from tests.runtime.programs import (
     FLOAT4,
     TARGET,
@@ -26,8 +26,9 @@ from tests.runtime.programs import (
     pick_program,
     reverse_program,
 )
+from tests.runtime.signed import plain
 from tilestitch.runtime import Module, hostmemory, load
-from tilestitch.runtime.artifact import CPU_LIBRARY, ArtifactContents, write_artifact
+from tilestitch.runtime.artifact import write_artifact
 from tilestitch.runtime.cpu import recycled, threads
 from tilestitch.runtime.cpu.backend import CpuBackend, CpuWorker
 from tilestitch.runtime.errors import (
@@ -416,7 +417,7 @@ def test_equal_symbols_are_equal_sizes(tmp_path: Path) -> None:
 
 def test_profile_names_every_launch(increment: Module) -> None:
     times = increment.profile({"x": X})
-    assert [(time.symbol, time.origins) for time in times] == [
+    assert [(plain(time.symbol), time.origins) for time in times] == [
         ("increment", ("first",)),
         ("increment", ("second", "third")),
     ]
@@ -465,9 +466,7 @@ def test_other_devices(tmp_path: Path, device: str, message: str) -> None:
 )
 def test_other_machines(tmp_path: Path, target: TargetInfo, message: str) -> None:
     path = tmp_path / "m.tsm"
-    write_artifact(
-        path, ArtifactContents((increment_program(),), {"w": W}, {CPU_LIBRARY: kernel_library()}, target, "0")
-    )
+    write_artifact(path, contents(increment_program(), weights={"w": W}, target=target))
     with pytest.raises(DeviceError, match=message):
         load(path)
 
@@ -616,6 +615,7 @@ def test_many_modules_come_and_go(tmp_path: Path) -> None:
 FORK = """
 import os, sys
 import numpy as np
+from tests.runtime.signed import plain
 from tilestitch.runtime import load
 module = load(sys.argv[1], num_threads=2)
 x = np.arange(64, dtype=np.int32)

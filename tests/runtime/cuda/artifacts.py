@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.runtime.signed import Signatures, signed, symbols_of
 from tilestitch.runtime import Module, load
 from tilestitch.runtime.artifact import ArtifactContents, write_artifact
 from tilestitch.runtime.manifest import TargetInfo
@@ -108,9 +109,20 @@ def write(
     architectures: tuple[str, ...] = ("sm_90a",),
     weights: Mapping[str, np.ndarray] | None = None,
 ) -> Path:
-    target = TargetInfo("cuda", architectures=architectures)
-    write_artifact(path, ArtifactContents(programs, {"w": W} if weights is None else weights, kernels, target, "0"))
+    """`programs` with the symbols of their launches signed, and those of `kernels` to match."""
+    signed_programs, signatures = signed(*programs)
+    images = {name: _signed_image(image, signatures) for name, image in kernels.items()}
+    target, tensors = TargetInfo("cuda", architectures=architectures), {"w": W} if weights is None else weights
+    write_artifact(path, ArtifactContents(signed_programs, tensors, images, target, "0", signatures=signatures))
     return path
+
+
+def _signed_image(image: bytes, signatures: Signatures) -> bytes:
+    mark, _, names = image.partition(b":")
+    if mark != b"fake":
+        return image
+    found = [symbol for name in names.decode().split(",") for symbol in symbols_of(signatures, name)]
+    return b"fake:" + ",".join(found).encode()
 
 
 def module(folder: Path, *programs: Program, device: str = "cuda", **more: Any) -> Module:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.runtime.emulator.hopper import compile_for_hopper, hopper
 from tests.runtime.emulator.kernels import kernel, numbers
+from tests.runtime.signed import plain, signed, symbols_of
 from tilestitch.runtime import Module, load
 from tilestitch.runtime.artifact import ArtifactContents, cuda_source_member, write_artifact
 from tilestitch.runtime.emulator import EmulatorOptions, KernelFaultError
@@ -56,9 +57,15 @@ def program(*steps: DeviceStep | HostStep) -> Program:
 
 
 def module(folder: Path, *steps: DeviceStep | HostStep, options: EmulatorOptions | None = None, **texts: str) -> Module:
-    sources = {cuda_source_member(name): text.encode() for name, text in {**TEXTS, **texts}.items() if text}
+    programs, signatures = signed(program(*steps))
+    sources = {
+        cuda_source_member(symbol): text.replace(f"{name}(", f"{symbol}(").encode()
+        for name, text in {**TEXTS, **texts}.items() if text
+        for symbol in symbols_of(signatures, name)
+    }  # fmt: skip
     target = TargetInfo("cuda", architectures=("sm_90a",))
-    write_artifact(folder / "m.tsm", ArtifactContents((program(*steps),), {"w": W}, {}, target, "0", extra=sources))
+    contents = ArtifactContents(programs, {"w": W}, {}, target, "0", extra=sources, signatures=signatures)
+    write_artifact(folder / "m.tsm", contents)
     return load(folder / "m.tsm", device=options or "emulator")
 
 
@@ -74,7 +81,7 @@ def test_launches_of_a_step(tmp_path: Path, options: EmulatorOptions | None) -> 
     with module(tmp_path, CHAIN, options=options) as loaded:
         for _ in range(2):
             np.testing.assert_allclose(loaded.run({"x": x})["y"], np.sqrt(x * W), rtol=1e-6)
-        assert [time.symbol for time in loaded.profile({"x": x})] == ["scale", "root"]
+        assert [plain(time.symbol) for time in loaded.profile({"x": x})] == ["scale", "root"]
 
 
 def test_host_steps_between_device_steps(tmp_path: Path) -> None:
@@ -95,7 +102,7 @@ def test_faults_of_kernels_name_the_onnx_node(tmp_path: Path) -> None:
     wrong = TEXTS["scale"].replace("y[threadIdx.x]", "y[threadIdx.x + 1]")
     with module(tmp_path, CHAIN, scale=wrong) as loaded, pytest.raises(KernelFaultError) as caught:
         loaded.run({"x": numbers(64)})
-    assert caught.value.kernel == "scale" and "ONNX node node_scale: block (0, 0, 0)" in caught.value.problem
+    assert plain(caught.value.kernel) == "scale" and "ONNX node node_scale: block (0, 0, 0)" in caught.value.problem
 
 
 def test_inputs_and_weights_cannot_be_written(tmp_path: Path) -> None:

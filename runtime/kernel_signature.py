@@ -1,0 +1,94 @@
+"""Signatures of kernels: what a launch must give, so that its kernel touches the memory that it was compiled for, and
+no other.
+
+A kernel's symbol ends with the digest of its signature. So machine code vouches for it: whoever edits a program and the
+signatures in it, and makes the hashes right, still has no kernel of that name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .dtypes import ITEM_BYTES
+from .errors import ArtifactSchemaError
+from .jsonfields import Fields
+from .tensor_map import TensorMap
+
+DIGEST_LENGTH = 16
+KINDS = frozenset({"tensor", "status", "counters"})
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What one argument of a kernel is.
+
+    `kind`: a `tensor` in memory, the launch's `status` word, or its `counters`. `nbytes`: what the kernel may touch,
+    from the argument's address on. `writes`: whether it may write there; it may always read. `tensor_map`: what it gets
+    in place of the address.
+    """
+
+    kind: str
+    dtype: str
+    nbytes: int
+    writes: bool
+    tensor_map: TensorMap | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        data: dict[str, Any] = {"kind": self.kind, "dtype": self.dtype, "nbytes": self.nbytes, "writes": self.writes}
+        return {**data, "tensor_map": None if self.tensor_map is None else self.tensor_map.to_json()}
+
+    @staticmethod
+    def from_json(data: Any, where: str) -> Parameter:
+        fields = Fields(data, where)
+        tensor_map = fields.take("tensor_map")
+        parameter = Parameter(
+            fields.one_of("kind", KINDS), fields.one_of("dtype", frozenset(ITEM_BYTES)), fields.integer("nbytes"),
+            fields.boolean("writes"),
+            None if tensor_map is None else TensorMap.from_json(tensor_map, f"{where}.tensor_map"),
+        )  # fmt: skip
+        fields.done()
+        return parameter
+
+
+@dataclass(frozen=True)
+class KernelSignature:
+    """A kernel's parameters, and the extent that its launches have: `extent` of `program.Launch` or `DeviceLaunch`."""
+
+    parameters: tuple[Parameter, ...]
+    extent: Mapping[str, Any]
+
+    @property
+    def digest(self) -> str:
+        """The end of the kernel's symbol."""
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"parameters": [p.to_json() for p in self.parameters], "extent": dict(self.extent)}
+
+    @staticmethod
+    def from_json(data: Any, where: str) -> KernelSignature:
+        fields = Fields(data, where)
+        signature = KernelSignature(fields.sequence("parameters", Parameter.from_json), fields.mapping("extent"))
+        fields.done()
+        return signature
+
+
+def signatures_from_json(data: Any, where: str) -> dict[str, KernelSignature]:
+    """Signatures by symbol. Raises `ArtifactSchemaError` also for one that its symbol does not vouch for."""
+    if not isinstance(data, dict):
+        raise ArtifactSchemaError(f"{where} is no object")
+    signatures = {}
+    for symbol, entry in data.items():
+        signature = KernelSignature.from_json(entry, f"{where}[{symbol!r}]")
+        if not symbol.endswith(signature.digest):
+            raise ArtifactSchemaError(
+                f"{where}[{symbol!r}] is not what the kernel was compiled with; the digest of this one is "
+                f"{signature.digest}"
+            )
+        signatures[symbol] = signature
+    return signatures
