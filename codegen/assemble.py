@@ -21,7 +21,7 @@ from tilestitch.runtime.artifact import ArtifactContents
 from tilestitch.runtime.kernel_signature import KernelSignature
 from tilestitch.runtime.manifest import PluginInfo
 
-from .parameters import Parameters
+from .parameters import Parameters, Written
 from .program_types import SymbolNames, runtime_type
 from .schedule import Schedule, lower_with
 from .signature import LoweredOnce
@@ -185,7 +185,7 @@ class _ProgramWriter:
         self.graph_values = _values_by_name(graph)
         self.input_index = {v.name: i for i, v in enumerate(graph.inputs)}
         self.native = {name for group in plan.groups for name in group.nodes}
-        self.outputs_of = {group.name: frozenset(group.outputs) for group in plan.groups}
+        self.written = {group.name: Written(group) for group in plan.groups}
         self.arena = {b.value: b for b in plan.buffers.buffers}
         self.arena_bytes = _align(plan.buffers.arena_bytes)
         self.temporary_base = self.temporary_end = self.arena_bytes
@@ -252,15 +252,15 @@ class _ProgramWriter:
             yield PlacedLaunch(symbol, launch, args, self.accesses(group, launch.args, args))
 
     def accesses(self, group: str, kernel_args: Sequence[Any], args: Sequence[rt.Arg]) -> Accesses:
-        """What a launch of the group touches. A launch that mentions an output may write all of it."""
-        outputs = self.outputs_of[group]
+        """What a launch of the group touches. A launch that mentions a result of the group may write all of it."""
+        results = self.written[group]
         reads, writes = set[Region](), set[Region]()
         for kernel_arg, arg in zip(kernel_args, args, strict=True):
             if isinstance(kernel_arg, StatusArg | CountersArg):
                 continue  # faults are stored in any order; counters belong to one launch
             over = kernel_arg.over if isinstance(kernel_arg, TensorMapArg) else kernel_arg
-            written = isinstance(over, TemporaryArg) or (isinstance(over, ValueArg) and over.value in outputs)
-            (writes if written else reads).add(self.region(arg.value))
+            is_result = isinstance(over, ValueArg) and self.graph_values[over.value] in results
+            (writes if is_result or isinstance(over, TemporaryArg) else reads).add(self.region(arg.value))
         return Accesses(tuple(sorted(reads)), tuple(sorted(writes)))
 
     def region(self, number: int) -> Region:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,20 @@ from .launch import CountersArg, KernelArg, PackedArg, StatusArg, TemporaryArg, 
 Arranged = Callable[[PackedArg], Any]
 
 
+class Written:
+    """What the kernels of a group may write of the graph's values: its outputs, and results of its nodes that nothing
+    reads, which kernels compute all the same.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._outputs, self._inputs = frozenset(group.outputs), frozenset(group.inputs)
+        self._nodes = frozenset(group.nodes)
+
+    def __contains__(self, value: Value) -> bool:
+        own = value.producer is not None and value.producer.name in self._nodes
+        return value.name in self._outputs or (own and value.name not in self._inputs)
+
+
 @dataclass(frozen=True)
 class Parameters:
     """The parameters of the kernels of one plan. `values` are those of its graph by name; `arranged` gives the array
@@ -27,20 +41,20 @@ class Parameters:
     arranged: Arranged
 
     def signature(self, group: Group, args: tuple[KernelArg, ...], extent: Mapping[str, Any]) -> KernelSignature:
-        """The signature of a kernel of `group`. A kernel that mentions an output may write all of it."""
-        outputs = frozenset(group.outputs)
-        return KernelSignature(tuple(self._parameter(arg, outputs) for arg in args), extent)
+        """The signature of a kernel of `group`. A kernel that mentions a result of the group may write all of it."""
+        written = Written(group)
+        return KernelSignature(tuple(self._parameter(arg, written) for arg in args), extent)
 
-    def _parameter(self, arg: KernelArg, outputs: Collection[str]) -> Parameter:
+    def _parameter(self, arg: KernelArg, written: Written) -> Parameter:
         match arg:
             case ValueArg(name):
-                type_ = self.values[name].tensor_type
-                return Parameter("tensor", type_.dtype, type_.nbytes, name in outputs)
+                value = self.values[name]
+                return Parameter("tensor", value.dtype, value.tensor_type.nbytes, value in written)
             case PackedArg():
                 array = self.arranged(arg)
                 return Parameter("tensor", from_numpy_dtype(array.dtype), array.nbytes, False)
             case TensorMapArg(over, tensor_map):
-                under = self._parameter(over, outputs)
+                under = self._parameter(over, written)
                 return Parameter("tensor", under.dtype, tensor_map.nbytes, under.writes, tensor_map)
             case TemporaryArg(_, nbytes):
                 return Parameter("tensor", "uint8", nbytes, True)

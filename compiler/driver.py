@@ -22,6 +22,7 @@ from tilestitch.passes.pipeline import DumpListener, NotesListener, run_pipeline
 from tilestitch.passes.plan import StitchPlan
 from tilestitch.runtime.archive import atomic_files
 from tilestitch.runtime.artifact import ArtifactContents, artifact_bytes, weights_path, write_artifact
+from tilestitch.runtime.jsonfields import parse_json
 
 from .errors import OptionError
 from .sources import Source, opened
@@ -291,7 +292,7 @@ def _load_plans(plan: StitchPlan | str | os.PathLike[str] | None, count: int) ->
 
 def _read_plans(path: Path) -> list[StitchPlan]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        data = parse_json(path.read_bytes())
+    except ValueError as error:
         raise PlanError(f"{path} is no JSON text: {error}; give the plan.json of an artifact") from None
     return [StitchPlan.from_json(item, str(path)) for item in (data if isinstance(data, list) else [data])]

@@ -13,6 +13,7 @@ import json
 import mmap
 import os
 import re
+import stat
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -31,7 +32,7 @@ from .errors import (
     NotAnArtifactError,
     WeightsError,
 )
-from .jsonfields import finite_json
+from .jsonfields import finite_json, parse_json
 from .kernel_signature import KernelSignature
 from .manifest import Manifest, MemberInfo, PluginInfo, TargetInfo, WeightInfo
 from .program import Program, programs_to_json
@@ -150,7 +151,7 @@ def _members(contents: ArtifactContents) -> list[tuple[str, int, Iterable[bytes 
     """Name, size and bytes of every member but the manifest, in the order of the file."""
     program = programs_to_json(contents.programs, contents.signatures)
     small = {PLAN: _json_bytes(contents.plan), PROGRAM: _json_bytes(program)}
-    programs_from_json(json.loads(small[PROGRAM]))
+    programs_from_json(parse_json(small[PROGRAM]))
     for name, data in contents.extra.items():
         if name in _RESERVED or _KERNELS.fullmatch(name) or not archive.is_member_name(name):
             raise ValueError(f"an extra member cannot be named {name!r}")
@@ -213,7 +214,11 @@ class Artifact:
     @property
     def plan(self) -> Any:
         """The StitchPlan as JSON data."""
-        return _parse(self.member(PLAN), self.name, PLAN)
+        return self.json_member(PLAN)
+
+    def json_member(self, name: str) -> Any:
+        """The data of a member that is a JSON text. Raises `ArtifactSchemaError` when it is none."""
+        return _parse(self.member(name), self.name, name)
 
     def weights(
         self, supplied: str | os.PathLike[str] | Mapping[str, Any] | None = None, *, verify: bool = True
@@ -310,18 +315,22 @@ def _in_member(member: str, read: Any, data: Any) -> Any:
     except ArtifactError as error:
         error.member = member
         raise
+    except RecursionError:
+        raise ArtifactSchemaError("the member is nested too deeply", member=member) from None
 
 
 def _parse(text: memoryview, file: str, member: str) -> Any:
     try:
-        return json.loads(bytes(text))
-    except (ValueError, RecursionError) as error:
+        return parse_json(text)
+    except ValueError as error:
         raise ArtifactSchemaError(f"the member is no JSON text ({error})", file=file, member=member) from error
 
 
 def _map_file(path: str | os.PathLike[str]) -> memoryview:
     """The bytes of a file, mapped read-only. The mapping lives as long as views of it."""
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # to open a pipe would wait for whatever writes to it
+            raise NotAnArtifactError("cannot be read: no regular file", file=os.fspath(path), remedy="name a file")
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
                 raise NotAnArtifactError("the file is empty", file=os.fspath(path))

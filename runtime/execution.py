@@ -116,8 +116,8 @@ class Loaded:
             return typed_weight(raw, info.dtype, info.shape)
         return {name: self.attributes(item) for name, item in attrs.items()}
 
-    def _weight(self, name: str) -> np.ndarray:
-        if name not in self.weights:
+    def _weight(self, name: Any) -> np.ndarray:
+        if not isinstance(name, str) or name not in self.weights:
             raise ArtifactSchemaError(f"the program uses a weight {name!r} that is not there", file=self.file)
         return self.weights[name]
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 import numpy as np
 
 from .artifact import aligned_bytes, typed_weight
-from .errors import DeviceError
+from .dtypes import numpy_dtype
+from .errors import DeviceError, ExecutionError
 from .program import Arena, Program, ValueSpec
 from .types import TensorType
 
@@ -20,13 +21,34 @@ def is_small(value: ValueSpec) -> bool:
     return isinstance(value.type, TensorType) and value.type.is_static and value.type.nbytes <= SMALL_BYTES
 
 
+def empty_tensor(value: ValueSpec, memory: np.ndarray | None = None) -> np.ndarray:
+    """An uninitialised, 64-byte aligned array for a value whose type is static, in the bytes of `memory` if given.
+
+    Raises `ExecutionError` when there is no memory for it.
+    """
+    if not isinstance(value.type, TensorType) or value.type.static_shape is None:
+        raise ValueError(f"value {value.name!r} of type {value.type} has no fixed size")
+    raw = allocated(value.type.nbytes, f"value {value.name!r}") if memory is None else memory
+    return raw.view(numpy_dtype(value.type.dtype)).reshape(value.type.static_shape)
+
+
+def allocated(nbytes: int, what: str) -> np.ndarray:
+    """Undefined bytes at a 64-byte boundary. Raises `ExecutionError`, which says for what, when there are not so many
+    left.
+    """
+    try:
+        return aligned_bytes(nbytes)
+    except (MemoryError, ValueError, OverflowError) as error:
+        raise ExecutionError(f"there is no memory for {what}, {nbytes} bytes; free some") from error
+
+
 class HostArena:
     """`nbytes` of a program's arena, and views of the values in it."""
 
     def __init__(self, program: Program, file: str) -> None:
         try:
             self.raw = aligned_bytes(program.arena_bytes)
-        except (MemoryError, ValueError) as error:
+        except (MemoryError, ValueError, OverflowError) as error:
             need = f"{program.arena_bytes} bytes for intermediate values"
             raise DeviceError(f"{file}: there is no memory for {need}; free some") from error
 

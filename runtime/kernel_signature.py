@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from .tensor_map import TensorMap
 
 DIGEST_LENGTH = 16
 KINDS = frozenset({"tensor", "status", "counters"})
+_SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ def signatures_from_json(data: Any, where: str) -> dict[str, KernelSignature]:
         raise ArtifactSchemaError(f"{where} is no object")
     signatures = {}
     for symbol, entry in data.items():
+        if not _SYMBOL.fullmatch(symbol):
+            raise ArtifactSchemaError(f"{where} names {symbol!r}, which is no symbol of a kernel")
         signature = KernelSignature.from_json(entry, f"{where}[{symbol!r}]")
         if not symbol.endswith(signature.digest):
             raise ArtifactSchemaError(

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from .archive import is_member_name
-from .dtypes import DTYPES
+from .dtypes import ITEM_BYTES
 from .errors import ArtifactSchemaError, ArtifactVersionError
 from .jsonfields import Fields
+from .types import check_sizes
 
 FORMAT_NAME = "tilestitch"
 FORMAT_VERSION = 5
@@ -110,9 +111,11 @@ class WeightInfo:
     def from_json(data: Any, where: str = "weight") -> WeightInfo:
         fields = Fields(data, where)
         weight = WeightInfo(
-            fields.one_of("dtype", DTYPES), fields.integers("shape"), _sha256(fields, "sha256", optional=True)
-        )
+            fields.one_of("dtype", frozenset(ITEM_BYTES)), fields.integers("shape"),
+            _sha256(fields, "sha256", optional=True),
+        )  # fmt: skip
         fields.done()
+        check_sizes(weight.shape, f"{where}.shape")
         return weight
 
 

@@ -17,7 +17,8 @@ import numpy as np
 
 from .dtypes import ITEM_BYTES, dtype_name
 from .errors import ArtifactSchemaError
-from .jsonfields import Fields
+from .jsonfields import Fields, parse_json
+from .types import check_sizes
 
 ALIGNMENT = 64
 _PAD = "__pad__."
@@ -99,8 +100,8 @@ def read_header(data: memoryview) -> dict[str, Stored]:
     if len(data) < 8 or length > min(_HEADER_LIMIT, len(data) - 8):
         raise ArtifactSchemaError("the tensor file's header is damaged")
     try:
-        header = json.loads(bytes(data[8 : 8 + length]))
-    except (ValueError, RecursionError) as error:
+        header = parse_json(data[8 : 8 + length])
+    except ValueError as error:
         raise ArtifactSchemaError(f"the tensor file's header is no JSON ({error})") from error
     if not isinstance(header, dict):
         raise ArtifactSchemaError("the tensor file's header is no JSON object")
@@ -118,6 +119,7 @@ def _read_entry(fields: Fields, start: int, end: int) -> Stored:
     shape = fields.integers("shape")
     offsets = fields.integers("data_offsets")
     fields.done()
+    check_sizes(shape, fields.where)
     if len(offsets) != 2 or not offsets[0] <= offsets[1] <= end - start:
         raise ArtifactSchemaError(f"{fields.where} lies outside of the file")
     nbytes = offsets[1] - offsets[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -14,6 +15,8 @@ from .jsonfields import MAX_INT, Fields, sequence
 Dimension: TypeAlias = int | str
 Shape: TypeAlias = tuple[Dimension, ...]
 MAX_RANK = 64
+MAX_ELEMENTS = 1 << 58
+"""Of the largest data type, a process can address no more."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +107,18 @@ def _shape(data: Any, where: str) -> Shape | None:
     if data is None:
         return None
     shape = sequence(data, where, _dimension)
-    if len(shape) > MAX_RANK:
-        raise ArtifactSchemaError(f"{where} has rank {len(shape)}; numpy has no more than {MAX_RANK}")
-    if math.prod(size for size in shape if isinstance(size, int)) > MAX_INT:
-        raise ArtifactSchemaError(f"{where} has too many elements")
+    check_sizes([size for size in shape if isinstance(size, int)], where)
     return shape
+
+
+def check_sizes(sizes: Sequence[int], where: str) -> None:
+    """Raises `ArtifactSchemaError` for a shape that numpy has not. It counts no bytes of an array with an axis of size
+    0, but refuses those that would be too many with a size of 1 there.
+    """
+    if len(sizes) > MAX_RANK:
+        raise ArtifactSchemaError(f"{where} has rank {len(sizes)}; numpy has no more than {MAX_RANK}")
+    if math.prod(max(1, size) for size in sizes) > MAX_ELEMENTS:
+        raise ArtifactSchemaError(f"{where} has too many elements")
 
 
 def _dimension(data: Any, where: str) -> Dimension:

@@ -6,7 +6,6 @@ tilestitch explain model.tsm --node /encoder/layer.0/MatMul
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from tilestitch.compiler.cli.paths import existing, writable
 SUMMARY = "say which kernels an artifact has, and why"
 MEMBER = "explain.json"
 NODES_SHOWN = 4
+_FIELDS = {"kernels", "refusals", "host_steps", "target", "planner", "precision", "origins", "prediction"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +59,9 @@ def read_explain(path: Path) -> dict[str, Any]:
     artifact = read_artifact(path)
     if MEMBER not in artifact.member_names:
         raise errors.UsageError(f"{path} holds no explanation; compile the model again")
-    explained: dict[str, Any] = json.loads(bytes(artifact.member(MEMBER)))
+    explained = artifact.json_member(MEMBER)
+    if not isinstance(explained, dict) or not explained.keys() >= _FIELDS:
+        raise errors.UsageError(f"{path} holds an explanation that this version cannot read; compile the model again")
     return explained
 
 

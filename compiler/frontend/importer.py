@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +86,9 @@ def import_model(
 
 def _load(path: Path) -> ModelProto:
     try:
+        mode = path.stat().st_mode
+        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):  # some have no end
+            raise ModelError(f"{path} is a device; give the path of an ONNX file")
         data = path.read_bytes()
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}; give the path of an ONNX file") from error

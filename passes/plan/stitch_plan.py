@@ -12,7 +12,7 @@ from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import fingerprint
 from tilestitch.passes.errors import PlanError, PlanMismatchError
 from tilestitch.runtime.errors import ArtifactSchemaError
-from tilestitch.runtime.jsonfields import Fields
+from tilestitch.runtime.jsonfields import Fields, parse_json
 
 from .buffers import BufferPlan
 from .group import Group, HostGroup
@@ -144,9 +144,11 @@ class StitchPlan:
     def load(path: str | Path) -> StitchPlan:
         """Read a plan. Raises PlanError, naming the file, if it is no plan, and OSError if it cannot be read."""
         try:
-            return StitchPlan.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
-        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+            data = parse_json(Path(path).read_bytes())
+        except ValueError as error:
             raise PlanError(f"{path} is no JSON text: {error}; give a plan that `tilestitch compile` wrote") from None
+        try:
+            return StitchPlan.from_json(data)
         except PlanError as error:
             raise PlanError(f"{path}: {error}") from None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilestitch.runtime.artifact import aligned_bytes
+from tilestitch.runtime.hostmemory import allocated
 from tilestitch.runtime.program import Heap, ValueSpec
 from tilestitch.runtime.types import TensorType
 
@@ -22,16 +22,19 @@ class Recycled:
     Taking and giving back needs no lock: `pop` and `append` of a list are atomic.
     """
 
-    def __init__(self, nbytes: int) -> None:
-        self._nbytes = nbytes
+    def __init__(self, nbytes: int, what: str) -> None:
+        self._nbytes, self._what = nbytes, what
         self._free: list[np.ndarray] = []
 
     def take(self) -> np.ndarray:
-        """Undefined bytes at a 64-byte boundary, which come back when no array lies in them any more."""
+        """Undefined bytes at a 64-byte boundary, which come back when no array lies in them any more.
+
+        Raises `ExecutionError` when there is no memory for them.
+        """
         try:
             block = self._free.pop()
         except IndexError:
-            block = aligned_bytes(self._nbytes)
+            block = allocated(self._nbytes, self._what)
         return np.asarray(_Lease(block, self._free))
 
 
@@ -51,4 +54,4 @@ def recycled(value: ValueSpec) -> Recycled | None:
     """Memory for the results of a value, if they are large."""
     if not isinstance(value.location, Heap) or not isinstance(value.type, TensorType) or not value.type.is_static:
         return None
-    return Recycled(value.type.nbytes) if value.type.nbytes >= LEAST_BYTES else None
+    return Recycled(value.type.nbytes, f"value {value.name!r}") if value.type.nbytes >= LEAST_BYTES else None

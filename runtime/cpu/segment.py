@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from tilestitch.runtime.artifact import address_of, aligned_bytes
+from tilestitch.runtime.artifact import address_of
 from tilestitch.runtime.device import RecordTime
-from tilestitch.runtime.dtypes import numpy_dtype
 from tilestitch.runtime.errors import ExecutionError
-from tilestitch.runtime.hostmemory import is_small
-from tilestitch.runtime.program import Arena, Constant, DeviceStep, Heap, Input, NativeStep, Program, Status, ValueSpec
-from tilestitch.runtime.types import TensorType
+from tilestitch.runtime.hostmemory import empty_tensor, is_small
+from tilestitch.runtime.program import Arena, Constant, DeviceStep, Heap, Input, NativeStep, Program, Status
 
 from .library import Library
 from .recycled import recycled
@@ -120,15 +118,6 @@ class Segment:
         message = launch.faults[fault] if 0 <= fault < len(launch.faults) else f"fault {fault}"
         where = ", ".join(launch.origins) or launch.symbol
         raise ExecutionError(f"ONNX node {where}: {message}; check the values of the model's inputs")
-
-
-def empty_tensor(value: ValueSpec, memory: np.ndarray | None = None) -> np.ndarray:
-    """An uninitialised, 64-byte aligned array for a value whose type is static, in the bytes of `memory` if given."""
-    if not isinstance(value.type, TensorType) or value.type.static_shape is None:
-        raise ValueError(f"value {value.name!r} of type {value.type} has no fixed size")
-    dtype = numpy_dtype(value.type.dtype)
-    raw = aligned_bytes(value.type.nbytes) if memory is None else memory
-    return raw.view(dtype).reshape(value.type.static_shape)
 
 
 def _set_before(program: Program, step: NativeStep) -> set[int]:

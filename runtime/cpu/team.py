@@ -35,7 +35,13 @@ class Team:
         self._library = library
         self._memory = aligned_bytes(library.team_bytes)
         self._memory[...] = 0
-        self._scratch = aligned_bytes(threads * stride)
+        try:
+            self._scratch = aligned_bytes(threads * stride)
+        except (MemoryError, ValueError, OverflowError) as error:
+            raise DeviceError(
+                f"there is no memory for {threads} times {scratch_bytes} bytes of scratch; ask for fewer threads with "
+                "num_threads"
+            ) from error
         self._address = self._memory.ctypes.data
         spins = _SPINS if threads <= len(os.sched_getaffinity(0)) else 0
         futex = _FUTEX["aarch64" if platform.machine() in ("aarch64", "arm64") else "x86_64"]

@@ -12,9 +12,8 @@ import numpy as np
 
 from tilestitch.runtime.artifact import Artifact, aligned_bytes, cuda_source_member
 from tilestitch.runtime.device import HostOnly, Memory, RecordTime
-from tilestitch.runtime.dtypes import numpy_dtype
-from tilestitch.runtime.errors import DeviceError, ExecutionError
-from tilestitch.runtime.hostmemory import HostArena
+from tilestitch.runtime.errors import ArtifactSchemaError, DeviceError, ExecutionError
+from tilestitch.runtime.hostmemory import HostArena, empty_tensor
 from tilestitch.runtime.program import (
     Arg,
     Constant,
@@ -28,7 +27,6 @@ from tilestitch.runtime.program import (
     Status,
     ValueSpec,
 )
-from tilestitch.runtime.types import TensorType
 
 from .errors import KernelFaultError
 from .kernels import Argument, Kernels, TensorArgument
@@ -57,8 +55,15 @@ def open_backend(
             f"{artifact.name}: has no CUDA text of {missing[0]}, which device 'emulator' runs; compile again with "
             "--keep-source"
         )
-    sources = {symbol: bytes(artifact.member(cuda_source_member(symbol))).decode() for symbol in symbols}
+    sources = {symbol: _text(artifact, cuda_source_member(symbol)) for symbol in symbols}
     return EmulatorBackend(artifact.name, Kernels(sources, options) if sources else None, options)
+
+
+def _text(artifact: Artifact, member: str) -> str:
+    try:
+        return bytes(artifact.member(member)).decode()
+    except UnicodeDecodeError as error:
+        raise ArtifactSchemaError(f"the member is no text ({error})", file=artifact.name, member=member) from error
 
 
 class EmulatorBackend(HostOnly):
@@ -152,6 +157,8 @@ class BoundLaunches:
                 launch.symbol, grid, launch.block, arguments, launch.shared_bytes, launch.cooperative,
                 launch.cluster,
             )  # fmt: skip
+        except ValueError as error:
+            raise DeviceError(f"{error}: its text is not what was compiled; compile the model again") from error
         except KernelFaultError as error:
             for counters in self._counters.values():
                 counters[...] = 0  # as after loading anew, which is what a fault on a GPU takes
@@ -185,7 +192,8 @@ class BoundLaunches:
             return Argument(status.ctypes.data, status.nbytes, status.itemsize, unordered=True)
         array = self._counters.get(number, values[number])
         if array is None:
-            values[number] = array = _empty(value)
+            values[number] = array = empty_tensor(value)
+            array.reshape(-1).view(np.uint8)[...] = _POISON
         elif not array.flags.c_contiguous or not array.flags.aligned:
             values[number] = array = np.array(array, order="C")
         if isinstance(value.location, Input) and array.__array_interface__["data"][0] % 16:
@@ -195,14 +203,6 @@ class BoundLaunches:
         read_only = isinstance(value.location, (Constant, Input))
         address = int(array.__array_interface__["data"][0])
         return Argument(address + offset_bytes, nbytes - offset_bytes, item_bytes, read_only, name=value.name)
-
-
-def _empty(value: ValueSpec) -> np.ndarray:
-    if not isinstance(value.type, TensorType) or value.type.static_shape is None:
-        raise ValueError(f"value {value.name!r} of type {value.type} has no fixed size")
-    raw = aligned_bytes(value.type.nbytes)
-    raw[...] = _POISON
-    return raw.view(numpy_dtype(value.type.dtype)).reshape(value.type.static_shape)
 
 
 def _sequence(count: int, edges: Sequence[Edge], options: EmulatorOptions) -> list[int]:

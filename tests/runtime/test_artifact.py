@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import os
 import resource
 import struct
 import zipfile
@@ -203,6 +204,7 @@ def test_tampering_is_found(change: Callable[[Members, Any], None], error: type[
         ("program.json", b"[" * 100_000, "no JSON text"),
         ("program.json", b"\xff", "no JSON text"),
         ("program.json", b'{"kernels": {}, "specialisations": 3}', "not a list"),
+        ("program.json", b'{"specialisations": [], "kernels": {}, "specialisations": []}', "'specialisations' twice"),
     ],
 )
 def test_malformed_members_with_the_right_hash(member: str, text: bytes, message: str) -> None:
@@ -224,6 +226,28 @@ def test_malformed_weights_with_the_right_hash(header: bytes) -> None:
     artifact = read_artifact(rebuilt(lambda m, f: m.update({"weights.safetensors": data}), fix_hashes=True))
     with pytest.raises((ArtifactSchemaError, WeightsError)):
         artifact.weights()
+
+
+@pytest.mark.parametrize(
+    ("info", "message"),
+    [
+        ({"dtype": "string", "shape": [4]}, "not one of"),
+        ({"dtype": "float31", "shape": [4]}, "not one of"),
+        ({"dtype": "int8", "shape": [2**62, 2]}, "too many elements"),
+        ({"dtype": "int8", "shape": [0, 2**62, 2]}, "too many elements"),
+        ({"dtype": "int8", "shape": [1] * 65}, "rank 65"),
+    ],
+)
+def test_types_of_weights_that_cannot_be(info: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArtifactSchemaError, match=message):
+        read_artifact(rebuilt(lambda m, f: f["weights"]["w"].update(info)))
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", os.devnull):
+        with pytest.raises(NotAnArtifactError, match="no regular file"):
+            read_artifact(path)
 
 
 def foreign_zip(names: list[str], compression: int = zipfile.ZIP_STORED) -> bytes:

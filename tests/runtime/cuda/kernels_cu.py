@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.runtime.cuda.artifacts import FLOAT4, write
+from tests.runtime.signed import plain, signed
 from tilestitch.runtime.program import DeviceLaunch, DeviceStep, Edge, Input, Program, ValueSpec
 
 TEXT = """
@@ -47,14 +49,19 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) paired(const float* x, floa
 
 
 @cache
-def cubin() -> bytes:
+def cubin(symbols: frozenset[str]) -> bytes:
+    """Machine code of the kernels that `symbols` are signed names of."""
     from tilestitch.codegen.cuda.nvrtc import compile_text
 
-    return compile_text(TEXT, "sm_90a")
+    head, *functions = TEXT.split('extern "C" ')
+    texts = {re.search(r"(\w+)\(const", text)[1]: text for text in functions}  # type: ignore[index]
+    named = [texts[name].replace(f"{name}(", f"{s}(") for s in sorted(symbols) if (name := plain(s)) in texts]
+    return compile_text(head + "".join(f'extern "C" {text}' for text in named), "sm_90a")
 
 
 def artifact(folder: Path, *programs: Program, weights: Mapping[str, np.ndarray] | None = None) -> Path:
-    return write(folder / "m.tsm", *programs, kernels={"kernels/sm_90a.cubin": cubin()}, weights=weights)
+    kernels = {"kernels/sm_90a.cubin": cubin(frozenset(signed(*programs)[1]))}
+    return write(folder / "m.tsm", *programs, kernels=kernels, weights=weights)
 
 
 def one_step(launches: Sequence[DeviceLaunch], edges: Sequence[Edge] = (), temporaries: int = 0) -> Program:
