@@ -22,17 +22,29 @@ SUMMARY = "say what this machine has and what is missing"
 PACKAGES = {
     "run": ("numpy",),
     "compile": ("apache-tvm", "apache-tvm-ffi", "onnx", "ml_dtypes"),
-    "cuda": ("cuda-core", "cuda-bindings"),
-    "train": ("xgboost-cpu",),
-    "compare": ("onnxruntime", "torch"),
+    "compile for CUDA": ("cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-cccl"),
+    "run on CUDA": ("cuda-core", "cuda-bindings"),
+    "check": ("onnxruntime",),
+    "bench": ("torch",),
 }
-EXTRAS = {"compile": "compiler", "cuda": "cuda", "train": "train", "compare": "bench"}
+EXTRAS = {
+    "compile": "compiler",
+    "compile for CUDA": "cuda-compiler",
+    "run on CUDA": "cuda",
+    "check": "check",
+    "bench": "bench",
+}
 
 # With newer ones every tensorize crashes the process.
 KNOWN_GOOD = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1"}
 
-# Found or not, they are never needed: object code is linked by LLVM, and loaded by the system's loader.
-TOOLS = ("cc", "gcc", "clang", "ld", "ld.lld", "nvcc")
+# None is needed to compile a model and to run it.
+TOOLS = {
+    "C++": (("g++", "clang++"), "the emulated device", "apt-get install g++"),
+    "C": (("cc", "gcc", "clang"), "plug-ins with kernels in C", "apt-get install gcc"),
+    "nvcc": (("nvcc",), "compile --nvcc, in place of NVRTC", "not needed"),
+}
+"""Programs by what they are: their names, what needs them, and how to get them on Debian and Ubuntu."""
 
 CPU_FLAGS = (
     "sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16",
@@ -64,8 +76,10 @@ def examine() -> dict[str, Any]:
         "cpu": _cpu(),
         "memory": _memory(),
         "packages": packages,
-        "tools": {tool: shutil.which(tool) for tool in TOOLS},
+        "tools": {tool: _first(names) for tool, (names, _, _) in TOOLS.items()},
+        "nvrtc": _nvrtc(),
         "gpu": _gpu(),
+        "plugins": _plugins(),
         "problems": _problems(packages),
     }
 
@@ -80,14 +94,66 @@ def describe(facts: dict[str, Any]) -> str:
         f"         {' '.join(cpu['features']) or 'features unknown'}",
         f"memory   {_gib(memory['total_bytes'])} total, {_gib(memory['available_bytes'])} available",
     ]
-    for use, versions in facts["packages"].items():
-        text = ", ".join(f"{name} {version or 'not installed'}" for name, version in versions.items())
-        lines.append(f"{use:8} {text}")
-    found = [tool for tool, path in facts["tools"].items() if path]
-    lines.append(f"tools    {', '.join(found) or 'no compiler or linker'} (none is needed)")
+    lines += ["packages, by what they are for:", *(_packages_text(*item) for item in facts["packages"].items())]
+    lines.append(f"nvrtc    {_nvrtc_text(facts['nvrtc'])}")
+    for tool, path in facts["tools"].items():
+        _, use, remedy = TOOLS[tool]
+        lines.append(f"{tool:8} {path or f'none ({remedy})'}, for {use}")
     lines.append(f"gpu      {_gpu_text(gpu)}")
+    lines += ["plug-ins of installed packages:" if facts["plugins"] else "no plug-ins are installed"]
+    lines += [f"  {p['name']} ({p['owner']}): {p['problem'] or p['remark'] or 'ok'}" for p in facts["plugins"]]
     lines += [f"problem: {problem}" for problem in facts["problems"]] or ["models can be compiled and run for the CPU"]
     return "\n".join(lines)
+
+
+def _packages_text(use: str, versions: dict[str, str | None]) -> str:
+    text = ", ".join(f"{name} {version or '(not installed)'}" for name, version in versions.items())
+    hint = "" if all(versions.values()) or use not in EXTRAS else f": pip install 'tilestitch[{EXTRAS[use]}]'"
+    return f"  {use}: {text}{hint}"
+
+
+def _first(names: tuple[str, ...]) -> str | None:
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+def _nvrtc() -> dict[str, Any]:
+    """What compiles CUDA text, and for which architectures; `problem` if something is missing."""
+    from tilestitch.codegen.cuda import nvrtc
+
+    try:
+        major, minor = nvrtc.version()
+        headers = str(nvrtc.include_folder())
+        known = sorted(nvrtc.architectures())
+    except nvrtc.NvrtcMissingError as error:
+        return {"version": None, "headers": None, "architectures": [], "problem": str(error)}
+    return {"version": f"{major}.{minor}", "headers": headers, "architectures": known, "problem": None}
+
+
+def _nvrtc_text(nvrtc: dict[str, Any]) -> str:
+    if nvrtc["problem"]:
+        return f"{nvrtc['problem']}; only needed to compile for GPUs"
+    first, *_, last = nvrtc["architectures"]
+    return f"{nvrtc['version']}, sm_{first} to sm_{last}, headers in {nvrtc['headers']}"
+
+
+def _plugins() -> list[dict[str, str]]:
+    """Each plug-in that a package installs: `problem` says why it cannot take part, `remark` what else there is."""
+    from tilestitch.passes.errors import PluginError
+    from tilestitch.passes.pipeline_text import required_fields
+    from tilestitch.passes.plugins.load import collect, entry_points, owner_of
+
+    found = []
+    for entry in sorted(entry_points(), key=lambda e: (e.name, e.value)):
+        try:
+            installed = collect([entry])
+        except PluginError as error:
+            problem, remark = str(error), ""
+        else:
+            problem = installed.broken.get(entry.name, "")
+            missing = [f for identity in installed.available.values() for f in required_fields(identity.cls)]
+            remark = f"takes part where it is named, with {', '.join(missing)}" if missing else ""
+        found.append({"name": entry.name, "owner": owner_of(entry), "problem": problem, "remark": remark})
+    return found
 
 
 def _problems(packages: dict[str, dict[str, str | None]]) -> list[str]:

@@ -36,8 +36,7 @@ EXTRAS = {
     "tvm_ffi": "compiler",
     "onnx": "compiler",
     "ml_dtypes": "compiler",
-    "networkx": "compiler",
-    "onnxruntime": "dev",
+    "onnxruntime": "check",
     "torch": "bench",
 }
 
