@@ -3,7 +3,12 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Says what pip says only if pip fails.
+PIP     = quietly() { log=$$(mktemp); "$$@" > $$log 2>&1; code=$$?; [ $$code = 0 ] || cat $$log >&2; rm -f $$log; return $$code; }; \
+          quietly $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# PyTorch without CUDA, a tenth of the size; where this index cannot be reached, pip's own indices have to do.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+REACHABLE = import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=10)
 JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
 
 # ONNX Runtime reports home unless told not to.
@@ -91,7 +96,8 @@ $(STAMPS)/dev: pyproject.toml setup.py | $(STAMPS)/venv
 
 $(STAMPS)/bench: pyproject.toml | $(STAMPS)/dev
 	@echo "installing the benchmarks' packages into $(VENV)"
-	@$(PIP) --extra-index-url https://download.pytorch.org/whl/cpu -e '.[bench]'
+	@index=; $(BIN)/python -c '$(REACHABLE)' $(TORCH_INDEX)/torch/ 2>/dev/null && index='--extra-index-url $(TORCH_INDEX)'; \
+	$(PIP) $$index -e '.[bench]'
 	@touch $@
 
 clean:

@@ -54,6 +54,8 @@ def _problem(cls: Any) -> str | None:
         return "has no class variable `name`"
     if not any(_has(cls, method) for method in METHODS):
         return f"has none of the methods of a plug-in: {', '.join(METHODS)}"
+    if inspect.isabstract(cls):
+        return f"does not define {', '.join(sorted(cls.__abstractmethods__))}, which its base class asks for"
     version = getattr(cls, "api_version", 1)
     if version != API_VERSION:
         other = "tilestitch" if isinstance(version, int) and version > API_VERSION else "the plug-in"

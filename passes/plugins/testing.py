@@ -128,7 +128,7 @@ def _compare(name: str, actual: np.ndarray, expected: np.ndarray) -> None:
     finite = np.isfinite(b)
     odd = ~((a == b) | (np.isnan(a) & np.isnan(b)) | finite)
     assert not odd.any(), f"{name} differs in {int(odd.sum())} elements that are infinite or NaN"
-    difference = np.abs(np.where(finite, a - b, 0.0))
+    difference = np.abs(np.subtract(a, b, out=np.zeros_like(b), where=finite))
     scale = max(1.0, float(np.abs(b[finite]).max(initial=0)))
     assert np.isfinite(difference).all(), f"{name} is not finite where it must be"
     worst = float(difference.max(initial=0))

@@ -42,7 +42,7 @@ class Algebra:
             for op, more in ROUNDING.items():
                 patterns[op] = [*patterns.get(op, []), *more]
         count = apply_patterns(graph, patterns)
-        return PassResult(graph, count > 0, (f"algebra: {count} rewrites",) if count else ())
+        return PassResult(graph, count > 0, (f"{count} rewrites",) if count else ())
 
 
 def _neutral(number: float) -> Pattern:

@@ -30,7 +30,7 @@ class CommonSubexpressions:
             if twin is not node:
                 graph.replace(node, twin.outputs)
                 count += 1
-        return PassResult(graph, count > 0, (f"cse: {count} merged",) if count else ())
+        return PassResult(graph, count > 0, (f"{count} merged",) if count else ())
 
 
 def _merge_constants(graph: Graph) -> int:

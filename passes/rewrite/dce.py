@@ -22,4 +22,4 @@ class DeadCode:
             if not any(out.uses or out in kept for out in node.outputs):
                 graph.remove(node)
                 count += 1
-        return PassResult(graph, count > 0, (f"dce: {count} nodes removed",) if count else ())
+        return PassResult(graph, count > 0, (f"{count} nodes removed",) if count else ())

@@ -27,7 +27,7 @@ class DeadBranches:
             if values is not None:
                 graph.replace(node, values)
                 count += 1
-        return PassResult(graph, count > 0, (f"dead_branches: {count} resolved",) if count else ())
+        return PassResult(graph, count > 0, (f"{count} resolved",) if count else ())
 
 
 def _resolved(graph: Graph, node: Node) -> Sequence[Value] | None:

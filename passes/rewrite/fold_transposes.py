@@ -22,7 +22,7 @@ class FoldTransposes:
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
         count = apply_patterns(graph, {"matmul": [_read_transposed]})
-        return PassResult(graph, count > 0, (f"fold_transposes: {count} operands",) if count else ())
+        return PassResult(graph, count > 0, (f"{count} operands",) if count else ())
 
 
 def _read_transposed(graph: Graph, node: Node) -> Replacement | None:

@@ -37,7 +37,7 @@ class MergeProducts:
         chosen = _without_copies([lanes for products in _families(graph) for lanes in _chosen(graph, products, gpu)])
         for products in chosen:
             _merge(graph, Siblings.of(products, graph.outputs))
-        note = f"merge_products: {sum(map(len, chosen))} products became {len(chosen)}"
+        note = f"{sum(map(len, chosen))} products became {len(chosen)}"
         return PassResult(graph, bool(chosen), (note,) if chosen else ())
 
 

@@ -81,7 +81,7 @@ def _allow_tf32(graph: Graph, context: PassContext) -> PassResult:
     found = [node for node in _contractions(graph) if node.attrs.get("precision") != "tf32"]
     for node in found:
         node.attrs["precision"] = "tf32"
-    return PassResult(graph, bool(found), (f"precision: {len(found)} contractions may use TF32",) if found else ())
+    return PassResult(graph, bool(found), (f"{len(found)} contractions may use TF32",) if found else ())
 
 
 class _Narrowing:
@@ -101,8 +101,8 @@ class _Narrowing:
         for value, twin in list(self.twins.items()):
             self._share(value, twin)
         self.graph.sort()
-        notes = [f"precision: {len(found)} contractions read {self.dtype}"] if found else []
-        notes += [f"precision: {name} stays float32: {self.dtype} cannot hold its weights" for name in self.overflowing]
+        notes = [f"{len(found)} contractions read {self.dtype}"] if found else []
+        notes += [f"{name} stays float32: {self.dtype} cannot hold its weights" for name in self.overflowing]
         return PassResult(self.graph, bool(found), tuple(notes))
 
     def _fits(self, node: Node) -> bool:

@@ -32,7 +32,7 @@ class ReshapeMotion:
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
         count = apply_patterns(graph, {"matmul": [through_matmul], "*": [through_elementwise]})
-        return PassResult(graph, count > 0, (f"reshape_motion: {count} moves",) if count else ())
+        return PassResult(graph, count > 0, (f"{count} moves",) if count else ())
 
 
 def through_elementwise(graph: Graph, node: Node) -> Replacement | None:

@@ -32,7 +32,7 @@ class SplitColumns:
     def run(self, graph: Graph, context: PassContext) -> PassResult:
         gpu = context.target.name != "cpu"
         count = sum(self._split(graph, node, gpu) for node in graph.nodes if node.op == "matmul")
-        return PassResult(graph, count > 0, (f"split_columns: {count} products",) if count else ())
+        return PassResult(graph, count > 0, (f"{count} products",) if count else ())
 
     def _split(self, graph: Graph, node: Node, gpu: bool) -> bool:
         weight = node.inputs[1]

@@ -41,7 +41,7 @@ class SplitPools:
             return self._split(graph, node, launch_bytes)
 
         count = apply_patterns(graph, {"window_reduce": [split]})
-        return PassResult(graph, count > 0, (f"split_pools: {count} windows",) if count else ())
+        return PassResult(graph, count > 0, (f"{count} windows",) if count else ())
 
     def _split(self, graph: Graph, pool: Node, launch_bytes: int) -> Replacement | None:
         chain, conv = _source(graph, pool)

@@ -28,4 +28,4 @@ class HardGelu(GraphPass):
                 constant = graph.constant(number, dtype=value.dtype)
                 value = graph.emit(op, value, constant, origins=node.origins, insert_before=node)
             graph.replace(node, [value])
-        return PassResult(graph, bool(nodes), tuple(f"hard_gelu: replaced {n.name}" for n in nodes))
+        return PassResult(graph, bool(nodes), tuple(f"replaced {n.name}" for n in nodes))
