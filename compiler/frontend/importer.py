@@ -76,7 +76,7 @@ def import_model(
     _add_inputs(scope, proto, dict(shapes or {}))
     graph.outputs = scope.body(proto.graph)
     _check_outputs(proto, graph.outputs)
-    graph.outputs += [_exposed(scope, name) for name in expose]
+    graph.outputs = [*graph.outputs, *(_exposed(scope, name) for name in expose)]
     output_names = (*(o.name for o in proto.graph.output), *expose)
     _name_outputs(graph, output_names)
     remove_dead_nodes(graph)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from .errors import IRError
+from .nodelist import NodeList
 from .printing import print_graph
 from .types import TensorType, Type, from_numpy_dtype
 
@@ -15,7 +16,7 @@ from .types import TensorType, Type, from_numpy_dtype
 class Value:
     """One SSA value. A constant carries `data`; everything else has a producer or is a graph input."""
 
-    __slots__ = ("data", "index", "name", "producer", "type", "uses")
+    __slots__ = ("_uses", "data", "index", "name", "producer", "type")
 
     def __init__(self, name: str, type_: Type, data: np.ndarray | None = None) -> None:
         self.name = name
@@ -23,7 +24,12 @@ class Value:
         self.data = data
         self.producer: Node | None = None
         self.index = 0
-        self.uses: list[tuple[Node, int]] = []
+        self._uses: dict[tuple[Node, int], None] = {}
+
+    @property
+    def uses(self) -> KeysView[tuple[Node, int]]:
+        """The readers and the positions of their operands at which they read this value, in order of first use."""
+        return self._uses.keys()
 
     @property
     def is_constant(self) -> bool:
@@ -47,7 +53,7 @@ class Value:
     @property
     def users(self) -> list[Node]:
         """Distinct nodes that read this value, in order of first use."""
-        return list(dict.fromkeys(node for node, _ in self.uses))
+        return list(dict.fromkeys(node for node, _ in self._uses))
 
     def __repr__(self) -> str:
         return f"%{self.name}: {self.type}"
@@ -91,8 +97,9 @@ class Graph:
     def __init__(self, name: str = "main") -> None:
         self.name = name
         self.inputs: list[Value] = []
-        self.outputs: list[Value] = []
-        self._nodes: dict[Node, None] = {}
+        self._outputs: list[Value] = []
+        self._output_places: dict[Value, list[int]] = {}
+        self._nodes = NodeList()
         self._names: set[str] = set()
         self._counters: dict[str, int] = {}
 
@@ -102,6 +109,17 @@ class Graph:
 
     def __len__(self) -> int:
         return len(self._nodes)
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        return tuple(self._outputs)
+
+    @outputs.setter
+    def outputs(self, values: Iterable[Value]) -> None:
+        self._outputs = list(values)
+        self._output_places = {}
+        for place, value in enumerate(self._outputs):
+            self._output_places.setdefault(value, []).append(place)
 
     # -- building ------------------------------------------------------------------------------------------
 
@@ -163,8 +181,8 @@ class Graph:
         for i, out in enumerate(outputs):
             out.producer, out.index = node, i
         for i, value in enumerate(node.inputs):
-            value.uses.append((node, i))
-        self._insert(node, insert_before)
+            value._uses[node, i] = None
+        self._nodes.insert(node, insert_before)
         return node
 
     def emit(
@@ -173,22 +191,14 @@ class Graph:
         """`add` for the common case of one output: returns the value."""
         return self.add(op, inputs, attrs, origins=origins, insert_before=insert_before).output
 
-    def _insert(self, node: Node, before: Node | None) -> None:
-        if before is None:
-            self._nodes[node] = None
-            return
-        order = list(self._nodes)
-        order.insert(order.index(before), node)
-        self._nodes = dict.fromkeys(order)
-
     # -- changing ------------------------------------------------------------------------------------------
 
     def set_input(self, node: Node, index: int, value: Value) -> None:
         """Let `node` read `value` at operand position `index`."""
         old = node.inputs[index]
-        old.uses.remove((node, index))
+        del old._uses[node, index]
         node.inputs = (*node.inputs[:index], value, *node.inputs[index + 1 :])
-        value.uses.append((node, index))
+        value._uses[node, index] = None
 
     def replace_uses(self, old: Value, new: Value) -> None:
         """Every reader of `old` (graph outputs included) reads `new` instead."""
@@ -196,16 +206,20 @@ class Graph:
             return
         for node, index in list(old.uses):
             self.set_input(node, index, new)
-        self.outputs = [new if v is old else v for v in self.outputs]
+        places = self._output_places.pop(old, [])
+        for place in places:
+            self._outputs[place] = new
+        if places:
+            self._output_places.setdefault(new, []).extend(places)
 
     def remove(self, node: Node) -> None:
         """Remove a node nobody reads; IRError otherwise."""
         for out in node.outputs:
-            if out.uses or any(out is v for v in self.outputs):
+            if out.uses or out in self._output_places:
                 raise IRError(f"cannot remove {node.name}: %{out.name} is still used")
         for i, value in enumerate(node.inputs):
-            value.uses.remove((node, i))
-        del self._nodes[node]
+            del value._uses[node, i]
+        self._nodes.remove(node)
         self._names.discard(node.name)
 
     def replace(self, node: Node, values: Sequence[Value]) -> None:
@@ -242,7 +256,7 @@ class Graph:
                     state[node] = True
                     order.append(node)
                     stack.pop()
-        self._nodes = dict.fromkeys(order)
+        self._nodes = NodeList(order)
 
     def clone(self) -> Graph:
         """A deep copy (constants share their arrays); nested graphs are cloned as well."""
@@ -256,7 +270,7 @@ class Graph:
         seen: dict[Value, None] = {}
         for node in self._nodes:
             seen.update((v, None) for v in node.inputs if v.is_constant)
-        seen.update((v, None) for v in self.outputs if v.is_constant)
+        seen.update((v, None) for v in self._outputs if v.is_constant)
         return list(seen)
 
     def node(self, name: str) -> Node:
@@ -270,7 +284,7 @@ class Graph:
             yield from (a for a in node.attrs.values() if isinstance(a, Graph))
 
     def is_output(self, value: Value) -> bool:
-        return any(value is v for v in self.outputs)
+        return value in self._output_places
 
     def __str__(self) -> str:
         return print_graph(self)
@@ -299,7 +313,7 @@ def _clone(graph: Graph) -> Graph:
         for i, out in enumerate(outputs):
             out.producer, out.index = twin, i
         for i, value in enumerate(twin.inputs):
-            value.uses.append((twin, i))
-        copy._nodes[twin] = None
+            value._uses[twin, i] = None
+        copy._nodes.insert(twin)
     copy.outputs = [mapped(v) for v in graph.outputs]
     return copy

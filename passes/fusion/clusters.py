@@ -12,6 +12,8 @@ from tilestitch.passes.plan import WhyNot
 from tilestitch.passes.plan.roles import Roles, is_native, roles_of
 from tilestitch.passes.plan.target import TargetInfo
 
+from .closure import Closure, Reach
+
 if TYPE_CHECKING:
     from .rules import FusionRule
 
@@ -22,12 +24,11 @@ class Cluster:
 
     number: int
     owned: set[Node]
+    reach: Reach
+    """Of the nodes that it owns."""
     copies: set[Node] = field(default_factory=set)
     rules: dict[tuple[Node, Node], str] = field(default_factory=dict)
     """By edge (producer, consumer) inside: the name of the rule that brought the two together."""
-    mask: int = 0
-    ancestors: int = 0
-    descendants: int = 0
 
     @property
     def members(self) -> set[Node]:
@@ -66,27 +67,17 @@ class Fusion:
         self.nodes = graph.nodes
         self.position = {node: i for i, node in enumerate(self.nodes)}
         self._outputs = set(graph.outputs)
-        self._clusters = {i: Cluster(i, {node}, mask=1 << i) for i, node in enumerate(self.nodes)}
+        self._closure = Closure([self._producers_of(node) for node in self.nodes])
+        self._clusters = {i: Cluster(i, {node}, self._closure.of[i]) for i, node in enumerate(self.nodes)}
         self._home = {node: self._clusters[i] for i, node in enumerate(self.nodes)}
         self._computed_in: dict[Node, set[Cluster]] = {node: {c} for node, c in self._home.items()}
         self._copied: set[Node] = set()
         self._roles: dict[Cluster, Roles | WhyNot] = {}
         self._stored: dict[Cluster, list[Value]] = {}
         self._union: Union | None = None
-        self._close()
 
-    def _close(self) -> None:
-        for node in self.nodes:
-            cluster = self._home[node]
-            for value in node.inputs:
-                if value.producer is not None:
-                    producer = self._home[value.producer]
-                    cluster.ancestors |= producer.ancestors | producer.mask
-        for node in reversed(self.nodes):
-            cluster = self._home[node]
-            for user in (u for out in node.outputs for u in out.users):
-                reader = self._home[user]
-                cluster.descendants |= reader.descendants | reader.mask
+    def _producers_of(self, node: Node) -> list[int]:
+        return [self.position[v.producer] for v in node.inputs if v.producer is not None]
 
     def fork(self) -> Fusion:
         """A state with the same clusters, to try things on."""
@@ -199,12 +190,7 @@ class Fusion:
 
     def cycle(self, clusters: Sequence[Cluster], copies: Iterable[Node] = ()) -> Node | None:
         """A node outside on a path from one of `clusters`, which compute `copies` as well, to another, or None."""
-        mask = ancestors = descendants = 0
-        for cluster in clusters:
-            mask |= cluster.mask
-            ancestors |= cluster.ancestors
-            descendants |= cluster.descendants
-        between = ancestors & descendants & ~mask
+        between = self._closure.between(c.reach for c in clusters)
         copies = set(copies)
         if between and (copies or self._copied):
             return self._waits_for(clusters, copies)
@@ -213,8 +199,8 @@ class Fusion:
     def _waits_for(self, clusters: Sequence[Cluster], copies: set[Node]) -> Node | None:
         """`cycle` by what each cluster reads, copies left out, which do away with dependences."""
         members = copies.union(*(c.members for c in clusters))
-        before = self._read_by(members) - set(clusters)
-        stack, seen = list(before), set(before)
+        stack = [c for c in self._read_by(members) if c not in clusters]
+        seen = set(stack)
         while stack:
             cluster = stack.pop()
             for producer in self._read_by(cluster.members):
@@ -225,10 +211,10 @@ class Fusion:
                     stack.append(producer)
         return None
 
-    def _read_by(self, members: set[Node]) -> set[Cluster]:
+    def _read_by(self, members: set[Node]) -> list[Cluster]:
         """The clusters whose values `members` read from outside."""
-        producers = (v.producer for n in members for v in n.inputs)
-        return {self._home[p] for p in producers if p is not None and p not in members}
+        producers = (v.producer for n in self.in_order(members) for v in n.inputs)
+        return list(dict.fromkeys(self._home[p] for p in producers if p is not None and p not in members))
 
     def join(self, clusters: Sequence[Cluster], copies: Iterable[Node], rule: str) -> Cluster:
         """Make `clusters` one, computing `copies` as well. The caller has checked that this is legal and not cyclic."""
@@ -239,22 +225,18 @@ class Fusion:
             head.owned |= other.owned
             head.copies |= other.copies
             head.rules.update(other.rules)
-            head.mask |= other.mask
-            head.ancestors |= other.ancestors
-            head.descendants |= other.descendants
             del self._clusters[other.number]
             for node in other.members:
                 self._computed_in[node].discard(other)
         head.copies |= set(copies)
         head.copies -= head.owned
-        head.ancestors &= ~head.mask
-        head.descendants &= ~head.mask
         for node in head.members:
             self._computed_in[node].add(head)
         for node in head.owned:
             self._home[node] = head
         self._name_edges(head, parts, rule)
-        self._spread(head)
+        if len(clusters) > 1:
+            head.reach = self._closure.merge([c.reach for c in clusters])
         self._copied.update(head.copies)
         self._forget(head, union)
         if self._drop_unneeded():
@@ -270,17 +252,6 @@ class Fusion:
                     continue
                 if not any(producer in part and node in part for part in parts):
                     cluster.rules.setdefault((producer, node), rule)
-
-    def _spread(self, head: Cluster) -> None:
-        """Who reached a part of `head` now reaches what all of it reaches, and likewise backwards."""
-        down, up = head.descendants | head.mask, head.ancestors | head.mask
-        for cluster in self._clusters.values():
-            if cluster is head:
-                continue
-            if cluster.descendants & head.mask:
-                cluster.descendants |= down
-            if cluster.ancestors & head.mask:
-                cluster.ancestors |= up
 
     def _drop_unneeded(self) -> bool:
         """Clusters all of whose readers have copies compute nothing that is needed. Returns whether there are any."""

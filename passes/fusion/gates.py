@@ -39,7 +39,7 @@ class Gates(AllowsAll):
 def _gated(state: Fusion, anchor: Node, slices: Sequence[Node]) -> list[Node]:
     """Element-wise nodes behind `slices` that need nothing else that comes behind the product."""
     shape = slices[0].output.shape
-    product = state.cluster_of(anchor).mask
+    product = state.cluster_of(anchor).reach.mask
     found = dict.fromkeys(slices)
     for node in state.nodes[state.position[slices[0]] :]:
         operands = [v.producer for v in node.inputs if v.producer is not None]
@@ -48,7 +48,7 @@ def _gated(state: Fusion, anchor: Node, slices: Sequence[Node]) -> list[Node]:
         if not is_elementwise(node.op) or node.output.shape != shape or not is_native(node):
             continue
         if len(state.cluster_of(node).owned) == 1 and all(
-            p in found or not state.cluster_of(p).ancestors & product for p in operands
+            p in found or not state.cluster_of(p).reach.above & product for p in operands
         ):
             found[node] = None
     return [n for n in found if n not in slices]

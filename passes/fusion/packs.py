@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import combinations
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tilestitch.cost_model.joined import joined_facts
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import Group
 
-from .profit import MOST_OPERANDS
-from .stages import MOST_PARTS, Kernels
+from .launches import Launch, Launches
+from .stages import Kernels
+from .steps import Depths
 
 NEAR = 48
 """Kernels that are so many places apart in the order of launches are not looked at together."""
 LEAST_GAIN_US = 1e-9
 MOST_ROUNDS = 10
 
-Launch = frozenset[str]
+Move = tuple[float, list[list[str]], list[Launch]]
+"""What launches cost more than those that they replace, their kernels by name, and they."""
 
 
 class Packs:
@@ -27,111 +28,139 @@ class Packs:
         self, kernels: Kernels, fitting: Callable[[Group], bool], model: LatencyModel, *, forced: bool = False
     ) -> None:
         """fitting: which kernels may go side by side. forced: join launches whether or not that is faster."""
-        self.kernels, self.model, self.forced = kernels, model, forced
-        self.window = kernels.slack()
-        self.steps = max((first for first, _ in self.window.values()), default=0)
-        self.home: dict[str, Launch] = {name: frozenset({name}) for name in kernels.order}
+        self.kernels, self.forced = kernels, forced
         self.fitting = [n for n in kernels.order if n in kernels.groups and fitting(kernels.groups[n])]
         self.place = {name: i for i, name in enumerate(self.fitting)}
-        self._latencies: dict[Launch, float | None] = {}
+        self.launches = Launches(kernels, self.place, model)
+        self.home: dict[str, Launch] = {name: self.launches.of([name]) for name in self.fitting}
+        self.before = Depths(kernels.order, kernels.producers, kernels.readers)
+        self.after = Depths(reversed(kernels.order), kernels.readers, kernels.producers)
+        self.steps = max(self.before.of.values(), default=0)
+        self._idle: set[str] = set()
+        """Kernels of which it is known that no move saves anything."""
 
     def climb(self) -> list[Launch]:
         """Join two launches, the best pair first; then move kernels between launches while that helps. The packs."""
-        refused: set[frozenset[Launch]] = set()
-        while (pair := self._best_pair(refused)) is not None:
-            if not self._put([pair[0] | pair[1]]):
-                refused.add(frozenset(pair))
+        options = [option for a, b in self._first_pairs() if (option := self._option(a, b)) is not None]
+        heapq.heapify(options)
+        while options:
+            _, _, a, b = heapq.heappop(options)
+            if not (self._is_live(a) and self._is_live(b)):
+                continue
+            whole = self.launches.joined(a, b)
+            if self._put([whole]):
+                pairs = (self._option(*sorted((whole, other))) for other in self._near(whole))
+                for option in filter(None, pairs):
+                    heapq.heappush(options, option)
         for _ in range(0 if self.forced else MOST_ROUNDS):
             if not sum(map(self._move, self.fitting)):
                 break
-        packs = {launch for launch in self.home.values() if len(launch) > 1}
-        return sorted(packs, key=lambda launch: min(self.place[n] for n in launch))
+        packs = {launch for launch in self.home.values() if len(launch.names) > 1}
+        return sorted(packs)
 
-    def latency_us(self, launch: Launch) -> float | None:
-        """What a launch is predicted to take; None if it would be too large."""
-        if launch not in self._latencies:
-            names = sorted(launch, key=self.place.__getitem__)
-            self._latencies[launch] = self._find_latency([self.kernels.groups[n] for n in names])
-        return self._latencies[launch]
+    # -- pairs ---------------------------------------------------------------------------------------------------
 
-    def _find_latency(self, groups: list[Group]) -> float | None:
-        if len(groups) == 1:
-            return self.kernels.latency_us(groups[0], self.model)
-        operands = {v for g in groups for v in (*g.inputs, *g.constants, *g.outputs)}
-        if sum(len(g.parts) or 1 for g in groups) > MOST_PARTS or len(operands) > MOST_OPERANDS:
-            return None
-        facts = joined_facts([[self.kernels.facts(g) for g in groups]])
-        return self.model.latency_us(facts, self.kernels.device)
-
-    def gain_us(self, new: Iterable[Launch]) -> float | None:
-        """Microseconds saved by launches `new` in place of those that hold the same kernels."""
-        new = list(new)
-        old = {self.home[name] for launch in new for name in launch}
-        after = [self.latency_us(launch) for launch in new]
-        known = [us for us in after if us is not None]
-        before = sum(self.latency_us(launch) or 0.0 for launch in sorted(old, key=sorted))
-        return before - sum(known) if len(known) == len(after) else None
-
-    def _best_pair(self, refused: set[frozenset[Launch]]) -> tuple[Launch, Launch] | None:
-        best: tuple[float, list[str], Launch, Launch] | None = None
-        for a, b in self._pairs():
-            if frozenset((a, b)) in refused:
-                continue
-            gain = self.gain_us([a | b])
-            if gain is not None and (self.forced or gain > LEAST_GAIN_US):
-                option = -gain, sorted(a | b), a, b
-                best = min(best or option, option, key=lambda o: o[:2])
-        return best[2:] if best else None
-
-    def _pairs(self) -> Iterator[tuple[Launch, Launch]]:
-        seen: set[frozenset[Launch]] = set()
+    def _first_pairs(self) -> Iterator[tuple[Launch, Launch]]:
         for number, first in enumerate(self.fitting):
             for second in self.fitting[number + 1 : number + NEAR]:
-                a, b = self.home[first], self.home[second]
-                pair = frozenset((a, b))
-                if a != b and pair not in seen:
-                    seen.add(pair)
-                    if self._can_meet(a | b):
-                        yield a, b
+                yield self.home[first], self.home[second]
 
-    def _can_meet(self, launch: Launch) -> bool:
-        """Whether there is a step in which all could run, and none depends on another."""
-        first, last = max(self.window[n][0] for n in launch), min(self.window[n][1] for n in launch)
-        return first <= last and all(self.kernels.independent(a, b) for a, b in combinations(sorted(launch), 2))
+    def _near(self, launch: Launch) -> list[Launch]:
+        """The launches with a kernel that is near one of `launch`."""
+        found = dict.fromkeys(self.home[n] for name in launch.names for n in self._around(self.place[name], NEAR - 1))
+        return [other for other in found if other is not launch]
+
+    def _around(self, place: int, after: int) -> list[str]:
+        return self.fitting[max(0, place - NEAR + 1) : place + after + 1]
+
+    def _option(self, a: Launch, b: Launch) -> tuple[float, list[str], Launch, Launch] | None:
+        """Two launches as one, less is better; None if they cannot meet, or nothing is saved."""
+        if not self.launches.can_meet(a, b):
+            return None
+        latency_us = self.launches.latency_us(a, b)
+        if latency_us is None:
+            return None
+        gain = a.latency_us + b.latency_us - latency_us
+        return (-gain, sorted(a.names + b.names), a, b) if self.forced or gain > LEAST_GAIN_US else None
+
+    def _is_live(self, launch: Launch) -> bool:
+        return self.home[launch.names[0]] is launch
+
+    # -- moves ---------------------------------------------------------------------------------------------------
 
     def _move(self, name: str) -> bool:
         """The best of: a kernel alone, or in another launch."""
-        mine, one = self.home[name], frozenset({name})
-        place = self.place[name]
-        near = self.fitting[max(0, place - NEAR) : place + NEAR]
-        others = sorted({self.home[n] for n in near} - {mine}, key=sorted)
-        options = [[mine - one, other | one] for other in others] + [[mine - one, one]]
-        gains = []
-        for new in ([launch for launch in option if launch] for option in options):
-            gain = self.gain_us(new) if all(map(self._can_meet, new)) else None
-            if gain is not None and gain > LEAST_GAIN_US:
-                gains.append((-gain, [sorted(launch) for launch in new], new))
-        return any(self._put(new) for _, _, new in sorted(gains, key=lambda g: g[:2]))
-
-    def _put(self, new: Iterable[Launch]) -> bool:
-        """Let launches be `new`, if they can be put in an order without a longer chain."""
-        before = dict(self.home)
-        for launch in new:
-            self.home.update((name, launch) for name in launch)
-        if self._chain() > self.steps:
-            self.home = before
+        if name in self._idle:
             return False
+        options = sorted(self._moves(name), key=lambda option: option[:2])
+        if not options:
+            self._idle.add(name)
+        return any(self._put(new) for _, _, new in options)
+
+    def _moves(self, name: str) -> Iterator[Move]:
+        mine, one, place = self.home[name], self.launches.of([name]), self.place[name]
+        rest = [self.launches.of([n for n in mine.names if n != name])] if mine is not one else []
+        for other in dict.fromkeys(self.home[n] for n in self.fitting[max(0, place - NEAR) : place + NEAR]):
+            if other is mine or not self.launches.can_meet(other, one):
+                continue
+            a, b = sorted((other, one))
+            gain = self._gain_us([mine, other], [*(launch.latency_us for launch in rest), self.launches.latency_us(a, b)])
+            if gain > LEAST_GAIN_US:
+                yield _move_to([*rest, self.launches.joined(a, b)], gain)
+        gain = self._gain_us([mine], [launch.latency_us for launch in (*rest, one)])
+        if gain > LEAST_GAIN_US:
+            yield _move_to([*rest, one], gain)
+
+    def _gain_us(self, old: Sequence[Launch], new: Sequence[float | None]) -> float:
+        """Microseconds saved by launches of the latencies `new` in place of `old`."""
+        known = [us for us in new if us is not None]
+        before = sum(launch.latency_us for launch in sorted(old, key=lambda launch: sorted(launch.names)))
+        return before - sum(known) if len(known) == len(new) else 0.0
+
+    # -- changing ------------------------------------------------------------------------------------------------
+
+    def _put(self, new: Sequence[Launch]) -> bool:
+        """Let launches be `new`, if they can be put in an order without a longer chain."""
+        before = {name: self.home[name] for launch in new for name in launch.names}
+        parted = self._pieces(new, before)
+        self._enter(parted)
+        self._settle(parted)
+        self._enter(new)
+        if not self._settle(new):
+            self.home.update(before)
+            self.before.undo()
+            self.after.undo()
+            return False
+        self.before.keep()
+        self.after.keep()
+        for launch in new:
+            for name in launch.names:
+                self._idle.difference_update(self._around(self.place[name], NEAR))
         return True
 
-    def _chain(self) -> float:
-        """Steps of the longest chain of launches; infinite if one waits for itself."""
-        waits: dict[Launch, set[Launch]] = {}
-        for name in self.kernels.order:
-            waits.setdefault(self.home[name], set()).update(self.home[p] for p in self.kernels.producers[name])
-        step: dict[Launch, int] = {}
-        while len(step) < len(waits):
-            ready = [launch for launch, needs in waits.items() if launch not in step and all(n in step for n in needs)]
-            if not ready:
-                return float("inf")
-            step.update((launch, max((step[n] + 1 for n in waits[launch]), default=0)) for launch in ready)
-        return max(step.values(), default=0)
+    def _pieces(self, new: Sequence[Launch], before: dict[str, Launch]) -> list[Launch]:
+        """The parts of the launches that `new` tears apart."""
+        found = []
+        for launch in new:
+            by_home: dict[Launch, list[str]] = {}
+            for name in launch.names:
+                by_home.setdefault(before[name], []).append(name)
+            found += [self.launches.of(names) for home, names in by_home.items() if len(names) < len(home.names)]
+        return found
+
+    def _enter(self, launches: Iterable[Launch]) -> None:
+        for launch in launches:
+            self.home.update((name, launch) for name in launch.names)
+
+    def _settle(self, launches: Iterable[Launch]) -> bool:
+        names = [launch.names for launch in launches]
+        fits = self.before.settle(names, self._names_at, lambda name, depth: depth + self.after.of[name] > self.steps)
+        return fits and self.after.settle(names, self._names_at)
+
+    def _names_at(self, name: str) -> Sequence[str]:
+        """The kernels of the launch of a kernel, or of a host step."""
+        return self.home[name].names if name in self.home else (name,)
+
+
+def _move_to(new: list[Launch], gain: float) -> Move:
+    return -gain, [sorted(launch.names) for launch in new], new

@@ -55,7 +55,7 @@ class Packing(_Remote):
     def combine(self, kernels: Kernels) -> Iterator[Combine]:
         packs = Packs(kernels, partial(_side_by_side, kernels), self.model, forced=self.forced)
         for launch in packs.climb():
-            yield Combine((tuple(sorted(launch, key=packs.place.__getitem__)),), forced=True)
+            yield Combine((launch.names,), forced=True)
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,10 @@ class GlobalStitching(_Remote):
                 found = self._best_producer(kernels, kernels.groups[name])
                 if found is None:
                     break
-                before = set(kernels.groups)
+                group = kernels.groups[name]
                 yield Combine(((found,), (name,)), forced=True)
-                name = next((n for n in kernels.groups if n not in before), "")
+                whole = kernels.holder((group.parts or (group,))[0].name)
+                name = whole if whole != name else ""
 
     def _best_producer(self, kernels: Kernels, reader: Group) -> str | None:
         best: tuple[float, str] | None = None

@@ -51,7 +51,7 @@ class Space:
     def __init__(self, state: Fusion, model: LatencyModel, device: AnyDevice) -> None:
         self.state, self.model, self.device = state, model, device
         # What an atom depends on depends on less, so counting ancestors sorts topologically.
-        order = sorted(state.clusters(), key=lambda c: (c.ancestors.bit_count(), state.first_position(c)))
+        order = sorted(state.clusters(), key=lambda c: (c.reach.above.bit_count(), state.first_position(c)))
         self.atoms: list[Cluster] = order
         self.everything = (1 << len(order)) - 1
         number = {c.number: i for i, c in enumerate(order)}

@@ -7,7 +7,7 @@ Rules that combine whole groups run after those that join nodes. A rule of this 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar, Protocol, runtime_checkable
@@ -19,7 +19,7 @@ from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.schedule.order import written
 
-from .bitsets import bits, mask_of
+from .closure import Closure, Reach
 from .facts import device_of, group_facts, multiprocessors_of
 from .few_rows import most_shared_bytes, rows_of
 from .legality import operands
@@ -78,33 +78,51 @@ class Kernels:
         """What a rule has to say that concerns no single proposal; the plan keeps it among the refusals."""
         self._facts: dict[str, KernelFacts] = {}
         self._latencies: dict[tuple[str, str], float] = {}
+        self._unfit_parts: dict[tuple[str, tuple[str, ...], bool], str | None] = {}
         self._relate()
 
     def _relate(self) -> None:
-        """Who depends on whom; through whatever lies between as sets of bits, by `number`."""
+        """Who reads whom, and who reads which values; through whatever lies between by `reach`."""
         everything = self._everything()
-        makers = {v: g.name for g in everything for v in g.outputs}
-        self.producers = {
-            g.name: {makers[r] for r in written(g.inputs, self.aliases, self.wholes) if r in makers} - {g.name}
-            for g in everything
-        }
+        self._makers = {v: g.name for g in everything for v in g.outputs}
+        self._holders = {part.name: g.name for g in self.groups.values() for part in g.parts or (g,)}
+        self._value_readers: dict[str, dict[str, None]] = {}
+        self._names_of: dict[str, list[str]] = {}
+        for alias, root in self.aliases.items():
+            self._names_of.setdefault(root, []).append(alias)
+        for group in everything:
+            self._note_reader(group)
+        self.producers = {g.name: self._makers_of(g) for g in everything}
         self.readers: dict[str, set[str]] = {g.name: set() for g in everything}
         for name, producers in self.producers.items():
             for producer in producers:
                 self.readers[producer].add(name)
-        self.order = self._sorted()
-        self.number = {name: i for i, name in enumerate(self.order)}
-        self.ancestors: dict[str, int] = {}
-        for name in self.order:
-            self.ancestors[name] = 0
-            for producer in self.producers[name]:
-                self.ancestors[name] |= self.ancestors[producer] | 1 << self.number[producer]
+        first = self._sorted()
+        number = {name: i for i, name in enumerate(first)}
+        closure = Closure([[number[p] for p in self.producers[name]] for name in first])
+        self._closure, self._order = closure, first
+        self._first_order = tuple(first)
+        self.reach = {name: closure.of[i] for i, name in enumerate(first)}
+
+    def _note_reader(self, group: Group | HostGroup) -> None:
+        for value in group.inputs:
+            self._value_readers.setdefault(value, {})[group.name] = None
+
+    def _makers_of(self, group: Group | HostGroup) -> set[str]:
+        roots = written(group.inputs, self.aliases, self.wholes)
+        return {self._makers[r] for r in roots if r in self._makers} - {group.name}
 
     def _everything(self) -> list[Group | HostGroup]:
         return [*self.groups.values(), *self.host_groups]
 
-    def _sorted(self) -> list[str]:
+    @property
+    def order(self) -> list[str]:
         """All groups in an order that dependences allow, close to the graph's."""
+        if not self._order:
+            self._order = self._sorted()
+        return self._order
+
+    def _sorted(self) -> list[str]:
         place = {name: self._place(name) for name in self.readers}
         waits = {name: len(producers) for name, producers in self.producers.items()}
         ready = [(place[name], name) for name, count in waits.items() if not count]
@@ -121,9 +139,9 @@ class Kernels:
     def _place(self, name: str) -> int:
         return max(self.position[n] for n in self.groups[name].nodes) if name in self.groups else self.position[name]
 
-    def independent(self, a: str, b: str) -> bool:
-        """Whether neither group depends on the other."""
-        return not (self.ancestors[b] >> self.number[a] | self.ancestors[a] >> self.number[b]) & 1
+    def holder(self, name: str) -> str:
+        """The group that group `name`, one of the first ones, is now or is a part of."""
+        return self._holders[name]
 
     def slack(self) -> dict[str, tuple[int, int]]:
         """The first and the last step in which each group can run if all groups take one step and none waits."""
@@ -168,6 +186,12 @@ class Kernels:
         return next((r for r in reasons if r is not None), None)
 
     def _no_part(self, part: Group, first: bool) -> str | None:
+        key = part.name, part.nodes, first
+        if key not in self._unfit_parts:
+            self._unfit_parts[key] = self._why_no_part(part, first)
+        return self._unfit_parts[key]
+
+    def _why_no_part(self, part: Group, first: bool) -> str | None:
         nodes = [self.nodes[n] for n in part.nodes]
         if part.kind is GroupKind.CONTRACTION:
             return self._no_product(part, nodes, first)
@@ -223,33 +247,55 @@ class Kernels:
     def _misplaced(self, proposal: Combine) -> WhyNot | None:
         """Dependences that the stages do not keep, or that lead through other groups."""
         subject = proposal.subject
-        members = mask_of(self.number[name] for stage in proposal.stages for name in stage)
-        before = above = 0
+        members = [self.reach[name] for stage in proposal.stages for name in stage]
+        everyone, before = _mask(members), 0
         for stage in proposal.stages:
             for name in stage:
-                wrong = self.ancestors[name] & members & ~before
+                wrong = self.reach[name].above & everyone & ~before
                 if wrong:
-                    other = self.order[wrong.bit_length() - 1]
+                    other = self._group_of(wrong.bit_length() - 1)
                     return WhyNot(subject, "legality.stages", f"{name} needs {other}, which is in no earlier stage")
-                above |= self.ancestors[name]
-            before |= mask_of(self.number[name] for name in stage)
-        for between in bits(above & ~members):
-            if self.ancestors[self.order[between]] & members:
-                name = self.order[between]
-                return WhyNot(subject, "legality.cycle", f"{name} lies between them: the kernel would wait for itself")
+            before |= _mask(self.reach[name] for name in stage)
+        between = self._closure.between(members)
+        if between:
+            name = self._group_of((between & -between).bit_length() - 1)
+            return WhyNot(subject, "legality.cycle", f"{name} lies between them: the kernel would wait for itself")
         return None
+
+    def _group_of(self, number: int) -> str:
+        name = self._first_order[number]
+        return self._holders.get(name, name)
 
     # -- combining -----------------------------------------------------------------------------------------------
 
     def replace(self, group: Group) -> None:
         """Put a combined group in the place of the groups that are its parts, or have these as parts."""
-        names = {part.name for part in group.parts}
-        for old in [g for g in self.groups.values() if {p.name for p in g.parts or (g,)} <= names]:
-            del self.groups[old.name]
+        old = list(dict.fromkeys(self._holders[part.name] for part in group.parts))
+        inside = [self.groups.pop(name) for name in old]
         self.groups[group.name] = group
-        read = {v for g in self._everything() for v in g.inputs}
-        self.aliases = {a: root for a, root in self.aliases.items() if a in read}
-        self._relate()
+        self._holders.update((part.name, group.name) for part in group.parts)
+        for part in inside:
+            for value in part.inputs:
+                self._value_readers[value].pop(part.name, None)
+        self._note_reader(group)
+        for alias in {v for part in inside for v in part.inputs if v in self.aliases}:
+            if not self._value_readers[alias]:
+                self._names_of[self.aliases.pop(alias)].remove(alias)
+        self._relate_again(group, old)
+
+    def _relate_again(self, group: Group, old: Sequence[str]) -> None:
+        """`group` makes and reads what the groups `old` made and read."""
+        readers = set[str]().union(*(self.readers.pop(name) for name in old)) - set(old)
+        producers = set[str]().union(*(self.producers.pop(name) for name in old)) - set(old)
+        self.readers[group.name], self.producers[group.name] = readers, producers
+        for reader in readers:
+            self.producers[reader].difference_update(old)
+            self.producers[reader].add(group.name)
+        for producer in producers:
+            self.readers[producer].difference_update(old)
+            self.readers[producer].add(group.name)
+        self.reach[group.name] = self._closure.merge([self.reach.pop(name) for name in old])
+        self._order = []
 
     def _stitched(self, proposal: Combine, rule: str) -> Group | WhyNot:
         groups = [[self.groups[name] for name in stage] for stage in proposal.stages]
@@ -337,8 +383,15 @@ class Kernels:
         """Whether somebody besides the groups `members` reads a value, or an alias of it."""
         if self.graph.is_output(self.values[value]) or value in self.places:
             return True
-        names = {value, *(a for a, root in self.aliases.items() if root == value)}
-        return any(not names.isdisjoint(g.inputs) for g in self._everything() if g.name not in members)
+        names = (value, *self._names_of.get(value, ()))
+        return any(reader not in members for name in names for reader in self._value_readers.get(name, ()))
+
+
+def _mask(reaches: Iterable[Reach]) -> int:
+    mask = 0
+    for reach in reaches:
+        mask |= reach.mask
+    return mask
 
 
 def _between(nodes: Mapping[str, Node], stages: Sequence[Sequence[Group]], rule: str, tie: str) -> Iterator[Stitch]:

@@ -76,7 +76,7 @@ def _next_step(graph: Graph, value: Value, axis: int, channels: int, rank: int) 
     """The single reader of `value` if it is arithmetic with a per-channel constant, and that constant by channel."""
     if not single_reader(graph, value):
         return None
-    reader, position = value.uses[0]
+    reader, position = next(iter(value.uses))
     if reader.op not in ("add", "mul", "sub", "div") or reader.output.type != value.type:
         return None
     if position == 1 and reader.op in ("sub", "div"):

@@ -106,7 +106,7 @@ class Siblings:
         value = self.rows[row][lane]
         if self.lanes[lane].get(value) != row or len(value.uses) != 1 or any(value is v for v in outputs):
             return None
-        node, position = value.uses[0]
+        node, position = next(iter(value.uses))
         plain = node.op == op and position == 0 and node.inputs[1].is_constant and node not in self.taken
         return node if plain and value.dtype in FLOATS and node.output.type == value.type else None
 

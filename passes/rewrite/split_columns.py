@@ -69,7 +69,7 @@ def _constant_arithmetic(graph: Graph, node: Node) -> list[Node]:
     chain: list[Node] = []
     value = node.output
     while single_reader(graph, value):
-        reader, position = value.uses[0]
+        reader, position = next(iter(value.uses))
         if reader.op not in ("add", "sub", "mul", "div") or reader.output.type != value.type:
             break
         if reader.inputs[1 - position].data is None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tilestitch.compiler.ir import Graph, IRError, Node, TensorType, TypeRuleError, VerifyError
+from tilestitch.compiler.ir.nodelist import NodeList
 from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.compiler.ir.verify import verify
 
@@ -41,7 +42,7 @@ def test_a_used_node_cannot_be_removed() -> None:
 
 def test_sorting_repairs_order_and_finds_cycles() -> None:
     graph = chain()
-    graph._nodes = dict.fromkeys(reversed(graph.nodes))
+    graph._nodes = NodeList(reversed(graph.nodes))
     with pytest.raises(VerifyError, match="before it is defined"):
         verify(graph)
     graph.sort()
@@ -108,7 +109,7 @@ def test_symbolic_dimensions_pass_through_type_rules() -> None:
 
 def test_the_verifier_checks_def_use_lists() -> None:
     graph = chain()
-    graph.node("a").output.uses.clear()
+    graph.node("a").output._uses.clear()
     with pytest.raises(VerifyError, match="uses of %a"):
         verify(graph)
 

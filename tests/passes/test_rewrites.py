@@ -216,7 +216,7 @@ def test_a_bias_alone_is_left_for_the_epilogue() -> None:
 
 def test_a_scale_is_not_folded_where_the_unscaled_value_is_needed_too() -> None:
     graph = conv_graph(1, ("mul",))
-    graph.outputs.append(graph.nodes[0].output)
+    graph.outputs = [*graph.outputs, graph.nodes[0].output]
     assert ops(run_pipeline(graph, PassContext(), "fold_scale_shift")) == ["conv", "mul", "tanh"]
 
 

@@ -1,0 +1,66 @@
+"""How many launches lie behind and after each kernel, kept while launches are joined and parted."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+Neighbours = Mapping[str, Iterable[str]]
+Launch = Sequence[str]
+"""The kernels that one launch computes."""
+
+
+class Depths:
+    """The number of launches on the longest way that leads to each kernel; those of one launch have the same.
+
+    before, after: of each kernel, those that it waits for, and those that wait for it. With the two exchanged, and the
+    order reversed, it is the number of launches on the longest way that leads on.
+    """
+
+    def __init__(self, order: Iterable[str], before: Neighbours, after: Neighbours) -> None:
+        self.before, self.after = before, after
+        self.of: dict[str, int] = {}
+        for name in order:
+            self.of[name] = max((self.of[n] + 1 for n in before[name]), default=0)
+        self._undo: list[tuple[str, int]] = []
+
+    def settle(
+        self, launches: Iterable[Launch], launch_of: Callable[[str], Launch],
+        beyond: Callable[[str, int], bool] = lambda name, depth: False,
+    ) -> bool:  # fmt: skip
+        """Bring the depths up to date after `launches` have become what they are.
+
+        False, at once, if one of these waits for itself, or if a kernel becomes so deep that it is `beyond` what is
+        allowed.
+        """
+        work = [(self.of[launch[0]], launch[0], launch) for launch in launches]
+        waiting, settled = {first for _, first, _ in work}, set[str]()
+        first_ones = set(waiting)
+        heapq.heapify(work)
+        while work:
+            _, first, launch = heapq.heappop(work)
+            waiting.discard(first)
+            depth = max((self.of[n] + 1 for name in launch for n in self.before[name]), default=0)
+            changed = [name for name in launch if self.of[name] != depth]
+            if any(beyond(name, depth) for name in changed) or (changed and first in settled):
+                return False
+            settled.update({first} & first_ones)
+            for name in changed:
+                self._undo.append((name, self.of[name]))
+                self.of[name] = depth
+            for reader in (r for name in changed for r in self.after[name]):
+                behind = launch_of(reader)
+                if behind[0] not in waiting:
+                    waiting.add(behind[0])
+                    heapq.heappush(work, (self.of[behind[0]], behind[0], behind))
+        return True
+
+    def keep(self) -> None:
+        """What was settled stays."""
+        self._undo.clear()
+
+    def undo(self) -> None:
+        """The depths are again what they were when `keep` was last called."""
+        for name, depth in reversed(self._undo):
+            self.of[name] = depth
+        self._undo.clear()
