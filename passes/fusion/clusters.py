@@ -75,6 +75,8 @@ class Fusion:
         self._roles: dict[Cluster, Roles | WhyNot] = {}
         self._stored: dict[Cluster, list[Value]] = {}
         self._union: Union | None = None
+        self.joins = 0
+        """How often clusters were joined: while it stays the same, so do they."""
 
     def _producers_of(self, node: Node) -> list[int]:
         return [self.position[v.producer] for v in node.inputs if v.producer is not None]
@@ -118,13 +120,15 @@ class Fusion:
         """Whether somebody outside `members`, were they one cluster, needs `value`."""
         if value in self._outputs:
             return True
-        return any(self._read_outside(value, user, members) for user, _ in value.uses)
-
-    def _read_outside(self, value: Value, user: Node, members: set[Node]) -> bool:
-        """Whether `user` is computed somewhere outside `members` where `value` is not computed as well."""
-        for cluster in self._computed_in[user]:
-            if not cluster.owned <= members and value.producer not in cluster.copies | cluster.owned:
-                return True
+        known = set[Cluster]()
+        for user, _ in value.uses:
+            for cluster in self._computed_in[user]:
+                if cluster in known:
+                    continue
+                known.add(cluster)
+                computes = value.producer in cluster.owned or value.producer in cluster.copies
+                if not computes and not cluster.owned <= members:
+                    return True
         return False
 
     def outputs_of(self, cluster: Cluster) -> list[Value]:
@@ -218,6 +222,7 @@ class Fusion:
 
     def join(self, clusters: Sequence[Cluster], copies: Iterable[Node], rule: str) -> Cluster:
         """Make `clusters` one, computing `copies` as well. The caller has checked that this is legal and not cyclic."""
+        self.joins += 1
         union = self.union(clusters, copies)
         parts = [c.members for c in clusters]
         head = clusters[0]

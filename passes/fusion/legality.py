@@ -17,10 +17,19 @@ from .row_bands import why_no_band
 
 def why_not(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], subject: str) -> WhyNot | None:
     """None if `clusters`, with `copies` computed inside as well, may be one group of some kind."""
-    copies = set(copies)
+    return why_cyclic(state, clusters, copies, subject) or why_no_group(state, clusters, copies, subject)
+
+
+def why_cyclic(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], subject: str) -> WhyNot | None:
+    """None if nothing outside the union needs some of it, and is needed by another part."""
     between = state.cycle(clusters, copies)
-    if between is not None:
-        return WhyNot(subject, "legality.cycle", f"{between.name} lies between them: the kernel would wait for itself")
+    if between is None:
+        return None
+    return WhyNot(subject, "legality.cycle", f"{between.name} lies between them: the kernel would wait for itself")
+
+
+def why_no_group(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], subject: str) -> WhyNot | None:
+    """None if the target has kernels that compute and store what the union must."""
     found = roles_of_union(state, clusters, copies, subject)
     if isinstance(found, WhyNot):
         return found

@@ -104,7 +104,9 @@ class Packs:
             if other is mine or not self.launches.can_meet(other, one):
                 continue
             a, b = sorted((other, one))
-            gain = self._gain_us([mine, other], [*(launch.latency_us for launch in rest), self.launches.latency_us(a, b)])
+            gain = self._gain_us(
+                [mine, other], [*(launch.latency_us for launch in rest), self.launches.latency_us(a, b)]
+            )
             if gain > LEAST_GAIN_US:
                 yield _move_to([*rest, self.launches.joined(a, b)], gain)
         gain = self._gain_us([mine], [launch.latency_us for launch in (*rest, one)])

@@ -25,14 +25,10 @@ VECTOR_ELEMENTS = 16
 
 
 def why_not(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], subject: str) -> WhyNot | None:
-    """None if the union is expected to be at least as fast as its parts. It must be legal."""
+    """None if the union is expected to be at least as fast as its parts. It must be legal, and not too large."""
     copies = set(copies)
     union = state.union(clusters, copies)
     nodes, stored = union.nodes, union.stored
-    operands = {v for n in nodes for v in n.inputs if v.producer not in union.members}
-    if len(nodes) > MOST_NODES or len(operands) + len(stored) > MOST_OPERANDS:
-        numbers = {"nodes": len(nodes), "operands": len(operands) + len(stored)}
-        return WhyNot(subject, "profit.size", "the kernel would be too large to compile well", numbers)
     roles = roles_of_union(state, clusters, copies, subject)
     if isinstance(roles, WhyNot):
         return roles
@@ -41,6 +37,16 @@ def why_not(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], 
         or _row_too_long(state, roles, subject)
         or _too_few_rows(state, clusters, roles, subject)
     )
+
+
+def too_large(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], subject: str) -> WhyNot | None:
+    """None if compilers cope with the union as one kernel. This is found out faster than whether it is legal."""
+    union = state.union(clusters, copies)
+    operands = {v for n in union.nodes for v in n.inputs if v.producer not in union.members}
+    if len(union.nodes) <= MOST_NODES and len(operands) + len(union.stored) <= MOST_OPERANDS:
+        return None
+    numbers = {"nodes": len(union.nodes), "operands": len(operands) + len(union.stored)}
+    return WhyNot(subject, "profit.size", "the kernel would be too large to compile well", numbers)
 
 
 def _too_much_work(

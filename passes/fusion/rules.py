@@ -8,7 +8,7 @@ A rule is a frozen dataclass with a class variable `name`, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -82,21 +82,21 @@ class Epilogue(AllowsAll):
                     yield Fuse((anchor, *chain))
 
 
-def _growing(state: Fusion, seed: Node, neighbours: object) -> Iterator[Fuse]:
+def _growing(state: Fusion, seed: Node, neighbours: Callable[[Fusion, Node], Sequence[Node]]) -> Iterator[Fuse]:
     """Propose `neighbours(state, seed)` one after another until all have been tried without success."""
-    tried: set[tuple[int, frozenset[int]]] = set()
-    while True:
-        cluster = state.cluster_of(seed)
-        for node in neighbours(state, seed):  # type: ignore[operator]
+    tried: set[tuple[int, int, int]] = set()
+    joins = -1
+    while state.joins != joins:
+        joins, cluster = state.joins, state.cluster_of(seed)
+        for node in neighbours(state, seed):
             other = state.cluster_of(node)
-            key = (other.number, frozenset(state.position[n] for n in cluster.owned | other.owned))
+            key = other.number, len(other.owned), len(cluster.owned)
             if other is cluster or key in tried:
                 continue
             tried.add(key)
             yield Fuse((seed, node))
-            break
-        else:
-            return
+            if state.joins != joins:
+                break
 
 
 def _elementwise_readers(state: Fusion, anchor: Node) -> list[Node]:
@@ -136,10 +136,13 @@ class Rows(AllowsAll):
     name: ClassVar[str] = "rows"
 
     def propose(self, state: Fusion) -> Iterator[Fuse]:
+        settled: tuple[Cluster, int] | None = None
         for node in state.nodes:
             if kind_of(node.op) is not Kind.REDUCTION or not is_native(node):
                 continue
-            yield from _growing(state, node, _row_neighbours)
+            if settled != (state.cluster_of(node), state.joins):
+                yield from _growing(state, node, _row_neighbours)
+                settled = state.cluster_of(node), state.joins
             chain = _moving_views(state, node) if state.target.name != "cpu" else []
             if chain:
                 yield Fuse((node, *chain))
@@ -184,8 +187,8 @@ class Inline(AllowsAll):
             cluster = state.cluster_of(node)
             if not state.is_live(cluster) or _kind(state, cluster) is not GroupKind.INJECTIVE:
                 continue
-            readers = [r for r in state.readers(cluster) if _takes(state, cluster, r, len(state.readers(cluster)))]
-            for reader in readers:
+            near = state.readers(cluster)
+            for reader in [r for r in near if _takes(state, cluster, r, len(near))]:
                 if state.is_live(reader) and state.is_live(state.cluster_of(node)):
                     yield Fuse((node, state.in_order(reader.owned)[0]))
 
@@ -299,8 +302,8 @@ class Copies(AllowsAll):
 
 def _possible(state: Fusion, fuse: Fuse) -> bool:
     clusters = [state.cluster_of(n) for n in fuse.nodes]
-    refusal = legality.why_not(state, clusters, fuse.copies, "") or profit.why_not(state, clusters, fuse.copies, "")
-    return refusal is None
+    asked = legality.why_cyclic, profit.too_large, legality.why_no_group, profit.why_not
+    return all(ask(state, clusters, fuse.copies, "") is None for ask in asked)
 
 
 def _is_cheap(state: Fusion, cluster: Cluster) -> bool:

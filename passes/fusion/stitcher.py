@@ -110,10 +110,10 @@ def _refusal(
         refusal = rule.forbid(state, nodes)
         if refusal is not None:
             return refusal
-    refusal = legality.why_not(state, clusters, copies, subject)
-    if refusal is None and ask_profit:
-        refusal = profit.why_not(state, clusters, copies, subject)
-    return refusal
+    if not ask_profit:
+        return legality.why_not(state, clusters, copies, subject)
+    asked = legality.why_cyclic, profit.too_large, legality.why_no_group, profit.why_not
+    return next((w for ask in asked if (w := ask(state, clusters, copies, subject)) is not None), None)
 
 
 def _borders(state: Fusion, rules: Sequence[FusionRule], aliases: dict[Value, Value]) -> list[WhyNot]:

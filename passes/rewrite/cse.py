@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -42,26 +43,28 @@ def _merge_constants(graph: Graph) -> int:
     for values in by_type.values():
         if len(values) < 2:
             continue
+        starts = Counter(map(_start, values))
         first: dict[Hashable, Value] = {}
         for value in values:
-            assert value.data is not None
-            sample = value.data.reshape(-1)[:16]
-            key = (sample.tobytes() if value.data.dtype != object else repr(sample), _digest_if_needed(values, value))
-            twin = first.setdefault(key, value)
+            start = _start(value)
+            twin = first.setdefault((start, _rest(value) if starts[start] > 1 else ""), value)
             if twin is not value:
                 graph.replace_uses(value, twin)
                 count += 1
     return count
 
 
-def _digest_if_needed(values: list[Value], value: Value) -> str:
-    """The digest, unless no other value begins with the same elements (hashing all large weights takes seconds)."""
+def _start(value: Value) -> Hashable:
+    """The first elements of a constant."""
     assert value.data is not None
-    if value.data.dtype == object:
-        return repr(value.data.tolist())
-    start = value.data.reshape(-1)[:16].tobytes()
-    others = (v.data.reshape(-1)[:16].tobytes() for v in values if v is not value and v.data is not None)
-    return digest(value.data) if start in others else ""
+    sample = value.data.reshape(-1)[:16]
+    return sample.tobytes() if value.data.dtype != object else repr(sample)
+
+
+def _rest(value: Value) -> str:
+    """What tells apart constants that begin alike; hashing all large weights would take seconds."""
+    assert value.data is not None
+    return repr(value.data.tolist()) if value.data.dtype == object else digest(value.data)
 
 
 def _frozen(value: Any) -> Hashable:
