@@ -5,32 +5,33 @@ python -m benchmarks.device.render benchmarks/results/h200 > benchmarks/results/
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.device.journal import calls, lines_of, read
 from benchmarks.device.queue_parts import PARTS
 
 Row = Mapping[str, Any]
 
 
-def load(folder: Path) -> dict[str, dict[str, Any]]:
-    """The results of every part that has any, by name."""
-    found = {}
-    for part in PARTS:
-        path = folder / f"{part.name}.json"
-        if path.exists():
-            found[part.name] = json.loads(path.read_text())
-    return found
+def rows_by_part(folder: Path) -> dict[str, list[Row]]:
+    """One row a case that ended: its key, and its values or its error; parts in the queue's order."""
+    found: dict[str, list[Row]] = {part.name: [] for part in PARTS}
+    for history in read(lines_of(folder)).values():
+        end = history.end
+        if end:
+            values = end["row"] if end["state"] == "measured" else {"error": f"{end['state']}: {end['error']}"}
+            found.setdefault(end["part"], []).append({**end["key"], **values})
+    return {name: rows for name, rows in found.items() if rows}
 
 
 def columns(rows: Iterable[Row]) -> tuple[list[str], list[list[str]]]:
-    """Header and cells: the key's fields first, then the values'; a field that a row lacks is empty."""
-    flat = [{**row["key"], **{k: v for k, v in row.items() if k not in ("key", "took_s", "tries")}} for row in rows]
-    names = list(dict.fromkeys(name for row in flat for name in row))
-    return names, [[cell(row.get(name)) for name in names] for row in flat]
+    """Header and cells; a field that a row lacks is empty."""
+    kept = list(rows)
+    names = list(dict.fromkeys(name for row in kept for name in row))
+    return names, [[cell(row.get(name)) for name in names] for row in kept]
 
 
 def cell(value: Any) -> str:
@@ -52,30 +53,25 @@ def aligned(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
 
 
 def text(folder: Path) -> str:
-    parts = []
-    for name, data in load(folder).items():
-        state = "complete" if data["done"] else f"incomplete, {data['skipped']} open"
-        parts.append(f"== {name} ({state}) ==\n{aligned(*columns(data['rows']))}")
+    parts = [f"== {name} ==\n{aligned(*columns(rows))}" for name, rows in rows_by_part(folder).items()]
     return "\n\n".join(parts) or "nothing was measured yet"
 
 
 def markdown(folder: Path) -> str:
-    """One section a part with its provenance. Times are medians; see the scripts for how each was taken."""
+    """One section a part, after what it was measured on. Times are medians; see the scripts for how each was taken."""
     questions = {part.name: part.question for part in PARTS}
     lines = ["# Measured on a GPU", ""]
-    for name, data in load(folder).items():
-        gpu, facts = data["provenance"]["gpu"], data["provenance"]
-        versions = ", ".join(f"{package} {version}" for package, version in facts["packages"].items() if version)
-        where = gpu.get("name", gpu.get("problem", "no GPU"))
-        lines += [f"## {name}: {questions[name]}", "", f"{where}, {facts['date']}, {versions}.", ""]
-        if not data["done"]:
-            lines += [f"Incomplete: {data['skipped']} measurements are open.", ""]
-        header, cells = columns(data["rows"])
-        if header:
-            lines += ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-            lines += ["| " + " | ".join(row) + " |" for row in cells] + [""]
-    return "\n".join(lines)
+    for call in calls(lines_of(folder)):
+        gpu, packages = call["gpu"], call["packages"]
+        versions = ", ".join(f"{package} {version}" for package, version in packages.items() if version)
+        lines.append(f"* {call['date']}: {gpu.get('name', gpu.get('problem'))}, Python {call['python']}, {versions}")
+    for name, rows in rows_by_part(folder).items():
+        header, cells = columns(rows)
+        lines += ["", f"## {name}: {questions.get(name, 'no part of this name any more')}", ""]
+        lines += ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+        lines += ["| " + " | ".join(row) + " |" for row in cells]
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    print(markdown(Path(sys.argv[1])))
+    print(markdown(Path(sys.argv[1])), end="")

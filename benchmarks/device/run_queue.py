@@ -1,140 +1,174 @@
 """Runs what is still open of the device queue, within a time budget, and prints the tables.
 
-    python -m benchmarks.device.run_queue --out results [--budget 540] [--only A1,A2] [--list]
+    python -m benchmarks.device.run_queue --out results [--earlier FOLDER] [--budget 540] [--only S0,B1] [--list]
 
-Each part is a process of its own with a time-out. Parts that were stopped go on where they were at the next call.
-From the root of the repository; nothing of ours need be installed. Needs Python 3.11.
+Every case runs in a process of its own with a time limit. What was begun before is continued; what failed is tried once
+more after everything else, what hung last of all. From the root of the repository; nothing of ours need be installed.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import importlib.util
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.device import render
+from benchmarks.device import package
+from benchmarks.device.case import LIMIT_S, Case, Setup
+from benchmarks.device.journal import Journal
+from benchmarks.device.processes import POLL_S, Outcome, Running, start
 from benchmarks.device.queue_parts import BY_NAME, PARTS, Part
 
-ROOT = Path(__file__).resolve().parents[2]
-OURS = ("runtime", "compiler", "cost_model", "passes", "codegen")
+LEAST_S = 3.0
+"""With less time left, no case is started; one that needs longer than most wants half of its limit."""
 
-GRACE_S = 20.0
-"""What a part may take beyond its budget to end the measurement under way."""
-
-LEAST_S = 15.0
-"""With less time left, no further part is started."""
+PROBES = 3
+"""How often the GPU is asked for a sign of life after a hang or a crash."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    part: str
-    state: str  # done, open (out of time), failed, timed out
-    seconds: float
-    note: str = ""
+@dataclass
+class Queue:
+    """Runs cases until `end` on the monotonic clock, and writes down what becomes of them.
+
+    alive: whether the GPU still answers; asked after every case that hung or crashed.
+    """
+
+    journal: Journal
+    log: Path
+    end: float
+    alive: Callable[[], bool] = lambda: True
+    outcomes: list[Outcome] = field(default_factory=list)
+    is_lost: bool = False
+
+    def run(self, cases: Sequence[Case], jobs: int, budget_s: float = float("inf")) -> None:
+        """Run cases in order, `jobs` at a time; none is started after the budget or the call's end."""
+        stop = min(self.end, time.monotonic() + budget_s)
+        waiting, running = list(cases), list[Running]()
+        while waiting or running:
+            while waiting and len(running) < jobs and not self.is_lost:
+                if not self._has_time(waiting[0], stop):
+                    waiting.pop(0)
+                    continue
+                running.append(self._start(waiting.pop(0)))
+            if not running:
+                return
+            self._collect(running)
+            time.sleep(POLL_S)
+
+    def _has_time(self, case: Case, stop: float) -> bool:
+        now = time.monotonic()
+        return now < stop and self.end - now >= max(LEAST_S, case.limit_s / 2 if case.limit_s > LIMIT_S else 0.0)
+
+    def _start(self, case: Case) -> Running:
+        self.journal.start(case)
+        return start(case, self.log, min(case.limit_s, self.end - time.monotonic()))
+
+    def _collect(self, running: list[Running]) -> None:
+        for item in list(running):
+            outcome = item.outcome()
+            if outcome is None:
+                continue
+            running.remove(item)
+            if outcome.state in ("hung", "crashed") and not self._answers():
+                self.is_lost = True
+            self.journal.end(outcome)
+            self.outcomes.append(outcome)
+            if outcome.state != "measured":
+                print(f"{outcome.state}: {outcome.case.name}: {outcome.error}", flush=True)
+
+    def _answers(self) -> bool:
+        return any(self.alive() for _ in range(PROBES))
 
 
-def is_done(folder: Path, part: Part) -> bool:
-    try:
-        return bool(json.loads((folder / f"{part.name}.json").read_text())["done"])
-    except (OSError, ValueError, KeyError):
-        return False
+def run_parts(queue: Queue, parts: Sequence[tuple[Part, Sequence[Case]]]) -> None:
+    """What is open part by part, each within its budget; then without budgets; then what failed; then what hung."""
+    for standing, with_budget in (("open", True), ("open", False), ("again", False), ("last", False)):
+        for part, cases in parts:
+            pending = [case for case in cases if queue.journal.standing(case) == standing]
+            if not pending or queue.is_lost:
+                continue
+            before, began = len(queue.outcomes), time.monotonic()
+            jobs = part.jobs if standing == "open" else 1
+            queue.run(pending, jobs, part.budget_s if with_budget else float("inf"))
+            states = Counter(outcome.state for outcome in queue.outcomes[before:])
+            said = ", ".join(f"{count} {state}" for state, count in states.items()) or "no time"
+            print(f"{part.name:3} {time.monotonic() - began:6.1f} s  {said}", flush=True)
 
 
-def installed_tree(root: Path) -> Path:
-    """A folder with `tilestitch` as it is installed, made of links into the repository at `root`."""
-    folder = root / "build" / "device"
-    package = folder / "tilestitch"
-    package.mkdir(parents=True, exist_ok=True)
-    for target in (*(root / name for name in OURS), root / "tilestitch" / "__init__.py"):
-        link = package / target.name
-        if not link.is_symlink():
-            link.symlink_to(target)
-    return folder
+def summary(parts: Sequence[tuple[Part, Sequence[Case]]], journal: Journal, absent: set[str]) -> Iterator[str]:
+    """A line a part: how many of its cases stand how."""
+    for part, cases in parts:
+        states = Counter("absent" if absent & set(case.needs) else journal.standing(case) for case in cases)
+        counts = ", ".join(f"{states[s]} {s}" for s in ("done", "open", "again", "last", "settled", "absent") if states[s])
+        yield f"{part.name:3} {counts or 'not in the bundle':40} {part.question}"
 
 
-def environment() -> dict[str, str]:
-    """The parts' environment: they find our packages, and what is benchmarked, in this repository."""
-    paths = os.pathsep.join([str(installed_tree(ROOT)), str(ROOT)])
-    # JAX would take most of the GPU's memory at its first use, and leave too little for the engine beside it.
-    return {**os.environ, "PYTHONPATH": paths, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+def absent_packages(without: Sequence[str]) -> set[str]:
+    """Of the packages that peers need, those that are not installed, or not wanted."""
+    return {name for name in ("torch", "jax") if name in without or importlib.util.find_spec(name) is None}
 
 
-def command(part: Part, folder: Path, budget_s: float) -> list[str]:
-    out = folder / f"{part.name}.json"
-    return [sys.executable, "-P", "-m", part.module, "--out", str(out), "--budget", f"{budget_s:.0f}"]
-
-
-def run_part(part: Part, folder: Path, budget_s: float) -> Outcome:
-    start = time.monotonic()
-    with open(folder / f"{part.name}.log", "a") as log:
-        try:
-            code = subprocess.run(
-                command(part, folder, budget_s),
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                timeout=budget_s + GRACE_S,
-                env=environment(),
-            ).returncode
-        except subprocess.TimeoutExpired:
-            return Outcome(part.name, "timed out", time.monotonic() - start)
-    seconds = time.monotonic() - start
-    if code:
-        last = (folder / f"{part.name}.log").read_text().strip().splitlines()[-1:]
-        return Outcome(part.name, "failed", seconds, last[0][:120] if last else f"exit code {code}")
-    return Outcome(part.name, "done" if is_done(folder, part) else "open", seconds)
-
-
-def run_queue(
-    parts: Sequence[Part],
-    folder: Path,
-    budget_s: float,
-    run: Callable[[Part, Path, float], Outcome] = run_part,
-    clock: Callable[[], float] = time.monotonic,
-) -> list[Outcome]:
-    """Run the open ones of `parts` in order, each with its budget or what is left of the whole one."""
-    folder.mkdir(parents=True, exist_ok=True)
-    end = clock() + budget_s
-    outcomes = []
-    for part in parts:
-        left = end - clock() - GRACE_S
-        if is_done(folder, part):
-            outcomes.append(Outcome(part.name, "done", 0.0, "before"))
-        elif left < LEAST_S:
-            outcomes.append(Outcome(part.name, "open", 0.0, "no time left"))
-        else:
-            print(f"{part.name}: {part.question}", file=sys.stderr, flush=True)
-            outcomes.append(run(part, folder, min(part.budget_s, left)))
-    return outcomes
+def preload(absent: set[str]) -> None:
+    """Import what cases import, once. Nothing here may touch the GPU: a process forked after that cannot use it."""
+    names = ["numpy", "cuda.bindings.driver", "tilestitch.runtime.cuda.backend"]
+    for name in names + ([] if "torch" in absent else ["torch"]):
+        if importlib.util.find_spec(name.partition(".")[0]) is not None:
+            importlib.import_module(name)
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.device.run_queue", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/h200"), metavar="FOLDER")
+    parser.add_argument("--earlier", type=Path, metavar="FOLDER", help="results of earlier calls, which are not changed")
+    parser.add_argument("--bundle", type=Path, default=package.ARCHIVE, metavar="FILE", help="what bundle.py packed")
     parser.add_argument("--budget", type=float, default=540.0, metavar="SECONDS", help="for this call (default 540)")
-    parser.add_argument("--only", metavar="A1,A2", help="these parts, in this order")
+    parser.add_argument("--only", metavar="S0,B1", help="these parts, in this order")
+    parser.add_argument("--match", default="", metavar="TEXT", help="cases whose name has this text")
+    parser.add_argument("--without", default="", metavar="torch,jax", help="as if these packages were not there")
     parser.add_argument("--list", action="store_true", help="say what is open and run nothing")
     options = parser.parse_args(arguments)
     names = options.only.split(",") if options.only else [part.name for part in PARTS]
     unknown = [name for name in names if name not in BY_NAME]
     if unknown:
         parser.error(f"no part {', '.join(unknown)}; there are {', '.join(BY_NAME)}")
-    parts = [BY_NAME[name] for name in names]
+    return call(options, [BY_NAME[name] for name in names])
+
+
+def call(options: argparse.Namespace, parts: Sequence[Part], executes: bool = True) -> int:
+    """One call of the queue. Returns 0 when nothing failed, 1 when something did, 4 when there is no GPU."""
+    end = time.monotonic() + options.budget
+    package.make_importable()
+    from benchmarks.device import probe, render
+
+    setup = Setup(package.unpacked(options.bundle), executes)
+    journal = Journal(options.out, package.sources_digest(), options.earlier)
+    absent = absent_packages(options.without.split(","))
+    made = [(part, [case for case in part.make(setup) if options.match in case.name]) for part in parts]
     if options.list:
-        for part in parts:
-            print(f"{part.name:4} {'done' if is_done(options.out, part) else 'open'}  {part.question}")
+        print("\n".join(summary(made, journal, absent)))
         return 0
-    outcomes = run_queue(parts, options.out, options.budget)
+    preload(absent)
+    log = options.out / "queue.log"
+    facts = probe.facts(log)
+    journal.call({**probe.provenance(), "gpu": facts})
+    if "problem" in facts:
+        print(f"there is no GPU to measure: {facts['problem']}", file=sys.stderr)
+        return 4
+    queue = Queue(journal, log, end, lambda: probe.answers(log))
+    run_parts(queue, [(part, [c for c in cases if not absent & set(c.needs)]) for part, cases in made])
+    (options.out / "README.md").write_text(render.markdown(options.out))
     print(render.text(options.out))
-    for outcome in outcomes:
-        print(f"{outcome.part:4} {outcome.state:10} {outcome.seconds:6.1f} s  {outcome.note}")
-    return int(any(outcome.state in ("failed", "timed out") for outcome in outcomes))
+    print("\n".join(summary(made, journal, absent)))
+    if queue.is_lost:
+        print("the GPU does not answer any more: the rest is open for another call")
+    return int(queue.is_lost or any(outcome.state not in ("measured", "cut") for outcome in queue.outcomes))
 
 
 if __name__ == "__main__":
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # XLA would take most of the GPU's memory at its first use
     sys.exit(main())
