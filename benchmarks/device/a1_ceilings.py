@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from benchmarks.device.case import Case, Setup
 from benchmarks.device.gpu import Gpu
-from benchmarks.device.record import Recorder, run_part
 
 SIZES_MIB = (4, 16, 32, 48, 64, 128, 512, 4096)
 TRAFFIC = {"copy": 2, "read": 1, "write": 1}
@@ -18,8 +19,9 @@ GEMM_SIZES = (2048, 4096, 8192)
 GEMM_DTYPES = ("float32", "tf32", "float16", "bfloat16", "float8_e4m3fn")
 
 
-def bandwidth(gpu: Gpu, kernel: str, mib: int) -> dict[str, Any]:
+def bandwidth(setup: Setup, kernel: str, mib: int) -> dict[str, Any]:
     """One buffer again and again: sizes below the L2 cache's show its bandwidth."""
+    gpu = Gpu(setup.kernels("ceilings"))
     nbytes = mib << 20
     source, target = gpu.buffer(nbytes), gpu.buffer(nbytes)
     words = gpu.upload(np.array([nbytes // 16], np.int64))
@@ -31,25 +33,24 @@ def bandwidth(gpu: Gpu, kernel: str, mib: int) -> dict[str, Any]:
         if best is None or median < best[0]:
             best = (median, blocks)
     assert best is not None
-    gpu.free()
     return {"us": best[0], "GB_per_s": TRAFFIC[kernel] * nbytes / best[0] / 1e3, "blocks_per_sm": best[1]}
 
 
-def driver_copy(gpu: Gpu, mib: int) -> dict[str, Any]:
+def driver_copy(setup: Setup, mib: int) -> dict[str, Any]:
+    gpu = Gpu(setup.kernels("ceilings"))
     nbytes = mib << 20
     source, target = gpu.buffer(nbytes), gpu.buffer(nbytes)
     median = gpu.time_us(lambda: gpu.call("cuMemcpyDtoDAsync", target, source, nbytes, gpu.stream))
-    gpu.free()
     return {"us": median, "GB_per_s": 2 * nbytes / median / 1e3}
 
 
-def rate(gpu: Gpu, kernel: str, operations: int, rounds: int = 4096) -> dict[str, Any]:
+def rate(setup: Setup, kernel: str, operations: int, rounds: int = 4096) -> dict[str, Any]:
     """`operations` a thread and round."""
+    gpu = Gpu(setup.kernels("ceilings"))
     result = gpu.buffer(4)
     size = gpu.upload(np.array([rounds], np.int64))
     grid, block = 8 * gpu.multiprocessors, 256
     median = gpu.time_us(lambda: gpu.launch(gpu.function(kernel), grid, block, (result, result, size)))
-    gpu.free()
     return {"us": median, "Tops_per_s": operations * rounds * grid * block / median / 1e6}
 
 
@@ -96,19 +97,13 @@ def torch_time_us(work: Any, repeats: int = 30, warmup: int = 5) -> float:
     return statistics.median(times)
 
 
-def measure(recorder: Recorder) -> None:
-    gpu = Gpu("ceilings")
-    recorder.measure({"what": "cuMemcpyDtoD", "MiB": 4096}, lambda: driver_copy(gpu, 4096))
+def cases(part: str, setup: Setup) -> Iterator[Case]:
+    yield Case(part, {"what": "cuMemcpyDtoD", "MiB": 4096}, partial(driver_copy, setup, 4096))
     for kernel in TRAFFIC:
         for mib in reversed(SIZES_MIB):
-            key = {"what": kernel, "MiB": mib}
-            recorder.measure(key, partial(bandwidth, gpu, kernel, mib))
-    recorder.measure({"what": "fp32 fma"}, lambda: rate(gpu, "fma32", 16))
-    recorder.measure({"what": "ex2"}, lambda: rate(gpu, "ex2", 8))
+            yield Case(part, {"what": kernel, "MiB": mib}, partial(bandwidth, setup, kernel, mib))
+    yield Case(part, {"what": "fp32 fma"}, partial(rate, setup, "fma32", 16))
+    yield Case(part, {"what": "ex2"}, partial(rate, setup, "ex2", 8))
     for dtype in GEMM_DTYPES:
         for size in reversed(GEMM_SIZES):
-            recorder.measure({"what": f"gemm {dtype}", "n": size}, partial(gemm, dtype, size))
-
-
-if __name__ == "__main__":
-    run_part("A1", measure)
+            yield Case(part, {"what": f"gemm {dtype}", "n": size}, partial(gemm, dtype, size), needs=("torch",))

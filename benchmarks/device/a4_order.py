@@ -7,13 +7,14 @@ LIMIT_NS, for a flag that a kernel launched after it sets.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from benchmarks.device.case import Case, Setup
 from benchmarks.device.gpu import Gpu, one
-from benchmarks.device.record import Recorder, run_part
 from tilestitch.runtime.program import Edge
 
 REPEATS = 30
@@ -22,13 +23,14 @@ THREADS = 1024
 """A block: two of them fill a multiprocessor."""
 
 
-def early_blocks(order: np.ndarray, blocks: int) -> int:
+def early_blocks(order: np.ndarray) -> int:
     """How many of the second launch's blocks (tag 2) started before the last of the first's (tag 1)."""
     last = int(np.flatnonzero(order == 1)[-1])
     return int((order[:last] == 2).sum())
 
 
-def placement(gpu: Gpu, how: str, waves: float) -> dict[str, Any]:
+def placement(setup: Setup, how: str, waves: float) -> dict[str, Any]:
+    gpu = Gpu(setup.kernels("order"))
     blocks = int(waves * 2 * gpu.multiprocessors)
     counter, order = gpu.buffer(4), gpu.buffer(8 * blocks)
     tags = [gpu.upload(np.array([tag, 20_000], np.uint32)) for tag in (1, 2)]
@@ -44,10 +46,8 @@ def placement(gpu: Gpu, how: str, waves: float) -> dict[str, Any]:
         else:
             for stream, (launch, pointers) in zip(streams, launches):
                 gpu.launch(gpu.function(launch.symbol), blocks, THREADS, pointers, stream)
-        early.append(early_blocks(gpu.read(order, "uint32", 2 * blocks), blocks))
-    graph.close()
-    _destroy(gpu, streams)
-    gpu.free()
+        drawn = gpu.read(order, "uint32", 2 * blocks)
+        early.append(early_blocks(drawn) if setup.executes else 0)
     return {
         "blocks": blocks,
         "runs_with_early_blocks": sum(count > 0 for count in early),
@@ -67,12 +67,8 @@ def _streams(gpu: Gpu, how: str) -> list[int]:
     return []
 
 
-def _destroy(gpu: Gpu, streams: list[int]) -> None:
-    for stream in streams:
-        gpu.call("cuStreamDestroy", stream)
-
-
-def starvation(gpu: Gpu, how: str, waves: float) -> dict[str, Any]:
+def starvation(setup: Setup, how: str, waves: float) -> dict[str, Any]:
+    gpu = Gpu(setup.kernels("order"))
     blocks = max(1, int(waves * 2 * gpu.multiprocessors))
     flag, seen = gpu.buffer(4), gpu.buffer(8)
     limit = gpu.upload(np.array([LIMIT_NS], np.uint32))
@@ -90,25 +86,16 @@ def starvation(gpu: Gpu, how: str, waves: float) -> dict[str, Any]:
             for stream, (launch, pointers) in zip(streams, launches):
                 gpu.launch(gpu.function(launch.symbol), launch.grid[0], launch.block[0], pointers, stream)
         gave_up.append(int(gpu.read(seen, "uint32", 2)[1]))
-    graph.close()
-    _destroy(gpu, streams)
-    gpu.free()
     return {"blocks": blocks, "runs_that_starved": sum(count > 0 for count in gave_up), "runs": len(gave_up)}
 
 
-def measure(recorder: Recorder) -> None:
-    gpu = Gpu("order")
+def cases(part: str, setup: Setup) -> Iterator[Case]:
     ways = ("streams", "streams, second has priority", "streams, first has priority", "graph branches",
             "graph, launch-order edge")  # fmt: skip
     for how in ways:
         for waves in (0.25, 0.75, 1.5, 4.0):
-            key = {"what": "placement", "how": how, "waves": waves}
-            recorder.measure(key, partial(placement, gpu, how, waves))
+            yield Case(part, {"what": "placement", "how": how, "waves": waves}, partial(placement, setup, how, waves))
     for how in ways[:4]:
         for waves in (0.5, 1.0, 2.0):
             key = {"what": "consumer first", "how": how, "waves": waves}
-            recorder.measure(key, partial(starvation, gpu, how, waves))
-
-
-if __name__ == "__main__":
-    run_part("A4", measure)
+            yield Case(part, key, partial(starvation, setup, how, waves))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from benchmarks.device.case import Case, Setup
 from benchmarks.device.gpu import Gpu
-from benchmarks.device.record import Recorder, run_part
 
 READ_BYTES = 1 << 30
 KINDS = {"bandwidth": "read", "compute": "fma32"}
@@ -49,45 +49,34 @@ def together_us(gpu: Gpu, works: list[Work], streams: list[int]) -> float:
     return gpu.time_us(work, repeats=11)
 
 
-def pair(gpu: Gpu, first: str, second: str, blocks_per_sm: float) -> dict[str, Any]:
+def pair(setup: Setup, first: str, second: str, blocks_per_sm: float) -> dict[str, Any]:
+    gpu = Gpu(setup.kernels("ceilings"))
     grid = max(1, int(blocks_per_sm * gpu.multiprocessors))
     works = [Work(gpu, first, grid), Work(gpu, second, grid)]
     streams = [gpu.new_stream(), gpu.new_stream()]
     alone = [together_us(gpu, [work], streams[:1]) for work in works]
     both = together_us(gpu, works, streams)
-    for stream in streams:
-        gpu.call("cuStreamDestroy", stream)
-    gpu.free()
     return {"first_us": alone[0], "second_us": alone[1], "both_us": both, "both_over_sum": both / sum(alone)}
 
 
-def green(gpu: Gpu, wanted: int) -> dict[str, Any]:
+def green(setup: Setup, wanted: int) -> dict[str, Any]:
     """The partition that `wanted` multiprocessors give, and what a neighbour outside does to work inside it."""
-    api = gpu.device.api
-    kind = api.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
+    gpu = Gpu(setup.kernels("ceilings"))
+    kind = gpu.device.api.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
     device = gpu.call("cuDeviceGet", 0)
     resource = gpu.call("cuDeviceGetDevResource", device, kind)
     groups, _, rest = gpu.call("cuDevSmResourceSplitByCount", 1, resource, 0, wanted)
-    contexts = []
     streams = []
-    try:
-        for part in (groups[0], rest):
-            description = gpu.call("cuDevResourceGenerateDesc", [part], 1)
-            contexts.append(gpu.call("cuGreenCtxCreate", description, device, 1))
-            streams.append(int(gpu.call("cuGreenCtxStreamCreate", contexts[-1], 1, 0)))
-        inside = int(groups[0].sm.smCount)
-        compute = Work(gpu, "compute", 2 * inside)
-        alone = together_us(gpu, [compute], streams[:1])
-        memory = Work(gpu, "bandwidth", 4 * gpu.multiprocessors)
-        disturbed = _inside_us(gpu, compute, streams[0], lambda: memory.launch(streams[1]))
-        same = _inside_us(gpu, compute, streams[0], lambda: None)
-    finally:
-        gpu.call("cuCtxSynchronize")
-        for stream in streams:
-            gpu.call("cuStreamDestroy", stream)
-        for context in contexts:
-            gpu.call("cuGreenCtxDestroy", context)
-        gpu.free()
+    for part in (groups[0], rest):
+        description = gpu.call("cuDevResourceGenerateDesc", [part], 1)
+        context = gpu.call("cuGreenCtxCreate", description, device, 1)
+        streams.append(int(gpu.call("cuGreenCtxStreamCreate", context, 1, 0)))
+    inside = int(groups[0].sm.smCount)
+    compute = Work(gpu, "compute", 2 * inside)
+    alone = together_us(gpu, [compute], streams[:1])
+    memory = Work(gpu, "bandwidth", 4 * gpu.multiprocessors)
+    disturbed = _inside_us(gpu, compute, streams[0], lambda: memory.launch(streams[1]))
+    same = _inside_us(gpu, compute, streams[0], lambda: None)
     return {
         "multiprocessors": inside,
         "compute_us": alone,
@@ -112,15 +101,10 @@ def _inside_us(gpu: Gpu, work: Work, stream: int, neighbour: Callable[[], None])
     return float(np.median(times))
 
 
-def measure(recorder: Recorder) -> None:
-    gpu = Gpu("ceilings")
+def cases(part: str, setup: Setup) -> Iterator[Case]:
     for first, second in (("bandwidth", "bandwidth"), ("compute", "compute"), ("bandwidth", "compute")):
         for blocks in BLOCKS_PER_SM:
             key = {"what": f"{first} + {second}", "blocks_per_sm_each": blocks}
-            recorder.measure(key, partial(pair, gpu, first, second, blocks))
+            yield Case(part, key, partial(pair, setup, first, second, blocks))
     for wanted in (1, 8, 16, 32, 64):
-        recorder.measure({"what": "green context", "wanted": wanted}, partial(green, gpu, wanted))
-
-
-if __name__ == "__main__":
-    run_part("A5", measure)
+        yield Case(part, {"what": "green context", "wanted": wanted}, partial(green, setup, wanted))

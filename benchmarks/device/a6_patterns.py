@@ -1,4 +1,4 @@
-"""A6, patterns: what PyTorch and JAX make of softmax, norms, GELU and attention, as achieved bandwidth.
+"""A6: what PyTorch and JAX make of softmax, norms, GELU and attention, as achieved bandwidth.
 
 Bytes are what must move: each input read once, each output written once.
 """
@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from benchmarks.device.case import LONG_S, Case, Setup
 from benchmarks.device.peers import measured, runner
-from benchmarks.device.record import Recorder, run_part
 
 SIZES = ((128, 768), (1024, 1024), (8192, 1024), (8192, 8192), (65536, 1024))
 ATTENTIONS = ((1, 12, 128, 64), (8, 12, 512, 64), (4, 16, 2048, 128))
 DTYPES = ("float32", "bfloat16")
+
+
+PATTERNS = ("softmax", "layer_norm", "bias_residual_layer_norm", "rms_norm", "gelu")
 
 
 def functions(torch: Any) -> dict[str, Callable[..., Any]]:
@@ -105,29 +108,21 @@ def attention(shape: tuple[int, int, int, int], dtype: str, mode: str) -> dict[s
     return {**result, "TFLOP_per_s": 4 * batch * heads * length**2 * width / result["us"] / 1e6}
 
 
-def measure(recorder: Recorder) -> None:
-    import torch
+def cases(part: str, setup: Setup) -> Iterator[Case]:
+    for mode in ("graph", "compile"):
+        for key, shape in _patterns(f"torch {mode}"):
+            run = partial(in_torch, key["pattern"], shape, key["dtype"], mode)
+            yield Case(part, key, run, LONG_S if mode == "compile" else 25.0, ("torch",))
+        for dtype in DTYPES if mode == "graph" else ():
+            for sizes in ATTENTIONS:
+                key = {"pattern": "attention", "shape": list(sizes), "dtype": dtype, "by": "torch graph"}
+                yield Case(part, key, partial(attention, sizes, dtype, mode), needs=("torch",))
+    for key, shape in _patterns("jax"):
+        yield Case(part, key, partial(in_jax, key["pattern"], shape, key["dtype"]), needs=("jax",))
 
+
+def _patterns(by: str) -> Iterator[tuple[dict[str, Any], tuple[int, int]]]:
     for dtype in DTYPES:
         for shape in SIZES:
-            for pattern in functions(torch):
-                key = {"pattern": pattern, "shape": shape, "dtype": dtype}
-                for mode in ("graph", "compile"):
-                    recorder.measure(
-                        {**_listed(key), "by": f"torch {mode}"},
-                        partial(in_torch, pattern, shape, dtype, mode),
-                    )
-                recorder.measure({**_listed(key), "by": "jax"}, partial(in_jax, pattern, shape, dtype))
-    for dtype in DTYPES:
-        for sizes in ATTENTIONS:
-            key = {"pattern": "attention", "shape": list(sizes), "dtype": dtype, "by": "torch graph"}
-            recorder.measure(key, partial(attention, sizes, dtype, "graph"))
-
-
-def _listed(key: dict[str, Any]) -> dict[str, Any]:
-    """The key as JSON gives it back."""
-    return {**key, "shape": list(key["shape"])}
-
-
-if __name__ == "__main__":
-    run_part("A6p", measure)
+            for pattern in PATTERNS:
+                yield {"pattern": pattern, "shape": list(shape), "dtype": dtype, "by": by}, shape

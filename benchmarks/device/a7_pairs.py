@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from benchmarks.device.case import Case, Setup
 from benchmarks.device.peers import captured, measured
-from benchmarks.device.record import Recorder, run_part
 
 TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 MLPS = {"gpt3, 1 of 8": (12288, 4 * 12288 // 8), "llama 65B, 1 of 8": (8192, 22016 // 8)}
@@ -41,11 +42,7 @@ def pair(name: str, tokens: int) -> dict[str, Any]:
     return {**result, "TFLOP_per_s": flops / result["us"] / 1e6, "GB_per_s": moved / result["us"] / 1e3}
 
 
-def measure(recorder: Recorder) -> None:
+def cases(part: str, setup: Setup) -> Iterator[Case]:
     for name in MLPS:
         for tokens in TOKENS:
-            recorder.measure({"mlp": name, "tokens": tokens}, partial(pair, name, tokens))
-
-
-if __name__ == "__main__":
-    run_part("A7", measure)
+            yield Case(part, {"mlp": name, "tokens": tokens}, partial(pair, name, tokens), needs=("torch",))

@@ -1,27 +1,27 @@
 """B2: compute-sanitizer over every case of the bundle: memory, races, barriers, uninitialised memory.
 
-A case is run in a process of its own under each tool; the tool's exit code says what it found.
+The tool's exit code says what it found.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.device.b1_ours import FOLDER
-from benchmarks.device.record import Recorder, run_part
+from benchmarks.device.case import Case, Setup
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 FOUND = 9
+LIMIT_S = 60.0
 ONE = """
 import sys
 import numpy as np
-from benchmarks.device.b1_ours import feeds_of, poisoned
+from benchmarks.device.feeds import feeds_of, poisoned
 from tilestitch.runtime import load
 with load(sys.argv[1], device="cuda") as module:
     module.run(feeds_of(module, np.random.default_rng(0)), out=poisoned(module))
@@ -43,24 +43,19 @@ def verdict(code: int, output: str) -> dict[str, Any]:
     return {"clean": code == 0, "summary": summary, "first": "" if code == 0 else first}
 
 
-def sanitize(tool: str, name: str, timeout_s: float) -> dict[str, Any]:
+def sanitize(setup: Setup, tool: str, name: str) -> dict[str, Any]:
     sanitizer = shutil.which("compute-sanitizer")
     if sanitizer is None:
         raise FileNotFoundError("compute-sanitizer is not on the PATH; it comes with the CUDA toolkit")
-    done = subprocess.run(
-        command(tool, sanitizer, FOLDER / f"{name}.tsm"),
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout_s,
-    )  # fmt: skip
+    called = command(tool, sanitizer, setup.bundle / f"{name}.tsm")
+    done = subprocess.run(called, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     return verdict(done.returncode, done.stdout)
 
 
-def measure(recorder: Recorder) -> None:
-    cases = [entry["name"] for entry in json.loads((FOLDER / "bundle.json").read_text()) if entry["kind"] == "case"]
+def cases(part: str, setup: Setup) -> Iterator[Case]:
+    """The small cases first, under each tool."""
+    listed = sorted(setup.listing("cases"), key=lambda entry: not entry["smoke"])
     for tool in TOOLS:
-        for name in cases:
-            limit_s = min(60.0, recorder.remaining_s)
-            recorder.measure({"tool": tool, "name": name}, partial(sanitize, tool, name, limit_s))
-
-
-if __name__ == "__main__":
-    run_part("B2", measure)
+        for entry in listed:
+            run = partial(sanitize, setup, tool, entry["name"])
+            yield Case(part, {"tool": tool, "name": entry["name"]}, run, LIMIT_S, fingerprint=entry["digest"])

@@ -1,34 +1,31 @@
-"""B3: our products for Hopper, every tile for every shape of the bundle, right and against cuBLAS
-and cuDNN.
+"""B3 to B5: GEMMs and convolutions for Hopper, ours with every tile, right and how fast; and those of libraries.
 
-Results are full of NaN bits before the run that is checked, against float64 on the device. Both engines replay a CUDA
-graph; event-timed, in turns. Rows with `planned` are what the compiler would take.
+Results are full of NaN bits before the run that is checked, against float64 on the device. All are timed as replays of
+a CUDA graph. `planned` is what the compiler would take.
 """
 
 from __future__ import annotations
 
-import json
-import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from benchmarks.device.case import Case, Setup
+from benchmarks.device.feeds import random_like
+from benchmarks.device.gemm_facts import FACTS
+from benchmarks.device.gpu import Gpu
+from benchmarks.device.limits import TOLERANCE
 from benchmarks.device.peers import captured
-from benchmarks.device.record import Recorder, run_part
-from tilestitch.runtime.cuda.driver import Device
+from benchmarks.device.timing import Timer
 from tilestitch.runtime.cuda.graph import LaunchGraph, Parameters
+from tilestitch.runtime.dtypes import numpy_dtype
 from tilestitch.runtime.program import DeviceLaunch, Edge
 
-FOLDER = Path(__file__).parent / "bundle" / "gemm"
 VALUES = ("a", "b", "y", "bias", "sums", "counters")
-TOLERANCE = {"float16": 1e-3, "bfloat16": 8e-3}
-"""Of ||ours - reference|| / ||reference||: little more than rounding each result does."""
-
-TURNS = 30
-FACTS = ("kernel", "bm", "bn", "sharing", "alternate", "cluster", "stages", "parts", "planned")
 
 
 @dataclass(frozen=True)
@@ -44,6 +41,18 @@ class Work:
     @property
     def flops(self) -> int:
         return 2 * prod(self.y) * self.reduction
+
+    def arrays(self, dtype: str, kernel: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Operands at random, the result as NaN bits, and room for partial sums and counters."""
+        rng, kind = np.random.default_rng(5), numpy_dtype(dtype)
+        return {
+            "a": random_like(rng, dtype, self.a),
+            "b": random_like(rng, dtype, self.b, self.reduction**-0.5),
+            "y": np.full(prod(self.y) * kind.itemsize, 0xFF, np.uint8),
+            "bias": random_like(rng, dtype, self.y[-1:]),
+            "sums": np.full(kernel["sums_bytes"] + 4, 0xFF, np.uint8),
+            "counters": np.zeros(kernel["counters_bytes"] + 4, np.uint8),
+        }
 
 
 def matrices(shape: dict[str, Any]) -> Work:
@@ -78,110 +87,94 @@ def images(shape: dict[str, Any]) -> Work:
 WORK = {"shape": matrices, "convolution": images}
 
 
-def tensors(work: Work, dtype: str, kernel: dict[str, Any]) -> dict[str, Any]:
-    """Operands at random, the result as NaN bits, and room for partial sums and counters, on the GPU."""
+def with_epilogue(entry: dict[str, Any], work: Work, a: Any, b: Any, bias: Any) -> Any:
+    """In PyTorch, what the kernels of an entry compute."""
     import torch
 
-    kind = getattr(torch, dtype)
-    y = torch.empty(work.y, device="cuda", dtype=kind)
-    y.view(torch.int16).fill_(-1)
-    return {
-        "a": torch.randn(work.a, device="cuda").to(kind),
-        "b": (torch.randn(work.b, device="cuda") * work.reduction**-0.5).to(kind),
-        "y": y,
-        "bias": torch.randn(work.y[-1], device="cuda").to(kind),
-        "sums": torch.full((kernel["sums_bytes"] // 4 + 1,), float("nan"), device="cuda"),
-        "counters": torch.zeros(kernel["counters_bytes"] + 1, device="cuda", dtype=torch.uint8),
-    }
+    y = work.function(a, b)
+    return torch.nn.functional.gelu(y + bias) if entry["shape"]["epilogue"] else y
 
 
-def graph_of(device: Device, launches: list[DeviceLaunch], given: dict[str, Any]) -> LaunchGraph:
-    """The launches, one after the other, on these tensors."""
+def graph_of(setup: Setup, gpu: Gpu, launches: list[DeviceLaunch], given: Mapping[str, int]) -> LaunchGraph:
+    """The launches, one after the other, on memory at these addresses."""
     functions, parameters = [], []
-    attribute = device.api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     for launch in launches:
-        module = device.call("cuModuleLoadData", (FOLDER / f"{launch.symbol}.cubin").read_bytes())
-        functions.append(device.call("cuModuleGetFunction", module, launch.symbol.encode()))
-        device.call("cuFuncSetAttribute", functions[-1], attribute, launch.shared_bytes)
+        module = gpu.call("cuModuleLoadData", (setup.bundle / "gemm" / f"{launch.symbol}.cubin").read_bytes())
+        functions.append(gpu.call("cuModuleGetFunction", module, launch.symbol.encode()))
+        gpu.allow_shared(functions[-1], launch.shared_bytes)
         parameters.append(Parameters.of(launch))
         for position, arg in enumerate(launch.args):
-            address = given[VALUES[arg.value]].data_ptr() + arg.offset_bytes
-            parameters[-1].point(device, position, address)
+            parameters[-1].point(gpu.device, position, given[VALUES[arg.value]] + arg.offset_bytes)
     chain = [Edge(number - 1, number) for number in range(1, len(launches))]
-    return LaunchGraph(device, launches, chain, functions, parameters)
+    return LaunchGraph(gpu.device, launches, chain, functions, parameters)
 
 
-def relative_error(ours: Any, reference: Any) -> float:
-    return float((ours.double() - reference).norm() / reference.norm())
-
-
-def in_turns(engines: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Median microseconds of each engine."""
-    import torch
-
-    times: dict[str, list[float]] = {name: [] for name in engines}
-    for turn in range(TURNS + 5):
-        for name in reversed(engines) if turn % 2 else engines:
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            engines[name]()
-            end.record()
-            end.synchronize()
-            times[name].append(1000 * start.elapsed_time(end))
-    return {name: statistics.median(found[5:]) for name, found in times.items()}
-
-
-def one(entry: dict[str, Any], kernel: dict[str, Any]) -> dict[str, Any]:
-    """Error and times of one kernel. Raises `AssertionError` for a wrong result, before it is timed."""
-    import torch
-
-    from tilestitch.runtime.cuda.backend import open_device
-
-    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    torch.backends.cudnn.benchmark = True
+def one(setup: Setup, entry: dict[str, Any], kernel: dict[str, Any]) -> dict[str, Any]:
+    """Error and times of one kernel. Raises `WrongResult` before it is timed."""
+    gpu = Gpu(setup.kernels("launch"))
     shape = entry["shape"]
     work = WORK[entry["operation"]](shape)
-    given = tensors(work, shape["dtype"], kernel)
+    arrays = work.arrays(shape["dtype"], kernel)
+    given = {name: gpu.upload(array) for name, array in arrays.items()}
+    graph = graph_of(setup, gpu, [DeviceLaunch.from_json(launch) for launch in kernel["launches"]], given)
+    graph.launch(gpu.stream)
+    gpu.synchronize()
+    ours = gpu.read(given["y"], "uint8", arrays["y"].size).view(numpy_dtype(shape["dtype"])).reshape(work.y)
+    error = _error(entry, work, arrays, ours) if setup.executes else 0.0
+    judged = setup.judged(error, TOLERANCE[shape["dtype"]])
+    times = Timer(gpu).times(lambda: graph.launch(gpu.stream))
+    return {**judged, **times, "TFLOP_per_s": work.flops / times["device_us"] / 1e6}
 
-    def product(a: Any, b: Any, bias: Any) -> Any:
-        y = work.function(a, b)
-        return torch.nn.functional.gelu(y + bias) if shape["epilogue"] else y
 
-    operands = [given[name] for name in ("a", "b", "bias")]
+def _error(entry: dict[str, Any], work: Work, arrays: Mapping[str, np.ndarray], ours: np.ndarray) -> float:
+    import torch
+
+    operands = [_tensor(arrays[name]).double() for name in ("a", "b", "bias")]
+    reference = with_epilogue(entry, work, *operands)
+    difference = torch.from_numpy(ours.astype(np.float32)).cuda().double() - reference
+    return float(difference.norm() / reference.norm())
+
+
+def _tensor(array: np.ndarray) -> Any:
+    """On the GPU, as float32: exact for all that is narrower, and PyTorch takes no bfloat16 of numpy."""
+    import torch
+
+    return torch.from_numpy(array.astype(np.float32)).cuda()
+
+
+def library(setup: Setup, entry: dict[str, Any]) -> dict[str, Any]:
+    """The same through cuBLAS or cuDNN, which may choose its algorithm by trying."""
+    import torch
+
+    torch.backends.cudnn.benchmark = True
+    gpu, shape = Gpu(setup.kernels("launch")), entry["shape"]
+    work, kind = WORK[entry["operation"]](shape), getattr(torch, shape["dtype"])
+    arrays = work.arrays(shape["dtype"], {"sums_bytes": 0, "counters_bytes": 0})
+    a, b, bias = (_tensor(arrays[name]).to(kind) for name in ("a", "b", "bias"))
     if entry["operation"] == "convolution":  # cuDNN gets its filters as it likes them
-        operands[1] = operands[1].permute(3, 0, 1, 2).contiguous().permute(1, 2, 3, 0)
-    device = open_device(0)
-    with device.current():
-        graph = graph_of(device, [DeviceLaunch.from_json(launch) for launch in kernel["launches"]], given)
-        stream = torch.cuda.current_stream().cuda_stream
-        torch.cuda.synchronize()
-        graph.launch(stream)
-        torch.cuda.synchronize()
-        error = relative_error(given["y"], product(*(x.double() for x in operands)))
-        if not error <= TOLERANCE[shape["dtype"]]:
-            raise AssertionError(f"relative error {error:.3g} exceeds {TOLERANCE[shape['dtype']]}")
-        peer = captured(lambda: product(*operands))
-        times = in_turns({"ours": lambda: graph.launch(stream), "torch": peer})
-    return {
-        "relative_error": error,
-        **{f"{name}_us": value for name, value in times.items()},
-        "TFLOP_per_s": work.flops / times["ours"] / 1e6,
-        "torch_TFLOP_per_s": work.flops / times["torch"] / 1e6,
-        "torch_over_ours": times["torch"] / times["ours"],
-    }
+        b = b.permute(3, 0, 1, 2).contiguous().permute(1, 2, 3, 0)
+    with torch.no_grad(), torch.cuda.stream(torch.cuda.ExternalStream(gpu.stream)):
+        times = Timer(gpu).times(captured(partial(with_epilogue, entry, work, a, b, bias)))
+    return {**times, "TFLOP_per_s": work.flops / times["device_us"] / 1e6}
 
 
-def measure(recorder: Recorder) -> None:
-    listed = json.loads((FOLDER / "gemm.json").read_text())
-    # What the compiler would take first, for every shape; then the other tiles.
-    for planned in (True, False):
-        for entry in listed:
-            for kernel in entry["kernels"]:
-                if kernel["planned"] is planned:
-                    key = {"shape": entry["shape"]["name"], **{name: kernel[name] for name in FACTS if name in kernel}}
-                    recorder.measure(key, partial(one, entry, kernel))
+def planned(part: str, setup: Setup) -> Iterator[Case]:
+    return _kernels(part, setup, True)
 
 
-if __name__ == "__main__":
-    run_part("B3", measure)
+def others(part: str, setup: Setup) -> Iterator[Case]:
+    return _kernels(part, setup, False)
+
+
+def _kernels(part: str, setup: Setup, is_planned: bool) -> Iterator[Case]:
+    needs = ("torch",) if setup.executes else ()
+    for entry in setup.listing("gemm"):
+        for kernel in entry["kernels"]:
+            if kernel["planned"] is is_planned:
+                key = {"shape": entry["name"], **{name: kernel[name] for name in FACTS if name in kernel}}
+                yield Case(part, key, partial(one, setup, entry, kernel), needs=needs, fingerprint=kernel["digest"])
+
+
+def peers(part: str, setup: Setup) -> Iterator[Case]:
+    for entry in setup.listing("gemm"):
+        yield Case(part, {"shape": entry["name"], "by": "torch"}, partial(library, setup, entry), needs=("torch",))

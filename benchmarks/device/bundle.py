@@ -1,9 +1,8 @@
-"""Compiles what a machine with a GPU shall run: small cases with their weights, and models without.
+"""Compiles all that a machine with a GPU shall run, packs it, and prints what to carry there and what to run.
 
-    python -m benchmarks.device.bundle --out benchmarks/device/bundle [--only softmax,bert_base] [--limit-mib 64]
+    python -m benchmarks.device.bundle [--only smoke,cases] [--match softmax] [--limit-mib 45]
 
-Cases are right or wrong, so that they carry their graph with its constants. Models are only fast or slow: their weights
-are made from a seed where they run. `bundle.json` lists the entries; what the same compiler has made is not made again.
+What the same compiler has made before is not made again. A machine without PyTorch leaves out the models.
 """
 
 from __future__ import annotations
@@ -11,256 +10,232 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.models import MODELS, export
-from tests.networks import bert, gpt2, half, residual_block
+from benchmarks.device import emulator_bundle, gemm_bundle, package
+from benchmarks.device.bundle_cases import CASES, VARIANTS
+from benchmarks.device.bundle_kernels import bundle_kernels
+from benchmarks.device.bundle_sizes import onnx_of
+from benchmarks.device.feeds import feeds_of, poisoned
+from benchmarks.device.interpreters import unsupported
+from benchmarks.device.sizes import SIZES
 from tilestitch.compiler import compile_model
+from tilestitch.compiler.driver import CompiledModel
 from tilestitch.compiler.ir.text import constants_of, digest, print_graph
+from tilestitch.runtime import load
+from tilestitch.runtime.artifact import ArtifactContents, write_artifact
+from tilestitch.runtime.program import DeviceStep
 
-TARGET = "cuda:sm_90a"
-SEED = 20261
-KINDS = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
-LISTING = "bundle.json"
+TARGET = "cuda:h200"
+FOLDER = package.ARCHIVE.with_name("bundle")
+LIMIT_MIB = 45.0
 PRECISIONS = ("fp32", "tf32", "bf16")
+COMPILER = (
+    "compiler", "passes", "codegen", "cost_model", "runtime", "tests/networks.py",
+    *(f"benchmarks/device/{name}.py" for name in ("bundle", "bundle_cases", "bundle_sizes", "gemm_bundle",
+      "emulator_bundle", "sizes", "feeds", "apart")),
+)  # fmt: skip
+"""What entries depend on."""
 
-
-def _model(
-    nodes: list[Any], inputs: dict[str, tuple[int, ...]], output: tuple[int, ...], dtype: str, opset: int = 20,
-    **weights: Any,
-) -> onnx.ModelProto:  # fmt: skip
-    kind = KINDS[dtype]
-    rng = np.random.default_rng(SEED)
-    made = [
-        numpy_helper.from_array((rng.standard_normal(shape) / max(shape[0], 1) ** 0.5).astype(dtype), name)
-        for name, shape in weights.items()
-    ]
-    graph = helper.make_graph(
-        nodes, "case",
-        [helper.make_tensor_value_info(name, kind, shape) for name, shape in inputs.items()],
-        [helper.make_tensor_value_info("y", kind, output)], made,
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-    onnx.checker.check_model(model)
-    return model
-
-
-def _scalar(number: float, dtype: str) -> onnx.TensorProto:
-    return numpy_helper.from_array(np.array(number, dtype))
-
-
-def softmax(dtype: str, rows: int = 999, columns: int = 1000) -> onnx.ModelProto:
-    shape = (rows, columns)
-    return _model([helper.make_node("Softmax", ["x"], ["y"], axis=-1)], {"x": shape}, shape, dtype)
-
-
-def layer_norm(dtype: str, rows: int = 513, columns: int = 768) -> onnx.ModelProto:
-    shape = (rows, columns)
-    nodes = [
-        helper.make_node("Add", ["x", "r"], ["s"]),
-        helper.make_node("LayerNormalization", ["s", "g", "b"], ["y"], axis=-1),
-    ]
-    return _model(nodes, {"x": shape, "r": shape}, shape, dtype, g=(columns,), b=(columns,))
-
-
-def linear_gelu(dtype: str, rows: int = 130, width: int = 384, hidden: int = 520) -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["p"]),
-        helper.make_node("Add", ["p", "b"], ["s"]),
-        helper.make_node("Gelu", ["s"], ["y"]),
-    ]
-    return _model(nodes, {"x": (rows, width)}, (rows, hidden), dtype, w=(width, hidden), b=(hidden,))
-
-
-def dense_norm(dtype: str, rows: int = 128, width: int = 512) -> onnx.ModelProto:
-    """What follows attention in a transformer: projection, bias, residual, LayerNorm."""
-    shape = (rows, width)
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["p"]),
-        helper.make_node("Add", ["p", "b"], ["s"]),
-        helper.make_node("Add", ["s", "r"], ["t"]),
-        helper.make_node("LayerNormalization", ["t", "g", "h"], ["y"], axis=-1),
-    ]
-    column = (width,)
-    return _model(nodes, {"x": shape, "r": shape}, shape, dtype, w=(width, width), b=column, g=column, h=column)
-
-
-def decode_product(dtype: str) -> onnx.ModelProto:
-    return linear_gelu(dtype, 1, 512, 1000)
-
-
-def attention(dtype: str, heads: int = 4, length: int = 129, width: int = 64) -> onnx.ModelProto:
-    shape = (2, heads, length, width)
-    nodes = [
-        helper.make_node("Transpose", ["k"], ["t"], perm=[0, 1, 3, 2]),
-        helper.make_node("MatMul", ["q", "t"], ["s"]),
-        helper.make_node("Mul", ["s", "scale"], ["c"]),
-        helper.make_node("Softmax", ["c"], ["p"], axis=-1),
-        helper.make_node("MatMul", ["p", "v"], ["y"]),
-    ]
-    nodes.insert(0, helper.make_node("Constant", [], ["scale"], value=_scalar(width**-0.5, dtype)))
-    return _model(nodes, {"q": shape, "k": shape, "v": shape}, shape, dtype)
-
-
-def wide_product(dtype: str) -> onnx.ModelProto:
-    return linear_gelu(dtype, 1032, 512, 2056)
-
-
-def wide_conv(dtype: str) -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2]),
-        helper.make_node("Relu", ["c"], ["y"]),
-    ]
-    return _model(nodes, {"x": (2, 128, 57, 55)}, (2, 192, 29, 28), dtype, w=(192, 128, 3, 3), b=(192,))
-
-
-def causal_attention(
-    dtype: str, heads: int = 6, kv_heads: int = 2, queries: int = 200, keys: int = 333, width: int = 128
-) -> onnx.ModelProto:
-    """Query heads that share keys; each query sees the keys up to its own position, counted from the first key."""
-    shape, cache = (1, heads, queries, width), (1, kv_heads, keys, width)
-    node = helper.make_node("Attention", ["q", "k", "v"], ["y"], is_causal=1)
-    return _model([node], {"q": shape, "k": cache, "v": cache}, shape, dtype, 23)
-
-
-def decode_attention(
-    dtype: str, heads: int = 8, kv_heads: int = 2, keys: int = 2050, width: int = 64
-) -> onnx.ModelProto:
-    """One query a head against a long cache: the keys are cut into parts."""
-    shape, cache = (1, heads, 1, width), (1, kv_heads, keys, width)
-    node = helper.make_node("Attention", ["q", "k", "v"], ["y"])
-    return _model([node], {"q": shape, "k": cache, "v": cache}, shape, dtype, 23)
-
-
-def conv_relu(dtype: str, groups: int = 1) -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2], group=groups),
-        helper.make_node("Relu", ["c"], ["y"]),
-    ]
-    return _model(nodes, {"x": (2, 32, 29, 31)}, (2, 64, 15, 16), dtype, w=(64, 32 // groups, 3, 3), b=(64,))
-
-
-def turned(dtype: str) -> onnx.ModelProto:
-    """A transpose through shared memory, with tiles that are not full."""
-    node = helper.make_node("Transpose", ["x"], ["y"], perm=[0, 2, 1])
-    return _model([node], {"x": (3, 517, 333)}, (3, 333, 517), dtype)
-
-
-def max_pool(dtype: str) -> onnx.ModelProto:
-    node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
-    return _model([node], {"x": (2, 16, 33, 35)}, (2, 16, 17, 18), dtype)
-
-
-def whole(network: Callable[[], onnx.ModelProto], dtype: str) -> onnx.ModelProto:
-    """A small network of many kernels."""
-    return half(network()) if dtype == "float16" else network()
-
-
-CASES: dict[str, Callable[[str], onnx.ModelProto]] = {
-    "softmax": softmax,
-    "layer_norm": layer_norm,
-    "linear_gelu": linear_gelu,
-    "wide_product": wide_product,
-    "decode_product": decode_product,
-    "dense_norm": dense_norm,
-    "dense_norm_apart": dense_norm,
-    "dense_norm_large": partial(dense_norm, rows=4096),
-    "dense_norm_large_apart": partial(dense_norm, rows=4096),
-    "attention": attention,
-    "causal_attention": causal_attention,
-    "decode_attention": decode_attention,
-    "conv_relu": conv_relu,
-    "wide_conv": wide_conv,
-    "grouped_conv": lambda dtype: conv_relu(dtype, 4),
-    "max_pool": max_pool,
-    "turned": turned,
-    "bert_2_layers": partial(whole, bert),
-    "gpt2_2_layers": partial(whole, gpt2),
-    "residual_block": partial(whole, residual_block),
-}
-SOURCES = ("compiler", "passes", "codegen", "cost_model", "runtime")
 APART = "benchmarks.device.apart:NoBands"
-"""For cases called so: the rows behind a product in a launch of their own."""
+"""For cases called so: the rows after a GEMM in a launch of their own."""
+
+ON_GPU = """
+On the machine with the GPU (Python 3.11 or newer, numpy, ml_dtypes, cuda-bindings 13; PyTorch and JAX for peers):
+
+    carry   {archive}
+    run     python3 -m benchmarks.device.run_queue --out RESULTS --earlier benchmarks/results/h200 --budget 540
+
+then copy RESULTS to benchmarks/results/h200, and run the same again until nothing is open.
+"""
 
 
-def bundle_case(name: str, dtype: str, folder: Path) -> dict[str, Any]:
-    """Artifact with the CUDA text, for the emulated device; graph; and the constants that the artifact lacks."""
+@dataclass(frozen=True)
+class Entry:
+    """Something to bundle: its list, its name there, and what makes it and says what is to be known of it."""
+
+    listing: str
+    name: str
+    make: Callable[[Path], dict[str, Any]]
+
+
+def entries() -> Iterator[Entry]:
+    """All, in the order of their worth."""
+    for name, family in CASES.items():
+        for variant in family.variants:
+            yield Entry("cases", f"{name}.{variant}", partial(bundle_case, name, variant))
+    for size in SIZES:
+        yield Entry("sizes", size.name, partial(_stripped, size.name, partial(onnx_of, size), "fp32", {}))
+    for shape in gemm_bundle.SHAPES:
+        yield Entry("gemm", shape.name, partial(gemm_bundle.bundle, shape))
+    yield Entry("emulator", "emulator", emulator_bundle.bundle)
+    for precision in PRECISIONS:
+        for model in _models():
+            facts = {"model": model, "precision": precision}
+            make = partial(_stripped, f"{model}.{precision}", partial(_exported, model), precision, facts)
+            yield Entry("models", f"{model}.{precision}", make)
+
+
+def _models() -> tuple[str, ...]:
+    try:
+        from benchmarks.models import MODELS
+    except ImportError as error:
+        print(f"without the models: {error}", file=sys.stderr)
+        return ()
+    return tuple(MODELS)
+
+
+def _exported(name: str) -> Path:
+    from benchmarks.models import export
+
+    return export(name)
+
+
+def bundle_case(name: str, variant: str, folder: Path) -> dict[str, Any]:
+    """The artifact; the graph; the constants that the artifact lacks; what the emulated device makes of one input."""
+    kind, family = VARIANTS[variant], CASES[name]
     passes = (APART,) if name.endswith("_apart") else ()
-    compiled = compile_model(CASES[name](dtype), target=TARGET, passes=passes, keep_source=True)
-    entry = f"{name}.{dtype}"
-    compiled.save(folder / f"{entry}.tsm")
+    model = family.make(kind.dtype)
+    compiled = compile_model(model, TARGET, precision=kind.precision, passes=passes, keep_source=True)
+    entry = f"{name}.{variant}"
     graph = compiled.specialisations[0].graph
     (folder / f"{entry}.graph").write_text(print_graph(graph))
     stored = {digest(array) for array in compiled.contents.weights.values()}
     rest: dict[str, Any] = {key: data for key, data in constants_of(graph).items() if key not in stored}
     np.savez(folder / f"{entry}.npz", **rest)
-    return {"name": entry, "kind": "case", "dtype": dtype}
+    if variant in family.smoke:
+        _record(compiled, folder / f"{entry}.recorded.npz")
+    has_reference = not unsupported(graph)
+    return {
+        "variant": variant,
+        "smoke": variant in family.smoke,
+        "reference": has_reference,
+        **_saved(compiled, folder, entry),
+    }
 
 
-def bundle_model(name: str, precision: str, folder: Path) -> dict[str, Any]:
+def _record(compiled: CompiledModel, path: Path) -> None:
+    """Inputs, and the outputs that the emulated device computes from them."""
+    with load(compiled.to_bytes(), device="emulator") as module:
+        feeds = feeds_of(module, np.random.default_rng(7))
+        results = module.run(feeds, out=poisoned(module))
+    arrays = {f"in.{name}": a for name, a in feeds.items()} | {f"out.{name}": a for name, a in results.items()}
+    np.savez(path, **{name: np.ascontiguousarray(a).reshape(-1).view(np.uint8) for name, a in arrays.items()})  # type: ignore[arg-type]
+
+
+def _stripped(
+    entry: str, model: Callable[[], Path | onnx.ModelProto], precision: str, facts: dict[str, Any], folder: Path
+) -> dict[str, Any]:
     """Artifact and graph without constants; which there are, by digest."""
-    compiled = compile_model(export(name), target=TARGET, precision=precision, strip_weights=True)
-    entry = f"{name}.{precision}"
-    compiled.save(folder / f"{entry}.tsm")
-    (folder / f"{entry}.tsm.weights.safetensors").unlink()
+    compiled = compile_model(model(), TARGET, precision=precision, strip_weights=True)
     graph = compiled.specialisations[0].graph
     (folder / f"{entry}.graph").write_text(print_graph(graph))
     constants = {digest: [data.dtype.name, list(data.shape)] for digest, data in constants_of(graph).items()}
-    return {"name": entry, "kind": "model", "model": name, "precision": precision, "constants": constants}
+    return {**facts, "constants": constants, "reference": not unsupported(graph), **_saved(compiled, folder, entry)}
 
 
-def entries(only: list[str] | None) -> dict[str, Callable[[Path], dict[str, Any]]]:
-    """What to bundle, by name; `only` names cases (in all data types) and models (in all precisions)."""
-    found: dict[str, Callable[[Path], dict[str, Any]]] = {}
-    for name in CASES:
-        for dtype in KINDS:
-            found[f"{name}.{dtype}"] = partial(bundle_case, name, dtype)
-    for precision in PRECISIONS:
-        for name in MODELS:
-            found[f"{name}.{precision}"] = partial(bundle_model, name, precision)
-    return {name: make for name, make in found.items() if not only or name in only or name.split(".")[0] in only}
+def _saved(compiled: CompiledModel, folder: Path, entry: str) -> dict[str, Any]:
+    """The artifact, and what is to be known of it."""
+    path = folder / f"{entry}.tsm"
+    write_artifact(path, machine_code_only(compiled.contents))
+    steps = [step for program in compiled.contents.programs for step in program.steps if isinstance(step, DeviceStep)]
+    launches = [launch for step in steps for launch in step.launches]
+    return {
+        "digest": hashlib.sha256(path.read_bytes()).hexdigest()[:16],
+        "kinds": sorted({launch.symbol.rpartition("_")[0] for launch in launches}),
+        "features": sorted({f for launch in launches for f in _features(launch)}),
+        "predicted_us": sum(kernel["predicted_us"] or 0 for kernel in compiled.explain()["kernels"]),
+    }
 
 
-def made_by() -> str:
-    """A digest of the text of the compiler, the runtime and this file."""
-    root, found = Path(__file__).parents[2], hashlib.sha256(Path(__file__).read_bytes())
-    for file in sorted(f for name in SOURCES for f in (root / name).rglob("*.py")):
-        found.update(file.read_bytes())
-    return found.hexdigest()
+def machine_code_only(contents: ArtifactContents) -> ArtifactContents:
+    """Without PTX and text, which the GPU that it is for does not need."""
+    kernels = {name: data for name, data in contents.kernels.items() if name.endswith(".cubin")}
+    return replace(contents, kernels=kernels, extra={})
+
+
+def _features(launch: Any) -> Iterator[str]:
+    if launch.cluster != (1, 1, 1):
+        yield "cluster"
+    if launch.cooperative:
+        yield "cooperative"
+    if launch.faults:
+        yield "faults"
+
+
+class Lists:
+    """The bundle's lists of entries, each a file that grows as entries are made."""
+
+    def __init__(self, folder: Path, compiler: str) -> None:
+        self.folder, self.compiler = folder, compiler
+        self.known: dict[str, dict[str, dict[str, Any]]] = {}
+
+    def of(self, listing: str) -> dict[str, dict[str, Any]]:
+        """The entries of a list that this compiler has made, by name."""
+        if listing not in self.known:
+            path = self.folder / f"{listing}.json"
+            rows = json.loads(path.read_text()) if path.exists() else []
+            self.known[listing] = {row["name"]: row for row in rows if row["compiler"] == self.compiler}
+        return self.known[listing]
+
+    def add(self, entry: Entry, facts: dict[str, Any]) -> None:
+        made = self.of(entry.listing)
+        made[entry.name] = {"name": entry.name, **facts, "compiler": self.compiler}
+        unfinished = self.folder / f"{entry.listing}.part"
+        unfinished.write_text(json.dumps(list(made.values()), indent=1))
+        os.replace(unfinished, self.folder / f"{entry.listing}.json")
+
+
+def build(folder: Path, chosen: list[Entry]) -> int:
+    """Make what is not there yet. Returns how many could not be made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    bundle_kernels(folder)
+    lists, failed = Lists(folder, package.digest_of(*(package.ROOT / name for name in COMPILER))), 0
+    for entry in chosen:
+        if entry.name in lists.of(entry.listing):
+            continue
+        start = time.monotonic()
+        try:
+            lists.add(entry, entry.make(folder))
+        except Exception as error:  # noqa: BLE001 - one entry that cannot be compiled must not cost the others
+            print(f"{entry.listing} {entry.name}: {type(error).__name__}: {error}", file=sys.stderr)
+            failed += 1
+            continue
+        print(f"{entry.listing} {entry.name}: {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
+    return failed
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.device.bundle", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "bundle", metavar="FOLDER")
-    parser.add_argument("--only", metavar="NAME,NAME", help="these cases and models")
-    parser.add_argument("--limit-mib", type=float, default=64.0, help="of the whole folder (default 64)")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where entries are kept between calls")
+    parser.add_argument("--out", type=Path, default=package.ARCHIVE, metavar="FILE", help="what is packed")
+    parser.add_argument("--only", default="", metavar="LIST,LIST", help="of cases, sizes, gemm, emulator, models")
+    parser.add_argument("--match", default="", metavar="TEXT", help="entries whose name has this text")
+    parser.add_argument(
+        "--limit-mib", type=float, default=LIMIT_MIB, help=f"of all that travels (default {LIMIT_MIB:.0f})"
+    )
     options = parser.parse_args(arguments)
-    options.out.mkdir(parents=True, exist_ok=True)
-    listing = options.out / LISTING
-    done: list[dict[str, Any]] = json.loads(listing.read_text()) if listing.exists() else []
-    compiler, failed = made_by(), 0
-    done = [entry for entry in done if entry.get("compiler") == compiler]
-    for name, make in entries(options.only.split(",") if options.only else None).items():
-        if any(entry["name"] == name for entry in done):
-            continue
-        print(name, file=sys.stderr, flush=True)
-        try:
-            done.append({**make(options.out), "compiler": compiler})
-        except Exception as error:  # noqa: BLE001 - one entry that cannot be compiled must not cost the others
-            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
-            failed += 1
-        listing.write_text(json.dumps(done, indent=1))
-    size = sum(path.stat().st_size for path in options.out.iterdir()) / 2**20
-    print(f"{len(done)} entries, {size:.1f} MiB, {failed} failed", file=sys.stderr)
-    return int(failed > 0 or size > options.limit_mib)
+    wanted = options.only.split(",") if options.only else None
+    chosen = [e for e in entries() if (not wanted or e.listing in wanted) and options.match in e.name]
+    failed = build(options.folder, chosen)
+    package.pack(options.folder, options.out)
+    archive, tracked = (size / 2**20 for size in package.travelling_bytes(options.out))
+    print(f"{options.out}: {archive:.1f} MiB, beside {tracked:.1f} MiB in the repository; {failed} entries failed")
+    if archive + tracked > options.limit_mib:
+        print(f"that is more than {options.limit_mib:.0f} MiB; leave out some with --only or --match", file=sys.stderr)
+        return 1
+    print(ON_GPU.format(archive=options.out))
+    return int(failed > 0)
 
 
 if __name__ == "__main__":

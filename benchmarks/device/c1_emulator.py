@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.device.case import Case, Setup, WrongResult
 from benchmarks.device.gpu import Gpu
-from benchmarks.device.record import Recorder, run_part
 from tilestitch.runtime.cuda.graph import LaunchGraph, Parameters
 from tilestitch.runtime.program import Arg, DeviceLaunch
 from tilestitch.runtime.tensor_map import TensorMap
-
-FILE = Path(__file__).parent / "bundle" / "emulator.npz"
 
 
 def launch_of(case: dict[str, Any]) -> DeviceLaunch:
@@ -29,33 +26,38 @@ def launch_of(case: dict[str, Any]) -> DeviceLaunch:
     )
 
 
-def compare(case: dict[str, Any], before: dict[int, np.ndarray], after: dict[int, np.ndarray]) -> dict[str, Any]:
-    """How many bytes differ, and the first of them."""
-    gpu = Gpu(case["test"], case["text"])
+def compare(setup: Setup, number: int, case: dict[str, Any]) -> dict[str, Any]:
+    """Raises `WrongResult` with how many bytes differ, and the first of them."""
+    folder = setup.bundle / "emulator"
+    places = sorted(set(case["arguments"]))
+    with np.load(folder / "arrays.npz") as arrays:
+        before, after = ({p: arrays[f"{number}.{p}.{when}"] for p in places} for when in ("before", "after"))
+    found = run(case, (folder / f"{case['image']}.cubin").read_bytes(), before)
+    wrong = {place: np.flatnonzero(found[place] != after[place]) for place in places}
+    count = sum(where.size for where in wrong.values())
+    if count and setup.executes:
+        first = next(f"byte {where[0]} of argument {place}" for place, where in wrong.items() if where.size)
+        raise WrongResult(f"{count} bytes differ, the first is {first}")
+    return {"right": True if setup.executes else None}
+
+
+def run(case: dict[str, Any], image: bytes, before: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
+    """The arguments' bytes after the launch."""
+    gpu = Gpu(image)
     addresses = {place: gpu.upload(array) for place, array in before.items()}
     launch = launch_of(case)
     parameters = Parameters.of(launch)
     for position, arg in enumerate(launch.args):
         parameters.point(gpu.device, position, addresses[arg.value])
-    graph = LaunchGraph(gpu.device, [launch], [], [gpu.function("kernel")], [parameters])
-    graph.launch(gpu.stream)
+    function = gpu.function("kernel")
+    gpu.allow_shared(function, launch.shared_bytes)
+    LaunchGraph(gpu.device, [launch], [], [function], [parameters]).launch(gpu.stream)
     gpu.synchronize()
-    graph.close()
-    found = {place: gpu.read(address, "uint8", before[place].size) for place, address in addresses.items()}
-    gpu.free()
-    wrong = {place: np.flatnonzero(found[place] != after[place]) for place in sorted(found)}
-    first = next((f"byte {places[0]} of argument {place}" for place, places in wrong.items() if places.size), None)
-    return {"bytes_different": sum(places.size for places in wrong.values()), "first": first}
+    return {place: gpu.read(address, "uint8", before[place].size) for place, address in addresses.items()}
 
 
-def measure(recorder: Recorder) -> None:
-    with np.load(FILE) as bundle:
-        cases = json.loads(bundle["cases"].tobytes())
-        for number, case in enumerate(cases):
-            places = sorted(set(case["arguments"]))
-            before, after = ({p: bundle[f"{number}.{p}.{when}"] for p in places} for when in ("before", "after"))
-            recorder.measure({"case": number, "test": case["test"]}, partial(compare, case, before, after))
-
-
-if __name__ == "__main__":
-    run_part("C1", measure)
+def cases(part: str, setup: Setup) -> Iterator[Case]:
+    for entry in setup.listing("emulator"):
+        for number, case in enumerate(entry["cases"]):
+            run = partial(compare, setup, number, case)
+            yield Case(part, {"case": number, "test": case["test"]}, run, fingerprint=case["image"])

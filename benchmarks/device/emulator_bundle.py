@@ -1,16 +1,13 @@
 """Records what kernels for Hopper's asynchronous units do on the emulated device, to be compared with a GPU.
 
-    python -m benchmarks.device.emulator_bundle [--out benchmarks/device/bundle/emulator.npz]
-
-The kernels are those of the tests of tensor copies, mbarrier and wgmma: every layout, swizzle and type. The file holds
-`cases`, a JSON list, and the arrays before and after each; the queue's part C1 compares byte by byte.
+The kernels are those of the tests of tensor copies, mbarrier and wgmma: every layout, swizzle and type. A case's file
+holds its arrays before and after; its machine code lies beside it.
 """
 
 from __future__ import annotations
 
-import argparse
+import hashlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,10 +15,10 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from benchmarks.device.bundle_kernels import compile_cubin
 from tests.runtime.emulator import hopper, kernels
 from tilestitch.runtime.emulator import TensorArgument
 
-DEFAULT = Path(__file__).parent / "bundle" / "emulator.npz"
 TESTS = ("test_tensor_copies", "test_wgmma", "test_mbarrier", "test_async_faults")
 
 
@@ -70,23 +67,18 @@ def _start(array: np.ndarray) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=DEFAULT)
-    out: Path = parser.parse_args().out
+def bundle(folder: Path) -> dict[str, Any]:
+    """Run the tests, and write the cases to `folder`. Raises `RuntimeError` when a test fails."""
     recording = Recording()
-    folder = Path(hopper.__file__).parent
-    tests = [str(folder / f"{name}.py") for name in TESTS]
+    tests = [str(Path(hopper.__file__).with_name(f"{name}.py")) for name in TESTS]
     with mock.patch.object(hopper, "run", recording.run):
-        status = pytest.main(["-q", "-p", "no:cacheprovider", *tests], [recording])
+        status = pytest.main(["-q", "-p", "no:cacheprovider", "-n0", *tests], [recording])
     if status:
-        return int(status)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    cases = np.frombuffer(json.dumps(recording.cases).encode(), np.uint8)
-    np.savez_compressed(out, cases=cases, **recording.arrays)  # type: ignore[arg-type]
-    print(f"{len(recording.cases)} cases in {out}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        raise RuntimeError(f"the tests of the emulated device ended with {status!r}")
+    (folder / "emulator").mkdir(exist_ok=True)
+    np.savez(folder / "emulator" / "arrays.npz", **recording.arrays)  # type: ignore[arg-type]
+    for case in recording.cases:
+        text = case.pop("text")
+        case["image"] = hashlib.sha256(text.encode()).hexdigest()[:16]
+        (folder / "emulator" / f"{case['image']}.cubin").write_bytes(compile_cubin(text))
+    return {"cases": recording.cases}

@@ -1,16 +1,13 @@
-"""Compiles products of half floats for Hopper with every tile that there is, to be measured against cuBLAS.
+"""Compiles GEMMs and convolutions of half floats for Hopper with every tile that there is, to be measured.
 
-    python -m benchmarks.device.gemm_bundle [--out benchmarks/device/bundle/gemm] [--only square]
-
-Which tile is best for which shape is what planning only guesses (`speed` of the tiles); the queue's part B3 finds out.
-`gemm.json` lists the kernels: launches as in a program, whose values are numbered as in `VALUES`.
+Which tile is best for which shape is what planning only guesses (`speed` of the tiles). An entry lists the kernels of
+a shape: launches as in a program, whose values are numbered as in `VALUES`.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
+import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,7 +34,6 @@ from tilestitch.runtime.artifact import cubin_member
 
 TARGET = "cuda:h200"
 VALUES = ("a", "b", "y", "bias", "sums", "counters")
-LISTING = "gemm.json"
 
 
 @dataclass(frozen=True)
@@ -178,55 +174,35 @@ def device_launch(launch: CudaLaunch, symbol: str, output: str) -> rt.DeviceLaun
         raise AssertionError(arg)
 
     args = tuple(argument(arg) for arg in launch.args)
-    return rt.DeviceLaunch(symbol, launch.grid, launch.block, launch.shared_bytes, args)
+    return rt.DeviceLaunch(
+        symbol, launch.grid, launch.block, launch.shared_bytes, args, cooperative=launch.cooperative,
+        cluster=launch.cluster, elastic=launch.elastic,
+    )  # fmt: skip
 
 
-def bundle(shape: Shape | Convolution, folder: Path, options: BuildOptions) -> list[dict[str, Any]]:
-    """Compile all candidates for a shape; returns what `gemm.json` says of them."""
+def bundle(shape: Shape | Convolution, folder: Path) -> dict[str, Any]:
+    """Compile all candidates for a shape to `gemm/SYMBOL.cubin`."""
     target = parse_cuda_target(TARGET)
     group = group_of(shape, target)
     (output,) = group.outputs
     found = list(candidates(group))
     # Symbols are made of the text: equal kernels are compiled once.
+    options = BuildOptions(len(os.sched_getaffinity(0)), KernelCache(default_folder()))
     built = compile_kernels([launch for _, launches in found for launch in launches], target, options, lambda *_: None)
     numbers = {symbol: number for number, symbol in enumerate(built.sources)}
     symbols = iter(built.symbols)
+    (folder / "gemm").mkdir(exist_ok=True)
     rows = []
     for facts, launches in found:
         own = [device_launch(launch, next(symbols), output.name) for launch in launches]
-        for launch in own:
-            image = built.members[cubin_member(target.architectures[0], numbers[launch.symbol])]
-            (folder / f"{launch.symbol}.cubin").write_bytes(image)
+        images = [built.members[cubin_member(target.architectures[0], numbers[launch.symbol])] for launch in own]
+        for launch, image in zip(own, images, strict=True):
+            (folder / "gemm" / f"{launch.symbol}.cubin").write_bytes(image)
         room = {
             name: max([arg.nbytes for launch in launches for arg in launch.args if isinstance(arg, kind)], default=0)
             for name, kind in (("sums_bytes", TemporaryArg), ("counters_bytes", CountersArg))
         }
-        rows.append({**facts, "launches": [launch.to_json() for launch in own], **room})
-    return rows
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.device.gemm_bundle", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "bundle" / "gemm", metavar="FOLDER")
-    parser.add_argument("--only", default="", metavar="WORD", help="shapes whose name has this word")
-    options = parser.parse_args(arguments)
-    options.out.mkdir(parents=True, exist_ok=True)
-    build = BuildOptions(2, KernelCache(default_folder()))
-    listed = []
-    for shape in SHAPES:
-        if options.only not in shape.name:
-            continue
-        print(shape.name, file=sys.stderr, flush=True)
-        listed.append(
-            {
-                "shape": asdict(shape),
-                "operation": type(shape).__name__.lower(),
-                "kernels": bundle(shape, options.out, build),
-            }
-        )
-        (options.out / LISTING).write_text(json.dumps(listed, indent=1))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        described = [launch.to_json() for launch in own]
+        identity = hashlib.sha256(repr(described).encode() + b"".join(images)).hexdigest()[:16]
+        rows.append({**facts, "launches": described, **room, "digest": identity})
+    return {"shape": asdict(shape), "operation": type(shape).__name__.lower(), "kernels": rows}

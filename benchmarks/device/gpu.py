@@ -1,58 +1,30 @@
-"""The little that part A needs of CUDA: compile, launch, time. Built on the driver layer of the runtime."""
+"""The little that parts need of CUDA beside artifacts: launch, time. Built on the driver layer of the runtime."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tilestitch.runtime.cuda.driver import Allocation, Device, load_driver
+from tilestitch.runtime.cuda.backend import open_device
+from tilestitch.runtime.cuda.driver import Allocation
 from tilestitch.runtime.cuda.graph import LaunchGraph, Parameters
 from tilestitch.runtime.program import DeviceLaunch, Edge
 
-KERNELS = Path(__file__).parent / "kernels"
-SOURCES = ("ceilings", "launch", "sync", "order")
-
-
-def compile_cubin(source: str, architecture: str = "sm_90a") -> bytes:
-    """Machine code by NVRTC. Raises `RuntimeError` with the compiler's log."""
-    from cuda.bindings import nvrtc
-
-    def checked(result: tuple[Any, ...]) -> Any:
-        status, *values = result
-        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise RuntimeError(f"NVRTC: {status.name}")
-        return values[0] if values else None
-
-    program = checked(nvrtc.nvrtcCreateProgram(source.encode(), b"kernels.cu", 0, None, None))
-    options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17", b"-default-device"]
-    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        log = b" " * checked(nvrtc.nvrtcGetProgramLogSize(program))
-        checked(nvrtc.nvrtcGetProgramLog(program, log))
-        raise RuntimeError(f"NVRTC: {status.name}\n{log.decode(errors='replace')}")
-    image = b" " * checked(nvrtc.nvrtcGetCUBINSize(program))
-    checked(nvrtc.nvrtcGetCUBIN(program, image))
-    return image
-
 
 class Gpu:
-    """GPU 0 with its context current, and one file of kernels, or `text` in its place. Kernels take pointers only;
-    numbers travel in memory.
+    """GPU 0 with its context current, and kernels that take pointers only; numbers travel in memory.
+
+    image: their machine code.
     """
 
-    def __init__(self, source: str, text: str | None = None) -> None:
-        self.device = Device(load_driver(), 0)
+    def __init__(self, image: bytes) -> None:
+        self.device = open_device(0)
         self._context = self.device.current()
         self._context.__enter__()
-        major, minor = self.device.capability
-        suffix = "a" if major >= 9 else ""
-        text = (KERNELS / f"{source}.cu").read_text() if text is None else text
-        image = compile_cubin(text, f"sm_{major}{minor}{suffix}")
         self.call = self.device.call
         self._module = self.call("cuModuleLoadData", image)
         self.multiprocessors = self.device.attribute("MULTIPROCESSOR_COUNT")
@@ -64,6 +36,11 @@ class Gpu:
 
     def function(self, name: str) -> Any:
         return self.call("cuModuleGetFunction", self._module, name.encode())
+
+    def allow_shared(self, function: Any, nbytes: int) -> None:
+        """Let a kernel be launched with so much dynamic shared memory."""
+        name = self.device.api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        self.call("cuFuncSetAttribute", function, name, nbytes)
 
     def buffer(self, nbytes: int) -> int:
         """Memory that lives as long as this object; filled with a pattern that is neither zero nor a small number."""
@@ -87,11 +64,6 @@ class Gpu:
         result = np.empty(count, dtype)
         self.call("cuMemcpyDtoH", result.ctypes.data, address, result.nbytes)
         return result
-
-    def free(self) -> None:
-        self.synchronize()
-        while self._memory:
-            self._memory.pop().close()
 
     def synchronize(self) -> None:
         self.call("cuStreamSynchronize", self.stream)

@@ -73,6 +73,9 @@ class Numpy:
 
         return np.vectorize(erf, otypes=[x.dtype])(x) if x.size else x
 
+    def matmul(self, x: Any, y: Any) -> Any:
+        return self.xp.matmul(x, y)
+
     def conv(self, x: Any, w: Any, attrs: Attrs) -> Any:
         """x[N,C,spatial..], w[O,C/g,k..], by one product a kernel element."""
         return conv_by_taps(self, x, w, attrs)
@@ -164,7 +167,19 @@ class Torch(Numpy):
     def erf(self, x: Any) -> Any:
         return self.xp.erf(x)
 
+    def matmul(self, x: Any, y: Any) -> Any:
+        return self._in_floats(self.xp.matmul, x, y)
+
+    def _in_floats(self, function: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
+        """On a GPU, PyTorch multiplies floats only; float64 is exact for the sums that int32 holds."""
+        if x.is_floating_point():
+            return function(x, y)
+        return function(x.double(), y.double()).to(x.dtype)
+
     def conv(self, x: Any, w: Any, attrs: Attrs) -> Any:
+        return self._in_floats(lambda x, w: self._conv(x, w, attrs), x, w)
+
+    def _conv(self, x: Any, w: Any, attrs: Attrs) -> Any:
         widths = [(0, 0), (0, 0), *zip(attrs["before"], attrs["after"])]
         function = {1: "conv1d", 2: "conv2d", 3: "conv3d"}[x.ndim - 2]
         convolve = getattr(self.xp.nn.functional, function)
@@ -255,16 +270,18 @@ def _matmul(n: Numpy, xs: Sequence[Any], a: Attrs) -> Any:
     y = y.swapaxes(-1, -2) if a.get("trans_b") else y
     if n.xp is np:
         return n.cast(np.matmul(_wide(n, x), _wide(n, y)), result)
-    return n.cast(n.xp.matmul(x, y), result)
+    return n.cast(n.matmul(x, y), result)
 
 
 def _conv(n: Numpy, xs: Sequence[Any], a: Attrs) -> Any:
     x, w = xs
-    rank = x.ndim
+    rank, kind = x.ndim, a.get("out_dtype") or n.dtype_name(x)
+    if "int" in kind:
+        x, w = n.cast(x, kind), n.cast(w, kind)
     if a["layout"] == "NXC":
         x = n.transpose(x, (0, rank - 1, *range(1, rank - 1)))
         w = n.transpose(w, (rank - 1, rank - 2, *range(rank - 2)))
-    result = n.conv(x, w, a)
+    result = n.cast(n.conv(x, w, a), kind)
     return n.transpose(result, (0, *range(2, rank), 1)) if a["layout"] == "NXC" else result
 
 
@@ -281,7 +298,7 @@ def conv_by_taps(n: Numpy, x: Any, w: Any, a: Attrs) -> Any:
         taken = x[place]
         columns = taken.reshape((x.shape[0], groups, channels, -1))
         tap = (..., *offset)
-        result = result + n.xp.matmul(weight[tap], columns)
+        result = result + n.matmul(weight[tap], columns)
     return n.cast(result.reshape((x.shape[0], outputs, *sizes)), n.dtype_name(w))
 
 

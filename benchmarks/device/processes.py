@@ -80,7 +80,7 @@ class Running:
 
 def start(case: Case, log: Path, limit_s: float | None = None) -> Running:
     """Run the case; `limit_s` where the call ends before the case's own limit. What it prints goes to `log`."""
-    result = tempfile.TemporaryFile()
+    result = tempfile.TemporaryFile()  # noqa: SIM115 - the outcome closes it
     sys.stdout.flush()
     sys.stderr.flush()
     started = time.monotonic()
@@ -98,7 +98,7 @@ def _child(case: Case, result: IO[bytes], log: Path) -> NoReturn:
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, 1)
         os.dup2(file, 2)
-        sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))
+        sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
         print(f"== {case.name}", flush=True)
         faulthandler.enable(2)
         faulthandler.dump_traceback_later(max(0.1, case.limit_s - 1), file=2)  # where it hangs

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from benchmarks.device.case import Case, Setup
 
-TORCH, JAX = ("torch",), ("jax",)
-
 
 @dataclass(frozen=True)
 class Part:
@@ -38,6 +36,7 @@ PARTS = (
     Part("B3", "b3_gemm:planned", 150, "Hopper's GEMMs and convolutions, tiles as planned: right, and how fast?"),
     Part("D1", "d1_sizes:ours", 70, "Large operators of ours: GB/s and TFLOP/s"),
     Part("D2", "d1_sizes:peers", 50, "The same operators through PyTorch"),
+    Part("D3", "d1_sizes:right", 40, "Are large operators of ours right, where indices are large?"),
     Part("A1", "a1_ceilings:cases", 60, "Ceilings: bandwidths by size, GEMM rates, ex2"),
     Part("A2", "a2_launch:cases", 30, "Launch costs: stream, graph chain, edges of each kind, branches"),
     Part("A3", "a3_sync:cases", 30, "Costs of barriers and hand-overs: grid, semaphore, cluster, mbarrier"),

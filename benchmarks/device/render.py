@@ -14,6 +14,8 @@ from benchmarks.device.journal import calls, lines_of, read
 from benchmarks.device.queue_parts import PARTS
 
 Row = Mapping[str, Any]
+UNTABLED = ("profile",)
+"""Fields that are data for programs."""
 
 
 def rows_by_part(folder: Path) -> dict[str, list[Row]]:
@@ -30,7 +32,7 @@ def rows_by_part(folder: Path) -> dict[str, list[Row]]:
 def columns(rows: Iterable[Row]) -> tuple[list[str], list[list[str]]]:
     """Header and cells; a field that a row lacks is empty."""
     kept = list(rows)
-    names = list(dict.fromkeys(name for row in kept for name in row))
+    names = list(dict.fromkeys(name for row in kept for name in row if name not in UNTABLED))
     return names, [[cell(row.get(name)) for name in names] for row in kept]
 
 

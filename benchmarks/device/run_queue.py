@@ -104,7 +104,9 @@ def summary(parts: Sequence[tuple[Part, Sequence[Case]]], journal: Journal, abse
     """A line a part: how many of its cases stand how."""
     for part, cases in parts:
         states = Counter("absent" if absent & set(case.needs) else journal.standing(case) for case in cases)
-        counts = ", ".join(f"{states[s]} {s}" for s in ("done", "open", "again", "last", "settled", "absent") if states[s])
+        counts = ", ".join(
+            f"{states[s]} {s}" for s in ("done", "open", "again", "last", "settled", "absent") if states[s]
+        )
         yield f"{part.name:3} {counts or 'not in the bundle':40} {part.question}"
 
 
@@ -124,7 +126,9 @@ def preload(absent: set[str]) -> None:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.device.run_queue", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/h200"), metavar="FOLDER")
-    parser.add_argument("--earlier", type=Path, metavar="FOLDER", help="results of earlier calls, which are not changed")
+    parser.add_argument(
+        "--earlier", type=Path, metavar="FOLDER", help="results of earlier calls, which are not changed"
+    )
     parser.add_argument("--bundle", type=Path, default=package.ARCHIVE, metavar="FILE", help="what bundle.py packed")
     parser.add_argument("--budget", type=float, default=540.0, metavar="SECONDS", help="for this call (default 540)")
     parser.add_argument("--only", metavar="S0,B1", help="these parts, in this order")

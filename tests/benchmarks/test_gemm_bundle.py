@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.device import b3_gemm, gemm_bundle
 from benchmarks.device.gemm_bundle import SHAPES, TARGET, Convolution, Shape, candidates, device_launch, group_of
+from benchmarks.device.gemm_facts import TILE_FACTS
 from tilestitch.codegen.cuda.gemm_wgmma import TILES
 from tilestitch.codegen.cuda.target import parse_cuda_target
 from tilestitch.runtime.program import DeviceLaunch
@@ -34,6 +35,24 @@ def test_every_kernel_is_listed_once_and_one_is_planned(shape: Shape | Convoluti
         for launch in launches:
             made = device_launch(launch, "k", output.name)
             assert DeviceLaunch.from_json(json.loads(json.dumps(made.to_json()))) == made
+
+
+def test_a_kernel_is_launched_as_it_was_compiled() -> None:
+    """Kernels of clusters fault or hang when they are launched without one."""
+    group = group_of(Shape("large", 4096, 4096, 256), parse_cuda_target(TARGET))
+    clusters = set()
+    for facts, launches in candidates(group):
+        for launch in launches:
+            made = device_launch(launch, "k", group.outputs[0].name)
+            assert (made.cluster, made.cooperative) == (launch.cluster, launch.cooperative)
+            assert facts.get("cluster", 1) == made.cluster[0]
+            clusters.add(made.cluster)
+    assert clusters == {(1, 1, 1), (2, 1, 1)}
+
+
+def test_rows_tell_all_tiles_apart() -> None:
+    tiles = {tuple(getattr(tile, name) for name in TILE_FACTS) for tile in TILES}
+    assert len(tiles) == len(TILES)
 
 
 def test_names_of_shapes_are_unique() -> None:

@@ -1,4 +1,4 @@
-"""Graphs mean the same in numpy, in PyTorch and by the reference."""
+"""Graphs mean the same in numpy, in PyTorch, in JAX and by the reference."""
 
 from __future__ import annotations
 
@@ -37,6 +37,11 @@ CASES = {
         {reducer="max", kernel=[3,2], strides=[1,2], before=[1,0], after=[1,0], dilations=[1,1], layout="NXC"}
         : float32[1,5,3,6]
     }""",
+    "integers": """graph @main(%a: int8[5,64], %b: uint8[64,6], %x: uint8[1,2,5,5], %w: int8[3,2,2,2]) -> (%o, %c) {
+      %o = matmul(%a, %b) {out_dtype="int32"} : int32[5,6]
+      %c = conv(%x, %w) {strides=[1,1], before=[0,1], after=[1,0], dilations=[1,1], groups=1, layout="NCX",
+        out_dtype="int32"} : int32[1,3,5,5]
+    }""",
     "movement": """graph @main(%x: float32[4,6], %i: int64[3]) -> (%o, %r) {
       %g = gather(%x, %i) {axis=0} : float32[3,6]
       %t = transpose(%g) {perm=[1,0]} : float32[6,3]
@@ -54,8 +59,11 @@ def inputs_of(graph: Any) -> list[np.ndarray]:
     rng = np.random.default_rng(3)
     made = []
     for value in graph.inputs:
-        whole = value.dtype == "int64"
-        made.append(rng.integers(-4, 4, value.shape) if whole else rng.standard_normal(value.shape, np.float32))
+        low, high = {"uint8": (0, 256), "int8": (-128, 128)}.get(value.dtype, (-4, 4))
+        if "int" in value.dtype:
+            made.append(rng.integers(low, high, value.shape).astype(value.dtype))
+        else:
+            made.append(rng.standard_normal(value.shape, np.float32))
     return made
 
 

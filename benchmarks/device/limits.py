@@ -1,0 +1,15 @@
+"""How far results may be from a reference: of ‖ours − reference‖ / ‖reference‖."""
+
+from __future__ import annotations
+
+from typing import Any
+
+TOLERANCE = {
+    "float32": 2e-5, "fp32": 2e-5, "tf32": 2e-3, "float16": 4e-3, "bfloat16": 3e-2, "bf16": 3e-2,
+    "int8": 0.0, "uint8": 0.0, "int64": 0.0,
+}  # fmt: skip
+
+
+def tolerance(entry: dict[str, Any]) -> float:
+    """Of a case by its variant, of an operator by its data type."""
+    return TOLERANCE[entry["variant"] if "variant" in entry else entry["name"].rpartition(".")[2]]

@@ -1,0 +1,45 @@
+"""S0: one case of each kernel family, loaded, run, profiled and unloaded, against what the emulated device recorded.
+
+It says within a minute whether our code runs on the GPU at all. Inputs are the recorded ones; outputs are full of NaN
+bits before each run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from benchmarks.device.case import Case, Setup
+from benchmarks.device.feeds import poisoned, relative_error, static_shape
+from benchmarks.device.limits import tolerance
+from tilestitch.runtime import load
+from tilestitch.runtime.dtypes import numpy_dtype
+
+
+def smoke(setup: Setup, entry: dict[str, Any], device: str = "cuda") -> dict[str, Any]:
+    """Raises `WrongResult` where a run differs from the record by more than rounding."""
+    with np.load(setup.bundle / f"{entry['name']}.recorded.npz") as recorded:
+        arrays = dict(recorded)
+    with load(setup.bundle / f"{entry['name']}.tsm", device=device) as module:
+        feeds = {i.name: _typed(arrays[f"in.{i.name}"], i) for i in module.inputs}
+        expected = [_typed(arrays[f"out.{i.name}"], i) for i in module.outputs]
+        results = [result for _ in range(2) for result in module.run(feeds, out=poisoned(module)).values()]
+        launches = len(module.profile(feeds))
+    pairs = list(zip(results, 2 * expected, strict=True))
+    same = all(ours.tobytes() == record.tobytes() for ours, record in pairs)
+    error = relative_error(pairs)
+    return {**setup.judged(error, tolerance(entry)), "same_bytes": same, "launches": launches}
+
+
+def _typed(raw: np.ndarray, info: Any) -> np.ndarray:
+    return raw.view(numpy_dtype(info.dtype)).reshape(static_shape(info))
+
+
+def cases(part: str, setup: Setup) -> Iterator[Case]:
+    for entry in setup.listing("cases"):
+        if entry["smoke"]:
+            key = {"name": entry["name"], "kernels": " ".join(entry["kinds"] + entry["features"])}
+            yield Case(part, key, partial(smoke, setup, entry), fingerprint=entry["digest"])

@@ -1,0 +1,142 @@
+"""The bundle for a machine with a GPU: what is in it, how it is kept and packed, and what it is judged by there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.device import b1_right, bundle, package, s0_smoke
+from benchmarks.device.bundle import Entry, Lists, bundle_case
+from benchmarks.device.bundle_cases import CASES, VARIANTS
+from benchmarks.device.bundle_sizes import onnx_of
+from benchmarks.device.case import Setup, WrongResult
+from benchmarks.device.limits import TOLERANCE
+from benchmarks.device.sizes import SIZES
+
+
+@pytest.fixture
+def with_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Artifacts keep the text of their kernels, so that the emulated device can stand for the GPU."""
+    monkeypatch.setattr(bundle, "machine_code_only", lambda contents: contents)
+
+
+# --- what is in it ---------------------------------------------------------------------------------------------------
+
+
+def test_every_variant_has_a_tolerance_and_smoke_is_among_the_variants() -> None:
+    for name, family in CASES.items():
+        assert set(family.smoke) <= set(family.variants), name
+        assert set(family.variants) <= set(VARIANTS) & set(TOLERANCE), name
+
+
+def test_names_are_unique() -> None:
+    names = [(entry.listing, entry.name) for entry in bundle.entries()]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    "name", ["gemm_small.tf32", "gemm_small.float32", "decode_gemm.float16", "attention_small.float16"]
+)
+def test_families_are_those_that_their_names_say(name: str, tmp_path: Path) -> None:
+    kinds = {"gemm_small.tf32": "gemm_mma", "gemm_small.float32": "gemm_simt", "decode_gemm.float16": "gemv",
+             "attention_small.float16": "attention_mma"}  # fmt: skip
+    case, _, variant = name.rpartition(".")
+    assert kinds[name] in bundle_case(case, variant, tmp_path)["kinds"]
+
+
+@pytest.mark.parametrize("size", SIZES[:1] + SIZES[-1:], ids=lambda size: size.name)
+def test_operators_are_onnx_models_of_the_sizes_that_are_counted(size: Any) -> None:
+    graph = onnx_of(size).graph
+    shapes = {v.name: tuple(d.dim_value for d in v.type.tensor_type.shape.dim) for v in (*graph.input, *graph.output)}
+    assert shapes == {**size.inputs, "y": size.output}
+
+
+def test_rates() -> None:
+    size = next(size for size in SIZES if size.operator == "gemv" and size.dtype == "float16")
+    moved = 2 * (4096 * 11008 + 4096 + 11008)
+    assert size.rates(100.0) == pytest.approx({"GB_per_s": moved / 1e5, "TFLOP_per_s": 2 * 4096 * 11008 / 1e8})
+
+
+# --- right or wrong --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["softmax_small.bfloat16", "integers_small.int8", "largest.float32"])
+def test_a_case_is_right_against_its_record(name: str, tmp_path: Path, with_text: None) -> None:
+    entry = made(name, tmp_path, smoke=True)
+    row = s0_smoke.smoke(Setup(tmp_path), entry, "emulator")
+    assert row["right"] and row["same_bytes"]
+
+
+@pytest.mark.parametrize("name", ["softmax_small.float32", "gemm_small.tf32", "integers_small.uint8", "gated.bfloat16"])
+def test_a_case_is_right_against_float64(name: str, tmp_path: Path, with_text: None) -> None:
+    pytest.importorskip("torch")
+    assert b1_right.check(Setup(tmp_path), made(name, tmp_path), "emulator", "cpu", 1)["right"]
+
+
+def test_a_wrong_result_is_found(tmp_path: Path, with_text: None) -> None:
+    entry = made("softmax_small.float32", tmp_path, smoke=True)
+    path = tmp_path / f"{entry['name']}.recorded.npz"
+    with np.load(path) as recorded:
+        arrays = dict(recorded)
+    arrays["out.y"].view(np.float32)[5] += 1.0
+    np.savez(path, **arrays)
+    with pytest.raises(WrongResult, match="exceeds"):
+        s0_smoke.smoke(Setup(tmp_path), entry, "emulator")
+
+
+def test_nothing_is_judged_where_kernels_do_not_execute(tmp_path: Path) -> None:
+    assert Setup(tmp_path, executes=False).judged(float("nan"), 0.1)["right"] is None
+    with pytest.raises(WrongResult):
+        Setup(tmp_path).judged(float("nan"), 0.1)
+
+
+def made(name: str, folder: Path, smoke: bool = False) -> dict[str, Any]:
+    case, _, variant = name.rpartition(".")
+    assert (variant in CASES[case].smoke) == smoke or not smoke
+    return {"name": name, **bundle_case(case, variant, folder)}
+
+
+# --- how it is kept and packed ---------------------------------------------------------------------------------------
+
+
+def test_what_this_compiler_has_made_is_not_made_again(tmp_path: Path) -> None:
+    entry = Entry("cases", "a", lambda folder: {"digest": "1"})
+    Lists(tmp_path, "old").add(entry, {"digest": "1"})
+    assert Lists(tmp_path, "old").of("cases") == {"a": {"name": "a", "digest": "1", "compiler": "old"}}
+    assert Lists(tmp_path, "new").of("cases") == {}
+
+
+def test_an_entry_that_cannot_be_made_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle, "bundle_kernels", lambda folder: None)
+    chosen = [Entry("cases", "bad", lambda folder: 1 // 0), Entry("cases", "good", lambda folder: {})]  # type: ignore[arg-type, return-value]
+    assert bundle.build(tmp_path, chosen) == 1
+    assert [row["name"] for row in json.loads((tmp_path / "cases.json").read_text())] == ["good"]
+
+
+def test_a_bundle_is_packed_to_the_same_bytes_and_unpacked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "bundle"
+    (folder / "gemm").mkdir(parents=True)
+    (folder / "gemm" / "k.cubin").write_bytes(b"code")
+    archives = [tmp_path / "a.tar.xz", tmp_path / "b.tar.xz"]
+    for archive in archives:
+        package.pack(folder, archive)
+    assert archives[0].read_bytes() == archives[1].read_bytes()
+    monkeypatch.setattr(package, "ROOT", tmp_path / "elsewhere")
+    there = package.unpacked(archives[0])
+    assert (there / "gemm" / "k.cubin").read_bytes() == b"code"
+    (there / "mine").touch()
+    assert (package.unpacked(archives[1]) / "mine").exists()
+    (folder / "new").touch()
+    package.pack(folder, archives[0])
+    assert not (package.unpacked(archives[0]) / "mine").exists()
+
+
+def test_a_bundle_that_is_not_there_is_said_to_be_made(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="make it with"):
+        package.unpacked(tmp_path / "none.tar.xz")
