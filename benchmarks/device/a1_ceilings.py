@@ -22,7 +22,7 @@ GEMM_DTYPES = ("float32", "tf32", "float16", "bfloat16", "float8_e4m3fn")
 def bandwidth(setup: Setup, kernel: str, mib: int) -> dict[str, Any]:
     """One buffer again and again: sizes below the L2 cache's show its bandwidth."""
     gpu = Gpu(setup.kernels("ceilings"))
-    nbytes = mib << 20
+    nbytes = setup.room(mib << 20)
     source, target = gpu.buffer(nbytes), gpu.buffer(nbytes)
     words = gpu.upload(np.array([nbytes // 16], np.int64))
     function = gpu.function(kernel)
@@ -38,7 +38,7 @@ def bandwidth(setup: Setup, kernel: str, mib: int) -> dict[str, Any]:
 
 def driver_copy(setup: Setup, mib: int) -> dict[str, Any]:
     gpu = Gpu(setup.kernels("ceilings"))
-    nbytes = mib << 20
+    nbytes = setup.room(mib << 20)
     source, target = gpu.buffer(nbytes), gpu.buffer(nbytes)
     median = gpu.time_us(lambda: gpu.call("cuMemcpyDtoDAsync", target, source, nbytes, gpu.stream))
     return {"us": median, "GB_per_s": 2 * nbytes / median / 1e3}

@@ -15,6 +15,9 @@ LONG_S = 240.0
 """For cases in which another compiler tunes."""
 
 
+STAND_IN_BYTES = 16 << 20
+
+
 @dataclass(frozen=True)
 class Case:
     """`run` measures in a process of its own and returns the row's values, or raises.
@@ -54,6 +57,10 @@ class Setup:
     def kernels(self, source: str) -> bytes:
         """The machine code of `kernels/SOURCE.cu`."""
         return (self.bundle / "kernels" / f"{source}.cubin").read_bytes()
+
+    def room(self, nbytes: int) -> int:
+        """So many bytes; fewer where device memory is the host's."""
+        return nbytes if self.executes else min(nbytes, STAND_IN_BYTES)
 
     def judged(self, error: float, limit: float) -> dict[str, Any]:
         """The values of a row about a result. Raises `WrongResult` beyond the limit, for NaN too."""

@@ -16,6 +16,9 @@ PERIOD = 1_000_003
 """After so many elements, a prime, large arrays begin again: no rows of a matrix are equal."""
 
 
+MOST_SAMPLES = 1 << 16
+
+
 def random_like(rng: np.random.Generator, dtype: str, shape: tuple[int, ...], scale: float = 1.0) -> np.ndarray:
     """Normal floats; bytes of any value; other whole numbers that are fit to be positions or masks."""
     count = int(np.prod(shape, dtype=np.int64))
@@ -51,6 +54,12 @@ def filled(info: ValueInfo) -> np.ndarray:
     shape, dtype = static_shape(info), numpy_dtype(info.dtype)
     nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
     return np.full(nbytes, 0xFF, np.uint8).view(dtype).reshape(shape)
+
+
+def sample(array: np.ndarray) -> np.ndarray:
+    """The elements of an array, or evenly spread ones where there are very many: an odd distance meets all columns."""
+    step = array.size // MOST_SAMPLES | 1
+    return array.reshape(-1)[::step]
 
 
 def seeded_weights(artifact: Path) -> dict[str, np.ndarray]:

@@ -24,6 +24,7 @@ from benchmarks.device.journal import Journal
 from benchmarks.device.processes import POLL_S, Outcome, Running, start
 from benchmarks.device.queue_parts import BY_NAME, PARTS, Part
 
+STANDINGS = ("done", "open", "again", "last", "settled", "absent")
 LEAST_S = 3.0
 """With less time left, no case is started; one that needs longer than most wants half of its limit."""
 
@@ -104,9 +105,7 @@ def summary(parts: Sequence[tuple[Part, Sequence[Case]]], journal: Journal, abse
     """A line a part: how many of its cases stand how."""
     for part, cases in parts:
         states = Counter("absent" if absent & set(case.needs) else journal.standing(case) for case in cases)
-        counts = ", ".join(
-            f"{states[s]} {s}" for s in ("done", "open", "again", "last", "settled", "absent") if states[s]
-        )
+        counts = ", ".join(f"{states[name]} {name}" for name in STANDINGS if states[name])
         yield f"{part.name:3} {counts or 'not in the bundle':40} {part.question}"
 
 
@@ -134,6 +133,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", metavar="S0,B1", help="these parts, in this order")
     parser.add_argument("--match", default="", metavar="TEXT", help="cases whose name has this text")
     parser.add_argument("--without", default="", metavar="torch,jax", help="as if these packages were not there")
+    parser.add_argument("--dry-run", action="store_true", help="on the stand-in for the driver: kernels do not execute, "
+                        "nothing is judged, and there are no peers")  # fmt: skip
     parser.add_argument("--list", action="store_true", help="say what is open and run nothing")
     options = parser.parse_args(arguments)
     names = options.only.split(",") if options.only else [part.name for part in PARTS]
@@ -143,15 +144,15 @@ def main(arguments: list[str] | None = None) -> int:
     return call(options, [BY_NAME[name] for name in names])
 
 
-def call(options: argparse.Namespace, parts: Sequence[Part], executes: bool = True) -> int:
+def call(options: argparse.Namespace, parts: Sequence[Part]) -> int:
     """One call of the queue. Returns 0 when nothing failed, 1 when something did, 4 when there is no GPU."""
     end = time.monotonic() + options.budget
     package.make_importable()
     from benchmarks.device import probe, render
 
-    setup = Setup(package.unpacked(options.bundle), executes)
+    setup = Setup(package.unpacked(options.bundle), executes=not options.dry_run)
     journal = Journal(options.out, package.sources_digest(), options.earlier)
-    absent = absent_packages(options.without.split(","))
+    absent = {"torch", "jax"} if options.dry_run else absent_packages(options.without.split(","))
     made = [(part, [case for case in part.make(setup) if options.match in case.name]) for part in parts]
     if options.list:
         print("\n".join(summary(made, journal, absent)))
