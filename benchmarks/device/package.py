@@ -34,11 +34,11 @@ def pack(folder: Path, archive: Path) -> None:
 
 
 def unpacked(archive: Path) -> Path:
-    """The folder with the archive's files, unpacked once. Raises `FileNotFoundError` where there is no archive."""
+    """The folder beside the archive with its files, unpacked once. Raises `FileNotFoundError` without an archive."""
     if not archive.exists():
         raise FileNotFoundError(f"{archive} is not there; make it with: python -m benchmarks.device.bundle")
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
-    folder = ROOT / "build" / "device" / "bundle"
+    folder = archive.with_name(f"{archive.name}.unpacked")
     stamp = folder / STAMP
     if stamp.exists() and stamp.read_text() == digest:
         return folder

@@ -133,8 +133,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", metavar="S0,B1", help="these parts, in this order")
     parser.add_argument("--match", default="", metavar="TEXT", help="cases whose name has this text")
     parser.add_argument("--without", default="", metavar="torch,jax", help="as if these packages were not there")
-    parser.add_argument("--dry-run", action="store_true", help="on the stand-in for the driver: kernels do not execute, "
-                        "nothing is judged, and there are no peers")  # fmt: skip
+    dry = "on the stand-in for the driver: kernels do not execute, nothing is judged, there are no peers"
+    parser.add_argument("--dry-run", action="store_true", help=dry)
     parser.add_argument("--list", action="store_true", help="say what is open and run nothing")
     options = parser.parse_args(arguments)
     names = options.only.split(",") if options.only else [part.name for part in PARTS]

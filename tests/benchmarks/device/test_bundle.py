@@ -117,24 +117,20 @@ def test_an_entry_that_cannot_be_made_costs_no_other(tmp_path: Path, monkeypatch
     assert [row["name"] for row in json.loads((tmp_path / "cases.json").read_text())] == ["good"]
 
 
-def test_a_bundle_is_packed_to_the_same_bytes_and_unpacked_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "bundle"
+def test_a_bundle_is_packed_to_the_same_bytes_and_unpacked_once(tmp_path: Path) -> None:
+    folder, archive, other = tmp_path / "bundle", tmp_path / "a.tar.xz", tmp_path / "b.tar.xz"
     (folder / "gemm").mkdir(parents=True)
     (folder / "gemm" / "k.cubin").write_bytes(b"code")
-    archives = [tmp_path / "a.tar.xz", tmp_path / "b.tar.xz"]
-    for archive in archives:
-        package.pack(folder, archive)
-    assert archives[0].read_bytes() == archives[1].read_bytes()
-    monkeypatch.setattr(package, "ROOT", tmp_path / "elsewhere")
-    there = package.unpacked(archives[0])
+    package.pack(folder, archive)
+    package.pack(folder, other)
+    assert archive.read_bytes() == other.read_bytes()
+    there = package.unpacked(archive)
     assert (there / "gemm" / "k.cubin").read_bytes() == b"code"
     (there / "mine").touch()
-    assert (package.unpacked(archives[1]) / "mine").exists()
+    assert (package.unpacked(archive) / "mine").exists()
     (folder / "new").touch()
-    package.pack(folder, archives[0])
-    assert not (package.unpacked(archives[0]) / "mine").exists()
+    package.pack(folder, archive)
+    assert not (package.unpacked(archive) / "mine").exists()
 
 
 def test_a_bundle_that_is_not_there_is_said_to_be_made(tmp_path: Path) -> None:

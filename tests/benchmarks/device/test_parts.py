@@ -1,0 +1,141 @@
+"""The parts of the queue on the strict stand-in for the driver: every call of theirs is one that a driver takes.
+
+Kernels do not execute there; what is computed is tested elsewhere.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.device import bundle, gemm_bundle, package
+from benchmarks.device.a4_order import early_blocks
+from benchmarks.device.b2_sanitizer import FOUND, verdict
+from benchmarks.device.bundle import Entry
+from benchmarks.device.bundle_kernels import KERNELS, SOURCES, compile_cubin
+from benchmarks.device.bundle_sizes import onnx_of
+from benchmarks.device.feeds import PERIOD, random_like, relative_error, sample
+from benchmarks.device.gemm_bundle import Shape
+from benchmarks.device.journal import calls, lines_of, read
+from benchmarks.device.sizes import BY_NAME
+from tests.runtime.cuda.standin.build import missing
+
+CLUSTERED = Shape("clusters", 2048, 1024, 64)
+OPERATOR = "attention_1x16x2048x128.float16"
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle with a little of everything."""
+    reason = missing()
+    if reason is not None:
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("bundle")
+    size = partial(bundle._stripped, OPERATOR, partial(onnx_of, BY_NAME[OPERATOR]), "fp32", {})
+    chosen = [
+        Entry("cases", "softmax_small.float32", partial(bundle.bundle_case, "softmax_small", "float32")),
+        Entry("cases", "long_rows_small.float32", partial(bundle.bundle_case, "long_rows_small", "float32")),
+        Entry("gemm", CLUSTERED.name, partial(gemm_bundle.bundle, CLUSTERED)),
+        Entry("sizes", OPERATOR, size),
+        Entry("models", "m.fp32", lambda f: {**size(f), "model": "bert_base", "precision": "fp32"}),
+    ]
+    assert bundle.build(folder, chosen) == 0
+    (folder / f"{OPERATOR}.tsm").with_name("m.fp32.tsm").write_bytes((folder / f"{OPERATOR}.tsm").read_bytes())
+    package.pack(folder, folder.with_suffix(".tar.xz"))
+    return folder.with_suffix(".tar.xz")
+
+
+def dry_run(archive: Path, out: Path, *options: str) -> dict[str, Any]:
+    """The last events of all cases by name, after a call of the queue in a process of its own."""
+    command = [sys.executable, "-m", "tests.runtime.cuda.standin", "--", sys.executable, "-m"]
+    command += ["benchmarks.device.run_queue", "--dry-run", "--bundle", str(archive), "--out", str(out), *options]
+    done = subprocess.run(command, cwd=package.ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {name: history.end for name, history in read(lines_of(out)).items()}
+
+
+def test_our_kernels_are_launched_as_a_driver_wants_it(archive: Path, tmp_path: Path) -> None:
+    """Clusters, cooperative launches, tensor maps and large shared memory among them."""
+    ends = dry_run(archive, tmp_path, "--only", "S0,B1,B3,D1,M1")
+    assert [end["part"] for end in ends.values()] == ["S0", "S0", "B1", "B1", "B3", "D1", "M1"]
+    assert {end["state"] for end in ends.values()} == {"measured"}
+    assert ends['B1 {"name": "softmax_small.float32"}']["row"] == {"relative_error": None, "right": None}
+    assert calls(lines_of(tmp_path))[0]["gpu"]["multiprocessors"] == 132
+    assert "H200" in (tmp_path / "README.md").read_text()
+
+
+@pytest.mark.parametrize(("part", "some", "least"), [("A1", "16", 3), ("A2", "132", 5), ("A3", "cluster", 3),
+                                                    ("A4", "1.5", 5), ("A5", "1.0", 3)])  # fmt: skip
+def test_measurements_of_the_card_run_through(part: str, some: str, least: int, archive: Path, tmp_path: Path) -> None:
+    ends = dry_run(archive, tmp_path, "--only", part, "--match", some)
+    assert len(ends) >= least
+    assert {end["state"] for end in ends.values()} == {"measured"}
+
+
+def test_a_second_call_has_nothing_to_do(archive: Path, tmp_path: Path) -> None:
+    dry_run(archive, tmp_path / "a", "--only", "S0")
+    before = lines_of(tmp_path / "a")
+    ends = dry_run(archive, tmp_path / "b", "--only", "S0", "--earlier", str(tmp_path / "a"))
+    assert len(lines_of(tmp_path / "b")) == len(before) + 1  # the call itself
+    assert len(ends) == 2
+
+
+# --- kernels and what is made of their results ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_kernels_compile_for_hopper(source: str) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    pytest.importorskip("nvidia", reason="NVRTC comes from its wheel")
+    assert compile_cubin((KERNELS / f"{source}.cu").read_text())[:4] == b"\x7fELF"
+
+
+def test_kernels_that_do_not_compile_say_why() -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    pytest.importorskip("nvidia")
+    with pytest.raises(RuntimeError, match="undefined"):
+        compile_cubin("__global__ void k() { nothing(); }")
+
+
+def test_what_the_sanitizer_says() -> None:
+    clean = "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors"
+    assert verdict(0, clean) == {"clean": True, "summary": "ERROR SUMMARY: 0 errors", "first": ""}
+    bad = "========= Invalid __global__ write of size 4 bytes\n========= ERROR SUMMARY: 1 error"
+    assert verdict(FOUND, bad)["first"] == "Invalid __global__ write of size 4 bytes"
+    with pytest.raises(RuntimeError, match="exit code 1: no module"):
+        verdict(1, "no module")
+
+
+def test_early_blocks_are_counted() -> None:
+    assert early_blocks(np.array([1, 1, 2, 2])) == 0
+    assert early_blocks(np.array([1, 2, 1, 2])) == 1
+
+
+def test_the_relative_error_sees_nan_and_unwritten_outputs() -> None:
+    reference = np.array([3.0, 4.0])
+    assert relative_error([(reference, reference), (np.array([3.0, 4.5]), reference)]) == pytest.approx(0.1)
+    assert not relative_error([(np.array([np.nan, 4.0]), reference), (reference, reference)]) <= 1.0
+    assert relative_error([(np.array([np.nan, 4.0]), np.array([np.nan, 4.0]))]) == 0.0
+
+
+def test_random_inputs_have_no_equal_rows_and_reach_all_of_a_type() -> None:
+    made = random_like(np.random.default_rng(0), "float16", (2, PERIOD))
+    assert made.shape == (2, PERIOD)
+    rows = random_like(np.random.default_rng(0), "float32", (1024, 1024))
+    assert len({row.tobytes() for row in rows}) == 1024
+    small = random_like(np.random.default_rng(0), "int8", (5000,))
+    assert (small.min(), small.max()) == (-128, 127)
+    assert random_like(np.random.default_rng(0), "float32", (0, 3)).shape == (0, 3)
+
+
+def test_samples_are_of_all_columns() -> None:
+    large = np.arange(2048 * 1024).reshape(2048, 1024)
+    columns = sample(large) % 1024
+    assert len(set(columns)) == 1024
+    assert sample(large[:1]).size == 1024
