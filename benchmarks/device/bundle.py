@@ -39,6 +39,7 @@ from tilestitch.runtime.program import DeviceStep
 TARGET = "cuda:h200"
 FOLDER = package.ARCHIVE.with_name("bundle")
 LIMIT_MIB = 45.0
+LISTINGS = ("cases", "sizes", "gemm", "emulator", "models")
 PRECISIONS = ("fp32", "tf32", "bf16")
 COMPILER = (
     "compiler", "passes", "codegen", "cost_model", "runtime", "tests/networks.py",
@@ -197,6 +198,22 @@ class Lists:
         os.replace(unfinished, self.folder / f"{entry.listing}.json")
 
 
+def files_of(folder: Path) -> set[Path]:
+    """What the entries of the lists need; the folder may have more, of entries that are no more."""
+    found = {folder / f"{listing}.json" for listing in LISTINGS if (folder / f"{listing}.json").exists()}
+    rows = {path.stem: json.loads(path.read_text()) for path in found}
+    found |= set((folder / "kernels").glob("*.cubin"))
+    for row in (row for listing in ("cases", "sizes", "models") for row in rows.get(listing, ())):
+        suffixes = [".tsm", ".graph"] + [".npz"] * ("variant" in row) + [".recorded.npz"] * row.get("smoke", False)
+        found |= {folder / f"{row['name']}{suffix}" for suffix in suffixes}
+    for kernel in (kernel for row in rows.get("gemm", ()) for kernel in row["kernels"]):
+        found |= {folder / "gemm" / f"{launch['symbol']}.cubin" for launch in kernel["launches"]}
+    for row in rows.get("emulator", ()):
+        found |= {folder / "emulator" / "arrays.npz"}
+        found |= {folder / "emulator" / f"{case['image']}.cubin" for case in row["cases"]}
+    return found
+
+
 def build(folder: Path, chosen: list[Entry]) -> int:
     """Make what is not there yet. Returns how many could not be made."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -229,7 +246,7 @@ def main(arguments: list[str] | None = None) -> int:
     wanted = options.only.split(",") if options.only else None
     chosen = [e for e in entries() if (not wanted or e.listing in wanted) and options.match in e.name]
     failed = build(options.folder, chosen)
-    package.pack(options.folder, options.out)
+    package.pack(options.folder, files_of(options.folder), options.out)
     archive, tracked = (size / 2**20 for size in package.travelling_bytes(options.out))
     print(f"{options.out}: {archive:.1f} MiB, beside {tracked:.1f} MiB in the repository; {failed} entries failed")
     if archive + tracked > options.limit_mib:

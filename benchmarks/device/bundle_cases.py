@@ -5,7 +5,7 @@ Right or wrong is decided on them, so that they carry their weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ KINDS = {
 
 def _model(
     nodes: list[Any], inputs: dict[str, tuple[int, ...]], output: tuple[int, ...], dtype: str, opset: int = 20,
-    results: dict[str, tuple[str, tuple[int, ...]]] | None = None, **weights: Any,
+    results: Mapping[str, tuple[str, tuple[int, ...]]] | None = None, **weights: Any,
 ) -> onnx.ModelProto:  # fmt: skip
     """Inputs and weights, given by their shapes, are of `dtype`. So is the output `y`, unless there are other
     `results`, by name.

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,11 +22,11 @@ MEASURES = ("benchmarks/device", "runtime", "compiler/ir")
 STAMP = "digest"
 
 
-def pack(folder: Path, archive: Path) -> None:
-    """Write all files of the folder to the archive; the same files give the same bytes."""
+def pack(folder: Path, files: Iterable[Path], archive: Path) -> None:
+    """Write these files of the folder to the archive; the same files give the same bytes."""
     unfinished = archive.with_suffix(".part")
     with tarfile.open(unfinished, "w:xz", preset=6) as tar:
-        for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        for path in sorted(files):
             info = tarfile.TarInfo(str(path.relative_to(folder)))
             info.size = path.stat().st_size
             with open(path, "rb") as file:

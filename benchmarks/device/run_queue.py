@@ -109,6 +109,20 @@ def summary(parts: Sequence[tuple[Part, Sequence[Case]]], journal: Journal, abse
         yield f"{part.name:3} {counts or 'not in the bundle':40} {part.question}"
 
 
+def unfit_bundle(setup: Setup) -> str:
+    """Why this runtime cannot read the bundle's artifacts: before a GPU is asked for; empty if it can."""
+    from tilestitch.runtime.artifact import read_artifact
+    from tilestitch.runtime.errors import ArtifactError
+
+    for listing in ("cases", "sizes", "models"):
+        for entry in setup.listing(listing)[:1]:
+            try:
+                read_artifact(setup.bundle / f"{entry['name']}.tsm")
+            except ArtifactError as error:
+                return str(error)
+    return ""
+
+
 def absent_packages(without: Sequence[str]) -> set[str]:
     """Of the packages that peers need, those that are not installed, or not wanted."""
     return {name for name in ("torch", "jax") if name in without or importlib.util.find_spec(name) is None}
@@ -145,7 +159,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def call(options: argparse.Namespace, parts: Sequence[Part]) -> int:
-    """One call of the queue. Returns 0 when nothing failed, 1 when something did, 4 when there is no GPU."""
+    """One call of the queue. Returns 0 when nothing failed, 1 when something did, 2 for a bundle that does not fit, 4
+    when there is no GPU.
+    """
     end = time.monotonic() + options.budget
     package.make_importable()
     from benchmarks.device import probe, render
@@ -154,6 +170,10 @@ def call(options: argparse.Namespace, parts: Sequence[Part]) -> int:
     journal = Journal(options.out, package.sources_digest(), options.earlier)
     absent = {"torch", "jax"} if options.dry_run else absent_packages(options.without.split(","))
     made = [(part, [case for case in part.make(setup) if options.match in case.name]) for part in parts]
+    unfit = unfit_bundle(setup)
+    if unfit:
+        print(f"{unfit}; make the bundle again: python -m benchmarks.device.bundle", file=sys.stderr)
+        return 2
     if options.list:
         print("\n".join(summary(made, journal, absent)))
         return 0

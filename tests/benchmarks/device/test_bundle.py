@@ -117,19 +117,27 @@ def test_an_entry_that_cannot_be_made_costs_no_other(tmp_path: Path, monkeypatch
     assert [row["name"] for row in json.loads((tmp_path / "cases.json").read_text())] == ["good"]
 
 
+def test_files_of_entries_that_are_no_more_stay_behind(tmp_path: Path) -> None:
+    for name in ("a.tsm", "a.graph", "a.npz", "a.recorded.npz", "old.tsm"):
+        (tmp_path / name).touch()
+    Lists(tmp_path, "c").add(Entry("cases", "a", lambda folder: {}), {"variant": "float32", "smoke": False})
+    kept = bundle.files_of(tmp_path)
+    assert {path.name for path in kept} == {"cases.json", "a.tsm", "a.graph", "a.npz"}
+
+
 def test_a_bundle_is_packed_to_the_same_bytes_and_unpacked_once(tmp_path: Path) -> None:
     folder, archive, other = tmp_path / "bundle", tmp_path / "a.tar.xz", tmp_path / "b.tar.xz"
     (folder / "gemm").mkdir(parents=True)
     (folder / "gemm" / "k.cubin").write_bytes(b"code")
-    package.pack(folder, archive)
-    package.pack(folder, other)
+    for made in (archive, other):
+        package.pack(folder, [folder / "gemm" / "k.cubin"], made)
     assert archive.read_bytes() == other.read_bytes()
     there = package.unpacked(archive)
     assert (there / "gemm" / "k.cubin").read_bytes() == b"code"
     (there / "mine").touch()
     assert (package.unpacked(archive) / "mine").exists()
     (folder / "new").touch()
-    package.pack(folder, archive)
+    package.pack(folder, [folder / "new"], archive)
     assert not (package.unpacked(archive) / "mine").exists()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.device import bundle, gemm_bundle, package
+from benchmarks.device import bundle, gemm_bundle, package, run_queue
 from benchmarks.device.a4_order import early_blocks
 from benchmarks.device.b2_sanitizer import FOUND, verdict
 from benchmarks.device.bundle import Entry
@@ -47,7 +47,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     assert bundle.build(folder, chosen) == 0
     (folder / f"{OPERATOR}.tsm").with_name("m.fp32.tsm").write_bytes((folder / f"{OPERATOR}.tsm").read_bytes())
-    package.pack(folder, folder.with_suffix(".tar.xz"))
+    package.pack(folder, bundle.files_of(folder), folder.with_suffix(".tar.xz"))
     return folder.with_suffix(".tar.xz")
 
 
@@ -84,6 +84,19 @@ def test_a_second_call_has_nothing_to_do(archive: Path, tmp_path: Path) -> None:
     ends = dry_run(archive, tmp_path / "b", "--only", "S0", "--earlier", str(tmp_path / "a"))
     assert len(lines_of(tmp_path / "b")) == len(before) + 1  # the call itself
     assert len(ends) == 2
+
+
+def test_a_bundle_of_another_version_is_refused_at_once(
+    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = package.unpacked(archive)
+    damaged = tmp_path / "bundle"
+    damaged.mkdir()
+    (damaged / "cases.json").write_text((there / "cases.json").read_text())
+    (damaged / "softmax_small.float32.tsm").write_bytes(b"no artifact")
+    package.pack(damaged, damaged.iterdir(), tmp_path / "b.tar.xz")
+    assert run_queue.main(["--bundle", str(tmp_path / "b.tar.xz"), "--out", str(tmp_path / "out")]) == 2
+    assert "make the bundle again" in capsys.readouterr().err
 
 
 # --- kernels and what is made of their results ---------------------------------------------------------------------
