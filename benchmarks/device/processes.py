@@ -100,6 +100,7 @@ def _child(case: Case, result: IO[bytes], log: Path) -> NoReturn:
         os.dup2(file, 2)
         sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
         print(f"== {case.name}", flush=True)
+        faulthandler.disable()  # another library may have put its own handlers over these
         faulthandler.enable(2)
         faulthandler.dump_traceback_later(max(0.1, case.limit_s - 1), file=2)  # where it hangs
         result.write(_told(case).encode())

@@ -46,7 +46,8 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Entry("models", "m.fp32", lambda f: {**size(f), "model": "bert_base", "precision": "fp32"}),
     ]
     assert bundle.build(folder, chosen) == 0
-    (folder / f"{OPERATOR}.tsm").with_name("m.fp32.tsm").write_bytes((folder / f"{OPERATOR}.tsm").read_bytes())
+    for suffix in (".tsm", ".graph"):
+        (folder / f"m.fp32{suffix}").write_bytes((folder / f"{OPERATOR}{suffix}").read_bytes())
     package.pack(folder, bundle.files_of(folder), folder.with_suffix(".tar.xz"))
     return folder.with_suffix(".tar.xz")
 

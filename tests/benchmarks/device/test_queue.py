@@ -58,13 +58,15 @@ def fail() -> dict[str, Any]:
 # --- faults cost their own case --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("fault", "state"), [(hang, "hung"), (crash, "crashed"), (fail, "failed")])
+@pytest.mark.parametrize(
+    ("fault", "limit_s", "state"), [(hang, SOON_S, "hung"), (crash, ENOUGH_S, "crashed"), (fail, ENOUGH_S, "failed")]
+)
 def test_a_fault_costs_its_own_case_and_is_tried_once_more_after_the_others(
-    fault: Callable[[], dict[str, Any]], state: str, tmp_path: Path
+    fault: Callable[[], dict[str, Any]], limit_s: float, state: str, tmp_path: Path
 ) -> None:
-    ran = queue(tmp_path, [case(1, fault, SOON_S), case(2), case(3)])
-    assert states(ran) == [(1, state), (2, "measured"), (3, "measured"), (1, state)]
-    assert states(queue(tmp_path, [case(1, fault, SOON_S), case(2), case(3)])) == []
+    cases = [case(1, fault, limit_s), case(2), case(3)]
+    assert states(queue(tmp_path, cases)) == [(1, state), (2, "measured"), (3, "measured"), (1, state)]
+    assert states(queue(tmp_path, cases)) == []
 
 
 def test_a_case_that_spoils_its_process_spoils_no_other(tmp_path: Path) -> None:
@@ -118,7 +120,7 @@ def test_results_that_are_no_json_are_failures(tmp_path: Path) -> None:
 
 
 def test_what_a_case_prints_and_where_it_hangs_is_in_the_log(tmp_path: Path) -> None:
-    queue(tmp_path, [case(1, lambda: print("said") or {}), case(2, hang, 1.2), case(3, crash)])  # type: ignore[func-returns-value]
+    queue(tmp_path, [case(1, lambda: print("said") or {}), case(2, hang, 3.0), case(3, crash)])  # type: ignore[func-returns-value]
     log = (tmp_path / "queue.log").read_text()
     assert 'X {"n": 1}\nsaid' in log
     assert "Timeout" in log and "in hang" in log
