@@ -28,7 +28,8 @@ NAMES = ("add_16", "mlp_256_512_512_10", "inputs_27x16")
 
 def ways_of(model: Module, rng: np.random.Generator) -> dict[str, Callable[[], object]]:
     """Ways to run a model, and the launch of its graph by itself."""
-    host = {info.name: rng.standard_normal(info.shape).astype(np.float32) for info in model.inputs}
+    shapes = {info.name: tuple(map(int, info.shape or ())) for info in model.inputs}
+    host = {name: np.asarray(rng.standard_normal(shape), np.float32) for name, shape in shapes.items()}
     feeds = {name: on_device(array) for name, array in host.items()}
     out = model.run(feeds, on_device=True)
     stream = _stream(out["y"].device)
