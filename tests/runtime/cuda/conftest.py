@@ -18,7 +18,7 @@ from tests.runtime.cuda.standin import build
 from tests.runtime.cuda.standin.child import StandIn, run
 
 HAS_BINDINGS = importlib.util.find_spec("cuda") is not None and importlib.util.find_spec("cuda.bindings") is not None
-collect_ignore_glob = [] if HAS_BINDINGS else ["test_run.py", "test_errors.py", "test_standin.py"]
+collect_ignore_glob = [] if HAS_BINDINGS else ["test_run.py", "test_errors.py", "test_standin*.py"]
 
 
 @pytest.fixture
