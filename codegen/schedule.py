@@ -31,6 +31,8 @@ def lower_with(schedules: Sequence[Schedule], backend: Backend, graph: Graph, gr
 
     Raises PluginFault for a schedule that fails, or whose kernels do not fit the group.
     """
+    if not schedules:
+        return backend.lower(graph, group)
     members = set(group.nodes)
     types = {v.name: v.tensor_type for n in graph.nodes if n.name in members for v in (*n.inputs, *n.outputs)}
     if not any(types[name].num_elements for name in group.outputs):

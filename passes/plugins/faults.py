@@ -17,7 +17,7 @@ NODES_SHOWN = 4
 PROMISES = {
     "run": "`run(graph, context)` returns a PassResult and keeps inputs and outputs in number, order and type",
     "propose": "`propose(state)` yields Fuse objects and changes nothing itself",
-    "forbid": "`forbid(state, nodes)` returns a WhyNot or None",
+    "forbid": "`forbid(state, nodes)` returns a WhyNot or None, whose numbers are finite and of Python's own types",
     "combine": "`combine(kernels)` yields Combine objects and changes nothing itself",
     "schedule": "`schedule(graph, group, target)` returns None, or kernels that write every output of the group",
     "latency_us": "`latency_us(kernel, device)` returns microseconds, finite and not negative",
@@ -66,7 +66,7 @@ class Identity:
 
     def _own_part(self, error: BaseException) -> TracebackType | None:
         """The innermost of the plug-in's own frames; the error's traceback is cut to begin at its outermost."""
-        own = [t for t in _entries(error.__traceback__) if belongs_to(self.cls, t.tb_frame.f_code.co_filename)]
+        own = [t for t in _entries(error.__traceback__) if belongs_to(self.cls, _module(t.tb_frame))]
         if not own:
             return None
         error.__traceback__ = own[0]
@@ -92,6 +92,10 @@ def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
     while trace is not None:
         yield trace
         trace = trace.tb_next
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
 
 
 def _nodes_in(frame: FrameType) -> list[Node]:

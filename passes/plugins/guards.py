@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, TypeVar
 
 from tilestitch.compiler.ir import Graph, IRError, Node
@@ -19,7 +20,7 @@ from tilestitch.passes.fusion.clusters import Fusion
 from tilestitch.passes.fusion.rules import Fuse
 from tilestitch.passes.fusion.stages import Combine, Kernels
 from tilestitch.passes.fusion.stitcher import MOST_PROPOSALS
-from tilestitch.passes.plan import Group, WhyNot
+from tilestitch.passes.plan import TIES, Group, WhyNot
 from tilestitch.passes.plan.own_kernels import KINDS, KernelTarget, OwnKernel, Temporary
 
 from .faults import Identity
@@ -88,12 +89,19 @@ class GuardedRule(Guard):
         if not self.has("forbid"):
             return None
         answer = self.call("forbid", PlannerView(state), tuple(nodes), nodes=nodes)
-        if answer is not None and not isinstance(answer, WhyNot):
+        if answer is not None and not _is_refusal(answer):
             raise self.identity.fault("forbid", f"forbid returned {_kind(answer)}", nodes)
         return answer
 
     def combine(self, kernels: Kernels) -> Iterator[Combine]:
-        yield from self._proposals("combine", KernelsView(kernels), Combine, kernels.graph)
+        for combine in self._proposals("combine", KernelsView(kernels), Combine, kernels.graph):
+            stages = combine.stages
+            named = isinstance(stages, tuple) and all(
+                isinstance(s, tuple) and set(map(type, s)) == {str} for s in stages
+            )
+            if not named or combine.tie not in TIES:
+                raise self.identity.fault("combine", f"{combine!r} has no stages of names, or another tie than {TIES}")
+            yield combine
 
     def _proposals(self, method: str, view: object, kind: Callable[..., T], graph: Graph) -> Iterator[T]:
         """What `method` yields, each looked at; `graph` must be the same after all of them."""
@@ -144,7 +152,7 @@ class GuardedModel(Guard):
 
     def latency_us(self, kernel: KernelFacts, device: AnyDevice) -> float:
         answer = self.call("latency_us", kernel, device)
-        fits = isinstance(answer, int | float) and math.isfinite(answer) and answer >= 0
+        fits = isinstance(answer, Real) and math.isfinite(answer) and answer >= 0
         if not fits:
             raise self.identity.fault("latency_us", f"latency_us returned {answer!r} for a {kernel.kind} kernel")
         return float(answer)
@@ -170,6 +178,15 @@ def _why_not_kernels(answer: Any, group: Group, target: KernelTarget) -> str | N
     if len({a.name for a in sizes}) != len(sizes):
         return "gives one temporary two sizes"
     return None
+
+
+def _is_refusal(answer: object) -> bool:
+    """Whether `answer` is a WhyNot that a plan can hold."""
+    if not isinstance(answer, WhyNot) or not all(
+        isinstance(w, str) for w in (answer.subject, answer.rule, answer.reason)
+    ):
+        return False
+    return all(type(k) is str and type(v) in (int, float) and math.isfinite(v) for k, v in answer.numbers.items())
 
 
 def _nodes(names: Any) -> tuple[Any, ...]:

@@ -127,12 +127,13 @@ def _built_in_names() -> set[str]:
     return {*pass_table(), *(rule.name for rules in PLANNERS.values() for rule in rules)}
 
 
-def load_plugins(given: Sequence[Named] = (), installed: Installed | None = None) -> LoadedPlugins:
-    """What takes part: all of `installed` (default: what is installed here), and what is `given`, in that order.
+def load_plugins(given: Sequence[Named] | Named = (), installed: Installed | None = None) -> LoadedPlugins:
+    """What takes part: what is `given`, several or one, and then all of `installed` (default: what is installed here).
 
     What is given more than once runs more than once. Raises PipelineError for a text that does not parse or arguments
     that fit no field, and PluginError for what is no plug-in, cannot be loaded, or has a name that is taken.
     """
+    given = given if isinstance(given, list | tuple) else [given]
     installed = collect(entry_points()) if installed is None else installed
     available = dict(installed.available)
     members: list[_Member] = []

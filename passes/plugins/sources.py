@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from tilestitch.passes.errors import PluginError
@@ -18,12 +20,7 @@ def content_hash(cls: type) -> str:
     Raises PluginError if there are none: then nothing could say later what was run.
     """
     sha = hashlib.sha256()
-    for label, path in _files(cls):
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            problem = f"{path} cannot be read ({error.strerror})"
-            raise PluginError(f"plug-in {qualified(cls)}: {problem}; mend the path or the file") from None
+    for label, content in _contents(cls):
         sha.update(f"{label}\0{len(content)}\0".encode() + content)
     return sha.hexdigest()
 
@@ -33,21 +30,31 @@ def qualified(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-def belongs_to(cls: type, file: str) -> bool:
-    """Whether a source file is part of the package or module that defines `cls`."""
-    path = Path(file)
-    roots = _roots(cls)
-    return any(path.is_relative_to(root) for root in roots) if roots else file == _module_file(cls)
+def belongs_to(cls: type, module: str) -> bool:
+    """Whether a module is in the package that defines `cls`, or is the module that does."""
+    return module.partition(".")[0] == cls.__module__.partition(".")[0]
 
 
 def _roots(cls: type) -> list[Path]:
-    top = sys.modules.get(cls.__module__.split(".")[0])
+    top = sys.modules.get(cls.__module__.partition(".")[0])
     return [Path(p) for p in getattr(top, "__path__", [])]
 
 
-def _module_file(cls: type) -> str | None:
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return str(file) if file else None
+def _contents(cls: type) -> Iterator[tuple[str, bytes]]:
+    """Labels and contents; of a class without a file, as in a notebook, its own source."""
+    files = _files(cls)
+    for label, path in files:
+        try:
+            yield label, path.read_bytes()
+        except OSError as error:
+            problem = f"{path} cannot be read ({error.strerror})"
+            raise PluginError(f"plug-in {qualified(cls)}: {problem}; mend the path or the file") from None
+    if not files:
+        try:
+            yield cls.__qualname__, inspect.getsource(cls).encode()
+        except (OSError, TypeError):
+            problem = "has no source, so no artifact could say what it was"
+            raise PluginError(f"plug-in {qualified(cls)} {problem}; put it into a module") from None
 
 
 def _files(cls: type) -> list[tuple[str, Path]]:
@@ -55,11 +62,9 @@ def _files(cls: type) -> list[tuple[str, Path]]:
     if roots:
         found = ((p.relative_to(root).as_posix(), p) for root in roots for p in root.rglob("*"))
         return sorted((label, p) for label, p in found if _counts(label) and p.is_file())
-    file = _module_file(cls)
-    if file is None:
-        raise PluginError(
-            f"plug-in {qualified(cls)} has no source file, so no artifact could say what it was; put it into a module"
-        )
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    if not file:
+        return []
     module = Path(file)
     data = getattr(sys.modules[cls.__module__], "DATA_FILES", ())
     return [(module.name, module), *((str(name), module.parent / str(name)) for name in data)]

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tilestitch.compiler.frontend import import_model
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.evaluate import evaluate
 from tilestitch.passes.contract import PassContext
@@ -104,6 +103,8 @@ def assert_same_values(
         feeds = {spec.name: _drawn(random, spec) for spec in module.inputs}
         feeds.update(inputs or {})
         actual = dict(module.run(feeds))
+    from tilestitch.compiler.frontend import import_model
+
     imported = import_model(model, shapes={name: np.shape(feed) for name, feed in feeds.items()})
     expected = evaluate(imported.graph, feeds)
     for name, wanted in zip(imported.output_names, expected, strict=True):
@@ -136,4 +137,8 @@ def _compare(name: str, actual: np.ndarray, expected: np.ndarray) -> None:
 
 
 def _graph(model: Any, shapes: Mapping[str, Sequence[int]] | None) -> Graph:
-    return model if isinstance(model, Graph) else import_model(model, shapes=shapes or {}).graph
+    if isinstance(model, Graph):
+        return model
+    from tilestitch.compiler.frontend import import_model
+
+    return import_model(model, shapes=shapes or {}).graph

@@ -174,6 +174,33 @@ MISTAKES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         """,
         ("combine yielded tuple",),
     ),
+    "a rule forbids with numbers that no plan can hold": (
+        "Rule",
+        "forbid",
+        """
+        def forbid(self, state, nodes):  # here
+            return WhyNot(nodes[0].name, self.name, "too large", {"size": float("inf")})
+        """,
+        ("forbid returned WhyNot", "whose numbers are finite"),
+    ),
+    "a rule combines by an unknown tie": (
+        "Rule",
+        "combine",
+        """
+        def combine(self, kernels):  # here
+            yield Combine((tuple(kernels.groups)[:2],), tie="string")
+        """,
+        ("another tie than ('barrier', 'band')",),
+    ),
+    "a rule combines by a list": (
+        "Rule",
+        "combine",
+        """
+        def combine(self, kernels):  # here
+            yield Combine([list(kernels.groups)[:2]])
+        """,
+        ("has no stages of names",),
+    ),
     "a schedule raises": (
         "Schedule", "schedule",
         """

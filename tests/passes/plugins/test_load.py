@@ -1,7 +1,9 @@
 """Plug-ins: where they are found, what they are given, and what is refused."""
 
 import importlib.metadata
+import inspect
 import sys
+import types
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -152,6 +154,29 @@ def test_instances_and_classes_will_do() -> None:
     loaded = load_plugins([Other(), Other], NONE)
     assert [p.instance for p in loaded.passes] == [Other(), Other()]
     assert [r.owner for r in loaded.records] == ["given in Python"]
+
+
+def test_one_plugin_needs_no_list_around_it(module: str) -> None:
+    assert [p.name for p in load_plugins(f"{module}:Double", NONE).passes] == ["double"]
+    assert [p.instance for p in load_plugins(Other(), NONE).passes] == [Other()]
+
+
+def test_a_class_of_a_notebook_is_hashed_by_its_own_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There the module has no file, and `inspect` knows the cells."""
+    notebook = types.ModuleType("cells")
+    monkeypatch.setitem(sys.modules, "cells", notebook)
+    text = SOURCE.partition("@dataclass(frozen=True)\nclass Needy")[0]
+    exec(compile(text, "<cell 1>", "exec"), notebook.__dict__)
+    monkeypatch.setattr(inspect, "getsource", lambda cls: text)
+    (record,) = load_plugins([notebook.Double()], NONE).records
+    assert len(record.content_hash) == 64
+    monkeypatch.setattr(inspect, "getsource", raise_os_error)
+    with pytest.raises(PluginError, match=r"cells:Double has no source.*put it into a module"):
+        load_plugins([notebook.Double()], NONE)
+
+
+def raise_os_error(cls: type) -> str:
+    raise OSError("could not get source code")
 
 
 @pytest.mark.parametrize("odd", [3, b"m:C", None, int, object()])
