@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from .emulator import EmulatorOptions
     from .execution import Loaded
 
-RecordTime = Callable[[str, tuple[str, ...], float], None]
-"""Called with a kernel's name, the ONNX nodes it computes, and its time in microseconds."""
+RecordTime = Callable[[str, tuple[str, ...], float, int], None]
+"""Called with a kernel's name, the ONNX nodes it computes, its time in microseconds, and its branch."""
 
 
 class OnDevice:

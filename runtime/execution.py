@@ -199,7 +199,7 @@ class Execution:
             start = time.perf_counter_ns()
             self._run_step(index, step, values, record)
             if record is not None and isinstance(step, HostStep):
-                record(step.op, step.origins, (time.perf_counter_ns() - start) / 1000)
+                record(step.op, step.origins, (time.perf_counter_ns() - start) / 1000, 0)
         return values
 
     def _run_step(self, index: int, step: HostStep | ControlStep, values: list[Any], record: RecordTime | None) -> None:

@@ -24,11 +24,14 @@ if TYPE_CHECKING:
 
 
 class LaunchTime(NamedTuple):
-    """The time of one launch or host step. `origins` are the names of the ONNX nodes that it computes."""
+    """The time of one launch or host step. `origins` are the names of the ONNX nodes that it computes. Launches of one
+    `branch` of a device step run one after the other; different branches of it can run side by side.
+    """
 
     symbol: str
     origins: tuple[str, ...]
     microseconds: float
+    branch: int = 0
 
 
 def load(
@@ -185,7 +188,7 @@ class Module:
         """Run once and return the time of every launch and host step in order."""
         times: list[LaunchTime] = []
         feeds = feeds if isinstance(feeds, Mapping) else feeds_.by_position(feeds, self._programs)
-        self._run(feeds, None, lambda symbol, origins, us: times.append(LaunchTime(symbol, origins, us)))
+        self._run(feeds, None, lambda *launch: times.append(LaunchTime(*launch)))
         return times
 
     def close(self) -> None:

@@ -26,6 +26,8 @@ class Timed(Protocol):
     def origins(self) -> tuple[str, ...]: ...
     @property
     def microseconds(self) -> float: ...
+    @property
+    def branch(self) -> int: ...
 
 
 def trace_events(launches: Sequence[Timed], title: str) -> dict[str, Any]:
@@ -38,7 +40,7 @@ def trace_events(launches: Sequence[Timed], title: str) -> dict[str, Any]:
     start_us = 0.0
     for launch in launches:
         span = {"ph": "X", "pid": 1, "ts": round(start_us, 3), "dur": round(launch.microseconds, 3)}
-        arguments = {"kernel": launch.symbol, "onnx_nodes": list(launch.origins)}
+        arguments = {"kernel": launch.symbol, "onnx_nodes": list(launch.origins), "branch": launch.branch}
         events.append({**span, "tid": _KERNELS, "name": launch.symbol, "args": arguments})
         events.append({**span, "tid": _NODES, "name": _title(launch.origins), "args": arguments})
         start_us += launch.microseconds

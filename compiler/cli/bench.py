@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -71,6 +72,8 @@ def run(options: argparse.Namespace) -> int:
     result["speedup"] = {name: result["engines"][name]["p50_us"] / ours for name in engines if name != "tilestitch"}
     if options.profile:
         result["launches"] = profile(model, inputs, options.rounds)
+        if options.device.startswith("cuda"):
+            print(ranges_note(), file=sys.stderr)
     if trace is not None:
         from tilestitch.runtime.trace import write_trace
 
@@ -143,9 +146,21 @@ def profile(model: Any, inputs: Mapping[str, Any], rounds: int) -> list[dict[str
 
     runs = [model.profile(inputs) for _ in range(rounds)]
     return [
-        {"name": launch.symbol, "onnx_nodes": list(launch.origins), "median_us": float(np.median(times))}
+        {
+            "name": launch.symbol, "onnx_nodes": list(launch.origins), "branch": launch.branch,
+            "median_us": float(np.median(times)),
+        }
         for launch, times in zip(runs[0], ([one.microseconds for one in column] for column in zip(*runs)))
-    ]
+    ]  # fmt: skip
+
+
+def ranges_note() -> str:
+    """Whether profilers see the launches of a profile under the names of ONNX nodes."""
+    from tilestitch.runtime.cuda.ranges import DOMAIN, has_ranges
+
+    if has_ranges():
+        return f"profilers show the launches in NVTX ranges of the domain {DOMAIN!r}: nsys profile tilestitch bench …"
+    return "no NVTX ranges for profilers; pip install nvtx"
 
 
 def describe(result: Mapping[str, Any]) -> str:
@@ -155,13 +170,24 @@ def describe(result: Mapping[str, Any]) -> str:
         for name, values in result["engines"].items()
     ]  # fmt: skip
     parts = [table(rows, ("engine", "median µs", "p5", "p95", "p99", "min", "its median over ours"))]
-    launches = result.get("launches", [])
-    if launches:
-        total = sum(launch["median_us"] for launch in launches) or 1.0
-        lines = [
-            (launch["name"], f"{launch['median_us']:.1f}", f"{100 * launch['median_us'] / total:.1f} %",
-             ", ".join(launch["onnx_nodes"][:4]))
-            for launch in sorted(launches, key=lambda launch: -launch["median_us"])
-        ]  # fmt: skip
-        parts.append(table(lines, ("launch", "median µs", "share", "ONNX nodes")))
-    return "\n".join(parts)
+    return "\n".join([*parts, *_describe_launches(result.get("launches", []))])
+
+
+def _describe_launches(launches: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A table of the launches, and one of their branches if there are several."""
+    if not launches:
+        return []
+    total = sum(launch["median_us"] for launch in launches) or 1.0
+    lines = [
+        (launch["name"], f"{launch['median_us']:.1f}", f"{100 * launch['median_us'] / total:.1f} %",
+         str(launch["branch"]), ", ".join(launch["onnx_nodes"][:4]))
+        for launch in sorted(launches, key=lambda launch: -launch["median_us"])
+    ]  # fmt: skip
+    parts = [table(lines, ("launch", "median µs", "share", "branch", "ONNX nodes"))]
+    by_branch: dict[int, list[float]] = {}
+    for launch in launches:
+        by_branch.setdefault(launch["branch"], []).append(launch["median_us"])
+    if len(by_branch) > 1:
+        rows = [(str(branch), str(len(times)), f"{sum(times):.1f}") for branch, times in sorted(by_branch.items())]
+        parts.append(table(rows, ("branch", "launches", "median µs, one by one")))
+    return parts

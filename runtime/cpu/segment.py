@@ -109,7 +109,7 @@ class Segment:
         times_ns = np.zeros(len(self._launches) + 1, np.int64)
         self._team.prepare(self._table.ctypes.data, len(self._launches), times_ns.ctypes.data)()
         for launch, duration_ns in zip(self._launches, np.diff(times_ns).tolist(), strict=True):
-            record(launch.symbol, launch.origins, duration_ns / 1000)
+            record(launch.symbol, launch.origins, duration_ns / 1000, 0)
 
     def _raise_fault(self) -> None:
         number = int(np.flatnonzero(self._status)[0])

@@ -14,6 +14,7 @@ from tilestitch.runtime.tensor_map import TensorMap
 
 from . import tensor_maps
 from .driver import Device
+from .ranges import ranges
 
 _PORTS = {"full": "DEFAULT", "programmatic": "PROGRAMMATIC", "launch_order": "LAUNCH_ORDER"}
 
@@ -150,17 +151,19 @@ class LaunchGraph:
 
     def launch_timed(self, stream: int) -> list[float]:
         """Queue the launches one after the other, wait, and return the microseconds from the end of one to the end of
-        the next. Kernels that could run side by side do not, and each pays for its own launch.
+        the next. Kernels that could run side by side do not, and each pays for its own launch. Profilers get ranges.
         """
         if self._clear[1]:
             self._device.call("cuMemsetD8Async", self._clear[0], 0, self._clear[1], stream)
         events: list[Any] = []
+        named = ranges()
         try:
             for number in range(len(self._launches) + 1):
                 events.append(self._device.call("cuEventCreate", 0))
                 self._device.call("cuEventRecord", events[-1], stream)
                 if number < len(self._launches):
-                    self._launch_one(number, stream)
+                    with named(self._launches[number].symbol, self._launches[number].origins):
+                        self._launch_one(number, stream)
             self._device.call("cuStreamSynchronize", stream)
             pairs = itertools.pairwise(events)
             return [1000 * float(self._device.call("cuEventElapsedTime", start, end)) for start, end in pairs]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tilestitch.runtime.branches import branches
 from tilestitch.runtime.device import OnDevice, RecordTime
 from tilestitch.runtime.dtypes import numpy_dtype
 from tilestitch.runtime.errors import ArtifactSchemaError, ExecutionError, InputError
@@ -186,8 +187,9 @@ class CudaSegment:
             self.graph.launch(memory.queue.stream)
         else:
             times = self.graph.launch_timed(memory.queue.stream)
-            for launch, microseconds in zip(self._step.launches, times, strict=True):
-                record(launch.symbol, launch.origins, microseconds)
+            lanes = branches(len(times), self._step.dependences)
+            for launch, microseconds, branch in zip(self._step.launches, times, lanes, strict=True):
+                record(launch.symbol, launch.origins, microseconds, branch)
         if self._has_status:
             self._check_status()
 

@@ -371,6 +371,23 @@ def test_runs_before_a_turn_has_settled_are_not_counted(monkeypatch: pytest.Monk
     assert len(calls) > 4
 
 
+def test_launches_are_shown_by_branch() -> None:
+    def launch(name: str, branch: int, median_us: float) -> dict[str, object]:
+        return {"name": name, "onnx_nodes": ["n"], "branch": branch, "median_us": median_us}
+
+    launches = [launch("a", 0, 2.0), launch("b", 1, 3.0), launch("c", 0, 5.0)]
+    text = bench.describe({"engines": {}, "speedup": {}, "launches": launches})
+    by_branch = text[text.index("one by one") :].split()
+    assert by_branch[-6:] == ["0", "2", "7.0", "1", "1", "3.0"]
+    assert "one by one" not in bench.describe({"engines": {}, "speedup": {}, "launches": launches[:1]})
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_profiles_say_whether_there_are_ranges(monkeypatch: pytest.MonkeyPatch, installed: bool) -> None:
+    monkeypatch.setattr("tilestitch.runtime.cuda.ranges.has_ranges", lambda: installed)
+    assert ("nsys profile" if installed else "pip install nvtx") in bench.ranges_note()
+
+
 def test_statistics_of_latencies() -> None:
     values = bench.statistics([float(n) for n in range(1, 102)])
     assert values["p50_us"] == 51

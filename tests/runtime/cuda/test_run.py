@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import gc
+import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import cuda.bindings.driver as real
@@ -250,6 +255,38 @@ def test_profile_gives_the_time_of_every_launch(fake: FakeDriver, tmp_path: Path
         times = loaded.profile({"x": X})
     assert [plain(time.symbol) for time in times] == ["increment", "add", "increment"]
     assert times[0].microseconds == pytest.approx(2.0)
+
+
+def test_profile_tells_the_branches(fake: FakeDriver, tmp_path: Path) -> None:
+    values = tuple(ValueSpec(name, FLOAT4, Input(0)) if name == "x" else ValueSpec(name, FLOAT4) for name in "xabc")
+    launches = (launch("increment", 0, 1), launch("increment", 0, 2), launch("add", 1, 2, 3))
+    step = DeviceStep(launches, (Edge(0, 2), Edge(1, 2)))
+    with module(tmp_path, Program("p", (0,), (3,), values, (step,))) as loaded:
+        assert [time.branch for time in loaded.profile({"x": X})] == [0, 1, 0]
+
+
+def test_profilers_are_told_the_onnx_nodes(fake: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the package nvtx where it is installed; a profile is the same without it."""
+    seen: list[tuple[str, str, int]] = []
+
+    @contextmanager
+    def annotate(message: str, domain: str) -> Iterator[None]:
+        before = len(fake.named("cuLaunchKernelEx"))
+        yield
+        seen.append((message, domain, len(fake.named("cuLaunchKernelEx")) - before))
+
+    nvtx = ModuleType("nvtx")
+    nvtx.__spec__ = ModuleSpec("nvtx", None)
+    nvtx.annotate = annotate  # type: ignore[attr-defined]
+    with module(tmp_path, sum_program()) as loaded:
+        monkeypatch.setitem(sys.modules, "nvtx", nvtx)
+        symbols = [time.symbol for time in loaded.profile({"x": X})]
+        assert seen == [
+            (f"first [{symbols[0]}]", "tilestitch", 1), (f"second [{symbols[1]}]", "tilestitch", 1),
+        ]  # fmt: skip
+        monkeypatch.setattr("tilestitch.runtime.cuda.ranges.has_ranges", lambda: False)
+        assert [time.symbol for time in loaded.profile({"x": X})] == symbols
+        assert len(seen) == 2
 
 
 def test_a_module_that_is_dropped_gives_everything_back(fake: FakeDriver, tmp_path: Path) -> None:

@@ -1,0 +1,27 @@
+"""The branches of a graph of launches: chains of which several can be under way at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .program import Edge
+
+
+def branches(count: int, edges: Sequence[Edge]) -> tuple[int, ...]:
+    """The branch of each of `count` launches, numbered from 0. Each launch comes after the one before in its branch."""
+    waits_for: list[list[int]] = [[] for _ in range(count)]
+    for edge in edges:
+        waits_for[edge.after].append(edge.before)
+    earlier: list[int] = []  # for each launch the set, as bits, of those that end before it starts
+    ends: list[int] = []  # the last launch of each branch
+    found = []
+    for number in range(count):
+        before = 0
+        for other in waits_for[number]:
+            before |= earlier[other] | 1 << other
+        earlier.append(before)
+        free = (branch for branch, end in enumerate(ends) if before >> end & 1)
+        branch = next(free, len(ends))
+        ends[branch : branch + 1] = [number]
+        found.append(branch)
+    return tuple(found)
