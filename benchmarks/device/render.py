@@ -1,4 +1,4 @@
-"""Tables of what the queue measured: text for the terminal, markdown for the repository.
+"""Tables of what the queue measured, ours beside others' first.
 
 python -m benchmarks.device.render benchmarks/results/h200 > benchmarks/results/h200/README.md
 """
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.device.compare import beside
 from benchmarks.device.journal import calls, lines_of, read
 from benchmarks.device.queue_parts import PARTS
 
@@ -54,11 +55,6 @@ def aligned(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip() for line in lines)
 
 
-def text(folder: Path) -> str:
-    parts = [f"== {name} ==\n{aligned(*columns(rows))}" for name, rows in rows_by_part(folder).items()]
-    return "\n\n".join(parts) or "nothing was measured yet"
-
-
 def markdown(folder: Path) -> str:
     """One section a part, after what it was measured on. Times are medians; see the scripts for how each was taken."""
     questions = {part.name: part.question for part in PARTS}
@@ -67,12 +63,18 @@ def markdown(folder: Path) -> str:
         gpu, packages = call["gpu"], call["packages"]
         versions = ", ".join(f"{package} {version}" for package, version in packages.items() if version)
         lines.append(f"* {call['date']}: {gpu.get('name', gpu.get('problem'))}, Python {call['python']}, {versions}")
-    for name, rows in rows_by_part(folder).items():
-        header, cells = columns(rows)
-        lines += ["", f"## {name}: {questions.get(name, 'no part of this name any more')}", ""]
-        lines += ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-        lines += ["| " + " | ".join(row) + " |" for row in cells]
+    parts = rows_by_part(folder)
+    for title, rows in beside(parts).items():
+        lines += ["", f"## {title}: ours beside others, microseconds on the device", "", *_table(rows)]
+    for name, rows in parts.items():
+        lines += ["", f"## {name}: {questions.get(name, 'no part of this name any more')}", "", *_table(rows)]
     return "\n".join(lines) + "\n"
+
+
+def _table(rows: Iterable[Row]) -> list[str]:
+    header, cells = columns(rows)
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return lines + ["| " + " | ".join(row) + " |" for row in cells]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs what is still open of the device queue, within a time budget, and prints the tables.
+"""Runs what is still open of the device queue, within a time budget, and writes the tables.
 
     python -m benchmarks.device.run_queue --out results [--earlier FOLDER] [--budget 540] [--only S0,B1] [--list]
 
@@ -187,8 +187,8 @@ def call(options: argparse.Namespace, parts: Sequence[Part]) -> int:
     queue = Queue(journal, log, end, lambda: probe.answers(log))
     run_parts(queue, [(part, [c for c in cases if not absent & set(c.needs)]) for part, cases in made])
     (options.out / "README.md").write_text(render.markdown(options.out))
-    print(render.text(options.out))
     print("\n".join(summary(made, journal, absent)))
+    print(f"tables: {options.out / 'README.md'}; what cases printed: {log}")
     if queue.is_lost:
         print("the GPU does not answer any more: the rest is open for another call")
     return int(queue.is_lost or any(outcome.state not in ("measured", "cut") for outcome in queue.outcomes))
