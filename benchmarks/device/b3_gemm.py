@@ -20,7 +20,7 @@ from benchmarks.device.gemm_facts import FACTS
 from benchmarks.device.gpu import Gpu
 from benchmarks.device.limits import TOLERANCE
 from benchmarks.device.peers import captured
-from benchmarks.device.timing import Timer
+from benchmarks.device.timing import Timer, torch_stream
 from tilestitch.runtime.cuda.graph import LaunchGraph, Parameters
 from tilestitch.runtime.dtypes import numpy_dtype
 from tilestitch.runtime.program import DeviceLaunch, Edge
@@ -153,7 +153,7 @@ def library(setup: Setup, entry: dict[str, Any]) -> dict[str, Any]:
     a, b, bias = (_tensor(arrays[name]).to(kind) for name in ("a", "b", "bias"))
     if entry["operation"] == "convolution":  # cuDNN gets its filters as it likes them
         b = b.permute(3, 0, 1, 2).contiguous().permute(1, 2, 3, 0)
-    with torch.no_grad(), torch.cuda.stream(torch.cuda.ExternalStream(gpu.stream)):
+    with torch.no_grad(), torch_stream(gpu):
         times = Timer(gpu).times(captured(partial(with_epilogue, entry, work, a, b, bias)))
     return {**times, "TFLOP_per_s": work.flops / times["device_us"] / 1e6}
 

@@ -20,7 +20,7 @@ from benchmarks.device.limits import tolerance
 from benchmarks.device.ours import queued, stripped
 from benchmarks.device.peers import captured
 from benchmarks.device.sizes import BY_NAME, in_torch
-from benchmarks.device.timing import Timer
+from benchmarks.device.timing import Timer, torch_stream
 from tilestitch.runtime import load
 
 MOST_REFERENCE_ELEMENTS = 1 << 29
@@ -42,7 +42,7 @@ def time_torch(setup: Setup, name: str) -> dict[str, Any]:
     kind, rng = getattr(torch, size.dtype), np.random.default_rng(2)
     shapes = (*size.inputs.values(), *size.weights.values())
     operands = [torch.from_numpy(random_like(rng, "float32", shape)).cuda().to(kind) for shape in shapes]
-    with torch.no_grad(), torch.cuda.stream(torch.cuda.ExternalStream(gpu.stream)):
+    with torch.no_grad(), torch_stream(gpu):
         times = Timer(gpu).times(captured(partial(in_torch(size), *operands)))
     return {**times, **size.rates(times["device_us"])}
 

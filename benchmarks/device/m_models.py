@@ -20,7 +20,7 @@ from benchmarks.device.gpu import Gpu
 from benchmarks.device.interpreters import graph_constants, graph_function, namespace
 from benchmarks.device.ours import queued, stripped
 from benchmarks.device.peers import DTYPES, measured, prepared, runner
-from benchmarks.device.timing import Timer
+from benchmarks.device.timing import Timer, torch_stream
 
 NAMES = ("bert_base", "resnet50", "gpt2_small", "gpt2_decode", "vit_b16", "mobilenetv2", "googlenet", "inception_v3")
 BATCHES = (1, 8)
@@ -58,11 +58,9 @@ def build(name: str, batch: int) -> tuple[Any, list[Any]]:
 
 def time_torch(setup: Setup, name: str, batch: int, dtype: str, mode: str) -> dict[str, Any]:
     """As ours is timed; and PyTorch's count of kernels and memory."""
-    import torch
-
     gpu = Gpu(setup.kernels("launch"))
     module, inputs = prepared(*build(name, batch), dtype)
-    with torch.cuda.stream(torch.cuda.ExternalStream(gpu.stream)):
+    with torch_stream(gpu):
         call = runner(module, inputs, mode)
         counted = measured(call)
         return {**Timer(gpu).times(call), "kernels": counted["kernels"], "peak_MiB": counted["peak_MiB"]}

@@ -24,7 +24,7 @@ STAMP = "digest"
 
 def pack(folder: Path, files: Iterable[Path], archive: Path) -> None:
     """Write these files of the folder to the archive; the same files give the same bytes."""
-    unfinished = archive.with_suffix(".part")
+    unfinished = archive.with_name(f"{archive.name}.part")
     with tarfile.open(unfinished, "w:xz", preset=6) as tar:
         for path in sorted(files):
             info = tarfile.TarInfo(str(path.relative_to(folder)))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,16 @@ WARM_UP_S = 0.2
 LONG_ENOUGH_US = 10_000.0
 MOST_CALLS = 50
 RESERVE_US = 200.0
+
+
+@contextmanager
+def torch_stream(gpu: Gpu) -> Iterator[None]:
+    """PyTorch queues into the GPU's stream, after all that it has queued elsewhere."""
+    import torch
+
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.ExternalStream(gpu.stream)):
+        yield
 
 
 class Timer:

@@ -5,8 +5,10 @@ Kernels do not execute there; what is computed is tested elsewhere.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,17 @@ from benchmarks.device.b2_sanitizer import FOUND, verdict
 from benchmarks.device.bundle import Entry
 from benchmarks.device.bundle_kernels import KERNELS, SOURCES, compile_cubin
 from benchmarks.device.bundle_sizes import onnx_of
+from benchmarks.device.case import Case, Setup
 from benchmarks.device.feeds import PERIOD, random_like, relative_error, sample
 from benchmarks.device.gemm_bundle import Shape
-from benchmarks.device.journal import calls, lines_of, read
+from benchmarks.device.gpu import Gpu
+from benchmarks.device.journal import Journal, calls, lines_of, read
+from benchmarks.device.queue_parts import PARTS
+from benchmarks.device.run_queue import Queue, run_parts
 from benchmarks.device.sizes import BY_NAME
-from tests.runtime.cuda.standin.build import missing
+from tests.runtime.cuda.standin.build import build, missing
+from tests.runtime.cuda.standin.child import StandIn, run
+from tilestitch.runtime.cuda.driver import CudaError
 
 CLUSTERED = Shape("clusters", 2048, 1024, 64)
 OPERATOR = "attention_1x16x2048x128.float16"
@@ -77,6 +85,33 @@ def test_measurements_of_the_card_run_through(part: str, some: str, least: int, 
     ends = dry_run(archive, tmp_path, "--only", part, "--match", some)
     assert len(ends) >= least
     assert {end["state"] for end in ends.values()} == {"measured"}
+
+
+def test_a_kernel_that_faults_breaks_its_own_context_only(archive: Path, tmp_path: Path) -> None:
+    setup = Setup(package.unpacked(archive), executes=False)
+
+    def fault() -> dict[str, Any]:
+        """A pointer to no memory; every later call of the process fails too."""
+        gpu = Gpu(setup.kernels("launch"))
+        gpu.launch(gpu.function("busy"), 1, 1, (0xDEAD0000,))
+        with contextlib.suppress(CudaError):
+            gpu.synchronize()
+        gpu.buffer(16)
+        return {"went": "on"}
+
+    def work() -> dict[str, Any]:
+        gpu = Gpu(setup.kernels("launch"))
+        gpu.launch(gpu.function("empty"), 1, 1, (gpu.buffer(16),))
+        gpu.synchronize()
+        return {}
+
+    def queue(standin: StandIn) -> None:
+        made = Queue(Journal(tmp_path, "sources"), tmp_path / "queue.log", time.monotonic() + 120)
+        run_parts(made, [(PARTS[0], [Case("S0", {"n": 1}, fault), Case("S0", {"n": 2}, work)])])
+        states = [(outcome.case.key["n"], outcome.state) for outcome in made.outcomes]
+        assert states == [(1, "failed"), (2, "measured"), (1, "failed")], states
+
+    run(build(), queue)
 
 
 def test_a_second_call_has_nothing_to_do(archive: Path, tmp_path: Path) -> None:
