@@ -20,7 +20,7 @@ os.environ.setdefault("ORT_TELEMETRY_DISABLED", "1")
 
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli import rivals
-from tilestitch.compiler.cli.accuracy import difference
+from tilestitch.compiler.cli.accuracy import Limits, difference
 from tilestitch.compiler.cli.arguments import make_inputs
 from tilestitch.compiler.cli.output import table
 from tilestitch.runtime import load
@@ -56,7 +56,8 @@ def check(path: Path, target: str, precision: str, options: EmulatorOptions) -> 
         seconds = time.perf_counter() - start
     expected = rivals.onnxruntime(path, 1)(inputs)
     found = [
-        difference(str(i), got, want, TOLERANCES[precision]) for i, (got, want) in enumerate(zip(results, expected))
+        difference(str(i), got, want, Limits(rtol=TOLERANCES[precision]))
+        for i, (got, want) in enumerate(zip(results, expected))
     ]
     worst = max(found, key=lambda one: one.error)
     depth = sum(_depth(step) for step in steps)

@@ -24,6 +24,7 @@ from tilestitch.runtime.archive import atomic_files
 from tilestitch.runtime.artifact import ArtifactContents, artifact_bytes, weights_path, write_artifact
 from tilestitch.runtime.jsonfields import parse_json
 
+from .arithmetic import arithmetic_of_outputs
 from .errors import OptionError
 from .sources import Source, opened
 
@@ -54,10 +55,10 @@ class Specialisation:
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A specialisation whose plan is made, and what passes had to say on the way: pairs of name and note."""
+    """A specialisation whose plan is made, and what its explanation holds besides what the plan says."""
 
     planned: Planned
-    notes: tuple[tuple[str, str], ...]
+    remarks: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -149,13 +150,13 @@ def compile_model(
     keep_source: put TIR and LLVM text, or the CUDA text, of the kernels into the artifact.
     cache: keep compiled CUDA kernels in this folder; True is the user's cache folder, False none.
     nvcc: path of a CUDA compiler to use instead of NVRTC.
-    expose: names of ONNX values to add to the outputs.
+    expose: names of ONNX values to add to the outputs; with `plan`, of those that its kernels store.
 
     Raises OptionError, ExportError, and the errors of frontend, passes and code generation; each message ends with
     what to do.
     """
     from tilestitch.codegen.assemble import assemble
-    from tilestitch.passes.plugins.load import Installed, load_plugins
+    from tilestitch.passes.plugins.load import Installed, as_texts, load_plugins
 
     _check_options(precision)
     tell = progress or (lambda stage, done, total: None)
@@ -166,6 +167,10 @@ def compile_model(
         warnings.warn(warning, PluginWarning, stacklevel=2)
     shape_sets = _shape_sets(shapes)
     replayed = _load_plans(plan, len(shape_sets))
+    record: dict[str, Any] = {
+        "target": target, "precision": precision, "planner": planner, "passes": as_texts(passes),
+        "installed_plugins": installed_plugins, "threads": threads, "replayed": plan is not None,
+    }  # fmt: skip
     context = PassContext(
         backend.planned_for(threads),
         options={"planner": planner, "precision": precision},
@@ -180,7 +185,8 @@ def compile_model(
             folder = Path(dump_ir, str(number) if len(shape_sets) > 1 else "") if dump_ir else None
             replay = replayed[number] if replayed else None
             watched = replace(context, listeners=[DumpListener(folder)] if folder else [])
-            prepared.append(_plan(source, shape_set, expose, watched, plugins.passes, replay))
+            options = {**record, "shapes": {name: list(shape) for name, shape in shape_set.items()}}
+            prepared.append(_plan(source, shape_set, expose, watched, plugins.passes, replay, options))
             if folder:
                 _write_views(folder, prepared[-1].planned)
     tell("import and plan", len(shape_sets), len(shape_sets))
@@ -201,19 +207,28 @@ def _plan(
     context: PassContext,
     extra: Sequence[Any],
     replay: StitchPlan | None,
+    options: Mapping[str, Any],
 ) -> _Prepared:
     from tilestitch.codegen.assemble import Planned
     from tilestitch.compiler.frontend import import_model
-    from tilestitch.passes.planner import check_plan, make_plan
+    from tilestitch.passes.planner import check_plan, make_plan, storing
 
     notes = NotesListener()
     context = replace(context, listeners=[*context.listeners, notes])
     imported = import_model(source.model, shapes=shapes, expose=expose, folder=source.folder)
-    graph = run_pipeline(imported.graph, context, extra=extra)
-    if replay is not None:
+    if replay is None:
+        graph = run_pipeline(imported.graph, context, extra=extra)
+        plan = make_plan(graph, context)
+    else:
+        written = import_model(source.model, shapes=shapes, folder=source.folder)
+        graph = run_pipeline(written.graph, context, extra=extra)
         check_plan(replay, graph, context.target)
-    planned = Planned(graph, replay or make_plan(graph, context), imported.output_names)
-    return _Prepared(planned, tuple(notes.notes))
+        plan = storing(replay, graph, expose) if expose else replay
+    found = arithmetic_of_outputs(imported.graph, graph)
+    arithmetic = [{"output": name, **one.to_json()} for name, one in zip(imported.output_names, found, strict=True)]
+    told = [{"pass": name, "note": note} for name, note in notes.notes]
+    remarks = {"notes": told, "arithmetic": arithmetic, "options": options}
+    return _Prepared(Planned(graph, plan, imported.output_names), remarks)
 
 
 def _write_views(folder: Path, planned: Planned) -> None:
@@ -241,8 +256,7 @@ def _explained(
         graph, plan = p.planned.graph, p.planned.plan
         model = context.cost_model
         explanation = explain_plan(graph, plan, launches=assembled.launches, target=context.target, model=model)
-        notes = [{"pass": name, "note": note} for name, note in p.notes]
-        specialisations.append(Specialisation(graph, plan, {**explanation, "precision": precision, "notes": notes}))
+        specialisations.append(Specialisation(graph, plan, {**explanation, "precision": precision, **p.remarks}))
     compiled = CompiledModel(contents, tuple(specialisations))
     extra = {**contents.extra, EXPLANATION: json.dumps(compiled.explain(), indent=1).encode()}
     return replace(compiled, contents=replace(contents, extra=extra))

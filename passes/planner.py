@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tilestitch.compiler.ir import Graph, Node
@@ -67,6 +69,28 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
 def nested_graphs(graph: Graph) -> dict[str, Graph]:
     """Graphs inside control nodes by `node.attribute`, the key of `StitchPlan.bodies`."""
     return {f"{n.name}.{k}": a for n in graph.nodes for k, a in n.attrs.items() if isinstance(a, Graph)}
+
+
+def storing(plan: StitchPlan, graph: Graph, names: Sequence[str]) -> StitchPlan:
+    """The plan with the same kernels and launches for `graph` with these values as further outputs, which it is given.
+
+    Raises PlanError for a value that no kernel stores in memory of its own.
+    """
+    stored = {v.name: v for n in graph.nodes for v in n.outputs}
+    own = {v for g in plan.groups for v in g.outputs} - set(plan.buffers.places)
+    lacking = [name for name in names if name not in own]
+    if lacking:
+        raise PlanError(
+            f"plan of {plan.graph}: no kernel stores {', '.join(lacking)}; expose what `explain` calls outputs"
+        )
+    graph.outputs.extend(stored[name] for name in names if stored[name] not in graph.outputs)
+    buffers = plan_buffers(
+        graph, plan.groups, plan.host_groups, plan.segments, plan.buffers.aliases, plan.buffers.places,
+        concurrent=plan.target.name == "cuda",
+    )  # fmt: skip
+    changed = replace(plan, fingerprint=fingerprint(graph), buffers=buffers)
+    check_plan(changed, graph)
+    return changed
 
 
 def load_plan(path: str | Path, graph: Graph, target: TargetInfo | None = None) -> StitchPlan:

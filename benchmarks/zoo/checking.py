@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +59,11 @@ def compiled(path: Path, target: str, threads: int, planner: str = "stitch") -> 
     return model, time.perf_counter() - start
 
 
-def worst(got: Any, want: Any) -> tuple[float, bool]:
-    from tilestitch.compiler.cli.accuracy import difference
+def worst(got: Any, want: Any, arithmetic: Sequence[Mapping[str, Any]]) -> tuple[float, bool]:
+    """The largest error, and whether all are allowed; `arithmetic` is what `explain` says of each output."""
+    from tilestitch.compiler.cli.accuracy import Limits, difference
 
-    found = [difference(str(i), a, b) for i, (a, b) in enumerate(zip(got, want))]
+    found = [difference(str(i), a, b, Limits(inside)) for i, (a, b, inside) in enumerate(zip(got, want, arithmetic))]
     assert len(list(got)) == len(list(want)), "numbers of outputs differ"
     bad = max(found, key=lambda one: (not one.ok, one.error))
     return bad.error, all(one.ok for one in found)
@@ -84,7 +85,7 @@ def on_cpu(threads: int) -> Callable[[Path], Found]:
         start = time.perf_counter()
         rival(inputs)
         once = time.perf_counter() - start
-        error, ok = worst(list(session.run(inputs).values()), want)
+        error, ok = worst(list(session.run(inputs).values()), want, model.explain()["arithmetic"])
         rounds = max(5, min(60, int(1.0 / (once + 1e-4))))
         with Progress() as progress:
             times = interleaved(
@@ -110,7 +111,8 @@ def with_planners(path: Path) -> Found:
     want = expected(path, inputs)
     for planner in PLANNERS:
         model, seconds = compiled(path, "cpu", 1, planner)
-        error, ok = worst(list(load(model.to_bytes(), device="cpu", num_threads=1).run(inputs).values()), want)
+        got = list(load(model.to_bytes(), device="cpu", num_threads=1).run(inputs).values())
+        error, ok = worst(got, want, model.explain()["arithmetic"])
         found |= {f"{planner}_ok": ok, f"{planner}_error": float(f"{error:.2g}"), f"{planner}_s": round(seconds, 1)}
     return found
 
@@ -131,7 +133,7 @@ def on_emulator(path: Path) -> Found:
     start = time.perf_counter()
     got = list(load(model.to_bytes(), device="emulator").run(inputs).values())
     seconds = time.perf_counter() - start
-    error, ok = worst(got, expected(path, inputs))
+    error, ok = worst(got, expected(path, inputs), model.explain()["arithmetic"])
     return {"ok": ok, "error": float(f"{error:.2g}"), "run_s": round(seconds, 1)}
 
 

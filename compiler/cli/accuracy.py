@@ -2,34 +2,106 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-# Largest difference over the reference's largest magnitude, for inexact dtypes; the others must agree exactly.
 TOLERANCES = {
-    "float64": 1e-4,
+    "float64": 1e-9,
+    "complex128": 1e-9,
     "float32": 1e-4,
-    "complex128": 1e-4,
     "complex64": 1e-4,
+    "tf32": 1e-2,
     "float16": 1e-2,
     "bfloat16": 4e-2,
     "float8_e4m3fn": 0.13,
     "float8_e4m3fnuz": 0.13,
     "float8_e5m2": 0.26,
     "float8_e5m2fnuz": 0.26,
+    "float8_e8m0fnu": 1.0,
+    "float4_e2m1fn": 0.5,
 }
+"""By precision of the arithmetic: largest difference over the reference's largest magnitude. TF32 has the mantissa of
+float16."""
 
-LOWERED = {"tf32": TOLERANCES["float16"], "fp16": TOLERANCES["float16"], "bf16": TOLERANCES["bfloat16"]}
-"""Of inexact outputs where the model was compiled with less precision: TF32 has the mantissa of float16."""
+
+AMPLIFIED = 2
+"""Quantisation may make whole steps of a difference in the last bits, and the layers after it many of them. Where the
+reference itself is moved by such a change, that many times as much is allowed."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """A difference may be `atol` + `rtol` times the reference's largest magnitude; `rule` says where they are from."""
+
+    rtol: float
+    atol: float
+    rule: str
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What decides how far a value may be off: the arithmetic on the way to it, as `explain` gives it (none: only its
+    own data type counts), and what the user says instead. `moved`: by how much of its largest magnitude the reference
+    itself moved when the last bits of what it quantises were changed.
+    """
+
+    arithmetic: Mapping[str, Any] | None = None
+    rtol: float | None = None
+    atol: float | None = None
+    moved: float = 0.0
+
+    def of(self, dtype: str) -> Tolerance:
+        """For a value of this data type."""
+        ruled = _inexact(dtype, self.arithmetic or {}) if dtype in TOLERANCES else _exact(dtype, self.arithmetic or {})
+        if AMPLIFIED * self.moved > ruled.rtol:
+            changed = (
+                f"what a change of the last bits before quantisation makes of it, {AMPLIFIED} times {self.moved:.1e}"
+            )
+            ruled = Tolerance(AMPLIFIED * self.moved, ruled.atol, changed)
+        if (self.rtol is None and self.atol is None) or dtype in ("bool", "string"):
+            return ruled
+        given = " and ".join(f"--{name}" for name in ("rtol", "atol") if getattr(self, name) is not None)
+        return Tolerance(
+            ruled.rtol if self.rtol is None else self.rtol, ruled.atol if self.atol is None else self.atol, given
+        )
+
+
+def _inexact(dtype: str, arithmetic: Mapping[str, Any]) -> Tolerance:
+    """Of floats: the coarsest precision on the way, and the steps of quantisation."""
+    inside = arithmetic.get("precision", "exact")
+    coarsest = max(dtype, inside, key=lambda precision: TOLERANCES.get(precision, 0.0))
+    rtol, rule = TOLERANCES[coarsest], coarsest
+    if coarsest == inside != dtype:
+        rule += f" inside, in ONNX node {arithmetic['node']}"
+    bits, step = arithmetic.get("bits", 0), arithmetic.get("step")
+    if bits and 1 / _levels(bits) > rtol:
+        rtol, rule = 1 / _levels(bits), f"one step of quantisation to {bits} bits inside, 1/{_levels(bits)}"
+    if step is not None:
+        rule += f", and one step of its own quantisation, {step:.3g}"
+    return Tolerance(rtol, step or 0.0, rule)
+
+
+def _exact(dtype: str, arithmetic: Mapping[str, Any]) -> Tolerance:
+    """Of integers, booleans and strings: equal, but for quantised integers."""
+    step = arithmetic.get("step")
+    if step is None or dtype in ("bool", "string"):
+        return Tolerance(0.0, 0.0, "exact")
+    return Tolerance(0.0, step, "one step of its own quantisation")
+
+
+def _levels(bits: int) -> int:
+    """Steps from zero to the largest magnitude that signed integers of so many bits hold."""
+    return int(max(1, 2 ** (bits - 1) - 1))
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Of one value. `error` is relative to the largest magnitude of the reference.
+    """Of one value. `error` and `tolerance` are relative to the largest magnitude of the reference.
 
-    `ok` whether it is within `tolerance`.
+    `ok` whether it is within `tolerance`, which `rule` gave.
     """
 
     name: str
@@ -38,6 +110,7 @@ class Difference:
     error: float
     tolerance: float
     ok: bool
+    rule: str = ""
     note: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -45,52 +118,87 @@ class Difference:
         return {**fields, "error": self.error if np.isfinite(self.error) else None, "shape": list(self.shape)}
 
 
-def difference(name: str, got: Any, want: Any, tolerance: float | None = None) -> Difference:
-    """Compares GOT with WANT; TOLERANCE takes the place of the dtype's own."""
+def differences(
+    names: Sequence[str],
+    got: Sequence[Any],
+    want: Sequence[Any],
+    limits: Sequence[Limits],
+    jittered: Callable[[], Sequence[Sequence[Any]]],
+) -> list[Difference]:
+    """Compares values in pairs. `jittered` gives what the reference makes of the model with the last bits changed of
+    what is quantised, several times; it is called where a value that quantisation leads to differs by more than a step.
+    """  # fmt: skip
+    found = [difference(*one) for one in zip(names, got, want, limits, strict=True)]
+    quantised = [(limit.arithmetic or {}).get("bits") for limit in limits]
+    given = any(limit.rtol is not None or limit.atol is not None for limit in limits)
+    if given or not any(bits and not one.ok for bits, one in zip(quantised, found)):
+        return found
+    runs = jittered()
+    moved = [max(difference("", run[i], one, Limits(rtol=0.0)).error for run in runs) for i, one in enumerate(want)]
+    wider = [
+        replace(limit, moved=error) if bits and np.isfinite(error) else limit
+        for limit, bits, error in zip(limits, quantised, moved)
+    ]
+    return [difference(*one) for one in zip(names, got, want, wider, strict=True)]
+
+
+def difference(name: str, got: Any, want: Any, limits: Limits = Limits()) -> Difference:
+    """Compares GOT with WANT."""
     if want is None or got is None or isinstance(want, (list, tuple)) or isinstance(got, (list, tuple)):
-        return _structured(name, got, want, tolerance)
+        return _structured(name, got, want, limits)
     got, want = np.asarray(got), np.asarray(want)
     dtype = _dtype(want)
-    allowed = TOLERANCES.get(dtype, 0.0) if tolerance is None or dtype not in TOLERANCES else tolerance
+    tolerance = limits.of(dtype)
 
-    def verdict(error: float, note: str = "") -> Difference:
-        return Difference(name, dtype, want.shape, error, allowed, error <= allowed, note)
+    def verdict(gap: float, largest: float, note: str = "") -> Difference:
+        scale = largest or 1.0
+        allowed = tolerance.rtol * scale + tolerance.atol
+        return Difference(name, dtype, want.shape, gap / scale, allowed / scale, gap <= allowed, tolerance.rule, note)
 
     if _dtype(got) != dtype:
-        return verdict(np.inf, f"dtype is {_dtype(got)}")
+        return verdict(np.inf, 1.0, f"dtype is {_dtype(got)}")
     if got.shape != want.shape:
-        return verdict(np.inf, f"shape is {got.shape}")
-    if dtype not in TOLERANCES:
+        return verdict(np.inf, 1.0, f"shape is {got.shape}")
+    if dtype in ("bool", "string"):
         off = int(np.count_nonzero(got != want))
-        return verdict(off / max(1, want.size), f"{off} elements differ" if off else "")
-    return verdict(*_relative(got, want))
+        return verdict(off / max(1, want.size), 1.0, f"{off} elements differ" if off else "")
+    return verdict(*_gap(got, want))
 
 
-def _structured(name: str, got: Any, want: Any, tolerance: float | None) -> Difference:
+def _structured(name: str, got: Any, want: Any, limits: Limits) -> Difference:
     """Sequences and empty optionals: the worst element speaks for all."""
     same = isinstance(got, (list, tuple)) and isinstance(want, (list, tuple)) and len(got) == len(want)
     if got is None and want is None:
         return Difference(name, "nothing", (), 0.0, 0.0, True)
     if not same:
-        return Difference(name, "sequence", (), float("inf"), 0.0, False, "structure differs")
-    parts = [difference(f"{name}[{index}]", a, b, tolerance) for index, (a, b) in enumerate(zip(got, want))]
+        return Difference(name, "sequence", (), float("inf"), 0.0, False, note="structure differs")
+    parts = [difference(f"{name}[{index}]", a, b, limits) for index, (a, b) in enumerate(zip(got, want))]
     worst = max(parts, key=lambda part: (not part.ok, part.error), default=None)
     if worst is None:
         return Difference(name, "sequence", (0,), 0.0, 0.0, True)
-    return Difference(name, "sequence", (len(parts),), worst.error, worst.tolerance, worst.ok, worst.note)
+    return Difference(name, "sequence", (len(parts),), worst.error, worst.tolerance, worst.ok, worst.rule, worst.note)
 
 
-def _relative(got: np.ndarray, want: np.ndarray) -> tuple[float, str]:
+def _gap(got: np.ndarray, want: np.ndarray) -> tuple[float, float, str]:
+    """The largest difference, the largest magnitude of what is wanted, and a note."""
+    if want.dtype.kind in "iu":
+        return _integer_gap(got, want)
     wide = np.complex128 if want.dtype.kind == "c" else np.float64
     got, want = got.astype(wide), want.astype(wide)
     finite = np.isfinite(want)
     if not np.array_equal(got[~finite], want[~finite], equal_nan=True) or not np.isfinite(got[finite]).all():
-        return np.inf, "infinities or NaNs are elsewhere"
+        return np.inf, 1.0, "infinities or NaNs are elsewhere"
     if not finite.any():
-        return 0.0, ""
-    largest = float(np.abs(want[finite]).max())
-    gap = float(np.abs(got[finite] - want[finite]).max())
-    return gap if largest == 0 else gap / largest, ""
+        return 0.0, 0.0, ""
+    return float(np.abs(got[finite] - want[finite]).max()), float(np.abs(want[finite]).max()), ""
+
+
+def _integer_gap(got: np.ndarray, want: np.ndarray) -> tuple[float, float, str]:
+    """Without float64, which holds no 64-bit integers: a difference that wraps around is right as an unsigned one."""
+    off = int(np.count_nonzero(got != want))
+    gaps = np.where(got > want, got - want, want - got).view(f"u{want.dtype.itemsize}")
+    largest = max(abs(int(want.max())), abs(int(want.min()))) if want.size else 0
+    return float(gaps.max(initial=0)), float(largest), f"{off} elements differ" if off else ""
 
 
 def _dtype(array: np.ndarray) -> str:

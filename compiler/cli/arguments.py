@@ -125,8 +125,21 @@ def make_inputs(model: Any, given: Mapping[str, np.ndarray], seed: int) -> dict[
     return fill_inputs((fitting or model.specialisations)[0], given, seed)
 
 
-def _fits(specs: Sequence[Any], given: Mapping[str, np.ndarray]) -> bool:
-    return all(spec.name not in given or tuple(given[spec.name].shape) == spec.shape for spec in specs)
+def specialisation_of(model: Any, inputs: Mapping[str, Any]) -> int:
+    """The number of MODEL's first specialisation that INPUTS fit; the first of all where none does."""
+    return next((i for i, specs in enumerate(model.specialisations) if _fits(specs, inputs)), 0)
+
+
+def _fits(specs: Sequence[Any], given: Mapping[str, Any]) -> bool:
+    return all(_has_shape(given[spec.name], spec.shape) for spec in specs if spec.name in given)
+
+
+def _has_shape(value: Any, shape: Any) -> bool:
+    """Names stand for any size; what is no tensor has no shape to compare."""
+    actual = getattr(value, "shape", None)
+    if shape is None or actual is None:
+        return True
+    return len(actual) == len(shape) and all(isinstance(b, str) or a == b for a, b in zip(actual, shape))
 
 
 def fill_inputs(specs: Sequence[Any], given: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:

@@ -1,8 +1,10 @@
-"""Finds the first kernel whose result differs from the reference's, by compiling the model with intermediate results as
-outputs.
+"""Finds the first kernel whose result differs from the reference's, by compiling the model again with intermediate
+results as outputs: for the target, with the precision, passes and planner that the artifact records.
 
-All results between kernels are looked at in one go first. That changes what is fused and may hide the fault; then one
-result at a time is exposed, halving the range each time: behind the first wrong result everything is taken to be wrong.
+First by the artifact's own plan: its kernels as they are, and what they store for each other shown. Values that exist
+in the model under no name (in another layout, say) are not seen so. Then with all results between kernels as outputs of
+the model, and if none differs with one at a time, halving the range: that changes what is fused, so it is not done for
+a plan that was given with --plan.
 """
 
 from __future__ import annotations
@@ -14,13 +16,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilestitch.compiler.cli import rivals
-from tilestitch.compiler.cli.accuracy import Difference, difference
-from tilestitch.compiler.cli.explain import read_explain
+from tilestitch.compiler.cli.accuracy import Difference, Limits, differences
 from tilestitch.compiler.cli.output import Progress
 
 if TYPE_CHECKING:
     import numpy as np
     from onnx import ModelProto
+
+    from tilestitch.passes.plan import StitchPlan
+
+NOTHING = (
+    "no intermediate result differs when the model is compiled again to look at it: the fault depends on how operators "
+    "are fused"
+)
+ANOTHER = (
+    "compiling the model with the options that the artifact records does not lead to its plan: the artifact is of "
+    "another model, or of another version of tilestitch or of a plug-in"
+)
 
 
 @dataclass(frozen=True)
@@ -34,58 +46,107 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Search:
-    """What every trial needs."""
+    """What every trial needs. `explained` is what the artifact says of the specialisation that `inputs` fit."""
 
     model: ModelProto
     inputs: Mapping[str, np.ndarray]
+    explained: Mapping[str, Any]
     against: str
-    tolerance: float | None
+    rtol: float | None
+    atol: float | None
     threads: int | None
-    planner: str
-    precision: str
+    device: str
 
-    def differences(self, candidates: Sequence[Candidate]) -> list[Difference]:
-        """The difference of each candidate when all of them are outputs."""
+    def differences(self, candidates: Sequence[Candidate], plan: StitchPlan | None = None) -> list[Difference]:
+        """The difference of each candidate when all of them are outputs; with `plan`, when its kernels show them.
+
+        Raises PlanMismatchError when the plan is of another model.
+        """
         from tilestitch.compiler.driver import compile_model
         from tilestitch.runtime import load
 
         names = [candidate.value for candidate in candidates]
-        shapes = {name: tuple(array.shape) for name, array in self.inputs.items()}
+        made = self.explained["options"]
         exposed = expose(self.model, names)
-        compiled = compile_model(exposed, "cpu", shapes=shapes, planner=self.planner, precision=self.precision)
-        model = load(compiled.to_bytes(), device="cpu", num_threads=self.threads)
-        outputs = list(model.run(dict(self.inputs)).values())
+        compiled = compile_model(
+            self.model if plan else exposed,
+            made["target"],
+            shapes=made["shapes"],
+            precision=made["precision"],
+            passes=made["passes"],
+            installed_plugins=made["installed_plugins"],
+            planner=made["planner"],
+            plan=plan,
+            num_threads=made["threads"],
+            keep_source=self.device == "emulator",
+            expose=names if plan else (),
+        )
+        with load(compiled.to_bytes(), device=self.device, num_threads=self.threads) as module:
+            outputs = list(module.run(dict(self.inputs)).values())
         expected = rivals.CHECKERS[self.against](exposed)(self.inputs)
         count = len(candidates)
-        return [
-            difference(candidate.value, got, want, self.tolerance)
-            for candidate, got, want in zip(candidates, outputs[-count:], expected[-count:])
-        ]
+        limits = [Limits(inside, self.rtol, self.atol) for inside in compiled.explain()["arithmetic"][-count:]]
+
+        def again() -> list[Sequence[Any]]:
+            return [run[-count:] for run in rivals.on_jittered(self.against, exposed, self.inputs)]
+
+        return differences(names, outputs[-count:], expected[-count:], limits, again)
 
 
 def first_difference(
-    artifact: Path, path: Path, inputs: Mapping[str, np.ndarray], options: argparse.Namespace
-) -> dict[str, Any] | None:
-    """The first kernel whose result differs: value, node, kernel, error and a sentence; None if none is found."""
+    plan: Any, explained: Mapping[str, Any], model: Path, inputs: Mapping[str, np.ndarray], options: argparse.Namespace
+) -> tuple[dict[str, Any] | None, str]:
+    """The first kernel whose result differs: value, node, kernel, and the difference; and a sentence about it.
+
+    `plan` (JSON data) and `explained` are of the specialisation that the inputs fit. None if no kernel is found.
+    """
     import onnx
 
-    explained = read_explain(artifact)
-    model = onnx.load(path)
-    # What is compiled here is for the CPU, which has no TF32.
-    precision = "fp32" if explained["precision"] == "tf32" else explained["precision"]
-    search = Search(model, inputs, options.against, options.tolerance, options.threads, explained["planner"], precision)
-    candidates = boundary_values(model, explained["kernels"])
+    from tilestitch.passes.errors import PlanMismatchError
+    from tilestitch.passes.plan import StitchPlan
+
+    search = Search(
+        onnx.load(model), inputs, explained, options.against, options.rtol, options.atol, options.threads,
+        options.device,
+    )  # fmt: skip
+    with Progress() as progress:
+        try:
+            found = _by_plan(search, StitchPlan.from_json(plan), progress)
+        except PlanMismatchError:
+            return None, ANOTHER
+        if not explained["options"]["replayed"]:
+            order = [kernel["name"] for kernel in explained["kernels"]]
+            by_names = _by_names(search, progress)
+            found = min((f for f in (found, by_names) if f), key=lambda f: order.index(f["kernel"]), default=None)
+    return found, found["text"] if found else NOTHING
+
+
+def _by_plan(search: Search, plan: StitchPlan, progress: Progress) -> dict[str, Any] | None:
+    """Among what the artifact's own kernels store under names of the model."""
+    candidates = stored_values(search.model, search.explained)
     if not candidates:
         return None
-    with Progress() as progress:
-        progress(f"looking at {len(candidates)} intermediate results")
-        for candidate, found in zip(candidates, search.differences(candidates)):
-            if not found.ok:
-                return _describe(candidate, found)
-        return _halve(search, candidates, progress)
+    progress(f"looking at {len(candidates)} results of the plan's kernels")
+    for candidate, found in zip(candidates, search.differences(candidates, plan)):
+        if not found.ok and not found.note.startswith(("dtype", "shape")):
+            return _describe(candidate, found)
+    return None
+
+
+def _by_names(search: Search, progress: Progress) -> dict[str, Any] | None:
+    """Among the model's values between kernels, compiled so that they are there."""
+    candidates = boundary_values(search.model, search.explained["kernels"])
+    if not candidates:
+        return None
+    progress(f"looking at {len(candidates)} intermediate results")
+    for candidate, found in zip(candidates, search.differences(candidates)):
+        if not found.ok:
+            return _describe(candidate, found)
+    return _halve(search, candidates, progress)
 
 
 def _halve(search: Search, candidates: Sequence[Candidate], progress: Progress) -> dict[str, Any] | None:
+    """After the first wrong result everything is taken to be wrong."""
     low, high = 0, len(candidates)
     wrong: dict[int, Difference] = {}
     while low < high:
@@ -103,15 +164,29 @@ def _halve(search: Search, candidates: Sequence[Candidate], progress: Progress) 
 def _describe(candidate: Candidate, found: Difference) -> dict[str, Any]:
     text = (
         f"the first result that differs is {candidate.value!r}, made by ONNX node {candidate.node!r} in kernel "
-        f"{candidate.kernel!r}: error {found.error:.2e}, allowed {found.tolerance:.0e} {found.note}"
+        f"{candidate.kernel!r}: error {found.error:.2e}, allowed {found.tolerance:.0e} ({found.rule}) {found.note}"
     )
     return {
         "value": candidate.value,
         "node": candidate.node,
         "kernel": candidate.kernel,
         **found.to_json(),
-        "text": text,
+        "text": text.rstrip(),
     }
+
+
+def stored_values(model: ModelProto, explained: Mapping[str, Any]) -> list[Candidate]:
+    """What kernels store under a name of the model's, in launch order."""
+    typed = _typed_values(model)
+    makers = {value: name for node, name in zip(model.graph.node, node_names(model)) for value in node.output}
+    visible = {output.name for output in model.graph.output}
+    places = explained["buffers"]["places"]
+    return [
+        Candidate(value, makers[value], kernel["name"])
+        for kernel in explained["kernels"]
+        for value in kernel["outputs"]
+        if value in makers and value in typed and value not in visible and value not in places
+    ]
 
 
 def boundary_values(model: ModelProto, kernels: Sequence[Mapping[str, Any]]) -> list[Candidate]:

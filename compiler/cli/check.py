@@ -2,14 +2,16 @@
 
   tilestitch check model.tsm model.onnx --against reference
 
-The error of an output is its largest difference over the reference's largest magnitude: 1e-4 is allowed for float32 and
-float64, 1e-2 for float16, 4e-2 for bfloat16; integers, booleans and strings must agree exactly. Of a model compiled
-with --precision tf32 or fp16, 1e-2 is allowed for all inexact outputs, with bf16 4e-2.
+The error of an output is its largest difference over the reference's largest magnitude. What is allowed follows from
+the arithmetic on the way to it, in the model or as compiled: 1e-9 for float64, 1e-4 for float32, 1e-2 for tf32 and
+float16, 4e-2 for bfloat16; one step, where floats are quantised while the model runs. Integers, booleans and strings
+must agree exactly, but for quantised integers. The rule that was applied is told.
 """
 
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tilestitch.compiler.cli import errors, rivals
@@ -22,7 +24,9 @@ from tilestitch.compiler.cli.arguments import (
     load_artifact,
     make_inputs,
     read_inputs,
+    specialisation_of,
 )
+from tilestitch.compiler.cli.explain import read_explain
 from tilestitch.compiler.cli.output import give, say, table
 from tilestitch.compiler.cli.paths import existing
 
@@ -37,8 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL.onnx")
     parser.add_argument("--against", choices=rivals.CHECKERS, default="onnxruntime")
     parser.add_argument(
-        "--tolerance", type=float, metavar="X", help="allowed error of inexact outputs, instead of the usual"
+        "--rtol", "--tolerance", type=limit, metavar="X", help="allowed error, relative to the largest magnitude"
     )
+    parser.add_argument("--atol", type=limit, metavar="X", help="allowed error besides, absolute")
     parser.add_argument(
         "--bisect", action="store_true", help="if results differ, find the first kernel whose result does"
     )
@@ -49,49 +54,56 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
+def limit(text: str) -> float:
+    """An argparse type: a number that is not negative."""
+    value = float(text)
+    if not value >= 0:
+        raise argparse.ArgumentTypeError(f"{text} is no number of at least 0")
+    return value
+
+
 def run(options: argparse.Namespace) -> int:
-    from tilestitch.compiler.cli.accuracy import LOWERED, difference
-    from tilestitch.runtime.artifact import read_artifact
+    from tilestitch.compiler.cli.accuracy import Limits, differences
 
     artifact, path = existing(options.artifact), existing(options.model)
-    if options.tolerance is None:
-        options.tolerance = LOWERED.get(read_artifact(artifact).manifest.precision)
+    explained = read_explain(artifact)
+    if "arithmetic" not in explained:
+        raise errors.UsageError(f"{artifact} was compiled by an older version of tilestitch; compile the model again")
     given = read_inputs(options.input)
     model = load_artifact(options)
     inputs = make_inputs(model, given, options.seed)
+    index = specialisation_of(model, inputs)
+    explained = [explained, *explained.get("specialisations", [])][index]
     outputs = model.run(inputs)
     expected = rivals.CHECKERS[options.against](path)(inputs)
     if len(expected) != len(outputs):
         raise errors.UsageError(
             f"{artifact} has {len(outputs)} outputs and {path} has {len(expected)}: they are not the same model"
         )
-    found = [difference(name, outputs[name], want, options.tolerance) for name, want in zip(outputs, expected)]
-    culprit = None
+    limits = [Limits(inside, options.rtol, options.atol) for inside in explained["arithmetic"]]
+    again = partial(rivals.on_jittered, options.against, path, inputs)
+    found = differences(list(outputs), list(outputs.values()), expected, limits, again)
+    culprit, text = None, ""
     if options.bisect and not all(one.ok for one in found):
         from tilestitch.compiler.cli.bisect import first_difference
 
-        culprit = first_difference(artifact, path, inputs, options)
-    _tell(options, found, culprit)
+        culprit, text = first_difference(model.artifact.plan[index], explained, path, inputs, options)
+    _tell(options, found, culprit, text)
     return errors.OK if all(one.ok for one in found) else errors.ACCURACY
 
 
-def _tell(options: argparse.Namespace, found: list[Difference], culprit: dict[str, Any] | None) -> None:
+def _tell(options: argparse.Namespace, found: list[Difference], culprit: dict[str, Any] | None, text: str) -> None:
     ok = all(one.ok for one in found)
     if options.json:
         result = {"ok": ok, "against": options.against, "outputs": [one.to_json() for one in found]}
-        give(result if not options.bisect else {**result, "first_difference": culprit})
+        give(result if not options.bisect else {**result, "first_difference": culprit, "bisect": text})
         return
-    header = ("output", "dtype", "shape", "error", "allowed", "", "note")
-    rows = [(one.name, one.dtype, _dims(one.shape), f"{one.error:.2e}", f"{one.tolerance:.0e}", _word(one.ok), one.note)
-            for one in found]  # fmt: skip
+    header = ("output", "dtype", "shape", "error", "allowed", "", "rule", "note")
+    rows = [(one.name, one.dtype, _dims(one.shape), f"{one.error:.2e}", f"{one.tolerance:.0e}", _word(one.ok),
+             one.rule, one.note) for one in found]  # fmt: skip
     say(table(rows, header))
-    if culprit is not None:
-        say(culprit["text"])
-    elif options.bisect and not ok:
-        say(
-            "no intermediate result differs when the model is compiled again to look at it: the artifact is of another "
-            "model or version, or the fault depends on how operators are fused"
-        )
+    if text:
+        say(text)
     say(f"{'agrees' if ok else 'DIFFERS'} with {options.against}")
 
 

@@ -44,7 +44,10 @@ def reference(model: ModelProto | Path) -> Run:
     """ONNX's own reference implementation in Python: slow, and right by definition."""
     from onnx.reference import ReferenceEvaluator
 
-    evaluator = ReferenceEvaluator(str(model) if isinstance(model, Path) else model)
+    try:
+        evaluator = ReferenceEvaluator(str(model) if isinstance(model, Path) else model)
+    except RuntimeError as error:  # what it raises for operators, and versions of them, that it lacks
+        raise UsageError(f"ONNX's reference cannot run the model ({error}); check against onnxruntime") from error
     return lambda inputs: evaluator.run(None, _named(inputs, evaluator.input_names))
 
 
@@ -71,6 +74,35 @@ def pytorch(factory: str, threads: int | None = None) -> Run:
     return run
 
 
+JITTER = 2.0**-21
+"""Relative: what sums of some hundred float32 numbers differ by when they are added up in another order."""
+
+
+def jittered(model: ModelProto | Path, sign: int = 1) -> ModelProto:
+    """A copy of MODEL in which every float32 tensor that is quantised while it runs is first scaled by 1 + JITTER or
+    1 - JITTER in turn (SIGN -1: the other way round): how far its results move says how much the model makes of a
+    difference in the last bits.
+    """
+    import onnx
+    from onnx import helper
+
+    copy = onnx.load(model) if isinstance(model, Path) else type(model).FromString(model.SerializeToString())
+    constants = {tensor.name: tensor.data_type for tensor in copy.graph.initializer}
+    nodes = list(copy.graph.node)
+    del copy.graph.node[:]
+    for node in nodes:
+        scale = constants.get(node.input[1]) if node.op_type == "QuantizeLinear" else onnx.TensorProto.FLOAT
+        quantises = node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear") and node.input[0] not in constants
+        if quantises and scale == onnx.TensorProto.FLOAT:
+            name = f"tilestitch_jitter_{len(copy.graph.node)}"
+            factor = 1 + sign * (JITTER if len(copy.graph.node) % 2 else -JITTER)
+            copy.graph.initializer.append(helper.make_tensor(f"{name}_factor", onnx.TensorProto.FLOAT, [], [factor]))
+            copy.graph.node.append(helper.make_node("Mul", [node.input[0], f"{name}_factor"], [name], name=name))
+            node.input[0] = name
+        copy.graph.node.append(node)
+    return copy
+
+
 def _named(inputs: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     missing = [name for name in names if name not in inputs]
     if missing:
@@ -94,3 +126,8 @@ CHECKERS: dict[str, Callable[[Any], Run]] = {
     "reference": reference,
 }
 """What results can be checked against, by name; each takes a path or a ModelProto."""
+
+
+def on_jittered(against: str, model: ModelProto | Path, inputs: Mapping[str, Any]) -> list[Sequence[np.ndarray]]:
+    """What the reference gives for the model, jittered in either way."""
+    return [CHECKERS[against](jittered(model, sign))(inputs) for sign in (1, -1)]

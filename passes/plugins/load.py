@@ -149,6 +149,18 @@ def load_plugins(given: Sequence[Named] | Named = (), installed: Installed | Non
     return _guarded(members, warnings)
 
 
+def as_texts(given: Sequence[Named] | Named) -> list[str]:
+    """What was given to `load_plugins`, as `--pass` options would say it."""
+    return [_as_text(item) for item in (given if isinstance(given, list | tuple) else [given])]
+
+
+def _as_text(item: Named) -> str:
+    if isinstance(item, str):
+        return item
+    cls = item if inspect.isclass(item) else type(item)
+    return f"{cls.__module__}:{cls.__qualname__}{'' if cls is item else arguments_text(item)}"
+
+
 def _guarded(members: Sequence[_Member], warnings: tuple[str, ...]) -> LoadedPlugins:
     outside = [(m.instance, m.identity) for m in members if m.identity is not None]
     models = [GuardedModel(i, identity) for i, identity in outside if is_model(identity.cls)]

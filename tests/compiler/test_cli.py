@@ -15,7 +15,7 @@ import pytest
 
 from tilestitch import __version__
 from tilestitch.compiler.cli import arguments, bench, doctor, errors, main, output
-from tilestitch.compiler.cli.accuracy import difference
+from tilestitch.compiler.cli.accuracy import Limits, difference
 
 CLI = [sys.executable, "-m", "tilestitch.compiler.cli"]
 
@@ -276,7 +276,9 @@ def test_errors_are_relative_to_the_largest_magnitude() -> None:
     assert found.ok
     assert found.error == pytest.approx(5e-5, rel=0.05)
     assert not difference("y", want + np.float32(0.2), want).ok
-    assert difference("y", want + np.float32(0.2), want, tolerance=1e-3).ok
+    assert difference("y", want + np.float32(0.2), want, Limits(rtol=1e-3)).ok
+    assert difference("y", want + np.float32(0.2), want, Limits(atol=0.11)).ok
+    assert not difference("y", want + np.float32(0.2), want, Limits(atol=0.09)).ok
 
 
 @pytest.mark.parametrize(
@@ -285,6 +287,10 @@ def test_errors_are_relative_to_the_largest_magnitude() -> None:
         (np.array([1, 2]), np.array([1, 2]), True),
         (np.array([1, 3]), np.array([1, 2]), False),
         (np.array([1, 2], np.int32), np.array([1, 2], np.int64), False),
+        (np.array([2**63 - 1]), np.array([2**63 - 2]), False),
+        (np.array([-(2**63)]), np.array([2**63 - 1]), False),
+        (np.array([2**64 - 1], np.uint64), np.array([2**64 - 1], np.uint64), True),
+        (np.zeros((0,), np.int8), np.zeros((0,), np.int8), True),
         (np.ones((2, 1)), np.ones((1, 2)), False),
         (np.array([np.nan, 1.0]), np.array([np.nan, 1.0]), True),
         (np.array([0.0, 1.0]), np.array([np.nan, 1.0]), False),

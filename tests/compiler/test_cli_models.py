@@ -20,6 +20,7 @@ from onnx import TensorProto, helper
 from tests.models import cnn, random_inputs, transformer
 from tilestitch.compiler.cli import bisect, errors, main, rivals
 from tilestitch.compiler.cli.explain import read_explain
+from tilestitch.runtime.artifact import read_artifact
 
 CLI = [sys.executable, "-m", "tilestitch.compiler.cli"]
 
@@ -134,9 +135,10 @@ def test_check_compares_with_the_model_as_written(tmp_path: Path, capsys: pytest
 
 
 def test_bisect_finds_nothing_where_nothing_is_wrong(folder: Path) -> None:
-    options = argparse.Namespace(against="reference", tolerance=None, threads=1)
-    inputs = random_inputs(cnn())
-    assert bisect.first_difference(folder / "cnn.tsm", folder / "cnn.onnx", inputs, options) is None
+    options = argparse.Namespace(against="reference", rtol=None, atol=None, threads=1, device="cpu")
+    explained, plan = read_explain(folder / "cnn.tsm"), read_artifact(folder / "cnn.tsm").plan[0]
+    found = bisect.first_difference(plan, explained, folder / "cnn.onnx", random_inputs(cnn()), options)
+    assert found == (None, bisect.NOTHING)
 
 
 @pytest.mark.parametrize("hidden", [False, True])
