@@ -169,7 +169,7 @@ def compile_model(
     replayed = _load_plans(plan, len(shape_sets))
     record: dict[str, Any] = {
         "target": target, "precision": precision, "planner": planner, "passes": as_texts(passes),
-        "installed_plugins": installed_plugins, "threads": threads, "replayed": plan is not None,
+        "installed_plugins": installed_plugins, "threads": threads,
     }  # fmt: skip
     context = PassContext(
         backend.planned_for(threads),

@@ -83,7 +83,7 @@ def storing(plan: StitchPlan, graph: Graph, names: Sequence[str]) -> StitchPlan:
         raise PlanError(
             f"plan of {plan.graph}: no kernel stores {', '.join(lacking)}; expose what `explain` calls outputs"
         )
-    graph.outputs.extend(stored[name] for name in names if stored[name] not in graph.outputs)
+    graph.outputs = [*graph.outputs, *(stored[name] for name in names)]
     buffers = plan_buffers(
         graph, plan.groups, plan.host_groups, plan.segments, plan.buffers.aliases, plan.buffers.places,
         concurrent=plan.target.name == "cuda",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from onnx import ModelProto
 
+    from tilestitch.compiler.driver import CompiledModel
     from tilestitch.passes.plan import StitchPlan
 
 NOTHING = (
@@ -57,19 +58,13 @@ class Search:
     threads: int | None
     device: str
 
-    def differences(self, candidates: Sequence[Candidate], plan: StitchPlan | None = None) -> list[Difference]:
-        """The difference of each candidate when all of them are outputs; with `plan`, when its kernels show them.
-
-        Raises PlanMismatchError when the plan is of another model.
-        """
+    def compiled(self, model: ModelProto, plan: StitchPlan | None = None, names: Sequence[str] = ()) -> CompiledModel:
+        """`model`, compiled as the artifact was."""
         from tilestitch.compiler.driver import compile_model
-        from tilestitch.runtime import load
 
-        names = [candidate.value for candidate in candidates]
         made = self.explained["options"]
-        exposed = expose(self.model, names)
-        compiled = compile_model(
-            self.model if plan else exposed,
+        return compile_model(
+            model,
             made["target"],
             shapes=made["shapes"],
             precision=made["precision"],
@@ -79,8 +74,19 @@ class Search:
             plan=plan,
             num_threads=made["threads"],
             keep_source=self.device == "emulator",
-            expose=names if plan else (),
+            expose=names,
         )
+
+    def differences(self, candidates: Sequence[Candidate], plan: StitchPlan | None = None) -> list[Difference]:
+        """The difference of each candidate when all of them are outputs; with `plan`, when its kernels show them.
+
+        Raises PlanMismatchError when the plan is of another model.
+        """
+        from tilestitch.runtime import load
+
+        names = [candidate.value for candidate in candidates]
+        exposed = expose(self.model, names)
+        compiled = self.compiled(self.model, plan, names) if plan else self.compiled(exposed)
         with load(compiled.to_bytes(), device=self.device, num_threads=self.threads) as module:
             outputs = list(module.run(dict(self.inputs)).values())
         expected = rivals.CHECKERS[self.against](exposed)(self.inputs)
@@ -112,9 +118,10 @@ def first_difference(
     with Progress() as progress:
         try:
             found = _by_plan(search, StitchPlan.from_json(plan), progress)
+            usual = search.compiled(search.model).plan.to_json() == plan
         except PlanMismatchError:
             return None, ANOTHER
-        if not explained["options"]["replayed"]:
+        if usual:
             order = [kernel["name"] for kernel in explained["kernels"]]
             by_names = _by_names(search, progress)
             found = min((f for f in (found, by_names) if f), key=lambda f: order.index(f["kernel"]), default=None)

@@ -149,9 +149,9 @@ def load_plugins(given: Sequence[Named] | Named = (), installed: Installed | Non
     return _guarded(members, warnings)
 
 
-def as_texts(given: Sequence[Named] | Named) -> list[str]:
+def as_texts(given: Sequence[Named]) -> list[str]:
     """What was given to `load_plugins`, as `--pass` options would say it."""
-    return [_as_text(item) for item in (given if isinstance(given, list | tuple) else [given])]
+    return [_as_text(item) for item in given]
 
 
 def _as_text(item: Named) -> str:

@@ -195,7 +195,7 @@ def test_an_artifact_records_how_it_was_compiled(tmp_path: Path) -> None:
         "--pass", "examples.custom_pass.tilestitch_example_rules.hard_gelu:HardGelu{slope=0.5}",
     )  # fmt: skip
     assert read_explain(artifact)["options"] == {
-        "target": "cpu", "precision": "bf16", "planner": "injective", "threads": 1, "replayed": False,
+        "target": "cpu", "precision": "bf16", "planner": "injective", "threads": 1,
         "passes": ["examples.custom_pass.tilestitch_example_rules.hard_gelu:HardGelu{slope=0.5}"],
         "installed_plugins": True,
         "shapes": {"x": [1, 3, 16, 16]},
@@ -208,7 +208,6 @@ def test_passes_that_were_given_in_python_are_recorded_as_texts() -> None:
     name = "examples.custom_pass.tilestitch_example_rules.hard_gelu:HardGelu"
     recorded = compile_model(cnn(), passes=[HardGelu, HardGelu(slope=0.5)]).explain()["options"]["passes"]
     assert recorded == [name, f"{name}{{slope=0.5}}"]
-    assert compile_model(cnn(), passes=HardGelu(slope=0.5)).explain()["options"]["passes"] == [recorded[1]]
 
 
 # --- bisecting ---
@@ -261,7 +260,7 @@ def test_planner_and_plan_are_kept(
     compile_again = driver.compile_model
 
     def spy(*arguments: Any, **options: Any) -> Any:
-        planners.append(options)
+        planners.append({**options, "model": arguments[0]})
         return compile_again(*arguments, **options)
 
     monkeypatch.setattr(driver, "compile_model", spy)
@@ -271,7 +270,8 @@ def test_planner_and_plan_are_kept(
     assert kernels[found["kernel"]]["onnx_nodes"] == [product.name]
     assert planners[0]["plan"] is not None
     assert all(options["planner"] == ("none" if given == "--planner" else "stitch") for options in planners)
-    assert given == "--planner" or all(options["plan"] is not None for options in planners)
+    exposed = [options for options in planners if options["plan"] is None and len(options["model"].graph.output) > 1]
+    assert bool(exposed) == (given == "--planner")
 
 
 def test_the_specialisation_that_the_inputs_fit_is_looked_at(
