@@ -11,9 +11,9 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, PrimType, StringImm
+from tvm.ir import Call, PrimType
 
-from tilestitch.codegen.compute.dtypes import DATA_VARIABLE
+from tilestitch.codegen.compute.dtypes import DATA_VARIABLE, HIDDEN, hidden_operand, is_hidden
 
 
 def variables_to_memory(func: Any) -> Any:
@@ -47,23 +47,19 @@ def hide(func: Any) -> Any:
         value = mutator.mutate(bind.value)
         mutator.var_remap_set(bind.var, bind.var)
         if bind.var.name == DATA_VARIABLE and _lanes(bind.var.ty) == 1:
-            value = tirx.call_extern(str(bind.var.ty.dtype), _HIDDEN, value)
+            value = tirx.call_extern(str(bind.var.ty.dtype), HIDDEN, value)
         return tirx.Bind(bind.var, value)
 
     return func.with_body(tvm_ffi.structural_mutate(func.body, (tirx.Bind, rewrite)))
 
 
 def show(func: Any) -> Any:
-    """`func` without the calls of `hide`."""
+    """`func` without the calls of `hide` and of `dtypes.opaque`."""
 
     def rewrite(call: Any) -> Any:
-        name = call.args[0] if getattr(call.op, "name", "") == "tirx.call_extern" else None
-        return call.args[1] if isinstance(name, StringImm) and name.value == _HIDDEN else call
+        return hidden_operand(call) if is_hidden(call) else call
 
     return func.with_body(tvm_ffi.structural_map(func.body, (Call, rewrite)))
-
-
-_HIDDEN = "tilestitch_hidden"
 
 
 def _lanes(type_: Any) -> int:

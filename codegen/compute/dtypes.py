@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
+from tvm.ir import StringImm
 from tvm.script.ir_builder import tirx as T
 
 Expr = Any
@@ -28,6 +29,44 @@ def named(expr: Expr) -> Expr:
     TVM's passes look through other variables; see `codegen.variables`.
     """
     return T.bind(expr, var=tirx.Var(DATA_VARIABLE, expr.ty))
+
+
+HIDDEN = "tilestitch_hidden"
+"""Calls of this name stand for their operand until `codegen.variables.show` takes them away."""
+
+
+def literal(number: Any, dtype: str) -> Expr:
+    """The element `number` of dtype `dtype`, as `immediate` gives it, but hidden from TVM's arithmetic.
+
+    TVM folds where an expression is built: x * 0.0 to 0.0 whatever x is, 0.0 / x likewise, x + 0.0 to x; and it refuses
+    integers that overflow when both operands are constants. The compilers that get the finished text or LLVM code fold
+    as IEEE 754 and two's complement say.
+    """
+    return opaque(immediate(number, dtype))
+
+
+def opaque(expr: Expr) -> Expr:
+    """An element that TVM folds into nothing: a constant as a call that is taken away at last; any other as it is."""
+    if not isinstance(expr, (tirx.IntImm, tirx.FloatImm)) or dtype_of(expr) == "bool":
+        return expr
+    return tirx.call_pure_extern(dtype_of(expr), HIDDEN, expr)
+
+
+def revealed(expr: Expr) -> Expr:
+    """The constant that `opaque` hides, or `expr` itself."""
+    return hidden_operand(expr) if is_hidden(expr) else expr
+
+
+def is_hidden(expr: Expr) -> bool:
+    """Whether an expression is a call of `HIDDEN`."""
+    if getattr(getattr(expr, "op", None), "name", "") not in ("tirx.call_extern", "tirx.call_pure_extern"):
+        return False
+    return isinstance(expr.args[0], StringImm) and expr.args[0].value == HIDDEN
+
+
+def hidden_operand(call: Expr) -> Expr:
+    """What a call of `HIDDEN` stands for."""
+    return call.args[1]
 
 
 native_dtypes = frozenset(
@@ -86,8 +125,9 @@ def to_storage(value: Expr, dtype: str) -> Expr:
 
 
 def _bfloat16_bits(value: Expr) -> Expr:
-    if isinstance(value, tirx.FloatImm):  # finite; C has no address of a constant to reinterpret
-        whole = int(np.float32(value.value).view(np.uint32))
+    known = revealed(value)
+    if isinstance(known, tirx.FloatImm):  # finite; C has no address of a constant to reinterpret
+        whole = int(np.float32(known.value).view(np.uint32))
         return T.uint16((whole + 0x7FFF + (whole >> 16 & 1)) >> 16)
     bits = T.reinterpret("uint32", value)
     upper = T.shift_right(bits, T.uint32(16))

@@ -26,7 +26,9 @@ from .dtypes import (
     from_storage,
     immediate,
     is_nan,
+    literal,
     not_equal,
+    revealed,
     round_half,
     storage_bits,
     storage_dtype,
@@ -70,9 +72,8 @@ def _wrapping(dtype: str, function: Callable[..., Expr], *operands: Expr) -> Exp
 
 def _unsigned(x: Expr, dtype: str) -> Expr:
     """The bits of an integer as `dtype`. TVM refuses to convert a negative constant."""
-    return (
-        immediate(int(x.value) % (1 << storage_bits(dtype)), dtype) if isinstance(x, tirx.IntImm) else T.cast(x, dtype)
-    )
+    known = _constant_integer(x)
+    return T.cast(x, dtype) if known is None else literal(known % (1 << storage_bits(dtype)), dtype)
 
 
 def _arithmetic(function: Callable[[Expr, Expr], Expr]) -> Rule:
@@ -251,7 +252,8 @@ def _bit_cast(op: Operation) -> Expr:
 
 
 def _constant_integer(x: Expr) -> int | None:
-    return int(x.value) if isinstance(x, tirx.IntImm) else None
+    constant = revealed(x)
+    return int(constant.value) if isinstance(constant, tirx.IntImm) else None
 
 
 def _integer_division(op: Operation, whole: Callable[[Expr, Expr], Expr], by_minus_one: Callable[[Expr], Expr]) -> Expr:
@@ -307,8 +309,8 @@ def _pow(op: Operation) -> Expr:
     if constant is not None and constant in (0, 1, 2, 3, 4) and not (constant == 0 and not is_float(op.dtype)):
         return _small_power(op, int(constant))
     if is_float(op.dtype):
-        if constant == -1:
-            return tirx.Div(op.constant(1.0), base)
+        if constant is not None and constant in (-1, 0.5, -0.5):
+            return _root_or_inverse(op, constant)
         if op.compute == "float64":
             power = convert(exponent, exponent_dtype, "float64", op.bind)
             return T.call_llvm_pure_intrin("float64", "llvm.pow", base, power)
@@ -328,6 +330,16 @@ def _small_power(op: Operation, exponent: int) -> Expr:
     for _ in range(exponent - 1):
         result = op.bind(_wrapping(op.compute, lambda a, b: a * b, result, x))
     return result
+
+
+def _root_or_inverse(op: Operation, exponent: float) -> Expr:
+    """x**-1, x**0.5 or x**-0.5. Unlike the square root, the power of -0.0 is 0.0 and that of -inf is inf."""
+    x = op.operands[0]
+    if exponent != -1:
+        infinite = tirx.EQ(x, op.constant(float("-inf")))
+        root = op.bind(T.fabs(op.bind(T.sqrt(x))))
+        x = op.bind(tirx.Select(infinite, op.constant(float("inf")), root))
+    return x if exponent == 0.5 else tirx.Div(op.constant(1.0), x)
 
 
 def _integer_power(op: Operation, base: Expr, exponent: Expr, exponent_dtype: str) -> Expr:
@@ -364,9 +376,9 @@ def _negative_power(base: Expr, power: Expr, op: Operation, zero: Expr, one: Exp
 def extreme(a: Expr, b: Expr, dtype: str, largest: bool) -> Expr:
     """The larger or smaller of two; NaN if either is NaN. Both are used several times: bind them first."""
     chosen = tirx.Select(a < b if largest else b < a, b, a)  # a when it is NaN
-    if not is_float(dtype) or isinstance(b, tirx.FloatImm):
+    if not is_float(dtype) or isinstance(revealed(b), tirx.FloatImm):
         return chosen
-    if isinstance(a, tirx.FloatImm):
+    if isinstance(revealed(a), tirx.FloatImm):
         return tirx.Select(b < a if largest else a < b, a, b)
     return tirx.Select(is_nan(b), b, chosen)
 

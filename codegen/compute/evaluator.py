@@ -16,7 +16,7 @@ from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of
 
 from . import elementwise, movement
-from .dtypes import Expr, dtype_of, immediate, named
+from .dtypes import Expr, dtype_of, is_hidden, literal, named, opaque
 from .indexing import Index, broadcast_index, pull_view
 
 Source = Callable[[Sequence[Expr]], Any]
@@ -29,7 +29,7 @@ class Evaluator:
     """Expressions of values inside one kernel; statements that name them go to the innermost open IRBuilder frame.
 
     `sources` says how to read values that are not computed here: inputs, results of reductions and contractions, rows
-    in the workspace. Constants of one element become immediates. An expression named in one loop must not be used in
+    in the workspace. Constants of one element become literals. An expression named in one loop must not be used in
     another: enter a `scope` for every loop or branch. `rules` are those of the element-wise primitives: a target with
     elementary functions of its own puts them there.
     """
@@ -70,7 +70,7 @@ class Evaluator:
 
     def bind(self, expr: Expr) -> Expr:
         """A variable that holds `expr`; `expr` itself if it is trivial."""
-        if isinstance(expr, (int, *_ATOMS)):
+        if isinstance(expr, (int, *_ATOMS)) or is_hidden(expr):
             return expr
         if dtype_of(expr) == "bool":
             # TVM cannot vectorise a variable of type bool.
@@ -130,11 +130,11 @@ class Evaluator:
         source = self.sources.get(value)
         element = source(index) if source is not None else None
         if element is not None:
-            return self.bind(element)
+            return self._element(element)
         if value.data is not None:
             if value.data.size != 1:
                 raise KernelError(f"constant %{value.name} of {value.data.size} elements is no input of its kernel")
-            return immediate(value.data.reshape(())[()], value.dtype)
+            return literal(value.data.reshape(())[()], value.dtype)
         node = value.producer
         if node is None:
             raise KernelError(f"value %{value.name} is read in a kernel, but is none of its inputs")
@@ -143,15 +143,19 @@ class Evaluator:
     def _apply(self, node: Node, index: Index) -> Expr:
         if node.op in elementwise.RULES:
             operands = [self.value(x, broadcast_index(index, x.shape)) for x in node.inputs]
-            return self.bind(self.rules[node.op](elementwise.Operation(node, operands, self.bind)))
+            return self._element(self.rules[node.op](elementwise.Operation(node, operands, self.bind)))
         if kind_of(node.op) is Kind.VIEW:
             return self.value(node.inputs[0], pull_view(node, index, self.simplify))
         if node.op in movement.RULES:
             access = movement.Access(
                 node, tuple(index), self.value, self.bind, self.simplify, self.cut, self.index_dtype, self.once
             )
-            return self.bind(movement.RULES[node.op](access))
+            return self._element(movement.RULES[node.op](access))
         raise KernelError(f"{node.op} cannot be evaluated element by element inside a kernel", node.origins)
+
+    def _element(self, expr: Expr) -> Expr:
+        """An element for others to compute with: named, and nothing that TVM could fold."""
+        return self.bind(opaque(expr))
 
 
 def _key(value: Value, index: Index) -> object:

@@ -16,7 +16,7 @@ from tilestitch.compiler.ir.graph import Node, Value
 
 from .dtypes import Expr
 from .evaluator import Evaluator
-from .indexing import unravel
+from .indexing import unravel, values_between
 from .movement import IndexCheck, index_checks
 
 
@@ -50,18 +50,7 @@ def fault_message(node: Node) -> str:
 
 def read_for(checks: Sequence[IndexCheck], inputs: Sequence[Value]) -> list[Value]:
     """The inputs that the indices are computed from."""
-    found: dict[Value, None] = {}
-    seen: set[Value] = set()
-    stack = [check.indices for check in checks]
-    while stack:
-        value = stack.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        if value in inputs:
-            found[value] = None
-        elif value.producer is not None:
-            stack.extend(value.producer.inputs)
+    found = values_between((check.indices for check in checks), inputs)
     return [v for v in inputs if v in found]
 
 

@@ -16,9 +16,9 @@ from tvm_ffi import StructuralKey
 
 from tilestitch.compiler.ir.graph import Node, Value
 
-from .dtypes import Bind, Expr, immediate
+from .dtypes import Bind, Expr, immediate, revealed
 from .elementwise import convert
-from .indexing import Index, Simplify
+from .indexing import INT32_ELEMENTS, Index, Simplify
 
 Read = Callable[[Value, Sequence[Expr]], Expr]
 
@@ -165,8 +165,9 @@ def _wrapped(access: Access, raw: Expr, size: int) -> Expr:
 
     Made once for all that read there, so that neighbours can be seen to be neighbours.
     """
+    raw = revealed(raw)
+    raw = access.bind(raw if size < INT32_ELEMENTS else T.cast(raw, "int64"))
     zero = tirx.IntImm(str(raw.ty.dtype), 0)
-    raw = access.bind(raw)
 
     def position() -> Expr:
         inside = clamp(tirx.Select(raw < zero, raw + tirx.IntImm(str(raw.ty.dtype), size), raw), size)

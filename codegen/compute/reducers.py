@@ -12,6 +12,8 @@ from tilestitch.codegen.compute.dtypes import Bind, Expr, compute_dtype, dtype_o
 from tilestitch.codegen.compute.elementwise import extreme
 from tilestitch.compiler.ir.types import dtype_kind, is_float
 
+from .dtypes import round_half
+
 ARG_REDUCTIONS = ("arg_max", "arg_min")
 
 
@@ -51,8 +53,11 @@ def combine(reducer: str, dtype: str, a: Expr, b: Expr) -> Expr:
     return T.cast(operation(T.cast(a, unsigned), T.cast(b, unsigned)), signed)
 
 
-def to_accumulator(value: Expr, dtype: str) -> Expr:
-    return T.cast(value, "uint8") if dtype == "bool" else value
+def to_accumulator(value: Expr, dtype: str, exact: bool = False) -> Expr:
+    """An element as accumulators hold it. `exact`: rounded to its dtype, so that elements that become equal tie."""
+    if dtype == "bool":
+        return T.cast(value, "uint8")
+    return round_half(value, dtype) if exact else value
 
 
 def from_accumulator(value: Expr, dtype: str) -> Expr:

@@ -15,7 +15,7 @@ import tvm.s_tir.pipeline
 from tvm.tirx import transform as lowering
 
 from tilestitch.codegen.errors import KernelError
-from tilestitch.codegen.variables import ramps, variables_to_memory
+from tilestitch.codegen.variables import ramps, show, variables_to_memory
 
 from .abi import KernelLaunch
 from .ctext import CText, compile_c
@@ -88,6 +88,7 @@ _WRAPPING = lowering.prim_func_pass(
     lambda func, module, context: wrapping(func), opt_level=0, name="tilestitch.Wrapping"
 )
 _RAMPS = lowering.prim_func_pass(lambda func, module, context: ramps(func), opt_level=0, name="tilestitch.Ramps")
+_SHOW = lowering.prim_func_pass(lambda func, module, context: show(func), opt_level=0, name="tilestitch.Show")
 
 
 def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
@@ -107,6 +108,7 @@ def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
         _RAMPS,
         lowering.LowerIntrin(),
         _WRAPPING,
+        _SHOW,
     ]
     return tvm.ir.transform.Sequential(passes)(module)
 

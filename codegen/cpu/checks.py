@@ -11,6 +11,7 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.faults import count_of, fault_message, is_out_of_range, pending_checks, read_for
+from tilestitch.codegen.compute.indexing import index_dtype, values_between
 from tilestitch.codegen.compute.movement import IndexCheck
 from tilestitch.compiler.ir.graph import Node, Value
 
@@ -30,13 +31,15 @@ def _launch(node: Node, checks: Sequence[IndexCheck], inputs: Sequence[Value]) -
     parameters.append(Parameter(StatusArg(), "int32", 1))
     count = max(map(count_of, checks))
 
+    positions = index_dtype(values_between((check.indices for check in checks), needed))
+
     def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
-        evaluator = Evaluator({})
+        evaluator = Evaluator({}, positions)
         for value, buffer in zip(needed, buffers, strict=False):
             evaluator.sources[value] = buffer_source(buffer, value.tensor_type, evaluator.simplify)
         bad = T.alloc_buffer((1,), "int32", scope="local")
         T.buffer_store(bad, T.int32(0), [0])
-        first = T.bind(T.cast(task, "int32") * TASK_ELEMENTS)
+        first = T.bind(T.cast(task, positions) * TASK_ELEMENTS)
         for check in checks:
             end = T.min(first + TASK_ELEMENTS, count_of(check))
             with T.serial(first, end) as i, evaluator.scope((i, 0, count_of(check))):

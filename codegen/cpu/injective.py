@@ -17,7 +17,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import HALVES, Expr, storage_bits
 from tilestitch.codegen.compute.evaluator import Evaluator
-from tilestitch.codegen.compute.indexing import domain_indices, unravel
+from tilestitch.codegen.compute.indexing import domain_indices, index_dtype_of, unravel
 from tilestitch.compiler.ir.accesses import Access, elementwise_walk
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of, op_spec
@@ -147,7 +147,7 @@ def emit_injective(
     loops = plan_loops(nodes, inputs, outputs, isa)
     types = {v: _moved_type(v.tensor_type) if _moves(nodes) else v.tensor_type for v in (*inputs, *outputs)}
     parameters = [Parameter.of(v.name, type_) for v, type_ in types.items()]
-    index_dtype = "int64" if any(p.size >= 1 << 31 for p in parameters) else "int32"
+    index_dtype = index_dtype_of(nodes)
 
     def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
         evaluator = Evaluator({}, index_dtype)
@@ -177,7 +177,9 @@ class _Emitter:
         if loops.chunks > 1:
             chunk = T.bind(task % loops.chunks)
             start = T.bind(chunk * loops.chunk)
-            end = T.bind(tirx.Select(chunk == loops.chunks - 1, loops.inner, start + loops.chunk))
+            end = T.bind(
+                tirx.Select(chunk == loops.chunks - 1, tirx.IntImm(self.index_dtype, loops.inner), start + loops.chunk)
+            )
         if rows == 1:
             self._row(0, start, end)
             return

@@ -15,7 +15,7 @@ from tvm_ffi import StructuralKey
 from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, named, storage_dtype
 from tilestitch.codegen.compute.evaluator import Evaluator
-from tilestitch.codegen.compute.indexing import Index, ravel, reshape_index, unravel
+from tilestitch.codegen.compute.indexing import Index, index_dtype, ravel, reshape_index, unravel, values_between
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import before_views
 from tilestitch.compiler.ir.graph import Node, Value
@@ -32,14 +32,14 @@ SUM_BLOCK = 8192
 def emit_rowwise(plan: RowPlan, inputs: Sequence[Value], outputs: Sequence[Value]) -> Any:
     """The PrimFunc of a row-wise group. Parameters: inputs, then outputs."""
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*inputs, *outputs)]
-    index_dtype = "int64" if any(p.size >= 1 << 31 for p in parameters) else "int32"
+    positions = index_dtype(values_between(outputs, inputs))
 
     def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
-        evaluator = Evaluator({}, index_dtype)
+        evaluator = Evaluator({}, positions)
         for value, buffer in zip(inputs, buffers, strict=False):
             evaluator.sources[value] = buffer_source(buffer, value.tensor_type, evaluator.simplify)
         results = dict(zip(outputs, buffers[len(inputs) :], strict=True))
-        _Emitter(plan, evaluator, results, scratch, index_dtype).run(task)
+        _Emitter(plan, evaluator, results, scratch, positions).run(task)
 
     return kernel_function(parameters, body)
 
@@ -358,7 +358,7 @@ class _Accumulator:
 
     def add(self, value: Expr, index: Index, slot: Expr, fresh: Expr | None) -> None:
         bind = self.owner.evaluator.bind
-        element = bind(reducers.to_accumulator(value, self.dtype))
+        element = bind(reducers.to_accumulator(value, self.dtype, exact=self.is_arg))
         best = bind(self.buffer[slot])
         if self.position is None:
             if fresh is not None:

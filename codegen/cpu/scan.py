@@ -10,6 +10,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, named, to_storage
+from tilestitch.codegen.compute.indexing import index_dtype
 from tilestitch.compiler.ir.graph import Node
 
 from .abi import KernelLaunch, Parameter, kernel_function
@@ -29,11 +30,11 @@ def lower_cumulative(node: Node, isa: Isa) -> KernelLaunch:
     per_task = max(1, TASK_ELEMENTS // max(1, size * lanes))
     reducer, exclusive, reverse = (node.attrs[name] for name in ("reducer", "exclusive", "reverse"))
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (x, out)]
-    index_dtype = "int64" if parameters[0].size >= 1 << 31 else "int32"
+    positions = index_dtype([x])
 
     def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
         source, target = buffers
-        first = T.bind(T.cast(task, index_dtype) * per_task)
+        first = T.bind(T.cast(task, positions) * per_task)
         running = T.alloc_buffer((lanes,), reducers.accumulator_dtype(x.dtype), scope="local")
         with T.serial(first, T.min(first + per_task, lines)) as line:
             # The last vector of lines is moved back so that it fits.

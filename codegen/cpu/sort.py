@@ -10,6 +10,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, from_storage, is_nan, named, storage_bits, to_storage
+from tilestitch.codegen.compute.indexing import index_dtype
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.compiler.ir.types import is_float
 
@@ -127,12 +128,12 @@ def lower_top_k(node: Node) -> KernelLaunch:
     top = _TopK(node)
     per_task = max(1, TASK_ELEMENTS // max(1, top.size))
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*node.inputs, *node.outputs)]
-    index_dtype = "int64" if parameters[0].size >= 1 << 31 else "int32"
+    at_dtype = index_dtype([node.inputs[0]])
 
     def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
         keys = scratch_buffer(scratch, 0, (max(1, top.room),), top.key, "keys")
         positions = scratch_buffer(scratch, top.key_bytes, (max(1, top.room),), "int32", "positions")
-        first = T.bind(T.cast(task, index_dtype) * per_task)
+        first = T.bind(T.cast(task, at_dtype) * per_task)
         with T.serial(first, T.min(first + per_task, top.lines)) as line:
             top.line_body(buffers, line, keys, positions)
 

@@ -21,15 +21,14 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, storage_bits
+from tilestitch.codegen.compute.indexing import index_dtype
 from tilestitch.codegen.groups import GroupView, roles_in
-from tilestitch.codegen.launch import ValueArg
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.passes.fusion.spread import WARP
 from tilestitch.passes.plan.roles import Part, Roles
 from tilestitch.passes.plan.row_loops import REGISTER_ELEMENTS, RowLoops, row_loops
 
-from .abi import Parameter, barrier
-from .injective import index_dtype
+from .abi import barrier
 from .pieces import when
 from .product import both
 from .rows import RowEmitter
@@ -171,7 +170,7 @@ class RowsBehind:
     def _rows(self, buffers: Mapping[Value, Any], band: Band, turn: Turn, share: Expr) -> None:
         """Compute what belongs to a share of a band."""
         work, each = self.work(band.threads), self.rows_each
-        dtype = index_dtype([Parameter(ValueArg(v.name), v.dtype, v.tensor_type.num_elements) for v in self.values])
+        dtype = index_dtype(self.values)
         across = 0 if work.rows == 1 else T.bind(turn.lane // work.team)
         along = 0 if work.team == 1 else turn.lane if work.rows == 1 else T.bind(turn.lane % work.team)
         team = Team(work.team, work.rows, False, along, across)

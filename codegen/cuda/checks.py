@@ -9,6 +9,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.faults import count_of, fault_message, is_out_of_range, pending_checks, read_for
+from tilestitch.codegen.compute.indexing import index_dtype, values_between
 from tilestitch.codegen.compute.movement import IndexCheck
 from tilestitch.compiler.ir.graph import Node, Value
 
@@ -30,11 +31,13 @@ def _launch(node: Node, checks: Sequence[IndexCheck], inputs: Sequence[Value]) -
     count = max(1, *map(count_of, checks))
     grid, block = (-(-count // THREADS), 1, 1), (THREADS, 1, 1)
 
+    positions = index_dtype(values_between((check.indices for check in checks), needed))
+
     def body(buffers: list[Any], thread: Thread) -> None:
-        evaluator = Evaluator({}, rules=functions.RULES)
+        evaluator = Evaluator({}, positions, functions.RULES)
         for value, buffer in zip(needed, buffers, strict=False):
             evaluator.sources[value] = buffer_source(buffer, value.tensor_type, evaluator.simplify)
-        i = T.bind(thread.block[0] * THREADS + thread.thread[0])
+        i = T.bind(T.cast(thread.block[0], positions) * THREADS + thread.thread[0])
         for check in checks:
             with T.If(i < count_of(check)), T.Then(), evaluator.scope():
                 at = T.bind(i)

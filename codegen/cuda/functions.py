@@ -50,7 +50,7 @@ def _pow(op: Operation) -> Expr:
     source = op.node.inputs[1]
     if is_float(op.dtype):
         number = source.data.reshape(()) if source.data is not None and source.data.size == 1 else None
-        if number is not None and number in (-1, 0, 1, 2, 3, 4):
+        if number is not None and number in (-1, -0.5, 0, 0.5, 1, 2, 3, 4):
             return elementwise.RULES["pow"](op)
         return call("pow", base, op.bind(convert(exponent, source.dtype, op.compute, op.bind)))
     if dtype_kind(source.dtype) in ("int", "uint", "bool"):

@@ -16,7 +16,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.evaluator import Evaluator
-from tilestitch.codegen.compute.indexing import Index, domain_indices, unravel
+from tilestitch.codegen.compute.indexing import Index, domain_indices, index_dtype, unravel, values_between
 from tilestitch.compiler.ir.accesses import elementwise_walk
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.passes.plan.schedules import ElementwiseSchedule
@@ -68,11 +68,6 @@ class Work:
         return -(-self.count // (self.threads * self.vectors))
 
 
-def index_dtype(parameters: Sequence[Parameter]) -> str:
-    """int32 unless a tensor has more elements than it can count."""
-    return "int64" if any(p.size >= 1 << 31 for p in parameters) else "int32"
-
-
 def lower_injective(
     inputs: Sequence[Value], outputs: Sequence[Value], schedule: ElementwiseSchedule, args: Sequence[Any],
     origins: tuple[str, ...],
@@ -83,7 +78,7 @@ def lower_injective(
     grid, block = (work.blocks, 1, 1), (work.threads, 1, 1)
 
     def body(buffers: list[Any], thread: Thread) -> None:
-        _Emitter(work, inputs, outputs, buffers, index_dtype(parameters)).run(thread)
+        _Emitter(work, inputs, outputs, buffers, index_dtype(values_between(outputs, inputs))).run(thread)
 
     func = kernel_function(parameters, grid, block, body)
     return CudaLaunch("injective", func, grid, block, tuple(args), origins, emission=Emission(tuple(parameters), body))

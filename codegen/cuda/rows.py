@@ -17,7 +17,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.evaluator import Evaluator, Source
-from tilestitch.codegen.compute.indexing import Index, reshape_index, unravel
+from tilestitch.codegen.compute.indexing import Index, index_dtype_of, reshape_index, unravel
 from tilestitch.codegen.groups import GroupView, before_views, levels
 from tilestitch.codegen.launch import KernelArg, TemporaryArg, ValueArg
 from tilestitch.compiler.ir.graph import Node, Value
@@ -29,7 +29,7 @@ from tilestitch.passes.plan.split_rows import pieces_of
 from . import functions
 from .abi import CudaLaunch, Emission, Parameter, Thread, kernel_function
 from .gridteam import GridTeam, counter_parameter, partial_parameters
-from .injective import index_dtype, lower_injective
+from .injective import lower_injective
 from .team import Accumulator, Team, accumulator_dtypes
 from .vectors import VectorAccess
 
@@ -69,7 +69,7 @@ def _launch(
 ) -> CudaLaunch:  # fmt: skip
     work = row_loops(nodes, roles, inputs, outputs).scheduled(schedule)
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*inputs, *outputs)]
-    dtype, spread = index_dtype(parameters), work.parts > 1
+    dtype, spread = index_dtype_of(nodes), work.parts > 1
     reductions = [n for n, part in roles.parts.items() if part is Part.REDUCTION]
     kinds = [accumulator_dtypes(n, dtype) for n in reductions]
     exchange = partial_parameters(reductions, kinds, work.parts * work.row_blocks * work.rows) if spread else []

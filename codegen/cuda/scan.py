@@ -9,11 +9,11 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, named, to_storage
+from tilestitch.codegen.compute.indexing import index_dtype
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.passes.plan.schedules import ScanSchedule
 
 from .abi import CudaLaunch, Parameter, Thread, barrier, kernel_function, shared_buffer
-from .injective import index_dtype
 
 
 def lower_cumulative(node: Node, schedule: ScanSchedule) -> CudaLaunch:
@@ -25,7 +25,7 @@ def lower_cumulative(node: Node, schedule: ScanSchedule) -> CudaLaunch:
     size, inner = x.shape[axis], prod(x.shape[axis + 1 :])
     lines = prod(x.shape[:axis]) * inner
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (x, out)]
-    dtype = index_dtype(parameters)
+    dtype = index_dtype([x])
     shared, threads = schedule.by_block, schedule.threads
     blocks = lines if shared else -(-lines // threads)
     grid, block = (blocks, 1, 1), (threads, 1, 1)

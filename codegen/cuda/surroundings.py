@@ -11,7 +11,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, from_storage
 from tilestitch.codegen.compute.evaluator import Evaluator
-from tilestitch.codegen.compute.indexing import ravel
+from tilestitch.codegen.compute.indexing import index_dtype_of, ravel
 from tilestitch.codegen.groups import before_views, gate_number
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.passes.plan.roles import Roles
@@ -24,9 +24,6 @@ from .vectors import VectorAccess
 if TYPE_CHECKING:
     from .bands import RowsBehind
     from .strides import Strided
-
-INT32_ELEMENTS = 2**31 - 2**20
-"""Tensors of fewer elements are indexed with 32 bits; the margin is for tiles that reach over the end."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +63,7 @@ class Anchored:
     @property
     def index_dtype(self) -> str:
         """The dtype that holds every position in every tensor of the group."""
-        values = {v for node in self.nodes for v in (*node.inputs, *node.outputs)}
-        return "int32" if all(v.tensor_type.num_elements < INT32_ELEMENTS for v in values) else "int64"
+        return index_dtype_of(self.nodes)
 
     def read_before(self) -> tuple[Value, ...]:
         """Inputs of the group that the anchor's operands are made of."""

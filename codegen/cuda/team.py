@@ -73,7 +73,7 @@ class Accumulator:
 
     def add(self, value: Expr, index: Index, fresh: Expr | None) -> None:
         """Fold one element in, if `fresh`."""
-        element = named(reducers.to_accumulator(value, self.dtype))
+        element = named(reducers.to_accumulator(value, self.dtype, exact=self.finds_place))
         best = named(self.buffers[0][0])
         if not self.finds_place:
             if fresh is not None:

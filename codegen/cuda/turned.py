@@ -17,7 +17,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_dtype
 from tilestitch.codegen.compute.evaluator import Evaluator
-from tilestitch.codegen.compute.indexing import domain_indices, unravel
+from tilestitch.codegen.compute.indexing import domain_indices, index_dtype, unravel, values_between
 from tilestitch.compiler.ir.accesses import Access, elementwise_walk
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.passes.plan.schedules import TransposeSchedule
@@ -25,7 +25,6 @@ from tilestitch.passes.plan.turn import accesses_along
 
 from . import functions
 from .abi import CudaLaunch, Emission, Parameter, Thread, barrier, buffer_source, kernel_function, shared_buffer, store
-from .injective import index_dtype
 from .pieces import named, unrolled, when
 from .product import below, both
 
@@ -75,7 +74,7 @@ def lower_turned(
     grid, block = (prod(turn.outer) * prod(turn.tiles), 1, 1), (turn.edge * turn.lines, 1, 1)
 
     def body(buffers: list[Any], thread: Thread) -> None:
-        _Emitter(turn, inputs, outputs, buffers, index_dtype(parameters)).run(thread)
+        _Emitter(turn, inputs, outputs, buffers, index_dtype(values_between(outputs, inputs))).run(thread)
 
     func = kernel_function(parameters, grid, block, body)
     return CudaLaunch("turned", func, grid, block, tuple(args), origins, emission=Emission(tuple(parameters), body))

@@ -12,7 +12,7 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, named
 from tilestitch.codegen.compute.evaluator import Evaluator
-from tilestitch.codegen.compute.indexing import unravel
+from tilestitch.codegen.compute.indexing import index_dtype_of, unravel
 from tilestitch.codegen.groups import GroupView
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.passes.plan.roles import Roles
@@ -20,7 +20,6 @@ from tilestitch.passes.plan.schedules import WindowSchedule
 
 from . import functions
 from .abi import CudaLaunch, Parameter, Thread, ValueArg, buffer_source, kernel_function, store
-from .injective import index_dtype
 
 
 def lower_window(view: GroupView, roles: Roles, outputs: Sequence[Value], schedule: WindowSchedule) -> CudaLaunch:
@@ -30,7 +29,7 @@ def lower_window(view: GroupView, roles: Roles, outputs: Sequence[Value], schedu
     result = anchor.outputs[0]
     count = result.tensor_type.num_elements
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*view.inputs, *outputs)]
-    dtype = index_dtype(parameters)
+    dtype = index_dtype_of(view.nodes)
     grid, block = (-(-count // threads), 1, 1), (threads, 1, 1)
 
     def body(buffers: list[Any], thread: Thread) -> None:

@@ -24,6 +24,7 @@ from .driver import (
     single_reader,
     splat,
 )
+from .reassociation import SMALLEST_NORMAL, product_in_any_order, sum_in_any_order
 
 
 @dataclass(frozen=True)
@@ -95,12 +96,29 @@ def power_of_constant(graph: Graph, node: Node) -> Replacement | None:
         return [emit_like(graph, node, "mul", emit_like(graph, node, "mul", x, x), x)]
     if not is_float(x.dtype):
         return None
-    if number == 0.5:
-        return [emit_like(graph, node, "sqrt", x)]
-    if number in (-1, -0.5):
-        one = graph.constant(1.0, dtype=x.dtype)
-        return [emit_like(graph, node, "div", one, x if number == -1 else emit_like(graph, node, "sqrt", x))]
-    return None
+    one = graph.constant(1.0, dtype=x.dtype)
+    if number == -1:
+        return [emit_like(graph, node, "div", one, x)]
+    if number not in (0.5, -0.5) or not _is_positive_or_nan(x):
+        return None
+    root = emit_like(graph, node, "sqrt", x)
+    return [root if number == 0.5 else emit_like(graph, node, "div", one, root)]
+
+
+def _is_positive_or_nan(x: Value) -> bool:
+    """Whether no element can have a negative sign: a square root of -0.0 or -inf is no power of 0.5."""
+    if x.data is not None:
+        return is_float(x.dtype) and not bool(np.signbit(x.data.astype(np.float64)).any())
+    node = x.producer
+    if node is None:
+        return False
+    if node.op in ("abs", "exp"):
+        return True
+    if node.op == "mul" and node.inputs[0] is node.inputs[1]:
+        return True
+    if node.op in ("add", "mul", "div", "reduce_sum", "reshape", "cast"):
+        return is_float(x.dtype) and all(_is_positive_or_nan(v) for v in node.inputs)
+    return False
 
 
 def double_negation(graph: Graph, node: Node) -> Replacement | None:
@@ -165,17 +183,16 @@ def _divide_by_constant(graph: Graph, node: Node, *, exact: bool) -> Replacement
     with np.errstate(all="ignore"):
         inverse = (1.0 / wide).astype(c.data.dtype)
     magnitude = np.abs(inverse.astype(np.float64))
-    if not np.isfinite(magnitude).all() or (magnitude < _smallest_normal(x.dtype)).any():
+    if not np.isfinite(magnitude).all() or (magnitude < SMALLEST_NORMAL[x.dtype]).any():
         return None
     return [emit_like(graph, node, "mul", x, graph.constant(inverse, name=c.name))]
 
 
-def _smallest_normal(dtype: str) -> float:
-    return {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}[dtype]
-
-
 def chain_of_constants(graph: Graph, node: Node) -> Replacement | None:
-    """(x op a) op b is x op (a op b), for add and mul, where the combined constant is no larger than the larger one."""
+    """(x op a) op b is x op (a op b), for add and mul, where the combined constant has no more elements than either.
+
+    Floats only where intermediate results neither overflow nor vanish that did so before: see `reassociation`.
+    """
     x, b = node.inputs
     inner = produced_by(x, node.op)
     if inner is None or b.data is None or not single_reader(graph, x) or not is_tensor(x):
@@ -200,16 +217,14 @@ def _combined(graph: Graph, op: str, a: Value, b: Value) -> Value | None:
         if is_integer(a.dtype):
             data = reference(op)([a.data, b.data], {})[0]
         else:
-            wide = [v.astype(np.float64) for v in (a.data, b.data)]
-            data = (wide[0] + wide[1] if op == "add" else wide[0] * wide[1]).astype(dtype)
-            if not np.isfinite(data.astype(np.float64)).all() or _lost(op, wide, data):
+            first, second = (v.astype(np.float64) for v in (a.data, b.data))
+            same = (
+                sum_in_any_order(first, second) if op == "add" else product_in_any_order(first, second, a.dtype)
+            )  # fmt: skip
+            data = (first + second if op == "add" else first * second).astype(dtype)
+            if not same or not np.isfinite(data.astype(np.float64)).all():
                 return None
     return graph.constant(np.asarray(data, dtype=dtype), name=b.name)
-
-
-def _lost(op: str, wide: list[np.ndarray], data: np.ndarray) -> bool:
-    """Whether a product became zero although no factor is."""
-    return op == "mul" and bool(((data == 0) & (wide[0] != 0) & (wide[1] != 0)).any())
 
 
 EXACT: dict[str, list[Pattern]] = {

@@ -112,10 +112,17 @@ def splat(value: Value) -> float | int | bool | None:
     if data is None or data.size == 0 or data.dtype == object or data.dtype.kind == "c":
         return None
     first = data.reshape(-1)[0]
-    if data.size > 1 and not bool((data == first).all()):
+    if data.size > 1 and not _all_equal(data, first):
         return None
     number: float | int | bool = first.item() if data.dtype.kind in "biuf" else float(first)
     return number
+
+
+def _all_equal(data: np.ndarray, number: np.ndarray) -> bool:
+    """Whether all elements are `number`, with its sign if it is zero."""
+    if not bool((data == number).all()):
+        return False
+    return number != 0 or data.dtype.kind in "biu" or len(np.unique(np.signbit(data.astype(np.float64)))) == 1
 
 
 def is_splat(value: Value, number: float) -> bool:

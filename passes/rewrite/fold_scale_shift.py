@@ -12,6 +12,7 @@ from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.passes.contract import PassContext, PassResult
 
 from .driver import single_reader
+from .reassociation import product_in_any_order
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -59,14 +60,16 @@ def _fold(graph: Graph, node: Node) -> bool:
         if step is None:
             break
         reader, constant = step
+        if reader.op in ("mul", "div"):
+            with np.errstate(all="ignore"):
+                factor = constant if reader.op == "mul" else 1.0 / constant
+                if scaled and not product_in_any_order(scale, factor, node.output.dtype):
+                    break
+                scale, shift, scaled = scale * factor, shift * factor, True
+        else:
+            shift = shift + (constant if reader.op == "add" else -constant)
         chain.append(reader)
         last = reader.output
-        with np.errstate(all="ignore"):
-            if reader.op in ("mul", "div"):
-                factor = constant if reader.op == "mul" else 1.0 / constant
-                scale, shift, scaled = scale * factor, shift * factor, True
-            else:
-                shift = shift + (constant if reader.op == "add" else -constant)
     if not scaled:
         return False
     return _rewrite(graph, node, chain, scale, shift, out_axis, weight_axis)

@@ -62,7 +62,8 @@ def _power(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 def _power_of(base: np.ndarray, exponent: np.ndarray) -> Any:
     integral = base.dtype.kind in "iu" and exponent.dtype.kind in "iu"
     if not integral:
-        return np.power(base, exponent)
+        # For a single exponent of 0.5 numpy takes the square root, which is another number for -inf and for -0.
+        return np.power(base, np.broadcast_to(exponent, np.broadcast_shapes(base.shape, exponent.shape)).copy())
     if exponent.dtype.kind == "u" or not (exponent < 0).any():
         return np.power(base, exponent.astype(np.uint64 if base.dtype == np.uint64 else np.int64))
     # numpy refuses negative powers of integers; the quotient 1 / base^n towards zero is 0 unless |base| is 1.

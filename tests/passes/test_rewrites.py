@@ -22,7 +22,11 @@ ALGEBRA = {
     "x * 1": (["%c = constant [1.0] : float32[]", "%a = mul(%x, %c) : float32[2,3]"], []),
     "x + 0": (["%c = constant [0.0] : float32[1]", "%a = add(%x, %c) : float32[2,3]"], []),
     "x ** 2": (["%c = constant [2.0] : float32[]", "%a = pow(%x, %c) : float32[2,3]"], ["mul(x, x)"]),
-    "x ** 0.5": (["%c = constant [0.5] : float32[]", "%a = pow(%x, %c) : float32[2,3]"], ["sqrt(x)"]),
+    "x ** 0.5": (["%c = constant [0.5] : float32[]", "%a = pow(%x, %c) : float32[2,3]"], ["pow(x, 0.5)"]),
+    "|x| ** 0.5": (
+        ["%c = constant [0.5] : float32[]", "%b = abs(%x) : float32[2,3]", "%a = pow(%b, %c) : float32[2,3]"],
+        ["abs(x)", "sqrt(b)"],
+    ),
     "x ** -1": (["%c = constant [-1.0] : float32[]", "%a = pow(%x, %c) : float32[2,3]"], ["div(1, x)"]),
     "x * -1": (["%c = constant [-1.0] : float32[]", "%a = mul(%x, %c) : float32[2,3]"], ["neg(x)"]),
     "x / 8": (["%c = constant [8.0] : float32[]", "%a = div(%x, %c) : float32[2,3]"], ["mul(x, 0.125)"]),

@@ -1,0 +1,33 @@
+"""When two constants of a chain may be combined: (x op a) op b as x op (a op b), up to rounding."""
+
+from __future__ import annotations
+
+import numpy as np
+
+MANTISSA_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
+SMALLEST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
+
+
+def sum_in_any_order(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether x + a + b is x + (a + b) up to rounding.
+
+    Constants of opposite signs are kept apart: adding a large number and taking it away again rounds on purpose.
+    """
+    return not bool((a * b < 0).any())
+
+
+def product_in_any_order(a: np.ndarray, b: np.ndarray, dtype: str) -> bool:
+    """Whether x * a * b, in that order and in `dtype`, is x * (a * b) up to rounding. `a` and `b` are float64.
+
+    It is not where x * a overflows, or loses digits to underflow, and x * (a * b) does not; nor where a * b itself
+    loses digits.
+    """
+    with np.errstate(all="ignore"):
+        first, second = np.broadcast_arrays(np.abs(a), np.abs(b))
+        combined = first * second
+    grows, shrinks = (first >= 1) & (second >= 1), (first <= 1) & (second <= 1)
+    # What underflow takes away is below the smallest normal number also after it was enlarged.
+    recovers = (first <= 1) & (second <= 2.0 ** MANTISSA_BITS[dtype])
+    exact_zero = (combined == 0) & ((first == 0) | (second == 0))
+    normal = combined >= SMALLEST_NORMAL[dtype]
+    return bool(((grows | shrinks | recovers) & (normal | exact_zero)).all())
