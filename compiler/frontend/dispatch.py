@@ -17,6 +17,7 @@ from .converters import CONVERTERS, ML_CONVERTERS
 from .converters.dynamic import DYNAMIC
 from .errors import ConversionError, NotStatic, UnsupportedOperatorsError
 from .functions import attribute_defaults, has_schema_function, inline_function, plain_schema_function, schema_function
+from .limits import check_limits
 from .scope import FunctionKey, Scope, canonical_domain
 
 
@@ -69,7 +70,9 @@ def _outputs(scope: Scope, node: NodeProto, name: str, inputs: list[Value | None
     for convert in candidates:
         mark = len(scope.graph)
         try:
-            return _as_list(convert(Context(scope, node, name, inputs, opset)))
+            context = Context(scope, node, name, inputs, opset)
+            check_limits(context)
+            return _as_list(convert(context))
         except NotStatic as error:
             # The first reason is the one that a user can act on.
             reason = reason or error

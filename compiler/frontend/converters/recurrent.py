@@ -58,11 +58,20 @@ _NEEDS_BETA = ("affine", "scaledtanh", "hardsigmoid")
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
 
-def _layer(ctx: Context, defaults: Sequence[str]) -> Layer:
+def _layer(ctx: Context, defaults: Sequence[str], gates: int) -> Layer:
     direction = ctx.attr("direction", "forward").lower()
     if direction not in _DIRECTIONS:
         raise ctx.fail(f"direction is {direction!r}, none of {', '.join(_DIRECTIONS)}")
     directions = _DIRECTIONS[direction]
+    hidden = ctx.dim(ctx.input(2), 2)
+    if ctx.attr("hidden_size", hidden) != hidden:
+        raise ctx.fail(f"hidden_size is {ctx.attr('hidden_size')}, but the recurrence weights are for {hidden}")
+    for weights in (ctx.input(1), ctx.input(2)):
+        if ctx.shape(weights)[:2] != (len(directions), gates * hidden):
+            raise ctx.fail(
+                f"weights of type {weights.type} do not fit {len(directions)} directions of {gates} gates "
+                f"with {hidden} states each"
+            )
     names = ctx.attr("activations", tuple(defaults) * len(directions))
     if len(names) != len(defaults) * len(directions):
         raise ctx.fail(f"{len(names)} activations are given, {len(defaults) * len(directions)} are needed")
@@ -77,7 +86,7 @@ def _layer(ctx: Context, defaults: Sequence[str]) -> Layer:
     clip = ctx.attr("clip", 0.0)
     return Layer(
         directions=directions,
-        hidden=ctx.dim(ctx.input(2), 2),
+        hidden=hidden,
         activations=tuple(activations),
         clip=clip if clip > 0 else None,
         batch_first=bool(ctx.attr("layout", 0)),
@@ -229,7 +238,7 @@ def _initial(ctx: Context, index: int, layer: Layer, batch: int, direction: int)
 def _recurrent(
     ctx: Context, cell: Callable[[Layer, int], Step], defaults: Sequence[str], gates: int, num_states: int
 ) -> Converted:
-    layer = _layer(ctx, defaults)
+    layer = _layer(ctx, defaults, gates)
     x = ctx.input(0)
     x = ctx.transpose(x, (1, 0, 2)) if layer.batch_first else x
     steps, batch, _ = ctx.shape(x)

@@ -66,6 +66,8 @@ def source_places(coordinates: str, size: int, out: int, scale: float, roi: tupl
 
 
 def axis_table(sampling: Sampling, size: int, out: int, scale: float, roi: tuple[float, float]) -> AxisTable:
+    if out == 0:
+        return AxisTable(np.zeros((0, 1), np.int64), np.ones((0, 1)), np.zeros(0, bool))
     places = source_places(sampling.coordinates, size, out, scale, roi)
     crops = sampling.coordinates == "tf_crop_and_resize"
     outside = (places < 0) | (places > size - 1) if crops else np.zeros(out, bool)
@@ -116,6 +118,8 @@ def _cubic(x: np.ndarray, a: float) -> np.ndarray:
 
 def apply_axis(ctx: Context, x: Value, axis: int, table: AxisTable) -> Value:
     """x resampled along one axis."""
+    if len(table.indices) == 0:
+        return ctx.slice_axis(x, axis, 0, 0)
     used = np.any(table.weights != 0, axis=0)
     indices, weights = table.indices[:, used], table.weights[:, used]
     if indices.shape[1] == 1 and np.all(weights == 1):
@@ -180,6 +184,7 @@ def convert_resize(ctx: Context) -> Value:
     roi = [float(v) for v in ctx.constant_of(1).reshape(-1)] if crops else [0.0] * len(axes) + [1.0] * len(axes)
     if len(roi) != 2 * len(axes):
         raise ctx.fail(f"roi has {len(roi)} entries for {len(axes)} axes")
+    _check_scales(ctx, shape, axes, sizes, scales)
     tables = {}
     for i, axis in enumerate(axes):
         window = (roi[i], roi[i + len(axes)])
@@ -197,6 +202,8 @@ def _sizes_and_scales(ctx: Context, shape: Sequence[int], axes: Sequence[int]) -
         scales = [float(s) for s in ctx.constant_of(scales_at).reshape(-1)]
         if len(scales) != len(axes):
             raise ctx.fail(f"{len(scales)} scales are given for {len(axes)} axes")
+        if not all(np.isfinite(s) and s > 0 for s in scales):
+            raise ctx.fail(f"scales are {scales}; each must be a positive number")
         return [int(np.floor(shape[a] * s)) for a, s in zip(axes, scales, strict=True)], scales
     if sizes_at is None or ctx.optional(sizes_at) is None:
         raise ctx.fail("neither scales nor sizes are given")
@@ -211,6 +218,14 @@ def _sizes_and_scales(ctx: Context, shape: Sequence[int], axes: Sequence[int]) -
         raise ctx.fail(f"keep_aspect_ratio_policy is {policy!r}, none of stretch, not_larger, not_smaller")
     scale = min(scales) if policy == "not_larger" else max(scales)
     return [int(shape[a] * scale + 0.5) for a in axes], [scale] * len(axes)
+
+
+def _check_scales(
+    ctx: Context, shape: Sequence[int], axes: Sequence[int], sizes: Sequence[int], scales: Sequence[float]
+) -> None:
+    for axis, size, scale in zip(axes, sizes, scales, strict=True):
+        if size < 0 or (size > 0 and shape[axis] == 0):
+            raise ctx.fail(f"axis {axis} of {shape[axis]} elements cannot be resized to {size} (scale {scale})")
 
 
 def convert_upsample(ctx: Context) -> Value:

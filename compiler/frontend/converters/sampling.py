@@ -47,7 +47,7 @@ def zero_outside(b: Builder, tap: Tap, size: int) -> Tap:
     """The tap with its place inside [0, size) and no weight where it was not."""
     place, weight = tap
     inside = b.emit("logical_and", b.less_equal(b.like(0.0, place), place), b.less(place, float(size)))
-    return clamp_place(b, place, size), b.mul(weight, b.cast(inside, dtype_of(weight)))
+    return clamp_place(b, place, size), b.select(inside, weight, 0.0)
 
 
 def clamp_place(b: Builder, place: Value, size: int) -> Value:
@@ -70,6 +70,7 @@ def weighted_gather(b: Builder, image: Value, sizes: Sequence[int], taps: Sequen
             weight = w if weight is None else b.mul(weight, w)
         assert flat is not None and weight is not None
         count = b.dim(flat, 1)
+        flat = b.select(b.emit("is_nan", flat), 0.0, flat)  # its weight is NaN, too, or zero
         index = b.broadcast_to(b.reshape(b.cast(flat, "int64"), (batch, 1, count)), (batch, channels, count))
         term = b.mul(b.emit("gather_elements", image, index, axis=2), b.reshape(weight, (batch, 1, count)))
         total = term if total is None else b.add(total, term)

@@ -165,12 +165,32 @@ def convert_pad(ctx: Context) -> Value:
     before, after = [0] * rank, [0] * rank
     for i, axis in enumerate(axes):
         before[axis], after[axis] = pads[i], pads[i + len(axes)]
-    x = _cropped(ctx, x, before, after)
     mode = ctx.attr("mode", "constant")
     if mode not in ("constant", "edge", "reflect", "wrap"):
         raise ctx.fail(f"mode is {mode!r}, none of constant, edge, reflect, wrap")
+    if _crops_all(ctx, x, before, after):
+        return _only_padding(ctx, x, before, after, mode, fill)
+    x = _cropped(ctx, x, before, after)
     positive = [max(p, 0) for p in before], [max(p, 0) for p in after]
     return ctx.pad(x, *positive, mode=mode, value=fill if mode == "constant" else None)
+
+
+def _crops_all(ctx: Context, x: Value, before: Sequence[int], after: Sequence[int]) -> bool:
+    """Whether negative pads remove more than an axis has, so that they remove padding of its other end, too."""
+    pairs = zip(before, after, strict=True)
+    return any(min(h, 0) + min(t, 0) < -ctx.dim(x, a) for a, (h, t) in enumerate(pairs) if h < 0 or t < 0)
+
+
+def _only_padding(
+    ctx: Context, x: Value, before: Sequence[int], after: Sequence[int], mode: str, fill: Value | None
+) -> Value:
+    """The result where no element of the operand is left."""
+    shape = tuple(h + d + t for h, d, t in zip(before, ctx.shape(x), after, strict=True))
+    if min(shape) < 0:
+        raise ctx.fail(f"pads {(*before, *after)} leave a negative size of an operand of type {x.type}")
+    if mode != "constant":
+        raise ctx.fail(f"pads {(*before, *after)} remove all of an operand of type {x.type}; mode {mode} repeats it")
+    return ctx.broadcast_to(ctx.like(0.0, x) if fill is None else fill, shape)
 
 
 def _cropped(ctx: Context, x: Value, before: Sequence[int], after: Sequence[int]) -> Value:
@@ -193,6 +213,8 @@ def convert_center_crop_pad(ctx: Context) -> Value:
     before, after = [0] * rank, [0] * rank
     for axis, wanted in zip(axes, ctx.ints_of(1), strict=True):
         size = ctx.dim(x, axis)
+        if wanted < 0:
+            raise ctx.fail(f"the size wanted of axis {axis} is {wanted}")
         if wanted < size:
             start = (size - wanted) // 2
             x = ctx.slice_axis(x, axis, start, start + wanted)
