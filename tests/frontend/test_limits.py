@@ -56,9 +56,8 @@ def test_recurrent_weights_must_fit_the_number_of_states() -> None:
 
 @pytest.mark.parametrize("pads", [[3, -2], [-2, 3], [4, -4]])
 def test_pads_that_crop_more_than_there_is_crop_the_padding_of_the_other_end(pads: list[int]) -> None:
-    (result,) = run(
-        node_model("Pad", (floats(1), ints(*pads), floats()), constants=(1,)), feeds_of(floats(1), floats())
-    )
+    model = node_model("Pad", (floats(1), ints(*pads), floats()), constants=(1,))
+    (result,) = run(model, {"x0": floats(1), "x2": floats()})
     np.testing.assert_array_equal(result, np.full(1 + sum(pads), floats(), np.float32))
 
 
