@@ -52,9 +52,9 @@ def test_arithmetic_with_special_constants(target: str, x: np.ndarray) -> None:
     for op in ("add", "sub", "mul", "div", "maximum", "minimum", "pow", "less", "less_equal", "equal"):
         for number in CONSTANTS:
             constant = graph.constant(np.asarray(number, x.dtype))
-            graph.outputs.append(graph.emit(op, value, constant, origins=[op]))
-            graph.outputs.append(graph.emit(op, constant, value, origins=[op]))
-        graph.outputs.append(graph.emit(op, value, value, origins=[op]))
+            graph.outputs = [*graph.outputs, graph.emit(op, value, constant, origins=[op])]
+            graph.outputs = [*graph.outputs, graph.emit(op, constant, value, origins=[op])]
+        graph.outputs = [*graph.outputs, graph.emit(op, value, value, origins=[op])]
     agree(target, graph, {"x": x}, 2e-5 if x.dtype == np.float32 else 2e-3)
 
 
@@ -96,7 +96,7 @@ def test_integer_constants_that_overflow_next_to_variables(target: str, dtype: s
         for op in ("add", "sub", "mul", "div", "mod", "pow", "shift_left", "less"):
             for number in (0, 5, *extremes[1:]):
                 constant = graph.constant(np.array([number], dtype))
-                graph.outputs.append(graph.emit(op, joined, constant, origins=[op]))
+                graph.outputs = [*graph.outputs, graph.emit(op, joined, constant, origins=[op])]
     agree(target, graph, {"x": x})
 
 
@@ -107,9 +107,12 @@ def test_chains_of_constants_overflow_where_each_step_does(target: str) -> None:
         result = value
         for factor in factors:
             result = graph.emit("mul", result, graph.constant(np.float32(factor)), origins=["Mul"])
-        graph.outputs.append(result)
+        graph.outputs = [*graph.outputs, result]
     rounded = graph.emit("add", value, graph.constant(np.float32(12582912.0)), origins=["Add"])
-    graph.outputs.append(graph.emit("add", rounded, graph.constant(np.float32(-12582912.0)), origins=["Add"]))
+    graph.outputs = [
+        *graph.outputs,
+        graph.emit("add", rounded, graph.constant(np.float32(-12582912.0)), origins=["Add"]),
+    ]
     agree(target, graph, {"x": NUMBERS}, 1e-6)
 
 
@@ -121,5 +124,5 @@ def test_the_first_of_halves_that_round_to_the_same_is_the_largest(target: str) 
     below = graph.emit("concat", graph.emit("sub", a, b, origins=["Sub"]), a, axis=1, origins=["Concat"])
     for last in (False, True):
         found = graph.emit("arg_max", below, axis=1, keepdims=False, select_last=last, origins=["ArgMax"])
-        graph.outputs.append(found)
+        graph.outputs = [*graph.outputs, found]
     agree(target, graph, {"a": ones, "b": tiny})
