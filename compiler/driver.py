@@ -227,7 +227,7 @@ def _plan(
     found = arithmetic_of_outputs(imported.graph, graph)
     arithmetic = [{"output": name, **one.to_json()} for name, one in zip(imported.output_names, found, strict=True)]
     told = [{"pass": name, "note": note} for name, note in notes.notes]
-    remarks = {"notes": told, "arithmetic": arithmetic, "options": options}
+    remarks = {"notes": told, "arithmetic": arithmetic, "options": {**options, "planner": plan.planner}}
     return _Prepared(Planned(graph, plan, imported.output_names), remarks)
 
 
