@@ -113,7 +113,7 @@ def compile_model(
     external_data: str | os.PathLike[str] | None = None,
     shapes: ShapeSet | Sequence[ShapeSet] = (),
     precision: str = "fp32",
-    passes: Sequence[Named] = (),
+    passes: Sequence[Named] | Named = (),
     installed_plugins: bool = True,
     plan: StitchPlan | str | os.PathLike[str] | None = None,
     planner: str = "stitch",

@@ -98,6 +98,9 @@ def describe(explained: Mapping[str, Any], *, with_launches: bool = False) -> st
         f"target {explained['target']}, planner {explained['planner']}, precision {explained['precision']}, "
         f"{len(kernels)} kernels",
     ]
+    if explained["plugins"]:
+        given = (f"{p['name']}{p['arguments']} ({p['owner']})" for p in explained["plugins"])
+        parts.append(f"plug-ins: {', '.join(given)}")
     if kernels:
         parts.append(table(rows, ("#", "kernel", "kind", "composition", "ONNX nodes")))
     if "node" in explained:

@@ -58,19 +58,18 @@ class Identity:
         except PluginFault:
             raise
         except (Exception, SystemExit) as error:
-            frame = self._own_part(error)
-            seen = [*_nodes_in(frame.tb_frame), *nodes] if frame is not None else nodes
-            where = f"{frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}" if frame is not None else ""
+            own = self._own_part(error)
+            seen = [*(node for entry in own for node in _nodes_in(entry.tb_frame)), *nodes]
+            where = _place(own[0]) if own else ""
             fault = self.fault(method, f"{method} raised {type(error).__name__}: {error}", seen, where)
             raise fault from error
 
-    def _own_part(self, error: BaseException) -> TracebackType | None:
-        """The innermost of the plug-in's own frames; the error's traceback is cut to begin at its outermost."""
+    def _own_part(self, error: BaseException) -> list[TracebackType]:
+        """The plug-in's own frames, the innermost first; the error's traceback is cut to begin at the outermost."""
         own = [t for t in _entries(error.__traceback__) if belongs_to(self.cls, _module(t.tb_frame))]
-        if not own:
-            return None
-        error.__traceback__ = own[0]
-        return own[-1]
+        if own:
+            error.__traceback__ = own[0]
+        return own[::-1]
 
     def _definition(self, method: str) -> str:
         code = getattr(getattr(self.cls, method, None), "__code__", None)
@@ -81,11 +80,20 @@ class Identity:
 
 def import_fault(owner: str, target: str, error: BaseException) -> PluginError:
     """The error for a plug-in's module that cannot be imported."""
+    return PluginError(f"{owner}: {target} cannot be loaded: {told(error)}")
+
+
+def told(error: BaseException) -> str:
+    """An error in a line: its kind, what it says, and the line that raised it."""
     where = [t for t in _entries(error.__traceback__) if not t.tb_frame.f_code.co_filename.startswith("<frozen")]
-    place = f" at {where[-1].tb_frame.f_code.co_filename}:{where[-1].tb_lineno}" if where else ""
+    place = f" at {_place(where[-1])}" if where else ""
     if isinstance(error, SyntaxError):
         place = f" at {error.filename}:{error.lineno}"
-    return PluginError(f"{owner}: {target} cannot be loaded: {type(error).__name__}: {error}{place}")
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def _place(entry: TracebackType) -> str:
+    return f"{entry.tb_frame.f_code.co_filename}:{entry.tb_lineno}"
 
 
 def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:

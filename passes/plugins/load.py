@@ -28,7 +28,7 @@ from tilestitch.passes.pipeline_text import PassText, arguments_text, build_from
 from tilestitch.passes.plan import PluginRecord
 
 from .check import check_class, is_model, is_pass, is_rule, is_schedule
-from .faults import Identity, import_fault
+from .faults import Identity, import_fault, told
 from .guards import GuardedModel, GuardedPass, GuardedRule, GuardedSchedule
 from .sources import content_hash
 
@@ -236,7 +236,7 @@ def _built(identity: Identity, entry: PassText) -> Any:
     except PipelineError:
         raise
     except (Exception, SystemExit) as error:
-        raise PluginError(f"{identity}: no instance can be made: {type(error).__name__}: {error}") from error
+        raise PluginError(f"{identity}: no instance can be made: {told(error)}; {identity.remedy}") from error
 
 
 def _from_module(name: str, text: str) -> Identity:

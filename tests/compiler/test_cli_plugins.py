@@ -91,6 +91,13 @@ def test_no_plugins_leaves_out_what_is_installed(installed: Path, capsys: pytest
     assert "broken_package" not in sys.modules
 
 
+def test_explain_lists_plugins_with_their_arguments(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["compile", "m.onnx", "-o", "m.tsm", "--pass", "needy{word=now}"]) == errors.OK
+    assert main.main(["explain", "m.tsm"]) == errors.OK
+    said = capsys.readouterr().out
+    assert "plug-ins: needy{word=now} (good_package:Needy), good (good_package:Good)" in said
+
+
 def test_explain_shows_notes(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["compile", "m.onnx", "-o", "m.tsm"]) == errors.OK
     assert main.main(["explain", "m.tsm"]) == errors.OK

@@ -53,6 +53,20 @@ MISTAKES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         """,
         ("run raised ZeroDivisionError: division by zero", "nodes: "),
     ),
+    "a pass raises in a function that it calls": (
+        "GraphPass",
+        "run",
+        """
+        def run(self, graph, context):
+            for node in graph.nodes:
+                if node.op == "matmul":
+                    return self.look(node)
+
+        def look(self, thing):
+            return len(7)  # here
+        """,
+        ("run raised TypeError", "nodes: matmul"),
+    ),
     "a pass returns nothing": (
         "GraphPass", "run",
         """

@@ -156,6 +156,14 @@ def test_instances_and_classes_will_do() -> None:
     assert [r.owner for r in loaded.records] == ["given in Python"]
 
 
+def test_an_instance_that_cannot_be_made_is_told_with_its_line(tmp_path: Path, module: str) -> None:
+    text = SOURCE.replace("    times: int = 2\n", "    times: int = 2\n    def __post_init__(self): 1 / 0\n")
+    (tmp_path / "plugin_under_test.py").write_text(text)
+    line = next(n for n, text in enumerate(text.splitlines(), 1) if "1 / 0" in text)
+    with pytest.raises(PluginError, match=rf"plug-in double .*ZeroDivisionError: .*plugin_under_test\.py:{line}"):
+        load_plugins([f"{module}:Double"], NONE)
+
+
 def test_one_plugin_needs_no_list_around_it(module: str) -> None:
     assert [p.name for p in load_plugins(f"{module}:Double", NONE).passes] == ["double"]
     assert [p.instance for p in load_plugins(Other(), NONE).passes] == [Other()]
