@@ -152,10 +152,10 @@ class GuardedModel(Guard):
 
     def latency_us(self, kernel: KernelFacts, device: AnyDevice) -> float:
         answer = self.call("latency_us", kernel, device)
-        fits = isinstance(answer, Real) and math.isfinite(answer) and answer >= 0
-        if not fits:
+        latency_us = float(answer) if isinstance(answer, Real) else math.nan
+        if not math.isfinite(latency_us) or latency_us < 0:
             raise self.identity.fault("latency_us", f"latency_us returned {answer!r} for a {kernel.kind} kernel")
-        return float(answer)
+        return latency_us
 
 
 def _why_not_kernels(answer: Any, group: Group, target: KernelTarget) -> str | None:

@@ -125,4 +125,5 @@ class KernelsView:
 
     def independent(self, first: str, second: str) -> bool:
         """Whether neither kernel depends on the other."""
-        return self._kernels.independent(first, second)
+        one, other = self._kernels.reach[first], self._kernels.reach[second]
+        return not (one.above & other.mask or other.above & one.mask)
