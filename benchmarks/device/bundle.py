@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -176,61 +176,66 @@ def _features(launch: Any) -> Iterator[str]:
 
 
 class Lists:
-    """The bundle's lists of entries, each a file that grows as entries are made."""
+    """The bundle's lists of entries, each a file that grows as entries are made. Those that another compiler has made
+    are dropped.
+    """
 
     def __init__(self, folder: Path, compiler: str) -> None:
         self.folder, self.compiler = folder, compiler
-        self.known: dict[str, dict[str, dict[str, Any]]] = {}
-
-    def of(self, listing: str) -> dict[str, dict[str, Any]]:
-        """The entries of a list that this compiler has made, by name."""
-        if listing not in self.known:
-            path = self.folder / f"{listing}.json"
+        self.rows: dict[str, dict[str, dict[str, Any]]] = {}
+        for listing in LISTINGS:
+            path = folder / f"{listing}.json"
             rows = json.loads(path.read_text()) if path.exists() else []
-            self.known[listing] = {row["name"]: row for row in rows if row["compiler"] == self.compiler}
-        return self.known[listing]
+            self.rows[listing] = {row["name"]: row for row in rows if row["compiler"] == compiler}
+            self._write(listing)
+
+    def has(self, entry: Entry) -> bool:
+        return entry.name in self.rows[entry.listing]
 
     def add(self, entry: Entry, facts: dict[str, Any]) -> None:
-        made = self.of(entry.listing)
-        made[entry.name] = {"name": entry.name, **facts, "compiler": self.compiler}
-        unfinished = self.folder / f"{entry.listing}.part"
-        unfinished.write_text(json.dumps(list(made.values()), indent=1))
-        os.replace(unfinished, self.folder / f"{entry.listing}.json")
+        self.rows[entry.listing][entry.name] = {"name": entry.name, **facts, "compiler": self.compiler}
+        self._write(entry.listing)
+
+    def _write(self, listing: str) -> None:
+        unfinished = self.folder / f"{listing}.part"
+        unfinished.write_text(json.dumps(list(self.rows[listing].values()), indent=1))
+        os.replace(unfinished, self.folder / f"{listing}.json")
+
+    def files(self) -> set[Path]:
+        """What the entries need; the folder may have more."""
+        found = {self.folder / f"{listing}.json" for listing in LISTINGS}
+        found |= set((self.folder / "kernels").glob("*.cubin"))
+        for row in (row for listing in ("cases", "sizes", "models") for row in self.rows[listing].values()):
+            suffixes = [".tsm", ".graph"] + [".npz"] * ("variant" in row) + [".recorded.npz"] * row.get("smoke", False)
+            found |= {self.folder / f"{row['name']}{suffix}" for suffix in suffixes}
+        for kernel in (kernel for row in self.rows["gemm"].values() for kernel in row["kernels"]):
+            found |= {self.folder / "gemm" / f"{launch['symbol']}.cubin" for launch in kernel["launches"]}
+        for row in self.rows["emulator"].values():
+            found |= {self.folder / "emulator" / "arrays.npz"}
+            found |= {self.folder / "emulator" / f"{case['image']}.cubin" for case in row["cases"]}
+        return found
 
 
-def files_of(folder: Path) -> set[Path]:
-    """What the entries of the lists need; the folder may have more, of entries that are no more."""
-    found = {folder / f"{listing}.json" for listing in LISTINGS if (folder / f"{listing}.json").exists()}
-    rows = {path.stem: json.loads(path.read_text()) for path in found}
-    found |= set((folder / "kernels").glob("*.cubin"))
-    for row in (row for listing in ("cases", "sizes", "models") for row in rows.get(listing, ())):
-        suffixes = [".tsm", ".graph"] + [".npz"] * ("variant" in row) + [".recorded.npz"] * row.get("smoke", False)
-        found |= {folder / f"{row['name']}{suffix}" for suffix in suffixes}
-    for kernel in (kernel for row in rows.get("gemm", ()) for kernel in row["kernels"]):
-        found |= {folder / "gemm" / f"{launch['symbol']}.cubin" for launch in kernel["launches"]}
-    for row in rows.get("emulator", ()):
-        found |= {folder / "emulator" / "arrays.npz"}
-        found |= {folder / "emulator" / f"{case['image']}.cubin" for case in row["cases"]}
-    return found
-
-
-def build(folder: Path, chosen: list[Entry]) -> int:
+def build(lists: Lists, chosen: Sequence[Entry]) -> int:
     """Make what is not there yet. Returns how many could not be made."""
-    folder.mkdir(parents=True, exist_ok=True)
-    bundle_kernels(folder)
-    lists, failed = Lists(folder, package.digest_of(*(package.ROOT / name for name in COMPILER))), 0
+    bundle_kernels(lists.folder)
+    failed = 0
     for entry in chosen:
-        if entry.name in lists.of(entry.listing):
+        if lists.has(entry):
             continue
         start = time.monotonic()
         try:
-            lists.add(entry, entry.make(folder))
+            lists.add(entry, entry.make(lists.folder))
         except Exception as error:  # noqa: BLE001 - one entry that cannot be compiled must not cost the others
             print(f"{entry.listing} {entry.name}: {type(error).__name__}: {error}", file=sys.stderr)
             failed += 1
             continue
         print(f"{entry.listing} {entry.name}: {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
     return failed
+
+
+def compiler_digest() -> str:
+    return package.digest_of(*(package.ROOT / name for name in COMPILER))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -244,9 +249,14 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     wanted = options.only.split(",") if options.only else None
-    chosen = [e for e in entries() if (not wanted or e.listing in wanted) and options.match in e.name]
-    failed = build(options.folder, chosen)
-    package.pack(options.folder, files_of(options.folder), options.out)
+    known = list(entries())
+    chosen = [e for e in known if (not wanted or e.listing in wanted) and options.match in e.name]
+    options.folder.mkdir(parents=True, exist_ok=True)
+    lists = Lists(options.folder, compiler_digest())
+    failed = build(lists, chosen)
+    package.pack(options.folder, lists.files(), options.out)
+    for listing in LISTINGS:
+        print(f"{listing:8} {len(lists.rows[listing])} of {sum(entry.listing == listing for entry in known)}")
     archive, tracked = (size / 2**20 for size in package.travelling_bytes(options.out))
     print(f"{options.out}: {archive:.1f} MiB, beside {tracked:.1f} MiB in the repository; {failed} entries failed")
     if archive + tracked > options.limit_mib:

@@ -106,23 +106,25 @@ def made(name: str, folder: Path, smoke: bool = False) -> dict[str, Any]:
 def test_what_this_compiler_has_made_is_not_made_again(tmp_path: Path) -> None:
     entry = Entry("cases", "a", lambda folder: {"digest": "1"})
     Lists(tmp_path, "old").add(entry, {"digest": "1"})
-    assert Lists(tmp_path, "old").of("cases") == {"a": {"name": "a", "digest": "1", "compiler": "old"}}
-    assert Lists(tmp_path, "new").of("cases") == {}
+    again = Lists(tmp_path, "old")
+    assert again.has(entry)
+    assert again.rows["cases"] == {"a": {"name": "a", "digest": "1", "compiler": "old"}}
+    assert not Lists(tmp_path, "new").has(entry)
+    assert json.loads((tmp_path / "cases.json").read_text()) == []
 
 
 def test_an_entry_that_cannot_be_made_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundle, "bundle_kernels", lambda folder: None)
     chosen = [Entry("cases", "bad", lambda folder: 1 // 0), Entry("cases", "good", lambda folder: {})]  # type: ignore[arg-type, return-value]
-    assert bundle.build(tmp_path, chosen) == 1
+    assert bundle.build(Lists(tmp_path, "c"), chosen) == 1
     assert [row["name"] for row in json.loads((tmp_path / "cases.json").read_text())] == ["good"]
 
 
 def test_files_of_entries_that_are_no_more_stay_behind(tmp_path: Path) -> None:
-    for name in ("a.tsm", "a.graph", "a.npz", "a.recorded.npz", "old.tsm"):
-        (tmp_path / name).touch()
-    Lists(tmp_path, "c").add(Entry("cases", "a", lambda folder: {}), {"variant": "float32", "smoke": False})
-    kept = bundle.files_of(tmp_path)
-    assert {path.name for path in kept} == {"cases.json", "a.tsm", "a.graph", "a.npz"}
+    lists = Lists(tmp_path, "c")
+    lists.add(Entry("cases", "a", lambda folder: {}), {"variant": "float32", "smoke": False})
+    kept = {path.name for path in lists.files() if path.suffix != ".json"}
+    assert kept == {"a.tsm", "a.graph", "a.npz"}
 
 
 def test_a_bundle_is_packed_to_the_same_bytes_and_unpacked_once(tmp_path: Path) -> None:

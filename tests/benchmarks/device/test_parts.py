@@ -53,10 +53,11 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Entry("sizes", OPERATOR, size),
         Entry("models", "m.fp32", lambda f: {**size(f), "model": "bert_base", "precision": "fp32"}),
     ]
-    assert bundle.build(folder, chosen) == 0
+    lists = bundle.Lists(folder, "this compiler")
+    assert bundle.build(lists, chosen) == 0
     for suffix in (".tsm", ".graph"):
         (folder / f"m.fp32{suffix}").write_bytes((folder / f"{OPERATOR}{suffix}").read_bytes())
-    package.pack(folder, bundle.files_of(folder), folder.with_suffix(".tar.xz"))
+    package.pack(folder, lists.files(), folder.with_suffix(".tar.xz"))
     return folder.with_suffix(".tar.xz")
 
 
