@@ -178,7 +178,7 @@ def test_a_wait_that_nobody_ends_says_what_is_missing() -> None:
 
 
 FAULTS = {
-    "init(&bar, 0);": "mbarrier.init with 0 arrivals",
+    "init(&bar, y[0]);": "mbarrier.init with 0 arrivals",  # NVRTC 13.0 crashes on a constant 0
     "arrive(&bar);": "mbarrier.arrive on what is no mbarrier .byte 0 of shared variable bar",
     "init((uint64_t*)((char*)&bar + 4), 1);": "aligned to 8",
     "init(&bar, 1); expect(&bar, 1 << 20);": "counts 1048576 bytes; the limit is 1048575",
