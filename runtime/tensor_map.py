@@ -139,8 +139,8 @@ def _wrong_rank(tensor_map: TensorMap) -> str | None:
 
 
 def _wrong_extent(tensor_map: TensorMap) -> str | None:
-    if any(not 1 <= size <= 2**32 for size in tensor_map.dims):
-        return f"dims {tensor_map.dims} must be 1 to 2^32"
+    if any(not 1 <= size <= 2**31 for size in tensor_map.dims):
+        return f"dims {tensor_map.dims} must be 1 to 2^31"
     if any(not 1 <= size <= 256 for size in tensor_map.box):
         return f"box {tensor_map.box} must be 1 to 256 along each dimension"
     if any(not 1 <= stride <= 8 for stride in tensor_map.element_strides):

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ import pytest
 from tests.runtime.cuda.artifacts import launch
 from tests.runtime.cuda.kernels_cu import artifact, one_step
 from tests.runtime.cuda.standin.child import StandIn
+from tests.runtime.cuda.standin.models import exercise, models
 from tests.runtime.cuda.test_compiled import model
 from tilestitch.compiler import compile_model
 from tilestitch.runtime import load
 from tilestitch.runtime.cuda.driver import Allocation
 from tilestitch.runtime.errors import DeviceError
-from tilestitch.runtime.program import Arg
+from tilestitch.runtime.program import Arg, Edge
 from tilestitch.runtime.tensor_map import TensorMap
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -198,3 +200,35 @@ def count_calls(device: Any, *names: str) -> list[str]:
 
     device.call._functions.update({name: counted(name) for name in names})
     return calls
+
+
+def test_threads_with_streams_of_their_own(on_standin: OnStandIn, tmp_path: Path) -> None:
+    """Runs of one module take turns in memory that they share; those of two modules do not."""
+    path = artifact(tmp_path, one_step([launch("increment", 0, 2), launch("increment", 2, 1)], [Edge(0, 1)], 1))
+
+    def work(stand_in: StandIn) -> None:
+        with load(path, device="cuda") as first, load(path, device="cuda") as second:
+            there = first.run({"x": X}, on_device=True)["y"]
+            device, modules = there.device, (first, second)
+
+            def use(number: int) -> None:
+                stream = Stream(device)
+                for _ in range(5):
+                    mine = modules[number % 2].run({"x": there}, stream=stream, on_device=True)["y"]
+                    modules[number % 2].run({"x": mine}, {"y": mine}, stream=stream)
+                    del mine
+                with device.current():
+                    device.call("cuStreamSynchronize", stream.cuda_stream)
+                stream.close()
+
+            with ThreadPoolExecutor(4) as threads:
+                list(threads.map(use, range(8)))
+
+    on_standin(work)
+
+
+@pytest.mark.slow
+def test_a_model_of_onnx(on_standin: OnStandIn) -> None:
+    """`python -m tests.runtime.cuda.standin.models` takes all of them."""
+    compiled = compile_model(models()["light_squeezenet"], "cuda:sm_90a").to_bytes()
+    on_standin(lambda _: exercise(compiled))

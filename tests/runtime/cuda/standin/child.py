@@ -33,6 +33,11 @@ class StandIn:
         """Why the last call that failed was refused."""
         return bytes(self._library.standin_last_reason()).decode()
 
+    def execute(self, function: Any) -> None:
+        """Have this function of `standin.execution` execute what is launched."""
+        self._execute = function
+        self._library.standin_execute(function)
+
     def seed(self, number: int) -> None:
         """Choose another order of what may run in any."""
         self._library.standin_seed(number)

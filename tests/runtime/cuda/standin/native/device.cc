@@ -2,6 +2,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "standin.h"
 
@@ -33,7 +34,6 @@ std::vector<Device> make_devices(const std::string& names) {
 bool initialised = false;
 int pushed = 0;
 std::string reason;
-std::string refused_call;
 
 thread_local std::vector<CUcontext> stack;
 
@@ -73,9 +73,9 @@ CUresult guarded(const char* name, Needs needs, const std::function<void()>& bod
     body();
     return CUDA_SUCCESS;
   } catch (const Refused& refused) {
-    reason = std::string(name) + ": " + refused.reason;
+    std::string last = std::exchange(reason, std::string(name) + ": " + refused.reason);
     bool is_answer = refused.status == CUDA_ERROR_NOT_FOUND;  // to a question, no fault
-    if (!is_answer) fprintf(stderr, "CUDA stand-in: %s\n", reason.c_str());
+    if (!is_answer && reason != last) fprintf(stderr, "CUDA stand-in: %s\n", reason.c_str());
     return refused.status;
   }
 }

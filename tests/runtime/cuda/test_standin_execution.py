@@ -1,0 +1,127 @@
+"""From a model to the driver's calls to results: the stand-in's launches are executed on the emulated device."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from tests.runtime.cuda.standin.child import StandIn
+from tests.runtime.cuda.standin.execution import emulated, executor
+from tests.runtime.cuda.test_compiled import model, wide_layers
+from tilestitch.compiler import compile_model
+from tilestitch.runtime import load
+from tilestitch.runtime.artifact import read_artifact
+from tilestitch.runtime.cuda.graph import LaunchGraph
+from tilestitch.runtime.errors import ExecutionError
+
+if shutil.which("g++") is None:
+    pytest.skip("the emulated device needs g++", allow_module_level=True)
+
+OnStandIn = Callable[[Callable[[StandIn], Any]], None]
+SEEDS = (1, 2, 3)
+"""Of the order of what streams and edges leave open."""
+
+
+def branches() -> onnx.ModelProto:
+    """Two branches of a product and a softmax each, which meet; what one of them makes is a result, too."""
+    rng = np.random.default_rng(1)
+    w = [rng.standard_normal((48, 48)).astype(np.float32) for _ in range(2)]
+    nodes = [
+        *(helper.make_node("MatMul", ["x", f"w{i}"], [f"m{i}"], name=f"matmul_{i}") for i in range(2)),
+        *(helper.make_node("Softmax", [f"m{i}"], [f"s{i}"], axis=-1, name=f"softmax_{i}") for i in range(2)),
+        helper.make_node("Transpose", ["s1"], ["t"], perm=[1, 0], name="turn"),
+        helper.make_node("MatMul", ["s0", "t"], ["y"], name="meet"),
+    ]
+    graph = helper.make_graph(
+        nodes, "branches",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (40, 48))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (40, 40)),
+         helper.make_tensor_value_info("s0", TensorProto.FLOAT, (40, 48))],
+        [numpy_helper.from_array(array, f"w{i}") for i, array in enumerate(w)],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+
+
+def executed(proto: onnx.ModelProto, folder: Path, work: Callable[[Any], None]) -> Callable[[StandIn], None]:
+    """Call `work` with the model on the GPU, once for each order."""
+    path = compile_model(proto, target="cuda:sm_90a", keep_source=True).save(folder / "m.tsm")
+    kernels = emulated(read_artifact(path))
+
+    def run(stand_in: StandIn) -> None:
+        stand_in.execute(executor(kernels))
+        for seed in SEEDS:
+            stand_in.seed(seed)
+            with load(path, device="cuda:0") as loaded:
+                work(loaded)
+
+    return run
+
+
+def close(results: Any, expected: list[np.ndarray], tolerance: float) -> None:
+    for result, wanted in zip(results, expected, strict=True):
+        scale = float(np.abs(wanted).max())
+        np.testing.assert_allclose(np.asarray(result, np.float64), wanted.astype(np.float64), 0, tolerance * scale)
+
+
+@pytest.mark.parametrize(("proto", "shape", "dtype", "tolerance"), [
+    (branches(), (40, 48), np.float32, 1e-5),
+    (wide_layers(), (40, 64), np.float16, 4e-3),
+], ids=["branches", "tensor maps"])  # fmt: skip
+def test_results(
+    on_standin: OnStandIn, tmp_path: Path, proto: onnx.ModelProto, shape: Any, dtype: Any, tolerance: float
+) -> None:
+    """Of arrays on the host and on the GPU, in a graph and one by one."""
+    x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+    expected = ReferenceEvaluator(proto).run(None, {"x": x})
+    again = ReferenceEvaluator(proto).run(None, {"x": (2 * x).astype(dtype)})
+
+    def work(loaded: Any) -> None:
+        there = loaded.run({"x": x}, on_device=True)
+        close([array.numpy() for array in there.values()], expected, tolerance)
+        close(loaded.run({"x": (2 * x).astype(dtype)}).values(), again, tolerance)
+        loaded.profile({"x": x})
+        close(loaded.run({"x": x}).values(), expected, tolerance)
+        loaded.run({"x": (2 * x).astype(dtype)}, there)
+        close([array.numpy() for array in there.values()], again, tolerance)
+        there.clear()
+
+    on_standin(executed(proto, tmp_path, work))
+
+
+def test_faults_of_the_data(on_standin: OnStandIn, tmp_path: Path) -> None:
+    """An index that is out of range is reported by the kernel; the next run is as if it had not been."""
+
+    def work(loaded: Any) -> None:
+        with pytest.raises(ExecutionError, match=r"rows: .*index"):
+            loaded.run({"i": np.array([6, 0, 7])})
+        good = {"i": np.array([6, 0, -1])}
+        close(loaded.run(good).values(), ReferenceEvaluator(model()).run(None, good), 1e-5)
+
+    on_standin(executed(model(), tmp_path, work))
+
+
+def test_a_graph_without_its_edges_gives_other_results(
+    on_standin: OnStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So an edge that is missing would be seen."""
+    monkeypatch.setattr(LaunchGraph, "_add_edges", lambda graph, edges: None)
+    x = np.random.default_rng(0).standard_normal((40, 48)).astype(np.float32)
+    expected = ReferenceEvaluator(branches()).run(None, {"x": x})
+    wrong = []
+
+    def work(loaded: Any) -> None:
+        wrong.append(not np.allclose(loaded.run({"x": x})["y"], expected[0], atol=1e-3))
+
+    def run(stand_in: StandIn) -> None:
+        executed(branches(), tmp_path, work)(stand_in)
+        assert any(wrong)
+
+    on_standin(run)
