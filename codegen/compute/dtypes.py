@@ -14,6 +14,8 @@ from tvm import tirx
 from tvm.ir import StringImm
 from tvm.script.ir_builder import tirx as T
 
+from tilestitch.compiler.ir.types import HALVES
+
 Expr = Any
 """A TIR expression or a Python number. TVM builds expressions by overloaded operators, which mypy cannot follow."""
 
@@ -88,7 +90,6 @@ native_dtypes = frozenset(
 )
 """dtypes that kernels handle; values of any other dtype belong to host steps."""
 
-HALVES = frozenset({"float16", "bfloat16"})
 _STORAGE = {"bool": "uint8", "bfloat16": "uint16"}
 
 

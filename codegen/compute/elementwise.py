@@ -14,11 +14,10 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.compiler.ir.graph import Node
-from tilestitch.compiler.ir.types import dtype_kind, is_float
+from tilestitch.compiler.ir.types import HALVES, dtype_kind, is_float
 
 from . import vecmath
 from .dtypes import (
-    HALVES,
     Bind,
     Expr,
     compute_dtype,

@@ -15,13 +15,13 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import HALVES, Expr, storage_bits
+from tilestitch.codegen.compute.dtypes import Expr, storage_bits
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import domain_indices, index_dtype_of, unravel
 from tilestitch.compiler.ir.accesses import Access, elementwise_walk
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of, op_spec
-from tilestitch.compiler.ir.types import TensorType
+from tilestitch.compiler.ir.types import HALVES, TensorType
 
 from .abi import Parameter, buffer_source, kernel_function, store
 from .isa import Isa

@@ -14,7 +14,8 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import HALVES, Expr, dtype_of, immediate, storage_dtype, to_storage
+from tilestitch.codegen.compute.dtypes import Expr, dtype_of, immediate, storage_dtype, to_storage
+from tilestitch.compiler.ir.types import HALVES
 
 from .abi import CudaLaunch, Thread, barrier
 from .attention_operands import Attended

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilestitch.codegen.compute.dtypes import HALVES, Expr, storage_bits
+from tilestitch.codegen.compute.dtypes import Expr, storage_bits
+from tilestitch.compiler.ir.types import HALVES
 
 from .attention_operands import Attended
 from .product import Operand

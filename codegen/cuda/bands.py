@@ -12,58 +12,26 @@ to that bit, so that nothing needs clearing between runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
-from math import ceil, prod
+from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import Expr, storage_bits
+from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.indexing import index_dtype
-from tilestitch.codegen.groups import GroupView, roles_in
-from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.passes.fusion.spread import WARP
-from tilestitch.passes.plan.roles import Part, Roles
-from tilestitch.passes.plan.row_loops import REGISTER_ELEMENTS, RowLoops, row_loops
+from tilestitch.codegen.groups import GroupView
+from tilestitch.compiler.ir.graph import Value
+from tilestitch.passes.plan.row_loops import RowLoops
+from tilestitch.passes.plan.rows_after import WARP, Band, RowsAfter
+from tilestitch.passes.plan.schedules import BandSchedule, RowSchedule
 
 from .abi import barrier
 from .pieces import when
 from .product import both
 from .rows import RowEmitter
 from .team import Team
-
-POLLS = 12
-"""How often a block looks whether the last one of its band has come: for about as long as two launches take."""
-HAND_OVER_CYCLES = 1500
-"""From the last store of a band until those that compute it have read the first of it: three trips to the L2 cache."""
-ROW_CYCLES = 500
-REDUCTION_CYCLES = 150
-"""Of a row: reading it from the L2 cache and storing results; and of each reduction. Planning figures."""
-L2_BYTES_PER_CYCLE = 48
-
-
-@dataclass(frozen=True)
-class Band:
-    """`rows` rows of a product that so many writers store: blocks, or `warps`, of `threads` threads. They share the
-    band if they can, `share_rows` each.
-    """
-
-    rows: int
-    writers: int
-    threads: int
-    share_rows: int
-    warps: bool = False
-
-    @property
-    def shares(self) -> int:
-        return ceil(self.rows / self.share_rows)
-
-    @property
-    def words(self) -> int:
-        """Of the launch's own memory: who has come, and who has each share, if there are several."""
-        return 0 if self.writers == 1 else 1 if self.shares == 1 else 1 + self.shares
 
 
 @dataclass(frozen=True)
@@ -86,58 +54,26 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class RowsBehind:
-    """A row-wise group that reads what a product stores; a row of the product, `columns` long, has whole rows of it."""
+class RowsBehind(RowsAfter):
+    """The code of a row-wise group that follows a GEMM in its launch, as its schedules say."""
 
-    nodes: tuple[Node, ...]
-    roles: Roles
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
-    columns: int
+    schedule: BandSchedule
+    row_schedule: RowSchedule
 
     @staticmethod
-    def of(view: GroupView, columns: int) -> RowsBehind:
-        """All results of a legal group have elements."""
-        return RowsBehind(view.nodes, roles_in(view), view.inputs, view.outputs, columns)
-
-    @property
-    def values(self) -> tuple[Value, ...]:
-        """What it reads and writes in memory."""
-        return (*self.inputs, *self.outputs)
-
-    @cached_property
-    def walk(self) -> RowLoops:
-        """The loops, for one thread a row."""
-        return row_loops(self.nodes, self.roles, self.inputs, self.outputs)
-
-    @property
-    def rows_each(self) -> int:
-        """Rows for each row of the product."""
-        return self.columns // prod(self.walk.line_extents)
+    def scheduled(view: GroupView, columns: int, schedule: BandSchedule, rows: RowSchedule) -> RowsBehind:
+        after = RowsAfter.of(view, columns)
+        return RowsBehind(after.nodes, after.roles, after.inputs, after.outputs, columns, schedule, rows)
 
     def work(self, threads: int) -> RowLoops:
-        """How a block, or a warp, of so many threads shares rows: as few threads a row as can keep it in registers."""
-        vectors, length = self.walk.vectors, prod(self.walk.line_extents)
-        team = min(WARP, threads, 1 << max(0, vectors - 1).bit_length())
-        while team >= WARP and team * REGISTER_ELEMENTS < length and threads % (2 * team) == 0:
-            team *= 2
-        return replace(self.walk, team=team, rows=threads // team)
+        """How a block, or a warp, of so many threads shares rows."""
+        loops = self.walk.scheduled(self.row_schedule)
+        assert loops.team * loops.rows == threads, (loops, threads)
+        return loops
 
     def band(self, rows: int, writers: int, threads: int, warps: bool = False) -> Band:
-        """How the writers of a band share it: as evenly as whole turns of their threads allow."""
-        turn = max(1, self.work(threads).rows // self.rows_each)
-        return Band(rows, writers, threads, ceil(ceil(rows / writers) / turn) * turn, warps)
-
-    def cycles(self, band: Band) -> float:
-        """Estimated cycles from the last store of a band until its last row is done."""
-        work = self.work(band.threads)
-        reductions = sum(part is Part.REDUCTION for part in self.roles.parts.values())
-        turns = ceil(band.share_rows * self.rows_each / work.rows)
-        full = [v for v in self.values if v.tensor_type.num_elements >= work.row_count * prod(work.line_extents)]
-        moved = band.share_rows * self.columns * sum(storage_bits(v.dtype) for v in full) / 8
-        longer = ceil(work.steps * work.lanes / REGISTER_ELEMENTS)
-        serial = turns * longer * (ROW_CYCLES + reductions * REDUCTION_CYCLES)
-        return HAND_OVER_CYCLES + max(serial, moved / L2_BYTES_PER_CYCLE)
+        """How the writers of a band share it."""
+        return Band(rows, writers, threads, self.schedule.share_rows, warps)
 
     # -- code --------------------------------------------------------------------------------------------------------
 

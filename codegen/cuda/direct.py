@@ -18,22 +18,22 @@ from .surroundings import Anchored, Surroundings
 Terms = Callable[[Sequence[Expr], Expr], tuple[tuple[Expr, ...], tuple[Expr, ...], "Expr | None"]]
 """`terms(index of the result, k)`: the indices of the two elements whose product is summed, and whether they exist."""
 
-THREADS = 128
 MOST_UNROLLED = 32
 
 
 def emit_direct(
-    group: Anchored, kind: str, operands: tuple[Value, Value], reduction: int, terms: Terms
+    group: Anchored, kind: str, operands: tuple[Value, Value], reduction: int, terms: Terms,
+    threads: int,
 ) -> CudaLaunch:  # fmt: skip
     """The launch of a contraction with `reduction` terms a result."""
     shape, acc = group.result.shape, group.acc_dtype
     count = group.result.tensor_type.num_elements
-    blocks = -(-count // THREADS)
+    blocks = -(-count // threads)
     loop = unrolled if reduction <= MOST_UNROLLED else repeated
 
     def emit(around: Surroundings, thread: Thread) -> None:
-        at = named(around.wide(thread.block[0]) * THREADS + thread.thread[0])
-        with when(below(at, count, blocks * THREADS)):
+        at = named(around.wide(thread.block[0]) * threads + thread.thread[0])
+        with when(below(at, count, blocks * threads)):
             index = tuple(named(i) for i in unravel(at, shape))
             total = registers(1, acc)
             T.buffer_store(total, zero(acc), [0])
@@ -48,4 +48,4 @@ def emit_direct(
                         T.buffer_store(total, total[0] + a * b, [0])
             around.finish(index, total[0])
 
-    return group.launch(kind, blocks, THREADS, emit)
+    return group.launch(kind, blocks, threads, emit)

@@ -15,9 +15,10 @@ from typing import Any
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, storage_bits
+from tilestitch.passes.plan.gemm import Gemm
 
 from .pieces import unrolled
-from .product import Operand, Product
+from .product import Operand
 
 CHUNK_BYTES = 16
 LINES = 8
@@ -59,7 +60,7 @@ INSTRUCTIONS = {
 """By the dtypes of the operands."""
 
 
-def find_instruction(product: Product) -> Instruction | None:
+def find_instruction(product: Gemm) -> Instruction | None:
     """The instruction for a product; None if there is none, or it would round more than was asked for."""
     found = INSTRUCTIONS.get((product.a.dtype, product.b.dtype))
     if found is None or found.sums != product.acc_dtype or (found.rounding and not product.tf32):

@@ -9,120 +9,31 @@ a time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, dtype_of, storage_dtype, to_storage
+from tilestitch.passes.plan.partition import Partition
+from tilestitch.passes.plan.tiles import MmaTile
 
 from .abi import CudaLaunch, Thread, barrier
 from .fragments import Instruction, Piece, find_instruction, load_fragments
 from .gemm_simt import run, store_rows
-from .partition import Partition, Sink, launch
+from .partition import Sink, launch, locate
 from .pieces import named, registers, repeated, unrolled, when, zero
 from .product import Product, below, both, simplified, step_of
 from .surroundings import Anchored, Surroundings
-from .target import CudaTarget
-from .tiling import choose, cycles_with, held
 
 WARP = 32
 
 
-@dataclass(frozen=True)
-class MmaTile:
-    """A tile bm x bn, `bk` steps of the reduction a stage; wm x wn warps share it. itemsize: bytes of an element."""
-
-    bm: int
-    bn: int
-    bk: int
-    wm: int
-    wn: int
-    speed: float
-    stages: int = 4
-    itemsize: int = 2
-
-    @property
-    def threads(self) -> int:
-        return WARP * self.wm * self.wn
-
-    @property
-    def ahead(self) -> int:
-        return self.stages - 1
-
-    @property
-    def rows(self) -> int:
-        """Fragments of 16 rows of a warp."""
-        return self.bm // self.wm // 16
-
-    @property
-    def columns(self) -> int:
-        """Fragments of 8 columns of a warp; an even number."""
-        return self.bn // self.wn // 8
-
-    @property
-    def stage(self) -> int:
-        """Elements of one stage of both operands."""
-        return (self.bm + self.bn) * self.bk
-
-    @property
-    def result_stride(self) -> int:
-        """Sums from one row to the next where results wait for the epilogue."""
-        return self.bn + 8
-
-    @property
-    def shared_bytes(self) -> int:
-        return max(self.itemsize * self.stages * self.stage, 4 * 16 * self.wm * self.result_stride)
-
-
-TILES = (
-    MmaTile(128, 128, 32, 2, 4, 1.0),
-    MmaTile(128, 64, 32, 2, 2, 0.8),
-    MmaTile(64, 128, 32, 2, 2, 0.8),
-    MmaTile(64, 64, 32, 2, 2, 0.6),
-    MmaTile(32, 64, 32, 2, 2, 0.35),
-    MmaTile(64, 32, 32, 2, 2, 0.35),
-)
-"""Of half floats. Other elements have tiles of as many bytes along k."""
-
-AMPERE = 80
-HOPPER = 90
-HOPPER_SHARE = 0.62
-"""Of the tensor cores' rate that `mma.sync` reaches on Hopper (Luo et al., Dissecting the NVIDIA Hopper GPU)."""
 MOST_WAITING = 16
 """Registers of a thread in which one operand may wait."""
 
 AT_ONCE = 4
 """Elements that a thread fetches together where they do not wait."""
-
-
-def tiles_of(itemsize: int) -> tuple[MmaTile, ...]:
-    """The tiles for elements of so many bytes."""
-    return tuple(replace(tile, bk=2 * tile.bk // itemsize, itemsize=itemsize) for tile in TILES)
-
-
-def fits_mma(product: Product, target: CudaTarget) -> bool:
-    """Whether the tensor cores compute this product."""
-    return target.capability >= AMPERE and find_instruction(product) is not None
-
-
-def lower_mma(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
-    """The launches of a product on the tensor cores."""
-    _, tile, partition = plan_mma(group, product)
-    return emit_mma(group, product, tile, partition)
-
-
-def plan_mma(group: Anchored, product: Product) -> tuple[float, MmaTile, Partition]:
-    """The tile and partition with the least estimated cycles, and these."""
-    instruction = find_instruction(product)
-    assert instruction is not None
-    device = group.target.device
-    dtype = "tfloat32" if product.a.dtype == "float32" else product.a.dtype
-    share = HOPPER_SHARE if device.capability >= HOPPER else 1
-    tiles = [replace(tile, speed=share * tile.speed) for tile in tiles_of(instruction.itemsize)]
-    tile, partition = choose(product, tiles, device, dtype, group.behind)
-    return cycles_with(group.behind, product, tile, partition, device, dtype), tile, partition
 
 
 def emit_mma(group: Anchored, product: Product, tile: MmaTile, partition: Partition) -> tuple[CudaLaunch, ...]:
@@ -133,10 +44,7 @@ def emit_mma(group: Anchored, product: Product, tile: MmaTile, partition: Partit
     def kernel(around: Surroundings, thread: Thread, sink: Sink, block: Expr) -> None:
         _Block(around, product, tile, instruction, partition, thread.thread[0], sink).run(block)
 
-    together = held(tile, group.target.device)
-    return launch(
-        group, product, "gemm_mma", partition, (tile.bm, tile.bn), tile.threads, kernel, tile.shared_bytes, together
-    )
+    return launch(group, product, "gemm_mma", partition, (tile.bm, tile.bn), tile.threads, kernel, tile.shared_bytes)
 
 
 class _Block:
@@ -168,7 +76,7 @@ class _Block:
 
     def run(self, block: Expr) -> None:
         tile, steps = self.tile, self.partition.steps
-        part, self.batch, m_block, n_block = self.partition.locate(block)
+        part, self.batch, m_block, n_block = locate(self.partition, block)
         self.first_row = (named(m_block * tile.bm), named(n_block * tile.bn))
         self.first_step = named(part * steps)
         with unrolled(tile.rows * tile.columns * 4) as i:

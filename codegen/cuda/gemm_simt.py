@@ -17,99 +17,17 @@ from typing import Any
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, storage_dtype
+from tilestitch.passes.plan.partition import Partition
+from tilestitch.passes.plan.tiles import QUAD, SimtTile
 
 from .abi import CudaLaunch, Thread, barrier, shared_buffer
-from .partition import Partition, Sink, launch
+from .partition import Sink, launch, locate
 from .pieces import named, registers, repeated, unrolled, when, zero
 from .product import Operand, Product, below, both, simplified, step_of, widen
 from .surroundings import Anchored, Surroundings
-from .tiling import choose, held
-
-QUAD = 4
-"""Rows and columns of a thread come in groups of so many."""
 
 VECTOR_DTYPES = frozenset({"float32", "int32", "uint32", "float64"})
 """Storage dtypes that CUDA has vector types for."""
-
-
-@dataclass(frozen=True)
-class SimtTile:
-    """A tile bm x bn, `bk` steps of the reduction at a time.
-
-    A thread of each slice computes tm x tn results over its share of the bk steps.
-    """
-
-    bm: int
-    bn: int
-    bk: int
-    tm: int
-    tn: int
-    speed: float
-    slices: int = 1
-    ahead: int = 1
-
-    @property
-    def slice_threads(self) -> int:
-        return (self.bm // self.tm) * (self.bn // self.tn)
-
-    @property
-    def threads(self) -> int:
-        return self.slices * self.slice_threads
-
-    @property
-    def stride(self) -> tuple[int, int]:
-        """Elements from one k to the next in shared memory, of either operand; the padding avoids bank conflicts."""
-        return self.bm + QUAD, self.bn + QUAD
-
-    @property
-    def stage(self) -> int:
-        """Elements of one stage of both operands."""
-        return self.bk * sum(self.stride)
-
-    @property
-    def shared_elements(self) -> int:
-        """Two stages, or the rows of one round of every slice's results."""
-        return max(2 * self.stage, self.slices * self.round)
-
-    @property
-    def round(self) -> int:
-        """Elements of one round of a slice's results."""
-        return self.bm // self.tm * self.bn
-
-    @property
-    def shared_bytes(self) -> int:
-        """Of sums of four bytes, the usual ones."""
-        return 4 * self.shared_elements
-
-
-TILES = (
-    SimtTile(128, 128, 8, 8, 8, 0.95),
-    SimtTile(128, 64, 8, 8, 4, 0.85),
-    SimtTile(64, 128, 8, 4, 8, 0.85),
-    SimtTile(64, 64, 16, 4, 4, 0.65),
-    SimtTile(64, 64, 32, 8, 8, 0.9, slices=4),
-    SimtTile(64, 32, 32, 8, 4, 0.8, slices=4),
-    SimtTile(32, 64, 32, 4, 8, 0.8, slices=4),
-    SimtTile(32, 32, 64, 4, 8, 0.75, slices=8),
-    SimtTile(16, 64, 64, 4, 4, 0.6, slices=4),
-    SimtTile(64, 16, 64, 4, 4, 0.6, slices=4),
-)
-WIDE_TILES = (
-    SimtTile(128, 64, 8, 8, 4, 0.85),
-    SimtTile(64, 128, 8, 4, 8, 0.85),
-    SimtTile(64, 64, 16, 4, 4, 0.65),
-    SimtTile(32, 64, 16, 4, 4, 0.65, slices=2),
-    SimtTile(64, 32, 16, 4, 4, 0.65, slices=2),
-    SimtTile(32, 32, 32, 4, 4, 0.65, slices=4),
-)
-"""For sums of 8 bytes, which take registers in pairs and twice the shared memory."""
-
-
-def lower_simt(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
-    """The launches of a product with tiles in shared memory."""
-    tiles = TILES if storage_bits(product.acc_dtype) <= 32 else WIDE_TILES
-    tile, partition = choose(product, tiles, group.target.device, product.acc_dtype, group.behind)
-    return emit_simt(group, product, tile, partition)
 
 
 def emit_simt(group: Anchored, product: Product, tile: SimtTile, partition: Partition) -> tuple[CudaLaunch, ...]:
@@ -118,8 +36,7 @@ def emit_simt(group: Anchored, product: Product, tile: SimtTile, partition: Part
     def kernel(around: Surroundings, thread: Thread, sink: Sink, block: Expr) -> None:
         _Block(around, product, tile, partition, thread.thread[0], sink).run(block)
 
-    together = held(tile, group.target.device)
-    return launch(group, product, "gemm_simt", partition, (tile.bm, tile.bn), tile.threads, kernel, together=together)
+    return launch(group, product, "gemm_simt", partition, (tile.bm, tile.bn), tile.threads, kernel)
 
 
 @dataclass(frozen=True)
@@ -186,7 +103,7 @@ class _Block:
 
     def run(self, block: Expr) -> None:
         tile, steps = self.tile, self.partition.steps
-        part, self.batch, m_block, n_block = self.partition.locate(block)
+        part, self.batch, m_block, n_block = locate(self.partition, block)
         self.first_row = (named(m_block * tile.bm), named(n_block * tile.bn))
         self.first_step = named(part * steps)
         with unrolled(tile.tm * tile.tn) as i:

@@ -12,194 +12,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
-from tilestitch.cost_model.devices import Device
+from tilestitch.passes.plan.partition import Partition
+from tilestitch.passes.plan.tiles import BARRIER_BYTES, LINE_BYTES, WARP, WARPGROUP, WGMMA_ROWS, WgmmaTile
 
 from .abi import CudaLaunch, Parameter, TensorMapArg, Thread, barrier
-from .bands import RowsBehind
-from .partition import Partition
-from .patches import PatchCopies, cut_to_patches, patch_copies, why_not_patches
+from .partition import locate
+from .patches import PatchCopies, patch_copies
 from .pieces import named, registers, repeated, unrolled, when, zero
-from .planes import LINE_BYTES, ROW_BOX, Copies, copies, line, refusal
+from .planes import Copies, copies
 from .product import Operand, Product
 from .sm90 import STEP_BYTES, copy, multiply
 from .surroundings import Anchored, Surroundings
-from .target import CudaTarget
-from .tiling import choose, estimated_cycles
-from .wgmma_results import CHUNK_BYTES, WARP_ROWS, Results
+from .wgmma_results import CHUNK_BYTES, Results
 
-WARP = 32
-WARPGROUP = 128
 WARPS = WARPGROUP // WARP
-ROWS = 64
-"""Of one wgmma."""
-SHARED_BYTES = 227 * 1024
-"""That a block may have on Hopper."""
-BARRIER_BYTES = 8
 ALIGNMENT_BYTES = 1024
 """Of swizzled pieces."""
-ARCHITECTURE = "sm_90a"
-BYTES = frozenset({"int8", "uint8"})
-MANY_BLOCKS = 16
-"""Of the rows: so many that one more does no harm."""
-
-
-@dataclass(frozen=True)
-class WgmmaTile:
-    """A tile bm x bn, `bk` steps of the reduction a stage: 128 bytes. `sharing` warpgroups compute its rows.
-
-    alternate: two such warpgroups, each with a tile of its own, take turns at the ring. speed: a planning figure, the
-    share of the arithmetic rate; none was measured. cluster: blocks that share the pieces of b.
-    """
-
-    bm: int
-    bn: int
-    sharing: int
-    alternate: bool
-    stages: int
-    speed: float
-    cluster: int = 1
-    bk: int = 64
-
-    def __post_init__(self) -> None:
-        assert self.bm % (ROWS * self.sharing) == 0 and self.bn % (ROW_BOX * self.cluster) == 0, self
-        assert self.shared_bytes <= SHARED_BYTES, self
-
-    @property
-    def warpgroups(self) -> int:
-        """That multiply."""
-        return 2 if self.alternate else self.sharing
-
-    @property
-    def consumers(self) -> int:
-        """Threads that multiply."""
-        return WARPGROUP * self.warpgroups
-
-    @property
-    def moves_registers(self) -> bool:
-        """Whether those that multiply take registers from those that copy."""
-        return self.warpgroups > 1
-
-    @property
-    def threads(self) -> int:
-        """Registers are moved between whole warpgroups; else one warp copies."""
-        return self.consumers + (WARPGROUP if self.moves_registers else WARP)
-
-    @property
-    def rows(self) -> int:
-        """Times 64 rows of a warpgroup."""
-        return self.bm // self.sharing // ROWS
-
-    @property
-    def piece_bytes(self) -> tuple[int, int]:
-        """Of a stage of either operand."""
-        return self.bm * LINE_BYTES, self.bn * LINE_BYTES
-
-    @property
-    def stage_bytes(self) -> int:
-        return sum(self.piece_bytes)
-
-    @property
-    def results_at(self) -> int:
-        """Where results wait for the epilogue, behind the ring."""
-        return self.stages * self.stage_bytes
-
-    @property
-    def barriers_at(self) -> int:
-        return self.results_at + self.consumers // WARP * CHUNK_BYTES
-
-    @property
-    def shared_bytes(self) -> int:
-        return self.barriers_at + (2 * self.stages + (self.warpgroups if self.alternate else 0)) * BARRIER_BYTES
-
-    @property
-    def resident(self) -> int:
-        """Blocks of an SM."""
-        return min(SHARED_BYTES // (self.shared_bytes + 1024), 4 if self.warpgroups == 1 else 1) or 1
-
-    def suits(self, product: Product) -> bool:
-        """Whether most blocks of a cluster have rows."""
-        m_blocks = -(-product.m // self.bm)
-        return m_blocks % self.cluster == 0 or m_blocks >= MANY_BLOCKS
-
-    @property
-    def ahead(self) -> int:
-        """Steps that are on their way."""
-        return self.stages - 1
-
-
-TILES = (
-    WgmmaTile(128, 256, 2, False, 4, 0.93, cluster=2),
-    WgmmaTile(128, 128, 1, True, 6, 0.88, cluster=2),
-    WgmmaTile(128, 256, 2, False, 4, 0.9),
-    WgmmaTile(256, 128, 2, False, 4, 0.9),
-    WgmmaTile(128, 192, 2, False, 5, 0.87),
-    WgmmaTile(128, 128, 1, True, 6, 0.85),
-    WgmmaTile(64, 256, 1, True, 5, 0.8),
-    WgmmaTile(128, 128, 2, False, 6, 0.75),
-    WgmmaTile(128, 64, 1, False, 4, 0.6),
-    WgmmaTile(64, 128, 1, False, 4, 0.6),
-    WgmmaTile(64, 64, 1, False, 4, 0.45),
-)
-
-
-def why_not_wgmma(product: Product, target: CudaTarget) -> str | None:
-    """Why this kernel does not compute a product; None if it does."""
-    if target.specific != ARCHITECTURE:
-        return f"the target is {target.name}, not {ARCHITECTURE} alone"
-    dtypes = (product.a.dtype, product.b.dtype)
-    if dtypes[0] != dtypes[1] and not BYTES.issuperset(dtypes):
-        return f"the operands are {dtypes[0]} and {dtypes[1]}"
-    wanted = "int32" if BYTES.issuperset(dtypes) else "float32"
-    if product.acc_dtype != wanted:
-        return f"the sums are {product.acc_dtype}, not {wanted}"
-    if not product.k:
-        return "there is nothing to multiply"
-    images = why_not_patches(product.a) if product.a.pictures is not None else refusal(product.a)
-    return images or refusal(product.b)
-
-
-def lower_wgmma(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
-    """The launches of a product that `why_not_wgmma` has nothing against."""
-    _, cut, tile, partition = plan_wgmma(product, group.target.device, group.behind)
-    return emit_wgmma(group, cut, tile, partition)
-
-
-def tiles_of(product: Product) -> tuple[WgmmaTile, ...]:
-    """The tiles for a product's elements."""
-    return tuple(replace(tile, bk=line(product.a.dtype)) for tile in TILES)
-
-
-def plan_wgmma(
-    product: Product, device: Device, behind: RowsBehind | None = None
-) -> tuple[float, Product, WgmmaTile, Partition]:
-    """Estimated cycles, the product as it is cut for the tile, and the tile with the least of them.
-
-    behind: what warps do for their rows behind the product.
-    """
-    dtype = "int8" if product.a.dtype in BYTES else product.a.dtype
-    options: list[tuple[float, Product, WgmmaTile, Partition]] = []
-    for tile in tiles_of(product):
-        cut = cut_to_patches(product, tile.bm)
-        if tile.suits(cut):
-            _, partition = choose(cut, [tile], device, dtype)
-            cycles = estimated_cycles(cut, tile, partition, device, dtype)
-            if behind is not None:
-                cycles += behind.cycles(behind.band(WARP_ROWS * tile.rows, partition.n_blocks, WARP, warps=True))
-            options.append((cycles, cut, tile, partition))
-    return min(options, key=lambda option: option[0])
 
 
 def emit_wgmma(
-    group: Anchored, product: Product, tile: WgmmaTile, partition: Partition, blocks: int | None = None
+    group: Anchored, product: Product, tile: WgmmaTile, partition: Partition, blocks: int
 ) -> tuple[CudaLaunch, ...]:
-    """The launches for a tile and partition that are given, in so many blocks: by default what the device holds.
+    """The launches for a tile and partition that are given, in `blocks` blocks: whole clusters, which walk over tiles.
 
     product: what `cut_to_patches` makes of it for the tile.
     """
@@ -207,15 +48,13 @@ def emit_wgmma(
     b = copies(product.b, tile.bn // tile.cluster)
     maps = [_map(group, product.a, a), _map(group, product.b, b)]
     clusters = replace(partition, m_blocks=-(-partition.m_blocks // tile.cluster))
-    most = tile.resident * group.target.device.sm_count // tile.cluster
-    grid = blocks or tile.cluster * min(clusters.blocks, most)
     results = Results(group, product, partition, (tile.bm * tile.cluster, tile.bn), tile.rows)
 
     def kernel(around: Surroundings, thread: Thread) -> None:
-        _Block(around, product, tile, clusters, (a, b), results, thread, grid).run()
+        _Block(around, product, tile, clusters, (a, b), results, thread, blocks).run()
 
     launch = group.launch(
-        "gemm_wgmma", grid, tile.threads, kernel, inputs=results.inputs, outputs=results.outputs, extra=results.sums,
+        "gemm_wgmma", blocks, tile.threads, kernel, inputs=results.inputs, outputs=results.outputs, extra=results.sums,
         counters=results.counters, maps=maps, shared_bytes=tile.shared_bytes,
         blocks_per_sm=1 if tile.moves_registers else None, portable=False, cluster=(tile.cluster, 1, 1),
     )  # fmt: skip
@@ -312,7 +151,7 @@ class _Block:
         with repeated(turns) as turn:
             number = named(first + turn * every)
             start = named(number * self.partition.steps)
-            part, batch, m_block, n_block = self.partition.locate(named(self.cluster + number * self.clusters))
+            part, batch, m_block, n_block = locate(self.partition, named(self.cluster + number * self.clusters))
             yield (
                 (turn, turns - turn - 1),
                 start,
@@ -358,7 +197,7 @@ class _Block:
         dtype = self.product.acc_dtype
         acc = registers(sums, dtype)
         share = 0 if tile.alternate or tile.sharing == 1 else warpgroup
-        own_row = named(share * (tile.rows * ROWS))
+        own_row = named(share * (tile.rows * WGMMA_ROWS))
         with self._tiles(warpgroup if tile.alternate else 0, 2 if tile.alternate else 1) as (left, start, place):
             turn, later = left
             with unrolled(sums) as i:
@@ -386,7 +225,7 @@ class _Block:
                 _call("settle", T.address_of(acc[i]))
             self._give_back(start + steps - 1)
             part, batch, m_block, n_block = place
-            row = named(m_block * tile.bm + own_row + warp % WARPS * (ROWS // WARPS))
+            row = named(m_block * tile.bm + own_row + warp % WARPS * (WGMMA_ROWS // WARPS))
             self.results.store(
                 self.around, self.memory, named(tile.results_at // 4 + warp * (CHUNK_BYTES // 4)), self.lane, acc,
                 (part, batch, row, named(n_block * tile.bn)), tirx.EQ(later, 0),
@@ -405,7 +244,7 @@ class _Block:
         """A stage's products, as one group of wgmma that is under way at the end."""
         tile = self.tile
         start = named(stage * tile.stage_bytes)
-        a = [self._matrix(0, start + (own_row + i * ROWS) * LINE_BYTES) for i in range(tile.rows)]
+        a = [self._matrix(0, start + (own_row + i * WGMMA_ROWS) * LINE_BYTES) for i in range(tile.rows)]
         b = self._matrix(1, start + tile.piece_bytes[0])
         dtypes = (self.product.a.dtype, self.product.b.dtype)
         function = multiply(tile.bn, dtypes, (self.sides[0].contiguous, self.sides[1].contiguous))
@@ -419,7 +258,7 @@ class _Block:
 
     def _matrix(self, side: int, offset: Expr) -> Expr:
         """A piece as wgmma reads it."""
-        leading = ROWS * LINE_BYTES if self.sides[side].contiguous == "row" else 16
+        leading = WGMMA_ROWS * LINE_BYTES if self.sides[side].contiguous == "row" else 16
         return T.bind(T.call_extern("uint64", "ts_sm90_matrix", self._shared(offset), leading, 8 * LINE_BYTES))
 
 

@@ -7,61 +7,34 @@ eight lanes read 128 bytes of one k, and the lanes of a block share k. Lanes add
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, storage_dtype
-from tilestitch.passes.fusion.few_rows import LOAD_BYTES, MOST_CHUNK, MOST_ROWS, SEGMENT, WARP, WARPS
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_dtype
+from tilestitch.passes.plan.gemv import SEGMENT, WARP, WARPS, load_width, warp_columns
+from tilestitch.passes.plan.partition import Partition
+from tilestitch.passes.plan.tiles import GemvTile
 
 from .abi import CudaLaunch, Thread, barrier, shared_buffer
-from .partition import Partition, Sink, cut, launch
+from .partition import Sink, launch, locate
 from .pieces import named, registers, repeated, unrolled, when, zero
-from .product import Operand, Product, below, both, widen
+from .product import Product, below, both, widen
 from .surroundings import Anchored, Surroundings
 
 THREADS = WARP * WARPS
-COLUMNS = 2
-"""Rows of the large operand that a warp reads at the same time, where it runs along k; with gates, a whole unit."""
-
 FULL = 0xFFFFFFFF
 
 
-def fits_gemv(product: Product) -> bool:
-    """Whether one operand has so few rows that this template is for it. Gates must be columns of the large one."""
-    return (product.m if product.gated else min(product.m, product.n)) <= MOST_ROWS
-
-
-def lower_gemv(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
-    """The launches of a product with few rows on one side."""
-    if product.m > product.n and not product.gated:
-        product = product.swapped()
-    if product.b.contiguous == "row" and SEGMENT * product.b.vector() % product.units.period:
-        # Packed along k for its units, of which there is one step only.
-        product = replace(product, b=replace(product.b, contiguous="k", run=1))
-    large = product.b
-    if large.contiguous == "k":
-        columns, steps, emit = WARPS * _columns(product), WARP * _width(large), _along_k
-    else:
-        columns, steps, emit = SEGMENT * large.vector(), THREADS // SEGMENT, _along_rows
-    chunk = min(MOST_CHUNK, -(-max(1, product.k) // steps) * steps)
-    partition = _partition(product, columns, chunk, group.target.device.sm_count)
+def emit_gemv(group: Anchored, product: Product, tile: GemvTile, partition: Partition) -> tuple[CudaLaunch, ...]:
+    """The launches for a tile and partition that are given; the large operand is the right one."""
+    emit = _along_k if tile.along_k else _along_rows
 
     def kernel(around: Surroundings, thread: Thread, sink: Sink, block: Expr) -> None:
-        emit(_Block(around, product, partition, columns, chunk, thread.thread[0], block, sink))
+        emit(_Block(around, product, partition, tile.bn, tile.bk, thread.thread[0], block, sink))
 
-    return launch(group, product, "gemv", partition, (MOST_ROWS, columns), THREADS, kernel)
-
-
-def _partition(product: Product, columns: int, chunk: int, sm_count: int) -> Partition:
-    """One part, or as many as give every SM two blocks."""
-    for parts in (1, 2, 4, 8, 16, 32):
-        partition = cut(product, (MOST_ROWS, columns, chunk), parts)
-        if partition.blocks >= 2 * sm_count or partition.steps <= 1:
-            break
-    return partition
+    return launch(group, product, "gemv", partition, (tile.bm, tile.bn), tile.threads, kernel)
 
 
 class _Block:
@@ -76,7 +49,7 @@ class _Block:
         self.lane, self.warp = named(thread % WARP), named(thread // WARP)
         self.rows = product.m
         self.dtype = product.acc_dtype
-        part, self.batch, _, column = partition.locate(block)
+        part, self.batch, _, column = locate(partition, block)
         self.first_column = named(column * columns)
         self.columns, self.chunk = columns, chunk
         self.first_k = named(part * (partition.steps * self.chunk))
@@ -138,20 +111,9 @@ class _Block:
         return registers(count, storage_dtype(self.product.b.dtype) if width > 1 else self.dtype)
 
 
-def _width(operand: Operand) -> int:
-    """Elements of one load: 16 bytes of them, or one."""
-    width = operand.vector()
-    return width if width * storage_bits(operand.dtype) == 8 * LOAD_BYTES else 1
-
-
-def _columns(product: Product) -> int:
-    """Columns of a warp, where they run along k."""
-    return product.units.gates if product.gated else COLUMNS
-
-
 def _along_k(block: _Block) -> None:
     product, rows, chunk = block.product, block.rows, block.chunk
-    width, columns = _width(product.b), _columns(product)
+    width, columns = load_width(product.b), warp_columns(product)
     acc = registers(rows * columns, block.dtype)
     with unrolled(rows * columns) as i:
         T.buffer_store(acc, zero(block.dtype), [i])
@@ -191,7 +153,7 @@ def _share_out(block: _Block, acc: Any, first: Expr, columns: int) -> None:
 def _along_rows(block: _Block) -> None:
     product, rows, chunk = block.product, block.rows, block.chunk
     vector = product.b.vector()
-    width = _width(product.b)
+    width = load_width(product.b)
     together = THREADS // SEGMENT
     acc = registers(rows * vector, block.dtype)
     with unrolled(rows * vector) as i:

@@ -11,7 +11,10 @@ from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.schedule_check import why_not
 from tilestitch.passes.plan.schedules import (
+    BandSchedule,
+    DirectSchedule,
     ElementwiseSchedule,
+    GemmSchedule,
     RowSchedule,
     ScanSchedule,
     ScatterSchedule,
@@ -22,6 +25,7 @@ from tilestitch.passes.plan.schedules import (
 )
 
 from .abi import CudaLaunch
+from .bands import RowsBehind
 from .checks import lower_index_checks
 from .injective import lower_injective, value_args
 from .rows import lower_rowwise
@@ -71,11 +75,18 @@ def _stitched(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunc
 def _banded(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
     from .contraction import lower_contraction
 
-    product, behind = (view_group(graph, part) for part in group.parts)
+    views = [view_group(graph, part) for part in group.parts]
+    (product, behind), schedules = views, [part.schedule for part in group.parts]
+    if not (isinstance(schedules[0], GemmSchedule) and isinstance(schedules[1], RowSchedule)):
+        raise KernelError(f"group {group.name}: its parts are no GEMM and rows by their schedules", group.origins)
+    if not isinstance(group.schedule, BandSchedule):
+        raise KernelError(f"group {group.name} has no schedule of its bands; write the plan again", group.origins)
+    assert product.anchor is not None
+    rows = RowsBehind.scheduled(behind, product.anchor.output.shape[-1], group.schedule, schedules[1])
     stored = {v.name: v.tensor_type.nbytes for v in (*product.outputs, *behind.outputs)}
     inner = {name: nbytes for name, nbytes in stored.items() if name not in group.outputs}
     checks = lower_index_checks(product.nodes, product.inputs)
-    launches = lower_contraction(product.nodes, roles_in(product), product.inputs, product.outputs, target, behind)
+    launches = lower_contraction(product, schedules[0], target, rows)
     origins = view_group(graph, group).origins
     return (*checks, *(replace(private(launch, inner), origins=origins) for launch in launches))
 
@@ -83,10 +94,10 @@ def _banded(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch,
 def _template(view: GroupView, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
     """The launches of a group of one part, as its schedule says."""
     outputs, schedule = view.stored, group.schedule
-    if group.kind is GroupKind.CONTRACTION:
+    if isinstance(schedule, GemmSchedule | DirectSchedule):
         from .contraction import lower_contraction
 
-        return tuple(lower_contraction(view.nodes, roles_in(view), view.inputs, outputs, target))
+        return lower_contraction(view, schedule, target)
     if group.kind is GroupKind.ATTENTION:
         from .attention import lower_attention
 

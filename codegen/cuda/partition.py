@@ -17,14 +17,15 @@ from tilestitch.codegen.compute.dtypes import Expr, storage_bits
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import ravel, unravel
 from tilestitch.codegen.groups import before_views
+from tilestitch.passes.plan.partition import Partition
+from tilestitch.passes.plan.units import Units
 from tilestitch.passes.plan.vectors import lanes_of
 
 from .abi import CountersArg, CudaLaunch, Parameter, TemporaryArg, Thread
-from .bands import POLLS, Turn, last_of
+from .bands import Turn, last_of
 from .pieces import named, repeated, unrolled, when, zero
 from .product import Product, below, both
 from .surroundings import Anchored, Surroundings
-from .units import Units
 
 
 @dataclass(frozen=True)
@@ -43,47 +44,22 @@ class Sink:
         self.emit(around, batch, m, n, *sums)
 
 
-GROUP = 8
-"""Tiles of so many neighbouring rows are computed together, column after column: they share operands in the L2."""
-
-
-@dataclass(frozen=True)
-class Partition:
-    """`batch` x `m_blocks` x `n_blocks` tiles, each `parts` times with `steps` steps of the reduction."""
-
-    batch: int
-    m_blocks: int
-    n_blocks: int
-    parts: int
-    steps: int
-
-    @property
-    def blocks(self) -> int:
-        return self.batch * self.m_blocks * self.n_blocks * self.parts
-
-    def locate(self, block: Expr) -> tuple[Expr, Expr, Expr, Expr]:
-        """Part, batch, tile row and tile column of a block."""
-        tiles = self.m_blocks * self.n_blocks
-        part, batch = unravel(block // tiles if self.parts * self.batch > 1 else 0, (self.parts, self.batch))
-        tile = named(block % tiles if self.parts * self.batch > 1 else block)
-        if self.m_blocks <= GROUP:
-            return named(part), named(batch), named(tile % self.m_blocks), named(tile // self.m_blocks)
-        first = named(tile // (GROUP * self.n_blocks) * GROUP)
-        within = named(tile % (GROUP * self.n_blocks))
-        rows = GROUP if self.m_blocks % GROUP == 0 else _smaller(self.m_blocks - first, GROUP)
-        return named(part), named(batch), named(first + within % rows), named(within // rows)
+def locate(partition: Partition, block: Expr) -> tuple[Expr, Expr, Expr, Expr]:
+    """Part, batch, tile row and tile column of a block."""
+    tiles, group = partition.m_blocks * partition.n_blocks, partition.tile_rows
+    several = partition.parts * partition.batch > 1
+    part, batch = unravel(block // tiles if several else 0, (partition.parts, partition.batch))
+    tile = named(block % tiles if several else block)
+    if partition.m_blocks <= group:
+        return named(part), named(batch), named(tile % partition.m_blocks), named(tile // partition.m_blocks)
+    first = named(tile // (group * partition.n_blocks) * group)
+    within = named(tile % (group * partition.n_blocks))
+    rows = group if partition.m_blocks % group == 0 else _smaller(partition.m_blocks - first, group)
+    return named(part), named(batch), named(first + within % rows), named(within // rows)
 
 
 def _smaller(a: Expr, b: int) -> Expr:
     return min(a, b) if isinstance(a, int) else named(T.min(a, b))
-
-
-def cut(product: Product, tile: tuple[int, int, int], parts: int) -> Partition:
-    """Tiles of the extents (m, n, k), with the reduction in at most `parts` parts."""
-    steps = -(-product.k // tile[2])
-    each = -(-steps // parts)
-    used = -(-steps // each) if each else 1
-    return Partition(product.batch, -(-product.m // tile[0]), -(-product.n // tile[1]), used, each)
 
 
 # -- launches --------------------------------------------------------------------------------------------------------
@@ -147,12 +123,9 @@ Kernel = Callable[[Surroundings, Thread, Sink, Expr], None]
 
 def launch(
     group: Anchored, product: Product, kind: str, partition: Partition, tile: tuple[int, int], threads: int,
-    kernel: Kernel, shared_bytes: int = 0, together: int = 0,
+    kernel: Kernel, shared_bytes: int = 0,
 ) -> tuple[CudaLaunch, ...]:  # fmt: skip
-    """The launch of a kernel that gets the number of its block; `tile` is the extents of a tile.
-
-    together: how many blocks the device holds at a time, as far as is known.
-    """
+    """The launch of a kernel that gets the number of its block; `tile` is the extents of a tile."""
     parts, counted = partition.parts, sum(_counters(group, partition, min(tile[0], product.m), threads))
     tiles = partition.blocks // parts
     size = parts * product.elements
@@ -161,7 +134,7 @@ def launch(
     def whole(around: Surroundings, thread: Thread) -> None:
         block = around.wide(thread.block[0])
         kernel(around, thread, finish(group, product), block)
-        _behind(around, product, partition, tile, threads, thread.thread[0], block, together)
+        _behind(around, product, partition, tile, threads, thread.thread[0], block)
 
     def one_part(around: Surroundings, thread: Thread) -> None:
         block = around.wide(thread.block[0])
@@ -174,7 +147,7 @@ def launch(
         kernel(around, thread, Sink(keep, Units.plain(product.n)), block)
         with when(last_of(around.counters[number], parts)):
             _join(around, product, partition, tile, threads, thread.thread[0], block)
-            _behind(around, product, partition, tile, threads, thread.thread[0], block, together)
+            _behind(around, product, partition, tile, threads, thread.thread[0], block)
 
     emit, extra = (whole, None) if parts == 1 else (one_part, sums)
     counters = Parameter(CountersArg(COUNTER_BYTES * counted), "uint32", counted) if counted else None
@@ -193,27 +166,28 @@ def _counters(group: Anchored, partition: Partition, rows: int, threads: int) ->
 
 def _behind(
     around: Surroundings, product: Product, partition: Partition, tile: tuple[int, int], threads: int, thread: Expr,
-    block: Expr, together: int,
+    block: Expr,
 ) -> None:  # fmt: skip
     """What lies behind the product for a block's rows, if this block is the last one that has stored some of them, or
-    one of the last. together: blocks that the device holds.
+    one of the last.
     """
     behind = around.group.behind
     if behind is None:
         return
-    _, batch, m_block, n_block = partition.locate(block)
+    _, batch, m_block, n_block = locate(partition, block)
     rows = min(tile[0], product.m)
     band = behind.band(rows, partition.n_blocks, threads)
     first = named(batch * product.m + m_block * rows)
     exact = product.m % rows == 0
     tiles, _ = _counters(around.group, partition, rows, threads)
     word = named(tiles + (batch * partition.m_blocks + m_block) * band.words)
+    together, most = behind.schedule.resident_blocks, behind.schedule.polls
     # Blocks that others may still want the place of do not wait.
     waits = both(
         below(n_block, band.shares, partition.n_blocks),
         None if partition.blocks <= together else block >= partition.blocks - together,
     )
-    polls = POLLS if waits is None else T.Select(waits, POLLS, 0)
+    polls = most if waits is None else T.Select(waits, most, 0)
     end = named((batch + 1) * product.m)
     turn = Turn(lambda row: first + row, end, n_block, polls, thread, around.counters, word, exact)
     behind.finish(around.behind, band, turn)
@@ -226,7 +200,7 @@ def _join(
     """Add all parts of a block's tile, neighbouring units by neighbouring threads, and run the epilogue."""
     units = product.units
     rows, columns = min(tile[0], product.m), units.within(tile[1])
-    _, batch, m_block, n_block = partition.locate(block)
+    _, batch, m_block, n_block = locate(partition, block)
     first = (named(m_block * tile[0]), named(n_block * columns))
     rounds = -(-rows * columns // threads)
     with repeated(rounds) as round_:

@@ -7,97 +7,35 @@ Padding lies outside of the tensor, where TMA fills in zeros.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.indexing import unravel
+from tilestitch.passes.plan import patches as plan
+from tilestitch.passes.plan.gemm import Pictures
+from tilestitch.passes.plan.planes import TMA_DTYPES, item_bytes, line, padded
 from tilestitch.runtime.tensor_map import TensorMap
 
-from .planes import ALIGNMENT_BYTES, MOST_DIMENSIONS, TMA_DTYPES, item_bytes, line, padded
-from .product import Operand, Pictures, Product, both
-
-MOST_SPAN = 256
-"""Of a box, in elements of the tensor."""
-MOST_STRIDE = 8
-MOST_PADDING = 1.5
-"""How much longer the reduction may become, so that every kernel position begins with a line of its own."""
-
-
-def why_not_patches(operand: Operand) -> str | None:
-    """Why TMA cannot bring the images of a convolution; None if it can."""
-    pictures, name = operand.pictures, operand.value.name
-    assert pictures is not None
-    if operand.dtype not in TMA_DTYPES:
-        return f"{name} is {operand.dtype}, none of {', '.join(TMA_DTYPES)}"
-    if operand.memory is None:
-        return f"{name} is computed where it is read"
-    *strides, last = operand.memory.strides
-    if last != 1:
-        return f"the channels of {name} do not run along memory"
-    places = [item_bytes(operand.dtype) * count for count in (*strides, operand.memory.offset)]
-    if any(nbytes % ALIGNMENT_BYTES for nbytes in places) or min(strides) <= 0:
-        return f"pixels of {name} do not lie multiples of {ALIGNMENT_BYTES} bytes apart"
-    whole, filled = line(operand.dtype), padded(pictures.channels, operand.dtype)
-    if pictures.channels % whole and pictures.groups > 1:
-        return f"a group has {pictures.channels} channels of {name}, no multiple of {whole}"
-    if pictures.taps > 1 and filled > MOST_PADDING * pictures.channels:
-        return f"{name} has {pictures.channels} channels, which leave much of {filled} empty for every kernel position"
-    if 2 + len(pictures.output) > MOST_DIMENSIONS:
-        return f"{name} has more than {MOST_DIMENSIONS} dimensions"
-    if max(pictures.strides) > MOST_STRIDE:
-        return f"the convolution has strides {pictures.strides}, more than {MOST_STRIDE}"
-    return None
+from .product import Operand, Product, both
 
 
 def cut_to_patches(product: Product, rows: int) -> Product:
-    """The product of a convolution with patches for the tiles' rows: `rows` numbers each, whether there is a pixel or
-    not. Other products stay as they are.
-    """
-    pictures = product.a.pictures
-    if pictures is None:
+    """As `passes.plan.patches.cut_to_patches`, with the places of results."""
+    cut = plan.cut_to_patches(product, rows)
+    pictures = cut.a.pictures
+    if pictures is None or not isinstance(cut, Product):
         return product
-    patch = _best_patch(pictures, rows)
-    cut = replace(pictures, patch=patch)
+    patch, counts = pictures.patch, pictures.counts
 
     def place(batch: Expr, m: Expr, n: Expr) -> tuple[Expr, ...]:
-        return (*cut.pixel(m), batch * (product.n if pictures.groups > 1 else 0) + n)
+        return (*pictures.pixel(m), batch * (product.n if pictures.groups > 1 else 0) + n)
 
     def there(m: Expr) -> Expr | None:
-        limits = zip(cut.pixel(m), pictures.extents, cut.counts, patch, strict=True)
+        limits = zip(pictures.pixel(m), pictures.extents, counts, patch, strict=True)
         return both(*(at < limit if count * size > limit else None for at, limit, count, size in limits))
 
-    m = math.prod(cut.counts) * rows
-    k = pictures.taps * padded(pictures.channels, product.a.dtype) if pictures.taps > 1 else product.k
-    return replace(product, m=m, k=k, a=replace(product.a, rows=m, pictures=cut), place=place, there=there)
-
-
-def _best_patch(pictures: Pictures, rows: int) -> tuple[int, ...]:
-    """The patch of so many pixels that takes the fewest to cover all; the widest of these."""
-    strides = (1, *pictures.strides)
-    fitting = [
-        patch
-        for patch in _factors(rows, len(strides))
-        if all(size * stride <= MOST_SPAN for size, stride in zip(patch, strides, strict=True))
-    ]
-
-    def cost(patch: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-        count = math.prod(-(-extent // size) for extent, size in zip(pictures.extents, patch, strict=True))
-        return count, tuple(-size for size in reversed(patch))
-
-    return min(fitting, key=cost)
-
-
-def _factors(number: int, count: int) -> Iterator[tuple[int, ...]]:
-    """All ways to write a power of two as a product of so many."""
-    if count == 1:
-        yield (number,)
-        return
-    first = 1
-    while first <= number:
-        yield from ((first, *rest) for rest in _factors(number // first, count - 1))
-        first *= 2
+    return replace(cut, place=place, there=there)
 
 
 @dataclass(frozen=True)
@@ -150,6 +88,3 @@ def patch_copies(operand: Operand) -> PatchCopies:
 
 def _innermost_first(sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(sizes))
-
-
-__all__ = ["PatchCopies", "cut_to_patches", "patch_copies", "why_not_patches"]

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, from_storage
+from tilestitch.codegen.compute.dtypes import Expr, from_storage
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import index_dtype_of, ravel
 from tilestitch.codegen.groups import before_views, gate_number
-from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.passes.plan.roles import Roles
+from tilestitch.compiler.ir.graph import Value
+from tilestitch.passes.plan.anchored import AnchoredGroup
+from tilestitch.passes.plan.strided import Strided
 
 from .abi import CudaLaunch, Emission, PackedArg, Parameter, Thread, ValueArg, buffer_source, kernel_function, store
 from .functions import RULES
@@ -23,42 +24,24 @@ from .vectors import VectorAccess
 
 if TYPE_CHECKING:
     from .bands import RowsBehind
-    from .strides import Strided
 
 
 @dataclass(frozen=True)
-class Anchored:
+class Anchored(AnchoredGroup):
     """A group with an anchor as its template sees it: operands of the anchor and what is computed around it.
 
     packed: constants in another layout, which only the anchor reads: the argument, and where their elements lie.
-    behind: row-wise work that follows in the same launch, which only the kernels of products can have.
+    behind: row-wise work that follows in the same launch, which only the kernels of GEMMs can have.
     """
 
-    nodes: tuple[Node, ...]
-    roles: Roles
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
     target: CudaTarget
     packed: Mapping[Value, tuple[PackedArg, Strided]] = field(default_factory=dict)
     behind: RowsBehind | None = None
 
     @property
-    def anchor(self) -> Node:
-        assert self.roles.anchor is not None
-        return self.roles.anchor
-
-    @property
-    def result(self) -> Value:
-        return self.anchor.outputs[0]
-
-    @property
-    def acc_dtype(self) -> str:
-        return compute_dtype(self.result.dtype)
-
-    @property
-    def tf32(self) -> bool:
-        """Whether the operands of the anchor may be rounded to TF32."""
-        return self.anchor.attrs.get("precision") == "tf32"
+    def layouts(self) -> dict[Value, Strided]:
+        """Where the elements of packed constants lie."""
+        return {value: memory for value, (_, memory) in self.packed.items()}
 
     @property
     def index_dtype(self) -> str:

@@ -20,11 +20,13 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.compiler.ir.graph import Value
+from tilestitch.passes.plan.partition import Partition
+from tilestitch.passes.plan.rows_after import WARP_ROWS, Band
 from tilestitch.passes.plan.vectors import lanes_of
 
 from .abi import CountersArg, Parameter, TemporaryArg
-from .bands import POLLS, Band, Turn, last_of
-from .partition import COUNTER_BYTES, Partition
+from .bands import Turn, last_of
+from .partition import COUNTER_BYTES
 from .pieces import named, registers, repeated, unrolled, when, zero
 from .product import Product, below, both
 from .surroundings import Anchored, Surroundings
@@ -35,7 +37,6 @@ COLUMNS = 64
 STRIDE = COLUMNS + 8
 """Sums from one row to the next: so neither writing nor reading meets bank conflicts."""
 CHUNK_BYTES = 4 * ROWS * STRIDE
-WARP_ROWS = 16
 BLOCK_ROWS = 64
 """From one of a warp's 16 rows to the same of the next wgmma."""
 QUAD = 4
@@ -150,7 +151,8 @@ class Results:
         (bands, n_tiles), product = self._bands, self.product
         column = named(first_n // self.tile[1])
         waits = both(last, below(column, band.shares, n_tiles))
-        polls = POLLS if waits is None else T.Select(waits, POLLS, 0)
+        most = self.group.behind.schedule.polls
+        polls = most if waits is None else T.Select(waits, most, 0)
         exact, end = product.m % self.tile[0] == 0, named((batch + 1) * product.m)
         first = named(batch * product.m + first_m)
         word = named(self._parts_counted + (batch * bands + first_m // WARP_ROWS) * band.words)

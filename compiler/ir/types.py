@@ -55,6 +55,10 @@ NUMPY_DTYPES = frozenset(
 """dtypes that numpy knows without ml_dtypes."""
 
 
+HALVES = frozenset({"float16", "bfloat16"})
+"""Stored so; kernels compute with them in float32."""
+
+
 def is_dtype(name: str) -> bool:
     return name in _DTYPES
 

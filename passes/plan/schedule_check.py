@@ -61,21 +61,22 @@ def _reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule)
             assert view.anchor is not None
             if not isinstance(schedule, OPAQUE.get(view.anchor.op, ())):
                 yield f"template {schedule.template} does not compute {view.anchor.op}"
-            yield from _threads(schedule.threads)
+            yield from block_size(schedule.threads)
             if isinstance(schedule, SortSchedule) and schedule.threads & (schedule.threads - 1):
                 yield f"{schedule.threads} threads are no power of two, as sorting needs"
         case _:
             yield f"template {schedule.template} does not compute a group of kind {kind.value}"
 
 
-def _threads(threads: int) -> Iterator[str]:
+def block_size(threads: int) -> Iterator[str]:
+    """Complaints of a number of threads that no block has."""
     if not 1 <= threads <= MOST_THREADS:
         yield f"a block has 1 to {MOST_THREADS} threads, not {threads}"
 
 
 def _elementwise(schedule: ElementwiseSchedule, inputs: Sequence[Value], outputs: Sequence[Value]) -> Iterator[str]:
     extents, _ = elementwise_walk(inputs, outputs)
-    yield from _threads(schedule.threads)
+    yield from block_size(schedule.threads)
     if schedule.lanes < 1 or extents[-1] % schedule.lanes:
         yield f"{schedule.lanes} lanes do not divide the {extents[-1]} elements of the last dimension"
     if schedule.vectors < 1 or (schedule.cuts and schedule.vectors > 1):
@@ -99,14 +100,14 @@ def _transpose(schedule: TransposeSchedule, inputs: Sequence[Value], outputs: Se
         yield f"no operand runs along axis {schedule.axis}, which is to be transposed"
     if not edge or not lines or edge % lines:
         yield f"{lines} lines at a time do not divide a tile of {edge}"
-    yield from _threads(edge * lines)
+    yield from block_size(edge * lines)
     nbytes = sum(edge * (edge + 1) * storage_bytes(a.value.dtype) for a in along)
     if nbytes > MOST_STATIC_SHARED_BYTES:
         yield f"its tiles take {nbytes} bytes of shared memory, more than {MOST_STATIC_SHARED_BYTES}"
 
 
 def _rows(schedule: RowSchedule, loops: RowLoops) -> Iterator[str]:
-    yield from _threads(schedule.threads)
+    yield from block_size(schedule.threads)
     if schedule.blocks_per_row < 1:
         yield "a row has at least one block"
     if loops.columns:

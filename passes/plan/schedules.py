@@ -12,6 +12,8 @@ from typing import Any, ClassVar, TypeAlias, get_args, get_origin, get_type_hint
 
 from tilestitch.passes.errors import PlanError
 
+from .tiles import Tile
+
 
 @dataclass(frozen=True)
 class ElementwiseSchedule:
@@ -70,6 +72,43 @@ class SplitRowSchedule:
 
 
 @dataclass(frozen=True)
+class GemmSchedule:
+    """A contraction in tiles. `split_k`: into how many parts the reduction is cut at most, which the last block of a
+    tile joins. blocks: of a launch whose blocks walk over tiles (wgmma), else one for each part of each tile, and 0.
+
+    tile_rows: tiles of so many neighbouring rows are computed together, column after column.
+    """
+
+    template: ClassVar[str] = "gemm"
+    tile: Tile
+    split_k: int = 1
+    blocks: int = 0
+    tile_rows: int = 8
+
+
+@dataclass(frozen=True)
+class DirectSchedule:
+    """A convolution whose every result is computed by a thread."""
+
+    template: ClassVar[str] = "direct"
+    threads: int
+
+
+@dataclass(frozen=True)
+class BandSchedule:
+    """Row-wise work after a GEMM in its launch: the blocks (or warps) that store a band of rows share it.
+
+    share_rows: rows of the GEMM of one share. polls: how often one that came early looks whether the last has come.
+    resident_blocks: blocks that the device surely holds at a time; only those of the last such wave look.
+    """
+
+    template: ClassVar[str] = "band"
+    share_rows: int
+    polls: int
+    resident_blocks: int
+
+
+@dataclass(frozen=True)
 class WindowSchedule:
     """A thread for each window."""
 
@@ -110,11 +149,11 @@ class ScatterSchedule:
 
 Schedule: TypeAlias = (
     ElementwiseSchedule | TransposeSchedule | RowSchedule | SplitRowSchedule | WindowSchedule | ScanSchedule
-    | SortSchedule | ScatterSchedule
+    | SortSchedule | ScatterSchedule | GemmSchedule | DirectSchedule | BandSchedule
 )  # fmt: skip
 
-TEMPLATES: dict[str, type] = {kind.template: kind for kind in get_args(Schedule)}
-"""Every kind of schedule by its name in JSON."""
+TEMPLATES: dict[str, type] = {kind.template: kind for kind in (*get_args(Schedule), *get_args(Tile))}
+"""Every kind of schedule, and of tile inside one, by its name in JSON."""
 
 
 def schedule_to_json(schedule: Schedule) -> dict[str, Any]:

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from math import prod
 
 from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
+from tilestitch.compiler.ir.types import HALVES
 
 from .roles import Roles, RowSpace, roles_of
 from .view import GroupView
-
-HALVES = frozenset({"float16", "bfloat16"})
-"""Partial results of these are kept as float32."""
 
 
 @dataclass(frozen=True)

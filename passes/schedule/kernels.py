@@ -7,10 +7,15 @@ from dataclasses import replace
 
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemms import gemm_of
+from tilestitch.passes.plan.rows_after import WARP, RowsAfter
 from tilestitch.passes.plan.target import TargetInfo
+from tilestitch.passes.plan.tiles import WgmmaTile
 from tilestitch.passes.plan.view import look_up
 
 from .cuda.choose import choose
+from .cuda.gemm import band_schedule, choose_gemm
 from .cuda.gpu import Gpu
 
 
@@ -27,7 +32,22 @@ def schedule_group(by_name: Mapping[str, Node], group: Group, target: TargetInfo
     return _scheduled(by_name, group, Gpu.of(target))
 
 
+def _banded(by_name: Mapping[str, Node], group: Group, gpu: Gpu) -> Group:
+    """A GEMM and the rows after it in its launch."""
+    product, rows = group.parts
+    contraction, view = AnchoredGroup.of(look_up(by_name, product)), look_up(by_name, rows)
+    after = RowsAfter.of(view, contraction.result.shape[-1])
+    gemm = gemm_of(contraction)
+    assert gemm is not None, "a convolution that is computed directly has no rows after it"
+    chosen = choose_gemm(gemm, gpu, after)
+    threads = WARP if isinstance(chosen.tile, WgmmaTile) else chosen.tile.threads
+    parts = (replace(product, schedule=chosen),), (replace(rows, schedule=after.work(threads).schedule),)
+    return replace(group, stages=parts, schedule=band_schedule(gemm, chosen, after, gpu.device))
+
+
 def _scheduled(by_name: Mapping[str, Node], group: Group, gpu: Gpu) -> Group:
+    if group.tie == "band":
+        return _banded(by_name, group, gpu)
     if group.stages:
         stages = tuple(tuple(_scheduled(by_name, part, gpu) for part in stage) for stage in group.stages)
         return replace(group, stages=stages)

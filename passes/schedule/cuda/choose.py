@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from tilestitch.passes.plan import GroupKind
+from tilestitch.passes.plan.anchored import AnchoredGroup
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import Schedule
 from tilestitch.passes.plan.view import GroupView
 
 from .elementwise import choose_elementwise
+from .gemm import choose_contraction
 from .gpu import Gpu
 from .opaque import choose_opaque
 from .rows import choose_rows
@@ -24,6 +26,8 @@ def choose(view: GroupView, kind: GroupKind, gpu: Gpu) -> Schedule | None:
         roles = roles_of(view.nodes, view.outputs, view.name)
         assert isinstance(roles, Roles), roles
         return choose_rows(view, roles, gpu)
+    if kind is GroupKind.CONTRACTION:
+        return choose_contraction(AnchoredGroup.of(view), gpu)
     if kind is GroupKind.OPAQUE:
         assert view.anchor is not None
         return choose_opaque(view.anchor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from tilestitch.compiler.ir import Node
-from tilestitch.compiler.ir.types import storage_bytes
+from tilestitch.compiler.ir.types import HALVES, storage_bytes
 from tilestitch.passes.plan.schedules import ScanSchedule, ScatterSchedule, Schedule, SortSchedule, WindowSchedule
 
 THREADS = 256
@@ -16,8 +16,6 @@ MOST_SORT_THREADS = 512
 SORT_SHARED_BYTES = 40 * 1024
 """Keys and positions that take more lie in global memory."""
 POSITION_BYTES = 4
-HALVES = frozenset({"float16", "bfloat16"})
-"""Compared as float32."""
 MANY_THREADS = 4096
 """Updates that so many threads apply without meeting need no claims."""
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from tilestitch.codegen.compute.dtypes import Expr
-from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.compiler.ir.ops import Kind, kind_of
-
-from .surroundings import Anchored
+from tilestitch.compiler.ir import Kind, Node, Value, kind_of
 
 
 @dataclass(frozen=True)
@@ -23,9 +21,9 @@ class Strided:
     strides: tuple[int, ...]
     offset: int = 0
 
-    def position(self, index: tuple[Expr, ...]) -> Expr:
+    def position(self, index: tuple[Any, ...]) -> Any:
         """Where in the root's flat buffer an element lies."""
-        position: Expr = self.offset
+        position: Any = self.offset
         for i, size, stride in zip(index, self.shape, self.strides, strict=True):
             if size != 1 and stride:
                 term = i if stride == 1 else i * stride
@@ -53,13 +51,11 @@ class Strided:
         return self.offset == 0 and self.strides == row_major(self.shape)
 
 
-def strided(group: Anchored, value: Value) -> Strided | None:
+def strided(nodes: Iterable[Node], inputs: Collection[Value], value: Value) -> Strided | None:
     """How an operand lies in an input of its group; None if a prologue computes it, or strides cannot express it."""
-    if value in group.packed:
-        return group.packed[value][1]
     views: list[Node] = []
-    members = {v: node for node in group.nodes for v in node.outputs}
-    while value not in group.inputs:
+    members = {v: node for node in nodes for v in node.outputs}
+    while value not in inputs:
         node = members.get(value)
         if node is None or kind_of(node.op) is not Kind.VIEW:
             return None

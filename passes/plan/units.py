@@ -1,24 +1,22 @@
-"""Products with gates: the columns u, H + u, 2 H + u... of a row are a unit, and are brought together.
+"""GEMMs with gates: the columns u, H + u, 2 H + u... of a row are a unit, and are brought together.
 
 The columns of such a product are ordered anew as its constant matrix is packed, gate after gate of a unit, unit after
-unit. Whoever has neighbouring columns in registers or shared memory thus has whole units, and runs the epilogue with
-them; nothing else in a template knows of gates.
+unit. A thread that has neighbouring columns in registers or shared memory thus has whole units, and runs the epilogue
+with them; nothing else in a template knows of gates.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
-from tilestitch.codegen.compute.dtypes import Expr
-from tilestitch.codegen.errors import KernelError
-from tilestitch.passes.fusion.few_rows import MOST_ROWS
-from tilestitch.passes.plan.parts import MOST_GATES
+from .parts import Roles
 
-from .surroundings import Anchored
-
+FEW_ROWS = 8
+"""Rows of a product that is computed column by column."""
 PERIOD = 16
 """Columns that begin with a unit, whatever the number of gates: every tile is a multiple of so many columns wide."""
 
@@ -59,11 +57,11 @@ class Units:
         assert columns % self.period == 0, (self, columns)
         return columns // self.period * self.together
 
-    def first(self, column: Expr) -> Expr:
+    def first(self, column: Any) -> Any:
         """The unit that begins a period, which begins at a column."""
         return column if self.gates == 1 else column // self.period * self.together
 
-    def column(self, unit: Expr) -> Expr:
+    def column(self, unit: Any) -> Any:
         """The first column of a unit."""
         if self.dense:
             return unit if self.gates == 1 else unit * self.gates
@@ -80,18 +78,13 @@ class Units:
         return result.reshape(depth, self.columns)
 
 
-def units_of(group: Anchored) -> Units | None:
-    """How the columns of a group's product are ordered anew; None if it has no gates.
-
-    Raises KernelError if it has too many.
-    """
-    width = group.roles.gate_width
+def units_of(roles: Roles) -> Units | None:
+    """How the columns of a contraction's result are ordered anew; None if it has no gates."""
+    width = roles.gate_width
     if width is None:
         return None
-    *rows, columns = group.result.shape
+    assert roles.anchor is not None
+    *rows, columns = roles.anchor.output.shape
     gates = columns // width
-    if gates > MOST_GATES:
-        reason = f"{group.anchor.name} has {gates} gates, kernels for GPUs at most {MOST_GATES}; plan the graph again"
-        raise KernelError(reason, group.anchor.origins)
     # Reading the matrix is what takes the time with few rows: no column may be empty.
-    return Units(gates, width, gates if prod(rows) <= MOST_ROWS else PERIOD)
+    return Units(gates, width, gates if prod(rows) <= FEW_ROWS else PERIOD)

@@ -1,0 +1,228 @@
+"""Tiles of the GEMM kernels on GPUs: what a thread block computes of the result at a time, and with which threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+LINE_BYTES = 128
+"""Of a swizzled line of shared memory."""
+ROW_BOX = 64
+"""Rows of a box that the copy engine brings, where they run along memory: a line of half floats."""
+WARP = 32
+WARPGROUP = 128
+QUAD = 4
+"""Rows and columns of a thread of `SimtTile` come in groups of so many."""
+WGMMA_ROWS = 64
+"""Of one wgmma."""
+HOPPER_SHARED_BYTES = 227 * 1024
+"""That a block may have on Hopper."""
+BARRIER_BYTES = 8
+RESULT_BYTES = 4 * 8 * (64 + 8)
+"""Shared memory through which a warp's results leave: 8 rows of 64, padded against bank conflicts."""
+FRAGMENT_ROWS, FRAGMENT_COLUMNS = 16, 8
+"""Of one mma.sync."""
+
+
+@dataclass(frozen=True)
+class GemvTile:
+    """All rows (at most eight) by `bn` columns, `bk` steps of the reduction at a time in shared memory.
+
+    along_k: the large operand runs along k, so that a warp takes some of its rows and its lanes share k; else eight
+    lanes read neighbouring columns, and the lanes of a block share k.
+    """
+
+    template: ClassVar[str] = "gemv"
+    bm: int
+    bn: int
+    bk: int
+    along_k: bool
+    threads: int = 256
+
+
+@dataclass(frozen=True)
+class SimtTile:
+    """A tile bm x bn on the ordinary arithmetic units, `bk` steps of the reduction at a time.
+
+    A thread of each slice computes tm x tn results over its share of the bk steps.
+    """
+
+    template: ClassVar[str] = "simt"
+    bm: int
+    bn: int
+    bk: int
+    tm: int
+    tn: int
+    slices: int = 1
+    ahead: ClassVar[int] = 1
+
+    @property
+    def slice_threads(self) -> int:
+        return (self.bm // self.tm) * (self.bn // self.tn)
+
+    @property
+    def threads(self) -> int:
+        return self.slices * self.slice_threads
+
+    @property
+    def stride(self) -> tuple[int, int]:
+        """Elements from one k to the next in shared memory, of either operand; the padding avoids bank conflicts."""
+        return self.bm + QUAD, self.bn + QUAD
+
+    @property
+    def stage(self) -> int:
+        """Elements of one stage of both operands."""
+        return self.bk * sum(self.stride)
+
+    @property
+    def shared_elements(self) -> int:
+        """Two stages, or the rows of one round of every slice's results."""
+        return max(2 * self.stage, self.slices * self.round)
+
+    @property
+    def round(self) -> int:
+        """Elements of one round of a slice's results."""
+        return self.bm // self.tm * self.bn
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of sums of four bytes, the usual ones."""
+        return 4 * self.shared_elements
+
+
+@dataclass(frozen=True)
+class MmaTile:
+    """A tile bm x bn by mma.sync, `bk` steps of the reduction a stage; wm x wn warps share it.
+
+    itemsize: bytes of an element.
+    """
+
+    template: ClassVar[str] = "mma"
+    bm: int
+    bn: int
+    bk: int
+    wm: int
+    wn: int
+    stages: int = 4
+    itemsize: int = 2
+
+    @property
+    def threads(self) -> int:
+        return WARP * self.wm * self.wn
+
+    @property
+    def ahead(self) -> int:
+        """Steps that are fetched before they are used."""
+        return self.stages - 1
+
+    @property
+    def rows(self) -> int:
+        """Fragments of 16 rows of a warp."""
+        return self.bm // self.wm // FRAGMENT_ROWS
+
+    @property
+    def columns(self) -> int:
+        """Fragments of 8 columns of a warp; an even number."""
+        return self.bn // self.wn // FRAGMENT_COLUMNS
+
+    @property
+    def stage(self) -> int:
+        """Elements of one stage of both operands."""
+        return (self.bm + self.bn) * self.bk
+
+    @property
+    def result_stride(self) -> int:
+        """Sums from one row to the next where results wait for the epilogue."""
+        return self.bn + 8
+
+    @property
+    def shared_bytes(self) -> int:
+        return max(self.itemsize * self.stages * self.stage, 4 * FRAGMENT_ROWS * self.wm * self.result_stride)
+
+
+@dataclass(frozen=True)
+class WgmmaTile:
+    """A tile bm x bn by wgmma, `bk` steps of the reduction a stage: 128 bytes. `sharing` warpgroups compute its rows.
+
+    alternate: two such warpgroups, each with a tile of its own, take turns at the ring. cluster: blocks that share the
+    pieces of b.
+    """
+
+    template: ClassVar[str] = "wgmma"
+    bm: int
+    bn: int
+    sharing: int
+    alternate: bool
+    stages: int
+    cluster: int = 1
+    bk: int = 64
+
+    @property
+    def warpgroups(self) -> int:
+        """That multiply."""
+        return 2 if self.alternate else self.sharing
+
+    @property
+    def consumers(self) -> int:
+        """Threads that multiply."""
+        return WARPGROUP * self.warpgroups
+
+    @property
+    def moves_registers(self) -> bool:
+        """Whether those that multiply take registers from those that copy."""
+        return self.warpgroups > 1
+
+    @property
+    def threads(self) -> int:
+        """Registers are moved between whole warpgroups; else one warp copies."""
+        return self.consumers + (WARPGROUP if self.moves_registers else WARP)
+
+    @property
+    def rows(self) -> int:
+        """Times 64 rows of a warpgroup."""
+        return self.bm // self.sharing // WGMMA_ROWS
+
+    @property
+    def piece_bytes(self) -> tuple[int, int]:
+        """Of a stage of either operand."""
+        return self.bm * LINE_BYTES, self.bn * LINE_BYTES
+
+    @property
+    def stage_bytes(self) -> int:
+        return sum(self.piece_bytes)
+
+    @property
+    def results_at(self) -> int:
+        """Where results wait for the epilogue, after the ring."""
+        return self.stages * self.stage_bytes
+
+    @property
+    def barriers_at(self) -> int:
+        return self.results_at + self.consumers // WARP * RESULT_BYTES
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.barriers_at + (2 * self.stages + (self.warpgroups if self.alternate else 0)) * BARRIER_BYTES
+
+    @property
+    def resident(self) -> int:
+        """Blocks of an SM."""
+        return min(HOPPER_SHARED_BYTES // (self.shared_bytes + 1024), 4 if self.warpgroups == 1 else 1) or 1
+
+    @property
+    def ahead(self) -> int:
+        """Steps that are on their way."""
+        return self.stages - 1
+
+    def why_not(self) -> str | None:
+        """Why no kernel has this tile; None if one has."""
+        if not self.sharing or self.bm % (WGMMA_ROWS * self.sharing):
+            return f"{self.bm} rows are not shared by {self.sharing} warpgroups in multiples of {WGMMA_ROWS}"
+        if not self.cluster or self.bn % (ROW_BOX * self.cluster):
+            return f"{self.bn} columns are not shared by {self.cluster} blocks in multiples of {ROW_BOX}"
+        if self.stages < 2 or self.shared_bytes > HOPPER_SHARED_BYTES:
+            return f"{self.stages} stages take {self.shared_bytes} bytes of shared memory, of {HOPPER_SHARED_BYTES}"
+        return None
+
+
+Tile: TypeAlias = GemvTile | SimtTile | MmaTile | WgmmaTile

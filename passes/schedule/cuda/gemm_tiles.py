@@ -1,0 +1,81 @@
+"""The tiles that GEMM kernels are made with, and the share of the arithmetic rate that a full SM reaches with each.
+
+The shares are planning figures from counting instructions; none was measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilestitch.passes.plan.gemm import Gemm
+from tilestitch.passes.plan.planes import line
+from tilestitch.passes.plan.tiles import MmaTile, SimtTile, Tile, WgmmaTile
+
+_SIMT = (
+    (SimtTile(128, 128, 8, 8, 8), 0.95),
+    (SimtTile(128, 64, 8, 8, 4), 0.85),
+    (SimtTile(64, 128, 8, 4, 8), 0.85),
+    (SimtTile(64, 64, 16, 4, 4), 0.65),
+    (SimtTile(64, 64, 32, 8, 8, slices=4), 0.9),
+    (SimtTile(64, 32, 32, 8, 4, slices=4), 0.8),
+    (SimtTile(32, 64, 32, 4, 8, slices=4), 0.8),
+    (SimtTile(32, 32, 64, 4, 8, slices=8), 0.75),
+    (SimtTile(16, 64, 64, 4, 4, slices=4), 0.6),
+    (SimtTile(64, 16, 64, 4, 4, slices=4), 0.6),
+)
+_WIDE = (
+    (SimtTile(128, 64, 8, 8, 4), 0.85),
+    (SimtTile(64, 128, 8, 4, 8), 0.85),
+    (SimtTile(64, 64, 16, 4, 4), 0.65),
+    (SimtTile(32, 64, 16, 4, 4, slices=2), 0.65),
+    (SimtTile(64, 32, 16, 4, 4, slices=2), 0.65),
+    (SimtTile(32, 32, 32, 4, 4, slices=4), 0.65),
+)
+_MMA = (
+    (MmaTile(128, 128, 32, 2, 4), 1.0),
+    (MmaTile(128, 64, 32, 2, 2), 0.8),
+    (MmaTile(64, 128, 32, 2, 2), 0.8),
+    (MmaTile(64, 64, 32, 2, 2), 0.6),
+    (MmaTile(32, 64, 32, 2, 2), 0.35),
+    (MmaTile(64, 32, 32, 2, 2), 0.35),
+)
+_WGMMA = (
+    (WgmmaTile(128, 256, 2, False, 4, cluster=2), 0.93),
+    (WgmmaTile(128, 128, 1, True, 6, cluster=2), 0.88),
+    (WgmmaTile(128, 256, 2, False, 4), 0.9),
+    (WgmmaTile(256, 128, 2, False, 4), 0.9),
+    (WgmmaTile(128, 192, 2, False, 5), 0.87),
+    (WgmmaTile(128, 128, 1, True, 6), 0.85),
+    (WgmmaTile(64, 256, 1, True, 5), 0.8),
+    (WgmmaTile(128, 128, 2, False, 6), 0.75),
+    (WgmmaTile(128, 64, 1, False, 4), 0.6),
+    (WgmmaTile(64, 128, 1, False, 4), 0.6),
+    (WgmmaTile(64, 64, 1, False, 4), 0.45),
+)
+SIMT_TILES = tuple(tile for tile, _ in _SIMT)
+WIDE_TILES = tuple(tile for tile, _ in _WIDE)
+"""For sums of 8 bytes, which take registers in pairs and twice the shared memory."""
+MMA_TILES = tuple(tile for tile, _ in _MMA)
+"""Of half floats. Other elements have tiles of as many bytes along k."""
+WGMMA_TILES = tuple(tile for tile, _ in _WGMMA)
+_SPEEDS: dict[Tile, float] = {**dict(_WIDE), **dict(_SIMT), **dict(_MMA), **dict(_WGMMA)}
+
+
+def mma_tiles(itemsize: int) -> tuple[MmaTile, ...]:
+    """The tiles for elements of so many bytes."""
+    return tuple(replace(tile, bk=2 * tile.bk // itemsize, itemsize=itemsize) for tile in MMA_TILES)
+
+
+def wgmma_tiles(gemm: Gemm) -> tuple[WgmmaTile, ...]:
+    """The tiles for a GEMM's elements."""
+    return tuple(replace(tile, bk=line(gemm.a.dtype)) for tile in WGMMA_TILES)
+
+
+def speed_of(tile: Tile) -> float:
+    """The share of the arithmetic rate, whatever the elements."""
+    match tile:
+        case MmaTile():
+            return _SPEEDS[replace(tile, bk=tile.bk * tile.itemsize // 2, itemsize=2)]
+        case WgmmaTile():
+            return _SPEEDS[replace(tile, bk=64)]
+    return _SPEEDS[tile]
