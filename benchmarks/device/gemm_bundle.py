@@ -20,15 +20,18 @@ from tilestitch.codegen.cuda.build import BuildOptions, compile_kernels
 from tilestitch.codegen.cuda.cache import KernelCache, default_folder
 from tilestitch.codegen.cuda.contraction import matmul_product
 from tilestitch.codegen.cuda.conv import conv_geometry, conv_product
-from tilestitch.codegen.cuda.gemm_mma import lower_mma
-from tilestitch.codegen.cuda.gemm_wgmma import TILES, WgmmaTile, emit_wgmma, plan_wgmma
-from tilestitch.codegen.cuda.partition import cut
+from tilestitch.codegen.cuda.gemm_mma import emit_mma
+from tilestitch.codegen.cuda.gemm_wgmma import emit_wgmma
 from tilestitch.codegen.cuda.patches import cut_to_patches
 from tilestitch.codegen.cuda.product import Product
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.codegen.cuda.target import CudaTarget, parse_cuda_target
 from tilestitch.compiler.ir import Graph, TensorType, Value
+from tilestitch.passes.plan.partition import cut
 from tilestitch.passes.plan.roles import Roles, roles_of
+from tilestitch.passes.plan.tiles import MmaTile, WgmmaTile
+from tilestitch.passes.schedule.cuda.gemm import Choice, choose_mma, choose_wgmma, persistent_blocks, suits
+from tilestitch.passes.schedule.cuda.gemm_tiles import WGMMA_TILES
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.artifact import cubin_member
 
@@ -135,26 +138,30 @@ def _conv(graph: Graph, shape: Convolution) -> Value:
 def product_of(group: Anchored) -> Product:
     if group.anchor.op == "matmul":
         return matmul_product(group)
-    return conv_product(group, conv_geometry(group.anchor), False)
+    return conv_product(group, conv_geometry(group.anchor))
 
 
 def candidates(group: Anchored) -> Iterator[tuple[dict[str, Any], tuple[CudaLaunch, ...]]]:
     """Every kernel worth measuring, and what it is."""
     product = product_of(group)
-    _, _, planned, partition = plan_wgmma(product, group.target.device)
-    for tile in TILES:
+    device = group.target.device
+    planned = choose_wgmma(product, device)
+    for tile in WGMMA_TILES:
         own = cut_to_patches(product, tile.bm)
-        if not tile.suits(own) or (tile.bm > 64 and tile.bm >= 2 * product.m):
+        if not suits(tile, own) or (tile.bm > 64 and tile.bm >= 2 * product.m):
             continue
-        for parts in sorted({1, partition.parts} if tile == planned else {1}):
-            is_planned = tile == planned and parts == partition.parts
-            launches = emit_wgmma(group, own, tile, cut(own, (tile.bm, tile.bn, tile.bk), parts))
-            yield _named(tile, parts, is_planned), launches
-    yield {"kernel": "gemm_mma", "planned": False}, lower_mma(group, product)
+        for parts in sorted({1, planned.partition.parts} if tile == planned.tile else {1}):
+            is_planned = tile == planned.tile and parts == planned.partition.parts
+            partition = cut(own, (tile.bm, tile.bn, tile.bk), parts)
+            blocks = persistent_blocks(Choice(0, own, tile, partition), device)
+            yield _named(tile, parts, is_planned), emit_wgmma(group, own, tile, partition, blocks)
+    mma = choose_mma(product, device)
+    assert isinstance(mma.tile, MmaTile)
+    yield {"kernel": "gemm_mma", "planned": False}, emit_mma(group, product, mma.tile, mma.partition)
 
 
 def _named(tile: WgmmaTile, parts: int, planned: bool) -> dict[str, Any]:
-    facts = {name: value for name, value in asdict(tile).items() if name not in ("speed", "bk")}
+    facts = {name: value for name, value in asdict(tile).items() if name != "bk"}
     return {"kernel": "gemm_wgmma", **facts, "parts": parts, "planned": planned}
 
 

@@ -198,7 +198,7 @@ def proposal(results: Results, device: Device) -> list[dict[str, Any]]:
         })  # fmt: skip
     rows += [
         {"constant": f"speed of {' '.join(map(str, tile))}", "now": _tile_speed(tile), "measured": share,
-         "factor": None, "place": "codegen/cuda/gemm_wgmma.py, TILES", "source": "B3 and B5, large GEMMs"}
+         "factor": None, "place": "passes/schedule/cuda/gemm_tiles.py", "source": "B3 and B5, large GEMMs"}
         for tile, share in sorted(tile_speeds(results, device).items(), key=lambda item: -item[1])
     ]  # fmt: skip
     return rows
@@ -216,9 +216,9 @@ def device_facts(gpu: Mapping[str, Any], device: Device) -> list[dict[str, Any]]
 
 
 def _tile_speed(wanted: tuple[Any, ...]) -> float | None:
-    from tilestitch.codegen.cuda.gemm_wgmma import TILES
+    from tilestitch.passes.schedule.cuda.gemm_tiles import WGMMA_TILES, speed_of
 
-    return next((t.speed for t in TILES if tuple(getattr(t, name) for name in TILE_FACTS) == wanted), None)
+    return next((speed_of(t) for t in WGMMA_TILES if tuple(getattr(t, name) for name in TILE_FACTS) == wanted), None)
 
 
 def _table(title: str, rows: Sequence[Row]) -> str:

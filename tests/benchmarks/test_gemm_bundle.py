@@ -10,8 +10,8 @@ import pytest
 from benchmarks.device import b3_gemm, gemm_bundle
 from benchmarks.device.gemm_bundle import SHAPES, TARGET, Convolution, Shape, candidates, device_launch, group_of
 from benchmarks.device.gemm_facts import TILE_FACTS
-from tilestitch.codegen.cuda.gemm_wgmma import TILES
 from tilestitch.codegen.cuda.target import parse_cuda_target
+from tilestitch.passes.schedule.cuda.gemm_tiles import WGMMA_TILES as TILES
 from tilestitch.runtime.program import DeviceLaunch
 
 

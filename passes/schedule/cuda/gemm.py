@@ -136,14 +136,18 @@ def choose_wgmma(gemm: Gemm, device: Device, after: RowsAfter | None = None) -> 
     options: list[Choice] = []
     for tile in wgmma_tiles(gemm):
         patched = cut_to_patches(gemm, tile.bm)
-        m_blocks = ceil(patched.m / tile.bm)
-        # Most blocks of a cluster must have rows.
-        if m_blocks % tile.cluster and m_blocks < MANY_BLOCKS:
+        if not suits(tile, patched):
             continue
         found = choose(patched, [tile], device, dtype)
         tail = 0.0 if after is None else cycles_after(after, band_of(found, after))
         options.append(Choice(found.cycles + tail, patched, tile, found.partition))
     return min(options, key=lambda option: option.cycles)
+
+
+def suits(tile: WgmmaTile, gemm: Gemm) -> bool:
+    """Whether most blocks of a cluster have rows."""
+    m_blocks = ceil(gemm.m / tile.bm)
+    return m_blocks % tile.cluster == 0 or m_blocks >= MANY_BLOCKS
 
 
 def choose(

@@ -10,17 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from tests.codegen.kernel_harness import interpret
+from tests.codegen.kernel_harness import interpret, one_group
 from tilestitch.codegen.cuda import nvrtc
 from tilestitch.codegen.cuda.abi import SYMBOL, CudaLaunch
-from tilestitch.codegen.cuda.contraction import lower_contraction
+from tilestitch.codegen.cuda.group import lower_group
+from tilestitch.codegen.cuda.product import Product
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.codegen.cuda.target import CudaTarget, parse_cuda_target
 from tilestitch.codegen.cuda.text import kernel_text
 from tilestitch.codegen.launch import CountersArg, KernelArg, PackedArg, TemporaryArg, TensorMapArg, ValueArg
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.compiler.ir.types import to_numpy_dtype
+from tilestitch.passes.plan.partition import cut
 from tilestitch.passes.plan.roles import Roles, roles_of
+from tilestitch.passes.plan.tiles import WgmmaTile
+from tilestitch.passes.schedule.cuda.gemm import Choice, persistent_blocks
+from tilestitch.passes.schedule.kernels import schedule_group
 from tilestitch.runtime.emulator import EmulatorOptions, Kernels, TensorArgument
 from tilestitch.runtime.emulator.kernels import Argument
 
@@ -44,8 +49,15 @@ def anchored(graph: Graph, cuda: CudaTarget | None = None) -> Anchored:
 
 
 def lower(graph: Graph, cuda: CudaTarget | None = None) -> tuple[CudaLaunch, ...]:
-    group = anchored(graph, cuda)
-    return lower_contraction(group.nodes, group.roles, group.inputs, group.outputs, group.target)
+    cuda = cuda or target()
+    group = schedule_group({node.name: node for node in graph.nodes}, one_group(graph), cuda.planned_for)
+    return lower_group(graph, group, cuda)
+
+
+def wgmma_blocks(product: Product, tile: WgmmaTile, parts: int, cuda: CudaTarget) -> int:
+    """Blocks of a launch of wgmma as the planner would choose them."""
+    partition = cut(product, (tile.bm, tile.bn, tile.bk), parts)
+    return persistent_blocks(Choice(0, product, tile, partition), cuda.device)
 
 
 def run(

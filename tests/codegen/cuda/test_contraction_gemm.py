@@ -11,9 +11,11 @@ import pytest
 from tests.codegen.cuda.contraction_harness import anchored, check, lower, matmul, product_shapes, target
 from tilestitch.codegen.cuda import gemm_mma, gemm_simt
 from tilestitch.codegen.cuda.contraction import matmul_product
-from tilestitch.codegen.cuda.partition import cut
 from tilestitch.codegen.cuda.text import kernel_text
 from tilestitch.compiler.ir import Graph, TensorType, Value
+from tilestitch.passes.plan.partition import cut
+from tilestitch.passes.plan.tiles import MmaTile, SimtTile
+from tilestitch.passes.schedule.cuda.gemm_tiles import MMA_TILES, SIMT_TILES, WIDE_TILES
 from tilestitch.runtime.emulator import EmulatorOptions
 
 TRANSPOSED = [(False, False), (True, False), (False, True), (True, True)]
@@ -33,8 +35,8 @@ def test_every_dtype_has_tiles(dtype: str, out_dtype: str | None) -> None:
     check(matmul((17, 34), (34, 20), dtype, out_dtype=out_dtype))
 
 
-@pytest.mark.parametrize("tile", gemm_simt.TILES, ids=lambda t: f"{t.bm}x{t.bn}")
-def test_each_ordinary_tile_with_a_tail_and_in_parts(tile: gemm_simt.SimtTile) -> None:
+@pytest.mark.parametrize("tile", SIMT_TILES, ids=lambda t: f"{t.bm}x{t.bn}")
+def test_each_ordinary_tile_with_a_tail_and_in_parts(tile: SimtTile) -> None:
     graph = matmul((tile.bm + 3, 2 * tile.bk + 1), (2 * tile.bk + 1, tile.bn + 5), epilogue=True)
     group = anchored(graph)
     product = matmul_product(group)
@@ -45,8 +47,8 @@ def test_each_ordinary_tile_with_a_tail_and_in_parts(tile: gemm_simt.SimtTile) -
 
 
 @pytest.mark.parametrize("trans", TRANSPOSED)
-@pytest.mark.parametrize("tile", gemm_simt.WIDE_TILES, ids=lambda t: f"{t.bm}x{t.bn}")
-def test_each_tile_of_wide_sums(tile: gemm_simt.SimtTile, trans: tuple[bool, bool]) -> None:
+@pytest.mark.parametrize("tile", WIDE_TILES, ids=lambda t: f"{t.bm}x{t.bn}")
+def test_each_tile_of_wide_sums(tile: SimtTile, trans: tuple[bool, bool]) -> None:
     graph = matmul(*product_shapes(tile.bm + 3, tile.bn + 5, 70, trans), "float64", trans=trans)
     group = anchored(graph)
     product = matmul_product(group)
@@ -62,8 +64,8 @@ def test_tensor_core_tiles(shape: tuple[int, int, int], trans: tuple[bool, bool]
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("tile", gemm_mma.TILES, ids=lambda t: f"{t.bm}x{t.bn}")
-def test_each_tensor_core_tile_with_a_tail_and_in_parts(tile: gemm_mma.MmaTile, parts: int) -> None:
+@pytest.mark.parametrize("tile", MMA_TILES, ids=lambda t: f"{t.bm}x{t.bn}")
+def test_each_tensor_core_tile_with_a_tail_and_in_parts(tile: MmaTile, parts: int) -> None:
     graph = matmul((tile.bm + 8, 264), (264, tile.bn + 8), "float16")
     group = anchored(graph)
     product = matmul_product(group)
@@ -75,7 +77,7 @@ def test_three_stages_are_as_good_as_four() -> None:
     graph = matmul((70, 200), (200, 72), "bfloat16")
     group = anchored(graph)
     product = matmul_product(group)
-    tile = dataclasses.replace(gemm_mma.TILES[3], stages=3)
+    tile = dataclasses.replace(MMA_TILES[3], stages=3)
     check(graph, gemm_mma.emit_mma(group, product, tile, cut(product, (tile.bm, tile.bn, tile.bk), 1)))
 
 

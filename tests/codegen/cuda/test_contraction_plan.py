@@ -7,13 +7,16 @@ import dataclasses
 import pytest
 
 from tests.codegen.cuda.contraction_harness import anchored, lower, matmul, resources, target
-from tilestitch.codegen.cuda import gemm_mma, gemm_simt
+from tilestitch.codegen.cuda import gemm_simt
 from tilestitch.codegen.cuda.contraction import matmul_product
-from tilestitch.codegen.cuda.partition import Partition, cut
+from tilestitch.codegen.cuda.partition import locate
 from tilestitch.codegen.cuda.text import kernel_text
-from tilestitch.codegen.cuda.tiling import choose
 from tilestitch.codegen.launch import CountersArg
 from tilestitch.cost_model.devices import find_device
+from tilestitch.passes.plan.partition import Partition, cut
+from tilestitch.passes.plan.tiles import SimtTile
+from tilestitch.passes.schedule.cuda.gemm import choose
+from tilestitch.passes.schedule.cuda.gemm_tiles import MMA_TILES, SIMT_TILES, WIDE_TILES
 
 
 def kinds(*shape: int, dtype: str = "float32", architecture: str = "sm_80") -> list[str]:
@@ -48,7 +51,7 @@ def test_few_tiles_with_a_long_reduction_are_computed_in_parts() -> None:
 @pytest.mark.parametrize(("batch", "parts"), [(1, 1), (3, 2)])
 def test_blocks_cover_every_tile_once(m_blocks: int, batch: int, parts: int) -> None:
     partition = Partition(batch, m_blocks, 7, parts, 4)
-    tiles = {tuple(int(i) for i in partition.locate(block)) for block in range(partition.blocks)}
+    tiles = {tuple(int(i) for i in locate(partition, block)) for block in range(partition.blocks)}
     assert tiles == {
         (p, b, m, n) for p in range(parts) for b in range(batch) for m in range(m_blocks) for n in range(7)
     }
@@ -64,7 +67,8 @@ def test_parts_share_the_reduction() -> None:
 
 def test_large_products_take_the_largest_tiles() -> None:
     product = matmul_product(anchored(matmul((8192, 1024), (1024, 8192))))
-    tile, partition = choose(product, gemm_simt.TILES, find_device("H200"), "float32")
+    found = choose(product, SIMT_TILES, find_device("H200"), "float32")
+    tile, partition = found.tile, found.partition
     assert (tile.bm, tile.bn, partition.parts) == (128, 128, 1)
 
 
@@ -72,7 +76,8 @@ def test_large_products_take_the_largest_tiles() -> None:
 def test_small_products_still_give_most_sms_enough_warps(shape: tuple[int, int, int]) -> None:
     m, n, k = shape
     product = matmul_product(anchored(matmul((m, k), (k, n))))
-    tile, partition = choose(product, gemm_simt.TILES, find_device("H200"), "float32")
+    found = choose(product, SIMT_TILES, find_device("H200"), "float32")
+    tile, partition = found.tile, found.partition
     assert partition.blocks >= 0.7 * 132
     assert tile.threads >= 8 * 32
 
@@ -94,8 +99,8 @@ def test_tensor_core_tiles_do_not_spill(architecture: str, trans: tuple[bool, bo
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("tile", gemm_simt.TILES[::3], ids=lambda t: f"{t.bm}x{t.bn}")
-def test_ordinary_tiles_do_not_spill(architecture: str, tile: gemm_simt.SimtTile) -> None:
+@pytest.mark.parametrize("tile", SIMT_TILES[::3], ids=lambda t: f"{t.bm}x{t.bn}")
+def test_ordinary_tiles_do_not_spill(architecture: str, tile: SimtTile) -> None:
     group = anchored(matmul((1000, 1000), (1000, 1000)))
     product = matmul_product(group)
     (launch,) = gemm_simt.emit_simt(group, product, tile, cut(product, (tile.bm, tile.bn, tile.bk), 1))
@@ -111,7 +116,7 @@ def test_streams_do_not_spill(dtype: str) -> None:
 
 def test_stages_fit_in_the_shared_memory_of_every_gpu_with_these_instructions() -> None:
     smallest = 99 * 1024  # a block of sm_86 and sm_89
-    assert all(tile.shared_bytes <= smallest for tile in gemm_mma.TILES)
-    assert dataclasses.replace(gemm_mma.TILES[0], stages=3).shared_bytes == 48 * 1024
-    assert all(4 * tile.shared_elements <= 48 * 1024 for tile in gemm_simt.TILES)
-    assert all(8 * tile.shared_elements <= 48 * 1024 for tile in gemm_simt.WIDE_TILES)
+    assert all(tile.shared_bytes <= smallest for tile in MMA_TILES)
+    assert dataclasses.replace(MMA_TILES[0], stages=3).shared_bytes == 48 * 1024
+    assert all(4 * tile.shared_elements <= 48 * 1024 for tile in SIMT_TILES)
+    assert all(8 * tile.shared_elements <= 48 * 1024 for tile in WIDE_TILES)

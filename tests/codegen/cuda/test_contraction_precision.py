@@ -18,11 +18,13 @@ from tests.codegen.cuda.contraction_harness import (
     target,
 )  # fmt: skip
 from tilestitch.codegen.cuda.contraction import matmul_product
-from tilestitch.codegen.cuda.gemm_mma import MmaTile, emit_mma, tiles_of
-from tilestitch.codegen.cuda.partition import cut
+from tilestitch.codegen.cuda.gemm_mma import emit_mma
 from tilestitch.codegen.cuda.text import kernel_text
 from tilestitch.codegen.launch import PackedArg, ValueArg
 from tilestitch.compiler.ir import Graph, TensorType
+from tilestitch.passes.plan.partition import cut
+from tilestitch.passes.plan.tiles import MmaTile
+from tilestitch.passes.schedule.cuda.gemm_tiles import mma_tiles
 
 TRANSPOSED = [(False, False), (True, False), (False, True), (True, True)]
 BYTES = [("int8", "int8"), ("uint8", "int8"), ("int8", "uint8"), ("uint8", "uint8")]
@@ -55,7 +57,7 @@ def test_tf32_rounds_operands_to_the_nearest_and_adds_in_float32() -> None:
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("tile", tiles_of(4), ids=lambda t: f"{t.bm}x{t.bn}")
+@pytest.mark.parametrize("tile", mma_tiles(4), ids=lambda t: f"{t.bm}x{t.bn}")
 def test_each_tf32_tile_with_a_tail_and_in_parts(tile: MmaTile, parts: int) -> None:
     graph = matmul((tile.bm + 8, 136), (136, tile.bn + 8), precision="tf32")
     group = anchored(graph)
@@ -94,7 +96,7 @@ def test_extreme_bytes(left: str, right: str) -> None:
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("tile", tiles_of(1), ids=lambda t: f"{t.bm}x{t.bn}")
+@pytest.mark.parametrize("tile", mma_tiles(1), ids=lambda t: f"{t.bm}x{t.bn}")
 def test_each_tile_of_bytes_with_a_tail_and_in_parts(tile: MmaTile, parts: int) -> None:
     graph = integers("uint8", "int8", tile.bm + 8, tile.bn + 8, 272, (False, True))
     group = anchored(graph)

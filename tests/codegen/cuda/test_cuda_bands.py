@@ -20,9 +20,8 @@ from tilestitch.codegen.cuda.backend import CudaBackend
 from tilestitch.codegen.cuda.bands import RowsBehind
 from tilestitch.codegen.cuda.build import BuildOptions
 from tilestitch.codegen.cuda.contraction import matmul_product
-from tilestitch.codegen.cuda.gemm_wgmma import TILES, WgmmaTile, emit_wgmma
+from tilestitch.codegen.cuda.gemm_wgmma import emit_wgmma
 from tilestitch.codegen.cuda.group import lower_group
-from tilestitch.codegen.cuda.partition import cut
 from tilestitch.codegen.cuda.product import Product
 from tilestitch.codegen.cuda.stitched import private
 from tilestitch.codegen.cuda.surroundings import Anchored
@@ -33,6 +32,13 @@ from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.passes import PassContext, TargetInfo, check_plan, make_plan
 from tilestitch.passes.fusion.band_rule import Bands
 from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.partition import cut
+from tilestitch.passes.plan.rows_after import RowsAfter
+from tilestitch.passes.plan.schedules import GemmSchedule
+from tilestitch.passes.plan.tiles import MmaTile, SimtTile, WgmmaTile
+from tilestitch.passes.schedule.cuda.gemm import band_schedule
+from tilestitch.passes.schedule.cuda.gemm_tiles import MMA_TILES, SIMT_TILES
+from tilestitch.passes.schedule.cuda.gemm_tiles import WGMMA_TILES as TILES
 from tilestitch.runtime import load
 from tilestitch.runtime.artifact import artifact_bytes
 from tilestitch.runtime.emulator import EmulatorOptions
@@ -90,9 +96,10 @@ def dense(
     return graph
 
 
-def banded(graph: Graph) -> Group:
+def banded(graph: Graph, name: str = "cuda:sm_80") -> Group:
     """The one group that the whole graph becomes."""
-    plan = make_plan(graph, PassContext(TargetInfo("cuda", 2), {"planner": "stitch"}, rules=(Bands(forced=True),)))
+    context = PassContext(target(name).planned_for, {"planner": "stitch"}, rules=(Bands(forced=True),))
+    plan = make_plan(graph, context)
     check_plan(plan, graph)
     (group,) = plan.groups
     assert group.tie == "band", plan.refusals
@@ -100,15 +107,22 @@ def banded(graph: Graph) -> Group:
 
 
 def lower(graph: Graph, name: str = "cuda:sm_80") -> tuple[CudaLaunch, ...]:
-    return lower_group(graph, banded(graph), target(name))
+    return lower_group(graph, banded(graph, name), target(name))
 
 
-def by_tile(graph: Graph, name: str, emit: Callable[[Anchored, Product], tuple[CudaLaunch, ...]]) -> list[CudaLaunch]:
+def by_tile(
+    graph: Graph, name: str, tile: SimtTile | MmaTile | WgmmaTile, parts: int,
+    emit: Callable[[Anchored, Product], tuple[CudaLaunch, ...]],
+) -> list[CudaLaunch]:  # fmt: skip
     """The launches of the graph by a tile of our choice."""
-    group = banded(graph)
+    group = banded(graph, name)
     product, behind = (view_group(graph, part) for part in group.parts)
     anchored = Anchored(product.nodes, roles_in(product), product.inputs, product.outputs, target(name))
-    anchored = replace(anchored, behind=RowsBehind.of(behind, anchored.result.shape[-1]))
+    after = RowsAfter.of(behind, anchored.result.shape[-1])
+    gemm = matmul_product(anchored)
+    schedule = band_schedule(gemm, GemmSchedule(tile, parts), after, target(name).device)
+    rows = after.work(32 if isinstance(tile, WgmmaTile) else tile.threads).schedule
+    anchored = replace(anchored, behind=RowsBehind.scheduled(behind, after.columns, schedule, rows))
     inner = {v.name: v.tensor_type.nbytes for v in product.outputs if v.name not in group.outputs}
     return [private(launch, inner) for launch in emit(anchored, matmul_product(anchored))]
 
@@ -168,23 +182,23 @@ def test_channels_behind_a_convolution(dtype: str, name: str) -> None:
 @pytest.mark.parametrize(("n", "parts"), [(61, 1), (64, 3), (520, 1), (131, 3)])
 def test_ordinary_tiles(n: int, parts: int) -> None:
     """Rows within one tile, of several tiles, and of which a thread cannot keep its share."""
-    tile = gemm_simt.TILES[9] if n == 520 else gemm_simt.TILES[7]
+    tile = SIMT_TILES[9] if n == 520 else SIMT_TILES[7]
 
     def emit(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
         return gemm_simt.emit_simt(group, product, tile, cut(product, (tile.bm, tile.bn, tile.bk), parts))
 
     graph = dense(75, n, 3 * tile.bk)
-    check(graph, by_tile(graph, "cuda:sm_80", emit), ORDERS[2], runs=2)
+    check(graph, by_tile(graph, "cuda:sm_80", tile, parts, emit), ORDERS[2], runs=2)
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("tile", gemm_mma.TILES, ids=lambda t: f"{t.bm}x{t.bn}")
-def test_tiles_of_the_tensor_cores(tile: gemm_mma.MmaTile, parts: int) -> None:
+@pytest.mark.parametrize("tile", MMA_TILES, ids=lambda t: f"{t.bm}x{t.bn}")
+def test_tiles_of_the_tensor_cores(tile: MmaTile, parts: int) -> None:
     def emit(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
         return gemm_mma.emit_mma(group, product, tile, cut(product, (tile.bm, tile.bn, tile.bk), parts))
 
     graph = dense(tile.bm + 9, 2 * tile.bn + 8, 72, "float16")
-    check(graph, by_tile(graph, "cuda:sm_80", emit), ORDERS[2], runs=2)
+    check(graph, by_tile(graph, "cuda:sm_80", tile, parts, emit), ORDERS[2], runs=2)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +212,7 @@ def test_warps_of_hopper(tile: WgmmaTile, parts: int) -> None:
         return emit_wgmma(group, product, tile, cut(product, (tile.bm, tile.bn, tile.bk), parts), blocks)
 
     graph = dense(tile.bm + 9, 2 * tile.bn + 8, 136, "float16")
-    check(graph, by_tile(graph, "cuda:sm_90a", emit), ORDERS[2], runs=2)
+    check(graph, by_tile(graph, "cuda:sm_90a", tile, parts, emit), ORDERS[2], runs=2)
 
 
 @pytest.mark.parametrize(("dtype", "name"), [("float32", "cuda:sm_80"), ("float16", "cuda:sm_90a")])

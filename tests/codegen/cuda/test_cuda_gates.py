@@ -10,18 +10,20 @@ import onnxruntime
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from tests.codegen.cuda.contraction_harness import anchored, check, lower, resources, target
+from tests.codegen.cuda.contraction_harness import anchored, check, lower, resources, target, wgmma_blocks
 from tilestitch.codegen.cuda import gemm_mma, gemm_simt, gemm_wgmma
 from tilestitch.codegen.cuda.contraction import matmul_product
 from tilestitch.codegen.cuda.fragments import find_instruction
 from tilestitch.codegen.cuda.packing import packed_weights
-from tilestitch.codegen.cuda.partition import cut
 from tilestitch.codegen.cuda.surroundings import Anchored
-from tilestitch.codegen.cuda.units import Units
 from tilestitch.codegen.errors import KernelError
 from tilestitch.compiler.driver import CompiledModel, compile_model
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.compiler.ir.types import to_numpy_dtype
+from tilestitch.passes.plan.partition import cut
+from tilestitch.passes.plan.tiles import SimtTile
+from tilestitch.passes.plan.units import Units
+from tilestitch.passes.schedule.cuda.gemm_tiles import MMA_TILES, SIMT_TILES, WGMMA_TILES
 from tilestitch.runtime import load
 from tilestitch.runtime.emulator import EmulatorOptions
 
@@ -145,9 +147,9 @@ def test_few_rows_in_parts(gates: int, rows: int, trans_b: bool) -> None:
     assert launch.grid[0] >= 3
 
 
-@pytest.mark.parametrize("tile", gemm_simt.TILES[4::2], ids=str)
+@pytest.mark.parametrize("tile", SIMT_TILES[4::2], ids=str)
 @pytest.mark.parametrize("gates", [3, 4])
-def test_ordinary_tiles_in_parts(gates: int, tile: gemm_simt.SimtTile) -> None:
+def test_ordinary_tiles_in_parts(gates: int, tile: SimtTile) -> None:
     graph = chain(gates, 70, 2 * tile.bk + 3, 23)
     group = packed(graph)
     product = matmul_product(group)
@@ -161,7 +163,7 @@ def test_tensor_core_tiles(gates: int, parts: int) -> None:
     group = packed(graph)
     product = matmul_product(group)
     assert find_instruction(product) is not None
-    for tile in gemm_mma.TILES[-1:]:
+    for tile in MMA_TILES[-1:]:
         partition = cut(product, (tile.bm, tile.bn, tile.bk), parts)
         check(graph, gemm_mma.emit_mma(group, product, tile, partition))
 
@@ -169,12 +171,13 @@ def test_tensor_core_tiles(gates: int, parts: int) -> None:
 @pytest.mark.parametrize("trans_b", [False, True])
 @pytest.mark.parametrize("gates", [2, 3, 4])
 def test_warpgroups_in_parts(gates: int, trans_b: bool) -> None:
-    for tile, parts, width in ((gemm_wgmma.TILES[-1], 2, 32), (gemm_wgmma.TILES[5], 1, 13)):
+    for tile, parts, width in ((WGMMA_TILES[-1], 2, 32), (WGMMA_TILES[5], 1, 13)):
         graph = chain(gates, 70, 192, width, "float16", trans_b)
         group = packed(graph, "cuda:sm_90a")
         product = matmul_product(group)
         partition = cut(product, (tile.bm, tile.bn, tile.bk), parts)
-        check(graph, gemm_wgmma.emit_wgmma(group, product, tile, partition), ADVERSARIAL)
+        blocks = wgmma_blocks(product, tile, parts, group.target)
+        check(graph, gemm_wgmma.emit_wgmma(group, product, tile, partition, blocks), ADVERSARIAL)
 
 
 def test_too_many_gates_are_an_error_that_says_what_to_do() -> None:

@@ -19,13 +19,17 @@ from tests.codegen.cuda.contraction_harness import (
     random_inputs,
     run,
     target,
+    wgmma_blocks,
 )
 from tilestitch.codegen.cuda.abi import SYMBOL, CudaLaunch, TensorMapArg
 from tilestitch.codegen.cuda.contraction import matmul_product
-from tilestitch.codegen.cuda.gemm_wgmma import TILES, WgmmaTile, emit_wgmma, why_not_wgmma
-from tilestitch.codegen.cuda.partition import cut
+from tilestitch.codegen.cuda.gemm_wgmma import emit_wgmma
 from tilestitch.codegen.cuda.text import kernel_text
 from tilestitch.compiler.ir import Graph, TensorType, Value
+from tilestitch.passes.plan.gemm_kernels import why_not_wgmma
+from tilestitch.passes.plan.partition import cut
+from tilestitch.passes.plan.tiles import WgmmaTile
+from tilestitch.passes.schedule.cuda.gemm_tiles import WGMMA_TILES as TILES
 from tilestitch.runtime.emulator import EmulatorOptions, Kernels, TensorArgument
 from tilestitch.runtime.emulator.errors import KernelFaultError
 
@@ -47,7 +51,8 @@ def emitted(graph: Graph, tile: WgmmaTile, blocks: int | None = None, parts: int
     """The launches of a graph by a tile of our choice, which the default would take for large products only."""
     group = anchored(graph, target(HOPPER))
     product = matmul_product(group)
-    assert why_not_wgmma(product, group.target) is None
+    assert why_not_wgmma(product, group.target.name, group.target.specific) is None
+    blocks = blocks or wgmma_blocks(product, tile, parts, group.target)
     return emit_wgmma(group, product, tile, cut(product, (tile.bm, tile.bn, tile.bk), parts), blocks)
 
 
@@ -211,7 +216,7 @@ def test_an_operand_may_be_the_residual_too() -> None:
 
 def refused(graph: Graph, name: str = HOPPER) -> str | None:
     group = anchored(graph, target(name))
-    return why_not_wgmma(matmul_product(group), group.target)
+    return why_not_wgmma(matmul_product(group), group.target.name, group.target.specific)
 
 
 def test_refusals_say_why() -> None:

@@ -11,11 +11,14 @@ import pytest
 from tests.codegen.cuda.contraction_harness import anchored, assembler_log, check, lower, target
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.conv import conv_geometry, conv_product
-from tilestitch.codegen.cuda.gemm_wgmma import TILES, WgmmaTile, emit_wgmma, why_not_wgmma
-from tilestitch.codegen.cuda.partition import cut
+from tilestitch.codegen.cuda.gemm_wgmma import emit_wgmma
 from tilestitch.codegen.cuda.patches import cut_to_patches
 from tilestitch.codegen.cuda.product import Product
 from tilestitch.compiler.ir import Graph, TensorType
+from tilestitch.passes.plan.gemm_kernels import why_not_wgmma
+from tilestitch.passes.plan.partition import cut
+from tilestitch.passes.plan.tiles import WgmmaTile
+from tilestitch.passes.schedule.cuda.gemm_tiles import WGMMA_TILES as TILES
 from tilestitch.runtime.emulator import EmulatorOptions
 
 HOPPER = "cuda:sm_90a"
@@ -41,7 +44,7 @@ def lower_for_hopper(graph: Graph) -> tuple[CudaLaunch, ...]:
 
 def product_of(graph: Graph) -> Product:
     group = anchored(graph, target(HOPPER))
-    return conv_product(group, conv_geometry(group.anchor), False)
+    return conv_product(group, conv_geometry(group.anchor))
 
 
 SAME = {"before": (1, 1), "after": (1, 1)}
@@ -128,7 +131,7 @@ def test_patches_waste_little(images: int, output: tuple[int, ...], rows: int, p
 
 
 def refused(graph: Graph) -> str | None:
-    return why_not_wgmma(product_of(graph), target(HOPPER))
+    return why_not_wgmma(product_of(graph), target(HOPPER).name, target(HOPPER).specific)
 
 
 def test_refusals_say_why() -> None:
