@@ -17,10 +17,14 @@ from .fusion.planners import PLANNERS, asking
 from .fusion.rules import FusionRule
 from .fusion.stitcher import stitch
 from .plan import Group, HostGroup, StitchPlan, WhyNot, wholes_of
+from .plan.anchored import AnchoredGroup
+from .plan.gemm_check import why_not_scheduled
 from .plan.roles import Roles, is_native, roles_of
 from .plan.schedule_check import why_not
+from .plan.schedules import DirectSchedule, GemmSchedule
 from .plan.target import TargetInfo
 from .plan.view import look_up
+from .schedule.cuda.gpu import Gpu
 from .schedule.kernels import schedule_groups
 from .schedule.memory import lifetimes_of, plan_buffers
 from .schedule.order import segments_of, written
@@ -145,9 +149,12 @@ class _Checker:
         if group.schedule is None:
             return
         view = look_up(self.nodes, group)
-        roles = roles_of(view.nodes, view.outputs, group.name)
-        assert isinstance(roles, Roles), roles
-        problem = why_not(view, group.kind, roles, group.schedule)
+        if isinstance(group.schedule, GemmSchedule | DirectSchedule):
+            problem = why_not_scheduled(AnchoredGroup.of(view), group.schedule, Gpu.of(self.plan.target).machine)
+        else:
+            roles = roles_of(view.nodes, view.outputs, group.name)
+            assert isinstance(roles, Roles), roles
+            problem = why_not(view, group.kind, roles, group.schedule)
         if problem is not None:
             self.fail(f"group {group.name}: {problem}")
 

@@ -8,6 +8,7 @@ from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import GroupView, roles_in, view_group
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.passes.plan import Group, GroupKind
+from tilestitch.passes.plan.gemm_check import why_no_band
 from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.schedule_check import why_not
 from tilestitch.passes.plan.schedules import (
@@ -83,6 +84,9 @@ def _banded(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch,
         raise KernelError(f"group {group.name} has no schedule of its bands; write the plan again", group.origins)
     assert product.anchor is not None
     rows = RowsBehind.scheduled(behind, product.anchor.output.shape[-1], group.schedule, schedules[1])
+    problem = why_no_band(rows, schedules[0], schedules[1], group.schedule)
+    if problem is not None:
+        raise KernelError(f"group {group.name}: {problem}; repair the plan or write it again", group.origins)
     stored = {v.name: v.tensor_type.nbytes for v in (*product.outputs, *behind.outputs)}
     inner = {name: nbytes for name, nbytes in stored.items() if name not in group.outputs}
     checks = lower_index_checks(product.nodes, product.inputs)

@@ -13,8 +13,9 @@ from .gemm_kernels import why_not_mma, why_not_wgmma
 from .gemms import gemm_of
 from .gemv import gemv_tile, has_few_rows, with_large_right
 from .planes import line
-from .schedule_check import MOST_STATIC_SHARED_BYTES, WARP, block_size
-from .schedules import DirectSchedule, GemmSchedule
+from .rows_after import RowsAfter
+from .schedule_check import MOST_STATIC_SHARED_BYTES, WARP, block_size, row_reasons
+from .schedules import BandSchedule, DirectSchedule, GemmSchedule, RowSchedule
 from .tiles import FRAGMENT_COLUMNS, FRAGMENT_ROWS, QUAD, GemvTile, MmaTile, SimtTile, WgmmaTile
 from .units import FEW_ROWS
 
@@ -39,6 +40,18 @@ class Machine:
 def why_not_scheduled(group: AnchoredGroup, schedule: GemmSchedule | DirectSchedule, machine: Machine) -> str | None:
     """Why no kernel computes a contraction as the schedule says on a machine; None if one does."""
     return next(_reasons(group, schedule, machine), None)
+
+
+def why_no_band(after: RowsAfter, gemm: GemmSchedule, rows: RowSchedule, band: BandSchedule) -> str | None:
+    """Why the rows after a GEMM cannot be computed in its launch as scheduled; None if they can."""
+    if isinstance(gemm.tile, GemvTile):
+        return "blocks of gemv have no bands of rows"
+    threads = WARP if isinstance(gemm.tile, WgmmaTile) else gemm.tile.threads
+    if rows.threads != threads or rows.blocks_per_row != 1:
+        return f"{threads} threads share the rows of a band, not {rows.threads} of {rows.blocks_per_row} blocks"
+    if not band.share_rows or not band.resident_blocks:
+        return f"a share has {band.share_rows} rows, the device holds {band.resident_blocks} blocks: at least one"
+    return next(row_reasons(rows, after.walk), None)
 
 
 def _reasons(group: AnchoredGroup, schedule: GemmSchedule | DirectSchedule, machine: Machine) -> Iterator[str]:

@@ -54,7 +54,7 @@ def _reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule)
         case TransposeSchedule() if kind is GroupKind.INJECTIVE:
             yield from _transpose(schedule, view.inputs, outputs)
         case RowSchedule() if kind is GroupKind.ROWWISE:
-            yield from _rows(schedule, row_loops(view.nodes, roles, view.inputs, outputs))
+            yield from row_reasons(schedule, row_loops(view.nodes, roles, view.inputs, outputs))
         case SplitRowSchedule() if kind is GroupKind.ROWWISE:
             yield from _split_rows(schedule, view, roles)
         case WindowSchedule() | ScanSchedule() | SortSchedule() | ScatterSchedule() if kind is GroupKind.OPAQUE:
@@ -106,7 +106,8 @@ def _transpose(schedule: TransposeSchedule, inputs: Sequence[Value], outputs: Se
         yield f"its tiles take {nbytes} bytes of shared memory, more than {MOST_STATIC_SHARED_BYTES}"
 
 
-def _rows(schedule: RowSchedule, loops: RowLoops) -> Iterator[str]:
+def row_reasons(schedule: RowSchedule, loops: RowLoops) -> Iterator[str]:
+    """Why rows with these loops cannot be computed as the schedule says."""
     yield from block_size(schedule.threads)
     if schedule.blocks_per_row < 1:
         yield "a row has at least one block"
@@ -139,6 +140,6 @@ def _split_rows(schedule: SplitRowSchedule, view: GroupView, roles: Roles) -> It
         if isinstance(each, RowSchedule) != (own.kind is GroupKind.ROWWISE):
             yield f"a launch that is {own.kind.value} has a schedule of template {each.template}"
         elif isinstance(each, RowSchedule):
-            yield from _rows(each, row_loops(piece.nodes, own, piece.inputs, piece.outputs))
+            yield from row_reasons(each, row_loops(piece.nodes, own, piece.inputs, piece.outputs))
         else:
             yield from _elementwise(each, piece.inputs, piece.outputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilestitch.cost_model.devices import Device, find_device, representative
+from tilestitch.passes.plan.gemm_check import Machine
 from tilestitch.passes.plan.target import TargetInfo
 
 DEFAULT_CAPABILITY = 90
@@ -30,6 +31,12 @@ class Gpu:
     def capability(self) -> int:
         """The smallest compute capability, times ten: 80 for sm_80. Kernels may use what the oldest GPU has."""
         return min(int("".join(c for c in a if c.isdigit())) for a in self.architectures)
+
+    @property
+    def machine(self) -> Machine:
+        """What kernels may use."""
+        name = f"cuda:{','.join(self.architectures)}"
+        return Machine(name, self.capability, self.specific, self.device.shared_bytes_per_block)
 
     @property
     def specific(self) -> str | None:

@@ -7,19 +7,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.codegen.cuda.contraction_harness import run
+from tests.codegen.cuda.contraction_harness import check, run
 from tests.codegen.cuda.cuda_harness import scheduled, target
 from tests.codegen.kernel_harness import interpret, one_group
 from tilestitch.codegen.cuda.group import lower_group
 from tilestitch.codegen.errors import KernelError
 from tilestitch.compiler.ir import Graph, TensorType
+from tilestitch.passes import PassContext, PlanError, check_plan, make_plan
 from tilestitch.passes.plan.schedules import (
+    DirectSchedule,
     ElementwiseSchedule,
+    GemmSchedule,
     RowSchedule,
     Schedule,
     TransposeSchedule,
     WindowSchedule,
 )
+from tilestitch.passes.plan.tiles import GemvTile, MmaTile, SimtTile, WgmmaTile
 
 
 def softmax(rows: int = 7, columns: int = 48) -> Graph:
@@ -139,3 +143,63 @@ def test_the_planner_schedules_what_it_is_told_of_the_device() -> None:
     graph = softmax(4000, 4096)
     large, small = (scheduled(graph, one_group(graph), name).schedule for name in ("cuda:h200", "cuda:t4"))
     assert isinstance(large, RowSchedule) and isinstance(small, RowSchedule)
+
+
+# -- GEMMs -------------------------------------------------------------------------------------------------------------
+
+
+def gemm(m: int = 70, n: int = 80, k: int = 256, dtype: str = "float32") -> Graph:
+    graph = Graph("gemm")
+    x, w = graph.add_input("x", TensorType(dtype, (m, k))), graph.add_input("w", TensorType(dtype, (k, n)))
+    graph.outputs = [graph.emit("tanh", graph.emit("matmul", x, w))]
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tile", "split_k", "grid", "threads", "kind"),
+    [
+        ("float32", SimtTile(64, 64, 16, 4, 4), 1, 4, 256, "gemm_simt"),
+        ("float32", SimtTile(32, 32, 64, 4, 8, slices=8), 4, 36, 256, "gemm_simt"),
+        ("float16", MmaTile(64, 64, 32, 2, 2, stages=3), 2, 8, 128, "gemm_mma"),
+        ("float16", MmaTile(128, 64, 32, 2, 2), 1, 2, 128, "gemm_mma"),
+    ],
+)
+def test_another_tile_or_split_k_is_emitted_as_it_is(
+    dtype: str, tile: SimtTile | MmaTile, split_k: int, grid: int, threads: int, kind: str
+) -> None:
+    graph = gemm(dtype=dtype)
+    group = replace(one_group(graph), schedule=GemmSchedule(tile, split_k))
+    (launch,) = check(graph, lower_group(graph, group, target()))
+    assert (launch.grid, launch.threads, launch.kind) == ((grid, 1, 1), threads, kind)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "reason"),
+    [
+        (GemmSchedule(MmaTile(64, 64, 32, 2, 2)), "float32 must not be rounded to TF32"),
+        (GemmSchedule(WgmmaTile(64, 64, 1, False, 4), blocks=2), "not sm_90a alone"),
+        (GemmSchedule(SimtTile(64, 64, 16, 3, 4)), "do not fill a tile"),
+        (GemmSchedule(SimtTile(128, 128, 32, 8, 8)), "bytes of shared memory"),
+        (GemmSchedule(SimtTile(64, 64, 16, 4, 4), split_k=0), "0 parts of the reduction"),
+        (GemmSchedule(SimtTile(64, 64, 16, 4, 4), blocks=7), "only blocks of wgmma walk over tiles"),
+        (GemmSchedule(GemvTile(8, 16, 512, True)), "gemv has at most 8 rows, not 70"),
+        (DirectSchedule(128), "not computed directly"),
+        (RowSchedule(4, 32, 4), "does not compute a group of kind contraction"),
+    ],
+)
+def test_gemms_that_no_kernel_computes_are_refused(schedule: Schedule, reason: str) -> None:
+    graph = gemm()
+    with pytest.raises(KernelError, match=reason):
+        lower_group(graph, replace(one_group(graph), schedule=schedule), target())
+
+
+def test_a_plan_edited_by_hand_is_checked_before_code_is_generated() -> None:
+    graph = gemm()
+    plan = make_plan(graph, PassContext(target().planned_for))
+    (group,) = plan.groups
+    for schedule, reason in (
+        (GemmSchedule(SimtTile(128, 128, 32, 8, 8)), "bytes of shared memory"),
+        (WindowSchedule(256), "does not compute"),
+    ):
+        with pytest.raises(PlanError, match=reason):
+            check_plan(replace(plan, groups=(replace(group, schedule=schedule),)), graph)
