@@ -25,7 +25,7 @@ from tilestitch.runtime.artifact import ArtifactContents, artifact_bytes, weight
 from tilestitch.runtime.jsonfields import parse_json
 
 from .arithmetic import arithmetic_of_outputs
-from .errors import OptionError
+from .errors import HostStepsError, OptionError
 from .sources import Source, opened
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ class CompiledModel:
         outputs = in_one_line([ValueInfo(name, program.values[number].type) for name, number in results])
         kernels = sum(len(s.plan.groups) for s in self.specialisations)
         more = f", {len(self.specialisations)} specialisations" * (len(self.specialisations) > 1)
+        steps = sum(s.explanation["host"]["steps"] for s in self.specialisations)
+        more = f" and {steps} host steps{more}" if steps else more
         target = self.contents.target.kind
         return f"<CompiledModel for {target}: {kernels} kernels{more}, ({inputs}) -> ({outputs})>"
 
@@ -125,6 +127,7 @@ def compile_model(
     cache: str | os.PathLike[str] | bool = True,
     nvcc: str | None = None,
     expose: Sequence[str] = (),
+    host_steps: bool = True,
     progress: Progress | None = None,
 ) -> CompiledModel:
     """Compile an ONNX model.
@@ -150,6 +153,7 @@ def compile_model(
     keep_source: put TIR and LLVM text, or the CUDA text, of the kernels into the artifact.
     cache: keep compiled CUDA kernels in this folder; True is the user's cache folder, False none.
     nvcc: path of a CUDA compiler to use instead of NVRTC.
+    host_steps: whether what has no kernel may run on the host with numpy. If not, HostStepsError says what and why.
     expose: names of ONNX values to add to the outputs; with `plan`, of those that its kernels store.
 
     Raises OptionError, ExportError, and the errors of frontend, passes and code generation; each message ends with
@@ -187,6 +191,8 @@ def compile_model(
             watched = replace(context, listeners=[DumpListener(folder)] if folder else [])
             options = {**record, "shapes": {name: list(shape) for name, shape in shape_set.items()}}
             prepared.append(_plan(source, shape_set, expose, watched, plugins.passes, replay, options))
+            if not host_steps:
+                _refuse_host_steps(prepared[-1].planned.graph)
             if folder:
                 _write_views(folder, prepared[-1].planned)
     tell("import and plan", len(shape_sets), len(shape_sets))
@@ -229,6 +235,14 @@ def _plan(
     told = [{"pass": name, "note": note} for name, note in notes.notes]
     remarks = {"notes": told, "arithmetic": arithmetic, "options": {**options, "planner": plan.planner}}
     return _Prepared(Planned(graph, plan, imported.output_names), remarks)
+
+
+def _refuse_host_steps(graph: Graph) -> None:
+    from tilestitch.passes.host_steps import describe_host, host_summary
+
+    told = describe_host(host_summary(graph, []))
+    if told:
+        raise HostStepsError(f"{told}\nThis was ruled out; compile without --no-host (host_steps=True) to allow it.")
 
 
 def _write_views(folder: Path, planned: Planned) -> None:

@@ -9,6 +9,12 @@ class OptionError(Exception):
     exit_code = 1
 
 
+class HostStepsError(Exception):
+    """Part of the model would run on the host, which was ruled out."""
+
+    exit_code = 2
+
+
 class ExportError(Exception):
     """PyTorch cannot export the model to ONNX, or lacks what it needs for that (exit code 4)."""
 

@@ -12,7 +12,8 @@ from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
 
 from .fusion.facts import device_of, group_facts, nodes_by_name
-from .plan import Group, HostGroup, StitchPlan
+from .host_steps import host_summary, why_on_host
+from .plan import Group, HostGroup, StitchPlan, WhyNot
 from .plan.target import TargetInfo
 from .planner import nested_graphs
 
@@ -33,7 +34,8 @@ def explain_plan(
 ) -> dict[str, Any]:
     """The decisions of `plan` for `graph` as JSON data; `launches` gives the launches of its groups, if they are known.
 
-    `kernels` is in launch order (`number`) and holds native groups only; `host_steps` holds the others. `origins` gives
+    `kernels` is in launch order (`number`) and holds native groups only; `host_steps` holds the others, each with
+    the reason, and `host` sums these up. `origins` gives
     the nodes of the model that each node of the graph stems from. Bytes are counted once for each tensor; `unfused` is
     what a kernel's nodes would be as a kernel each. `predicted_us` is what `model` says of each kernel on the device of
     `target` (default: the plan's target, one thread); `prediction` names both.
@@ -47,20 +49,26 @@ def explain_plan(
     by_name.update((g.name, g) for g in plan.host_groups)
     kernels: list[dict[str, Any]] = []
     host_steps: list[dict[str, Any]] = []
+    reasons = {why.subject: why for why in why_on_host(graph)}
     for number, segment in enumerate(plan.segments):
         for place, name in enumerate(segment.groups):
             group = by_name[name]
             if isinstance(group, HostGroup):
-                host_steps.append(_host_step(graph, group, number))
+                host_steps.append({**_host_step(graph, group, number), **_why(reasons[name])})
             else:
                 kernel = {"number": len(kernels), **_kernel(graph, group, values, number, first=place == 0)}
                 kernel["predicted_us"] = round(model.latency_us(group_facts(nodes, group, target), device), 3)
                 if launches is not None:
                     kernel["launches"] = list(launches(plan, name))
                 kernels.append(kernel)
+    bodies = {
+        key: explain_plan(body, plan.bodies[key], launches=launches, target=target, model=model)
+        for key, body in nested_graphs(graph).items()
+    }
     return {
         "kernels": kernels,
         "host_steps": host_steps,
+        "host": host_summary(graph, _all_kernels(kernels, bodies)),
         "refusals": [r.to_json() for r in plan.refusals],
         "origins": {n.name: list(n.origins) for n in graph.nodes},
         "buffers": _buffers(plan),
@@ -68,11 +76,15 @@ def explain_plan(
         "planner": plan.planner,
         "prediction": _prediction(model, device),
         "plugins": [p.to_json() for p in plan.plugins],
-        "bodies": {
-            key: explain_plan(body, plan.bodies[key], launches=launches, target=target, model=model)
-            for key, body in nested_graphs(graph).items()
-        },
+        "bodies": bodies,
     }
+
+
+def _all_kernels(
+    kernels: Sequence[Mapping[str, Any]], bodies: Mapping[str, Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Of a graph and of those nested in it."""
+    return [*kernels, *(kernel for body in bodies.values() for kernel in _all_kernels(body["kernels"], body["bodies"]))]
 
 
 def _prediction(model: LatencyModel, device: AnyDevice) -> dict[str, Any]:
@@ -137,6 +149,10 @@ def _host_step(graph: Graph, group: HostGroup, segment: int) -> dict[str, Any]:
         "onnx_nodes": list(group.origins),
         "segment": segment,
     }
+
+
+def _why(reason: WhyNot) -> dict[str, Any]:
+    return {"rule": reason.rule, "reason": reason.reason}
 
 
 def _buffers(plan: StitchPlan) -> dict[str, Any]:

@@ -63,6 +63,10 @@ def bodies(step: Step) -> tuple[Body, ...]:
     return (step.body,) if isinstance(step, (LoopStep, ScanStep, SequenceMapStep)) else ()
 
 
+HOST_PREFIX = "host."
+"""Of the symbols of host steps in profiles; a kernel's has no dot."""
+
+
 class Loaded:
     """What all executions of an artifact share on any device: weights, host operators. Nothing in it changes."""
 
@@ -199,7 +203,7 @@ class Execution:
             start = time.perf_counter_ns()
             self._run_step(index, step, values, record)
             if record is not None and isinstance(step, HostStep):
-                record(step.op, step.origins, (time.perf_counter_ns() - start) / 1000, 0)
+                record(f"{HOST_PREFIX}{step.op}", step.origins, (time.perf_counter_ns() - start) / 1000, 0)
         return values
 
     def _run_step(self, index: int, step: HostStep | ControlStep, values: list[Any], record: RecordTime | None) -> None:

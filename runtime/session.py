@@ -13,7 +13,7 @@ from . import feeds as feeds_
 from .artifact import Artifact, read_artifact
 from .cpu.threads import thread_count
 from .device import Backend, DeviceName, RecordTime, check_target, open_backend
-from .execution import Loaded
+from .execution import HOST_PREFIX, Loaded
 from .feeds import Inputs, ValueInfo
 from .like import converted
 from .outputs import Results, Wanted, in_order, on_host
@@ -24,14 +24,19 @@ if TYPE_CHECKING:
 
 
 class LaunchTime(NamedTuple):
-    """The time of one launch or host step. `origins` are the names of the ONNX nodes that it computes. Launches of one
-    `branch` of a device step run one after the other; different branches of it can run side by side.
+    """The time of one launch or host step (then the symbol is `host.` and its operator). `origins` are the names of the
+    ONNX nodes that it computes. Launches of one `branch` of a device step run one after the other; different branches
+    of it can run side by side.
     """
 
     symbol: str
     origins: tuple[str, ...]
     microseconds: float
     branch: int = 0
+
+    @property
+    def on_host(self) -> bool:
+        return self.symbol.startswith(HOST_PREFIX)
 
 
 def load(

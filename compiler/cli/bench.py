@@ -34,6 +34,7 @@ SUMMARY = "measure an artifact's latency"
 PERCENTILES = (5, 50, 95, 99)
 BURST = 5
 SETTLE_S = 0.1
+PROFILES = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,6 +71,7 @@ def run(options: argparse.Namespace) -> int:
     }
     ours = result["engines"]["tilestitch"]["p50_us"]
     result["speedup"] = {name: result["engines"][name]["p50_us"] / ours for name in engines if name != "tilestitch"}
+    result["host"] = host_share(model, inputs)
     if options.profile:
         result["launches"] = profile(model, inputs, options.rounds)
         if options.device.startswith("cuda"):
@@ -163,6 +165,20 @@ def ranges_note() -> str:
     return "no NVTX ranges for profilers; pip install nvtx"
 
 
+def host_share(model: Any, inputs: Mapping[str, Any]) -> dict[str, float] | None:
+    """Steps that ran on the host, their time, and its share of the time of all steps; None if everything is kernels."""
+    from tilestitch.runtime.program import DeviceStep, NativeStep
+
+    if all(isinstance(step, (NativeStep, DeviceStep)) for program in model.artifact.programs for step in program.steps):
+        return None
+    launches = min(
+        (model.profile(inputs) for _ in range(PROFILES)), key=lambda run: sum(one.microseconds for one in run)
+    )
+    on_host = [launch.microseconds for launch in launches if launch.on_host]
+    total_us = sum(launch.microseconds for launch in launches)
+    return {"steps": len(on_host), "us": sum(on_host), "share": sum(on_host) / total_us if total_us else 0.0}
+
+
 def describe(result: Mapping[str, Any]) -> str:
     rows = [
         (name, *(f"{values[key]:.1f}" for key in ("p50_us", "p5_us", "p95_us", "p99_us", "min_us")),
@@ -170,6 +186,11 @@ def describe(result: Mapping[str, Any]) -> str:
         for name, values in result["engines"].items()
     ]  # fmt: skip
     parts = [table(rows, ("engine", "median µs", "p5", "p95", "p99", "min", "its median over ours"))]
+    host = result["host"]
+    if host is not None:
+        parts.append(
+            f"{host['steps']} steps on the host: {host['us']:.1f} µs, {100 * host['share']:.0f} % of all steps"
+        )
     return "\n".join([*parts, *_describe_launches(result.get("launches", []))])
 
 

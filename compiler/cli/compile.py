@@ -16,7 +16,7 @@ from typing import Any
 
 from tilestitch.compiler.cli import errors
 from tilestitch.compiler.cli.arguments import add_json, parse_shape, positive, shape_sets
-from tilestitch.compiler.cli.output import Progress, give, say
+from tilestitch.compiler.cli.output import Progress, give, say, warn
 from tilestitch.compiler.cli.paths import existing, writable, writable_folder
 
 SUMMARY = "compile an ONNX model into an artifact"
@@ -53,6 +53,7 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-plugins", action="store_true", help="leave out the plug-ins of installed packages")
     parser.add_argument("--plan", metavar="PLAN.json", help="use this plan instead of making one")
     parser.add_argument("--planner", choices=PLANNERS, default="stitch", help="how operators are grouped into kernels")
+    parser.add_argument("--no-host", action="store_true", help="refuse a model of which a part would run with numpy")
     parser.add_argument("--strip-weights", action="store_true", help="leave the weights out; they are supplied at load")
     parser.add_argument("--dump-ir", metavar="DIR", help="write the graph after every pass there")
     parser.add_argument("--threads", type=positive, metavar="N", help="threads that the plan is made for")
@@ -71,6 +72,8 @@ def run(options: argparse.Namespace) -> int:
         compiled.save(target)
     seconds = time.perf_counter() - start
     facts = summary(compiled.explain(), target, seconds)
+    for told in _on_host(compiled.explain()):
+        warn(told)
     if options.json:
         give(facts)
     else:
@@ -135,6 +138,7 @@ def compile_with(source: Any, options: argparse.Namespace, progress: Progress, r
         keep_source=options.keep_source,
         cache=cache,
         nvcc=options.nvcc,
+        host_steps=not options.no_host,
         progress=progress,
     )
 
@@ -158,6 +162,14 @@ def check_target(target: str) -> None:
         raise errors.UsageError(f"--target {target} is not available; this version compiles for cpu, cuda and emulator")
 
 
+def _on_host(explained: dict[str, Any]) -> list[str]:
+    """What runs on the host, once for all specialisations that are alike in it."""
+    from tilestitch.passes.host_steps import describe_host
+
+    told = (describe_host(one["host"]) for one in (explained, *explained.get("specialisations", ())))
+    return [text for text in dict.fromkeys(told) if text]
+
+
 def summary(explained: dict[str, Any], target: Path, seconds: float) -> dict[str, Any]:
     """The result of `compile --json`."""
     return {
@@ -169,6 +181,7 @@ def summary(explained: dict[str, Any], target: Path, seconds: float) -> dict[str
         "precision": explained["precision"],
         "kernels": len(explained["kernels"]),
         "refusals": len(explained["refusals"]),
+        "host": explained["host"],
     }
 
 

@@ -18,7 +18,7 @@ from tilestitch.compiler.cli.paths import existing, writable
 SUMMARY = "say which kernels an artifact has, and why"
 MEMBER = "explain.json"
 NODES_SHOWN = 4
-_FIELDS = {"kernels", "refusals", "host_steps", "target", "planner", "precision", "origins", "prediction"}
+_FIELDS = {"kernels", "refusals", "host_steps", "host", "target", "planner", "precision", "origins", "prediction"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,6 +113,8 @@ def describe(explained: Mapping[str, Any], *, with_launches: bool = False) -> st
     if with_launches:
         parts.append(_launches(kernels))
     if explained["host_steps"]:
+        if "node" not in explained:
+            parts.append(_on_host(explained))
         parts.append("run with numpy between kernels:")
         parts.extend(f"  {step['op']}: {_nodes(step)}" for step in explained["host_steps"])
     if explained.get("notes"):
@@ -122,6 +124,15 @@ def describe(explained: Mapping[str, Any], *, with_launches: bool = False) -> st
         parts.append("not fused:")
         parts.extend(f"  {_refusal(explained, refusal)}" for refusal in explained["refusals"])
     return "\n".join(parts)
+
+
+def _on_host(explained: Mapping[str, Any]) -> str:
+    """What runs on the host, why, and what of the predicted time that is."""
+    from tilestitch.passes.host_steps import describe_host
+
+    host = explained["host"]
+    least_us, share = host["predicted_us_at_least"], host["predicted_share_at_least"]
+    return f"{describe_host(host)}\npredicted of these: at least {least_us:.0f} µs, {100 * share:.0f} % of all"
 
 
 def _launches(kernels: Sequence[Mapping[str, Any]]) -> str:

@@ -15,6 +15,11 @@ def say(text: str = "") -> None:
     print(text, flush=True)
 
 
+def warn(text: str) -> None:
+    """What the user should know before the answer is of use, on standard error."""
+    print(f"warning: {text}", file=sys.stderr, flush=True)
+
+
 def give(value: Any) -> None:
     """The result of a command with --json."""
     json.dump(value, sys.stdout, indent=2, allow_nan=False)

@@ -206,7 +206,8 @@ def test_sequences_of_different_lengths(tmp_path: Path) -> None:
 def test_a_nested_loop_is_profiled(tmp_path: Path) -> None:
     feeds = {"limit": np.array(3), "going": np.array(True), "start": X, "bound": np.float32(1e9)}
     times = module(tmp_path, loop_program(0, 1)).profile(feeds)
-    assert [plain(time.symbol) for time in times] == ["increment", "increment", "reduce_sum", "less"] * 3
+    assert [plain(time.symbol) for time in times] == ["increment", "increment", "host.reduce_sum", "host.less"] * 3
+    assert [time.on_host for time in times] == [False, False, True, True] * 3
 
 
 def test_a_body_never_gets_a_value_of_another_shape(tmp_path: Path) -> None:

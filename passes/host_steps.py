@@ -1,0 +1,146 @@
+"""What a plan leaves to the host, why, and what to do about it: a "no" to a kernel is data like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tilestitch.compiler.ir import Graph, Kind, Node, TensorType, Value, kind_of
+
+from .plan import WhyNot
+from .plan.roles import NATIVE_DTYPES, is_native
+from .planner import nested_graphs
+
+STEP_US = 10.0
+"""What a host step costs at least, before it computes anything: see docs/cpu_runtime.md."""
+
+REMEDIES = {
+    "host.open_dimension": "name sizes for them: {shapes}",
+    "host.data_dependent": "give these values as inputs, or cut the model there",
+    "host.control_flow": "export the model with its loops unrolled or its branch chosen",
+    "host.data_type": "use a data type that kernels have",
+    "host.no_kernel": "compute it outside of the model, or in operators that have kernels",
+}
+
+
+def why_on_host(graph: Graph) -> list[WhyNot]:
+    """Why each node that is no part of a kernel is none, in order; `subject` is the node's name."""
+    sources: dict[Value, WhyNot] = {v: _open_input(v) for v in graph.inputs if _is_open(v)}
+    reasons = []
+    for node in graph.nodes:
+        inherited = _coarsest(sources[v] for v in node.inputs if v in sources)
+        for output in node.outputs:
+            if _is_open(output):
+                sources[output] = inherited or _data_dependent(node)
+        if not is_native(node):
+            found = _why(node, inherited)
+            reasons.append(WhyNot(node.name, found.rule, found.reason, found.numbers))
+    return reasons
+
+
+def _is_open(value: Value) -> bool:
+    return not isinstance(value.type, TensorType) or not value.type.is_static
+
+
+def _open_input(value: Value) -> WhyNot:
+    return WhyNot("", "host.open_dimension", f"input {value.name} has dimensions without a size")
+
+
+def _data_dependent(node: Node) -> WhyNot:
+    name = _named(node)
+    return WhyNot("", "host.data_dependent", f"the shape of what {name} gives depends on the data")
+
+
+def _coarsest(reasons: Iterable[WhyNot]) -> WhyNot | None:
+    """An open dimension before everything else: it is what a user can change."""
+    return min(reasons, key=lambda why: why.rule != "host.open_dimension", default=None)
+
+
+def _why(node: Node, inherited: WhyNot | None) -> WhyNot:
+    if inherited is not None:
+        return inherited
+    dtypes = [v.type.dtype for v in (*node.inputs, *node.outputs) if isinstance(v.type, TensorType)]
+    foreign = [dtype for dtype in dtypes if dtype not in NATIVE_DTYPES]
+    if kind_of(node.op) is Kind.CONTROL:
+        return WhyNot("", "host.control_flow", f"{node.op} decides while the model runs what is computed next")
+    if foreign:
+        return WhyNot("", "host.data_type", f"there are no kernels for {foreign[0]}")
+    if any(_is_open(v) for v in node.outputs):
+        return _data_dependent(node)
+    return WhyNot("", "host.no_kernel", f"there is no kernel for {node.op.removeprefix('host.')}")
+
+
+def _named(node: Node) -> str:
+    return f"ONNX node {node.origins[0]}" if node.origins else node.op
+
+
+def open_inputs(graph: Graph) -> list[str]:
+    """Inputs with dimensions that have no size, as `--shape` options that leave these to fill in."""
+    return [
+        f"--shape {v.name}={'x'.join(str(d) if isinstance(d, int) else f'<{d}>' for d in v.type.shape)}"
+        for v in graph.inputs
+        if isinstance(v.type, TensorType) and not v.type.is_static
+    ]
+
+
+def _walk(graph: Graph) -> Iterator[Graph]:
+    yield graph
+    for body in nested_graphs(graph).values():
+        yield from _walk(body)
+
+
+def host_summary(graph: Graph, kernels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How much of the model runs on the host, bodies of loops and branches included.
+
+    `steps`; `onnx_nodes` that have a part in them, `of_onnx_nodes` in all; `predicted_us_at_least`, and its share
+    beside what is predicted of the kernels; `reasons`, each with `rule`, `reason`, `steps`, `operators`, `remedy`.
+    """
+    shapes = " ".join(open_inputs(graph)) or "--shape NAME=SIZES"
+    found = [(inner, why) for inner in _walk(graph) for why in why_on_host(inner)]
+    nodes = [(inner.node(why.subject), why) for inner, why in found]
+    on_host = {origin for node, _ in nodes for origin in node.origins}
+    everything = {origin for inner in _walk(graph) for node in inner.nodes for origin in node.origins}
+    least_us = STEP_US * len(nodes)
+    total_us = least_us + sum(kernel["predicted_us"] or 0.0 for kernel in kernels)
+    reasons = dict.fromkeys((why.rule, why.reason) for _, why in nodes)
+    return {
+        "steps": len(nodes),
+        "onnx_nodes": len(on_host),
+        "of_onnx_nodes": len(everything),
+        "predicted_us_at_least": least_us,
+        "predicted_share_at_least": round(least_us / total_us, 4) if nodes else 0.0,
+        "reasons": [
+            _reason(rule, reason, [n for n, w in nodes if (w.rule, w.reason) == (rule, reason)], shapes)
+            for rule, reason in reasons
+        ],
+    }
+
+
+def _reason(rule: str, reason: str, nodes: Sequence[Node], shapes: str) -> dict[str, Any]:
+    return {
+        "rule": rule,
+        "reason": reason,
+        "steps": len(nodes),
+        "operators": sorted({node.op.removeprefix("host.") for node in nodes}),
+        "remedy": REMEDIES[rule].format(shapes=shapes),
+    }
+
+
+MOST_OPERATORS = 5
+
+
+def describe_host(host: Mapping[str, Any]) -> str:
+    """What `host_summary` found as text; "" if everything is in kernels."""
+    if not host["steps"]:
+        return ""
+    steps = "1 step runs" if host["steps"] == 1 else f"{host['steps']} steps run"
+    lines = [
+        f"{steps} on the host with numpy, slower than kernels, for {host['onnx_nodes']} of {host['of_onnx_nodes']} "
+        "ONNX nodes"
+    ]
+    for reason in host["reasons"]:
+        operators = reason["operators"]
+        more = ", …" if len(operators) > MOST_OPERATORS else ""
+        named = ", ".join(operators[:MOST_OPERATORS])
+        lines.append(f"  {reason['steps']} ({named}{more}): {reason['reason']}; {reason['remedy']}")
+    return "\n".join(lines)
