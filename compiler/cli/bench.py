@@ -186,7 +186,7 @@ def describe(result: Mapping[str, Any]) -> str:
         for name, values in result["engines"].items()
     ]  # fmt: skip
     parts = [table(rows, ("engine", "median µs", "p5", "p95", "p99", "min", "its median over ours"))]
-    host = result["host"]
+    host = result.get("host")
     if host is not None:
         parts.append(
             f"{host['steps']} steps on the host: {host['us']:.1f} µs, {100 * host['share']:.0f} % of all steps"
