@@ -17,6 +17,7 @@ from tilestitch.compiler.ir.types import is_static_tensor
 
 from .dispatch import convert_node, require_supported, subgraphs
 from .errors import ModelError
+from .expansion import check_expanded_size
 from .onnx_types import from_type_proto
 from .scope import FunctionKey, Module, Scope, canonical_domain, remove_dead_nodes
 
@@ -66,6 +67,7 @@ def import_model(
         _check_text(function.node)
     functions = _local_functions(proto)
     _check_versions(proto)
+    check_expanded_size(proto, functions)
     require_supported(proto, functions)
     check_model(proto, path)
     _check_output_names(proto)

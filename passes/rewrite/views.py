@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 
 from tilestitch.compiler.ir import Graph, Node, Value
 
 from .driver import Pattern, Replacement, emit_like, is_static, produced_by
+
+MOST_CONCATENATED = 128
+"""Operands of a concat."""
 
 
 def reshape_chain(graph: Graph, node: Node) -> Replacement | None:
@@ -114,17 +118,32 @@ def concat_of_few(graph: Graph, node: Node) -> Replacement | None:
     parts = [v for v in node.inputs if v.shape[axis] > 0] or [node.inputs[0]]
     if len(parts) == 1:
         return [parts[0]]
-    flat: list[Value] = []
-    for part in parts:
-        inner = produced_by(part, "concat")
-        if inner is not None and inner.attrs["axis"] == axis and len(part.uses) == 1 and not graph.is_output(part):
-            flat.extend(inner.inputs)
-        else:
-            flat.append(part)
+    flat = [v for part in parts for v in _flattened(graph, part, axis)]
+    if len(flat) > MOST_CONCATENATED:
+        flat = parts
     merged = _merge_slices(graph, node, flat, axis)
     if len(merged) == len(node.inputs) and all(a is b for a, b in zip(merged, node.inputs, strict=True)):
         return None
     return [merged[0] if len(merged) == 1 else emit_like(graph, node, "concat", *merged, axis=axis)]
+
+
+def _flattened(graph: Graph, part: Value, axis: int) -> Sequence[Value]:
+    """What a concat puts together that only another one along the same axis reads; else the value itself."""
+    inner = produced_by(part, "concat")
+    if inner is None or inner.attrs["axis"] != axis or len(part.uses) != 1 or graph.is_output(part):
+        return [part]
+    return inner.inputs
+
+
+def concat_of_many(graph: Graph, node: Node) -> Replacement | None:
+    """A concat of very many is one of concats: a kernel has code for each of its operands."""
+    count = len(node.inputs)
+    if count <= MOST_CONCATENATED:
+        return None
+    size = ceil(count / ceil(count / MOST_CONCATENATED))
+    runs = [node.inputs[first : first + size] for first in range(0, count, size)]
+    parts = [run[0] if len(run) == 1 else emit_like(graph, node, "concat", *run, **node.attrs) for run in runs]
+    return [emit_like(graph, node, "concat", *parts, **node.attrs)]
 
 
 def _merge_slices(graph: Graph, node: Node, parts: Sequence[Value], axis: int) -> list[Value]:
@@ -161,6 +180,6 @@ VIEW_PATTERNS: dict[str, list[Pattern]] = {
     "transpose": [transpose_chain, transpose_of_unit_axes],
     "broadcast_to": [broadcast_chain],
     "slice": [slice_chain, slice_of_concat],
-    "concat": [concat_of_few],
+    "concat": [concat_of_few, concat_of_many],
     "pad": [pad_nothing],
 }

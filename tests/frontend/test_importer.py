@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import ml_dtypes
@@ -278,8 +279,32 @@ def test_recursive_functions_are_an_error() -> None:
     function = helper.make_function("my", "Loopy", ["a"], ["b"], body, imports)
     node = helper.make_node("Loopy", ["x"], ["y"], domain="my")
     model = model_of([node], [info("x", [3])], [info("y", [3])], opsets={"": 21, "my": 1}, functions=[function])
-    with pytest.raises(ModelError):
+    with pytest.raises(ModelError, match="function Loopy calls itself"):
         import_model(model)
+
+
+def nested_functions(count: int, calls: int) -> onnx.ModelProto:
+    """Functions F0, F1, ... each of which calls the one before so often; F0 is one Relu."""
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("my", 1)]
+    functions = []
+    for number in range(count):
+        op, domain = (f"F{number - 1}", "my") if number else ("Relu", "")
+        places = ["a", *(f"t{i}" for i in range(1, calls)), "b"] if number else ["a", "b"]
+        body = [helper.make_node(op, [i], [o], domain=domain) for i, o in pairwise(places)]
+        functions.append(helper.make_function("my", f"F{number}", ["a"], ["b"], body, imports))
+    node = helper.make_node(f"F{count - 1}", ["x"], ["y"], domain="my")
+    return model_of([node], [info("x", [3])], [info("y", [3])], opsets={"": 21, "my": 1}, functions=functions)
+
+
+def test_functions_that_would_expand_to_billions_of_nodes_are_refused_with_the_number() -> None:
+    with pytest.raises(ModelError, match=r"1,073,741,824 nodes once its functions are expanded.*at most 250,000"):
+        import_model(nested_functions(31, calls=2))
+
+
+def test_functions_that_nest_deeper_than_any_exporter_makes_them_are_refused() -> None:
+    with pytest.raises(ModelError, match="nest deeper than 64"):
+        import_model(nested_functions(400, calls=1))
+    assert [n.op for n in import_model(nested_functions(60, calls=1)).graph.nodes] == ["maximum"]
 
 
 def test_outputs_may_be_inputs_constants_or_repeated() -> None:

@@ -1,0 +1,36 @@
+"""Planning takes a number of steps near linear in the number of nodes, for every kind of large graph.
+
+Steps are calls of Python functions and methods, which are the same in every run, unlike seconds.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+
+import pytest
+
+from benchmarks.large_graphs import KINDS
+from tilestitch.compiler.frontend import import_model
+from tilestitch.passes.contract import PassContext
+from tilestitch.passes.pipeline import run_pipeline
+from tilestitch.passes.plan.target import TargetInfo
+from tilestitch.passes.planner import make_plan
+
+NODES = 200
+MOST_GROWTH = 2.5
+"""Times the steps of twice the nodes: two for what is linear, four for what is quadratic."""
+
+
+def steps(kind: str, nodes: int, target: str) -> int:
+    graph = import_model(KINDS[kind](nodes)).graph
+    context = PassContext(TargetInfo(target, 2))
+    profile = cProfile.Profile()
+    with profile:
+        make_plan(run_pipeline(graph, context), context)
+    return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_twice_the_nodes_take_about_twice_the_steps(kind: str) -> None:
+    assert steps(kind, 2 * NODES, "cpu") <= MOST_GROWTH * steps(kind, NODES, "cpu")
