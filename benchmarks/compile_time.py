@@ -33,10 +33,10 @@ INTRODUCTION = """# Compile time
 
 <!-- written by: python -m benchmarks.compile_time -->
 
-Graphs of one kind and of many nodes (`benchmarks/large_graphs.py` says what each is; of `concat_inputs` and `sum_inputs`
-the nodes are operands of one node), compiled with {threads} threads. Times are CPU seconds, user and system, of all threads
-together, imports left out; *planning* is the part until kernels are generated. A compile that was not done after its
-limit has none. `emulator:sm_90a` is planning and code generation for such a GPU, without NVRTC.
+Graphs of one kind and of many nodes (`benchmarks/large_graphs.py` says what each is; of `concat_inputs` and
+`sum_inputs` the nodes are operands of one node), compiled with {threads} threads. Times are CPU seconds, user and
+system, of all threads together, imports left out; *planning* is the part until kernels are generated. A compile that
+was not done after its limit has none. `emulator:sm_90a` is planning and code generation for such a GPU, without NVRTC.
 
 """
 

@@ -2,7 +2,11 @@
 
 import pytest
 
-from tests.passes.helpers import after, body, origins
+from tests.passes.helpers import after, assert_same_values, body, origins
+from tilestitch.compiler.ir import Graph, TensorType
+from tilestitch.passes import PassContext, run_pipeline
+
+X = TensorType("float32", (2, 1))
 
 CASES = {
     "constants stand on the right": ("%c = constant [2.0] : float32[] %y = add(%c, %x) : float32[2,3]", ["add(x, 2)"]),
@@ -133,7 +137,6 @@ def test_origins_of_what_went_away_are_kept_by_what_replaced_it() -> None:
 
 def test_symbolic_shapes_are_left_where_sizes_matter() -> None:
     from tilestitch.compiler.ir.text import parse_graph, print_graph
-    from tilestitch.passes import PassContext, run_pipeline
 
     text = """graph @g(%x: float32[n,3]) -> (%y) {
       %a = reshape(%x) {shape=[-1]} : float32[?]
@@ -144,3 +147,14 @@ def test_symbolic_shapes_are_left_where_sizes_matter() -> None:
     result = run_pipeline(graph, PassContext(), "canonicalise")
     assert [str(v.type) for v in result.outputs] == ["float32[6]"]
     assert "reshape" in print_graph(result)
+
+
+@pytest.mark.parametrize(
+    "count, put_together", [(128, [128]), (129, [65, 64, 2]), (20_000, [*[128] * 156, 32, 79, 78, 2])]
+)
+def test_a_concat_of_very_many_is_one_of_concats(count: int, put_together: list[int]) -> None:
+    graph = Graph()
+    graph.outputs = [graph.emit("concat", *(graph.add_input(f"x{i}", X) for i in range(count)), axis=1)]
+    result = run_pipeline(graph, PassContext(), "fixpoint(canonicalise,dce)")
+    assert_same_values(graph, result)
+    assert [len(n.inputs) for n in result.nodes] == put_together
