@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,23 +28,26 @@ class Results:
 
 
 class _Result:
-    """A result's value and number; `dtype` and `shape` are numpy's if they are known, else None."""
+    """A result's value and number."""
 
     def __init__(self, number: int, value: ValueSpec) -> None:
         self.number, self.value = number, value
-        static = isinstance(value.type, TensorType) and value.type.is_static and value.dtype != "string"
-        self.dtype = numpy_dtype(value.dtype) if static else None
-        self.shape = value.shape if static else None
+        self.is_static = isinstance(value.type, TensorType) and value.type.is_static and value.dtype != "string"
+        self.shape = value.shape
         self.is_written = isinstance(value.location, Heap)  # by kernels, where they are told
         self.is_copied = is_small(value)
+
+    @cached_property
+    def dtype(self) -> np.dtype:
+        return numpy_dtype(self.value.dtype)
 
     def takes(self, array: np.ndarray | OnDevice) -> bool:
         """Whether the result can be written to the array."""
         if isinstance(array, np.ndarray) and not (array.flags.c_contiguous and array.flags.writeable):
             return False
-        if self.dtype is not None:
+        if self.is_static:
             return array.dtype == self.dtype and array.shape == self.shape
-        shape = self.value.shape
+        shape = self.shape
         return dtype_name(array.dtype) == self.value.dtype and (shape is None or _fits(array.shape, shape))
 
 

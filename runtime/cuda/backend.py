@@ -127,6 +127,11 @@ class CudaWorker:
 
     def empty(self, dtype: np.dtype, shape: tuple[int, ...]) -> DeviceArray:
         queue, nbytes = self._queue, dtype.itemsize * prod(shape)
+        if not self._device.has_pools:
+            kept = Allocation(self._device, nbytes, "an output")
+            return DeviceArray(
+                self._device, kept.address, dtype, shape, kept, queue.stream if queue.is_asynchronous else None
+            )
         if not queue.is_asynchronous:
             memory = StreamMemory(self._device, nbytes, "an output", queue.stream, LEGACY_STREAM, None)
             return DeviceArray(self._device, memory.address, dtype, shape, memory)

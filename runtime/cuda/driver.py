@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,11 @@ class Device:
 
     def leave(self) -> None:
         self.call("cuCtxPopCurrent")
+
+    @cached_property
+    def has_pools(self) -> bool:
+        """Whether memory can be given out in the order of streams; some virtual GPUs cannot."""
+        return self.attribute("MEMORY_POOLS_SUPPORTED") == 1
 
     @property
     def pool(self) -> Any:

@@ -85,6 +85,7 @@ class GPU:
     shared_bytes: int = 232448
     multiprocessors: int = 132
     blocks_per_multiprocessor: int = 2
+    has_pools: bool = True
     name: bytes = b"Fake GPU"
 
 
@@ -190,6 +191,7 @@ def _attribute(fake: FakeDriver, attribute: Any, device: int) -> int:
         "COMPUTE_CAPABILITY_MINOR": gpu.capability[1],
         "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": gpu.shared_bytes,
         "MULTIPROCESSOR_COUNT": gpu.multiprocessors,
+        "MEMORY_POOLS_SUPPORTED": int(gpu.has_pools),
     }
     return values[attribute.name.removeprefix("CU_DEVICE_ATTRIBUTE_")]
 

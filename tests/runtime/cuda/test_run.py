@@ -151,6 +151,17 @@ def test_arrays_outlive_their_module(fake: FakeDriver, tmp_path: Path) -> None:
     np.testing.assert_array_equal(array.numpy(), X + 1 + W)
 
 
+@pytest.mark.parametrize("has_pools", [True, False])
+def test_results_come_from_a_pool_where_the_gpu_has_one(fake: FakeDriver, tmp_path: Path, has_pools: bool) -> None:
+    fake.gpus[0].has_pools = has_pools
+    with module(tmp_path, sum_program()) as loaded:
+        array = loaded.run({"x": X}, on_device=True)["u"]
+        assert len(fake.named("cuMemAllocFromPoolAsync")) == has_pools
+        np.testing.assert_array_equal(array.numpy(), X + 1 + W)
+        del array
+        assert len(fake.named("cuMemFreeAsync")) == has_pools
+
+
 def test_loops_run_device_steps_in_their_bodies(fake: FakeDriver, tmp_path: Path) -> None:
     with module(tmp_path, loop_program(3), weights={"trips": np.array(3)}) as loaded:
         np.testing.assert_array_equal(loaded(X)["y"], X + 3)
