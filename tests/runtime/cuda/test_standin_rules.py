@@ -21,6 +21,7 @@ from tilestitch.runtime.program import DeviceLaunch, Edge
 
 OnStandIn = Callable[[Callable[[StandIn], Any]], None]
 Work = Callable[["Gpu"], Any]
+KERNELS = frozenset({"increment", "add", "mapped", "banded", "narrow", "paired"})
 
 
 class Gpu:
@@ -30,7 +31,7 @@ class Gpu:
         self.device = Device(load_driver(), 0)
         self.device.enter()
         self.call = self.device.call
-        self.module = self.call("cuModuleLoadData", cubin())
+        self.module = self.call("cuModuleLoadData", cubin(KERNELS))
         self.allocation = Allocation(self.device, 4096, "a test")
         self.memory = self.allocation.address
         self.stream = self.call("cuStreamCreate", 1)  # CU_STREAM_NON_BLOCKING
@@ -240,6 +241,21 @@ def test_kernels_are_unloaded_after_their_graphs(on_standin: OnStandIn) -> None:
     on_standin(refused(work, "INVALID_HANDLE", "a graph launches kernels of the module"))
 
 
+def test_kernels_are_unloaded_after_their_launches(on_standin: OnStandIn) -> None:
+    """The driver takes it; a GPU that has not begun yet runs what is no code any more."""
+
+    def check(stand_in: StandIn) -> None:
+        gpu = Gpu()
+        with gpu.graph([ONE]) as graph:
+            graph.launch(gpu.stream)
+        gpu.call("cuModuleUnload", gpu.module)
+        with pytest.raises(CudaError, match="CUDA_ERROR_INVALID_HANDLE"):
+            gpu.call("cuStreamSynchronize", gpu.stream)
+        stand_in.forget()
+
+    on_standin(check)
+
+
 CALLS: dict[str, tuple[Work, str, str]] = {
     "memory is freed once": (lambda gpu: [gpu.call("cuMemFree", gpu.memory + 16)], "INVALID_VALUE", "not the address"),
     "a copy beyond the end": (
@@ -290,6 +306,7 @@ def test_memory_is_freed_after_its_uses_in_stream_order(on_standin: OnStandIn) -
         try:
             gpu.call("cuMemFreeAsync", address, gpu.stream)
         finally:
+            gpu.call("cuStreamSynchronize", other)
             gpu.call("cuStreamDestroy", other)
             gpu.call("cuMemFreeAsync", address, gpu.stream)
 

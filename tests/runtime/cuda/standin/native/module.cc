@@ -70,7 +70,6 @@ CUresult cuModuleUnload(CUmodule module) {
     Module& gone = module_of(module);
     if (gone.device != &current_device()) refuse(CUDA_ERROR_INVALID_HANDLE, "a module of another GPU");
     if (uses_module(module)) refuse(CUDA_ERROR_INVALID_HANDLE, "a graph launches kernels of the module");
-    finish_all();
     for (auto& [name, function] : gone.functions) functions.erase(function.get());
     modules.erase(module);
   });

@@ -39,10 +39,11 @@ std::map<CUevent, std::unique_ptr<Event>> events;
 std::map<Device*, Stream> legacy;
 std::mt19937 chance(1);
 
+Stream& legacy_of(Device* device) { return legacy.emplace(device, Stream{device, true}).first->second; }
+
 Stream& stream_of(CUstream handle) {
   Device& device = current_device();
-  if (!handle || handle == CU_STREAM_LEGACY)
-    return legacy.emplace(&device, Stream{&device, true}).first->second;
+  if (!handle || handle == CU_STREAM_LEGACY) return legacy_of(&device);
   auto found = streams.find(handle);
   if (found == streams.end()) refuse(CUDA_ERROR_INVALID_HANDLE, "%p is no live stream", (void*)handle);
   if (found->second->device != &device)
@@ -61,7 +62,7 @@ Event& event_of(CUevent handle) {
 std::vector<uint64_t> before_next(Stream& stream) {
   std::vector<uint64_t> found = stream.waits;
   found.push_back(stream.last);
-  Stream& common = legacy.emplace(stream.device, Stream{stream.device, true}).first->second;
+  Stream& common = legacy_of(stream.device);
   if (&stream == &common) {
     for (auto& [handle, other] : streams)
       if (other->device == stream.device && other->is_blocking) found.push_back(other->last);
@@ -228,8 +229,12 @@ CUresult cuStreamCreate(CUstream* stream, unsigned flags) { return cuStreamCreat
 CUresult cuStreamDestroy(CUstream stream) {
   return guarded(__func__, Needs::context, [&] {
     if (!stream || stream == CU_STREAM_LEGACY) refuse(CUDA_ERROR_INVALID_VALUE, "the default stream");
-    Stream& gone = stream_of(stream);
-    finish(before_next(gone));
+    Stream& gone = stream_of(stream);  // its work goes on without it
+    if (gone.is_blocking) {
+      std::vector<uint64_t>& waits = legacy_of(gone.device).waits;
+      waits.insert(waits.end(), gone.waits.begin(), gone.waits.end());
+      waits.push_back(gone.last);
+    }
     streams.erase(stream);
   });
 }
