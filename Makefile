@@ -57,7 +57,8 @@ cuda-models: $(STAMPS)/dev $(STAMPS)/bench
 	$(BIN)/python -m benchmarks.cuda_models --processes $(JOBS)
 
 fuzz: $(STAMPS)/dev
-	$(BIN)/python -m pytest -q -n $(JOBS) --hypothesis-profile=nightly tests/compiler/test_fuzz.py
+	$(BIN)/python -m pytest -q -n $(JOBS) --hypothesis-profile=nightly tests/compiler/test_fuzz.py \
+	  tests/runtime/test_mutants.py
 
 conformance: $(STAMPS)/dev
 	$(BIN)/python -m tilestitch.compiler.conformance --jobs $(JOBS) --at-least 90 --write docs/conformance.md \

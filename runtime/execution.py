@@ -252,7 +252,12 @@ class Execution:
         if not isinstance(value.type, TensorType):
             return result
         if not isinstance(result, np.ndarray):
-            result = np.asarray(to_host(result))
+            result = to_host(result)
+            if result is None or isinstance(result, list):
+                kind = "nothing" if result is None else "a sequence"
+                raise ExecutionError(f"{_where(step)}: value {value.name!r} came out as {kind}, not {value.type}; "
+                                     "if the model's inputs are as they should be, report this as a bug")  # fmt: skip
+            result = np.asarray(result)
         if not _fits(result, value.type):
             raise ExecutionError(
                 f"{_where(step)}: value {value.name!r} came out as {result.dtype}{list(result.shape)}, the program "

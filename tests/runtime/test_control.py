@@ -253,3 +253,11 @@ def test_values_in_sequences_do_not_change_later(tmp_path: Path) -> None:
     outputs = module(tmp_path, Program("p", (0,), (2, 4), values, steps, 64))(X)
     np.testing.assert_array_equal(outputs["s"], [X + 1, X + 1])
     np.testing.assert_array_equal(outputs["y"], X + 2)
+
+
+def test_a_sequence_in_the_place_of_a_tensor_is_an_error_of_ours(tmp_path: Path) -> None:
+    """A forged program may say that a list is a tensor."""
+    values = (ValueSpec("x", FLOAT4, Input(0)), ValueSpec("y", FLOAT4))
+    steps = (HostStep("SequenceConstruct", (0, 0), (1,), {}, ("list_1",)),)
+    with pytest.raises(ExecutionError, match=r"list_1 .*value 'y' came out as a sequence, not float32\[4\]"):
+        module(tmp_path, Program("p", (0,), (1,), values, steps), kernels=b"")(np.zeros(4, np.float32))
