@@ -18,6 +18,7 @@ from .feeds import Inputs, ValueInfo
 from .like import converted
 from .outputs import Results, Wanted, in_order, on_host
 from .pool import Pool
+from .recipe import Recipe, load_again
 
 if TYPE_CHECKING:
     from .emulator import EmulatorOptions
@@ -61,7 +62,10 @@ def load(
     """
     name = DeviceName.parse(device)
     threads = thread_count(num_threads)
-    return _module(read_artifact(source, verify=verify), name, threads, weights, verify)
+    artifact = read_artifact(source, verify=verify)
+    module = _module(artifact, name, threads, weights, verify)
+    module._recipe = Recipe.of(artifact, source, device, num_threads, weights, verify)
+    return module
 
 
 def open_module(artifact: Artifact, device: str = "cpu", num_threads: int | None = None) -> Module:
@@ -104,6 +108,7 @@ class Module:
         self._reader = Inputs(self._programs, backend)
         self._results = [Results(program) for program in self._programs]
         self._pool = Pool(loaded, self._programs, backend)
+        self._recipe: Recipe | None = None
 
     @property
     def artifact(self) -> Artifact:
@@ -120,6 +125,17 @@ class Module:
 
     def get_outputs(self) -> tuple[ValueInfo, ...]:
         return self.outputs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy give a model that is loaded again from its file. Raises TypeError for one that came from
+        memory.
+        """
+        if self._recipe is None:
+            raise TypeError(
+                "a Module can be pickled and copied only when its artifact, and weights that were given, came from "
+                "files; pickle the bytes or arrays instead, and call tilestitch.runtime.load where the copy is needed"
+            )
+        return load_again, (self._recipe,)
 
     def __repr__(self) -> str:
         inputs, outputs = feeds_.in_one_line(self.inputs), feeds_.in_one_line(self.outputs)

@@ -58,7 +58,7 @@ def _any_field(model: ModelProto, chooser: random.Random) -> None:
         message.ClearField(field.name)
     elif field.message_type is not None:
         other = _pick(model, type(value), chooser)
-        value.CopyFrom(other) if other is not None else value.SetInParent()
+        value.CopyFrom(_copy(other)) if other is not None else value.SetInParent()
     else:
         setattr(message, field.name, _scalar(field, chooser))
 
@@ -107,6 +107,8 @@ def _rewire(model: ModelProto, chooser: random.Random) -> None:
     """A name in a node becomes another name of the model: cycles, results made twice, undefined values."""
     nodes = [message for message in messages(model) if isinstance(message, NodeProto)]
     names = [name for node in nodes for name in (*node.input, *node.output)] + ["nothing", ""]
+    if not nodes:
+        return
     node = chooser.choice(nodes)
     values = chooser.choice((node.input, node.input, node.output))
     if values:

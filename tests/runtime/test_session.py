@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,10 +30,11 @@ from tests.runtime.programs import (
 )
 from tests.runtime.signed import plain
 from tilestitch.runtime import Module, hostmemory, load
-from tilestitch.runtime.artifact import write_artifact
+from tilestitch.runtime.artifact import write_artifact, write_weights
 from tilestitch.runtime.cpu import recycled, threads
 from tilestitch.runtime.cpu.backend import CpuBackend, CpuWorker
 from tilestitch.runtime.errors import (
+    ArtifactError,
     ArtifactSchemaError,
     DeviceError,
     ExecutionError,
@@ -635,3 +638,36 @@ def test_forked_children_can_run(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK, str(path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.stdout.strip() == "fine", result.stderr
+
+
+# --- pickle and copy ---
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_copies_are_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_artifact("m.tsm", contents(increment_program(), weights={"w": W}, strip_weights=True))
+    write_weights("w.safetensors", {"w": W})
+    with load("m.tsm", num_threads=2, weights="w.safetensors") as loaded:
+        monkeypatch.chdir("/")
+        other = again(loaded)
+        np.testing.assert_array_equal(other(X)["u"], loaded(X)["u"])
+    assert other.num_threads == 2
+    np.testing.assert_array_equal(other(X)["u"], X + 2)
+    other.close()
+
+
+def test_a_copy_of_another_file_is_refused(tmp_path: Path) -> None:
+    with module(tmp_path, increment_program(), weights={"w": W}) as loaded:
+        data = pickle.dumps(loaded)
+    write_artifact(tmp_path / "model.tsm", contents(increment_program(), weights={"w": 2 * W}))
+    with pytest.raises(ArtifactError, match=r"model\.tsm: this is another artifact"):
+        pickle.loads(data)
+
+
+def test_what_came_from_memory_says_what_to_pickle(tmp_path: Path) -> None:
+    path = tmp_path / "m.tsm"
+    write_artifact(path, contents(increment_program(), weights={"w": W}))
+    for arguments in ({"source": path.read_bytes()}, {"source": path, "weights": {"w": W}}):
+        with load(**arguments) as loaded, pytest.raises(TypeError, match="pickle the bytes or arrays instead"):
+            copy.deepcopy(loaded)
