@@ -58,7 +58,7 @@ cuda-models: $(STAMPS)/dev $(STAMPS)/bench
 
 fuzz: $(STAMPS)/dev
 	$(BIN)/python -m pytest -q -n $(JOBS) --hypothesis-profile=nightly tests/compiler/test_fuzz.py \
-	  tests/runtime/test_mutants.py
+	  tests/compiler/test_malformed_models.py tests/runtime/test_mutants.py
 
 conformance: $(STAMPS)/dev
 	$(BIN)/python -m tilestitch.compiler.conformance --jobs $(JOBS) --at-least 90 --write docs/conformance.md \

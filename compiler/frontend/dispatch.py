@@ -50,6 +50,11 @@ def convert_node(scope: Scope, node: NodeProto, name: str) -> None:
             f"node {name!r} ({node.op_type}): its operands or attributes do not fit ONNX's definition ({error}); "
             "the model is wrong there"
         ) from error
+    except MemoryError as error:
+        raise ConversionError(
+            f"node {name!r} ({node.op_type}): there is no memory to compute its result when compiling ({error}); "
+            "correct the sizes that its operands ask for"
+        ) from error
     for index, output in enumerate(node.output):
         if output:
             value = outputs[index] if index < len(outputs) else None

@@ -324,6 +324,16 @@ def test_two_outputs_of_one_name_are_refused() -> None:
         import_model(model)
 
 
+@pytest.mark.parametrize("op", ["Range", "HannWindow"])
+def test_results_that_no_memory_holds_when_compiling_name_their_node(op: str) -> None:
+    """They are computed when the model is imported, since the operands are constants."""
+    operands = {"first": 0, "most": 2**42, "step": 1} if op == "Range" else {"most": 2**42}
+    node = helper.make_node(op, list(operands), ["y"], name="absurd")
+    model = model_of([node], [], [info("y", None)], {name: np.int64(number) for name, number in operands.items()})
+    with pytest.raises(ConversionError, match=r"node 'absurd' .* no memory"):
+        import_model(model)
+
+
 def test_tensors_beyond_any_memory_are_refused() -> None:
     model = model_of([helper.make_node("Relu", ["x"], ["y"])], [info("x", ["n", 1 << 40])], [info("y", None)])
     with pytest.raises(ModelError, match=r"'x' is .* more than a process can address"):
