@@ -64,8 +64,8 @@ def markdown(folder: Path) -> str:
         versions = ", ".join(f"{package} {version}" for package, version in packages.items() if version)
         lines.append(f"* {call['date']}: {gpu.get('name', gpu.get('problem'))}, Python {call['python']}, {versions}")
     parts = rows_by_part(folder)
-    for title, rows in beside(parts).items():
-        lines += ["", f"## {title}: ours beside others, microseconds on the device", "", *_table(rows)]
+    for title, joined in beside(parts).items():
+        lines += ["", f"## {title}: ours beside others, microseconds on the device", "", *_table(joined)]
     for name, rows in parts.items():
         lines += ["", f"## {name}: {questions.get(name, 'no part of this name any more')}", "", *_table(rows)]
     return "\n".join(lines) + "\n"

@@ -61,11 +61,16 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder.with_suffix(".tar.xz")
 
 
-def dry_run(archive: Path, out: Path, *options: str) -> dict[str, Any]:
-    """The last events of all cases by name, after a call of the queue in a process of its own."""
-    command = [sys.executable, "-m", "tests.runtime.cuda.standin", "--", sys.executable, "-m"]
+def call(archive: Path, out: Path, *options: str, gpus: str = "H200") -> subprocess.CompletedProcess[str]:
+    """A call of the queue in a process of its own, on the stand-in for a machine with these GPUs."""
+    command = [sys.executable, "-m", "tests.runtime.cuda.standin", "--gpus", gpus, "--", sys.executable, "-m"]
     command += ["benchmarks.device.run_queue", "--dry-run", "--bundle", str(archive), "--out", str(out), *options]
-    done = subprocess.run(command, cwd=package.ROOT, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=package.ROOT, capture_output=True, text=True, check=False)
+
+
+def dry_run(archive: Path, out: Path, *options: str) -> dict[str, Any]:
+    """The last events of all cases by name, after a call."""
+    done = call(archive, out, *options)
     assert done.returncode == 0, done.stdout + done.stderr
     return {name: history.end for name, history in read(lines_of(out)).items()}
 
@@ -113,6 +118,13 @@ def test_a_kernel_that_faults_breaks_its_own_context_only(archive: Path, tmp_pat
         assert states == [(1, "failed"), (2, "measured"), (1, "failed")], states
 
     run(build(), queue)
+
+
+def test_without_a_gpu_nothing_is_tried(archive: Path, tmp_path: Path) -> None:
+    done = call(archive, tmp_path, "--only", "S0", gpus="")
+    assert done.returncode == 4
+    assert "there is no GPU to measure" in done.stderr
+    assert read(lines_of(tmp_path)) == {}
 
 
 def test_a_second_call_has_nothing_to_do(archive: Path, tmp_path: Path) -> None:
