@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 TOLERANCE = {
-    "float32": 2e-5, "fp32": 2e-5, "tf32": 2e-3, "float16": 4e-3, "bfloat16": 3e-2, "bf16": 3e-2,
-    "int8": 0.0, "uint8": 0.0, "int64": 0.0,
+    "float32": 2e-5, "tf32": 1e-3, "float16": 2e-3, "bfloat16": 1e-2, "int8": 0.0, "uint8": 0.0, "int64": 0.0,
 }  # fmt: skip
+"""A few times what the emulated device shows: sums are in another order, and functions are approximated otherwise."""
 
 
 def tolerance(entry: dict[str, Any]) -> float:
