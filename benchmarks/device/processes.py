@@ -5,6 +5,7 @@ A fault that spoils a process's CUDA context, a hang, or a crash then costs that
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import json
 import os
@@ -24,6 +25,7 @@ KILL_S = 20.0
 """What the system may take to end a killed process; the driver stops its kernels first."""
 
 LONGEST_ERROR = 600
+DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,8 @@ def start(case: Case, log: Path, limit_s: float | None = None) -> Running:
 def _child(case: Case, result: IO[bytes], log: Path) -> NoReturn:
     """Never returns into the queue's code, and runs no handlers of its exit."""
     try:
-        os.setsid()
+        os.setpgid(0, 0)
+        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, 1)
         os.dup2(file, 2)

@@ -97,8 +97,9 @@ def run_parts(queue: Queue, parts: Sequence[tuple[Part, Sequence[Case]]]) -> Non
             jobs = part.jobs if standing == "open" else 1
             queue.run(pending, jobs, part.budget_s if with_budget else float("inf"))
             states = Counter(outcome.state for outcome in queue.outcomes[before:])
-            said = ", ".join(f"{count} {state}" for state, count in states.items()) or "no time"
-            print(f"{part.name:3} {time.monotonic() - began:6.1f} s  {said}", flush=True)
+            if states:
+                said = ", ".join(f"{count} {state}" for state, count in states.items())
+                print(f"{part.name:3} {time.monotonic() - began:6.1f} s  {said}", flush=True)
 
 
 def summary(parts: Sequence[tuple[Part, Sequence[Case]]], journal: Journal, absent: set[str]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -93,9 +94,7 @@ def test_what_a_hanging_case_started_is_ended_with_it(tmp_path: Path) -> None:
         return hang()
 
     queue(tmp_path, [case(1, with_child, 1.0)])
-    pid = int((tmp_path / "pid").read_text())
-    stat = Path(f"/proc/{pid}/stat")
-    assert not stat.exists() or stat.read_text().split(")")[1].split()[0] == "Z"
+    wait_for_end(int((tmp_path / "pid").read_text()))
 
 
 def test_a_gpu_that_does_not_answer_after_a_fault_ends_the_call(tmp_path: Path) -> None:
@@ -191,6 +190,22 @@ def test_a_call_that_is_killed_is_continued_where_it_was(tmp_path: Path) -> None
     (tmp_path / "go").touch()
     assert states(planted.run(tmp_path)) == [(3, "measured"), (2, "measured")]
     assert [history.end["row"] for history in read(lines_of(tmp_path)).values()] == [{"n": 1}, {"n": 2}, {"n": 3}]
+
+
+def test_a_case_ends_with_the_call_that_started_it(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-m", planted.__name__, str(tmp_path)]) as call:
+        while not (tmp_path / "pid").exists():
+            time.sleep(0.01)
+        call.kill()
+    wait_for_end(int((tmp_path / "pid").read_text()))
+
+
+def wait_for_end(pid: int) -> None:
+    """Until the process is gone, or waits for the one that collects the dead."""
+    stat = Path(f"/proc/{pid}/stat")
+    with contextlib.suppress(FileNotFoundError):
+        while stat.read_text().rpartition(")")[2].split()[0] not in "ZX":
+            time.sleep(0.01)
 
 
 def test_what_ended_two_calls_is_left_alone(tmp_path: Path) -> None:
