@@ -21,7 +21,7 @@ def pointer_kind(buffer: Any) -> PointerType:
 
 
 def buffers_of(owned: OwnedKernel, scalars: int) -> Sequence[Any]:
-    """The buffer parameters of a TIR kernel, one for each argument, in front of so many scalars.
+    """The buffer parameters of a TIR kernel, one for each argument; so many scalars follow.
 
     Raises KernelError, naming the plug-in, where they do not fit the arguments.
     """

@@ -1,8 +1,8 @@
 """The door for authors of plug-ins: all names that a package outside of tilestitch may use, and nothing else.
 
-What is behind these names may move; they stay. `API_VERSION` grows when a plug-in that worked could stop working, and
-a plug-in that states another `api_version` is refused. `docs/plugins.md` explains them, `docs/first_pass.md` is a
-tutorial, `docs/primitives.md` lists the operators of the graph.
+The modules that these names come from may change; the names stay. `API_VERSION` grows when a plug-in that worked could
+stop working, and a plug-in that states another `api_version` is refused. `docs/plugins.md` explains them,
+`docs/first_pass.md` is a tutorial, `docs/primitives.md` lists the operators of the graph.
 """
 
 from tilestitch.compiler.ir import Graph, IRError, Kind, Node, TensorType, Value, kind_of

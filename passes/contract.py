@@ -21,7 +21,7 @@ from .plan.target import TargetInfo
 
 PLACES = ("imported", "canonical", "final")
 """Where a pass of a plug-in runs. imported: on the graph as it was imported; canonical: once that is simplified, before
-layouts and precision are chosen; final: behind all others. A clean-up follows each of them."""
+layouts and precision are chosen; final: after all others. A clean-up follows each of them."""
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def run_pipeline(
 
 
 def _placed(extra: Sequence[Any], place: str) -> tuple[Any, ...]:
-    """Those of `extra` that run at `place`, and the clean-up behind them."""
+    """Those of `extra` that run at `place`, and the clean-up after them."""
     found = [pass_ for pass_ in extra if getattr(pass_, "place", PLACES[-1]) == place]
     return (*found, *parse_pipeline(CLEAN_UP, pass_table())) if found else ()
 

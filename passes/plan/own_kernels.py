@@ -12,7 +12,13 @@ KERNEL_NAME = "TILESTITCH_KERNEL"
 """What a kernel's text calls its function; every kernel gets a name of its own in its place."""
 
 MOST_THREADS = 1024
+MOST_BLOCK: Dim3 = (1024, 1024, 64)
 MOST_BLOCKS: Dim3 = (2**31 - 1, 65535, 65535)
+MOST_SHARED_BYTES = 227 << 10
+"""Of dynamic shared memory that a block of any GPU of today can have."""
+MOST_TASKS = 2**31 - 1
+MOST_BYTES = 1 << 40
+"""Of temporaries and of scratch memory."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +29,7 @@ class Temporary:
     nbytes: int
 
     def __post_init__(self) -> None:
-        if not _is_count(self.nbytes):
-            raise ValueError(f"temporary {self.name!r} has {self.nbytes!r} bytes; give a positive int")
+        _check_bytes(f"temporary {self.name!r}: nbytes", self.nbytes, MOST_BYTES, least=1)
 
 
 Argument: TypeAlias = str | Temporary
@@ -63,6 +68,7 @@ class CudaKernel:
 
     def __post_init__(self) -> None:
         _check_text(self.text, 'extern "C" __global__ void')
+        _check_bytes("shared_bytes", self.shared_bytes, MOST_SHARED_BYTES)
         _check_extents(self.grid, self.block)
         _check_args(self.args)
 
@@ -81,6 +87,7 @@ class CKernel:
 
     def __post_init__(self) -> None:
         _check_text(self.text, "void")
+        _check_bytes("scratch_bytes", self.scratch_bytes, MOST_BYTES)
         _check_tasks(self.tasks)
         _check_args(self.args)
 
@@ -119,8 +126,13 @@ def _check_text(text: str, declared: str) -> None:
 
 
 def _check_tasks(tasks: int) -> None:
-    if not _is_count(tasks):
-        raise ValueError(f"tasks is {tasks!r}; give an int of at least 1")
+    if not _is_count(tasks) or tasks > MOST_TASKS:
+        raise ValueError(f"tasks is {tasks!r}; give an int from 1 to {MOST_TASKS}")
+
+
+def _check_bytes(label: str, nbytes: int, most: int, least: int = 0) -> None:
+    if type(nbytes) is not int or not least <= nbytes <= most:
+        raise ValueError(f"{label} is {nbytes!r}; give an int from {least} to {most}")
 
 
 def _check_args(args: tuple[Argument, ...]) -> None:
@@ -133,7 +145,8 @@ def _check_extents(grid: Dim3, block: Dim3) -> None:
     for label, extents in (("grid", grid), ("block", block)):
         if not isinstance(extents, tuple) or len(extents) != 3 or not all(map(_is_count, extents)):
             raise ValueError(f"{label} is {extents!r}; give a tuple of three ints of at least 1")
+    for label, extents, most in (("block", block, MOST_BLOCK), ("grid", grid, MOST_BLOCKS)):
+        if any(size > limit for size, limit in zip(extents, most, strict=True)):
+            raise ValueError(f"{label} is {extents}; a GPU takes at most {most}")
     if prod(block) > MOST_THREADS:
         raise ValueError(f"block is {block}, {prod(block)} threads; a block has at most {MOST_THREADS}")
-    if any(size > most for size, most in zip(grid, MOST_BLOCKS, strict=True)):
-        raise ValueError(f"grid is {grid}; a GPU takes at most {MOST_BLOCKS}")

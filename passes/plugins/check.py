@@ -52,6 +52,8 @@ def _problem(cls: Any) -> str | None:
     name = getattr(cls, "name", None)
     if not isinstance(name, str) or not name:
         return "has no class variable `name`"
+    if not name.isidentifier() or not name.isascii():
+        return f"has the name {name!r}; take letters, digits and underscores, so that --pass can spell it"
     if not any(_has(cls, method) for method in METHODS):
         return f"has none of the methods of a plug-in: {', '.join(METHODS)}"
     if inspect.isabstract(cls):

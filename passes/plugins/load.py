@@ -4,7 +4,7 @@ A package offers its classes in the entry-point group `tilestitch.passes`; the e
 What is installed takes part in every compilation with its default arguments, unless it is left out; a class without
 defaults for all its arguments only where it is named. `--pass NAME{field=value}` gives an installed or built-in one
 arguments, `--pass MODULE:CLASS{field=value}` brings in a class that is not installed, and in Python a class or an
-instance will do. Names are unique, whoever owns them.
+instance will do. Names are unique across owners.
 
 Modules of plug-ins are imported by `load_plugins` and by nothing else.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -280,6 +280,26 @@ def test_two_cost_models_are_one_too_many() -> None:
 
 
 # -- schedules ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: CKernel("TILESTITCH_KERNEL", (), tasks=0), "tasks is 0"),
+        (lambda: CKernel("TILESTITCH_KERNEL", (), tasks=2**31), "tasks is 2147483648"),
+        (lambda: CKernel("TILESTITCH_KERNEL", (), scratch_bytes=2**62), "scratch_bytes is"),
+        (lambda: CKernel("TILESTITCH_KERNEL", ["x"]), "give a tuple of names"),  # type: ignore[arg-type]
+        (lambda: CKernel("void kernel() {}", ()), "defines no function TILESTITCH_KERNEL"),
+        (lambda: CudaKernel("TILESTITCH_KERNEL", (1, 1, 1), (1, 1, 65), ()), "at most .1024, 1024, 64"),
+        (lambda: CudaKernel("TILESTITCH_KERNEL", (1, 65536, 1), (1, 1, 1), ()), "grid is"),
+        (lambda: CudaKernel("TILESTITCH_KERNEL", (1, 1), (1, 1, 1), ()), "tuple of three"),  # type: ignore[arg-type]
+        (lambda: CudaKernel("TILESTITCH_KERNEL", (1, 1, 1), (1, 1, 1), (), shared_bytes=1 << 20), "shared_bytes is"),
+        (lambda: Temporary("t", 0), "temporary 't': nbytes is 0"),
+    ],
+)
+def test_kernels_that_no_machine_could_launch_cannot_be_made(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make()
 
 
 @pytest.fixture(scope="module")

@@ -54,6 +54,13 @@ class Idle:
     name: ClassVar[str] = "idle"
 
 @dataclass(frozen=True)
+class Spaced:
+    name: ClassVar[str] = "two words"
+
+    def run(self, graph, context):
+        return PassResult(graph, False)
+
+@dataclass(frozen=True)
 class Newer:
     name: ClassVar[str] = "newer"
     api_version: ClassVar[int] = 99
@@ -132,6 +139,7 @@ BAD: dict[str, tuple[type[Exception], str]] = {
     "no_such_module_here:X": (PluginError, "No module named"),
     "{m}:NotFrozen": (PluginError, "is no dataclass"),
     "{m}:Idle": (PluginError, "has none of the methods of a plug-in"),
+    "{m}:Spaced": (PluginError, "has the name 'two words'; take letters"),
     "{m}:Needy": (PipelineError, "needs word"),
     "{m}:Double{{times=x}}": (PipelineError, "x is no int"),
     "nobody": (PipelineError, "no pass 'nobody'.*MODULE:CLASS"),
