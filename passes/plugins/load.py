@@ -30,10 +30,11 @@ from tilestitch.passes.plan import PluginRecord
 from .check import check_class, is_model, is_pass, is_rule, is_schedule
 from .faults import Identity, import_fault, told
 from .guards import GuardedModel, GuardedPass, GuardedRule, GuardedSchedule
-from .sources import content_hash
+from .sources import content_hash, qualified
 
 ENTRY_POINT_GROUP = "tilestitch.passes"
 BUILT_IN = "tilestitch"
+IN_PYTHON = "given in Python"
 
 Named = str | type | object
 """What a compilation may be given: the text of a `--pass` option, a class, or an instance."""
@@ -189,7 +190,8 @@ def _record(instance: Any, identity: Identity) -> PluginRecord:
             f"{identity}: an artifact cannot record its arguments ({error}); fields hold int, float, bool, str, None, "
             "and tuples of these"
         ) from None
-    return PluginRecord(identity.name, identity.owner, content_hash(identity.cls), arguments)
+    owner = f"{identity.owner}: {qualified(identity.cls)}" if identity.owner == IN_PYTHON else identity.owner
+    return PluginRecord(identity.name, owner, content_hash(identity.cls), arguments)
 
 
 # -- what a compilation is given -------------------------------------------------------------------------------------
@@ -198,7 +200,7 @@ def _record(instance: Any, identity: Identity) -> PluginRecord:
 def _given(item: object, available: dict[str, Identity]) -> _Member:
     """A class, or an instance of one."""
     cls = item if inspect.isclass(item) else type(item)
-    identity = Identity(cls, "given in Python")
+    identity = Identity(cls, IN_PYTHON)
     if isinstance(item, bytes | bytearray) or cls.__module__ == "builtins":
         raise PluginError(f"passes: {item!r} is no plug-in; give a text, a class or an instance of one")
     if cls in pass_table().values():

@@ -161,7 +161,7 @@ def test_a_rule_may_have_one_of_its_methods(module: str) -> None:
 def test_instances_and_classes_will_do() -> None:
     loaded = load_plugins([Other(), Other], NONE)
     assert [p.instance for p in loaded.passes] == [Other(), Other()]
-    assert [r.owner for r in loaded.records] == ["given in Python"]
+    assert [r.owner for r in loaded.records] == [f"given in Python: {__name__}:Other"]
 
 
 def test_an_instance_that_cannot_be_made_is_told_with_its_line(tmp_path: Path, module: str) -> None:
