@@ -134,11 +134,10 @@ def load_plugins(given: Sequence[Named] | Named = (), installed: Installed | Non
     What is given more than once runs more than once. Raises PipelineError for a text that does not parse or arguments
     that fit no field, and PluginError for what is no plug-in, cannot be loaded, or has a name that is taken.
     """
-    given = given if isinstance(given, list | tuple) else [given]
     installed = collect(entry_points()) if installed is None else installed
     available = dict(installed.available)
     members: list[_Member] = []
-    for item in given:
+    for item in _several(given):
         members += _from_text(item, available, installed.broken) if isinstance(item, str) else [_given(item, available)]
     named = {m.instance.name for m in members}
     members += [
@@ -150,16 +149,20 @@ def load_plugins(given: Sequence[Named] | Named = (), installed: Installed | Non
     return _guarded(members, warnings)
 
 
-def as_texts(given: Sequence[Named]) -> list[str]:
+def as_texts(given: Sequence[Named] | Named) -> list[str]:
     """What was given to `load_plugins`, as `--pass` options would say it."""
-    return [_as_text(item) for item in given]
+    return [_as_text(item) for item in _several(given)]
+
+
+def _several(given: Sequence[Named] | Named) -> Sequence[Named]:
+    return given if isinstance(given, list | tuple) else [given]
 
 
 def _as_text(item: Named) -> str:
     if isinstance(item, str):
         return item
     cls = item if inspect.isclass(item) else type(item)
-    return f"{cls.__module__}:{cls.__qualname__}{'' if cls is item else arguments_text(item)}"
+    return f"{qualified(cls)}{'' if cls is item else arguments_text(item)}"
 
 
 def _guarded(members: Sequence[_Member], warnings: tuple[str, ...]) -> LoadedPlugins:
