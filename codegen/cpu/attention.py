@@ -23,9 +23,9 @@ from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, immediate
 from tilestitch.codegen.compute.evaluator import Source as ReadElement
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.passes.fusion.facts import LEAST_QUERIES, attention_rows
 from tilestitch.passes.plan.mask_band import Band, band_of, same_inside
 from tilestitch.passes.plan.roles import Roles
+from tilestitch.passes.plan.schedules import CpuAttentionSchedule
 
 from . import microkernel as mk
 from .abi import KernelLaunch
@@ -34,6 +34,9 @@ from .isa import Isa, dtype_bytes
 from .microkernel import Split
 from .panels import LoadedOperand, PackedOperand, pack_at_run_time
 from .surroundings import Operands, Surroundings
+
+LEAST_QUERIES = 8
+"""Of a block, however much memory their scores take."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +102,12 @@ class AttentionPlan:
 
 
 def lower_attention(
-    nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value], isa: Isa, threads: int
-) -> KernelLaunch:
+    nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value], isa: Isa, threads: int,
+    schedule: CpuAttentionSchedule,
+) -> KernelLaunch:  # fmt: skip
     """The launch of an attention group; `outputs` are those that have elements."""
     group = Operands(tuple(nodes), roles, tuple(inputs), tuple(outputs), isa, threads)
-    plan = plan_attention(group)
+    plan = plan_attention(group, schedule)
 
     def emit(around: Surroundings, task: Expr, scratch: Expr) -> None:
         _Task(group, plan, around, scratch).run(task)
@@ -115,7 +119,7 @@ def _no_matrix(data: np.ndarray) -> np.ndarray:
     raise AssertionError("attention packs no constant")
 
 
-def plan_attention(group: Operands) -> AttentionPlan:
+def plan_attention(group: Operands, schedule: CpuAttentionSchedule) -> AttentionPlan:
     """Blocks of one register tile of queries where keys and values of a head stay in half of the second-level cache.
 
     Else of more, which are multiplied by each panel while it is there, and whose scores have that half.
@@ -123,7 +127,7 @@ def plan_attention(group: Operands) -> AttentionPlan:
     softmax, acc = group.roles.softmax, sum_dtype(group.roles)
     assert softmax is not None
     isa, heads, queries, keys, item = group.isa, softmax.heads, softmax.queries, softmax.keys, dtype_bytes(acc)
-    parts = -(-queries // attention_rows(heads, queries, group.threads))
+    parts = -(-queries // schedule.queries)
     most = -(-queries // parts)
     height = mk.choose_tile(most, keys, isa.lanes(acc), isa)[0].rows
     width, columns = _width(group), group.result.shape[-1]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tilestitch.codegen.compute.reducers import ARG_REDUCTIONS
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import GroupView, roles_in, view_group
 from tilestitch.compiler.ir.graph import Graph, Node, Value
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.roles import Roles, RowSpace
+from tilestitch.passes.plan.schedule_check import why_not
+from tilestitch.passes.plan.schedules import CpuAttentionSchedule, CpuRowSchedule
 from tilestitch.passes.plan.split_rows import pieces_of
-from tilestitch.passes.schedule.cpu.rows import parts_of
 
 from .abi import KernelArg, KernelLaunch, TemporaryArg, ValueArg
 from .attention import lower_attention
@@ -41,7 +41,7 @@ def lower_group(graph: Graph, group: Group, target: CpuTarget, threads: int = 4)
         return ()
     try:
         checks = () if group.kind is GroupKind.OPAQUE else lower_index_checks(view.nodes, view.inputs)
-        return (*checks, *_template(view, group.kind, outputs, target, threads))
+        return (*checks, *_template(view, group, outputs, target, threads))
     except RecursionError:
         raise KernelError(
             f"group {group.name} nests {len(view.nodes)} nodes too deeply; compile with --planner none", view.origins
@@ -58,16 +58,24 @@ def _side_by_side(parts: Sequence[Sequence[KernelLaunch]]) -> tuple[KernelLaunch
 
 
 def _template(
-    view: GroupView, kind: GroupKind, outputs: Sequence[Value], target: CpuTarget, threads: int
+    view: GroupView, group: Group, outputs: Sequence[Value], target: CpuTarget, threads: int
 ) -> tuple[KernelLaunch, ...]:
+    kind, schedule = group.kind, group.schedule
     if kind is GroupKind.INJECTIVE:
         return _injective(view, outputs, target)
-    if kind is GroupKind.ROWWISE:
-        return _rowwise(view, outputs, target)
+    if kind in (GroupKind.ROWWISE, GroupKind.ATTENTION):
+        roles = roles_in(view)
+        problem = "it has no schedule" if schedule is None else why_not(view, kind, roles, schedule)
+        if problem is not None:
+            raise KernelError(f"group {view.name}: {problem}; repair the plan or write it again", view.origins)
+        if isinstance(schedule, CpuAttentionSchedule):
+            return (lower_attention(view.nodes, roles, view.inputs, outputs, target.isa, threads, schedule),)
+        if isinstance(schedule, CpuRowSchedule):
+            return _rowwise(view, roles, outputs, target, schedule.parts)
+        reason = f"its schedule of template {schedule.template} is for no kernel of a CPU" if schedule else ""
+        raise KernelError(f"group {view.name}: {reason}; write the plan again for this target", view.origins)
     if kind is GroupKind.CONTRACTION:
         return (lower_contraction(view.nodes, roles_in(view), view.inputs, outputs, target.isa, threads),)
-    if kind is GroupKind.ATTENTION:
-        return (lower_attention(view.nodes, roles_in(view), view.inputs, outputs, target.isa, threads),)
     return _opaque(view, outputs, target, threads)
 
 
@@ -91,11 +99,11 @@ def _injective(view: GroupView, outputs: Sequence[Value], target: CpuTarget) -> 
     return (KernelLaunch("injective", func, tasks, args, view.origins),)
 
 
-def _rowwise(view: GroupView, outputs: Sequence[Value], target: CpuTarget) -> tuple[KernelLaunch, ...]:
-    roles = roles_in(view)
+def _rowwise(
+    view: GroupView, roles: Roles, outputs: Sequence[Value], target: CpuTarget, parts: int
+) -> tuple[KernelLaunch, ...]:
     assert roles.rows is not None
-    parts = parts_of(roles.rows)
-    if parts > 1 and not any(node.op in ARG_REDUCTIONS for node in view.nodes):
+    if parts > 1:
         return _rows_in_parts(view, outputs, roles.rows, parts, target)
     args = tuple(ValueArg(v.name) for v in (*view.inputs, *outputs))
     return (_row_launch(view.nodes, roles, view.inputs, outputs, args, view.origins, target),)

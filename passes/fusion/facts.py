@@ -14,6 +14,7 @@ from tilestitch.cost_model.protocol import AnyDevice, KernelFacts, Traffic
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
 from tilestitch.passes.plan.roles import Part, Roles, roles_of
 from tilestitch.passes.plan.target import TargetInfo
+from tilestitch.passes.schedule.cpu.attention import attention_rows
 
 from . import few_rows
 from .profit import evaluations
@@ -33,10 +34,6 @@ GPU_ROWS = 128
 """With fewer rows than this most of a large GPU is idle."""
 ATTENTION_ROWS, ATTENTION_KEYS = (64, 32, 16), 64
 """On a GPU, queries of a task of attention (the most for which there are tasks enough), and keys of a step."""
-LEAST_QUERIES, PACKED_QUERIES = 8, 16
-"""On a CPU, least queries of a task of attention, and those whose products take as long as packing keys and values."""
-UNEVENNESS = 0.3
-"""Part of a task that the slowest of several threads works longer than the others."""
 ATTENTION_SHARED_BYTES = 100 << 10
 """Wide operands get smaller tiles rather than more shared memory."""
 ATTENTION_THREADS, ATTENTION_REGISTERS = 256, 84
@@ -209,20 +206,6 @@ def _tile_bytes(roles: Roles, gpu: bool) -> int:
         return min(ATTENTION_ROWS[0], roles.softmax.queries) * roles.softmax.keys * 4
     widths = roles.softmax.query.shape[-1] + 4 * roles.anchor.output.shape[-1]
     return min(ATTENTION_SHARED_BYTES, width * widths * ATTENTION_KEYS)
-
-
-def attention_rows(heads: int, queries: int, threads: int) -> int:
-    """Queries of a task of attention on a CPU: those with which the slowest thread is done first.
-
-    Every task packs the keys and values of its head.
-    """
-    parts = range(1, max(1, queries // LEAST_QUERIES) + 1)
-
-    def makespan(rows: int) -> float:
-        rounds = ceil(heads * ceil(queries / rows) / threads) + (UNEVENNESS if threads > 1 else 0.0)
-        return rounds * (rows + PACKED_QUERIES)
-
-    return min(dict.fromkeys(ceil(queries / p) for p in parts), key=lambda rows: (makespan(rows), -rows))
 
 
 def _most_alive(nodes: Sequence[Node]) -> int:

@@ -17,6 +17,8 @@ from .group import GroupKind
 from .parts import Roles
 from .row_loops import RowLoops, row_loops
 from .schedules import (
+    CpuAttentionSchedule,
+    CpuRowSchedule,
     ElementwiseSchedule,
     RowSchedule,
     ScanSchedule,
@@ -64,6 +66,14 @@ def _reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule)
             yield from block_size(schedule.threads)
             if isinstance(schedule, SortSchedule) and schedule.threads & (schedule.threads - 1):
                 yield f"{schedule.threads} threads are no power of two, as sorting needs"
+        case CpuRowSchedule() if kind is GroupKind.ROWWISE:
+            if schedule.parts != 1:
+                yield from _parts(schedule.parts, roles)
+            if schedule.parts > 1 and any(node.op in ("arg_max", "arg_min") for node in view.nodes):
+                yield "rows in which places are looked for are not cut"
+        case CpuAttentionSchedule() if kind is GroupKind.ATTENTION:
+            if not schedule.queries:
+                yield "a task has 0 queries; it has at least one"
         case _:
             yield f"template {schedule.template} does not compute a group of kind {kind.value}"
 
@@ -125,12 +135,20 @@ def row_reasons(schedule: RowSchedule, loops: RowLoops) -> Iterator[str]:
         yield f"a block that shares a row with others has {schedule.rows} rows, not one"
 
 
+def _parts(parts: int, roles: Roles) -> Iterator[str]:
+    assert roles.rows is not None
+    shape, axes = roles.rows.shape, roles.rows.axes
+    length = prod(d for axis, d in enumerate(shape) if axis in axes)
+    trailing = axes == tuple(range(len(shape) - len(axes), len(shape)))
+    if parts < 2 or length % parts or not trailing:
+        yield f"rows of {length} elements over axes {axes} are not cut into {parts} equal parts"
+
+
 def _split_rows(schedule: SplitRowSchedule, view: GroupView, roles: Roles) -> Iterator[str]:
     assert roles.rows is not None
-    length = prod(d for axis, d in enumerate(roles.rows.shape) if axis in roles.rows.axes)
-    trailing = roles.rows.axes == tuple(range(len(roles.rows.shape) - len(roles.rows.axes), len(roles.rows.shape)))
-    if schedule.parts < 2 or length % schedule.parts or not trailing:
-        yield f"rows of {length} elements over axes {roles.rows.axes} are not cut into {schedule.parts} equal parts"
+    uncut = next(_parts(schedule.parts, roles), None)
+    if uncut is not None:
+        yield uncut
         return
     pieces, _ = pieces_of(view, view.stored, roles.rows, schedule.parts)
     if len(pieces) != len(schedule.pieces):

@@ -1,7 +1,7 @@
 """Schedules: how the kernel of a group is cut into thread blocks, threads and steps. Plain data, JSON in and out.
 
-A group of a plan for a GPU has one, each part of a stitched group one of its own. Code generation emits what it says,
-or raises. `template` names the kind in JSON.
+A group of a plan has one, each part of a stitched group one of its own; on a CPU, only rows and attention have. Code
+generation emits what it says, or raises. `template` names the kind in JSON.
 """
 
 from __future__ import annotations
@@ -147,9 +147,26 @@ class ScatterSchedule:
     by_claims: bool
 
 
+@dataclass(frozen=True)
+class CpuRowSchedule:
+    """On a CPU: each row is cut into so many `parts`, whose results further launches join; 1: it is not cut."""
+
+    template: ClassVar[str] = "cpu_rows"
+    parts: int = 1
+
+
+@dataclass(frozen=True)
+class CpuAttentionSchedule:
+    """On a CPU: a task of attention has at most so many `queries` of one head."""
+
+    template: ClassVar[str] = "cpu_attention"
+    queries: int
+
+
 Schedule: TypeAlias = (
     ElementwiseSchedule | TransposeSchedule | RowSchedule | SplitRowSchedule | WindowSchedule | ScanSchedule
     | SortSchedule | ScatterSchedule | GemmSchedule | DirectSchedule | BandSchedule
+    | CpuRowSchedule | CpuAttentionSchedule
 )  # fmt: skip
 
 TEMPLATES: dict[str, type] = {kind.template: kind for kind in (*get_args(Schedule), *get_args(Tile))}
@@ -172,7 +189,8 @@ def _to_json(value: Any) -> Any:
 
 def schedule_from_json(data: Any, where: str = "schedule") -> Schedule:
     """Raises PlanError, naming the field, unless `data` is what `schedule_to_json` writes."""
-    kind = TEMPLATES.get(data.get("template", "")) if isinstance(data, dict) else None
+    name = data.get("template") if isinstance(data, dict) else None
+    kind = TEMPLATES.get(name) if isinstance(name, str) else None
     if kind is None:
         raise PlanError(f"{where} is of none of the templates {', '.join(sorted(TEMPLATES))}; write the plan again")
     wanted = get_type_hints(kind)

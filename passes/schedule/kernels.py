@@ -14,6 +14,7 @@ from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.tiles import WgmmaTile
 from tilestitch.passes.plan.view import look_up
 
+from .cpu.choose import choose as choose_for_cpu
 from .cuda.choose import choose
 from .cuda.gemm import band_schedule, choose_gemm
 from .cuda.gpu import Gpu
@@ -27,9 +28,11 @@ def schedule_groups(graph: Graph, groups: Sequence[Group], target: TargetInfo) -
 
 def schedule_group(by_name: Mapping[str, Node], group: Group, target: TargetInfo) -> Group:
     """A group with its schedule; `by_name` are the nodes of its graph."""
-    if not target.name.startswith("cuda"):
-        return group
-    return _scheduled(by_name, group, Gpu.of(target))
+    if target.is_gpu:
+        return _scheduled(by_name, group, Gpu.of(target))
+    stages = tuple(tuple(schedule_group(by_name, part, target) for part in stage) for stage in group.stages)
+    own = None if stages else choose_for_cpu(look_up(by_name, group), group.kind, target.threads)
+    return replace(group, stages=stages, schedule=own)
 
 
 def _banded(by_name: Mapping[str, Node], group: Group, gpu: Gpu) -> Group:

@@ -21,6 +21,8 @@ from tilestitch.compiler.ir.graph import Graph, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of, reference
 from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.passes.plan import Group, GroupKind
+from tilestitch.passes.plan.target import TargetInfo
+from tilestitch.passes.schedule.kernels import schedule_group
 
 GUARD = 64
 
@@ -117,6 +119,12 @@ def one_group(graph: Graph, kind: GroupKind | None = None) -> Group:
     )  # fmt: skip
 
 
+def cpu_group(graph: Graph, kind: GroupKind | None = None, threads: int = 4) -> Group:
+    """The whole graph as one group with its schedule for a CPU."""
+    by_name = {node.name: node for node in graph.nodes}
+    return schedule_group(by_name, one_group(graph, kind), TargetInfo("cpu", threads))
+
+
 def interpret(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[Value, np.ndarray]:
     """Every value of the graph by numpy."""
     known: dict[Value, np.ndarray] = {v: inputs[v.name] for v in graph.inputs}
@@ -131,8 +139,7 @@ def run_graph(
     graph: Graph, inputs: Mapping[str, np.ndarray], kind: GroupKind | None = None, cpu: CpuTarget | None = None
 ) -> dict[str, np.ndarray]:
     """The outputs of the graph, computed as one group."""
-    group = one_group(graph, kind)
-    launches = lower_group(graph, group, cpu or target())
+    launches = lower_group(graph, cpu_group(graph, kind), cpu or target())
     constants = {v.name: np.asarray(v.data) for v in graph.constants}
     outputs = list(dict.fromkeys(graph.outputs))
     return run_launches(launches, {**inputs, **constants}, outputs, cpu)

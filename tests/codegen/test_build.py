@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.codegen.kernel_harness import check, one_group, run_graph, target
+from tests.codegen.kernel_harness import check, cpu_group, one_group, run_graph, target
 from tilestitch.codegen.cpu import build
 from tilestitch.codegen.cpu.abi import KernelLaunch
 from tilestitch.codegen.cpu.build import compile_kernels, content_hash
@@ -30,7 +30,7 @@ def scaled(factor: float = 2.0, size: int = 100, prefix: str = "") -> Graph:
 
 
 def launches(graph: Graph) -> tuple[KernelLaunch, ...]:
-    return lower_group(graph, one_group(graph), target())
+    return lower_group(graph, cpu_group(graph), target())
 
 
 def test_equal_kernels_are_compiled_once_whatever_their_values_are_called() -> None:

@@ -56,7 +56,7 @@ def test_what_is_no_schedule_is_refused_by_name(edit: dict[str, object], named: 
         schedule_from_json(data)
 
 
-@pytest.mark.parametrize("data", [None, [], 3, {}, {"template": 4}])
+@pytest.mark.parametrize("data", [None, [], 3, {}, {"template": 4}, {"template": []}])
 def test_other_data_is_refused(data: object) -> None:
     with pytest.raises(PlanError, match="write the plan again"):
         schedule_from_json(data)
