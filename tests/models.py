@@ -157,3 +157,27 @@ def random_inputs(model: ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
         values = random.integers(0, 2, shape) if dtype.kind in "iub" else random.standard_normal(shape)
         inputs[info.name] = values.astype(dtype)
     return inputs
+
+
+def in_half(model: ModelProto) -> ModelProto:
+    """The model in float16 with inputs and outputs in float32, as the usual converters make it."""
+    half = ModelProto.FromString(model.SerializeToString())
+    graph = half.graph
+    attributes = [attribute for node in graph.node for attribute in node.attribute]
+    for tensor in (*graph.initializer, *(a.t for a in attributes if a.HasField("t"))):
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
+    for attribute in attributes:
+        if attribute.name == "to" and attribute.i == TensorProto.FLOAT:
+            attribute.i = TensorProto.FLOAT16
+    renamed = {i.name: f"{i.name}_half" for i in graph.input if i.type.tensor_type.elem_type == TensorProto.FLOAT}
+    casts = [helper.make_node("Cast", [name], [narrow], name=narrow, to=10) for name, narrow in renamed.items()]
+    nodes = [NodeProto.FromString(node.SerializeToString()) for node in graph.node]
+    renamed |= {output.name: f"{output.name}_half" for output in graph.output}
+    for node in nodes:
+        for names in (node.input, node.output):
+            names[:] = [renamed.get(name, name) for name in names]
+    del graph.node[:]
+    graph.node.extend(casts + nodes)
+    graph.node.extend(helper.make_node("Cast", [renamed[o.name]], [o.name], to=1) for o in graph.output)
+    return half

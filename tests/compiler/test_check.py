@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 import onnx.reference
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
-from tests.models import cnn, transformer
+from tests.models import cnn, in_half, transformer
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli import bisect, errors, main, rivals
 from tilestitch.compiler.cli.explain import read_explain
@@ -31,26 +31,6 @@ def compiled(folder: Path, model: onnx.ModelProto, *options: object) -> tuple[Pa
     arguments = ["compile", folder / "m.onnx", "-o", folder / "m.tsm", *options]
     assert main.main([*map(str, arguments)]) == errors.OK
     return folder / "m.tsm", folder / "m.onnx"
-
-
-def in_half(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model in float16 with inputs and outputs in float32, as the usual converters make it."""
-    half = onnx.ModelProto.FromString(model.SerializeToString())
-    graph = half.graph
-    for tensor in graph.initializer:
-        if tensor.data_type == TensorProto.FLOAT:
-            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
-    renamed = {i.name: f"{i.name}_half" for i in graph.input if i.type.tensor_type.elem_type == TensorProto.FLOAT}
-    casts = [helper.make_node("Cast", [name], [narrow], name=narrow, to=10) for name, narrow in renamed.items()]
-    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in graph.node]
-    renamed |= {output.name: f"{output.name}_half" for output in graph.output}
-    for node in nodes:
-        for names in (node.input, node.output):
-            names[:] = [renamed.get(name, name) for name in names]
-    del graph.node[:]
-    graph.node.extend(casts + nodes)
-    graph.node.extend(helper.make_node("Cast", [renamed[o.name]], [o.name], to=1) for o in graph.output)
-    return half
 
 
 def with_fault(model: onnx.ModelProto, weight: str) -> rivals.Run:
@@ -208,6 +188,7 @@ def test_passes_that_were_given_in_python_are_recorded_as_texts() -> None:
     name = "examples.custom_pass.tilestitch_example_rules.hard_gelu:HardGelu"
     recorded = compile_model(cnn(), passes=[HardGelu, HardGelu(slope=0.5)]).explain()["options"]["passes"]
     assert recorded == [name, f"{name}{{slope=0.5}}"]
+    assert compile_model(cnn(), passes=HardGelu(slope=0.5)).explain()["options"]["passes"] == [recorded[1]]
 
 
 # --- bisecting ---
