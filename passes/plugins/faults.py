@@ -75,7 +75,10 @@ class Identity:
         code = getattr(getattr(self.cls, method, None), "__code__", None)
         if code is not None:
             return f"{code.co_filename}:{code.co_firstlineno}"
-        return str(inspect.getsourcefile(self.cls) or qualified(self.cls))
+        try:
+            return str(inspect.getsourcefile(self.cls))
+        except (OSError, TypeError):  # a class without a file
+            return qualified(self.cls)
 
 
 def import_fault(owner: str, target: str, error: BaseException) -> PluginError:

@@ -7,12 +7,12 @@ a PluginFault that names it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, TypeVar
 
-from tilestitch.compiler.ir import Graph, IRError, Node
+from tilestitch.compiler.ir import Graph, Node
 from tilestitch.compiler.ir.verify import verify
 from tilestitch.cost_model.protocol import AnyDevice, KernelFacts
 from tilestitch.passes.contract import PLACES, PassContext, PassResult, broken_interface, interface_of
@@ -27,6 +27,7 @@ from .faults import Identity
 from .views import KernelsView, PlannerView
 
 T = TypeVar("T")
+_END = object()
 
 
 @dataclass(frozen=True)
@@ -61,14 +62,16 @@ class GuardedPass(Guard):
         result = self.call("run", graph, context)
         if not isinstance(result, PassResult) or not isinstance(result.graph, Graph):
             raise self._fault(f"run returned {_kind(result)}")
+        if not isinstance(result.notes, list | tuple) or not all(isinstance(note, str) for note in result.notes):
+            raise self._fault(f"run returned notes that are no tuple of str: {result.notes!r}")
         try:
             verify(result.graph)
-        except (IRError, AttributeError, TypeError) as error:
+            broken = broken_interface(before, result.graph)
+        except Exception as error:
             raise self._fault(f"run left a graph that is not well formed: {error}") from error
-        broken = broken_interface(before, result.graph)
         if broken:
             raise self._fault(f"run {broken}")
-        return PassResult(result.graph, bool(result.modified), tuple(map(str, result.notes)))
+        return PassResult(result.graph, bool(result.modified), tuple(result.notes))
 
     def _fault(self, problem: str) -> Exception:
         return self.identity.fault("run", problem)
@@ -81,7 +84,7 @@ class GuardedRule(Guard):
         known = frozenset(state.nodes)
         for fuse in self._proposals("propose", PlannerView(state), Fuse, state.graph):
             named = (*_nodes(fuse.nodes), *_nodes(fuse.copies))
-            if not fuse.nodes or any(node not in known for node in named):
+            if not fuse.nodes or not all(isinstance(node, Node) and node in known for node in named):
                 raise self.identity.fault("propose", f"{fuse!r} names no node, or one that is not in the graph")
             yield fuse
 
@@ -115,8 +118,8 @@ class GuardedRule(Guard):
         count = 0
         while True:
             with self.identity.blamed(method, last):
-                found = next(wanted, None)
-            if found is None:
+                found = next(wanted, _END)
+            if found is _END:
                 break
             count += 1
             if not isinstance(found, kind):  # type: ignore[arg-type]
@@ -186,7 +189,8 @@ def _is_refusal(answer: object) -> bool:
         isinstance(w, str) for w in (answer.subject, answer.rule, answer.reason)
     ):
         return False
-    return all(type(k) is str and type(v) in (int, float) and math.isfinite(v) for k, v in answer.numbers.items())
+    numbers = answer.numbers.items() if isinstance(answer.numbers, Mapping) else [(None, None)]
+    return all(type(k) is str and type(v) in (int, float) and math.isfinite(v) for k, v in numbers)
 
 
 def _nodes(names: Any) -> tuple[Any, ...]:
@@ -201,5 +205,5 @@ def _kind(value: object) -> str:
 
 
 def _structure(graph: Graph) -> int:
-    """Differs, almost certainly, after a node was added, removed, moved or given another operand or attribute."""
+    """Differs, almost certainly, after a node was added, removed, moved, or given another operand or an attribute."""
     return hash(tuple((node.op, node.name, node.inputs, node.outputs, len(node.attrs)) for node in graph.nodes))

@@ -225,7 +225,7 @@ def _member(entry: PassText, available: dict[str, Identity], broken: Mapping[str
         _claim(available, identity)
         identity = available[identity.name]
         return _Member(_built(identity, entry), identity)
-    if entry.name in broken:
+    if entry.name in broken and entry.name not in available:
         raise PluginError(broken[entry.name])
     if entry.name not in table:
         known = ", ".join(sorted(table))

@@ -146,6 +146,42 @@ MISTAKES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         """,
         ("propose yielded Node", "yields Fuse objects"),
     ),
+    "a rule proposes nothing at all": (
+        "Rule",
+        "propose",
+        """
+        def propose(self, state):  # here
+            yield None
+        """,
+        ("propose yielded None",),
+    ),
+    "a rule proposes lists": (
+        "Rule",
+        "propose",
+        """
+        def propose(self, state):  # here
+            yield Fuse(([state.nodes[0], state.nodes[1]],))
+        """,
+        ("names no node",),
+    ),
+    "a rule forbids without numbers": (
+        "Rule",
+        "forbid",
+        """
+        def forbid(self, state, nodes):  # here
+            return WhyNot(nodes[0].name, self.name, "no", None)
+        """,
+        ("forbid returned WhyNot",),
+    ),
+    "a pass notes a number": (
+        "GraphPass",
+        "run",
+        """
+        def run(self, graph, context):  # here
+            return PassResult(graph, False, 3)
+        """,
+        ("notes that are no tuple of str: 3",),
+    ),
     "a rule proposes foreign nodes": (
         "Rule", "propose",
         """
