@@ -118,7 +118,7 @@ class GuardedRule(Guard):
         count = 0
         while True:
             with self.identity.blamed(method, last):
-                found = next(wanted, _END)
+                found: Any = next(wanted, _END)
             if found is _END:
                 break
             count += 1
