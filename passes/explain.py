@@ -31,11 +31,12 @@ def explain_plan(
     launches: LaunchesOf | None = None,
     target: TargetInfo | None = None,
     model: LatencyModel = ANALYTICAL,
+    is_body: bool = False,
 ) -> dict[str, Any]:
     """The decisions of `plan` for `graph` as JSON data; `launches` gives the launches of its groups, if they are known.
 
     `kernels` is in launch order (`number`) and holds native groups only; `host_steps` holds the others, each with
-    the reason, and `host` sums these up. `origins` gives
+    the reason, and `host` sums these up (`is_body`: of a loop or branch). `origins` gives
     the nodes of the model that each node of the graph stems from. Bytes are counted once for each tensor; `unfused` is
     what a kernel's nodes would be as a kernel each. `predicted_us` is what `model` says of each kernel on the device of
     `target` (default: the plan's target, one thread); `prediction` names both.
@@ -49,7 +50,7 @@ def explain_plan(
     by_name.update((g.name, g) for g in plan.host_groups)
     kernels: list[dict[str, Any]] = []
     host_steps: list[dict[str, Any]] = []
-    reasons = {why.subject: why for why in why_on_host(graph)}
+    reasons = {node.name: why for node, why in why_on_host(graph, is_body=is_body).items()}
     for number, segment in enumerate(plan.segments):
         for place, name in enumerate(segment.groups):
             group = by_name[name]
@@ -62,13 +63,13 @@ def explain_plan(
                     kernel["launches"] = list(launches(plan, name))
                 kernels.append(kernel)
     bodies = {
-        key: explain_plan(body, plan.bodies[key], launches=launches, target=target, model=model)
+        key: explain_plan(body, plan.bodies[key], launches=launches, target=target, model=model, is_body=True)
         for key, body in nested_graphs(graph).items()
     }
     return {
         "kernels": kernels,
         "host_steps": host_steps,
-        "host": host_summary(graph, _all_kernels(kernels, bodies)),
+        "host": host_summary(graph, _all_kernels(kernels, bodies), is_body=is_body),
         "refusals": [r.to_json() for r in plan.refusals],
         "origins": {n.name: list(n.origins) for n in graph.nodes},
         "buffers": _buffers(plan),

@@ -23,10 +23,12 @@ REMEDIES = {
 }
 
 
-def why_on_host(graph: Graph) -> list[WhyNot]:
-    """Why each node that is no part of a kernel is none, in order; `subject` is the node's name."""
-    sources: dict[Value, WhyNot] = {v: _open_input(v) for v in graph.inputs if _is_open(v)}
-    reasons = []
+def why_on_host(graph: Graph, *, is_body: bool = False) -> dict[Node, WhyNot]:
+    """Why each node that is no part of a kernel is none, in order. `is_body`: of a loop or branch, whose inputs are no
+    inputs of the model.
+    """
+    sources: dict[Value, WhyNot] = {v: _IN_BODY if is_body else _open_input(v) for v in graph.inputs if _is_open(v)}
+    reasons: dict[Node, WhyNot] = {}
     for node in graph.nodes:
         inherited = _coarsest(sources[v] for v in node.inputs if v in sources)
         for output in node.outputs:
@@ -34,12 +36,15 @@ def why_on_host(graph: Graph) -> list[WhyNot]:
                 sources[output] = inherited or _data_dependent(node)
         if not is_native(node):
             found = _why(node, inherited)
-            reasons.append(WhyNot(node.name, found.rule, found.reason, found.numbers))
+            reasons[node] = WhyNot(node.name, found.rule, found.reason, found.numbers)
     return reasons
 
 
 def _is_open(value: Value) -> bool:
     return not isinstance(value.type, TensorType) or not value.type.is_static
+
+
+_IN_BODY = WhyNot("", "host.control_flow", "sizes inside of a loop or branch are known only when it runs")
 
 
 def _open_input(value: Value) -> WhyNot:
@@ -83,36 +88,34 @@ def open_inputs(graph: Graph) -> list[str]:
     ]
 
 
-def _walk(graph: Graph) -> Iterator[Graph]:
-    yield graph
+def _bodies(graph: Graph) -> Iterator[Graph]:
     for body in nested_graphs(graph).values():
-        yield from _walk(body)
+        yield body
+        yield from _bodies(body)
 
 
-def host_summary(graph: Graph, kernels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def host_summary(graph: Graph, kernels: Sequence[Mapping[str, Any]], *, is_body: bool = False) -> dict[str, Any]:
     """How much of the model runs on the host, bodies of loops and branches included.
 
     `steps`; `onnx_nodes` that have a part in them, `of_onnx_nodes` in all; `predicted_us_at_least`, and its share
     beside what is predicted of the kernels; `reasons`, each with `rule`, `reason`, `steps`, `operators`, `remedy`.
     """
-    shapes = " ".join(open_inputs(graph)) or "--shape NAME=SIZES"
-    found = [(inner, why) for inner in _walk(graph) for why in why_on_host(inner)]
-    nodes = [(inner.node(why.subject), why) for inner, why in found]
-    on_host = {origin for node, _ in nodes for origin in node.origins}
-    everything = {origin for inner in _walk(graph) for node in inner.nodes for origin in node.origins}
-    least_us = STEP_US * len(nodes)
+    shapes = " ".join(open_inputs(graph))
+    refused = list(why_on_host(graph, is_body=is_body).items())
+    refused += [item for body in _bodies(graph) for item in why_on_host(body, is_body=True).items()]
+    by_reason: dict[tuple[str, str], list[Node]] = {}
+    for node, why in refused:
+        by_reason.setdefault((why.rule, why.reason), []).append(node)
+    everything = {origin for part in (graph, *_bodies(graph)) for node in part.nodes for origin in node.origins}
+    least_us = STEP_US * len(refused)
     total_us = least_us + sum(kernel["predicted_us"] or 0.0 for kernel in kernels)
-    reasons = dict.fromkeys((why.rule, why.reason) for _, why in nodes)
     return {
-        "steps": len(nodes),
-        "onnx_nodes": len(on_host),
+        "steps": len(refused),
+        "onnx_nodes": len({origin for node, _ in refused for origin in node.origins}),
         "of_onnx_nodes": len(everything),
         "predicted_us_at_least": least_us,
-        "predicted_share_at_least": round(least_us / total_us, 4) if nodes else 0.0,
-        "reasons": [
-            _reason(rule, reason, [n for n, w in nodes if (w.rule, w.reason) == (rule, reason)], shapes)
-            for rule, reason in reasons
-        ],
+        "predicted_share_at_least": round(least_us / total_us, 4) if refused else 0.0,
+        "reasons": [_reason(rule, reason, nodes, shapes) for (rule, reason), nodes in by_reason.items()],
     }
 
 
@@ -127,6 +130,7 @@ def _reason(rule: str, reason: str, nodes: Sequence[Node], shapes: str) -> dict[
 
 
 MOST_OPERATORS = 5
+MOST_REASONS = 8
 
 
 def describe_host(host: Mapping[str, Any]) -> str:
@@ -138,9 +142,12 @@ def describe_host(host: Mapping[str, Any]) -> str:
         f"{steps} on the host with numpy, slower than kernels, for {host['onnx_nodes']} of {host['of_onnx_nodes']} "
         "ONNX nodes"
     ]
-    for reason in host["reasons"]:
+    for reason in host["reasons"][:MOST_REASONS]:
         operators = reason["operators"]
         more = ", …" if len(operators) > MOST_OPERATORS else ""
         named = ", ".join(operators[:MOST_OPERATORS])
         lines.append(f"  {reason['steps']} ({named}{more}): {reason['reason']}; {reason['remedy']}")
+    left_out = len(host["reasons"]) - MOST_REASONS
+    if left_out > 0:
+        lines.append(f"  and {left_out} more reasons: `tilestitch explain --json` has all")
     return "\n".join(lines)

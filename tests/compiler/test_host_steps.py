@@ -14,6 +14,7 @@ from tests.models import cnn
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli import errors, main
 from tilestitch.compiler.errors import HostStepsError
+from tilestitch.passes.host_steps import describe_host
 from tilestitch.runtime import load
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>'
@@ -105,6 +106,23 @@ def test_steps_in_branches_count() -> None:
     )
     assert found["steps"] >= 4
     assert {"host.control_flow", "host.data_dependent"} <= {one["rule"] for one in found["reasons"]}
+
+
+def test_sizes_in_a_loop_are_not_blamed_on_inputs_of_the_model() -> None:
+    found = host(
+        """g (int64 n, float[1] x) => (float[k] y) <bool go = {1}> { [loop] y = Loop (n, go, x) <
+          body = b (int64 i, bool c, float[m] v) => (bool d, float[p] w) {
+            d = Identity (c) [grow] w = Concat <axis = 0> (v, v) }> }"""
+    )
+    assert {one["rule"] for one in found["reasons"]} == {"host.control_flow"}
+    assert not any("--shape" in one["remedy"] for one in found["reasons"])
+
+
+def test_of_many_reasons_the_first_are_told() -> None:
+    many = {"rule": "r", "reason": "why", "steps": 1, "operators": ["A"], "remedy": "do"}
+    told = describe_host({"steps": 99, "onnx_nodes": 99, "of_onnx_nodes": 100, "reasons": [many] * 99})
+    assert len(told.splitlines()) == 10
+    assert "and 91 more reasons" in told
 
 
 def test_every_host_step_has_its_reason() -> None:
