@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +27,14 @@ CALLS = 100
 NAMES = ("add_16", "mlp_256_512_512_10", "inputs_27x16")
 
 
-def ways_of(model: Module, rng: np.random.Generator) -> dict[str, Callable[[], object]]:
+def ways_of(model: Module, rng: np.random.Generator, stream: int) -> dict[str, Callable[[], object]]:
     """Ways to run a model, and the launch of its graph by itself."""
     shapes = {info.name: tuple(map(int, info.shape or ())) for info in model.inputs}
     host = {name: np.asarray(rng.standard_normal(shape), np.float32) for name, shape in shapes.items()}
     feeds = {name: on_device(array) for name, array in host.items()}
     out = model.run(feeds, on_device=True)
-    stream = _stream(out["y"].device)
     return {
-        "graph": _launch(model, stream),
+        "graph": _launch(model, stream),  # the context is current
         "out, stream": lambda: model.run(feeds, out, stream=stream),
         "on_device, stream": lambda: model.run(feeds, stream=stream, on_device=True),
         "out": lambda: model.run(feeds, out),
@@ -43,36 +43,50 @@ def ways_of(model: Module, rng: np.random.Generator) -> dict[str, Callable[[], o
     }
 
 
+def _device() -> Any:
+    """GPU 0."""
+    from tilestitch.runtime.cuda.backend import open_device
+
+    return open_device(0)
+
+
 def on_device(array: np.ndarray) -> Any:
     """The array on GPU 0."""
     from tilestitch.runtime.cuda.array import DeviceArray
-    from tilestitch.runtime.cuda.backend import open_device
     from tilestitch.runtime.cuda.driver import Allocation, host_address
 
-    device = open_device(0)
+    device = _device()
     memory = Allocation(device, array.nbytes, "an input")
     with device.current():
         device.call("cuMemcpyHtoD", memory.address, host_address(array), array.nbytes)
     return DeviceArray(device, memory.address, array.dtype, array.shape, memory)
 
 
-def _stream(device: Any) -> int:
+@contextmanager
+def _stream() -> Iterator[int]:
+    """A stream of GPU 0, whose context is current as long."""
+    device = _device()
     with device.current():
-        return int(device.call("cuStreamCreate", 1))  # CU_STREAM_NON_BLOCKING
+        handle = int(device.call("cuStreamCreate", 1))  # CU_STREAM_NON_BLOCKING
+        try:
+            yield handle
+        finally:
+            device.call("cuStreamDestroy", handle)
 
 
 def _launch(model: Module, stream: int) -> Callable[[], object]:
     """cuGraphLaunch alone, as the module calls it."""
     worker: Any = model._pool._idle[0].worker
     graph = worker._memories[0].segments[0].graph
-    graph._device.enter()
     function, executable = graph._device.api.cuGraphLaunch, graph._exec
     return lambda: function(executable, stream)
 
 
 def measure(name: str, rounds: int) -> dict[str, Any]:
-    model = load(compile_model(MODELS[name](), "cuda:sm_90a").to_bytes(), device="cuda")
-    return {"model": name, "latency": microseconds(ways_of(model, np.random.default_rng(0)), rounds, CALLS)}
+    artifact = compile_model(MODELS[name](), "cuda:sm_90a").to_bytes()
+    with load(artifact, device="cuda") as model, _stream() as stream:
+        ways = ways_of(model, np.random.default_rng(0), stream)
+        return {"model": name, "latency": microseconds(ways, rounds, CALLS)}
 
 
 def main() -> int:

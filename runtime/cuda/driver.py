@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tilestitch.runtime.artifact import address_of
 from tilestitch.runtime.errors import DeviceError
 
 _RESTART = "the GPU's state is lost for this process: start it again"
@@ -222,4 +223,4 @@ def _free(device: Device, address: int) -> None:
 
 def host_address(array: np.ndarray) -> int:
     """The address of a C-contiguous host array, also of one that is empty or read-only."""
-    return int(array.__array_interface__["data"][0])
+    return address_of(array)

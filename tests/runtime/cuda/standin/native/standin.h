@@ -90,7 +90,6 @@ void finish_all();  // of the current context
 void finish_work(uint64_t work);
 bool is_done(uint64_t work);
 bool is_ordered(uint64_t before, CUstream stream);  // whether all that is queued into the stream now runs after it
-uint64_t work_under_way();                          // the piece that runs now; 0 for none
 void count_work(std::map<std::string, int>& kinds);
 
 // -- modules (cubin.cc, module.cc) -------------------------------------------------------------------------------

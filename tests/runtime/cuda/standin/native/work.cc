@@ -33,7 +33,6 @@ constexpr double kWorkMicroseconds = 2.0;
 
 std::map<uint64_t, Work> pending;
 std::vector<double> ends{0.0};  // simulated microseconds at which each piece ended, by number
-uint64_t running = 0;
 std::map<CUstream, std::unique_ptr<Stream>> streams;
 std::map<CUevent, std::unique_ptr<Event>> events;
 std::map<Device*, Stream> legacy;
@@ -92,14 +91,12 @@ void run_one(uint64_t number) {
   for (uint64_t before : work.after) start = std::max(start, ends[before]);
   ends[number] = start + kWorkMicroseconds;
   if (work.device->broken != CUDA_SUCCESS) return;
-  running = number;
   try {
     work.run();
   } catch (const Refused& refused) {
     work.device->broken = refused.status;
     fprintf(stderr, "CUDA stand-in: %s: %s\n", work.name.c_str(), refused.reason.c_str());
   }
-  running = 0;
 }
 
 void finish(const std::vector<uint64_t>& wanted) {
@@ -199,8 +196,6 @@ bool is_ordered(uint64_t before, CUstream stream) {
   }
   return is_done(before);
 }
-
-uint64_t work_under_way() { return running; }
 
 void count_work(std::map<std::string, int>& kinds) {
   kinds["streams"] = int(streams.size());
