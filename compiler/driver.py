@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from tilestitch.passes.errors import PlanError, PluginWarning
 from tilestitch.passes.pipeline import DumpListener, NotesListener, run_pipeline
 from tilestitch.passes.plan import StitchPlan
 from tilestitch.runtime.archive import atomic_files
-from tilestitch.runtime.artifact import ArtifactContents, artifact_bytes, weights_path, write_artifact
+from tilestitch.runtime.artifact import ArtifactContents, artifact_bytes, read_artifact, weights_path, write_artifact
 from tilestitch.runtime.jsonfields import parse_json
 
 from .arithmetic import arithmetic_of_outputs
@@ -312,15 +313,24 @@ def _load_plans(plan: StitchPlan | str | os.PathLike[str] | None, count: int) ->
     """The plans to replay, one a specialisation: from a plan object, or a file that holds a plan or a list of them."""
     if plan is None:
         return None
-    plans = [plan] if isinstance(plan, StitchPlan) else _read_plans(Path(plan))
+    plans = [plan] if isinstance(plan, StitchPlan) else read_plans(Path(plan))
     if len(plans) != count:
         raise OptionError(f"the plan is for {len(plans)} sets of input shapes, but {count} were given with --shape")
     return plans
 
 
-def _read_plans(path: Path) -> list[StitchPlan]:
+def read_plans(path: Path) -> list[StitchPlan]:
+    """The plans of an artifact, or of a file that holds a plan or a list of them.
+
+    Raises PlanError, naming the file, for anything else.
+    """
+    if zipfile.is_zipfile(path):
+        data = read_artifact(path).plan
+        return [StitchPlan.from_json(item, str(path)) for item in (data if isinstance(data, list) else [data])]
     try:
         data = parse_json(path.read_bytes())
     except ValueError as error:
         raise PlanError(f"{path} is no JSON text: {error}; give the plan.json of an artifact") from None
+    if data == []:
+        raise PlanError(f"{path} holds no plan; give the plan.json of an artifact")
     return [StitchPlan.from_json(item, str(path)) for item in (data if isinstance(data, list) else [data])]

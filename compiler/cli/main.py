@@ -15,7 +15,7 @@ from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
 from tilestitch import __version__
-from tilestitch.compiler.cli import bench, check, compile, doctor, errors, example, explain, run
+from tilestitch.compiler.cli import bench, check, compile, doctor, errors, example, explain, plan, run
 
 COMMANDS: dict[str, ModuleType] = {
     "compile": compile,
@@ -23,6 +23,7 @@ COMMANDS: dict[str, ModuleType] = {
     "check": check,
     "bench": bench,
     "explain": explain,
+    "plan": plan,
     "doctor": doctor,
     "example": example,
 }

@@ -1,0 +1,45 @@
+"""What differs between two plans: decisions only, by the names of groups and fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from .stitch_plan import StitchPlan
+
+NO_DECISIONS = frozenset({"refusals", "stitches", "origins", "fingerprint", "plugins", "format", "version"})
+
+
+def differences(before: StitchPlan, after: StitchPlan) -> Iterator[tuple[str, Any, Any]]:
+    """(path, value before, value after) of every decision that differs; None where one has no such value.
+
+    Groups are told apart by name, so that one more group shows as one line.
+    """
+    yield from _between("", before.to_json(), after.to_json())
+
+
+def _between(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
+    if before == after:
+        return
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for key in dict.fromkeys((*before, *after)):
+            if key not in NO_DECISIONS:
+                yield from _between(f"{path}.{key}" if path else str(key), before.get(key), after.get(key))
+        return
+    old, new = _named(before), _named(after)
+    if old is not None and new is not None:
+        for name in dict.fromkeys((*old, *new)):
+            yield from _between(f"{path}[{name}]", old.get(name), new.get(name))
+        return
+    yield path, before, after
+
+
+def _named(data: Any) -> dict[str, Any] | None:
+    """A list of objects with names, or of buffers, by name; None if it is none."""
+    if not isinstance(data, Sequence) or isinstance(data, str):
+        return None
+    if all(isinstance(item, Mapping) and "name" in item for item in data):
+        return {item["name"]: item for item in data}
+    if data and all(isinstance(item, list) and item and isinstance(item[0], str) for item in data):
+        return {item[0]: item[1:] for item in data}
+    return None
