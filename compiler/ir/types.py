@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -102,9 +103,12 @@ def from_numpy_dtype(dtype: np.dtype) -> str:
     raise IRError(f"numpy dtype {dtype} has no counterpart here; known: {', '.join(sorted(_DTYPES))}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TensorType:
-    """A dense tensor. `shape` holds ints, names of symbolic dimensions, and `UNKNOWN`."""
+    """A dense tensor. `shape` holds ints, names of symbolic dimensions, and `UNKNOWN`.
+
+    What follows from these is worked out once: planning asks for it millions of times.
+    """
 
     dtype: str
     shape: Shape
@@ -120,25 +124,25 @@ class TensorType:
     def rank(self) -> int:
         return len(self.shape)
 
-    @property
+    @cached_property
     def is_static(self) -> bool:
         return all(isinstance(d, int) for d in self.shape)
 
-    @property
+    @cached_property
     def static_shape(self) -> tuple[int, ...]:
         """The shape as ints; IRError if a dimension is symbolic."""
         if not self.is_static:
             raise IRError(f"shape {self} is not static; give the sizes with --shape NAME=…")
         return tuple(int(d) for d in self.shape)
 
-    @property
+    @cached_property
     def num_elements(self) -> int:
         count = 1
         for d in self.static_shape:
             count *= d
         return count
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         return self.num_elements * storage_bytes(self.dtype)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from math import prod
 
-from tilestitch.compiler.ir import Kind, Node, TensorType, Value, kind_of
+from tilestitch.compiler.ir import Kind, Node, Value, kind_of
 from tilestitch.cost_model.counts import bytes_of, operations_per_element
 from tilestitch.passes.plan import WhyNot
 from tilestitch.passes.plan.roles import Part, Roles
@@ -69,7 +68,7 @@ def _copied_work(state: Fusion, copies: set[Node]) -> int:
     """Operations of one evaluation of `copies`, less this reader's share if every reader has copies of its own."""
     users = {u for n in copies for o in n.outputs for u in o.users} - copies
     readers = len({state.cluster_of(u).number for u in users})
-    work = sum(elements_of(n.outputs[0].tensor_type) * operations_per_element(n.op) for n in copies)
+    work = sum(n.outputs[0].tensor_type.num_elements * operations_per_element(n.op) for n in copies)
     return int(work * (readers - 1) / max(1, readers))
 
 
@@ -79,7 +78,7 @@ def recomputation(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) 
     again = 0.0
     for node in nodes:
         if kind_of(node.op) in (Kind.VIEW, Kind.INJECTIVE):
-            extra = counts.get(node.output, 0.0) - elements_of(node.output.tensor_type)
+            extra = counts.get(node.output, 0.0) - node.output.tensor_type.num_elements
             again += max(0.0, extra) * operations_per_element(node.op)
     return int(again)
 
@@ -91,7 +90,7 @@ def evaluations(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) ->
     theirs. Values of the iteration shape of a row-wise group are computed once, since the row is kept.
     """
     members = set(nodes)
-    shared: dict[Value, float] = {v: float(elements_of(v.tensor_type)) for v in stored}
+    shared: dict[Value, float] = {v: float(v.tensor_type.num_elements) for v in stored}
     apart: dict[Value, float] = {}
     for node in reversed(nodes):
         for i, value in enumerate(node.inputs):
@@ -100,7 +99,7 @@ def evaluations(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) ->
             mine = max((shared.get(o, 0.0) + apart.get(o, 0.0) for o in node.outputs), default=0.0)
             count, same_index = _reads(node, i, value, mine)
             if roles.rows is not None and _kept_by_row(value, roles):
-                count, same_index = float(elements_of(value.tensor_type)), True
+                count, same_index = float(value.tensor_type.num_elements), True
             if same_index:
                 shared[value] = max(shared.get(value, 0.0), count)
             else:
@@ -114,22 +113,16 @@ def _kept_by_row(value: Value, roles: Roles) -> bool:
     return value.shape == roles.rows.shape or roles.parts[value.producer] in (Part.REDUCTION, Part.REDUCED)
 
 
-@lru_cache(maxsize=4096)
-def elements_of(type_: TensorType) -> int:
-    """`type_.num_elements`, remembered: models have few types, and planning asks for them very often."""
-    return type_.num_elements
-
-
 def _reads(node: Node, index: int, value: Value, mine: float) -> tuple[float, bool]:
     """How often `node`, evaluated `mine` times, evaluates its operand, and whether that is at its own index."""
     kind = kind_of(node.op)
-    size = elements_of(value.tensor_type)
+    size = value.tensor_type.num_elements
     if kind is Kind.REDUCTION:
         return float(size), True
     if kind is Kind.CONTRACTION:
         return size * (_windows(node) if node.op != "matmul" and index == 0 else 1.0), True
     if node.op == "concat":
-        total = elements_of(node.output.tensor_type)
+        total = node.output.tensor_type.num_elements
         return (mine * size / total if total else 0.0), False
     if node.op == "reshape":
         return mine, True
