@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 TOLERANCES = {
-    "float64": 1e-9,
-    "complex128": 1e-9,
+    "float64": 1e-6,
+    "complex128": 1e-6,
     "float32": 1e-4,
     "complex64": 1e-4,
     "tf32": 1e-2,

@@ -3,7 +3,7 @@
   tilestitch check model.tsm model.onnx --against reference
 
 The error of an output is its largest difference over the reference's largest magnitude. What is allowed follows from
-the arithmetic on the way to it, in the model or as compiled: 1e-9 for float64, 1e-4 for float32, 1e-2 for tf32 and
+the arithmetic on the way to it, in the model or as compiled: 1e-6 for float64, 1e-4 for float32, 1e-2 for tf32 and
 float16, 4e-2 for bfloat16; one step, where floats are quantised while the model runs. Integers, booleans and strings
 must agree exactly, but for quantised integers. The rule that was applied is told.
 """

@@ -141,7 +141,7 @@ def inside(precision: str = "exact", bits: int = 0, step: float | None = None) -
         ("float32", inside("float16"), Tolerance(1e-2, 0.0, "float16 inside, in ONNX node n")),
         ("float32", inside("tf32"), Tolerance(1e-2, 0.0, "tf32 inside, in ONNX node n")),
         ("float16", inside("float32"), Tolerance(1e-2, 0.0, "float16")),
-        ("float64", inside("float64"), Tolerance(1e-9, 0.0, "float64")),
+        ("float64", inside("float64"), Tolerance(1e-6, 0.0, "float64")),
         ("float64", inside("float32"), Tolerance(1e-4, 0.0, "float32 inside, in ONNX node n")),
         (
             "float32",
