@@ -21,7 +21,7 @@ def write_report(path: str | os.PathLike[str], explain: Mapping[str, Any]) -> Pa
     drawn). Raises ArtifactWriteError when PATH cannot be written, and ValueError or TypeError when EXPLAIN is not JSON
     data.
     """
-    page = render(explain).encode()
+    page = render(explain).encode(errors="backslashreplace")  # names of files need be no Unicode text
     with atomic_file(path) as file:
         file.write(page)
     return Path(path)

@@ -37,6 +37,11 @@ from .types import TensorType
 if TYPE_CHECKING:
     from .device import RecordTime, Segment, Worker
 
+_STEP_FAULTS = (
+    ValueError, TypeError, LookupError, ArithmeticError, MemoryError, AttributeError, AssertionError, RuntimeError,
+)  # fmt: skip
+"""What a step on the host raises when its operands are not what ONNX prescribes, as in a forged program."""
+
 HostFunction = Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Any]]
 
 
@@ -225,7 +230,7 @@ class Execution:
             if isinstance(step, HostStep):
                 raise ExecutionError(f"{_where(step)}: {error}") from error
             raise
-        except (ValueError, TypeError, IndexError, KeyError, OverflowError, ArithmeticError, MemoryError) as error:
+        except _STEP_FAULTS as error:
             problem = f"{type(error).__name__}: {error}"
             raise ExecutionError(
                 f"{_where(step)} failed ({problem}); check the values of the model's inputs"

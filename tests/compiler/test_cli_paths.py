@@ -20,6 +20,8 @@ from tilestitch.compiler.cli import errors, main
 from tilestitch.compiler.driver import compile_model
 from tilestitch.runtime import archive
 
+CLI = [sys.executable, "-m", "tilestitch.compiler.cli"]
+
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
@@ -159,6 +161,15 @@ def test_a_seed_is_a_natural_number(seed: str, model: Path, capsys: pytest.Captu
         main.main(["run", str(model), "--seed", seed])
     assert stop.value.code == errors.USER
     assert "--seed" in capsys.readouterr().err
+
+
+def test_names_of_files_need_be_no_unicode_text(model: Path) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    artifact, page = (os.fsencode(model.parent) + name for name in (b"/m\xff.tsm", b"/\xfe.html"))
+    for arguments in (["compile", model, "-o", artifact], ["explain", artifact, "--report", page], ["run", artifact]):
+        done = subprocess.run([*CLI, *arguments], capture_output=True, env=environment, check=False)
+        assert (done.returncode, done.stderr) == (errors.OK, b"")
+    assert os.path.exists(artifact) and os.path.exists(page)
 
 
 # --- all or nothing ---

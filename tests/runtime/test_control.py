@@ -261,3 +261,10 @@ def test_a_sequence_in_the_place_of_a_tensor_is_an_error_of_ours(tmp_path: Path)
     steps = (HostStep("SequenceConstruct", (0, 0), (1,), {}, ("list_1",)),)
     with pytest.raises(ExecutionError, match=r"list_1 .*value 'y' came out as a sequence, not float32\[4\]"):
         module(tmp_path, Program("p", (0,), (1,), values, steps), kernels=b"")(np.zeros(4, np.float32))
+
+
+def test_a_missing_operand_is_an_error_of_ours(tmp_path: Path) -> None:
+    values = (ValueSpec("x", FLOAT4, Input(0)), ValueSpec("y", FLOAT4))
+    step = HostStep("Unique", (ABSENT,), (1,), {"axis": None, "sorted": True}, ("unique_1",))
+    with pytest.raises(ExecutionError, match=r"unique_1 \(Unique\) failed"):
+        module(tmp_path, Program("p", (0,), (1,), values, (step,)), kernels=b"")(np.zeros(4, np.float32))
