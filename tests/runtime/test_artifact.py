@@ -114,6 +114,14 @@ def test_truncated_anywhere(length: int) -> None:
         read_artifact(image()[: length % len(image())])
 
 
+def test_truncated_at_the_edges_of_every_member() -> None:
+    for member in archive.read_directory(memoryview(image()), "image").values():
+        for edge in (member.header_offset, member.offset, member.offset + member.size):
+            for length in (edge - 1, edge, edge + 1):
+                with pytest.raises(ArtifactError):
+                    read_artifact(image()[: max(0, length)])
+
+
 @settings(max_examples=600, deadline=None)
 @given(st.integers(0, 10**9), st.integers(1, 255))
 def test_any_flipped_byte(position: int, change: int) -> None:
