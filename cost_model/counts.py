@@ -55,12 +55,34 @@ def operations(node: Node) -> int:
         return 2 * _multiplications(node)
     if kind is Kind.REDUCTION:
         return node.inputs[0].tensor_type.num_elements
-    count = sum(o.tensor_type.num_elements for o in node.outputs)
     if node.op == "window_reduce":
-        for size in node.attrs["kernel"]:
-            count *= size
-        return count
+        return _window_elements(node)
+    count = sum(o.tensor_type.num_elements for o in node.outputs)
     return count * (operations_per_element(node.op) if kind in (Kind.VIEW, Kind.INJECTIVE) else 1)
+
+
+def _window_elements(node: Node) -> int:
+    """Elements that all windows of a window_reduce look at; what lies in the padding is not looked at."""
+    x, result, attrs = node.inputs[0], node.outputs[0], node.attrs
+    first = 1 if attrs["layout"] == "NXC" else 2
+    count = 1
+    for axis, extent in enumerate(result.shape):
+        place = axis - first
+        if not 0 <= place < len(attrs["kernel"]):
+            count *= extent
+            continue
+        settings = (attrs[key][place] for key in ("kernel", "strides", "before", "dilations"))
+        count *= _pairs(x.shape[axis], extent, *settings)
+    return count
+
+
+def _pairs(size: int, windows: int, kernel: int, stride: int, before: int, dilation: int) -> int:
+    """Along one axis, how often a window meets an element."""
+    met = 0
+    for start in (number * stride - before for number in range(windows)):
+        first, last = max(0, -(start // dilation)), min(kernel - 1, (size - 1 - start) // dilation)
+        met += max(0, last - first + 1)
+    return met
 
 
 def _multiplications(node: Node) -> int:

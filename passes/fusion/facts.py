@@ -155,6 +155,8 @@ def _staged(nodes: Sequence[Node], counts: Mapping[Value, float], roles: Roles) 
 
 def _dtype(nodes: Sequence[Node], roles: Roles) -> str:
     node = roles.anchor or nodes[-1]
+    if node.attrs.get("precision") == "tf32":
+        return "tfloat32"
     return (node.inputs or node.outputs)[0].tensor_type.dtype
 
 
