@@ -41,6 +41,9 @@ class Tolerance:
     rule: str
 
 
+EXACT = Tolerance(0.0, 0.0, "exact")
+
+
 @dataclass(frozen=True)
 class Limits:
     """What decides how far a value may be off: the arithmetic on the way to it, as `explain` gives it (none: only its
@@ -55,18 +58,16 @@ class Limits:
 
     def of(self, dtype: str) -> Tolerance:
         """For a value of this data type."""
+        if (self.rtol is not None or self.atol is not None) and dtype not in ("bool", "string"):
+            given = " and ".join(f"--{name}" for name in ("rtol", "atol") if getattr(self, name) is not None)
+            return Tolerance(self.rtol or 0.0, self.atol or 0.0, given)
         ruled = _inexact(dtype, self.arithmetic or {}) if dtype in TOLERANCES else _exact(dtype, self.arithmetic or {})
-        if AMPLIFIED * self.moved > ruled.rtol:
+        if AMPLIFIED * self.moved > ruled.rtol and ruled != EXACT:
             changed = (
                 f"what a change of the last bits before quantisation makes of it, {AMPLIFIED} times {self.moved:.1e}"
             )
             ruled = Tolerance(AMPLIFIED * self.moved, ruled.atol, changed)
-        if (self.rtol is None and self.atol is None) or dtype in ("bool", "string"):
-            return ruled
-        given = " and ".join(f"--{name}" for name in ("rtol", "atol") if getattr(self, name) is not None)
-        return Tolerance(
-            ruled.rtol if self.rtol is None else self.rtol, ruled.atol if self.atol is None else self.atol, given
-        )
+        return ruled
 
 
 def _inexact(dtype: str, arithmetic: Mapping[str, Any]) -> Tolerance:
@@ -88,7 +89,7 @@ def _exact(dtype: str, arithmetic: Mapping[str, Any]) -> Tolerance:
     """Of integers, booleans and strings: equal, but for quantised integers."""
     step = arithmetic.get("step")
     if step is None or dtype in ("bool", "string"):
-        return Tolerance(0.0, 0.0, "exact")
+        return EXACT
     return Tolerance(0.0, step, "one step of its own quantisation")
 
 

@@ -169,4 +169,14 @@ def test_what_the_user_says_comes_first() -> None:
     found = Limits(inside("float16"), rtol=1e-6).of("float32")
     assert found == Tolerance(1e-6, 0.0, "--rtol")
     assert Limits(inside("float16"), atol=1.0).of("int32") == Tolerance(0.0, 1.0, "--atol")
+    assert Limits(inside("float32", 8, 1.0), rtol=0.5).of("uint8") == Tolerance(0.5, 0.0, "--rtol")
     assert Limits(inside("float16"), atol=1.0).of("bool").atol == 0.0
+
+
+def test_what_moves_the_reference_excuses_no_index() -> None:
+    """An index that quantisation decides is another one, not one that is near."""
+    assert Limits(inside("float32", 8), moved=0.5).of("int64") == Tolerance(0.0, 0.0, "exact")
+    assert Limits(inside("float32", 8), moved=0.5).of("float32").rtol == 1.0
+    assert Limits(inside("float32", 8, 1.0), moved=0.5).of("uint8") == Tolerance(
+        1.0, 1.0, "what a change of the last bits before quantisation makes of it, 2 times 5.0e-01"
+    )

@@ -277,8 +277,8 @@ def test_errors_are_relative_to_the_largest_magnitude() -> None:
     assert found.error == pytest.approx(5e-5, rel=0.05)
     assert not difference("y", want + np.float32(0.2), want).ok
     assert difference("y", want + np.float32(0.2), want, Limits(rtol=1e-3)).ok
-    assert difference("y", want + np.float32(0.2), want, Limits(atol=0.11)).ok
-    assert not difference("y", want + np.float32(0.2), want, Limits(atol=0.09)).ok
+    assert difference("y", want + np.float32(0.2), want, Limits(atol=0.21)).ok
+    assert not difference("y", want + np.float32(0.2), want, Limits(atol=0.19)).ok
 
 
 @pytest.mark.parametrize(
