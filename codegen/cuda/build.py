@@ -13,6 +13,7 @@ from pathlib import Path
 import tvm
 
 from tilestitch.codegen.errors import KernelError, TargetError
+from tilestitch.runtime.archive import atomic_file
 from tilestitch.runtime.artifact import cubin_member, cuda_source_member, ptx_member
 
 from . import nvrtc
@@ -193,5 +194,6 @@ def _first_error(log: str) -> str:
 def _keep(symbol: str, text: str) -> str:
     """Where the text of a refused kernel was put, for the report."""
     path = Path(tempfile.gettempdir()) / f"tilestitch-{symbol}.cu"
-    path.write_text(text, encoding="utf-8")
+    with atomic_file(path) as file:  # which replaces a link that another user has put there
+        file.write(text.encode())
     return str(path)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 
 from tilestitch.compiler.cli import errors
-from tilestitch.compiler.cli.arguments import add_json
+from tilestitch.compiler.cli.arguments import add_json, natural
 from tilestitch.compiler.cli.output import give, say
 from tilestitch.compiler.cli.paths import writable
 
@@ -21,7 +21,7 @@ NAMES = ("mlp", "transformer", "resnet50")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", choices=NAMES)
     parser.add_argument("-o", "--output", required=True, metavar="MODEL.onnx", help="the file to write")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the weights (default 0)")
+    parser.add_argument("--seed", type=natural, default=0, metavar="N", help="of the weights (default 0)")
     add_json(parser)
 
 

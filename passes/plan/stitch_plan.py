@@ -11,6 +11,7 @@ from typing import Any
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import fingerprint
 from tilestitch.passes.errors import PlanError, PlanMismatchError
+from tilestitch.runtime.archive import atomic_file
 from tilestitch.runtime.errors import ArtifactSchemaError
 from tilestitch.runtime.jsonfields import Fields, parse_json
 
@@ -137,8 +138,9 @@ class StitchPlan:
             raise PlanError(f"{error.problem}; write the plan again with `tilestitch compile`") from None
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON text."""
-        Path(path).write_text(json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        """Write the plan as JSON text, whole or not at all. Raises ArtifactWriteError."""
+        with atomic_file(path) as file:
+            file.write(f"{json.dumps(self.to_json(), indent=1, ensure_ascii=False)}\n".encode())
 
     @staticmethod
     def load(path: str | Path) -> StitchPlan:

@@ -156,9 +156,10 @@ def test_a_folder_for_dumps_that_is_a_file_is_refused_first(model: Path, capsys:
 
 
 @pytest.mark.parametrize("seed", ["-1", "x"])
-def test_a_seed_is_a_natural_number(seed: str, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("command", [["run", "m.tsm"], ["example", "resnet50", "-o", "m.onnx"]])
+def test_a_seed_is_a_natural_number(command: list[str], seed: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
-        main.main(["run", str(model), "--seed", seed])
+        main.main([*command, "--seed", seed])
     assert stop.value.code == errors.USER
     assert "--seed" in capsys.readouterr().err
 

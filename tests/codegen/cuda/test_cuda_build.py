@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.codegen.cuda.cuda_harness import build, launches_of, target
 from tests.codegen.cuda.test_cuda_injective import sum_of_two
 from tests.codegen.cuda.test_cuda_rows import layer_norm, softmax
+from tilestitch.codegen.cuda import build as builder
 from tilestitch.codegen.cuda.abi import SYMBOL, CudaLaunch
 from tilestitch.codegen.cuda.build import BuildOptions, compile_kernels
 from tilestitch.codegen.cuda.cache import KernelCache
@@ -93,6 +95,18 @@ def test_compiled_kernels_are_kept_and_damaged_ones_compiled_again(tmp_path: Pat
     entries[0].write_bytes(b"damaged")
     assert compile_kernels(launches, target(), options, quiet).members == first.members
     assert all(p.stat().st_size > 32 for p in entries)
+
+
+def test_the_text_of_a_refused_kernel_is_never_written_through_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name is known beforehand, and others may write to the folder."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    mine = tmp_path / "mine"
+    mine.write_text("precious")
+    (tmp_path / "tilestitch-bad.cu").symlink_to(mine)
+    kept = Path(builder._keep("bad", "text"))
+    assert (kept.read_text(), mine.read_text()) == ("text", "precious")
 
 
 def test_a_refused_kernel_is_named_with_its_nodes_and_text() -> None:
