@@ -167,6 +167,7 @@ def _upload_weights(file: str, device: Device, loaded: Loaded) -> tuple[Allocati
             if nbytes:
                 device.call("cuMemcpyHtoD", address, host_address(loaded.weights[name]), nbytes)
             address += aligned(nbytes)
+        device.call("cuCtxSynchronize")  # copies from pageable memory may end later, and streams need not wait for them
     return memory, addresses
 
 

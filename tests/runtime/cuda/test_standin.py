@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.runtime.cuda.artifacts import launch
+from tests.runtime.cuda.artifacts import W, launch, sum_program
 from tests.runtime.cuda.kernels_cu import artifact, one_step
 from tests.runtime.cuda.standin.child import StandIn
 from tests.runtime.cuda.standin.models import exercise, models
 from tests.runtime.cuda.test_compiled import model
 from tilestitch.compiler import compile_model
 from tilestitch.runtime import load
-from tilestitch.runtime.cuda.driver import Allocation
+from tilestitch.runtime.cuda.driver import Allocation, host_address
 from tilestitch.runtime.errors import DeviceError
 from tilestitch.runtime.program import Arg, Edge
 from tilestitch.runtime.tensor_map import TensorMap
@@ -223,6 +223,22 @@ def test_threads_with_streams_of_their_own(on_standin: OnStandIn, tmp_path: Path
 
             with ThreadPoolExecutor(4) as threads:
                 list(threads.map(use, range(8)))
+
+    on_standin(work)
+
+
+def test_weights_are_there_for_work_in_any_stream(on_standin: OnStandIn, tmp_path: Path) -> None:
+    """A copy from pageable memory may end after the call that makes it, which streams of the user do not wait for."""
+
+    def work(stand_in: StandIn) -> None:
+        with load(artifact(tmp_path, sum_program()), device="cuda") as loaded:
+            backend: Any = loaded._backend
+            stream, weights = Stream(backend._device), np.zeros(4, np.float32)
+            with backend._device.current():
+                source = backend._addresses["w"], weights.nbytes, stream.cuda_stream
+                backend._device.call("cuMemcpyDtoHAsync", host_address(weights), *source)
+            np.testing.assert_array_equal(weights, W)
+            stream.close()
 
     on_standin(work)
 

@@ -220,9 +220,10 @@ CUresult cuPointerGetAttribute(void* value, CUpointer_attribute name, CUdevicept
 }
 
 CUresult cuMemcpyHtoD(CUdeviceptr target, const void* source, size_t nbytes) {
+  // It returns when the source, which is pageable, has been read; by then the target need not have been written.
   return guarded(__func__, Needs::context, [&] {
-    copy_to_device(target, source, nbytes, nullptr);
     finish_stream(nullptr);
+    copy_to_device(target, source, nbytes, nullptr);
   });
 }
 
