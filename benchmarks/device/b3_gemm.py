@@ -122,7 +122,7 @@ def one(setup: Setup, entry: dict[str, Any], kernel: dict[str, Any]) -> dict[str
     ours = gpu.read(given["y"], "uint8", arrays["y"].size).view(numpy_dtype(shape["dtype"])).reshape(work.y)
     error = _error(entry, work, arrays, ours) if setup.executes else 0.0
     judged = setup.judged(error, TOLERANCE[shape["dtype"]])
-    times = Timer(gpu).times(lambda: graph.launch(gpu.stream))
+    times = Timer(gpu, setup).times(lambda: graph.launch(gpu.stream))
     return {**judged, **times, "TFLOP_per_s": work.flops / times["device_us"] / 1e6}
 
 
@@ -154,7 +154,7 @@ def library(setup: Setup, entry: dict[str, Any]) -> dict[str, Any]:
     if entry["operation"] == "convolution":  # cuDNN gets its filters as it likes them
         b = b.permute(3, 0, 1, 2).contiguous().permute(1, 2, 3, 0)
     with torch.no_grad(), torch_stream(gpu):
-        times = Timer(gpu).times(captured(partial(with_epilogue, entry, work, a, b, bias)))
+        times = Timer(gpu, setup).times(captured(partial(with_epilogue, entry, work, a, b, bias)))
     return {**times, "TFLOP_per_s": work.flops / times["device_us"] / 1e6}
 
 

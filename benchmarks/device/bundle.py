@@ -55,7 +55,7 @@ ON_GPU = """
 On the machine with the GPU (Python 3.11 or newer, numpy, ml_dtypes, cuda-bindings 13; PyTorch and JAX for peers):
 
     carry   {archive}
-    run     python3 -m benchmarks.device.run_queue --out RESULTS --earlier benchmarks/results/h200 --budget 540
+    run     python3 -m benchmarks.device.run_queue --out RESULTS --earlier benchmarks/results/h200 --budget 530
 
 then copy RESULTS to benchmarks/results/h200, and run the same again until nothing is open.
 """

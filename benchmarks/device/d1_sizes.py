@@ -31,7 +31,7 @@ def time_ours(setup: Setup, entry: dict[str, Any]) -> dict[str, Any]:
     gpu = Gpu(setup.kernels("launch"))
     with stripped(setup.bundle / f"{entry['name']}.tsm") as module:
         _, run = queued(gpu, module)
-        times = Timer(gpu).times(run)
+        times = Timer(gpu, setup).times(run)
     return {**times, **BY_NAME[entry["name"]].rates(times["device_us"]), "predicted_us": entry["predicted_us"]}
 
 
@@ -43,7 +43,7 @@ def time_torch(setup: Setup, name: str) -> dict[str, Any]:
     shapes = (*size.inputs.values(), *size.weights.values())
     operands = [torch.from_numpy(random_like(rng, "float32", shape)).cuda().to(kind) for shape in shapes]
     with torch.no_grad(), torch_stream(gpu):
-        times = Timer(gpu).times(captured(partial(in_torch(size), *operands)))
+        times = Timer(gpu, setup).times(captured(partial(in_torch(size), *operands)))
     return {**times, **size.rates(times["device_us"])}
 
 

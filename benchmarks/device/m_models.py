@@ -35,7 +35,7 @@ def time_ours(setup: Setup, entry: dict[str, Any]) -> dict[str, Any]:
     gpu = Gpu(setup.kernels("launch"))
     with stripped(setup.bundle / f"{entry['name']}.tsm") as module:
         given, run = queued(gpu, module)
-        times = Timer(gpu).times(run)
+        times = Timer(gpu, setup).times(run)
         profile = [[launch.symbol, round(launch.microseconds, 2)] for launch in module.profile(given)]
     return {**times, "launches": len(profile), "predicted_us": entry["predicted_us"], "profile": profile}
 
@@ -63,7 +63,7 @@ def time_torch(setup: Setup, name: str, batch: int, dtype: str, mode: str) -> di
     with torch_stream(gpu):
         call = runner(module, inputs, mode)
         counted = measured(call)
-        return {**Timer(gpu).times(call), "kernels": counted["kernels"], "peak_MiB": counted["peak_MiB"]}
+        return {**Timer(gpu, setup).times(call), "kernels": counted["kernels"], "peak_MiB": counted["peak_MiB"]}
 
 
 def time_jax(setup: Setup, entry: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Runs what is still open of the device queue, within a time budget, and writes the tables.
 
-    python -m benchmarks.device.run_queue --out results [--earlier FOLDER] [--budget 540] [--only S0,B1] [--list]
+    python -m benchmarks.device.run_queue --out results [--earlier FOLDER] [--budget 530] [--only S0,B1] [--list]
 
 Every case runs in a process of its own with a time limit. What was begun before is continued; what failed is tried once
 more after everything else, what hung last of all. From the root of the repository; nothing of ours need be installed.
@@ -144,7 +144,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--earlier", type=Path, metavar="FOLDER", help="results of earlier calls, which are not changed"
     )
     parser.add_argument("--bundle", type=Path, default=package.ARCHIVE, metavar="FILE", help="what bundle.py packed")
-    parser.add_argument("--budget", type=float, default=540.0, metavar="SECONDS", help="for this call (default 540)")
+    parser.add_argument("--budget", type=float, default=530.0, metavar="SECONDS", help="for this call (default 530)")
     parser.add_argument("--only", metavar="S0,B1", help="these parts, in this order")
     parser.add_argument("--match", default="", metavar="TEXT", help="cases whose name has this text")
     parser.add_argument("--without", default="", metavar="torch,jax", help="as if these packages were not there")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.device.case import Setup
 from benchmarks.device.gpu import Gpu
 
 REPEATS = 9
@@ -30,10 +31,12 @@ def torch_stream(gpu: Gpu) -> Iterator[None]:
 
 
 class Timer:
-    """Times work in `gpu.stream`. The GPU has the kernels of `launch.cu`."""
+    """Times work in `gpu.stream`. The GPU has the kernels of `launch.cu`. On a stand-in, once must do."""
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: Gpu, setup: Setup) -> None:
         self.gpu = gpu
+        self.repeats = REPEATS if setup.executes else 1
+        self.warm_up_s = WARM_UP_S if setup.executes else 0.0
         self._busy = gpu.function("busy")
         self._duration = gpu.upload(np.zeros(1, np.uint32))
 
@@ -45,8 +48,8 @@ class Timer:
         """
         wall_us, host_us = self._warm_up(queue)
         calls = max(1, min(MOST_CALLS, int(LONG_ENOUGH_US / wall_us)))
-        device = [self._device_us(queue, calls, host_us) for _ in range(REPEATS)]
-        walls, hosts = zip(*[self._one(queue) for _ in range(3 * REPEATS)])
+        device = [self._device_us(queue, calls, host_us) for _ in range(self.repeats)]
+        walls, hosts = zip(*[self._one(queue) for _ in range(3 * self.repeats)])
         return {
             "device_us": statistics.median(device),
             "wall_us": statistics.median(walls),
@@ -62,7 +65,7 @@ class Timer:
 
     def _warm_up(self, queue: Callable[[], Any]) -> tuple[float, float]:
         """At least three calls; the fastest."""
-        end = time.monotonic() + WARM_UP_S
+        end = time.monotonic() + self.warm_up_s
         found = [self._one(queue) for _ in range(3)]
         while time.monotonic() < end:
             found.append(self._one(queue))
