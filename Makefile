@@ -15,7 +15,7 @@ JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
 export ORT_DISABLE_TELEMETRY := 1
 export ORT_TELEMETRY_DISABLED := 1
 
-.PHONY: help demo test lint format types imports bench conformance cuda-models fuzz replay wheel clean distclean
+.PHONY: help demo test lint format types imports bench conformance cuda-models cuda-lint fuzz replay wheel clean distclean
 
 help:
 	@echo "make demo         compile two models, run them, compare with ONNX Runtime, write a report"
@@ -23,6 +23,7 @@ help:
 	@echo "make conformance  run ONNX's backend suite, on the CPU and on the emulated GPU, and write docs/conformance.md"
 	@echo "make bench        export five models from PyTorch and compare speed with ONNX Runtime"
 	@echo "make cuda-models  compile every benchmark model and the light models for sm_80 and sm_90a"
+	@echo "make cuda-lint    read the machine code of the same: spills, fences in loops, narrow accesses"
 	@echo "make fuzz         compare every planner with numpy on 2000 random graphs, 500 on the emulated GPU (an hour)"
 	@echo "make replay BASE=COMMIT   show what differs in plans, launches and kernels from those that a commit makes"
 	@echo "make wheel        build the wheel          make clean   remove build outputs (distclean: .venv too)"
@@ -55,6 +56,10 @@ bench: $(STAMPS)/dev $(STAMPS)/bench
 cuda-models: $(STAMPS)/dev $(STAMPS)/bench
 	$(BIN)/python -m benchmarks.models
 	$(BIN)/python -m benchmarks.cuda_models --processes $(JOBS)
+
+cuda-lint: $(STAMPS)/dev $(STAMPS)/bench
+	$(BIN)/python -m benchmarks.models
+	$(BIN)/python -m benchmarks.cuda_lint --processes $(JOBS)
 
 fuzz: $(STAMPS)/dev
 	$(BIN)/python -m pytest -q -n $(JOBS) --hypothesis-profile=nightly tests/compiler/test_fuzz.py \

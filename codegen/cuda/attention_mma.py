@@ -14,15 +14,25 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import Expr, dtype_of, immediate, storage_dtype, to_storage
+from tilestitch.codegen.compute.dtypes import Expr, dtype_of, storage_dtype, to_storage
 from tilestitch.compiler.ir.types import HALVES
 
 from .abi import CudaLaunch, Thread, barrier
 from .attention_operands import Attended
 from .attention_tiles import COLUMNS, STAGES, STEP, WARP, MmaTile, Piece, pieces_of, tile_of
-from .attention_walk import Sink, Walk, below_or_last, divided, finite, infinity, launches, store_results, walk
+from .attention_walk import (
+    Reference,
+    Sink,
+    Walk,
+    below_or_last,
+    divided,
+    infinity,
+    inverse,
+    launches,
+    store_results,
+    walk,
+)
 from .fragments import INSTRUCTIONS
-from .functions import call
 from .pieces import named, registers, repeated, unrolled, when, zero
 from .product import below, both
 from .surroundings import Surroundings
@@ -31,7 +41,6 @@ AMPERE = 80
 MOST_IN_REGISTERS = 32
 """Registers for the queries of one fragment of rows; where they take more, they stay in shared memory."""
 
-LOG2_E = 1.4426950408889634
 PACK = {"float16": "ts_pack_f16", "bfloat16": "ts_pack_bf16"}
 
 
@@ -335,27 +344,27 @@ class _Block:
     def _rescale(self) -> None:
         """Exponentials of this step, and what was summed before as if its largest score had been known then."""
         tile = self.tile
-        halves = 2 * tile.fragments
-        scale, offset = registers(halves, "float32"), registers(halves, "float32")
-        log2_e = immediate(LOG2_E, "float32")
-        with unrolled(halves) as r:
+        newest, scale = registers(1, "float32"), registers(1, "float32")
+        with unrolled(2 * tile.fragments) as r:
             first, first_sum = (r // 2 * each + r % 2 * 2 for each in (self.scores_each, self.sums_each))
-            T.buffer_store(offset, self.largest[r], [r])
+            T.buffer_store(newest, self.largest[r], [0])
             with unrolled(tile.bn // COLUMNS) as i, unrolled(2) as e:
-                T.buffer_store(offset, T.max(offset[r], self.scores[first + i * 4 + e]), [r])
-            _over_quad(offset, r, T.max)
-            T.buffer_store(scale, self.largest[r], [r])
-            T.buffer_store(self.largest, offset[r], [r])
-            T.buffer_store(offset, finite(offset[r]), [r])
-            T.buffer_store(scale, call("exp2", (scale[r] - offset[r]) * log2_e), [r])
-            T.buffer_store(self.total, self.total[r] * scale[r], [r])
+                T.buffer_store(newest, T.max(newest[0], self.scores[first + i * 4 + e]), [0])
+            _over_quad(newest, 0, T.max)
+            reference = Reference.of(newest[0])
+            T.buffer_store(scale, reference.scale(self.largest[r]), [0])
+            T.buffer_store(self.largest, newest[0], [r])
+            T.buffer_store(self.total, self.total[r] * scale[0], [r])
+            with when(reference.shift), unrolled(tile.bn // COLUMNS) as i, unrolled(2) as e:
+                at = first + i * 4 + e
+                T.buffer_store(self.scores, reference.shifted(self.scores[at]), [at])
             with unrolled(tile.bn // COLUMNS) as i, unrolled(2) as e:
                 at = first + i * 4 + e
-                T.buffer_store(self.scores, call("exp2", (self.scores[at] - offset[r]) * log2_e), [at])
+                T.buffer_store(self.scores, reference.weight(self.scores[at]), [at])
                 T.buffer_store(self.total, self.total[r] + self.scores[at], [r])
             with unrolled(tile.columns // COLUMNS) as i, unrolled(2) as e:
                 at = first_sum + i * 4 + e
-                T.buffer_store(self.sums, self.sums[at] * scale[r], [at])
+                T.buffer_store(self.sums, self.sums[at] * scale[0], [at])
 
     # -- results -----------------------------------------------------------------------------------------------------
 
@@ -376,10 +385,11 @@ class _Block:
                 with when(exists), self.around.evaluator.scope():
                     mended = what.between.flawed(self.around.evaluator, self.batch, row, self.total[r])
                     T.buffer_store(flaw, mended, [0])
+            over = inverse(self.total[r]) if self.walk.parts == 1 else None
             with unrolled(tile.columns // COLUMNS) as i, unrolled(2) as e:
                 total = self.sums[r // 2 * self.sums_each + i * 4 + r % 2 * 2 + e]
-                if self.walk.parts == 1:
-                    total = divided(total, self.total[r], flaw[0])
+                if over is not None:
+                    total = divided(total, self.total[r], over, flaw[0])
                 place = self._local_row(r) * stride + i * COLUMNS + self.fragment_column + e
                 T.buffer_store(self.results, total, [place])
         barrier()

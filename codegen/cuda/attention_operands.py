@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tilestitch.codegen.compute.attention import Between, Source, as_dtype, sum_dtype
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.passes.plan.mask_band import Band, band_of
 from tilestitch.passes.plan.parts import Softmax
+from tilestitch.passes.plan.vectors import lanes_of
 
 from .contraction import operand_of
+from .partition import lie_together
 from .product import Operand
 from .surroundings import Anchored, Surroundings
 
@@ -79,9 +83,22 @@ class Attended:
             return (*unravel(batch, lead), 0 if queries == 1 else row, column)
         return (*unravel(batch * self.rows + row, (*lead, queries)), column)
 
-    def finish(self, around: Surroundings, batch: Expr, row: Expr, column: Expr, total: Expr) -> None:
-        """Store what follows from a result."""
-        around.finish(self.place(batch, row, column), as_dtype(total, compute_dtype(self.group.result.dtype)))
+    @cached_property
+    def lanes(self) -> int:
+        """Neighbouring results that a thread can store at a time."""
+        lanes = lanes_of([*self.group.read_behind(), *self.group.outputs])
+        extents = (self.batch, self.rows, self.columns)
+        while lanes > 1 and not (self.columns % lanes == 0 and lie_together(self.group, self.place, extents, lanes)):
+            lanes //= 2
+        return lanes
+
+    def finish(self, around: Surroundings, batch: Expr, row: Expr, column: Expr, totals: Sequence[Expr]) -> None:
+        """Store what follows from neighbouring results, one or up to `lanes`."""
+        results = [as_dtype(total, compute_dtype(self.group.result.dtype)) for total in totals]
+        if len(results) == 1:
+            around.finish(self.place(batch, row, column), *results)
+            return
+        around.finish_vector([self.place(batch, row, column + i) for i in range(len(results))], results)
 
 
 def attended(group: Anchored) -> Attended:

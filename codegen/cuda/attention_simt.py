@@ -18,13 +18,13 @@ from tilestitch.codegen.compute.dtypes import Expr, storage_bits
 from .abi import CudaLaunch, Thread, barrier
 from .attention_operands import Attended
 from .attention_walk import (
+    Reference,
     Sink,
     Walk,
     below_or_last,
     divided,
-    exponential,
-    finite,
     infinity,
+    inverse,
     launches,
     store_results,
     walk,
@@ -297,20 +297,21 @@ class _Block:
         What multiplies the values goes to shared memory.
         """
         what, tile, count = self.what, self.tile, self.keys_each
-        scale, offset = registers(1, self.dtype), registers(1, self.dtype)
+        scale, newest = registers(1, self.dtype), registers(1, self.dtype)
         with unrolled(self.tile.rows) as r:
-            T.buffer_store(offset, self.largest[r], [0])
+            T.buffer_store(newest, self.largest[r], [0])
             with unrolled(count) as j:
-                T.buffer_store(offset, T.max(offset[0], self.scores[r * count + j]), [0])
-            _over_row(offset, 0, T.max)
-            T.buffer_store(scale, self.largest[r], [0])
-            T.buffer_store(self.largest, offset[0], [r])
-            T.buffer_store(offset, finite(offset[0]), [0])
-            T.buffer_store(scale, exponential(scale[0], offset[0]), [0])
+                T.buffer_store(newest, T.max(newest[0], self.scores[r * count + j]), [0])
+            _over_row(newest, 0, T.max)
+            reference = Reference.of(newest[0])
+            T.buffer_store(scale, reference.scale(self.largest[r]), [0])
+            T.buffer_store(self.largest, newest[0], [r])
             T.buffer_store(self.total, self.total[r] * scale[0], [r])
+            with when(reference.shift), unrolled(count) as j:
+                T.buffer_store(self.scores, reference.shifted(self.scores[r * count + j]), [r * count + j])
             with unrolled(count) as j:
                 at = r * count + j
-                T.buffer_store(self.scores, exponential(self.scores[at], offset[0]), [at])
+                T.buffer_store(self.scores, reference.weight(self.scores[at]), [at])
                 T.buffer_store(self.total, self.total[r] + self.scores[at], [r])
                 with self.around.evaluator.scope():
                     weight = self.around.evaluator.bind(self.scores[at])
@@ -342,10 +343,11 @@ class _Block:
                 with when(exists), self.around.evaluator.scope():
                     mended = what.between.flawed(self.around.evaluator, self.batch, row, self.total[r])
                     T.buffer_store(flaw, mended, [0])
+            over = inverse(self.total[r]) if self.walk.parts == 1 else None
             with unrolled(each // tile.vector) as j, unrolled(tile.vector) as lane:
                 total = self.sums[r * each + j * tile.vector + lane]
-                if self.walk.parts == 1:
-                    total = divided(total, self.total[r], flaw[0])
+                if over is not None:
+                    total = divided(total, self.total[r], over, flaw[0])
                 place = (self.first + r) * tile.value_line + (j * ACROSS + self.across) * tile.vector + lane
                 T.buffer_store(self.shared, total, [place])
         barrier()

@@ -12,8 +12,9 @@ exponentials in temporary memory, and a second launch joins them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tvm import tirx
@@ -21,11 +22,12 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, immediate, storage_bits
 from tilestitch.codegen.compute.indexing import unravel
+from tilestitch.passes.plan.vectors import VECTOR_BYTES
 
 from .abi import CudaLaunch, Parameter, TemporaryArg, Thread
 from .attention_operands import Attended
 from .functions import call
-from .pieces import named, registers, repeated, unrolled, when, zero
+from .pieces import move, named, registers, repeated, unrolled, when, zero
 from .product import below, both
 from .surroundings import Surroundings
 
@@ -107,14 +109,30 @@ class Sink:
         T.buffer_store(around.extra, largest, [place])
         T.buffer_store(around.extra, total, [place + self.parts * a.batch * a.rows])
 
-    def keep(self, around: Surroundings, batch: Expr, row: Expr, column: Expr, total: Expr) -> None:
-        """A sum of weighted values: divided by the row's sum, or, where there are parts, not yet."""
+    def keep(self, around: Surroundings, batch: Expr, row: Expr, column: Expr, totals: Sequence[Expr]) -> None:
+        """Neighbouring sums of weighted values, `lanes` at most: divided by the row's sum, or, with parts, not yet."""
         a = self.attended
         if self.parts == 1:
-            a.finish(around, batch, row, column, total)
+            a.finish(around, batch, row, column, totals)
             return
         place = ((self.part * a.batch + batch) * a.rows + row) * a.columns + column
-        T.buffer_store(around.extra, total, [place])
+        own = registers(len(totals), a.acc_dtype)
+        for lane, total in enumerate(totals):
+            T.buffer_store(own, total, [lane])
+        move(own, 0, around.extra, place, len(totals))
+
+    @cached_property
+    def lanes(self) -> int:
+        """Neighbouring results that a thread keeps at a time: 16 bytes where they lie so."""
+        return self.attended.lanes if self.parts == 1 else lanes_of_sums(self.attended)
+
+
+def lanes_of_sums(attended: Attended) -> int:
+    """Sums of 16 bytes that neighbour in temporary memory."""
+    lanes = VECTOR_BYTES * 8 // storage_bits(attended.acc_dtype)
+    while attended.columns % lanes:
+        lanes //= 2
+    return lanes
 
 
 def launches(
@@ -142,33 +160,46 @@ THREADS_OF_JOIN = 128
 
 
 def _join(attended: Attended, sums: Parameter, parts: int) -> CudaLaunch:
-    """Adds the parts of every result in a fixed order, each scaled to the largest score of all."""
+    """Adds the parts of every result in a fixed order, each scaled to the largest score of all.
+
+    A thread has as many neighbouring results as both the sums and the results have together in 16 bytes.
+    """
     a = attended
+    lanes = min(a.lanes, lanes_of_sums(a))
     rows = a.batch * a.rows
-    count = rows * a.columns
+    across = a.columns // lanes
+    count, kept = rows * across, rows * a.columns
     blocks = -(-count // THREADS_OF_JOIN)
 
     def emit(around: Surroundings, thread: Thread) -> None:
         at = named(around.wide(thread.block[0]) * THREADS_OF_JOIN + thread.thread[0])
         with when(below(at, count, blocks * THREADS_OF_JOIN)):
-            place = named(at // a.columns)
-            largest, state = registers(1, a.acc_dtype), registers(2, a.acc_dtype)
+            place, vector = named(at // across), named(at % across)
+            largest, state = registers(1, a.acc_dtype), registers(lanes + 1, a.acc_dtype)
             T.buffer_store(largest, -infinity(a.acc_dtype), [0])
             with unrolled(parts) as part:
-                T.buffer_store(largest, T.max(largest[0], around.extra[parts * count + part * rows + place]), [0])
-            for i in range(2):
+                T.buffer_store(largest, T.max(largest[0], around.extra[parts * kept + part * rows + place]), [0])
+            reference = Reference.of(largest[0])
+            for i in range(lanes + 1):
                 T.buffer_store(state, zero(a.acc_dtype), [i])
             with unrolled(parts) as part:
-                mine = around.extra[parts * count + part * rows + place]
-                scale = registers(1, a.acc_dtype)
-                T.buffer_store(scale, exponential(mine, finite(largest[0])), [0])
-                T.buffer_store(state, state[0] + scale[0] * around.extra[part * count + at], [0])
-                total = around.extra[parts * (count + rows) + part * rows + place]
-                T.buffer_store(state, state[1] + scale[0] * total, [1])
-            batch, row, column = unravel(at, (a.batch, a.rows, a.columns))
+                scale, own = registers(1, a.acc_dtype), registers(lanes, a.acc_dtype)
+                T.buffer_store(scale, reference.scale(around.extra[parts * kept + part * rows + place]), [0])
+                move(around.extra, (part * count + at) * lanes, own, 0, lanes)
+                for i in range(lanes):
+                    T.buffer_store(state, state[i] + scale[0] * own[i], [i])
+                total = around.extra[parts * (kept + rows) + part * rows + place]
+                T.buffer_store(state, state[lanes] + scale[0] * total, [lanes])
+            batch, row = unravel(place, (a.batch, a.rows))
+            batch, row = named(batch), named(row)
+            for index, extent in ((batch, a.batch), (row, a.rows), (vector, across)):
+                if isinstance(index, tirx.Var):
+                    around.evaluator.assume(index, 0, extent)
             with around.evaluator.scope():
-                flaw = a.between.flawed(around.evaluator, batch, row, state[1])
-                a.finish(around, batch, row, column, divided(state[0], state[1], flaw))
+                flaw = a.between.flawed(around.evaluator, batch, row, state[lanes])
+                over = inverse(state[lanes])
+                totals = [divided(state[i], state[lanes], over, flaw) for i in range(lanes)]
+                a.finish(around, batch, row, vector * lanes, totals)
 
     return a.group.launch("join", blocks, THREADS_OF_JOIN, emit, extra=sums)
 
@@ -190,16 +221,24 @@ def store_results(
     results: Any, stride: int,
 ) -> None:  # fmt: skip
     """Give a tile's results, which lie in shared memory, to the sink, neighbouring columns by neighbouring threads."""
-    what = sink.attended
-    count = walk.bm * what.columns
+    what, lanes = sink.attended, sink.lanes
+    while lanes > 1 and walk.bm * what.columns < lanes * threads:
+        lanes //= 2
+    across = what.columns // lanes
+    count = walk.bm * across
     rounds = -(-count // threads)
     with repeated(rounds) as round_:
         number = named(round_ * threads + thread)
-        local, column = named(number // what.columns), named(number % what.columns)
+        local, vector = named(number // across), named(number % across)
         row = named(first_row + local)
         exists = both(below(number, count, rounds * threads), below(row, what.rows, walk.tiles * walk.bm))
         with when(exists):
-            sink.keep(around, batch, row, column, results[local * stride + column])
+            for index, extent in ((row, what.rows), (vector, across)):
+                if isinstance(index, tirx.Var):
+                    around.evaluator.assume(index, 0, extent)
+            totals = registers(lanes, what.acc_dtype)
+            move(results, local * stride + vector * lanes, totals, 0, lanes)
+            sink.keep(around, batch, row, vector * lanes, [totals[i] for i in range(lanes)])
 
 
 def finite(largest: Expr) -> Expr:
@@ -208,11 +247,66 @@ def finite(largest: Expr) -> Expr:
     return tirx.Select(tirx.EQ(largest, -infinity(dtype)), zero(dtype), largest)
 
 
-def exponential(score: Expr, largest: Expr) -> Expr:
-    """exp(score - largest)."""
-    return call("exp", score - largest)
+LOG2_E = 1.4426950408889634
+LARGE = 1024.0
+"""Beyond this, the product of a score and log2(e) is rounded by so much that weights would not be near those of the
+difference of two scores."""
 
 
-def divided(total: Expr, weights: Expr, flaw: Expr) -> Expr:
+@dataclass(frozen=True)
+class Reference:
+    """What the scores of a row are compared with: `largest`, or 0 while all are -inf.
+
+    A score's weight is 2 ** (score * log2(e) - offset), a multiply-add and one instruction more. The offset is rounded,
+    but for all weights of the row alike, so that it cancels when they are divided by their sum. Beside scores like
+    masks of -1e9 that would be too much for a float: `shift` is true there, the offset 0, and the largest score is to
+    be subtracted from the others first (`shifted`).
+    """
+
+    largest: Expr
+    offset: Expr
+    shift: Expr
+
+    @staticmethod
+    def of(largest: Expr) -> Reference:
+        dtype = str(largest.ty.dtype)
+        base = T.bind(finite(largest))
+        shift = T.bind(tirx.Not(call("fabs", base) < immediate(LARGE, dtype)))
+        offset = tirx.Select(shift, zero(dtype), times_log2_e(base))
+        return Reference(base, T.bind(offset), shift)
+
+    def scale(self, before: Expr) -> Expr:
+        """What the weights of an earlier largest score are multiplied by; it was -inf if there were none."""
+        apart = times_log2_e(before) - self.offset
+        return power_of_2(tirx.Select(self.shift, times_log2_e(before - self.largest), apart))
+
+    def shifted(self, score: Expr) -> Expr:
+        """What a score is replaced by where `shift` says so, before its weight is asked for."""
+        return score - self.largest
+
+    def weight(self, score: Expr) -> Expr:
+        return power_of_2(call("fma", score, immediate(LOG2_E, str(score.ty.dtype)), -self.offset))
+
+
+def times_log2_e(score: Expr) -> Expr:
+    """Rounded as an offset is: the compiler does not make a multiply-add of it."""
+    dtype = str(score.ty.dtype)
+    function = "__fmul_rn" if dtype == "float32" else "__dmul_rn"
+    return T.call_pure_extern(dtype, function, score, immediate(LOG2_E, dtype))
+
+
+def power_of_2(exponent: Expr) -> Expr:
+    """Of a float32 by one instruction, as accurate as the library's; what is below the least normal number is 0."""
+    if str(exponent.ty.dtype) == "float32":
+        return T.call_pure_extern("float32", "ts_exp2", exponent)
+    return call("exp2", exponent)
+
+
+def inverse(weights: Expr) -> Expr:
+    """Of a row's sum of exponentials."""
+    return T.bind(immediate(1.0, str(weights.ty.dtype)) / weights)
+
+
+def divided(total: Expr, weights: Expr, inverse: Expr, flaw: Expr) -> Expr:
     """A result from its sums; rows that have no positive sum of exponentials are flawed."""
-    return tirx.Select(weights > zero(str(weights.ty.dtype)), total / weights, flaw)
+    return tirx.Select(weights > zero(str(weights.ty.dtype)), total * inverse, flaw)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tilestitch.codegen.backend import Compiled, OwnedKernel, PlacedLaunch, Progress
@@ -18,6 +18,7 @@ from tilestitch.runtime.manifest import TargetInfo
 from .abi import CudaLaunch
 from .build import BuildOptions, compile_kernels
 from .group import lower_group
+from .machine_code.asked import asked
 from .own import own_launch
 from .resources import KernelResources, kernel_resources
 from .target import CudaTarget
@@ -62,11 +63,14 @@ class CudaBackend:
         return Compiled(kernels.symbols, kernels.members, sources, _resources(kernels.members))
 
     def describe(self, symbol: str, launch: CudaLaunch, compiled: Compiled) -> dict[str, Any]:
-        """`blocks_per_sm` is of the device that is planned for, whatever the architecture."""
+        """`blocks_per_sm` is of the device that is planned for, whatever the architecture. `widest_access`: to global
+        memory, that the template asks for.
+        """
         device, needs = self.target.device, compiled.facts.get(symbol, {})
         return {
             "symbol": symbol, "grid": list(launch.grid), "block": list(launch.block),
             "shared_bytes": launch.shared_bytes, "cooperative": launch.cooperative, "device": device.name,
+            "widest_access": asdict(asked(launch.func)),
             "machine_code": [
                 {
                     "architecture": architecture, "registers": found.registers, "shared_bytes": found.shared_bytes,

@@ -20,9 +20,9 @@ from tilestitch.passes.plan.tiles import MmaTile
 
 from .abi import CudaLaunch, Thread, barrier
 from .fragments import Instruction, Piece, find_instruction, load_fragments
-from .gemm_simt import run, store_rows
+from .gemm_simt import store_rows
 from .partition import Sink, launch, locate
-from .pieces import named, registers, repeated, unrolled, when, zero
+from .pieces import named, registers, repeated, run, unrolled, when, zero
 from .product import Product, below, both, simplified, step_of
 from .surroundings import Anchored, Surroundings
 

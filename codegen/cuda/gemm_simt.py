@@ -22,7 +22,7 @@ from tilestitch.passes.plan.tiles import QUAD, SimtTile
 
 from .abi import CudaLaunch, Thread, barrier, shared_buffer
 from .partition import Sink, launch, locate
-from .pieces import named, registers, repeated, unrolled, when, zero
+from .pieces import named, registers, repeated, run, unrolled, when, zero
 from .product import Operand, Product, below, both, simplified, step_of, widen
 from .surroundings import Anchored, Surroundings
 
@@ -227,11 +227,6 @@ class _Block:
         for slice_ in range(1, self.tile.slices):
             total = total + self.shared[run(self._round_at(slice_) + place, lanes)]
         return total
-
-
-def run(start: Expr, lanes: int) -> Expr:
-    """So many neighbours from `start` on, as an index of a buffer."""
-    return start if lanes == 1 else T.ramp(start, 1, lanes)
 
 
 def store_rows(

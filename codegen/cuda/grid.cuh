@@ -29,14 +29,18 @@ static __device__ __forceinline__ int ts_grid_last_warp(unsigned *word, unsigned
 // A band of rows that `count` blocks store together. `word` is 0 when the model is loaded: the block that calls with
 // `first` adds 2^31 - (count - 1), every other block 1. When the last one has come the top bit has flipped, and the bits
 // below are 0 again. One thread's part: 2 for the last one, 1 for one that saw the last one come while it looked `polls`
-// times, else 0.
+// times, else 0. Looking orders nothing, since an acquire throws the L1 cache away that other blocks of the SM use: who
+// has seen the last one come acquires once.
 static __device__ __forceinline__ int ts_grid_count(unsigned *word, int first, unsigned count, int polls) {
   unsigned step = first ? 0x80000000u - (count - 1u) : 1u, before, now;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(word), "r"(step) : "memory");
   if (((before + step) ^ before) & 0x80000000u) return 2;
   for (int poll = 0; poll < polls; ++poll) {
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
-    if ((before ^ now) & 0x80000000u) return 1;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
+    if ((before ^ now) & 0x80000000u) {
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
+      return 1;
+    }
   }
   return 0;
 }
@@ -89,15 +93,19 @@ static __device__ __forceinline__ void ts_grid_sync_warp() { __syncwarp(); }
 // adds 2^31 - (blocks - 1), every other block 1. When the last one has come the top bit has flipped, and the bits below
 // are 0 again.
 
-// Returns when all threads of the grid have called it; what any of them wrote before, all of them read behind.
+// Returns when all threads of the grid have called it; what any of them wrote before, all of them read behind. Waiting
+// orders nothing, and one acquire follows it: each throws the L1 cache away that blocks still at work use. It reads the
+// last arrival or something later, so it synchronises with all arrivals, whose atomics are one chain (PTX manual,
+// "Release and Acquire Patterns").
 static __device__ __forceinline__ void ts_grid_barrier(unsigned *word) {
   __syncthreads();
   if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) {
     unsigned step = blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1u) : 1u, before, now;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(word), "r"(step) : "memory");
+    asm volatile("atom.release.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(word), "r"(step) : "memory");
     do {
-      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
+      asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
     } while (((before ^ now) & 0x80000000u) == 0u);
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
   }
   __syncthreads();
 }

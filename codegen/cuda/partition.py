@@ -7,7 +7,7 @@ work behind the product, the last block of a row of tiles computes the rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tvm import tirx
@@ -23,7 +23,7 @@ from tilestitch.passes.plan.vectors import lanes_of
 
 from .abi import CountersArg, CudaLaunch, Parameter, TemporaryArg, Thread
 from .bands import Turn, last_of
-from .pieces import named, repeated, unrolled, when, zero
+from .pieces import move, named, registers, repeated, unrolled, when, zero
 from .product import Product, below, both
 from .surroundings import Anchored, Surroundings
 
@@ -93,17 +93,25 @@ def _lanes(group: Anchored, product: Product) -> int:
 
 
 def _lie_together(group: Anchored, product: Product, lanes: int) -> bool:
-    """Whether every output has `lanes` neighbouring units next to each other, from a multiple of as many on."""
+    return lie_together(group, product.place, (product.batch, product.m, product.units.width), lanes)
+
+
+def lie_together(
+    group: Anchored, place: Callable[[Expr, Expr, Expr], Sequence[Expr]], extents: tuple[int, int, int], lanes: int
+) -> bool:
+    """Whether every output has `lanes` neighbouring results next to each other, from a multiple of as many on.
+
+    place(batch, row, column): where a result is in the anchor's; extents: of these three.
+    """
     evaluator = Evaluator({}, group.index_dtype)
     batch, m, run = (tirx.Var(name, group.index_dtype) for name in ("batch", "m", "run"))
-    for variable, extent in ((batch, product.batch), (m, product.m), (run, product.units.width // lanes)):
+    for variable, extent in ((batch, extents[0]), (m, extents[1]), (run, extents[2] // lanes)):
         evaluator.assume(variable, 0, extent)
     for value in group.outputs:
         positions = []
         for lane in range(lanes):
-            index = tuple(product.place(batch, m, run * lanes + lane))
-            _, place = before_views(group.roles, value, index, evaluator.simplify)
-            positions.append(evaluator.simplify(ravel(place, value.shape)))
+            _, at = before_views(group.roles, value, tuple(place(batch, m, run * lanes + lane)), evaluator.simplify)
+            positions.append(evaluator.simplify(ravel(at, value.shape)))
         found = evaluator.analyzer.modular_set(positions[0])
         apart = [evaluator.simplify(p - positions[0]) for p in positions]
         if int(found.coeff) % lanes or int(found.base) % lanes or [_number(a) for a in apart] != list(range(lanes)):
@@ -140,11 +148,14 @@ def launch(
         block = around.wide(thread.block[0])
         part, number = named(block // tiles), named(block % tiles)
 
-        def keep(around: Surroundings, batch: Expr, m: Expr, n: Expr, total: Expr) -> None:
+        def keep(around: Surroundings, batch: Expr, m: Expr, n: Expr, *totals: Expr) -> None:
             place = ((part * product.batch + batch) * product.m + m) * product.n + n
-            T.buffer_store(around.extra, total, [place])
+            own = registers(len(totals), product.acc_dtype)
+            for lane, total in enumerate(totals):
+                T.buffer_store(own, total, [lane])
+            move(own, 0, around.extra, place, len(totals))
 
-        kernel(around, thread, Sink(keep, Units.plain(product.n)), block)
+        kernel(around, thread, Sink(keep, Units.plain(product.n), _lanes_of_sums(product)), block)
         with when(last_of(around.counters[number], parts)):
             _join(around, product, partition, tile, threads, thread.thread[0], block)
             _behind(around, product, partition, tile, threads, thread.thread[0], block)
@@ -198,28 +209,49 @@ def _join(
     block: Expr,
 ) -> None:  # fmt: skip
     """Add all parts of a block's tile, neighbouring units by neighbouring threads, and run the epilogue."""
-    units = product.units
-    rows, columns = min(tile[0], product.m), units.within(tile[1])
+    units, sink = product.units, finish(around.group, product)
+    rows, wide, lanes = min(tile[0], product.m), units.within(tile[1]), sink.lanes
+    while lanes > 1 and rows * wide < lanes * threads:
+        lanes //= 2
+    columns = wide // lanes
     _, batch, m_block, n_block = locate(partition, block)
     first = (named(m_block * tile[0]), named(n_block * columns))
     rounds = -(-rows * columns // threads)
     with repeated(rounds) as round_:
         at = named(round_ * threads + thread)
-        m, n = named(first[0] + at // columns), named(first[1] + at % columns)
+        m, vector = named(first[0] + at // columns), named(first[1] + at % columns)
+        n = vector * lanes
         exists = both(
             below(at, rows * columns, rounds * threads),
             below(m, product.m, partition.m_blocks * tile[0]),
-            below(n, units.width, partition.n_blocks * columns),
+            below(n, units.width, partition.n_blocks * wide),
         )
         with when(exists):
+            for index, extent in ((m, product.m), (vector, units.width // lanes)):
+                if isinstance(index, tirx.Var):
+                    around.evaluator.assume(index, 0, extent)
             place = named((batch * product.m + m) * product.n + units.column(n))
-            sums = [_added(around, product, place + gate, partition.parts) for gate in range(units.gates)]
-            around.finish(product.place(batch, m, n), *sums)
+            totals = _added(around, product, place, lanes * units.gates, partition.parts)
+            sink(around, batch, m, n, *totals)
 
 
-def _added(around: Surroundings, product: Product, place: Expr, parts: int) -> Expr:
-    total = T.alloc_buffer((1,), product.acc_dtype, scope="local")
-    T.buffer_store(total, zero(product.acc_dtype), [0])
+def _added(around: Surroundings, product: Product, place: Expr, count: int, parts: int) -> list[Expr]:
+    """Neighbouring sums of all parts."""
+    totals, own = registers(count, product.acc_dtype), registers(count, product.acc_dtype)
+    for i in range(count):
+        T.buffer_store(totals, zero(product.acc_dtype), [i])
+    together = count if product.units.dense and _lanes_of_sums(product) % count == 0 else 1
     with unrolled(parts) as part:
-        T.buffer_store(total, total[0] + around.extra[part * product.elements + place], [0])
-    return total[0]
+        for first in range(0, count, together):
+            move(around.extra, part * product.elements + place + first, own, first, together)
+        for i in range(count):
+            T.buffer_store(totals, totals[i] + own[i], [i])
+    return [totals[i] for i in range(count)]
+
+
+def _lanes_of_sums(product: Product) -> int:
+    """Neighbouring sums that a thread moves to and from temporary memory in one access."""
+    lanes = MOST_LANES if storage_bits(product.acc_dtype) == 32 else 1
+    while product.n % lanes:
+        lanes //= 2
+    return lanes

@@ -64,15 +64,17 @@ def kernel_resources(cubin: bytes) -> dict[str, KernelResources]:
 
 
 @dataclass(frozen=True)
-class _Section:
+class Section:
+    """A section of an ELF file; one without contents in the file (`.bss`) has a size only."""
+
     name: str
     size: int
     data: bytes
 
 
 def _read(cubin: bytes) -> dict[str, KernelResources]:
-    sections = _sections(cubin)
-    by_name = {section.name: section for section in sections}
+    found_sections = sections(cubin)
+    by_name = {section.name: section for section in found_sections}
     symbols = _symbol_names(by_name[".symtab"].data, by_name[".strtab"].data)
     registers, frames = dict[str, int](), dict[str, int]()
     for number, payload in _attributes(by_name[".nv.info"].data):
@@ -82,7 +84,7 @@ def _read(cubin: bytes) -> dict[str, KernelResources]:
     # From sm_90 on the section counts what CUDA keeps for itself.
     kept = _SYSTEM_SHARED_BYTES if ".nv.shared.reserved.0" in by_name else 0
     found = {}
-    for section in sections:
+    for section in found_sections:
         if not section.name.startswith(".nv.info."):
             continue
         kernel = section.name.removeprefix(".nv.info.")
@@ -91,7 +93,8 @@ def _read(cubin: bytes) -> dict[str, KernelResources]:
     return found
 
 
-def _sections(elf: bytes) -> list[_Section]:
+def sections(elf: bytes) -> list[Section]:
+    """All sections of an ELF file. Raises ValueError, struct.error or IndexError if it is not one."""
     if elf[:5] != b"\x7fELF\x02":
         raise ValueError("not a 64-bit ELF file")
     (offset,) = struct.unpack_from("<Q", elf, 40)
@@ -99,7 +102,7 @@ def _sections(elf: bytes) -> list[_Section]:
     headers = [struct.unpack_from("<IIQQQQIIQQ", elf, offset + i * size) for i in range(count)]
     names = headers[names_index]
     table = elf[names[4] : names[4] + names[5]]
-    return [_Section(_name(table, h[0]), h[5], elf[h[4] : h[4] + h[5]] if h[1] != 8 else b"") for h in headers]
+    return [Section(_name(table, h[0]), h[5], elf[h[4] : h[4] + h[5]] if h[1] != 8 else b"") for h in headers]
 
 
 def _symbol_names(table: bytes, names: bytes) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tilestitch.compiler.cli import errors
 from tilestitch.compiler.cli.arguments import add_json
+from tilestitch.compiler.cli.machine_code import describe_machine_code, machine_code
 from tilestitch.compiler.cli.output import give, say, table
 from tilestitch.compiler.cli.paths import existing, writable
 
@@ -29,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--edge", nargs=2, metavar=("FROM", "TO"), help="why these two ONNX nodes are one kernel, or why not"
     )
     parser.add_argument(
-        "--launches", action="store_true", help="also the launches of each kernel: extents, and what they need of a GPU"
+        "--launches",
+        action="store_true",
+        help="also the launches of each kernel: extents, what they need of a GPU, and what their machine code is like",
     )
     parser.add_argument("--report", metavar="REPORT.html", help="write it as a page")
     add_json(parser)
@@ -39,6 +42,8 @@ def run(options: argparse.Namespace) -> int:
     target = None if options.report is None else writable(options.report, [options.artifact])
     explained = read_explain(existing(options.artifact))
     explained = {**explained, **_asked(explained, options)}
+    if options.launches:
+        explained.update(machine_code(Path(options.artifact), explained))
     if target is not None:
         from tilestitch.compiler.report import write_report
 
@@ -112,6 +117,7 @@ def describe(explained: Mapping[str, Any], *, with_launches: bool = False) -> st
         parts.extend([explained["remark"]] if explained["remark"] else [])
     if with_launches:
         parts.append(_launches(kernels))
+        parts.extend(describe_machine_code(explained))
     if explained["host_steps"]:
         if "node" not in explained:
             parts.append(_on_host(explained))

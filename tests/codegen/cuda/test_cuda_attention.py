@@ -80,6 +80,35 @@ def test_rows_whose_keys_are_all_hidden_are_nan_or_zero_as_in_the_model(mended: 
     check(Case(queries=6, keys=9, mask="float", mended=mended, dtype=dtype), dead_rows=True)
 
 
+def extreme_rows(keys: int, largest: float) -> np.ndarray:
+    """Masks whose numbers are so large that log2(e) times one of them is not near enough, or infinite."""
+    few, first = np.arange(keys) % 3, np.arange(keys) < keys // 2
+    big = min(largest / 4, 1e7)
+    return np.array([
+        np.full(keys, -largest), np.full(keys, max(-largest, -1e9)), np.full(keys, -np.inf),
+        2000 - few, -2000 + few, big * (1 + few), -big * (1 + few),
+        np.where(first, -5000, few), np.where(first, few, 5000), np.where(first, -np.inf, -largest),
+        np.where(few == 0, 1020 + first * 8, -np.inf), np.where(few == 0, largest, 0),
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tf32"), [("float16", False), ("float32", False), ("float32", True), ("float64", False)]
+)
+@pytest.mark.parametrize("parts", [False, True])
+def test_scores_of_any_size(parts: bool, dtype: str, tf32: bool) -> None:
+    """Queries are 0, so that a score is its mask exactly, in any precision."""
+    keys = 1030 if parts else 70
+    rows = extreme_rows(keys, 65504.0 if dtype == "float16" else float(np.finfo(np.float32).max))
+    case = Case(heads=1, queries=len(rows), keys=keys, mask="float", dtype=dtype, tf32=tf32)
+    launches, graph, feeds = lower(case), attention(case), inputs_of(case)
+    assert (launches[-1].kind == "join") == parts
+    feeds["q"] = np.zeros_like(feeds["q"])
+    feeds["mask"] = np.broadcast_to(rows, feeds["mask"].shape).astype(feeds["mask"].dtype)
+    (result,) = run(launches, feeds, graph.outputs).values()
+    assert_close(result, case, feeds)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("grouped", [False, True])
 def test_query_heads_that_share_keys_are_rows_of_one_tile(grouped: bool, dtype: str) -> None:

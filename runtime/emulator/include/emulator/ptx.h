@@ -126,6 +126,11 @@ template <class R> EMU_PTX void cvt_rna_tf32_f32(R& d, float x) {
   uint32_t bits = emu_float_bits(x);
   d = R((bits & 0x7f800000) == 0x7f800000 ? bits : (bits + 0x1000) & 0xffffe000);
 }
+// 2 to the power of x; what is below the least normal number is 0, before and after.
+template <class R> EMU_PTX void ex2_approx_ftz_f32(R& d, float x) {
+  float y = __builtin_exp2f(x > -0x1p-126f && x < 0x1p-126f ? 0 : x);
+  d = R(y < 0x1p-126f ? 0 : y);
+}
 template <class R> EMU_PTX void cvt_rn_f16x2_f32(R& d, float high, float low) {
   d = R(emu_float_to_half(low) | uint32_t(emu_float_to_half(high)) << 16);
 }

@@ -1,0 +1,1 @@
+"""What the assembler made of kernels: their machine code read back, and what in it would be slow or wrong on a GPU."""

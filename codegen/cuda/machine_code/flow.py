@@ -1,0 +1,163 @@
+"""Which instruction may follow which, and the loops of a kernel.
+
+A loop is what can be left and come back to: a strongly connected part of the instructions. Loops inside it are found by
+taking away the ways back to where it is entered. So code that lies behind a kernel's end and jumps back into its middle
+makes no loop of what is between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .instructions import Instruction
+
+_JUMPS = frozenset({"BRA", "JMP"})
+_ENDS = frozenset({"EXIT", "RET", "BRX", "JMX", "KILL"})
+_MAYBE = frozenset({"BRA.DIV", "BRA.CONV"})
+"""Jumps that have no predicate and do not always jump."""
+
+Edges = Mapping[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """members: numbers of its instructions. depth: 1 for a loop in no other. leaf: no other loop is inside."""
+
+    members: frozenset[int]
+    depth: int
+    leaf: bool
+
+
+@dataclass(frozen=True)
+class Flow:
+    """successors: of every instruction by number."""
+
+    successors: Edges
+
+    @cached_property
+    def loops(self) -> tuple[Loop, ...]:
+        """All loops, outer ones before those in them."""
+        return tuple(_loops(self.successors, frozenset(self.successors), 1))
+
+    def reachable(self, starts: Iterable[int]) -> frozenset[int]:
+        """What may come after one of `starts`."""
+        found: set[int] = set()
+        pending = [after for start in starts for after in self.successors[start]]
+        while pending:
+            number = pending.pop()
+            if number not in found:
+                found.add(number)
+                pending.extend(self.successors[number])
+        return frozenset(found)
+
+
+def flow_of(instructions: Sequence[Instruction]) -> Flow:
+    numbers = {instruction.address: number for number, instruction in enumerate(instructions)}
+    ends = _reconvergence(instructions)
+    return Flow({n: _successors(instructions, n, numbers, ends) for n in range(len(instructions))})
+
+
+def _successors(
+    instructions: Sequence[Instruction], number: int, numbers: Mapping[int, int], ends: Mapping[str, Sequence[int]]
+) -> tuple[int, ...]:
+    instruction = instructions[number]
+    behind = (number + 1,) if number + 1 < len(instructions) else ()
+    name, always = instruction.name, instruction.predicate in ("", "@PT", "@UPT")
+    if name in _ENDS:
+        return () if always else behind
+    if name == "BSYNC":
+        return _after_meeting(instructions, number, numbers, ends) or behind
+    if name not in _JUMPS and name != "WARPSYNC":
+        return behind
+    place = instruction.place
+    to = None if place is None else numbers.get(place)
+    if to is None:
+        return behind if name == "WARPSYNC" else ()
+    certain = always and name in _JUMPS and "," not in instruction.operands and instruction.opcode not in _MAYBE
+    return (to,) if certain else tuple(dict.fromkeys((*behind, to)))
+
+
+def _reconvergence(instructions: Sequence[Instruction]) -> dict[str, list[int]]:
+    """Where threads go on that have met at a barrier register, by its name."""
+    ends: dict[str, list[int]] = {}
+    for instruction in instructions:
+        if instruction.name == "BSSY" and instruction.place is not None:
+            ends.setdefault(instruction.operands.partition(",")[0], []).append(instruction.place)
+    return {name: sorted(set(places)) for name, places in ends.items()}
+
+
+def _after_meeting(
+    instructions: Sequence[Instruction], number: int, numbers: Mapping[int, int], ends: Mapping[str, Sequence[int]]
+) -> tuple[int, ...]:
+    """The nearest place further on that belongs to the barrier register of a BSYNC."""
+    address = instructions[number].address
+    ahead = (place for place in ends.get(instructions[number].operands, ()) if place > address)
+    return tuple(numbers[place] for place in islice(ahead, 1) if place in numbers)
+
+
+# -- loops -------------------------------------------------------------------------------------------------------------
+
+
+def _loops(successors: Edges, members: frozenset[int], depth: int) -> list[Loop]:
+    found: list[Loop] = []
+    for part in _connected(successors, members):
+        if len(part) == 1 and not set(successors[min(part)]) & part:
+            continue
+        headers = _headers(successors, members, part)
+        without = {n: tuple(s for s in successors[n] if s in part and s not in headers) for n in part}
+        inner = _loops(without, part, depth + 1)
+        found += [Loop(part, depth, not inner), *inner]
+    return found
+
+
+def _headers(successors: Edges, members: frozenset[int], part: frozenset[int]) -> frozenset[int]:
+    """Where a loop is entered from outside; its first instruction if it is all there is."""
+    entered = {after for n in members - part for after in successors[n] if after in part}
+    return frozenset(entered or {min(part)})
+
+
+def _connected(successors: Edges, members: frozenset[int]) -> list[frozenset[int]]:
+    """Strongly connected parts (Tarjan), without recursion: kernels have tens of thousands of instructions."""
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[int] = []
+    waiting: set[int] = set()
+    parts: list[frozenset[int]] = []
+    for root in sorted(members):
+        if root in index:
+            continue
+        work = [(root, iter(successors[root]))]
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        waiting.add(root)
+        while work:
+            node, rest = work[-1]
+            after = next((s for s in rest if s in members and (s not in index or s in waiting)), None)
+            if after is None:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    parts.append(_popped(stack, node))
+                    waiting -= parts[-1]
+            elif after in index:
+                low[node] = min(low[node], index[after])
+            else:
+                index[after] = low[after] = len(index)
+                stack.append(after)
+                waiting.add(after)
+                work.append((after, iter(successors[after])))
+    return parts
+
+
+def _popped(stack: list[int], last: int) -> frozenset[int]:
+    """What lies on a stack down to `last`, taken away."""
+    found = [stack.pop()]
+    while found[-1] != last:
+        found.append(stack.pop())
+    return frozenset(found)

@@ -1,0 +1,70 @@
+"""Machine code of a kernel as data: one `Instruction` after the other, as nvdisasm spells them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from .flow import Flow, flow_of
+
+INSTRUCTION_BYTES = 16
+"""Since compute capability 7.0."""
+
+_ADDRESS = re.compile(r"(?:^|,)(0x[0-9a-f]+)$")
+_WIDTH = re.compile(r"\.(64|96|128|256|[US](?:8|16))\b")
+MATRIX = frozenset({"HMMA", "IMMA", "DMMA", "BMMA", "QMMA", "OMMA", "HGMMA", "IGMMA", "QGMMA", "BGMMA", "UTCHMMA"})
+GLOBAL_LOADS = frozenset({"LDG", "LDGSTS"})
+GLOBAL_STORES = frozenset({"STG", "REDG", "RED"})
+LOCAL = frozenset({"LDL", "STL"})
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """address: in bytes from the kernel's first instruction. opcode: with its modifiers (`LDG.E.128.CONSTANT`)."""
+
+    address: int
+    opcode: str
+    operands: str = ""
+    predicate: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.opcode.partition(".")[0]
+
+    @property
+    def modifiers(self) -> tuple[str, ...]:
+        return tuple(self.opcode.split(".")[1:])
+
+    @property
+    def place(self) -> int | None:
+        """The address that the last operand names."""
+        match = _ADDRESS.search(self.operands)
+        return int(match[1], 16) if match else None
+
+    @property
+    def access_bytes(self) -> int:
+        """Bytes that a load or store moves a thread."""
+        match = _WIDTH.search(self.opcode)
+        bits = match[1].lstrip("US") if match else "32"
+        return int(bits) // 8
+
+    @property
+    def is_matrix(self) -> bool:
+        return self.name in MATRIX
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.predicate, self.opcode, self.operands) if part)
+
+
+@dataclass(frozen=True)
+class MachineCode:
+    """A kernel's instructions. architecture: `sm_90a`."""
+
+    symbol: str
+    architecture: str
+    instructions: tuple[Instruction, ...]
+
+    @cached_property
+    def flow(self) -> Flow:
+        return flow_of(self.instructions)

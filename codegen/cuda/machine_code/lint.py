@@ -1,0 +1,129 @@
+"""What machine code must not have, as findings: data, with the kernel, the place and what to look at.
+
+* `local_memory`: registers that did not fit, or arrays with run-time indices, in a thread's memory.
+* `fence_in_loop`: a memory barrier of the whole GPU, or an L1 cache thrown away, in a loop that multiplies or moves
+  data, or in one that waits: waiting is done with relaxed loads, and synchronised once behind.
+* `stale_load`: a load past the caches' coherence (`LDG.CONSTANT`) of memory that the same kernel writes.
+* `narrow_load`, `narrow_store`: the widest access is narrower than what the template asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from .flow import Loop
+from .instructions import GLOBAL_LOADS, GLOBAL_STORES, LOCAL, Instruction, MachineCode
+from .parameters import accessed
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Bytes of the widest access to global memory that a thread makes at a time; 0: none."""
+
+    load_bytes: int = 0
+    store_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """address: of the instruction in the kernel; None where it is about the whole."""
+
+    rule: str
+    symbol: str
+    architecture: str
+    reason: str
+    address: int | None = None
+
+    def __str__(self) -> str:
+        where = "" if self.address is None else f" at {self.address:#x}"
+        return f"{self.symbol} ({self.architecture}){where}: {self.reason} [{self.rule}]"
+
+
+def lint(code: MachineCode, promised: Widths | None = None) -> tuple[Finding, ...]:
+    """What is wrong with a kernel. promised: what its template asked for, if that is known."""
+    found = [*_local_memory(code), *_fences(code), *_stale_loads(code)]
+    if promised is not None:
+        found += _narrow(code, promised)
+    return tuple(found)
+
+
+def widths(code: MachineCode) -> Widths:
+    """The widest accesses of a kernel; copies to shared memory by the copy engine count as 16 bytes."""
+    return Widths(_widest(code, GLOBAL_LOADS | {"UTMALDG"}), _widest(code, GLOBAL_STORES | {"UTMASTG"}))
+
+
+def _widest(code: MachineCode, names: frozenset[str]) -> int:
+    return max(
+        (16 if i.name.startswith("UTMA") else i.access_bytes for i in code.instructions if i.name in names), default=0
+    )
+
+
+def main_loops(code: MachineCode) -> tuple[Loop, ...]:
+    """The loops where the time goes: the smallest around matrix instructions, and those with no loop inside."""
+    loops = code.flow.loops
+    smallest: dict[int, Loop] = {}
+    for loop in loops:  # outer ones come first
+        smallest.update({n: loop for n in loop.members if code.instructions[n].is_matrix})
+    return tuple(loop for loop in loops if loop.leaf or loop in smallest.values())
+
+
+def _finding(code: MachineCode, rule: str, instruction: Instruction, reason: str) -> Finding:
+    return Finding(rule, code.symbol, code.architecture, f"{instruction}: {reason}", instruction.address)
+
+
+def _local_memory(code: MachineCode) -> Iterator[Finding]:
+    touched = [i for i in code.instructions if i.name in LOCAL]
+    if touched:
+        reason = f"one of {len(touched)} accesses to a thread's own memory: give it fewer registers to keep"
+        yield _finding(code, "local_memory", touched[0], reason)
+
+
+def _is_gpu_fence(instruction: Instruction) -> bool:
+    if instruction.name == "MEMBAR":
+        return bool({"GPU", "SYS", "VC"} & set(instruction.modifiers))
+    return instruction.opcode.startswith("CCTL.IVALL")
+
+
+def _fences(code: MachineCode) -> Iterator[Finding]:
+    numbers = {n for loop in main_loops(code) for n in loop.members if _is_gpu_fence(code.instructions[n])}
+    for number in sorted(numbers):
+        yield _finding(
+            code, "fence_in_loop", code.instructions[number], "in a main loop: synchronise behind it, or with less"
+        )
+
+
+def _stale_loads(code: MachineCode) -> Iterator[Finding]:
+    suspects = [n for n, i in enumerate(code.instructions) if i.name in GLOBAL_LOADS and "CONSTANT" in i.modifiers]
+    if not suspects or not any(_is_gpu_fence(i) for i in code.instructions):
+        return  # no other block's results are waited for
+    places = accessed(code)
+    written = {p for n, i in enumerate(code.instructions) if i.name in _WRITES for p in places.get(n, ())}
+    for number in suspects:
+        if written & places.get(number, frozenset()):
+            yield _finding(
+                code,
+                "stale_load",
+                code.instructions[number],
+                "reads what the kernel writes, past the caches' coherence",
+            )
+
+
+_WRITES = GLOBAL_STORES | {"ATOMG", "ATOM"}
+
+
+def _narrow(code: MachineCode, promised: Widths) -> Iterator[Finding]:
+    found = widths(code)
+    for rule, is_, wanted in (
+        ("narrow_load", found.load_bytes, promised.load_bytes),
+        ("narrow_store", found.store_bytes, promised.store_bytes),
+    ):
+        if is_ < wanted:
+            reason = (
+                f"the widest access is of {is_} bytes, not {wanted} as the template asked: is it aligned in the text?"
+            )
+            yield Finding(rule, code.symbol, code.architecture, reason)
+
+
+def lint_all(codes: Iterable[MachineCode]) -> tuple[Finding, ...]:
+    return tuple(finding for code in codes for finding in lint(code))
