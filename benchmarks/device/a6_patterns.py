@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from benchmarks.device.case import LONG_S, Case, Setup
+from benchmarks.device.case import LIMIT_S, LONG_S, Case, Setup
 from benchmarks.device.peers import measured, runner
 
 SIZES = ((128, 768), (1024, 1024), (8192, 1024), (8192, 8192), (65536, 1024))
@@ -112,7 +112,7 @@ def cases(part: str, setup: Setup) -> Iterator[Case]:
     for mode in ("graph", "compile"):
         for key, shape in _patterns(f"torch {mode}"):
             run = partial(in_torch, key["pattern"], shape, key["dtype"], mode)
-            yield Case(part, key, run, LONG_S if mode == "compile" else 25.0, ("torch",))
+            yield Case(part, key, run, LONG_S if mode == "compile" else LIMIT_S, ("torch",))
         for dtype in DTYPES if mode == "graph" else ():
             for sizes in ATTENTIONS:
                 key = {"pattern": "attention", "shape": list(sizes), "dtype": dtype, "by": "torch graph"}

@@ -31,7 +31,7 @@ CALLS, REPEATS = 20, 7
 
 
 def time_ours(setup: Setup, entry: dict[str, Any]) -> dict[str, Any]:
-    """Times, and the profile of every launch for those who fit cost models."""
+    """Times, and the time of every launch, to fit cost models by."""
     gpu = Gpu(setup.kernels("launch"))
     with stripped(setup.bundle / f"{entry['name']}.tsm") as module:
         given, run = queued(gpu, module)

@@ -116,7 +116,7 @@ def _told(case: Case) -> str:
     """The row that the case measures or the error that it raises, as JSON."""
     try:
         return json.dumps({"row": dict(case.run())})
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the queue writes it down
+    except BaseException as error:  # noqa: BLE001 - the queue writes every kind down
         traceback.print_exc()
         return json.dumps({"error": f"{type(error).__name__}: {error}"[:LONGEST_ERROR]})
 
