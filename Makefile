@@ -81,7 +81,7 @@ wheel: $(STAMPS)/dev
 FOLDERS := runtime compiler cost_model passes codegen
 build/types/tilestitch: Makefile
 	@mkdir -p $@
-	@for name in $(FOLDERS) tilestitch/__init__.py tilestitch/py.typed; do \
+	@for name in $(FOLDERS) package/__init__.py package/py.typed; do \
 	  ln -sfn ../../../$$name $@/$$(basename $$name); done
 	@touch $@
 

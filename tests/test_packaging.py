@@ -19,7 +19,7 @@ FOLDERS = ("runtime", "compiler", "cost_model", "passes", "codegen")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a copy, so that it is made of what is there and not of what an earlier build left behind."""
     folder = tmp_path_factory.mktemp("wheel")
-    tracked = [*FOLDERS, "tilestitch", "pyproject.toml", "setup.py", "README.md", "LICENSE"]
+    tracked = [*FOLDERS, "package", "pyproject.toml", "setup.py", "README.md", "LICENSE"]
     subprocess.run(["cp", "-r", *tracked, str(folder)], cwd=ROOT, check=True)
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
     subprocess.run([*command, "-w", "out", "."], cwd=folder, check=True, capture_output=True)
@@ -48,6 +48,15 @@ def test_wheel_holds_the_files_that_are_no_modules(wheel: Path, name: str) -> No
     assert f"tilestitch/{name}" in zipfile.ZipFile(wheel).namelist()
 
 
+def test_the_installed_package_is_found_from_the_root_of_a_checkout_too(wheel: Path, tmp_path: Path) -> None:
+    """Python looks into the working folder first: nothing there may look like the package."""
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    script = f"import sys; sys.path.insert(1, {str(tmp_path)!r}); import tilestitch.runtime; print(tilestitch.__file__)"
+    command = [sys.executable, "-S", "-c", f"import sys; sys.path += {sys.path!r}; {script}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.strip() == str(tmp_path / "tilestitch" / "__init__.py"), done.stderr
+
+
 def test_no_import_works_from_the_root_of_the_repository_only() -> None:
     found = []
     for folder in (*FOLDERS, "tests", "examples", "benchmarks"):
@@ -67,7 +76,7 @@ def imports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     shown.mkdir()
     for name in FOLDERS:
         (shown / name).symlink_to(ROOT / name)
-    (shown / "__init__.py").symlink_to(ROOT / "tilestitch" / "__init__.py")
+    (shown / "__init__.py").symlink_to(ROOT / "package" / "__init__.py")
     script = (
         "import grimp, json\n"
         "graph = grimp.build_graph('tilestitch', exclude_type_checking_imports=True, cache_dir=None)\n"

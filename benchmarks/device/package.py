@@ -77,7 +77,7 @@ def make_importable() -> None:
     folder = ROOT / "build" / "device" / "packages"
     inside = folder / "tilestitch"
     inside.mkdir(parents=True, exist_ok=True)
-    for target in (*(ROOT / name for name in FOLDERS), ROOT / "tilestitch" / "__init__.py"):
+    for target in (*(ROOT / name for name in FOLDERS), ROOT / "package" / "__init__.py"):
         link = inside / target.name
         if not link.is_symlink():
             link.symlink_to(target)

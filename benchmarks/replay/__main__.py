@@ -127,7 +127,7 @@ def _links(tree: Path) -> Path:
     package.mkdir(parents=True)
     for name in ("runtime", "compiler", "cost_model", "passes", "codegen"):
         (package / name).symlink_to(tree / name)
-    for file in sorted((tree / "tilestitch").glob("*")):
+    for file in sorted(tree.glob("package/*")) or sorted(tree.glob("tilestitch/*")):
         if file.is_file():
             (package / file.name).symlink_to(file)
     return folder
