@@ -21,10 +21,14 @@ ROOT = Path(__file__).resolve().parents[2]
 MOST_BYTES = 8 << 30
 
 
-def work(first: int, count: int, one: Callable[[int], None]) -> None:
-    """What a worker does: `one` for every seed, in limited memory; whatever it raises is a failure."""
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+def work(first: int, count: int, original: Callable[[], None], one: Callable[[int], None]) -> None:
+    """What a worker does: `one` for every seed, in limited memory; whatever it raises is a failure.
+
+    `original` does the same with what the mutants are made of. If it fails, all of them would.
+    """
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    original()
     for seed in range(first, first + count):
         print(seed, flush=True)
         try:

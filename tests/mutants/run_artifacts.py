@@ -20,10 +20,14 @@ from tilestitch.runtime.errors import TilestitchRuntimeError
 MOST_ELEMENTS = 1 << 20
 
 
+def execute(data: bytes, device: str) -> None:
+    with load(data, device=device, num_threads=1) as loaded:
+        run(loaded)
+
+
 def check(data: bytes, device: str) -> None:
     try:
-        with load(data, device=device, num_threads=1) as loaded:
-            run(loaded)
+        execute(data, device)
     except TilestitchRuntimeError as error:
         str(error).encode()
 
@@ -52,5 +56,5 @@ def _array(type_: Any) -> Any:
 
 if __name__ == "__main__":
     path, device, first, count = sys.argv[1:]
-    original = Path(path).read_bytes()
-    work(int(first), int(count), lambda seed: check(mutant(original, seed), device))
+    data = Path(path).read_bytes()
+    work(int(first), int(count), lambda: execute(data, device), lambda seed: check(mutant(data, seed), device))

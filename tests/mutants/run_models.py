@@ -36,4 +36,4 @@ def check(model: ModelProto) -> None:
 if __name__ == "__main__":
     folder, first, count = sys.argv[1:]
     models = [ModelProto.FromString(path.read_bytes()) for path in sorted(Path(folder).glob("*.onnx"))]
-    work(int(first), int(count), lambda seed: check(mutant(models[seed % len(models)], seed)))
+    work(int(first), int(count), lambda: None, lambda seed: check(mutant(models[seed % len(models)], seed)))

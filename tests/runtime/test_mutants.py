@@ -15,7 +15,7 @@ from onnx import ModelProto
 
 from tests.mutants import bases
 from tests.mutants.isolation import failures
-from tests.mutants.run_artifacts import check
+from tests.mutants.run_artifacts import execute
 from tilestitch.compiler.driver import compile_model
 
 MANY = max(1, settings().max_examples // 100)
@@ -33,7 +33,7 @@ def test_mutants_run_or_are_refused(
 ) -> None:
     path = tmp_path / "m.tsm"
     compile_model(model(), device, num_threads=2).save(path)
-    check(path.read_bytes(), device)
+    execute(path.read_bytes(), device)
     each = count * MANY // SHARDS
     found = failures("tests.mutants.run_artifacts", [str(path), device], shard * each, each, seconds=60)
     assert found == {}
