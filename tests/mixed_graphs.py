@@ -2,8 +2,9 @@
 
 What rounding differently could change by a lot is not asked of values that were rounded: comparisons, conversions to
 integers, sorting and the like take *exact* values only, which are inputs, integers, and what is merely selected or
-moved. Floats stay of moderate size, and no step amplifies an error by much: sums are of small terms, and what could
-grow goes through tanh.
+moved; and half floats that were rounded once, which every kernel must round in the same way before it compares them.
+Floats stay of moderate size, and no step amplifies an error by much: sums are of small terms, and what could grow goes
+through tanh. Inputs may hold NaN, infinities and the largest integers; one of them may have no elements.
 """
 
 from __future__ import annotations
@@ -22,15 +23,19 @@ FLOATS, INTEGERS = ("float32", "float32", "float16"), ("int32", "int64")
 SMOOTH = ("neg", "abs", "tanh", "sin", "cos", "atan", "erf", "asinh")
 STEPS = ("neg", "abs", "floor", "ceil", "round", "trunc", "sign")
 MAX_ELEMENTS = 20_000
+CONSTANTS = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, float("inf"), float("-inf"), float("nan"))
 
 
 @st.composite
 def mixed_graphs(draw: st.DrawFn, max_steps: int = 12) -> Graph:
     """A graph of one to three inputs and up to `max_steps` steps, most of one or two primitives."""
     growing = _Growing(draw)
+    empty = draw(st.sampled_from((False,) * 7 + (True,)))
     for number in range(draw(st.integers(1, 3))):
         dtype = draw(st.sampled_from((*FLOATS, *INTEGERS, "bool")))
         shape = tuple(draw(st.lists(DIMS, min_size=1, max_size=3)))
+        if empty and number == 0:
+            shape = draw(st.sampled_from([(0,), (0, *shape[1:]), (*shape[:-1], 0)]))
         growing.remember(growing.graph.add_input(f"x{number}", TensorType(dtype, shape)), exact=True)
     for number in range(draw(st.integers(4, max_steps))):
         growing.origin = f"Node_{number}"
@@ -49,6 +54,8 @@ class _Growing:
         self.draw, self.graph, self.origin = draw, Graph("mixed"), ""
         self.values: list[Value] = []
         self.exact: set[Value] = set()
+        self.rounded: set[Value] = set()
+        """Half floats that are the rounded result of one operation with exact operands, and moves of such."""
 
     def choose(self, *options: Any) -> Any:
         return self.draw(st.sampled_from(options))
@@ -56,6 +63,9 @@ class _Growing:
     def remember(self, value: Value, exact: bool) -> None:
         if value.tensor_type.num_elements <= MAX_ELEMENTS:
             self.values.append(value)
+            producer = value.producer
+            if producer is not None and any(v in self.rounded for v in producer.inputs):
+                self.rounded.add(value)
             if exact or value.dtype in (*INTEGERS, "bool"):
                 self.exact.add(value)
 
@@ -76,7 +86,9 @@ class _Growing:
 
     def step(self) -> None:
         x = self.choose(*self.values)
-        if x.dtype == "bool":
+        if 0 in x.shape:
+            steps: tuple[Step, ...] = (_of_nothing,)
+        elif x.dtype == "bool":
             steps = (_logic, _choice, _choice, _move, _view, _to_number)
         elif x.dtype in INTEGERS:
             steps = (
@@ -96,7 +108,7 @@ class _Growing:
             steps = (
                 _smooth, _smooth, _pair, _pair, _number, _reduce, _reduce, _rows, _view, _view, _move, _move, _product,
                 _product, _siblings, _window, _running, _take, _scatter, _compare, _stepped, _choice, _to_number,
-                _sorted,
+                _sorted, _special, _special, _rounded_once, _rounded_once,
             )  # fmt: skip
         known = len(self.values)
         for _ in range(3):  # not every step is possible with every value
@@ -171,9 +183,64 @@ def _stepped(g: _Growing, x: Value) -> None:
         return
     kind = g.choose(*STEPS, "is_nan", "is_inf", "bit_cast", "mod", "fmod")
     attrs: dict[str, Any] = {"is_inf": {"positive": True, "negative": False}}.get(kind, {})
-    if kind == "bit_cast":
-        x, attrs = g.emit("cast", x, to="float32"), {"to": "int32"}
+    if kind == "bit_cast":  # neither the bits of a NaN nor the sign of a zero are defined everywhere
+        x, attrs = g.emit("abs", g.emit("cast", _defined(g, x), to="float32")), {"to": "int32"}
     g.remember(g.emit(kind, x, *([0.75] if kind in ("mod", "fmod") else []), **attrs), exact=True)
+
+
+def _special(g: _Growing, x: Value) -> None:
+    """Arithmetic with zeros, infinities, NaN, and chains of constants that overflow."""
+    if not _keeps(g, x) or x in g.rounded:
+        g.remember(g.emit("mul", x, 0.0), exact=False)
+        return
+    if x.dtype == "float32" and g.draw(st.booleans()):
+        for factor in g.choose((1e30, 1e30, 1e-30, 1e-30), (1e-30, 1e-30, 1e30, 1e30)):
+            x = g.emit("mul", x, factor)
+        g.remember(x, exact=False)
+        return
+    kind, number = g.choose("add", "sub", "mul", "mul", "div", "maximum", "minimum", "pow"), g.choose(*CONSTANTS)
+    result = g.emit(kind, x, number) if g.draw(st.booleans()) else g.emit(kind, g.constant(number, x.dtype), x)
+    g.remember(result, exact=kind in ("maximum", "minimum"))
+
+
+def _rounded_once(g: _Growing, x: Value) -> None:
+    """A half float whose rounding decides what comparisons and steps say of it."""
+    if x.dtype != "float16" or not _keeps(g, x) or x in g.rounded:
+        return
+    result = g.emit(g.choose("add", "sub", "mul"), x, g.choose(1e-5, -1e-5, 0.1, 1.0, 3.0))
+    g.remember(result, exact=True)
+    if result in g.exact:
+        g.rounded.add(result)
+
+
+def _defined(g: _Growing, x: Value) -> Value:
+    """`x` with moderate numbers where it is NaN, infinite or large: what conversions to integers are defined for."""
+    sound = g.emit("less", g.emit("abs", x), 100.0)
+    return g.emit("select", sound, x, g.constant(3.0, x.dtype))
+
+
+def _of_nothing(g: _Growing, x: Value) -> None:
+    """What can be made of a tensor without elements, which may well have elements."""
+    axis = x.shape.index(0)
+    kind = g.choose("unary", "pair", "sum", "pad", "concat", "compare", "matmul", "reshape")
+    if kind == "pad":
+        pads = tuple(1 if a == axis else 0 for a in range(len(x.shape)))
+        g.remember(g.emit("pad", x, before=pads, after=pads[::-1], mode="constant"), exact=_keeps(g, x))
+    elif kind == "concat":
+        same = [v for v in g.values if v.dtype == x.dtype and _without(v, axis) == _without(x, axis)]
+        g.remember(g.emit("concat", x, g.choose(*same), axis=axis), exact=False)
+    elif kind == "compare" and x.dtype != "bool":
+        g.remember(g.emit("less", x, g.partner(x)), exact=True)
+    elif kind == "matmul" and len(x.shape) > 1 and x.dtype in FLOATS:
+        g.remember(g.emit("matmul", x, g.numbers((x.shape[-1], 3), x.dtype)), exact=False)
+    elif kind == "sum" and x.dtype != "bool":
+        g.remember(g.emit("reduce_sum", x, axes=(axis,), keepdims=g.draw(st.booleans())), exact=False)
+    elif kind == "pair" and x.dtype != "bool":
+        g.remember(g.emit("maximum", x, g.partner(x)), exact=_keeps(g, x))
+    elif kind == "unary" and x.dtype != "bool":
+        g.remember(g.emit("neg", x), exact=_keeps(g, x))
+    else:
+        g.remember(g.emit("reshape", x, shape=g.choose((1, *x.shape), (*x.shape, 1), (0,))), exact=_keeps(g, x))
 
 
 def _compare(g: _Growing, x: Value) -> None:
@@ -213,7 +280,9 @@ def _integer(g: _Growing, x: Value) -> None:
     elif kind in ("shift_left", "shift_right", "pow"):
         g.remember(g.emit(kind, x, g.choose(0, 1, 3, 5)), exact=True)
     else:
-        y = g.partner(x) if g.draw(st.booleans()) else g.constant(g.choose(-3, 2, 7), x.dtype)
+        limits = np.iinfo(x.dtype)
+        extremes = (0, 1, -1, limits.max, limits.min, 1 << (limits.bits - 2))
+        y = g.partner(x) if g.draw(st.booleans()) else g.constant(g.choose(-3, 2, 7, *extremes), x.dtype)
         g.remember(g.emit(kind, x, y), exact=True)
 
 
@@ -222,8 +291,10 @@ def _to_number(g: _Growing, x: Value) -> None:
     to = g.choose(*FLOATS, *INTEGERS, "bool")
     if x.dtype in INTEGERS and to in FLOATS:
         x = g.emit("mod", x, 7)
-    if x.dtype in FLOATS and to not in FLOATS and not _keeps(g, x):
-        return
+    if x.dtype in FLOATS and to not in FLOATS:
+        if not _keeps(g, x):
+            return
+        x = x if to == "bool" else _defined(g, x)
     g.remember(g.emit("cast", x, to=to), exact=to == "float32" and (_keeps(g, x) or x.dtype in INTEGERS))
 
 
@@ -389,6 +460,11 @@ def _move(g: _Growing, x: Value) -> None:
     if not x.shape:
         return
     axis = g.axis(x)
+    if x.dtype in INTEGERS and g.draw(st.booleans()):  # a constant that kernels know, next to what they do not
+        limits, shape = np.iinfo(x.dtype), tuple(1 if a == axis else d for a, d in enumerate(x.shape))
+        known = np.full(shape, g.choose(0, 4, limits.max, limits.min), x.dtype)
+        g.remember(g.emit("concat", *g.choose((x, known), (known, x)), axis=axis), exact=True)
+        return
     if g.draw(st.booleans()):
         same = [v for v in g.values if v.dtype == x.dtype and _without(v, axis) == _without(x, axis)]
         y = g.choose(*same)

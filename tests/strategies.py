@@ -31,10 +31,23 @@ def graphs(draw: st.DrawFn, max_nodes: int = 8) -> Graph:
     return graph
 
 
-def feeds(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
-    """Random inputs of the graph: float tensors in [-2, 2], integers in [0, 3], booleans."""
+def feeds(graph: Graph, seed: int = 0, special: bool = False) -> dict[str, np.ndarray]:
+    """Random inputs of the graph: float tensors in [-2, 2], integers in [0, 3], booleans.
+
+    special: about one element in six is a zero, an infinity, NaN, or the largest or smallest integer.
+    """
     rng = np.random.default_rng(seed)
-    return {v.name: _random(rng, v.tensor_type) for v in graph.inputs}
+    plain = {v.name: _random(rng, v.tensor_type) for v in graph.inputs}
+    return {name: _with_specials(rng, array) for name, array in plain.items()} if special else plain
+
+
+def _with_specials(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:
+    if array.dtype.kind == "b":
+        return array
+    limits = np.iinfo(array.dtype) if array.dtype.kind in "iu" else None
+    numbers = [0, 1, limits.min, limits.max] if limits else [0.0, -0.0, 1.0, np.nan, np.inf, -np.inf]
+    chosen = rng.choice(np.array(numbers, array.dtype), array.shape)
+    return np.where(rng.random(array.shape) < 1 / 6, chosen, array)
 
 
 def _random(rng: np.random.Generator, type_: TensorType) -> np.ndarray:

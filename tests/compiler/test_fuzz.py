@@ -61,10 +61,10 @@ def different_plans(graph: Graph) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("shard", range(SHARDS))
-@given(graph=st.one_of(mixed_graphs(), mixed_graphs(), graphs()))
+@given(graph=st.one_of(mixed_graphs(), mixed_graphs(), graphs()), special=st.booleans())
 @fuzzing
-def test_every_planner_agrees_with_numpy(shard: int, graph: Graph) -> None:
-    inputs = feeds(graph)
+def test_every_planner_agrees_with_numpy(shard: int, graph: Graph, special: bool) -> None:
+    inputs = feeds(graph, special=special)
     expected = reference(graph, inputs)
     for groups, planner in different_plans(graph).items():
         note(f"planner {planner}: {groups}")
@@ -72,10 +72,14 @@ def test_every_planner_agrees_with_numpy(shard: int, graph: Graph) -> None:
 
 
 @pytest.mark.parametrize("shard", range(2))
-@given(graph=mixed_graphs(), planner=st.sampled_from(list(PLANNERS)), order=st.sampled_from(ORDERS))
+@given(
+    graph=mixed_graphs(), planner=st.sampled_from(list(PLANNERS)), order=st.sampled_from(ORDERS), special=st.booleans()
+)
 @fuzzing
-def test_kernels_on_the_emulated_gpu_agree_with_numpy(shard: int, graph: Graph, planner: str, order: str) -> None:
-    inputs = feeds(graph)
+def test_kernels_on_the_emulated_gpu_agree_with_numpy(
+    shard: int, graph: Graph, planner: str, order: str, special: bool
+) -> None:
+    inputs = feeds(graph, special=special)
     expected = reference(graph, inputs)
     with load(emulated(graph, planner), device=EmulatorOptions(block_order=order, seed=3)) as module:
         check(graph, expected, list(module.run(dict(inputs)).values()))
