@@ -94,6 +94,8 @@ class _Growing:
             steps = (
                 _integer,
                 _integer,
+                _known_integers,
+                _known_integers,
                 _positions,
                 _compare,
                 _choice,
@@ -286,6 +288,18 @@ def _integer(g: _Growing, x: Value) -> None:
         g.remember(g.emit(kind, x, y), exact=True)
 
 
+def _known_integers(g: _Growing, x: Value) -> None:
+    """A constant that kernels know next to what they do not, and arithmetic that overflows for one or the other."""
+    if not x.shape:
+        return
+    limits, axis = np.iinfo(x.dtype), g.axis(x)
+    extremes = (0, 1, 4, limits.max, limits.min, 1 << (limits.bits - 2))
+    known = g.constant(np.full((1,) * len(x.shape), g.choose(*extremes), x.dtype), x.dtype)
+    known = g.emit("broadcast_to", known, shape=tuple(1 if a == axis else d for a, d in enumerate(x.shape)))
+    joined = g.emit("concat", *g.choose((x, known), (known, x)), axis=axis)
+    g.remember(g.emit(g.choose("add", "sub", "mul"), joined, g.choose(5, *extremes)), exact=True)
+
+
 def _to_number(g: _Growing, x: Value) -> None:
     """Conversions; large integers are brought into range first."""
     to = g.choose(*FLOATS, *INTEGERS, "bool")
@@ -460,11 +474,6 @@ def _move(g: _Growing, x: Value) -> None:
     if not x.shape:
         return
     axis = g.axis(x)
-    if x.dtype in INTEGERS and g.draw(st.booleans()):  # a constant that kernels know, next to what they do not
-        limits, shape = np.iinfo(x.dtype), tuple(1 if a == axis else d for a, d in enumerate(x.shape))
-        known = np.full(shape, g.choose(0, 4, limits.max, limits.min), x.dtype)
-        g.remember(g.emit("concat", *g.choose((x, known), (known, x)), axis=axis), exact=True)
-        return
     if g.draw(st.booleans()):
         same = [v for v in g.values if v.dtype == x.dtype and _without(v, axis) == _without(x, axis)]
         y = g.choose(*same)
