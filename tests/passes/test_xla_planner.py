@@ -1,7 +1,10 @@
 """The XLA baseline: reductions end kernels, products are library calls."""
 
+from tests.networks import bert
+from tilestitch.compiler.frontend import import_model
 from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.passes.contract import PassContext
+from tilestitch.passes.pipeline import run_pipeline
 from tilestitch.passes.plan import StitchPlan
 from tilestitch.passes.planner import make_plan
 
@@ -49,3 +52,10 @@ def test_a_library_call_adds_the_bias_but_knows_no_tanh() -> None:
 def test_every_border_says_why() -> None:
     reasons = {r.reason for r in plan(LAYER_NORM, "xla").refusals if r.rule == "xla"}
     assert "the kernel ends with the reduction s" in reasons
+
+
+def test_a_plan_is_the_same_every_time_its_refusals_too() -> None:
+    graph = import_model(bert(layers=2)).graph
+    context = PassContext(options={"planner": "xla"})
+    plans = [make_plan(run_pipeline(graph, context), context) for _ in range(8)]
+    assert len({repr(p.refusals) for p in plans}) == 1
