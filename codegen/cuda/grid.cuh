@@ -29,8 +29,8 @@ static __device__ __forceinline__ int ts_grid_last_warp(unsigned *word, unsigned
 // A band of rows that `count` blocks store together. `word` is 0 when the model is loaded: the block that calls with
 // `first` adds 2^31 - (count - 1), every other block 1. When the last one has come the top bit has flipped, and the bits
 // below are 0 again. One thread's part: 2 for the last one, 1 for one that saw the last one come while it looked `polls`
-// times, else 0. Looking orders nothing, since an acquire throws the L1 cache away that other blocks of the SM use: who
-// has seen the last one come acquires once.
+// times, else 0. Looking orders nothing, since an acquire throws the L1 cache away that other blocks of the SM use: a
+// block that has seen the last one come acquires once.
 static __device__ __forceinline__ int ts_grid_count(unsigned *word, int first, unsigned count, int polls) {
   unsigned step = first ? 0x80000000u - (count - 1u) : 1u, before, now;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(word), "r"(step) : "memory");
@@ -93,7 +93,7 @@ static __device__ __forceinline__ void ts_grid_sync_warp() { __syncwarp(); }
 // adds 2^31 - (blocks - 1), every other block 1. When the last one has come the top bit has flipped, and the bits below
 // are 0 again.
 
-// Returns when all threads of the grid have called it; what any of them wrote before, all of them read behind. Waiting
+// Returns when all threads of the grid have called it; what any of them wrote before, all of them read after. Waiting
 // orders nothing, and one acquire follows it: each throws the L1 cache away that blocks still at work use. It reads the
 // last arrival or something later, so it synchronises with all arrivals, whose atomics are one chain (PTX manual,
 // "Release and Acquire Patterns").

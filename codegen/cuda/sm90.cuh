@@ -73,7 +73,7 @@ static __device__ __forceinline__ void ts_sm90_enter_cluster() {
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// All threads of the cluster meet. What each did before has been done, arrivals at barriers of other blocks too: behind
+// All threads of the cluster meet. What each did before has been done, arrivals at barriers of other blocks too: after
 // this a block may end, and its shared memory with it.
 static __device__ __forceinline__ void ts_sm90_leave_cluster() {
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");

@@ -1,7 +1,7 @@
 """Which instruction may follow which, and the loops of a kernel.
 
 A loop is what can be left and come back to: a strongly connected part of the instructions. Loops inside it are found by
-taking away the ways back to where it is entered. So code that lies behind a kernel's end and jumps back into its middle
+taking away the ways back to where it is entered. So code that lies after a kernel's end and jumps back into its middle
 makes no loop of what is between.
 """
 
@@ -66,20 +66,20 @@ def _successors(
     instructions: Sequence[Instruction], number: int, numbers: Mapping[int, int], ends: Mapping[str, Sequence[int]]
 ) -> tuple[int, ...]:
     instruction = instructions[number]
-    behind = (number + 1,) if number + 1 < len(instructions) else ()
+    following = (number + 1,) if number + 1 < len(instructions) else ()
     name, always = instruction.name, instruction.predicate in ("", "@PT", "@UPT")
     if name in _ENDS:
-        return () if always else behind
+        return () if always else following
     if name == "BSYNC":
-        return _after_meeting(instructions, number, numbers, ends) or behind
+        return _after_meeting(instructions, number, numbers, ends) or following
     if name not in _JUMPS and name != "WARPSYNC":
-        return behind
+        return following
     place = instruction.place
     to = None if place is None else numbers.get(place)
     if to is None:
-        return behind if name == "WARPSYNC" else ()
+        return following if name == "WARPSYNC" else ()
     certain = always and name in _JUMPS and "," not in instruction.operands and instruction.opcode not in _MAYBE
-    return (to,) if certain else tuple(dict.fromkeys((*behind, to)))
+    return (to,) if certain else tuple(dict.fromkeys((*following, to)))
 
 
 def _reconvergence(instructions: Sequence[Instruction]) -> dict[str, list[int]]:

@@ -2,7 +2,7 @@
 
 * `local_memory`: registers that did not fit, or arrays with run-time indices, in a thread's memory.
 * `fence_in_loop`: a memory barrier of the whole GPU, or an L1 cache thrown away, in a loop that multiplies or moves
-  data, or in one that waits: waiting is done with relaxed loads, and synchronised once behind.
+  data, or in one that waits: waiting is done with relaxed loads, and synchronised once afterwards.
 * `stale_load`: a load past the caches' coherence (`LDG.CONSTANT`) of memory that the same kernel writes.
 * `narrow_load`, `narrow_store`: the widest access is narrower than what the template asked for.
 """
@@ -86,11 +86,20 @@ def _is_gpu_fence(instruction: Instruction) -> bool:
 
 
 def _fences(code: MachineCode) -> Iterator[Finding]:
-    numbers = {n for loop in main_loops(code) for n in loop.members if _is_gpu_fence(code.instructions[n])}
-    for number in sorted(numbers):
-        yield _finding(
-            code, "fence_in_loop", code.instructions[number], "in a main loop: synchronise behind it, or with less"
-        )
+    for number in sorted({n for loop in main_loops(code) for n in _working_part(code, loop)}):
+        instruction = code.instructions[number]
+        if _is_gpu_fence(instruction):
+            reason = "in a main loop: synchronise after it, or with less"
+            yield _finding(code, "fence_in_loop", instruction, reason)
+
+
+def _working_part(code: MachineCode, loop: Loop) -> range | frozenset[int]:
+    """A loop that multiplies and stores results, too, is one over tiles whose steps were written out: its results are
+    handed over once a tile. There only what lies between the first and the last matrix instruction counts.
+    """
+    matrix = [n for n in loop.members if code.instructions[n].is_matrix]
+    stores = any(code.instructions[n].name in GLOBAL_STORES for n in loop.members)
+    return range(min(matrix), max(matrix)) if matrix and stores else loop.members
 
 
 def _stale_loads(code: MachineCode) -> Iterator[Finding]:

@@ -89,6 +89,7 @@ def extreme_rows(keys: int, largest: float) -> np.ndarray:
         2000 - few, -2000 + few, big * (1 + few), -big * (1 + few),
         np.where(first, -5000, few), np.where(first, few, 5000), np.where(first, -np.inf, -largest),
         np.where(few == 0, 1020 + first * 8, -np.inf), np.where(few == 0, largest, 0),
+        np.full(keys, max(-largest, -3e12)), np.full(keys, min(largest, 1e20)),
     ])  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from tilestitch.codegen.cuda import nvrtc
 from tilestitch.codegen.cuda.machine_code import disassemble as disassembly
 from tilestitch.codegen.cuda.machine_code.disassemble import disassemble
 from tilestitch.codegen.cuda.machine_code.errors import DisassemblerError
-from tilestitch.codegen.cuda.machine_code.instructions import MachineCode
+from tilestitch.codegen.cuda.machine_code.instructions import Instruction, MachineCode
 from tilestitch.codegen.cuda.machine_code.lint import Widths, lint, main_loops, widths
 from tilestitch.codegen.cuda.machine_code.mix import mix_of
 from tilestitch.codegen.cuda.machine_code.parameters import accessed
@@ -87,7 +87,7 @@ def test_arrays_with_run_time_indices_and_spilled_registers(architecture: str) -
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("fence", ["__threadfence();", "__threadfence_system();"])
-def test_a_fence_of_the_gpu_belongs_behind_the_loop(fence: str, architecture: str) -> None:
+def test_a_fence_of_the_gpu_belongs_after_the_loop(fence: str, architecture: str) -> None:
     assert rules(SUM.replace("INSIDE", fence).replace("BEHIND", ""), architecture) == {"fence_in_loop"}
     assert rules(SUM.replace("BEHIND", fence).replace("INSIDE", ""), architecture) == set()
     assert rules(SUM.replace("INSIDE", "__threadfence_block();").replace("BEHIND", ""), architecture) == set()
@@ -101,7 +101,7 @@ def test_waiting_orders_nothing(architecture: str) -> None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_what_the_kernel_writes_is_read_coherently(architecture: str) -> None:
-    """Weights, which nothing writes, may be read past the coherence behind the barrier, too."""
+    """Weights, which nothing writes, may be read past the coherence after the barrier, too."""
     assert rules(EXCHANGE.replace("READ", "*"), architecture) == set()
     (finding,) = lint(compiled(EXCHANGE.replace("READ", "__ldg"), architecture))
     assert finding.rule == "stale_load"
@@ -174,3 +174,20 @@ def test_the_mix_of_a_loop_is_of_its_busiest_part(architecture: str) -> None:
     assert mix.groups["global"] == mix.groups["float"]
     assert mix.per_byte(256, 1024) is None
     assert mix_of(compiled(WAIT.replace("ORDER", "relaxed"), architecture)).in_loop == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (["HMMA", "MEMBAR.ALL.GPU", "HMMA"], 1),
+        (["HMMA", "HMMA", "MEMBAR.ALL.GPU"], 1),
+        (["HMMA", "HMMA", "MEMBAR.ALL.CTA"], 0),
+        (["HMMA", "HMMA", "STG.E.128", "MEMBAR.ALL.GPU"], 0),  # a loop over tiles, whose steps are written out
+        (["HMMA", "MEMBAR.ALL.GPU", "HMMA", "STG.E.128"], 1),
+    ],
+)
+def test_where_a_fence_is_in_a_loop_that_multiplies(body: list[str], found: int) -> None:
+    opcodes = ["S2R", *body, "BRA", "EXIT"]
+    instructions = [Instruction(16 * number, opcode) for number, opcode in enumerate(opcodes)]
+    instructions[-2] = Instruction(16 * (len(opcodes) - 2), "BRA", "0x10", "@P0")
+    assert len(lint(MachineCode("kernel", "sm_90a", tuple(instructions)))) == found
