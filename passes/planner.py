@@ -16,12 +16,13 @@ from .fusion.legality import check_group
 from .fusion.planners import PLANNERS, asking
 from .fusion.rules import FusionRule
 from .fusion.stitcher import stitch
-from .plan import Group, HostGroup, StitchPlan, WhyNot, wholes_of
+from .plan import Group, GroupKind, HostGroup, StitchPlan, WhyNot, wholes_of
 from .plan.anchored import AnchoredGroup
+from .plan.attention_check import why_not_attention
 from .plan.gemm_check import why_not_scheduled
 from .plan.roles import Roles, is_native, roles_of
 from .plan.schedule_check import why_not
-from .plan.schedules import DirectSchedule, GemmSchedule
+from .plan.schedules import AttentionSchedule, DirectSchedule, GemmSchedule
 from .plan.target import TargetInfo
 from .plan.view import look_up
 from .schedule.cuda.gpu import Gpu
@@ -151,6 +152,9 @@ class _Checker:
         view = look_up(self.nodes, group)
         if isinstance(group.schedule, GemmSchedule | DirectSchedule):
             problem = why_not_scheduled(AnchoredGroup.of(view), group.schedule, Gpu.of(self.plan.target).machine)
+        elif isinstance(group.schedule, AttentionSchedule) and group.kind is GroupKind.ATTENTION:
+            machine = Gpu.of(self.plan.target).machine
+            problem = why_not_attention(AnchoredGroup.of(view), group.schedule, machine)
         else:
             roles = roles_of(view.nodes, view.outputs, group.name)
             assert isinstance(roles, Roles), roles

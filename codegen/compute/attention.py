@@ -7,13 +7,12 @@ of a batch element may be those of several heads.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.compiler.ir.graph import Value
 from tilestitch.passes.plan.parts import Part, Roles, Softmax
 
 from .dtypes import Expr, compute_dtype, dtype_of, immediate
@@ -94,52 +93,6 @@ class Between:
         return as_dtype(evaluator.value(last, self.index(last.shape, batch, row, key)), self.acc_dtype)
 
 
-def sum_dtype(roles: Roles) -> str:
-    """The dtype of sums and statistics: float64 where a value of the group is, else float32."""
-    assert roles.softmax is not None and roles.anchor is not None
-    values = (roles.softmax.product.output, roles.softmax.scores, roles.softmax.weights, roles.anchor.output)
-    return "float64" if any(v.dtype == "float64" for v in values) else "float32"
-
-
 def as_dtype(value: Expr, dtype: str) -> Expr:
     """`value` cast to `dtype` if it is of another."""
     return value if dtype_of(value) == dtype else T.cast(value, dtype)
-
-
-class Source:
-    """An operand in front of the reshapes and broadcasts that make a matrix for each of `lead` of it."""
-
-    def __init__(self, nodes: Iterable[Node], value: Value, lead: Sequence[int]) -> None:
-        self.lead = tuple(lead)
-        rank = len(value.shape)
-        self.value, self.sizes = value, (1,) * (len(lead) - rank + 2) + value.shape[:-2]
-        node = value.producer
-        members = set(nodes)
-        while (
-            node is not None and node in members and node.op == "reshape" and self.sizes == self.lead
-            and node.inputs[0].shape[-2:] == self.value.shape[-2:] and len(node.inputs[0].shape) >= 2
-        ):  # fmt: skip
-            self.value = node.inputs[0]
-            self.lead = self.sizes = self.value.shape[:-2]
-            node = self.value.producer
-        if node is not None and node in members and node.op == "broadcast_to" and self.sizes == self.lead:
-            inner = node.inputs[0]
-            if inner.shape[-2:] == self.value.shape[-2:]:
-                self.value = inner
-                self.sizes = (1,) * (len(self.lead) - len(inner.shape) + 2) + inner.shape[:-2]
-
-    @property
-    def repeated(self) -> int:
-        """So many neighbouring heads read the same matrix."""
-        count = 1
-        for size, extent in zip(reversed(self.sizes), reversed(self.lead), strict=True):
-            if size != 1:
-                break
-            count *= extent
-        return count
-
-    def index(self, head: Expr, row: Expr, column: Expr, transposed: bool) -> tuple[Expr, ...]:
-        """Where the tensor has the element (row, column) of the matrix of a head; if `transposed`, column by row."""
-        lead = [0 if d == 1 else i for i, d in zip(unravel(head, self.lead), self.sizes, strict=True)]
-        own = lead[len(lead) - len(self.value.shape) + 2 :]
-        return (*own, *((column, row) if transposed else (row, column)))

@@ -18,11 +18,12 @@ from tvm.ir import PointerType, PrimType
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute import reducers, vecmath
-from tilestitch.codegen.compute.attention import Between, Source, as_dtype, sum_dtype
+from tilestitch.codegen.compute.attention import Between, as_dtype
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, immediate
 from tilestitch.codegen.compute.evaluator import Source as ReadElement
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.passes.plan.attention import Source, sum_dtype
 from tilestitch.passes.plan.mask_band import Band, band_of, same_inside
 from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.schedules import CpuAttentionSchedule

@@ -1,34 +1,35 @@
-"""Attention groups on CUDA: which kernel computes one."""
+"""Attention groups on CUDA, by the tile of their schedule."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tilestitch.codegen.errors import KernelError
-from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.passes.plan.roles import Roles
+from tilestitch.codegen.groups import GroupView, roles_in
+from tilestitch.passes.plan.attention_check import why_not_attention
+from tilestitch.passes.plan.attention_tiles import AttentionMmaTile
+from tilestitch.passes.plan.schedules import AttentionSchedule
 
 from .abi import CudaLaunch
-from .attention_mma import fits_mma, lower_mma
+from .attention_mma import emit_mma
 from .attention_operands import attended
-from .attention_simt import lower_simt
+from .attention_simt import emit_simt
+from .attention_walk import walk
+from .contraction import machine_of
 from .surroundings import Anchored
 from .target import CudaTarget
 
 
-def lower_attention(
-    nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value], target: CudaTarget
-) -> tuple[CudaLaunch, ...]:
-    """The launches of an attention group, in order. Raises KernelError if no tile fits the target's shared memory."""
-    group = Anchored(tuple(nodes), roles, tuple(inputs), tuple(outputs), target)
-    what = attended(group)
-    found = lower_mma(what) if fits_mma(what) else lower_simt(what)
-    if found is None:
-        origins = tuple(dict.fromkeys(o for node in nodes for o in node.origins))
+def lower_attention(view: GroupView, schedule: AttentionSchedule | None, target: CudaTarget) -> tuple[CudaLaunch, ...]:
+    """The launches of an attention group, in order. Raises KernelError for a schedule that no kernel has."""
+    group = Anchored(view.nodes, roles_in(view), view.inputs, view.stored, target)
+    if schedule is None:
         limit = target.device.shared_bytes_per_block
-        raise KernelError(
-            f"attention of width {what.width} and {what.columns} does not fit the {limit} bytes of shared memory of "
-            f"{target.name}; compile with --planner injective",
-            origins,
-        )
-    return found
+        fits = f"it was not scheduled, or no tile fits the {limit} bytes of shared memory of {target.name}"
+        raise KernelError(f"attention {view.name}: {fits}; compile with --planner injective", view.origins)
+    problem = why_not_attention(group, schedule, machine_of(target))
+    if problem is not None:
+        raise KernelError(f"group {view.name}: {problem}; repair the plan or write it again", view.origins)
+    what, tile = attended(group), schedule.tile
+    steps = walk(what, tile.bm, tile.bn, schedule.split_keys)
+    if isinstance(tile, AttentionMmaTile):
+        return emit_mma(what, tile, steps)
+    return emit_simt(what, tile, steps)

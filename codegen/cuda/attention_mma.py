@@ -15,11 +15,11 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, dtype_of, storage_dtype, to_storage
-from tilestitch.compiler.ir.types import HALVES
+from tilestitch.passes.plan.attention_pieces import Piece, pieces_of, stage_bytes
+from tilestitch.passes.plan.attention_tiles import COLUMNS, STAGES, STEP, WARP, AttentionMmaTile
 
 from .abi import CudaLaunch, Thread, barrier
 from .attention_operands import Attended
-from .attention_tiles import COLUMNS, STAGES, STEP, WARP, MmaTile, Piece, pieces_of, tile_of
 from .attention_walk import (
     Reference,
     Sink,
@@ -30,11 +30,10 @@ from .attention_walk import (
     inverse,
     launches,
     store_results,
-    walk,
 )
 from .fragments import INSTRUCTIONS
 from .pieces import named, registers, repeated, unrolled, when, zero
-from .product import below, both
+from .product import Operand, below, both
 from .surroundings import Surroundings
 
 AMPERE = 80
@@ -44,27 +43,13 @@ MOST_IN_REGISTERS = 32
 PACK = {"float16": "ts_pack_f16", "bfloat16": "ts_pack_bf16"}
 
 
-def fits_mma(what: Attended) -> bool:
-    """Whether the tensor cores compute this attention."""
-    weights = what.group.anchor.inputs[0].dtype
-    same = {what.query.dtype, what.key.dtype, what.value.dtype, weights} == {what.query.dtype}
-    allowed = what.query.dtype in HALVES or (what.query.dtype == "float32" and what.tf32)
-    return same and allowed and what.acc_dtype == "float32" and what.group.target.capability >= AMPERE
-
-
-def lower_mma(what: Attended) -> tuple[CudaLaunch, ...] | None:
-    """The launches for the best tile that fits the target's shared memory; None if none does."""
-    tile = tile_of(what)
-    return emit_mma(what, tile, walk(what, tile.bm, tile.bn, what.group.target.device.sm_count)) if tile else None
-
-
-def emit_mma(what: Attended, tile: MmaTile, walk: Walk) -> tuple[CudaLaunch, ...]:
+def emit_mma(what: Attended, tile: AttentionMmaTile, walk: Walk) -> tuple[CudaLaunch, ...]:
     """The launches for a tile and walk that are given."""
 
     def body(around: Surroundings, thread: Thread, block: Expr, sink: Sink) -> None:
         _Block(what, tile, walk, around, thread.thread[0], sink).run(block)
 
-    shared_bytes = tile.stage_bytes(pieces_of(what, tile))
+    shared_bytes = stage_bytes(tile, pieces_of(what.query, what.key, what.value, tile))
     return launches(what, "attention_mma", walk, tile.threads, body, shared_bytes)
 
 
@@ -72,14 +57,14 @@ class _Block:
     """One block's code: the pieces share its indices and buffers."""
 
     def __init__(
-        self, what: Attended, tile: MmaTile, walk: Walk, around: Surroundings, thread: Expr, sink: Sink
+        self, what: Attended, tile: AttentionMmaTile, walk: Walk, around: Surroundings, thread: Expr, sink: Sink
     ) -> None:  # fmt: skip
         self.what, self.tile, self.walk, self.around, self.sink = what, tile, walk, around, sink
         self.thread = thread
-        self.pieces = pieces_of(what, tile)
+        self.pieces = pieces_of(what.query, what.key, what.value, tile)
         self.dtype = what.query.dtype
         self.instruction = INSTRUCTIONS[self.dtype, self.dtype]
-        memory = T.alloc_buffer((tile.stage_bytes(self.pieces),), "uint8", scope="shared.dyn")
+        memory = T.alloc_buffer((stage_bytes(tile, self.pieces),), "uint8", scope="shared.dyn")
         elements = self.pieces[0].elements + STAGES * (self.pieces[1].elements + self.pieces[2].elements)
         self.shared = T.decl_buffer((elements,), storage_dtype(self.dtype), data=memory.data, scope="shared.dyn")
         self.results = T.decl_buffer((tile.bm * tile.result_stride,), "float32", data=memory.data, scope="shared.dyn")
@@ -161,7 +146,7 @@ class _Block:
         self._fetch(2, self.pieces[2], stage + self.pieces[1].elements, 0, first, what.columns, what.keys)
 
     def _fetch(
-        self, side: int, piece: Piece, start: Expr, first_row: Expr, first_k: Expr, rows: int, depth: int
+        self, side: int, piece: Piece[Operand], start: Expr, first_row: Expr, first_k: Expr, rows: int, depth: int
     ) -> None:  # fmt: skip
         """A piece from memory on its way to shared memory, zeros behind the operand's `rows` and `depth`."""
         width = piece.chunk if piece.copied else 1
@@ -187,7 +172,7 @@ class _Block:
         table = {0: (walk.tiles * tile.bm, tile.width), 1: (keys, tile.width), 2: (tile.columns, keys)}
         return table[side][0 if which == "rows" else 1]
 
-    def _fetch_unit(self, piece: Piece, place: Expr, row: Expr, k: Expr, exists: Expr | None) -> None:
+    def _fetch_unit(self, piece: Piece[Operand], place: Expr, row: Expr, k: Expr, exists: Expr | None) -> None:
         operand = piece.operand
         if piece.copied:
             buffer, position = operand.cell(self.around, self.batch, row, k)
@@ -213,7 +198,7 @@ class _Block:
             self._load(self.pieces[0], 0, self.queries, f * self.queries_each + at * 4, row, k, left=True)
 
     def _load(
-        self, piece: Piece, start: Expr, target: Any, at: Expr, row: Expr, k: Expr, *, left: bool = False
+        self, piece: Piece[Operand], start: Expr, target: Any, at: Expr, row: Expr, k: Expr, *, left: bool = False
     ) -> None:  # fmt: skip
         """Four registers: one fragment of the left operand, or two of the right one, from (row, k) on.
 
@@ -235,7 +220,7 @@ class _Block:
                 self._load_word(piece, start, target, at + i, row + down * 8, k + on * half + self.lane % 4)
         self._round(target, at)
 
-    def _load_word(self, piece: Piece, start: Expr, target: Any, at: Expr, row: Expr, k: Expr) -> None:
+    def _load_word(self, piece: Piece[Operand], start: Expr, target: Any, at: Expr, row: Expr, k: Expr) -> None:
         """An element of 32 bits, `lane // 4` rows further on."""
         place = start + piece.at(row + self.lane // 4, k)
         T.buffer_store(target, T.reinterpret("uint32", self.shared[place]), [at])

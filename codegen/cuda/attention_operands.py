@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tilestitch.codegen.compute.attention import Between, Source, as_dtype, sum_dtype
+from tilestitch.codegen.compute.attention import Between, as_dtype
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype
 from tilestitch.codegen.compute.indexing import unravel
+from tilestitch.passes.plan.attention import along, attention_of
 from tilestitch.passes.plan.mask_band import Band, band_of
 from tilestitch.passes.plan.parts import Softmax
 from tilestitch.passes.plan.vectors import lanes_of
 
-from .contraction import operand_of
 from .partition import lie_together
 from .product import Operand
 from .surroundings import Anchored, Surroundings
-
-MERGED_ROWS = 64
-"""Query heads that share keys are rows of one tile where they have fewer rows than this together."""
 
 
 @dataclass(frozen=True)
@@ -103,17 +99,9 @@ class Attended:
 
 def attended(group: Anchored) -> Attended:
     """An attention group with its operands as rows and columns."""
-    softmax = group.roles.softmax
-    assert softmax is not None
-    product, anchor = softmax.product, group.anchor
-    trans_a, trans_b = bool(product.attrs.get("trans_a")), bool(product.attrs.get("trans_b"))
-    along = {False: ("k" if not trans_a else "row"), True: ("row" if not trans_b else "k")}
-    key_source = Source(group.nodes, softmax.key, product.output.shape[:-2])
-    value_source = Source(group.nodes, anchor.inputs[1], group.result.shape[:-2])
-    shared = math.gcd(key_source.repeated, value_source.repeated)
-    merged = shared if shared * softmax.queries <= MERGED_ROWS else 1
-    query_source = Source(group.nodes, softmax.query, product.output.shape[:-2])
-    rows = merged * softmax.queries
+    shape = attention_of(group)
+    softmax, merged = shape.softmax, shape.merged
+    query, key, value = shape.sources
     queries = softmax.queries
 
     def head(batch: Expr) -> Expr:
@@ -124,20 +112,13 @@ def attended(group: Anchored) -> Attended:
             batch, row = batch * merged + row // queries, row % queries
         elif merged > 1:
             batch, row = batch * merged + row, 0
-        return query_source.index(batch, row, k, along[softmax.swapped] == "row")
+        return query.index(batch, row, k, along(softmax, softmax.swapped) == "row")
 
+    keys_turned, values_turned = along(softmax, not softmax.swapped) == "row", not group.anchor.attrs.get("trans_b")
     return Attended(
-        group, Between(group.roles, rows, sum_dtype(group.roles)), softmax.heads // merged,
-        operand_of(group, query_source.value, rows, index_query, along[softmax.swapped]),
-        operand_of(
-            group, key_source.value, softmax.keys,
-            lambda b, row, k: key_source.index(head(b), row, k, along[not softmax.swapped] == "row"),
-            along[not softmax.swapped],
-        ),
-        operand_of(
-            group, value_source.value, group.result.shape[-1],
-            lambda b, row, k: value_source.index(head(b), row, k, not anchor.attrs.get("trans_b")),
-            "k" if anchor.attrs.get("trans_b") else "row",
-        ),
+        group, Between(group.roles, shape.rows, shape.acc_dtype), shape.batch,
+        Operand.of(shape.query, index_query),
+        Operand.of(shape.key, lambda b, row, k: key.index(head(b), row, k, keys_turned)),
+        Operand.of(shape.value, lambda b, row, k: value.index(head(b), row, k, values_turned)),
         band_of(softmax) if merged == 1 else None,
     )  # fmt: skip

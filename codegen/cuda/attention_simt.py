@@ -7,13 +7,13 @@ scores to those that need whole rows of weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, storage_bits
+from tilestitch.passes.plan.attention_tiles import ACROSS, QUAD, AttentionSimtTile
 
 from .abi import CudaLaunch, Thread, barrier
 from .attention_operands import Attended
@@ -27,99 +27,15 @@ from .attention_walk import (
     inverse,
     launches,
     store_results,
-    walk,
 )
 from .pieces import named, registers, repeated, unrolled, when, zero
 from .product import Operand, below, both
 from .surroundings import Surroundings
 
-ACROSS = 16
-"""Threads that share rows."""
-
-QUAD = 4
 WARP = 32
-MOST_DOUBLED = 128
-"""Columns of results for which a thread holds the sums of eight rows."""
 
 
-@dataclass(frozen=True)
-class SimtTile:
-    """`bm` query rows by `bn` keys (multiples of 16), for operands of the given widths; `itemsize` of a sum.
-
-    rows: of a thread. Eight meet every key and value that is fetched from shared memory in twice as many products as
-    four, by half as many threads.
-    """
-
-    bm: int
-    bn: int
-    width: int
-    columns: int
-    itemsize: int
-    rows: int = 4
-
-    @property
-    def threads(self) -> int:
-        return self.bm // self.rows * ACROSS
-
-    @property
-    def line(self) -> int:
-        """Elements from one query or key to the next: an odd number of 16-byte chunks, against bank conflicts."""
-        return -(-self.width // 8) * 8 + QUAD
-
-    @property
-    def value_line(self) -> int:
-        return -(-self.columns // ACROSS) * ACROSS
-
-    @property
-    def vector(self) -> int:
-        """Neighbouring columns of a thread."""
-        return next(v for v in (4, 2, 1) if self.value_line % (v * ACROSS) == 0) if self.itemsize == 4 else 1
-
-    @property
-    def weight_line(self) -> int:
-        return self.bn + QUAD
-
-    @property
-    def offsets(self) -> tuple[int, int, int, int, int]:
-        """Where queries, keys, values and weights begin in shared memory, and where it ends; in elements."""
-        sizes = (self.bm * self.line, self.bn * self.line, self.bn * self.value_line, self.bm * self.weight_line)
-        ends = [0]
-        for size in sizes:
-            ends.append(ends[-1] + size)
-        return ends[0], ends[1], ends[2], ends[3], max(ends[4], self.bm * self.value_line)
-
-    @property
-    def shared_bytes(self) -> int:
-        return self.itemsize * self.offsets[-1]
-
-
-def lower_simt(what: Attended) -> tuple[CudaLaunch, ...] | None:
-    """The launches for the best tile that fits the target's shared memory; None if none does."""
-    sm_count, limit = what.group.target.device.sm_count, what.group.target.device.shared_bytes_per_block
-    itemsize = storage_bits(what.acc_dtype) // 8
-    most = -(-what.keys // ACROSS) * ACROSS
-    tiles = [
-        SimtTile(bm, min(bn, most), what.width, what.columns, itemsize, rows)
-        for bm, rows in ((64, 8), (64, 4), (32, 4), (16, 4))
-        for bn in (64, 32, 16)
-        if bm == 16 or bm < 2 * what.rows
-    ]
-    fitting = [t for t in tiles if t.shared_bytes <= limit and (t.rows == 4 or _doubles(t))]
-    if not fitting:
-        return None
-    full = (t for t in fitting if t.bm >= 32 and what.batch * -(-what.rows // t.bm) >= sm_count)
-    # Where tiles are fewer than SMs, smaller ones keep more of these at work.
-    small = [t for t in fitting if t.bm >= 32] or fitting
-    tile = next(full, None) or next(t for t in small if t.bm == small[-1].bm)
-    return emit_simt(what, tile, walk(what, tile.bm, tile.bn, sm_count))
-
-
-def _doubles(tile: SimtTile) -> bool:
-    """Whether the sums of eight rows fit the registers of a thread."""
-    return tile.itemsize == 4 and tile.columns <= MOST_DOUBLED and tile.bn == 64
-
-
-def emit_simt(what: Attended, tile: SimtTile, walk: Walk) -> tuple[CudaLaunch, ...]:
+def emit_simt(what: Attended, tile: AttentionSimtTile, walk: Walk) -> tuple[CudaLaunch, ...]:
     """The launches for a tile and walk that are given."""
 
     def body(around: Surroundings, thread: Thread, block: Expr, sink: Sink) -> None:
@@ -132,7 +48,7 @@ class _Block:
     """One block's code: the pieces share its indices and buffers."""
 
     def __init__(
-        self, what: Attended, tile: SimtTile, walk: Walk, around: Surroundings, thread: Expr, sink: Sink
+        self, what: Attended, tile: AttentionSimtTile, walk: Walk, around: Surroundings, thread: Expr, sink: Sink
     ) -> None:  # fmt: skip
         self.what, self.tile, self.walk, self.around, self.sink = what, tile, walk, around, sink
         self.thread = thread

@@ -31,10 +31,6 @@ from .pieces import move, named, registers, repeated, unrolled, when, zero
 from .product import below, both
 from .surroundings import Surroundings
 
-MOST_PARTS = 32
-LEAST_PART = 256
-"""Keys that are worth a part of their own."""
-
 
 @dataclass(frozen=True)
 class Walk:
@@ -80,14 +76,10 @@ def _index(value: Expr) -> Expr:
     return tirx.IntImm("int32", value) if isinstance(value, int) else value
 
 
-def walk(attended: Attended, bm: int, bn: int, sm_count: int) -> Walk:
-    """Tiles of bm rows by bn keys; the keys in parts where tiles are fewer than SMs."""
+def walk(attended: Attended, bm: int, bn: int, parts: int) -> Walk:
+    """Tiles of bm rows by bn keys, the keys in at most so many parts."""
     tiles, steps = -(-attended.rows // bm), -(-attended.keys // bn)
-    whole = Walk(bm, bn, tiles, steps, 1, attended.batch)
-    most = min(MOST_PARTS, attended.keys // LEAST_PART, -(-2 * sm_count // whole.blocks))
-    if whole.blocks >= sm_count or most < 2:
-        return whole
-    each = -(-steps // most)
+    each = -(-steps // parts)
     return Walk(bm, bn, tiles, steps, -(-steps // each), attended.batch)
 
 

@@ -11,7 +11,7 @@ from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import GroupView, roles_in
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.passes.plan.gemm_check import Machine, why_not_scheduled
-from tilestitch.passes.plan.gemms import matmul_gemm, memory_of, operand_layout, shares_right
+from tilestitch.passes.plan.gemms import matmul_gemm, shares_right
 from tilestitch.passes.plan.parts import MOST_GATES
 from tilestitch.passes.plan.schedules import DirectSchedule, GemmSchedule
 from tilestitch.passes.plan.units import units_of
@@ -20,7 +20,7 @@ from .abi import CudaLaunch
 from .bands import RowsBehind
 from .conv import lower_conv
 from .packing import packed_weights
-from .product import At, Operand, Product
+from .product import Operand, Product
 from .schemes import lower_product
 from .surroundings import Anchored
 from .target import CudaTarget
@@ -90,8 +90,3 @@ def matmul_product(group: Anchored) -> Product:
         gemm, Operand.of(gemm.a, index_a), Operand.of(gemm.b, index_b),
         lambda number, row, column: (*place(number, row), column),
     )  # fmt: skip
-
-
-def operand_of(group: Anchored, value: Value, rows: int, index: At, last: str) -> Operand:
-    """An operand whose last axis is `last` of its rows and k."""
-    return Operand.of(operand_layout(value, memory_of(group, group.layouts, value), rows, last), index)

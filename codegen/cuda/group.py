@@ -12,6 +12,7 @@ from tilestitch.passes.plan.gemm_check import why_no_band
 from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.schedule_check import why_not
 from tilestitch.passes.plan.schedules import (
+    AttentionSchedule,
     BandSchedule,
     DirectSchedule,
     ElementwiseSchedule,
@@ -105,7 +106,10 @@ def _template(view: GroupView, group: Group, target: CudaTarget) -> tuple[CudaLa
     if group.kind is GroupKind.ATTENTION:
         from .attention import lower_attention
 
-        return lower_attention(view.nodes, roles_in(view), view.inputs, outputs, target)
+        if schedule is not None and not isinstance(schedule, AttentionSchedule):
+            reason = f"template {schedule.template} does not compute attention"
+            raise KernelError(f"group {view.name}: {reason}; write the plan again", view.origins)
+        return lower_attention(view, schedule, target)
     roles = roles_in(view)
     _check(view, group, roles)
     args = value_args(view.inputs, outputs)

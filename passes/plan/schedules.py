@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeAlias, get_args, get_origin, get_type_hint
 
 from tilestitch.passes.errors import PlanError
 
+from .attention_tiles import AttentionMmaTile, AttentionSimtTile
 from .tiles import Tile
 
 
@@ -84,6 +85,15 @@ class GemmSchedule:
     split_k: int = 1
     blocks: int = 0
     tile_rows: int = 8
+
+
+@dataclass(frozen=True)
+class AttentionSchedule:
+    """Attention in tiles of queries by keys. split_keys: parts of the keys, which a second launch joins."""
+
+    template: ClassVar[str] = "attention"
+    tile: AttentionMmaTile | AttentionSimtTile
+    split_keys: int = 1
 
 
 @dataclass(frozen=True)
@@ -166,10 +176,11 @@ class CpuAttentionSchedule:
 Schedule: TypeAlias = (
     ElementwiseSchedule | TransposeSchedule | RowSchedule | SplitRowSchedule | WindowSchedule | ScanSchedule
     | SortSchedule | ScatterSchedule | GemmSchedule | DirectSchedule | BandSchedule
-    | CpuRowSchedule | CpuAttentionSchedule
+    | CpuRowSchedule | CpuAttentionSchedule | AttentionSchedule
 )  # fmt: skip
 
-TEMPLATES: dict[str, type] = {kind.template: kind for kind in (*get_args(Schedule), *get_args(Tile))}
+_KINDS = (*get_args(Schedule), *get_args(Tile), AttentionMmaTile, AttentionSimtTile)
+TEMPLATES: dict[str, type] = {kind.template: kind for kind in _KINDS}
 """Every kind of schedule, and of tile inside one, by its name in JSON."""
 
 

@@ -8,6 +8,7 @@ from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import Schedule
 from tilestitch.passes.plan.view import GroupView
 
+from .attention import choose_attention
 from .elementwise import choose_elementwise
 from .gemm import choose_contraction
 from .gpu import Gpu
@@ -28,6 +29,8 @@ def choose(view: GroupView, kind: GroupKind, gpu: Gpu) -> Schedule | None:
         return choose_rows(view, roles, gpu)
     if kind is GroupKind.CONTRACTION:
         return choose_contraction(AnchoredGroup.of(view), gpu)
+    if kind is GroupKind.ATTENTION:
+        return choose_attention(AnchoredGroup.of(view), gpu)
     if kind is GroupKind.OPAQUE:
         assert view.anchor is not None
         return choose_opaque(view.anchor)

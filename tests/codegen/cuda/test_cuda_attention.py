@@ -12,15 +12,18 @@ from hypothesis import strategies as st
 
 from tests.attention_graphs import Case, assert_close, attention, inputs_of
 from tests.codegen.cuda.contraction_harness import anchored, resources, run, target
+from tests.codegen.kernel_harness import one_group
 from tilestitch.codegen.cuda.abi import CudaLaunch
-from tilestitch.codegen.cuda.attention import lower_attention
 from tilestitch.codegen.cuda.attention_mma import emit_mma
 from tilestitch.codegen.cuda.attention_operands import Attended, attended
-from tilestitch.codegen.cuda.attention_simt import SimtTile, emit_simt
-from tilestitch.codegen.cuda.attention_tiles import MmaTile
+from tilestitch.codegen.cuda.attention_simt import emit_simt
 from tilestitch.codegen.cuda.attention_walk import Walk
+from tilestitch.codegen.cuda.group import lower_group
 from tilestitch.codegen.cuda.text import PRELUDE, kernel_text
 from tilestitch.codegen.errors import KernelError
+from tilestitch.passes.plan import GroupKind
+from tilestitch.passes.plan.attention_tiles import AttentionMmaTile, AttentionSimtTile
+from tilestitch.passes.schedule.kernels import schedule_group
 from tilestitch.runtime.emulator import EmulatorOptions
 
 ORDERS = [
@@ -35,8 +38,11 @@ def described(case: Case, name: str = "cuda:sm_80") -> Attended:
 
 
 def lower(case: Case, name: str = "cuda:sm_80") -> tuple[CudaLaunch, ...]:
-    group = anchored(attention(case), target(name))
-    return lower_attention(group.nodes, group.roles, group.inputs, group.outputs, group.target)
+    graph = attention(case)
+    group = schedule_group(
+        {node.name: node for node in graph.nodes}, one_group(graph, GroupKind.ATTENTION), target(name).planned_for
+    )
+    return lower_group(graph, group, target(name))
 
 
 def check(
@@ -140,7 +146,7 @@ def test_few_queries_cut_the_keys_into_parts(dtype: str) -> None:
 def test_parts_without_any_visible_key_count_for_nothing() -> None:
     case = Case(heads=1, queries=3, keys=1030, mask="window")
     what = described(case)
-    launches = emit_simt(what, SimtTile(16, 16, 8, 8, 4), Walk(16, 16, 1, 65, 5, 1))
+    launches = emit_simt(what, AttentionSimtTile(16, 16, 8, 8, 4), Walk(16, 16, 1, 65, 5, 1))
     check(case, launches, ORDERS)
 
 
@@ -148,7 +154,7 @@ def test_parts_without_any_visible_key_count_for_nothing() -> None:
 @pytest.mark.parametrize("bn", [16, 48, 64])
 def test_tiles_for_the_tensor_cores(warps: int, fragments: int, bn: int) -> None:
     case = Case(heads=1, queries=67, keys=67, width=32, columns=48, dtype="float16", mask="causal")
-    tile = MmaTile(warps, bn, 32, 48, fragments)
+    tile = AttentionMmaTile(warps, bn, 32, 48, fragments)
     check(case, emit_mma(described(case), tile, Walk(tile.bm, bn, -(-67 // tile.bm), -(-67 // bn), 1, 1)))
 
 
@@ -156,7 +162,7 @@ def test_tiles_for_the_tensor_cores(warps: int, fragments: int, bn: int) -> None
 @pytest.mark.parametrize("bn", [16, 64])
 def test_tiles_for_the_ordinary_units(bm: int, rows: int, bn: int) -> None:
     case = Case(heads=1, queries=67, keys=67, width=12, columns=20, mask="causal")
-    tile = SimtTile(bm, bn, 12, 20, 4, rows)
+    tile = AttentionSimtTile(bm, bn, 12, 20, 4, rows)
     check(case, emit_simt(described(case), tile, Walk(bm, bn, -(-67 // bm), -(-67 // bn), 1, 1)))
 
 
@@ -168,7 +174,7 @@ def test_keys_that_no_query_of_a_tile_sees_are_not_read() -> None:
     feeds["v"][..., 66:, :] = np.nan
     constants = {v.name: np.asarray(v.data) for v in graph.constants}
     what = described(case)
-    launches = emit_simt(what, SimtTile(32, 16, 8, 8, 4), Walk(32, 16, 3, 5, 1, 1))
+    launches = emit_simt(what, AttentionSimtTile(32, 16, 8, 8, 4), Walk(32, 16, 3, 5, 1, 1))
     (result,) = run(launches, {**feeds, **constants}, graph.outputs).values()
     assert np.isfinite(result[..., :64, :]).all()
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.attention_graphs import Case, attention
 from tests.codegen.cuda.contraction_harness import check, run
 from tests.codegen.cuda.cuda_harness import scheduled, target
 from tests.codegen.kernel_harness import interpret, one_group
@@ -14,7 +15,10 @@ from tilestitch.codegen.cuda.group import lower_group
 from tilestitch.codegen.errors import KernelError
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.passes import PassContext, PlanError, check_plan, make_plan
+from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.attention_tiles import AttentionMmaTile, AttentionSimtTile
 from tilestitch.passes.plan.schedules import (
+    AttentionSchedule,
     DirectSchedule,
     ElementwiseSchedule,
     GemmSchedule,
@@ -203,3 +207,49 @@ def test_a_plan_edited_by_hand_is_checked_before_code_is_generated() -> None:
     ):
         with pytest.raises(PlanError, match=reason):
             check_plan(replace(plan, groups=(replace(group, schedule=schedule),)), graph)
+
+
+# -- attention ---------------------------------------------------------------------------------------------------------
+
+CASE = Case(heads=2, queries=35, keys=70, width=16, columns=16)
+
+
+def attended(schedule: Schedule | None) -> tuple[Graph, Group]:
+    graph = attention(CASE)
+    (group,) = make_plan(graph, PassContext(target().planned_for)).groups
+    assert isinstance(group.schedule, AttentionSchedule)
+    return graph, replace(group, schedule=schedule)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "grid", "threads"),
+    [
+        (AttentionSchedule(AttentionSimtTile(32, 32, 16, 16, 4)), 4, 128),
+        (AttentionSchedule(AttentionSimtTile(16, 16, 16, 16, 4), split_keys=2), 12, 64),
+    ],
+)
+def test_another_tile_of_attention_is_emitted_as_it_is(schedule: AttentionSchedule, grid: int, threads: int) -> None:
+    graph, group = attended(schedule)
+    launches = lower_group(graph, group, target())
+    assert (launches[0].grid, launches[0].threads) == ((grid, 1, 1), threads)
+    assert len(launches) == (2 if schedule.split_keys > 1 else 1)
+    check(graph, launches)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "reason"),
+    [
+        (AttentionSchedule(AttentionMmaTile(4, 32, 16, 16)), "do not compute attention of float32"),
+        (AttentionSchedule(AttentionSimtTile(32, 32, 24, 16, 4)), "another width than 16"),
+        (AttentionSchedule(AttentionSimtTile(24, 32, 16, 16, 4)), "do not fill a tile"),
+        (AttentionSchedule(AttentionSimtTile(64, 32, 16, 16, 4, 8)), "sums of eight rows"),
+        (AttentionSchedule(AttentionSimtTile(32, 8192, 16, 16, 4)), "bytes of shared memory"),
+        (AttentionSchedule(AttentionSimtTile(32, 32, 16, 16, 4), 0), "cut into 0 parts"),
+        (WindowSchedule(256), "does not compute attention"),
+        (None, "it was not scheduled"),
+    ],
+)
+def test_attention_that_no_kernel_computes_is_refused(schedule: Schedule | None, reason: str) -> None:
+    graph, group = attended(schedule)
+    with pytest.raises(KernelError, match=reason):
+        lower_group(graph, group, target())
