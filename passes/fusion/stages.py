@@ -223,6 +223,10 @@ class Kernels:
         if len(proposal.stages) > 1 and self.target.name == "cpu":
             reason = "on a CPU a barrier in a kernel is what lies between launches"
             return WhyNot(subject, "legality.global_target", reason)
+        shared = self._read_and_written([self.groups[name] for stage in proposal.stages for name in stage])
+        if shared is not None:
+            reason = f"it would write parts of {shared} and read {shared}, by two pointers to the same memory"
+            return WhyNot(subject, "legality.in_place", reason)
         if proposal.tie == "band":
             return self._unfit_for_bands(proposal)
         for number, stage in enumerate(proposal.stages):
@@ -233,6 +237,14 @@ class Kernels:
                 if reason_ is not None:
                     return WhyNot(subject, "legality.part", f"{group.name} {reason_}")
         return None
+
+    def _read_and_written(self, groups: Sequence[Group]) -> str | None:
+        """A value of which one of `groups` writes a part in place, and another reads the whole; kernels are promised
+        that what they write overlaps nothing else that they are given.
+        """
+        into = {self.places[v].whole for group in groups for v in group.outputs if v in self.places}
+        read = {self.aliases.get(v, v) for group in groups for v in group.inputs}
+        return min(into & read, default=None)
 
     def _unfit_for_bands(self, proposal: Combine) -> WhyNot | None:
         """What the groups themselves must be; how one reads the other is looked at when they are parts."""

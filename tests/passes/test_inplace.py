@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.codegen.cuda.cuda_harness import emulated
+from tests.codegen.cuda.cuda_harness import emulated, target
 from tests.compiled import assert_close
 from tests.passes.simulate import simulate
 from tests.strategies import feeds
@@ -19,7 +19,8 @@ from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.passes import PassContext, StitchPlan, TargetInfo, check_plan, make_plan
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.fusion.inplace import offsets_of
-from tilestitch.passes.plan import Place
+from tilestitch.passes.fusion.remote import GlobalStitching
+from tilestitch.passes.plan import Group, GroupKind, Place, Segment
 from tilestitch.runtime import load
 from tilestitch.runtime.artifact import artifact_bytes
 
@@ -112,3 +113,38 @@ def test_offsets_follow_nested_concats_and_views() -> None:
     found = offsets_of(graph.outputs[0], graph.inputs)
     assert {v.name: at for v, at in (found or {}).items()} == {"c": 0, "b": 16, "a": 24}
     assert np.prod(graph.outputs[0].shape) == 8
+
+
+BOTH_WAYS = """graph @both(%x: float32[64,48]) -> (%y, %z) {
+  %r = reduce_sum(%x) {axes=[1], keepdims=true} : float32[64,1]
+  %a = sub(%x, %r) : float32[64,48]
+  %b = mul(%x, %r) : float32[64,48]
+  %c = concat(%a, %b) {axis=0} : float32[128,48]
+  %e = exp(%c) : float32[128,48]
+  %y = reduce_max(%e) {axes=[0], keepdims=true} : float32[1,48]
+  %t = transpose(%c) {perm=[1,0]} : float32[48,128]
+  %z = neg(%t) : float32[48,128]
+}"""
+
+
+def test_no_kernel_writes_a_part_and_reads_the_whole() -> None:
+    """Kernels are promised that what they write overlaps nothing else that they are given."""
+    context = PassContext(target().planned_for, {"planner": "stitch"}, rules=(GlobalStitching(forced=True),))
+    plan = make_plan(parse_graph(BOTH_WAYS), context)
+    assert set(plan.buffers.places) == {"a", "b"}
+    assert all("c" not in g.inputs or not {"a", "b"} & set(g.outputs) for g in plan.groups)
+    assert "legality.in_place" in {refusal.rule for refusal in plan.refusals}
+
+
+def test_a_plan_that_says_so_is_refused() -> None:
+    graph = parse_graph(BOTH_WAYS)
+    plan = make_plan(graph, PassContext(target().planned_for, {"planner": "stitch"}))
+    writer = next(g for g in plan.groups if "a" in g.outputs)
+    reader = next(part for g in plan.groups for part in g.parts or (g,) if "c" in part.inputs)
+    joined = Group(
+        "joined", GroupKind.STITCHED, (*writer.nodes, *reader.nodes), None, (*writer.inputs, "c"), (),
+        (*writer.outputs, *reader.outputs), stages=((writer,), (reader,)),
+    )  # fmt: skip
+    edited = replace(plan, groups=(joined,), segments=(Segment(True, ("joined",)),))
+    with pytest.raises(PlanError, match=r"reads %c and writes a part of it"):
+        check_plan(edited, graph)
