@@ -287,9 +287,9 @@ def _backend(target: str, threads: int, cache: str | os.PathLike[str] | bool, nv
         return CpuBackend(parse_target(target), threads)
     if kind in ("cuda", "emulator"):
         from tilestitch.codegen.cuda.backend import CudaBackend
-        from tilestitch.codegen.cuda.build import BuildOptions
-        from tilestitch.codegen.cuda.cache import KernelCache, default_folder
         from tilestitch.codegen.cuda.target import parse_cuda_target
+        from tilestitch.codegen.cuda.toolchain.cache import KernelCache, default_folder
+        from tilestitch.codegen.cuda.toolchain.compile import BuildOptions
 
         folder = (default_folder() if cache else None) if isinstance(cache, bool) else Path(cache)
         chosen = parse_cuda_target(f"cuda:{target.partition(':')[2] or 'sm_80'}" if kind == "emulator" else target)

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 
 from tilestitch.codegen.cuda.abi import CountersArg, CudaLaunch, TemporaryArg, TensorMapArg, ValueArg
-from tilestitch.codegen.cuda.build import BuildOptions, compile_kernels
-from tilestitch.codegen.cuda.cache import KernelCache, default_folder
-from tilestitch.codegen.cuda.contraction import matmul_product
-from tilestitch.codegen.cuda.conv import conv_geometry, conv_product
-from tilestitch.codegen.cuda.gemm_mma import emit_mma
-from tilestitch.codegen.cuda.gemm_wgmma import emit_wgmma
-from tilestitch.codegen.cuda.patches import cut_to_patches
-from tilestitch.codegen.cuda.product import Product
+from tilestitch.codegen.cuda.gemm.contraction import matmul_product
+from tilestitch.codegen.cuda.gemm.conv import conv_geometry, conv_product
+from tilestitch.codegen.cuda.gemm.mma import emit_mma
+from tilestitch.codegen.cuda.gemm.patches import cut_to_patches
+from tilestitch.codegen.cuda.gemm.product import Product
+from tilestitch.codegen.cuda.gemm.wgmma import emit_wgmma
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.codegen.cuda.target import CudaTarget, parse_cuda_target
+from tilestitch.codegen.cuda.toolchain.cache import KernelCache, default_folder
+from tilestitch.codegen.cuda.toolchain.compile import BuildOptions, compile_kernels
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.passes.plan.partition import cut
 from tilestitch.passes.plan.roles import Roles, roles_of

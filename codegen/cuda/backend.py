@@ -7,6 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tilestitch.codegen.backend import Compiled, OwnedKernel, PlacedLaunch, Progress
+from tilestitch.codegen.cuda.abi import CudaLaunch
+from tilestitch.codegen.cuda.group import lower_group
+from tilestitch.codegen.cuda.own import own_launch
+from tilestitch.codegen.cuda.target import CudaTarget
+from tilestitch.codegen.cuda.toolchain.compile import BuildOptions, compile_kernels
+from tilestitch.codegen.cuda.toolchain.resources import KernelResources, kernel_resources
 from tilestitch.codegen.dependences import dependences
 from tilestitch.compiler.ir import Graph
 from tilestitch.passes.plan import Group
@@ -15,13 +21,7 @@ from tilestitch.passes.plan.target import TargetInfo as PassTarget
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.manifest import TargetInfo
 
-from .abi import CudaLaunch
-from .build import BuildOptions, compile_kernels
-from .group import lower_group
 from .machine_code.asked import asked
-from .own import own_launch
-from .resources import KernelResources, kernel_resources
-from .target import CudaTarget
 
 
 @dataclass(frozen=True)

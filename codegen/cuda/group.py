@@ -4,6 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tilestitch.codegen.cuda.abi import CudaLaunch
+from tilestitch.codegen.cuda.elementwise.injective import lower_injective, value_args
+from tilestitch.codegen.cuda.elementwise.turned import lower_turned
+from tilestitch.codegen.cuda.opaque.checks import lower_index_checks
+from tilestitch.codegen.cuda.opaque.scan import lower_cumulative
+from tilestitch.codegen.cuda.opaque.scatter import lower_scatter
+from tilestitch.codegen.cuda.opaque.sort import lower_top_k
+from tilestitch.codegen.cuda.opaque.window import lower_window
+from tilestitch.codegen.cuda.rows.bands import RowsBehind
+from tilestitch.codegen.cuda.rows.rows import lower_rowwise
+from tilestitch.codegen.cuda.stitched import lower_stages, private
+from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import GroupView, roles_in, view_group
 from tilestitch.compiler.ir.graph import Graph
@@ -25,19 +37,6 @@ from tilestitch.passes.plan.schedules import (
     TransposeSchedule,
     WindowSchedule,
 )
-
-from .abi import CudaLaunch
-from .bands import RowsBehind
-from .checks import lower_index_checks
-from .injective import lower_injective, value_args
-from .rows import lower_rowwise
-from .scan import lower_cumulative
-from .scatter import lower_scatter
-from .sort import lower_top_k
-from .stitched import lower_stages, private
-from .target import CudaTarget
-from .turned import lower_turned
-from .window import lower_window
 
 
 def lower_group(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
@@ -75,7 +74,7 @@ def _stitched(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunc
 
 
 def _banded(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
-    from .contraction import lower_contraction
+    from tilestitch.codegen.cuda.gemm.contraction import lower_contraction
 
     views = [view_group(graph, part) for part in group.parts]
     (product, behind), schedules = views, [part.schedule for part in group.parts]
@@ -100,11 +99,11 @@ def _template(view: GroupView, group: Group, target: CudaTarget) -> tuple[CudaLa
     """The launches of a group of one part, as its schedule says."""
     outputs, schedule = view.stored, group.schedule
     if isinstance(schedule, GemmSchedule | DirectSchedule):
-        from .contraction import lower_contraction
+        from tilestitch.codegen.cuda.gemm.contraction import lower_contraction
 
         return lower_contraction(view, schedule, target)
     if group.kind is GroupKind.ATTENTION:
-        from .attention import lower_attention
+        from tilestitch.codegen.cuda.attention.lower import lower_attention
 
         if schedule is not None and not isinstance(schedule, AttentionSchedule):
             reason = f"template {schedule.template} does not compute attention"

@@ -7,10 +7,9 @@ from typing import Any
 from tvm import tirx
 
 from tilestitch.codegen.backend import OwnedKernel
+from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.own import buffers_of, function, pointer_kind
 from tilestitch.passes.plan.own_kernels import CKernel, CudaKernel
-
-from .abi import CudaLaunch
 
 
 def own_launch(owned: OwnedKernel) -> CudaLaunch:

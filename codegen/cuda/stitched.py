@@ -18,11 +18,10 @@ from typing import Any
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
+from tilestitch.codegen.cuda.abi import CudaLaunch, Emission, Parameter, Thread, kernel_function, within
+from tilestitch.codegen.cuda.rows.gridteam import counter_parameter, grid_barrier
+from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.launch import CountersArg, KernelArg, TemporaryArg, ValueArg
-
-from .abi import CudaLaunch, Emission, Parameter, Thread, kernel_function, within
-from .gridteam import counter_parameter, grid_barrier
-from .target import CudaTarget
 
 MOST_SHARED_BYTES = 48 * 1024
 RESIDENT_THREADS = 1024

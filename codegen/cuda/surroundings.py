@@ -12,18 +12,27 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, from_storage
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import index_dtype_of, ravel
+from tilestitch.codegen.cuda.abi import (
+    CudaLaunch,
+    Emission,
+    PackedArg,
+    Parameter,
+    Thread,
+    ValueArg,
+    buffer_source,
+    kernel_function,
+    store,
+)
+from tilestitch.codegen.cuda.elementwise.vectors import VectorAccess
+from tilestitch.codegen.cuda.functions import RULES
+from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.groups import before_views, gate_number
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.passes.plan.anchored import AnchoredGroup
 from tilestitch.passes.plan.strided import Strided
 
-from .abi import CudaLaunch, Emission, PackedArg, Parameter, Thread, ValueArg, buffer_source, kernel_function, store
-from .functions import RULES
-from .target import CudaTarget
-from .vectors import VectorAccess
-
 if TYPE_CHECKING:
-    from .bands import RowsBehind
+    from tilestitch.codegen.cuda.rows.bands import RowsBehind
 
 
 @dataclass(frozen=True)

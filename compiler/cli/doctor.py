@@ -118,7 +118,7 @@ def _first(names: tuple[str, ...]) -> str | None:
 
 def _nvrtc() -> dict[str, Any]:
     """What compiles CUDA text, and for which architectures; `problem` if something is missing."""
-    from tilestitch.codegen.cuda import nvrtc
+    from tilestitch.codegen.cuda.toolchain import nvrtc
 
     try:
         major, minor = nvrtc.version()

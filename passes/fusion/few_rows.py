@@ -1,6 +1,6 @@
 """Products of few rows on GPUs: which products these are, and what their blocks keep in shared memory.
 
-Code generation (`codegen/cuda/gemv.py`) and plans agree on this: such products can be parts of a larger launch.
+Code generation (`codegen/cuda/gemm/gemv.py`) and plans agree on this: such products can be parts of a larger launch.
 """
 
 from __future__ import annotations

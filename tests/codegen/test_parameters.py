@@ -10,8 +10,8 @@ from tilestitch.codegen.backend import Backend
 from tilestitch.codegen.cpu.backend import CpuBackend
 from tilestitch.codegen.cpu.target import host_target
 from tilestitch.codegen.cuda.backend import CudaBackend
-from tilestitch.codegen.cuda.build import BuildOptions
 from tilestitch.codegen.cuda.target import parse_cuda_target
+from tilestitch.codegen.cuda.toolchain.compile import BuildOptions
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.compiler.ir.types import TensorType
 from tilestitch.passes.contract import PassContext

@@ -172,7 +172,7 @@ def test_doctor_reports_nvrtc_and_compilers(capsys: pytest.CaptureFixture[str]) 
 def test_doctor_tells_how_to_get_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tilestitch.codegen.cuda import nvrtc
+    from tilestitch.codegen.cuda.toolchain import nvrtc
 
     def missing() -> None:
         raise nvrtc.NvrtcMissingError("not there")

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tilestitch.codegen.cuda.resources import sections
+from tilestitch.codegen.cuda.toolchain.resources import sections
 
 from .errors import DisassemblerError
 from .instructions import INSTRUCTION_BYTES, Instruction, MachineCode

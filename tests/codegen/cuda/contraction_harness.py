@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from tests.codegen.kernel_harness import interpret, one_group
-from tilestitch.codegen.cuda import nvrtc
 from tilestitch.codegen.cuda.abi import SYMBOL, CudaLaunch
+from tilestitch.codegen.cuda.gemm.product import Product
 from tilestitch.codegen.cuda.group import lower_group
-from tilestitch.codegen.cuda.product import Product
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.codegen.cuda.target import CudaTarget, parse_cuda_target
-from tilestitch.codegen.cuda.text import kernel_text
+from tilestitch.codegen.cuda.toolchain import nvrtc
+from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.codegen.launch import CountersArg, KernelArg, PackedArg, TemporaryArg, TensorMapArg, ValueArg
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.compiler.ir.types import to_numpy_dtype

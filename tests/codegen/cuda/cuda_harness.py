@@ -13,10 +13,10 @@ from tests.compiled import assert_close
 from tilestitch.codegen.assemble import Planned, assemble
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.backend import CudaBackend
-from tilestitch.codegen.cuda.build import BuildOptions, CudaKernels, compile_kernels
 from tilestitch.codegen.cuda.group import lower_group
 from tilestitch.codegen.cuda.target import CudaTarget, parse_cuda_target
-from tilestitch.codegen.cuda.text import PRELUDE, kernel_text
+from tilestitch.codegen.cuda.toolchain.compile import BuildOptions, CudaKernels, compile_kernels
+from tilestitch.codegen.cuda.toolchain.text import PRELUDE, kernel_text
 from tilestitch.compiler.ir import Graph
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.pipeline import run_pipeline

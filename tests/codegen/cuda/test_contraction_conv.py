@@ -9,7 +9,7 @@ import pytest
 
 from tests.codegen.cuda.contraction_harness import check, target
 from tilestitch.codegen.cuda.abi import CudaLaunch
-from tilestitch.codegen.cuda.text import kernel_text
+from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.codegen.launch import CountersArg
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.compiler.ir.types import to_numpy_dtype

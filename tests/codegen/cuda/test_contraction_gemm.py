@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from tests.codegen.cuda.contraction_harness import anchored, check, lower, matmul, product_shapes, target
-from tilestitch.codegen.cuda import gemm_mma, gemm_simt
-from tilestitch.codegen.cuda.contraction import matmul_product
-from tilestitch.codegen.cuda.text import kernel_text
+from tilestitch.codegen.cuda.gemm import mma as gemm_mma
+from tilestitch.codegen.cuda.gemm import simt as gemm_simt
+from tilestitch.codegen.cuda.gemm.contraction import matmul_product
+from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.passes.plan.partition import cut
 from tilestitch.passes.plan.tiles import MmaTile, SimtTile

@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 
 from tests.codegen.cuda.contraction_harness import anchored, lower, matmul, resources, target
-from tilestitch.codegen.cuda import gemm_simt
-from tilestitch.codegen.cuda.contraction import matmul_product
-from tilestitch.codegen.cuda.partition import locate
-from tilestitch.codegen.cuda.text import kernel_text
+from tilestitch.codegen.cuda.gemm import simt as gemm_simt
+from tilestitch.codegen.cuda.gemm.contraction import matmul_product
+from tilestitch.codegen.cuda.gemm.partition import locate
+from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.codegen.launch import CountersArg
 from tilestitch.cost_model.devices import find_device
 from tilestitch.passes.plan.partition import Partition, cut

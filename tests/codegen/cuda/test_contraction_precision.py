@@ -17,9 +17,9 @@ from tests.codegen.cuda.contraction_harness import (
     run,
     target,
 )  # fmt: skip
-from tilestitch.codegen.cuda.contraction import matmul_product
-from tilestitch.codegen.cuda.gemm_mma import emit_mma
-from tilestitch.codegen.cuda.text import kernel_text
+from tilestitch.codegen.cuda.gemm.contraction import matmul_product
+from tilestitch.codegen.cuda.gemm.mma import emit_mma
+from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.codegen.launch import PackedArg, ValueArg
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.passes.plan.partition import cut

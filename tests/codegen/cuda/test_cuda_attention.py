@@ -14,12 +14,12 @@ from tests.attention_graphs import Case, assert_close, attention, inputs_of
 from tests.codegen.cuda.contraction_harness import anchored, resources, run, target
 from tests.codegen.kernel_harness import one_group
 from tilestitch.codegen.cuda.abi import CudaLaunch
-from tilestitch.codegen.cuda.attention_mma import emit_mma
-from tilestitch.codegen.cuda.attention_operands import Attended, attended
-from tilestitch.codegen.cuda.attention_simt import emit_simt
-from tilestitch.codegen.cuda.attention_walk import Walk
+from tilestitch.codegen.cuda.attention.mma import emit_mma
+from tilestitch.codegen.cuda.attention.operands import Attended, attended
+from tilestitch.codegen.cuda.attention.simt import emit_simt
+from tilestitch.codegen.cuda.attention.walk import Walk
 from tilestitch.codegen.cuda.group import lower_group
-from tilestitch.codegen.cuda.text import PRELUDE, kernel_text
+from tilestitch.codegen.cuda.toolchain.text import PRELUDE, kernel_text
 from tilestitch.codegen.errors import KernelError
 from tilestitch.passes.plan import GroupKind
 from tilestitch.passes.plan.attention_tiles import AttentionMmaTile, AttentionSimtTile

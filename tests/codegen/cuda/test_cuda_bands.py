@@ -14,19 +14,21 @@ from tests.codegen.cuda.test_wgmma import name_of
 from tests.codegen.kernel_harness import interpret
 from tests.compiled import assert_close
 from tilestitch.codegen.assemble import Planned, assemble
-from tilestitch.codegen.cuda import gemm_mma, gemm_simt, surroundings
+from tilestitch.codegen.cuda import surroundings
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.backend import CudaBackend
-from tilestitch.codegen.cuda.bands import RowsBehind
-from tilestitch.codegen.cuda.build import BuildOptions
-from tilestitch.codegen.cuda.contraction import matmul_product
-from tilestitch.codegen.cuda.gemm_wgmma import emit_wgmma
+from tilestitch.codegen.cuda.gemm import mma as gemm_mma
+from tilestitch.codegen.cuda.gemm import simt as gemm_simt
+from tilestitch.codegen.cuda.gemm.contraction import matmul_product
+from tilestitch.codegen.cuda.gemm.product import Product
+from tilestitch.codegen.cuda.gemm.wgmma import emit_wgmma
 from tilestitch.codegen.cuda.group import lower_group
-from tilestitch.codegen.cuda.product import Product
+from tilestitch.codegen.cuda.rows.bands import RowsBehind
 from tilestitch.codegen.cuda.stitched import private
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.codegen.cuda.target import CudaTarget
-from tilestitch.codegen.cuda.text import kernel_text
+from tilestitch.codegen.cuda.toolchain.compile import BuildOptions
+from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.codegen.groups import roles_in, view_group
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.passes import PassContext, TargetInfo, check_plan, make_plan

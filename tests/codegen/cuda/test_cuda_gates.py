@@ -11,10 +11,12 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tests.codegen.cuda.contraction_harness import anchored, check, lower, resources, target, wgmma_blocks
-from tilestitch.codegen.cuda import gemm_mma, gemm_simt, gemm_wgmma
-from tilestitch.codegen.cuda.contraction import matmul_product
-from tilestitch.codegen.cuda.fragments import find_instruction
-from tilestitch.codegen.cuda.packing import packed_weights
+from tilestitch.codegen.cuda.gemm import mma as gemm_mma
+from tilestitch.codegen.cuda.gemm import simt as gemm_simt
+from tilestitch.codegen.cuda.gemm import wgmma as gemm_wgmma
+from tilestitch.codegen.cuda.gemm.contraction import matmul_product
+from tilestitch.codegen.cuda.gemm.fragments import find_instruction
+from tilestitch.codegen.cuda.gemm.packing import packed_weights
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.codegen.errors import KernelError
 from tilestitch.compiler.driver import CompiledModel, compile_model

@@ -15,8 +15,8 @@ from tests.compiled import assert_close
 from tilestitch.codegen.assemble import Planned, assemble
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.backend import CudaBackend
-from tilestitch.codegen.cuda.build import BuildOptions, compile_kernels
 from tilestitch.codegen.cuda.group import lower_group
+from tilestitch.codegen.cuda.toolchain.compile import BuildOptions, compile_kernels
 from tilestitch.compiler.ir.graph import Graph, Value
 from tilestitch.compiler.ir.types import TensorType
 from tilestitch.passes import PassContext, StitchPlan, check_plan, make_plan

@@ -10,7 +10,7 @@ import pytest
 from tests.codegen.cuda.cuda_harness import target
 from tilestitch.codegen.assemble import Planned, assemble
 from tilestitch.codegen.cuda.backend import CudaBackend
-from tilestitch.codegen.cuda.build import BuildOptions
+from tilestitch.codegen.cuda.toolchain.compile import BuildOptions
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.compiler.ir.ops import OPS, Kind
 from tilestitch.passes.contract import PassContext

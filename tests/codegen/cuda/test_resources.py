@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("cuda.bindings.nvrtc")
 
-from tilestitch.codegen.cuda import nvrtc
-from tilestitch.codegen.cuda.resources import KernelResources, kernel_resources
+from tilestitch.codegen.cuda.toolchain import nvrtc
+from tilestitch.codegen.cuda.toolchain.resources import KernelResources, kernel_resources
 from tilestitch.codegen.errors import CodegenError
 from tilestitch.cost_model.devices import find_device
 

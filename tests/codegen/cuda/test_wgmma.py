@@ -22,9 +22,9 @@ from tests.codegen.cuda.contraction_harness import (
     wgmma_blocks,
 )
 from tilestitch.codegen.cuda.abi import SYMBOL, CudaLaunch, TensorMapArg
-from tilestitch.codegen.cuda.contraction import matmul_product
-from tilestitch.codegen.cuda.gemm_wgmma import emit_wgmma
-from tilestitch.codegen.cuda.text import kernel_text
+from tilestitch.codegen.cuda.gemm.contraction import matmul_product
+from tilestitch.codegen.cuda.gemm.wgmma import emit_wgmma
+from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.passes.plan.gemm_kernels import why_not_wgmma
 from tilestitch.passes.plan.partition import cut

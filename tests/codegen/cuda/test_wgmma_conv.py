@@ -10,10 +10,10 @@ import pytest
 
 from tests.codegen.cuda.contraction_harness import anchored, assembler_log, check, lower, target
 from tilestitch.codegen.cuda.abi import CudaLaunch
-from tilestitch.codegen.cuda.conv import conv_geometry, conv_product
-from tilestitch.codegen.cuda.gemm_wgmma import emit_wgmma
-from tilestitch.codegen.cuda.patches import cut_to_patches
-from tilestitch.codegen.cuda.product import Product
+from tilestitch.codegen.cuda.gemm.conv import conv_geometry, conv_product
+from tilestitch.codegen.cuda.gemm.patches import cut_to_patches
+from tilestitch.codegen.cuda.gemm.product import Product
+from tilestitch.codegen.cuda.gemm.wgmma import emit_wgmma
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.passes.plan.gemm_kernels import why_not_wgmma
 from tilestitch.passes.plan.partition import cut

@@ -51,7 +51,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) paired(const float* x, floa
 @cache
 def cubin(symbols: frozenset[str]) -> bytes:
     """Machine code of the kernels that `symbols` are signed names of."""
-    from tilestitch.codegen.cuda.nvrtc import compile_text
+    from tilestitch.codegen.cuda.toolchain.nvrtc import compile_text
 
     head, *functions = TEXT.split('extern "C" ')
     texts = {re.search(r"(\w+)\(const", text)[1]: text for text in functions}  # type: ignore[index]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.runtime.emulator.kernels import run
-from tilestitch.codegen.cuda import nvrtc
+from tilestitch.codegen.cuda.toolchain import nvrtc
 from tilestitch.runtime.emulator import EmulatorOptions, TensorArgument
 from tilestitch.runtime.tensor_map import TensorMap
 

@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("cuda.bindings.nvrtc")
 
-from tilestitch.codegen.cuda import nvrtc
 from tilestitch.codegen.cuda.machine_code import disassemble as disassembly
 from tilestitch.codegen.cuda.machine_code.disassemble import disassemble
 from tilestitch.codegen.cuda.machine_code.errors import DisassemblerError
@@ -17,7 +16,8 @@ from tilestitch.codegen.cuda.machine_code.instructions import Instruction, Machi
 from tilestitch.codegen.cuda.machine_code.lint import Widths, lint, main_loops, widths
 from tilestitch.codegen.cuda.machine_code.mix import mix_of
 from tilestitch.codegen.cuda.machine_code.parameters import accessed
-from tilestitch.codegen.cuda.text import PRELUDE, device_functions
+from tilestitch.codegen.cuda.toolchain import nvrtc
+from tilestitch.codegen.cuda.toolchain.text import PRELUDE, device_functions
 
 HEAD = 'extern "C" __global__ void __launch_bounds__(256) kernel'
 

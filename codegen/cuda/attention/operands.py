@@ -1,0 +1,123 @@
+"""An attention group as its kernels see it: rows of queries, keys and values, and the work between the products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from tilestitch.codegen.compute.attention import Between, as_dtype
+from tilestitch.codegen.compute.dtypes import Expr, compute_dtype
+from tilestitch.codegen.compute.indexing import unravel
+from tilestitch.codegen.cuda.gemm.partition import lie_together
+from tilestitch.codegen.cuda.gemm.product import Operand
+from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
+from tilestitch.passes.plan.attention import along, attention_of
+from tilestitch.passes.plan.mask_band import Band, band_of
+from tilestitch.passes.plan.parts import Softmax
+from tilestitch.passes.plan.vectors import lanes_of
+
+
+@dataclass(frozen=True)
+class Attended:
+    """`batch` times `rows` queries, each with `keys` keys: what a kernel must know of an attention group.
+
+    between: the work between the products. query: rows are queries, k the width; key: rows are keys, k the width;
+    value: rows are the columns of the result, k the keys. band: which keys a query can see.
+    """
+
+    group: Anchored
+    between: Between
+    batch: int
+    query: Operand
+    key: Operand
+    value: Operand
+    band: Band | None
+
+    @property
+    def softmax(self) -> Softmax:
+        return self.between.softmax
+
+    @property
+    def rows(self) -> int:
+        return self.between.rows
+
+    @property
+    def acc_dtype(self) -> str:
+        return self.between.acc_dtype
+
+    @property
+    def keys(self) -> int:
+        return self.softmax.keys
+
+    @property
+    def width(self) -> int:
+        """Elements of a query and a key."""
+        shape = self.softmax.product.inputs[0].shape
+        return shape[-2 if self.softmax.product.attrs.get("trans_a") else -1]
+
+    @property
+    def columns(self) -> int:
+        """Elements of a value and a result."""
+        return self.group.result.shape[-1]
+
+    @property
+    def tf32(self) -> bool:
+        """Whether the operands of both products may be rounded to TF32."""
+        return all(n.attrs.get("precision") == "tf32" for n in (self.softmax.product, self.group.anchor))
+
+    @property
+    def merged(self) -> bool:
+        """Whether the rows are those of several heads."""
+        return self.rows != self.softmax.queries
+
+    def place(self, batch: Expr, row: Expr, column: Expr) -> tuple[Expr, ...]:
+        """The index of a result."""
+        *lead, queries, _ = self.group.result.shape
+        if not self.merged:
+            return (*unravel(batch, lead), 0 if queries == 1 else row, column)
+        return (*unravel(batch * self.rows + row, (*lead, queries)), column)
+
+    @cached_property
+    def lanes(self) -> int:
+        """Neighbouring results that a thread can store at a time."""
+        lanes = lanes_of([*self.group.read_behind(), *self.group.outputs])
+        extents = (self.batch, self.rows, self.columns)
+        while lanes > 1 and not (self.columns % lanes == 0 and lie_together(self.group, self.place, extents, lanes)):
+            lanes //= 2
+        return lanes
+
+    def finish(self, around: Surroundings, batch: Expr, row: Expr, column: Expr, totals: Sequence[Expr]) -> None:
+        """Store what follows from neighbouring results, one or up to `lanes`."""
+        results = [as_dtype(total, compute_dtype(self.group.result.dtype)) for total in totals]
+        if len(results) == 1:
+            around.finish(self.place(batch, row, column), *results)
+            return
+        around.finish_vector([self.place(batch, row, column + i) for i in range(len(results))], results)
+
+
+def attended(group: Anchored) -> Attended:
+    """An attention group with its operands as rows and columns."""
+    shape = attention_of(group)
+    softmax, merged = shape.softmax, shape.merged
+    query, key, value = shape.sources
+    queries = softmax.queries
+
+    def head(batch: Expr) -> Expr:
+        return batch if merged == 1 else batch * merged
+
+    def index_query(batch: Expr, row: Expr, k: Expr) -> tuple[Expr, ...]:
+        if merged > 1 and queries > 1:
+            batch, row = batch * merged + row // queries, row % queries
+        elif merged > 1:
+            batch, row = batch * merged + row, 0
+        return query.index(batch, row, k, along(softmax, softmax.swapped) == "row")
+
+    keys_turned, values_turned = along(softmax, not softmax.swapped) == "row", not group.anchor.attrs.get("trans_b")
+    return Attended(
+        group, Between(group.roles, shape.rows, shape.acc_dtype), shape.batch,
+        Operand.of(shape.query, index_query),
+        Operand.of(shape.key, lambda b, row, k: key.index(head(b), row, k, keys_turned)),
+        Operand.of(shape.value, lambda b, row, k: value.index(head(b), row, k, values_turned)),
+        band_of(softmax) if merged == 1 else None,
+    )  # fmt: skip

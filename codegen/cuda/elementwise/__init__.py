@@ -1,0 +1,1 @@
+"""Element-wise work, data movement and transposes on CUDA."""

@@ -1,0 +1,1 @@
+"""Contractions on CUDA: GEMMs and convolutions."""

@@ -1,0 +1,91 @@
+"""Contraction groups on CUDA: matrix products as GEMMs; convolutions are in `conv`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tilestitch.codegen.compute.dtypes import Expr
+from tilestitch.codegen.compute.indexing import unravel
+from tilestitch.codegen.cuda.abi import CudaLaunch
+from tilestitch.codegen.cuda.gemm.conv import lower_conv
+from tilestitch.codegen.cuda.gemm.lower import lower_product
+from tilestitch.codegen.cuda.gemm.packing import packed_weights
+from tilestitch.codegen.cuda.gemm.product import Operand, Product
+from tilestitch.codegen.cuda.rows.bands import RowsBehind
+from tilestitch.codegen.cuda.surroundings import Anchored
+from tilestitch.codegen.cuda.target import CudaTarget
+from tilestitch.codegen.errors import KernelError
+from tilestitch.codegen.groups import GroupView, roles_in
+from tilestitch.compiler.ir.graph import Value
+from tilestitch.passes.plan.gemm_check import Machine, why_not_scheduled
+from tilestitch.passes.plan.gemms import matmul_gemm, shares_right
+from tilestitch.passes.plan.parts import MOST_GATES
+from tilestitch.passes.plan.schedules import DirectSchedule, GemmSchedule
+from tilestitch.passes.plan.units import units_of
+
+
+def lower_contraction(
+    view: GroupView, schedule: GemmSchedule | DirectSchedule, target: CudaTarget, behind: RowsBehind | None = None
+) -> tuple[CudaLaunch, ...]:
+    """The launches of a contraction group whose result has elements, in order.
+
+    behind: a row-wise group that follows in the same launch, band by band. Raises KernelError for a schedule that no
+    kernel has for this contraction.
+    """
+    group = anchored(view, target)
+    problem = why_not_scheduled(group, schedule, machine_of(target))
+    if problem is not None:
+        raise KernelError(f"group {view.name}: {problem}; repair the plan or write it again", view.origins)
+    group = replace(group, behind=behind)
+    if group.anchor.op == "matmul":
+        assert isinstance(schedule, GemmSchedule)
+        return lower_product(group, matmul_product(group), schedule)
+    return lower_conv(group, schedule)
+
+
+def machine_of(target: CudaTarget) -> Machine:
+    """What the kernels of a target may use."""
+    return Machine(target.name, target.capability, target.specific, target.device.shared_bytes_per_block)
+
+
+def anchored(view: GroupView, target: CudaTarget) -> Anchored:
+    """A contraction group with its constants in the layout that its kernels want."""
+    roles = roles_in(view)
+    units = units_of(roles)
+    if units is not None and units.gates > MOST_GATES:
+        reason = f"{units.gates} gates, kernels for GPUs at most {MOST_GATES}"
+        raise KernelError(f"group {view.name} has {reason}; plan the graph again", view.origins)
+    group = Anchored(view.nodes, roles, view.inputs, view.stored, target)
+    return replace(group, packed=packed_weights(group))
+
+
+def matmul_product(group: Anchored) -> Product:
+    """A matmul node as a product."""
+    left, right = group.anchor.inputs
+    trans_a, trans_b = bool(group.anchor.attrs.get("trans_a")), bool(group.anchor.attrs.get("trans_b"))
+    *batch, m, _ = group.result.shape
+    shared = shares_right(group.anchor)
+
+    def at(value: Value, transposed: bool, lead: Sequence[Expr], row: Expr, column: Expr) -> tuple[Expr, ...]:
+        own = lead[len(lead) - (len(value.shape) - 2) :] if len(value.shape) > 2 else ()
+        return (*own, *((column, row) if transposed else (row, column)))
+
+    def place(number: Expr, row: Expr) -> tuple[Expr, ...]:
+        """Batch indices and row within the result."""
+        return unravel(row, (*batch, m)) if shared else (*unravel(number, batch), row)
+
+    def index_a(number: Expr, row: Expr, column: Expr) -> tuple[Expr, ...]:
+        *lead, local = place(number, row)
+        return at(left, trans_a, lead, local, column)
+
+    def index_b(number: Expr, column: Expr, row: Expr) -> tuple[Expr, ...]:
+        lead = (0,) * len(batch) if shared else unravel(number, batch)
+        return at(right, trans_b, lead, row, column)
+
+    gemm = matmul_gemm(group, group.layouts)
+    assert gemm.gated is None or right in group.packed, "columns of gates lie in their own order"
+    return Product.of(
+        gemm, Operand.of(gemm.a, index_a), Operand.of(gemm.b, index_b),
+        lambda number, row, column: (*place(number, row), column),
+    )  # fmt: skip

@@ -1,0 +1,214 @@
+"""Products with at most eight rows: what counts is to read the large operand once, as fast as memory gives it.
+
+The rows of the small operand a lie in shared memory, a chunk of k at a time, with the prologue evaluated once a block.
+If the large operand b runs along k, a warp takes COLUMNS of its rows and its lanes share k. If it runs along its rows,
+eight lanes read 128 bytes of one k, and the lanes of a block share k. Lanes add up by shuffles, warps in shared memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_dtype
+from tilestitch.codegen.cuda.abi import CudaLaunch, Thread, barrier, shared_buffer
+from tilestitch.codegen.cuda.gemm.partition import Sink, launch, locate
+from tilestitch.codegen.cuda.gemm.product import Product, below, both, widen
+from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
+from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
+from tilestitch.passes.plan.gemv import SEGMENT, WARP, WARPS, load_width, warp_columns
+from tilestitch.passes.plan.partition import Partition
+from tilestitch.passes.plan.tiles import GemvTile
+
+THREADS = WARP * WARPS
+FULL = 0xFFFFFFFF
+
+
+def emit_gemv(group: Anchored, product: Product, tile: GemvTile, partition: Partition) -> tuple[CudaLaunch, ...]:
+    """The launches for a tile and partition that are given; the large operand is the right one."""
+    emit = _along_k if tile.along_k else _along_rows
+
+    def kernel(around: Surroundings, thread: Thread, sink: Sink, block: Expr) -> None:
+        emit(_Block(around, product, partition, tile.bn, tile.bk, thread.thread[0], block, sink))
+
+    return launch(group, product, "gemv", partition, (tile.bm, tile.bn), tile.threads, kernel)
+
+
+class _Block:
+    """What both forms share: the indices of a block, and the small operand in shared memory."""
+
+    def __init__(
+        self, around: Surroundings, product: Product, partition: Partition, columns: int, chunk: int, thread: Expr,
+        block: Expr, sink: Sink,
+    ) -> None:  # fmt: skip
+        self.around, self.product, self.partition, self.sink = around, product, partition, sink
+        self.thread = thread
+        self.lane, self.warp = named(thread % WARP), named(thread // WARP)
+        self.rows = product.m
+        self.dtype = product.acc_dtype
+        part, self.batch, _, column = locate(partition, block)
+        self.first_column = named(column * columns)
+        self.columns, self.chunk = columns, chunk
+        self.first_k = named(part * (partition.steps * self.chunk))
+        self.small = shared_buffer(self.rows * self.chunk, self.dtype)
+
+    def column_exists(self, column: Expr) -> Expr | None:
+        """Whether the large operand has this row."""
+        return below(column, self.product.n, self.partition.n_blocks * self.columns)
+
+    def k_exists(self, k: Expr) -> Expr | None:
+        """Whether the reduction has this step."""
+        return below(k, self.product.k, self.partition.parts * self.partition.steps * self.chunk)
+
+    def bring_rows(self, k0: Expr) -> None:
+        """A chunk of the small operand into shared memory, zeros where it ends."""
+        operand = self.product.a
+        barrier()
+        count, rounds = self.rows * self.chunk, -(-self.rows * self.chunk // THREADS)
+        with repeated(rounds) as round_, when(below(self._unit(round_), count, rounds * THREADS)):
+            number = named(self._unit(round_))
+            along_k = operand.contiguous == "k"
+            row = named(number // self.chunk if along_k else number % self.rows)
+            k = named(number % self.chunk if along_k else number // self.rows)
+            value = registers(1, self.dtype)
+            T.buffer_store(value, zero(self.dtype), [0])
+            there = both(self.k_exists(k0 + k), operand.inside(self.batch, row, k0 + k))
+            with when(there):
+                T.buffer_store(value, operand.element(self.around, self.batch, row, k0 + k, self.dtype), [0])
+            T.buffer_store(self.small, value[0], [row * self.chunk + k])
+        barrier()
+
+    def _unit(self, round_: Expr) -> Expr:
+        return round_ * THREADS + self.thread
+
+    def read(self, target: Any, column: Expr, k: Expr, width: int, at: Expr) -> None:
+        """`width` neighbours of the large operand into registers from `at` on, zeros where there are none."""
+        operand = self.product.b
+        dtype = storage_dtype(operand.dtype)
+        there = both(self.column_exists(column), self.k_exists(k), operand.inside(self.batch, column, k))
+        if there is not None:
+            with unrolled(width) as lane:
+                T.buffer_store(target, zero(dtype if width > 1 else self.dtype), [at + lane])
+        with when(there):
+            if width == 1:
+                T.buffer_store(target, operand.element(self.around, self.batch, column, k, self.dtype), [at])
+                return
+            buffer, position = operand.cell(self.around, self.batch, column, k)
+            T.evaluate(T.call_extern("void", "ts_load_16", T.address_of(target[at]), T.address_of(buffer[position])))
+
+    def value(self, loaded: Any, at: Expr, width: int) -> Expr:
+        """An element that was read, in the dtype of the sum."""
+        operand = self.product.b
+        if width == 1:
+            return loaded[at]
+        return widen(from_storage(loaded[at], operand.dtype), operand.dtype, self.dtype)
+
+    def loaded(self, count: int, width: int) -> Any:
+        """Registers for elements of the large operand."""
+        return registers(count, storage_dtype(self.product.b.dtype) if width > 1 else self.dtype)
+
+
+def _along_k(block: _Block) -> None:
+    product, rows, chunk = block.product, block.rows, block.chunk
+    width, columns = load_width(product.b), warp_columns(product)
+    acc = registers(rows * columns, block.dtype)
+    with unrolled(rows * columns) as i:
+        T.buffer_store(acc, zero(block.dtype), [i])
+    first = named(block.first_column + block.warp * columns)
+    with repeated(block.partition.steps) as step:
+        k0 = named(block.first_k + step * chunk)
+        block.bring_rows(k0)
+        loaded = block.loaded(columns * width, width)
+        with unrolled(chunk // (WARP * width)) as round_:
+            k = named((round_ * WARP + block.lane) * width)
+            with unrolled(columns) as c:
+                block.read(loaded, named(first + c), named(k0 + k), width, c * width)
+            with unrolled(rows) as m, unrolled(columns) as c, unrolled(width) as lane:
+                term = block.small[m * chunk + k + lane] * block.value(loaded, c * width + lane, width)
+                T.buffer_store(acc, acc[m * columns + c] + term, [m * columns + c])
+    with unrolled(rows * columns) as i:
+        _add_lanes(acc, i, (16, 8, 4, 2, 1))
+    _share_out(block, acc, first, columns)
+
+
+def _share_out(block: _Block, acc: Any, first: Expr, columns: int) -> None:
+    """Every lane has all sums of its warp: lane i finishes the i-th unit."""
+    units = block.sink.units
+    each, count = units.gates, columns // units.gates
+    reached = units.within(block.partition.n_blocks * block.columns)
+    for base in range(0, block.rows * count, WARP):
+        here = min(WARP, block.rows * count - base)
+        own = registers(each, block.dtype)
+        with unrolled(here) as i, when(tirx.EQ(block.lane, i)), unrolled(each) as gate:
+            T.buffer_store(own, acc[(base + i) * each + gate], [gate])
+        number = named(base + block.lane)
+        m, unit = named(number // count), named(units.first(first) + number % count)
+        with when(both(below(block.lane, here, WARP), below(unit, units.width, reached))):
+            block.sink(block.around, block.batch, m, unit, *[own[gate] for gate in range(each)])
+
+
+def _along_rows(block: _Block) -> None:
+    product, rows, chunk = block.product, block.rows, block.chunk
+    vector = product.b.vector()
+    width = load_width(product.b)
+    together = THREADS // SEGMENT
+    acc = registers(rows * vector, block.dtype)
+    with unrolled(rows * vector) as i:
+        T.buffer_store(acc, zero(block.dtype), [i])
+    own = named(block.lane % SEGMENT * vector)
+    offset = named(block.thread // SEGMENT)
+    with repeated(block.partition.steps) as step:
+        k0 = named(block.first_k + step * chunk)
+        block.bring_rows(k0)
+        with repeated(chunk // together) as round_:
+            k = named(round_ * together + offset)
+            loaded = block.loaded(vector, width)
+            with unrolled(vector // width) as piece:
+                column = named(block.first_column + own + piece * width)
+                block.read(loaded, column, named(k0 + k), width, piece * width)
+            with unrolled(rows) as m, unrolled(vector) as lane:
+                term = block.small[m * chunk + k] * block.value(loaded, lane, width)
+                T.buffer_store(acc, acc[m * vector + lane] + term, [m * vector + lane])
+    with unrolled(rows * vector) as i:
+        _add_lanes(acc, i, (16, 8))
+    _add_warps(block, acc, vector)
+
+
+def _add_lanes(acc: Any, at: Expr, distances: tuple[int, ...]) -> None:
+    """Adds a register over lanes whose numbers differ in the bits `distances`."""
+    for distance in distances:
+        other = T.tvm_warp_shuffle_xor(T.uint32(FULL), acc[at], distance, WARP, WARP)
+        T.buffer_store(acc, acc[at] + other, [at])
+
+
+def _add_warps(block: _Block, acc: Any, vector: int) -> None:
+    """The sums of all warps, in their order, to the sink."""
+    rows, columns = block.rows, block.columns
+    # The chunk of the small operand is no longer needed where the sums fit in its place.
+    count = WARPS * rows * columns
+    sums = block.small if count <= rows * block.chunk else shared_buffer(count, block.dtype)
+    barrier()
+    with when(block.lane < SEGMENT), unrolled(rows) as m, unrolled(vector) as lane:
+        at = (block.warp * rows + m) * columns + block.lane * vector + lane
+        T.buffer_store(sums, acc[m * vector + lane], [at])
+    barrier()
+    units = block.sink.units
+    wide = units.within(columns)
+    rounds = -(-rows * wide // THREADS)
+    with repeated(rounds) as round_:
+        number = named(round_ * THREADS + block.thread)
+        m, own = named(number // wide), named(number % wide)
+        unit = named(units.first(block.first_column) + own)
+        reached = units.within(block.partition.n_blocks * columns)
+        exists = both(below(m, rows, -(-rounds * THREADS // wide)), below(unit, units.width, reached))
+        with when(exists):
+            totals = registers(units.gates, block.dtype)
+            start = named(m * columns + units.column(own))
+            with unrolled(units.gates) as gate:
+                T.buffer_store(totals, zero(block.dtype), [gate])
+                with unrolled(WARPS) as warp:
+                    at = warp * (rows * columns) + start + gate
+                    T.buffer_store(totals, totals[gate] + sums[at], [gate])
+            block.sink(block.around, block.batch, m, unit, *[totals[gate] for gate in range(units.gates)])

@@ -1,0 +1,213 @@
+"""Products on the tensor cores (sm_80 and up): float16, bfloat16, TF32 where it was asked for, and 8-bit integers.
+
+A block computes a tile of the result, a warp a part of it as fragments of 16 x 8. Pieces of both operands travel
+through a ring of stages in shared memory: asynchronous copies of 16 bytes where an operand is read as it is and lies
+suitably, else through registers (odd sizes, a prologue). How pieces lie there, and how fragments come from them, is in
+`fragments`. Sums are float32, or int32 for integers. Results leave through shared memory, sixteen rows of every warp at
+a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, dtype_of, storage_dtype, to_storage
+from tilestitch.codegen.cuda.abi import CudaLaunch, Thread, barrier
+from tilestitch.codegen.cuda.gemm.fragments import Instruction, Piece, find_instruction, load_fragments
+from tilestitch.codegen.cuda.gemm.partition import Sink, launch, locate
+from tilestitch.codegen.cuda.gemm.product import Product, below, both, simplified, step_of
+from tilestitch.codegen.cuda.gemm.simt import store_rows
+from tilestitch.codegen.cuda.pieces import named, registers, repeated, run, unrolled, when, zero
+from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
+from tilestitch.passes.plan.partition import Partition
+from tilestitch.passes.plan.tiles import MmaTile
+
+WARP = 32
+
+
+MOST_WAITING = 16
+"""Registers of a thread in which one operand may wait."""
+
+AT_ONCE = 4
+"""Elements that a thread fetches together where they do not wait."""
+
+
+def emit_mma(group: Anchored, product: Product, tile: MmaTile, partition: Partition) -> tuple[CudaLaunch, ...]:
+    """The launches for a tile and partition that are given."""
+    instruction = find_instruction(product)
+    assert instruction is not None and instruction.itemsize == tile.itemsize
+
+    def kernel(around: Surroundings, thread: Thread, sink: Sink, block: Expr) -> None:
+        _Block(around, product, tile, instruction, partition, thread.thread[0], sink).run(block)
+
+    return launch(group, product, "gemm_mma", partition, (tile.bm, tile.bn), tile.threads, kernel, tile.shared_bytes)
+
+
+class _Block:
+    """One block's code: the pieces share its indices and buffers."""
+
+    def __init__(
+        self, around: Surroundings, product: Product, tile: MmaTile, instruction: Instruction, partition: Partition,
+        thread: Expr, sink: Sink,
+    ) -> None:  # fmt: skip
+        self.around, self.product, self.tile, self.partition, self.sink = around, product, tile, partition, sink
+        self.instruction, self.thread = instruction, thread
+        self.pieces = (
+            Piece(product.a, tile.bm, tile.bk, tile.threads, 0, MOST_WAITING),
+            Piece(product.b, tile.bn, tile.bk, tile.threads, tile.bm * tile.bk, MOST_WAITING),
+        )
+        self.asynchronous = any(piece.copied for piece in self.pieces)
+        memory = T.alloc_buffer((tile.shared_bytes,), "uint8", scope="shared.dyn")
+        self.dtypes = tuple(storage_dtype(piece.operand.dtype) for piece in self.pieces)
+        self.shared = tuple(_view(memory, tile.stages * tile.stage, dtype) for dtype in self.dtypes)
+        self.results = _view(memory, 16 * tile.wm * tile.result_stride, instruction.sums)
+        self.acc = registers(tile.rows * tile.columns * 4, instruction.sums)
+        self.waiting: list[Any] = [
+            None if piece.copied else registers(piece.rounds if piece.prefetched else AT_ONCE, dtype)
+            for piece, dtype in zip(self.pieces, self.dtypes, strict=True)
+        ]
+        self.lane = named(thread % WARP)
+        warp = named(thread // WARP)
+        self.warp_row, self.warp_column = named(warp // tile.wn), named(warp % tile.wn)
+
+    def run(self, block: Expr) -> None:
+        tile, steps = self.tile, self.partition.steps
+        part, self.batch, m_block, n_block = locate(self.partition, block)
+        self.first_row = (named(m_block * tile.bm), named(n_block * tile.bn))
+        self.first_step = named(part * steps)
+        with unrolled(tile.rows * tile.columns * 4) as i:
+            T.buffer_store(self.acc, zero(self.instruction.sums), [i])
+        ahead = tile.stages - 1
+        for step in range(ahead):
+            if step < steps:
+                self._fetch(step, step)
+                self._keep(step)
+            self._commit()
+        if steps:
+            with repeated(steps) as step:
+                self._wait(tile.stages - 2)
+                barrier()
+                later = None if steps <= ahead else step + ahead < steps
+                stage = named((step + ahead) % tile.stages)
+                if steps > ahead:
+                    with when(later):
+                        self._fetch(step + ahead, stage)
+                self._commit()
+                self._multiply(named(step % tile.stages))
+                if steps > ahead and any(piece.prefetched for piece in self.pieces):
+                    with when(later):
+                        self._keep(stage)
+        self._wait(0)
+        self._finish()
+
+    # -- operands ----------------------------------------------------------------------------------------------------
+
+    def _commit(self) -> None:
+        if self.asynchronous:
+            T.evaluate(T.call_extern("void", "ts_cp_async_commit"))
+
+    def _wait(self, pending: int) -> None:
+        if self.asynchronous:
+            T.evaluate(T.call_extern("void", "ts_cp_async_wait", pending))
+
+    def _fetch(self, step: Expr, stage: Expr) -> None:
+        """Both operands' pieces of a step: on their way to a stage, in registers, or there."""
+        number = named(self.first_step + step)
+        for side, piece in enumerate(self.pieces):
+            if piece.copied or piece.prefetched:
+                with unrolled(piece.rounds) as round_:
+                    self._fetch_unit(side, piece, round_, round_, number, stage)
+                continue
+            with repeated(piece.rounds // AT_ONCE) as some:
+                with unrolled(AT_ONCE) as i:
+                    self._fetch_unit(side, piece, some * AT_ONCE + i, i, number, stage)
+                with unrolled(AT_ONCE) as i:
+                    self._keep_unit(side, piece, some * AT_ONCE + i, i, stage)
+
+    def _fetch_unit(self, side: int, piece: Piece, round_: Expr, at: Expr, number: Expr, stage: Expr) -> None:
+        """What a thread brings in a round: on its way, or in the register `at`."""
+        product, operand = self.product, piece.operand
+        local_row, local_k = piece.place(self.thread, round_)
+        row = named(self.first_row[side] + local_row)
+        k = step_of(self.around, number, self.tile.bk, named(local_k))
+        reached = self.partition.parts * self.partition.steps * self.tile.bk
+        whole = -(-operand.rows // piece.rows) * piece.rows
+        exists = both(below(row, operand.rows, whole), below(k, product.k, reached))
+        there = both(exists, simplified(self.around, operand.inside(self.batch, row, k)))
+        if piece.copied:
+            buffer, position = operand.cell(self.around, self.batch, row, k)
+            target = stage * self.tile.stage + piece.at(local_row, local_k)
+            if there is not None:
+                there = named(T.cast(there, "int32"))
+                position = tirx.Select(tirx.NE(there, 0), position, tirx.IntImm(dtype_of(position), 0))
+            source, count = T.address_of(buffer[position]), 16 if there is None else there * 16
+            T.evaluate(T.call_extern("void", "ts_cp_async_16", T.address_of(self.shared[side][target]), source, count))
+            return
+        waiting = self.waiting[side]
+        if there is not None:
+            T.buffer_store(waiting, zero(self.dtypes[side]), [at])
+        with when(there):
+            value = operand.element(self.around, self.batch, row, k, compute_dtype(operand.dtype))
+            T.buffer_store(waiting, to_storage(value, operand.dtype), [at])
+
+    def _keep(self, stage: Expr) -> None:
+        """Pieces that wait in registers into a stage."""
+        for side, piece in enumerate(self.pieces):
+            if piece.prefetched:
+                with unrolled(piece.rounds) as round_:
+                    self._keep_unit(side, piece, round_, round_, stage)
+
+    def _keep_unit(self, side: int, piece: Piece, round_: Expr, at: Expr, stage: Expr) -> None:
+        target = stage * self.tile.stage + piece.at(*piece.place(self.thread, round_))
+        T.buffer_store(self.shared[side], self.waiting[side][at], [target])
+
+    # -- sums --------------------------------------------------------------------------------------------------------
+
+    def _multiply(self, stage: Expr) -> None:
+        tile, step = self.tile, self.instruction.step
+        start = named(stage * tile.stage)
+        a, b = registers(tile.rows * 4, "uint32"), registers(tile.columns * 2, "uint32")
+        first_m = named(self.warp_row * (tile.rows * 16))
+        first_n = named(self.warp_column * (tile.columns * 8))
+        with unrolled(tile.bk // step) as kk:
+            with unrolled(tile.rows) as i:
+                self._load(0, start, first_m + i * 16, kk * step, a, i)
+            with unrolled(tile.columns // 2) as j:
+                self._load(1, start, first_n + j * 16, kk * step, b, j)
+            with unrolled(tile.rows) as i, unrolled(tile.columns) as j:
+                total = T.address_of(self.acc[(i * tile.columns + j) * 4])
+                left, right = T.address_of(a[i * 4]), T.address_of(b[j * 2])
+                T.evaluate(T.call_extern("void", self.instruction.function, total, left, right))
+
+    def _load(self, side: int, start: Expr, row: Expr, k: Expr, target: Any, number: Expr) -> None:
+        load_fragments(
+            self.instruction, self.pieces[side], self.shared[side], start, self.lane, row, k, target, number, side == 0
+        )
+
+    # -- results -----------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Sixteen rows of every warp at a time, through shared memory, to the sink."""
+        tile, stride = self.tile, self.tile.result_stride
+        row = named(self.warp_row * 16 + self.lane // 4)
+        column = named(self.warp_column * (tile.columns * 8) + self.lane % 4 * 2)
+        with unrolled(tile.rows) as i:
+            barrier()
+            with unrolled(tile.columns) as j, unrolled(4) as e:
+                at = (row + e // 2 * 8) * stride + column + j * 8 + e % 2
+                T.buffer_store(self.results, self.acc[(i * tile.columns + j) * 4 + e], [at])
+            barrier()
+            store_rows(
+                self.around, self.product, self.sink, self.batch, self.first_row, (16 * tile.wm, tile.bn),
+                tile.threads, self.thread, (tile.bm, tile.bn),
+                lambda r, i=i: r // 16 * (tile.rows * 16) + i * 16 + r % 16,  # type: ignore[misc]
+                lambda r, c: r * stride + c, lambda at, lanes: self.results[run(at, lanes)],
+            )  # fmt: skip
+
+
+def _view(memory: Any, elements: int, dtype: str) -> Any:
+    """Dynamic shared memory as elements of another dtype."""
+    return T.decl_buffer((elements,), dtype, data=memory.data, scope="shared.dyn")

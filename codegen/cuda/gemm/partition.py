@@ -1,0 +1,256 @@
+"""How a product is cut into blocks: tiles of the result, and parts of the reduction where tiles are too few.
+
+The blocks of a reduction in parts leave partial sums in temporary memory. The last one of a tile adds them, in an order
+that does not depend on which one it is, and runs the epilogue. Results are therefore the same in every run. Of row-wise
+work behind the product, the last block of a row of tiles computes the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr, storage_bits
+from tilestitch.codegen.compute.evaluator import Evaluator
+from tilestitch.codegen.compute.indexing import ravel, unravel
+from tilestitch.codegen.cuda.abi import CountersArg, CudaLaunch, Parameter, TemporaryArg, Thread
+from tilestitch.codegen.cuda.gemm.product import Product, below, both
+from tilestitch.codegen.cuda.pieces import move, named, registers, repeated, unrolled, when, zero
+from tilestitch.codegen.cuda.rows.bands import Turn, last_of
+from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
+from tilestitch.codegen.groups import before_views
+from tilestitch.passes.plan.partition import Partition
+from tilestitch.passes.plan.units import Units
+from tilestitch.passes.plan.vectors import lanes_of
+
+
+@dataclass(frozen=True)
+class Sink:
+    """What becomes of sums: `emit(around, batch, m, n, *sums)` of neighbours from unit n on, one or `lanes` of them.
+
+    It is called inside a branch or loop of its own. sums: of all columns of a unit, unit after unit; a column is a unit
+    unless it is a gate. For several units, n is written as a multiple of their number.
+    """
+
+    emit: Callable[..., None]
+    units: Units
+    lanes: int = 1
+
+    def __call__(self, around: Surroundings, batch: Expr, m: Expr, n: Expr, *sums: Expr) -> None:
+        self.emit(around, batch, m, n, *sums)
+
+
+def locate(partition: Partition, block: Expr) -> tuple[Expr, Expr, Expr, Expr]:
+    """Part, batch, tile row and tile column of a block."""
+    tiles, group = partition.m_blocks * partition.n_blocks, partition.tile_rows
+    several = partition.parts * partition.batch > 1
+    part, batch = unravel(block // tiles if several else 0, (partition.parts, partition.batch))
+    tile = named(block % tiles if several else block)
+    if partition.m_blocks <= group:
+        return named(part), named(batch), named(tile % partition.m_blocks), named(tile // partition.m_blocks)
+    first = named(tile // (group * partition.n_blocks) * group)
+    within = named(tile % (group * partition.n_blocks))
+    rows = group if partition.m_blocks % group == 0 else _smaller(partition.m_blocks - first, group)
+    return named(part), named(batch), named(first + within % rows), named(within // rows)
+
+
+def _smaller(a: Expr, b: int) -> Expr:
+    return min(a, b) if isinstance(a, int) else named(T.min(a, b))
+
+
+# -- launches --------------------------------------------------------------------------------------------------------
+
+
+def finish(group: Anchored, product: Product) -> Sink:
+    """The sink that runs the group's epilogue."""
+
+    def emit(around: Surroundings, batch: Expr, m: Expr, n: Expr, *sums: Expr) -> None:
+        count = len(sums) // product.units.gates
+        if count == 1:
+            around.finish(product.place(batch, m, n), *sums)
+        else:
+            around.finish_vector([product.place(batch, m, n + i) for i in range(count)], sums)
+
+    return Sink(emit, product.units, _lanes(group, product))
+
+
+MOST_LANES = 4
+
+
+def _lanes(group: Anchored, product: Product) -> int:
+    """Neighbouring units whose results a thread can store in one access."""
+    units = product.units
+    if storage_bits(product.acc_dtype) != 32 or not units.dense:
+        return 1
+    lanes = min(MOST_LANES // units.gates, lanes_of([*group.read_behind(), *group.outputs]))
+    while lanes > 1 and not (units.width % lanes == 0 and _lie_together(group, product, lanes)):
+        lanes //= 2
+    return max(1, lanes)
+
+
+def _lie_together(group: Anchored, product: Product, lanes: int) -> bool:
+    return lie_together(group, product.place, (product.batch, product.m, product.units.width), lanes)
+
+
+def lie_together(
+    group: Anchored, place: Callable[[Expr, Expr, Expr], Sequence[Expr]], extents: tuple[int, int, int], lanes: int
+) -> bool:
+    """Whether every output has `lanes` neighbouring results next to each other, from a multiple of as many on.
+
+    place(batch, row, column): where a result is in the anchor's; extents: of these three.
+    """
+    evaluator = Evaluator({}, group.index_dtype)
+    batch, m, run = (tirx.Var(name, group.index_dtype) for name in ("batch", "m", "run"))
+    for variable, extent in ((batch, extents[0]), (m, extents[1]), (run, extents[2] // lanes)):
+        evaluator.assume(variable, 0, extent)
+    for value in group.outputs:
+        positions = []
+        for lane in range(lanes):
+            _, at = before_views(group.roles, value, tuple(place(batch, m, run * lanes + lane)), evaluator.simplify)
+            positions.append(evaluator.simplify(ravel(at, value.shape)))
+        found = evaluator.analyzer.modular_set(positions[0])
+        apart = [evaluator.simplify(p - positions[0]) for p in positions]
+        if int(found.coeff) % lanes or int(found.base) % lanes or [_number(a) for a in apart] != list(range(lanes)):
+            return False
+    return True
+
+
+def _number(expr: Expr) -> int | None:
+    return expr if isinstance(expr, int) else int(expr.value) if isinstance(expr, tirx.IntImm) else None
+
+
+COUNTER_BYTES = 4
+
+Kernel = Callable[[Surroundings, Thread, Sink, Expr], None]
+"""`kernel(around, thread, sink, part)` emits one block's work."""
+
+
+def launch(
+    group: Anchored, product: Product, kind: str, partition: Partition, tile: tuple[int, int], threads: int,
+    kernel: Kernel, shared_bytes: int = 0,
+) -> tuple[CudaLaunch, ...]:  # fmt: skip
+    """The launch of a kernel that gets the number of its block; `tile` is the extents of a tile."""
+    parts, counted = partition.parts, sum(_counters(group, partition, min(tile[0], product.m), threads))
+    tiles = partition.blocks // parts
+    size = parts * product.elements
+    sums = Parameter(TemporaryArg("sums", size * storage_bits(product.acc_dtype) // 8), product.acc_dtype, size)
+
+    def whole(around: Surroundings, thread: Thread) -> None:
+        block = around.wide(thread.block[0])
+        kernel(around, thread, finish(group, product), block)
+        _behind(around, product, partition, tile, threads, thread.thread[0], block)
+
+    def one_part(around: Surroundings, thread: Thread) -> None:
+        block = around.wide(thread.block[0])
+        part, number = named(block // tiles), named(block % tiles)
+
+        def keep(around: Surroundings, batch: Expr, m: Expr, n: Expr, *totals: Expr) -> None:
+            place = ((part * product.batch + batch) * product.m + m) * product.n + n
+            own = registers(len(totals), product.acc_dtype)
+            for lane, total in enumerate(totals):
+                T.buffer_store(own, total, [lane])
+            move(own, 0, around.extra, place, len(totals))
+
+        kernel(around, thread, Sink(keep, Units.plain(product.n), _lanes_of_sums(product)), block)
+        with when(last_of(around.counters[number], parts)):
+            _join(around, product, partition, tile, threads, thread.thread[0], block)
+            _behind(around, product, partition, tile, threads, thread.thread[0], block)
+
+    emit, extra = (whole, None) if parts == 1 else (one_part, sums)
+    counters = Parameter(CountersArg(COUNTER_BYTES * counted), "uint32", counted) if counted else None
+    return (
+        group.launch(kind, partition.blocks, threads, emit, extra=extra, counters=counters, shared_bytes=shared_bytes),
+    )
+
+
+def _counters(group: Anchored, partition: Partition, rows: int, threads: int) -> tuple[int, int]:
+    """Words that are counted up: of tiles in parts, and behind these of bands of rows."""
+    tiles = partition.blocks // partition.parts if partition.parts > 1 else 0
+    if group.behind is None:
+        return tiles, 0
+    return tiles, partition.batch * partition.m_blocks * group.behind.band(rows, partition.n_blocks, threads).words
+
+
+def _behind(
+    around: Surroundings, product: Product, partition: Partition, tile: tuple[int, int], threads: int, thread: Expr,
+    block: Expr,
+) -> None:  # fmt: skip
+    """What lies behind the product for a block's rows, if this block is the last one that has stored some of them, or
+    one of the last.
+    """
+    behind = around.group.behind
+    if behind is None:
+        return
+    _, batch, m_block, n_block = locate(partition, block)
+    rows = min(tile[0], product.m)
+    band = behind.band(rows, partition.n_blocks, threads)
+    first = named(batch * product.m + m_block * rows)
+    exact = product.m % rows == 0
+    tiles, _ = _counters(around.group, partition, rows, threads)
+    word = named(tiles + (batch * partition.m_blocks + m_block) * band.words)
+    together, most = behind.schedule.resident_blocks, behind.schedule.polls
+    # Blocks that others may still want the place of do not wait.
+    waits = both(
+        below(n_block, band.shares, partition.n_blocks),
+        None if partition.blocks <= together else block >= partition.blocks - together,
+    )
+    polls = most if waits is None else T.Select(waits, most, 0)
+    end = named((batch + 1) * product.m)
+    turn = Turn(lambda row: first + row, end, n_block, polls, thread, around.counters, word, exact)
+    behind.finish(around.behind, band, turn)
+
+
+def _join(
+    around: Surroundings, product: Product, partition: Partition, tile: tuple[int, int], threads: int, thread: Expr,
+    block: Expr,
+) -> None:  # fmt: skip
+    """Add all parts of a block's tile, neighbouring units by neighbouring threads, and run the epilogue."""
+    units, sink = product.units, finish(around.group, product)
+    rows, wide, lanes = min(tile[0], product.m), units.within(tile[1]), sink.lanes
+    while lanes > 1 and rows * wide < lanes * threads:
+        lanes //= 2
+    columns = wide // lanes
+    _, batch, m_block, n_block = locate(partition, block)
+    first = (named(m_block * tile[0]), named(n_block * columns))
+    rounds = -(-rows * columns // threads)
+    with repeated(rounds) as round_:
+        at = named(round_ * threads + thread)
+        m, vector = named(first[0] + at // columns), named(first[1] + at % columns)
+        n = vector * lanes
+        exists = both(
+            below(at, rows * columns, rounds * threads),
+            below(m, product.m, partition.m_blocks * tile[0]),
+            below(n, units.width, partition.n_blocks * wide),
+        )
+        with when(exists):
+            for index, extent in ((m, product.m), (vector, units.width // lanes)):
+                if isinstance(index, tirx.Var):
+                    around.evaluator.assume(index, 0, extent)
+            place = named((batch * product.m + m) * product.n + units.column(n))
+            totals = _added(around, product, place, lanes * units.gates, partition.parts)
+            sink(around, batch, m, n, *totals)
+
+
+def _added(around: Surroundings, product: Product, place: Expr, count: int, parts: int) -> list[Expr]:
+    """Neighbouring sums of all parts."""
+    totals, own = registers(count, product.acc_dtype), registers(count, product.acc_dtype)
+    for i in range(count):
+        T.buffer_store(totals, zero(product.acc_dtype), [i])
+    together = count if product.units.dense and _lanes_of_sums(product) % count == 0 else 1
+    with unrolled(parts) as part:
+        for first in range(0, count, together):
+            move(around.extra, part * product.elements + place + first, own, first, together)
+        for i in range(count):
+            T.buffer_store(totals, totals[i] + own[i], [i])
+    return [totals[i] for i in range(count)]
+
+
+def _lanes_of_sums(product: Product) -> int:
+    """Neighbouring sums that a thread moves to and from temporary memory in one access."""
+    lanes = MOST_LANES if storage_bits(product.acc_dtype) == 32 else 1
+    while product.n % lanes:
+        lanes //= 2
+    return lanes

@@ -1,0 +1,84 @@
+"""How the copy engine of Hopper GPUs (TMA) brings operands that lie in memory as evenly spaced matrices.
+
+TMA copies boxes of a tensor of up to five dimensions to shared memory. One of an operand's rows and k runs along memory
+and is the innermost dimension; lines of 64 half floats, 128 bytes, are swizzled as `wgmma` wants to read them. Where a
+box reaches over an edge of the tensor, TMA fills in zeros, which add nothing to a sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilestitch.codegen.compute.dtypes import Expr
+from tilestitch.codegen.compute.indexing import unravel
+from tilestitch.codegen.cuda.gemm.product import Operand
+from tilestitch.passes.plan.planes import MOST_ROWS, TMA_DTYPES, item_bytes, line, padded
+from tilestitch.passes.plan.tiles import ROW_BOX
+from tilestitch.runtime.tensor_map import TensorMap
+
+
+@dataclass(frozen=True)
+class Copies:
+    """How pieces [rows, 64] of an operand come to shared memory: so many `boxes` side by side, each a copy.
+
+    order: what the dimensions of the tensor map behind the first are: "along" for the other one of rows and k, "tap",
+    or the number of a dimension of `batch`, whose extents the number of the batch unravels to. tap_steps: steps of k
+    from one tap to the next.
+    """
+
+    tensor_map: TensorMap
+    offset_bytes: int
+    contiguous: str
+    order: tuple[str | int, ...]
+    batch: tuple[int, ...]
+    boxes: int
+    tap_steps: int | None = None
+
+    @property
+    def box_bytes(self) -> int:
+        return self.tensor_map.tile_bytes
+
+    def box(self, number: int, batch: Expr, row: Expr, k: Expr) -> list[Expr]:
+        """Where box `number` of the piece that begins at (row, k) begins in the tensor, innermost index first."""
+        tap, k = (0, k) if self.tap_steps is None else (k // self.tap_steps, k % self.tap_steps)
+        first, along = (k, row) if self.contiguous == "k" else (row + number * ROW_BOX, k)
+        named, index = {"along": along, "tap": tap}, unravel(batch, self.batch)
+        return [first, *(named[which] if isinstance(which, str) else index[which] for which in self.order)]
+
+
+@dataclass(frozen=True)
+class _Dimension:
+    stride: int
+    extent: int
+    what: str | int
+
+
+def copies(operand: Operand, rows: int) -> Copies:
+    """How TMA brings pieces of so many rows of an operand that `refusal` has nothing against."""
+    plane = operand.plane
+    assert plane is not None
+    in_k = operand.contiguous == "k"
+    inner, (extent, stride) = (
+        (plane.k, (plane.rows, plane.row_stride)) if in_k else (plane.rows, (plane.k, plane.k_stride))
+    )
+    # One line has no stride; TMA wants one nevertheless.
+    along = _Dimension(stride if extent > 1 else padded(inner, operand.dtype), extent, "along")
+    kept = [_Dimension(stride, extent, i) for i, (extent, stride) in enumerate(plane.batch) if stride]
+    taps, tap_stride = plane.taps
+    kept += [_Dimension(tap_stride, taps, "tap")] if taps > 1 else []
+    # In the order of their strides, as the driver's manual describes tensors.
+    outer = sorted([along, *kept], key=lambda dimension: dimension.stride)
+    size = min(rows, MOST_ROWS) if in_k else ROW_BOX
+    nbytes = item_bytes(operand.dtype)
+    tensor_map = TensorMap(
+        TMA_DTYPES[operand.dtype],
+        (inner, *(dimension.extent for dimension in outer)),
+        tuple(dimension.stride * nbytes for dimension in outer),
+        (line(operand.dtype), *(size if dimension is along else 1 for dimension in outer)),
+        swizzle="128B",
+    )
+    return Copies(
+        tensor_map, plane.offset * nbytes, operand.contiguous, tuple(dimension.what for dimension in outer),
+        tuple(extent for extent, _ in plane.batch), 1 if in_k else rows // ROW_BOX,
+        padded(plane.k, operand.dtype) if taps > 1 else None,
+    )  # fmt: skip

@@ -1,0 +1,103 @@
+"""A GEMM (`passes.plan.gemm`) with its index arithmetic: where operands have an element, and where results go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, from_storage
+from tilestitch.codegen.cuda.surroundings import Surroundings
+from tilestitch.passes.plan.gemm import Gemm, OperandLayout
+
+At = Callable[[Expr, Expr, Expr], tuple[Expr, ...]]
+Inside = Callable[[Expr, Expr, Expr], "Expr | None"]
+
+
+@dataclass(frozen=True)
+class Operand(OperandLayout):
+    """One operand, and `index(batch, row, k)`: where its tensor has an element.
+
+    inside: whether there is such an element at all; where not (padding) it counts as zero, and None says that there
+    always is.
+    """
+
+    index: At = field(kw_only=True)
+    inside: Inside = field(kw_only=True, default=lambda batch, row, k: None)
+
+    @staticmethod
+    def of(layout: OperandLayout, index: At, inside: Inside = lambda batch, row, k: None) -> Operand:
+        own = {each.name: getattr(layout, each.name) for each in fields(OperandLayout)}
+        return Operand(**own, index=index, inside=inside)
+
+    def element(self, around: Surroundings, batch: Expr, row: Expr, k: Expr, dtype: str) -> Expr:
+        """The element as `dtype`. It must be inside."""
+        if self.memory is None:
+            return widen(around.load(self.value, self.index(batch, row, k)), self.dtype, dtype)
+        buffer, position = self.cell(around, batch, row, k)
+        return widen(from_storage(buffer[position], self.dtype), self.dtype, dtype)
+
+    def cell(self, around: Surroundings, batch: Expr, row: Expr, k: Expr) -> tuple[Any, Expr]:
+        """The flat buffer that an operand in memory lies in, and the position of the element."""
+        assert self.memory is not None
+        position = self.memory.position(self.index(batch, row, k))
+        return around.flat[self.memory.root], around.evaluator.simplify(position)
+
+
+@dataclass(frozen=True)
+class Product(Gemm):
+    """A GEMM, and `place(batch, m, n)`: the index of a result. there(m): whether there is such a row; None says that
+    there always is. Where columns are gates, `place` is asked for units instead of columns.
+    """
+
+    a: Operand
+    b: Operand
+    place: At = field(kw_only=True)
+    there: Callable[[Expr], Expr | None] = field(kw_only=True, default=lambda m: None)
+
+    @staticmethod
+    def of(gemm: Gemm, a: Operand, b: Operand, place: At) -> Product:
+        own = {each.name: getattr(gemm, each.name) for each in fields(Gemm)}
+        return Product(**{**own, "a": a, "b": b}, place=place)
+
+    def swapped(self) -> Product:
+        """The same product with the operands in each other's place."""
+        return replace(self, m=self.n, n=self.m, a=self.b, b=self.a, place=lambda b, m, n: self.place(b, n, m))
+
+
+def widen(value: Expr, dtype: str, acc_dtype: str) -> Expr:
+    """`value`, an element of `dtype` in its compute dtype, in the dtype of the sum."""
+    return value if compute_dtype(dtype) == acc_dtype else T.cast(value, acc_dtype)
+
+
+def step_of(around: Surroundings, number: Expr, bk: int, within: Expr) -> Expr:
+    """The step of the reduction that is `within` the bk steps with a number, as a sum that the simplifier can divide.
+
+    So a kernel position, where channels are a multiple of bk, is seen to be the same for all of them.
+    """
+    for variable, end in ((number, 1 << 30), (within, bk)):
+        if isinstance(variable, tirx.Var):
+            around.evaluator.assume(variable, 0, end)
+    return number * bk + within
+
+
+def simplified(around: Surroundings, condition: Expr | None) -> Expr | None:
+    """A condition made simpler by what is assumed of the variables in it; None stands for true."""
+    return None if condition is None else around.evaluator.simplify(condition)
+
+
+def both(*conditions: Expr | None) -> Expr | None:
+    """All of the conditions; None stands for true."""
+    result: Expr | None = None
+    for condition in conditions:
+        if condition is not None:
+            result = condition if result is None else T.And(result, condition)
+    return result
+
+
+def below(index: Expr, end: int, reached: int) -> Expr | None:
+    """Whether `index < end`; None if indices stay below `reached <= end` anyway."""
+    return None if reached <= end else index < end

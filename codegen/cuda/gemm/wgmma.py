@@ -1,0 +1,272 @@
+"""Products of half floats and bytes on Hopper's tensor cores (sm_90a): copies by TMA, products by warpgroups (wgmma).
+
+A block's last warps bring pieces of both operands to a ring of stages in shared memory: one thread asks the copy engine
+(TMA), which counts the bytes that came on a barrier of the stage. One or two warpgroups multiply them right from there,
+64 x n results each time, and free the stage by another barrier. Two warpgroups share the rows of a tile, or take turns:
+one multiplies while the other runs the epilogue of its tile. Blocks are persistent: each walks over tiles, and pieces
+of the next one are on their way during the epilogue. Neighbouring blocks share operands in the L2 cache; those of a
+cluster, whose tiles lie above one another, copy each a share of their columns to all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr
+from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, TensorMapArg, Thread, barrier
+from tilestitch.codegen.cuda.gemm.partition import locate
+from tilestitch.codegen.cuda.gemm.patches import PatchCopies, patch_copies
+from tilestitch.codegen.cuda.gemm.planes import Copies, copies
+from tilestitch.codegen.cuda.gemm.product import Operand, Product
+from tilestitch.codegen.cuda.gemm.sm90 import STEP_BYTES, copy, multiply
+from tilestitch.codegen.cuda.gemm.wgmma_results import CHUNK_BYTES, Results
+from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
+from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
+from tilestitch.passes.plan.partition import Partition
+from tilestitch.passes.plan.tiles import BARRIER_BYTES, LINE_BYTES, WARP, WARPGROUP, WGMMA_ROWS, WgmmaTile
+
+WARPS = WARPGROUP // WARP
+ALIGNMENT_BYTES = 1024
+"""Of swizzled pieces."""
+
+
+def emit_wgmma(
+    group: Anchored, product: Product, tile: WgmmaTile, partition: Partition, blocks: int
+) -> tuple[CudaLaunch, ...]:
+    """The launches for a tile and partition that are given, in `blocks` blocks: whole clusters, which walk over tiles.
+
+    product: what `cut_to_patches` makes of it for the tile.
+    """
+    a = copies(product.a, tile.bm) if product.a.pictures is None else patch_copies(product.a)
+    b = copies(product.b, tile.bn // tile.cluster)
+    maps = [_map(group, product.a, a), _map(group, product.b, b)]
+    clusters = replace(partition, m_blocks=-(-partition.m_blocks // tile.cluster))
+    results = Results(group, product, partition, (tile.bm * tile.cluster, tile.bn), tile.rows)
+
+    def kernel(around: Surroundings, thread: Thread) -> None:
+        _Block(around, product, tile, clusters, (a, b), results, thread, blocks).run()
+
+    launch = group.launch(
+        "gemm_wgmma", blocks, tile.threads, kernel, inputs=results.inputs, outputs=results.outputs, extra=results.sums,
+        counters=results.counters, maps=maps, shared_bytes=tile.shared_bytes,
+        blocks_per_sm=1 if tile.moves_registers else None, portable=False, cluster=(tile.cluster, 1, 1),
+    )  # fmt: skip
+    return (launch,)
+
+
+def _map(group: Anchored, operand: Operand, side: Copies | PatchCopies) -> Parameter:
+    assert operand.memory is not None
+    over = group.argument(operand.memory.root)
+    return Parameter(TensorMapArg(over, side.tensor_map, side.offset_bytes), operand.dtype, 0)
+
+
+class _Block:
+    """One block's code. partition: of clusters of tiles, each a tile for every block of a cluster."""
+
+    def __init__(
+        self, around: Surroundings, product: Product, tile: WgmmaTile, partition: Partition,
+        sides: tuple[Copies | PatchCopies, Copies], results: Results, thread: Thread, grid: int,
+    ) -> None:  # fmt: skip
+        self.around, self.product, self.tile, self.partition = around, product, tile, partition
+        self.sides, self.results, self.thread = sides, results, thread.thread[0]
+        block, size = thread.block[0], tile.cluster
+        self.cluster, self.clusters = (block, grid) if size == 1 else (named(block // size), grid // size)
+        self.rank = 0 if size == 1 else named(block % size)
+        self.memory = T.alloc_buffer((tile.shared_bytes,), "uint8", scope="shared.dyn", align=ALIGNMENT_BYTES)
+        self.lane = named(self.thread % WARP)
+
+    def run(self) -> None:
+        tile = self.tile
+        with when(self.thread == 0):
+            for map_ in self.around.maps:
+                _call("prefetch_map", map_)
+            with repeated(tile.stages) as stage:
+                _call("barrier_init", self._full(stage), 1)
+                _call("barrier_init", self._free(stage), tile.cluster * tile.sharing * WARPS)
+            if tile.alternate:
+                with repeated(tile.warpgroups) as warpgroup:
+                    _call("barrier_init", self._turn(warpgroup), WARPS)
+            _call("barriers_ready")
+        if tile.cluster > 1:
+            _call("enter_cluster")
+        else:
+            barrier()
+        # Registers move only where each role is one branch of one if.
+        with T.If(self.thread < tile.consumers):
+            with T.Then():
+                if tile.moves_registers:
+                    _call("many_registers")
+                self._multiply_all()
+            with T.Else():
+                if tile.moves_registers:
+                    _call("few_registers")
+                with when(self.thread == tile.consumers):
+                    self._copy_all()
+        if tile.cluster > 1:
+            # No block ends while another one may write to its memory.
+            _call("leave_cluster")
+
+    # -- the ring ----------------------------------------------------------------------------------------------------
+
+    def _shared(self, offset: Expr) -> Expr:
+        return T.address_of(self.memory[offset])
+
+    def _full(self, stage: Expr) -> Expr:
+        """The barrier that completes when a stage's pieces are there."""
+        return self._shared(self.tile.barriers_at + stage * BARRIER_BYTES)
+
+    def _free(self, stage: Expr) -> Expr:
+        """The barrier that completes when a stage may be overwritten."""
+        return self._shared(self.tile.barriers_at + (self.tile.stages + stage) * BARRIER_BYTES)
+
+    def _turn(self, warpgroup: Expr) -> Expr:
+        """The barrier that completes when a warpgroup may take from the ring: the other one has what came before."""
+        return self._shared(self.tile.barriers_at + (2 * self.tile.stages + warpgroup) * BARRIER_BYTES)
+
+    def _place(self, position: Expr) -> tuple[Expr, Expr]:
+        """The stage of a position in the ring, and how often the ring was gone through before."""
+        return named(position % self.tile.stages), named(position // self.tile.stages)
+
+    @contextmanager
+    def _tiles(
+        self, first: Expr, every: int
+    ) -> Iterator[tuple[tuple[Expr, Expr], Expr, tuple[Expr, Expr, Expr, Expr]]]:
+        """Every so many-th tile of this block: how many came before and come later, where the ring is then, where the
+        tile lies.
+        """
+        all_, every_block = self.partition.blocks, self.clusters
+        count = (
+            all_ // every_block
+            if all_ % every_block == 0
+            else named((all_ - self.cluster + every_block - 1) // every_block)
+        )
+        turns = count if every == 1 else named((count - first + every - 1) // every)
+        with repeated(turns) as turn:
+            number = named(first + turn * every)
+            start = named(number * self.partition.steps)
+            part, batch, m_block, n_block = locate(self.partition, named(self.cluster + number * self.clusters))
+            yield (
+                (turn, turns - turn - 1),
+                start,
+                (part, batch, named(m_block * self.tile.cluster + self.rank), n_block),
+            )
+
+    # -- copies ------------------------------------------------------------------------------------------------------
+
+    def _copy_all(self) -> None:
+        """One thread's work: every piece that this block needs, as soon as there is room for it."""
+        tile, partition = self.tile, self.partition
+        with self._tiles(0, 1) as (_, start, (part, batch, m_block, n_block)):
+            rows = (named(m_block * tile.bm), named(n_block * tile.bn + self.rank * (tile.bn // tile.cluster)))
+            first_k = named(part * (partition.steps * tile.bk))
+            with repeated(partition.steps) as step:
+                stage, turns = self._place(start + step)
+                _call("wait", self._free(stage), T.bitwise_xor(turns, 1) % 2)
+                _call("arrive_expecting", self._full(stage), tile.stage_bytes)
+                for side in (0, 1):
+                    self._copy(side, stage, batch, rows[side], named(first_k + step * tile.bk))
+
+    def _copy(self, side: int, stage: Expr, batch: Expr, row: Expr, k: Expr) -> None:
+        how = self.sides[side]
+        target = stage * self.tile.stage_bytes
+        shared_by: tuple[int, ...] = ()
+        if side:
+            target = target + (self.tile.piece_bytes[0] + self.rank * (self.tile.piece_bytes[1] // self.tile.cluster))
+            shared_by = (self.tile.cluster,) if self.tile.cluster > 1 else ()
+        for number in range(how.boxes):
+            place = how.box(number, batch, row, k)
+            function, to = copy(len(place), bool(shared_by)), self._shared(target + number * how.box_bytes)
+            arguments = (to, self.around.maps[side], self._full(stage), *shared_by, *place)
+            T.evaluate(T.call_extern("void", function, *arguments))
+
+    # -- products ----------------------------------------------------------------------------------------------------
+
+    def _multiply_all(self) -> None:
+        """A warpgroup's work: its rows of every tile, or every other tile."""
+        tile, steps = self.tile, self.partition.steps
+        warp = named(self.thread // WARP)
+        warpgroup = named(self.thread // WARPGROUP)
+        sums = tile.rows * tile.bn // 2
+        dtype = self.product.acc_dtype
+        acc = registers(sums, dtype)
+        share = 0 if tile.alternate or tile.sharing == 1 else warpgroup
+        own_row = named(share * (tile.rows * WGMMA_ROWS))
+        with self._tiles(warpgroup if tile.alternate else 0, 2 if tile.alternate else 1) as (left, start, place):
+            turn, later = left
+            with unrolled(sums) as i:
+                T.buffer_store(acc, zero(dtype), [i])
+                _call("settle", T.address_of(acc[i]))
+            if tile.alternate:
+                # The first warpgroup begins; its first wait is for the phase before the first.
+                _call("wait", self._turn(warpgroup), (turn + 1 + warpgroup) % 2)
+            with repeated(steps) as step:
+                stage, turns = self._place(start + step)
+                _call("wait", self._full(stage), turns % 2)
+                self._multiply(stage, own_row, acc)
+                if steps > 1:
+                    # The step before is done, this one is under way.
+                    _call("wgmma_wait_1")
+                    with when(step > 0):
+                        self._give_back(start + step - 1)
+            if tile.alternate:
+                # Also where there is one step only, behind which no thread has waited for the others of its warp.
+                _call("sync_warp")
+                with when(self.lane == 0):
+                    _call("arrive", self._turn(1 - warpgroup))
+            _call("wgmma_wait_0")
+            with unrolled(sums) as i:
+                _call("settle", T.address_of(acc[i]))
+            self._give_back(start + steps - 1)
+            part, batch, m_block, n_block = place
+            row = named(m_block * tile.bm + own_row + warp % WARPS * (WGMMA_ROWS // WARPS))
+            self.results.store(
+                self.around, self.memory, named(tile.results_at // 4 + warp * (CHUNK_BYTES // 4)), self.lane, acc,
+                (part, batch, row, named(n_block * tile.bn)), tirx.EQ(later, 0),
+            )  # fmt: skip
+
+    def _give_back(self, position: Expr) -> None:
+        """A warp no longer needs a stage: every block that copies to it gets to know."""
+        free = self._free(named(position % self.tile.stages))
+        with when(self.lane < self.tile.cluster):
+            if self.tile.cluster == 1:
+                _call("arrive", free)
+            else:
+                _call("arrive_at", free, self.lane)
+
+    def _multiply(self, stage: Expr, own_row: Expr, acc: Any) -> None:
+        """A stage's products, as one group of wgmma that is under way at the end."""
+        tile = self.tile
+        start = named(stage * tile.stage_bytes)
+        a = [self._matrix(0, start + (own_row + i * WGMMA_ROWS) * LINE_BYTES) for i in range(tile.rows)]
+        b = self._matrix(1, start + tile.piece_bytes[0])
+        dtypes = (self.product.a.dtype, self.product.b.dtype)
+        function = multiply(tile.bn, dtypes, (self.sides[0].contiguous, self.sides[1].contiguous))
+        _call("wgmma_fence")
+        for k in range(LINE_BYTES // STEP_BYTES):
+            left, right = (_step(side.contiguous, k) for side in self.sides)
+            for i in range(tile.rows):
+                target = T.address_of(acc[i * tile.bn // 2])
+                T.evaluate(T.call_extern("void", function, target, a[i] + left, b + right))
+        _call("wgmma_commit")
+
+    def _matrix(self, side: int, offset: Expr) -> Expr:
+        """A piece as wgmma reads it."""
+        leading = WGMMA_ROWS * LINE_BYTES if self.sides[side].contiguous == "row" else 16
+        return T.bind(T.call_extern("uint64", "ts_sm90_matrix", self._shared(offset), leading, 8 * LINE_BYTES))
+
+
+def _step(contiguous: str, k: int) -> Expr:
+    """What wgmma number `k` of a stage adds to the address in a matrix, in units of 16 bytes."""
+    # Along rows there are half floats only, 16 lines of them.
+    nbytes = k * (STEP_BYTES if contiguous == "k" else 16 * LINE_BYTES)
+    return tirx.const(nbytes // 16, "uint64")
+
+
+def _call(function: str, *arguments: Any) -> None:
+    T.evaluate(T.call_extern("void", f"ts_sm90_{function}", *arguments))

@@ -1,0 +1,268 @@
+"""What becomes of a warpgroup's sums: a few rows at a time through shared memory, to the epilogue or to partial sums.
+
+A warp has 16 rows of every 64. It writes 8 rows x 64 columns to shared memory of its own and reads them back as vectors
+along the columns: residuals are read and results are written in whole lines of memory, up to 16 bytes a thread.
+
+Where the reduction is in parts, warps leave partial sums in temporary memory; the last one that has the same rows of a
+tile adds all parts in their order, and runs the epilogue. Warps wait for nobody. What lies behind the product is done
+by warps, too: their rows are a band, which those warps share that have the same rows of the tiles beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr
+from tilestitch.codegen.cuda.abi import CountersArg, Parameter, TemporaryArg
+from tilestitch.codegen.cuda.gemm.partition import COUNTER_BYTES
+from tilestitch.codegen.cuda.gemm.product import Product, below, both
+from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
+from tilestitch.codegen.cuda.rows.bands import Turn, last_of
+from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
+from tilestitch.compiler.ir.graph import Value
+from tilestitch.passes.plan.partition import Partition
+from tilestitch.passes.plan.rows_after import WARP_ROWS, Band
+from tilestitch.passes.plan.vectors import lanes_of
+
+WARP = 32
+ROWS = 8
+COLUMNS = 64
+STRIDE = COLUMNS + 8
+"""Sums from one row to the next: so neither writing nor reading meets bank conflicts."""
+CHUNK_BYTES = 4 * ROWS * STRIDE
+BLOCK_ROWS = 64
+"""From one of a warp's 16 rows to the same of the next wgmma."""
+QUAD = 4
+MOST_SUMS = 8
+"""Neighbouring ones that a thread has at a time."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """Where a product's sums go. tile: the extents of a tile, or of a cluster's tiles together. blocks: how many times
+    64 rows a warpgroup has of a tile, of which each of its warps has 16.
+    """
+
+    group: Anchored
+    product: Product
+    partition: Partition
+    tile: tuple[int, int]
+    blocks: int
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """What the launch reads beside the operands."""
+        return self.group.read_behind()
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        return self.group.outputs
+
+    @cached_property
+    def sums(self) -> Parameter | None:
+        """Partial sums, if the reduction is in parts."""
+        if self.partition.parts == 1:
+            return None
+        size = self.partition.parts * self.product.elements
+        return Parameter(TemporaryArg("sums", 4 * size), self.product.acc_dtype, size)
+
+    @cached_property
+    def counters(self) -> Parameter | None:
+        """How many parts of a warp's rows of each tile are there; then the words of the bands of rows."""
+        batch, (bands, _) = self.product.batch, self._bands
+        count = self._parts_counted + batch * bands * (self.band.words if self.band is not None else 0)
+        return Parameter(CountersArg(COUNTER_BYTES * count), "uint32", count) if count else None
+
+    @property
+    def _parts_counted(self) -> int:
+        bands, n_tiles = self._bands
+        return 0 if self.sums is None else self.product.batch * n_tiles * bands
+
+    @cached_property
+    def band(self) -> Band | None:
+        """A warp's rows, and how the warps share them that have the same rows of the tiles beside."""
+        behind = self.group.behind
+        return behind.band(WARP_ROWS * self.blocks, self._bands[1], WARP, warps=True) if behind is not None else None
+
+    @property
+    def _bands(self) -> tuple[int, int]:
+        """How many times a warp's 16 rows, and how many tiles along the columns."""
+        bm, bn = self.tile
+        return -(-self.product.m // bm) * bm // WARP_ROWS, -(-self.product.n // bn)
+
+    @cached_property
+    def lanes(self) -> int:
+        """Neighbouring units whose results a thread stores at a time."""
+        units = self.product.units
+        most = (QUAD if self.sums else MOST_SUMS) // units.gates if units.dense else 1
+        lanes = min(lanes_of([*self.inputs, *self.outputs]), max(1, most))
+        while units.width % lanes:
+            lanes //= 2
+        return lanes
+
+    @property
+    def _together(self) -> int:
+        """Sums of these units."""
+        return self.lanes * self.product.units.gates
+
+    def store(
+        self, around: Surroundings, memory: Any, start: Expr, lane: Expr, acc: Any,
+        place: tuple[Expr, Expr, Expr, Expr], last: Expr,
+    ) -> None:  # fmt: skip
+        """Give a warp's sums away.
+
+        start: the word in `memory` where the warp may leave 8 x 64 of them. acc: registers as `wgmma.multiply`
+        describes them, block after block. place: part, batch, and the row and column of the warp's first result. last:
+        whether the warp has nothing to do afterwards.
+        """
+        part, batch, first_m, first_n = place
+        bn = self.tile[1]
+        shared = T.decl_buffer((memory.shape[0] // 4,), self.product.acc_dtype, data=memory.data, scope="shared.dyn")
+        with unrolled(self.blocks) as block, unrolled(bn // COLUMNS) as chunk, unrolled(WARP_ROWS // ROWS) as half:
+            _sync()
+            self._write(shared, start, lane, acc, block * (bn // 2) + chunk * (COLUMNS // 2) + half * 2)
+            _sync()
+            m, n = named(first_m + block * BLOCK_ROWS + half * ROWS), named(first_n + chunk * COLUMNS)
+            with self._vectors(around, lane, m, n) as (row, column, m, n):
+                totals = self._load(shared, named(start + row * STRIDE + column))
+                if self.sums is None:
+                    self._finish(around, batch, m, n, totals)
+                else:
+                    self._keep(around, part, batch, m, n, totals)
+        complete = None if self.sums is None else self._is_last_part(around, batch, first_m, first_n)
+        with when(complete):
+            if complete is not None:
+                self._join(around, lane, batch, first_m, first_n)
+            if self.band is not None:
+                self._behind(around, self.band, lane, batch, first_m, first_n, last)
+
+    def _behind(
+        self, around: Surroundings, band: Band, lane: Expr, batch: Expr, first_m: Expr, first_n: Expr, last: Expr
+    ) -> None:  # fmt: skip
+        """What lies behind the product for a warp's rows."""
+        assert self.group.behind is not None
+        (bands, n_tiles), product = self._bands, self.product
+        column = named(first_n // self.tile[1])
+        waits = both(last, below(column, band.shares, n_tiles))
+        most = self.group.behind.schedule.polls
+        polls = most if waits is None else T.Select(waits, most, 0)
+        exact, end = product.m % self.tile[0] == 0, named((batch + 1) * product.m)
+        first = named(batch * product.m + first_m)
+        word = named(self._parts_counted + (batch * bands + first_m // WARP_ROWS) * band.words)
+
+        def row(number: Expr) -> Expr:
+            return first + (number if self.blocks == 1 else number // WARP_ROWS * BLOCK_ROWS + number % WARP_ROWS)
+
+        turn = Turn(row, end, column, polls, lane, around.counters, word, exact)
+        with when(below(first_m, product.m, bands * WARP_ROWS)):
+            self.group.behind.finish(around.behind, band, turn)
+
+    def _is_last_part(self, around: Surroundings, batch: Expr, first_m: Expr, first_n: Expr) -> Expr:
+        """Whether this warp is the last one that has some of its results."""
+        bands, n_tiles = self._bands
+        number = named((batch * n_tiles + first_n // self.tile[1]) * bands + first_m // WARP_ROWS)
+        return last_of(around.counters[number], self.partition.parts, "ts_grid_last_warp")
+
+    def _join(self, around: Surroundings, lane: Expr, batch: Expr, first_m: Expr, first_n: Expr) -> None:
+        """Add all parts of a warp's results."""
+        parts = self.partition.parts
+        with (
+            repeated(self.blocks) as block,
+            repeated(self.tile[1] // COLUMNS) as chunk,
+            repeated(WARP_ROWS // ROWS) as half,
+        ):
+            m, n = named(first_m + block * BLOCK_ROWS + half * ROWS), named(first_n + chunk * COLUMNS)
+            with self._vectors(around, lane, m, n) as (_, _, m, n):
+                totals = registers(self._together, self.product.acc_dtype)
+                with unrolled(self._together) as i:
+                    T.buffer_store(totals, zero(self.product.acc_dtype), [i])
+                with repeated(parts) as part:
+                    kept = self._kept(around, part, batch, m, n)
+                    with unrolled(self._together) as i:
+                        T.buffer_store(totals, totals[i] + kept[i], [i])
+                self._finish(around, batch, m, n, totals)
+
+    def _write(self, shared: Any, start: Expr, lane: Expr, acc: Any, first: Expr) -> None:
+        at = named(start + lane // 4 * STRIDE + lane % 4 * 2)
+        with unrolled(COLUMNS // 8) as j, unrolled(2) as e:
+            T.buffer_store(shared, acc[first + j * 4 + e], [at + j * 8 + e])
+
+    @contextmanager
+    def _vectors(
+        self, around: Surroundings, lane: Expr, first_m: Expr, first_n: Expr
+    ) -> Iterator[tuple[Expr, Expr, Expr, Expr]]:
+        """Each vector of units that a thread has of 8 x 64 sums: row and column in them, row and unit of all."""
+        product, lanes, units = self.product, self.lanes, self.product.units
+        bm, bn = self.tile
+        across = units.within(COLUMNS) // lanes
+        with repeated(ROWS * across // WARP) as round_:
+            row, vector = _place(round_, lane, across)
+            m = named(around.wide(first_m + row))
+            number = named(around.wide(units.first(first_n) // lanes + vector))
+            n = number * lanes
+            exists = both(
+                below(m, product.m, -(-product.m // bm) * bm),
+                below(n, units.width, units.within(-(-product.n // bn) * bn)),
+                product.there(m),
+            )
+            with when(exists):
+                around.evaluator.assume(m, 0, product.m)
+                around.evaluator.assume(number, 0, units.width // lanes)
+                yield row, units.column(vector * lanes), m, n
+
+    def _finish(self, around: Surroundings, batch: Expr, m: Expr, n: Expr, totals: Any) -> None:
+        places = [self.product.place(batch, m, n + i) for i in range(self.lanes)]
+        around.finish_vector(places, [totals[i] for i in range(self._together)])
+
+    def _load(self, buffer: Any, at: Expr) -> Any:
+        """Neighbouring sums in registers."""
+        count = self._together
+        totals = registers(count, self.product.acc_dtype)
+        if count % QUAD:
+            with unrolled(count) as i:
+                T.buffer_store(totals, buffer[at + i], [i])
+            return totals
+        for quad in range(0, count, QUAD):
+            T.buffer_store(totals, buffer[_quad(at, quad)], [T.ramp(quad, 1, QUAD)])
+        return totals
+
+    def _keep(self, around: Surroundings, part: Expr, batch: Expr, m: Expr, n: Expr, totals: Any) -> None:
+        at, count = named(self._sum_at(part, batch, m, n)), self._together
+        if count % QUAD:
+            with unrolled(count) as i:
+                T.buffer_store(around.extra, totals[i], [at + i])
+            return
+        for quad in range(0, count, QUAD):
+            T.buffer_store(around.extra, totals[T.ramp(quad, 1, QUAD)], [_quad(at, quad)])
+
+    def _kept(self, around: Surroundings, part: Expr, batch: Expr, m: Expr, n: Expr) -> Any:
+        return self._load(around.extra, self._sum_at(part, batch, m, n))
+
+    def _sum_at(self, part: Expr, batch: Expr, m: Expr, n: Expr) -> Expr:
+        product = self.product
+        return ((part * product.batch + batch) * product.m + m) * product.n + product.units.column(n)
+
+
+def _place(round_: Expr, lane: Expr, across: int) -> tuple[Expr, Expr]:
+    """Row and number in it of the vector that a lane has in a round, where a row has so many."""
+    if across % WARP == 0:
+        return named(round_ * WARP // across), named(round_ * WARP % across + lane)
+    if WARP % across == 0:
+        return named(round_ * (WARP // across) + lane // across), named(lane % across)
+    number = named(round_ * WARP + lane)
+    return named(number // across), named(number % across)
+
+
+def _quad(at: Expr, quad: int) -> Expr:
+    """Four neighbours, as a multiple of four: so TVM sees that the address is aligned, and emits one access."""
+    return T.ramp(named(at // QUAD + quad // QUAD) * QUAD, 1, QUAD)
+
+
+def _sync() -> None:
+    T.evaluate(T.call_extern("void", "ts_sm90_sync_warp"))

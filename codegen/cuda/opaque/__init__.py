@@ -1,0 +1,1 @@
+"""Pooling, running sums, sorting, scatters and index checks on CUDA."""

@@ -1,0 +1,127 @@
+"""The template of top_k: each block sorts a line by a bitonic network, in shared memory if it fits, else in global.
+
+Keys are compared together with their positions, so that the order is total and the result does not depend on threads.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute import reducers
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, is_nan, named, storage_bits, to_storage
+from tilestitch.codegen.cuda.abi import (
+    CudaLaunch,
+    Parameter,
+    TemporaryArg,
+    Thread,
+    barrier,
+    kernel_function,
+    shared_buffer,
+)
+from tilestitch.compiler.ir.graph import Node
+from tilestitch.compiler.ir.types import is_float
+from tilestitch.passes.plan.schedules import SortSchedule
+
+
+def lower_top_k(node: Node, schedule: SortSchedule) -> CudaLaunch:
+    """One block a line along the axis."""
+    top = _TopK(node, schedule.in_shared)
+    parameters = [Parameter.of(v.name, v.tensor_type) for v in (*node.inputs, *node.outputs)]
+    if not top.in_shared:
+        count = top.lines * top.room
+        sizes = (("keys", top.key), ("positions", "int32"))
+        parameters += [
+            Parameter(TemporaryArg(f"{node.name}.{name}", count * (storage_bits(dtype) // 8)), dtype, count)
+            for name, dtype in sizes
+        ]
+    threads = schedule.threads
+    grid, block = (top.lines, 1, 1), (threads, 1, 1)
+
+    def body(buffers: list[Any], thread: Thread) -> None:
+        line = T.bind(T.cast(thread.block[0], "int64"))
+        top.emit(buffers, line, thread.thread[0], threads)
+
+    func = kernel_function(parameters, grid, block, body)
+    return CudaLaunch("top_k", func, grid, block, tuple(p.arg for p in parameters), node.origins)
+
+
+class _TopK:
+    """One top_k node. `room`: elements that are sorted, a power of two; those past the line have position >= size."""
+
+    def __init__(self, node: Node, in_shared: bool) -> None:
+        x = node.inputs[0]
+        axis = node.attrs["axis"]
+        self.dtype = x.dtype
+        self.key = reducers.accumulator_dtype(x.dtype)
+        self.largest = bool(node.attrs["largest"])
+        self.k = node.attrs["k"]
+        self.size, self.inner = x.shape[axis], prod(x.shape[axis + 1 :])
+        self.lines = prod(x.shape[:axis]) * self.inner
+        self.room = max(2, 1 << (self.size - 1).bit_length())
+        self.in_shared = in_shared
+
+    def before(self, a: Expr, at_a: Expr, b: Expr, at_b: Expr) -> Expr:
+        """Whether `a` comes before `b`: places past the line last, NaN as the largest number, ties by position."""
+        better, worse = (a > b, b > a) if self.largest else (a < b, b < a)
+        if is_float(self.dtype):
+            nan_a, nan_b = is_nan(a), is_nan(b)
+            above, below = tirx.And(nan_a, tirx.Not(nan_b)), tirx.And(nan_b, tirx.Not(nan_a))
+            better = tirx.Or(better, above if self.largest else below)
+            worse = tirx.Or(worse, below if self.largest else above)
+        real_a, real_b = at_a < self.size, at_b < self.size
+        ordered = tirx.Or(better, tirx.And(tirx.Not(worse), at_a < at_b))
+        return tirx.And(real_a, tirx.Or(tirx.Not(real_b), ordered))
+
+    def emit(self, buffers: list[Any], line: Expr, lane: Expr, threads: int) -> None:
+        source, values, indices, *memory = buffers
+        base: Expr = 0
+        if self.in_shared:
+            memory = [shared_buffer(self.room, self.key), shared_buffer(self.room, "int32")]
+        else:
+            base = T.bind(line * self.room)
+        keys, positions = memory
+        outer, within = T.bind(line // self.inner), T.bind(line % self.inner)
+        start = T.bind(outer * (self.size * self.inner) + within)
+        with T.serial(0, -(-self.room // threads)) as step:
+            i = T.bind(step * threads + lane)
+            with T.If(i < self.room), T.Then():
+                element = from_storage(source[start + T.min(i, self.size - 1) * self.inner], self.dtype)
+                T.buffer_store(keys, reducers.to_accumulator(element, self.dtype), [base + i])
+                T.buffer_store(positions, i, [base + i])
+        barrier()
+        self._sort(keys, positions, base, lane, threads)
+        first = T.bind(outer * (self.k * self.inner) + within)
+        with T.serial(0, -(-self.k // threads)) as step:
+            i = T.bind(step * threads + lane)
+            with T.If(i < self.k), T.Then():
+                value = reducers.from_accumulator(keys[base + i], self.dtype)
+                T.buffer_store(values, to_storage(value, self.dtype), [first + i * self.inner])
+                T.buffer_store(indices, T.cast(positions[base + i], "int64"), [first + i * self.inner])
+
+    def _sort(self, keys: Any, positions: Any, base: Expr, lane: Expr, threads: int) -> None:
+        """Batcher's bitonic sort: runs of doubling length, merged with halving distance."""
+        levels = self.room.bit_length() - 1
+        pairs = self.room // 2
+        with T.serial(0, levels) as level, T.serial(0, level + 1) as sub:
+            distance = T.bind(T.shift_left(T.int32(1), level - sub))
+            with T.serial(0, -(-pairs // threads)) as step:
+                pair = T.bind(step * threads + lane)
+                with T.If(pair < pairs), T.Then():
+                    low = T.bind((pair // distance) * (distance * 2) + pair % distance)
+                    self._exchange(keys, positions, base, low, low + distance, level)
+            barrier()
+
+    def _exchange(self, keys: Any, positions: Any, base: Expr, low: Expr, high: Expr, level: Expr) -> None:
+        a, b = named(keys[base + low]), named(keys[base + high])
+        at_a, at_b = named(positions[base + low]), named(positions[base + high])
+        run = T.shift_right(low, level + 1)
+        upwards = tirx.EQ(T.bitwise_and(run, T.int32(1)), 0)
+        wrong = tirx.Select(upwards, self.before(b, at_b, a, at_a), self.before(a, at_a, b, at_b))
+        with T.If(wrong), T.Then():
+            for buffer, lower, upper in ((keys, b, a), (positions, at_b, at_a)):
+                T.buffer_store(buffer, lower, [base + low])
+                T.buffer_store(buffer, upper, [base + high])

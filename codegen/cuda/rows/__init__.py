@@ -1,0 +1,1 @@
+"""Row-wise kernels on CUDA."""

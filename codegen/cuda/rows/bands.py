@@ -1,0 +1,139 @@
+"""Row-wise work behind a product, in its launch: whoever stores the last of a band of rows computes the band.
+
+Blocks (or warps) that have stored their part of a band count up the band's word, and the last one finds what the others
+have stored in the L2 cache. It need not be alone: some that came before look at the word a few times more, and if the
+last one comes meanwhile, each takes a share of the band. Taking a share is atomic, and the last one goes through all of
+them, so nobody is relied upon, and nobody waits for a block that may not have begun.
+
+The words are 0 when the model is loaded. A run flips the top bit of the band's word, and sets the words of its shares
+to that bit, so that nothing needs clearing between runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr
+from tilestitch.codegen.compute.indexing import index_dtype
+from tilestitch.codegen.cuda.abi import barrier
+from tilestitch.codegen.cuda.gemm.product import both
+from tilestitch.codegen.cuda.pieces import when
+from tilestitch.codegen.cuda.rows.rows import RowEmitter
+from tilestitch.codegen.cuda.rows.team import Team
+from tilestitch.codegen.groups import GroupView
+from tilestitch.compiler.ir.graph import Value
+from tilestitch.passes.plan.row_loops import RowLoops
+from tilestitch.passes.plan.rows_after import WARP, Band, RowsAfter
+from tilestitch.passes.plan.schedules import BandSchedule, RowSchedule
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Where a writer stands that has stored its part of a band.
+
+    row: the row of the product that a row of the band is; rows from `end` on are not there. column: its number among
+    the writers. polls: how often it may look whether the others have come. lane: of a thread among the writer's.
+    memory, word: where the words of the band begin. exact: all rows of every band are there.
+    """
+
+    row: Callable[[Expr], Expr]
+    end: Expr
+    column: Expr
+    polls: Expr
+    lane: Expr
+    memory: Any
+    word: Expr
+    exact: bool
+
+
+@dataclass(frozen=True)
+class RowsBehind(RowsAfter):
+    """The code of a row-wise group that follows a GEMM in its launch, as its schedules say."""
+
+    schedule: BandSchedule
+    row_schedule: RowSchedule
+
+    @staticmethod
+    def scheduled(view: GroupView, columns: int, schedule: BandSchedule, rows: RowSchedule) -> RowsBehind:
+        after = RowsAfter.of(view, columns)
+        return RowsBehind(after.nodes, after.roles, after.inputs, after.outputs, columns, schedule, rows)
+
+    def work(self, threads: int) -> RowLoops:
+        """How a block, or a warp, of so many threads shares rows."""
+        loops = self.walk.scheduled(self.row_schedule)
+        assert loops.team * loops.rows == threads, (loops, threads)
+        return loops
+
+    def band(self, rows: int, writers: int, threads: int, warps: bool = False) -> Band:
+        """How the writers of a band share it."""
+        return Band(rows, writers, threads, self.schedule.share_rows, warps)
+
+    # -- code --------------------------------------------------------------------------------------------------------
+
+    def finish(self, buffers: Mapping[Value, Any], band: Band, turn: Turn) -> None:
+        """What a writer does when it has stored its part; all its threads come here."""
+        suffix = "_warp" if band.warps else ""
+        if band.writers == 1:
+            if band.warps:
+                T.evaluate(T.call_extern("void", "ts_grid_sync_warp"))
+            else:
+                barrier()
+            self._rows(buffers, band, turn, 0)
+            return
+        here = T.address_of(turn.memory[turn.word])
+        if band.shares == 1:
+            with T.If(last_of(turn.memory[turn.word], band.writers, f"ts_grid_last{suffix}")), T.Then():
+                self._rows(buffers, band, turn, 0)
+            return
+        column = T.bind(T.cast(turn.column, "int32"))
+        first = T.cast(tirx.EQ(column, 0), "int32")
+        arrive = T.call_extern("int32", f"ts_grid_arrive{suffix}", here, first, band.writers, turn.polls)
+        found = T.bind(arrive)
+        shares = T.Select(found >= 2, band.shares, T.Select(found == 1, 1, 0))
+        with T.serial(0, shares) as number:
+            share = T.bind((column + number) % band.shares)
+            word = T.address_of(turn.memory[turn.word + 1 + share])
+            with T.If(T.call_extern("int32", f"ts_grid_take{suffix}", word, here) != 0), T.Then():
+                self._rows(buffers, band, turn, share)
+
+    def _rows(self, buffers: Mapping[Value, Any], band: Band, turn: Turn, share: Expr) -> None:
+        """Compute what belongs to a share of a band."""
+        work, each = self.work(band.threads), self.rows_each
+        dtype = index_dtype(self.values)
+        across = 0 if work.rows == 1 else T.bind(turn.lane // work.team)
+        along = 0 if work.team == 1 else turn.lane if work.rows == 1 else T.bind(turn.lane % work.team)
+        team = Team(work.team, work.rows, False, along, across)
+        size = band.share_rows * each
+        start = T.bind(share * size)
+        even = band.rows % band.share_rows == 0
+        own = [buffers[v] for v in self.values]
+        with T.serial(0, ceil(size / work.rows)) as number:
+            base = T.bind(start + number * work.rows)
+            some = None if even else base < band.rows * each
+            with when(both(some, None if turn.exact else turn.row(base // each) < turn.end)):
+                local = T.bind(base + across)
+                row = T.bind(turn.row(local // each))
+                place = T.bind(T.cast(row, dtype) * each + local % each)
+                active = both(
+                    None if size % work.rows == 0 else local < start + size,
+                    None if even or work.rows == 1 else local < band.rows * each,
+                    None if turn.exact or work.rows == 1 else row < turn.end,
+                )
+                if active is not None:
+                    # A thread that has no row computes the band's first one, too, and does not store it.
+                    place = T.bind(T.Select(active, place, T.cast(turn.row(0), dtype) * each))
+                RowEmitter(work, self.nodes, self.roles, self.inputs, self.outputs, own, dtype).row(team, place, active)
+                if work.team > WARP:
+                    # The next turn writes the shared memory that slower threads may still read.
+                    barrier()
+
+
+def last_of(counter: Any, count: int, function: str = "ts_grid_last") -> Expr:
+    """Whether the block (or warp, by another function) is the last of `count` that come here with a counter."""
+    return T.call_extern("int32", function, T.address_of(counter), count) != 0

@@ -1,0 +1,1 @@
+"""From CUDA text to machine code."""

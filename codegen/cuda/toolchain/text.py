@@ -1,0 +1,119 @@
+"""From a kernel as TIR to CUDA text, without a GPU and without TVM's long preamble."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import tvm
+import tvm.s_tir.pipeline
+import tvm_ffi
+from tvm.tirx import transform as lowering
+
+from tilestitch.codegen.cuda.abi import SYMBOL
+from tilestitch.codegen.cuda.gemm.sm90 import instructions
+from tilestitch.codegen.cuda.target import CudaTarget
+from tilestitch.codegen.variables import hide, ramps, show
+
+PRELUDE = """\
+#ifdef __CUDACC_RTC__
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+#else
+#include <cstdint>
+#endif
+#define uint unsigned int
+#define uchar unsigned char
+#define ushort unsigned short
+"""
+"""What stands in front of every kernel. The includes of half floats come before it where a kernel needs them."""
+
+_END_OF_PREAMBLE = "#define ushort unsigned short\n#endif\n"
+_OUR_INCLUDES = {"cuda_fp16.h": re.compile(r"\bhalf|__half"), "cuda_bf16.h": re.compile(r"bfloat16")}
+_FUNCTIONS = {
+    "grid.cuh": re.compile(r"\bts_grid_\w+\("),
+    "sm90.cuh": re.compile(r"\bts_sm90_\w+\("),
+    "device.cuh": re.compile(r"\bts_(?!grid_|sm90_)\w+\("),
+}
+_KEPT_INCLUDES = ("mma.h", "cuda/barrier", "cooperative_groups.h", "cuda/pipeline", "cuda_fp8.h", "cuda.h")
+
+_HIDE, _RAMPS, _SHOW = (
+    lowering.prim_func_pass(
+        lambda func, module, context, pass_=pass_: pass_(func), opt_level=0, name=f"tilestitch.{name}"
+    )
+    for name, pass_ in (("Hide", hide), ("Ramps", ramps), ("Show", show))
+)
+
+
+def kernel_text(func: Any, target: CudaTarget) -> str:
+    """The complete CUDA text of a kernel, whose function is called `SYMBOL`.
+
+    TVM's simplifier is left out: it inlines variables, so that shared subexpressions multiply, and it takes x != x for
+    false.
+    """
+    body, includes = (func, []) if isinstance(func, str) else _generated(func, target)
+    ours = [name for name, used in _OUR_INCLUDES.items() if used.search(body)]
+    lines = [f"#include <{name}>\n" for name in dict.fromkeys([*ours, *includes])]
+    functions = "".join(device_functions(name) for name, used in _FUNCTIONS.items() if used.search(body))
+    return "".join(lines) + PRELUDE + functions + instructions(body) + body
+
+
+@cache
+def device_functions(file: str) -> str:
+    """A file of functions `ts_...` that kernels may call."""
+    return Path(__file__).with_name(file).read_text(encoding="utf-8")
+
+
+def _generated(func: Any, target: CudaTarget) -> tuple[str, list[str]]:
+    config = target.tvm_target
+    module = tvm.IRModule({SYMBOL: func.with_attr("global_symbol", SYMBOL)})
+    passes = [
+        lowering.BindTarget(config.with_host(tvm.target.Target("llvm"))),
+        lowering.VectorizeLoop(True),
+        lowering.UnrollLoop(),
+        _HIDE,
+        lowering.FlattenBuffer(),
+        _RAMPS,
+        lowering.LowerIntrin(),
+        _SHOW,
+    ]
+    lowered = tvm.ir.transform.Sequential(passes)(module)
+    with _text_only():
+        # `tvm.tirx.build` names both a function and the module it is defined in.
+        text = str(sys.modules["tvm.tirx.build"].codegen_build(lowered, config).inspect_source())
+    preamble, _, body = text.partition(_END_OF_PREAMBLE)
+    includes = [name for name in _KEPT_INCLUDES[:-1] if f"#include <{name}>" in preamble]
+    return _without_declaration(body), includes
+
+
+_COMPILE = "tvm_callback_cuda_compile"
+_compile_lock = threading.Lock()
+
+
+@contextmanager
+def _text_only() -> Iterator[None]:
+    """Where there is a CUDA driver, TVM has NVRTC compile each text at once, for the GPU that it finds; not in here."""
+    with _compile_lock:
+        known = tvm_ffi.get_global_func(_COMPILE)
+        tvm_ffi.register_global_func(_COMPILE, lambda *_: b"", override=True)
+        try:
+            yield
+        finally:
+            tvm_ffi.register_global_func(_COMPILE, known, override=True)
+
+
+def _without_declaration(body: str) -> str:
+    """TVM declares each kernel before it defines it."""
+    return re.sub(r'^extern "C" __global__ [^{};]*;\n', "", body, flags=re.MULTILINE)
