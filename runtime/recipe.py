@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .artifact import MANIFEST, Artifact
-from .errors import ArtifactIntegrityError
 
 if TYPE_CHECKING:
     from .emulator import EmulatorOptions
-    from .session import Module
 
 
 @dataclass(frozen=True)
@@ -40,23 +38,8 @@ class Recipe:
         if isinstance(source, bytes | bytearray | memoryview) or isinstance(weights, Mapping):
             return None
         beside = None if weights is None else os.path.abspath(weights)
-        return Recipe(os.path.abspath(source), device, num_threads, beside, verify, _digest(artifact))
+        return Recipe(os.path.abspath(source), device, num_threads, beside, verify, manifest_digest(artifact))
 
 
-def load_again(recipe: Recipe) -> Module:
-    """Raises the errors of `load`, and `ArtifactIntegrityError` when the file is another one by now."""
-    from .session import load
-
-    module = load(recipe.source, recipe.device, recipe.num_threads, recipe.weights, recipe.verify)
-    if _digest(module.artifact) == recipe.digest:
-        return module
-    module.close()
-    raise ArtifactIntegrityError(
-        "this is another artifact than the pickled or copied model was loaded from",
-        file=recipe.source,
-        remedy="load it anew with tilestitch.runtime.load",
-    )
-
-
-def _digest(artifact: Artifact) -> str:
+def manifest_digest(artifact: Artifact) -> str:
     return hashlib.sha256(artifact.member(MANIFEST)).hexdigest()

@@ -13,12 +13,13 @@ from . import feeds as feeds_
 from .artifact import Artifact, read_artifact
 from .cpu.threads import thread_count
 from .device import Backend, DeviceName, RecordTime, check_target, open_backend
+from .errors import ArtifactIntegrityError
 from .execution import HOST_PREFIX, Loaded
 from .feeds import Inputs, ValueInfo
 from .like import converted
 from .outputs import Results, Wanted, in_order, on_host
 from .pool import Pool
-from .recipe import Recipe, load_again
+from .recipe import Recipe, manifest_digest
 
 if TYPE_CHECKING:
     from .emulator import EmulatorOptions
@@ -252,3 +253,16 @@ class Module:
                 worker.end()
         finally:
             self._pool.release(context)
+
+
+def load_again(recipe: Recipe) -> Module:
+    """Raises the errors of `load`, and `ArtifactIntegrityError` when the file is another one by now."""
+    module = load(recipe.source, recipe.device, recipe.num_threads, recipe.weights, recipe.verify)
+    if manifest_digest(module.artifact) == recipe.digest:
+        return module
+    module.close()
+    raise ArtifactIntegrityError(
+        "this is another artifact than the pickled or copied model was loaded from",
+        file=recipe.source,
+        remedy="load it anew with tilestitch.runtime.load",
+    )
