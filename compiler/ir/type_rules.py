@@ -221,6 +221,8 @@ def pad(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
         "pads need one entry >= 0 a dimension",
     )
     _require(attrs["mode"] in ("constant", "edge", "reflect", "wrap"), f"unknown mode {attrs['mode']!r}")
+    empty = any(d == 0 and b + a for d, b, a in zip(x.shape, before, after, strict=True))
+    _require(attrs["mode"] == "constant" or not empty, f"mode {attrs['mode']} has nothing to repeat of {x}")
     return [x.with_shape(tuple(_padded(d, b + a) for d, b, a in zip(x.shape, before, after, strict=True)))]
 
 

@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 
 from tests.attention_graphs import Case, assert_close, attention, inputs_of
 from tests.codegen.kernel_harness import run_launches, target
-from tilestitch.codegen.cpu.attention import lower_attention, plan_attention
+from tilestitch.codegen.cpu.abi import KernelLaunch
+from tilestitch.codegen.cpu.attention import AttentionPlan, lower_attention, plan_attention
 from tilestitch.codegen.cpu.surroundings import Operands
 from tilestitch.passes.plan.roles import Roles, roles_of
+from tilestitch.passes.plan.schedules import CpuAttentionSchedule
+from tilestitch.passes.schedule.cpu.attention import choose_attention
 
 
 def group(case: Case, threads: int = 2) -> Operands:
@@ -28,10 +31,25 @@ def group(case: Case, threads: int = 2) -> Operands:
     return Operands(nodes, roles, inputs, outputs, target().isa, threads)
 
 
+def schedule_of(what: Operands) -> CpuAttentionSchedule:
+    assert what.roles.softmax is not None
+    return choose_attention(what.roles.softmax, what.threads)
+
+
+def launch_of(what: Operands) -> KernelLaunch:
+    nodes, inputs, outputs = what.nodes, what.inputs, what.outputs
+    return lower_attention(nodes, what.roles, inputs, outputs, what.isa, what.threads, schedule_of(what))
+
+
+def plan_of(case: Case, threads: int = 2) -> AttentionPlan:
+    what = group(case, threads)
+    return plan_attention(what, schedule_of(what))
+
+
 def check(case: Case, threads: int = 2, *, dead_rows: bool = False) -> None:
     """Compile a case, run its tasks in some order, and compare."""
     what = group(case, threads)
-    launch = lower_attention(what.nodes, what.roles, what.inputs, what.outputs, what.isa, threads)
+    launch = launch_of(what)
     feeds = inputs_of(case, dead_rows=dead_rows)
     constants = {v.name: np.asarray(v.data) for v in what.inputs if v.data is not None}
     (result,) = run_launches([launch], {**feeds, **constants}, what.outputs).values()
@@ -51,7 +69,7 @@ def test_masks(mask: str) -> None:
 @pytest.mark.parametrize("mask", ["causal", "positions", "window"])
 def test_tasks_leave_out_keys_that_none_of_their_queries_sees(mask: str) -> None:
     case = Case(heads=1, queries=300, keys=330, columns=40, mask=mask)
-    plan = plan_attention(group(case))
+    plan = plan_of(case)
     assert plan.blocks.largest < 16  # each block leaves out keys of its own
     check(case)
     check(replace(case, queries=150, keys=1200, dtype="float64"), threads=4)
@@ -69,8 +87,8 @@ def test_keys_behind_the_causal_border_are_not_read() -> None:
     """NaN among them does no harm, though a weight of zero times NaN would, but to queries of the same block."""
     case = Case(heads=1, queries=256, keys=256, mask="causal")
     what = group(case)
-    block = plan_attention(what).blocks.largest
-    launch = lower_attention(what.nodes, what.roles, what.inputs, what.outputs, what.isa, 2)
+    block = plan_of(case).blocks.largest
+    launch = launch_of(what)
     feeds = inputs_of(case)
     feeds["v"][..., 128:, :] = np.nan
     constants = {v.name: np.asarray(v.data) for v in what.inputs if v.data is not None}
@@ -89,16 +107,16 @@ def test_query_heads_share_keys(grouped: bool) -> None:
 
 
 def test_queries_are_cut_so_that_scores_stay_in_the_cache_and_threads_have_work() -> None:
-    long = plan_attention(group(Case(heads=1, queries=40, keys=60_000), threads=1))
+    long = plan_of(Case(heads=1, queries=40, keys=60_000), threads=1)
     assert long.blocks.all_sizes() == [8, 8, 8, 8, 8] and long.tasks == 1
-    few = plan_attention(group(Case(heads=1, queries=33), threads=4))
+    few = plan_of(Case(heads=1, queries=33), threads=4)
     assert few.blocks.all_sizes() == [9, 8, 8, 8] and few.tasks == 4
-    assert plan_attention(group(Case(heads=8, queries=33), threads=4)).tasks == 8
+    assert plan_of(Case(heads=8, queries=33), threads=4).tasks == 8
 
 
 def test_keys_that_do_not_stay_in_the_cache_meet_several_tiles_of_queries() -> None:
     far = Case(heads=1, queries=90, keys=6000, width=64, columns=33, mask="float")
-    plans = [plan_attention(group(case, threads=1)) for case in (replace(far, keys=512), far)]
+    plans = [plan_of(case, threads=1) for case in (replace(far, keys=512), far)]
     one, several = (plan.products(plan.blocks.largest)[0].rows.parts for plan in plans)
     assert one == 1 and several > 1
     check(far, threads=1)

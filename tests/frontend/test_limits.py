@@ -61,6 +61,19 @@ def test_pads_that_crop_more_than_there_is_crop_the_padding_of_the_other_end(pad
     np.testing.assert_array_equal(result, np.full(1 + sum(pads), floats(), np.float32))
 
 
+@pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
+@pytest.mark.parametrize(("size", "pads"), [(0, [1, 1]), (2, [4, -2]), (2, [-2, 1])])
+def test_modes_that_repeat_elements_refuse_an_axis_without_any(mode: str, size: int, pads: list[int]) -> None:
+    with pytest.raises(ConversionError, match="pads"):
+        import_model(node_model("Pad", (floats(size), ints(*pads)), {"mode": mode}, constants=(1,)))
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
+def test_an_axis_without_elements_needs_none_where_nothing_is_padded(mode: str) -> None:
+    model = import_model(node_model("Pad", (floats(2), ints(-1, -1)), {"mode": mode}, constants=(1,)))
+    assert model.graph.outputs[0].tensor_type.shape == (0,)
+
+
 @pytest.mark.parametrize(("pads", "attrs"), [([-2, 0], {}), ([3, -2], {"mode": "edge"}), ([4, -5], {"mode": "wrap"})])
 def test_pads_that_leave_less_than_nothing_or_nothing_to_repeat_are_refused(
     pads: list[int], attrs: dict[str, str]

@@ -172,7 +172,17 @@ def convert_pad(ctx: Context) -> Value:
         return _only_padding(ctx, x, before, after, mode, fill)
     x = _cropped(ctx, x, before, after)
     positive = [max(p, 0) for p in before], [max(p, 0) for p in after]
+    if mode != "constant":
+        _check_repeatable(ctx, x, *positive, mode)
     return ctx.pad(x, *positive, mode=mode, value=fill if mode == "constant" else None)
+
+
+def _check_repeatable(ctx: Context, x: Value, before: Sequence[int], after: Sequence[int], mode: str) -> None:
+    """Every mode but constant repeats elements, of which there must be one."""
+    for axis, (head, tail) in enumerate(zip(before, after, strict=True)):
+        if head + tail and x.tensor_type.shape[axis] == 0:
+            left = f"the pads of axis {axis} leave no element that mode {mode} could repeat {head + tail} times"
+            raise ctx.fail(f"{left}; crop less, or pad in mode constant")
 
 
 def _crops_all(ctx: Context, x: Value, before: Sequence[int], after: Sequence[int]) -> bool:
@@ -187,9 +197,10 @@ def _only_padding(
     """The result where no element of the operand is left."""
     shape = tuple(h + d + t for h, d, t in zip(before, ctx.shape(x), after, strict=True))
     if min(shape) < 0:
-        raise ctx.fail(f"pads {(*before, *after)} leave a negative size of an operand of type {x.type}")
+        raise ctx.fail(f"pads {(*before, *after)} leave a negative size of an operand of type {x.type}; crop less")
     if mode != "constant":
-        raise ctx.fail(f"pads {(*before, *after)} remove all of an operand of type {x.type}; mode {mode} repeats it")
+        left = f"pads {(*before, *after)} remove all of an operand of type {x.type}, which mode {mode} repeats"
+        raise ctx.fail(f"{left}; crop less, or pad in mode constant")
     return ctx.broadcast_to(ctx.like(0.0, x) if fill is None else fill, shape)
 
 

@@ -51,4 +51,5 @@ def _one_launch(
         team = min(MOST_THREADS, ceil(length / (loops.lanes * parts * 2 * WARP)) * WARP)
         return replace(loops, team=team, parts=parts)
     team = row_team(rows, length, loops.lanes, gpu.multiprocessors)
-    return replace(loops, team=team, rows=max(1, BLOCK // team))
+    # Teams of several warps meet in shared memory of the whole block, which has room for one row.
+    return replace(loops, team=team, rows=BLOCK // team if team <= WARP else 1)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.codegen.cuda.cuda_harness import check, launches_of, text_of
+from tests.codegen.cuda.cuda_harness import check, launches_of, scheduled, text_of
+from tests.codegen.kernel_harness import one_group
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.compiler.ir.types import TensorType, to_numpy_dtype
+from tilestitch.passes.plan.schedules import RowSchedule
 
 RNG = np.random.default_rng(4)
 
@@ -51,6 +53,16 @@ def test_short_rows_need_no_barrier() -> None:
 @pytest.mark.parametrize("shape", [(4, 128), (7, 197), (3, 1), (5, 13), (2, 1500), (2, 3, 4096), (1, 9000)])
 def test_softmax_along_rows(shape: tuple[int, ...]) -> None:
     check(softmax(shape, len(shape) - 1), {"x": numbers(shape, "float32")})
+
+
+def test_a_row_of_several_warps_has_a_block_of_its_own() -> None:
+    """For its warps meet in the shared memory of the block, where another row's would write at the same time."""
+    shape = (1800, 1000)
+    graph = softmax(shape, 1, "float16")
+    schedule = scheduled(graph, one_group(graph)).schedule
+    assert isinstance(schedule, RowSchedule)
+    assert (schedule.team, schedule.rows) == (64, 1)
+    check(graph, {"x": numbers(shape, "float16")})
 
 
 @pytest.mark.parametrize("shape", [(20, 40), (5, 3), (40, 7), (2, 17, 33)])
