@@ -36,6 +36,10 @@ def opened(
     Raises ModelError for bytes that are no model, ExportError where PyTorch cannot export, and OptionError for anything
     else and for options that do not belong to it.
     """
+    if isinstance(model, type):
+        raise OptionError(f"{model.__qualname__} is a class; give an instance of it")
+    if isinstance(model, (str, os.PathLike)) and not os.fspath(model):
+        raise OptionError("the path of the model is empty; give the path of an ONNX file")
     kind = _torch_kind(model)
     _check_options(model, kind, example_inputs, external_data)
     folder = None if external_data is None else Path(external_data)

@@ -96,6 +96,21 @@ class Wanted:
         return named
 
 
+def targets_by_name(out: Any, names: Sequence[str]) -> Mapping[str, Any]:
+    """`out` by name: as it is, or from a list or tuple of an array for each of the outputs' names in order.
+
+    Raises `InputError` for anything else, and where their number differs.
+    """
+    if isinstance(out, Mapping):
+        return out
+    expected = f"a dict of output to array, or a list of one array for each output: {', '.join(names)}"
+    if not isinstance(out, (list, tuple)):
+        raise InputError(f"out: a {type(out).__name__} was given; give {expected}")
+    if len(out) != len(names):
+        raise InputError(f"out: {len(out)} arrays for {len(names)} outputs; give {expected}")
+    return dict(zip(names, out))
+
+
 def in_order(results: Mapping[str, Any], names: Sequence[str] | None) -> list[Any]:
     """The results of these names, all of them for None or no names. Raises `InputError` for a name that none has."""
     for name in names or ():

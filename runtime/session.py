@@ -17,7 +17,7 @@ from .errors import ArtifactIntegrityError
 from .execution import HOST_PREFIX, Loaded
 from .feeds import Inputs, ValueInfo
 from .like import converted
-from .outputs import Results, Wanted, in_order, on_host
+from .outputs import Results, Wanted, in_order, on_host, targets_by_name
 from .pool import Pool
 from .recipe import Recipe, manifest_digest
 
@@ -147,7 +147,7 @@ class Module:
     def run(
         self,
         feeds: Mapping[str, Any] | Sequence[Any],
-        out: Mapping[str, Any] | None = None,
+        out: Mapping[str, Any] | Sequence[Any] | None = None,
         *,
         stream: Any = None,
         on_device: bool = False,
@@ -162,7 +162,7 @@ class Module:
     def run(
         self,
         feeds: Mapping[str, Any] | Sequence[Any] | None,
-        out: Mapping[str, Any] | None = None,
+        out: Mapping[str, Any] | Sequence[Any] | None = None,
         *,
         stream: Any = None,
         on_device: bool = False,
@@ -172,8 +172,9 @@ class Module:
 
         Inputs are arrays of numpy, or anything with `__dlpack__`, `__cuda_array_interface__` or `__array__`, torch
         tensors for instance; lists for sequences; None for empty optionals. They are not changed. `out` gives
-        C-contiguous arrays or tensors that named outputs are written to. `like`, the name of a library of arrays
-        (`"torch"`) or one of its arrays, gives the other outputs as arrays of that library.
+        C-contiguous arrays or tensors that outputs are written to: some by name, or all in a list in order. `like`,
+        the name of a library of arrays (`"torch"`) or one of its arrays, gives the other outputs as arrays of that
+        library.
 
         ONNX Runtime's way to call it works, too: `run(None, inputs)` and `run(output_names, inputs)` return a list.
 
@@ -189,6 +190,8 @@ class Module:
             if feeds_.are_output_names(feeds, out, self._names):
                 return self._run_listed(feeds, out, stream, on_device, like)
             feeds = feeds_.by_position(feeds, self._programs)
+        if out is not None and type(out) is not dict:
+            out = targets_by_name(out, self._programs[0].result_names)
         results = self._run(feeds, out, None, stream, on_device)
         return results if like is None else converted(results, like, out or {})
 

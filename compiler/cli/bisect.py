@@ -106,14 +106,13 @@ def first_difference(
 
     `plan` (JSON data) and `explained` are of the specialisation that the inputs fit. None if no kernel is found.
     """
-    import onnx
-
+    from tilestitch.compiler.frontend.importer import load_model
     from tilestitch.passes.errors import PlanMismatchError
     from tilestitch.passes.plan import StitchPlan
 
     search = Search(
-        onnx.load(model), inputs, explained, options.against, options.rtol, options.atol, options.threads,
-        options.device,
+        load_model(model, external_data=True), inputs, explained, options.against, options.rtol, options.atol,
+        options.threads, options.device,
     )  # fmt: skip
     with Progress() as progress:
         try:

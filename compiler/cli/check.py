@@ -11,6 +11,7 @@ must agree exactly, but for quantised integers. The rule that was applied is tol
 from __future__ import annotations
 
 import argparse
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -55,10 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def limit(text: str) -> float:
-    """An argparse type: a number that is not negative."""
+    """An argparse type: a finite number that is not negative."""
     value = float(text)
-    if not value >= 0:
-        raise argparse.ArgumentTypeError(f"{text} is no number of at least 0")
+    if not (math.isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError(f"{text} is no finite number of at least 0")
     return value
 
 

@@ -19,6 +19,12 @@ Run = Callable[[Mapping[str, Any]], Sequence["np.ndarray"]]
 # The newest that ONNX Runtime takes. A model that merely claims more is relabelled.
 ORT_IR_VERSION = 13
 
+_ORT_FAILURES = (
+    "Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoModel", "NoSuchFile", "NotImplemented",
+    "RuntimeException",
+)  # fmt: skip
+"""What ONNX Runtime raises for a model that it cannot load or run: classes of its own without a common base."""
+
 
 def onnxruntime(model: ModelProto | Path, threads: int | None = None, as_written: bool = False) -> Run:
     """A function from inputs by name to the outputs in the model's order.
@@ -28,6 +34,7 @@ def onnxruntime(model: ModelProto | Path, threads: int | None = None, as_written
         operators that they replace, so results a few steps of the quantisation away from what the model says are usual.
     """
     import onnxruntime as ort
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     ort.set_default_logger_severity(4)
     options = ort.SessionOptions()
@@ -35,9 +42,21 @@ def onnxruntime(model: ModelProto | Path, threads: int | None = None, as_written
     options.inter_op_num_threads = 1
     if as_written:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(_loadable(model), options, providers=["CPUExecutionProvider"])
+    failures = tuple(getattr(state, name) for name in _ORT_FAILURES)
+    try:
+        session = ort.InferenceSession(_loadable(model), options, providers=["CPUExecutionProvider"])
+    except failures as error:
+        raise UsageError(f"ONNX Runtime cannot load the model ({error}); check against reference") from error
     names = [value.name for value in session.get_inputs()]
-    return lambda inputs: session.run(None, _named(inputs, names))
+
+    def run(inputs: Mapping[str, Any]) -> Sequence[np.ndarray]:
+        try:
+            results: Sequence[np.ndarray] = session.run(None, _named(inputs, names))
+        except failures as error:
+            raise UsageError(f"ONNX Runtime cannot run the model ({error}); check against reference") from error
+        return results
+
+    return run
 
 
 def reference(model: ModelProto | Path) -> Run:
@@ -45,7 +64,7 @@ def reference(model: ModelProto | Path) -> Run:
     from onnx.reference import ReferenceEvaluator
 
     try:
-        evaluator = ReferenceEvaluator(str(model) if isinstance(model, Path) else model)
+        evaluator = ReferenceEvaluator(_whole(model))
     except RuntimeError as error:  # what it raises for operators, and versions of them, that it lacks
         raise UsageError(f"ONNX's reference cannot run the model ({error}); check against onnxruntime") from error
     return lambda inputs: evaluator.run(None, _named(inputs, evaluator.input_names))
@@ -86,7 +105,7 @@ def jittered(model: ModelProto | Path, sign: int = 1) -> ModelProto:
     import onnx
     from onnx import helper
 
-    copy = onnx.load(model) if isinstance(model, Path) else type(model).FromString(model.SerializeToString())
+    copy = _own(model)
     constants = {tensor.name: tensor.data_type for tensor in copy.graph.initializer}
     nodes = list(copy.graph.node)
     del copy.graph.node[:]
@@ -111,14 +130,26 @@ def _named(inputs: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _loadable(model: ModelProto | Path) -> str | bytes:
-    import onnx
+    from tilestitch.compiler.frontend.importer import load_model
 
-    proto = onnx.load(model, load_external_data=False) if isinstance(model, Path) else model
+    proto = load_model(model) if isinstance(model, Path) else model
     if proto.ir_version <= ORT_IR_VERSION:
         return str(model) if isinstance(model, Path) else proto.SerializeToString()
-    relabelled = onnx.load(model) if isinstance(model, Path) else type(proto).FromString(proto.SerializeToString())
+    relabelled = _own(model)
     relabelled.ir_version = ORT_IR_VERSION
     return relabelled.SerializeToString()
+
+
+def _own(model: ModelProto | Path) -> ModelProto:
+    """A model to change, with its external data."""
+    return _whole(model) if isinstance(model, Path) else type(model).FromString(model.SerializeToString())
+
+
+def _whole(model: ModelProto | Path) -> ModelProto:
+    """The model with its external data."""
+    from tilestitch.compiler.frontend.importer import load_model
+
+    return load_model(model, external_data=True) if isinstance(model, Path) else model
 
 
 CHECKERS: dict[str, Callable[[Any], Run]] = {

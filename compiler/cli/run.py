@@ -6,6 +6,7 @@ tilestitch run model.tsm --input image=cat.npy -o out.npz
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilestitch.compiler.cli import errors
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 SUMMARY = "run an artifact once"
 
+MODELS = (".onnx", ".tsm", ".safetensors")
+"""How files of models and their weights end."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", metavar="MODEL.tsm")
@@ -41,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     taken = [options.artifact, options.weights, *input_files(options.input)]
-    target = None if options.output is None else writable(options.output, taken)
+    target = None if options.output is None else _replaceable(writable(options.output, taken))
     given = read_inputs(options.input)
     model = load_artifact(options)
     outputs = model.run(make_inputs(model, given, options.seed))
@@ -56,6 +60,13 @@ def run(options: argparse.Namespace) -> int:
         if target is not None:
             say(f"wrote {target}")
     return errors.OK
+
+
+def _replaceable(target: Path) -> Path:
+    """Raises UsageError where outputs would take the place of a model, as when -o is taken for the model's option."""
+    if target.exists() and target.suffix.lower() in MODELS:
+        raise errors.UsageError(f"{target} is there already and named like a model; name an .npz file for the outputs")
+    return target
 
 
 def describe(name: str, value: Any) -> dict[str, Any]:
@@ -77,7 +88,7 @@ def describe(name: str, value: Any) -> dict[str, Any]:
     return facts
 
 
-def _save(target: Any, outputs: dict[str, np.ndarray]) -> None:
+def _save(target: Path, outputs: dict[str, np.ndarray]) -> None:
     import numpy as np
 
     from tilestitch.runtime.archive import atomic_file

@@ -61,7 +61,7 @@ def import_model(
     Raises ModelError for bad files, models and shapes, UnsupportedOperatorsError, which names all operators that are
     missing, and ConversionError for a node that cannot be expressed.
     """
-    proto, path = (model, None) if isinstance(model, ModelProto) else (_load(Path(model)), Path(model))
+    proto, path = (model, None) if isinstance(model, ModelProto) else (load_model(Path(model)), Path(model))
     _check_text(proto.graph.node)
     for function in proto.functions:
         _check_text(function.node)
@@ -86,7 +86,8 @@ def import_model(
     return ImportedModel(graph, tuple(v.name for v in graph.inputs), output_names, opsets, _metadata(proto))
 
 
-def _load(path: Path) -> ModelProto:
+def load_model(path: Path, *, external_data: bool = False) -> ModelProto:
+    """The model in a file; with `external_data`, its tensors in other files, too. Raises ModelError."""
     try:
         mode = path.stat().st_mode
         if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):  # some have no end
@@ -94,7 +95,15 @@ def _load(path: Path) -> ModelProto:
         data = path.read_bytes()
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}; give the path of an ONNX file") from error
-    return parse_model(data, str(path))
+    proto = parse_model(data, str(path))
+    if external_data:
+        try:
+            onnx.load_external_data_for_model(proto, str(path.parent))
+        except (OSError, ValueError, onnx.checker.ValidationError) as error:
+            raise ModelError(
+                f"{path}: its external data cannot be read ({error}); put the files next to the model"
+            ) from error
+    return proto
 
 
 def parse_model(data: bytes, where: str) -> ModelProto:
@@ -107,14 +116,16 @@ def parse_model(data: bytes, where: str) -> ModelProto:
         raise ModelError(
             f"{where} is not an ONNX model, or is truncated ({error}); export or download it again"
         ) from error
-    if not proto.HasField("graph") or not proto.opset_import:
-        raise ModelError(f"{where} is not an ONNX model: it holds no graph or names no operator set; export it again")
+    if not proto.graph.output or not proto.opset_import:
+        raise ModelError(
+            f"{where} is not an ONNX model: it holds no graph with outputs or names no operator set; export it again"
+        )
     return proto
 
 
 def external_files(path: Path) -> list[Path]:
     """The files beside a model that its tensors lie in, whether they are there or not. Raises ModelError."""
-    proto = _load(path)
+    proto = load_model(path)
     nodes = [node for function in proto.functions for node in function.node]
     tensors = (*_all_tensors(proto.graph), *(tensor for node in nodes for tensor in _node_tensors(node)))
     places = [entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"]

@@ -77,6 +77,16 @@ def test_tolerances_that_are_given_take_the_place_of_the_rule(
     assert stop.value.code == errors.USER
 
 
+@pytest.mark.parametrize("option", ["--rtol", "--atol"])
+@pytest.mark.parametrize("value", ["inf", "1e400", "nan", "-1"])
+def test_a_limit_that_everything_or_nothing_keeps_is_refused(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main.main(["check", "m.tsm", "m.onnx", f"{option}={value}"])
+    assert f"{value} is no finite number of at least 0" in capsys.readouterr().err
+
+
 QUANTISED = """<ir_version: 10, opset_import: ["" : 21]>
 net (float[64,64] x, float[64,64] w) => (uint8[64,64] q, float[64,64] y)
 <float s = {0.013}, uint8 z = {128}, float t = {0.021}> {

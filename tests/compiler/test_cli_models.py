@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from onnx import TensorProto, helper
 from tests.models import cnn, random_inputs, transformer
 from tilestitch.compiler.cli import bisect, errors, main, rivals
 from tilestitch.compiler.cli.explain import read_explain
+from tilestitch.compiler.frontend import ModelError
 from tilestitch.runtime.artifact import read_artifact
 
 CLI = [sys.executable, "-m", "tilestitch.compiler.cli"]
@@ -189,6 +192,64 @@ def test_explain(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "are in one kernel" in capsys.readouterr().out
     assert main.main(["explain", str(folder / "cnn.tsm"), "--edge", node, "nobody"]) == errors.USER
     assert "'nobody'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (lambda whole: whole[:-20], "is not an ONNX model, or is truncated"),
+        (lambda whole: b"some text", "is not an ONNX model, or is truncated"),
+        (lambda whole: b"", "is empty"),
+        (
+            lambda whole: helper.make_model(onnx.GraphProto()).SerializeToString(),
+            "is not an ONNX model: it holds no graph",
+        ),
+    ],
+    ids=["truncated", "text", "empty file", "empty graph"],
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["check", "--against", "onnxruntime"],
+        ["check", "--against", "reference"],
+        ["bench", "--against", "onnxruntime", "--model"],
+    ],
+    ids=["check", "reference", "bench"],
+)
+def test_a_file_to_compare_with_that_is_no_model(
+    content: Callable[[bytes], bytes],
+    message: str,
+    command: list[str],
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    damaged = tmp_path / "damaged.onnx"
+    damaged.write_bytes(content((folder / "cnn.onnx").read_bytes()))
+    name, *options = command
+    assert main.main([name, str(folder / "cnn.tsm"), *options, str(damaged)]) == errors.USER
+    complaint = capsys.readouterr().err
+    assert complaint.startswith("error: ")
+    assert f"{damaged} {message}" in complaint
+    with pytest.raises(ModelError, match=re.escape(str(damaged))):
+        rivals.jittered(damaged)
+
+
+def test_a_model_that_onnx_runtime_refuses(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = cnn()
+    model.graph.node[0].op_type = "NoSuchOperator"
+    onnx.save(model, tmp_path / "m.onnx")
+    assert main.main(["check", str(folder / "cnn.tsm"), str(tmp_path / "m.onnx")]) == errors.USER
+    assert capsys.readouterr().err.startswith("error: ONNX Runtime cannot load the model (")
+
+
+def test_external_data_that_is_missing(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(cnn(), tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    (tmp_path / "m.data").unlink()
+    for against, message in (("onnxruntime", "cannot load the model"), ("reference", "external data cannot be read")):
+        command = ["check", str(folder / "cnn.tsm"), str(tmp_path / "m.onnx"), "--against", against]
+        assert main.main(command) == errors.USER
+        assert message in capsys.readouterr().err
 
 
 def test_bench(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -216,6 +216,14 @@ def test_a_full_disk_is_named_by_the_dump_that_failed(model: Path) -> None:
     assert not list(model.with_name("ir").iterdir())
 
 
+@pytest.mark.parametrize("name", ["other.onnx", "other.tsm", "other.safetensors", "other.ONNX"])
+def test_outputs_of_a_run_replace_no_model(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compile_model(cnn()).save(tmp_path / "m.tsm")
+    (tmp_path / name).write_text("old")
+    assert "name an .npz file" in refused(capsys, "run", tmp_path / "m.tsm", "-o", tmp_path / name)
+    assert (tmp_path / name).read_text() == "old"
+
+
 TERMINATED = """
 import signal, sys, time
 from tilestitch.compiler.cli import doctor, main

@@ -91,6 +91,15 @@ def test_anything_else_is_refused_in_a_sentence(tmp_path: Path) -> None:
         compile_model(tmp_path / "m.onnx", example_inputs=np.zeros(3))
 
 
+def test_an_empty_path_and_a_class_are_told_as_such() -> None:
+    with pytest.raises(OptionError, match="path of the model is empty"):
+        compile_model("")
+    torch = pytest.importorskip("torch")
+    for options in ({}, {"example_inputs": torch.zeros(3)}):
+        with pytest.raises(OptionError, match="ReLU is a class; give an instance"):
+            compile_model(torch.nn.ReLU, **options)
+
+
 def test_a_compiled_model_is_one_line() -> None:
     compiled = compile_model(cnn())
     kernels = len(compiled.plan.groups)

@@ -145,6 +145,27 @@ def test_out_may_be_torch_tensors(increment: Module, torch: Any) -> None:
     assert isinstance(mixed["w"], torch.Tensor)
 
 
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_out_in_the_order_of_the_outputs(kind: Any, increment: Module, torch: Any) -> None:
+    for u, w in [(np.empty(4, np.float32), np.empty(4, np.float32)), (torch.empty(4), torch.empty(4))]:
+        results = increment.run([X], out=kind([u, w]), like="torch")
+        assert (results["u"] is u, results["w"] is w) == (True, True)
+        np.testing.assert_array_equal(np.asarray(u), X + 2)
+        np.testing.assert_array_equal(np.asarray(w), W)
+
+
+def test_out_that_is_not_an_array_for_each_output(increment: Module) -> None:
+    array = np.empty(4, np.float32)
+    for out, message in [
+        ([], "0 arrays for 2 outputs; give .*: u, w"),
+        ([array], "1 arrays for 2 outputs"),
+        ([array] * 3, "3 arrays for 2 outputs"),
+        (array, "a ndarray was given; give a dict of output to array, or a list"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            increment.run([X], out=out)
+
+
 def test_out_of_bfloat16(tmp_path: Path, torch: Any) -> None:
     out = torch.zeros(3, dtype=torch.bfloat16)
     with echo(tmp_path, "bfloat16") as loaded:
