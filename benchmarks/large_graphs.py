@@ -206,6 +206,27 @@ def dense(nodes: int) -> onnx.ModelProto:
     return b.model({x: (ROWS, WIDTH)})
 
 
+def transposes(nodes: int) -> onnx.ModelProto:
+    """Transposes, each after an element-wise operator."""
+    b = Builder()
+    x, shape = "x", (2, 3, 4)
+    while len(b.nodes) < nodes:
+        for _ in shape:
+            x = b.op("Transpose", b.op("Tanh", x), perm=(1, 2, 0))
+    return b.model({x: shape}, {"x": shape})
+
+
+def reshapes(nodes: int) -> onnx.ModelProto:
+    """Reshapes, each after an element-wise operator."""
+    b = Builder()
+    flat, back = (b.constant(np.array(s, np.int64)) for s in ((ROWS * WIDTH,), (ROWS, WIDTH)))
+    x = "x"
+    while len(b.nodes) < nodes:
+        for shape in (flat, back):
+            x = b.op("Reshape", b.op("Tanh", x), shape)
+    return b.model({x: (ROWS, WIDTH)})
+
+
 def views(nodes: int) -> onnx.ModelProto:
     """Reshapes and transposes that do not cancel, with a node that computes after every ten."""
     b = Builder()
@@ -235,6 +256,7 @@ KINDS: Mapping[str, Callable[[int], onnx.ModelProto]] = {
     "attention": attention, "fan_out": fan_out, "fan_out_reductions": fan_out_reductions, "chain": chain,
     "concat": concat, "concat_inputs": concat_inputs, "sum_inputs": sum_inputs, "branches": branches,
     "reductions": reductions, "residual_mlp": residual_mlp, "gemms": gemms, "split": split, "loop": loop,
-    "dense": dense, "views": views, "constants": constants,
+    "dense": dense, "views": views, "transposes": transposes,
+    "reshapes": reshapes, "constants": constants,
 }  # fmt: skip
 """Every kind by its name: about as many nodes as asked for (operands or results, where one node has them all)."""

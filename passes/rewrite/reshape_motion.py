@@ -9,6 +9,7 @@ from tilestitch.compiler.ir import Graph, Node, Value, is_elementwise
 from tilestitch.passes.contract import PassContext, PassResult
 
 from .driver import (
+    Pattern,
     Replacement,
     apply_patterns,
     elements,
@@ -18,6 +19,7 @@ from .driver import (
     reshaped,
 )
 from .reshape_axes import axis_groups
+from .views import reshape_chain
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class ReshapeMotion:
     name: ClassVar[str] = "reshape_motion"
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
-        count = apply_patterns(graph, {"matmul": [through_matmul], "*": [through_elementwise]})
+        count = apply_patterns(graph, PATTERNS)
         return PassResult(graph, count > 0, (f"{count} moves",) if count else ())
 
 
@@ -103,3 +105,10 @@ def _operand_before(graph: Graph, node: Node, value: Value, source: tuple[int, .
     if inner is not None and shape == source and is_static(inner.inputs[0]) and inner.inputs[0].shape == source:
         return inner.inputs[0]
     return reshaped(graph, node, value, shape)
+
+
+PATTERNS: dict[str, list[Pattern]] = {
+    "matmul": [through_matmul],
+    "reshape": [reshape_chain],  # those that meet become one, before they move on
+    "*": [through_elementwise],
+}

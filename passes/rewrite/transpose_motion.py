@@ -1,7 +1,7 @@
 """Transposes move towards the outputs, through whatever works on each axis alike, until they meet another and cancel.
 
-Moving down never adds a transpose of a large tensor. The pass runs together with `canonicalise`, which composes and
-drops transposes.
+Moving down never adds a transpose of a large tensor. Two that meet become one at once: a long chain of them would else
+move in step, each past all operators. The pass runs together with `canonicalise`, which drops what moves no data.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from .driver import (
     transposed,
 )
 from .reshape_axes import permuted_reshape
+from .views import transpose_chain
 
 SMALL = 4
 """An operand that is that many times smaller than the result may get a transpose of its own."""
@@ -249,6 +250,6 @@ PATTERNS: dict[str, list[Pattern]] = {
     "broadcast_to": [through_broadcast],
     "window_reduce": [through_window],
     "reshape": [through_reshape],
-    "transpose": [up_through_reshape],
+    "transpose": [transpose_chain, up_through_reshape],
     "*": [through_elementwise],
 }
