@@ -52,13 +52,12 @@ def locate(partition: Partition, block: Expr) -> tuple[Expr, Expr, Expr, Expr]:
     if partition.m_blocks <= group:
         return named(part), named(batch), named(tile % partition.m_blocks), named(tile // partition.m_blocks)
     first = named(tile // (group * partition.n_blocks) * group)
-    within = named(tile % (group * partition.n_blocks))
-    rows = group if partition.m_blocks % group == 0 else _smaller(partition.m_blocks - first, group)
-    return named(part), named(batch), named(first + within % rows), named(within // rows)
-
-
-def _smaller(a: Expr, b: int) -> Expr:
-    return min(a, b) if isinstance(a, int) else named(T.min(a, b))
+    within, left = named(tile % (group * partition.n_blocks)), partition.m_blocks % group
+    row, column = named(within % group), named(within // group)
+    if left:  # Two divisions by constants, of which the compiler computes again what it needs late, for one that is not.
+        last = first == partition.m_blocks - left
+        row, column = named(T.Select(last, within % left, row)), named(T.Select(last, within // left, column))
+    return named(part), named(batch), named(first + row), column
 
 
 # -- launches --------------------------------------------------------------------------------------------------------

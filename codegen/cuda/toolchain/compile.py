@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import tvm
@@ -16,6 +17,7 @@ from tilestitch.codegen.cuda.abi import SYMBOL, CudaLaunch
 from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.cuda.toolchain import nvrtc
 from tilestitch.codegen.cuda.toolchain.cache import NO_CACHE, KernelCache, key_of
+from tilestitch.codegen.cuda.toolchain.spills import WAYS, without_spills
 from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.codegen.errors import KernelError, TargetError
 from tilestitch.runtime.archive import atomic_file
@@ -157,22 +159,35 @@ def _compile_all(
 
 def _compiler_name(options: BuildOptions) -> str:
     if options.nvcc is None:
-        return f"nvrtc {nvrtc.version()} {' '.join(nvrtc.OPTIONS)}"
+        return f"nvrtc {nvrtc.version()} {' '.join(nvrtc.OPTIONS)} {WAYS}"
     answer = subprocess.run([options.nvcc, "--version"], capture_output=True, text=True, check=False)
-    return f"nvcc {answer.stdout}"
+    return f"nvcc {answer.stdout} {WAYS}"
 
 
 def _nvcc_jobs(nvcc: str) -> Callable[[Sequence[nvrtc.Job], int, Callable[[int], None]], list[str | None]]:
     """Compiles as `nvrtc.compile_jobs` does, by nvcc."""
     from concurrent.futures import ThreadPoolExecutor
 
-    def compile_one(job: nvrtc.Job) -> str | None:
+    def by_nvcc(job: nvrtc.Job, source: str, options: tuple[str, ...]) -> bytes:
         text = job.output.with_name(job.output.name + ".cu")
-        text.write_text(job.source, encoding="utf-8")
+        text.write_text(source, encoding="utf-8")
         kind = "-cubin" if job.architecture.startswith("sm_") else "-ptx"
         command = [nvcc, kind, f"-arch={job.architecture}", "-O3", "-std=c++17", str(text), "-o", str(job.output)]
-        answer = subprocess.run(command, capture_output=True, text=True, check=False)
-        return answer.stderr or f"exit code {answer.returncode}" if answer.returncode else None
+        answer = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+        if answer.returncode:
+            raise nvrtc.NvrtcError(answer.stderr or f"exit code {answer.returncode}")
+        return job.output.read_bytes()
+
+    def compile_one(job: nvrtc.Job) -> str | None:
+        compile_ = partial(by_nvcc, job)
+        try:
+            if job.architecture.startswith("sm_"):
+                job.output.write_bytes(without_spills(job.source, compile_))
+            else:
+                compile_(job.source, ())
+        except nvrtc.NvrtcError as error:
+            return str(error)
+        return None
 
     def run(jobs: Sequence[nvrtc.Job], processes: int, done: Callable[[int], None]) -> list[str | None]:
         results: list[str | None] = []

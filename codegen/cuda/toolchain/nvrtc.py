@@ -17,6 +17,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any
 
+from tilestitch.codegen.cuda.toolchain.spills import without_spills
+from tilestitch.codegen.errors import CodegenError
+
 OPTIONS = ("--std=c++17", "-default-device")
 
 
@@ -69,11 +72,20 @@ def _bindings() -> Any:
 
 
 def compile_text(source: str, architecture: str) -> bytes:
-    """The cubin for `sm_90a`, or the PTX for `compute_90`. Raises NvrtcError with the compiler's log."""
+    """The cubin for `sm_90a`, without spills where that can be had, or the PTX for `compute_90`.
+
+    Raises NvrtcError with the compiler's log.
+    """
+    if not architecture.startswith("sm_"):
+        return _compiled(source, architecture, ())
+    return without_spills(source, lambda text, options: _compiled(text, architecture, options))
+
+
+def _compiled(source: str, architecture: str, options: tuple[str, ...]) -> bytes:
     nvrtc = _bindings()
     _, program = nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
     include = include_folder()
-    flags = [f"--gpu-architecture={architecture}", f"-I{include}", f"-I{include / 'cccl'}", *OPTIONS]
+    flags = [f"--gpu-architecture={architecture}", f"-I{include}", f"-I{include / 'cccl'}", *OPTIONS, *options]
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
@@ -167,7 +179,7 @@ def serve(requests: IO[str] | None = None) -> None:
         error = None
         try:
             Path(request["output"]).write_bytes(compile_text(request["source"], request["architecture"]))
-        except (NvrtcError, NvrtcMissingError, OSError) as problem:
+        except (NvrtcError, NvrtcMissingError, CodegenError, OSError) as problem:
             error = str(problem)
         sys.stdout.write(json.dumps({"error": error}) + "\n")
         sys.stdout.flush()

@@ -88,6 +88,14 @@ def test_families(family: str, name: str) -> None:
     assert found.load_bytes >= wanted.load_bytes and found.store_bytes >= wanted.store_bytes, (family, found)
 
 
+@pytest.mark.parametrize("name", ["cuda:sm_80", HOPPER])
+@pytest.mark.parametrize("shape", [(169, 256, 528), (1000, 48, 147)])
+def test_products_of_odd_shapes_keep_their_values_in_registers(shape: tuple[int, int, int], name: str) -> None:
+    """The compiler is tempted to keep a register too few."""
+    for code in compiled(product("float32", shape)(name), name):
+        assert not [finding for finding in lint(code) if finding.rule == "local_memory"]
+
+
 @pytest.mark.parametrize("tile", TILES, ids=name_of)
 def test_products_by_warpgroups(tile: WgmmaTile) -> None:
     """The loop that multiplies does nothing else: no fence, no access to global memory."""
