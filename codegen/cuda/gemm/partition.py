@@ -54,10 +54,18 @@ def locate(partition: Partition, block: Expr) -> tuple[Expr, Expr, Expr, Expr]:
     first = named(tile // (group * partition.n_blocks) * group)
     within, left = named(tile % (group * partition.n_blocks)), partition.m_blocks % group
     row, column = named(within % group), named(within // group)
-    if left:  # Two divisions by constants, of which the compiler computes again what it needs late, for one that is not.
+    if (
+        left
+    ):  # Two divisions by constants, of which the compiler computes again what it needs late, for one that is not.
         last = first == partition.m_blocks - left
-        row, column = named(T.Select(last, within % left, row)), named(T.Select(last, within // left, column))
+        row, column = _either(last, within % left, row), _either(last, within // left, column)
     return named(part), named(batch), named(first + row), column
+
+
+def _either(condition: Expr | bool, yes: Expr, no: Expr) -> Expr:
+    if isinstance(condition, bool):
+        return yes if condition else no
+    return named(T.Select(condition, yes, no))
 
 
 # -- launches --------------------------------------------------------------------------------------------------------
