@@ -20,7 +20,7 @@ __all__ = ["GroupView", "before_views", "gate_number", "levels", "roles_in", "vi
 
 def view_group(graph: Graph, group: Group) -> GroupView:
     """Look up a group's names in its graph. Raises KernelError for values that kernels cannot hold."""
-    view = look_up({node.name: node for node in graph.nodes}, group)
+    view = look_up({name: graph.node(name) for name in group.nodes}, group)
     for value in dict.fromkeys(v for node in view.nodes for v in (*node.inputs, *node.outputs)):
         if not is_static_tensor(value.type):
             raise KernelError(

@@ -33,8 +33,8 @@ def lower_with(schedules: Sequence[Schedule], backend: Backend, graph: Graph, gr
     """
     if not schedules:
         return backend.lower(graph, group)
-    members = set(group.nodes)
-    types = {v.name: v.tensor_type for n in graph.nodes if n.name in members for v in (*n.inputs, *n.outputs)}
+    nodes = [graph.node(name) for name in group.nodes]
+    types = {v.name: v.tensor_type for n in nodes for v in (*n.inputs, *n.outputs)}
     if not any(types[name].num_elements for name in group.outputs):
         return backend.lower(graph, group)
     for plugin in schedules:

@@ -54,8 +54,7 @@ def signature(graph: Graph, group: Group) -> Signature:
     def place(name: str) -> int:
         return number.setdefault(name, len(number))
 
-    members = set(group.nodes)
-    nodes = [node for node in graph.nodes if node.name in members]
+    nodes = [graph.node(name) for name in group.nodes]
     parts: list[object] = [group.kind.value, group.tie, group.schedule]
     if group.kind is GroupKind.ATTENTION:
         # Kernels leave out keys that masks hide from every query, also masks that other kernels make.

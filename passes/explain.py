@@ -95,8 +95,7 @@ def _prediction(model: LatencyModel, device: AnyDevice) -> dict[str, Any]:
 
 
 def _kernel(graph: Graph, group: Group, values: Mapping[str, Value], segment: int, *, first: bool) -> dict[str, Any]:
-    members = set(group.nodes)
-    nodes = [n for n in graph.nodes if n.name in members]
+    nodes = [graph.node(name) for name in group.nodes]
     bytes_read, bytes_written = _traffic(group, nodes, values)
     work = sum(operations(n) for n in nodes)
     return {

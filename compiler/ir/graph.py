@@ -274,10 +274,10 @@ class Graph:
         return list(seen)
 
     def node(self, name: str) -> Node:
-        for node in self._nodes:
-            if node.name == name:
-                return node
-        raise IRError(f"graph {self.name} has no node {name!r}")
+        node = self._nodes.find(name)
+        if node is None:
+            raise IRError(f"graph {self.name} has no node {name!r}")
+        return node
 
     def subgraphs(self) -> Iterator[Graph]:
         for node in self._nodes:

@@ -1,4 +1,4 @@
-"""Nodes in order: a linked list, so that a node goes before any other one, or away, in constant time."""
+"""Nodes in order: a linked list, so that a node is found, goes before any other one, or away, in constant time."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ class NodeList:
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
         self._next: dict[Node | None, Node | None] = {None: None}
         self._previous: dict[Node | None, Node | None] = {None: None}
+        self._by_name: dict[str, Node] = {}
         for node in nodes:
             self.insert(node)
 
@@ -35,7 +36,12 @@ class NodeList:
         previous = self._previous[before]
         self._next[previous], self._next[node] = node, before
         self._previous[before], self._previous[node] = node, previous
+        self._by_name[node.name] = node
 
     def remove(self, node: Node) -> None:
         following, previous = self._next.pop(node), self._previous.pop(node)
         self._next[previous], self._previous[following] = following, previous
+        del self._by_name[node.name]
+
+    def find(self, name: str) -> Node | None:
+        return self._by_name.get(name)

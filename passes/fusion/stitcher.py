@@ -176,7 +176,7 @@ def _groups(
     """The groups of all clusters but those that are aliases, or put `wholes` together."""
     groups: list[Group] = []
     host: list[HostGroup] = []
-    taken = {n.name for n in state.nodes if not is_native(n)}
+    taken = {n.name: 1 for n in state.nodes if not is_native(n)}
     for cluster in state.clusters():
         nodes = state.in_order(cluster.members)
         if not is_native(nodes[0]):
@@ -197,7 +197,9 @@ def _stored(state: Fusion, cluster: Cluster) -> list[Value]:
     return stored + [o for n in state.in_order(cluster.owned) for o in n.outputs if o in whole and o not in stored]
 
 
-def _group(state: Fusion, cluster: Cluster, nodes: Sequence[Node], stored: Sequence[Value], taken: set[str]) -> Group:
+def _group(
+    state: Fusion, cluster: Cluster, nodes: Sequence[Node], stored: Sequence[Value], taken: dict[str, int]
+) -> Group:
     roles = state.roles(cluster)
     if isinstance(roles, WhyNot):
         raise PassContractError(f"the planner built an illegal group: {roles}")
@@ -215,16 +217,18 @@ def _group(state: Fusion, cluster: Cluster, nodes: Sequence[Node], stored: Seque
     )
 
 
-def _group_name(nodes: Sequence[Node], roles: Roles, taken: set[str]) -> str:
-    """A C identifier that says what the kernel does: its first operators, the anchor's first."""
+def _group_name(nodes: Sequence[Node], roles: Roles, taken: dict[str, int]) -> str:
+    """A C identifier that says what the kernel does: its first operators, the anchor's first. `taken`: names, and the
+    last number that was added to each.
+    """
     ops = [n.op for n in nodes if roles.parts[n] is not Part.PULLED or roles.kind is GroupKind.INJECTIVE]
     short = list(dict.fromkeys(op.removeprefix("reduce_") for op in ops))
     base = re.sub(r"\W", "_", "_".join(short[:4]) + ("_etc" if len(short) > 4 else ""))
-    name, count = base, 1
+    name = base
     while name in taken:
-        count += 1
-        name = f"{base}_{count}"
-    taken.add(name)
+        taken[base] += 1
+        name = f"{base}_{taken[base]}"
+    taken[name] = 1
     return name
 
 

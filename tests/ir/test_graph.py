@@ -123,3 +123,16 @@ def test_the_verifier_checks_recorded_types() -> None:
 
 def test_a_node_lists_each_origin_once() -> None:
     assert Node("neg", [], [], {}, "n", ["a", "b", "a"]).origins == ("a", "b")
+
+
+def test_a_node_is_found_by_its_name_until_it_is_removed() -> None:
+    graph = chain()
+    found = graph.node("b")
+    graph.replace_uses(found.output, found.inputs[0])
+    graph.sort()
+    assert graph.clone().node("b") is not found is graph.node("b")
+    graph.remove(found)
+    with pytest.raises(IRError, match="no node 'b'"):
+        graph.node("b")
+    graph.emit("tanh", graph.node("a").output)
+    assert graph.node("tanh").op == "tanh"
