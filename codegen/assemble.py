@@ -11,7 +11,7 @@ import numpy as np
 from tilestitch.codegen.backend import Backend, PlacedLaunch, Progress
 from tilestitch.codegen.dependences import Accesses, Region
 from tilestitch.codegen.errors import CodegenError
-from tilestitch.codegen.launch import CountersArg, PackedArg, StatusArg, TemporaryArg, TensorMapArg, ValueArg
+from tilestitch.codegen.launch import CountersArg, PackedArg, RangeArg, StatusArg, TemporaryArg, TensorMapArg, ValueArg
 from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.compiler.ir.text import digest
 from tilestitch.compiler.ir.types import from_numpy_dtype, to_numpy_dtype
@@ -273,6 +273,8 @@ class _ProgramWriter:
         match arg:
             case ValueArg(name):
                 return rt.Arg(self.memory_of(name))
+            case RangeArg(name, offset_bytes):
+                return rt.Arg(self.memory_of(name), offset_bytes)
             case PackedArg():
                 return rt.Arg(self.packed(arg))
             case TensorMapArg(over, tensor_map, offset_bytes):

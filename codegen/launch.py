@@ -17,6 +17,15 @@ class ValueArg:
 
 
 @dataclass(frozen=True)
+class RangeArg:
+    """`nbytes` of a value that the group reads, from `offset_bytes` on."""
+
+    value: str
+    offset_bytes: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
 class PackedArg:
     """A constant in a layout of its own: `arrange(data)` gives the array to store; `key` identifies the layout."""
 
@@ -58,4 +67,4 @@ class CountersArg:
     name: str = ""
 
 
-KernelArg: TypeAlias = ValueArg | PackedArg | TensorMapArg | TemporaryArg | StatusArg | CountersArg
+KernelArg: TypeAlias = ValueArg | RangeArg | PackedArg | TensorMapArg | TemporaryArg | StatusArg | CountersArg

@@ -12,7 +12,7 @@ from tilestitch.passes.plan import Group
 from tilestitch.runtime.kernel_signature import KernelSignature, Parameter
 
 from .errors import CodegenError
-from .launch import CountersArg, KernelArg, PackedArg, StatusArg, TemporaryArg, TensorMapArg, ValueArg
+from .launch import CountersArg, KernelArg, PackedArg, RangeArg, StatusArg, TemporaryArg, TensorMapArg, ValueArg
 
 Arranged = Callable[[PackedArg], Any]
 
@@ -50,6 +50,8 @@ class Parameters:
             case ValueArg(name):
                 value = self.values[name]
                 return Parameter("tensor", value.dtype, value.tensor_type.nbytes, value in written)
+            case RangeArg(name, _, nbytes):
+                return Parameter("tensor", self.values[name].dtype, nbytes, False)
             case PackedArg():
                 array = self.arranged(arg)
                 return Parameter("tensor", from_numpy_dtype(array.dtype), array.nbytes, False)

@@ -16,6 +16,7 @@ from tilestitch.passes.plan.mask_band import band_of, same_inside
 
 from .groups import roles_in, view_group
 from .launch import KernelArg, PackedArg, TensorMapArg, ValueArg
+from .ranges import ranged
 
 Lower = Callable[[Graph, Group], tuple[Any, ...]]
 
@@ -30,7 +31,8 @@ class Signature:
 
 
 class LoweredOnce:
-    """Lowers groups with `lower`; a group equal to an earlier one but for names gets that one's launches, renamed.
+    """Lowers groups with `lower`; a group equal to an earlier one but for names, and for the ranges of values that it
+    reads, gets that one's launches, renamed.
 
     Launches are dataclasses with the fields `args` and `origins`.
     """
@@ -40,6 +42,10 @@ class LoweredOnce:
         self._known: dict[object, tuple[tuple[Any, ...], Signature]] = {}
 
     def __call__(self, graph: Graph, group: Group) -> tuple[Any, ...]:
+        apart = ranged(graph, group)
+        return self._once(graph, group) if apart is None else apart.placed(self._once(apart.graph, apart.group))
+
+    def _once(self, graph: Graph, group: Group) -> tuple[Any, ...]:
         here = signature(graph, group)
         if here.key not in self._known:
             self._known[here.key] = self._lower(graph, group), here

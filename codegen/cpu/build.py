@@ -58,9 +58,9 @@ def compile_kernels(
     Raises KernelError, naming the kernel and its ONNX nodes, if TVM or LLVM refuses one.
     """
     ends = digests or [""] * len(launches)
-    symbols = tuple(
-        f"{launch.kind}_{content_hash(launch.func)}{end}" for launch, end in zip(launches, ends, strict=True)
-    )
+    functions = {id(launch.func): launch.func for launch in launches}
+    hashes = {key: content_hash(func) for key, func in functions.items()}
+    symbols = tuple(f"{launch.kind}_{hashes[id(launch.func)]}{end}" for launch, end in zip(launches, ends, strict=True))
     unique: dict[str, KernelLaunch] = {}
     for symbol, launch in zip(symbols, launches, strict=True):
         unique.setdefault(symbol, launch)

@@ -191,6 +191,20 @@ class Graph:
         """`add` for the common case of one output: returns the value."""
         return self.add(op, inputs, attrs, origins=origins, insert_before=insert_before).output
 
+    def copy_nodes(self, nodes: Iterable[Node], first_operands: Mapping[Node, Value]) -> None:
+        """Put copies of `nodes` of another graph, of the same names, at the end; some read another first operand.
+
+        What the nodes read from elsewhere is copied as well, without what computes it.
+        """
+        new: dict[Value, Value] = {}
+        for node in nodes:
+            for value in node.inputs:
+                new.setdefault(value, Value(value.name, value.type, value.data))
+            inputs = [new[value] for value in node.inputs]
+            if node in first_operands:
+                inputs[0] = first_operands[node]
+            new.update(_copy_node(self, node, inputs))
+
     # -- changing ------------------------------------------------------------------------------------------
 
     def set_input(self, node: Node, index: int, value: Value) -> None:
@@ -306,14 +320,19 @@ def _clone(graph: Graph) -> Graph:
         mapping[value] = Value(value.name, value.type)
         copy.inputs.append(mapping[value])
     for node in graph.nodes:
-        outputs = [Value(v.name, v.type) for v in node.outputs]
-        mapping.update(zip(node.outputs, outputs, strict=True))
-        attrs = {k: _clone(a) if isinstance(a, Graph) else a for k, a in node.attrs.items()}
-        twin = Node(node.op, [mapped(v) for v in node.inputs], outputs, attrs, node.name, node.origins)
-        for i, out in enumerate(outputs):
-            out.producer, out.index = twin, i
-        for i, value in enumerate(twin.inputs):
-            value._uses[twin, i] = None
-        copy._nodes.insert(twin)
+        mapping.update(_copy_node(copy, node, [mapped(v) for v in node.inputs]))
     copy.outputs = [mapped(v) for v in graph.outputs]
     return copy
+
+
+def _copy_node(target: Graph, node: Node, inputs: Sequence[Value]) -> dict[Value, Value]:
+    """Puts a copy of `node` that reads `inputs` at the end of `target`; returns its results by those of `node`."""
+    outputs = [Value(v.name, v.type) for v in node.outputs]
+    attrs = {k: _clone(a) if isinstance(a, Graph) else a for k, a in node.attrs.items()}
+    twin = Node(node.op, inputs, outputs, attrs, node.name, node.origins)
+    for i, out in enumerate(outputs):
+        out.producer, out.index = twin, i
+    for i, value in enumerate(twin.inputs):
+        value._uses[twin, i] = None
+    target._nodes.insert(twin)
+    return dict(zip(node.outputs, outputs, strict=True))

@@ -5,7 +5,7 @@ Whether it pays is asked of the latency model: the one kernel against the three 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -44,8 +44,10 @@ class Attention:
         for anchor in state.nodes:
             if anchor.op != "matmul" or not is_native(anchor):
                 continue
-            for first in _products_before(anchor):
-                inner = _between(first, anchor)
+            products = _products_before(anchor)
+            before = _before(anchor) if products else {}
+            for first in products:
+                inner = _between(first, before)
                 if not any(n.op == "exp" for n in inner):
                     continue
                 refusal = self._refusal(state, first, inner, anchor)
@@ -151,8 +153,8 @@ def _products_before(anchor: Node) -> list[Node]:
     return [n for n in found if n.op == "matmul" and is_native(n)]
 
 
-def _between(first: Node, anchor: Node) -> list[Node]:
-    """The nodes on paths from one product to the other."""
+def _before(anchor: Node) -> dict[Node, None]:
+    """Nodes near `anchor` that its first operand depends on."""
     before: dict[Node, None] = {}
     stack = [anchor.inputs[0].producer]
     while stack and len(before) < 4 * MOST_BETWEEN:
@@ -160,10 +162,15 @@ def _between(first: Node, anchor: Node) -> list[Node]:
         if node is not None and node not in before:
             before[node] = None
             stack.extend(v.producer for v in node.inputs if kind_of(node.op) is not Kind.CONTRACTION)
+    return before
+
+
+def _between(first: Node, before: Mapping[Node, None]) -> list[Node]:
+    """The nodes of `before` that depend on `first`."""
     found: dict[Node, None] = {}
     stack = [first]
     while stack:
-        for user in (u for out in stack.pop().outputs for u in out.users):  # type: ignore[union-attr]
+        for user in (u for out in stack.pop().outputs for u in out.users):
             if user in before and user not in found:
                 found[user] = None
                 stack.append(user)

@@ -1,0 +1,99 @@
+"""Slices that are one range of bytes: a kernel gets the address where the range begins.
+
+So groups that compute the same on different ranges are one kernel, whatever the values are that the ranges lie in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.compiler.ir.types import TensorType, is_static_tensor, storage_bytes
+from tilestitch.passes.plan import Group, GroupKind
+from tilestitch.runtime.launch_check import ARGUMENT_ALIGNMENT
+
+from .launch import KernelArg, RangeArg, ValueArg
+
+TEMPLATES = (GroupKind.INJECTIVE, GroupKind.ROWWISE)
+"""Those that read operands element by element, so that it makes no difference to the schedule what a slice is of."""
+
+
+@dataclass(frozen=True)
+class Ranged:
+    """A group that reads values of their own in place of ranges of values: `ranges` says by name what these are."""
+
+    graph: Graph
+    group: Group
+    ranges: Mapping[str, RangeArg]
+
+    def placed(self, launches: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The launches of the group with ranges for arguments."""
+        return tuple(replace(launch, args=tuple(map(self._argument, launch.args))) for launch in launches)
+
+    def _argument(self, arg: KernelArg) -> KernelArg:
+        return self.ranges.get(arg.value, arg) if isinstance(arg, ValueArg) else arg
+
+
+def ranged(graph: Graph, group: Group) -> Ranged | None:
+    """The group with its slices that are ranges of what it reads taken apart; None if it has none."""
+    if any(part.kind not in TEMPLATES for part in group.parts or (group,)):
+        return None
+    nodes = [graph.node(name) for name in group.nodes]
+    made = {value for node in nodes for value in node.outputs}
+    found = {node: range_ for node in nodes if node.inputs and node.inputs[0] not in made and (range_ := _range(node))}
+    if not found:
+        return None
+    taken = {value.name for node in nodes for value in (*node.inputs, *node.outputs)}
+    names = {node: _free(f"{node.output.name}.range", taken) for node in found}
+    operands = {node: Value(names[node], node.output.type) for node in found}
+    alone = Graph(graph.name)
+    alone.copy_nodes(nodes, operands)
+    for node in found:
+        rank = len(node.output.shape)
+        alone.node(node.name).attrs.update(starts=(0,) * rank, steps=(1,) * rank)
+    return Ranged(alone, _reading(group, alone, names), {names[node]: range_ for node, range_ in found.items()})
+
+
+def _free(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
+def _range(node: Node) -> RangeArg | None:
+    """What a slice reads, if that is an aligned range of bytes in memory, and not all of a value."""
+    if node.op != "slice" or not is_static_tensor(node.inputs[0].type) or node.inputs[0].is_constant:
+        return None
+    source, result = node.inputs[0].tensor_type, node.output.tensor_type
+    if source.shape == result.shape or not result.num_elements or not _contiguous(source, node.attrs):
+        return None
+    offset, stride = 0, storage_bytes(source.dtype)
+    for start, extent in zip(reversed(node.attrs["starts"]), reversed(source.static_shape), strict=True):
+        offset, stride = offset + start * stride, stride * extent
+    return None if offset % ARGUMENT_ALIGNMENT else RangeArg(node.inputs[0].name, offset, result.nbytes)
+
+
+def _contiguous(source: TensorType, attrs: Mapping[str, Any]) -> bool:
+    """One element of the first axes, steps of 1 along the next one, and all of those after it."""
+    axes = list(zip(source.static_shape, attrs["sizes"], attrs["steps"], strict=True))
+    while axes and axes[0][1] == 1:
+        axes.pop(0)
+    return not axes or (axes[0][2] == 1 and all(size == extent and step == 1 for extent, size, step in axes[1:]))
+
+
+def _reading(group: Group, graph: Graph, names: Mapping[Node, str]) -> Group:
+    """The group, and its parts, with the inputs that the nodes of `graph` have."""
+    ranges = {node.name: name for node, name in names.items()}
+
+    def inputs(nodes: Iterable[str], old: tuple[str, ...]) -> tuple[str, ...]:
+        read = {value.name for name in nodes for value in graph.node(name).inputs}
+        new = [ranges[name] for name in nodes if name in ranges]
+        return (*(name for name in old if name in read), *new)
+
+    stages = tuple(
+        tuple(replace(part, inputs=inputs(part.nodes, part.inputs)) for part in stage) for stage in group.stages
+    )
+    return replace(group, inputs=inputs(group.nodes, group.inputs), stages=stages)

@@ -1,0 +1,132 @@
+"""Slices that are ranges of bytes: kernels get the address where one begins, so that different ones share a kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.codegen.cuda.cuda_harness import emulated
+from tests.compiled import assert_close, compile_graph
+from tilestitch.codegen.launch import RangeArg
+from tilestitch.codegen.ranges import ranged
+from tilestitch.compiler.ir import Graph, TensorType, Value
+from tilestitch.passes.contract import PassContext
+from tilestitch.passes.plan.target import TargetInfo
+from tilestitch.passes.planner import make_plan
+from tilestitch.runtime import load
+from tilestitch.runtime.artifact import read_artifact
+from tilestitch.runtime.program import DeviceStep, NativeStep
+
+ARRAY = np.linspace(-3, 3, 2 * 6 * 8, dtype=np.float32)
+
+
+def cut(graph: Graph, value: Value, starts: tuple[int, ...], sizes: tuple[int, ...], step: int = 1) -> Value:
+    steps = tuple(step if size > 1 else 1 for size in sizes)
+    return graph.emit("slice", value, starts=starts, sizes=sizes, steps=steps)
+
+
+def with_input(*shape: int, dtype: str = "float32") -> tuple[Graph, Value]:
+    graph = Graph("g")
+    return graph, graph.add_input("x", TensorType(dtype, shape))
+
+
+def ranges_in(graph: Graph) -> list[RangeArg]:
+    """The ranges that the groups of a plan read, in order."""
+    plan = make_plan(graph, PassContext(TargetInfo("cpu", 2)))
+    found = [apart for group in plan.groups if (apart := ranged(graph, group)) is not None]
+    return [range_ for apart in found for range_ in apart.ranges.values()]
+
+
+def symbols_and_result(graph: Graph, target: str, feeds: dict[str, Any]) -> tuple[list[str], list[np.ndarray]]:
+    artifact = emulated(graph) if target == "emulator" else compile_graph(graph)
+    steps = [step for program in read_artifact(artifact).programs for step in program.steps]
+    launches = [launch for step in steps if isinstance(step, NativeStep | DeviceStep) for launch in step.launches]
+    with load(artifact, device=target) as module:
+        return [launch.symbol for launch in launches], list(module.run(feeds).values())
+
+
+@pytest.mark.parametrize("target", ["cpu", "emulator"])
+def test_kernels_read_the_range_that_their_slice_shows(target: str) -> None:
+    graph, x = with_input(6, 8)
+    first = graph.emit("tanh", cut(graph, x, (1, 0), (2, 8)))
+    spread = graph.emit("reduce_sum", first, axes=(0, 1), keepdims=True)
+    graph.outputs = [first, graph.emit("tanh", cut(graph, graph.emit("mul", x, spread), (3, 0), (2, 8)))]
+    rows = ARRAY[:48].reshape(6, 8)
+    _, (one, other) = symbols_and_result(graph, target, {"x": rows})
+    assert_close(one, np.tanh(rows[1:3]), 1e-6)
+    assert_close(other, np.tanh(rows[3:5] * one.sum()), 1e-5)
+
+
+@pytest.mark.parametrize("target", ["cpu", "emulator"])
+@pytest.mark.parametrize("op", ["tanh", "softmax"])
+def test_launches_of_different_ranges_share_a_symbol(target: str, op: str) -> None:
+    graph, x = with_input(24, 8)
+    parts = [cut(graph, x, (first, 0), (1, 8)) for first in range(24)]
+    if op == "tanh":
+        graph.outputs = [graph.emit("tanh", part) for part in parts]
+    else:
+        tops = [graph.emit("reduce_max", part, axes=(1,), keepdims=True) for part in parts]
+        graph.outputs = [graph.emit("sub", part, top) for part, top in zip(parts, tops, strict=True)]
+    rows = ARRAY.reshape(12, 8).repeat(2, axis=0)
+    symbols, results = symbols_and_result(graph, target, {"x": rows})
+    assert len(set(symbols)) <= max(1, len(symbols) // 2)
+    for result, row in zip(results, rows, strict=True):
+        assert_close(result[0], np.tanh(row) if op == "tanh" else row - row.max(), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("starts", "sizes", "offset"),
+    [((1, 2, 0), (1, 3, 8), 4 * (48 + 16)), ((1, 0, 0), (1, 6, 8), 4 * 48), ((1, 5, 4), (1, 1, 3), 4 * (48 + 44))],
+)
+def test_a_range_begins_where_its_first_element_lies(
+    starts: tuple[int, ...], sizes: tuple[int, ...], offset: int
+) -> None:
+    graph, x = with_input(2, 6, 8)
+    graph.outputs = [graph.emit("tanh", cut(graph, x, starts, sizes))]
+    assert ranges_in(graph) == [RangeArg("x", offset, 4 * int(np.prod(sizes)))]
+
+
+@pytest.mark.parametrize(
+    ("starts", "sizes", "step"),
+    [
+        ((0, 2, 0), (2, 3, 8), 1),  # two pieces of memory
+        ((1, 2, 0), (1, 3, 4), 1),  # half of each row
+        ((1, 0, 0), (1, 1, 4), 2),  # every other element
+        ((1, 5, 7), (1, 1, 4), -1),  # backwards
+        ((1, 5, 1), (1, 1, 3), 1),  # not aligned
+        ((0, 0, 0), (2, 6, 8), 1),  # all of it
+    ],
+)
+def test_other_slices_are_computed_by_the_kernel(starts: tuple[int, ...], sizes: tuple[int, ...], step: int) -> None:
+    graph, x = with_input(2, 6, 8)
+    graph.outputs = [graph.emit("tanh", cut(graph, x, starts, sizes, step))]
+    assert ranges_in(graph) == []
+
+
+def test_what_a_group_computes_itself_has_no_address() -> None:
+    graph, x = with_input(6, 8)
+    graph.outputs = [graph.emit("tanh", cut(graph, graph.emit("exp", x), (2, 0), (2, 8)))]
+    assert ranges_in(graph) == []
+
+
+@pytest.mark.parametrize("target", ["cpu", "emulator"])
+def test_a_value_is_read_whole_and_in_ranges_by_one_kernel(target: str) -> None:
+    graph, x = with_input(6, 8)
+    row = cut(graph, x, (4, 0), (1, 8))
+    graph.outputs = [graph.emit("sub", graph.emit("mul", x, row), cut(graph, x, (2, 0), (1, 8)))]
+    rows = ARRAY[:48].reshape(6, 8)
+    _, (result,) = symbols_and_result(graph, target, {"x": rows})
+    assert_close(result, rows * rows[4:5] - rows[2:3], 1e-6)
+
+
+@pytest.mark.parametrize("target", ["cpu", "emulator"])
+@pytest.mark.parametrize("dtype", ["float16", "int8", "bool"])
+def test_offsets_are_in_bytes_of_the_dtype(target: str, dtype: str) -> None:
+    graph, x = with_input(6, 16, dtype=dtype)
+    graph.outputs = [graph.emit("cast", cut(graph, x, (first, 0), (2, 16)), to="float32") for first in (0, 2, 3)]
+    rows = np.random.default_rng(0).integers(0, 2 if dtype == "bool" else 100, (6, 16)).astype(dtype)
+    _, results = symbols_and_result(graph, target, {"x": rows})
+    for first, result in zip((0, 2, 3), results, strict=True):
+        np.testing.assert_array_equal(result, rows[first : first + 2].astype(np.float32))
