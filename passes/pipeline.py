@@ -21,7 +21,7 @@ from .rewrite import REWRITES
 
 CLEAN_UP = "fixpoint{limit=8}(canonicalise,algebra,fold_constants,dead_branches,cse,dce)"
 
-MOTION = "fixpoint{limit=16}(transpose_motion,reshape_motion,canonicalise,fold_constants,dce)"
+MOTION = "fixpoint{limit=16}(transpose_motion,reshape_motion,refine_axes,canonicalise,fold_constants,dce)"
 
 LAYOUT = f"split_columns,fold_scale_shift,channels_last,{MOTION},fold_transposes,merge_products,split_pools"
 

@@ -13,6 +13,7 @@ from .fold_scale_shift import FoldScaleShift
 from .fold_transposes import FoldTransposes
 from .merge_products import MergeProducts
 from .precision import Precision
+from .refine_axes import RefineAxes
 from .reshape_motion import ReshapeMotion
 from .split_columns import SplitColumns
 from .split_pools import SplitPools
@@ -22,7 +23,7 @@ REWRITES: dict[str, type] = {
     cls.name: cls
     for cls in (
         Algebra, Canonicalise, ChannelsLast, CommonSubexpressions, DeadBranches, DeadCode, FoldConstants,
-        FoldScaleShift, FoldTransposes, MergeProducts, Precision, ReshapeMotion, SplitColumns, SplitPools,
+        FoldScaleShift, FoldTransposes, MergeProducts, Precision, RefineAxes, ReshapeMotion, SplitColumns, SplitPools,
         TransposeMotion,
     )
 }  # fmt: skip

@@ -43,6 +43,19 @@ PATTERNS = {
         { y = GroupNormalization <num_groups = 3> (x, s, b) }""",
     "group_norm_and_silu": """(float[2,6,5,7] x, float[6] s, float[6] b) => (float[2,6,5,7] y)
         { n = GroupNormalization <num_groups = 2> (x, s, b)  g = Sigmoid(n)  y = Mul(n, g) }""",
+    "group_norm_of_pytorch": """(float[2,6,5,7] x, float[6,1,1] s, float[6,1,1] b) => (float[2,6,5,7] y)
+        <int64[3] rows = {0, 3, -1}, int64[4] image = {2, 6, 5, 7}, float[3] one = {1, 1, 1}, float[3] zero = {0, 0, 0}>
+        { r = Reshape(x, rows)  i = InstanceNormalization(r, one, zero)  n = Reshape(i, image)
+          m = Mul(n, s)  y = Add(m, b) }""",
+    "group_norm_of_pytorch_and_silu": """(float[2,6,5,7] x, float[6,1,1] s, float[6,1,1] b) => (float[2,6,5,7] y)
+        <int64[3] rows = {0, 2, -1}, int64[4] image = {2, 6, 5, 7}, float[2] one = {1, 1}, float[2] zero = {0, 0}>
+        { r = Reshape(x, rows)  i = InstanceNormalization(r, one, zero)  n = Reshape(i, image)
+          m = Mul(n, s)  a = Add(m, b)  g = Sigmoid(a)  y = Mul(a, g) }""",
+    "group_norm_of_pytorch_and_residual": """(float[2,6,5,7] x, float[6,1,1] s, float[6,1,1] b, float[2,6,5,7] z)
+        => (float[2,6,5,7] y)
+        <int64[3] rows = {0, 3, -1}, int64[4] image = {2, 6, 5, 7}, float[3] one = {1, 1, 1}, float[3] zero = {0, 0, 0}>
+        { r = Reshape(x, rows)  i = InstanceNormalization(r, one, zero)  n = Reshape(i, image)
+          m = Mul(n, s)  a = Add(m, b)  y = Add(a, z) }""",
     "instance_norm": """(float[2,6,5,7] x, float[6] s, float[6] b) => (float[2,6,5,7] y)
         { y = InstanceNormalization(x, s, b) }""",
     "masked_scores": """(float[2,3,5,9] x, int64[2,9] keep) => (float[2,3,5,9] y)

@@ -1,0 +1,240 @@
+"""Reductions and the element-wise work that depends on them take one set of axes, fine enough for all their shapes.
+
+GroupNorm as exported normalises [N, G, C/G*H*W] and then scales [N, C, H, W]. In [N, G, C/G, H, W] both walk the same
+rows: no reshape lies between, and they fuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+from tilestitch.compiler.ir import Graph, Kind, Node, Value, is_elementwise, kind_of
+from tilestitch.passes.contract import PassContext, PassResult
+
+from .driver import elements, emit_like, is_static, reshaped
+
+REDUCTIONS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min")
+ANCHORS = ("window_reduce", "conv", "conv_transpose", "matmul")
+
+
+@dataclass(frozen=True)
+class RefineAxes:
+    """Where a reshape lies between reductions and element-wise work on their rows, all of it moves to axes of which the
+    axes of both shapes are runs. What it reads, and what others read of it, is reshaped, which moves no data.
+    """
+
+    name: ClassVar[str] = "refine_axes"
+
+    def run(self, graph: Graph, context: PassContext) -> PassResult:
+        settled: set[Node] = set()
+        count = 0
+        for node in graph.nodes:
+            if node in settled or not _reduces(node):
+                continue
+            region = _Region(node)
+            settled.update(region.nodes)
+            if region.has_inner_reshape:
+                _Refined(graph, region).rebuild()
+                count += 1
+        return PassResult(graph, count > 0, (f"{count} rows in common axes",) if count else ())
+
+
+def _reduces(node: Node) -> bool:
+    if node.op not in REDUCTIONS or not is_static(node.inputs[0]):
+        return False
+    return elements(node.inputs[0].shape) > elements(node.output.shape) > 0
+
+
+def strides_of(shape: Sequence[int]) -> list[int]:
+    """How many elements lie between neighbours along each axis; before them, the number of all elements."""
+    strides = [1]
+    for size in reversed(shape):
+        strides.insert(0, strides[0] * size)
+    return strides
+
+
+def reduced_runs(shape: Sequence[int], axes: Sequence[int]) -> list[tuple[int, int]]:
+    """What a reduction folds, whatever the shape: (stride, end) of axes, neighbours merged; from the last axis on."""
+    strides = strides_of(shape)
+    runs: list[tuple[int, int]] = []
+    for axis in sorted(axes, reverse=True):
+        run = strides[axis + 1], strides[axis]
+        if shape[axis] == 1:
+            continue
+        if runs and runs[-1][1] == run[0]:
+            runs[-1] = runs[-1][0], run[1]
+        else:
+            runs.append(run)
+    return runs
+
+
+class _Region:
+    """Reductions that fold the same elements, and the element-wise work that depends on them, in any shapes.
+
+    Each value of it is either full, with all elements, or reduced, with one for each row. `marks`: the strides of all
+    axes, ascending, and the number of elements; each divides the next.
+    """
+
+    def __init__(self, first: Node) -> None:
+        shape = first.inputs[0].shape
+        self.count, self.rows = elements(shape), elements(first.output.shape)
+        self.folded = reduced_runs(shape, first.attrs["axes"])
+        self.marks = sorted(set(strides_of(shape)))
+        self.nodes: dict[Node, None] = {}
+        self._sources: set[Value] = set()
+        self._grow(first)
+
+    def _grow(self, first: Node) -> None:
+        stack = [first]
+        while stack:
+            node = stack.pop()
+            if node in self.nodes or not self._takes(node):
+                continue
+            self.nodes[node] = None
+            if node.op in REDUCTIONS:
+                self._sources.update(_origin(node.inputs[0], self._sources))
+            else:
+                stack += [r for v in node.inputs for r in self._reductions_before(v)]
+            stack += node.output.users
+
+    def _reductions_before(self, value: Value) -> list[Node]:
+        """Reductions that give this value, by element-wise work on rows."""
+        found: list[Node] = []
+        stack, seen = [value], set[Value]()
+        while stack:
+            value = stack.pop()
+            node = value.producer
+            if node is None or value in seen or not is_static(value) or elements(value.shape) != self.rows:
+                continue
+            seen.add(value)
+            if _reduces(node):
+                found.append(node)
+            elif is_elementwise(node.op) or node.op == "reshape":
+                stack += node.inputs
+        return found
+
+    def _takes(self, node: Node) -> bool:
+        """Whether a node belongs here; the marks then have those of its shape."""
+        if not all(map(is_static, (*node.inputs, *node.outputs))):
+            return False
+        if node.op in REDUCTIONS:
+            shape = node.inputs[0].shape
+            same = elements(shape) == self.count and reduced_runs(shape, node.attrs["axes"]) == self.folded
+            return same and self._refine(strides_of(shape))
+        if not is_elementwise(node.op) and node.op not in ("reshape", "broadcast_to"):
+            return False
+        count = elements(node.output.shape)
+        if count == self.count:
+            return not self._is_epilogue(node) and self._refine(strides_of(node.output.shape))
+        if count != self.rows or node.op == "broadcast_to":
+            return False
+        return set(strides_of(node.output.shape)) <= set(strides_of(self.kept_sizes))
+
+    def _refine(self, strides: Sequence[int]) -> bool:
+        marks = sorted({*self.marks, *strides})
+        if any(high % low for low, high in pairwise(marks)):
+            return False
+        self.marks = marks
+        return True
+
+    def _is_epilogue(self, node: Node) -> bool:
+        """Whether a contraction or pooling that the rows do not come from could compute `node` before it stores."""
+        others = [v for v in node.inputs if elements(v.shape) == self.count and v.producer not in self.nodes]
+        return any(v.producer and v.producer.op in ANCHORS for x in others for v in _origin(x, self._sources))
+
+    @property
+    def sizes(self) -> list[int]:
+        """The axes that all shapes are merged from."""
+        return [high // low for low, high in pairwise(self.marks)][::-1]
+
+    @property
+    def folds(self) -> list[bool]:
+        """Which of these axes are reduced."""
+        return [any(low <= mark < high for low, high in self.folded) for mark in self.marks[-2::-1]]
+
+    @property
+    def kept_sizes(self) -> list[int]:
+        return [size for size, folded in zip(self.sizes, self.folds, strict=True) if not folded]
+
+    @property
+    def has_inner_reshape(self) -> bool:
+        """Whether work on full values lies on both sides of a reshape."""
+        return any(
+            node.op == "reshape" and elements(node.output.shape) == self.count and node.inputs[0].producer in self.nodes
+            and any(user in self.nodes and user.op != "reshape" for user in node.output.users)
+            for node in self.nodes
+        )  # fmt: skip
+
+
+def _origin(value: Value, known: set[Value]) -> set[Value]:
+    """What a value is made of by views and element-wise work, but for what is `known`."""
+    found: set[Value] = set()
+    stack = [value]
+    while stack:
+        value = stack.pop()
+        if value in found or value in known:
+            continue
+        found.add(value)
+        node = value.producer
+        if node is not None and (is_elementwise(node.op) or kind_of(node.op) is Kind.VIEW):
+            stack += node.inputs
+    return found
+
+
+class _Refined:
+    """Computes a region in its common axes: full values have their sizes, reduced ones 1 in place of folded axes."""
+
+    def __init__(self, graph: Graph, region: _Region) -> None:
+        self.graph, self.region = graph, region
+        self.sizes, self.folds = region.sizes, region.folds
+        kept = iter(strides_of(region.kept_sizes)[1:])
+        self.strides = strides_of(self.sizes)[1:]
+        self.row_strides = [0 if folded else next(kept) for folded in self.folds]
+        self.values: dict[Value, Value] = {}
+        self.views: dict[tuple[Value, tuple[int, ...]], Value] = {}
+
+    def rebuild(self) -> None:
+        members = [n for n in self.graph.nodes if n in self.region.nodes]
+        for node in members:
+            self.values[node.output] = self._computed(node)
+        for node in members:
+            old = node.output
+            if self.graph.is_output(old) or any(user not in self.region.nodes for user in old.users):
+                self.graph.replace_uses(old, reshaped(self.graph, node, self.values[old], old.shape))
+        for node in reversed(members):
+            self.graph.remove(node)
+
+    def _computed(self, node: Node) -> Value:
+        if node.op in REDUCTIONS:
+            axes = tuple(axis for axis, folded in enumerate(self.folds) if folded)
+            return emit_like(self.graph, node, node.op, self._operand(node, node.inputs[0]), axes=axes, keepdims=True)
+        if node.op == "reshape":
+            value = self.values[node.inputs[0]]
+            assert value.producer is not None
+            value.producer.origins = tuple(dict.fromkeys((*value.producer.origins, *node.origins)))
+            return value
+        operands = [self._operand(node, v) for v in node.inputs]
+        attrs = {**node.attrs, "shape": tuple(self.sizes)} if node.op == "broadcast_to" else node.attrs
+        return emit_like(self.graph, node, node.op, *operands, **attrs)
+
+    def _operand(self, node: Node, value: Value) -> Value:
+        """What `node` reads, in the common axes."""
+        walked = node.inputs[0].shape if node.op in REDUCTIONS else node.output.shape
+        source, shape = self.values.get(value, value), self._shape_of(value.shape, walked)
+        if (source, shape) not in self.views:
+            self.views[source, shape] = reshaped(self.graph, node, source, shape)
+        return self.views[source, shape]
+
+    def _shape_of(self, shape: Sequence[int], walked: Sequence[int]) -> tuple[int, ...]:
+        """The shape in the common axes of what has `shape` and broadcasts to `walked`, which is full or reduced."""
+        strides = self.strides if elements(walked) == self.region.count else self.row_strides
+        padded = (1,) * (len(walked) - len(shape)) + tuple(shape)
+        spans = zip(pairwise(strides_of(walked)), padded, strict=True)
+        varies = [range(low, high) for (high, low), size in spans if size != 1]
+        return tuple(
+            size if any(stride in span for span in varies) else 1
+            for size, stride in zip(self.sizes, strides, strict=True)
+        )
