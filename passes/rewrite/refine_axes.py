@@ -6,7 +6,7 @@ rows: no reshape lies between, and they fuse.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
@@ -30,11 +30,12 @@ class RefineAxes:
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
         settled: set[Node] = set()
+        position = {node: number for number, node in enumerate(graph.nodes)}
         count = 0
-        for node in graph.nodes:
+        for node in position:
             if node in settled or not _reduces(node):
                 continue
-            region = _Region(node)
+            region = _Region(node, position)
             settled.update(region.nodes)
             if region.has_inner_reshape:
                 _Refined(graph, region).rebuild()
@@ -78,13 +79,15 @@ class _Region:
     axes, ascending, and the number of elements; each divides the next.
     """
 
-    def __init__(self, first: Node) -> None:
+    def __init__(self, first: Node, position: Mapping[Node, int]) -> None:
+        self.position, self.start = position, position[first]
         shape = first.inputs[0].shape
         self.count, self.rows = elements(shape), elements(first.output.shape)
         self.folded = reduced_runs(shape, first.attrs["axes"])
         self.marks = sorted(set(strides_of(shape)))
+        # A batch of one stays an axis, so that transposes which keep it in its place still do.
+        self.lead = next(axis for axis, size in enumerate(shape) if size != 1)
         self.nodes: dict[Node, None] = {}
-        self._sources: set[Value] = set()
         self._grow(first)
 
     def _grow(self, first: Node) -> None:
@@ -94,9 +97,7 @@ class _Region:
             if node in self.nodes or not self._takes(node):
                 continue
             self.nodes[node] = None
-            if node.op in REDUCTIONS:
-                self._sources.update(_origin(node.inputs[0], self._sources))
-            else:
+            if node.op not in REDUCTIONS:
                 stack += [r for v in node.inputs for r in self._reductions_before(v)]
             stack += node.output.users
 
@@ -141,19 +142,30 @@ class _Region:
         return True
 
     def _is_epilogue(self, node: Node) -> bool:
-        """Whether a contraction or pooling that the rows do not come from could compute `node` before it stores."""
-        others = [v for v in node.inputs if elements(v.shape) == self.count and v.producer not in self.nodes]
-        return any(v.producer and v.producer.op in ANCHORS for x in others for v in _origin(x, self._sources))
+        """Whether `node` can be computed as a later contraction or pooling stores its result."""
+        stack = [v for v in node.inputs if elements(v.shape) == self.count and v.producer not in self.nodes]
+        seen: set[Node] = set()
+        while stack:
+            made = stack.pop().producer
+            if made is None or made in seen or self.position.get(made, -1) < self.start:
+                continue
+            seen.add(made)
+            if made.op in ANCHORS:
+                return True
+            if is_elementwise(made.op) or kind_of(made.op) is Kind.VIEW:
+                stack += made.inputs
+        return False
 
     @property
     def sizes(self) -> list[int]:
         """The axes that all shapes are merged from."""
-        return [high // low for low, high in pairwise(self.marks)][::-1]
+        return [1] * self.lead + [high // low for low, high in pairwise(self.marks)][::-1]
 
     @property
     def folds(self) -> list[bool]:
         """Which of these axes are reduced."""
-        return [any(low <= mark < high for low, high in self.folded) for mark in self.marks[-2::-1]]
+        strides = strides_of(self.sizes)[1:]
+        return [any(low <= stride < high for low, high in self.folded) for stride in strides]
 
     @property
     def kept_sizes(self) -> list[int]:
@@ -167,21 +179,6 @@ class _Region:
             and any(user in self.nodes and user.op != "reshape" for user in node.output.users)
             for node in self.nodes
         )  # fmt: skip
-
-
-def _origin(value: Value, known: set[Value]) -> set[Value]:
-    """What a value is made of by views and element-wise work, but for what is `known`."""
-    found: set[Value] = set()
-    stack = [value]
-    while stack:
-        value = stack.pop()
-        if value in found or value in known:
-            continue
-        found.add(value)
-        node = value.producer
-        if node is not None and (is_elementwise(node.op) or kind_of(node.op) is Kind.VIEW):
-            stack += node.inputs
-    return found
 
 
 class _Refined:
