@@ -104,22 +104,29 @@ SIZES = st.sampled_from(
 
 @st.composite
 def row_graphs(draw: st.DrawFn) -> Graph:
+    """Statistics of rows, work on them in the same shape, then more of everything in any shape."""
     graph = Graph("rows")
-    values = [graph.add_input("x", TensorType("float32", draw(SIZES)))]
-    for _ in range(draw(st.integers(3, 12))):
+    x = graph.add_input("x", TensorType("float32", draw(SIZES.filter(lambda shape: len(shape) > 1))))
+    values = [x, _reduced(draw, graph, x, keepdims=True)]
+    values.append(graph.emit("sub", x, values[-1]))
+    for _ in range(draw(st.integers(2, 10))):
         values.append(_step(draw, graph, values))
     unread = [v for v in values if not v.uses]
     graph.outputs = [*unread, draw(st.sampled_from(values[1:]))]
     return graph
 
 
-def _step(draw: st.DrawFn, graph: Graph, values: list[Value]) -> Value:
-    value = draw(st.sampled_from(values[-4:]))
+def _reduced(draw: st.DrawFn, graph: Graph, value: Value, keepdims: bool) -> Value:
     rank = len(value.shape)
-    kind = draw(st.sampled_from(["reduce", "reshape", "unary", "combine", "combine"]))
-    if kind == "reduce" and rank > 1:
-        axes = draw(st.lists(st.integers(0, rank - 1), min_size=1, max_size=rank - 1, unique=True))
-        return graph.emit("reduce_max", value, axes=tuple(sorted(axes)), keepdims=draw(st.booleans()))
+    axes = draw(st.lists(st.integers(0, rank - 1), min_size=1, max_size=rank - 1, unique=True))
+    return graph.emit("reduce_max", value, axes=tuple(sorted(axes)), keepdims=keepdims)
+
+
+def _step(draw: st.DrawFn, graph: Graph, values: list[Value]) -> Value:
+    value = draw(st.sampled_from(values[-2:]))
+    kind = draw(st.sampled_from(["reduce", "reshape", "reshape", "unary", "combine", "combine"]))
+    if kind == "reduce" and len(value.shape) > 1:
+        return _reduced(draw, graph, value, draw(st.booleans()))
     if kind == "reshape":
         count = prod(value.shape)
         shapes = SIZES if count == 48 else st.sampled_from([(count,), (1, count), (count, 1), (count, 1, 1)])
