@@ -137,3 +137,15 @@ def test_the_pattern_is_one_kernel_and_right(pattern: str, dtype: str) -> None:
     tolerance = 2e-5 if dtype == "float32" else 1e-2
     for a, e in zip(actual, ReferenceEvaluator(model_of(pattern)).run(None, exact), strict=True):
         np.testing.assert_allclose(a, e, rtol=0, atol=tolerance * max(1.0, float(np.abs(e).max())))
+
+
+@pytest.mark.parametrize("pattern", [name for name in PATTERNS if name.startswith("group_norm")])
+def test_group_norm_is_one_kernel_on_a_gpu_and_right(pattern: str) -> None:
+    model = model_of(pattern)
+    compiled = compile_model(model, "cuda:sm_80", keep_source=True)
+    assert one_kernel(compiled)["bytes_written"] == nbytes(model.graph.output)
+    feeds = feeds_of(model)
+    with load(compiled.to_bytes(), device="emulator") as ours:
+        (actual,) = ours.run(feeds).values()
+    (expected,) = ReferenceEvaluator(model).run(None, feeds)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-5 * max(1.0, float(np.abs(expected).max())))
