@@ -10,12 +10,11 @@ with the onnx package.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
 
-from benchmarks.cuda_models import LIGHT, MADE
+from benchmarks.cuda_choices import add_choices, chosen
 from tilestitch.codegen.cuda.machine_code.disassemble import disassemble
 from tilestitch.codegen.cuda.machine_code.instructions import MachineCode
 from tilestitch.codegen.cuda.machine_code.lint import Finding, Widths, lint, widths
@@ -24,35 +23,23 @@ from tilestitch.compiler.driver import CompiledModel, compile_model
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cuda_lint", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="only these models")
-    parser.add_argument("--target", action="append", help="may be repeated (default: cuda:sm_80, then cuda:sm_90a)")
-    parser.add_argument("--precision", action="append", help="may be repeated (default: fp32, then fp16)")
-    parser.add_argument(
-        "--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="compile so many at once"
-    )
+    add_choices(parser)
     options = parser.parse_args(arguments)
-    models = {path.stem: path for folder in (MADE, LIGHT) for path in sorted(folder.glob("*.onnx"))}
-    unknown = sorted(set(options.names) - set(models))
-    if unknown:
-        parser.error(f"there is no model {', '.join(unknown)}; there are {', '.join(models)}")
+    choices = list(chosen(parser, options))
     print("| model | target | precision | kernels | of 16-byte loads | of 16-byte stores | findings |")
     print("|---|---|---|---|---|---|---|", flush=True)
     findings: list[Finding] = []
     kinds: Counter[tuple[str, Widths]] = Counter()
-    for name in options.names or models:
-        for target in options.target or ("cuda:sm_80", "cuda:sm_90a"):
-            for precision in options.precision or ("fp32", "fp16"):
-                compiled = compile_model(models[name], target, precision=precision, num_threads=options.processes)
-                codes = list(_codes(compiled))
-                found = [finding for code, promised in codes for finding in lint(code, promised)]
-                wide = [widths(code) for code, _ in codes]
-                kinds.update((code.symbol.rpartition("_")[0], widths(code)) for code, _ in codes)
-                loads, stores = (
-                    sum(n >= 16 for n in side) for side in zip(*((w.load_bytes, w.store_bytes) for w in wide))
-                )
-                row = name, target, precision, len(codes), loads, stores, len(found)
-                print(f"| {' | '.join(map(str, row))} |", flush=True)
-                findings += found
+    for path, target, precision in choices:
+        compiled = compile_model(path, target, precision=precision, num_threads=options.processes)
+        codes = list(_codes(compiled))
+        found = [finding for code, promised in codes for finding in lint(code, promised)]
+        wide = [widths(code) for code, _ in codes]
+        kinds.update((code.symbol.rpartition("_")[0], widths(code)) for code, _ in codes)
+        loads, stores = (sum(n >= 16 for n in side) for side in zip(*((w.load_bytes, w.store_bytes) for w in wide)))
+        row = path.stem, target, precision, len(codes), loads, stores, len(found)
+        print(f"| {' | '.join(map(str, row))} |", flush=True)
+        findings += found
     print("\n| template | widest load, bytes | widest store, bytes | kernels |\n|---|---|---|---|")
     for (kind, widest), count in sorted(kinds.items(), key=str):
         print(f"| {kind} | {widest.load_bytes} | {widest.store_bytes} | {count} |")

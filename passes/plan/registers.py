@@ -1,0 +1,226 @@
+"""Registers of a thread, estimated from a group and its schedule, before there is code.
+
+What surely lives in registers is counted: sums, fragments of operands, elements on their way, values of an expression
+that are needed at the same time. To that comes what a compiler adds for addresses, conditions and loops: a few
+constants for each template, which were fitted to machine code for sm_80 and sm_90a of some models and hold for others
+(`python -m benchmarks.cuda_registers` compares).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
+
+from tilestitch.compiler.ir import Node, Value
+from tilestitch.compiler.ir.accesses import elementwise_walk
+from tilestitch.compiler.ir.types import storage_bytes
+
+from .anchored import AnchoredGroup
+from .attention_tiles import ACROSS, COLUMNS, QUAD, STEP, AttentionMmaTile, AttentionSimtTile
+from .gemm import Gemm, OperandLayout
+from .gemms import gemm_of
+from .gemv import load_width, warp_columns, with_large_right
+from .group import Group, GroupKind
+from .parts import Roles
+from .roles import roles_of
+from .row_loops import row_loops
+from .schedules import (
+    AttentionSchedule,
+    DirectSchedule,
+    ElementwiseSchedule,
+    GemmSchedule,
+    RowSchedule,
+    ScanSchedule,
+    ScatterSchedule,
+    Schedule,
+    SortSchedule,
+    SplitRowSchedule,
+    TransposeSchedule,
+    WindowSchedule,
+)
+from .split_rows import pieces_of
+from .tiles import GemvTile, MmaTile, SimtTile, Tile, WgmmaTile
+from .view import GroupView, look_up
+
+WARP = 32
+SM_REGISTERS, STEPS, MOST = 65536, 8, 255
+"""Registers of all threads of an SM; they are given out in such steps, and a thread has at most so many."""
+CHUNK_BYTES = 16
+MOST_WAITING = 16
+"""Elements of one operand of a tensor core's that may wait in a thread's registers; else four at a time do."""
+
+
+def registers_of(view: GroupView, kind: GroupKind, schedule: Schedule) -> int:
+    """Of a thread of the group's kernel on a GPU; of several launches, of the one whose threads have most."""
+    match schedule:
+        case GemmSchedule():
+            return _gemm(view, schedule.tile)
+        case DirectSchedule():
+            return _bounded(DIRECT + most_alive(view.nodes, view.outputs), schedule.threads)
+        case AttentionSchedule():
+            return _bounded(_attention(view, schedule.tile), schedule.tile.threads)
+        case ElementwiseSchedule() | RowSchedule():
+            return _launch(view.nodes, view.inputs, view.stored, view.name, schedule)
+        case SplitRowSchedule():
+            return _split_rows(view, schedule)
+        case TransposeSchedule():
+            alive = most_alive(view.nodes, view.outputs)
+            return _bounded(TRANSPOSE + schedule.edge // schedule.lines * alive, schedule.edge * schedule.lines)
+        case WindowSchedule() | ScanSchedule() | SortSchedule() | ScatterSchedule():
+            return _bounded(OPAQUE[type(schedule)] + most_alive(view.nodes, view.outputs), schedule.threads)
+    raise AssertionError(f"{schedule} is for no GPU")
+
+
+def registers_of_group(by_name: Mapping[str, Node], group: Group) -> int:
+    """Of a scheduled group; of one that is stitched, of the part whose threads have most. `by_name`: the graph's."""
+    if group.stages:
+        return max(registers_of_group(by_name, part) for part in group.parts)
+    assert group.schedule is not None, group.name
+    return registers_of(look_up(by_name, group), group.kind, group.schedule)
+
+
+def most_registers(threads: int, blocks_per_sm: int = 1) -> int:
+    """That a thread may have where an SM holds so many blocks of so many threads."""
+    return min(MOST, SM_REGISTERS // (ceil(threads / WARP) * WARP * blocks_per_sm) // STEPS * STEPS)
+
+
+def _bounded(wanted: float, threads: int) -> int:
+    return min(round(wanted), most_registers(threads))
+
+
+# -- GEMMs -------------------------------------------------------------------------------------------------------------
+
+SIMT, MMA, WGMMA, GEMV, DIRECT = 8, 8, 32, 16, 14
+
+
+def _gemm(view: GroupView, tile: Tile) -> int:
+    gemm = gemm_of(AnchoredGroup.of(view))
+    assert gemm is not None, f"group {view.name} has tiles and is no GEMM"
+    match tile:
+        case SimtTile():
+            wanted: float = _simt(gemm, tile)
+        case MmaTile():
+            wanted = _mma(gemm, tile)
+        case WgmmaTile():
+            # Where warpgroups move registers between them, all begin with as many as there are.
+            wanted = MOST if tile.moves_registers else WGMMA + tile.rows * tile.bn // 2
+        case GemvTile():
+            wanted = _gemv(with_large_right(gemm), tile)
+    return _bounded(wanted, tile.threads)
+
+
+def _simt(gemm: Gemm, tile: SimtTile) -> float:
+    """Sums, the next piece of both operands, and two steps' operands."""
+    waiting = (tile.bm + tile.bn) * tile.bk // tile.threads
+    return SIMT + words(gemm.acc_dtype) * (tile.tm * tile.tn + waiting + 2 * (tile.tm + tile.tn))
+
+
+def _mma(gemm: Gemm, tile: MmaTile) -> float:
+    """Sums, fragments of both operands, half of them twice, and what waits of operands that no copy brings."""
+    fragments = 4 * tile.rows + 2 * tile.columns
+    waiting = sum(
+        _waiting(operand, rows * tile.bk // tile.threads) for operand, rows in ((gemm.a, tile.bm), (gemm.b, tile.bn))
+    )
+    return MMA + 4 * tile.rows * tile.columns + 1.5 * fragments + waiting
+
+
+def _waiting(operand: OperandLayout, elements: int) -> int:
+    chunk = CHUNK_BYTES // storage_bytes(operand.dtype)
+    along_k = operand.contiguous == "k" or chunk == CHUNK_BYTES
+    if operand.vector() == chunk and along_k == (operand.contiguous == "k"):
+        return 0
+    return elements if operand.memory is not None and elements <= MOST_WAITING else QUAD
+
+
+def _gemv(gemm: Gemm, tile: GemvTile) -> float:
+    """Sums of all rows for the columns of a thread, and what it has read of the large operand."""
+    vector = gemm.b.vector()
+    columns, loaded = vector, vector
+    if tile.along_k:
+        columns = warp_columns(gemm)
+        loaded = columns * load_width(gemm.b)
+    return GEMV + words(gemm.acc_dtype) * (gemm.m * columns + loaded)
+
+
+# -- attention ---------------------------------------------------------------------------------------------------------
+
+ATTENTION = 14
+
+
+def _attention(view: GroupView, tile: AttentionMmaTile | AttentionSimtTile) -> float:
+    """Scores, sums, and the queries of a thread or of a step."""
+    if isinstance(tile, AttentionMmaTile):
+        scores, sums = tile.bn // COLUMNS * 4, tile.columns // COLUMNS * 4
+        queries = tile.width // STEP * 4
+        return ATTENTION + tile.fragments * (1.2 * (scores + sums) + min(queries, 16))
+    keys, columns = tile.bn // ACROSS, ceil(tile.columns / ACROSS)
+    each = words("float64" if tile.itemsize == 8 else "float32")
+    return ATTENTION + each * (tile.rows * (keys + 2 * columns) + QUAD * (tile.rows + keys) // 2)
+
+
+# -- rows and elements -------------------------------------------------------------------------------------------------
+
+ELEMENTWISE, ROWS, TRANSPOSE = 6, 8, 14
+OPAQUE: Mapping[type, int] = {WindowSchedule: 22, ScanSchedule: 20, SortSchedule: 24, ScatterSchedule: 20}
+
+
+def _launch(
+    nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], name: str,
+    schedule: ElementwiseSchedule | RowSchedule,
+) -> int:  # fmt: skip
+    if isinstance(schedule, ElementwiseSchedule):
+        return _bounded(_elementwise(nodes, inputs, outputs, schedule), schedule.threads)
+    return _bounded(_rows(nodes, inputs, outputs, name, schedule), schedule.threads)
+
+
+def _elementwise(
+    nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], schedule: ElementwiseSchedule
+) -> float:
+    _, walk = elementwise_walk(inputs, outputs)
+    each = schedule.lanes * schedule.vectors
+    return ELEMENTWISE + 2 * len(walk.accesses) + each * most_alive(nodes, outputs)
+
+
+def _rows(
+    nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], name: str, schedule: RowSchedule
+) -> float:
+    roles = roles_of(nodes, outputs, name)
+    assert isinstance(roles, Roles), roles
+    loops = row_loops(nodes, roles, inputs, outputs).scheduled(schedule)
+    each = loops.lanes * (loops.steps if loops.unrolled else 1)
+    return ROWS + len(inputs) + len(outputs) + 2 * each
+
+
+def _split_rows(view: GroupView, schedule: SplitRowSchedule) -> int:
+    roles = roles_of(view.nodes, view.outputs, view.name)
+    assert isinstance(roles, Roles) and roles.rows is not None, roles
+    pieces, _ = pieces_of(view, view.stored, roles.rows, schedule.parts)
+    return max(
+        _launch(piece.nodes, piece.inputs, piece.outputs, view.name, each)
+        for (piece, _), each in zip(pieces, schedule.pieces, strict=True)
+    )
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+def words(dtype: str) -> int:
+    """Registers of a value of its own."""
+    return ceil(storage_bytes(dtype) / 4)
+
+
+def most_alive(nodes: Iterable[Node], stored: Iterable[Value] = ()) -> int:
+    """Registers of the values that are needed at the same time for one element, if nodes are computed in order."""
+    order, kept = list(nodes), set(stored)
+    number = {node: i for i, node in enumerate(order)}
+    change = [0] * (len(order) + 2)
+    for i, node in enumerate(order):
+        for value in node.outputs:
+            end = max((number[user] for user in value.users if user in number), default=i)
+            change[i] += words(value.dtype)
+            change[(len(order) if value in kept else end) + 1] -= words(value.dtype)
+    alive = most = 0
+    for step in change:
+        alive += step
+        most = max(most, alive)
+    return most
