@@ -15,6 +15,7 @@ from tvm.ir import StringImm
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.compiler.ir.types import HALVES
+from tilestitch.compiler.ir.types import compute_dtype as compute_dtype
 
 Expr = Any
 """A TIR expression or a Python number. TVM builds expressions by overloaded operators, which mypy cannot follow."""
@@ -96,11 +97,6 @@ _STORAGE = {"bool": "uint8", "bfloat16": "uint16"}
 def storage_dtype(dtype: str) -> str:
     """The dtype of the TIR buffer that holds values of `dtype`."""
     return _STORAGE.get(dtype, dtype)
-
-
-def compute_dtype(dtype: str) -> str:
-    """The dtype of the expressions that stand for elements of `dtype`."""
-    return "float32" if dtype in HALVES else dtype
 
 
 def from_storage(element: Expr, dtype: str) -> Expr:

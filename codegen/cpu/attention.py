@@ -8,8 +8,7 @@ divided by the sums as they are stored. Keys that no row of the block sees are l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 
 import numpy as np
@@ -19,96 +18,24 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute import reducers, vecmath
 from tilestitch.codegen.compute.attention import Between, as_dtype
-from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, immediate
+from tilestitch.codegen.compute.dtypes import Expr, immediate
 from tilestitch.codegen.compute.evaluator import Source as ReadElement
 from tilestitch.codegen.compute.indexing import unravel
-from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.passes.plan.attention import Source, sum_dtype
-from tilestitch.passes.plan.mask_band import Band, band_of, same_inside
-from tilestitch.passes.plan.roles import Roles
-from tilestitch.passes.plan.schedules import CpuAttentionSchedule
+from tilestitch.compiler.ir.graph import Value
+from tilestitch.compiler.ir.types import compute_dtype
+from tilestitch.passes.plan.attention import Source
+from tilestitch.passes.plan.cpu.attention import AttentionPlan
+from tilestitch.passes.plan.mask_band import band_of, same_inside
 
 from . import microkernel as mk
 from .abi import KernelLaunch
-from .gemm import Epilogue, GemmPlan, GemmShape, Window, emit_gemm, plan_gemm
-from .isa import Isa, dtype_bytes
-from .microkernel import Split
+from .gemm import Epilogue, Window, emit_gemm
 from .panels import LoadedOperand, PackedOperand, pack_at_run_time
 from .surroundings import Operands, Surroundings
 
-LEAST_QUERIES = 8
-"""Of a block, however much memory their scores take."""
 
-
-@dataclass(frozen=True)
-class AttentionPlan:
-    """A task computes `per_task` of the `blocks` into which the queries of a head are cut.
-
-    first, second: the two products of the largest block. Scores are computed by whole panels of keys.
-    band: which keys a query sees.
-    """
-
-    heads: int
-    blocks: Split
-    per_task: int
-    first: GemmPlan
-    second: GemmPlan
-    band: Band | None
-
-    @property
-    def parts(self) -> int:
-        """Tasks of a head."""
-        return -(-self.blocks.parts // self.per_task)
-
-    @property
-    def tasks(self) -> int:
-        return self.heads * self.parts
-
-    @property
-    def acc_dtype(self) -> str:
-        return self.first.shape.acc_dtype
-
-    @property
-    def columns(self) -> int:
-        """Keys of a panel."""
-        return self.first.tile.columns
-
-    @property
-    def padded_keys(self) -> int:
-        return self.first.panels * self.columns
-
-    @property
-    def stride(self) -> int:
-        """Elements between rows of scores: an odd number of cache lines, so that rows meet no set conflict."""
-        lines = -(-self.padded_keys // self.first.tile.lanes)
-        return (lines + 1 - lines % 2) * self.first.tile.lanes
-
-    def products(self, rows: int) -> tuple[GemmPlan, GemmPlan]:
-        """Both products of a block of so many rows."""
-        return _of_rows(self.first, rows), _of_rows(self.second, rows)
-
-    @property
-    def pieces_bytes(self) -> tuple[int, int, int, int, int]:
-        """Parts of the workspace: scores, factors of the rows, packed keys and values, workspace of the products."""
-        item, rows = dtype_bytes(self.acc_dtype), self.blocks.largest
-        packed = (plan.panels * plan.shape.k * plan.tile.columns for plan in (self.first, self.second))
-        products = (plan.scratch_bytes for size, _ in self.blocks.sizes() for plan in self.products(size))
-        elements = (rows * self.stride, rows, *packed)
-        scores, factors, keys, values = (mk.align(number * item) for number in elements)
-        return scores, factors, keys, values, max(products)
-
-    @property
-    def scratch_bytes(self) -> int:
-        return sum(self.pieces_bytes)
-
-
-def lower_attention(
-    nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value], isa: Isa, threads: int,
-    schedule: CpuAttentionSchedule,
-) -> KernelLaunch:  # fmt: skip
-    """The launch of an attention group; `outputs` are those that have elements."""
-    group = Operands(tuple(nodes), roles, tuple(inputs), tuple(outputs), isa, threads)
-    plan = plan_attention(group, schedule)
+def lower_attention(group: Operands, plan: AttentionPlan) -> KernelLaunch:
+    """The launch of an attention group."""
 
     def emit(around: Surroundings, task: Expr, scratch: Expr) -> None:
         _Task(group, plan, around, scratch).run(task)
@@ -118,59 +45,6 @@ def lower_attention(
 
 def _no_matrix(data: np.ndarray) -> np.ndarray:
     raise AssertionError("attention packs no constant")
-
-
-def plan_attention(group: Operands, schedule: CpuAttentionSchedule) -> AttentionPlan:
-    """Blocks of one register tile of queries where keys and values of a head stay in half of the second-level cache.
-
-    Else of more, which are multiplied by each panel while it is there, and whose scores have that half.
-    """
-    softmax, acc = group.roles.softmax, sum_dtype(group.roles)
-    assert softmax is not None
-    isa, heads, queries, keys, item = group.isa, softmax.heads, softmax.queries, softmax.keys, dtype_bytes(acc)
-    parts = -(-queries // schedule.queries)
-    most = -(-queries // parts)
-    height = mk.choose_tile(most, keys, isa.lanes(acc), isa)[0].rows
-    width, columns = _width(group), group.result.shape[-1]
-    near = isa.l2_bytes // 2
-    if keys * (width + columns) * item > near:
-        height *= max(1, near // (height * keys * item))
-    height = min(height, max(LEAST_QUERIES, near // (keys * item)))
-    per_task = mk.split_at_most(most, height).parts
-    blocks = Split(queries, min(queries, parts * per_task))
-    transposed, long = _transposed(group)[0], group.has_long_epilogue
-    first = plan_gemm(
-        GemmShape(blocks.largest, keys, width, 1, softmax.query.dtype, acc, acc), isa, threads=1,
-        a_plain=group.is_plain(softmax.query), a_contiguous="m" if transposed else "k",
-    )  # fmt: skip
-    second = plan_gemm(GemmShape(blocks.largest, columns, keys, 1, acc, acc, acc), isa, threads=1, long_epilogue=long)
-    return AttentionPlan(heads, blocks, per_task, first, second, band_of(softmax))
-
-
-def _of_rows(plan: GemmPlan, rows: int) -> GemmPlan:
-    """The plan for a block of fewer rows, with everything in one task."""
-    split = mk.split_at_most(rows, plan.tile.rows)
-    tile = replace(plan.tile, rows=split.largest)
-    shape = replace(plan.shape, m=rows)
-    return replace(
-        plan, shape=shape, tile=tile, rows=split, block_tiles=split.parts, block_panels=plan.panels, rows_outer=False
-    )
-
-
-def _width(group: Operands) -> int:
-    """Elements of a query, and of a key."""
-    softmax = group.roles.softmax
-    assert softmax is not None
-    return softmax.product.inputs[0].shape[-2 if softmax.product.attrs.get("trans_a") else -1]
-
-
-def _transposed(group: Operands) -> tuple[bool, bool, bool]:
-    """Whether queries, keys and values lie the other way round than [rows, width], [keys, width], [keys, width]."""
-    softmax = group.roles.softmax
-    assert softmax is not None
-    trans_a, trans_b = (bool(softmax.product.attrs.get(name)) for name in ("trans_a", "trans_b"))
-    first, second = (not trans_b, trans_a) if softmax.swapped else (trans_a, not trans_b)
-    return first, second, bool(group.anchor.attrs.get("trans_b"))
 
 
 _Range = tuple[tuple[Expr, Expr], Mapping[Value, float]]
@@ -185,10 +59,11 @@ class _Task:
         softmax = group.roles.softmax
         assert softmax is not None
         self.softmax = softmax
-        self.between = Between(group.roles, softmax.queries, plan.acc_dtype)
-        self.same = same_inside(softmax, plan.band) if plan.band is not None else {}
-        self.lanes = group.isa.lanes(plan.acc_dtype)
-        self.dtype = plan.acc_dtype
+        self.band = band_of(softmax)
+        self.dtype = plan.shape.acc_dtype
+        self.between = Between(group.roles, softmax.queries, self.dtype)
+        self.same = same_inside(softmax, self.band) if self.band is not None else {}
+        self.lanes = plan.schedule.scores.lanes
         lead = softmax.product.output.shape[:-2]
         self.query = Source(group.nodes, softmax.query, lead)
         self.key = Source(group.nodes, softmax.key, lead)
@@ -212,14 +87,16 @@ class _Task:
         part = plan.parts - 1 - task % plan.parts
         first = T.bind(part * plan.per_task)
         last = T.bind(T.min(first + plan.per_task, plan.blocks.parts))
-        first_row = T.bind(plan.blocks.start(first))
-        self._pack(self._seen(first_row, plan.blocks.start(last) - first_row))
-        mk.for_each_part(plan.blocks, first, last, lambda block, size: self._block(plan.blocks.start(block), size))
+        first_row = T.bind(mk.start_of(plan.blocks, first))
+        self._pack(self._seen(first_row, mk.start_of(plan.blocks, last) - first_row))
+        mk.for_each_part(
+            plan.blocks, first, last, lambda block, size: self._block(mk.start_of(plan.blocks, block), size)
+        )
 
     def _pack(self, seen: tuple[Expr, Expr]) -> None:
         """Packs the keys and values that the task's queries see."""
         plan = self.plan
-        _, key, value = _transposed(self.group)
+        _, key, value = plan.shape.transposed
         columns = plan.columns
         pack_at_run_time(
             LoadedOperand(lambda b, k, n: self._load(self.key, n, k, key), "n" if key else "k"), plan.first.shape.n,
@@ -232,8 +109,8 @@ class _Task:
         )  # fmt: skip
 
     def _block(self, first_row: Expr, count: int) -> None:
-        first, second = self.plan.products(count)
-        query = _transposed(self.group)[0]
+        first, second = self.plan.gemms(count)
+        query = self.plan.shape.transposed[0]
         self.first_row = T.bind(first_row)
         seen = self._seen(self.first_row, count)
         for keys, known in self._ranges(seen, count):
@@ -251,7 +128,7 @@ class _Task:
 
     def _seen(self, row: Expr, count: Expr) -> tuple[Expr, Expr]:
         """The keys that `count` rows from `row` see, at least one: from a multiple of `columns` to behind the last."""
-        band, keys, columns = self.plan.band, self.softmax.keys, self.plan.columns
+        band, keys, columns = self.band, self.softmax.keys, self.plan.columns
         first: Expr = 0
         last: Expr = keys
         if band is not None and band.first is not None:
@@ -263,7 +140,7 @@ class _Task:
 
     def _ranges(self, seen: tuple[Expr, Expr], count: int) -> list[_Range]:
         """The keys that a block sees, as ranges of whole panels: masks are read at the borders of the band only."""
-        band, columns = self.plan.band, self.plan.columns
+        band, columns = self.band, self.plan.columns
         if band is None or not self.same:
             return [(seen, {})]
         first, last = T.bind(seen[0] // columns), T.bind((seen[1] + (columns - 1)) // columns)

@@ -36,7 +36,7 @@ class CpuBackend:
         return False
 
     def planned_for(self, threads: int) -> PassTarget:
-        return PassTarget("cpu", threads)
+        return PassTarget("cpu", threads, isa=self.target.isa.name)
 
     @property
     def info(self) -> TargetInfo:
@@ -50,7 +50,7 @@ class CpuBackend:
         return own_launch(owned)
 
     def lower(self, graph: Graph, group: Group) -> tuple[KernelLaunch, ...]:
-        return lower_group(graph, group, self.target, self.threads)
+        return lower_group(graph, group, self.target)
 
     def compile(
         self, launches: Sequence[KernelLaunch], digests: Sequence[str], *, keep_source: bool, progress: Progress

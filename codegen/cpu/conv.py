@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,23 +22,12 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.cpu import microkernel as mk
 from tilestitch.codegen.cpu import panels
-from tilestitch.codegen.cpu.geometry import (
-    ConvShape,
-    LoadPixel,
-    PixelEpilogue,
-    column_runs,
-    flatten,
-    inside,
-    nest,
-    tap_range,
-)
-from tilestitch.codegen.cpu.isa import Isa, dtype_bytes
-from tilestitch.codegen.cpu.microkernel import Expr, RegisterTile, Split
-from tilestitch.codegen.cpu.panels import Operand, Packing
-from tilestitch.codegen.cpu.tasks import choose_blocks
-
-MAX_BORDER_TAPS = 48
-"""Most kernel taps that are written out, each with a loop of its own, for tiles at the border."""
+from tilestitch.codegen.cpu.geometry import LoadPixel, PixelEpilogue, flatten, inside, nest, tap_range
+from tilestitch.codegen.cpu.microkernel import Expr
+from tilestitch.codegen.cpu.panels import Operand
+from tilestitch.passes.plan.cpu.conv import ConvPlan, staged_extent, staged_step
+from tilestitch.passes.plan.cpu.images import ConvShape, column_runs
+from tilestitch.passes.plan.cpu.tiling import RegisterTile
 
 
 def weight_matrix(weights: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
@@ -48,201 +37,9 @@ def weight_matrix(weights: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
     return np.ascontiguousarray(grouped.transpose(0, 3, 2, 1)).reshape(groups, -1, out // groups)
 
 
-@dataclass(frozen=True)
-class ConvPlan:
-    """All decisions about one convolution. ``shape`` has at least two spatial dimensions (see ``spatial_rank``).
-
-    Output columns are cut into ``x`` parts and output rows into ``y`` parts; a register tile is one part of each. A
-    task computes ``block_tiles`` parts of rows (all columns) by ``block_panels`` panels of one group of one image, for
-    one position in the outer dimensions. ``staged``: the input rows are copied first. ``skips``: there is padding that
-    is met by leaving out taps. ``widen_b``: the task converts packed panels of half floats.
-    """
-
-    shape: ConvShape
-    spatial_rank: int
-    tile: RegisterTile
-    y: Split
-    x: Split
-    block_tiles: int
-    block_panels: int
-    staged: bool
-    pack_b: bool
-    spill: bool
-    rows_outer: bool
-    channels_last: bool
-    skips: bool = False
-    widen_b: bool = False
-
-    @property
-    def panels(self) -> int:
-        return -(-self.shape.group_out // self.tile.columns)
-
-    @property
-    def y_blocks(self) -> int:
-        return -(-self.y.parts // self.block_tiles)
-
-    @property
-    def n_blocks(self) -> int:
-        return -(-self.panels // self.block_panels)
-
-    @property
-    def outer(self) -> tuple[int, ...]:
-        """Output extents of the dimensions before rows and columns."""
-        return self.shape.output[:-2]
-
-    @property
-    def tasks(self) -> int:
-        return self.shape.batch * self.shape.groups * math.prod(self.outer) * self.y_blocks * self.n_blocks
-
-    @property
-    def block_rows(self) -> int:
-        """Most output rows of one task."""
-        return min(self.shape.output[-2], self.block_tiles * self.y.largest)
-
-    @property
-    def prefetches(self) -> bool:
-        tiles = self.block_tiles * self.x.parts
-        return not self.pack_b and not self.rows_outer and self.panels > 1 and tiles >= self.tile.vectors
-
-    @property
-    def staged_shape(self) -> tuple[int, int, int]:
-        """[taps of the outer dimensions, rows, columns * channels] of the copied input."""
-        rows = _staged_extent(self.shape, -2, self.block_rows)
-        columns = _staged_extent(self.shape, -1, self.shape.output[-1])
-        return (math.prod(self.shape.kernel[:-2]), rows, columns * self.shape.group_in)
-
-    @property
-    def staged_bytes(self) -> int:
-        size = math.prod(self.staged_shape) * dtype_bytes(self.shape.acc_dtype)
-        return mk.align(size) if self.staged else 0
-
-    @property
-    def panel_bytes(self) -> int:
-        shape = self.shape
-        kept = self.pack_b or self.widen_b
-        return panels.panel_bytes(shape.reduction, self.tile.columns, shape.w_dtype) if kept else 0
-
-    @property
-    def scratch_bytes(self) -> int:
-        spilled = self.tile.rows * self.tile.columns * dtype_bytes(self.shape.acc_dtype) if self.spill else 0
-        return self.staged_bytes + self.panel_bytes + mk.align(spilled)
-
-    @property
-    def packing(self) -> Packing:
-        """Layout of constant weights; pack ``weight_matrix(weights, groups)`` with it."""
-        shape = self.shape
-        return Packing(shape.groups, shape.reduction, shape.group_out, self.tile.columns, shape.w_dtype)
-
-
 def _inner(shape: ConvShape, dim: int, first: int, size: int, tap: int) -> list[int]:
     """Which of ``size`` outputs from ``first`` meet the input with a kernel tap."""
     return [i for i in range(size) if 0 <= shape.source(dim, first + i, tap) < shape.spatial[dim]]
-
-
-def _staged_step(shape: ConvShape, dim: int) -> int:
-    """Copied coordinates between neighbouring outputs; with a kernel of extent 1 only those that are read."""
-    return shape.strides[dim] if shape.kernel[dim] > 1 else 1
-
-
-def _staged_extent(shape: ConvShape, dim: int, outputs: int) -> int:
-    """Copied coordinates for ``outputs`` neighbouring outputs."""
-    return (outputs - 1) * _staged_step(shape, dim) + shape.dilations[dim] * (shape.kernel[dim] - 1) + 1
-
-
-def plan_conv(
-    shape: ConvShape,
-    isa: Isa,
-    *,
-    threads: int = 4,
-    w_packed: bool = True,
-    x_plain: bool = True,
-    channels_last: bool = True,
-    long_epilogue: bool = False,
-) -> ConvPlan:
-    """Chooses tiles, tasks and whether the input is copied.
-
-    ``w_packed``: the weights are a constant in ``plan.packing`` layout, otherwise each task packs them from ``load``.
-    ``x_plain``: ``load_x`` is just a load; False for a prologue, which is then evaluated once per element.
-    ``channels_last``: channels of the input are contiguous; False when columns are (channels-first layout).
-
-    Raises ValueError for an empty output: such a kernel has nothing to launch.
-    """
-    rank = shape.rank
-    if rank == 1:
-        shape = shape.with_leading_dimension()
-    if min(shape.batch, shape.group_out, *shape.output) < 1:
-        raise ValueError(f"convolution with an empty result {shape}; skip the launch")
-    padded = any(before or after for before, after in shape.pads)
-    tile, y, x = _choose_tile(shape, isa)
-    copied = not x_plain or not channels_last or shape.x_dtype != shape.acc_dtype
-    skips = padded and not copied and _can_skip(shape, y, x)
-    staged = copied or (padded and not skips)
-    draft = ConvPlan(
-        shape, rank, tile, y, x, y.parts, 1, staged, not w_packed, long_epilogue, False, channels_last, skips
-    )  # fmt: skip
-    block_tiles, block_panels = _blocks(draft, isa, threads)
-    weight_bytes = shape.reduction * shape.group_out * dtype_bytes(shape.w_dtype)
-    widen_b = w_packed and panels.widens(shape.w_dtype, block_tiles * x.parts)
-    rows_outer = w_packed and weight_bytes <= isa.l2_bytes // 4 and not widen_b
-    return replace(
-        draft, block_tiles=block_tiles, block_panels=block_panels, rows_outer=rows_outer, widen_b=widen_b
-    )  # fmt: skip
-
-
-def _can_skip(shape: ConvShape, y: Split, x: Split) -> bool:
-    """Whether leaving out taps pays: enough work per tap, and few tiles that need code of their own."""
-    borders = sum(run.border for run in column_runs(shape, x))
-    if y.largest > 1:
-        borders *= y.parts * shape.kernel[-2]
-    return shape.group_in >= 16 and borders * shape.kernel[-1] <= MAX_BORDER_TAPS
-
-
-def _pixel_split(shape: ConvShape, limit: int) -> tuple[Split, Split]:
-    """Rows and columns cut so that a tile has at most ``limit`` pixels: part of a row, or several short rows."""
-    height, width = shape.output[-2:]
-    if width >= limit:
-        return Split(height, height), mk.split_at_most(width, limit)
-    return mk.split_at_most(height, limit // width), Split(width, 1)
-
-
-def _choose_tile(shape: ConvShape, isa: Isa) -> tuple[RegisterTile, Split, Split]:
-    """The register tile with the fewest estimated cycles for one image (compare ``microkernel.choose_tile``)."""
-    lanes = isa.lanes(shape.acc_dtype)
-    best: tuple[float, int, int] | None = None
-    for vectors, limit in mk.tile_limits(shape.group_out, lanes, isa):
-        for pixels in range(1, limit + 1):
-            y, x = _pixel_split(shape, pixels)
-            cycles = sum(
-                many * count * mk.panel_cycles(rows * columns, shape.group_out, vectors, lanes, isa)
-                for rows, many in y.sizes()
-                for columns, count in x.sizes()
-            )
-            candidate = (cycles, vectors, pixels)
-            if best is None or candidate < best:
-                best = candidate
-    assert best is not None
-    y, x = _pixel_split(shape, best[2])
-    return RegisterTile(y.largest * x.largest, best[1], lanes), y, x
-
-
-def _blocks(plan: ConvPlan, isa: Isa, threads: int) -> tuple[int, int]:
-    """Parts of rows and panels of one task; the copied rows of a task stay in half of the second-level cache."""
-    shape = plan.shape
-    element = dtype_bytes(shape.acc_dtype)
-    tile_cycles = mk.step_cycles(plan.tile.rows, plan.tile.vectors, isa) * max(1, shape.reduction)
-    panel_elements = plan.tile.columns * max(1, shape.reduction)
-    near = shape.reduction * shape.group_out * dtype_bytes(shape.w_dtype) <= isa.l2_bytes // 4
-    panel_cycles = panel_elements * (0.5 if plan.pack_b else 0.03 if near else 0.12)
-    copy_cycles = 0.1 if not plan.staged else 0.5 if plan.channels_last else 1.5
-
-    def cycles(tiles: int, panels: int) -> float | None:
-        elements = math.prod(replace(plan, block_tiles=tiles).staged_shape)
-        if tiles > 1 and elements * element > isa.l2_bytes // 2:
-            return None
-        return tiles * plan.x.parts * panels * tile_cycles + elements * copy_cycles + panels * panel_cycles
-
-    repeats = shape.batch * shape.groups * math.prod(plan.outer)
-    return choose_blocks(plan.y.parts, plan.panels, repeats, threads, cycles)
 
 
 def emit_conv(
@@ -280,16 +77,16 @@ class _Emitter:
     def __init__(
         self, plan: ConvPlan, load_x: LoadPixel, weights: Operand, epilogue: PixelEpilogue, scratch: Expr
     ) -> None:
-        self.plan, self.epilogue = plan, epilogue
+        self.plan, self.schedule, self.epilogue = plan, plan.schedule, epilogue
         self.load_x: LoadPixel = lambda image, position, channel: load_x(image, position[-plan.spatial_rank :], channel)
         shape, tile = plan.shape, plan.tile
-        if plan.staged:
+        if self.schedule.stage:
             self.staged = mk.scratch_buffer(scratch, 0, plan.staged_shape, shape.acc_dtype, "staged")
         panel = None
         if plan.panel_bytes:
             panel = panels.workspace(scratch, plan.staged_bytes, shape.reduction, tile.columns, shape.w_dtype)
         self.panels = panels.Panels(weights, shape.reduction, tile, shape.w_dtype, shape.acc_dtype, panel)
-        if plan.spill:
+        if self.schedule.spill:
             offset = plan.staged_bytes + plan.panel_bytes
             self.sums = mk.scratch_buffer(scratch, offset, (tile.rows, tile.columns), shape.acc_dtype, "sums")
 
@@ -305,14 +102,14 @@ class _Emitter:
         self.outer = tuple(outer)
         self.group = T.bind(rest % shape.groups)
         self.image = T.bind(rest // shape.groups)
-        self.first_tile = T.bind(y_block * plan.block_tiles)
-        self.last_tile = T.bind(T.min(self.first_tile + plan.block_tiles, plan.y.parts))
-        self.first_row = T.bind(plan.y.start(self.first_tile))
-        first_panel = T.bind(n_block * plan.block_panels)
-        last_panel = T.bind(T.min(first_panel + plan.block_panels, plan.panels))
-        if plan.staged:
+        self.first_tile = T.bind(y_block * self.schedule.block_tiles)
+        self.last_tile = T.bind(T.min(self.first_tile + self.schedule.block_tiles, plan.y.parts))
+        self.first_row = T.bind(mk.start_of(plan.y, self.first_tile))
+        first_panel = T.bind(n_block * self.schedule.block_panels)
+        last_panel = T.bind(T.min(first_panel + self.schedule.block_panels, plan.panels))
+        if self.schedule.stage:
             self._stage()
-        if plan.rows_outer:
+        if self.schedule.rows_outer:
             self._for_each_tile(
                 lambda site: self._for_each_panel(
                     first_panel, last_panel, lambda panel, width: self._tile(panel, width, site)
@@ -339,7 +136,7 @@ class _Emitter:
             y_split,
             self.first_tile,
             self.last_tile,
-            lambda y, rows: self._for_each_column_tile(y, T.bind(y_split.start(y)), rows, body),
+            lambda y, rows: self._for_each_column_tile(y, T.bind(mk.start_of(y_split, y)), rows, body),
         )
 
     def _for_each_column_tile(self, y: Expr, y0: Expr, rows: int, body: Callable[[_Site], None]) -> None:
@@ -349,7 +146,9 @@ class _Emitter:
                 self.plan.x,
                 0,
                 self.plan.x.parts,
-                lambda x, columns: body(_Site(y0, rows, T.bind(self.plan.x.start(x)), columns, False, first + x)),
+                lambda x, columns: body(
+                    _Site(y0, rows, T.bind(mk.start_of(self.plan.x, x)), columns, False, first + x)
+                ),
             )
             return
         done = 0
@@ -369,14 +168,14 @@ class _Emitter:
     def _stage(self) -> None:
         """Copies the rows of the block, with zeros where the window reaches over the border."""
         shape, kernel = self.plan.shape, self.plan.shape.kernel
-        rows = _staged_extent(shape, -2, self.plan.y.start(self.last_tile) - self.first_row)
+        rows = staged_extent(shape, -2, mk.start_of(self.plan.y, self.last_tile) - self.first_row)
 
         def row_of(taps: Sequence[Expr]) -> None:
             outer = [shape.source(dim, self.outer[dim], tap) for dim, tap in enumerate(taps)]
             flat = flatten(taps, kernel[:-2])
             with mk.serial(0, rows) as row:
                 source = self.first_row * shape.strides[-2] - shape.pads[-2][0]
-                source = T.bind(source + row * (shape.strides[-2] // _staged_step(shape, -2)))
+                source = T.bind(source + row * (shape.strides[-2] // staged_step(shape, -2)))
                 self._stage_row(flat, row, [*outer, source])
 
         nest(kernel[:-2], row_of)
@@ -384,7 +183,7 @@ class _Emitter:
     def _stage_row(self, flat: Expr, row: Expr, position: list[Expr]) -> None:
         shape, channels = self.plan.shape, self.plan.shape.group_in
         columns = self.plan.staged_shape[2] // channels
-        jump = shape.strides[-1] // _staged_step(shape, -1)
+        jump = shape.strides[-1] // staged_step(shape, -1)
         pad = shape.pads[-1][0]
         first = max(0, min(columns, -(-pad // jump)))
         last = max(first, min(columns, (shape.spatial[-1] - 1 + pad) // jump + 1))
@@ -409,7 +208,7 @@ class _Emitter:
 
         def row_inside() -> None:
             clear(0, first)
-            if last > first and self.plan.channels_last:
+            if last > first and self.plan.shape.channels_last:
                 with mk.serial(first, last) as column:
                     mk.for_each_column(channels, lanes, lambda channel: copy(column, channel))
             elif last > first:
@@ -429,15 +228,16 @@ class _Emitter:
     def _left(self, site: _Site) -> Callable[[Expr, list[Expr], Expr], Expr]:
         """``left(pixel of the tile, kernel taps, channel)``."""
         shape, kernel = self.plan.shape, self.plan.shape.kernel
-        if not self.plan.staged:
+        if not self.schedule.stage:
 
             def direct(pixel: Expr, taps: list[Expr], channel: Expr) -> Expr:
                 output = (*self.outer, site.y0 + pixel // site.columns, site.x0 + pixel % site.columns)
                 where = tuple(shape.source(dim, output[dim], tap) for dim, tap in enumerate(taps))
-                return self.load_x(self.image, where, self.group * shape.group_in + channel)
+                value = self.load_x(self.image, where, self.group * shape.group_in + channel)
+                return mk.widen(value, shape.x_dtype, shape.acc_dtype)
 
             return direct
-        step_y, step_x = _staged_step(shape, -2), _staged_step(shape, -1)
+        step_y, step_x = staged_step(shape, -2), staged_step(shape, -1)
 
         def staged(pixel: Expr, taps: list[Expr], channel: Expr) -> Expr:
             flat = flatten(taps[:-2], kernel[:-2])
@@ -453,10 +253,11 @@ class _Emitter:
         acc = mk.allocate(tile, shape.acc_dtype)
         mk.fill(acc, tile, mk.constant(0, shape.acc_dtype))
         left = self._left(site)
+        tiles = min(self.schedule.block_tiles, plan.y.parts) * plan.x.parts
 
         def step(taps: list[Expr], k: Expr, channel: Expr, pixels: list[int] | None = None) -> None:
-            if plan.prefetches:
-                self.panels.prefetch_next(self.group, panel, site.index, plan.block_tiles * plan.x.parts, k)
+            if self.schedule.prefetch_next:
+                self.panels.prefetch_next(self.group, panel, site.index, tiles, k)
             mk.multiply_add(
                 acc,
                 tile,
@@ -474,7 +275,7 @@ class _Emitter:
     def _reduce(self, step: Callable[[list[Expr], Expr, Expr], None]) -> None:
         """Loops over kernel taps and channels; the last tap and the channel are one loop where memory allows."""
         shape, kernel = self.plan.shape, self.plan.shape.kernel
-        merged = self.plan.staged and shape.dilations[-1] == 1
+        merged = self.schedule.stage and shape.dilations[-1] == 1
         looped = kernel[:-1] if merged else kernel
         run = shape.group_in * (kernel[-1] if merged else 1)
 
@@ -531,7 +332,7 @@ class _Emitter:
             position = (*self.outer, site.y0 + pixel // site.columns, site.x0 + pixel % site.columns)
             self.epilogue(self.image, position[-plan.spatial_rank :], first + column, value)
 
-        if not plan.spill:
+        if not self.schedule.spill:
             mk.finish(acc, tile.rows, width, tile.lanes, store)
             return
         mk.for_each_vector(tile, lambda row, column: T.buffer_store(self.sums, acc[row, column], [row, column]))

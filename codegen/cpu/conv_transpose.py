@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,48 +19,10 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.cpu import microkernel as mk
 from tilestitch.codegen.cpu import panels
 from tilestitch.codegen.cpu.geometry import LoadPixel, PixelEpilogue, nest
-from tilestitch.codegen.cpu.isa import Isa, dtype_bytes
-from tilestitch.codegen.cpu.microkernel import Expr, RegisterTile
-from tilestitch.codegen.cpu.panels import Operand, Packing
-from tilestitch.codegen.cpu.tasks import choose_blocks
-
-
-@dataclass(frozen=True)
-class ConvTransposeShape:
-    """A transposed convolution; ``output``: spatial extents of the result, ``pads``: what is cut off before it."""
-
-    batch: int
-    in_channels: int
-    out_channels: int
-    spatial: tuple[int, ...]
-    output: tuple[int, ...]
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    pads: tuple[int, ...]
-    groups: int = 1
-    x_dtype: str = "float32"
-    w_dtype: str = "float32"
-    acc_dtype: str = "float32"
-
-    def __post_init__(self) -> None:
-        ranks = {len(self.spatial), len(self.output), len(self.kernel), len(self.strides), len(self.dilations)}
-        if ranks != {len(self.pads)} or not self.spatial:
-            raise ValueError(f"transposed convolution of mixed rank in {self}; give one entry per spatial dimension")
-        if self.in_channels % self.groups or self.out_channels % self.groups:
-            raise ValueError(f"{self.groups} groups do not divide the channels of {self}; check the model")
-
-    @property
-    def group_in(self) -> int:
-        return self.in_channels // self.groups
-
-    @property
-    def group_out(self) -> int:
-        return self.out_channels // self.groups
-
-    @property
-    def reduction(self) -> int:
-        return self.group_in * math.prod(self.kernel)
+from tilestitch.codegen.cpu.microkernel import Expr
+from tilestitch.codegen.cpu.panels import Operand
+from tilestitch.passes.plan.cpu.conv import ConvTransposePlan
+from tilestitch.passes.plan.cpu.tiling import RegisterTile
 
 
 def transposed_weight_matrix(weights: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
@@ -69,87 +30,6 @@ def transposed_weight_matrix(weights: npt.NDArray[Any], groups: int) -> npt.NDAr
     channels, group_out, *kernel = weights.shape
     grouped = weights.reshape(groups, channels // groups, group_out, math.prod(kernel))
     return np.ascontiguousarray(grouped.transpose(0, 3, 1, 2)).reshape(groups, -1, group_out)
-
-
-@dataclass(frozen=True)
-class ConvTransposePlan:
-    """All decisions about one transposed convolution.
-
-    A task computes one output row (all columns) of ``block_panels`` panels of one group of one image. It first copies
-    the input rows that it needs, one for every kernel position before the last dimension, with zeros around.
-    """
-
-    shape: ConvTransposeShape
-    tile: RegisterTile
-    block_panels: int
-    pack_b: bool
-    channels_last: bool
-
-    @property
-    def panels(self) -> int:
-        return -(-self.shape.group_out // self.tile.columns)
-
-    @property
-    def n_blocks(self) -> int:
-        return -(-self.panels // self.block_panels)
-
-    @property
-    def tasks(self) -> int:
-        shape = self.shape
-        return shape.batch * shape.groups * math.prod(shape.output[:-1]) * self.n_blocks
-
-    @property
-    def column_tiles(self) -> int:
-        """Register tiles of the longest phase."""
-        return math.ceil(math.ceil(self.shape.output[-1] / self.shape.strides[-1]) / self.tile.rows)
-
-    @property
-    def first_column(self) -> int:
-        """Input coordinate of the first copied column (negative: zeros before the input)."""
-        shape = self.shape
-        return min(0, (shape.pads[-1] - (shape.kernel[-1] - 1) * shape.dilations[-1]) // shape.strides[-1])
-
-    @property
-    def staged_shape(self) -> tuple[int, int]:
-        """[taps before the last dimension, columns * channels] of the copied input."""
-        shape = self.shape
-        last = self.column_tiles * self.tile.rows + (shape.strides[-1] - 1 + shape.pads[-1]) // shape.strides[-1]
-        columns = max(last, shape.spatial[-1]) - self.first_column
-        return (math.prod(shape.kernel[:-1]), columns * shape.group_in)
-
-    @property
-    def staged_bytes(self) -> int:
-        return mk.align(math.prod(self.staged_shape) * dtype_bytes(self.shape.acc_dtype))
-
-    @property
-    def scratch_bytes(self) -> int:
-        shape = self.shape
-        packed = panels.panel_bytes(shape.reduction, self.tile.columns, shape.w_dtype) if self.pack_b else 0
-        return self.staged_bytes + packed
-
-    @property
-    def packing(self) -> Packing:
-        """Layout of constant weights; pack ``transposed_weight_matrix(weights, groups)`` with it."""
-        shape = self.shape
-        return Packing(shape.groups, shape.reduction, shape.group_out, self.tile.columns, shape.w_dtype)
-
-
-def plan_conv_transpose(
-    shape: ConvTransposeShape, isa: Isa, *, threads: int = 4, w_packed: bool = True, channels_last: bool = True
-) -> ConvTransposePlan:
-    """Chooses tiles and tasks; see ``plan_conv`` for the arguments. Raises ValueError for an empty output."""
-    if min(shape.batch, shape.group_out, *shape.output) < 1:
-        raise ValueError(f"transposed convolution with an empty result {shape}; skip the launch")
-    phase = -(-shape.output[-1] // shape.strides[-1])
-    tile, _ = mk.choose_tile(phase, shape.group_out, isa.lanes(shape.acc_dtype), isa)
-    draft = ConvTransposePlan(shape, tile, 1, not w_packed, channels_last)
-    taps = math.prod(-(-kernel // stride) for kernel, stride in zip(shape.kernel, shape.strides, strict=True))
-    steps = draft.column_tiles * shape.strides[-1] * taps * max(1, shape.group_in)
-    tile_cycles = mk.step_cycles(tile.rows, tile.vectors, isa) * steps
-    copy_cycles = math.prod(draft.staged_shape) * (0.5 if channels_last else 1.5)
-    rows = shape.batch * shape.groups * math.prod(shape.output[:-1])
-    _, block_panels = choose_blocks(1, draft.panels, rows, threads, lambda _, count: count * tile_cycles + copy_cycles)
-    return ConvTransposePlan(shape, tile, block_panels, not w_packed, channels_last)
 
 
 def emit_conv_transpose(
@@ -172,7 +52,7 @@ class _Emitter:
         shape, tile = plan.shape, plan.tile
         self.staged = mk.scratch_buffer(scratch, 0, plan.staged_shape, shape.acc_dtype, "staged")
         panel = None
-        if plan.pack_b:
+        if not shape.packed:
             panel = panels.workspace(scratch, plan.staged_bytes, shape.reduction, tile.columns, shape.w_dtype)
         self.panels = panels.Panels(weights, shape.reduction, tile, shape.w_dtype, shape.acc_dtype, panel)
 
@@ -187,8 +67,8 @@ class _Emitter:
         self.outer = outer
         self.group = T.bind(rest % shape.groups)
         self.image = T.bind(rest // shape.groups)
-        first = T.bind(n_block * plan.block_panels)
-        last = T.bind(T.min(first + plan.block_panels, plan.panels))
+        first = T.bind(n_block * plan.schedule.block_panels)
+        last = T.bind(T.min(first + plan.schedule.block_panels, plan.panels))
         self._for_each_kernel_row(self._stage_row)
         panels.for_each_panel(shape.group_out, plan.tile.columns, first, last, self._panel)
 
@@ -230,7 +110,7 @@ class _Emitter:
             T.buffer_store(self.staged, value, [flat, begin + column * channels + channel])
 
         mk.for_each_column(begin, lanes, lambda at: T.buffer_store(self.staged, zero, [flat, at]))
-        if plan.channels_last:
+        if shape.channels_last:
             with mk.serial(0, width) as column:
                 mk.for_each_column(channels, lanes, lambda channel: copy(column, channel))
         else:

@@ -9,76 +9,19 @@ and added to the sums in the workspace. Either way a few long streams come from 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.cpu import microkernel as mk
-from tilestitch.codegen.cpu.isa import Isa, dtype_bytes
 from tilestitch.codegen.cpu.microkernel import Expr
-
-STREAMS = 8
-"""Rows, or columns, of the matrix that are read at the same time."""
-
-MOST_SUMS = 4096
-"""Results of one task: their sums stay in the first-level cache."""
-
-TASKS_A_THREAD = 3
-
-TASK_ELEMENTS = 16384
-"""The least that a task reads of the matrix where there are several: a few microseconds, as long as a thread takes to
-wake up.
-"""
+from tilestitch.passes.plan.cpu.gemm import GemvPlan
 
 LoadMatrix = Callable[[Expr, Expr, Expr], Expr]
 """``load(batch, row, k)``; the index that runs along memory may be a lane of a vector."""
 LoadVector = Callable[[Expr, Expr], Expr]
 Finish = Callable[[Expr, Expr, Expr], None]
 """``finish(batch, row, value)`` emits the store of one result; the row may be a lane."""
-
-
-@dataclass(frozen=True)
-class GemvPlan:
-    """`batch` products of [rows, k] by [k]. along_k: the matrix lies along k. `block` results a task."""
-
-    rows: int
-    k: int
-    batch: int
-    along_k: bool
-    lanes: int
-    block: int
-    matrix_dtype: str
-    vector_dtype: str
-    acc_dtype: str
-
-    @property
-    def blocks(self) -> int:
-        return -(-self.rows // self.block)
-
-    @property
-    def tasks(self) -> int:
-        return self.batch * self.blocks
-
-    @property
-    def vector_bytes(self) -> int:
-        return mk.align(max(1, self.k) * dtype_bytes(self.acc_dtype))
-
-    @property
-    def scratch_bytes(self) -> int:
-        return self.vector_bytes + mk.align(self.block * dtype_bytes(self.acc_dtype))
-
-
-def plan_gemv(
-    rows: int, k: int, batch: int, dtypes: tuple[str, str, str], isa: Isa, *, along_k: bool, threads: int
-) -> GemvPlan:
-    """dtypes: of the matrix, the vector and the sums. Blocks are whole vectors of whole streams."""
-    lanes = isa.lanes(dtypes[2])
-    unit = lanes * STREAMS
-    wanted = -(-rows // max(1, -(-TASKS_A_THREAD * threads // batch))) if threads > 1 else rows
-    wanted = max(wanted, TASK_ELEMENTS // max(1, k))
-    block = min(rows, MOST_SUMS, -(-wanted // unit) * unit)
-    return GemvPlan(rows, k, batch, along_k, lanes, block, *dtypes)
 
 
 def emit_gemv(
@@ -91,17 +34,19 @@ def emit_gemv(
 class _Emitter:
     def __init__(self, plan: GemvPlan, matrix: LoadMatrix, vector: LoadVector, finish: Finish, scratch: Expr) -> None:
         self.plan, self.matrix, self.load_vector, self.finish = plan, matrix, vector, finish
-        self.vector = mk.scratch_buffer(scratch, 0, (max(1, plan.k),), plan.acc_dtype, "vector")
-        self.sums = mk.scratch_buffer(scratch, plan.vector_bytes, (plan.block,), plan.acc_dtype, "sums")
+        shape = self.shape = plan.shape
+        self.lanes, self.streams = plan.schedule.lanes, plan.schedule.streams
+        self.vector = mk.scratch_buffer(scratch, 0, (max(1, shape.k),), shape.acc_dtype, "vector")
+        self.sums = mk.scratch_buffer(scratch, plan.vector_bytes, (plan.block,), shape.acc_dtype, "sums")
 
     def run(self, task: Expr) -> None:
         plan = self.plan
         task = T.bind(T.cast(task, "int64"))
         self.batch, block = T.bind(task // plan.blocks), T.bind(task % plan.blocks)
-        with mk.serial(0, plan.k) as k:
+        with mk.serial(0, self.shape.k) as k:
             value = self.load_vector(self.batch, k)
-            T.buffer_store(self.vector, mk.widen(value, plan.vector_dtype, plan.acc_dtype), [k])
-        whole, rest = divmod(plan.rows, plan.block)
+            T.buffer_store(self.vector, mk.widen(value, self.shape.vector_dtype, self.shape.acc_dtype), [k])
+        whole, rest = divmod(self.shape.rows, plan.block)
         if not rest:
             self._block(T.bind(block * plan.block), plan.block)
             return
@@ -112,32 +57,32 @@ class _Emitter:
                 self._block(whole * plan.block, rest)
 
     def _block(self, first: Expr, count: int) -> None:
-        (self._by_rows if self.plan.along_k else self._by_columns)(first, count)
+        (self._by_rows if self.shape.along_k else self._by_columns)(first, count)
         mk.for_each_column(
-            count, self.plan.lanes, lambda row: self.finish(self.batch, first + row, self.sums[row])
+            count, self.lanes, lambda row: self.finish(self.batch, first + row, self.sums[row])
         )  # fmt: skip
 
     def _element(self, row: Expr, k: Expr) -> Expr:
-        return mk.widen(self.matrix(self.batch, row, k), self.plan.matrix_dtype, self.plan.acc_dtype)
+        return mk.widen(self.matrix(self.batch, row, k), self.shape.matrix_dtype, self.shape.acc_dtype)
 
     # -- a matrix along k --------------------------------------------------------------------------------------------
 
     def _by_rows(self, first: Expr, count: int) -> None:
-        whole = count // STREAMS
+        whole = count // self.streams
         if whole:
             with mk.serial(0, whole) as group:
-                self._rows(first, group * STREAMS, STREAMS)
-        if count % STREAMS:
-            with mk.serial(whole * STREAMS, count) as row:
+                self._rows(first, group * self.streams, self.streams)
+        if count % self.streams:
+            with mk.serial(whole * self.streams, count) as row:
                 self._rows(first, row, 1)
 
     def _rows(self, first: Expr, local: Expr, streams: int) -> None:
         """The sums of a few rows: vectors of partial sums, then their sum and what is left of the row."""
-        plan, lanes = self.plan, self.plan.lanes
-        steps = plan.k // lanes
-        acc = T.alloc_buffer((streams, lanes), plan.acc_dtype, scope="local")
+        lanes = self.lanes
+        steps = self.shape.k // lanes
+        acc = T.alloc_buffer((streams, lanes), self.shape.acc_dtype, scope="local")
         row0 = T.bind(first + local)
-        zero = mk.constant(0, plan.acc_dtype)
+        zero = mk.constant(0, self.shape.acc_dtype)
         with mk.unroll(0, streams) as row, mk.vectorized(0, lanes) as lane:
             T.buffer_store(acc, zero, [row, lane])
         if steps:
@@ -151,8 +96,8 @@ class _Emitter:
             width //= 2
         with mk.unroll(0, streams) as row:
             T.buffer_store(self.sums, acc[row, 0], [local + row])
-        if plan.k % lanes:
-            with mk.unroll(0, streams) as row, mk.serial(steps * lanes, plan.k) as k:
+        if self.shape.k % lanes:
+            with mk.unroll(0, streams) as row, mk.serial(steps * lanes, self.shape.k) as k:
                 total = self.sums[local + row] + self._element(row0 + row, k) * self.vector[k]
                 T.buffer_store(self.sums, total, [local + row])
 
@@ -163,14 +108,14 @@ class _Emitter:
     # -- a matrix along its rows -------------------------------------------------------------------------------------
 
     def _by_columns(self, first: Expr, count: int) -> None:
-        zero = mk.constant(0, self.plan.acc_dtype)
-        mk.for_each_column(count, self.plan.lanes, lambda row: T.buffer_store(self.sums, zero, [row]))
-        whole = self.plan.k // STREAMS
+        zero = mk.constant(0, self.shape.acc_dtype)
+        mk.for_each_column(count, self.lanes, lambda row: T.buffer_store(self.sums, zero, [row]))
+        whole = self.shape.k // self.streams
         if whole:
             with mk.serial(0, whole) as group:
-                self._columns(first, count, group * STREAMS, STREAMS)
-        if self.plan.k % STREAMS:
-            with mk.serial(whole * STREAMS, self.plan.k) as k:
+                self._columns(first, count, group * self.streams, self.streams)
+        if self.shape.k % self.streams:
+            with mk.serial(whole * self.streams, self.shape.k) as k:
                 self._columns(first, count, k, 1)
 
     def _columns(self, first: Expr, count: int, k0: Expr, streams: int) -> None:
@@ -182,4 +127,4 @@ class _Emitter:
                 total = total + self._element(first + row, k0 + i) * factor
             T.buffer_store(self.sums, total, [row])
 
-        mk.for_each_column(count, self.plan.lanes, add)
+        mk.for_each_column(count, self.lanes, add)

@@ -22,9 +22,9 @@ from tilestitch.compiler.ir.accesses import Access, elementwise_walk
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of, op_spec
 from tilestitch.compiler.ir.types import HALVES, TensorType
+from tilestitch.passes.plan.cpu.isa import Isa
 
 from .abi import Parameter, buffer_source, kernel_function, store
-from .isa import Isa
 
 TASK_ELEMENTS = 16384
 """Elements of a task of cheap arithmetic; about ten microseconds of memory traffic."""

@@ -8,22 +8,17 @@ over rows and vectors are unrolled, so that LLVM keeps the accumulators in regis
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
 from tvm.ir import PointerType, PrimType
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import compute_dtype
-from tilestitch.codegen.cpu.isa import Isa
+from tilestitch.compiler.ir.types import compute_dtype
+from tilestitch.passes.plan.cpu.tiling import RegisterTile, Split
 
 Expr = Any
 """A TIR expression or a Python number. TVM builds expressions by overloaded operators, which mypy cannot follow."""
-
-MAX_VECTORS = 8
-MAX_ROWS = 14
-"""More rows than this are more memory streams than the first-level cache follows well (measured)."""
 
 
 def serial(first: Expr, last: Expr) -> Any:
@@ -49,103 +44,11 @@ def _index(value: Expr) -> Expr:
     return T.int64(value) if isinstance(value, int) else T.cast(value, "int64")
 
 
-@dataclass(frozen=True)
-class RegisterTile:
-    """``rows`` x (``vectors`` * ``lanes``) accumulators."""
-
-    rows: int
-    vectors: int
-    lanes: int
-
-    @property
-    def columns(self) -> int:
-        return self.vectors * self.lanes
-
-
-@dataclass(frozen=True)
-class Split:
-    """``extent`` cut into ``parts`` runs whose sizes differ by at most one; the larger ones come first."""
-
-    extent: int
-    parts: int
-
-    @property
-    def small(self) -> int:
-        return self.extent // self.parts
-
-    @property
-    def larger_parts(self) -> int:
-        return self.extent % self.parts
-
-    @property
-    def largest(self) -> int:
-        return self.small + (self.larger_parts > 0)
-
-    def sizes(self) -> list[tuple[int, int]]:
-        """(size, how many parts have it), for the sizes that occur."""
-        both = [(self.small + 1, self.larger_parts), (self.small, self.parts - self.larger_parts)]
-        return [(size, count) for size, count in both if count]
-
-    def all_sizes(self) -> list[int]:
-        """Sizes of the parts in order."""
-        return [self.small + (part < self.larger_parts) for part in range(self.parts)]
-
-    def start(self, part: Expr) -> Expr:
-        """First element of a part."""
-        if self.larger_parts == 0:
-            return part * self.small
-        return part * self.small + T.min(part, self.larger_parts)
-
-
-def split_at_most(extent: int, limit: int) -> Split:
-    """Cuts ``extent`` into as few nearly equal parts as possible, none above ``limit``."""
-    return Split(extent, max(1, -(-extent // limit)))
-
-
-def step_cycles(rows: int, vectors: int, isa: Isa) -> float:
-    """Cycles of one reduction step of a register tile.
-
-    The right operand streams from the second-level cache at about 48 bytes a cycle, partly hidden; the factor is
-    measured on AVX-512.
-    """
-    multiply = rows * vectors / isa.fma_ports
-    load = (rows + vectors) / isa.load_ports
-    return max(multiply, load, float(isa.fma_latency)) + 0.25 + 0.45 * vectors * isa.vector_bytes / 64
-
-
-def tile_limits(n: int, lanes: int, isa: Isa) -> list[tuple[int, int]]:
-    """Candidate tiles for ``n`` columns: (vectors, most rows that fit into the registers).
-
-    One register is kept for the broadcast scalar and ``vectors`` for the right operand.
-    """
-    most = max(1, min(MAX_VECTORS, -(-n // lanes)))
-    limits = [(vectors, (isa.vector_registers - 1) // vectors - 1) for vectors in range(1, most + 1)]
-    return [(vectors, min(MAX_ROWS, rows)) for vectors, rows in limits if rows >= 1]
-
-
-def panel_cycles(rows: int, n: int, vectors: int, lanes: int, isa: Isa) -> float:
-    """Cycles of one reduction step of ``rows`` rows by all panels of ``n`` columns; the last may be partial."""
-    full, tail = divmod(n, vectors * lanes)
-    narrow = step_cycles(rows, -(-tail // lanes), isa) if tail else 0.0
-    return full * step_cycles(rows, vectors, isa) + narrow
-
-
-def choose_tile(m: int, n: int, lanes: int, isa: Isa) -> tuple[RegisterTile, Split]:
-    """The register tile with the fewest estimated cycles for an ``m`` x ``n`` result, and the split of the rows.
-
-    Padding of the last panel and the uneven last rows are part of the estimate.
-    """
-    best: tuple[float, int, int] | None = None
-    for vectors, limit in tile_limits(n, lanes, isa):
-        for most in range(1, limit + 1):
-            sizes = split_at_most(m, most).sizes()
-            cycles = sum(count * panel_cycles(rows, n, vectors, lanes, isa) for rows, count in sizes)
-            candidate = (cycles, vectors, most)
-            if best is None or candidate < best:
-                best = candidate
-    assert best is not None
-    rows = split_at_most(m, best[2])
-    return RegisterTile(rows.largest, best[1], lanes), rows
+def start_of(split: Split, part: Expr) -> Expr:
+    """First element of a part."""
+    if split.larger_parts == 0:
+        return part * split.small
+    return part * split.small + T.min(part, split.larger_parts)
 
 
 def allocate(tile: RegisterTile, dtype: str) -> Any:
@@ -234,11 +137,6 @@ def scratch_buffer(scratch: Expr, byte_offset: int, shape: tuple[int, ...], dtyp
     pointer = tirx.Var(name, PointerType(PrimType(dtype)))
     T.bind(tirx.call_intrin(pointer.ty, "tirx.handle_add_byte_offset", scratch, byte_offset), var=pointer)
     return T.decl_buffer(shape, dtype, data=pointer)
-
-
-def align(size_bytes: int) -> int:
-    """Rounds up to a multiple of the 64 bytes of a cache line."""
-    return -(-size_bytes // 64) * 64
 
 
 def prefetch(address: Expr) -> None:

@@ -14,30 +14,13 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import compute_dtype, dtype_of, from_storage
+from tilestitch.codegen.compute.dtypes import dtype_of, from_storage
 from tilestitch.codegen.cpu import microkernel as mk
-from tilestitch.codegen.cpu.isa import dtype_bytes
-from tilestitch.codegen.cpu.microkernel import Expr, RegisterTile
+from tilestitch.codegen.cpu.microkernel import Expr
 from tilestitch.codegen.cpu.transpose import transpose_tile
-
-
-@dataclass(frozen=True)
-class Packing:
-    """How a constant right operand [groups, k, n] is stored: [groups, panels, k, columns], padded with zeros."""
-
-    groups: int
-    k: int
-    n: int
-    columns: int
-    dtype: str
-
-    @property
-    def panels(self) -> int:
-        return -(-self.n // self.columns)
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        return (self.groups, self.panels, self.k, self.columns)
+from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
+from tilestitch.passes.plan.cpu.gemm import Packing
+from tilestitch.passes.plan.cpu.tiling import RegisterTile
 
 
 def pack(matrix: npt.NDArray[Any], packing: Packing) -> npt.NDArray[Any]:
@@ -140,7 +123,7 @@ class Panels:
         For panels that are read once: the hardware alone follows a single stream too slowly.
         """
         assert isinstance(self.operand, PackedOperand)
-        element = dtype_bytes(self.dtype)
+        element = storage_bytes(self.dtype)
         ahead, line = bytes_ahead // element, 64 // element
         group = self.operand.group(batch)
         for start in range(0, self.tile.columns, line):
@@ -208,16 +191,6 @@ def pack_at_run_time(
         )  # fmt: skip
 
     for_each_panel(n, tile.columns, *panels, copy)
-
-
-def widens(dtype: str, tiles: int) -> bool:
-    """Whether a task should convert a packed panel of ``dtype`` that ``tiles`` register tiles read."""
-    return compute_dtype(dtype) != dtype and tiles > 1
-
-
-def panel_bytes(k: int, columns: int, dtype: str) -> int:
-    """Workspace of one packed panel."""
-    return mk.align(max(1, k) * columns * dtype_bytes(compute_dtype(dtype)))
 
 
 def workspace(scratch: Expr, byte_offset: int, k: int, columns: int, dtype: str) -> Any:

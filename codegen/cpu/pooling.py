@@ -7,55 +7,15 @@ dealt out to as many phases as the stride has, by shuffles of whole vectors: all
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.cpu import microkernel as mk
-from tilestitch.codegen.cpu.geometry import ConvShape
-from tilestitch.codegen.cpu.isa import dtype_bytes
 from tilestitch.codegen.cpu.microkernel import Expr
-
-MOST_TAPS = 16
-MOST_PHASES = 4
-
-
-@dataclass(frozen=True)
-class Line:
-    """Pooling of a line of `extent` elements with `before` elements of padding in front into `output` elements.
-
-    phase: elements of one of `stride` phases, a multiple of the lanes of a vector.
-    """
-
-    extent: int
-    before: int
-    output: int
-    taps: int
-    stride: int
-    dilation: int
-    lanes: int
-
-    @property
-    def phase(self) -> int:
-        reach = (self.output - 1) * self.stride + (self.taps - 1) * self.dilation + 1
-        size = -(-max(reach, self.before + self.extent) // self.stride)
-        return -(-size // self.lanes) * self.lanes
-
-    @property
-    def elements(self) -> int:
-        """Of the workspace: the line, and its phases if it has several."""
-        return self.stride * self.phase * (2 if self.stride > 1 else 1)
-
-
-def plan_line(shape: ConvShape, lanes: int) -> Line | None:
-    """The line of a window over channels-first input; None if there is too little of it, or no code for it."""
-    output = shape.output[-1]
-    if output < lanes or lanes == 1 or shape.kernel[-1] > MOST_TAPS or shape.strides[-1] > MOST_PHASES:
-        return None
-    before, dilation = shape.pads[-1][0], shape.dilations[-1]
-    return Line(shape.spatial[-1], before, output, shape.kernel[-1], shape.strides[-1], dilation, lanes)
+from tilestitch.compiler.ir.types import storage_bytes
+from tilestitch.passes.plan.cpu.window import Line
 
 
 def line_buffers(line: Line, scratch: Expr, dtype: str) -> tuple[Any, Any]:
@@ -64,7 +24,7 @@ def line_buffers(line: Line, scratch: Expr, dtype: str) -> tuple[Any, Any]:
     buffer = mk.scratch_buffer(scratch, 0, (line.elements,), dtype, "line")
     if line.stride == 1:
         return buffer, buffer
-    return buffer, mk.scratch_buffer(scratch, size * dtype_bytes(dtype), (size,), dtype, "phases")
+    return buffer, mk.scratch_buffer(scratch, size * storage_bytes(dtype), (size,), dtype, "phases")
 
 
 def fill_line(line: Line, buffers: tuple[Any, Any], value: Expr) -> None:

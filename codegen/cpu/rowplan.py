@@ -18,9 +18,8 @@ from tilestitch.compiler.ir.accesses import merge, walk_of
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.indexing import reshape_index
 from tilestitch.compiler.ir.ops import op_spec
+from tilestitch.passes.plan.cpu.isa import Isa
 from tilestitch.passes.plan.roles import Part, Roles
-
-from .isa import Isa
 
 TASK_ELEMENTS = 12288
 CACHE_COST = 4

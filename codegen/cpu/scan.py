@@ -12,9 +12,9 @@ from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, named, to_storage
 from tilestitch.codegen.compute.indexing import index_dtype
 from tilestitch.compiler.ir.graph import Node
+from tilestitch.passes.plan.cpu.isa import Isa
 
 from .abi import KernelLaunch, Parameter, kernel_function
-from .isa import Isa
 
 TASK_ELEMENTS = 16384
 

@@ -12,9 +12,9 @@ from tilestitch.codegen.compute.dtypes import Expr, storage_dtype
 from tilestitch.codegen.compute.faults import fault_message
 from tilestitch.codegen.compute.scattering import in_range, offset_of, slice_of, store_update, wrapped
 from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.passes.plan.cpu.isa import Isa
 
 from .abi import KernelLaunch, Parameter, StatusArg, kernel_function
-from .isa import Isa
 
 COPY_ELEMENTS = 65536
 UPDATE_ELEMENTS = 8192

@@ -13,9 +13,10 @@ from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, from_storage,
 from tilestitch.codegen.compute.indexing import index_dtype
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.compiler.ir.types import is_float
+from tilestitch.passes.plan.cpu.tiling import align
 
 from .abi import KernelLaunch, Parameter, kernel_function
-from .microkernel import align, scratch_buffer
+from .microkernel import scratch_buffer
 
 TASK_ELEMENTS = 4096
 MAX_INSERTION = 48

@@ -10,60 +10,28 @@ from typing import Any
 import numpy as np
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, from_storage, storage_dtype
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_dtype
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import ravel
 from tilestitch.codegen.groups import before_views, gate_number
-from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.passes.plan.roles import Part, Roles
+from tilestitch.compiler.ir.graph import Value
+from tilestitch.passes.plan.anchored import AnchoredGroup
+from tilestitch.passes.plan.cpu.gemm import Packing
 
 from .abi import KernelLaunch, PackedArg, Parameter, buffer_source, kernel_function, store
-from .isa import Isa
-from .panels import Packing, pack
+from .panels import pack
 
 Matrix = Callable[[np.ndarray], np.ndarray]
 """Gives a constant right operand as [groups, k, n]."""
 
 
 @dataclass(frozen=True)
-class Operands:
-    """A contraction group as its template sees it: operands of the anchor and what is computed around it."""
-
-    nodes: tuple[Node, ...]
-    roles: Roles
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
-    isa: Isa
-    threads: int
-
-    @property
-    def anchor(self) -> Node:
-        assert self.roles.anchor is not None
-        return self.roles.anchor
+class Operands(AnchoredGroup):
+    """A group around an anchor as its template sees it: operands of the anchor and what is computed around it."""
 
     @property
     def right(self) -> Value:
         return self.anchor.inputs[1]
-
-    @property
-    def result(self) -> Value:
-        return self.anchor.outputs[0]
-
-    def is_plain(self, value: Value) -> bool:
-        """Whether an operand is read from memory as it is, without a prologue."""
-        return value in self.inputs
-
-    @property
-    def has_long_epilogue(self) -> bool:
-        return any(n.op in _LONG for n, part in self.roles.parts.items() if part is Part.EPILOGUE)
-
-    @property
-    def packs_right(self) -> bool:
-        return len(self.anchor.inputs) > 1 and self.right.data is not None
-
-    @property
-    def acc_dtype(self) -> str:
-        return compute_dtype(self.result.dtype)
 
     def launch(
         self, kind: str, tasks: int, scratch_bytes: int, packing: Packing | None, matrix: Matrix, emit: Emit
@@ -88,12 +56,6 @@ class Operands:
 
 
 Emit = Callable[["Surroundings", Expr, Expr], None]
-
-_LONG = frozenset(
-    ["exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"]
-    + ["erf", "pow", "mod", "fmod"]
-)
-"""Operators whose code is so long that repeating it for every register of a tile is not worth it."""
 
 
 class Surroundings:

@@ -10,8 +10,9 @@ import tvm
 from tvm.target import codegen as target_codegen
 
 from tilestitch.codegen.errors import TargetError
+from tilestitch.passes.plan.cpu.isa import Isa
 
-from .isa import Isa, isa_of
+from .isa import isa_of
 
 # Features in LLVM's spelling that make a difference to the code, and so are asked of the machine that runs it.
 _X86_FEATURES = [

@@ -9,9 +9,7 @@ line by line (`pooling`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,30 +17,15 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.cpu import microkernel as mk
-from tilestitch.codegen.cpu.geometry import (
-    ColumnRun,
-    ConvShape,
-    LoadPixel,
-    PixelEpilogue,
-    column_runs,
-    flatten,
-    tap_range,
-)
-from tilestitch.codegen.cpu.isa import Isa, dtype_bytes
-from tilestitch.codegen.cpu.microkernel import Expr, RegisterTile
-from tilestitch.codegen.cpu.pooling import (
-    Line,
-    fill_line,
-    for_each_run,
-    line_buffers,
-    plan_line,
-    pool_line,
-    spread_phases,
-)
-from tilestitch.codegen.cpu.tasks import choose_blocks
+from tilestitch.codegen.cpu.geometry import LoadPixel, PixelEpilogue, flatten, tap_range
+from tilestitch.codegen.cpu.microkernel import Expr
+from tilestitch.codegen.cpu.pooling import fill_line, for_each_run, line_buffers, pool_line, spread_phases
+from tilestitch.passes.plan.cpu.images import ColumnRun, ConvShape, column_runs
+from tilestitch.passes.plan.cpu.tiling import RegisterTile, split_at_most
+from tilestitch.passes.plan.cpu.window import Line, WindowPlan
 
-MAX_UNROLLED = 96
-"""Most combine steps of one kernel row that are written out."""
+MOST_WRITTEN_TAPS = 12
+"""Of a kernel row, in vectors over columns."""
 
 Combine = Callable[[Expr, Expr, Expr, Expr], Expr]
 """``combine(value so far, element, tap, output channel)``; ``tap`` counts kernel positions, last dimension fastest."""
@@ -60,107 +43,6 @@ def window_count(shape: ConvShape, position: Sequence[Expr]) -> Expr:
         first, last = tap_range(shape, dim, at)
         count = count * T.max(last - first, 0)
     return count
-
-
-@dataclass(frozen=True)
-class WindowPlan:
-    """All decisions about one window kernel. ``shape`` has at least two spatial dimensions (see ``spatial_rank``).
-
-    A task computes ``block_rows`` output rows of ``block_channels`` channels of one image, for one position in the
-    outer dimensions. ``columns`` output columns by ``vectors`` vectors of channels are kept in registers. ``across``:
-    vectors run over output columns instead, of one channel at a time (channels-first input); with ``line``, the rows of
-    a window are folded first, into a line in the workspace.
-    """
-
-    shape: ConvShape
-    spatial_rank: int
-    lanes: int
-    vectors: int
-    columns: int
-    block_rows: int
-    block_channels: int
-    unrolled: bool
-    across: bool = False
-    line: Line | None = None
-
-    @property
-    def row_blocks(self) -> int:
-        return -(-self.shape.output[-2] // self.block_rows)
-
-    @property
-    def channel_blocks(self) -> int:
-        return -(-self.shape.out_channels // self.block_channels)
-
-    @property
-    def outer(self) -> tuple[int, ...]:
-        return self.shape.output[:-2]
-
-    @property
-    def tasks(self) -> int:
-        return self.shape.batch * math.prod(self.outer) * self.row_blocks * self.channel_blocks
-
-    @property
-    def interior(self) -> tuple[int, int]:
-        """First and one past the last output column whose window lies inside the input's columns; may be empty."""
-        return _interior(self.shape)
-
-    @property
-    def scratch_bytes(self) -> int:
-        return 0 if self.line is None else self.line.elements * dtype_bytes(self.shape.acc_dtype)
-
-
-def _interior(shape: ConvShape) -> tuple[int, int]:
-    stride, pad, width = shape.strides[-1], shape.pads[-1][0], shape.output[-1]
-    reach = shape.dilations[-1] * (shape.kernel[-1] - 1)
-    first = min(width, -(-pad // stride))
-    return first, max(first, min(width, (shape.spatial[-1] - 1 - reach + pad) // stride + 1))
-
-
-def plan_window(
-    shape: ConvShape, isa: Isa, *, threads: int = 4, channels_last: bool = True, pools: bool = False
-) -> WindowPlan:
-    """Chooses registers and tasks. ``shape.groups`` must equal ``shape.in_channels``.
-
-    With ``channels_last`` False vectors run over output columns, if there are enough of them. ``pools``: all elements
-    of a window count alike, and ``combine`` is associative. Raises ValueError for an empty output or for channels that
-    are mixed.
-    """
-    if shape.groups != shape.in_channels:
-        raise ValueError(f"window over mixed channels in {shape}; use plan_conv")
-    rank = shape.rank
-    if rank == 1:
-        shape = shape.with_leading_dimension()
-    if min(shape.batch, shape.out_channels, *shape.output) < 1:
-        raise ValueError(f"window with an empty result {shape}; skip the launch")
-    first, last = _interior(shape)
-    line = plan_line(shape, isa.lanes(shape.acc_dtype)) if pools and not channels_last else None
-    across = line is not None or (not channels_last and last - first >= isa.lanes(shape.acc_dtype) > 1)
-    lanes = isa.lanes(shape.acc_dtype) if channels_last or across else 1
-    height, width = shape.output[-2:]
-    whole_vectors = 1 if across else max(1, shape.out_channels // lanes)
-    unrolled = channels_last and shape.kernel[-1] <= 8 and 2 * shape.pads[-1][0] <= width + 16
-    if unrolled:
-        vectors = max(count for count in (1, 2) if whole_vectors % count == 0)
-        limit = min((isa.vector_registers - 4) // vectors, MAX_UNROLLED // (shape.kernel[-1] * vectors))
-        columns = mk.split_at_most(width, max(1, min(8, limit))).largest
-    else:
-        most = min(isa.vector_registers // 2, 8) if channels_last else 1
-        vectors, columns = min(most, whole_vectors), 1
-    taps = math.prod(shape.kernel)
-    step = 1 if across else vectors * lanes
-    # Short runs of channels use memory badly: each costs a few cycles more.
-    step_cycles, run_cycles = width * (taps + 4.0) * vectors, width * 8.0
-    if across:
-        step_cycles, run_cycles = step_cycles / min(4, lanes), 0.0
-    block_rows, block_steps = choose_blocks(
-        height,
-        -(-shape.out_channels // step),
-        shape.batch * math.prod(shape.output[:-2]),
-        threads,
-        lambda rows, steps: rows * (steps * step_cycles + run_cycles),
-    )
-    block_channels = block_steps * step
-    return WindowPlan(shape, rank, lanes, vectors, columns, block_rows, block_channels, unrolled, across, line)
 
 
 def emit_window(
@@ -188,6 +70,7 @@ class _Emitter:
         scratch: Expr,
     ) -> None:  # fmt: skip
         self.plan, self.initial, self.combine, self.scratch = plan, initial, combine, scratch
+        self.schedule = plan.schedule
         multiplier = plan.shape.group_out
 
         def load(image: Expr, position: Sequence[Expr], channel: Expr) -> Expr:
@@ -210,17 +93,17 @@ class _Emitter:
             rest = rest // extent
         self.outer = outer
         self.image = T.bind(rest)
-        first_row = T.bind(row_block * plan.block_rows)
-        last_row = T.min(first_row + plan.block_rows, shape.output[-2])
-        self.first_channel = T.bind(channel_block * plan.block_channels)
-        self.last_channel = T.bind(T.min(self.first_channel + plan.block_channels, shape.out_channels))
+        first_row = T.bind(row_block * self.schedule.block_rows)
+        last_row = T.min(first_row + self.schedule.block_rows, shape.output[-2])
+        self.first_channel = T.bind(channel_block * self.schedule.block_channels)
+        self.last_channel = T.bind(T.min(self.first_channel + self.schedule.block_channels, shape.out_channels))
         if plan.line is not None:
             self._lines(plan.line, first_row, last_row)
             return
         with mk.serial(first_row, last_row) as row:
-            if plan.unrolled:
+            if self.schedule.form == "columns":
                 self._row_unrolled(row)
-            elif plan.across:
+            elif self.schedule.form == "across":
                 self._row_across(row)
             else:
                 with mk.serial(0, shape.output[-1]) as column:
@@ -228,10 +111,10 @@ class _Emitter:
 
     def _for_each_channels(self, body: Callable[[Expr, RegisterTile], None]) -> None:
         """Emits ``body(first channel, registers)`` over the block's channels; ``rows`` of the registers are columns."""
-        plan, channels = self.plan, self.plan.shape.out_channels
-        step = plan.vectors * plan.lanes
+        channels = self.plan.shape.out_channels
+        step = self.schedule.vectors * self.schedule.lanes
         whole = channels // step * step
-        tile = RegisterTile(plan.columns, plan.vectors, plan.lanes)
+        tile = RegisterTile(self.schedule.columns, self.schedule.vectors, self.schedule.lanes)
         if whole:
             count = (T.min(self.last_channel, whole) - self.first_channel) // step
             with mk.serial(0, count) as index:
@@ -239,11 +122,11 @@ class _Emitter:
         if whole == channels:
             return
         with T.If(self.last_channel > whole), T.Then():
-            for start, size in mk.chunks(channels - whole, plan.lanes):
-                body(whole + start, RegisterTile(plan.columns, 1, size))
+            for start, size in mk.chunks(channels - whole, self.schedule.lanes):
+                body(whole + start, RegisterTile(self.schedule.columns, 1, size))
 
     def _row_unrolled(self, row: Expr) -> None:
-        for run in column_runs(self.plan.shape, mk.split_at_most(self.plan.shape.output[-1], self.plan.columns)):
+        for run in column_runs(self.plan.shape, split_at_most(self.plan.shape.output[-1], self.schedule.columns)):
             if run.border:
                 self._column_run(row, run.start, run)
                 continue
@@ -323,13 +206,13 @@ class _Emitter:
                 if end > begin:
                     with mk.serial(begin, end) as column:
                         self._window(row, column, channel, RegisterTile(1, 1, 1))
-            with mk.serial(0, -(-(last - first) // plan.lanes)) as index:
-                start = T.bind(T.min(first + index * plan.lanes, last - plan.lanes))
+            with mk.serial(0, -(-(last - first) // self.schedule.lanes)) as index:
+                start = T.bind(T.min(first + index * self.schedule.lanes, last - self.schedule.lanes))
                 self._window_across(row, start, channel)
 
     def _window_across(self, row: Expr, start: Expr, channel: Expr) -> None:
         """One vector of output columns from ``start``, whose windows lie inside the columns of the input."""
-        shape, lanes = self.plan.shape, self.plan.lanes
+        shape, lanes = self.plan.shape, self.schedule.lanes
         acc = self._start(RegisterTile(1, 1, lanes))
 
         def accumulate(position: list[Expr], tap: Expr, number: Expr) -> None:
@@ -340,7 +223,7 @@ class _Emitter:
             mk.vector(lanes, step)
 
         def kernel_row(position: list[Expr], first_tap: Expr) -> None:
-            if shape.kernel[-1] <= MAX_UNROLLED // 8:
+            if shape.kernel[-1] <= MOST_WRITTEN_TAPS:
                 for tap in range(shape.kernel[-1]):
                     accumulate(position, tap, first_tap + tap)
                 return
@@ -371,7 +254,7 @@ class _Emitter:
                 self._for_each_kernel_row(row, kernel_row)
                 mk.vector(size, lambda lane: T.buffer_store(buffers[0], acc[0, lane], [line.before + at + lane]))
 
-            for_each_run(shape.spatial[-1], self.plan.lanes, column)
+            for_each_run(shape.spatial[-1], self.schedule.lanes, column)
             spread_phases(line, buffers)
             pool_line(
                 line, buffers,

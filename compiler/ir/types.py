@@ -82,6 +82,11 @@ def storage_bytes(dtype: str) -> int:
     return max(1, _DTYPES[dtype][0] // 8)
 
 
+def compute_dtype(dtype: str) -> str:
+    """The dtype in which kernels compute with elements of `dtype`: half floats are widened to float32."""
+    return "float32" if dtype in HALVES else dtype
+
+
 def to_numpy_dtype(dtype: str) -> np.dtype:
     """The numpy dtype that holds `dtype` (ml_dtypes supplies the ones numpy lacks; strings are objects)."""
     if dtype == "string":

@@ -13,11 +13,21 @@ from tilestitch.compiler.ir import Value
 from tilestitch.compiler.ir.accesses import elementwise_walk
 from tilestitch.compiler.ir.types import storage_bytes
 
+from .anchored import AnchoredGroup
+from .cpu.anchors import plan_of
+from .cpu.attention import AttentionPlan, attention_of
+from .cpu.schedules import (
+    CpuAttentionSchedule,
+    CpuConvSchedule,
+    CpuConvTransposeSchedule,
+    CpuGemmSchedule,
+    CpuGemvSchedule,
+    CpuWindowSchedule,
+)
 from .group import GroupKind
 from .parts import Roles
 from .row_loops import RowLoops, row_loops
 from .schedules import (
-    CpuAttentionSchedule,
     CpuRowSchedule,
     ElementwiseSchedule,
     RowSchedule,
@@ -72,8 +82,13 @@ def _reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule)
             if schedule.parts > 1 and any(node.op in ("arg_max", "arg_min") for node in view.nodes):
                 yield "rows in which places are looked for are not cut"
         case CpuAttentionSchedule() if kind is GroupKind.ATTENTION:
-            if not schedule.queries:
-                yield "a task has 0 queries; it has at least one"
+            yield from AttentionPlan(attention_of(AnchoredGroup.of(view)), schedule).reasons()
+        case (
+            CpuGemmSchedule() | CpuGemvSchedule() | CpuConvSchedule() | CpuConvTransposeSchedule() | CpuWindowSchedule()
+        ) if kind in (GroupKind.CONTRACTION, GroupKind.OPAQUE):
+            plan = plan_of(AnchoredGroup.of(view), schedule)
+            if isinstance(plan, str):
+                yield plan
         case _:
             yield f"template {schedule.template} does not compute a group of kind {kind.value}"
 

@@ -1,7 +1,7 @@
 """Schedules: how the kernel of a group is cut into thread blocks, threads and steps. Plain data, JSON in and out.
 
-A group of a plan has one, each part of a stitched group one of its own; on a CPU, only rows and attention have. Code
-generation emits what it says, or raises. `template` names the kind in JSON.
+A group of a plan has one, each part of a stitched group one of its own. Code generation emits what it says, or raises.
+`template` names the kind in JSON. Those of CPUs are in `cpu.schedules`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,14 @@ from typing import Any, ClassVar, TypeAlias, get_args, get_origin, get_type_hint
 from tilestitch.passes.errors import PlanError
 
 from .attention_tiles import AttentionMmaTile, AttentionSimtTile
+from .cpu.schedules import (
+    CpuAttentionSchedule,
+    CpuConvSchedule,
+    CpuConvTransposeSchedule,
+    CpuGemmSchedule,
+    CpuGemvSchedule,
+    CpuWindowSchedule,
+)
 from .tiles import Tile
 
 
@@ -165,18 +173,11 @@ class CpuRowSchedule:
     parts: int = 1
 
 
-@dataclass(frozen=True)
-class CpuAttentionSchedule:
-    """On a CPU: a task of attention has at most so many `queries` of one head."""
-
-    template: ClassVar[str] = "cpu_attention"
-    queries: int
-
-
 Schedule: TypeAlias = (
     ElementwiseSchedule | TransposeSchedule | RowSchedule | SplitRowSchedule | WindowSchedule | ScanSchedule
     | SortSchedule | ScatterSchedule | GemmSchedule | DirectSchedule | BandSchedule
-    | CpuRowSchedule | CpuAttentionSchedule | AttentionSchedule
+    | AttentionSchedule | CpuRowSchedule | CpuAttentionSchedule | CpuGemmSchedule | CpuGemvSchedule | CpuConvSchedule
+    | CpuConvTransposeSchedule | CpuWindowSchedule
 )  # fmt: skip
 
 _KINDS = (*get_args(Schedule), *get_args(Tile), AttentionMmaTile, AttentionSimtTile)
@@ -223,4 +224,7 @@ def _from_json(data: Any, wanted: Any, where: str) -> Any:
         if type(data) is not wanted or (wanted is int and data < 0):
             raise PlanError(f"{where} is {data!r}, no {'natural number' if wanted is int else wanted.__name__}")
         return data
-    return schedule_from_json(data, where)
+    result = schedule_from_json(data, where)
+    if not isinstance(result, wanted):
+        raise PlanError(f"{where} is of template {result.template}, which has no place there; write the plan again")
+    return result

@@ -21,7 +21,7 @@ from .refusal import WhyNot
 from .target import TargetInfo
 
 FORMAT = "tilestitch-plan"
-VERSION = 4
+VERSION = 5
 
 
 @dataclass(frozen=True)

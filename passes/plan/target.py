@@ -20,6 +20,8 @@ class TargetInfo:
     """Of GPUs that machine code is made for, such as `sm_90a`; empty for the device's own."""
     multiprocessors: int | None = None
     """Of the smallest GPU that the code must run on, if that is not `device`."""
+    isa: str = ""
+    """The vector unit of a CPU, by its name in `cpu.isa`; "" for the usual one."""
     task_buffer_bytes: int = 256 * 1024
     """Scratch that one task may use and expect to stay in its cache."""
 
@@ -30,12 +32,12 @@ class TargetInfo:
     def why_not_on(self, machine: TargetInfo) -> str | None:
         """Why a plan that was made for this target is none for `machine`; None if it is one.
 
-        A CPU's plan suits any number of threads. A GPU's is made for one device, and blocks that wait for each other
-        must all be resident on the smallest one.
+        A CPU's plan suits any number of threads and one vector unit. A GPU's is made for one device, and blocks that
+        wait for each other must all be resident on the smallest one.
         """
         if self.is_gpu != machine.is_gpu:
             return f"it was made for {self.name}, not for {machine.name}"
-        if (self.device, self.architectures) != (machine.device, machine.architectures):
+        if (self.device, self.architectures, self.isa) != (machine.device, machine.architectures, machine.isa):
             return f"it was made for {self}, not for {machine}"
         if (machine.multiprocessors or 0) < (self.multiprocessors or 0):
             return f"its blocks need {self.multiprocessors} multiprocessors, {machine} has {machine.multiprocessors}"
@@ -43,7 +45,8 @@ class TargetInfo:
 
     def __str__(self) -> str:
         named = self.device or self.name
-        return f"{named} ({', '.join(self.architectures)})" if self.architectures else named
+        parts = self.architectures or ((self.isa,) if self.isa else ())
+        return f"{named} ({', '.join(parts)})" if parts else named
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "architectures": list(self.architectures)}
@@ -61,6 +64,7 @@ class TargetInfo:
             multiprocessors=None
             if multiprocessors is None
             else integer(multiprocessors, f"{where}.multiprocessors", 1),
+            isa=fields.string("isa"),
             task_buffer_bytes=fields.integer("task_buffer_bytes"),
         )
         fields.done()

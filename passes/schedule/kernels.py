@@ -8,6 +8,7 @@ from dataclasses import replace
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.anchored import AnchoredGroup
+from tilestitch.passes.plan.cpu.isa import isa_named
 from tilestitch.passes.plan.gemms import gemm_of
 from tilestitch.passes.plan.rows_after import WARP, RowsAfter
 from tilestitch.passes.plan.target import TargetInfo
@@ -31,7 +32,7 @@ def schedule_group(by_name: Mapping[str, Node], group: Group, target: TargetInfo
     if target.is_gpu:
         return _scheduled(by_name, group, Gpu.of(target))
     stages = tuple(tuple(schedule_group(by_name, part, target) for part in stage) for stage in group.stages)
-    own = None if stages else choose_for_cpu(look_up(by_name, group), group.kind, target.threads)
+    own = None if stages else choose_for_cpu(look_up(by_name, group), group.kind, isa_named(target.isa), target.threads)
     return replace(group, stages=stages, schedule=own)
 
 

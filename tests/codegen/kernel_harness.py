@@ -119,10 +119,11 @@ def one_group(graph: Graph, kind: GroupKind | None = None) -> Group:
     )  # fmt: skip
 
 
-def cpu_group(graph: Graph, kind: GroupKind | None = None, threads: int = 4) -> Group:
+def cpu_group(graph: Graph, kind: GroupKind | None = None, threads: int = 4, cpu: CpuTarget | None = None) -> Group:
     """The whole graph as one group with its schedule for a CPU."""
     by_name = {node.name: node for node in graph.nodes}
-    return schedule_group(by_name, one_group(graph, kind), TargetInfo("cpu", threads))
+    isa = (cpu or target()).isa
+    return schedule_group(by_name, one_group(graph, kind), TargetInfo("cpu", threads, isa=isa.name))
 
 
 def interpret(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[Value, np.ndarray]:
@@ -139,7 +140,7 @@ def run_graph(
     graph: Graph, inputs: Mapping[str, np.ndarray], kind: GroupKind | None = None, cpu: CpuTarget | None = None
 ) -> dict[str, np.ndarray]:
     """The outputs of the graph, computed as one group."""
-    launches = lower_group(graph, cpu_group(graph, kind), cpu or target())
+    launches = lower_group(graph, cpu_group(graph, kind, cpu=cpu), cpu or target())
     constants = {v.name: np.asarray(v.data) for v in graph.constants}
     outputs = list(dict.fromkeys(graph.outputs))
     return run_launches(launches, {**inputs, **constants}, outputs, cpu)

@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 
 from tests.attention_graphs import Case, assert_close, attention, inputs_of
 from tests.codegen.kernel_harness import run_launches, target
-from tilestitch.codegen.cpu.abi import KernelLaunch
-from tilestitch.codegen.cpu.attention import AttentionPlan, lower_attention, plan_attention
+from tilestitch.codegen.cpu.attention import lower_attention
 from tilestitch.codegen.cpu.surroundings import Operands
+from tilestitch.passes.plan.cpu.attention import AttentionPlan, attention_of
 from tilestitch.passes.plan.roles import Roles, roles_of
-from tilestitch.passes.plan.schedules import CpuAttentionSchedule
 from tilestitch.passes.schedule.cpu.attention import choose_attention
 
 
-def group(case: Case, threads: int = 2) -> Operands:
+def group(case: Case) -> Operands:
     """The whole graph of a case as one group."""
     graph = attention(case)
     nodes, outputs = tuple(graph.nodes), tuple(graph.outputs)
@@ -28,28 +27,22 @@ def group(case: Case, threads: int = 2) -> Operands:
     made = {v for n in nodes for v in n.outputs}
     read = dict.fromkeys(v for n in nodes for v in n.inputs if v not in made)
     inputs = tuple(v for v in read if v.data is None or v.data.size != 1)
-    return Operands(nodes, roles, inputs, outputs, target().isa, threads)
+    return Operands(nodes, roles, inputs, outputs)
 
 
-def schedule_of(what: Operands) -> CpuAttentionSchedule:
-    assert what.roles.softmax is not None
-    return choose_attention(what.roles.softmax, what.threads)
-
-
-def launch_of(what: Operands) -> KernelLaunch:
-    nodes, inputs, outputs = what.nodes, what.inputs, what.outputs
-    return lower_attention(nodes, what.roles, inputs, outputs, what.isa, what.threads, schedule_of(what))
+def plan_in(what: Operands, threads: int) -> AttentionPlan:
+    shape = attention_of(what)
+    return AttentionPlan(shape, choose_attention(shape, target().isa, threads))
 
 
 def plan_of(case: Case, threads: int = 2) -> AttentionPlan:
-    what = group(case, threads)
-    return plan_attention(what, schedule_of(what))
+    return plan_in(group(case), threads)
 
 
 def check(case: Case, threads: int = 2, *, dead_rows: bool = False) -> None:
     """Compile a case, run its tasks in some order, and compare."""
-    what = group(case, threads)
-    launch = launch_of(what)
+    what = group(case)
+    launch = lower_attention(what, plan_in(what, threads))
     feeds = inputs_of(case, dead_rows=dead_rows)
     constants = {v.name: np.asarray(v.data) for v in what.inputs if v.data is not None}
     (result,) = run_launches([launch], {**feeds, **constants}, what.outputs).values()
@@ -88,7 +81,7 @@ def test_keys_behind_the_causal_border_are_not_read() -> None:
     case = Case(heads=1, queries=256, keys=256, mask="causal")
     what = group(case)
     block = plan_of(case).blocks.largest
-    launch = launch_of(what)
+    launch = lower_attention(what, plan_in(what, 2))
     feeds = inputs_of(case)
     feeds["v"][..., 128:, :] = np.nan
     constants = {v.name: np.asarray(v.data) for v in what.inputs if v.data is not None}
@@ -117,7 +110,7 @@ def test_queries_are_cut_so_that_scores_stay_in_the_cache_and_threads_have_work(
 def test_keys_that_do_not_stay_in_the_cache_meet_several_tiles_of_queries() -> None:
     far = Case(heads=1, queries=90, keys=6000, width=64, columns=33, mask="float")
     plans = [plan_of(case, threads=1) for case in (replace(far, keys=512), far)]
-    one, several = (plan.products(plan.blocks.largest)[0].rows.parts for plan in plans)
+    one, several = (plan.first.rows.parts for plan in plans)
     assert one == 1 and several > 1
     check(far, threads=1)
 

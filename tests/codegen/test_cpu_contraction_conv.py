@@ -12,18 +12,34 @@ from tvm.script.ir_builder import tirx as T
 
 from tests.codegen.cpu_harness import Kernel, build, prim_func
 from tilestitch.codegen.compute.dtypes import from_storage, storage_dtype
-from tilestitch.codegen.cpu.conv import ConvPlan, emit_conv, plan_conv, weight_matrix
-from tilestitch.codegen.cpu.conv_transpose import (
-    ConvTransposeShape,
-    emit_conv_transpose,
-    plan_conv_transpose,
-    transposed_weight_matrix,
-)
-from tilestitch.codegen.cpu.geometry import ConvShape
+from tilestitch.codegen.cpu.conv import emit_conv, weight_matrix
+from tilestitch.codegen.cpu.conv_transpose import emit_conv_transpose, transposed_weight_matrix
 from tilestitch.codegen.cpu.panels import LoadedOperand, PackedOperand, pack
 from tilestitch.codegen.cpu.target import CpuTarget, host_target
-from tilestitch.codegen.cpu.window import WindowPlan, depthwise_matrix, emit_window, plan_window, window_count
+from tilestitch.codegen.cpu.window import depthwise_matrix, emit_window, window_count
 from tilestitch.compiler.ir.types import to_numpy_dtype
+from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan, ConvTransposeShape
+from tilestitch.passes.plan.cpu.images import ConvShape
+from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.plan.cpu.window import WindowPlan
+from tilestitch.passes.schedule.cpu.conv import choose_conv, choose_conv_transpose
+from tilestitch.passes.schedule.cpu.window import choose_window
+
+
+def plan_conv(shape: ConvShape, isa: Isa, threads: int = 4) -> ConvPlan:
+    """A convolution with the schedule that is chosen for it."""
+    return ConvPlan.of(shape, choose_conv(shape, isa, threads))
+
+
+def edited(plan: ConvPlan, **changes: Any) -> ConvPlan:
+    """With another schedule, which is still one that a kernel computes."""
+    other = replace(plan, schedule=replace(plan.schedule, **changes))
+    assert list(other.reasons()) == []
+    return other
+
+
+def plan_window(shape: ConvShape) -> WindowPlan:
+    return WindowPlan.of(shape, choose_window(shape, host_target().isa, 4))
 
 
 def geometry(
@@ -80,8 +96,8 @@ def run_conv(
     plan: ConvPlan, shape: ConvShape, x: np.ndarray, w: np.ndarray, target: CpuTarget | None = None
 ) -> np.ndarray:
     matrix = weight_matrix(w, shape.groups)
-    weights = matrix if plan.pack_b else pack(matrix, plan.packing)
-    source = x if plan.channels_last else np.ascontiguousarray(np.moveaxis(x, -1, 1))
+    weights = pack(matrix, plan.packing) if plan.shape.packed else matrix
+    source = x if plan.shape.channels_last else np.ascontiguousarray(np.moveaxis(x, -1, 1))
     result = np.zeros((shape.batch, *shape.output, shape.out_channels), shape.acc_dtype)
 
     def emit(buffers: list[Any], task: Any, scratch: Any) -> None:
@@ -89,11 +105,11 @@ def run_conv(
 
         def load(n: Any, at: tuple[Any, ...], c: Any) -> Any:
             assert len(at) == shape.rank
-            return from_storage(image[(n, *at, c) if plan.channels_last else (n, c, *at)], shape.x_dtype)
+            return from_storage(image[(n, *at, c) if plan.shape.channels_last else (n, c, *at)], shape.x_dtype)
 
         operand = (
             LoadedOperand(lambda group, k, n: from_storage(right[group, k, n], shape.w_dtype))
-            if plan.pack_b
+            if not plan.shape.packed
             else PackedOperand(right, lambda group: group)
         )
         emit_conv(plan, load, operand, lambda n, at, c, value: T.buffer_store(out, value, [n, *at, c]), task, scratch)
@@ -140,7 +156,7 @@ def test_convolution(name: str, channels_last: bool) -> None:
     shape = CONVOLUTIONS[name]
     x = random((shape.batch, *shape.spatial, shape.in_channels), "float32", 0)
     w = random((shape.out_channels, shape.group_in, *shape.kernel), "float32", 1)
-    plan = plan_conv(shape, host_target().isa, channels_last=channels_last)
+    plan = plan_conv(replace(shape, channels_last=channels_last), host_target().isa)
     check(run_conv(plan, shape, x, w), convolve(shape, x, w))
 
 
@@ -149,7 +165,7 @@ def test_weights_known_at_run_time(name: str) -> None:
     shape = CONVOLUTIONS[name]
     x = random((shape.batch, *shape.spatial, shape.in_channels), "float32", 0)
     w = random((shape.out_channels, shape.group_in, *shape.kernel), "float32", 1)
-    plan = plan_conv(shape, host_target().isa, w_packed=False)
+    plan = plan_conv(replace(shape, packed=False), host_target().isa)
     check(run_conv(plan, shape, x, w), convolve(shape, x, w))
 
 
@@ -161,9 +177,7 @@ def test_every_order_and_block_size(changes: dict[str, Any], blocks: tuple[int, 
     w = random((150, 8, 3, 3), "float32", 1)
     plan = plan_conv(shape, host_target().isa)
     tiles, panels = min(blocks[0], plan.y.parts), min(blocks[1], plan.panels)
-    check(
-        run_conv(replace(plan, block_tiles=tiles, block_panels=panels, **changes), shape, x, w), convolve(shape, x, w)
-    )
+    check(run_conv(edited(plan, block_tiles=tiles, block_panels=panels, **changes), shape, x, w), convolve(shape, x, w))
 
 
 @pytest.mark.parametrize(
@@ -181,7 +195,7 @@ def test_half_floats_are_converted_once_for_several_tiles(dtype: str) -> None:
     shape = geometry((8, 150), (12, 12), (3, 3), 1, 1, dtypes=(dtype, dtype, "float32"))
     x, w = random((1, 12, 12, 8), dtype, 0), random((150, 8, 3, 3), dtype, 1)
     plan = plan_conv(shape, host_target().isa, threads=1)
-    assert plan.widen_b and not plan.rows_outer
+    assert plan.schedule.widen_right and not plan.schedule.rows_outer
     check(run_conv(plan, shape, x, w), convolve(shape, x, w))
 
 
@@ -198,8 +212,8 @@ def test_nonsense_geometry_is_refused() -> None:
         geometry((8, 9), (4, 4), (3, 3), groups=4)
     with pytest.raises(ValueError, match="skip the launch"):
         plan_conv(geometry((8, 8), (2, 2), (3, 3)), host_target().isa)
-    with pytest.raises(ValueError, match="use plan_conv"):
-        plan_window(geometry((8, 8), (4, 4), (3, 3)), host_target().isa)
+    with pytest.raises(ValueError, match="it is a convolution"):
+        plan_window(geometry((8, 8), (4, 4), (3, 3)))
 
 
 def run_window(plan: WindowPlan, shape: ConvShape, x: np.ndarray, w: np.ndarray | None, last: bool) -> np.ndarray:
@@ -251,7 +265,7 @@ def test_depthwise_convolution(name: str, channels_last: bool) -> None:
     shape = WINDOWS[name]
     x = random((shape.batch, *shape.spatial, shape.in_channels), "float32", 0)
     w = random((shape.out_channels, 1, *shape.kernel), "float32", 1)
-    plan = plan_window(shape, host_target().isa, channels_last=channels_last)
+    plan = plan_window(replace(shape, channels_last=channels_last))
     check(run_window(plan, shape, x, w, channels_last), convolve(shape, x, w))
 
 
@@ -259,7 +273,7 @@ def test_channel_multiplier() -> None:
     shape = geometry((10, 30), (8, 8), (3, 3), 1, 1, groups=10)
     x = random((1, 8, 8, 10), "float32", 0)
     w = random((30, 1, 3, 3), "float32", 1)
-    check(run_window(plan_window(shape, host_target().isa), shape, x, w, True), convolve(shape, x, w))
+    check(run_window(plan_window(shape), shape, x, w, True), convolve(shape, x, w))
 
 
 @pytest.mark.parametrize("channels_last", [True, False], ids=["nxc", "ncx"])
@@ -268,7 +282,7 @@ def test_average_pooling_excludes_padding(name: str, channels_last: bool) -> Non
     shape = WINDOWS[name]
     x = random((shape.batch, *shape.spatial, shape.in_channels), "float32", 0)
     want = np.nanmean(windows(shape, x.astype(np.float64), np.nan), axis=-2)
-    plan = plan_window(shape, host_target().isa, channels_last=channels_last, pools=True)
+    plan = plan_window(replace(shape, channels_last=channels_last, pools=True))
     assert plan.line is None if channels_last else plan.line is not None or "wide rows" not in name
     check(run_window(plan, shape, x, None, channels_last), want)
 
@@ -291,6 +305,10 @@ def scatter(shape: ConvTransposeShape, x: np.ndarray, w: np.ndarray) -> np.ndarr
     return result
 
 
+def plan_conv_transpose(shape: ConvTransposeShape) -> ConvTransposePlan:
+    return ConvTransposePlan(shape, choose_conv_transpose(shape, host_target().isa, 4))
+
+
 @pytest.mark.parametrize("channels_last", [True, False], ids=["nxc", "ncx"])
 @pytest.mark.parametrize("packed", [True, False], ids=["constant", "run time"])
 @pytest.mark.parametrize(
@@ -309,7 +327,7 @@ def scatter(shape: ConvTransposeShape, x: np.ndarray, w: np.ndarray) -> np.ndarr
 def test_transposed_convolution(shape: ConvTransposeShape, packed: bool, channels_last: bool) -> None:
     x = random((shape.batch, *shape.spatial, shape.in_channels), "float32", 0)
     w = random((shape.in_channels, shape.group_out, *shape.kernel), "float32", 1)
-    plan = plan_conv_transpose(shape, host_target().isa, w_packed=packed, channels_last=channels_last)
+    plan = plan_conv_transpose(replace(shape, packed=packed, channels_last=channels_last))
     matrix = transposed_weight_matrix(w, shape.groups)
     weights = pack(matrix, plan.packing) if packed else matrix
     source = x if channels_last else np.ascontiguousarray(np.moveaxis(x, -1, 1))

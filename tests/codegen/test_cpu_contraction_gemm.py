@@ -11,10 +11,13 @@ from tvm.script.ir_builder import tirx as T
 
 from tests.codegen.cpu_harness import Kernel, build, prim_func
 from tilestitch.codegen.compute.dtypes import from_storage, storage_dtype
-from tilestitch.codegen.cpu.gemm import GemmPlan, GemmShape, emit_gemm, plan_gemm
+from tilestitch.codegen.cpu.gemm import emit_gemm
 from tilestitch.codegen.cpu.panels import LoadedOperand, PackedOperand, pack
 from tilestitch.codegen.cpu.target import CpuTarget, host_target
 from tilestitch.compiler.ir.types import to_numpy_dtype
+from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemmShape
+from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.schedule.cpu.gemm import choose_gemm
 
 TRIPLE = "x86_64-linux-gnu"
 SHAPES = [
@@ -36,11 +39,23 @@ def random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.n
     return rng.standard_normal(shape).astype(to_numpy_dtype(dtype))
 
 
+def plan_gemm(shape: GemmShape, isa: Isa, threads: int = 4) -> GemmPlan:
+    """A GEMM with the schedule that is chosen for it."""
+    return GemmPlan(shape, choose_gemm(shape, isa, threads))
+
+
+def edited(plan: GemmPlan, **changes: Any) -> GemmPlan:
+    """With another schedule, which is still one that a kernel computes."""
+    other = replace(plan, schedule=replace(plan.schedule, **changes))
+    assert list(other.reasons()) == []
+    return other
+
+
 def run(plan: GemmPlan, a: np.ndarray, b: np.ndarray, target: CpuTarget | None = None, **layout: Any) -> np.ndarray:
     """Runs a plan: ``a`` [batch, m, k] (or [batch, k, m] with transposed_a), ``b`` [batch or 1, k, n] likewise."""
     shape = plan.shape
     groups = b.shape[0]
-    operand = pack(b, plan.packing(groups)) if not plan.pack_b else b
+    operand = pack(b, plan.packing(groups)) if shape.packed else b
     result = np.zeros((shape.batch, shape.m, shape.n), shape.acc_dtype)
 
     def emit(buffers: list[Any], task: Any, scratch: Any) -> None:
@@ -57,7 +72,7 @@ def run(plan: GemmPlan, a: np.ndarray, b: np.ndarray, target: CpuTarget | None =
 
         b_operand = (
             LoadedOperand(load_b, "k" if layout.get("transposed_b") else "n")
-            if plan.pack_b
+            if not shape.packed
             else PackedOperand(right, lambda batch: batch if groups > 1 else 0)
         )
 
@@ -92,10 +107,7 @@ def test_batched_operands_known_at_run_time(transposed_a: bool, transposed_b: bo
     rng = np.random.default_rng(0)
     a, b = random(rng, (3, 37, 20), "float32"), random(rng, (3, 20, 45), "float32")
     plan = plan_gemm(
-        GemmShape(37, 45, 20, batch=3),
-        host_target().isa,
-        b_packed=False,
-        a_contiguous="m" if transposed_a else "k",
+        GemmShape(37, 45, 20, batch=3, packed=False, left_runs="m" if transposed_a else "k"), host_target().isa
     )
     left = np.ascontiguousarray(a.swapaxes(1, 2)) if transposed_a else a
     right = np.ascontiguousarray(b.swapaxes(1, 2)) if transposed_b else b
@@ -132,15 +144,15 @@ def test_empty_reduction_gives_zeros() -> None:
 def test_dtypes(a_dtype: str, b_dtype: str, acc: str, packed: bool) -> None:
     rng = np.random.default_rng(0)
     a, b = random(rng, (1, 21, 19), a_dtype), random(rng, (1, 19, 35), b_dtype)
-    plan = plan_gemm(GemmShape(21, 35, 19, 1, a_dtype, b_dtype, acc), host_target().isa, b_packed=packed)
+    plan = plan_gemm(GemmShape(21, 35, 19, 1, a_dtype, b_dtype, acc, packed=packed), host_target().isa)
     check(run(plan, a, b), a.astype(acc) @ b.astype(acc))
 
 
 def test_prologue_is_applied() -> None:
     rng = np.random.default_rng(0)
     a, b = random(rng, (1, 30, 50), "float32"), random(rng, (1, 50, 40), "float32")
-    plan = plan_gemm(GemmShape(30, 40, 50), host_target().isa, a_plain=False)
-    assert plan.stage_a
+    plan = plan_gemm(GemmShape(30, 40, 50, plain=False), host_target().isa)
+    assert plan.schedule.stage_left
     check(run(plan, a, b, prologue=True), 2 * (a @ b))
 
 
@@ -151,10 +163,8 @@ def test_every_order_and_block_size(changes: dict[str, Any], blocks: tuple[int, 
     a, b = random(rng, (1, 60, 200), "float32"), random(rng, (1, 200, 150), "float32")
     plan = plan_gemm(GemmShape(60, 150, 200), host_target().isa)
     tiles, panels = min(blocks[0], plan.rows.parts), min(blocks[1], plan.panels)
-    plan = replace(plan, block_tiles=tiles, block_panels=panels, **changes)
-    if plan.k_block < 200:
-        plan = replace(plan, rows_outer=False)
-    check(run(plan, a, b), a @ b)
+    whole = {"rows_outer": False} if "k_block" in changes else {}
+    check(run(edited(plan, block_tiles=tiles, block_panels=panels, **changes, **whole), a, b), a @ b)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -162,15 +172,17 @@ def test_every_order_and_block_size(changes: dict[str, Any], blocks: tuple[int, 
 def test_half_floats_are_converted_once_for_several_tiles(dtype: str, k_block: int) -> None:
     rng = np.random.default_rng(0)
     a, b = random(rng, (1, 60, 200), dtype), random(rng, (1, 200, 150), dtype)
-    plan = replace(plan_gemm(GemmShape(60, 150, 200, 1, dtype, dtype), host_target().isa, threads=1), k_block=k_block)
-    assert plan.widen_b and not plan.rows_outer and plan.panel_bytes >= 200 * plan.tile.columns * 4
+    plan = edited(plan_gemm(GemmShape(60, 150, 200, 1, dtype, dtype), host_target().isa, 1), k_block=k_block)
+    assert (
+        plan.schedule.widen_right and not plan.schedule.rows_outer and plan.panel_bytes >= 200 * plan.tile.columns * 4
+    )
     check(run(plan, a, b), a.astype(np.float32) @ b.astype(np.float32))
 
 
 def test_half_floats_of_few_rows_stay_as_they_are() -> None:
     """Memory is what takes time: half of the bytes are read, and each is converted once anyway."""
     plan = plan_gemm(GemmShape(4, 1024, 1024, 1, "float16", "float16"), host_target().isa)
-    assert not plan.widen_b and plan.panel_bytes == 0
+    assert not plan.schedule.widen_right and plan.panel_bytes == 0
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -178,8 +190,8 @@ def test_large_operands_that_are_read_once_are_asked_for_ahead(dtype: str) -> No
     rng = np.random.default_rng(0)
     a, b = random(rng, (1, 3, 700), dtype), random(rng, (1, 700, 900), dtype)
     plan = plan_gemm(GemmShape(3, 900, 700, 1, dtype, dtype), host_target().isa)
-    assert plan.streams_once == (plan.shape.right_bytes > host_target().isa.l2_bytes // 2)
-    check(run(replace(plan, streams_once=True), a, b), a.astype(np.float32) @ b.astype(np.float32))
+    assert plan.schedule.prefetch_ahead == (plan.shape.right_bytes > host_target().isa.l2_bytes // 2)
+    check(run(edited(plan, prefetch_ahead=True), a, b), a.astype(np.float32) @ b.astype(np.float32))
 
 
 @pytest.mark.parametrize("mcpu", ["x86-64", "x86-64-v3"])

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.codegen.kernel_harness import check, one_group, run_graph, target
-from tilestitch.codegen.cpu.gemv import MOST_SUMS, plan_gemv
+from tests.codegen.kernel_harness import check, cpu_group, run_graph, target
 from tilestitch.codegen.cpu.group import lower_group
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.compiler.ir.types import to_numpy_dtype
+from tilestitch.passes.plan.cpu.gemm import GemvPlan, GemvShape
+from tilestitch.passes.schedule.cpu.gemm import MOST_SUMS, choose_gemv
 
 RNG = np.random.default_rng(7)
 SHAPES = [(1, 1, 1), (1, 7, 3), (1, 130, 64), (1, 4200, 17), (1, 1000, 129), (5, 1, 9), (131, 1, 40), (64, 1, 256)]
@@ -32,7 +33,7 @@ def product(
 
 
 def kind(graph: Graph) -> str:
-    (launch,) = lower_group(graph, one_group(graph), target())
+    (launch,) = lower_group(graph, cpu_group(graph), target())
     return launch.kind
 
 
@@ -85,13 +86,17 @@ def test_constant_weights_are_packed_instead() -> None:
     assert kind(graph) == "matmul"
 
 
+def planned(rows: int, *, along_k: bool, threads: int) -> GemvPlan:
+    shape = GemvShape(rows, 64, 1, along_k)
+    return GemvPlan(shape, choose_gemv(shape, target().isa, threads))
+
+
 def test_threads_share_the_results() -> None:
-    dtypes = ("float32", "float32", "float32")
-    one = plan_gemv(1000, 64, 1, dtypes, target().isa, along_k=True, threads=1)
+    one = planned(1000, along_k=True, threads=1)
     assert (one.tasks, one.block) == (1, 1000)
-    many = plan_gemv(40000, 64, 1, dtypes, target().isa, along_k=False, threads=4)
+    many = planned(40000, along_k=False, threads=4)
     assert many.block <= MOST_SUMS
     assert 8 <= many.tasks <= 16
     assert many.block * many.tasks >= 40000
-    short = plan_gemv(256, 64, 1, dtypes, target().isa, along_k=True, threads=4)
+    short = planned(256, along_k=True, threads=4)
     assert short.tasks == 1  # takes less time than it takes until another thread has begun

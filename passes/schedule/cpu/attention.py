@@ -1,21 +1,63 @@
-"""Attention on a CPU: how many queries a task has."""
+"""Schedules of attention on a CPU: the queries of a task and of a block, and the GEMMs of a block."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 
-from tilestitch.passes.plan.parts import Softmax
-from tilestitch.passes.plan.schedules import CpuAttentionSchedule
+from tilestitch.passes.plan.cpu.attention import AttentionPlan, AttentionShape
+from tilestitch.passes.plan.cpu.gemm import GemmShape
+from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.plan.cpu.schedules import CpuAttentionSchedule, CpuGemmSchedule
+from tilestitch.passes.plan.cpu.tiling import split_at_most
+
+from .gemm import choose_gemm
+from .tiles import choose_tile
 
 LEAST_QUERIES, PACKED_QUERIES = 8, 16
 """Least queries of a task, and those whose products take as long as packing keys and values."""
+LEAST_BLOCK = 8
+"""Queries of a block, however much memory their scores take."""
 UNEVENNESS = 0.3
 """Part of a task that the slowest of several threads works longer than the others."""
 
 
-def choose_attention(softmax: Softmax, threads: int) -> CpuAttentionSchedule:
-    """The schedule of an attention group."""
-    return CpuAttentionSchedule(attention_rows(softmax.heads, max(1, softmax.queries), threads))
+def choose_attention(shape: AttentionShape, isa: Isa, threads: int) -> CpuAttentionSchedule:
+    """Blocks of one register tile of queries where keys and values of a head stay in half of the second-level cache.
+
+    Else of more, which are multiplied by each panel while it is there, and whose scores have that half.
+    """
+    queries = attention_rows(shape.heads, max(1, shape.queries), threads)
+    parts = ceil(shape.queries / queries)
+    most = ceil(shape.queries / parts)
+    block = _block(shape, most, isa)
+    draft = CpuAttentionSchedule(queries, block, _ONE, _ONE)
+    rows = AttentionPlan(shape, draft).blocks.largest
+    scores, weighed = (_gemm(gemm, isa) for gemm in shape.gemms(rows))
+    return replace(draft, block=split_at_most(most, block).largest, scores=scores, weighed=weighed)
+
+
+_ONE = CpuGemmSchedule(1, 1, 2, 1, 1, 1)
+"""Stands for a schedule that is not chosen yet."""
+
+
+def _block(shape: AttentionShape, most: int, isa: Isa) -> int:
+    """Queries of a block of a task that has at most so many."""
+    height = choose_tile(most, shape.keys, isa.lanes(shape.acc_dtype), isa)[0].rows
+    near, row_bytes = isa.l2_bytes // 2, shape.keys * shape.item
+    if shape.keys * (shape.width + shape.columns) * shape.item > near:
+        height *= max(1, near // (height * row_bytes))
+    return min(height, max(LEAST_BLOCK, near // row_bytes))
+
+
+def _gemm(shape: GemmShape, isa: Isa) -> CpuGemmSchedule:
+    """The GEMM of a block in one task, panel after panel."""
+    chosen = choose_gemm(shape, isa, 1)
+    tiles, panels = split_at_most(shape.m, chosen.rows).parts, -(-shape.n // (chosen.vectors * chosen.lanes))
+    return replace(
+        chosen, block_tiles=tiles, block_panels=panels, rows_outer=False,
+        prefetch_next=panels > 1 and tiles >= chosen.vectors,
+    )  # fmt: skip
 
 
 def attention_rows(heads: int, queries: int, threads: int) -> int:

@@ -25,16 +25,16 @@ def makespan(tasks: int, task_cycles: float, threads: int) -> float:
 
 
 def block_sizes(extent: int) -> list[int]:
-    """Sizes of blocks that cut ``extent`` as evenly as possible, the largest first."""
+    """Sizes of blocks that cut `extent` as evenly as possible, the largest first."""
     return sorted({-(-extent // parts) for parts in range(1, min(extent, MAX_PARTS) + 1)}, reverse=True)
 
 
 def choose_blocks(
     rows: int, columns: int, repeats: int, threads: int, cycles: Callable[[int, int], float | None]
 ) -> tuple[int, int]:
-    """Rows and columns of one task in a grid of ``rows`` x ``columns`` tiles that occurs ``repeats`` times.
+    """Rows and columns of one task in a grid of `rows` x `columns` tiles that occurs `repeats` times.
 
-    ``cycles(block rows, block columns)`` is the cost of one task, None where the block is not allowed.
+    `cycles(block rows, block columns)` is the cost of one task, None where the block is not allowed.
     """
     best: tuple[float, int, int] | None = None
     for height in block_sizes(rows):

@@ -1,0 +1,163 @@
+"""Attention on a CPU as scheduled: a task computes some queries of one head, from scores to results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilestitch.compiler.ir.types import storage_bytes
+from tilestitch.passes.plan.anchored import AnchoredGroup
+from tilestitch.passes.plan.attention import sum_dtype
+from tilestitch.passes.plan.parts import Softmax
+
+from .gemm import GemmPlan, GemmShape
+from .operands import has_long_epilogue, is_plain
+from .schedules import CpuAttentionSchedule
+from .tiling import Split, align, split_at_most
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """`heads` times `queries` rows of `keys` scores. width: elements of a query, and of a key; columns: of a value.
+
+    plain: an element of a query is just a load, without a prologue; transposed: whether queries, keys and values lie
+    the other way round than [queries, width], [keys, width], [keys, columns].
+    """
+
+    heads: int
+    queries: int
+    keys: int
+    width: int
+    columns: int
+    query_dtype: str
+    acc_dtype: str
+    plain: bool
+    transposed: tuple[bool, bool, bool]
+    long_epilogue: bool
+
+    @property
+    def item(self) -> int:
+        """Bytes of a score."""
+        return storage_bytes(self.acc_dtype)
+
+    def gemms(self, rows: int) -> tuple[GemmShape, GemmShape]:
+        """Both GEMMs of a block of so many queries: queries by keys, and weights by values."""
+        acc = self.acc_dtype
+        scores = GemmShape(
+            rows, self.keys, self.width, 1, self.query_dtype, acc, acc, plain=self.plain,
+            left_runs="m" if self.transposed[0] else "k",
+        )  # fmt: skip
+        return scores, GemmShape(rows, self.columns, self.keys, 1, acc, acc, acc, long_epilogue=self.long_epilogue)
+
+
+def attention_of(group: AnchoredGroup) -> AttentionShape:
+    """The shape of an attention group."""
+    softmax = group.roles.softmax
+    assert softmax is not None
+    node = softmax.product
+    return AttentionShape(
+        softmax.heads, softmax.queries, softmax.keys, node.inputs[0].shape[-2 if node.attrs.get("trans_a") else -1],
+        group.result.shape[-1], softmax.query.dtype, sum_dtype(group.roles), is_plain(group, softmax.query),
+        _transposed(softmax, bool(group.anchor.attrs.get("trans_b"))), has_long_epilogue(group),
+    )  # fmt: skip
+
+
+def _transposed(softmax: Softmax, values: bool) -> tuple[bool, bool, bool]:
+    trans_a, trans_b = (bool(softmax.product.attrs.get(name)) for name in ("trans_a", "trans_b"))
+    first, second = (not trans_b, trans_a) if softmax.swapped else (trans_a, not trans_b)
+    return first, second, values
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """Attention and its schedule, and what follows from both: blocks of queries, tasks and workspace.
+
+    Scores are computed by whole panels of keys.
+    """
+
+    shape: AttentionShape
+    schedule: CpuAttentionSchedule
+
+    @property
+    def blocks(self) -> Split:
+        """The queries of a head."""
+        return Split(self.shape.queries, min(self.shape.queries, self._cuts * self.per_task))
+
+    @property
+    def _cuts(self) -> int:
+        return -(-self.shape.queries // self.schedule.queries)
+
+    @property
+    def per_task(self) -> int:
+        """Blocks of a task."""
+        return split_at_most(-(-self.shape.queries // self._cuts), self.schedule.block).parts
+
+    @property
+    def first(self) -> GemmPlan:
+        """The GEMM that gives the scores of the largest block."""
+        return self.gemms(self.blocks.largest)[0]
+
+    @property
+    def second(self) -> GemmPlan:
+        """The GEMM by the values, of the largest block."""
+        return self.gemms(self.blocks.largest)[1]
+
+    def gemms(self, rows: int) -> tuple[GemmPlan, GemmPlan]:
+        """Both GEMMs of a block of so many rows."""
+        first, second = self.shape.gemms(rows)
+        return GemmPlan(first, self.schedule.scores), GemmPlan(second, self.schedule.weighed)
+
+    @property
+    def parts(self) -> int:
+        """Tasks of a head."""
+        return -(-self.blocks.parts // self.per_task)
+
+    @property
+    def tasks(self) -> int:
+        return self.shape.heads * self.parts
+
+    @property
+    def columns(self) -> int:
+        """Keys of a panel."""
+        return self.first.tile.columns
+
+    @property
+    def padded_keys(self) -> int:
+        return self.first.panels * self.columns
+
+    @property
+    def stride(self) -> int:
+        """Elements between rows of scores: an odd number of vectors, so that rows meet no set conflict."""
+        lanes = self.schedule.scores.lanes
+        lines = -(-self.padded_keys // lanes)
+        return (lines + 1 - lines % 2) * lanes
+
+    @property
+    def pieces_bytes(self) -> tuple[int, int, int, int, int]:
+        """Parts of the workspace: scores, factors of the rows, packed keys and values, workspace of the GEMMs."""
+        rows = self.blocks.largest
+        packed = (plan.panels * plan.shape.k * plan.tile.columns for plan in (self.first, self.second))
+        gemms = (plan.scratch_bytes for size, _ in self.blocks.sizes() for plan in self.gemms(size))
+        elements = (rows * self.stride, rows, *packed)
+        scores, factors, keys, values = (align(number * self.shape.item) for number in elements)
+        return scores, factors, keys, values, max(gemms)
+
+    @property
+    def scratch_bytes(self) -> int:
+        return sum(self.pieces_bytes)
+
+    def reasons(self) -> Iterator[str]:
+        """Why no kernel computes attention as scheduled."""
+        if not self.schedule.queries or not self.schedule.block:
+            yield f"a task has {self.schedule.queries} queries in blocks of {self.schedule.block}; it has at least one"
+            return
+        for name, plan in zip(("scores", "weighed"), self.gemms(self.blocks.largest), strict=True):
+            yield from (f"{name}: {reason}" for reason in _gemm_reasons(plan))
+
+
+def _gemm_reasons(plan: GemmPlan) -> Iterator[str]:
+    yield from plan.reasons()
+    if plan.tasks > 1:
+        yield f"a block is computed by one task, not by {plan.tasks}"
+    if plan.schedule.widen_right:
+        yield "packed keys and values are as wide as sums already"

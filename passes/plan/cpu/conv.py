@@ -1,0 +1,254 @@
+"""Convolutions on a CPU, transposed ones too, as scheduled: implicit matrix multiplication over output pixels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilestitch.compiler.ir.types import storage_bytes
+
+from .gemm import Packing, right_reasons, task_reasons, tile_reasons
+from .images import ConvShape, column_runs
+from .schedules import CpuConvSchedule, CpuConvTransposeSchedule
+from .tiling import RegisterTile, Split, align, split_at_most
+
+MOST_BORDER_TAPS = 1024
+"""Kernel taps that are written out, each with a loop of its own, for tiles at the border."""
+
+
+@dataclass(frozen=True)
+class ConvPlan:
+    """A convolution and its schedule, and what follows from both: parts, tasks and workspace.
+
+    Output columns are cut into `x` parts and output rows into `y` parts; a register tile is one part of each. A task
+    computes some parts of rows (all columns) by some panels of one group of one image, for one position in the outer
+    dimensions. shape: with at least two spatial dimensions; spatial_rank: how many the node has.
+    """
+
+    shape: ConvShape
+    spatial_rank: int
+    schedule: CpuConvSchedule
+
+    @staticmethod
+    def of(shape: ConvShape, schedule: CpuConvSchedule) -> ConvPlan:
+        return ConvPlan(shape.in_planes(), shape.rank, schedule)
+
+    @property
+    def y(self) -> Split:
+        return split_at_most(self.shape.output[-2], self.schedule.rows)
+
+    @property
+    def x(self) -> Split:
+        return split_at_most(self.shape.output[-1], self.schedule.columns)
+
+    @property
+    def tile(self) -> RegisterTile:
+        return RegisterTile(self.y.largest * self.x.largest, self.schedule.vectors, self.schedule.lanes)
+
+    @property
+    def skips(self) -> bool:
+        """Whether there is padding that is met by leaving out taps."""
+        return self.shape.padded and not self.schedule.stage
+
+    @property
+    def border_taps(self) -> int:
+        """Kernel taps that are written out for tiles at the border, where taps are left out."""
+        borders = sum(run.border for run in column_runs(self.shape, self.x))
+        if self.y.largest > 1:
+            borders *= self.y.parts * self.shape.kernel[-2]
+        return borders * self.shape.kernel[-1]
+
+    @property
+    def panels(self) -> int:
+        return -(-self.shape.group_out // self.tile.columns)
+
+    @property
+    def y_blocks(self) -> int:
+        return -(-self.y.parts // self.schedule.block_tiles)
+
+    @property
+    def n_blocks(self) -> int:
+        return -(-self.panels // self.schedule.block_panels)
+
+    @property
+    def outer(self) -> tuple[int, ...]:
+        """Output extents of the dimensions before rows and columns."""
+        return self.shape.output[:-2]
+
+    @property
+    def tasks(self) -> int:
+        return self.shape.batch * self.shape.groups * math.prod(self.outer) * self.y_blocks * self.n_blocks
+
+    @property
+    def block_rows(self) -> int:
+        """Most output rows of one task."""
+        return min(self.shape.output[-2], self.schedule.block_tiles * self.y.largest)
+
+    @property
+    def staged_shape(self) -> tuple[int, int, int]:
+        """[taps of the outer dimensions, rows, columns * channels] of the copied input."""
+        rows = staged_extent(self.shape, -2, self.block_rows)
+        columns = staged_extent(self.shape, -1, self.shape.output[-1])
+        return (math.prod(self.shape.kernel[:-2]), rows, columns * self.shape.group_in)
+
+    @property
+    def staged_bytes(self) -> int:
+        size = math.prod(self.staged_shape) * storage_bytes(self.shape.acc_dtype)
+        return align(size) if self.schedule.stage else 0
+
+    @property
+    def panel_bytes(self) -> int:
+        kept = not self.shape.packed or self.schedule.widen_right
+        return self.packing.panel_bytes if kept else 0
+
+    @property
+    def scratch_bytes(self) -> int:
+        sums = self.tile.rows * self.tile.columns * storage_bytes(self.shape.acc_dtype)
+        return self.staged_bytes + self.panel_bytes + align(sums if self.schedule.spill else 0)
+
+    @property
+    def packing(self) -> Packing:
+        """Layout of constant weights [groups, kernel positions * channels in, channels out]."""
+        shape = self.shape
+        return Packing(shape.groups, shape.reduction, shape.group_out, self.tile.columns, shape.w_dtype)
+
+    def reasons(self) -> Iterator[str]:
+        """Why no kernel computes the convolution as scheduled."""
+        schedule = self.schedule
+        odd = next(task_reasons(schedule), None)
+        if odd is not None:
+            yield odd
+            return
+        yield from right_reasons(
+            self.shape.packed, schedule.widen_right, schedule.rows_outer, schedule.prefetch_next
+        )  # fmt: skip
+        if self.skips and self.border_taps > MOST_BORDER_TAPS:
+            yield (
+                f"{self.border_taps} taps at the border would be written out, more than {MOST_BORDER_TAPS}; its rows "
+                "are to be copied first"
+            )
+
+
+def staged_step(shape: ConvShape, dim: int) -> int:
+    """Copied coordinates between neighbouring outputs; with a kernel of extent 1 only those that are read."""
+    return shape.strides[dim] if shape.kernel[dim] > 1 else 1
+
+
+def staged_extent(shape: ConvShape, dim: int, outputs: int) -> int:
+    """Copied coordinates for `outputs` neighbouring outputs."""
+    return (outputs - 1) * staged_step(shape, dim) + shape.dilations[dim] * (shape.kernel[dim] - 1) + 1
+
+
+@dataclass(frozen=True)
+class ConvTransposeShape:
+    """A transposed convolution; `output`: spatial extents of the result, `pads`: what is cut off before it."""
+
+    batch: int
+    in_channels: int
+    out_channels: int
+    spatial: tuple[int, ...]
+    output: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+    groups: int = 1
+    x_dtype: str = "float32"
+    w_dtype: str = "float32"
+    acc_dtype: str = "float32"
+    packed: bool = True
+    channels_last: bool = True
+
+    def __post_init__(self) -> None:
+        ranks = {len(self.spatial), len(self.output), len(self.kernel), len(self.strides), len(self.dilations)}
+        if ranks != {len(self.pads)} or not self.spatial:
+            raise ValueError(f"transposed convolution of mixed rank in {self}; give one entry per spatial dimension")
+        if self.in_channels % self.groups or self.out_channels % self.groups:
+            raise ValueError(f"{self.groups} groups do not divide the channels of {self}; check the model")
+
+    @property
+    def group_in(self) -> int:
+        return self.in_channels // self.groups
+
+    @property
+    def group_out(self) -> int:
+        return self.out_channels // self.groups
+
+    @property
+    def reduction(self) -> int:
+        return self.group_in * math.prod(self.kernel)
+
+    @property
+    def phase(self) -> int:
+        """Output columns of the longest phase: those that meet the same taps."""
+        return -(-self.output[-1] // self.strides[-1])
+
+
+@dataclass(frozen=True)
+class ConvTransposePlan:
+    """A transposed convolution and its schedule, and what follows from both.
+
+    A task first copies the input rows that it needs, one for every kernel position before the last dimension, with
+    zeros around.
+    """
+
+    shape: ConvTransposeShape
+    schedule: CpuConvTransposeSchedule
+
+    @property
+    def tile(self) -> RegisterTile:
+        rows = split_at_most(self.shape.phase, self.schedule.rows).largest
+        return RegisterTile(rows, self.schedule.vectors, self.schedule.lanes)
+
+    @property
+    def panels(self) -> int:
+        return -(-self.shape.group_out // self.tile.columns)
+
+    @property
+    def n_blocks(self) -> int:
+        return -(-self.panels // self.schedule.block_panels)
+
+    @property
+    def tasks(self) -> int:
+        shape = self.shape
+        return shape.batch * shape.groups * math.prod(shape.output[:-1]) * self.n_blocks
+
+    @property
+    def column_tiles(self) -> int:
+        """Register tiles of the longest phase."""
+        return math.ceil(self.shape.phase / self.tile.rows)
+
+    @property
+    def first_column(self) -> int:
+        """Input coordinate of the first copied column (negative: zeros before the input)."""
+        shape = self.shape
+        return min(0, (shape.pads[-1] - (shape.kernel[-1] - 1) * shape.dilations[-1]) // shape.strides[-1])
+
+    @property
+    def staged_shape(self) -> tuple[int, int]:
+        """[taps before the last dimension, columns * channels] of the copied input."""
+        shape = self.shape
+        last = self.column_tiles * self.tile.rows + (shape.strides[-1] - 1 + shape.pads[-1]) // shape.strides[-1]
+        columns = max(last, shape.spatial[-1]) - self.first_column
+        return (math.prod(shape.kernel[:-1]), columns * shape.group_in)
+
+    @property
+    def staged_bytes(self) -> int:
+        return align(math.prod(self.staged_shape) * storage_bytes(self.shape.acc_dtype))
+
+    @property
+    def scratch_bytes(self) -> int:
+        return self.staged_bytes + (0 if self.shape.packed else self.packing.panel_bytes)
+
+    @property
+    def packing(self) -> Packing:
+        """Layout of constant weights [groups, kernel positions * channels in, channels out]."""
+        shape = self.shape
+        return Packing(shape.groups, shape.reduction, shape.group_out, self.tile.columns, shape.w_dtype)
+
+    def reasons(self) -> Iterator[str]:
+        """Why no kernel computes it as scheduled."""
+        yield from tile_reasons(self.schedule.rows, self.schedule.vectors, self.schedule.lanes)
+        if not self.schedule.block_panels:
+            yield "a task has 0 panels; it has at least one"

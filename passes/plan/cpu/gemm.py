@@ -1,0 +1,243 @@
+"""Matrix multiplication on a CPU: ``result[b, m, n] = sum over k of left(b, m, k) * right(b, k, n)``, as scheduled.
+
+The right operand is read as panels [k, columns]: packed at compile time when it is constant, else packed by each task
+into its workspace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
+
+from .schedules import CpuConvSchedule, CpuGemmSchedule, CpuGemvSchedule
+from .tiling import LINE_BYTES, RegisterTile, Split, align, split_at_most
+
+MOST_ACCUMULATORS = 256
+"""Vectors of sums of a register tile, each of which is written out: more than any CPU has registers."""
+MOST_LANES = 64
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How a constant right operand [groups, k, n] is stored: [groups, panels, k, columns], padded with zeros."""
+
+    groups: int
+    k: int
+    n: int
+    columns: int
+    dtype: str
+
+    @property
+    def panels(self) -> int:
+        return -(-self.n // self.columns)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return (self.groups, self.panels, self.k, self.columns)
+
+    @property
+    def panel_bytes(self) -> int:
+        """Workspace of one panel, in the dtype that is computed with."""
+        return align(max(1, self.k) * self.columns * storage_bytes(compute_dtype(self.dtype)))
+
+
+@dataclass(frozen=True)
+class GemmShape:
+    """`batch` GEMMs of [m, k] by [k, n]; elements are widened to `acc_dtype`, in which the sum is kept.
+
+    `acc_dtype` is float32 for half floats and int32 for small integers. gates: so many constant right operands [k, n]
+    lie side by side as packing groups, and the epilogue gets element (m, n) of all their results together. packed: the
+    right operand is a constant. plain: an element of the left one is just a load, without a prologue; left_runs: the
+    index ("m" or "k") that runs along its memory. long_epilogue: of code too long to be repeated for every register.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    a_dtype: str = "float32"
+    b_dtype: str = "float32"
+    acc_dtype: str = "float32"
+    gates: int = 1
+    packed: bool = True
+    plain: bool = True
+    left_runs: str = "k"
+    long_epilogue: bool = False
+
+    @property
+    def right_bytes(self) -> int:
+        return self.gates * self.k * self.n * storage_bytes(self.b_dtype)
+
+
+@dataclass(frozen=True)
+class GemmPlan:
+    """A GEMM and its schedule, and what follows from both: parts, tasks and workspace."""
+
+    shape: GemmShape
+    schedule: CpuGemmSchedule
+
+    @property
+    def rows(self) -> Split:
+        return split_at_most(self.shape.m, self.schedule.rows)
+
+    @property
+    def tile(self) -> RegisterTile:
+        return RegisterTile(self.rows.largest, self.schedule.vectors, self.schedule.lanes)
+
+    @property
+    def panels(self) -> int:
+        return -(-self.shape.n // self.tile.columns)
+
+    @property
+    def m_blocks(self) -> int:
+        return -(-self.rows.parts // self.schedule.block_tiles)
+
+    @property
+    def n_blocks(self) -> int:
+        return -(-self.panels // self.schedule.block_panels)
+
+    @property
+    def tasks(self) -> int:
+        return self.shape.batch * self.m_blocks * self.n_blocks
+
+    @property
+    def block_rows(self) -> int:
+        """Most rows of one task."""
+        return min(self.shape.m, self.schedule.block_tiles * self.rows.largest)
+
+    @property
+    def splits_k(self) -> bool:
+        """Whether sums wait in the workspace for the rest of the reduction."""
+        return self.schedule.k_block < self.shape.k
+
+    @property
+    def staged_stride(self) -> int:
+        """Elements between staged rows: an odd number of cache lines, so that rows meet no set conflict."""
+        lanes = LINE_BYTES // storage_bytes(self.shape.acc_dtype)
+        lines = -(-self.shape.k // lanes)
+        return (lines + 1 - lines % 2) * lanes
+
+    @property
+    def staged_bytes(self) -> int:
+        size = self.block_rows * self.staged_stride * storage_bytes(self.shape.acc_dtype)
+        return align(size) if self.schedule.stage_left else 0
+
+    @property
+    def panel_bytes(self) -> int:
+        kept = not self.shape.packed or self.schedule.widen_right
+        return self.packing().panel_bytes if kept else 0
+
+    @property
+    def sums_rows(self) -> int:
+        """Rows of sums that wait in the workspace: the whole block when the reduction is split."""
+        if self.splits_k:
+            return self.block_rows
+        return self.shape.gates * self.rows.largest if self.schedule.spill else 0
+
+    @property
+    def scratch_bytes(self) -> int:
+        sums = self.sums_rows * self.tile.columns * storage_bytes(self.shape.acc_dtype)
+        return self.staged_bytes + self.panel_bytes + align(sums)
+
+    def packing(self, groups: int = 1) -> Packing:
+        """Layout of a constant right operand."""
+        return Packing(groups, self.shape.k, self.shape.n, self.tile.columns, self.shape.b_dtype)
+
+    def reasons(self) -> Iterator[str]:
+        """Why no kernel computes the GEMM as scheduled."""
+        schedule, shape = self.schedule, self.shape
+        odd = next(task_reasons(schedule), None)
+        if odd is not None:
+            yield odd
+            return
+        if shape.k and not schedule.k_block:
+            yield "a pass has 0 steps of the reduction; it has at least one"
+        if self.splits_k and (schedule.rows_outer or shape.gates > 1):
+            yield "sums that wait for the rest of the reduction are of one panel at a time, without gates"
+        if shape.gates > 1 and not schedule.spill:
+            yield "the gates of a cell meet in the workspace; their results are spilled"
+        yield from right_reasons(
+            shape.packed, schedule.widen_right, schedule.rows_outer,
+            schedule.prefetch_next or schedule.prefetch_ahead,
+        )  # fmt: skip
+        if schedule.widen_right and shape.gates > 1:
+            yield "panels of several gates are not widened: one has the place of the other"
+
+
+@dataclass(frozen=True)
+class GemvShape:
+    """`batch` matrices [rows, k] times vectors [k]; along_k: the matrix lies along k."""
+
+    rows: int
+    k: int
+    batch: int
+    along_k: bool
+    matrix_dtype: str = "float32"
+    vector_dtype: str = "float32"
+    acc_dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class GemvPlan:
+    """A matrix times a vector and its schedule, and what follows from both."""
+
+    shape: GemvShape
+    schedule: CpuGemvSchedule
+
+    @property
+    def block(self) -> int:
+        """Results of a task."""
+        return min(self.shape.rows, self.schedule.block)
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.shape.rows // self.block)
+
+    @property
+    def tasks(self) -> int:
+        return self.shape.batch * self.blocks
+
+    @property
+    def vector_bytes(self) -> int:
+        return align(max(1, self.shape.k) * storage_bytes(self.shape.acc_dtype))
+
+    @property
+    def scratch_bytes(self) -> int:
+        return self.vector_bytes + align(self.block * storage_bytes(self.shape.acc_dtype))
+
+    def reasons(self) -> Iterator[str]:
+        """Why no kernel computes it as scheduled."""
+        yield from tile_reasons(self.schedule.streams, 1, self.schedule.lanes)
+        if not self.schedule.block:
+            yield "a task has 0 results; it has at least one"
+
+
+def task_reasons(schedule: CpuGemmSchedule | CpuConvSchedule) -> Iterator[str]:
+    """Why no task has such tiles, whatever is computed."""
+    pixels = schedule.rows * (schedule.columns if isinstance(schedule, CpuConvSchedule) else 1)
+    yield from tile_reasons(pixels, schedule.vectors, schedule.lanes)
+    if not schedule.block_tiles or not schedule.block_panels:
+        yield f"a task has {schedule.block_tiles} tiles by {schedule.block_panels} panels; it has at least one"
+
+
+def tile_reasons(rows: int, vectors: int, lanes: int) -> Iterator[str]:
+    """Why there is no register tile of `rows` by `vectors` vectors of `lanes`."""
+    if not 1 <= rows * vectors <= MOST_ACCUMULATORS:
+        yield f"a register tile of {rows} x {vectors} vectors has not 1 to {MOST_ACCUMULATORS} of them"
+    yield from lane_reasons(lanes)
+
+
+def lane_reasons(lanes: int, least: int = 2) -> Iterator[str]:
+    """Why there are no vectors of `lanes`."""
+    if not least <= lanes <= MOST_LANES or lanes & (lanes - 1):
+        yield f"{lanes} lanes are no vector: their number is a power of two, from {least} to {MOST_LANES}"
+
+
+def right_reasons(packed: bool, widens: bool, rows_outer: bool, prefetches: bool) -> Iterator[str]:
+    """Why the panels of the right operand are not read so. packed: they are, at compile time."""
+    if (widens or not packed) and rows_outer:
+        yield "a task that makes panels in its workspace has one at a time: it cannot walk through all for each tile"
+    if not packed and (widens or prefetches):
+        yield "each task packs an operand that is known at run time: there are no panels to widen or to ask for"

@@ -1,0 +1,125 @@
+"""Windows over images, shared by convolution and pooling: shapes, kernel taps, borders."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .tiling import Split
+
+
+@dataclass(frozen=True)
+class ConvShape:
+    """A convolution or pooling window over `spatial` (any rank >= 1) of `batch` images.
+
+    pads: (before, after) for each spatial dimension; padding counts as zeros. packed: the weights are a constant.
+    plain: an element of the input is just a load, without a prologue; channels_last: its channels are contiguous, else
+    its columns are. long_epilogue: its code is too long to be repeated for every register. pools: all elements of a
+    window count alike.
+    """
+
+    batch: int
+    in_channels: int
+    out_channels: int
+    spatial: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[tuple[int, int], ...]
+    groups: int = 1
+    x_dtype: str = "float32"
+    w_dtype: str = "float32"
+    acc_dtype: str = "float32"
+    packed: bool = True
+    plain: bool = True
+    channels_last: bool = True
+    long_epilogue: bool = False
+    pools: bool = False
+
+    def __post_init__(self) -> None:
+        ranks = {len(self.spatial), len(self.kernel), len(self.strides), len(self.dilations), len(self.pads)}
+        if len(ranks) != 1 or not self.spatial:
+            raise ValueError(f"convolution geometry of mixed rank in {self}; give one entry per spatial dimension")
+        if self.in_channels % self.groups or self.out_channels % self.groups:
+            raise ValueError(f"{self.groups} groups divide neither the channels of {self}; check the model")
+
+    @property
+    def rank(self) -> int:
+        return len(self.spatial)
+
+    @property
+    def output(self) -> tuple[int, ...]:
+        """Spatial extents of the output (0 where the window does not fit)."""
+        return tuple(
+            max(0, (size + sum(pad) - dilation * (kernel - 1) - 1) // stride + 1)
+            for size, kernel, stride, dilation, pad in zip(
+                self.spatial, self.kernel, self.strides, self.dilations, self.pads, strict=True
+            )
+        )
+
+    @property
+    def group_in(self) -> int:
+        return self.in_channels // self.groups
+
+    @property
+    def group_out(self) -> int:
+        return self.out_channels // self.groups
+
+    @property
+    def reduction(self) -> int:
+        """Multiply-adds of one output element."""
+        return self.group_in * math.prod(self.kernel)
+
+    @property
+    def padded(self) -> bool:
+        return any(before or after for before, after in self.pads)
+
+    def source(self, dim: int, output: Any, tap: Any) -> Any:
+        """Input coordinate (possibly outside) that output coordinate and kernel tap meet, numbers or expressions."""
+        return output * self.strides[dim] - self.pads[dim][0] + tap * self.dilations[dim]
+
+    def in_planes(self) -> ConvShape:
+        """The same with at least two spatial dimensions: with one more of extent 1 in front, if there is one."""
+        if self.rank > 1:
+            return self
+        return replace(
+            self, spatial=(1, *self.spatial), kernel=(1, *self.kernel), strides=(1, *self.strides),
+            dilations=(1, *self.dilations), pads=((0, 0), *self.pads),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ColumnRun:
+    """`count` neighbouring tiles of `size` output columns from `start`; border: windows reach outside."""
+
+    start: int
+    size: int
+    count: int
+    border: bool
+
+
+def column_runs(shape: ConvShape, split: Split) -> list[ColumnRun]:
+    """The parts of the output columns: border tiles one by one, equal interior neighbours as one run."""
+    stride, pad, extent = shape.strides[-1], shape.pads[-1][0], shape.spatial[-1]
+    reach = shape.dilations[-1] * (shape.kernel[-1] - 1)
+    runs: list[ColumnRun] = []
+    start = 0
+    for size, count in split.sizes():
+        for _ in range(count):
+            border = start * stride - pad < 0 or (start + size - 1) * stride - pad + reach >= extent
+            last = runs[-1] if runs else None
+            if last is not None and last.size == size and not border and not last.border:
+                runs[-1] = ColumnRun(last.start, size, last.count + 1, False)
+            else:
+                runs.append(ColumnRun(start, size, 1, border))
+            start += size
+    return runs
+
+
+def interior(shape: ConvShape) -> tuple[int, int]:
+    """First and one past the last output column whose window lies inside the input's columns; may be empty."""
+    stride, pad, width = shape.strides[-1], shape.pads[-1][0], shape.output[-1]
+    reach = shape.dilations[-1] * (shape.kernel[-1] - 1)
+    first = min(width, -(-pad // stride))
+    return first, max(first, min(width, (shape.spatial[-1] - 1 - reach + pad) // stride + 1))

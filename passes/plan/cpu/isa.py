@@ -1,0 +1,48 @@
+"""What schedules need to know of a CPU: vector width, number of vector registers, cache sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilestitch.compiler.ir.types import storage_bytes
+from tilestitch.passes.errors import PlanError
+
+
+@dataclass(frozen=True)
+class Isa:
+    """Vector unit and caches of one core.
+
+    `fma_ports` and `load_ports` are vector operations started per cycle, `fma_latency` is in cycles. They steer the
+    choice of schedules only; a wrong figure costs speed, never correctness.
+    """
+
+    name: str
+    vector_bytes: int
+    vector_registers: int
+    fma_ports: int = 2
+    load_ports: int = 2
+    fma_latency: int = 4
+    l1_bytes: int = 32 * 1024
+    l2_bytes: int = 1024 * 1024
+
+    def lanes(self, dtype: str) -> int:
+        """Elements of `dtype` in one vector register."""
+        return max(1, self.vector_bytes // storage_bytes(dtype))
+
+
+AVX512 = Isa("avx512", 64, 32, l1_bytes=48 * 1024, l2_bytes=2 * 1024 * 1024)
+AVX2 = Isa("avx2", 32, 16)
+SSE = Isa("sse", 16, 16)
+NEON = Isa("neon", 16, 32, l1_bytes=64 * 1024)
+SCALAR = Isa("generic", 16, 16)
+
+ISAS = {isa.name: isa for isa in (AVX512, AVX2, SSE, NEON, SCALAR)}
+USUAL = AVX2
+"""The vector unit that kernels are scheduled for where a target names none."""
+
+
+def isa_named(name: str) -> Isa:
+    """The vector unit of that name, the usual one for ""; PlanError if there is none."""
+    if name and name not in ISAS:
+        raise PlanError(f"no CPU has the vector unit {name!r}; known are {', '.join(ISAS)}")
+    return ISAS[name] if name else USUAL

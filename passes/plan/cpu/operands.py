@@ -1,0 +1,183 @@
+"""Groups around an anchor as the kernels of a CPU see them: shapes of GEMMs, convolutions and windows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tilestitch.compiler.ir import Node, Value
+from tilestitch.passes.plan.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemms import shares_right
+from tilestitch.passes.plan.parts import Part
+
+from .conv import ConvTransposeShape
+from .gemm import GemmShape, GemvShape
+from .images import ConvShape
+
+_LONG = frozenset(
+    ["exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"]
+    + ["erf", "pow", "mod", "fmod"]
+)
+"""Operators whose code is so long that repeating it for every register of a tile is not worth it."""
+
+
+def has_long_epilogue(group: AnchoredGroup) -> bool:
+    return any(n.op in _LONG for n, part in group.roles.parts.items() if part is Part.EPILOGUE)
+
+
+def is_plain(group: AnchoredGroup, value: Value) -> bool:
+    """Whether an operand is read from memory as it is, without a prologue."""
+    return value in group.inputs
+
+
+# -- GEMMs -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """A matmul node as GEMMs [rows, k] by [k, n]: one right operand for all batch elements makes one of them."""
+
+    group: AnchoredGroup
+
+    @property
+    def operands(self) -> tuple[Value, Value]:
+        left, right = self.group.anchor.inputs
+        return left, right
+
+    @property
+    def transposed(self) -> tuple[bool, bool]:
+        attrs = self.group.anchor.attrs
+        return bool(attrs.get("trans_a")), bool(attrs.get("trans_b"))
+
+    @cached_property
+    def extents(self) -> tuple[tuple[int, ...], int, int, int]:
+        """Batch dimensions, m, n and k of the node."""
+        *batch, m, n = self.group.result.shape
+        left = self.operands[0].shape
+        return tuple(batch), m, n, left[-2] if self.transposed[0] else left[-1]
+
+    @cached_property
+    def shared(self) -> bool:
+        return shares_right(self.group.anchor)
+
+    @property
+    def batch(self) -> int:
+        return 1 if self.shared else math.prod(self.extents[0])
+
+    @property
+    def rows(self) -> int:
+        batch, m, *_ = self.extents
+        return math.prod(batch) * m if self.shared else m
+
+    @property
+    def by_row(self) -> bool:
+        """Of a GEMM that is read once, as it lies: whether it has one row, or else one column."""
+        return self.rows == 1
+
+    @property
+    def streams(self) -> bool:
+        """Whether the larger operand of a single row or column is a run-time value, and can be read as it lies."""
+        n, group = self.extents[2], self.group
+        matrix = self.operands[1] if self.by_row else self.operands[0]
+        plain = matrix.data is None and is_plain(group, matrix)
+        return plain and min(self.rows, n) == 1 and group.roles.gate_width is None
+
+    @property
+    def gemm(self) -> GemmShape:
+        (left, right), (batch, _, n, k), group = self.operands, self.extents, self.group
+        gates = n // (group.roles.gate_width or n) if n else 1
+        return GemmShape(
+            self.rows, n // gates, k, self.batch, left.dtype, right.dtype, group.acc_dtype, gates,
+            packed=right.data is not None and (self.shared or right.shape[:-2] == batch),
+            plain=is_plain(group, left), left_runs="m" if self.transposed[0] else "k",
+            long_epilogue=has_long_epilogue(group),
+        )  # fmt: skip
+
+    @property
+    def gemv(self) -> GemvShape:
+        (left, right), (_, _, n, k) = self.operands, self.extents
+        matrix, vector, length = (right, left, n) if self.by_row else (left, right, self.rows)
+        along_k = self.transposed[1] if self.by_row else not self.transposed[0]
+        return GemvShape(length, k, self.batch, along_k, matrix.dtype, vector.dtype, self.group.acc_dtype)
+
+
+# -- images ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ImageLayout:
+    """Where batch, spatial and channel axes stand: NXC (channels last) or NCX."""
+
+    channels_last: bool
+
+    def index(self, image: Any, position: Sequence[Any], channel: Any) -> tuple[Any, ...]:
+        return (image, *position, channel) if self.channels_last else (image, channel, *position)
+
+    def split(self, shape: Sequence[int]) -> tuple[int, tuple[int, ...], int]:
+        """Batch, spatial extents, channels."""
+        batch, *rest = shape
+        return (batch, tuple(rest[:-1]), rest[-1]) if self.channels_last else (batch, tuple(rest[1:]), rest[0])
+
+    def kernel(self, weights: Sequence[int]) -> tuple[int, ...]:
+        return tuple(weights[:-2] if self.channels_last else weights[2:])
+
+    def weight_index(self, taps: Sequence[Any], group_in: Any, out: Any) -> tuple[Any, ...]:
+        """Where conv's weights have the element of a kernel position, input channel of the group, output channel."""
+        return (*taps, group_in, out) if self.channels_last else (out, group_in, *taps)
+
+
+def layout_of(node: Node) -> ImageLayout:
+    return ImageLayout(node.attrs["layout"] == "NXC")
+
+
+def conv_of(group: AnchoredGroup) -> ConvShape:
+    """The shape of a group around a conv node."""
+    x, w = group.anchor.inputs
+    attrs, layout = group.anchor.attrs, layout_of(group.anchor)
+    batch, spatial, channels = layout.split(x.shape)
+    out, plain = layout.split(group.result.shape)[2], is_plain(group, x)
+    pads = tuple(zip(attrs["before"], attrs["after"], strict=True))
+    return ConvShape(
+        batch, channels, out, spatial, layout.kernel(w.shape), tuple(attrs["strides"]), tuple(attrs["dilations"]), pads,
+        attrs["groups"], x.dtype, w.dtype, group.acc_dtype, w.data is not None, plain,
+        layout.channels_last != (not plain and _is_turned(x)), has_long_epilogue(group),
+    )  # fmt: skip
+
+
+def is_depthwise(shape: ConvShape) -> bool:
+    return shape.groups == shape.in_channels and shape.groups > 1
+
+
+def pool_of(group: AnchoredGroup) -> ConvShape:
+    """The shape of a group around a window_reduce node."""
+    x, attrs, layout = group.anchor.inputs[0], group.anchor.attrs, layout_of(group.anchor)
+    batch, spatial, channels = layout.split(x.shape)
+    pads = tuple(zip(attrs["before"], attrs["after"], strict=True))
+    return ConvShape(
+        batch, channels, channels, spatial, tuple(attrs["kernel"]), tuple(attrs["strides"]), tuple(attrs["dilations"]),
+        pads, channels, x.dtype, x.dtype, group.acc_dtype, channels_last=layout.channels_last, pools=True,
+    )  # fmt: skip
+
+
+def conv_transpose_of(group: AnchoredGroup) -> ConvTransposeShape:
+    """The shape of a group around a conv_transpose node."""
+    x, w = group.anchor.inputs
+    attrs, layout = group.anchor.attrs, layout_of(group.anchor)
+    batch, spatial, channels = layout.split(x.shape)
+    _, output, out = layout.split(group.result.shape)
+    return ConvTransposeShape(
+        batch, channels, out, spatial, output, layout.kernel(w.shape), tuple(attrs["strides"]),
+        tuple(attrs["dilations"]), tuple(attrs["before"]), attrs["groups"], x.dtype, w.dtype, group.acc_dtype,
+        w.data is not None, layout.channels_last,
+    )  # fmt: skip
+
+
+def _is_turned(x: Value) -> bool:
+    """Whether a channels-last image is the transpose of one with channels first."""
+    node = x.producer
+    if node is None or node.op != "transpose":
+        return False
+    return tuple(node.attrs["perm"]) == (0, *range(2, len(x.shape)), 1)

@@ -1,0 +1,60 @@
+"""Register tiles, and extents cut into even parts: what all contractions on CPUs are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LINE_BYTES = 64
+"""Of a line of the caches."""
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """`rows` x (`vectors` * `lanes`) accumulators."""
+
+    rows: int
+    vectors: int
+    lanes: int
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+
+@dataclass(frozen=True)
+class Split:
+    """`extent` cut into `parts` runs whose sizes differ by at most one; the larger ones come first."""
+
+    extent: int
+    parts: int
+
+    @property
+    def small(self) -> int:
+        return self.extent // self.parts
+
+    @property
+    def larger_parts(self) -> int:
+        return self.extent % self.parts
+
+    @property
+    def largest(self) -> int:
+        return self.small + (self.larger_parts > 0)
+
+    def sizes(self) -> list[tuple[int, int]]:
+        """(size, how many parts have it), for the sizes that occur."""
+        both = [(self.small + 1, self.larger_parts), (self.small, self.parts - self.larger_parts)]
+        return [(size, count) for size, count in both if count]
+
+    def all_sizes(self) -> list[int]:
+        """Sizes of the parts in order."""
+        return [self.small + (part < self.larger_parts) for part in range(self.parts)]
+
+
+def split_at_most(extent: int, limit: int) -> Split:
+    """Cuts `extent` into as few nearly equal parts as possible, none above `limit`."""
+    return Split(extent, max(1, -(-extent // limit)))
+
+
+def align(size_bytes: int) -> int:
+    """Rounds up to whole cache lines."""
+    return -(-size_bytes // LINE_BYTES) * LINE_BYTES

@@ -1,0 +1,112 @@
+"""Schedules of convolutions on a CPU, transposed ones too."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from tilestitch.compiler.ir.types import storage_bytes
+from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan, ConvTransposeShape
+from tilestitch.passes.plan.cpu.images import ConvShape
+from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.plan.cpu.schedules import CpuConvSchedule, CpuConvTransposeSchedule
+from tilestitch.passes.plan.cpu.tiling import Split, split_at_most
+
+from .tasks import choose_blocks
+from .tiles import choose_tile, panel_cycles, right_cycles, step_cycles, tile_limits, widens
+
+MAX_BORDER_TAPS = 48
+"""Most kernel taps that are written out, each with a loop of its own, for tiles at the border."""
+LEAST_CHANNELS = 16
+"""Of a group, where leaving out taps saves more than its loops cost."""
+
+
+def choose_conv(shape: ConvShape, isa: Isa, threads: int) -> CpuConvSchedule:
+    """Tiles, tasks and whether the input is copied. Raises ValueError for an empty output: nothing is launched."""
+    whole = shape.in_planes()
+    if min(whole.batch, whole.group_out, *whole.output) < 1:
+        raise ValueError(f"convolution with an empty result {shape}; skip the launch")
+    draft = ConvPlan(whole, shape.rank, _choose_tile(whole, isa))
+    copied = not whole.plain or not whole.channels_last or whole.x_dtype != whole.acc_dtype
+    stage = copied or (whole.padded and not _can_skip(draft))
+    draft = replace(draft, schedule=replace(draft.schedule, stage=stage, spill=whole.long_epilogue))
+    block_tiles, block_panels = _blocks(draft, isa, threads)
+    right_bytes = whole.reduction * whole.group_out * storage_bytes(whole.w_dtype)
+    tiles = block_tiles * draft.x.parts
+    widen = whole.packed and widens(whole.w_dtype, tiles)
+    rows_outer = whole.packed and right_bytes <= isa.l2_bytes // 4 and not widen
+    return replace(
+        draft.schedule, block_tiles=block_tiles, block_panels=block_panels, widen_right=widen, rows_outer=rows_outer,
+        prefetch_next=whole.packed and not rows_outer and draft.panels > 1 and tiles >= draft.tile.vectors,
+    )  # fmt: skip
+
+
+def _can_skip(plan: ConvPlan) -> bool:
+    """Whether leaving out taps pays: enough work per tap, and few tiles that need code of their own."""
+    return plan.shape.group_in >= LEAST_CHANNELS and plan.border_taps <= MAX_BORDER_TAPS
+
+
+def _pixel_split(shape: ConvShape, limit: int) -> tuple[Split, Split]:
+    """Rows and columns cut so that a tile has at most `limit` pixels: part of a row, or several short rows."""
+    height, width = shape.output[-2:]
+    if width >= limit:
+        return Split(height, height), split_at_most(width, limit)
+    return split_at_most(height, limit // width), Split(width, 1)
+
+
+def _choose_tile(shape: ConvShape, isa: Isa) -> CpuConvSchedule:
+    """The register tile with the fewest estimated cycles for one image (compare `choose_tile`), in one task."""
+    lanes = isa.lanes(shape.acc_dtype)
+    best: tuple[float, int, int] | None = None
+    for vectors, limit in tile_limits(shape.group_out, lanes, isa):
+        for pixels in range(1, limit + 1):
+            y, x = _pixel_split(shape, pixels)
+            cycles = sum(
+                many * count * panel_cycles(rows * columns, shape.group_out, vectors, lanes, isa)
+                for rows, many in y.sizes()
+                for columns, count in x.sizes()
+            )
+            candidate = (cycles, vectors, pixels)
+            if best is None or candidate < best:
+                best = candidate
+    assert best is not None
+    y, x = _pixel_split(shape, best[2])
+    return CpuConvSchedule(y.largest, x.largest, best[1], lanes, y.parts, 1)
+
+
+def _blocks(plan: ConvPlan, isa: Isa, threads: int) -> tuple[int, int]:
+    """Parts of rows and panels of one task; the copied rows of a task stay in half of the second-level cache."""
+    shape, stage = plan.shape, plan.schedule.stage
+    element = storage_bytes(shape.acc_dtype)
+    tile_cycles = step_cycles(plan.tile.rows, plan.tile.vectors, isa) * max(1, shape.reduction)
+    right_bytes = shape.reduction * shape.group_out * storage_bytes(shape.w_dtype)
+    panel_elements = plan.tile.columns * max(1, shape.reduction)
+    for_panel = panel_elements * right_cycles(shape.packed, right_bytes, isa)
+    copy_cycles = 0.1 if not stage else 0.5 if shape.channels_last else 1.5
+    columns = plan.x.parts
+
+    def cycles(tiles: int, panels: int) -> float | None:
+        staged = replace(plan, schedule=replace(plan.schedule, block_tiles=tiles)).staged_shape
+        elements = math.prod(staged)
+        if tiles > 1 and elements * element > isa.l2_bytes // 2:
+            return None
+        return tiles * columns * panels * tile_cycles + elements * copy_cycles + panels * for_panel
+
+    repeats = shape.batch * shape.groups * math.prod(plan.outer)
+    return choose_blocks(plan.y.parts, plan.panels, repeats, threads, cycles)
+
+
+def choose_conv_transpose(shape: ConvTransposeShape, isa: Isa, threads: int) -> CpuConvTransposeSchedule:
+    """Tiles and tasks. Raises ValueError for an empty output."""
+    if min(shape.batch, shape.group_out, *shape.output) < 1:
+        raise ValueError(f"transposed convolution with an empty result {shape}; skip the launch")
+    tile, _ = choose_tile(shape.phase, shape.group_out, isa.lanes(shape.acc_dtype), isa)
+    schedule = CpuConvTransposeSchedule(tile.rows, tile.vectors, tile.lanes, 1)
+    plan = ConvTransposePlan(shape, schedule)
+    taps = math.prod(-(-kernel // stride) for kernel, stride in zip(shape.kernel, shape.strides, strict=True))
+    steps = plan.column_tiles * shape.strides[-1] * taps * max(1, shape.group_in)
+    tile_cycles = step_cycles(tile.rows, tile.vectors, isa) * steps
+    copy_cycles = math.prod(plan.staged_shape) * (0.5 if shape.channels_last else 1.5)
+    rows = shape.batch * shape.groups * math.prod(shape.output[:-1])
+    _, panels = choose_blocks(1, plan.panels, rows, threads, lambda _, count: count * tile_cycles + copy_cycles)
+    return replace(schedule, block_panels=panels)

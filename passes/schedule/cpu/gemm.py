@@ -1,0 +1,86 @@
+"""Schedules of matrix multiplications on a CPU."""
+
+from __future__ import annotations
+
+from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
+from tilestitch.passes.plan.cpu.gemm import GemmShape, GemvShape
+from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.plan.cpu.schedules import CpuGemmSchedule, CpuGemvSchedule
+from tilestitch.passes.plan.cpu.tiling import RegisterTile, Split, split_at_most
+
+from .tasks import choose_blocks
+from .tiles import choose_tile, right_cycles, step_cycles, widens
+
+LEAST_TILES = 8
+"""Tiles of rows of a result that leave in long runs rather than panel by panel."""
+STREAMS = 8
+"""Rows, or columns, that are read at the same time of a matrix that is read once."""
+MOST_SUMS = 4096
+"""Results of one task of such a product: their sums stay in the first-level cache."""
+TASKS_A_THREAD = 3
+TASK_ELEMENTS = 16384
+"""The least that a task reads of such a matrix where there are several tasks: a few microseconds, as long as a thread
+takes to wake up.
+"""
+
+
+def choose_gemm(shape: GemmShape, isa: Isa, threads: int) -> CpuGemmSchedule:
+    """Tiles and tasks. Raises ValueError for an empty result (m, n or batch is 0): there is nothing to launch."""
+    if shape.gates > 1 and (shape.batch > 1 or not shape.packed):
+        raise ValueError(f"gates of {shape} need one packed right operand; leave the slices out of the kernel")
+    if min(shape.m, shape.n, shape.batch) < 1 or shape.k < 0:
+        raise ValueError(f"matrix product of an empty shape {shape}; skip the launch")
+    tile, rows = choose_tile(shape.m, shape.n, isa.lanes(shape.acc_dtype), isa)
+    stage = shape.a_dtype != shape.acc_dtype or shape.left_runs == "m" or not shape.plain
+    k_block = _reduction_block(shape, tile, rows, isa)
+    block_tiles, block_panels = _blocks(shape, tile, rows, isa, threads, stage)
+    widen = shape.packed and shape.gates == 1 and widens(shape.b_dtype, block_tiles)
+    near = shape.packed and k_block == shape.k and shape.right_bytes <= isa.l2_bytes // 4
+    rows_outer = near and rows.parts >= LEAST_TILES and not widen
+    several = -(-shape.n // tile.columns) > 1
+    return CpuGemmSchedule(
+        tile.rows, tile.vectors, tile.lanes, block_tiles, block_panels, k_block, stage, widen,
+        spill=shape.long_epilogue or shape.gates > 1,
+        rows_outer=rows_outer,
+        prefetch_next=shape.packed and not rows_outer and several and block_tiles >= tile.vectors,
+        prefetch_ahead=shape.packed and rows.parts == 1 and shape.right_bytes > isa.l2_bytes // 2,
+    )  # fmt: skip
+
+
+def _reduction_block(shape: GemmShape, tile: RegisterTile, rows: Split, isa: Isa) -> int:
+    """Reduction steps per pass: all of them unless a panel would not stay in half of the second-level cache."""
+    step_bytes = tile.columns * storage_bytes(compute_dtype(shape.b_dtype))
+    limit = isa.l2_bytes // 2
+    if rows.parts == 1 or shape.k * step_bytes <= limit or shape.gates > 1:
+        return shape.k
+    return split_at_most(shape.k, limit // step_bytes).largest
+
+
+def _blocks(shape: GemmShape, tile: RegisterTile, rows: Split, isa: Isa, threads: int, stage: bool) -> tuple[int, int]:
+    """Row tiles and panels of one task.
+
+    The rows of a block stay in half of the second-level cache while the panels stream by; every task reads its panels
+    and rows from further away once.
+    """
+    tile_cycles = step_cycles(rows.largest, tile.vectors, isa) * max(1, shape.k)
+    row_elements = rows.largest * max(1, shape.k)
+    row_bytes = row_elements * storage_bytes(shape.acc_dtype if stage else shape.a_dtype)
+    stage_cycles = row_elements * (0.5 if stage else 0.1)
+    panel_cycles = tile.columns * max(1, shape.k) * right_cycles(shape.packed, shape.right_bytes, isa)
+
+    def cycles(tiles: int, panels: int) -> float | None:
+        if tiles > 1 and tiles * row_bytes > isa.l2_bytes // 2:
+            return None
+        return shape.gates * panels * (tiles * tile_cycles + panel_cycles) + tiles * stage_cycles
+
+    return choose_blocks(rows.parts, -(-shape.n // tile.columns), shape.batch, threads, cycles)
+
+
+def choose_gemv(shape: GemvShape, isa: Isa, threads: int) -> CpuGemvSchedule:
+    """Blocks are whole vectors of whole streams."""
+    lanes = isa.lanes(shape.acc_dtype)
+    unit = lanes * STREAMS
+    tasks = max(1, -(-TASKS_A_THREAD * threads // shape.batch))
+    wanted = -(-shape.rows // tasks) if threads > 1 else shape.rows
+    wanted = max(wanted, TASK_ELEMENTS // max(1, shape.k))
+    return CpuGemvSchedule(min(shape.rows, MOST_SUMS, -(-wanted // unit) * unit), lanes, STREAMS)

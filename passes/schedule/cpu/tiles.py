@@ -1,0 +1,71 @@
+"""Register tiles on a CPU: estimates of their speed, and the one that is fastest for a result."""
+
+from __future__ import annotations
+
+from tilestitch.compiler.ir.types import compute_dtype
+from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.plan.cpu.tiling import RegisterTile, Split, split_at_most
+
+MAX_VECTORS = 8
+MAX_ROWS = 14
+"""More rows than this are more memory streams than the first-level cache follows well (measured)."""
+PACK_CYCLES, NEAR_CYCLES, FAR_CYCLES = 0.5, 0.03, 0.12
+"""To pack an element of the right operand, and to read a packed one from the second-level cache, and from beyond."""
+
+
+def step_cycles(rows: int, vectors: int, isa: Isa) -> float:
+    """Cycles of one reduction step of a register tile.
+
+    The right operand streams from the second-level cache at about 48 bytes a cycle, partly hidden; the factor is
+    measured on AVX-512.
+    """
+    multiply = rows * vectors / isa.fma_ports
+    load = (rows + vectors) / isa.load_ports
+    return max(multiply, load, float(isa.fma_latency)) + 0.25 + 0.45 * vectors * isa.vector_bytes / 64
+
+
+def tile_limits(n: int, lanes: int, isa: Isa) -> list[tuple[int, int]]:
+    """Candidate tiles for `n` columns: (vectors, most rows that fit into the registers).
+
+    One register is kept for the broadcast scalar and `vectors` for the right operand.
+    """
+    most = max(1, min(MAX_VECTORS, -(-n // lanes)))
+    limits = [(vectors, (isa.vector_registers - 1) // vectors - 1) for vectors in range(1, most + 1)]
+    return [(vectors, min(MAX_ROWS, rows)) for vectors, rows in limits if rows >= 1]
+
+
+def panel_cycles(rows: int, n: int, vectors: int, lanes: int, isa: Isa) -> float:
+    """Cycles of one reduction step of `rows` rows by all panels of `n` columns; the last may be partial."""
+    full, tail = divmod(n, vectors * lanes)
+    narrow = step_cycles(rows, -(-tail // lanes), isa) if tail else 0.0
+    return full * step_cycles(rows, vectors, isa) + narrow
+
+
+def choose_tile(m: int, n: int, lanes: int, isa: Isa) -> tuple[RegisterTile, Split]:
+    """The register tile with the fewest estimated cycles for an `m` x `n` result, and the split of the rows.
+
+    Padding of the last panel and the uneven last rows are part of the estimate.
+    """
+    best: tuple[float, int, int] | None = None
+    for vectors, limit in tile_limits(n, lanes, isa):
+        for most in range(1, limit + 1):
+            sizes = split_at_most(m, most).sizes()
+            cycles = sum(count * panel_cycles(rows, n, vectors, lanes, isa) for rows, count in sizes)
+            candidate = (cycles, vectors, most)
+            if best is None or candidate < best:
+                best = candidate
+    assert best is not None
+    rows = split_at_most(m, best[2])
+    return RegisterTile(rows.largest, best[1], lanes), rows
+
+
+def right_cycles(packed: bool, right_bytes: int, isa: Isa) -> float:
+    """Cycles for each element of a panel that a task packs, or reads from further away."""
+    if not packed:
+        return PACK_CYCLES
+    return NEAR_CYCLES if right_bytes <= isa.l2_bytes // 4 else FAR_CYCLES
+
+
+def widens(dtype: str, tiles: int) -> bool:
+    """Whether a task should convert a packed panel of `dtype` that `tiles` register tiles read."""
+    return compute_dtype(dtype) != dtype and tiles > 1

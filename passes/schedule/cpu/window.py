@@ -1,0 +1,84 @@
+"""Schedules of pooling windows and depthwise convolutions on a CPU."""
+
+from __future__ import annotations
+
+import math
+
+from tilestitch.passes.plan.cpu.images import ConvShape, interior
+from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.plan.cpu.schedules import CpuWindowSchedule
+from tilestitch.passes.plan.cpu.tiling import split_at_most
+from tilestitch.passes.plan.cpu.window import WindowPlan, why_no_line
+
+from .tasks import choose_blocks
+
+MAX_UNROLLED = 96
+"""Most combine steps of one kernel row that are written out."""
+MOST_TAPS = 8
+"""Of a kernel row that is written out."""
+MOST_COLUMNS, MOST_VECTORS = 8, 8
+"""Held at a time: columns of written-out windows, and vectors of channels of windows in loops."""
+
+
+def choose_window(shape: ConvShape, isa: Isa, threads: int) -> CpuWindowSchedule:
+    """Registers and tasks.
+
+    Channels-last images are computed in vectors of channels; others in vectors of output columns, if there are enough.
+    Raises ValueError for an empty output or for channels that are mixed.
+    """
+    if shape.groups != shape.in_channels:
+        raise ValueError(f"window over mixed channels in {shape}; it is a convolution")
+    whole = shape.in_planes()
+    if min(whole.batch, whole.out_channels, *whole.output) < 1:
+        raise ValueError(f"window with an empty result {shape}; skip the launch")
+    form = _form(whole, isa)
+    vectors, columns = _registers(whole, isa, form)
+    lanes = isa.lanes(shape.acc_dtype) if whole.channels_last or form in ("across", "line") else 1
+    draft = WindowPlan(whole, shape.rank, CpuWindowSchedule(form, lanes, vectors, columns, 1, vectors * lanes))
+    if next(draft.reasons(), None) is not None:
+        # Borders so wide that hardly any window is like its neighbour: too much to be written out.
+        form, (vectors, columns) = "channels", _registers(whole, isa, "channels")
+        draft = WindowPlan(whole, shape.rank, CpuWindowSchedule(form, lanes, vectors, columns, 1, vectors * lanes))
+    rows, channels = _blocks(draft, threads)
+    return CpuWindowSchedule(form, lanes, vectors, columns, rows, channels)
+
+
+def _form(shape: ConvShape, isa: Isa) -> str:
+    lanes = isa.lanes(shape.acc_dtype)
+    if shape.channels_last:
+        unrolled = shape.kernel[-1] <= MOST_TAPS and 2 * shape.pads[-1][0] <= shape.output[-1] + 16
+        return "columns" if unrolled else "channels"
+    if why_no_line(shape, lanes) is None:
+        return "line"
+    first, last = interior(shape)
+    return "across" if last - first >= lanes > 1 else "channels"
+
+
+def _registers(shape: ConvShape, isa: Isa, form: str) -> tuple[int, int]:
+    """Vectors of channels, and columns, that are held at a time."""
+    if not shape.channels_last:
+        return 1, 1
+    whole = max(1, shape.out_channels // isa.lanes(shape.acc_dtype))
+    if form != "columns":
+        return min(isa.vector_registers // 2, MOST_VECTORS, whole), 1
+    vectors = max(count for count in (1, 2) if whole % count == 0)
+    limit = min((isa.vector_registers - 4) // vectors, MAX_UNROLLED // (shape.kernel[-1] * vectors))
+    return vectors, split_at_most(shape.output[-1], max(1, min(MOST_COLUMNS, limit))).largest
+
+
+def _blocks(plan: WindowPlan, threads: int) -> tuple[int, int]:
+    """Rows and channels of a task."""
+    shape, schedule, step = plan.shape, plan.schedule, plan.step
+    height, width = shape.output[-2:]
+    # Short runs of channels use memory badly: each costs a few cycles more.
+    step_cycles, run_cycles = width * (math.prod(shape.kernel) + 4.0) * schedule.vectors, width * 8.0
+    if schedule.form in ("across", "line"):
+        step_cycles, run_cycles = step_cycles / min(4, schedule.lanes), 0.0
+    rows, steps = choose_blocks(
+        height,
+        -(-shape.out_channels // step),
+        shape.batch * math.prod(shape.output[:-2]),
+        threads,
+        lambda rows, steps: rows * (steps * step_cycles + run_cycles),
+    )
+    return rows, steps * step
