@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from tilestitch.codegen.backend import Backend, PlacedLaunch, Progress
-from tilestitch.codegen.dependences import Accesses, Region
 from tilestitch.codegen.errors import CodegenError
 from tilestitch.codegen.launch import CountersArg, PackedArg, RangeArg, StatusArg, TemporaryArg, TensorMapArg, ValueArg
 from tilestitch.compiler.ir import Graph, Node, Value
@@ -23,11 +22,8 @@ from tilestitch.runtime.manifest import PluginInfo
 
 from .parameters import Parameters, Written
 from .program_types import SymbolNames, runtime_type
-from .schedule import Schedule, lower_with
+from .schedule import KernelsOfPlugins, Schedule, lower_with
 from .signature import LoweredOnce
-
-TEMPORARY_BYTES = 16 << 20
-"""Temporary memory after which groups that could run together share it, and so wait for each other."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +62,8 @@ def assemble(
     units = [unit for p in planned for unit in _nested(p.graph, p.plan)]
     total = sum(len(plan.groups) for _, plan in units)
     lowered: dict[tuple[int, str], tuple[Any, ...]] = {}
-    lower = LoweredOnce(lambda graph, group: lower_with(schedules, backend, graph, group))
+    kernels_of = KernelsOfPlugins(schedules, backend.target_of_schedules)
+    lower = LoweredOnce(lambda graph, group: lower_with(kernels_of, backend, graph, group))
     for graph, plan in units:
         for group in plan.groups:
             progress("generate kernels", len(lowered), total)
@@ -187,6 +184,7 @@ class _ProgramWriter:
         self.native = {name for group in plan.groups for name in group.nodes}
         self.written = {group.name: Written(group) for group in plan.groups}
         self.arena = {b.value: b for b in plan.buffers.buffers}
+        self.temporaries = {(t.group, t.name): t for t in plan.buffers.temporaries}
         self.arena_bytes = _align(plan.buffers.arena_bytes)
         self.temporary_base = self.temporary_end = self.arena_bytes
         self.status: int | None = None
@@ -195,11 +193,13 @@ class _ProgramWriter:
         inputs = tuple(self.number(v.name) for v in self.graph.inputs)
         host = {g.name for g in self.plan.host_groups}
         steps: list[rt.Step] = []
+        first = 0
         for segment in self.plan.segments:
             if segment.native:
                 launches = [launch for name in segment.groups for launch in self.launches(name)]
                 if launches:
-                    steps.append(self.backend.step(launches))
+                    steps.append(self.backend.step(launches, self.edges(first, len(launches))))
+                first += len(launches)
                 continue
             assert host.issuperset(segment.groups)
             steps += [step for name in segment.groups for step in self.host_steps(self.graph.node(name))]
@@ -243,33 +243,19 @@ class _ProgramWriter:
         """The value whose bytes a kernel uses for `name`: itself, or the root of the alias that it is."""
         return self.number(self.plan.buffers.aliases.get(name, name))
 
+    def edges(self, first: int, count: int) -> list[tuple[int, int]]:
+        """Edges between the launches of one segment, by their numbers in it."""
+        return [(e.before - first, e.after - first) for e in self.plan.edges or () if first <= e.after < first + count]
+
     # -- native steps --------------------------------------------------------------------------------------------
 
     def launches(self, group: str) -> Iterator[PlacedLaunch]:
         temporaries: dict[str, int] = {}
         for symbol, launch in self.named[id(self.plan), group]:
-            args = tuple(self.argument(arg, temporaries) for arg in launch.args)
-            yield PlacedLaunch(symbol, launch, args, self.accesses(group, launch.args, args))
+            args = tuple(self.argument(group, arg, temporaries) for arg in launch.args)
+            yield PlacedLaunch(symbol, launch, args)
 
-    def accesses(self, group: str, kernel_args: Sequence[Any], args: Sequence[rt.Arg]) -> Accesses:
-        """What a launch of the group touches. A launch that mentions a result of the group may write all of it."""
-        results = self.written[group]
-        reads, writes = set[Region](), set[Region]()
-        for kernel_arg, arg in zip(kernel_args, args, strict=True):
-            if isinstance(kernel_arg, StatusArg | CountersArg):
-                continue  # faults are stored in any order; counters belong to one launch
-            over = kernel_arg.over if isinstance(kernel_arg, TensorMapArg) else kernel_arg
-            is_result = isinstance(over, ValueArg) and self.graph_values[over.value] in results
-            (writes if is_result or isinstance(over, TemporaryArg) else reads).add(self.region(arg.value))
-        return Accesses(tuple(sorted(reads)), tuple(sorted(writes)))
-
-    def region(self, number: int) -> Region:
-        location = self.specs[number].location
-        if isinstance(location, rt.Arena):
-            return Region("arena", location.offset_bytes, location.offset_bytes + location.nbytes)
-        return Region(f"value {number}", 0, 1)
-
-    def argument(self, arg: Any, temporaries: dict[str, int]) -> rt.Arg:
+    def argument(self, group: str, arg: Any, temporaries: dict[str, int]) -> rt.Arg:
         match arg:
             case ValueArg(name):
                 return rt.Arg(self.memory_of(name))
@@ -278,10 +264,10 @@ class _ProgramWriter:
             case PackedArg():
                 return rt.Arg(self.packed(arg))
             case TensorMapArg(over, tensor_map, offset_bytes):
-                return rt.Arg(self.argument(over, temporaries).value, offset_bytes, tensor_map)
+                return rt.Arg(self.argument(group, over, temporaries).value, offset_bytes, tensor_map)
             case TemporaryArg(name, nbytes):
                 if name not in temporaries:
-                    temporaries[name] = self.temporary(name, nbytes, len(temporaries))
+                    temporaries[name] = self.temporary(group, name, nbytes, len(temporaries))
                 return rt.Arg(temporaries[name])
             case StatusArg():
                 return rt.Arg(self.status_value())
@@ -301,18 +287,16 @@ class _ProgramWriter:
             self.numbers[key] = self.add_spec(rt.ValueSpec(f"{arg.value}.packed", type_, rt.Constant(tensor)))
         return self.numbers[key]
 
-    def temporary(self, name: str, nbytes: int, earlier: int) -> int:
-        """Room behind the planned arena. Temporaries of different groups share it where groups never run together, and
-        where they would take more than TEMPORARY_BYTES.
-        """
-        if earlier == 0 and not self.keeps_apart():
+    def temporary(self, group: str, name: str, nbytes: int, earlier: int) -> int:
+        """Memory that the plan gives a temporary; on a CPU, where launches follow each other, all groups share it."""
+        placed = self.temporaries.get((group, name))
+        if placed is not None:
+            return self.add_spec(_temporary_spec(name, nbytes, placed.offset_bytes))
+        if earlier == 0:
             self.temporary_end = self.temporary_base
         offset, self.temporary_end = self.temporary_end, self.temporary_end + _align(nbytes)
         self.arena_bytes = max(self.arena_bytes, self.temporary_end)
-        return self.add_spec(rt.ValueSpec(name, rt.TensorType("uint8", (nbytes,)), rt.Arena(offset, nbytes)))
-
-    def keeps_apart(self) -> bool:
-        return self.backend.concurrent and self.temporary_end - self.temporary_base < TEMPORARY_BYTES
+        return self.add_spec(_temporary_spec(name, nbytes, offset))
 
     def status_value(self) -> int:
         if self.status is None:
@@ -397,3 +381,7 @@ def _values_by_name(graph: Graph) -> dict[str, Value]:
 
 def _align(size_bytes: int) -> int:
     return -(-size_bytes // ALIGNMENT) * ALIGNMENT
+
+
+def _temporary_spec(name: str, nbytes: int, offset_bytes: int) -> rt.ValueSpec:
+    return rt.ValueSpec(name, rt.TensorType("uint8", (nbytes,)), rt.Arena(offset_bytes, nbytes))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -10,11 +9,11 @@ from typing import Any, Protocol
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.own_kernels import KernelTarget, OwnKernel, Temporary
+from tilestitch.passes.plan.own_launches import kind_of_plugin
 from tilestitch.passes.plan.target import TargetInfo as PassTarget
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.manifest import TargetInfo
 
-from .dependences import Accesses
 from .launch import KernelArg, TemporaryArg, ValueArg
 
 Progress = Callable[[str, int, int], None]
@@ -30,14 +29,11 @@ class AnyLaunch(Protocol):
 
 @dataclass(frozen=True)
 class PlacedLaunch:
-    """A launch with the symbol of its compiled kernel, its arguments as values of the program, and the memory that it
-    reads and writes.
-    """
+    """A launch with the symbol of its compiled kernel, and its arguments as values of the program."""
 
     symbol: str
     launch: Any
     args: tuple[rt.Arg, ...]
-    accesses: Accesses
 
 
 @dataclass(frozen=True)
@@ -54,7 +50,7 @@ class OwnedKernel:
 
     @property
     def symbol_kind(self) -> str:
-        return re.sub(r"\W", "_", self.kind)
+        return kind_of_plugin(self.kind)
 
     @property
     def args(self) -> tuple[KernelArg, ...]:
@@ -120,6 +116,8 @@ class Backend(Protocol):
         """A launch as the program writes it."""
         ...
 
-    def step(self, launches: Sequence[PlacedLaunch]) -> rt.Step:
-        """The program's step for launches without host steps between them."""
+    def step(self, launches: Sequence[PlacedLaunch], edges: Sequence[tuple[int, int]]) -> rt.Step:
+        """The program's step for launches without host steps between them. edges: numbers of launches, of which the
+        second waits for the first.
+        """
         ...

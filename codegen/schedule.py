@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tilestitch.compiler.ir import Graph
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.own_kernels import KernelTarget, OwnKernel
+from tilestitch.passes.plan.own_launches import OwnKernels
 
 from .backend import Backend, OwnedKernel
 
@@ -26,22 +28,39 @@ class Schedule(Protocol):
         ...
 
 
-def lower_with(schedules: Sequence[Schedule], backend: Backend, graph: Graph, group: Group) -> tuple[Any, ...]:
-    """The launches of a group by the first schedule that has kernels for it, else by the backend's templates.
+@dataclass(frozen=True)
+class KernelsOfPlugins:
+    """The kernels that plug-ins bring for groups: those of the first schedule that has some."""
 
-    Raises PluginFault for a schedule that fails, or whose kernels do not fit the group.
-    """
-    if not schedules:
+    schedules: Sequence[Schedule]
+    target: KernelTarget
+
+    def __call__(self, graph: Graph, group: Group) -> OwnKernels | None:
+        """Raises PluginFault for a schedule that fails, or whose kernels do not fit the group."""
+        if not self.schedules or not _has_elements(graph, group):
+            return None
+        for plugin in self.schedules:
+            kernels = plugin.kernels(graph, group, self.target)
+            if kernels is not None:
+                return OwnKernels(plugin.name, str(plugin.identity), kernels)
+        return None
+
+
+def _has_elements(graph: Graph, group: Group) -> bool:
+    """Whether there is anything to compute."""
+    wanted = set(group.outputs)
+    made = (v for name in group.nodes for v in graph.node(name).outputs)
+    return any(v.tensor_type.num_elements for v in made if v.name in wanted)
+
+
+def lower_with(kernels_of: KernelsOfPlugins, backend: Backend, graph: Graph, group: Group) -> tuple[Any, ...]:
+    """The launches of a group by the kernels that a plug-in brings, else by the backend's templates."""
+    own = kernels_of(graph, group)
+    if own is None:
         return backend.lower(graph, group)
     nodes = [graph.node(name) for name in group.nodes]
     types = {v.name: v.tensor_type for n in nodes for v in (*n.inputs, *n.outputs)}
-    if not any(types[name].num_elements for name in group.outputs):
-        return backend.lower(graph, group)
-    for plugin in schedules:
-        kernels = plugin.kernels(graph, group, backend.target_of_schedules)
-        if kernels is not None:
-            return tuple(
-                backend.own_launch(OwnedKernel(kernel, plugin.name, str(plugin.identity), group.origins, types))
-                for kernel in kernels
-            )
-    return backend.lower(graph, group)
+    return tuple(
+        backend.own_launch(OwnedKernel(kernel, own.plugin, own.identity, group.origins, types))
+        for kernel in own.kernels
+    )

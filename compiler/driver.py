@@ -161,6 +161,7 @@ def compile_model(
     what to do.
     """
     from tilestitch.codegen.assemble import assemble
+    from tilestitch.codegen.schedule import KernelsOfPlugins
     from tilestitch.passes.plugins.load import Installed, as_texts, load_plugins
 
     _check_options(precision)
@@ -182,6 +183,7 @@ def compile_model(
         rules=plugins.rules,
         plugins=plugins.records,
         cost_model=plugins.cost_model or AnalyticalModel(),
+        kernels_of=KernelsOfPlugins(plugins.schedules, backend.target_of_schedules),
     )
     prepared = []
     with opened(model, example_inputs, external_data) as source:
@@ -218,7 +220,9 @@ def _plan(
 ) -> _Prepared:
     from tilestitch.codegen.assemble import Planned
     from tilestitch.compiler.frontend import import_model
-    from tilestitch.passes.planner import check_plan, make_plan, storing
+    from tilestitch.passes.plan_check import check_plan
+    from tilestitch.passes.planner import make_plan, storing
+    from tilestitch.passes.schedule.launches import completed
 
     notes = NotesListener()
     context = replace(context, listeners=[*context.listeners, notes])
@@ -229,8 +233,9 @@ def _plan(
     else:
         written = import_model(source.model, shapes=shapes, folder=source.folder)
         graph = run_pipeline(written.graph, context, extra=extra)
-        check_plan(replay, graph, context.target)
-        plan = storing(replay, graph, expose) if expose else replay
+        check_plan(replay, graph, context.target, context.kernels_of)
+        plan = completed(replay, graph, context.kernels_of)
+        plan = storing(plan, graph, expose, context.kernels_of) if expose else plan
     found = arithmetic_of_outputs(imported.graph, graph)
     arithmetic = [{"output": name, **one.to_json()} for name, one in zip(imported.output_names, found, strict=True)]
     told = [{"pass": name, "note": note} for name, note in notes.notes]

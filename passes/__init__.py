@@ -20,7 +20,8 @@ from .explanation import explain_edge, explain_node
 from .pipeline import DumpListener, TimingListener, VerifyListener, default_pipeline, run_pipeline
 from .plan import Group, GroupKind, StitchPlan, WhyNot
 from .plan.target import TargetInfo
-from .planner import check_plan, load_plan, make_plan
+from .plan_check import check_plan
+from .planner import load_plan, make_plan
 from .plugins.load import load_plugins
 
 __all__ = [

@@ -17,6 +17,7 @@ from tilestitch.compiler.ir.types import types_compatible
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.protocol import LatencyModel
 
+from .plan.own_launches import KernelsOf, no_kernels
 from .plan.target import TargetInfo
 
 PLACES = ("imported", "canonical", "final")
@@ -69,6 +70,8 @@ class PassContext:
     """What was loaded (`plan.PluginRecord`); recorded in the plan."""
     cost_model: LatencyModel = field(default_factory=AnalyticalModel)
     """What rules ask how long kernels take."""
+    kernels_of: KernelsOf = no_kernels
+    """The kernels that plug-ins bring for a group of a graph, if any does."""
     bisect_limit: int | None = None
     passes_run: int = 0
 

@@ -15,7 +15,7 @@ from .fusion.facts import device_of, group_facts, nodes_by_name
 from .host_steps import host_summary, why_on_host
 from .plan import Group, HostGroup, StitchPlan, WhyNot
 from .plan.target import TargetInfo
-from .planner import nested_graphs
+from .schedule.launches import nested_graphs
 
 OPERATIONS_PER_BYTE = 16
 """Kernels with less arithmetic for each byte moved wait for memory on any machine of today."""

@@ -9,7 +9,7 @@ from tilestitch.compiler.ir import Graph, Kind, Node, TensorType, Value, kind_of
 
 from .plan import WhyNot
 from .plan.roles import NATIVE_DTYPES, is_native
-from .planner import nested_graphs
+from .schedule.launches import nested_graphs
 
 STEP_US = 10.0
 """What a host step costs at least, before it computes anything: see docs/cpu_runtime.md."""

@@ -15,10 +15,11 @@ from tvm.script.ir_builder import tirx as T
 from tvm_ffi import StructuralKey
 
 from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.passes.plan.positions import INT32_ELEMENTS
 
 from .dtypes import Bind, Expr, immediate, revealed
 from .elementwise import convert
-from .indexing import INT32_ELEMENTS, Index, Simplify
+from .indexing import Index, Simplify
 
 Read = Callable[[Value, Sequence[Expr]], Expr]
 
@@ -217,23 +218,3 @@ RULES: Mapping[str, Rule] = {
     "gather": _gather, "gather_elements": _gather_elements, "gather_nd": _gather_nd,
 }  # fmt: skip
 """The rule of every injective primitive that moves data."""
-
-
-@dataclass(frozen=True)
-class IndexCheck:
-    """Every element of `indices` (of its last axis, only those at position `column`) must lie in [-size, size)."""
-
-    indices: Value
-    size: int
-    column: int | None = None
-
-
-def index_checks(node: Node) -> list[IndexCheck]:
-    """What must hold of a gather's or scatter's run-time indices."""
-    if node.op in ("gather", "gather_elements", "scatter_elements"):
-        return [IndexCheck(node.inputs[1], node.inputs[0].shape[node.attrs["axis"]])]
-    if node.op in ("gather_nd", "scatter_nd"):
-        batch = node.attrs.get("batch_dims", 0)
-        x, indices = node.inputs[0], node.inputs[1]
-        return [IndexCheck(indices, x.shape[batch + d], d) for d in range(indices.shape[-1])]
-    return []

@@ -79,7 +79,8 @@ class CpuBackend:
             packed=launch.packed,
         )
 
-    def step(self, launches: Sequence[PlacedLaunch]) -> rt.NativeStep:
+    def step(self, launches: Sequence[PlacedLaunch], edges: Sequence[tuple[int, int]]) -> rt.NativeStep:
+        """Launches follow each other, whatever the edges."""
         return rt.NativeStep(tuple(self.placed(one.symbol, one.launch, one.args) for one in launches))
 
 

@@ -10,10 +10,10 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.evaluator import Evaluator
-from tilestitch.codegen.compute.faults import count_of, fault_message, is_out_of_range, pending_checks, read_for
+from tilestitch.codegen.compute.faults import fault_message, is_out_of_range
 from tilestitch.codegen.compute.indexing import index_dtype, values_between
-from tilestitch.codegen.compute.movement import IndexCheck
 from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.passes.plan.index_checks import IndexCheck, pending_checks, read_for
 
 from .abi import KernelLaunch, Parameter, StatusArg, buffer_source, kernel_function
 
@@ -29,7 +29,7 @@ def _launch(node: Node, checks: Sequence[IndexCheck], inputs: Sequence[Value]) -
     needed = read_for(checks, inputs)
     parameters = [Parameter.of(v.name, v.tensor_type) for v in needed]
     parameters.append(Parameter(StatusArg(), "int32", 1))
-    count = max(map(count_of, checks))
+    count = max(check.count for check in checks)
 
     positions = index_dtype(values_between((check.indices for check in checks), needed))
 
@@ -41,8 +41,8 @@ def _launch(node: Node, checks: Sequence[IndexCheck], inputs: Sequence[Value]) -
         T.buffer_store(bad, T.int32(0), [0])
         first = T.bind(T.cast(task, positions) * TASK_ELEMENTS)
         for check in checks:
-            end = T.min(first + TASK_ELEMENTS, count_of(check))
-            with T.serial(first, end) as i, evaluator.scope((i, 0, count_of(check))):
+            end = T.min(first + TASK_ELEMENTS, check.count)
+            with T.serial(first, end) as i, evaluator.scope((i, 0, check.count)):
                 wrong = is_out_of_range(check, i, evaluator)
                 T.buffer_store(bad, tirx.Select(wrong, T.int32(1), bad[0]), [0])
         with T.If(tirx.NE(bad[0], 0)), T.Then():

@@ -25,6 +25,7 @@ from tilestitch.codegen.compute.evaluator import Source
 from tilestitch.codegen.compute.indexing import ravel
 from tilestitch.codegen.launch import CountersArg, KernelArg, PackedArg, StatusArg, TemporaryArg, TensorMapArg, ValueArg
 from tilestitch.compiler.ir.types import TensorType
+from tilestitch.passes.plan.cuda_launches.emitted import shared_array
 from tilestitch.passes.plan.own_kernels import KERNEL_NAME
 
 __all__ = [
@@ -34,7 +35,8 @@ __all__ = [
 
 Dim3 = tuple[int, int, int]
 
-SHARED_ALIGNMENT = 64
+STATIC_SHARED = "tilestitch.static_shared_bytes"
+"""The attribute of a kernel that says how much static shared memory its arrays take."""
 SYMBOL = KERNEL_NAME
 """What a kernel given as text calls its function; the build puts the symbol in its place."""
 
@@ -79,6 +81,11 @@ class CudaLaunch:
     def threads(self) -> int:
         """Threads of one block."""
         return prod(self.block)
+
+    @property
+    def static_shared_bytes(self) -> int:
+        """Of the arrays that the kernel declares, each rounded up to `SHARED_ALIGNMENT`; 0 of CUDA text."""
+        return 0 if isinstance(self.func, str) else int(self.func.attrs.get(STATIC_SHARED, 0))
 
 
 @dataclass(frozen=True)
@@ -128,8 +135,9 @@ def kernel_function(
             else T.decl_buffer((max(1, p.size),), storage_dtype(p.dtype), data=pointer)
             for p, pointer in zip(parameters, pointers, strict=True)
         ]
-        _launched(list(zip(("blockIdx", "threadIdx"), (grid, block), strict=True)), buffers, body)
-    return builder.get()
+        with _counting() as declared:
+            _launched(list(zip(("blockIdx", "threadIdx"), (grid, block), strict=True)), buffers, body)
+    return builder.get().with_attr(STATIC_SHARED, declared.nbytes)
 
 
 def _kind(parameter: Parameter) -> Any:
@@ -160,26 +168,49 @@ def _launched(extents: list[tuple[str, Dim3]], buffers: list[Any], body: Body) -
 
 
 @dataclass
+class _Declared:
+    """The static shared memory that the arrays of a kernel take, while it is emitted."""
+
+    nbytes: int = 0
+
+
+_DECLARED: ContextVar[_Declared | None] = ContextVar("declared", default=None)
+
+
+@contextmanager
+def _counting() -> Iterator[_Declared]:
+    declared = _Declared()
+    token = _DECLARED.set(declared)
+    try:
+        yield declared
+    finally:
+        _DECLARED.reset(token)
+
+
+def declared_bytes() -> int:
+    """The static shared memory that the kernel under way has declared so far."""
+    declared = _DECLARED.get()
+    assert declared is not None, "no kernel is being emitted"
+    return declared.nbytes
+
+
+@dataclass(frozen=True)
 class Within:
-    """While a kernel is emitted as a part of another: whether its threads are fewer than the block's, and the static
-    shared memory that it has asked for.
-    """
+    """While a kernel is emitted as a part of another: whether its threads are fewer than the block's."""
 
     threads: int
     block_threads: int
-    shared_bytes: int = 0
 
 
 _WITHIN: ContextVar[Within | None] = ContextVar("within", default=None)
 
 
 @contextmanager
-def within(threads: int, block_threads: int) -> Iterator[Within]:
+def within(threads: int, block_threads: int) -> Iterator[None]:
     """What is emitted inside is done by the first `threads` threads of a block."""
-    scope = Within(threads, block_threads)
-    token = _WITHIN.set(scope)
+    token = _WITHIN.set(Within(threads, block_threads))
     try:
-        yield scope
+        yield
     finally:
         _WITHIN.reset(token)
 
@@ -195,9 +226,9 @@ def barrier() -> None:
 
 def shared_buffer(elements: int, dtype: str) -> Any:
     """Static shared memory of one block; all of them together take at most 48 KiB."""
-    scope = _WITHIN.get()
-    if scope is not None:
-        scope.shared_bytes += -(-elements * storage_bits(dtype) // 8 // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
+    declared = _DECLARED.get()
+    assert declared is not None, "no kernel is being emitted"
+    declared.nbytes += shared_array(elements, storage_bits(dtype) // 8)
     return T.alloc_buffer((elements,), dtype, scope="shared")
 
 

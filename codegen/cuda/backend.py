@@ -13,7 +13,6 @@ from tilestitch.codegen.cuda.own import own_launch
 from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.cuda.toolchain.compile import BuildOptions, compile_kernels
 from tilestitch.codegen.cuda.toolchain.resources import KernelResources, kernel_resources
-from tilestitch.codegen.dependences import dependences
 from tilestitch.compiler.ir import Graph
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.own_kernels import KernelTarget
@@ -95,12 +94,11 @@ class CudaBackend:
             elastic=launch.elastic,
         )
 
-    def step(self, launches: Sequence[PlacedLaunch]) -> rt.DeviceStep:
+    def step(self, launches: Sequence[PlacedLaunch], edges: Sequence[tuple[int, int]]) -> rt.DeviceStep:
         """One CUDA graph, whose branches are the launches that do not depend on each other."""
-        pairs = dependences([placed.accesses for placed in launches])
         return rt.DeviceStep(
             tuple(self.placed(one.symbol, one.launch, one.args) for one in launches),
-            tuple(rt.Edge(before, after) for before, after in pairs),
+            tuple(rt.Edge(before, after) for before, after in edges),
         )
 
 

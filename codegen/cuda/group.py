@@ -14,13 +14,18 @@ from tilestitch.codegen.cuda.opaque.sort import lower_top_k
 from tilestitch.codegen.cuda.opaque.window import lower_window
 from tilestitch.codegen.cuda.rows.bands import RowsBehind
 from tilestitch.codegen.cuda.rows.rows import lower_rowwise
-from tilestitch.codegen.cuda.stitched import lower_stages, private
+from tilestitch.codegen.cuda.stitched import lower_stitched, private
 from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import GroupView, roles_in, view_group
-from tilestitch.compiler.ir.graph import Graph
+from tilestitch.codegen.launch import CountersArg, RangeArg, TemporaryArg, TensorMapArg, ValueArg
+from tilestitch.codegen.parameters import Written
+from tilestitch.compiler.ir.graph import Graph, Node
 from tilestitch.passes.plan import Group, GroupKind
+from tilestitch.passes.plan.cuda_launches.group import cuda_launches, stitching_of
 from tilestitch.passes.plan.gemm_check import why_no_band
+from tilestitch.passes.plan.launch import Launch
+from tilestitch.passes.plan.own_kernels import Temporary
 from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.schedule_check import why_not
 from tilestitch.passes.plan.schedules import (
@@ -44,6 +49,16 @@ def lower_group(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLau
 
     Raises KernelError, naming the ONNX nodes, for a group that no template fits.
     """
+    launches = _lowered(graph, group, target)
+    planned = cuda_launches(_members(graph, group), group, target.multiprocessors)
+    emitted = tuple(as_planned(graph, group, launch) for launch in launches)
+    if emitted != planned:
+        found = f"its schedule gives {planned}, the templates emit {emitted}"
+        raise KernelError(f"group {group.name}: {found}; this is a fault of tilestitch", group.origins)
+    return launches
+
+
+def _lowered(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
     if group.tie == "band":
         return _banded(graph, group, target)
     if group.stages:
@@ -55,10 +70,33 @@ def lower_group(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLau
     return (*checks, *_template(view, group, target))
 
 
+def _members(graph: Graph, group: Group) -> dict[str, Node]:
+    return {name: graph.node(name) for name in group.nodes}
+
+
+def as_planned(graph: Graph, group: Group, launch: CudaLaunch) -> Launch:
+    """What is emitted, as plans describe it."""
+    values = {v.name: v for n in _members(graph, group).values() for v in (*n.inputs, *n.outputs)}
+    written, over = Written(group), [arg.over if isinstance(arg, TensorMapArg) else arg for arg in launch.args]
+    names = list(dict.fromkeys(arg.value for arg in over if isinstance(arg, ValueArg | RangeArg)))
+    return Launch(
+        kind=launch.kind, grid=launch.grid, block=launch.block,
+        reads=tuple(n for n in names if values[n] not in written and not values[n].is_constant),
+        writes=tuple(n for n in names if values[n] in written),
+        temporaries=tuple(dict.fromkeys(Temporary(a.name, a.nbytes) for a in over if isinstance(a, TemporaryArg))),
+        counter_bytes=sum(arg.nbytes for arg in over if isinstance(arg, CountersArg)), cluster=launch.cluster,
+        shared_bytes=launch.shared_bytes, static_shared_bytes=launch.static_shared_bytes,
+        cooperative=launch.cooperative, elastic=launch.elastic, group=group.name,
+    )  # fmt: skip
+
+
 def _stitched(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
     """Checks of indices run before; they are of the first stage's."""
     checks: list[CudaLaunch] = []
-    stages: list[list[tuple[CudaLaunch, ...]]] = []
+    problem = stitching_of(_members(graph, group), group, target.multiprocessors).why_not()
+    if problem is not None:
+        raise KernelError(f"group {group.name} is no single launch: {problem}; write the plan again", group.origins)
+    stages: list[list[CudaLaunch]] = []
     inner: dict[str, int] = {}
     for stage in group.stages:
         stages.append([])
@@ -67,10 +105,10 @@ def _stitched(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunc
             inner.update((v.name, v.tensor_type.nbytes) for v in view.stored if v.name not in group.outputs)
             if view.stored:
                 checks += lower_index_checks(view.nodes, view.inputs)
-                stages[-1].append(_template(view, part, target))
+                stages[-1] += _template(view, part, target)
     stages = [stage for stage in stages if stage]
     origins = view_group(graph, group).origins
-    return (*checks, *(lower_stages(stages, inner, origins, target) if stages else ()))
+    return (*checks, lower_stitched(stages, inner, origins, target)) if stages else tuple(checks)
 
 
 def _banded(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:

@@ -18,35 +18,22 @@ from typing import Any
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
-from tilestitch.codegen.cuda.abi import CudaLaunch, Emission, Parameter, Thread, kernel_function, within
+from tilestitch.codegen.cuda.abi import CudaLaunch, Emission, Parameter, Thread, declared_bytes, kernel_function, within
 from tilestitch.codegen.cuda.rows.gridteam import counter_parameter, grid_barrier
 from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.launch import CountersArg, KernelArg, TemporaryArg, ValueArg
-
-MOST_SHARED_BYTES = 48 * 1024
-RESIDENT_THREADS = 1024
-"""Threads of a cooperative launch on a multiprocessor: 64 registers are left for each."""
+from tilestitch.passes.plan.cuda_launches.stitched import blocks_per_sm
 
 
-def lower_stages(
-    stages: Sequence[Sequence[Sequence[CudaLaunch]]], inner: Mapping[str, int], origins: tuple[str, ...],
+def lower_stitched(
+    stages: Sequence[Sequence[CudaLaunch]], inner: Mapping[str, int], origins: tuple[str, ...],
     target: CudaTarget,
-) -> tuple[CudaLaunch, ...]:  # fmt: skip
-    """The launches of a stitched group: `stages` has the launches of each part of each stage. `inner`: values that only
-    the parts need, and their bytes.
-
-    It is one launch unless a part takes several, or cannot be emitted again; then it is all of theirs.
+) -> CudaLaunch:  # fmt: skip
+    """The launch of a stitched group: `stages` has the launches of each part of each stage, one each. `inner`: values
+    that only the parts need, and their bytes.
     """
-    own = [
-        [[private(_apart(launch, f"{i}.{j}"), inner) for launch in part] for j, part in enumerate(stage)]
-        for i, stage in enumerate(stages)
-    ]
-    if all(len(part) == 1 and _fits(part[0]) for stage in own for part in stage):
-        whole = _Whole([[part[0] for part in stage] for stage in own], target)
-        launch = whole.launch(origins)
-        if whole.shared_bytes <= MOST_SHARED_BYTES:
-            return (launch,)
-    return tuple(launch for stage in own for part in stage for launch in part)
+    own = [[private(_apart(part, f"{i}.{j}"), inner) for j, part in enumerate(stage)] for i, stage in enumerate(stages)]
+    return _Whole(own, target).launch(origins)
 
 
 def private(launch: CudaLaunch, inner: Mapping[str, int]) -> CudaLaunch:
@@ -74,11 +61,6 @@ def _apart(launch: CudaLaunch, part: str) -> CudaLaunch:
     return replace(launch, args=tuple(map(argument, launch.args)))
 
 
-def _fits(launch: CudaLaunch) -> bool:
-    plain = launch.emission is not None and not launch.shared_bytes and not launch.cooperative and not launch.faults
-    return plain and launch.cluster == (1, 1, 1) and launch.grid[1:] == (1, 1) and launch.block[2] == 1
-
-
 @dataclass(frozen=True)
 class _Piece:
     """A part as one launch of its own; `emission` is how to emit it, by arguments."""
@@ -92,7 +74,7 @@ class _Piece:
 
 
 class _Whole:
-    """One launch of all parts. `shared_bytes`: static shared memory of a block, once the launch has been emitted."""
+    """One launch of all parts."""
 
     def __init__(self, stages: Sequence[Sequence[CudaLaunch]], target: CudaTarget) -> None:
         self.stages = [[_Piece(x, x.emission) for x in stage if x.emission is not None] for stage in stages]
@@ -103,10 +85,9 @@ class _Whole:
                 self.parameters.setdefault(arg, replace(parameter, arg=arg))
         self.synchronises = len(stages) > 1
         blocks = max(sum(piece.blocks for piece in stage) for stage in self.stages)
-        self.blocks_per_sm = max(1, RESIDENT_THREADS // self.threads)
+        self.blocks_per_sm = blocks_per_sm(self.threads)
         most = target.multiprocessors * self.blocks_per_sm
         self.blocks = min(blocks, most) if self.synchronises else blocks
-        self.shared_bytes = 0
 
     def launch(self, origins: tuple[str, ...]) -> CudaLaunch:
         own = [counter_parameter()] if self.synchronises else []
@@ -131,10 +112,10 @@ class _Whole:
             if number:
                 grid_barrier(buffers[-1])
             total = sum(piece.blocks for piece in stage)
-            before = self.shared_bytes
+            before = declared_bytes()
             with T.serial(0, (total - block + resident - 1) // resident) as turn:
                 self._side_by_side(stage, 0, T.bind(block + turn * resident), lane, given)
-                if self.shared_bytes > before:
+                if declared_bytes() > before:
                     # The next turn writes the shared memory that slower threads may still read.
                     T.evaluate(T.tvm_storage_sync("shared"))
 
@@ -154,14 +135,13 @@ class _Whole:
 
     def _piece(self, piece: _Piece, block: Expr, lane: Expr, given: Mapping[KernelArg, Any]) -> None:
         threads = piece.launch.threads
-        with within(threads, self.threads) as scope, _only(lane, threads, self.threads):
+        with within(threads, self.threads), _only(lane, threads, self.threads):
             width, height, _ = piece.launch.block
             across = T.bind(lane % width) if height > 1 else lane
             along = T.bind(lane // width) if height > 1 else 0
             number = T.bind(block) if piece.blocks > 1 else 0
             place = Thread((number, 0, 0), (across, along, 0))
             piece.emission.body([given[arg] for arg in piece.launch.args], place)
-        self.shared_bytes += scope.shared_bytes
 
 
 @contextmanager

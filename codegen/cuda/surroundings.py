@@ -57,27 +57,6 @@ class Anchored(AnchoredGroup):
         """The dtype that holds every position in every tensor of the group."""
         return index_dtype_of(self.nodes)
 
-    def read_before(self) -> tuple[Value, ...]:
-        """Inputs of the group that the anchor's operands are made of."""
-        return self._read(self.anchor.inputs)
-
-    def read_behind(self) -> tuple[Value, ...]:
-        """Inputs of the group that are read to make its outputs from the anchor's result."""
-        return self._read(self.outputs)
-
-    def _read(self, roots: Sequence[Value]) -> tuple[Value, ...]:
-        members = {v: node for node in self.nodes for v in node.outputs}
-        seen: set[Value] = set()
-        stack = list(roots)
-        while stack:
-            value = stack.pop()
-            if value in seen or value is self.result:
-                continue
-            seen.add(value)
-            if value in members:
-                stack.extend(members[value].inputs)
-        return tuple(v for v in self.inputs if v in seen)
-
     def argument(self, value: Value) -> ValueArg | PackedArg:
         """What a kernel is given for an input or output."""
         return self.packed[value][0] if value in self.packed else ValueArg(value.name)

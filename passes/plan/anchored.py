@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilestitch.compiler.ir import Node, Value
@@ -46,3 +47,24 @@ class AnchoredGroup:
     def tf32(self) -> bool:
         """Whether the operands of the anchor may be rounded to TF32."""
         return self.anchor.attrs.get("precision") == "tf32"
+
+    def read_before(self) -> tuple[Value, ...]:
+        """Inputs of the group that the anchor's operands are made of."""
+        return self._read(self.anchor.inputs)
+
+    def read_after(self) -> tuple[Value, ...]:
+        """Inputs of the group that are read to make its outputs from the anchor's result."""
+        return self._read(self.outputs)
+
+    def _read(self, roots: Sequence[Value]) -> tuple[Value, ...]:
+        members = {v: node for node in self.nodes for v in node.outputs}
+        seen: set[Value] = set()
+        stack = list(roots)
+        while stack:
+            value = stack.pop()
+            if value in seen or value is self.result:
+                continue
+            seen.add(value)
+            if value in members:
+                stack.extend(members[value].inputs)
+        return tuple(v for v in self.inputs if v in seen)

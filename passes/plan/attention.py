@@ -9,11 +9,14 @@ from typing import Any
 
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.compiler.ir.indexing import unravel
+from tilestitch.compiler.ir.types import storage_bytes
 
 from .anchored import AnchoredGroup
 from .gemm import OperandLayout
 from .gemms import memory_of, operand_layout
+from .neighbours import lie_together
 from .parts import Roles, Softmax
+from .vectors import VECTOR_BYTES, lanes_of
 
 MERGED_ROWS = 64
 """Query heads that share keys are rows of one tile where they have fewer rows than this together."""
@@ -35,6 +38,7 @@ class AttentionShape:
     query: OperandLayout
     key: OperandLayout
     value: OperandLayout
+    result: Value
     weights: str
     acc_dtype: str
     tf32: bool
@@ -53,6 +57,13 @@ class AttentionShape:
         """Elements of a query and a key."""
         product = self.softmax.product
         return product.inputs[0].shape[-2 if product.attrs.get("trans_a") else -1]
+
+    def place(self, batch: Any, row: Any, column: Any) -> tuple[Any, ...]:
+        """The index of a result."""
+        *lead, queries, _ = self.result.shape
+        if self.merged == 1:
+            return (*unravel(batch, lead), 0 if queries == 1 else row, column)
+        return (*unravel(batch * self.rows + row, (*lead, queries)), column)
 
 
 def attention_of(group: AnchoredGroup) -> AttentionShape:
@@ -75,9 +86,30 @@ def attention_of(group: AnchoredGroup) -> AttentionShape:
         layout(query, merged * softmax.queries, along(softmax, softmax.swapped)),
         layout(key, softmax.keys, along(softmax, not softmax.swapped)),
         layout(value, columns, "k" if anchor.attrs.get("trans_b") else "row"),
-        anchor.inputs[0].dtype, sum_dtype(group.roles),
+        group.result, anchor.inputs[0].dtype, sum_dtype(group.roles),
         all(n.attrs.get("precision") == "tf32" for n in (product, anchor)), (query, key, value),
     )  # fmt: skip
+
+
+def result_lanes(group: AnchoredGroup, shape: AttentionShape) -> int:
+    """Neighbouring results that a thread can store at a time."""
+    lanes = lanes_of([*group.read_after(), *group.outputs])
+    extents = (shape.batch, shape.rows, shape.columns)
+
+    def together(lanes: int) -> bool:
+        return shape.columns % lanes == 0 and lie_together(group.roles, group.outputs, shape.place, extents, lanes)
+
+    while lanes > 1 and not together(lanes):
+        lanes //= 2
+    return lanes
+
+
+def lanes_of_sums(shape: AttentionShape) -> int:
+    """Sums of 16 bytes that neighbour in temporary memory."""
+    lanes = VECTOR_BYTES // storage_bytes(shape.acc_dtype)
+    while shape.columns % lanes:
+        lanes //= 2
+    return lanes
 
 
 def along(softmax: Softmax, second: bool) -> str:

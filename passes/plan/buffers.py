@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from tilestitch.passes.errors import PlanError
@@ -49,6 +50,34 @@ class Place:
 
 
 @dataclass(frozen=True)
+class TemporaryBuffer:
+    """A temporary of a group's launches in the arena, after all values."""
+
+    group: str
+    name: str
+    offset_bytes: int
+    nbytes: int
+
+    @property
+    def end(self) -> int:
+        return self.offset_bytes + self.nbytes
+
+    def to_json(self) -> list[Any]:
+        return [self.group, self.name, self.offset_bytes, self.nbytes]
+
+    @staticmethod
+    def from_json(data: Any, where: str = "temporary") -> TemporaryBuffer:
+        if not (
+            isinstance(data, list)
+            and len(data) == 4
+            and all(isinstance(name, str) for name in data[:2])
+            and all(type(n) is int and n >= 0 for n in data[2:])
+        ):
+            raise PlanError(f"{where} is not [group, name, offset_bytes, nbytes]")
+        return TemporaryBuffer(*data)
+
+
+@dataclass(frozen=True)
 class BufferPlan:
     """One arena with reuse. Values that are graph outputs, or that a host step reads or writes, are not in it."""
 
@@ -56,6 +85,7 @@ class BufferPlan:
     buffers: tuple[Buffer, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     places: Mapping[str, Place] = field(default_factory=dict)
+    temporaries: tuple[TemporaryBuffer, ...] = ()
 
     def __post_init__(self) -> None:
         for b in self.buffers:
@@ -69,6 +99,22 @@ class BufferPlan:
         if any(root in self.aliases for root in self.aliases.values()):
             raise PlanError("the root of an alias is an alias itself")
         _check_no_overlap(self.buffers)
+        self._check_temporaries()
+
+    def _check_temporaries(self) -> None:
+        values_end = max((b.offset_bytes + b.nbytes for b in self.buffers), default=0)
+        groups: dict[str, list[TemporaryBuffer]] = {}
+        for t in self.temporaries:
+            if t.offset_bytes % ALIGNMENT or t.end > self.arena_bytes or t.offset_bytes < values_end:
+                raise PlanError(
+                    f"temporary {t.name} of {t.group}: {t.nbytes} bytes at {t.offset_bytes} do not fit between the "
+                    f"values, which end at {values_end}, and the end of the arena at {self.arena_bytes}"
+                )
+            groups.setdefault(t.group, []).append(t)
+        for name, own in groups.items():
+            ordered = sorted(own, key=lambda t: t.offset_bytes)
+            if any(a.end > b.offset_bytes for a, b in pairwise(ordered)) or len({t.name for t in own}) != len(own):
+                raise PlanError(f"temporaries of {name} overlap, or have one name")
 
     def offset_of(self, value: str) -> int | None:
         """Where `value` lies in the arena, None if it does not."""
@@ -80,6 +126,7 @@ class BufferPlan:
             "buffers": [b.to_json() for b in self.buffers],
             "aliases": dict(self.aliases),
             "places": {part: [place.whole, place.offset_bytes] for part, place in self.places.items()},
+            "temporaries": [t.to_json() for t in self.temporaries],
         }
 
     @staticmethod
@@ -87,7 +134,9 @@ class BufferPlan:
         fields = Fields(data, where)
         aliases = {k: string(v, f"{where}.aliases") for k, v in fields.mapping("aliases").items()}
         places = {k: _place_from_json(v, f"{where}.places[{k!r}]") for k, v in fields.mapping("places").items()}
-        plan = BufferPlan(fields.integer("arena_bytes"), fields.sequence("buffers", Buffer.from_json), aliases, places)
+        temporaries = fields.sequence("temporaries", TemporaryBuffer.from_json)
+        buffers = fields.sequence("buffers", Buffer.from_json)
+        plan = BufferPlan(fields.integer("arena_bytes"), buffers, aliases, places, temporaries)
         fields.done()
         return plan
 

@@ -15,7 +15,19 @@ def differences(before: StitchPlan, after: StitchPlan) -> Iterator[tuple[str, An
 
     Groups are told apart by name, so that one more group shows as one line.
     """
-    yield from _between("", before.to_json(), after.to_json())
+    yield from _between("", _told_apart(before), _told_apart(after))
+
+
+def _told_apart(plan: StitchPlan) -> dict[str, Any]:
+    """A plan as JSON data, with launches by the name of their group, and edges by the names of launches."""
+    data = plan.to_json()
+    names: list[str] = []
+    for launch in plan.launches or ():
+        names.append(f"{launch.group}.{sum(name.rpartition('.')[0] == launch.group for name in names)}")
+    data["launches"] = dict(zip(names, data["launches"] or (), strict=True))
+    data["edges"] = {f"{names[e.before]} -> {names[e.after]}": [e.kind, e.reason] for e in plan.edges or ()}
+    data["bodies"] = {key: _told_apart(body) for key, body in plan.bodies.items()}
+    return data
 
 
 def _between(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import fingerprint
 from tilestitch.passes.errors import PlanError, PlanMismatchError
 from tilestitch.runtime.archive import atomic_file
 from tilestitch.runtime.errors import ArtifactSchemaError
-from tilestitch.runtime.jsonfields import Fields, parse_json
+from tilestitch.runtime.jsonfields import Fields, parse_json, sequence
 
 from .buffers import BufferPlan
 from .group import Group, HostGroup
+from .launch import Edge, Launch
 from .refusal import WhyNot
 from .target import TargetInfo
 
 FORMAT = "tilestitch-plan"
 VERSION = 5
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ class PluginRecord:
 class StitchPlan:
     """The whole plan of one graph. `bodies` holds the plans of nested graphs, by `node.attribute`.
 
-    `segments`, read one after another, are the launch order.
+    `segments`, read one after another, are the order of the groups; `launches` are theirs in that order, and `edges`
+    say which wait for which (on a CPU they follow each other). None: what follows from the rest is still to be written.
     """
 
     graph: str
@@ -82,6 +85,8 @@ class StitchPlan:
     host_groups: tuple[HostGroup, ...] = ()
     segments: tuple[Segment, ...] = ()
     buffers: BufferPlan = field(default_factory=BufferPlan)
+    launches: tuple[Launch, ...] | None = None
+    edges: tuple[Edge, ...] | None = None
     refusals: tuple[WhyNot, ...] = ()
     plugins: tuple[PluginRecord, ...] = ()
     bodies: Mapping[str, StitchPlan] = field(default_factory=dict)
@@ -124,7 +129,10 @@ class StitchPlan:
             "format": FORMAT, "version": VERSION, "graph": self.graph, "fingerprint": self.fingerprint,
             "planner": self.planner, "target": self.target.to_json(), "groups": [g.to_json() for g in self.groups],
             "host_groups": [g.to_json() for g in self.host_groups],
-            "segments": [s.to_json() for s in self.segments], "buffers": self.buffers.to_json(),
+            "segments": [s.to_json() for s in self.segments],
+            "launches": None if self.launches is None else [launch.to_json() for launch in self.launches],
+            "edges": None if self.edges is None else [edge.to_json() for edge in self.edges],
+            "buffers": self.buffers.to_json(),
             "refusals": [r.to_json() for r in self.refusals], "plugins": [p.to_json() for p in self.plugins],
             "bodies": {k: b.to_json() for k, b in self.bodies.items()},
         }  # fmt: skip
@@ -189,9 +197,15 @@ def _plan_from_json(data: Any, where: str) -> StitchPlan:
         host_groups=fields.sequence("host_groups", HostGroup.from_json),
         segments=fields.sequence("segments", Segment.from_json),
         buffers=BufferPlan.from_json(fields.take("buffers"), f"{where}.buffers"),
+        launches=_if_any(fields.take("launches"), f"{where}.launches", Launch.from_json),
+        edges=_if_any(fields.take("edges"), f"{where}.edges", Edge.from_json),
         refusals=fields.sequence("refusals", WhyNot.from_json),
         plugins=fields.sequence("plugins", PluginRecord.from_json),
         bodies={k: _plan_from_json(v, f"{where}.bodies[{k!r}]") for k, v in fields.mapping("bodies").items()},
     )
     fields.done()
     return plan
+
+
+def _if_any(data: Any, where: str, item: Callable[[Any, str], T]) -> tuple[T, ...] | None:
+    return None if data is None else sequence(data, where, item)

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tilestitch.compiler.ir import Graph, Node
-from tilestitch.passes.plan import Group
+from tilestitch.passes.plan import Group, WhyNot
 from tilestitch.passes.plan.anchored import AnchoredGroup
 from tilestitch.passes.plan.cpu.isa import isa_named
+from tilestitch.passes.plan.cuda_launches.group import stitching_of
 from tilestitch.passes.plan.gemms import gemm_of
 from tilestitch.passes.plan.rows_after import WARP, RowsAfter
 from tilestitch.passes.plan.target import TargetInfo
@@ -25,6 +26,24 @@ def schedule_groups(graph: Graph, groups: Sequence[Group], target: TargetInfo) -
     """The groups with schedules for `target`. A part of a stitched group has one of its own."""
     by_name = {node.name: node for node in graph.nodes}
     return tuple(schedule_group(by_name, group, target) for group in groups)
+
+
+def apart_where_too_large(
+    graph: Graph, groups: Sequence[Group], target: TargetInfo
+) -> tuple[tuple[Group, ...], tuple[WhyNot, ...]]:
+    """Scheduled groups, with the parts of those that no single launch can be as groups of their own, and why."""
+    by_name = {node.name: node for node in graph.nodes}
+    kept: list[Group] = []
+    refusals: list[WhyNot] = []
+    for group in groups:
+        joined = target.is_gpu and group.stages and group.tie != "band"
+        problem = stitching_of(by_name, group, Gpu.of(target).multiprocessors).why_not() if joined else None
+        if problem is None:
+            kept.append(group)
+            continue
+        refusals.append(WhyNot(group.name, "schedule.stitched", f"it would be no single launch: {problem}"))
+        kept += group.parts
+    return tuple(kept), tuple(refusals)
 
 
 def schedule_group(by_name: Mapping[str, Node], group: Group, target: TargetInfo) -> Group:

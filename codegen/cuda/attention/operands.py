@@ -8,14 +8,11 @@ from functools import cached_property
 
 from tilestitch.codegen.compute.attention import Between, as_dtype
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype
-from tilestitch.codegen.compute.indexing import unravel
-from tilestitch.codegen.cuda.gemm.partition import lie_together
 from tilestitch.codegen.cuda.gemm.product import Operand
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
-from tilestitch.passes.plan.attention import along, attention_of
+from tilestitch.passes.plan.attention import AttentionShape, along, attention_of, result_lanes
 from tilestitch.passes.plan.mask_band import Band, band_of
 from tilestitch.passes.plan.parts import Softmax
-from tilestitch.passes.plan.vectors import lanes_of
 
 
 @dataclass(frozen=True)
@@ -27,6 +24,7 @@ class Attended:
     """
 
     group: Anchored
+    shape: AttentionShape
     between: Between
     batch: int
     query: Operand
@@ -73,19 +71,12 @@ class Attended:
 
     def place(self, batch: Expr, row: Expr, column: Expr) -> tuple[Expr, ...]:
         """The index of a result."""
-        *lead, queries, _ = self.group.result.shape
-        if not self.merged:
-            return (*unravel(batch, lead), 0 if queries == 1 else row, column)
-        return (*unravel(batch * self.rows + row, (*lead, queries)), column)
+        return self.shape.place(batch, row, column)
 
     @cached_property
     def lanes(self) -> int:
         """Neighbouring results that a thread can store at a time."""
-        lanes = lanes_of([*self.group.read_behind(), *self.group.outputs])
-        extents = (self.batch, self.rows, self.columns)
-        while lanes > 1 and not (self.columns % lanes == 0 and lie_together(self.group, self.place, extents, lanes)):
-            lanes //= 2
-        return lanes
+        return result_lanes(self.group, self.shape)
 
     def finish(self, around: Surroundings, batch: Expr, row: Expr, column: Expr, totals: Sequence[Expr]) -> None:
         """Store what follows from neighbouring results, one or up to `lanes`."""
@@ -115,7 +106,7 @@ def attended(group: Anchored) -> Attended:
 
     keys_turned, values_turned = along(softmax, not softmax.swapped) == "row", not group.anchor.attrs.get("trans_b")
     return Attended(
-        group, Between(group.roles, shape.rows, shape.acc_dtype), shape.batch,
+        group, shape, Between(group.roles, shape.rows, shape.acc_dtype), shape.batch,
         Operand.of(shape.query, index_query),
         Operand.of(shape.key, lambda b, row, k: key.index(head(b), row, k, keys_turned)),
         Operand.of(shape.value, lambda b, row, k: value.index(head(b), row, k, values_turned)),

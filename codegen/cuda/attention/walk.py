@@ -28,7 +28,7 @@ from tilestitch.codegen.cuda.functions import call
 from tilestitch.codegen.cuda.gemm.product import below, both
 from tilestitch.codegen.cuda.pieces import move, named, registers, repeated, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Surroundings
-from tilestitch.passes.plan.vectors import VECTOR_BYTES
+from tilestitch.passes.plan.attention import lanes_of_sums
 
 
 @dataclass(frozen=True)
@@ -115,15 +115,7 @@ class Sink:
     @cached_property
     def lanes(self) -> int:
         """Neighbouring results that a thread keeps at a time: 16 bytes where they lie so."""
-        return self.attended.lanes if self.parts == 1 else lanes_of_sums(self.attended)
-
-
-def lanes_of_sums(attended: Attended) -> int:
-    """Sums of 16 bytes that neighbour in temporary memory."""
-    lanes = VECTOR_BYTES * 8 // storage_bits(attended.acc_dtype)
-    while attended.columns % lanes:
-        lanes //= 2
-    return lanes
+        return self.attended.lanes if self.parts == 1 else lanes_of_sums(self.attended.shape)
 
 
 def launches(
@@ -156,7 +148,7 @@ def _join(attended: Attended, sums: Parameter, parts: int) -> CudaLaunch:
     A thread has as many neighbouring results as both the sums and the results have together in 16 bytes.
     """
     a = attended
-    lanes = min(a.lanes, lanes_of_sums(a))
+    lanes = min(a.lanes, lanes_of_sums(a.shape))
     rows = a.batch * a.rows
     across = a.columns // lanes
     count, kept = rows * across, rows * a.columns

@@ -7,21 +7,20 @@ work behind the product, the last block of a row of tiles computes the rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, storage_bits
-from tilestitch.codegen.compute.evaluator import Evaluator
-from tilestitch.codegen.compute.indexing import ravel, unravel
+from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.cuda.abi import CountersArg, CudaLaunch, Parameter, TemporaryArg, Thread
 from tilestitch.codegen.cuda.gemm.product import Product, below, both
 from tilestitch.codegen.cuda.pieces import move, named, registers, repeated, unrolled, when, zero
 from tilestitch.codegen.cuda.rows.bands import Turn, last_of
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
-from tilestitch.codegen.groups import before_views
+from tilestitch.passes.plan.neighbours import lie_together
 from tilestitch.passes.plan.partition import Partition
 from tilestitch.passes.plan.units import Units
 from tilestitch.passes.plan.vectors import lanes_of
@@ -92,41 +91,15 @@ def _lanes(group: Anchored, product: Product) -> int:
     units = product.units
     if storage_bits(product.acc_dtype) != 32 or not units.dense:
         return 1
-    lanes = min(MOST_LANES // units.gates, lanes_of([*group.read_behind(), *group.outputs]))
+    lanes = min(MOST_LANES // units.gates, lanes_of([*group.read_after(), *group.outputs]))
     while lanes > 1 and not (units.width % lanes == 0 and _lie_together(group, product, lanes)):
         lanes //= 2
     return max(1, lanes)
 
 
 def _lie_together(group: Anchored, product: Product, lanes: int) -> bool:
-    return lie_together(group, product.place, (product.batch, product.m, product.units.width), lanes)
-
-
-def lie_together(
-    group: Anchored, place: Callable[[Expr, Expr, Expr], Sequence[Expr]], extents: tuple[int, int, int], lanes: int
-) -> bool:
-    """Whether every output has `lanes` neighbouring results next to each other, from a multiple of as many on.
-
-    place(batch, row, column): where a result is in the anchor's; extents: of these three.
-    """
-    evaluator = Evaluator({}, group.index_dtype)
-    batch, m, run = (tirx.Var(name, group.index_dtype) for name in ("batch", "m", "run"))
-    for variable, extent in ((batch, extents[0]), (m, extents[1]), (run, extents[2] // lanes)):
-        evaluator.assume(variable, 0, extent)
-    for value in group.outputs:
-        positions = []
-        for lane in range(lanes):
-            _, at = before_views(group.roles, value, tuple(place(batch, m, run * lanes + lane)), evaluator.simplify)
-            positions.append(evaluator.simplify(ravel(at, value.shape)))
-        found = evaluator.analyzer.modular_set(positions[0])
-        apart = [evaluator.simplify(p - positions[0]) for p in positions]
-        if int(found.coeff) % lanes or int(found.base) % lanes or [_number(a) for a in apart] != list(range(lanes)):
-            return False
-    return True
-
-
-def _number(expr: Expr) -> int | None:
-    return expr if isinstance(expr, int) else int(expr.value) if isinstance(expr, tirx.IntImm) else None
+    extents = (product.batch, product.m, product.units.width)
+    return lie_together(group.roles, group.outputs, product.place, extents, lanes)
 
 
 COUNTER_BYTES = 4

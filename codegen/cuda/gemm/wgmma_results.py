@@ -58,7 +58,7 @@ class Results:
     @property
     def inputs(self) -> tuple[Value, ...]:
         """What the launch reads beside the operands."""
-        return self.group.read_behind()
+        return self.group.read_after()
 
     @property
     def outputs(self) -> tuple[Value, ...]:

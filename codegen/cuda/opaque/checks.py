@@ -8,12 +8,12 @@ from typing import Any
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.evaluator import Evaluator
-from tilestitch.codegen.compute.faults import count_of, fault_message, is_out_of_range, pending_checks, read_for
+from tilestitch.codegen.compute.faults import fault_message, is_out_of_range
 from tilestitch.codegen.compute.indexing import index_dtype, values_between
-from tilestitch.codegen.compute.movement import IndexCheck
 from tilestitch.codegen.cuda import functions
 from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, StatusArg, Thread, buffer_source, kernel_function
 from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.passes.plan.index_checks import IndexCheck, pending_checks, read_for
 
 THREADS = 256
 
@@ -27,7 +27,7 @@ def _launch(node: Node, checks: Sequence[IndexCheck], inputs: Sequence[Value]) -
     needed = read_for(checks, inputs)
     parameters = [Parameter.of(v.name, v.tensor_type) for v in needed]
     parameters.append(Parameter(StatusArg(), "int32", 1))
-    count = max(1, *map(count_of, checks))
+    count = max(1, *(check.count for check in checks))
     grid, block = (-(-count // THREADS), 1, 1), (THREADS, 1, 1)
 
     positions = index_dtype(values_between((check.indices for check in checks), needed))
@@ -38,9 +38,9 @@ def _launch(node: Node, checks: Sequence[IndexCheck], inputs: Sequence[Value]) -
             evaluator.sources[value] = buffer_source(buffer, value.tensor_type, evaluator.simplify)
         i = T.bind(T.cast(thread.block[0], positions) * THREADS + thread.thread[0])
         for check in checks:
-            with T.If(i < count_of(check)), T.Then(), evaluator.scope():
+            with T.If(i < check.count), T.Then(), evaluator.scope():
                 at = T.bind(i)
-                evaluator.assume(at, 0, count_of(check))
+                evaluator.assume(at, 0, check.count)
                 with T.If(is_out_of_range(check, at, evaluator)), T.Then():
                     T.buffer_store(buffers[-1], T.int32(1), [0])
 

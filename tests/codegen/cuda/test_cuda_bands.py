@@ -14,7 +14,6 @@ from tests.codegen.cuda.test_wgmma import name_of
 from tests.codegen.kernel_harness import interpret
 from tests.compiled import assert_close
 from tilestitch.codegen.assemble import Planned, assemble
-from tilestitch.codegen.compute import indexing
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.backend import CudaBackend
 from tilestitch.codegen.cuda.gemm import mma as gemm_mma
@@ -33,7 +32,7 @@ from tilestitch.codegen.groups import roles_in, view_group
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.passes import PassContext, TargetInfo, check_plan, make_plan
 from tilestitch.passes.fusion.band_rule import Bands
-from tilestitch.passes.plan import Group
+from tilestitch.passes.plan import Group, positions
 from tilestitch.passes.plan.partition import cut
 from tilestitch.passes.plan.rows_after import RowsAfter
 from tilestitch.passes.plan.schedules import GemmSchedule
@@ -258,7 +257,7 @@ def test_faults_of_the_hand_over_are_found(monkeypatch: pytest.MonkeyPatch, righ
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_tensors_that_need_wide_indices(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
-    monkeypatch.setattr(indexing, "INT32_ELEMENTS", 1)
+    monkeypatch.setattr(positions, "INT32_ELEMENTS", 1)
     check(dense(37, 136, 24, dtype), lower, ORDERS[1], runs=2)
 
 

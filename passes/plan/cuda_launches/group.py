@@ -1,0 +1,154 @@
+"""The launches of a group on a GPU, from its schedule alone: what code generation must emit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TypeAlias
+
+from tilestitch.compiler.ir import Node, Value
+from tilestitch.passes.errors import PlanError
+from tilestitch.passes.plan.anchored import AnchoredGroup
+from tilestitch.passes.plan.group import Group, GroupKind
+from tilestitch.passes.plan.launch import Launch
+from tilestitch.passes.plan.own_kernels import Temporary
+from tilestitch.passes.plan.roles import Roles, roles_of
+from tilestitch.passes.plan.rows_after import RowsAfter
+from tilestitch.passes.plan.schedules import (
+    AttentionSchedule,
+    BandSchedule,
+    DirectSchedule,
+    ElementwiseSchedule,
+    GemmSchedule,
+    RowSchedule,
+    ScanSchedule,
+    ScatterSchedule,
+    SortSchedule,
+    SplitRowSchedule,
+    TransposeSchedule,
+    WindowSchedule,
+)
+from tilestitch.passes.plan.view import GroupView, look_up
+
+from .attention import attention
+from .elementwise import elementwise, transpose
+from .emitted import Argument, Emitted
+from .gemm import Rows, contraction
+from .opaque import checks, scan, scatter, sort, window
+from .rows import rowwise, split_rows
+from .stitched import Stitching, private
+
+Nodes: TypeAlias = Mapping[str, Node]
+
+
+def cuda_launches(nodes: Nodes, group: Group, multiprocessors: int) -> tuple[Launch, ...]:
+    """The launches of a scheduled group, in order; none if its outputs have no elements.
+
+    nodes: those of the graph by name. multiprocessors: of the smallest GPU that must run them. Raises PlanError for a
+    stitched group that is no single launch.
+    """
+    if group.tie == "band":
+        launches = _banded(nodes, group)
+    elif group.stages:
+        launches = _stitched(nodes, group, multiprocessors)
+    else:
+        view = look_up(nodes, group)
+        launches = (*_checks(view, group), *of_part(view, group)) if view.stored else ()
+    results = _results(nodes, group)
+    return tuple(_classified(launch, results, group.name) for launch in launches)
+
+
+def _checks(view: GroupView, group: Group) -> tuple[Emitted, ...]:
+    return () if group.kind is GroupKind.OPAQUE else tuple(checks(view.nodes, view.inputs))
+
+
+def stitching_of(nodes: Nodes, group: Group, multiprocessors: int) -> Stitching:
+    """The parts of a stitched group as launches of their own."""
+    views = {part.name: look_up(nodes, part) for part in group.parts}
+    stages = [[of_part(views[part.name], part) for part in stage if views[part.name].stored] for stage in group.stages]
+    stored = {v for view in views.values() for v in view.stored}
+    inner = frozenset(v for v in stored if v.name not in group.outputs)
+    return Stitching([stage for stage in stages if stage], inner, multiprocessors)
+
+
+def _stitched(nodes: Nodes, group: Group, multiprocessors: int) -> tuple[Emitted, ...]:
+    stitching = stitching_of(nodes, group, multiprocessors)
+    views = [look_up(nodes, part) for part in group.parts]
+    before = tuple(launch for view in views if view.stored for launch in checks(view.nodes, view.inputs))
+    if not stitching.stages:
+        return before
+    problem = stitching.why_not()
+    if problem is not None:
+        raise PlanError(f"group {group.name} is no single launch: {problem}; write the plan again")
+    return (*before, stitching.launch())
+
+
+def _banded(nodes: Nodes, group: Group) -> tuple[Emitted, ...]:
+    gemm, rows = (look_up(nodes, part) for part in group.parts)
+    schedules = [part.schedule for part in group.parts]
+    assert isinstance(schedules[0], GemmSchedule) and isinstance(schedules[1], RowSchedule)
+    assert isinstance(group.schedule, BandSchedule) and gemm.anchor is not None
+    after = RowsAfter.of(rows, gemm.anchor.output.shape[-1])
+    launch = contraction(AnchoredGroup.of(gemm), schedules[0], Rows(after, group.schedule, schedules[1]))
+    inner = frozenset(v for v in (*gemm.outputs, *rows.outputs) if v.name not in group.outputs)
+    launch = replace(launch, arguments=tuple(private(arg, inner) for arg in launch.arguments))
+    return (*checks(gemm.nodes, gemm.inputs), launch)
+
+
+def of_part(view: GroupView, group: Group) -> tuple[Emitted, ...]:
+    """The launches of a group of one part whose outputs have elements, but for checks of its indices."""
+    schedule, outputs, anchor = group.schedule, view.stored, view.anchor
+    match schedule:
+        case GemmSchedule() | DirectSchedule():
+            return (contraction(AnchoredGroup.of(view), schedule),)
+        case AttentionSchedule():
+            return attention(AnchoredGroup.of(view), schedule)
+        case ElementwiseSchedule():
+            return (elementwise(view.inputs, outputs, schedule),)
+        case TransposeSchedule():
+            return (transpose(view.inputs, outputs, schedule),)
+        case WindowSchedule():
+            return (window(view, schedule),)
+        case RowSchedule():
+            return (rowwise(view.nodes, _roles(view), view.inputs, outputs, (*view.inputs, *outputs), schedule),)
+        case SplitRowSchedule():
+            return split_rows(view, _roles(view), outputs, schedule)
+    assert anchor is not None
+    match schedule:
+        case ScanSchedule():
+            return (scan(anchor, schedule),)
+        case SortSchedule():
+            return (sort(anchor, schedule),)
+        case ScatterSchedule():
+            return scatter(anchor, schedule)
+    raise PlanError(f"group {group.name} has no schedule for a GPU: {schedule}; write the plan again")
+
+
+def _roles(view: GroupView) -> Roles:
+    roles = roles_of(view.nodes, view.outputs, view.name)
+    assert isinstance(roles, Roles), roles
+    return roles
+
+
+def _results(nodes: Nodes, group: Group) -> frozenset[Value]:
+    """What kernels of the group may write: its outputs, and results of its nodes that nothing reads."""
+    made = (v for name in group.nodes for v in nodes[name].outputs)
+    return frozenset(v for v in made if v.name not in group.inputs)
+
+
+def _classified(launch: Emitted, results: frozenset[Value], group: str) -> Launch:
+    """A launch that mentions a result of the group may write all of it."""
+    values = _values(launch.arguments)
+    return Launch(
+        kind=launch.kind, grid=launch.grid, block=launch.block,
+        reads=tuple(v.name for v in values if v not in results and not v.is_constant),
+        writes=tuple(v.name for v in values if v in results),
+        temporaries=tuple(dict.fromkeys(arg for arg in launch.arguments if isinstance(arg, Temporary))),
+        counter_bytes=launch.counter_bytes, cluster=launch.cluster, shared_bytes=launch.shared_bytes,
+        static_shared_bytes=launch.static_shared_bytes, cooperative=launch.cooperative, elastic=launch.elastic,
+        group=group,
+    )  # fmt: skip
+
+
+def _values(arguments: Iterable[Argument]) -> list[Value]:
+    return list(dict.fromkeys(arg for arg in arguments if isinstance(arg, Value)))

@@ -1,0 +1,66 @@
+"""Run-time indices that may be out of range: what must be checked of gathers and scatters, whatever the target.
+
+Reading never leaves a tensor, but wrong indices must be reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from tilestitch.compiler.ir import Node, Value
+
+from .positions import values_between
+
+
+@dataclass(frozen=True)
+class IndexCheck:
+    """Every element of `indices` (of its last axis, only those at position `column`) must lie in [-size, size)."""
+
+    indices: Value
+    size: int
+    column: int | None = None
+
+    @property
+    def count(self) -> int:
+        """How many indices are checked."""
+        shape = self.indices.shape
+        return prod(shape if self.column is None else shape[:-1])
+
+
+def index_checks(node: Node) -> list[IndexCheck]:
+    """What must hold of a gather's or scatter's run-time indices."""
+    if node.op in ("gather", "gather_elements", "scatter_elements"):
+        return [IndexCheck(node.inputs[1], node.inputs[0].shape[node.attrs["axis"]])]
+    if node.op in ("gather_nd", "scatter_nd"):
+        batch = node.attrs.get("batch_dims", 0)
+        x, indices = node.inputs[0], node.inputs[1]
+        return [IndexCheck(indices, x.shape[batch + d], d) for d in range(indices.shape[-1])]
+    return []
+
+
+def pending_checks(nodes: Sequence[Node]) -> dict[Node, list[IndexCheck]]:
+    """The checks of each node whose indices are not known to be in range."""
+    pending: dict[Node, list[IndexCheck]] = {}
+    for node in nodes:
+        for check in index_checks(node):
+            if node.outputs[0].tensor_type.num_elements and not _known_good(check):
+                pending.setdefault(node, []).append(check)
+    return pending
+
+
+def _known_good(check: IndexCheck) -> bool:
+    data = check.indices.data
+    if data is None:
+        return False
+    column = data if check.column is None else data[..., check.column]
+    return bool(np.all((column >= -check.size) & (column < check.size)))
+
+
+def read_for(checks: Sequence[IndexCheck], inputs: Sequence[Value]) -> list[Value]:
+    """The inputs that the indices are computed from."""
+    found = values_between((check.indices for check in checks), inputs)
+    return [v for v in inputs if v in found]

@@ -1,0 +1,187 @@
+"""The check that a plan, such as one given from outside, fits its graph and machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilestitch.compiler.ir import Graph, Node
+
+from .errors import PlanError
+from .fusion.inplace import offsets_of
+from .fusion.legality import check_group
+from .plan import Group, GroupKind, HostGroup, StitchPlan, WhyNot, wholes_of
+from .plan.anchored import AnchoredGroup
+from .plan.attention_check import why_not_attention
+from .plan.dependences import Memory, segment_ranges, unordered
+from .plan.gemm_check import why_not_scheduled
+from .plan.launch import Launch
+from .plan.own_launches import KernelsOf, no_kernels
+from .plan.roles import Roles, is_native, roles_of
+from .plan.schedule_check import why_not
+from .plan.schedules import AttentionSchedule, DirectSchedule, GemmSchedule
+from .plan.target import TargetInfo
+from .plan.view import look_up
+from .schedule.cuda.gpu import Gpu
+from .schedule.launches import completed, launches_of, nested_graphs
+from .schedule.memory import lifetimes_of
+from .schedule.order import written
+
+
+def check_plan(
+    plan: StitchPlan, graph: Graph, target: TargetInfo | None = None, kernels_of: KernelsOf = no_kernels
+) -> None:
+    """Check a plan against its graph: fingerprint, legality and schedule of every group, order, aliases, buffers,
+    launches and edges; and, if a target is given, that it was made for that.
+
+    kernels_of: the kernels that plug-ins bring. Raises PlanMismatchError or PlanError; a plan that passes computes what
+    the graph says.
+    """
+    plan.check_replay(graph, target)
+    _Checker(plan, graph, kernels_of).run()
+    bodies = nested_graphs(graph)
+    if set(bodies) != set(plan.bodies):
+        raise PlanError(f"plan of {plan.graph}: plans of nested graphs are missing or too many; write the plan again")
+    for key, body in bodies.items():
+        check_plan(plan.bodies[key], body, target, kernels_of)
+
+
+class _Checker:
+    def __init__(self, plan: StitchPlan, graph: Graph, kernels_of: KernelsOf) -> None:
+        self.plan, self.graph, self.kernels_of = plan, graph, kernels_of
+        self.nodes: dict[str, Node] = {n.name: n for n in graph.nodes}
+        self.values = {o.name: o for n in graph.nodes for o in n.outputs}
+
+    def fail(self, problem: str | WhyNot) -> None:
+        raise PlanError(f"plan of {self.plan.graph}: {problem}; write the plan again with `tilestitch compile`")
+
+    def run(self) -> None:
+        for group in self.plan.groups:
+            refusal = check_group(self.graph, group)
+            if refusal is not None:
+                self.fail(refusal)
+            for part in group.parts or (group,):
+                self._check_schedule(part)
+        self._check_host_groups()
+        self._check_aliases()
+        self._check_places()
+        self._check_order()
+        self._check_buffers()
+        self._check_launches()
+
+    def _check_schedule(self, group: Group) -> None:
+        if group.schedule is None:
+            return
+        view = look_up(self.nodes, group)
+        if isinstance(group.schedule, GemmSchedule | DirectSchedule):
+            problem = why_not_scheduled(AnchoredGroup.of(view), group.schedule, Gpu.of(self.plan.target).machine)
+        elif isinstance(group.schedule, AttentionSchedule) and group.kind is GroupKind.ATTENTION:
+            machine = Gpu.of(self.plan.target).machine
+            problem = why_not_attention(AnchoredGroup.of(view), group.schedule, machine)
+        else:
+            roles = roles_of(view.nodes, view.outputs, group.name)
+            assert isinstance(roles, Roles), roles
+            problem = why_not(view, group.kind, roles, group.schedule)
+        if problem is not None:
+            self.fail(f"group {group.name}: {problem}")
+
+    def _check_host_groups(self) -> None:
+        named = {g.name for g in self.plan.host_groups}
+        expected = {n.name for n in self.graph.nodes if not is_native(n)}
+        if named != expected:
+            self.fail(f"host steps differ from the graph's in {', '.join(sorted(named ^ expected))}")
+        for group in self.plan.host_groups:
+            node = self.nodes[group.name]
+            inputs = tuple(dict.fromkeys(v.name for v in node.inputs if not v.is_constant))
+            if (group.inputs, group.outputs) != (inputs, tuple(o.name for o in node.outputs)):
+                self.fail(f"host step {group.name} names other operands or results than its node has")
+
+    def _check_aliases(self) -> None:
+        inputs = {v.name for v in self.graph.inputs}
+        stored = {v for g in self.plan.groups for v in g.outputs}
+        shown = {v.name for v in self.graph.outputs} | {v for g in self.plan.host_groups for v in g.inputs}
+        for name, root in self.plan.buffers.aliases.items():
+            value = self.values.get(name)
+            while value is not None and value.name != root:
+                node = value.producer
+                value = node.inputs[0] if node is not None and node.op == "reshape" else None
+            if value is None or root not in inputs | stored or name in stored | shown:
+                self.fail(f"%{name} is no reshape of a stored %{root} that only kernels read")
+
+    def _check_places(self) -> None:
+        stored = {v for g in self.plan.groups for v in g.outputs}
+        for whole, parts in wholes_of(self.plan.buffers.places).items():
+            known = {whole, *parts} <= set(self.values) and set(parts) <= stored and whole not in stored
+            offsets = offsets_of(self.values[whole], [self.values[p] for p in parts]) if known else None
+            expected = {v.name: offset for v, offset in (offsets or {}).items()}
+            if expected != {p: self.plan.buffers.places[p].offset_bytes for p in parts}:
+                self.fail(f"%{whole} is not made of {', '.join('%' + p for p in parts)} at the places given")
+            for group in self.plan.groups:
+                read = {self.plan.buffers.aliases.get(v, v) for v in group.inputs}
+                if whole in read and not set(parts).isdisjoint(group.outputs):
+                    self.fail(
+                        f"group {group.name} reads %{whole} and writes a part of it, by two pointers to one memory"
+                    )
+
+    def _check_order(self) -> None:
+        known = {v.name for v in self.graph.inputs}
+        by_name: dict[str, Group | HostGroup] = {g.name: g for g in self.plan.groups}
+        by_name.update((g.name, g) for g in self.plan.host_groups)
+        aliases, wholes = self.plan.buffers.aliases, wholes_of(self.plan.buffers.places)
+        for name in self.plan.launch_order:
+            group = by_name[name]
+            missing = [v for v in written(group.inputs, aliases, wholes) if v not in known]
+            if missing:
+                self.fail(f"group {name} reads %{missing[0]} before it is written")
+            known.update(group.outputs)
+        missing = [v.name for v in self.graph.outputs if not v.is_constant and v.name not in known]
+        if missing:
+            self.fail(f"the output %{missing[0]} is never written")
+
+    def _check_buffers(self) -> None:
+        plan = self.plan
+        lifetimes = lifetimes_of(plan.groups, plan.segments, plan.buffers.aliases, plan.buffers.places)
+        outside = {v.name for v in self.graph.outputs}
+        outside.update(plan.buffers.aliases.get(v, v) for g in plan.host_groups for v in g.inputs)
+        if {b.value for b in plan.buffers.buffers} != set(lifetimes) - outside:
+            self.fail("the arena holds too few or too many values")
+        for b in plan.buffers.buffers:
+            first, last = lifetimes[b.value]
+            if b.first > first or b.last < last or b.nbytes < self.values[b.value].tensor_type.nbytes:
+                self.fail(f"the buffer of %{b.value} is too small or too short-lived")
+
+    def _check_launches(self) -> None:
+        """Launches that are written down are those that the schedules give; edges keep all dependences."""
+        plan, graph = self.plan, self.graph
+        if not plan.target.is_gpu:
+            return
+        expected = launches_of(graph, plan.groups, plan.segments, plan.target, self.kernels_of)
+        if plan.launches is not None and plan.launches != expected:
+            self.fail(f"{_first_difference(plan.launches, expected)}; put null in the place of launches and edges")
+        whole = completed(plan, graph, self.kernels_of)
+        wanted = {(launch.group, t.name, t.nbytes) for launch in expected for t in launch.temporaries}
+        if {(t.group, t.name, t.nbytes) for t in whole.buffers.temporaries} != wanted:
+            self.fail("the arena holds other temporaries than its launches have")
+        memory, edges = Memory(graph, whole.buffers), whole.edges or ()
+        ranges = list(segment_ranges(expected, plan.segments))
+        for edge in edges:
+            if not any(first <= edge.before and edge.after < end for first, end in ranges):
+                self.fail(f"the edge from launch {edge.before} to {edge.after} lies in no segment")
+        for first, end in ranges:
+            own = [replace(e, before=e.before - first, after=e.after - first) for e in edges if first <= e.after < end]
+            missed = unordered([memory.accesses(launch) for launch in expected[first:end]], own)
+            if missed is not None:
+                before, after = (expected[first + number] for number in (missed.before, missed.after))
+                self.fail(
+                    f"launch {first + missed.after} ({after.kind} of {after.group}) must wait for {missed.reason}: no "
+                    f"edges lead from launch {first + missed.before} ({before.kind} of {before.group}) to it"
+                )
+
+
+def _first_difference(given: tuple[Launch, ...], expected: tuple[Launch, ...]) -> str:
+    for number, (mine, right) in enumerate(zip(given, expected)):
+        if mine != right:
+            fields = mine.to_json(), right.to_json()
+            names = [k for k in dict.fromkeys((*fields[0], *fields[1])) if fields[0].get(k) != fields[1].get(k)]
+            said = ", ".join(f"{k} is {fields[0].get(k)}, its schedule gives {fields[1].get(k)}" for k in names)
+            return f"launch {number} of group {right.group}: {said}"
+    return f"there are {len(given)} launches, the schedules give {len(expected)}"

@@ -1,0 +1,89 @@
+"""The launches of a plan's groups, and the memory of their temporaries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from tilestitch.compiler.ir import Graph, Node
+from tilestitch.passes.plan import ALIGNMENT, BufferPlan, Group, Segment, StitchPlan
+from tilestitch.passes.plan.buffers import TemporaryBuffer
+from tilestitch.passes.plan.cuda_launches.group import cuda_launches
+from tilestitch.passes.plan.dependences import edges_of
+from tilestitch.passes.plan.launch import Launch
+from tilestitch.passes.plan.own_launches import KernelsOf, no_kernels, own_launches
+from tilestitch.passes.plan.target import TargetInfo
+
+from .cuda.gpu import Gpu
+
+TEMPORARY_BYTES = 16 << 20
+"""Temporary memory after which groups that could run together share it, and so wait for each other."""
+
+
+def completed(plan: StitchPlan, graph: Graph, kernels_of: KernelsOf = no_kernels) -> StitchPlan:
+    """The plan, and those of nested graphs, with the launches of its groups and their edges where these are still to be
+    written. kernels_of: the kernels that plug-ins bring.
+    """
+    launches, buffers = plan.launches, plan.buffers
+    if launches is None:
+        launches = launches_of(graph, plan.groups, plan.segments, plan.target, kernels_of)
+        buffers = place_temporaries(launches, buffers, concurrent=plan.target.is_gpu)
+    edges = plan.edges
+    if edges is None:
+        edges = edges_of(graph, launches, plan.segments, buffers) if plan.target.is_gpu else ()
+    bodies = {key: completed(plan.bodies[key], body, kernels_of) for key, body in nested_graphs(graph).items()}
+    return replace(plan, launches=launches, edges=edges, buffers=buffers, bodies=bodies)
+
+
+def nested_graphs(graph: Graph) -> dict[str, Graph]:
+    """Graphs inside control nodes by `node.attribute`, the key of `StitchPlan.bodies`."""
+    return {f"{n.name}.{k}": a for n in graph.nodes for k, a in n.attrs.items() if isinstance(a, Graph)}
+
+
+def launches_of(
+    graph: Graph, groups: Iterable[Group], segments: Iterable[Segment], target: TargetInfo, kernels_of: KernelsOf
+) -> tuple[Launch, ...]:
+    """The launches of all groups in the order of the segments."""
+    if not target.is_gpu:
+        return ()
+    nodes = {node.name: node for node in graph.nodes}
+    by_name = {group.name: group for group in groups}
+    ordered = [by_name[name] for segment in segments if segment.native for name in segment.groups]
+    return tuple(launch for group in ordered for launch in _of_group(graph, nodes, group, target, kernels_of))
+
+
+def _of_group(
+    graph: Graph, nodes: Mapping[str, Node], group: Group, target: TargetInfo, kernels_of: KernelsOf
+) -> tuple[Launch, ...]:
+    own = kernels_of(graph, group)
+    if own is not None:
+        return own_launches(nodes, group, own, on_gpu=target.is_gpu)
+    return cuda_launches(nodes, group, Gpu.of(target).multiprocessors)
+
+
+# -- temporary memory --------------------------------------------------------------------------------------------------
+
+
+def place_temporaries(launches: Sequence[Launch], buffers: BufferPlan, *, concurrent: bool) -> BufferPlan:
+    """The buffers with room for the launches' temporaries after them. Those of different groups share it where groups
+    never run together, and where they would take more than TEMPORARY_BYTES.
+    """
+    base = max((_aligned(b.offset_bytes + b.nbytes) for b in buffers.buffers), default=0)
+    end = most = base
+    placed: dict[tuple[str, str], TemporaryBuffer] = {}
+    group = ""
+    for launch in launches:
+        for temporary in launch.temporaries:
+            if (launch.group, temporary.name) in placed:
+                continue
+            if launch.group != group and not (concurrent and end - base < TEMPORARY_BYTES):
+                end = base
+            group = launch.group
+            placed[group, temporary.name] = TemporaryBuffer(group, temporary.name, end, temporary.nbytes)
+            end += _aligned(temporary.nbytes)
+            most = max(most, end)
+    return replace(buffers, arena_bytes=most, temporaries=tuple(placed.values()))
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
