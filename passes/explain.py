@@ -13,7 +13,7 @@ from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
 
 from .fusion.facts import device_of, group_facts, nodes_by_name
 from .host_steps import host_summary, why_on_host
-from .plan import Group, HostGroup, StitchPlan, WhyNot
+from .plan import Group, HostGroup, Segment, StitchPlan, WhyNot
 from .plan.target import TargetInfo
 from .schedule.launches import nested_graphs
 
@@ -38,7 +38,7 @@ def explain_plan(
     `kernels` is in launch order (`number`) and holds native groups only; `host_steps` holds the others, each with
     the reason, and `host` sums these up (`is_body`: of a loop or branch). `origins` gives
     the nodes of the model that each node of the graph stems from. Bytes are counted once for each tensor; `unfused` is
-    what a kernel's nodes would be as a kernel each. `predicted_us` is what `model` says of each kernel on the device of
+    what a kernel's nodes would be as a kernel each; `sync` says which kernels it waits for. `predicted_us` is what `model` says of each kernel on the device of
     `target` (default: the plan's target, one thread); `prediction` names both.
     """
     target = target or plan.target
@@ -50,6 +50,7 @@ def explain_plan(
     by_name.update((g.name, g) for g in plan.host_groups)
     kernels: list[dict[str, Any]] = []
     host_steps: list[dict[str, Any]] = []
+    waits = _waits(plan)
     reasons = {node.name: why for node, why in why_on_host(graph, is_body=is_body).items()}
     for number, segment in enumerate(plan.segments):
         for place, name in enumerate(segment.groups):
@@ -57,7 +58,8 @@ def explain_plan(
             if isinstance(group, HostGroup):
                 host_steps.append({**_host_step(graph, group, number), **_why(reasons[name])})
             else:
-                kernel = {"number": len(kernels), **_kernel(graph, group, values, number, first=place == 0)}
+                kernel = {"number": len(kernels), **_kernel(graph, group, values, number)}
+                kernel["sync"] = waits[name] if plan.target.is_gpu else _in_order(segment, place)
                 kernel["predicted_us"] = round(model.latency_us(group_facts(nodes, group, target), device), 3)
                 if launches is not None:
                     kernel["launches"] = list(launches(plan, name))
@@ -81,6 +83,22 @@ def explain_plan(
     }
 
 
+def _waits(plan: StitchPlan) -> dict[str, list[dict[str, str]]]:
+    """By kernel: those that it waits for, how, and for whose sake. Edges between launches of one kernel are its own."""
+    found: dict[str, list[dict[str, str]]] = {group.name: [] for group in plan.groups}
+    launches = plan.launches or ()
+    for edge in plan.edges or ():
+        before, after = launches[edge.before].group, launches[edge.after].group
+        if before != after:
+            found[after].append({"after": before, "kind": edge.kind, "reason": edge.reason})
+    return found
+
+
+def _in_order(segment: Segment, place: int) -> list[dict[str, str]]:
+    """On a CPU a kernel begins when the one before has ended."""
+    return [{"after": segment.groups[place - 1], "kind": "order", "reason": ""}] if place else []
+
+
 def _all_kernels(
     kernels: Sequence[Mapping[str, Any]], bodies: Mapping[str, Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
@@ -94,7 +112,7 @@ def _prediction(model: LatencyModel, device: AnyDevice) -> dict[str, Any]:
     return {"model": model.name, "device": device.name, **cores, "estimate": True}
 
 
-def _kernel(graph: Graph, group: Group, values: Mapping[str, Value], segment: int, *, first: bool) -> dict[str, Any]:
+def _kernel(graph: Graph, group: Group, values: Mapping[str, Value], segment: int) -> dict[str, Any]:
     nodes = [graph.node(name) for name in group.nodes]
     bytes_read, bytes_written = _traffic(group, nodes, values)
     work = sum(operations(n) for n in nodes)
@@ -117,7 +135,7 @@ def _kernel(graph: Graph, group: Group, values: Mapping[str, Value], segment: in
         "bytes_read": bytes_read,
         "bytes_written": bytes_written,
         "unfused": _unfused(nodes),
-        "sync": "start" if first else "barrier",
+        "sync": [],
         "segment": segment,
     }
 

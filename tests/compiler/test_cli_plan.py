@@ -10,6 +10,8 @@ import pytest
 
 from tests.models import transformer
 from tilestitch.compiler.cli.main import main
+from tilestitch.runtime.artifact import read_artifact
+from tilestitch.runtime.program import DeviceStep
 
 TARGET = "emulator:sm_80"
 
@@ -49,17 +51,83 @@ def test_an_edited_tile_is_obeyed_and_shows_as_one_difference(
     tile = {"template": "simt", "bm": 64, "bn": 64, "bk": 16, "tm": 4, "tn": 4, "slices": 1}
     assert group["schedule"]["tile"] != tile
     group["schedule"]["tile"], group["schedule"]["split_k"] = tile, 1
+    plan["launches"] = plan["edges"] = None
     edited, out = tmp_path / "edited.json", tmp_path / "edited.tsm"
     edited.write_text(json.dumps(plan))
     assert main(["compile", str(model), "-o", str(out), "--target", TARGET, "--plan", str(edited)]) == 0
     capsys.readouterr()
     assert main(["plan", "diff", str(artifact), str(out), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["differences"]
-    assert found and all(one["path"].startswith(f"groups[{group['name']}].schedule") for one in found)
+    name = group["name"]
+    assert found and all(one["path"].startswith((f"groups[{name}].schedule", f"launches.{name}.")) for one in found)
     assert main(["explain", str(out), "--json"]) == 0
     kernels = json.loads(capsys.readouterr().out)["kernels"]
     (kernel,) = (k for k in kernels if k["name"] == group["name"])
     assert [launch["block"] for launch in kernel["launches"] if launch["symbol"].startswith("gemm")] == [[256, 1, 1]]
+
+
+def compiled_by(plan: dict, compiled: tuple[Path, Path], tmp_path: Path) -> tuple[int, Path]:  # type: ignore[type-arg]
+    """The exit code of compiling by an edited plan, and the artifact."""
+    edited, out = tmp_path / "edited.json", tmp_path / "edited.tsm"
+    edited.write_text(json.dumps(plan))
+    return main(["compile", str(compiled[0]), "-o", str(out), "--target", TARGET, "--plan", str(edited)]), out
+
+
+def test_one_more_edge_is_obeyed(
+    compiled: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = shown(compiled[1], capsys)
+    pairs = {(before, after) for before, after, *_ in plan["edges"]}
+    last = len(plan["launches"]) - 1
+    assert (0, last) not in pairs
+    plan["edges"].append([0, last, "full", "by hand"])
+    code, out = compiled_by(plan, compiled, tmp_path)
+    assert code == 0
+    (step,) = read_artifact(out).programs[0].steps
+    assert isinstance(step, DeviceStep)
+    assert {(edge.before, edge.after) for edge in step.edges} == {*pairs, (0, last)}
+
+
+def test_an_edge_that_is_needed_cannot_be_taken_out(
+    compiled: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = shown(compiled[1], capsys)
+    _, after, _, reason = plan["edges"].pop(2)
+    code, _ = compiled_by(plan, compiled, tmp_path)
+    said = capsys.readouterr().err
+    assert code == 1
+    assert f"launch {after} (" in said and f"must wait for {reason}: no edges lead from" in said
+
+
+@pytest.mark.parametrize("edge", [[3, 3, "full", ""], [4, 2, "full", ""], [0, 10**6, "full", ""], [0, 1, "later", ""]])
+def test_edges_that_make_no_sense_are_refused(
+    edge: list, compiled: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]  # type: ignore[type-arg]
+) -> None:
+    plan = shown(compiled[1], capsys)
+    plan["edges"].append(edge)
+    assert compiled_by(plan, compiled, tmp_path)[0] == 1
+    assert "edge" in capsys.readouterr().err
+
+
+def test_a_launch_that_its_schedule_does_not_give_is_refused(
+    compiled: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = shown(compiled[1], capsys)
+    right = list(plan["launches"][1]["grid"])
+    plan["launches"][1]["grid"] = [right[0] + 1, 1, 1]
+    assert compiled_by(plan, compiled, tmp_path)[0] == 1
+    assert f"grid is [{right[0] + 1}, 1, 1], its schedule gives {right}" in capsys.readouterr().err
+
+
+def test_temporaries_that_overlap_are_refused(
+    compiled: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = shown(compiled[1], capsys)
+    plan["buffers"]["temporaries"] = [[*each[:2], 0, each[3]] for each in plan["buffers"]["temporaries"]]
+    if not plan["buffers"]["temporaries"]:
+        pytest.skip("no launch of this model has temporary memory")
+    assert compiled_by(plan, compiled, tmp_path)[0] == 1
+    assert "temporary" in capsys.readouterr().err
 
 
 def test_equal_plans_differ_in_nothing(compiled: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:

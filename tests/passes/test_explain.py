@@ -27,9 +27,17 @@ def test_kernels_are_in_launch_order_with_all_that_was_promised() -> None:
     assert product["onnx_nodes"] == ["MatMul_0", "Tanh_1"] and product["kind"] == "contraction"
     assert rows["onnx_nodes"] == ["ReduceSum_2", "Div_3"] and rows["kind"] == "rowwise"
     assert (product["bytes_read"], product["bytes_written"]) == (2 * 64 * 64 * 4, 64 * 64 * 4)
-    assert (product["sync"], rows["sync"]) == ("start", "barrier")
+    assert product["sync"] == [] and rows["sync"] == [{"after": product["name"], "kind": "order", "reason": ""}]
     assert product["composition"] == ["epilogue"] and rows["composition"] == ["row"]
     assert rows["memory_bound"]
+
+
+def test_a_kernel_on_a_gpu_says_what_it_waits_for_and_why() -> None:
+    graph = parse_graph(TEXT)
+    target = TargetInfo("cuda", device="NVIDIA_H100_80GB_HBM3", architectures=("sm_90a",))
+    kernels = explain_plan(graph, make_plan(graph, PassContext(target)))["kernels"]
+    for kernel in kernels[1:]:
+        assert kernel["sync"] == [{"after": kernels[0]["name"], "kind": "full", "reason": f"%{kernel['inputs'][0]}"}]
 
 
 def test_a_kernel_says_what_its_nodes_would_be_unfused() -> None:
