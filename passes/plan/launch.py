@@ -79,9 +79,13 @@ class Launch:
             writes=fields.strings("writes"),
             temporaries=fields.sequence("temporaries", _temporary),
             cluster=_extents(fields.take("cluster"), f"{where}.cluster"),
+            counter_bytes=fields.integer("counter_bytes"),
+            shared_bytes=fields.integer("shared_bytes"),
+            static_shared_bytes=fields.integer("static_shared_bytes"),
+            cooperative=fields.boolean("cooperative"),
+            elastic=fields.boolean("elastic"),
+            beside=fields.boolean("beside"),
             group=fields.string("group"),
-            **{name: fields.integer(name) for name in _COUNTS},
-            **{name: _flag(fields.take(name), f"{where}.{name}") for name in _FLAGS},
         )
         fields.done()
         return launch
@@ -96,12 +100,6 @@ def _extents(data: Any, where: str) -> Dim3:
     if len(found) != 3:
         raise PlanError(f"{where} has {len(found)} extents, not 3; write the plan again")
     return found[0], found[1], found[2]
-
-
-def _flag(data: Any, where: str) -> bool:
-    if not isinstance(data, bool):
-        raise PlanError(f"{where} is no boolean; write the plan again")
-    return data
 
 
 def _temporary(data: Any, where: str) -> Temporary:
