@@ -38,8 +38,9 @@ def explain_plan(
     `kernels` is in launch order (`number`) and holds native groups only; `host_steps` holds the others, each with
     the reason, and `host` sums these up (`is_body`: of a loop or branch). `origins` gives
     the nodes of the model that each node of the graph stems from. Bytes are counted once for each tensor; `unfused` is
-    what a kernel's nodes would be as a kernel each; `sync` says which kernels it waits for. `predicted_us` is what `model` says of each kernel on the device of
-    `target` (default: the plan's target, one thread); `prediction` names both.
+    what a kernel's nodes would be as a kernel each; `sync` says which kernels it waits for. `predicted_us` is what
+    `model` says of each kernel on the device of `target` (default: the plan's target, one thread); `prediction` names
+    both.
     """
     target = target or plan.target
     device = device_of(target)
