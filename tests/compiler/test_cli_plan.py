@@ -101,7 +101,10 @@ def test_an_edge_that_is_needed_cannot_be_taken_out(
 
 @pytest.mark.parametrize("edge", [[3, 3, "full", ""], [4, 2, "full", ""], [0, 10**6, "full", ""], [0, 1, "later", ""]])
 def test_edges_that_make_no_sense_are_refused(
-    edge: list, compiled: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]  # type: ignore[type-arg]
+    edge: list,
+    compiled: tuple[Path, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],  # type: ignore[type-arg]
 ) -> None:
     plan = shown(compiled[1], capsys)
     plan["edges"].append(edge)
