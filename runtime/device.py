@@ -23,7 +23,7 @@ from .program import DeviceStep, NativeStep, Program, ValueSpec
 if TYPE_CHECKING:
     from .artifact import Artifact
     from .emulator import EmulatorOptions
-    from .execution import Loaded
+    from .loaded import Loaded
 
 RecordTime = Callable[[str, tuple[str, ...], float, int], None]
 """Called with a kernel's name, the ONNX nodes it computes, its time in microseconds, and its branch."""

@@ -7,7 +7,8 @@ import threading
 
 from .device import Backend, Worker
 from .errors import ExecutionError
-from .execution import Execution, Loaded
+from .execution import Execution
+from .loaded import Loaded
 from .program import Program
 
 _forks = 0

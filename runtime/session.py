@@ -14,9 +14,10 @@ from .artifact import Artifact, read_artifact
 from .cpu.threads import thread_count
 from .device import Backend, DeviceName, RecordTime, check_target, open_backend
 from .errors import ArtifactIntegrityError
-from .execution import HOST_PREFIX, Loaded
+from .execution import HOST_PREFIX
 from .feeds import Inputs, ValueInfo
 from .like import converted
+from .loaded import Loaded
 from .outputs import Results, Wanted, in_order, on_host, targets_by_name
 from .pool import Pool
 from .recipe import Recipe, manifest_digest

@@ -75,7 +75,7 @@ def test_no_import_works_from_the_root_of_the_repository_only() -> None:
 
 @pytest.fixture(scope="module")
 def imports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """Who imports whom, read from a folder that shows the tree as it is installed."""
+    """Who imports whom, for types only included, read from a folder that shows the tree as it is installed."""
     shown = tmp_path_factory.mktemp("tree") / "tilestitch"
     shown.mkdir()
     for name in FOLDERS:
@@ -83,7 +83,7 @@ def imports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     (shown / "__init__.py").symlink_to(ROOT / "package" / "__init__.py")
     script = (
         "import grimp, json\n"
-        "graph = grimp.build_graph('tilestitch', exclude_type_checking_imports=True, cache_dir=None)\n"
+        "graph = grimp.build_graph('tilestitch', exclude_type_checking_imports=False, cache_dir=None)\n"
         "print(json.dumps({m: sorted(graph.find_modules_directly_imported_by(m)) for m in graph.modules}))"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=shown.parent, check=True, capture_output=True, text=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
@@ -25,14 +25,12 @@ from tilestitch.codegen.cuda.abi import (
 )
 from tilestitch.codegen.cuda.elementwise.vectors import VectorAccess
 from tilestitch.codegen.cuda.functions import RULES
+from tilestitch.codegen.cuda.rows.bands import RowsBehind
 from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.groups import before_views, gate_number
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.passes.plan.anchored import AnchoredGroup
 from tilestitch.passes.plan.strided import Strided
-
-if TYPE_CHECKING:
-    from tilestitch.codegen.cuda.rows.bands import RowsBehind
 
 
 @dataclass(frozen=True)

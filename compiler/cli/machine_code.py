@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tilestitch.compiler.cli.output import table
 
 if TYPE_CHECKING:
-    from tilestitch.codegen.cuda.machine_code.instructions import MachineCode
+    from tilestitch.codegen.cuda.machine_code.code import MachineCode
 
 HEADER = ("symbol", "compiled for", "instructions", "in main loop", "of these", "load", "store", "per byte")
 

@@ -1,8 +1,8 @@
-"""The graph: SSA values, nodes in topological order, def-use kept up to date by the graph itself."""
+"""The graph: nodes in topological order, def-use kept up to date by the graph itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,84 +11,9 @@ from .errors import IRError
 from .nodelist import NodeList
 from .printing import print_graph
 from .types import TensorType, Type, from_numpy_dtype
+from .values import Node, Value
 
-
-class Value:
-    """One SSA value. A constant carries `data`; everything else has a producer or is a graph input."""
-
-    __slots__ = ("_uses", "data", "index", "name", "producer", "type")
-
-    def __init__(self, name: str, type_: Type, data: np.ndarray | None = None) -> None:
-        self.name = name
-        self.type = type_
-        self.data = data
-        self.producer: Node | None = None
-        self.index = 0
-        self._uses: dict[tuple[Node, int], None] = {}
-
-    @property
-    def uses(self) -> KeysView[tuple[Node, int]]:
-        """The readers and the positions of their operands at which they read this value, in order of first use."""
-        return self._uses.keys()
-
-    @property
-    def is_constant(self) -> bool:
-        return self.data is not None
-
-    @property
-    def tensor_type(self) -> TensorType:
-        if not isinstance(self.type, TensorType):
-            raise IRError(f"value %{self.name} has type {self.type}, where a tensor of known rank is needed")
-        return self.type
-
-    @property
-    def dtype(self) -> str:
-        return self.tensor_type.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The static shape; IRError if a dimension is symbolic."""
-        return self.tensor_type.static_shape
-
-    @property
-    def users(self) -> list[Node]:
-        """Distinct nodes that read this value, in order of first use."""
-        return list(dict.fromkeys(node for node, _ in self._uses))
-
-    def __repr__(self) -> str:
-        return f"%{self.name}: {self.type}"
-
-
-class Node:
-    """One operation. `origins` names the ONNX nodes it stems from; every rewrite keeps them."""
-
-    __slots__ = ("attrs", "inputs", "name", "op", "origins", "outputs")
-
-    def __init__(
-        self,
-        op: str,
-        inputs: Sequence[Value],
-        outputs: Sequence[Value],
-        attrs: Mapping[str, Any],
-        name: str,
-        origins: Iterable[str],
-    ) -> None:
-        self.op = op
-        self.inputs = tuple(inputs)
-        self.outputs = tuple(outputs)
-        self.attrs = dict(attrs)
-        self.name = name
-        self.origins = tuple(dict.fromkeys(origins))
-
-    @property
-    def output(self) -> Value:
-        if len(self.outputs) != 1:
-            raise IRError(f"node {self.name} ({self.op}) has {len(self.outputs)} outputs, not one")
-        return self.outputs[0]
-
-    def __repr__(self) -> str:
-        outputs, inputs = (", ".join("%" + v.name for v in values) for values in (self.outputs, self.inputs))
-        return f"{outputs} = {self.op}({inputs})"
+__all__ = ["Graph", "Node", "Value"]
 
 
 class Graph:

@@ -6,20 +6,39 @@ import base64
 import hashlib
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from .errors import IRError
 from .types import TensorType, from_numpy_dtype
-
-if TYPE_CHECKING:
-    from .graph import Graph, Node, Value
+from .values import Node, Value
 
 INLINE_LIMIT = 64
 
 
-def print_graph(graph: Graph, *, full: bool = False, indent: str = "") -> str:
+class Printed(Protocol):
+    """What of a `Graph` is printed; the class itself is not known here, since graphs print themselves."""
+
+    name: str
+
+    @property
+    def inputs(self) -> Sequence[Value]: ...
+
+    @property
+    def outputs(self) -> Sequence[Value]: ...
+
+    @property
+    def constants(self) -> Sequence[Value]: ...
+
+    @property
+    def nodes(self) -> Sequence[Node]: ...
+
+    def subgraphs(self) -> Iterator[Printed]: ...
+
+
+def print_graph(graph: Printed, *, full: bool = False, indent: str = "") -> str:
     """The graph as text. With `full`, large constants are written out, so that the text alone parses back."""
     inputs = ", ".join(f"{_ref(v)}: {v.type}" for v in graph.inputs)
     lines = [f"graph @{graph.name}({inputs}) -> ({', '.join(_ref(v) for v in graph.outputs)}) {{"]
@@ -28,7 +47,7 @@ def print_graph(graph: Graph, *, full: bool = False, indent: str = "") -> str:
     return "\n".join([*lines, indent + "}"])
 
 
-def constants_of(graph: Graph) -> dict[str, np.ndarray]:
+def constants_of(graph: Printed) -> dict[str, np.ndarray]:
     """Data of all constants, nested graphs included, keyed as the text form refers to them."""
     table = {digest(v.data): v.data for v in graph.constants if v.data is not None}
     for inner in graph.subgraphs():
@@ -36,7 +55,7 @@ def constants_of(graph: Graph) -> dict[str, np.ndarray]:
     return table
 
 
-def fingerprint(graph: Graph) -> str:
+def fingerprint(graph: Printed) -> str:
     """SHA-256 of the text form: equal graphs, constants included, have equal fingerprints."""
     return hashlib.sha256(print_graph(graph).encode()).hexdigest()
 
@@ -92,7 +111,7 @@ def _print_node(node: Node, full: bool, indent: str) -> str:
 
 
 def _print_attr(value: Any, full: bool, indent: str) -> str:
-    if hasattr(value, "subgraphs"):  # a Graph; the class itself is not known here, since graphs print themselves
+    if hasattr(value, "subgraphs"):
         return print_graph(value, full=full, indent=indent)
     if isinstance(value, np.ndarray):
         return f"array({json.dumps(_plain(value))} : {TensorType(from_numpy_dtype(value.dtype), value.shape)})"

@@ -1,11 +1,13 @@
-"""The planner's state: which nodes are together, what each cluster must store, which unions would be cyclic."""
+"""The planner's state, and the protocol of the rules that change it: which nodes are together, what each cluster must
+store, which unions would be cyclic.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import ClassVar, Protocol, runtime_checkable
 
 from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.passes.plan import WhyNot
@@ -13,9 +15,6 @@ from tilestitch.passes.plan.roles import Roles, is_native, roles_of
 from tilestitch.passes.plan.target import TargetInfo
 
 from .closure import Closure, Reach
-
-if TYPE_CHECKING:
-    from .rules import FusionRule
 
 
 @dataclass(eq=False)
@@ -51,6 +50,37 @@ class Union:
     @cached_property
     def roles(self) -> Roles | WhyNot:
         return roles_of(self.nodes, self.stored)
+
+
+@dataclass(frozen=True)
+class Fuse:
+    """Wanted: the clusters of `nodes` become one, and compute `copies` (owned elsewhere) as well.
+
+    `forced`: do it wherever legal, without asking whether it pays.
+    """
+
+    nodes: tuple[Node, ...]
+    copies: tuple[Node, ...] = ()
+    forced: bool = False
+
+    @property
+    def subject(self) -> str:
+        return " + ".join(n.name for n in (*self.copies, *self.nodes))
+
+
+@runtime_checkable
+class FusionRule(Protocol):
+    """A frozen dataclass that says what may be proposed and forbidden.
+
+    `propose(state)` yields `Fuse` objects one by one; the planner tries each at once, so the next look at `state` sees
+    the result. `forbid(state, nodes)` is asked before any union, also those of other rules: a `WhyNot` prevents it.
+    """
+
+    name: ClassVar[str]
+
+    def propose(self, state: Fusion) -> Iterator[Fuse]: ...
+
+    def forbid(self, state: Fusion, nodes: Sequence[Node]) -> WhyNot | None: ...
 
 
 class Fusion:

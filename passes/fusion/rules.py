@@ -1,23 +1,17 @@
-"""Fusion rules: what may be proposed and forbidden, and the protocol by which plug-ins add their own.
-
-A rule is a frozen dataclass with a class variable `name`, and
-- `propose(state)` yields `Fuse` objects one by one; the planner tries each at once, so the next look at `state` sees
-  the result;
-- `forbid(state, nodes)` is asked before any union, also those of other rules: a `WhyNot` prevents it.
-"""
+"""The fusion rules that are built in; `clusters` has the protocol by which plug-ins add their own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar
 
 from tilestitch.compiler.ir import Kind, Node, Value, is_elementwise, kind_of
 from tilestitch.passes.plan import GroupKind, WhyNot
 from tilestitch.passes.plan.roles import Roles, is_native
 
 from . import legality, profit
-from .clusters import Cluster, Fusion
+from .clusters import Cluster, Fuse, Fusion, FusionRule
 
 FEW_CHANNELS = 16
 """A padded convolution of fewer channels copies its image on a CPU."""
@@ -25,33 +19,6 @@ UNALIGNED_CHANNELS = 4
 """A GPU fetches the pixels of images with fewer channels element by element."""
 DUPLICATE_ELEMENTS = 4096
 """Values up to this size may be computed again by each of their readers, if that takes no transcendental function."""
-
-
-@dataclass(frozen=True)
-class Fuse:
-    """Wanted: the clusters of `nodes` become one, and compute `copies` (owned elsewhere) as well.
-
-    `forced`: do it wherever legal, without asking whether it pays.
-    """
-
-    nodes: tuple[Node, ...]
-    copies: tuple[Node, ...] = ()
-    forced: bool = False
-
-    @property
-    def subject(self) -> str:
-        return " + ".join(n.name for n in (*self.copies, *self.nodes))
-
-
-@runtime_checkable
-class FusionRule(Protocol):
-    """See the module's docstring."""
-
-    name: ClassVar[str]
-
-    def propose(self, state: Fusion) -> Iterator[Fuse]: ...
-
-    def forbid(self, state: Fusion, nodes: Sequence[Node]) -> WhyNot | None: ...
 
 
 class AllowsAll:

@@ -10,8 +10,8 @@ import numpy as np
 from tilestitch.runtime.artifact import CPU_LIBRARY, Artifact
 from tilestitch.runtime.device import HostOnly, Memory
 from tilestitch.runtime.errors import DeviceError
-from tilestitch.runtime.execution import Loaded
 from tilestitch.runtime.hostmemory import HostArena
+from tilestitch.runtime.loaded import Loaded
 from tilestitch.runtime.program import DeviceStep, NativeStep, Program, ValueSpec
 
 from .threads import available_cores

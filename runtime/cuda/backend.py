@@ -12,7 +12,7 @@ import numpy as np
 
 from tilestitch.runtime.artifact import Artifact
 from tilestitch.runtime.device import OnDevice
-from tilestitch.runtime.execution import Loaded
+from tilestitch.runtime.loaded import Loaded
 from tilestitch.runtime.program import Constant, DeviceLaunch, DeviceStep, Program
 
 from . import array as arrays

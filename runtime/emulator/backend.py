@@ -34,7 +34,7 @@ from .kernels import Argument, Kernels, TensorArgument
 from .options import EmulatorOptions
 
 if TYPE_CHECKING:
-    from tilestitch.runtime.execution import Loaded
+    from tilestitch.runtime.loaded import Loaded
 
 _POISON = 0xFF
 """What memory that nothing was written to is full of: NaN in every float format, -1 in integers."""

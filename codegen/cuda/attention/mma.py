@@ -28,8 +28,9 @@ from tilestitch.codegen.cuda.attention.walk import (
     launches,
     store_results,
 )
+from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.fragments import INSTRUCTIONS
-from tilestitch.codegen.cuda.gemm.product import Operand, below, both
+from tilestitch.codegen.cuda.gemm.product import Operand
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Surroundings
 from tilestitch.passes.plan.attention_pieces import Piece, pieces_of, stage_bytes

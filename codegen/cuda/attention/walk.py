@@ -24,8 +24,8 @@ from tilestitch.codegen.compute.dtypes import Expr, immediate, storage_bits
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, TemporaryArg, Thread
 from tilestitch.codegen.cuda.attention.operands import Attended
+from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.functions import call
-from tilestitch.codegen.cuda.gemm.product import below, both
 from tilestitch.codegen.cuda.pieces import move, named, registers, repeated, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Surroundings
 from tilestitch.passes.plan.attention import lanes_of_sums

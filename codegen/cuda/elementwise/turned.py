@@ -30,7 +30,7 @@ from tilestitch.codegen.cuda.abi import (
     shared_buffer,
     store,
 )
-from tilestitch.codegen.cuda.gemm.product import below, both
+from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.pieces import named, unrolled, when
 from tilestitch.compiler.ir.accesses import Access, elementwise_walk
 from tilestitch.compiler.ir.graph import Value

@@ -15,9 +15,10 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.cuda.abi import CudaLaunch
+from tilestitch.codegen.cuda.conditions import both
 from tilestitch.codegen.cuda.gemm.direct import emit_direct
 from tilestitch.codegen.cuda.gemm.lower import lower_product
-from tilestitch.codegen.cuda.gemm.product import Operand, Product, both
+from tilestitch.codegen.cuda.gemm.product import Operand, Product
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.passes.plan.gemms import ConvShape, conv_gemm, conv_shape

@@ -14,8 +14,9 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_dtype
 from tilestitch.codegen.cuda.abi import CudaLaunch, Thread, barrier, shared_buffer
+from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.partition import Sink, launch, locate
-from tilestitch.codegen.cuda.gemm.product import Product, below, both, widen
+from tilestitch.codegen.cuda.gemm.product import Product, widen
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
 from tilestitch.passes.plan.gemv import SEGMENT, WARP, WARPS, load_width, warp_columns

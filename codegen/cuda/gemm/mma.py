@@ -16,9 +16,10 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, dtype_of, storage_dtype, to_storage
 from tilestitch.codegen.cuda.abi import CudaLaunch, Thread, barrier
+from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.fragments import Instruction, Piece, find_instruction, load_fragments
 from tilestitch.codegen.cuda.gemm.partition import Sink, launch, locate
-from tilestitch.codegen.cuda.gemm.product import Product, below, both, simplified, step_of
+from tilestitch.codegen.cuda.gemm.product import Product, simplified, step_of
 from tilestitch.codegen.cuda.gemm.simt import store_rows
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, run, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings

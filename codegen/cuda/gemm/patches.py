@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.indexing import unravel
-from tilestitch.codegen.cuda.gemm.product import Operand, Product, both
+from tilestitch.codegen.cuda.conditions import both
+from tilestitch.codegen.cuda.gemm.product import Operand, Product
 from tilestitch.passes.plan import patches as plan
 from tilestitch.passes.plan.gemm import Pictures
 from tilestitch.passes.plan.planes import TMA_DTYPES, item_bytes, line, padded

@@ -87,17 +87,3 @@ def step_of(around: Surroundings, number: Expr, bk: int, within: Expr) -> Expr:
 def simplified(around: Surroundings, condition: Expr | None) -> Expr | None:
     """A condition made simpler by what is assumed of the variables in it; None stands for true."""
     return None if condition is None else around.evaluator.simplify(condition)
-
-
-def both(*conditions: Expr | None) -> Expr | None:
-    """All of the conditions; None stands for true."""
-    result: Expr | None = None
-    for condition in conditions:
-        if condition is not None:
-            result = condition if result is None else T.And(result, condition)
-    return result
-
-
-def below(index: Expr, end: int, reached: int) -> Expr | None:
-    """Whether `index < end`; None if indices stay below `reached <= end` anyway."""
-    return None if reached <= end else index < end

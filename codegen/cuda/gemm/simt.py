@@ -18,8 +18,9 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, storage_dtype
 from tilestitch.codegen.cuda.abi import CudaLaunch, Thread, barrier, shared_buffer
+from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.partition import Sink, launch, locate
-from tilestitch.codegen.cuda.gemm.product import Operand, Product, below, both, simplified, step_of, widen
+from tilestitch.codegen.cuda.gemm.product import Operand, Product, simplified, step_of, widen
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, run, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
 from tilestitch.passes.plan.partition import Partition

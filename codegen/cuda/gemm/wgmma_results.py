@@ -20,8 +20,9 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.cuda.abi import CountersArg, Parameter, TemporaryArg
+from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.partition import COUNTER_BYTES
-from tilestitch.codegen.cuda.gemm.product import Product, below, both
+from tilestitch.codegen.cuda.gemm.product import Product
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
 from tilestitch.codegen.cuda.rows.bands import Turn, last_of
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings

@@ -17,8 +17,9 @@ from typing import Any
 
 from tilestitch.codegen.cuda.toolchain.resources import sections
 
+from .code import MachineCode
 from .errors import DisassemblerError
-from .instructions import INSTRUCTION_BYTES, Instruction, MachineCode
+from .instructions import INSTRUCTION_BYTES, Instruction
 
 PROGRAM = "nvdisasm"
 _TEXT = ".text."

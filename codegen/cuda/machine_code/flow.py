@@ -11,10 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .instructions import Instruction
+from .instructions import Instruction
 
 _JUMPS = frozenset({"BRA", "JMP"})
 _ENDS = frozenset({"EXIT", "RET", "BRX", "JMX", "KILL"})

@@ -1,12 +1,9 @@
-"""Machine code of a kernel as data: one `Instruction` after the other, as nvdisasm spells them."""
+"""One instruction of machine code as data, as nvdisasm spells it."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
-
-from .flow import Flow, flow_of
 
 INSTRUCTION_BYTES = 16
 """Since compute capability 7.0."""
@@ -55,16 +52,3 @@ class Instruction:
 
     def __str__(self) -> str:
         return " ".join(part for part in (self.predicate, self.opcode, self.operands) if part)
-
-
-@dataclass(frozen=True)
-class MachineCode:
-    """A kernel's instructions. architecture: `sm_90a`."""
-
-    symbol: str
-    architecture: str
-    instructions: tuple[Instruction, ...]
-
-    @cached_property
-    def flow(self) -> Flow:
-        return flow_of(self.instructions)

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from .code import MachineCode
 from .flow import Loop
-from .instructions import GLOBAL_LOADS, GLOBAL_STORES, LOCAL, Instruction, MachineCode
+from .instructions import GLOBAL_LOADS, GLOBAL_STORES, LOCAL, Instruction
 from .parameters import accessed
 
 

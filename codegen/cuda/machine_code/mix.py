@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .code import MachineCode
 from .flow import Loop
-from .instructions import MATRIX, Instruction, MachineCode
+from .instructions import MATRIX, Instruction
 from .lint import main_loops
 
 GROUPS: Mapping[str, frozenset[str]] = {

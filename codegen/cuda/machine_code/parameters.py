@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from .instructions import GLOBAL_LOADS, GLOBAL_STORES, Instruction, MachineCode
+from .code import MachineCode
+from .instructions import GLOBAL_LOADS, GLOBAL_STORES, Instruction
 
 Arguments = frozenset[int]
 """Offsets of arguments in constant memory."""

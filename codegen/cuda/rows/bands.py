@@ -22,7 +22,7 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.indexing import index_dtype
 from tilestitch.codegen.cuda.abi import barrier
-from tilestitch.codegen.cuda.gemm.product import both
+from tilestitch.codegen.cuda.conditions import both
 from tilestitch.codegen.cuda.pieces import when
 from tilestitch.codegen.cuda.rows.rows import RowEmitter
 from tilestitch.codegen.cuda.rows.team import Team

@@ -10,9 +10,10 @@ import pytest
 pytest.importorskip("cuda.bindings.nvrtc")
 
 from tilestitch.codegen.cuda.machine_code import disassemble as disassembly
+from tilestitch.codegen.cuda.machine_code.code import MachineCode
 from tilestitch.codegen.cuda.machine_code.disassemble import disassemble
 from tilestitch.codegen.cuda.machine_code.errors import DisassemblerError
-from tilestitch.codegen.cuda.machine_code.instructions import Instruction, MachineCode
+from tilestitch.codegen.cuda.machine_code.instructions import Instruction
 from tilestitch.codegen.cuda.machine_code.lint import Widths, lint, main_loops, widths
 from tilestitch.codegen.cuda.machine_code.mix import mix_of
 from tilestitch.codegen.cuda.machine_code.parameters import accessed

@@ -1,0 +1,21 @@
+"""Conditions of kernels; None stands for one that is always true."""
+
+from __future__ import annotations
+
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr
+
+
+def both(*conditions: Expr | None) -> Expr | None:
+    """All of the conditions; None stands for true."""
+    result: Expr | None = None
+    for condition in conditions:
+        if condition is not None:
+            result = condition if result is None else T.And(result, condition)
+    return result
+
+
+def below(index: Expr, end: int, reached: int) -> Expr | None:
+    """Whether `index < end`; None if indices stay below `reached <= end` anyway."""
+    return None if reached <= end else index < end

@@ -1,0 +1,111 @@
+"""What all executions of an artifact share: weights and host operators, whatever the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .artifact import Artifact, typed_weight
+from .errors import ArtifactSchemaError, UnsupportedError
+from .program import (
+    Body,
+    Constant,
+    DeviceStep,
+    HostStep,
+    IfStep,
+    Literal,
+    LoopStep,
+    NativeStep,
+    Program,
+    ScanStep,
+    SequenceMapStep,
+    Step,
+    ValueSpec,
+)
+from .types import TensorType
+
+HostFunction = Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Any]]
+
+
+def host_table() -> Mapping[str, HostFunction]:
+    """The numpy operators by name; imported only when a program has host steps."""
+    from .host import TABLE
+
+    return TABLE
+
+
+def walk_programs(program: Program) -> list[Program]:
+    """The program and all that are nested in it."""
+    found = [program]
+    for step in program.steps:
+        for body in bodies(step):
+            found += walk_programs(body.program)
+    return found
+
+
+def bodies(step: Step) -> tuple[Body, ...]:
+    """The nested programs of a step."""
+    if isinstance(step, IfStep):
+        return (step.then_body, step.else_body)
+    return (step.body,) if isinstance(step, (LoopStep, ScanStep, SequenceMapStep)) else ()
+
+
+class Loaded:
+    """What all executions of an artifact share on any device: weights, host operators. Nothing in it changes."""
+
+    def __init__(self, artifact: Artifact, weights: Mapping[str, np.ndarray]) -> None:
+        self.file = artifact.name
+        self.weights = weights
+        self._infos = artifact.manifest.weights
+        programs = [nested for program in artifact.programs for nested in walk_programs(program)]
+        self.programs = tuple(programs)
+        launches = [launch for p in programs for s in p.steps if isinstance(s, NativeStep) for launch in s.launches]
+        self.scratch_bytes = max((launch.scratch_bytes for launch in launches), default=0)
+        host_steps = [step for program in programs for step in program.steps if isinstance(step, HostStep)]
+        self.host: Mapping[str, HostFunction] = host_table() if host_steps else {}
+        unknown = sorted({step.op for step in host_steps} - set(self.host))
+        if unknown:
+            raise UnsupportedError(
+                f"{self.file}: this runtime has no operator {', '.join(unknown)}; upgrade tilestitch to the version "
+                "that compiled it"
+            )
+
+        for program in programs:
+            for value in program.values:
+                if isinstance(value.location, Constant):
+                    self.constant(value)  # find at load, not at the first run, what the weights lack
+
+    def symbols(self, kind: type[NativeStep] | type[DeviceStep]) -> frozenset[str]:
+        """The kernels that steps of this kind launch."""
+        steps = [step for program in self.programs for step in program.steps if isinstance(step, kind)]
+        return frozenset(launch.symbol for step in steps for launch in step.launches)
+
+    def constant(self, value: ValueSpec) -> np.ndarray:
+        """The read-only array of a constant or literal."""
+        location = value.location
+        if isinstance(location, Literal) and isinstance(value.type, TensorType):
+            array = np.array(location.items, object).reshape(value.type.static_shape or ())
+            array.flags.writeable = False
+            return array
+        if not isinstance(location, Constant) or not isinstance(value.type, TensorType):
+            raise ValueError(f"value {value.name!r} is no constant")
+        shape = value.type.static_shape or ()
+        return typed_weight(self._weight(location.tensor), value.type.dtype, shape, location.offset_bytes)
+
+    def attributes(self, attrs: Any) -> Any:
+        """A host step's attributes with references to constants replaced by arrays."""
+        if isinstance(attrs, list):
+            return [self.attributes(item) for item in attrs]
+        if not isinstance(attrs, dict):
+            return attrs
+        if set(attrs) == {"$constant"}:
+            raw, info = self._weight(attrs["$constant"]), self._infos[attrs["$constant"]]
+            return typed_weight(raw, info.dtype, info.shape)
+        return {name: self.attributes(item) for name, item in attrs.items()}
+
+    def _weight(self, name: Any) -> np.ndarray:
+        if not isinstance(name, str) or name not in self.weights:
+            raise ArtifactSchemaError(f"the program uses a weight {name!r} that is not there", file=self.file)
+        return self.weights[name]
