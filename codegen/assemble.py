@@ -198,6 +198,7 @@ class _ProgramWriter:
             if segment.native:
                 launches = [launch for name in segment.groups for launch in self.launches(name)]
                 if launches:
+                    self.check_planned(launches, first)
                     steps.append(self.backend.step(launches, self.edges(first, len(launches))))
                 first += len(launches)
                 continue
@@ -242,6 +243,13 @@ class _ProgramWriter:
     def memory_of(self, name: str) -> int:
         """The value whose bytes a kernel uses for `name`: itself, or the root of the alias that it is."""
         return self.number(self.plan.buffers.aliases.get(name, name))
+
+    def check_planned(self, launches: Sequence[PlacedLaunch], first: int) -> None:
+        """Raise CodegenError unless launches from number `first` on are those of the plan: edges name their numbers."""
+        planned = [launch.kind for launch in (self.plan.launches or ())[first : first + len(launches)]]
+        emitted = [placed.launch.kind for placed in launches]
+        if self.plan.target.is_gpu and planned != emitted:
+            raise CodegenError(f"the plan has launches {planned}, the templates emit {emitted}; write the plan again")
 
     def edges(self, first: int, count: int) -> list[tuple[int, int]]:
         """Edges between the launches of one segment, by their numbers in it."""

@@ -68,7 +68,8 @@ class CudaBackend:
         device, needs = self.target.device, compiled.facts.get(symbol, {})
         return {
             "symbol": symbol, "grid": list(launch.grid), "block": list(launch.block),
-            "shared_bytes": launch.shared_bytes, "cooperative": launch.cooperative, "device": device.name,
+            "shared_bytes": launch.shared_bytes, "static_shared_bytes": launch.static_shared_bytes,
+            "cooperative": launch.cooperative, "device": device.name,
             "widest_access": asdict(asked(launch.func)),
             "machine_code": [
                 {

@@ -108,6 +108,8 @@ def describe(explained: Mapping[str, Any], *, with_launches: bool = False) -> st
         parts.append(f"plug-ins: {', '.join(given)}")
     if kernels:
         parts.append(table(rows, ("#", "kernel", "kind", "composition", "ONNX nodes")))
+        if with_launches and explained["target"] != "cpu":
+            parts.append(_waits(kernels))
     if "node" in explained:
         parts.extend(_inside(explained, kernel, kernel["stitches"]) for kernel in kernels)
     if "producer" in explained:
@@ -141,6 +143,17 @@ def _on_host(explained: Mapping[str, Any]) -> str:
     return f"{describe_host(host)}\npredicted of these: at least {least_us:.0f} µs, {100 * share:.0f} % of all"
 
 
+def _waits(kernels: Sequence[Mapping[str, Any]]) -> str:
+    """Which kernel waits for which, and for whose sake."""
+    numbers = {kernel["name"]: f"{kernel['number']} {kernel['name']}" for kernel in kernels}
+    rows = [
+        (kernel["number"], numbers.get(edge["after"], edge["after"]), edge["kind"], edge["reason"])
+        for kernel in kernels
+        for edge in kernel["sync"]
+    ]
+    return table(rows, ("#", "waits for", "how", "for the sake of")) if rows else "no kernel waits for another"
+
+
 def _launches(kernels: Sequence[Mapping[str, Any]]) -> str:
     """A line for each launch; on a GPU, one for each architecture that it was compiled for."""
     rows: list[tuple[object, ...]] = []
@@ -153,7 +166,7 @@ def _launches(kernels: Sequence[Mapping[str, Any]]) -> str:
             extents = ("x".join(map(str, launch["grid"])), "x".join(map(str, launch["block"])))
             for code in launch["machine_code"] or [{}]:
                 needs = (code.get(key, "-") for key in ("architecture", "registers", "local_bytes", "blocks_per_sm"))
-                shared_bytes = launch["shared_bytes"] + code.get("shared_bytes", 0)
+                shared_bytes = launch["shared_bytes"] + code.get("shared_bytes", launch["static_shared_bytes"])
                 rows.append((index, launch["symbol"], *extents, shared_bytes, *needs))
     if not rows:
         return "no launches"
