@@ -50,7 +50,7 @@ def _part(name: str) -> tuple[int, str]:
 def native_architecture(capability: tuple[int, int]) -> str:
     """The architecture to compile for: with the GPU's own instructions where it has such."""
     major, minor = capability
-    return f"sm_{major}{minor}{'a' if major >= 9 and (major, minor) != (8, 9) else ''}"
+    return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
 
 class Modules:

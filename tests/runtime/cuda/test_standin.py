@@ -44,9 +44,7 @@ def run_twice(path: Path) -> Callable[[StandIn], None]:
     return work
 
 
-@pytest.mark.parametrize(
-    "more", [{"cluster": (2, 1, 1)}, {"cooperative": True}, {"cluster": (2, 1, 1), "cooperative": True}]
-)
+@pytest.mark.parametrize("more", [{"cluster": (2, 1, 1)}, {"cooperative": True}])
 def test_clusters_and_cooperative_launches(on_standin: OnStandIn, tmp_path: Path, more: dict[str, Any]) -> None:
     on_standin(run_twice(artifact(tmp_path, one_step([launch("increment", 0, 1, **more)]))))
 

@@ -73,7 +73,7 @@ def refused(work: Work, status: str, reason: str) -> Callable[[StandIn], None]:
             work(gpu)
         assert caught.value.status == f"CUDA_ERROR_{status}", stand_in.last_reason()
         assert reason in stand_in.last_reason()
-        if status != "ILLEGAL_ADDRESS":
+        if not status.endswith("_ADDRESS"):
             gpu.close()
             del gpu, caught
             assert stand_in.leaks() == ""
@@ -103,6 +103,9 @@ LAUNCHES: dict[str, tuple[dict[str, Any], str, str]] = {
     "more blocks than are resident": (
         {"grid": (132 * 32 + 1, 1, 1), "cooperative": True}, "COOPERATIVE_LAUNCH_TOO_LARGE", "the GPU holds 4224",
     ),
+    "clusters that wait for each other": (
+        {"cluster": (2, 1, 1), "grid": (2, 1, 1), "cooperative": True}, "NOT_SUPPORTED", "cooperative launches of clusters",
+    ),
     "a pointer to nowhere": ({"pointers": (4096, 4096)}, "ILLEGAL_ADDRESS", "a kernel failed"),
 }  # fmt: skip
 
@@ -113,12 +116,20 @@ def test_launches(on_standin: OnStandIn, what: str) -> None:
     on_standin(leaking(refused(lambda gpu: gpu.launch(**arguments), status, reason), status))
 
 
+def test_a_pointer_that_a_vector_cannot_begin_at(on_standin: OnStandIn) -> None:
+    def work(gpu: Gpu) -> None:
+        gpu.launch(pointers=(gpu.memory, gpu.memory + 4))
+
+    check = refused(work, "MISALIGNED_ADDRESS", "a kernel failed")
+    on_standin(leaking(check, "MISALIGNED_ADDRESS"))
+
+
 def leaking(check: Callable[[StandIn], None], status: str) -> Callable[[StandIn], None]:
     """A context that a fault broke cannot give anything back."""
 
     def run(stand_in: StandIn) -> None:
         check(stand_in)
-        if status == "ILLEGAL_ADDRESS":
+        if status.endswith("_ADDRESS"):
             stand_in.forget()
 
     return run

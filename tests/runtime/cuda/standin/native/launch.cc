@@ -12,6 +12,7 @@ namespace {
 
 constexpr size_t kTensorMapBytes = sizeof(CUtensorMap);
 constexpr uint64_t kPortableCluster = 8, kLargestCluster = 16;
+constexpr CUdeviceptr kPointerAlignment = 16;  // of the widest access: kernels may make such with every pointer
 
 // A parameter as it is handed out to be executed: for a pointer the bytes from there to the end of its allocation.
 struct Passed {
@@ -76,16 +77,19 @@ void check_cluster(const Launch& launch, const Function& function, const Extent&
     refuse(CUDA_ERROR_INVALID_CLUSTER_SIZE, "%s: a cluster of %lu blocks, of %lu", name, cluster.count(), most);
   if (launch.grid.x % cluster.x || launch.grid.y % cluster.y || launch.grid.z % cluster.z)
     refuse(CUDA_ERROR_INVALID_VALUE, "%s: the cluster does not divide the grid", name);
+  // How many clusters are resident depends on how the GPU's multiprocessors lie together, which no manual says.
+  if (launch.cooperative && cluster.count() > 1)
+    refuse(CUDA_ERROR_NOT_SUPPORTED, "%s: cooperative launches of clusters are not checked here", name);
 }
 
-void check_resources(const Launch& launch, const Function& function, const Extent& cluster) {
+void check_resources(const Launch& launch, const Function& function) {
   const char* name = function.kernel.name.c_str();
   if (int(launch.shared_bytes) > function.max_dynamic_shared_bytes)
     refuse(CUDA_ERROR_INVALID_VALUE, "%s: %u bytes of dynamic shared memory, of %d (%u are static)", name,
            launch.shared_bytes, function.max_dynamic_shared_bytes, function.kernel.static_shared_bytes);
   int each = resident_blocks(function, int(launch.block.count()), launch.shared_bytes);
   if (each < 1) refuse(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, "%s: a multiprocessor holds no block", name);
-  uint64_t most = uint64_t(each) * function.device->gpu->multiprocessors / cluster.count() * cluster.count();
+  uint64_t most = uint64_t(each) * function.device->gpu->multiprocessors;
   if (launch.cooperative && launch.grid.count() > most)
     refuse(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, "%s: %lu blocks, the GPU holds %lu", name, launch.grid.count(), most);
 }
@@ -124,7 +128,7 @@ void check_launch(const Launch& launch) {
   check_extents(launch, function);
   Extent cluster = cluster_of(launch, function);
   check_cluster(launch, function, cluster);
-  check_resources(launch, function, cluster);
+  check_resources(launch, function);
 }
 
 void run_launch(const Launch& launch) {
@@ -138,6 +142,7 @@ void run_launch(const Launch& launch) {
       CUdeviceptr address;
       memcpy(&address, bytes.data(), sizeof address);
       check_memory(*function.device, address, 1, CUDA_ERROR_ILLEGAL_ADDRESS, where.c_str());
+      if (address % kPointerAlignment) refuse(CUDA_ERROR_MISALIGNED_ADDRESS, "%s: %#llx is no multiple of 16", where.c_str(), address);
     }
   }
   if (execute) execute_launch(launch, function, cluster_of(launch, function));
