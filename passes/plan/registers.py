@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 
-from tilestitch.compiler.ir import Node, Value
+from tilestitch.compiler.ir import Node, Value, op_spec
 from tilestitch.compiler.ir.accesses import elementwise_walk
 from tilestitch.compiler.ir.types import storage_bytes
 
@@ -56,7 +56,7 @@ def registers_of(view: GroupView, kind: GroupKind, schedule: Schedule) -> int:
         case GemmSchedule():
             return _gemm(view, schedule.tile)
         case DirectSchedule():
-            return _bounded(DIRECT + most_alive(view.nodes, view.outputs), schedule.threads)
+            return _bounded(DIRECT + 7 * most_alive(view.nodes, view.outputs), schedule.threads)
         case AttentionSchedule():
             return _bounded(_attention(view, schedule.tile), schedule.tile.threads)
         case ElementwiseSchedule() | RowSchedule():
@@ -65,8 +65,10 @@ def registers_of(view: GroupView, kind: GroupKind, schedule: Schedule) -> int:
             return _split_rows(view, schedule)
         case TransposeSchedule():
             alive = most_alive(view.nodes, view.outputs)
-            return _bounded(TRANSPOSE + schedule.edge // schedule.lines * alive, schedule.edge * schedule.lines)
-        case WindowSchedule() | ScanSchedule() | SortSchedule() | ScatterSchedule():
+            return _bounded(TRANSPOSE + 2 * alive, schedule.edge * schedule.lines)
+        case WindowSchedule():
+            return _bounded(_window(view), schedule.threads)
+        case ScanSchedule() | SortSchedule() | ScatterSchedule():
             return _bounded(OPAQUE[type(schedule)] + most_alive(view.nodes, view.outputs), schedule.threads)
     raise AssertionError(f"{schedule} is for no GPU")
 
@@ -90,7 +92,7 @@ def _bounded(wanted: float, threads: int) -> int:
 
 # -- GEMMs -------------------------------------------------------------------------------------------------------------
 
-SIMT, MMA, WGMMA, GEMV, DIRECT = 8, 8, 32, 16, 14
+SIMT, MMA, WGMMA, GEMV, DIRECT = 8, 12, 28, 20, 11
 
 
 def _gemm(view: GroupView, tile: Tile) -> int:
@@ -139,12 +141,12 @@ def _gemv(gemm: Gemm, tile: GemvTile) -> float:
     if tile.along_k:
         columns = warp_columns(gemm)
         loaded = columns * load_width(gemm.b)
-    return GEMV + words(gemm.acc_dtype) * (gemm.m * columns + loaded)
+    return GEMV + words(gemm.acc_dtype) * (gemm.m * columns + loaded / 2)
 
 
 # -- attention ---------------------------------------------------------------------------------------------------------
 
-ATTENTION = 14
+ATTENTION = 10
 
 
 def _attention(view: GroupView, tile: AttentionMmaTile | AttentionSimtTile) -> float:
@@ -152,16 +154,22 @@ def _attention(view: GroupView, tile: AttentionMmaTile | AttentionSimtTile) -> f
     if isinstance(tile, AttentionMmaTile):
         scores, sums = tile.bn // COLUMNS * 4, tile.columns // COLUMNS * 4
         queries = tile.width // STEP * 4
-        return ATTENTION + tile.fragments * (1.2 * (scores + sums) + min(queries, 16))
+        return ATTENTION + tile.fragments * (1.4 * (scores + sums) + min(queries, 16) / 2)
     keys, columns = tile.bn // ACROSS, ceil(tile.columns / ACROSS)
     each = words("float64" if tile.itemsize == 8 else "float32")
-    return ATTENTION + each * (tile.rows * (keys + 2 * columns) + QUAD * (tile.rows + keys) // 2)
+    return each * (tile.rows * (1.5 * keys + 2 * columns) + 1.1 * QUAD * (tile.rows + keys))
 
 
 # -- rows and elements -------------------------------------------------------------------------------------------------
 
-ELEMENTWISE, ROWS, TRANSPOSE = 6, 8, 14
-OPAQUE: Mapping[type, int] = {WindowSchedule: 22, ScanSchedule: 20, SortSchedule: 24, ScatterSchedule: 20}
+ELEMENTWISE, ROWS, TRANSPOSE, WINDOW = 6, 13, 13, 6
+AXIS = 10
+"""Of a window: its bounds, its counter, and places."""
+CALL = 7
+"""Of a function that is computed in many steps."""
+EXCHANGE = 8
+"""Of blocks that share a row."""
+OPAQUE: Mapping[type, int] = {ScanSchedule: 28, SortSchedule: 20, ScatterSchedule: 16}
 
 
 def _launch(
@@ -178,7 +186,8 @@ def _elementwise(
 ) -> float:
     _, walk = elementwise_walk(inputs, outputs)
     each = schedule.lanes * schedule.vectors
-    return ELEMENTWISE + 2 * len(walk.accesses) + each * most_alive(nodes, outputs)
+    calls = sum(op_spec(node.op).expensive for node in nodes)
+    return ELEMENTWISE + len(walk.accesses) + 0.75 * each * most_alive(nodes, outputs) + CALL * min(calls, 2)
 
 
 def _rows(
@@ -188,7 +197,13 @@ def _rows(
     assert isinstance(roles, Roles), roles
     loops = row_loops(nodes, roles, inputs, outputs).scheduled(schedule)
     each = loops.lanes * (loops.steps if loops.unrolled else 1)
-    return ROWS + len(inputs) + len(outputs) + 2 * each
+    return ROWS + len(inputs) + len(outputs) + each + EXCHANGE * (schedule.blocks_per_row > 1)
+
+
+def _window(view: GroupView) -> int:
+    assert view.anchor is not None
+    axes = sum(taps > 1 for taps in view.anchor.attrs["kernel"])
+    return WINDOW + AXIS * axes + most_alive(view.nodes, view.outputs)
 
 
 def _split_rows(view: GroupView, schedule: SplitRowSchedule) -> int:

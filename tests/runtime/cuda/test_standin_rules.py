@@ -104,7 +104,7 @@ LAUNCHES: dict[str, tuple[dict[str, Any], str, str]] = {
         {"grid": (132 * 32 + 1, 1, 1), "cooperative": True}, "COOPERATIVE_LAUNCH_TOO_LARGE", "the GPU holds 4224",
     ),
     "clusters that wait for each other": (
-        {"cluster": (2, 1, 1), "grid": (2, 1, 1), "cooperative": True}, "NOT_SUPPORTED", "cooperative launches of clusters",
+        {"cluster": (2, 1, 1), "grid": (2, 1, 1), "cooperative": True}, "NOT_SUPPORTED", "launches of clusters",
     ),
     "a pointer to nowhere": ({"pointers": (4096, 4096)}, "ILLEGAL_ADDRESS", "a kernel failed"),
 }  # fmt: skip
