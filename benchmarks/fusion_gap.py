@@ -24,7 +24,7 @@ from tilestitch.compiler.ir.text import print_graph
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.devices import find_device
-from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
+from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, latency_us
 from tilestitch.cost_model.random_model import RandomModel
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.fusion.clusters import Fusion
@@ -125,7 +125,7 @@ def report_models(names: list[str]) -> int:
             seconds = time.process_time() - start
             nodes = nodes_by_name(graph)
             facts = [group_facts(nodes, g, target) for g in plan.groups]
-            total = sum(model.latency_us(f, device) for f in facts)
+            total = sum(latency_us(model, f, device) for f in facts)
             moved = sum(f.footprint_bytes for f in facts)
             bound = [f for f in facts if not f.fma]
             print(f"{name:12} {planner:10} {len(graph.nodes):5} nodes {len(facts):4} kernels, {len(bound):4} of them "

@@ -1,73 +1,52 @@
-"""Kernels as one kernel: side by side in a launch, or behind each other with a barrier of the grid or bands between."""
+"""Kernels as one kernel: side by side in a launch, or one after the other with a barrier of the grid or bands."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .protocol import KernelFacts, Traffic
+from .facts import KernelFacts, Launch, Part, Tail
 
 
 def joined_facts(stages: Sequence[Sequence[KernelFacts]]) -> KernelFacts:
     """The facts of a kernel that computes `stages` one after the other, and the kernels of each side by side.
 
-    What they do is added up; what a task needs is what the neediest of them needs.
+    Kernels of several launches have their first ones side by side, and so on. A kernel that has stages itself has them
+    before those that follow it; side by side with others, its first stage is beside theirs.
     """
-    flat = [facts for stage in stages for facts in stage]
-    return KernelFacts(
-        kind="stitched",
-        dtype=flat[0].dtype,
-        reads=_merged([t for f in flat for t in f.reads]),
-        writes=_merged([t for f in flat for t in f.writes]),
-        fma=sum(f.fma for f in flat),
-        cheap=sum(f.cheap for f in flat),
-        transcendental=sum(f.transcendental for f in flat),
-        elements=max(f.elements for f in flat),
-        tasks=max(sum(f.tasks for f in stage) for stage in stages),
-        threads=max(f.threads for f in flat),
-        shared_bytes=max(f.shared_bytes for f in flat),
-        registers=max(f.registers for f in flat),
-        barriers=sum(max(f.barriers for f in stage) for stage in stages),
-        launches=max(f.launches for f in flat),
-        staged=sum(f.staged for f in flat),
-        grid_barriers=len(stages) - 1,
-    )
+    rows: list[list[Part]] = []
+    launches: list[Launch] = []
+    for stage in stages:
+        together = _side_by_side(stage)
+        rows += [list(parts) for parts in together[0].stages]
+        launches += together[1:]
+    first = Launch(tuple(tuple(parts) for parts in rows))
+    return KernelFacts((first, *launches))
 
 
-def banded_facts(
-    product: KernelFacts, behind: KernelFacts, tail_rows: int, tail_bytes: int, tail_blocks: int
-) -> KernelFacts:
-    """The facts of a product whose last blocks compute what lies behind it, band by band.
+def _side_by_side(kernels: Sequence[KernelFacts]) -> list[Launch]:
+    longest = max(kernel.launches for kernel in kernels)
+    found = []
+    for number in range(longest):
+        beside = [kernel.sequence[number] for kernel in kernels if number < kernel.launches]
+        depth = max(len(launch.stages) for launch in beside)
+        stages = [[p for launch in beside if at < len(launch.stages) for p in launch.stages[at]] for at in range(depth)]
+        found.append(Launch(tuple(map(tuple, stages))))
+    return found
 
-    What every row reads, a block finds in its own cache from the second row on; what the product has stored just before
-    is read from caches altogether.
+
+def banded_facts(product: KernelFacts, behind: KernelFacts, tail: Tail) -> KernelFacts:
+    """The facts of a GEMM whose last blocks compute the rows after it, band by band.
+
+    What every row reads, a block finds in its own cache from the second row on; what the GEMM has stored just before is
+    read from caches altogether.
     """
     made = {t.value for t in product.writes}
+    (first,), (second,) = product.parts, behind.parts[:1]
     reads = tuple(
         replace(t, footprint_bytes=0)
         if t.value in made
         else replace(t, bytes_requested=min(t.bytes_requested, t.footprint_bytes))
-        for t in behind.reads
+        for t in second.reads
     )
-    return replace(
-        joined_facts([[product], [replace(behind, reads=reads)]]),
-        tasks=product.tasks,
-        threads=product.threads,
-        shared_bytes=product.shared_bytes,
-        barriers=behind.barriers,
-        launches=product.launches,
-        grid_barriers=0,
-        tail_rows=tail_rows,
-        tail_bytes=tail_bytes,
-        tail_blocks=tail_blocks,
-    )
-
-
-def _merged(traffic: Sequence[Traffic]) -> tuple[Traffic, ...]:
-    """What several kernels do to one tensor: its bytes lie in memory once."""
-    found: dict[str, Traffic] = {}
-    for t in traffic:
-        other = found.get(t.value, Traffic(t.value, 0, 0))
-        most = max(t.footprint_bytes, other.footprint_bytes)
-        found[t.value] = Traffic(t.value, t.bytes_requested + other.bytes_requested, most)
-    return tuple(found.values())
+    return KernelFacts((Launch(((first,), (replace(second, reads=reads),)), tie="band", tail=tail),))

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .protocol import AnyDevice, KernelFacts
+from .facts import KernelFacts
+from .protocol import AnyDevice, Prediction
+
+LEAST_US, MOST_US = 1.0, 100.0
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,10 @@ class RandomModel:
     def name(self) -> str:
         return "random"
 
-    def latency_us(self, kernel: KernelFacts, device: AnyDevice) -> float:
+    def predict(self, batch: Sequence[KernelFacts], device: AnyDevice) -> list[Prediction]:
+        return [self._predict(kernel, device) for kernel in batch]
+
+    def _predict(self, kernel: KernelFacts, device: AnyDevice) -> Prediction:
         digest = hashlib.sha256(f"{self.seed}\0{kernel!r}\0{device.name}".encode()).digest()
-        return float(100.0 ** (int.from_bytes(digest[:8], "big") / 2**64))
+        latency_us = (MOST_US / LEAST_US) ** (int.from_bytes(digest[:8], "big") / 2**64)
+        return Prediction(float(LEAST_US * latency_us), LEAST_US, MOST_US)

@@ -8,7 +8,8 @@ stop working, and a plug-in that states another `api_version` is refused. `docs/
 from tilestitch.compiler.ir import Graph, IRError, Kind, Node, TensorType, Value, kind_of
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.devices import Device
-from tilestitch.cost_model.protocol import KernelFacts, Traffic
+from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Launch, Part, Tail, Traffic
+from tilestitch.cost_model.protocol import Prediction
 
 from .contract import PassContext, PassResult
 from .errors import PassError, PluginError, PluginFault, PluginWarning
@@ -60,7 +61,12 @@ __all__ = [
     "KERNEL_NAME",
     # cost models
     "KernelFacts",
+    "Launch",
+    "Part",
     "Traffic",
+    "Arithmetic",
+    "Tail",
+    "Prediction",
     "CpuDevice",
     "Device",
     # tests of plug-ins

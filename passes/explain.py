@@ -9,7 +9,7 @@ from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.counts import bytes_of, footprint_bytes, operations
 from tilestitch.cost_model.cpu import CpuDevice
-from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
+from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, latency_us
 
 from .fusion.facts import device_of, group_facts, nodes_by_name
 from .host_steps import host_summary, why_on_host
@@ -61,7 +61,7 @@ def explain_plan(
             else:
                 kernel = {"number": len(kernels), **_kernel(graph, group, values, number)}
                 kernel["sync"] = waits[name] if plan.target.is_gpu else _in_order(segment, place)
-                kernel["predicted_us"] = round(model.latency_us(group_facts(nodes, group, target), device), 3)
+                kernel["predicted_us"] = round(latency_us(model, group_facts(nodes, group, target), device), 3)
                 if launches is not None:
                     kernel["launches"] = list(launches(plan, name))
                 kernels.append(kernel)

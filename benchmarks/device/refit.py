@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.device.gemm_facts import TILE_FACTS
 from benchmarks.device.journal import calls, lines_of
 from benchmarks.device.render import Row, aligned, cell, rows_by_part
-from tilestitch.cost_model import analytical
+from tilestitch.cost_model import constants as cost_constants
 from tilestitch.cost_model.devices import Device, find_device
 
 FILE = "constants.json"
@@ -41,13 +41,14 @@ class Constant:
     name: str
     place: str
     source: str
-    now: Callable[[], float | None]
+    now: Callable[[Device], float | None]
     measured: Callable[[Results, Device], float | None]
 
 
 def constants() -> tuple[Constant, ...]:
     """All that the queue can tell."""
-    module = "cost_model/analytical.py"
+    module = "cost_model/constants.py"
+    rates = f"{module}, GPU_RATES"
     return (
         Constant("GPU_LAUNCH_US", module, "A2, graph of 100 with full edges, 132 blocks",
                  _attribute("GPU_LAUNCH_US"), _launch_us),
@@ -55,22 +56,19 @@ def constants() -> tuple[Constant, ...]:
                  _attribute("GPU_GRID_BARRIER_US"), _grid_barrier_us),
         Constant("GPU_HAND_OVER_US", module, "A3, semaphore between two blocks",
                  _attribute("GPU_HAND_OVER_US"), _hand_over_us),
-        Constant("bandwidth share of sm_90", f"{module}, MEASURED_CEILINGS", "A1, copy of 4096 MiB",
-                 lambda: _ceiling(0), _bandwidth_share),
-        Constant("arithmetic share of sm_90", f"{module}, MEASURED_CEILINGS", "A1, GEMMs of 8192, median of types",
-                 lambda: _ceiling(1), _arithmetic_share),
-        Constant("GPU_L2_RATE", module, "A1, read of 16 MiB over read of 4096 MiB",
-                 _attribute("GPU_L2_RATE"), _l2_rate),
+        Constant("bandwidth_share", rates, "A1, copy of 4096 MiB", _rate("bandwidth_share"), _bandwidth_share),
+        Constant("arithmetic_share", rates, "A1, GEMMs of 8192, median of types",
+                 _rate("arithmetic_share"), _arithmetic_share),
+        Constant("l2_bytes_per_cycle", rates, "A1, read of 16 MiB", _rate("l2_bytes_per_cycle"), _l2_rate),
     )  # fmt: skip
 
 
-def _attribute(name: str) -> Callable[[], float | None]:
-    return lambda: getattr(analytical, name, None)
+def _attribute(name: str) -> Callable[[Device], float | None]:
+    return lambda device: getattr(cost_constants, name, None)
 
 
-def _ceiling(index: int) -> float | None:
-    found = getattr(analytical, "MEASURED_CEILINGS", {}).get(90, getattr(analytical, "CEILINGS", None))
-    return None if found is None else float(found[index])
+def _rate(name: str) -> Callable[[Device], float | None]:
+    return lambda device: getattr(cost_constants.rates_of(device), name, None)
 
 
 # -- what rows say -----------------------------------------------------------------------------------------------------
@@ -114,8 +112,8 @@ def _arithmetic_share(results: Results, device: Device) -> float | None:
 
 
 def _l2_rate(results: Results, device: Device) -> float | None:
-    near, far = (value(results.get("A1", ()), "GB_per_s", what="read", MiB=mib) for mib in (16, 4096))
-    return None if near is None or far is None else near / far
+    rate = value(results.get("A1", ()), "GB_per_s", what="read", MiB=16)
+    return None if rate is None else rate * 1e9 / (device.sm_count * device.clock_hz)
 
 
 # -- tiles -------------------------------------------------------------------------------------------------------------
@@ -190,7 +188,7 @@ def proposal(results: Results, device: Device) -> list[dict[str, Any]]:
     """A row for every constant."""
     rows = []
     for constant in constants():
-        now, measured = constant.now(), constant.measured(results, device)
+        now, measured = constant.now(device), constant.measured(results, device)
         change = None if now is None or measured is None else measured / now
         rows.append({
             "constant": constant.name, "now": now, "measured": measured, "factor": change, "place": constant.place,

@@ -12,7 +12,7 @@ from typing import ClassVar
 from tilestitch.compiler.ir import Kind, Node, Value, is_elementwise, kind_of, op_spec
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.counts import bytes_of
-from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.cost_model.protocol import LatencyModel, latency_us
 from tilestitch.passes.plan import WhyNot
 from tilestitch.passes.plan.parts import Part, Roles
 from tilestitch.passes.plan.roles import is_native, roles_of
@@ -83,15 +83,15 @@ class Attention:
             return masks
         device, target = device_of(state.target), state.target
 
-        def latency_us(members: Sequence[Node]) -> float:
+        def computed_us(members: Sequence[Node]) -> float:
             ordered = state.in_order(members)
             stored = state.stored(ordered, set(ordered))
             roles = roles_of(ordered, stored)
             assert isinstance(roles, Roles), roles
-            return self.model.latency_us(facts_of(ordered, stored, roles, target), device)
+            return latency_us(self.model, facts_of(ordered, stored, roles, target), device)
 
-        stored_us = self.model.latency_us(facts_of(ordered, border, alone, target), device)
-        return masks if latency_us([*nodes, *masks]) <= latency_us(nodes) + stored_us else ()
+        stored_us = latency_us(self.model, facts_of(ordered, border, alone, target), device)
+        return masks if computed_us([*nodes, *masks]) <= computed_us(nodes) + stored_us else ()
 
     def _profit(self, state: Fusion, roles: Roles, subject: str) -> WhyNot | None:
         """Refuses what the model takes for slower than three kernels."""
@@ -100,12 +100,12 @@ class Attention:
         if target.name == "cpu" and roles.softmax.queries < LEAST_QUERIES:
             few = {"queries": roles.softmax.queries, "least": LEAST_QUERIES}
             return WhyNot(subject, "attention.profit", "keys would be packed for the work of few queries", few)
-        together = self.model.latency_us(facts_of(list(roles.parts), [_result(roles)], roles, target), device)
+        together = latency_us(self.model, facts_of(list(roles.parts), [_result(roles)], roles, target), device)
         apart = 0.0
         for nodes, stored in _apart(roles):
             alone = roles_of(nodes, stored)
             if isinstance(alone, Roles):
-                apart += self.model.latency_us(facts_of(nodes, stored, alone, target), device)
+                apart += latency_us(self.model, facts_of(nodes, stored, alone, target), device)
         if together <= apart:
             return None
         numbers = {"together_us": round(together, 3), "apart_us": round(apart, 3), "scores_bytes": _scores_bytes(roles)}

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from tilestitch.compiler.ir import Node
 from tilestitch.cost_model.analytical import AnalyticalModel
-from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.cost_model.protocol import LatencyModel, latency_us
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
 
 from .clusters import Fusion
@@ -70,10 +70,12 @@ class Bands:
             return None
         facts = kernels.facts(whole)
         apart = kernels.latency_us(product, self.model) + kernels.latency_us(behind, self.model)
-        gain = apart - self.model.latency_us(facts, kernels.device)
+        gain = apart - latency_us(self.model, facts, kernels.device)
         if gain > 0:
             return gain
         reason = "the rows that the last block of a band computes are predicted to take longer than a launch"
-        figures = {"saved_us": round(gain, 2), "tail_rows": facts.tail_rows}
+        tail = facts.sequence[0].tail
+        assert tail is not None
+        figures = {"saved_us": round(gain, 2), "tail_rows": tail.rows}
         kernels.remarks.append(WhyNot(subject, self.name, reason, figures))
         return None

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import ceil, prod
 
 from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of, op_spec
 from tilestitch.cost_model.counts import operations, operations_per_element
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.devices import Device, find_device, representative
+from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Traffic, Unit, kernel_of
 from tilestitch.cost_model.joined import joined_facts
-from tilestitch.cost_model.protocol import AnyDevice, KernelFacts, Traffic
+from tilestitch.cost_model.protocol import AnyDevice
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
-from tilestitch.passes.plan.roles import Part, Roles, roles_of
+from tilestitch.passes.plan import roles as role
+from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.schedule.cpu.attention import attention_rows
 
@@ -84,8 +86,7 @@ def nodes_by_name(graph: Graph) -> dict[str, Node]:
 def facts_of(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles, target: TargetInfo) -> KernelFacts:
     """The facts of `nodes` (in topological order) as one kernel that stores `stored`."""
     counts = evaluations(nodes, stored, roles)
-    gpu = target.name.startswith("cuda")
-    fma, cheap, transcendental = _arithmetic(nodes, counts)
+    gpu = target.is_gpu
     elements = max(o.tensor_type.num_elements for n in nodes for o in n.outputs)
     if roles.rows is not None:
         elements = max(elements, prod(roles.rows.shape))
@@ -98,31 +99,32 @@ def facts_of(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles, targe
         row_bytes //= blocks.sharing
     elif gpu:
         threads, tasks = _blocks(roles, tasks, multiprocessors_of(target))
-    return KernelFacts(
+    dtype = _dtype(nodes, roles)
+    part = Part(
         kind=roles.kind.value,
-        dtype=_dtype(nodes, roles),
+        dtype=dtype,
         reads=_reads(nodes, counts),
         writes=tuple(Traffic(v.name, v.tensor_type.nbytes, v.tensor_type.nbytes) for v in stored),
-        fma=fma,
-        cheap=cheap,
-        transcendental=transcendental,
+        arithmetic=tuple(_arithmetic(nodes, counts, roles, dtype, target)),
         elements=elements,
         tasks=tasks,
         threads=threads,
         shared_bytes=row_bytes,
         registers=ATTENTION_REGISTERS if roles.softmax is not None else BASE_REGISTERS + 2 * _most_alive(nodes),
-        barriers=sum(part is Part.REDUCTION for part in roles.parts.values()) if gpu else 0,
-        launches=launches,
-        staged=_staged(nodes, counts, roles) if roles.kind is GroupKind.CONTRACTION else 0,
+        barriers=sum(part is role.Part.REDUCTION for part in roles.parts.values()) if gpu else 0,
         grid_barriers=grid_barriers,
     )
+    joining = Part(part.kind, dtype, threads=threads)
+    return kernel_of(part, *[joining] * (launches - 1))
 
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
 
 
-def _arithmetic(nodes: Iterable[Node], counts: Mapping[Value, float]) -> tuple[int, int, int]:
-    """Multiply-adds, cheap operations and transcendental calls."""
+def _arithmetic(
+    nodes: Sequence[Node], counts: Mapping[Value, float], roles: Roles, dtype: str, target: TargetInfo
+) -> Iterator[Arithmetic]:
+    """What is computed, by unit."""
     fma = cheap = transcendental = 0.0
     for node in nodes:
         kind = kind_of(node.op)
@@ -136,7 +138,19 @@ def _arithmetic(nodes: Iterable[Node], counts: Mapping[Value, float]) -> tuple[i
                 transcendental += times
             else:
                 cheap += times * operations_per_element(node.op)
-    return int(fma), int(cheap), int(transcendental)
+    staged = _staged(nodes, counts, roles) if roles.kind is GroupKind.CONTRACTION else 0
+    unit = _unit(dtype, target)
+    found: tuple[tuple[Unit, float], ...] = (
+        (unit, fma), ("alu", cheap), ("special", transcendental), ("scalar", staged)
+    )  # fmt: skip
+    return (Arithmetic(unit, dtype, int(count)) for unit, count in found if int(count))
+
+
+def _unit(dtype: str, target: TargetInfo) -> Unit:
+    """What multiplies and adds elements of a dtype in contractions."""
+    if not target.is_gpu or dtype not in (*WARPGROUP_DTYPES, "tfloat32"):
+        return "fma"
+    return "wgmma" if multiplied_by_warpgroups(dtype, target) else "mma"
 
 
 def _staged(nodes: Sequence[Node], counts: Mapping[Value, float], roles: Roles) -> int:
@@ -177,7 +191,10 @@ def _reads(nodes: Sequence[Node], counts: Mapping[Value, float]) -> tuple[Traffi
         type_ = value.tensor_type
         size = type_.num_elements
         itemsize = type_.nbytes / size if size else 0.0
-        traffic.append(Traffic(value.name, int(elements * itemsize), int(min(elements, size) * itemsize)))
+        traffic.append(Traffic(
+            value.name, int(elements * itemsize), int(min(elements, size) * itemsize),
+            "weight" if value.is_constant else "activation",
+        ))  # fmt: skip
     return tuple(traffic)
 
 
@@ -194,7 +211,7 @@ def _elements_read(node: Node, value: Value, times: float) -> float:
 def _row_bytes(roles: Roles) -> int:
     """What a task keeps of its row between a reduction and the next look at the row; 0 if it does not look again."""
     rows = roles.rows
-    if rows is None or not any(part is Part.FULL for part in roles.parts.values()):
+    if rows is None or not any(part is role.Part.FULL for part in roles.parts.values()):
         return 0
     width = max(o.tensor_type.nbytes // max(1, o.tensor_type.num_elements) for n in roles.parts for o in n.outputs)
     return prod(rows.shape[a] for a in rows.axes) * width

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.joined import joined_facts
-from tilestitch.cost_model.protocol import KernelFacts, LatencyModel, Traffic
+from tilestitch.cost_model.protocol import LatencyModel, latency_us
 
 from .profit import MOST_OPERANDS
 from .stages import MOST_PARTS, Kernels
@@ -81,7 +82,7 @@ class Launches:
     def _find_latency(self, a: Launch, b: Launch, operands: int) -> float | None:
         if a.parts + b.parts > MOST_PARTS or operands > MOST_OPERANDS:
             return None
-        return self.model.latency_us(joined_facts([[a.facts, b.facts]]), self.kernels.device)
+        return latency_us(self.model, joined_facts([[a.facts, b.facts]]), self.kernels.device)
 
     def _pair(self, a: Launch, b: Launch) -> Pair:
         shared = a.values.keys() & b.values.keys()
@@ -114,8 +115,4 @@ class Launches:
 
 def _unnamed(facts: KernelFacts, values: Mapping[str, int]) -> KernelFacts:
     """The facts with numbers in the place of values' names."""
-
-    def numbered(traffic: Iterable[Traffic]) -> tuple[Traffic, ...]:
-        return tuple(replace(t, value=str(values.get(t.value, ""))) for t in traffic)
-
-    return replace(facts, reads=numbered(facts.reads), writes=numbered(facts.writes))
+    return facts.renamed(lambda name: str(values.get(name, "")))

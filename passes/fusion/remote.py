@@ -16,7 +16,7 @@ from typing import ClassVar
 from tilestitch.compiler.ir import Node
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.joined import joined_facts
-from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.cost_model.protocol import LatencyModel, latency_us
 from tilestitch.passes.plan import Group, WhyNot
 
 from .clusters import Fusion
@@ -43,7 +43,7 @@ class _Remote:
         """Microseconds that the groups of `stages` take longer apart than as one kernel."""
         apart = sum(kernels.latency_us(g, self.model) for stage in stages for g in stage)
         facts = joined_facts([[kernels.facts(g) for g in stage] for stage in stages])
-        return apart - self.model.latency_us(facts, kernels.device)
+        return apart - latency_us(self.model, facts, kernels.device)
 
 
 @dataclass(frozen=True)

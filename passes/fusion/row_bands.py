@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping
 from math import ceil, prod
 
 from tilestitch.compiler.ir import Node, Value, is_elementwise
+from tilestitch.cost_model.facts import KernelFacts, Tail, Traffic
 from tilestitch.cost_model.joined import banded_facts
-from tilestitch.cost_model.protocol import KernelFacts, Traffic
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
 from tilestitch.passes.plan.roles import Part, Roles, roles_of
 
@@ -113,7 +113,8 @@ def facts_of_band(
     share = ceil(ceil(min(band, rows) / ceil(columns / across)) / together) * together
     tail_rows = ceil(share * (columns // length) / (threads // team))
     moved = sum(_of_share(t, min(share, rows), rows) for t in (*facts[1].reads, *facts[1].writes))
-    return banded_facts(*facts, tail_rows, moved, ceil(rows / share))
+    tail = Tail(tail_rows, moved, ceil(rows / share), facts[1].barriers)
+    return banded_facts(*facts, tail)
 
 
 def _of_share(traffic: Traffic, share: int, rows: int) -> int:

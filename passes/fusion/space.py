@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.cost_model.counts import bytes_of
-from tilestitch.cost_model.protocol import AnyDevice, KernelFacts, LatencyModel
+from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, latency_us
 from tilestitch.passes.plan import GroupKind, WhyNot
 from tilestitch.passes.plan.roles import Roles, roles_of
 
@@ -176,7 +177,7 @@ class Space:
     def _find_latency(self, mask: int, stored: int) -> float:
         if not mask & (mask - 1) and (not mask & self.native or self._is_alias(mask)):
             return 0.0
-        return self.model.latency_us(self.facts(mask, stored), self.device)
+        return latency_us(self.model, self.facts(mask, stored), self.device)
 
     def facts(self, mask: int, stored: int) -> KernelFacts:
         """The facts of a kernel."""

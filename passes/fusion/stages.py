@@ -13,7 +13,8 @@ from itertools import pairwise
 from typing import ClassVar, Protocol, runtime_checkable
 
 from tilestitch.compiler.ir import Graph, Node, Value
-from tilestitch.cost_model.protocol import AnyDevice, KernelFacts, LatencyModel
+from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, latency_us
 from tilestitch.passes.plan import Group, GroupKind, HostGroup, Place, Stitch, WhyNot, wholes_of
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.target import TargetInfo
@@ -165,7 +166,7 @@ class Kernels:
         """What `model` predicts for a group of this graph."""
         key = group.name, model.name
         if key not in self._latencies:
-            self._latencies[key] = model.latency_us(self.facts(group), self.device)
+            self._latencies[key] = latency_us(model, self.facts(group), self.device)
         return self._latencies[key]
 
     # -- legality ------------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from tilestitch.compiler.ir import Graph, Node
-from tilestitch.cost_model.protocol import AnyDevice, KernelFacts
+from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.protocol import AnyDevice
 from tilestitch.passes.contract import PLACES, PassContext, PassResult
 from tilestitch.passes.fusion.rules import Fuse
 from tilestitch.passes.fusion.stages import Combine
@@ -69,8 +70,12 @@ class Schedule(Plugin):
 
 
 class CostModel(Plugin):
-    """Predicts how long kernels take; the planner asks it in place of the analytical model."""
+    """Predicts how long kernels take; the planner asks it in place of the analytical model.
+
+    A model that predicts many kernels at once, or knows how sure it is and what bounds them, defines
+    `predict(batch, device) -> Sequence[Prediction]`, too, which is asked instead.
+    """
 
     @abstractmethod
     def latency_us(self, kernel: KernelFacts, device: AnyDevice) -> float:
-        """Microseconds of one launch of `kernel` on an idle `device`, finite and not negative."""
+        """Microseconds of `kernel` on an idle `device`, its launches included; finite and not negative."""

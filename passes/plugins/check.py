@@ -12,7 +12,7 @@ from tilestitch.passes.errors import PluginError
 from .bases import API_VERSION
 from .sources import qualified
 
-METHODS = ("run", "propose", "forbid", "combine", "schedule", "latency_us")
+METHODS = ("run", "propose", "forbid", "combine", "schedule", "latency_us", "predict")
 
 
 def check_class(cls: Any, owner: str) -> None:
@@ -35,7 +35,7 @@ def is_schedule(cls: type) -> bool:
 
 
 def is_model(cls: type) -> bool:
-    return _has(cls, "latency_us")
+    return _has(cls, "latency_us") or _has(cls, "predict")
 
 
 def _has(cls: Any, method: str) -> bool:

@@ -21,6 +21,8 @@ PROMISES = {
     "combine": "`combine(kernels)` yields Combine objects and changes nothing itself",
     "schedule": "`schedule(graph, group, target)` returns None, or kernels that write every output of the group",
     "latency_us": "`latency_us(kernel, device)` returns microseconds, finite and not negative",
+    "predict": "`predict(batch, device)` returns a Prediction for each kernel: microseconds, finite and not negative, "
+    "low_us <= latency_us <= high_us",
 }
 
 

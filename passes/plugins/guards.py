@@ -10,11 +10,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.compiler.ir.verify import verify
-from tilestitch.cost_model.protocol import AnyDevice, KernelFacts
+from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.protocol import AnyDevice, Bound, Prediction
 from tilestitch.passes.contract import PLACES, PassContext, PassResult, broken_interface, interface_of
 from tilestitch.passes.fusion.clusters import Fusion
 from tilestitch.passes.fusion.rules import Fuse
@@ -153,12 +154,34 @@ class GuardedSchedule(Guard):
 class GuardedModel(Guard):
     """A cost model."""
 
-    def latency_us(self, kernel: KernelFacts, device: AnyDevice) -> float:
+    def predict(self, batch: Sequence[KernelFacts], device: AnyDevice) -> list[Prediction]:
+        """What it says of each kernel; a class that derives from no base of ours may say `latency_us` only."""
+        if not self.has("predict"):
+            return [self._alone(kernel, device) for kernel in batch]
+        answer = self.call("predict", tuple(batch), device)
+        if not isinstance(answer, list | tuple) or len(answer) != len(batch):
+            raise self.identity.fault("predict", f"predict returned {_kind(answer)} for {len(batch)} kernels")
+        for kernel, found in zip(batch, answer, strict=True):
+            if not _is_prediction(found):
+                raise self.identity.fault("predict", f"predict returned {found!r} for a {kernel.kind} kernel")
+        return list(answer)
+
+    def _alone(self, kernel: KernelFacts, device: AnyDevice) -> Prediction:
         answer = self.call("latency_us", kernel, device)
-        latency_us = float(answer) if isinstance(answer, Real) else math.nan
-        if not math.isfinite(latency_us) or latency_us < 0:
+        if not _is_time(answer):
             raise self.identity.fault("latency_us", f"latency_us returned {answer!r} for a {kernel.kind} kernel")
-        return latency_us
+        return Prediction(float(answer), float(answer), float(answer))
+
+
+def _is_prediction(found: object) -> bool:
+    if not isinstance(found, Prediction) or found.bound not in get_args(Bound):
+        return False
+    times_us = (found.low_us, found.latency_us, found.high_us)
+    return all(map(_is_time, times_us)) and found.low_us <= found.latency_us <= found.high_us
+
+
+def _is_time(us: object) -> bool:
+    return isinstance(us, Real) and math.isfinite(float(us)) and float(us) >= 0
 
 
 def _why_not_kernels(answer: Any, group: Group, target: KernelTarget) -> str | None:

@@ -12,7 +12,10 @@ from tests.passes.test_stages import planned as planned_stages
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.constants import GPU_ROW_US
 from tilestitch.cost_model.devices import find_device
+from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.protocol import latency_us
 from tilestitch.passes import PassContext, StitchPlan, TargetInfo, WhyNot, check_plan, explain_plan, make_plan
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.fusion.band_rule import Bands
@@ -170,16 +173,19 @@ def test_what_a_band_costs() -> None:
     nodes, target = nodes_by_name(graph), TargetInfo("cuda", 2, "H100")
     product, behind = (group_facts(nodes, part, target) for part in group.parts)
     whole = group_facts(nodes, group, target)
-    assert (whole.launches, whole.grid_barriers, whole.tail_rows, whole.barriers) == (1, 0, 1, behind.barriers)
+    (launch,) = whole.sequence
+    assert launch.tail is not None and (launch.tail.rows, launch.tail.barriers) == (1, behind.barriers)
+    assert (launch.tasks, launch.grid_barriers) == (product.tasks, 0)
     assert whole.footprint_bytes == product.footprint_bytes + 256 * 768 * 4, "only the softmax is new"
     model, gpu = AnalyticalModel(), find_device("H100")
-    longer = replace(whole, tail_rows=8)
-    assert model.latency_us(longer, gpu) > model.latency_us(whole, gpu) + 7 * 0.3
+    longer = KernelFacts((replace(launch, tail=replace(launch.tail, rows=8)),))
+    assert latency_us(model, longer, gpu) > latency_us(model, whole, gpu) + 7 * GPU_ROW_US
 
 
 def test_half_floats_on_hopper_have_bands_of_warps() -> None:
     text = str(graph_of(PRODUCT + SOFTMAX))
     graph = parse_graph(text.replace("float32", "float16").replace("(%x, %w) :", '(%x, %w) {out_dtype="float16"} :'))
     (group,) = planned(graph).groups
-    tails = [group_facts(nodes_by_name(graph), group, TargetInfo("cuda", 2, d)).tail_rows for d in ("H100", "A100")]
-    assert tails[0] > tails[1] == 1
+    tails = [group_facts(nodes_by_name(graph), group, TargetInfo("cuda", 2, d)).sequence[0].tail
+             for d in ("H100", "A100")]  # fmt: skip
+    assert tails[0] is not None and tails[1] is not None and tails[0].rows > tails[1].rows == 1

@@ -9,13 +9,15 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.passes.helpers import assert_close
 from tests.passes.simulate import simulate
+from tests.priced import Priced
 from tests.strategies import feeds, graphs
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.compiler.ir.evaluate import evaluate
 from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.cpu import CpuDevice
-from tilestitch.cost_model.protocol import AnyDevice, KernelFacts, LatencyModel
+from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, latency_us
 from tilestitch.cost_model.random_model import RandomModel
 from tilestitch.passes import PassContext, StitchPlan, TargetInfo, WhyNot, check_plan, make_plan
 from tilestitch.passes.fusion.bitsets import bits
@@ -119,12 +121,12 @@ def test_a_kernel_that_would_wait_for_itself_is_no_pattern() -> None:
 
 
 @dataclass(frozen=True)
-class DislikesFusion:
+class DislikesFusion(Priced):
     """A model for which every kernel takes as long as the square of its operands."""
 
     name: str = "dislikes fusion"
 
-    def latency_us(self, kernel: KernelFacts, device: AnyDevice) -> float:
+    def price_us(self, kernel: KernelFacts, device: AnyDevice) -> float:
         return float(len(kernel.reads) ** 4)
 
 
@@ -209,7 +211,7 @@ SHARED = """graph @shared(%x: float32[64,128], %y: float32[64,128]) -> (%a, %b) 
 
 
 @dataclass(frozen=True)
-class Prices:
+class Prices(Priced):
     """What a launch, a byte and a call of exp cost, in microseconds."""
 
     launch: float = 0.0
@@ -217,7 +219,7 @@ class Prices:
     exp: float = 0.0
     name: str = "prices"
 
-    def latency_us(self, kernel: KernelFacts, device: AnyDevice) -> float:
+    def price_us(self, kernel: KernelFacts, device: AnyDevice) -> float:
         return self.launch + self.byte * kernel.footprint_bytes + self.exp * kernel.transcendental
 
 
@@ -314,9 +316,9 @@ def reads(found: Space, mask: int) -> set[int]:
 @pytest.mark.parametrize("text", ["crossed", "shared"])
 def test_the_exact_solver_finds_what_trying_everything_finds(text: str, seed: int) -> None:
     found = space(parse_graph({"crossed": CROSSED, "shared": SHARED}[text]), RandomModel(seed))
-    kernels, latency_us = exact(found)
-    assert latency_us == pytest.approx(all_plans(found))
-    assert latency_us == pytest.approx(sum(found.latency_us(*kernel) for kernel in kernels))
+    kernels, least_us = exact(found)
+    assert least_us == pytest.approx(all_plans(found))
+    assert least_us == pytest.approx(sum(found.latency_us(*kernel) for kernel in kernels))
 
 
 def test_the_exact_solver_refuses_large_graphs() -> None:
@@ -355,7 +357,7 @@ def test_explored_plans_of_random_graphs_are_legal_and_right_whatever_the_model_
         found = explore.search(Space(Fusion(graph, target), explore.model, device_of(target)))
         views = {n.name for n in graph.nodes if n.op == "reshape" and not graph.is_output(n.output)}
         facts = [group_facts(nodes_by_name(graph), g, target) for g in plan.groups if not {*g.nodes} <= views]
-        planned_us = sum(explore.model.latency_us(f, device_of(target)) for f in facts)
+        planned_us = sum(latency_us(explore.model, f, device_of(target)) for f in facts)
         assert planned_us == pytest.approx(found.predicted_us)
 
 
@@ -368,7 +370,7 @@ def test_what_packing_and_views_make_of_a_plan_is_part_of_the_choice(graph: Grap
     def predicted_us(rules: Sequence[object]) -> float:
         plan = make_plan(graph, PassContext(target, {"planner": "none"}, rules=rules))
         facts = [group_facts(nodes_by_name(graph), g, target) for g in plan.groups]
-        return sum(AnalyticalModel().latency_us(f, device_of(target)) for f in facts)
+        return sum(latency_us(AnalyticalModel(), f, device_of(target)) for f in facts)
 
     later = (*VIEWED, Packing())
     assert predicted_us((Explore(then=later), *later)) <= predicted_us((*SEEDS, *later)) * (1 + 1e-9)

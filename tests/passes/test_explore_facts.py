@@ -5,7 +5,7 @@ import pytest
 
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import parse_graph
-from tilestitch.cost_model.protocol import KernelFacts
+from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.passes import PassContext, TargetInfo, make_plan
 from tilestitch.passes.fusion.facts import group_facts, nodes_by_name
 

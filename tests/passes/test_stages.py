@@ -9,12 +9,15 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.priced import Priced
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.constants import GPU_GRID_BARRIER_US, GPU_LAUNCH_US
 from tilestitch.cost_model.devices import find_device
+from tilestitch.cost_model.facts import KernelFacts, Part, Traffic, kernel_of
 from tilestitch.cost_model.joined import joined_facts
-from tilestitch.cost_model.protocol import KernelFacts, Traffic
+from tilestitch.cost_model.protocol import latency_us
 from tilestitch.passes import PassContext, StitchPlan, TargetInfo, WhyNot, check_plan, explain_plan, make_plan
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.fusion.remote import GlobalStitching, Packing
@@ -163,42 +166,43 @@ def test_a_group_has_stages_exactly_if_it_is_stitched() -> None:
 
 
 def facts(tasks: int, **more: Any) -> KernelFacts:
-    given = {"fma": 0, "cheap": 10, "transcendental": 0, "elements": 10, "threads": 256, "shared_bytes": 0,
-             "registers": 32, "barriers": 0, **more}  # fmt: skip
-    return KernelFacts("injective", "float32", (Traffic("x", 40, 40),), (), tasks=tasks, **given)
+    given = {"reads": (Traffic("x", 40, 40),), "elements": 10, "threads": 256, "registers": 32, **more}
+    return kernel_of(Part("injective", "float32", tasks=tasks, **given))
 
 
 def test_side_by_side_work_adds_up_and_the_neediest_part_sets_the_block() -> None:
     joined = joined_facts([[facts(10), facts(5, registers=64, threads=1024)]])
     assert (joined.tasks, joined.registers, joined.threads, joined.launches) == (15, 64, 1024, 1)
     assert joined.reads == (Traffic("x", 80, 40),), "one tensor is in memory once"
-    assert joined.grid_barriers == 0
+    assert joined.grid_barriers == 0 and [part.threads for part in joined.parts] == [256, 1024]
 
 
 def test_stages_cost_barriers_of_the_grid() -> None:
-    joined = joined_facts([[facts(10)], [facts(5)], [facts(7)]])
+    stages = [facts(10), facts(5), facts(7)]
+    joined = joined_facts([[stage] for stage in stages])
     assert (joined.tasks, joined.grid_barriers) == (10, 2)
     model, gpu = AnalyticalModel(), find_device("h100")
-    assert model.latency_us(joined, gpu) > model.latency_us(replace(joined, grid_barriers=0), gpu) + 4
+    apart = sum(latency_us(model, stage, gpu) - GPU_LAUNCH_US for stage in stages)
+    assert latency_us(model, joined, gpu) == pytest.approx(apart + GPU_LAUNCH_US + 2 * GPU_GRID_BARRIER_US)
 
 
 def test_packing_leaves_kernels_apart_whose_blocks_do_not_suit_each_other() -> None:
     """A kernel of small blocks beside one that needs most of a multiprocessor's shared memory: occupancy is lost."""
     model, gpu = AnalyticalModel(), find_device("a100")
-    many = replace(facts(20_000, threads=128), reads=(Traffic("big", 1 << 28, 1 << 28),))
+    many = facts(20_000, threads=128, reads=(Traffic("big", 1 << 28, 1 << 28),))
     hungry = facts(50, threads=128, shared_bytes=160_000)
-    apart = model.latency_us(many, gpu) + model.latency_us(hungry, gpu)
-    assert model.latency_us(joined_facts([[many, hungry]]), gpu) > apart
+    apart = latency_us(model, many, gpu) + latency_us(model, hungry, gpu)
+    assert latency_us(model, joined_facts([[many, hungry]]), gpu) > apart
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Priced):
     """Microseconds by what a kernel writes; whatever is not listed is slow."""
 
     listed: tuple[tuple[str, float], ...]
     name: str = "table"
 
-    def latency_us(self, kernel: KernelFacts, device: Any) -> float:
+    def price_us(self, kernel: KernelFacts, device: Any) -> float:
         return dict(self.listed).get("".join(sorted(t.value for t in kernel.writes)), 100.0)
 
 

@@ -1,0 +1,285 @@
+"""A kernel as numbers, as far as they can be told without knowing how fast a machine is.
+
+A kernel is one launch or several, a launch is stages with barriers of the grid between them (or bands), and a stage is
+parts side by side, each with tasks, threads and memory of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+Role = Literal["weight", "activation", "temporary"]
+"""weight: a constant of the model, which other kernels have driven out of the caches since it was read last.
+activation: what another kernel, or the caller, has just written or is about to read; temporary: the kernel's own.
+"""
+
+Unit = Literal["fma", "mma", "wgmma", "alu", "special", "scalar"]
+"""What does arithmetic. fma, mma, wgmma: multiply-adds of contractions, on ordinary units, by instructions of a warp on
+tensor cores, by instructions of a Hopper warpgroup. alu: additions, comparisons, selects (a division counts as four);
+special: calls of exp, tanh, erf, sine and the like; scalar: evaluations of operators before a contraction's operands,
+which code generation makes one element at a time.
+"""
+
+CONTRACTING: tuple[Unit, ...] = ("fma", "mma", "wgmma")
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a kernel does to one tensor in memory.
+
+    bytes_requested: all loads or stores of all threads; footprint_bytes: distinct bytes among them. The difference is
+    what caches serve.
+    """
+
+    value: str
+    bytes_requested: int
+    footprint_bytes: int
+    role: Role = "activation"
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """So many operations on a unit; a multiply-add is one. dtype: what is multiplied (`tfloat32` for float32 on tensor
+    cores). share: of the unit's rate, that this code reaches where nothing else holds it up.
+    """
+
+    unit: Unit
+    dtype: str
+    operations: int
+    share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Part:
+    """What runs side by side with the other parts of a stage.
+
+    kind: the template of code generation (injective, rowwise, contraction, attention, opaque). dtype: what is computed
+    with. elements: of the largest value that is computed or reduced. tasks: independent parts of the work, on a GPU the
+    blocks of `threads` threads. shared_bytes: memory that a task keeps its row or tile in; on a GPU dynamic shared
+    memory, and static_shared_bytes what a block has besides. registers: of a thread. barriers: waits of a block's
+    threads for each other; grid_barriers: waits of all blocks. steps: trips to memory of a block, each after the one
+    before, of which `ahead` are on their way at a time; 0: as many as its bytes take.
+    """
+
+    kind: str
+    dtype: str
+    reads: tuple[Traffic, ...] = ()
+    writes: tuple[Traffic, ...] = ()
+    arithmetic: tuple[Arithmetic, ...] = ()
+    elements: int = 0
+    tasks: int = 1
+    threads: int = 1
+    registers: int = 0
+    shared_bytes: int = 0
+    static_shared_bytes: int = 0
+    barriers: int = 0
+    grid_barriers: int = 0
+    steps: int = 0
+    ahead: int = 1
+
+    @cached_property
+    def traffic(self) -> tuple[Traffic, ...]:
+        """One entry for each tensor."""
+        return merged((*self.reads, *self.writes))
+
+    @cached_property
+    def bytes_requested(self) -> int:
+        return sum(t.bytes_requested for t in (*self.reads, *self.writes))
+
+    @cached_property
+    def footprint_bytes(self) -> int:
+        return sum(t.footprint_bytes for t in self.traffic)
+
+    def operations(self, *units: Unit) -> int:
+        return sum(a.operations for a in self.arithmetic if a.unit in units)
+
+
+@dataclass(frozen=True)
+class Tail:
+    """What the last blocks of a launch do when all else is done: `rows` rows one after the other, each with `barriers`,
+    moving `nbytes` bytes; `blocks` of them.
+    """
+
+    rows: int
+    nbytes: int
+    blocks: int
+    barriers: int = 0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Stages one after the other, and the parts of each side by side.
+
+    tie: what lies between stages, a `barrier` of the grid; or `band`: the blocks of the first stage do the work of the
+    second, for the rows that they have stored, so that what is left for the last of them is a `tail`.
+    """
+
+    stages: tuple[tuple[Part, ...], ...]
+    tie: Literal["barrier", "band"] = "barrier"
+    tail: Tail | None = None
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        return tuple(part for stage in self.stages for part in stage)
+
+    @property
+    def own(self) -> tuple[tuple[Part, ...], ...]:
+        """The stages that have blocks of their own."""
+        return self.stages[:1] if self.tie == "band" else self.stages
+
+    @cached_property
+    def tasks(self) -> int:
+        return max(sum(part.tasks for part in stage) for stage in self.own)
+
+    @cached_property
+    def threads(self) -> int:
+        return max(part.threads for stage in self.own for part in stage)
+
+    @cached_property
+    def registers(self) -> int:
+        return max(part.registers for part in self.parts)
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory."""
+        return max(part.shared_bytes for stage in self.own for part in stage)
+
+    @cached_property
+    def static_shared_bytes(self) -> int:
+        return max(part.static_shared_bytes for part in self.parts)
+
+    @cached_property
+    def barriers(self) -> int:
+        return sum(max(part.barriers for part in stage) for stage in self.stages)
+
+    @cached_property
+    def grid_barriers(self) -> int:
+        within = sum(max(part.grid_barriers for part in stage) for stage in self.stages)
+        return within + len(self.own) - 1
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """One kernel of a plan: all a latency model is told. It has one launch at least.
+
+    The properties sum up its launches, for models that do not look at them one by one.
+    """
+
+    sequence: tuple[Launch, ...]
+
+    @property
+    def launches(self) -> int:
+        return len(self.sequence)
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        return tuple(part for launch in self.sequence for part in launch.parts)
+
+    @property
+    def kind(self) -> str:
+        """The template, or `stitched`."""
+        several = len(self.sequence[0].parts) > 1
+        return "stitched" if several else self.parts[0].kind
+
+    @property
+    def dtype(self) -> str:
+        return self.parts[0].dtype
+
+    @cached_property
+    def reads(self) -> tuple[Traffic, ...]:
+        return merged(t for part in self.parts for t in part.reads)
+
+    @cached_property
+    def writes(self) -> tuple[Traffic, ...]:
+        return merged(t for part in self.parts for t in part.writes)
+
+    @property
+    def fma(self) -> int:
+        """Multiply-adds of contractions."""
+        return self.operations(*CONTRACTING)
+
+    @property
+    def cheap(self) -> int:
+        return self.operations("alu")
+
+    @property
+    def transcendental(self) -> int:
+        return self.operations("special")
+
+    @property
+    def staged(self) -> int:
+        return self.operations("scalar")
+
+    def operations(self, *units: Unit) -> int:
+        return sum(part.operations(*units) for part in self.parts)
+
+    @property
+    def elements(self) -> int:
+        return max(part.elements for part in self.parts)
+
+    @property
+    def tasks(self) -> int:
+        return max(launch.tasks for launch in self.sequence)
+
+    @property
+    def threads(self) -> int:
+        return max(launch.threads for launch in self.sequence)
+
+    @property
+    def registers(self) -> int:
+        return max(launch.registers for launch in self.sequence)
+
+    @property
+    def shared_bytes(self) -> int:
+        return max(launch.shared_bytes for launch in self.sequence)
+
+    @property
+    def barriers(self) -> int:
+        return sum(launch.barriers for launch in self.sequence)
+
+    @property
+    def grid_barriers(self) -> int:
+        return sum(launch.grid_barriers for launch in self.sequence)
+
+    @cached_property
+    def footprint_bytes(self) -> int:
+        """Distinct bytes read and written: what moves if every tensor is touched once."""
+        return sum(t.footprint_bytes for t in (*self.reads, *self.writes))
+
+    @cached_property
+    def bytes_requested(self) -> int:
+        return sum(part.bytes_requested for part in self.parts)
+
+    def renamed(self, name: Callable[[str], str]) -> KernelFacts:
+        """The same with other names of tensors."""
+
+        def named(traffic: Iterable[Traffic]) -> tuple[Traffic, ...]:
+            return tuple(replace(t, value=name(t.value)) for t in traffic)
+
+        def part_named(part: Part) -> Part:
+            return replace(part, reads=named(part.reads), writes=named(part.writes))
+
+        return KernelFacts(tuple(
+            replace(launch, stages=tuple(tuple(map(part_named, stage)) for stage in launch.stages))
+            for launch in self.sequence
+        ))  # fmt: skip
+
+
+def kernel_of(*parts: Part) -> KernelFacts:
+    """A kernel of one launch for each part."""
+    return KernelFacts(tuple(Launch(((part,),)) for part in parts))
+
+
+def merged(traffic: Iterable[Traffic]) -> tuple[Traffic, ...]:
+    """What is done to each tensor altogether: its bytes lie in memory once."""
+    found: dict[str, Traffic] = {}
+    for t in traffic:
+        other = found.get(t.value)
+        if other is not None:
+            most = max(t.footprint_bytes, other.footprint_bytes)
+            t = replace(other, bytes_requested=t.bytes_requested + other.bytes_requested, footprint_bytes=most)
+        found[t.value] = t
+    return tuple(found.values())

@@ -1,0 +1,288 @@
+"""The analytical model on a GPU: stages one after the other, each a roofline over all that its parts share.
+
+    kernel = sum over launches (launch + barriers of the grid + sum over stages)
+    stage  = the longer of: all parts together, and each of them as if it were alone in this launch
+    either = longer + (1 - OVERLAP) * shorter of memory and arithmetic, + barriers in a block * rounds of blocks
+    memory = the longest of DRAM, L2 cache, and the latency of loads that too few threads have on their way
+
+So a launch is never faster than its slowest part, nor than DRAM, arithmetic and launching at nominal rates allow.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+from . import constants as c
+from .devices import Device
+from .facts import CONTRACTING, Arithmetic, KernelFacts, Launch, Part, Traffic, Unit, merged
+from .protocol import Bound, Prediction
+
+TENSOR_UNITS: frozenset[Unit] = frozenset({"mma", "wgmma"})
+RESERVES_SHARED = 80
+"""From this compute capability on, some shared memory of each block is the system's."""
+
+
+def predict_on_gpu(kernel: KernelFacts, gpu: Device) -> Prediction:
+    spent = defaultdict[Bound, float](float)
+    added_us = 0.0
+    for launch in kernel.sequence:
+        parts_us, most_us = _launch(launch, gpu)
+        for name, us in parts_us.items():
+            spent[name] += us
+        added_us += most_us
+    bound, _ = max(spent.items(), key=lambda item: item[1])
+    latency_us = sum(spent.values())
+    return Prediction(latency_us, floor_us(kernel, gpu), max(added_us, latency_us), bound)
+
+
+def floor_us(kernel: KernelFacts, gpu: Device) -> float:
+    """What no kernel with these facts can beat: its launches, and DRAM and arithmetic at nominal rates.
+
+    Weights come from DRAM once, and of what a launch reads and writes else what no L2 cache holds.
+    """
+    seen: set[str] = set()
+    seconds = 0.0
+    for launch in kernel.sequence:
+        distinct = merged(t for part in launch.parts for t in part.traffic)
+        others = sum(t.footprint_bytes for t in distinct if t.role != "weight")
+        weights = sum(t.footprint_bytes for t in distinct if t.role == "weight" and t.value not in seen)
+        seen.update(t.value for t in distinct)
+        spent = {"dram": (weights + max(0, others - gpu.l2_bytes)) / gpu.dram_bytes_per_second}
+        for work in (work for part in launch.parts for work in part.arithmetic):
+            spent[work.unit] = spent.get(work.unit, 0.0) + work.operations / nominal_per_second(work, gpu)
+        seconds += max(spent.values())
+    return kernel.launches * c.GPU_LAUNCH_US + seconds * 1e6
+
+
+# -- a launch ----------------------------------------------------------------------------------------------------------
+
+
+def resident_blocks(launch: Launch, gpu: Device) -> int:
+    """Blocks of the launch that one SM holds at a time; 0 if a block does not fit at all."""
+    warps = ceil(max(1, launch.threads) / c.WARP)
+    each = ceil(max(16, launch.registers) * c.WARP / c.GPU_REGISTER_UNIT) * c.GPU_REGISTER_UNIT
+    limits = [gpu.blocks_per_sm, gpu.threads_per_sm // (warps * c.WARP), gpu.registers_per_sm // (warps * each)]
+    shared = launch.shared_bytes + launch.static_shared_bytes
+    if shared > gpu.shared_bytes_per_block:
+        return 0
+    if gpu.capability >= RESERVES_SHARED:
+        shared += c.GPU_RESERVED_SHARED_BYTES
+    if shared:
+        limits.append(gpu.shared_bytes_per_sm // shared)
+    return max(0, min(limits))
+
+
+def _launch(launch: Launch, gpu: Device) -> tuple[Mapping[Bound, float], float]:
+    """Microseconds by what they are spent on, and their sum if nothing overlapped."""
+    spent = defaultdict[Bound, float](float)
+    spent["launch"] += c.GPU_LAUNCH_US
+    spent["barrier"] += launch.grid_barriers * c.GPU_GRID_BARRIER_US
+    machine = _machine(launch, gpu)
+    stages = [_banded(launch, gpu)] if launch.tie == "band" else [machine.stage(stage) for stage in launch.stages]
+    if launch.tail is not None:
+        tail = launch.tail
+        rows_us = tail.rows * (c.GPU_ROW_US + tail.barriers * c.GPU_BARRIER_US)
+        bytes_us = tail.nbytes / (c.GPU_SM_L2_BYTES_PER_CYCLE * gpu.clock_hz) * 1e6
+        spent["barrier"] += c.GPU_HAND_OVER_US
+        spent["latency" if rows_us >= bytes_us else "l2"] += max(rows_us, bytes_us)
+    for stage in stages:
+        spent[stage.bound] += stage.latency_us - stage.barriers_us
+        spent["barrier"] += stage.barriers_us
+    overlapped_us = sum(stage.added_us - stage.latency_us for stage in stages)
+    return spent, sum(spent.values()) + overlapped_us
+
+
+def _machine(launch: Launch, gpu: Device) -> _Machine:
+    resident = resident_blocks(launch, gpu)
+    return _Machine(gpu, max(1, resident), spilled=not resident, cold=_is_cold(launch, gpu))
+
+
+def _banded(launch: Launch, gpu: Device) -> _Stage:
+    """The blocks of the first stage do the work of the second: as if it were theirs, and no faster than it is alone."""
+    (first,), (second,) = launch.stages
+    tail, share = launch.tail, 1.0
+    if tail is not None and second.bytes_requested:
+        # What the last blocks move is part of the tail.
+        share -= min(1.0, tail.nbytes * min(tail.blocks, gpu.sm_count) / second.bytes_requested)
+    both = replace(
+        first,
+        reads=first.reads + _asking(second.reads, share),
+        writes=first.writes + _asking(second.writes, share),
+        arithmetic=first.arithmetic + second.arithmetic,
+    )
+    apart = _machine(Launch(((second,),)), gpu).stage([second])
+    return max(_machine(launch, gpu).stage([both]), apart, key=lambda stage: stage.latency_us)
+
+
+def _asking(traffic: Sequence[Traffic], share: float) -> tuple[Traffic, ...]:
+    """The same tensors, of which loads and stores ask for a share."""
+    return tuple(replace(t, bytes_requested=int(t.bytes_requested * share)) for t in traffic)
+
+
+def _is_cold(launch: Launch, gpu: Device) -> bool:
+    """Whether what kernels hand each other is too much for the L2 cache."""
+    distinct = {t.value: t.footprint_bytes for part in launch.parts for t in part.traffic if t.role != "weight"}
+    return sum(distinct.values()) > c.RESIDENT_L2_SHARE * gpu.l2_bytes
+
+
+# -- a stage -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """What a stage takes, the barriers of its blocks included; added_us: if nothing overlapped."""
+
+    latency_us: float
+    barriers_us: float
+    added_us: float
+    bound: Bound
+
+
+@dataclass(frozen=True)
+class _Load:
+    """What parts want of the machine, in microseconds of the whole of it."""
+
+    dram: float
+    l2: float
+    latency: float
+    arithmetic: Mapping[Unit, float]
+
+    def stage(self, barriers_us: float) -> _Stage:
+        memory_us = max(self.dram, self.l2, self.latency)
+        arithmetic_us = sum(self.arithmetic.values())
+        longer, shorter = max(memory_us, arithmetic_us), min(memory_us, arithmetic_us)
+        latency_us = longer + (1 - c.OVERLAP) * shorter + barriers_us
+        added_us = self.dram + self.l2 + self.latency + arithmetic_us + barriers_us
+        return _Stage(latency_us, barriers_us, added_us, self._bound(memory_us, arithmetic_us))
+
+    def _bound(self, memory_us: float, arithmetic_us: float) -> Bound:
+        if arithmetic_us > memory_us:
+            return max(self.arithmetic, key=lambda unit: self.arithmetic[unit])
+        if memory_us == self.latency:
+            return "latency"
+        return "dram" if memory_us == self.dram else "l2"
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """A GPU that holds `resident` blocks of a launch on each SM. spilled: a block fits none, and its memory is global.
+    cold: activations come from DRAM.
+    """
+
+    gpu: Device
+    resident: int
+    spilled: bool
+    cold: bool
+
+    def stage(self, parts: Sequence[Part]) -> _Stage:
+        alone = [self._load([part]).stage(self._barriers_us([part])) for part in parts]
+        if len(parts) == 1:
+            return alone[0]
+        together = self._load(parts).stage(self._barriers_us(parts))
+        slowest = max((together, *alone), key=lambda stage: stage.latency_us)
+        return replace(slowest, added_us=max(slowest.added_us, together.added_us))
+
+    def _load(self, parts: Sequence[Part]) -> _Load:
+        blocks = sum(max(1, part.tasks) for part in parts)
+        return _Load(
+            self._dram_us(parts),
+            self._l2_us(parts, blocks),
+            sum(self._latency_us(part, blocks) for part in parts),
+            self._arithmetic_us(parts, blocks),
+        )
+
+    def _barriers_us(self, parts: Sequence[Part]) -> float:
+        blocks = sum(max(1, part.tasks) for part in parts)
+        rounds = ceil(blocks / (self.gpu.sm_count * self.resident))
+        return max(part.barriers for part in parts) * c.GPU_BARRIER_US * rounds
+
+    def _dram_us(self, parts: Iterable[Part]) -> float:
+        found: dict[str, int] = {}
+        for t in (t for part in parts for t in part.traffic):
+            found[t.value] = max(found.get(t.value, 0), self._dram_bytes(t))
+        rate = self.gpu.dram_bytes_per_second * c.rates_of(self.gpu).bandwidth_share
+        return sum(found.values()) / rate * 1e6
+
+    def _dram_bytes(self, traffic: Traffic) -> int:
+        return traffic.footprint_bytes if self.cold or traffic.role == "weight" else 0
+
+    def _l2_bytes(self, part: Part) -> int:
+        """All that loads and stores ask for, and a row that finds no room on the SM."""
+        kept = part.shared_bytes + part.static_shared_bytes
+        return part.bytes_requested + (2 * kept * part.tasks if self.spilled else 0)
+
+    def _l2_us(self, parts: Sequence[Part], blocks: int) -> float:
+        """All SMs at the rate that they share, or the fullest one at its own."""
+        nbytes = sum(map(self._l2_bytes, parts))
+        shared_s = nbytes / (self.gpu.sm_count * c.rates_of(self.gpu).l2_bytes_per_cycle)
+        fullest = nbytes / blocks * ceil(blocks / self.gpu.sm_count)
+        return max(shared_s, fullest / c.GPU_SM_L2_BYTES_PER_CYCLE) / self.gpu.clock_hz * 1e6
+
+    def _latency_us(self, part: Part, blocks: int) -> float:
+        """Blocks that start, and trips to memory that wait for each other, of which each thread has two on their way
+        (Little's law).
+        """
+        tasks, nbytes = max(1, part.tasks), part.bytes_requested
+        if not nbytes:
+            return 0.0
+        dram = min(1.0, sum(map(self._dram_bytes, part.traffic)) / nbytes)
+        trip_us = dram * c.GPU_DRAM_LATENCY_US + (1 - dram) * c.GPU_L2_LATENCY_US
+        trips = nbytes / (tasks * max(1, part.threads) * c.GPU_BYTES_IN_FLIGHT)
+        if part.steps:
+            trips = part.steps / part.ahead
+        start_us = c.GPU_START_CYCLES / self.gpu.clock_hz * 1e6
+        at_once = min(blocks, self.gpu.sm_count * self.resident)
+        return (start_us + max(0.0, trips - 1) * trip_us) * tasks / at_once
+
+    def _arithmetic_us(self, parts: Sequence[Part], blocks: int) -> dict[Unit, float]:
+        """The SMs that the fullest one keeps waiting: 133 blocks on 132 SMs take as long as 264."""
+        on_one = ceil(blocks / self.gpu.sm_count)
+        balance = blocks / (on_one * self.gpu.sm_count)
+        spent: dict[Unit, float] = {"alu": 0.0}
+        for part in parts:
+            busy = balance * _occupied(min(on_one, self.resident) * max(1, part.threads) / c.WARP)
+            for work in part.arithmetic:
+                seconds = work.operations / (rate_per_second(work, self.gpu) * busy)
+                spent[work.unit] = spent.get(work.unit, 0.0) + seconds * 1e6
+        return spent
+
+
+def _occupied(warps: float) -> float:
+    """The share of its rate that an SM reaches with so many warps, which hide each other's latencies."""
+    full = c.GPU_FULL_RATE_WARPS / (c.GPU_FULL_RATE_WARPS + c.GPU_HALF_RATE_WARPS)
+    return min(1.0, warps / (warps + c.GPU_HALF_RATE_WARPS) / full)
+
+
+# -- arithmetic --------------------------------------------------------------------------------------------------------
+
+
+def nominal_per_second(work: Arithmetic, gpu: Device) -> float:
+    """Operations of a kind that the whole GPU does in a second, by its data sheet."""
+    if work.unit in TENSOR_UNITS and work.dtype in gpu.peak_flops:
+        return gpu.peak_flops[work.dtype] / 2
+    if work.unit in CONTRACTING:
+        return _ordinary(work.dtype, gpu)
+    lanes = gpu.sm_count * gpu.clock_hz
+    if work.unit == "special":
+        return lanes * c.GPU_SPECIAL_LANES / c.GPU_SPECIAL_PER_CALL
+    return lanes * c.GPU_LANES / (c.SCALAR_CYCLES if work.unit == "scalar" else 1)
+
+
+def _ordinary(dtype: str, gpu: Device) -> float:
+    """Multiply-adds a second on ordinary units, where halves are multiplied as float32, and integers half as fast."""
+    if dtype in ("float64", "int64", "uint64"):
+        return gpu.peak_flops["float64"] / 2
+    halved = dtype in ("int32", "uint32")
+    return gpu.peak_flops["float32"] / (4 if halved else 2)
+
+
+def rate_per_second(work: Arithmetic, gpu: Device) -> float:
+    """The same, as far as code reaches it."""
+    nominal, rates = nominal_per_second(work, gpu), c.rates_of(gpu)
+    if work.unit not in CONTRACTING:
+        return nominal * work.share
+    share = min(rates.arithmetic_share, rates.mma_share) if work.unit == "mma" else rates.arithmetic_share
+    return nominal * share * work.share
