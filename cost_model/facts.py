@@ -53,6 +53,25 @@ class Arithmetic:
 
 
 @dataclass(frozen=True)
+class Tail:
+    """What the last blocks of a launch do when all else is done: hand over, and `rows` rows one after the other, each
+    with `barriers`, moving `nbytes` bytes; `blocks` of them.
+    """
+
+    rows: int
+    nbytes: int
+    blocks: int
+    barriers: int = 0
+
+    def after(self, other: Tail | None) -> Tail:
+        """Both, one after the other."""
+        if other is None:
+            return self
+        most = max(self.blocks, other.blocks), max(self.barriers, other.barriers)
+        return Tail(self.rows + other.rows, self.nbytes + other.nbytes, *most)
+
+
+@dataclass(frozen=True)
 class Part:
     """What runs side by side with the other parts of a stage.
 
@@ -61,7 +80,7 @@ class Part:
     blocks of `threads` threads. shared_bytes: memory that a task keeps its row or tile in; on a GPU dynamic shared
     memory, and static_shared_bytes what a block has besides. registers: of a thread. barriers: waits of a block's
     threads for each other; grid_barriers: waits of all blocks. steps: trips to memory of a block, each after the one
-    before, of which `ahead` are on their way at a time; 0: as many as its bytes take.
+    before, of which `ahead` are on their way at a time; 0: as many as its bytes take. tail: what is left at the end.
     """
 
     kind: str
@@ -79,6 +98,7 @@ class Part:
     grid_barriers: int = 0
     steps: int = 0
     ahead: int = 1
+    tail: Tail | None = None
 
     @cached_property
     def traffic(self) -> tuple[Traffic, ...]:
@@ -98,28 +118,17 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Tail:
-    """What the last blocks of a launch do when all else is done: `rows` rows one after the other, each with `barriers`,
-    moving `nbytes` bytes; `blocks` of them.
-    """
-
-    rows: int
-    nbytes: int
-    blocks: int
-    barriers: int = 0
-
-
-@dataclass(frozen=True)
 class Launch:
     """Stages one after the other, and the parts of each side by side.
 
     tie: what lies between stages, a `barrier` of the grid; or `band`: the blocks of the first stage do the work of the
-    second, for the rows that they have stored, so that what is left for the last of them is a `tail`.
+    second, for the rows that they have stored, and its tail is what the last of them do. blocks: that go through the
+    tasks of every stage; 0: one for each task.
     """
 
     stages: tuple[tuple[Part, ...], ...]
     tie: Literal["barrier", "band"] = "barrier"
-    tail: Tail | None = None
+    blocks: int = 0
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -133,6 +142,11 @@ class Launch:
     @cached_property
     def tasks(self) -> int:
         return max(sum(part.tasks for part in stage) for stage in self.own)
+
+    @property
+    def grid(self) -> int:
+        """Blocks of the launch."""
+        return self.blocks or self.tasks
 
     @cached_property
     def threads(self) -> int:
@@ -149,7 +163,8 @@ class Launch:
 
     @cached_property
     def static_shared_bytes(self) -> int:
-        return max(part.static_shared_bytes for part in self.parts)
+        """Of all parts, each of which has its own."""
+        return sum(part.static_shared_bytes for part in self.parts)
 
     @cached_property
     def barriers(self) -> int:

@@ -49,4 +49,4 @@ def banded_facts(product: KernelFacts, behind: KernelFacts, tail: Tail) -> Kerne
         else replace(t, bytes_requested=min(t.bytes_requested, t.footprint_bytes))
         for t in second.reads
     )
-    return KernelFacts((Launch(((first,), (replace(second, reads=reads),)), tie="band", tail=tail),))
+    return KernelFacts((Launch(((first,), (replace(second, reads=reads, tail=tail),)), tie="band"),))

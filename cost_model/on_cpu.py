@@ -33,9 +33,16 @@ def predict_on_cpu(kernel: KernelFacts, cpu: CpuDevice) -> Prediction:
 
 def floor_us(kernel: KernelFacts, cpu: CpuDevice) -> float:
     """What no kernel with these facts can beat: launches, bytes beyond the last cache, all cores at nominal rates."""
-    dram_s = max(0, kernel.footprint_bytes - cpu.llc_bytes) / cpu.dram_bytes_per_second
-    cycles = sum(_cycles(work, cpu, contracting_share=1.0) for part in kernel.parts for work in part.arithmetic)
-    return kernel.launches * cpu.launch_us + max(dram_s, cycles / cpu.clock_hz / cpu.cores) * 1e6
+    seconds = 0.0
+    for stage in (stage for launch in kernel.sequence for stage in launch.stages):
+        dram_s = max(0, _footprint(stage) - cpu.llc_bytes) / cpu.dram_bytes_per_second
+        cycles = sum(_cycles(work, cpu, contracting_share=1.0) for part in stage for work in part.arithmetic)
+        seconds += max(dram_s, cycles / cpu.clock_hz / cpu.cores)
+    return kernel.launches * cpu.launch_us + seconds * 1e6
+
+
+def _footprint(parts: Sequence[Part]) -> int:
+    return sum(t.footprint_bytes for t in merged(t for part in parts for t in part.traffic))
 
 
 def _slowest(parts: Sequence[Part], cpu: CpuDevice) -> tuple[float, float]:
@@ -71,7 +78,7 @@ def _unit(parts: Sequence[Part], cpu: CpuDevice) -> Bound:
 
 
 def _memory_s(parts: Sequence[Part], cpu: CpuDevice, busy: float) -> float:
-    footprint = sum(t.footprint_bytes for t in merged(t for part in parts for t in part.traffic))
+    footprint = _footprint(parts)
     shared_rate = min(cpu.dram_bytes_per_second, busy * cpu.llc_bytes_per_second)
     if footprint <= cpu.l2_bytes * busy:
         rate = busy * cpu.l2_bytes_per_second

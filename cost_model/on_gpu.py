@@ -17,7 +17,7 @@ from math import ceil
 
 from . import constants as c
 from .devices import Device
-from .facts import CONTRACTING, Arithmetic, KernelFacts, Launch, Part, Traffic, Unit, merged
+from .facts import CONTRACTING, Arithmetic, KernelFacts, Launch, Part, Tail, Traffic, Unit, merged
 from .protocol import Bound, Prediction
 
 TENSOR_UNITS: frozenset[Unit] = frozenset({"mma", "wgmma"})
@@ -82,12 +82,6 @@ def _launch(launch: Launch, gpu: Device) -> tuple[Mapping[Bound, float], float]:
     spent["barrier"] += launch.grid_barriers * c.GPU_GRID_BARRIER_US
     machine = _machine(launch, gpu)
     stages = [_banded(launch, gpu)] if launch.tie == "band" else [machine.stage(stage) for stage in launch.stages]
-    if launch.tail is not None:
-        tail = launch.tail
-        rows_us = tail.rows * (c.GPU_ROW_US + tail.barriers * c.GPU_BARRIER_US)
-        bytes_us = tail.nbytes / (c.GPU_SM_L2_BYTES_PER_CYCLE * gpu.clock_hz) * 1e6
-        spent["barrier"] += c.GPU_HAND_OVER_US
-        spent["latency" if rows_us >= bytes_us else "l2"] += max(rows_us, bytes_us)
     for stage in stages:
         spent[stage.bound] += stage.latency_us - stage.barriers_us
         spent["barrier"] += stage.barriers_us
@@ -103,7 +97,7 @@ def _machine(launch: Launch, gpu: Device) -> _Machine:
 def _banded(launch: Launch, gpu: Device) -> _Stage:
     """The blocks of the first stage do the work of the second: as if it were theirs, and no faster than it is alone."""
     (first,), (second,) = launch.stages
-    tail, share = launch.tail, 1.0
+    tail, share = second.tail, 1.0
     if tail is not None and second.bytes_requested:
         # What the last blocks move is part of the tail.
         share -= min(1.0, tail.nbytes * min(tail.blocks, gpu.sm_count) / second.bytes_requested)
@@ -112,6 +106,7 @@ def _banded(launch: Launch, gpu: Device) -> _Stage:
         reads=first.reads + _asking(second.reads, share),
         writes=first.writes + _asking(second.writes, share),
         arithmetic=first.arithmetic + second.arithmetic,
+        tail=first.tail if tail is None else tail.after(first.tail),
     )
     apart = _machine(Launch(((second,),)), gpu).stage([second])
     return max(_machine(launch, gpu).stage([both]), apart, key=lambda stage: stage.latency_us)
@@ -195,9 +190,19 @@ class _Machine:
         )
 
     def _barriers_us(self, parts: Sequence[Part]) -> float:
+        """What threads of a block wait for each other, and all for the last blocks."""
         blocks = sum(max(1, part.tasks) for part in parts)
         rounds = ceil(blocks / (self.gpu.sm_count * self.resident))
-        return max(part.barriers for part in parts) * c.GPU_BARRIER_US * rounds
+        tail_us = max(self._tail_us(part.tail) for part in parts)
+        return max(part.barriers for part in parts) * c.GPU_BARRIER_US * rounds + tail_us
+
+    def _tail_us(self, tail: Tail | None) -> float:
+        """From the last result of all else to the last one of a tail, which one block computes."""
+        if tail is None:
+            return 0.0
+        rows_us = tail.rows * (c.GPU_ROW_US + tail.barriers * c.GPU_BARRIER_US)
+        bytes_us = tail.nbytes / (c.GPU_SM_L2_BYTES_PER_CYCLE * self.gpu.clock_hz) * 1e6
+        return c.GPU_HAND_OVER_US + max(rows_us, bytes_us)
 
     def _dram_us(self, parts: Iterable[Part]) -> float:
         found: dict[str, int] = {}

@@ -74,7 +74,7 @@ class Bands:
         if gain > 0:
             return gain
         reason = "the rows that the last block of a band computes are predicted to take longer than a launch"
-        tail = facts.sequence[0].tail
+        tail = facts.parts[-1].tail
         assert tail is not None
         figures = {"saved_us": round(gain, 2), "tail_rows": tail.rows}
         kernels.remarks.append(WhyNot(subject, self.name, reason, figures))

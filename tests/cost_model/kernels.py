@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Launch, Part, Role, Tail, Traffic
@@ -27,6 +29,7 @@ arithmetic = st.builds(
     st.integers(0, 44).map(lambda bits: (1 << bits) - 1),
     st.sampled_from([0.25, 0.9, 1.0]),
 )
+tails = st.builds(Tail, st.integers(0, 64), st.integers(0, 1 << 20), st.integers(1, 200), st.integers(0, 4))
 parts = st.builds(
     Part,
     st.sampled_from(["injective", "rowwise", "contraction"]),
@@ -44,9 +47,9 @@ parts = st.builds(
     grid_barriers=st.integers(0, 2),
     steps=st.sampled_from([0, 1, 24, 500]),
     ahead=st.integers(1, 5),
+    tail=st.none() | tails,
 )
-tails = st.builds(Tail, st.integers(0, 64), st.integers(0, 1 << 20), st.integers(1, 200), st.integers(0, 4))
 stages = st.lists(st.lists(parts, min_size=1, max_size=3).map(tuple), min_size=1, max_size=3).map(tuple)
-banded = st.builds(lambda a, b, tail: Launch(((a,), (b,)), "band", tail), parts, parts, tails)
+banded = st.builds(lambda a, b, tail: Launch(((a,), (replace(b, tail=tail),)), "band"), parts, parts, tails)
 launches = st.one_of(st.builds(Launch, stages), banded)
 kernels = st.lists(launches, min_size=1, max_size=2).map(lambda found: KernelFacts(tuple(found)))

@@ -174,11 +174,12 @@ def test_what_a_band_costs() -> None:
     product, behind = (group_facts(nodes, part, target) for part in group.parts)
     whole = group_facts(nodes, group, target)
     (launch,) = whole.sequence
-    assert launch.tail is not None and (launch.tail.rows, launch.tail.barriers) == (1, behind.barriers)
+    first, last = launch.parts
+    assert last.tail is not None and (last.tail.rows, last.tail.barriers) == (1, behind.barriers)
     assert (launch.tasks, launch.grid_barriers) == (product.tasks, 0)
     assert whole.footprint_bytes == product.footprint_bytes + 256 * 768 * 4, "only the softmax is new"
     model, gpu = AnalyticalModel(), find_device("H100")
-    longer = KernelFacts((replace(launch, tail=replace(launch.tail, rows=8)),))
+    longer = KernelFacts((replace(launch, stages=((first,), (replace(last, tail=replace(last.tail, rows=8)),))),))
     assert latency_us(model, longer, gpu) > latency_us(model, whole, gpu) + 7 * GPU_ROW_US
 
 
@@ -186,6 +187,6 @@ def test_half_floats_on_hopper_have_bands_of_warps() -> None:
     text = str(graph_of(PRODUCT + SOFTMAX))
     graph = parse_graph(text.replace("float32", "float16").replace("(%x, %w) :", '(%x, %w) {out_dtype="float16"} :'))
     (group,) = planned(graph).groups
-    tails = [group_facts(nodes_by_name(graph), group, TargetInfo("cuda", 2, d)).sequence[0].tail
+    tails = [group_facts(nodes_by_name(graph), group, TargetInfo("cuda", 2, d)).parts[-1].tail
              for d in ("H100", "A100")]  # fmt: skip
     assert tails[0] is not None and tails[1] is not None and tails[0].rows > tails[1].rows == 1
