@@ -95,7 +95,7 @@ def _machine(launch: Launch, gpu: Device) -> _Machine:
 
 
 def _banded(launch: Launch, gpu: Device) -> _Stage:
-    """The blocks of the first stage do the work of the second: as if it were theirs, and no faster than it is alone."""
+    """The blocks of the first stage do the work of the second: as if it were theirs, and no faster than either is alone."""
     (first,), (second,) = launch.stages
     tail, share = second.tail, 1.0
     if tail is not None and second.bytes_requested:
@@ -108,8 +108,9 @@ def _banded(launch: Launch, gpu: Device) -> _Stage:
         arithmetic=first.arithmetic + second.arithmetic,
         tail=first.tail if tail is None else tail.after(first.tail),
     )
-    apart = _machine(Launch(((second,),)), gpu).stage([second])
-    return max(_machine(launch, gpu).stage([both]), apart, key=lambda stage: stage.latency_us)
+    machine, apart = _machine(launch, gpu), _machine(Launch(((second,),)), gpu)
+    options = machine.stage([both]), machine.stage([first]), apart.stage([second])
+    return max(options, key=lambda stage: stage.latency_us)
 
 
 def _asking(traffic: Sequence[Traffic], share: float) -> tuple[Traffic, ...]:
