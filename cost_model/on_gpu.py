@@ -95,7 +95,7 @@ def _machine(launch: Launch, gpu: Device) -> _Machine:
 
 
 def _banded(launch: Launch, gpu: Device) -> _Stage:
-    """The blocks of the first stage do the work of the second: as if it were theirs, and no faster than either is alone."""
+    """The blocks of the first stage do the work of the second, as if it were theirs; no faster than either is alone."""
     (first,), (second,) = launch.stages
     tail, share = second.tail, 1.0
     if tail is not None and second.bytes_requested:
