@@ -417,12 +417,15 @@ def _window(g: _Growing, x: Value) -> None:
         return
     spatial = len(x.shape) - 2
     kernel = tuple(g.choose(1, 2, 3) for _ in range(spatial))
-    before = tuple(k // 2 for k in kernel)
+    before, after = (tuple(g.choose(k // 2, k // 2, 0, 1, 3) for k in kernel) for _ in range(2))
+    dilations = tuple(g.choose(1, 1, 2) for _ in range(spatial))
+    extents = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations))
+    padding = tuple(b + a for b, a in zip(before, after))
     window = {
-        "strides": tuple(g.choose(1, 1, 2) for _ in range(spatial)), "before": before, "after": before,
-        "dilations": (1,) * spatial, "layout": "NCX",
+        "strides": tuple(g.choose(1, 1, 2) for _ in range(spatial)), "before": before, "after": after,
+        "dilations": dilations, "layout": "NCX",
     }  # fmt: skip
-    if any(d + 2 * b < k for d, b, k in zip(x.shape[2:], before, kernel)):
+    if any(d + p < e for d, p, e in zip(x.shape[2:], padding, extents)):
         return
     if g.draw(st.booleans()):
         result = g.emit("window_reduce", x, reducer=g.choose("sum", "max"), kernel=kernel, **window)
@@ -431,7 +434,7 @@ def _window(g: _Growing, x: Value) -> None:
     channels = x.shape[1]
     if g.draw(st.booleans()):
         weight = g.numbers((channels, 2, *kernel), x.dtype) / np.asarray(channels * np.prod(kernel))
-        if any((d - 1) * s + k - 2 * b < 1 for d, s, k, b in zip(x.shape[2:], window["strides"], kernel, before)):
+        if any((d - 1) * s + e - p < 1 for d, s, e, p in zip(x.shape[2:], window["strides"], extents, padding)):
             return
         result = g.emit(
             "conv_transpose",

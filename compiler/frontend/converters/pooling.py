@@ -26,6 +26,12 @@ def _pool_window(ctx: Context, x: Value) -> Window:
     """
     kernel = ctx.attr("kernel_shape")
     window = window_of(ctx, x, kernel)
+    for i, sizes in enumerate(zip(window.before, ctx.shape(x)[2:], window.after, strict=True)):
+        if window.extent(i) > sum(sizes):
+            raise ctx.fail(
+                f"a window of {window.extent(i)} does not fit axis {2 + i}, which has {sizes[1]} elements and "
+                f"{sizes[0]} + {sizes[2]} of padding; correct the model"
+            )
     if not ctx.attr("ceil_mode", 0) or ctx.attr("auto_pad", "NOTSET") not in ("NOTSET", ""):
         return window
     after = []
@@ -57,6 +63,7 @@ def _taps(low: int, high: int, window: Window, axis: int, steps: int) -> np.ndar
 
 
 def convert_average_pool(ctx: Context) -> Value:
+    """The average of no elements, where a window lies in the padding, is 0."""
     x = ctx.input(0)
     window = _pool_window(ctx, x)
     total = _window_reduce(ctx, x, window, "sum")
@@ -72,9 +79,10 @@ def convert_average_pool(ctx: Context) -> Value:
         high = size + stated.after[i] if include else size
         line = _taps(low, high, window, i, steps)
         counts = counts * line.reshape(tuple(-1 if j == i else 1 for j in range(spatial)))
+    counts = np.maximum(counts, 1)
     if counts.size and np.all(counts == counts.flat[0]):
         return ctx.div(total, float(counts.flat[0]))
-    return ctx.div(total, ctx.constant(np.maximum(counts, 1)[None, None].astype(to_numpy_dtype(dtype_of(x)))))
+    return ctx.div(total, ctx.constant(counts[None, None].astype(to_numpy_dtype(dtype_of(x)))))
 
 
 def convert_max_pool(ctx: Context) -> Converted:
@@ -86,7 +94,11 @@ def convert_max_pool(ctx: Context) -> Converted:
 
 
 def _max_with_indices(ctx: Context, x: Value, window: Window) -> list[Value | None]:
-    """Each tap is a strided slice of the padded operand; the best tap's place is looked up in a constant table."""
+    """Each tap is a strided slice of the padded operand; the best tap's place is looked up in a constant table.
+
+    The first tap is also the best where nothing is larger than the padding: its place is that of the window's first
+    element.
+    """
     shape = ctx.shape(x)
     spatial = shape[2:]
     pads_after = [max(p, 0) for p in window.after]
@@ -101,9 +113,8 @@ def _max_with_indices(ctx: Context, x: Value, window: Window) -> list[Value | No
         layers.append(
             ctx.emit("slice", padded, starts=(0, 0, *start), steps=(1, 1, *window.strides), sizes=(*shape[:2], *steps))
         )
-        places.append(
-            [start[i] - window.before[i] + np.arange(steps[i]) * window.strides[i] for i in range(len(spatial))]
-        )
+        lines = [start[i] - window.before[i] + np.arange(steps[i]) * window.strides[i] for i in range(len(spatial))]
+        places.append([_inside(line, window.dilations[i], spatial[i]) for i, line in enumerate(lines)])
     stacked = ctx.concat([ctx.expand_dims(layer, (0,)) for layer in layers], 0)
     best = ctx.emit("arg_max", stacked, axis=0, keepdims=True, select_last=False)
     values = ctx.reduce("max", stacked, (0,), keepdims=False)
@@ -114,6 +125,11 @@ def _max_with_indices(ctx: Context, x: Value, window: Window) -> list[Value | No
         spatial
     )
     return [values, ctx.add(within, ctx.constant(base))]
+
+
+def _inside(line: np.ndarray, dilation: int, size: int) -> np.ndarray:
+    """Places along one axis; those in the padding become the next that a window with this dilation has inside."""
+    return np.clip(np.where(line < 0, line % dilation, line), 0, max(size - 1, 0))
 
 
 def _lowest(dtype: str) -> np.ndarray:

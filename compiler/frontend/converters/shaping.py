@@ -206,7 +206,7 @@ def _only_padding(
 
 def _cropped(ctx: Context, x: Value, before: Sequence[int], after: Sequence[int]) -> Value:
     """Negative pads remove elements."""
-    if min(*before, *after, 0) == 0:
+    if min((*before, *after), default=0) >= 0:
         return x
     for axis, (head, tail) in enumerate(zip(before, after, strict=True)):
         if head < 0 or tail < 0:
