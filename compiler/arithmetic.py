@@ -60,18 +60,30 @@ class Arithmetic:
 EXACT = Arithmetic()
 
 
-def arithmetic_of_outputs(written: Graph, compiled: Graph) -> tuple[Arithmetic, ...]:
-    """Of each output: the coarser of the model as it is written, which a reference computes, and as it was compiled."""
-    pairs = zip(_of_outputs(written), _of_outputs(compiled), strict=True)
-    return tuple(replace(a.joined(b), step=a.step) for a, b in pairs)
+def arithmetic_of_outputs(written: Graph, compiled: Graph, shown: Sequence[str] = ()) -> tuple[Arithmetic, ...]:
+    """Of each output: the coarser of the model as it is written, which a reference computes, and as it was compiled.
+
+    shown: values that `compiled` has as further outputs, by name. `written` has some of them, not as outputs.
+    """
+    before, after = _of_values(written), _of_values(compiled)
+    named = {value.name: value for node in written.nodes for value in node.outputs}
+    counterparts = [*written.outputs, *(named.get(name) for name in shown)]
+    return tuple(
+        after.get(here, EXACT) if there is None else _coarser(before.get(there, EXACT), after.get(here, EXACT))
+        for there, here in zip(counterparts, compiled.outputs, strict=True)
+    )
 
 
-def _of_outputs(graph: Graph) -> list[Arithmetic]:
+def _coarser(written: Arithmetic, compiled: Arithmetic) -> Arithmetic:
+    return replace(written.joined(compiled), step=written.step)
+
+
+def _of_values(graph: Graph) -> dict[Value, Arithmetic]:
     known: dict[Value, Arithmetic] = {}
     for node in graph.nodes:
         result = _of_node(node, [known.get(value, EXACT) for value in node.inputs])
         known.update((output, result) for output in node.outputs)
-    return [known.get(value, EXACT) for value in graph.outputs]
+    return known
 
 
 def _of_node(node: Node, operands: Sequence[Arithmetic]) -> Arithmetic:

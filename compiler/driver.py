@@ -155,7 +155,7 @@ def compile_model(
     cache: keep compiled CUDA kernels in this folder; True is the user's cache folder, False none.
     nvcc: path of a CUDA compiler to use instead of NVRTC.
     host_steps: whether what has no kernel may run on the host with numpy. If not, HostStepsError says what and why.
-    expose: names of ONNX values to add to the outputs; with `plan`, of those that its kernels store.
+    expose: names of ONNX values to add to the outputs; with `plan`, of what its kernels store (`outputs` of `explain`).
 
     Raises OptionError, ExportError, and the errors of frontend, passes and code generation; each message ends with
     what to do.
@@ -226,21 +226,21 @@ def _plan(
 
     notes = NotesListener()
     context = replace(context, listeners=[*context.listeners, notes])
-    imported = import_model(source.model, shapes=shapes, expose=expose, folder=source.folder)
+    stored = () if replay is None else tuple(expose)  # kernels that are given can show no more than what they store
+    imported = import_model(source.model, shapes=shapes, expose=() if stored else expose, folder=source.folder)
+    graph = run_pipeline(imported.graph, context, extra=extra)
     if replay is None:
-        graph = run_pipeline(imported.graph, context, extra=extra)
         plan = make_plan(graph, context)
     else:
-        written = import_model(source.model, shapes=shapes, folder=source.folder)
-        graph = run_pipeline(written.graph, context, extra=extra)
         check_plan(replay, graph, context.target, context.kernels_of)
         plan = completed(replay, graph, context.kernels_of)
-        plan = storing(plan, graph, expose, context.kernels_of) if expose else plan
-    found = arithmetic_of_outputs(imported.graph, graph)
-    arithmetic = [{"output": name, **one.to_json()} for name, one in zip(imported.output_names, found, strict=True)]
+        plan = storing(plan, graph, stored, context.kernels_of) if stored else plan
+    output_names = (*imported.output_names, *stored)
+    found = arithmetic_of_outputs(imported.graph, graph, stored)
+    arithmetic = [{"output": name, **one.to_json()} for name, one in zip(output_names, found, strict=True)]
     told = [{"pass": name, "note": note} for name, note in notes.notes]
     remarks = {"notes": told, "arithmetic": arithmetic, "options": {**options, "planner": plan.planner}}
-    return _Prepared(Planned(graph, plan, imported.output_names), remarks)
+    return _Prepared(Planned(graph, plan, output_names), remarks)
 
 
 def _refuse_host_steps(graph: Graph) -> None:

@@ -1,10 +1,11 @@
 """Finds the first kernel whose result differs from the reference's, by compiling the model again with intermediate
 results as outputs: for the target, with the precision, passes and planner that the artifact records.
 
-First by the artifact's own plan: its kernels as they are, and what they store for each other shown. Values that exist
-in the model under no name (in another layout, say) are not seen so. Then with all results between kernels as outputs of
-the model, and if none differs with one at a time, halving the range: that changes what is fused, so it is not done for
-a plan that was given with --plan.
+First by the artifact's own plan: its kernels as they are, and what they store for each other shown. What they store
+under a name of the model is compared with the reference; and all of it, in whatever layout, with what numpy makes of
+that part of the graph from what the kernel read: so a kernel is found that computes anything else than it should. If
+all do, or if the plan is what the options lead to, then with all results between kernels as outputs of the model, and
+if none differs with one at a time, halving the range: that finds what was made of the graph before it was planned.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tilestitch.compiler.cli import rivals
-from tilestitch.compiler.cli.accuracy import Difference, Limits, differences
+from tilestitch.compiler.cli.accuracy import Difference, Limits, difference, differences
 from tilestitch.compiler.cli.output import Progress
 
 if TYPE_CHECKING:
-    import numpy as np
     from onnx import ModelProto
 
     from tilestitch.compiler.driver import CompiledModel
@@ -30,6 +32,7 @@ NOTHING = (
     "no intermediate result differs when the model is compiled again to look at it: the fault depends on how operators "
     "are fused"
 )
+AS_READ = ", beside what numpy makes of what the kernel read"
 ANOTHER = (
     "compiling the model with the options that the artifact records does not lead to its plan: the artifact is of "
     "another model, or of another version of tilestitch or of a plug-in"
@@ -38,11 +41,13 @@ ANOTHER = (
 
 @dataclass(frozen=True)
 class Candidate:
-    """A result between kernels: the ONNX value, the node that makes it, and the kernel that the node is in."""
+    """A result between kernels: its name, the ONNX node that makes it, and the kernel that the node is in."""
 
     value: str
     node: str
     kernel: str
+    named: bool = True
+    """Whether it is a value of the model."""
 
 
 @dataclass(frozen=True)
@@ -77,26 +82,32 @@ class Search:
             expose=names,
         )
 
-    def differences(self, candidates: Sequence[Candidate], plan: StitchPlan | None = None) -> list[Difference]:
-        """The difference of each candidate when all of them are outputs; with `plan`, when its kernels show them.
-
-        Raises PlanMismatchError when the plan is of another model.
-        """
+    def shown(self, compiled: CompiledModel, count: int) -> tuple[list[Any], list[Limits]]:
+        """What a run gives for the last `count` outputs, and how far each may be off."""
         from tilestitch.runtime import load
 
-        names = [candidate.value for candidate in candidates]
-        exposed = expose(self.model, names)
-        compiled = self.compiled(self.model, plan, names) if plan else self.compiled(exposed)
         with load(compiled.to_bytes(), device=self.device, num_threads=self.threads) as module:
             outputs = list(module.run(dict(self.inputs)).values())
-        expected = rivals.CHECKERS[self.against](exposed)(self.inputs)
-        count = len(candidates)
-        limits = [Limits(inside, self.rtol, self.atol) for inside in compiled.explain()["arithmetic"][-count:]]
+        inside = compiled.explain()["arithmetic"]
+        return outputs[-count:], [Limits(one, self.rtol, self.atol) for one in inside[-count:]]
+
+    def from_reference(
+        self, candidates: Sequence[Candidate], results: Sequence[Any], limits: Sequence[Limits]
+    ) -> list[Difference]:
+        """The difference of each candidate, a value of the model, from what the reference makes of it."""
+        names, count = [candidate.value for candidate in candidates], len(candidates)
+        exposed = expose(self.model, names)
+        expected = rivals.CHECKERS[self.against](exposed)(self.inputs)[-count:]
 
         def again() -> list[Sequence[Any]]:
             return [run[-count:] for run in rivals.on_jittered(self.against, exposed, self.inputs)]
 
-        return differences(names, outputs[-count:], expected[-count:], limits, again)
+        return differences(names, results, expected, limits, again)
+
+    def with_candidates(self, candidates: Sequence[Candidate]) -> list[Difference]:
+        """The difference of each candidate when all of them are outputs of the model."""
+        exposed = expose(self.model, [candidate.value for candidate in candidates])
+        return self.from_reference(candidates, *self.shown(self.compiled(exposed), len(candidates)))
 
 
 def first_difference(
@@ -114,85 +125,119 @@ def first_difference(
         load_model(model, external_data=True), inputs, explained, options.against, options.rtol, options.atol,
         options.threads, options.device,
     )  # fmt: skip
+    order = [kernel["name"] for kernel in explained["kernels"]]
     with Progress() as progress:
         try:
             found = _by_plan(search, StitchPlan.from_json(plan), progress)
             usual = search.compiled(search.model).plan.to_json() == plan
         except PlanMismatchError:
             return None, ANOTHER
-        if usual:
-            order = [kernel["name"] for kernel in explained["kernels"]]
-            by_names = _by_names(search, progress)
-            found = min((f for f in (found, by_names) if f), key=lambda f: order.index(f["kernel"]), default=None)
-    return found, found["text"] if found else NOTHING
+        if usual or not found:
+            found = [*_by_names(search, progress), *found]
+    first = min(found, key=lambda one: order.index(one["kernel"]), default=None)
+    return first, first["text"] if first else NOTHING
 
 
-def _by_plan(search: Search, plan: StitchPlan, progress: Progress) -> dict[str, Any] | None:
-    """Among what the artifact's own kernels store under names of the model."""
+def _by_plan(search: Search, plan: StitchPlan, progress: Progress) -> list[dict[str, Any]]:
+    """Among what the artifact's own kernels store: the first that the reference has otherwise, and the first that is
+    not what the kernel should have made of what it read.
+    """
     candidates = stored_values(search.model, search.explained)
     if not candidates:
-        return None
+        return []
     progress(f"looking at {len(candidates)} results of the plan's kernels")
-    for candidate, found in zip(candidates, search.differences(candidates, plan)):
-        if not found.ok and not found.note.startswith(("dtype", "shape")):
-            return _describe(candidate, found)
-    return None
+    compiled = search.compiled(search.model, plan, [candidate.value for candidate in candidates])
+    results, limits = search.shown(compiled, len(candidates))
+    named = [i for i, candidate in enumerate(candidates) if candidate.named]
+    known = [candidates[i] for i in named]
+    compared = search.from_reference(known, [results[i] for i in named], [limits[i] for i in named]) if known else []
+    # A rewrite may have left a value's name to one of another layout.
+    alike = [(one, found) for one, found in zip(known, compared) if not found.note.startswith(("dtype", "shape"))]
+    made = _made_by_kernels(compiled, candidates, search.inputs, results, limits)
+    return [*_first_of(alike, ""), *_first_of(list(zip(candidates, made)), AS_READ)]
 
 
-def _by_names(search: Search, progress: Progress) -> dict[str, Any] | None:
+def _made_by_kernels(
+    compiled: CompiledModel,
+    candidates: Sequence[Candidate],
+    inputs: Mapping[str, np.ndarray],
+    results: Sequence[Any],
+    limits: Sequence[Limits],
+) -> list[Difference]:
+    """The difference of each candidate from what numpy makes of the same part of the graph, reading what the kernel
+    read: no difference is handed on from one kernel to the next.
+    """
+    from tilestitch.compiler.ir.evaluate import evaluate
+
+    names = [candidate.value for candidate in candidates]
+    with np.errstate(all="ignore"):
+        outputs = evaluate(compiled.specialisations[0].graph, inputs, given=dict(zip(names, results)))
+    expected = outputs[-len(names) :]
+    return [difference(*one) for one in zip(names, results, expected, limits, strict=True)]
+
+
+def _first_of(compared: Sequence[tuple[Candidate, Difference]], remark: str) -> list[dict[str, Any]]:
+    wrong = [(candidate, found) for candidate, found in compared if not found.ok]
+    return [_describe(*wrong[0], remark)] if wrong else []
+
+
+def _by_names(search: Search, progress: Progress) -> list[dict[str, Any]]:
     """Among the model's values between kernels, compiled so that they are there."""
     candidates = boundary_values(search.model, search.explained["kernels"])
     if not candidates:
-        return None
+        return []
     progress(f"looking at {len(candidates)} intermediate results")
-    for candidate, found in zip(candidates, search.differences(candidates)):
-        if not found.ok:
-            return _describe(candidate, found)
-    return _halve(search, candidates, progress)
+    found = _first_of(list(zip(candidates, search.with_candidates(candidates))), "")
+    return found or _halve(search, candidates, progress)
 
 
-def _halve(search: Search, candidates: Sequence[Candidate], progress: Progress) -> dict[str, Any] | None:
+def _halve(search: Search, candidates: Sequence[Candidate], progress: Progress) -> list[dict[str, Any]]:
     """After the first wrong result everything is taken to be wrong."""
     low, high = 0, len(candidates)
     wrong: dict[int, Difference] = {}
     while low < high:
         middle = (low + high) // 2
         progress(f"looking at {candidates[middle].value}")
-        found = search.differences([candidates[middle]])[0]
+        found = search.with_candidates([candidates[middle]])[0]
         if found.ok:
             low = middle + 1
         else:
             wrong[middle] = found
             high = middle
-    return _describe(candidates[low], wrong[low]) if low in wrong else None
+    return [_describe(candidates[low], wrong[low])] if low in wrong else []
 
 
-def _describe(candidate: Candidate, found: Difference) -> dict[str, Any]:
+def _describe(candidate: Candidate, found: Difference, remark: str = "") -> dict[str, Any]:
     text = (
         f"the first result that differs is {candidate.value!r}, made by ONNX node {candidate.node!r} in kernel "
         f"{candidate.kernel!r}: error {found.error:.2e}, allowed {found.tolerance:.0e} ({found.rule}) {found.note}"
-    )
+    ).rstrip() + remark
     return {
         "value": candidate.value,
         "node": candidate.node,
         "kernel": candidate.kernel,
         **found.to_json(),
-        "text": text.rstrip(),
+        "text": text,
     }
 
 
 def stored_values(model: ModelProto, explained: Mapping[str, Any]) -> list[Candidate]:
-    """What kernels store under a name of the model's, in launch order."""
+    """What kernels store in memory of its own, in launch order."""
     typed = _typed_values(model)
     makers = {value: name for node, name in zip(model.graph.node, node_names(model)) for value in node.output}
     visible = {output.name for output in model.graph.output}
     places = explained["buffers"]["places"]
     return [
-        Candidate(value, makers[value], kernel["name"])
+        Candidate(value, makers.get(value) or _maker(kernel), kernel["name"], value in makers and value in typed)
         for kernel in explained["kernels"]
         for value in kernel["outputs"]
-        if value in makers and value in typed and value not in visible and value not in places
+        if value not in visible and value not in places
     ]
+
+
+def _maker(kernel: Mapping[str, Any]) -> str:
+    """The ONNX node that a kernel computes last."""
+    return str(kernel["onnx_nodes"][-1]) if kernel["onnx_nodes"] else kernel["name"]
 
 
 def boundary_values(model: ModelProto, kernels: Sequence[Mapping[str, Any]]) -> list[Candidate]:

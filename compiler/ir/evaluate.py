@@ -12,9 +12,12 @@ from .graph import Graph, Node, Value
 from .ops import Kind, kind_of, reference
 
 
-def evaluate(graph: Graph, feeds: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
+def evaluate(
+    graph: Graph, feeds: Mapping[str, Any] | Sequence[Any], given: Mapping[str, Any] | None = None
+) -> list[Any]:
     """The graph's outputs for `feeds` (by input name, or in order), by the numpy reference of each operator.
 
+    given: results by name that are read in place of those computed; what is an output is computed nevertheless.
     Tensors are ndarrays, sequences lists, absent optionals None. Raises IRError for a missing feed.
     """
     if isinstance(feeds, Mapping):
@@ -25,6 +28,9 @@ def evaluate(graph: Graph, feeds: Mapping[str, Any] | Sequence[Any]) -> list[Any
     if len(feeds) != len(graph.inputs):
         raise IRError(f"graph {graph.name} takes {len(graph.inputs)} inputs, got {len(feeds)}")
     values: dict[Value, Any] = dict(zip(graph.inputs, feeds, strict=True))
+    computed = dict(values)
+    given = given or {}
+    shown = frozenset(graph.outputs)
 
     def read(value: Value) -> Any:
         return value.data if value.is_constant else values[value]
@@ -36,8 +42,11 @@ def evaluate(graph: Graph, feeds: Mapping[str, Any] | Sequence[Any]) -> list[Any
             if kind_of(node.op) is Kind.CONTROL
             else reference(node.op)(operands, node.attrs)
         )
-        values.update(zip(node.outputs, results, strict=True))
-    return [read(v) for v in graph.outputs]
+        for output, result in zip(node.outputs, results, strict=True):
+            values[output] = given.get(output.name, result)
+            if output in shown:
+                computed[output] = result
+    return [v.data if v.is_constant else computed[v] for v in graph.outputs]
 
 
 def _run_if(node: Node, operands: list[Any]) -> list[Any]:

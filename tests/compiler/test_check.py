@@ -13,6 +13,7 @@ import pytest
 from onnx import numpy_helper
 
 from tests.models import cnn, in_half, transformer
+from tilestitch.codegen.compute import elementwise
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli import bisect, errors, main, rivals
 from tilestitch.compiler.cli.explain import read_explain
@@ -261,6 +262,43 @@ def test_planner_and_plan_are_kept(
     assert kernels[found["kernel"]]["onnx_nodes"] == [product.name]
     assert planners[0]["plan"] is not None
     assert all(options["planner"] == "none" for options in planners)
+
+
+def edited_plan(folder: Path, model: onnx.ModelProto) -> Path:
+    """A plan that compiling the model does not lead to: one of another planner, under a false name."""
+    plan = compile_model(model, planner="injective").plan.to_json()
+    (folder / "plan.json").write_text(json.dumps({**plan, "planner": "stitch"}))
+    return folder / "plan.json"
+
+
+def test_a_fault_of_the_model_is_found_through_an_edited_plan_whose_kernels_store_another_layout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = cnn()
+    artifact, path = compiled(tmp_path, model, "--plan", edited_plan(tmp_path, model))
+    convolution = [node for node in model.graph.node if node.op_type == "Conv"][2]
+    plant_fault(monkeypatch, convolution.input[1])
+    found = first(capsys, artifact, path, "--against", "reference")
+    kernels = {kernel["name"]: kernel for kernel in read_explain(artifact)["kernels"]}
+    assert convolution.name in kernels[found["kernel"]]["onnx_nodes"]
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_a_wrong_kernel_is_found_by_what_it_makes_of_what_it_reads(
+    edited: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = cnn()
+    plan = ["--plan", edited_plan(tmp_path, model)] if edited else ["--planner", "injective"]
+    right = elementwise.RULES["exp"]
+    monkeypatch.setitem(elementwise.RULES, "exp", lambda operation: right(operation) + 1)  # type: ignore[arg-type]
+    artifact, path = compiled(tmp_path, model, *plan)
+    code, facts = command(capsys, "check", artifact, path, "--bisect")
+    assert code == errors.ACCURACY
+    kernels = {kernel["name"]: kernel for kernel in read_explain(artifact)["kernels"]}
+    found = facts["first_difference"]
+    assert kernels[found["kernel"]]["nodes"] == ["sub_5", "exp"]
+    assert found["node"] == "/output"
+    assert facts["bisect"].endswith(bisect.AS_READ)
 
 
 def test_the_specialisation_that_the_inputs_fit_is_looked_at(

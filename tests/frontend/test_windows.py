@@ -112,7 +112,7 @@ def positions(spatial: Sequence[int], window: Window, ceil: bool) -> tuple[int, 
 
 
 def pooled(op: str, x: np.ndarray, window: Window, ceil: bool, include: bool) -> list[np.ndarray]:
-    """Values and, for MaxPool, the places in the flattened operand where they are found first: any where there is none."""
+    """Values and, for MaxPool, the places in the flattened operand where they are first; masked where there is none."""
     spatial = x.shape[2:]
     out = positions(spatial, window, ceil)
     y, where = np.zeros((*x.shape[:2], *out), np.float32), np.zeros((*x.shape[:2], *out), np.int64)
@@ -210,7 +210,7 @@ def agree(actual: Callable[[], list[Any]], expected: Callable[[], list[Any]]) ->
     try:
         wanted = expected()
     except Refused:
-        with pytest.raises(ConversionError, match="pads|window"):
+        with pytest.raises(ConversionError, match=r"pads|window"):
             actual()
         return
     note(f"expected {wanted}")
