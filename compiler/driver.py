@@ -6,6 +6,7 @@ compile_model("model.onnx", shapes={"x": (1, 3, 224, 224)}).save("model.tsm")
 from __future__ import annotations
 
 import json
+import operator
 import os
 import warnings
 import zipfile
@@ -114,9 +115,9 @@ def compile_model(
     *,
     example_inputs: Any = None,
     external_data: str | os.PathLike[str] | None = None,
-    shapes: ShapeSet | Sequence[ShapeSet] = (),
+    shapes: ShapeSet | Sequence[ShapeSet] | None = (),
     precision: str = "fp32",
-    passes: Sequence[Named] | Named = (),
+    passes: Sequence[Named] | Named | None = (),
     installed_plugins: bool = True,
     plan: StitchPlan | str | os.PathLike[str] | None = None,
     planner: str = "stitch",
@@ -164,7 +165,7 @@ def compile_model(
     from tilestitch.codegen.schedule import KernelsOfPlugins
     from tilestitch.passes.plugins.load import Installed, as_texts, load_plugins
 
-    _check_options(precision)
+    _check_options(target, precision, num_threads)
     tell = progress or (lambda stage, done, total: None)
     threads = num_threads or len(os.sched_getaffinity(0))
     backend = _backend(target, threads, cache, nvcc)
@@ -302,16 +303,35 @@ def _backend(target: str, threads: int, cache: str | os.PathLike[str] | bool, nv
     raise OptionError(f"no code generation for target {target!r}; give cpu, cpu:NAME, cuda:sm_90a, or emulator")
 
 
-def _check_options(precision: str) -> None:
+def _check_options(target: str, precision: str, num_threads: int | None) -> None:
     from tilestitch.passes.rewrite.precision import PRECISIONS
 
+    if not isinstance(target, str):
+        raise OptionError(f"target is {target!r}, no text; give cpu, cpu:NAME, cuda:sm_90a, or emulator")
     if precision not in PRECISIONS:
         raise OptionError(f"precision {precision!r} is not supported; give one of {', '.join(PRECISIONS)}")
+    if num_threads is not None and not (isinstance(num_threads, int) and num_threads >= 1):
+        raise OptionError(f"num_threads is {num_threads!r}; give an integer of at least 1, or None for all cores")
 
 
-def _shape_sets(shapes: ShapeSet | Sequence[ShapeSet]) -> list[ShapeSet]:
-    sets = [shapes] if isinstance(shapes, Mapping) else list(shapes)
-    return sets or [{}]
+def _shape_sets(shapes: ShapeSet | Sequence[ShapeSet] | None) -> list[ShapeSet]:
+    several = shapes if isinstance(shapes, list | tuple) else () if shapes is None else (shapes,)
+    return [_shape_set(one) for one in several] or [{}]
+
+
+def _shape_set(given: Any) -> ShapeSet:
+    """Sizes as integers. Raises OptionError for anything else than a mapping from names to sequences of them."""
+    try:
+        return {name: _sizes(shape) for name, shape in given.items()}
+    except (AttributeError, TypeError):
+        raise OptionError(
+            f"shapes: {given!r} is no mapping from names of inputs to sequences of integers; give "
+            "{'x': (1, 3, 224, 224)}, or a list of several such"
+        ) from None
+
+
+def _sizes(shape: Any) -> tuple[int, ...]:
+    return tuple(operator.index(size) for size in shape)
 
 
 def _load_plans(plan: StitchPlan | str | os.PathLike[str] | None, count: int) -> list[StitchPlan] | None:

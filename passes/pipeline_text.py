@@ -96,21 +96,27 @@ def parse_text(text: str) -> tuple[PassText, ...]:
     return entries
 
 
+def _shown(token: str) -> str:
+    return repr(token) if token else "the end"
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
         self.text, self.at = text.rstrip(), 0
 
     def fail(self, message: str) -> NoReturn:
-        raise PipelineError(f"pipeline {self.text!r}, column {self.at + 1}: {message}")
+        form = "write NAME{field=value,…} or MODULE:CLASS{field=value,…}, and commas between several"
+        raise PipelineError(f"passes {self.text!r}, column {self.at + 1}: {message}; {form}")
 
     def peek(self) -> str:
         match = _TOKEN.match(self.text, self.at)
         return match.group(1) if match else ""
 
-    def take(self, expected: str = "") -> str:
+    def take(self, expected: str = "", what: str = "") -> str:
+        """The next token, which is EXPECTED, or anything; WHAT says in a message what that would be."""
         token = self.peek()
         if not token or (expected and token != expected):
-            self.fail(f"expected {expected or 'more'!r}, found {token or 'the end'!r}")
+            self.fail(f"expected {what or repr(expected)}, found {_shown(token)}")
         match = _TOKEN.match(self.text, self.at)
         assert match is not None
         self.at = match.end()
@@ -128,13 +134,13 @@ class _Parser:
     def entry(self) -> PassText:
         name = self.peek()
         if not re.fullmatch(r"[A-Za-z_][\w.:/-]*", name):
-            self.fail(f"expected the name of a pass, found {name or 'the end'!r}")
+            self.fail(f"expected the name of a pass, found {_shown(name)}")
         self.take()
         arguments: list[tuple[str, Any]] = []
         if self.peek() == "{":
             self.take()
             while self.peek() != "}":
-                key = self.take()
+                key = self.take(what="the name of a field, or '}'")
                 if not _NAME.fullmatch(key):
                     self.fail(f"expected the name of a field, found {key!r}")
                 self.take("=")
@@ -151,7 +157,7 @@ class _Parser:
         return PassText(name, tuple(arguments), body)
 
     def value(self) -> Any:
-        token = self.take()
+        token = self.take(what="a value")
         if token == "[":
             items: list[Any] = []
             while self.peek() != "]":

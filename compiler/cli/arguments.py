@@ -162,12 +162,17 @@ def fill_inputs(specs: Sequence[Any], given: Mapping[str, np.ndarray], seed: int
         drawn = _draw(random, spec) if _is_drawable(spec) else None
         value = given.get(spec.name, drawn)
         if value is None:
-            raise UsageError(
-                f"input {spec.name} ({spec.dtype} {_dims(spec.shape)}) cannot be made up; "
-                f"give it with --input {spec.name}=FILE.npy"
-            )
+            raise UsageError(f"input {spec.name} ({spec.dtype} {_dims(spec.shape)}) cannot be made up; {_remedy(spec)}")
         inputs[spec.name] = value
     return inputs
+
+
+def _remedy(spec: Any) -> str:
+    given = f"give it with --input {spec.name}=FILE.npy"
+    if not spec.shape or all(isinstance(size, int) for size in spec.shape):
+        return given
+    sizes = "x".join(str(size) if isinstance(size, int) else f"<{size}>" for size in spec.shape)
+    return f"{given}, or name its sizes when you compile, besides those named: --shape {spec.name}={sizes}"
 
 
 def _is_drawable(spec: Any) -> bool:

@@ -42,21 +42,39 @@ def onnxruntime(model: ModelProto | Path, threads: int | None = None, as_written
     options.inter_op_num_threads = 1
     if as_written:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    failures = tuple(getattr(state, name) for name in _ORT_FAILURES)
+    failures = (RuntimeError, *(getattr(state, name) for name in _ORT_FAILURES))  # the first for types of elements
+    remedy = "check --against reference instead" if as_written else "leave out --against onnxruntime"
     try:
         session = ort.InferenceSession(_loadable(model), options, providers=["CPUExecutionProvider"])
     except failures as error:
-        raise UsageError(f"ONNX Runtime cannot load the model ({error}); check against reference") from error
+        raise UsageError(f"ONNX Runtime cannot load the model ({error}); {remedy}") from error
     names = [value.name for value in session.get_inputs()]
+    types = [value.type for value in session.get_outputs()]
 
     def run(inputs: Mapping[str, Any]) -> Sequence[np.ndarray]:
         try:
-            results: Sequence[np.ndarray] = session.run(None, _named(inputs, names))
+            results = session.run(None, _named(inputs, names))
         except failures as error:
-            raise UsageError(f"ONNX Runtime cannot run the model ({error}); check against reference") from error
-        return results
+            raise UsageError(f"ONNX Runtime cannot run the model ({error}); {remedy}") from error
+        return [_typed(result, type_) for result, type_ in zip(results, types, strict=True)]
 
     return run
+
+
+_ORT_FLOATS = {
+    f"tensor({name.replace('_', '')})": name
+    for name in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+}
+"""Types of elements by ONNX Runtime's name, of which it gives the bits as integers."""
+
+
+def _typed(result: Any, type_: str) -> Any:
+    name = _ORT_FLOATS.get(type_)
+    if name is None or result.dtype.name == name:
+        return result
+    import ml_dtypes
+
+    return result.view(getattr(ml_dtypes, name))
 
 
 def reference(model: ModelProto | Path) -> Run:
@@ -66,7 +84,9 @@ def reference(model: ModelProto | Path) -> Run:
     try:
         evaluator = ReferenceEvaluator(_whole(model))
     except RuntimeError as error:  # what it raises for operators, and versions of them, that it lacks
-        raise UsageError(f"ONNX's reference cannot run the model ({error}); check against onnxruntime") from error
+        raise UsageError(
+            f"ONNX's reference cannot run the model ({error}); check --against onnxruntime instead"
+        ) from error
     return lambda inputs: evaluator.run(None, _named(inputs, evaluator.input_names))
 
 

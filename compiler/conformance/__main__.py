@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tilestitch.compiler.cli.errors import UsageError
+from tilestitch.compiler.cli.paths import writable
 from tilestitch.compiler.conformance import report
 from tilestitch.compiler.conformance.cases import KINDS, Case, load_cases
 from tilestitch.compiler.conformance.engines import DEFAULT_KINDS, ENGINES
@@ -52,6 +54,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options.engine = list(dict.fromkeys(options.engine or ["tilestitch"]))
     if len(options.engine) > 1 and (options.json or options.compare or options.traceback):
         parser.error("--json, --compare and --traceback are for one engine")
+    for output in filter(None, (options.json, options.write)):
+        try:
+            writable(str(output), [options.compare])
+        except UsageError as error:
+            parser.error(str(error))
     if options.filter is not None:
         try:
             re.compile(options.filter)

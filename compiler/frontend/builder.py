@@ -150,8 +150,9 @@ class Builder:
         return self.like(a, b), b
 
     def like(self, number: float, value: Value) -> Value:
-        """A scalar constant of the dtype of `value`."""
-        return self.constant(np.asarray(number).astype(to_numpy_dtype(dtype_of(value))))
+        """A scalar constant of the dtype of `value`; infinite if that holds no number so large."""
+        with np.errstate(over="ignore"):
+            return self.constant(np.asarray(number).astype(to_numpy_dtype(dtype_of(value))))
 
     def add(self, a: Operand, b: Operand) -> Value:
         return self.emit("add", *self._operands(a, b))

@@ -62,6 +62,7 @@ def import_model(
     missing, and ConversionError for a node that cannot be expressed.
     """
     proto, path = (model, None) if isinstance(model, ModelProto) else (load_model(Path(model)), Path(model))
+    _check_complete(proto, "the ModelProto given")
     _check_text(proto.graph.node)
     for function in proto.functions:
         _check_text(function.node)
@@ -116,11 +117,16 @@ def parse_model(data: bytes, where: str) -> ModelProto:
         raise ModelError(
             f"{where} is not an ONNX model, or is truncated ({error}); export or download it again"
         ) from error
+    _check_complete(proto, where)
+    return proto
+
+
+def _check_complete(proto: ModelProto, where: str) -> None:
+    """Every message of protobuf whose fields are all left out is an empty model."""
     if not proto.graph.output or not proto.opset_import:
         raise ModelError(
             f"{where} is not an ONNX model: it holds no graph with outputs or names no operator set; export it again"
         )
-    return proto
 
 
 def external_files(path: Path) -> list[Path]:

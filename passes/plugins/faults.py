@@ -90,11 +90,17 @@ def import_fault(owner: str, target: str, error: BaseException) -> PluginError:
 
 def told(error: BaseException) -> str:
     """An error in a line: its kind, what it says, and the line that raised it."""
-    where = [t for t in _entries(error.__traceback__) if not t.tb_frame.f_code.co_filename.startswith("<frozen")]
+    where = [t for t in _entries(error.__traceback__) if not _imports(t.tb_frame)]
     place = f" at {_place(where[-1])}" if where else ""
     if isinstance(error, SyntaxError):
         place = f" at {error.filename}:{error.lineno}"
     return f"{type(error).__name__}: {error}{place}"
+
+
+def _imports(frame: FrameType) -> bool:
+    """Whether it is one of those that import a plug-in, which say nothing of where a fault is."""
+    module = _module(frame)
+    return module.startswith(("importlib", "_frozen_importlib", "tilestitch.passes.plugins."))
 
 
 def _place(entry: TracebackType) -> str:

@@ -128,8 +128,8 @@ def _built_in_names() -> set[str]:
     return {*pass_table(), *(rule.name for rules in PLANNERS.values() for rule in rules)}
 
 
-def load_plugins(given: Sequence[Named] | Named = (), installed: Installed | None = None) -> LoadedPlugins:
-    """What takes part: what is `given`, several or one, and then all of `installed` (default: what is installed here).
+def load_plugins(given: Sequence[Named] | Named | None = (), installed: Installed | None = None) -> LoadedPlugins:
+    """What takes part: what is `given`, several, one or None, then all of `installed` (default: what is installed here).
 
     What is given more than once runs more than once. Raises PipelineError for a text that does not parse or arguments
     that fit no field, and PluginError for what is no plug-in, cannot be loaded, or has a name that is taken.
@@ -149,12 +149,14 @@ def load_plugins(given: Sequence[Named] | Named = (), installed: Installed | Non
     return _guarded(members, warnings)
 
 
-def as_texts(given: Sequence[Named] | Named) -> list[str]:
+def as_texts(given: Sequence[Named] | Named | None) -> list[str]:
     """What was given to `load_plugins`, as `--pass` options would say it."""
     return [_as_text(item) for item in _several(given)]
 
 
-def _several(given: Sequence[Named] | Named) -> Sequence[Named]:
+def _several(given: Sequence[Named] | Named | None) -> Sequence[Named]:
+    if given is None:
+        return ()
     return given if isinstance(given, list | tuple) else [given]
 
 
@@ -251,7 +253,10 @@ def _from_module(name: str, text: str) -> Identity:
         module = _imported(module_name)
     except (Exception, SystemExit) as error:
         fault = import_fault(owner, module_name, error)
-        raise PluginError(f"{fault}; give an importable module and a class in it, as in my_rules:MyRule") from error
+        hint = " (a module's name, without .py)" if module_name.endswith(".py") else ""
+        raise PluginError(
+            f"{fault}; give an importable module{hint} and a class in it, as in my_rules:MyRule"
+        ) from error
     cls = getattr(module, class_name, None)
     if cls is None:
         classes = [n for n, c in vars(module).items() if inspect.isclass(c) and c.__module__ == module.__name__]

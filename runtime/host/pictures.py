@@ -33,8 +33,11 @@ def decode_image(data: bytes) -> np.ndarray:
         if data[:4] in (b"II*\0", b"MM\0*"):
             return _tiff(data)
     except (struct.error, zlib.error, ValueError, IndexError, KeyError) as error:
-        raise HostError(f"the image file is cut off or damaged ({error})") from error
-    raise HostError("the image is none of JPEG, PNG, BMP, PNM and TIFF; JPEG 2000 and WebP are not supported")
+        raise HostError(f"the image file is cut off or damaged ({error}); give it whole") from error
+    raise HostError(
+        "the image is none of JPEG, PNG, BMP, PNM and TIFF; JPEG 2000 and WebP are not supported: "
+        "convert it, or decode it outside of the model"
+    )
 
 
 def _in_format(pixels: np.ndarray, pixel_format: str) -> np.ndarray:

@@ -174,7 +174,7 @@ def test_what_the_reference_lacks_is_told(tmp_path: Path, capsys: pytest.Capture
     assert main.main(["check", str(artifact), str(path), "--against", "reference"]) == errors.USER
     complaint = capsys.readouterr().err
     assert "ONNX's reference cannot run the model" in complaint
-    assert "check against onnxruntime" in complaint
+    assert "check --against onnxruntime instead" in complaint
 
 
 # --- what the artifact records ---
@@ -200,6 +200,37 @@ def test_passes_that_were_given_in_python_are_recorded_as_texts() -> None:
     recorded = compile_model(cnn(), passes=[HardGelu, HardGelu(slope=0.5)]).explain()["options"]["passes"]
     assert recorded == [name, f"{name}{{slope=0.5}}"]
     assert compile_model(cnn(), passes=HardGelu(slope=0.5)).explain()["options"]["passes"] == [recorded[1]]
+
+
+@pytest.mark.parametrize(("reads", "gives"), [("INT4", "FLOAT"), ("FLOAT", "INT4"), ("FLOAT", "BFLOAT16")])
+def test_what_onnx_runtime_raises_for_types_that_numpy_lacks_is_a_sentence(
+    reads: str, gives: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artifact, path = compiled(tmp_path, casting(reads, gives))
+    for command, remedy in (
+        (["check", artifact, path], "check --against reference instead"),
+        (["bench", artifact, "--against", "onnxruntime", "--model", path], "leave out --against onnxruntime"),
+    ):
+        assert main.main([*map(str, command)]) == errors.USER
+        complaint = capsys.readouterr().err
+        assert "error: ONNX Runtime cannot run the model (" in complaint
+        assert complaint.rstrip().endswith(remedy)
+
+
+def test_floats_of_eight_bits_agree_with_onnx_runtime_that_gives_them_as_integers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artifact, path = compiled(tmp_path, casting("FLOAT", "FLOAT8E4M3FN"))
+    code, facts = command(capsys, "check", artifact, path)
+    assert (code, facts["outputs"][0]["dtype"]) == (errors.OK, "float8_e4m3fn")
+
+
+def casting(reads: str, gives: str) -> onnx.ModelProto:
+    before, after = (onnx.TensorProto.DataType.Value(name) for name in (reads, gives))
+    node = onnx.helper.make_node("Cast", ["x"], ["y"], to=after)
+    x, y = (onnx.helper.make_tensor_value_info(name, type_, [4]) for name, type_ in (("x", before), ("y", after)))
+    graph = onnx.helper.make_graph([node], "casting", [x], [y])
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10)
 
 
 # --- bisecting ---

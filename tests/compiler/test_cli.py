@@ -240,7 +240,7 @@ def test_what_is_given_does_not_change_what_is_drawn() -> None:
 def test_inputs_that_cannot_be_made_up_or_do_not_exist() -> None:
     with pytest.raises(errors.UsageError, match="cannot be made up"):
         arguments.fill_inputs([spec("names", "string", (2,))], {}, seed=0)
-    with pytest.raises(errors.UsageError, match="cannot be made up"):
+    with pytest.raises(errors.UsageError, match=r"cannot be made up; .* or name its sizes .* --shape x=<n>x2"):
         arguments.fill_inputs([spec("x", "float32", ("n", 2))], {}, seed=0)
     with pytest.raises(errors.UsageError, match="no input z; its inputs: x"):
         arguments.fill_inputs([spec("x", "float32", (2,))], {"z": np.ones(2)}, seed=0)

@@ -15,7 +15,7 @@ from tests import models
 from tests.compiled import assert_close
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.errors import OptionError
-from tilestitch.compiler.frontend.errors import FrontendError, UnsupportedOperatorsError
+from tilestitch.compiler.frontend.errors import FrontendError, ModelError, UnsupportedOperatorsError
 from tilestitch.passes.errors import PlanError, PlanMismatchError
 from tilestitch.runtime import load
 from tilestitch.runtime.errors import InputError, WeightsError
@@ -185,6 +185,12 @@ def test_all_missing_operators_are_named_at_once() -> None:
         ({"planner": "clever"}, "clever"),
         ({"shapes": {"z": (2, 3)}}, "z"),
         ({"shapes": {"x": (3, 3)}}, "x"),
+        ({"shapes": {"x": "2x3"}}, "shapes: .* sequences of integers; give"),
+        ({"shapes": {"x": 6}}, "shapes: .* sequences of integers; give"),
+        ({"shapes": "x=2x3"}, "shapes: 'x=2x3' is no mapping"),
+        ({"target": None}, "target is None"),
+        ({"num_threads": 0}, "num_threads is 0; give"),
+        ({"num_threads": "2"}, "num_threads is '2'; give"),
         ({"passes": ["no.such.module:Pass"]}, "no.such.module"),
     ],
 )
@@ -192,6 +198,19 @@ def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> No
     with pytest.raises(Exception, match=message) as caught:
         compile_model(chain("Exp"), **options)
     assert caught.value.exit_code in (1, 2)  # type: ignore[attr-defined]
+
+
+def test_none_is_no_shapes_and_no_passes() -> None:
+    assert compile_model(chain("Exp"), shapes=None, passes=None).to_bytes() == compile_model(chain("Exp")).to_bytes()
+
+
+def test_a_model_without_outputs_is_refused_alike_in_every_form(tmp_path: Path) -> None:
+    model = chain("Exp")
+    del model.graph.output[:]
+    onnx.save(model, tmp_path / "m.onnx")
+    for form in (model, model.SerializeToString(), tmp_path / "m.onnx"):
+        with pytest.raises(ModelError, match="it holds no graph with outputs"):
+            compile_model(form)
 
 
 def test_a_file_that_is_no_model(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -166,3 +168,11 @@ def test_dropout_at_inference_is_the_identity_with_a_mask_of_ones() -> None:
     y, mask = run(model, {"x0": x})
     assert_close(y, x)
     assert mask.dtype == bool and mask.all()
+
+
+def test_numbers_that_half_floats_do_not_hold_are_infinite_without_a_warning() -> None:
+    x = floats(8, dtype="float16")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (result,) = run(node_model("Elu", [x], {"alpha": 1e9}), {"x0": x})
+    np.testing.assert_array_equal(result, np.where(x < 0, np.float16(-np.inf), x))
