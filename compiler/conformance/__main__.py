@@ -56,7 +56,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("--json, --compare and --traceback are for one engine")
     for output in filter(None, (options.json, options.write)):
         try:
-            writable(str(output), [options.compare])
+            writable(str(output))
         except UsageError as error:
             parser.error(str(error))
     if options.filter is not None:

@@ -129,7 +129,7 @@ def _built_in_names() -> set[str]:
 
 
 def load_plugins(given: Sequence[Named] | Named | None = (), installed: Installed | None = None) -> LoadedPlugins:
-    """What takes part: what is `given`, several, one or None, then all of `installed` (default: what is installed here).
+    """What takes part: what is `given`, several, one or None, then all of `installed` (default: of what is installed).
 
     What is given more than once runs more than once. Raises PipelineError for a text that does not parse or arguments
     that fit no field, and PluginError for what is no plug-in, cannot be loaded, or has a name that is taken.
