@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.codegen.kernel_harness import interpret
+from tests.tolerances import DEVICE_KERNELS
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.compiler.ir.types import to_numpy_dtype
 
@@ -158,7 +159,6 @@ def reference(case: Case, feeds: dict[str, np.ndarray]) -> np.ndarray:
         return interpret(wide, data)[wide.outputs[0]]
 
 
-TOLERANCE = {"float64": 1e-12, "float32": 4e-6, "float16": 4e-3, "bfloat16": 3e-2}
 TF32_TOLERANCE = 3e-3
 
 
@@ -169,5 +169,5 @@ def assert_close(actual: np.ndarray, case: Case, feeds: dict[str, np.ndarray]) -
     assert wide.shape == expected.shape
     np.testing.assert_array_equal(np.isnan(wide), np.isnan(expected))
     finite = np.abs(expected[np.isfinite(expected)])
-    tolerance = (TF32_TOLERANCE if case.tf32 else TOLERANCE[case.dtype]) * max(1.0, float(finite.max(initial=0.0)))
+    tolerance = (TF32_TOLERANCE if case.tf32 else DEVICE_KERNELS[case.dtype]) * max(1.0, float(finite.max(initial=0.0)))
     np.testing.assert_allclose(wide, expected, rtol=0, atol=tolerance)

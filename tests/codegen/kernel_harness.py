@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.tolerances import KERNELS
 from tilestitch.codegen.cpu.abi import KernelLaunch, PackedArg, StatusArg, TemporaryArg, ValueArg
 from tilestitch.codegen.cpu.build import compile_kernels
 from tilestitch.codegen.cpu.group import lower_group
@@ -146,9 +147,6 @@ def run_graph(
     return run_launches(launches, {**inputs, **constants}, outputs, cpu)
 
 
-TOLERANCE = {"float64": 1e-12, "float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2}
-
-
 def check(graph: Graph, inputs: Mapping[str, np.ndarray], kind: GroupKind | None = None, factor: float = 1.0) -> None:
     """Compare the group with numpy: exactly, or to `factor` times the tolerance of a float dtype."""
     expected = interpret(graph, inputs)
@@ -156,11 +154,11 @@ def check(graph: Graph, inputs: Mapping[str, np.ndarray], kind: GroupKind | None
     for value in graph.outputs:
         want, got = expected[value], actual[value.name]
         assert got.shape == want.shape and got.dtype == want.dtype, (got.dtype, want.dtype)
-        if value.dtype not in TOLERANCE:
+        if value.dtype not in KERNELS:
             np.testing.assert_array_equal(got, want)
             continue
         wide = np.float64
-        tolerance = TOLERANCE[value.dtype] * factor
+        tolerance = KERNELS[value.dtype] * factor
         finite = np.abs(want.astype(wide)[np.isfinite(want.astype(wide))])
         scale = float(finite.max()) if finite.size else 1.0
         np.testing.assert_allclose(

@@ -9,11 +9,10 @@ import pytest
 
 from tests.compiled import assert_close, run_graph
 from tests.strategies import feeds
+from tests.tolerances import SUMS
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.compiler.ir.evaluate import evaluate
 from tilestitch.compiler.ir.types import to_numpy_dtype
-
-TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "float16": 1e-2, "bfloat16": 3e-2}
 
 
 class Sketch:
@@ -38,7 +37,7 @@ class Sketch:
         for actual, expected in zip(
             run_graph(self.graph, typed, planner, pipeline, rules), evaluate(self.graph, typed), strict=True
         ):
-            assert_close(actual, expected, TOLERANCE.get(np.dtype(expected.dtype).name, 0))
+            assert_close(actual, expected, SUMS.get(np.dtype(expected.dtype).name, 0))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])

@@ -10,6 +10,7 @@ import pytest
 from onnx.parser import parse_model
 from onnx.reference import ReferenceEvaluator
 
+from tests.tolerances import KERNELS
 from tilestitch.compiler.driver import CompiledModel, compile_model
 from tilestitch.runtime import load
 
@@ -70,10 +71,9 @@ def inputs_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
 
 
 def assert_same(expected: np.ndarray, actual: np.ndarray) -> None:
-    tolerance = 2e-3 if expected.dtype == np.float16 else 4e-6
-    scale = max(1.0, float(np.abs(expected).max()))
+    within = KERNELS[expected.dtype.name] * max(1.0, float(np.abs(expected).max()))
     wide = np.float64
-    np.testing.assert_allclose(actual.astype(wide), expected.astype(wide), rtol=0, atol=tolerance * scale)
+    np.testing.assert_allclose(actual.astype(wide), expected.astype(wide), rtol=0, atol=within)
 
 
 def run(artifact: bytes, feeds: Mapping[str, np.ndarray], device: str) -> list[np.ndarray]:

@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from tests import tolerances
 from tests.models import random_inputs
 from tests.networks import bert, gpt2, half, residual_block
 from tilestitch.compiler.driver import compile_model
@@ -31,9 +32,6 @@ MODELS: dict[str, tuple[Callable[[], ModelProto], str, str]] = {
     "bert_hopper": (wide_bert, "float16", "emulator:sm_90a"),
 }
 """How a model is made, what its floats become, and what it is compiled for."""
-
-TOLERANCE = {"float32": 2e-5, "float16": 2e-2}
-"""Of the largest magnitude. Half floats are compared with float32 arithmetic on the same weights."""
 
 
 def inputs_of(model: ModelProto) -> dict[str, np.ndarray]:
@@ -72,9 +70,9 @@ def test_a_whole_model_agrees_with_onnx_runtime(name: str, order: str) -> None:
     make, dtype, _ = MODELS[name]
     with load(compiled(name), device=EmulatorOptions(block_order=order, seed=7)) as module:
         result = module.run(inputs_of(make()))["y"]
-    want = expected(name)
+    want = expected(name)  # of half floats: float32 arithmetic on the same weights
     assert result.dtype == dtype
-    np.testing.assert_allclose(result, want, rtol=0, atol=TOLERANCE[dtype] * np.abs(want).max())
+    np.testing.assert_allclose(result, want, rtol=0, atol=tolerances.MODELS[dtype] * np.abs(want).max())
 
 
 def test_products_of_half_floats_use_warpgroups_on_hopper() -> None:

@@ -22,6 +22,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import InvalidGraph
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
 
 from tests.frontend.checks import run_ort
+from tests.tolerances import RANDOM_MODELS
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.frontend.errors import UnsupportedOperatorsError
 from tilestitch.runtime import load
@@ -31,7 +32,6 @@ torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed; pip 
 
 SHARDS = 4
 MODELS = max(6, settings().max_examples // (8 * SHARDS))
-TOLERANCE = {"float16": 2e-2, "float32": 1e-3, "float64": 1e-6}
 """Of the magnitude of each element, at least 1."""
 NUDGE = 1e-5
 """What changes by more than the tolerance when inputs change by this part of them is not compared."""
@@ -95,7 +95,7 @@ def _close(actual: Any, expected: Any, factor: float = 1.0) -> Any:
         return actual == expected
     wide, other = expected.astype(np.float64), actual.astype(np.float64)
     with np.errstate(all="ignore"):
-        near = np.abs(other - wide) <= factor * TOLERANCE[expected.dtype.name] * np.maximum(1.0, np.abs(wide))
+        near = np.abs(other - wide) <= factor * RANDOM_MODELS[expected.dtype.name] * np.maximum(1.0, np.abs(wide))
     return near | (other == wide) | (np.isnan(other) & np.isnan(wide))
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.codegen.cuda.cuda_harness import emulated
 from tests.compiled import assert_close, compile_graph
+from tests.tolerances import KERNELS
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.compiler.ir.evaluate import evaluate
 from tilestitch.runtime import load
@@ -55,7 +56,7 @@ def test_arithmetic_with_special_constants(target: str, x: np.ndarray) -> None:
             graph.outputs = [*graph.outputs, graph.emit(op, value, constant, origins=[op])]
             graph.outputs = [*graph.outputs, graph.emit(op, constant, value, origins=[op])]
         graph.outputs = [*graph.outputs, graph.emit(op, value, value, origins=[op])]
-    agree(target, graph, {"x": x}, 2e-5 if x.dtype == np.float32 else 2e-3)
+    agree(target, graph, {"x": x}, KERNELS[x.dtype.name])
 
 
 @pytest.mark.parametrize("target", list(TARGETS))
@@ -81,7 +82,7 @@ def test_zero_times_what_is_not_finite_inside_fused_kernels(target: str) -> None
         emit("select", emit("less", value, 0.0), 1.0, emit("select", emit("less_equal", 0.0, value), 2.0, 3.0)),
         emit("logical_not", emit("less", value, 0.0)),
     ]
-    agree(target, graph, {"x": x}, 2e-5)
+    agree(target, graph, {"x": x}, KERNELS[x.dtype.name])
 
 
 @pytest.mark.parametrize("target", list(TARGETS))

@@ -13,10 +13,10 @@ import onnx
 from onnx import ModelProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from tests.tolerances import OPERATORS
 from tilestitch.compiler.frontend import ImportedModel, import_model
 from tilestitch.compiler.ir.evaluate import evaluate
 
-TOLERANCES = {"float64": 1e-6, "float32": 1e-4, "float16": 5e-3, "bfloat16": 4e-2}
 NEWEST = onnx.defs.onnx_opset_version()
 
 
@@ -78,10 +78,10 @@ def assert_close(actual: Any, expected: Any) -> None:
     actual = np.asarray(actual)
     assert actual.dtype == expected.dtype
     assert actual.shape == expected.shape
-    if expected.dtype.name not in TOLERANCES:
+    if expected.dtype.name not in OPERATORS:
         np.testing.assert_array_equal(actual, expected)
         return
-    tolerance = TOLERANCES[expected.dtype.name]
+    tolerance = OPERATORS[expected.dtype.name]
     wide = expected.astype(np.float64)
     finite = np.abs(wide[np.isfinite(wide)])
     scale = max(1e-3, float(finite.max())) if finite.size else 1.0

@@ -14,6 +14,7 @@ from onnx import TensorProto, numpy_helper
 from onnx.parser import parse_model
 from onnx.reference import ReferenceEvaluator
 
+from tests.tolerances import MODELS
 from tilestitch.compiler.driver import CompiledModel, compile_model
 from tilestitch.runtime import load
 
@@ -134,9 +135,8 @@ def test_the_pattern_is_one_kernel_and_right(pattern: str, dtype: str) -> None:
     with load(compiled.to_bytes(), num_threads=2) as ours:
         actual = list(ours.run(feeds).values())
     exact = {n: f.astype(np.float32) if f.dtype == np.float16 else f for n, f in feeds.items()}
-    tolerance = 2e-5 if dtype == "float32" else 1e-2
     for a, e in zip(actual, ReferenceEvaluator(model_of(pattern)).run(None, exact), strict=True):
-        np.testing.assert_allclose(a, e, rtol=0, atol=tolerance * max(1.0, float(np.abs(e).max())))
+        np.testing.assert_allclose(a, e, rtol=0, atol=MODELS[dtype] * max(1.0, float(np.abs(e).max())))
 
 
 @pytest.mark.parametrize("pattern", [name for name in PATTERNS if name.startswith("group_norm")])
@@ -148,4 +148,6 @@ def test_group_norm_is_one_kernel_on_a_gpu_and_right(pattern: str) -> None:
     with load(compiled.to_bytes(), device="emulator") as ours:
         (actual,) = ours.run(feeds).values()
     (expected,) = ReferenceEvaluator(model).run(None, feeds)
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-5 * max(1.0, float(np.abs(expected).max())))
+    np.testing.assert_allclose(
+        actual, expected, rtol=0, atol=MODELS["float32"] * max(1.0, float(np.abs(expected).max()))
+    )

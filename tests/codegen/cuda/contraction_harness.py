@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tests.codegen.kernel_harness import interpret, one_group
+from tests.tolerances import SUMS
 from tilestitch.codegen.cuda.abi import SYMBOL, CudaLaunch
 from tilestitch.codegen.cuda.gemm.product import Product
 from tilestitch.codegen.cuda.group import lower_group
@@ -28,8 +29,6 @@ from tilestitch.passes.schedule.cuda.gemm import Choice, persistent_blocks
 from tilestitch.passes.schedule.kernels import schedule_group
 from tilestitch.runtime.emulator import EmulatorOptions, Kernels, TensorArgument
 from tilestitch.runtime.emulator.kernels import Argument
-
-TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "float16": 4e-3, "bfloat16": 2e-2}
 
 
 @cache
@@ -139,7 +138,7 @@ def check(
     actual = run(launches, {**inputs, **constants}, outputs, options, runs)
     for value in outputs:
         want, got = expected[value].astype(np.float64), actual[value.name].astype(np.float64)
-        tolerance = TOLERANCE.get(value.dtype, 0)
+        tolerance = SUMS.get(value.dtype, 0)
         scale = max(1.0, float(np.abs(want).max())) if want.size else 1.0
         np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * scale)
     return launches

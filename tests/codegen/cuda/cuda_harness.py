@@ -10,6 +10,7 @@ import numpy as np
 
 from tests.codegen.kernel_harness import interpret, one_group
 from tests.compiled import assert_close
+from tests.tolerances import DEVICE_KERNELS
 from tilestitch.codegen.assemble import Planned, assemble
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.backend import CudaBackend
@@ -25,8 +26,6 @@ from tilestitch.passes.planner import make_plan
 from tilestitch.passes.schedule.kernels import schedule_group
 from tilestitch.runtime import load
 from tilestitch.runtime.artifact import artifact_bytes
-
-TOLERANCE = {"float64": 1e-12, "float32": 4e-6, "float16": 4e-3, "bfloat16": 3e-2}
 
 
 @cache
@@ -71,4 +70,4 @@ def check(graph: Graph, feeds: Mapping[str, np.ndarray], factor: float = 1.0) ->
     with load(emulated(graph, pipeline=""), device="emulator") as module:
         results = list(module.run(dict(feeds)).values())
     for value, got in zip(graph.outputs, results, strict=True):
-        assert_close(got, expected[value], factor * TOLERANCE.get(value.dtype, 0))
+        assert_close(got, expected[value], factor * DEVICE_KERNELS.get(value.dtype, 0))

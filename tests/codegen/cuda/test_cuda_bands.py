@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from tests.codegen.cuda import contraction_harness
-from tests.codegen.cuda.contraction_harness import TOLERANCE, check, random_inputs, resources, target
+from tests.codegen.cuda.contraction_harness import check, random_inputs, resources, target
 from tests.codegen.cuda.test_wgmma import name_of
 from tests.codegen.kernel_harness import interpret
 from tests.compiled import assert_close
+from tests.tolerances import SUMS
 from tilestitch.codegen.assemble import Planned, assemble
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.backend import CudaBackend
@@ -232,7 +233,7 @@ def test_an_artifact_runs_again_and_again(dtype: str, name: str) -> None:
         for feeds in inputs:
             expected = interpret(graph, feeds)
             for value, got in zip(graph.outputs, module.run(feeds).values(), strict=True):
-                assert_close(got, expected[value], TOLERANCE[dtype])
+                assert_close(got, expected[value], SUMS[dtype])
 
 
 @pytest.mark.parametrize(

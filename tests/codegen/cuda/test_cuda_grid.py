@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from tests.codegen.cuda.cuda_harness import TOLERANCE, build, emulated, launches_of, target, text_of
+from tests.codegen.cuda.cuda_harness import build, emulated, launches_of, target, text_of
 from tests.codegen.cuda.test_cuda_rows import numbers, softmax
 from tests.codegen.kernel_harness import interpret
 from tests.compiled import assert_close
+from tests.tolerances import DEVICE_KERNELS
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.compiler.ir.types import TensorType
 from tilestitch.passes import PassContext, make_plan
@@ -64,7 +65,7 @@ def check(graph: Graph, feeds: Mapping[str, np.ndarray], options: EmulatorOption
     with load(emulated(graph, pipeline=""), device=options) as module:
         for _ in range(2):
             for value, got in zip(graph.outputs, module.run(dict(feeds)).values(), strict=True):
-                assert_close(got, expected[value], factor * TOLERANCE.get(value.dtype, 0))
+                assert_close(got, expected[value], factor * DEVICE_KERNELS.get(value.dtype, 0))
 
 
 @pytest.mark.parametrize("options", ORDERS, ids=lambda o: o.block_order)

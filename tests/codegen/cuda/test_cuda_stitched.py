@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.codegen.cuda.cuda_harness import TOLERANCE, target
+from tests.codegen.cuda.cuda_harness import target
 from tests.codegen.cuda.test_cuda_rows import numbers
 from tests.codegen.kernel_harness import interpret
 from tests.compiled import assert_close
+from tests.tolerances import DEVICE_KERNELS
 from tilestitch.codegen.assemble import Planned, assemble
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.backend import CudaBackend
@@ -81,7 +82,7 @@ def check(graph: Graph, plan: StitchPlan, feeds: Mapping[str, np.ndarray], optio
     with load(artifact_bytes(replace(assembled.contents, compiler_version="test")), device=options) as module:
         for _ in range(2):
             for value, got in zip(graph.outputs, module.run(dict(feeds)).values(), strict=True):
-                assert_close(got, expected[value], 4 * TOLERANCE[value.dtype])
+                assert_close(got, expected[value], 4 * DEVICE_KERNELS[value.dtype])
 
 
 @pytest.mark.parametrize("options", ORDERS, ids=lambda o: o.block_order)
