@@ -32,7 +32,6 @@ torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed; pip 
 
 SHARDS = 4
 MODELS = max(6, settings().max_examples // (8 * SHARDS))
-"""Of the magnitude of each element, at least 1."""
 NUDGE = 1e-5
 """What changes by more than the tolerance when inputs change by this part of them is not compared."""
 
@@ -94,6 +93,7 @@ def _close(actual: Any, expected: Any, factor: float = 1.0) -> Any:
     if expected.dtype.kind != "f":
         return actual == expected
     wide, other = expected.astype(np.float64), actual.astype(np.float64)
+    # The tolerance is a part of the magnitude of each element, at least 1.
     with np.errstate(all="ignore"):
         near = np.abs(other - wide) <= factor * RANDOM_MODELS[expected.dtype.name] * np.maximum(1.0, np.abs(wide))
     return near | (other == wide) | (np.isnan(other) & np.isnan(wide))

@@ -148,6 +148,5 @@ def test_group_norm_is_one_kernel_on_a_gpu_and_right(pattern: str) -> None:
     with load(compiled.to_bytes(), device="emulator") as ours:
         (actual,) = ours.run(feeds).values()
     (expected,) = ReferenceEvaluator(model).run(None, feeds)
-    np.testing.assert_allclose(
-        actual, expected, rtol=0, atol=MODELS["float32"] * max(1.0, float(np.abs(expected).max()))
-    )
+    within = MODELS["float32"] * max(1.0, float(np.abs(expected).max()))
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=within)
