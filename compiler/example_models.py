@@ -42,8 +42,8 @@ class _Builder:
         return name
 
     def linear(self, x: str, inputs: int, outputs: int) -> str:
-        product = self.op("MatMul", x, self.normal((inputs, outputs), inputs))
-        return self.op("Add", product, self.uniform(outputs, -0.1, 0.1))
+        result = self.op("MatMul", x, self.normal((inputs, outputs), inputs))
+        return self.op("Add", result, self.uniform(outputs, -0.1, 0.1))
 
     def norm(self, x: str, size: int) -> str:
         return self.op("LayerNormalization", x, self.uniform(size, 0.8, 1.2), self.uniform(size, -0.1, 0.1), axis=-1)

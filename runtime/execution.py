@@ -87,7 +87,7 @@ class Execution:
         return self._own_outputs(values)
 
     def run_nested(self, inputs: Sequence[Any], record: RecordTime | None, step: HostStep | ControlStep) -> list[Any]:
-        """Run as the body of `step`. The outputs may be inputs or constants, which nobody writes to; they are not
+        """Run as the body of `step`. The outputs may be inputs or constants, which no step writes to; they are not
         in the arena, which the next run overwrites.
         """
         given = [

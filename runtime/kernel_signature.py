@@ -1,8 +1,8 @@
 """Signatures of kernels: what a launch must give, so that its kernel touches the memory that it was compiled for, and
 no other.
 
-A kernel's symbol ends with the digest of its signature. So machine code vouches for it: whoever edits a program and the
-signatures in it, and makes the hashes right, still has no kernel of that name.
+A kernel's symbol ends with the digest of its signature. So machine code vouches for it: a program that was
+edited, with the signatures in it and the hashes made right, still has no kernel of that name.
 """
 
 from __future__ import annotations

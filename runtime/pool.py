@@ -48,8 +48,8 @@ class Pool:
     """As many contexts as the device has room for, made when needed; more runs wait.
 
     An idle context is taken and given back without a lock: `pop` and `append` of a list are atomic. A run that must
-    wait says so before it looks for an idle context; who gives one back looks for waiting runs afterwards. So one of
-    them sees the other.
+    wait says so before it looks for an idle context; one that gives a context back looks for waiting runs afterwards.
+    So one of them sees the other.
     """
 
     def __init__(self, loaded: Loaded, programs: tuple[Program, ...], backend: Backend) -> None:

@@ -40,7 +40,7 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
         "--shape", action="append", type=parse_shape, default=[], metavar="NAME=1x3x224x224", help="shape of an input"
     )
     parser.add_argument(
-        "--precision", choices=PRECISIONS, default="fp32", help="of float32 products and convolutions (default: fp32)"
+        "--precision", choices=PRECISIONS, default="fp32", help="of float32 matmuls and convolutions (default: fp32)"
     )
     parser.add_argument(
         "--pass",

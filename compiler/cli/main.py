@@ -90,7 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("terminated", file=sys.stderr)
         return errors.TERMINATED
     except BrokenPipeError:
-        # Whoever read us has had enough; keep Python from complaining about it at exit.
+        # The reader of our output has had enough; keep Python from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return errors.OK
     except Exception as error:  # noqa: BLE001 - the last resort: one clear block instead of a traceback

@@ -30,7 +30,7 @@ def onnxruntime(model: ModelProto | Path, threads: int | None = None, as_written
     """A function from inputs by name to the outputs in the model's order.
 
     threads: None for as many as there are cores.
-    as_written: run every node by itself. ONNX Runtime's fused products of quantised tensors round differently from the
+    as_written: run every node by itself. ONNX Runtime's fused matmuls of quantised tensors round differently from the
         operators that they replace, so results a few steps of the quantisation away from what the model says are usual.
     """
     import onnxruntime as ort

@@ -276,7 +276,7 @@ class Builder:
     def iota(self, size: int, dtype: str = "int64") -> Value:
         return self.emit("iota", shape=(size,), axis=0, dtype=dtype)
 
-    # -- reductions and products -------------------------------------------------------------------------------
+    # -- reductions and matmuls --------------------------------------------------------------------------------
 
     def reduce(self, reducer: str, x: Value, axes: Sequence[int], keepdims: bool = True) -> Value:
         """`reducer` (sum, prod, max, min) over normalised `axes`; over none it is x itself."""

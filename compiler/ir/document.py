@@ -11,7 +11,7 @@ TITLES = {
     Kind.INJECTIVE: ("Injective", "An element of the result needs a bounded number of elements of the operands."),
     Kind.VIEW: ("Views", "Every element of the result is one element of the operand; only indices change."),
     Kind.REDUCTION: ("Reductions", "Whole axes are folded."),
-    Kind.CONTRACTION: ("Contractions", "Products are summed over axes: GEMM and convolutions."),
+    Kind.CONTRACTION: ("Contractions", "Multiply and sum over axes: GEMM and convolutions."),
     Kind.OPAQUE: ("Opaque", "Each has a kernel template of its own."),
     Kind.CONTROL: ("Control", "The runtime executes nested programs. Operands in the end are captured outer values."),
 }

@@ -87,7 +87,7 @@ class Graph:
         insert_before: Node | None = None,
         output_names: Sequence[str] | None = None,
     ) -> Node:
-        """Add a node at the end, or in front of `insert_before`.
+        """Add a node at the end, or before `insert_before`.
 
         Output types come from the operator's type rule; host and control operators (`types` given) state theirs.
         Raises TypeRuleError if the operands do not fit the operator.
@@ -152,7 +152,7 @@ class Graph:
             self._output_places.setdefault(new, []).extend(places)
 
     def remove(self, node: Node) -> None:
-        """Remove a node nobody reads; IRError otherwise."""
+        """Remove a node that has no readers; IRError otherwise."""
         for out in node.outputs:
             if out.uses or out in self._output_places:
                 raise IRError(f"cannot remove {node.name}: %{out.name} is still used")

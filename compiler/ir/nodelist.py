@@ -30,7 +30,7 @@ class NodeList:
             node = self._next[node]
 
     def insert(self, node: Node, before: Node | None = None) -> None:
-        """Put `node`, which is not in the list yet, in front of `before`, or at the end."""
+        """Put `node`, which is not in the list yet, before `before`, or at the end."""
         previous = self._previous[before]
         self._next[previous], self._next[node] = node, before
         self._previous[before], self._previous[node] = node, previous

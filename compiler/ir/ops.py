@@ -25,7 +25,7 @@ class Kind(str, Enum):
     VIEW = "view"  # every output element is one input element; only indices change
     INJECTIVE = "injective"  # an output element needs a bounded number of input elements
     REDUCTION = "reduction"  # folds whole axes
-    CONTRACTION = "contraction"  # products summed over axes: matrix products, convolutions
+    CONTRACTION = "contraction"  # multiplies and sums over axes: matmuls, convolutions
     OPAQUE = "opaque"  # has a kernel template of its own (sort, scan, scatter, pooling)
     HOST = "host"  # executed by numpy between kernels
     CONTROL = "control"  # if, loop, scan: executed by the runtime over nested programs

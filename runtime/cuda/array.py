@@ -113,7 +113,7 @@ def _adopt_view(device: Device, view: dlpack.View) -> DeviceArray:
 
 
 class _Lease:
-    """Gives another library's array back when nobody uses it any more."""
+    """Gives another library's array back when it is not used any more."""
 
     def __init__(self, release: Callable[[], None]) -> None:
         weakref.finalize(self, release)

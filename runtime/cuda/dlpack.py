@@ -121,7 +121,7 @@ def _delete(managed: Any) -> None:
 
 @_CapsuleDestructor
 def _drop(capsule: int) -> None:
-    """A capsule that nobody took goes with what it holds."""
+    """A capsule that was not taken goes with what it holds."""
     if _raw_is_valid(capsule, _FRESH):
         _exported.pop(_raw_pointer(capsule, _FRESH), None)
 

@@ -130,7 +130,7 @@ def _cache_folder(options: EmulatorOptions) -> Path:
 
 
 def _publish(built: Path, target: Path) -> None:
-    """Put a file in place at once, whoever else does the same."""
+    """Put a file in place at once, whatever process does the same."""
     partial = target.with_suffix(f".{os.getpid()}.partial")
     try:
         shutil.copyfile(built, partial)

@@ -1,4 +1,4 @@
-"""Matrix products and convolutions. Small floats accumulate in float32, integers wrap around in their own width."""
+"""Matmuls and convolutions. Small floats accumulate in float32, integers wrap around in their own width."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .common import Attrs, HostError, HostFn, computing, narrow, numpy_dtype, wi
 
 
 def _multiply(a: np.ndarray, b: np.ndarray, terms: int) -> np.ndarray:
-    """`a @ b`, of integers too: numpy's own integer product is slow, so float64 is used where it is exact."""
+    """`a @ b`, of integers too: numpy's own integer matmul is slow, so float64 is used where it is exact."""
     if a.dtype.kind not in "iub":
         return np.matmul(a, b)
     if _largest(a) * _largest(b) * max(terms, 1) < 2**53:

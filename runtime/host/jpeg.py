@@ -183,7 +183,7 @@ class _Bits:
         return bits if bits >> (size - 1) else bits - (1 << size) + 1
 
     def restart(self) -> None:
-        """Skip to behind the next restart marker."""
+        """Skip past the next restart marker."""
         while not (self.data[self.at] == 0xFF and 0xD0 <= self.data[self.at + 1] <= 0xD7):
             self.at += 1
         self.at += 2

@@ -1,4 +1,4 @@
-"""Sliding-window reductions: the sums and maxima behind pooling."""
+"""Sliding-window reductions: the sums and maxima of pooling."""
 
 from __future__ import annotations
 

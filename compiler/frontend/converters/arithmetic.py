@@ -128,7 +128,7 @@ def convert_pow(ctx: Context) -> Value:
 
 def convert_div(ctx: Context) -> Value:
     a, b = legacy_pair(ctx)
-    # A float divided by a constant power of two is exactly a product with its reciprocal, which is far cheaper.
+    # A float divided by a constant power of two is exactly a multiplication by its reciprocal, which is far cheaper.
     if b.data is not None and b.data.size == 1 and is_float(dtype_of(b)):
         divisor = float(b.data.reshape(()))
         if (

@@ -1,4 +1,4 @@
-"""Attention and rotary position embeddings, spelled out as products, masks and a softmax."""
+"""Attention and rotary position embeddings, spelled out as matmuls, masks and a softmax."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run-time forms of reductions, sorts, gathers, scatters and matrix products."""
+"""Run-time forms of reductions, sorts, gathers, scatters and matmuls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrix products: MatMul, Gemm and Einsum."""
+"""Matmuls: MatMul, Gemm and Einsum."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def matmul_any_rank(b: Builder, x: Value, y: Value, out_dtype: str | None = None
     row, column = b.rank(x) == 1, b.rank(y) == 1
     left = b.expand_dims(x, (0,)) if row else x
     right = b.expand_dims(y, (1,)) if column else y
-    product = b.matmul(left, right, out_dtype=out_dtype)
-    rank = b.rank(product)
+    result = b.matmul(left, right, out_dtype=out_dtype)
+    rank = b.rank(result)
     dropped = ([rank - 2] if row else []) + ([rank - 1] if column else [])
-    return b.squeeze(product, dropped) if dropped else product
+    return b.squeeze(result, dropped) if dropped else result
 
 
 def convert_matmul(ctx: Context) -> Value:
@@ -151,13 +151,13 @@ def _contract(
     count = len(batch)
     row_shape, column_shape = a_shape[count : count + len(rows)], b_shape[count : count + len(columns)]
     depth = prod(a_shape[len(a_shape) - len(inner) :])
-    product = ctx.matmul(
+    result = ctx.matmul(
         ctx.reshape(a, (*a_shape[:count], prod(row_shape), depth)),
         ctx.reshape(b, (*b_shape[:count], prod(column_shape), depth)),
         trans_b=True,
     )
-    batch_shape = ctx.shape(product)[:count]
-    return ctx.reshape(product, (*batch_shape, *row_shape, *column_shape)), (*batch, *rows, *columns)
+    batch_shape = ctx.shape(result)[:count]
+    return ctx.reshape(result, (*batch_shape, *row_shape, *column_shape)), (*batch, *rows, *columns)
 
 
 def _equal_inner(ctx: Context, a: Value, b: Value, inner: int) -> tuple[Value, Value]:

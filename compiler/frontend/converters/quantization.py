@@ -1,4 +1,4 @@
-"""Quantisation: QuantizeLinear and its inverse, and the integer products and convolutions."""
+"""Quantisation: QuantizeLinear and its inverse, and the integer matmuls and convolutions."""
 
 from __future__ import annotations
 
@@ -117,13 +117,13 @@ def convert_dynamic_quantize(ctx: Context) -> Converted:
     return [saturating_cast(ctx, ctx.div(x, scale), zero_point, "uint8"), scale, zero_point]
 
 
-# -- integer products ----------------------------------------------------------------------------------------------
+# -- integer matmuls -----------------------------------------------------------------------------------------------
 
 
 def _integer_matmul(ctx: Context, a: Value, b: Value, a_zero: Value | None, b_zero: Value | None) -> Value:
     """(a - a_zero) @ (b - b_zero) in int32.
 
-    Zero points come out of the product, so that the contraction stays one of 8-bit operands:
+    Zero points come out of the matmul, so that the contraction stays one of 8-bit operands:
     a@b - a_zero*colsum(b) - rowsum(a)*b_zero + K*a_zero*b_zero. Constant weights b - b_zero that are int8 have none.
     """
     if b_zero is not None:
@@ -165,8 +165,8 @@ def convert_qlinear_matmul(ctx: Context) -> Value:
         a_scale = ctx.reshape(a_scale, (*ctx.shape(a_scale), 1))
     factor = ctx.div(ctx.mul(a_scale, b_scale), y_scale)
     if is_integer(dtype_of(a)):
-        product = ctx.cast(_integer_matmul(ctx, a, b, a_zero, b_zero), "float32")
-        return saturating_cast(ctx, ctx.mul(product, factor), y_zero, dtype_of(y_zero))
+        total = ctx.cast(_integer_matmul(ctx, a, b, a_zero, b_zero), "float32")
+        return saturating_cast(ctx, ctx.mul(total, factor), y_zero, dtype_of(y_zero))
     wide_a, wide_b = (ctx.sub(ctx.cast(v, "float32"), ctx.cast(z, "float32")) for v, z in ((a, a_zero), (b, b_zero)))
     scaled = ctx.add(ctx.mul(matmul_any_rank(ctx, wide_a, wide_b), factor), ctx.cast(y_zero, "float32"))
     return ctx.cast(scaled, dtype_of(y_zero))

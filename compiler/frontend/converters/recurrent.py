@@ -1,7 +1,7 @@
 """RNN, LSTM and GRU.
 
-The products with the inputs of all time steps are one matrix product in front. What is left of a step is unrolled for
-short sequences; longer ones become a `scan`, whose body is one step.
+The inputs of all time steps are multiplied by their weights in one matmul before all steps. What is left of a step is
+unrolled for short sequences; longer ones become a `scan`, whose body is one step.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Resize and Upsample: separable interpolation with constant tables, one axis after the other.
 
 Every output place of an axis is a weighted sum of a few input places, all known at compile time. Few taps become
-gathers and multiply-adds, which fuse; many taps (antialiasing) become a product with a constant matrix.
+gathers and multiply-adds, which fuse; many taps (antialiasing) become a matmul by a constant matrix.
 """
 
 from __future__ import annotations

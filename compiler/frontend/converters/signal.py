@@ -1,4 +1,4 @@
-"""Fourier transforms as products with constant cosine and sine matrices."""
+"""Fourier transforms as matmuls by constant cosine and sine matrices."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Transform:
 
 def transform(ctx: Context, rows: int, length: int, bins: int, dtype: str, *, inverse: bool = False) -> Transform:
     if length > MAX_LENGTH:
-        raise NotStatic(f"a transform of length {length} is not done as a product of matrices (limit {MAX_LENGTH})")
+        raise NotStatic(f"a transform of length {length} is not done as a matmul (limit {MAX_LENGTH})")
     # The phase is reduced modulo the length before it is scaled: exact for long signals.
     phase = (np.arange(rows)[:, None] * np.arange(bins)[None]) % max(length, 1) * (2 * np.pi / max(length, 1))
     scale = 1.0 / length if inverse else 1.0

@@ -27,7 +27,7 @@
 #include "emulator/functions.h"
 #include "emulator/runtime.h"
 
-#define EMU_LINE uint32_t line = __builtin_LINE()  // the line of whoever calls
+#define EMU_LINE uint32_t line = __builtin_LINE()  // the line of the caller
 
 #include "emulator/warp.h"
 #include "emulator/barrier.h"

@@ -1,7 +1,7 @@
-// What the asynchronous units of a multiprocessor have under way: bulk copies, and products of matrices.
+// What the asynchronous units of a multiprocessor have under way: bulk copies, and matrix multiply-adds.
 //
 // A unit acts for an *agent*, which has an id beside those of threads: one agent for the copies that an mbarrier counts,
-// two for the stores of a thread, one for the products of a warpgroup. Who has waited for an agent knows what it did.
+// two for the stores of a thread, one for the wgmma of a warpgroup. A thread that has waited for an agent knows what it did.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -49,18 +49,18 @@ struct Stores {
   size_t uncommitted = 0, read = 0;  // `read` transfers have read their source
 };
 
-// Registers that a product in flight adds to. They hold poison until they are waited for.
+// Registers that a wgmma in flight adds to. They hold poison until they are waited for.
 struct Accumulator {
   std::vector<uint32_t*> registers;
   std::vector<uint32_t> values;
-  uint64_t last;  // the number of the latest product
+  uint64_t last;  // the number of the latest wgmma
 };
 
 // What a thread has issued to the tensor cores of its warpgroup.
 struct Products {
   uint64_t issued = 0;
   bool fenced = false;
-  std::vector<uint64_t> groups;  // the number of products issued when each was committed, the oldest first
+  std::vector<uint64_t> groups;  // the number of wgmma issued when each was committed, the oldest first
   std::vector<std::unique_ptr<Accumulator>> accumulators;
   std::vector<std::pair<const char*, const char*>> watched;  // registers in flight or just waited for
 };

@@ -88,7 +88,7 @@ struct Barrier {
 struct Product;
 
 struct Warpgroup {
-  uint64_t agent, first;  // `first`: the number of the oldest product that is kept
+  uint64_t agent, first;  // `first`: the number of the oldest wgmma that is kept
   std::vector<std::unique_ptr<Product>> products;
   Warpgroup();
   ~Warpgroup();

@@ -1,4 +1,4 @@
-// What a wgmma instruction asks for. Shared by the kernels, which know the numbers, and the device, which knows who waits.
+// What a wgmma instruction asks for. Shared by the kernels, which know the numbers, and the device, which knows what waits.
 #pragma once
 #include <cstdint>
 

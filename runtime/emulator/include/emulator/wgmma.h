@@ -69,7 +69,7 @@ inline uint32_t* emu_sum_address(float& x) { return reinterpret_cast<uint32_t*>(
 inline uint32_t* emu_sum_address(uint32_t& x) { return &x; }
 inline uint32_t* emu_sum_address(int32_t& x) { return reinterpret_cast<uint32_t*>(&x); }
 
-// `a_registers` or descriptor `a`; the sums come last. They are not touched here: a product changes them when it is done.
+// `a_registers` or descriptor `a`; the sums come last. They are not touched here: the unit changes them when it is done.
 template <class A, class B, class Sum, class... D>
 EMU_UNCHECKED __attribute__((noinline)) void emu_wgmma(int columns, uint64_t a, const emu_a_registers* a_registers, uint64_t b,
                                                        int flags, int a_transposed, int b_transposed, uint32_t line, D&... sums) {
