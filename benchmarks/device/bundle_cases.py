@@ -90,7 +90,7 @@ def dense_norm(dtype: str, rows: int = 128, width: int = 512) -> onnx.ModelProto
     return _model(nodes, {"x": shape, "r": shape}, shape, dtype, w=(width, width), b=column, g=column, h=column)
 
 
-def decode_product(dtype: str) -> onnx.ModelProto:
+def decode_gemm(dtype: str) -> onnx.ModelProto:
     return linear_gelu(dtype, 1, 512, 1000)
 
 
@@ -292,7 +292,7 @@ CASES = {
     "columns_sum": Family(columns_sum, TWO),
     "columns_sum_small": Family(partial(columns_sum, rows=70, columns=33), ("float32",), ("float32",)),
     "layer_norm": Family(layer_norm, FLOATS),
-    "decode_gemm": Family(decode_product, FLOATS, ("float16",)),
+    "decode_gemm": Family(decode_gemm, FLOATS, ("float16",)),
     "linear_gelu": Family(linear_gelu, GEMMS),
     "gemm_small": Family(partial(wide_gemm, m=136, k=72, n=264), GEMMS, ("float32", "tf32", "float16", "bfloat16")),
     "wide_gemm": Family(wide_gemm, GEMMS),

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from tilestitch.codegen.cuda.abi import CountersArg, CudaLaunch, TemporaryArg, TensorMapArg, ValueArg
-from tilestitch.codegen.cuda.gemm.contraction import matmul_product
-from tilestitch.codegen.cuda.gemm.conv import conv_geometry, conv_product
+from tilestitch.codegen.cuda.gemm.contraction import indexed_matmul
+from tilestitch.codegen.cuda.gemm.conv import conv_geometry, indexed_conv
+from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm
 from tilestitch.codegen.cuda.gemm.mma import emit_mma
 from tilestitch.codegen.cuda.gemm.patches import cut_to_patches
-from tilestitch.codegen.cuda.gemm.product import Product
 from tilestitch.codegen.cuda.gemm.wgmma import emit_wgmma
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.codegen.cuda.target import CudaTarget, parse_cuda_target
@@ -104,7 +104,7 @@ def _gelu(graph: Graph, x: Value) -> Value:
 
 
 def group_of(shape: Shape | Convolution, target: CudaTarget) -> Anchored:
-    """The product and its epilogue as one group."""
+    """The GEMM and its epilogue as one group."""
     graph = Graph()
     made = _conv(graph, shape) if isinstance(shape, Convolution) else _matmul(graph, shape)
     inputs = list(graph.inputs)
@@ -135,29 +135,29 @@ def _conv(graph: Graph, shape: Convolution) -> Value:
     )
 
 
-def product_of(group: Anchored) -> Product:
+def gemm_of(group: Anchored) -> IndexedGemm:
     if group.anchor.op == "matmul":
-        return matmul_product(group)
-    return conv_product(group, conv_geometry(group.anchor))
+        return indexed_matmul(group)
+    return indexed_conv(group, conv_geometry(group.anchor))
 
 
 def candidates(group: Anchored) -> Iterator[tuple[dict[str, Any], tuple[CudaLaunch, ...]]]:
     """Every kernel worth measuring, and what it is."""
-    product = product_of(group)
+    gemm = gemm_of(group)
     device = group.target.device
-    planned = choose_wgmma(product, device)
+    planned = choose_wgmma(gemm, device)
     for tile in WGMMA_TILES:
-        own = cut_to_patches(product, tile.bm)
-        if not suits(tile, own) or (tile.bm > 64 and tile.bm >= 2 * product.m):
+        own = cut_to_patches(gemm, tile.bm)
+        if not suits(tile, own) or (tile.bm > 64 and tile.bm >= 2 * gemm.m):
             continue
         for parts in sorted({1, planned.partition.parts} if tile == planned.tile else {1}):
             is_planned = tile == planned.tile and parts == planned.partition.parts
             partition = cut(own, (tile.bm, tile.bn, tile.bk), parts)
             blocks = persistent_blocks(Choice(0, own, tile, partition), device)
             yield _named(tile, parts, is_planned), emit_wgmma(group, own, tile, partition, blocks)
-    mma = choose_mma(product, device)
+    mma = choose_mma(gemm, device)
     assert isinstance(mma.tile, MmaTile)
-    yield {"kernel": "gemm_mma", "planned": False}, emit_mma(group, product, mma.tile, mma.partition)
+    yield {"kernel": "gemm_mma", "planned": False}, emit_mma(group, gemm, mma.tile, mma.partition)
 
 
 def _named(tile: WgmmaTile, parts: int, planned: bool) -> dict[str, Any]:

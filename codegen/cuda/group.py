@@ -12,7 +12,7 @@ from tilestitch.codegen.cuda.opaque.scan import lower_cumulative
 from tilestitch.codegen.cuda.opaque.scatter import lower_scatter
 from tilestitch.codegen.cuda.opaque.sort import lower_top_k
 from tilestitch.codegen.cuda.opaque.window import lower_window
-from tilestitch.codegen.cuda.rows.bands import RowsBehind
+from tilestitch.codegen.cuda.rows.bands import BandRows
 from tilestitch.codegen.cuda.rows.rows import lower_rowwise
 from tilestitch.codegen.cuda.stitched import lower_stitched, private
 from tilestitch.codegen.cuda.target import CudaTarget
@@ -115,20 +115,20 @@ def _banded(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch,
     from tilestitch.codegen.cuda.gemm.contraction import lower_contraction
 
     views = [view_group(graph, part) for part in group.parts]
-    (product, behind), schedules = views, [part.schedule for part in group.parts]
+    (gemm, after), schedules = views, [part.schedule for part in group.parts]
     if not (isinstance(schedules[0], GemmSchedule) and isinstance(schedules[1], RowSchedule)):
         raise KernelError(f"group {group.name}: its parts are no GEMM and rows by their schedules", group.origins)
     if not isinstance(group.schedule, BandSchedule):
         raise KernelError(f"group {group.name} has no schedule of its bands; write the plan again", group.origins)
-    assert product.anchor is not None
-    rows = RowsBehind.scheduled(behind, product.anchor.output.shape[-1], group.schedule, schedules[1])
+    assert gemm.anchor is not None
+    rows = BandRows.scheduled(after, gemm.anchor.output.shape[-1], group.schedule, schedules[1])
     problem = why_no_band(rows, schedules[0], schedules[1], group.schedule)
     if problem is not None:
         raise KernelError(f"group {group.name}: {problem}; repair the plan or write it again", group.origins)
-    stored = {v.name: v.tensor_type.nbytes for v in (*product.outputs, *behind.outputs)}
+    stored = {v.name: v.tensor_type.nbytes for v in (*gemm.outputs, *after.outputs)}
     inner = {name: nbytes for name, nbytes in stored.items() if name not in group.outputs}
-    checks = lower_index_checks(product.nodes, product.inputs)
-    launches = lower_contraction(product, schedules[0], target, rows)
+    checks = lower_index_checks(gemm.nodes, gemm.inputs)
+    launches = lower_contraction(gemm, schedules[0], target, rows)
     origins = view_group(graph, group).origins
     return (*checks, *(replace(private(launch, inner), origins=origins) for launch in launches))
 

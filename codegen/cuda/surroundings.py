@@ -1,4 +1,4 @@
-"""What lies around the anchor of a group: how its kernels read operands, and how results are stored behind it."""
+"""What lies around the anchor of a group: how its kernels read operands, and how results are stored after it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tilestitch.codegen.cuda.abi import (
 )
 from tilestitch.codegen.cuda.elementwise.vectors import VectorAccess
 from tilestitch.codegen.cuda.functions import RULES
-from tilestitch.codegen.cuda.rows.bands import RowsBehind
+from tilestitch.codegen.cuda.rows.bands import BandRows
 from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.groups import before_views, gate_number
 from tilestitch.compiler.ir.graph import Value
@@ -38,12 +38,12 @@ class Anchored(AnchoredGroup):
     """A group with an anchor as its template sees it: operands of the anchor and what is computed around it.
 
     packed: constants in another layout, which only the anchor reads: the argument, and where their elements lie.
-    behind: row-wise work that follows in the same launch, which only the kernels of GEMMs can have.
+    after: row-wise work that follows in the same launch, which only the kernels of GEMMs can have.
     """
 
     target: CudaTarget
     packed: Mapping[Value, tuple[PackedArg, Strided]] = field(default_factory=dict)
-    behind: RowsBehind | None = None
+    after: BandRows | None = None
 
     @property
     def layouts(self) -> dict[Value, Strided]:
@@ -93,7 +93,7 @@ class Anchored(AnchoredGroup):
         parameters += [more for more in (extra, counters) if more is not None]
         own, mapped = len(parameters), len(parameters) + len(maps)
         known = [v for v in (*read, *written) if v not in self.packed]
-        further = missing(self.behind.values, known) if self.behind is not None else ()
+        further = missing(self.after.values, known) if self.after is not None else ()
         parameters += [*maps, *(Parameter.of(v.name, v.tensor_type) for v in further)]
 
         def body(buffers: list[Any], thread: Thread) -> None:
@@ -133,10 +133,10 @@ class Surroundings:
         self.stores = list(zip(written, buffers[len(read) :], strict=False))
         self.extra, self.counters = own
         self.maps = tuple(maps)
-        self.behind = {v: b for v, b in self.flat.items() if v not in group.packed}
-        """Where what lies behind the product reads and writes."""
-        self.behind.update(self.stores)
-        self.behind.update(further or {})
+        self.after = {v: b for v, b in self.flat.items() if v not in group.packed}
+        """Where what lies after the GEMM reads and writes."""
+        self.after.update(self.stores)
+        self.after.update(further or {})
 
     def wide(self, index: Expr) -> Expr:
         """A thread or block index in the group's index dtype."""

@@ -3,7 +3,7 @@
 A warp has sixteen or thirty-two query rows. Queries stay in registers as fragments, in shared memory if they are wide.
 Keys and values come through two stages of shared memory, asynchronously where 16 bytes of them lie together. Sums of
 an instruction lie in registers as its left operand wants them, so weights never leave them: two neighbouring fragments
-of scores, packed to half floats, are sixteen steps of the second product. A fragment of TF32 is eight steps if keys 2 t
+of scores, packed to half floats, are sixteen steps of the second GEMM. A fragment of TF32 is eight steps if keys 2 t
 and 2 t + 1 are taken for steps t and t + 4, of the values too. Sums and statistics are float32.
 """
 
@@ -30,7 +30,7 @@ from tilestitch.codegen.cuda.attention.walk import (
 )
 from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.fragments import INSTRUCTIONS
-from tilestitch.codegen.cuda.gemm.product import Operand
+from tilestitch.codegen.cuda.gemm.indexed import Operand
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Surroundings
 from tilestitch.passes.plan.attention_pieces import Piece, pieces_of, stage_bytes
@@ -148,7 +148,7 @@ class _Block:
     def _fetch(
         self, side: int, piece: Piece[Operand], start: Expr, first_row: Expr, first_k: Expr, rows: int, depth: int
     ) -> None:  # fmt: skip
-        """A piece from memory on its way to shared memory, zeros behind the operand's `rows` and `depth`."""
+        """A piece from memory on its way to shared memory, zeros after the operand's `rows` and `depth`."""
         width = piece.chunk if piece.copied else 1
         units = piece.line // width
         count = piece.lines * units
@@ -190,7 +190,7 @@ class _Block:
             T.buffer_store(waiting, to_storage(value, operand.dtype), [0])
         T.buffer_store(self.shared, waiting[0], [place])
 
-    # -- products ----------------------------------------------------------------------------------------------------
+    # -- GEMMs ----------------------------------------------------------------------------------------------------
 
     def _load_queries(self, kk: Expr, at: Expr) -> None:
         with unrolled(self.tile.fragments) as f:
@@ -265,7 +265,7 @@ class _Block:
                     self._mma(self.sums, at + 4, weights, f * 4, values, 2)
 
     def _weights_of_step(self, weights: Any, f: Expr, kk: Expr) -> None:
-        """The left operand of a step of the second product, from exponentials."""
+        """The left operand of a step of the second GEMM, from exponentials."""
         first = f * self.scores_each
         with unrolled(4) as i:
             if self.instruction.itemsize == 2:
@@ -277,7 +277,7 @@ class _Block:
         self._round(weights, f * 4)
 
     def _load_values(self, start: Expr, values: Any, row: Expr, k: Expr) -> None:
-        """The right operand of a step of the second product, its keys in the order that the weights have."""
+        """The right operand of a step of the second GEMM, its keys in the order that the weights have."""
         if self.instruction.itemsize == 2:
             self._load(self.pieces[2], start, values, 0, row, k)
             return
@@ -296,7 +296,7 @@ class _Block:
         return self.first_row + self._local_row(half)
 
     def _score(self, step: Expr) -> None:
-        """Scores from products; -inf behind the last key."""
+        """Scores from products of queries and keys; -inf after the last key."""
         what, reached = self.what, self.walk.steps * self.walk.bn
         if not what.between.is_scored and what.keys == reached:
             return

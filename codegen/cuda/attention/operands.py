@@ -1,4 +1,4 @@
-"""An attention group as its kernels see it: rows of queries, keys and values, and the work between the products."""
+"""An attention group as its kernels see it: rows of queries, keys and values, and the work between the GEMMs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 
 from tilestitch.codegen.compute.attention import Between, as_dtype
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype
-from tilestitch.codegen.cuda.gemm.product import Operand
+from tilestitch.codegen.cuda.gemm.indexed import Operand
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
 from tilestitch.passes.plan.attention import AttentionShape, along, attention_of, result_lanes
 from tilestitch.passes.plan.mask_band import Band, band_of
@@ -19,7 +19,7 @@ from tilestitch.passes.plan.parts import Softmax
 class Attended:
     """`batch` times `rows` queries, each with `keys` keys: what a kernel must know of an attention group.
 
-    between: the work between the products. query: rows are queries, k the width; key: rows are keys, k the width;
+    between: the work between the GEMMs. query: rows are queries, k the width; key: rows are keys, k the width;
     value: rows are the columns of the result, k the keys. band: which keys a query can see.
     """
 
@@ -61,7 +61,7 @@ class Attended:
 
     @property
     def tf32(self) -> bool:
-        """Whether the operands of both products may be rounded to TF32."""
+        """Whether the operands of both GEMMs may be rounded to TF32."""
         return all(n.attrs.get("precision") == "tf32" for n in (self.softmax.product, self.group.anchor))
 
     @property

@@ -27,7 +27,7 @@ from tilestitch.codegen.cuda.attention.walk import (
     store_results,
 )
 from tilestitch.codegen.cuda.conditions import below, both
-from tilestitch.codegen.cuda.gemm.product import Operand
+from tilestitch.codegen.cuda.gemm.indexed import Operand
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Surroundings
 from tilestitch.passes.plan.attention_tiles import ACROSS, QUAD, AttentionSimtTile
@@ -100,7 +100,7 @@ class _Block:
     def _bring(
         self, operand: Operand, start: int, line: int, extents: tuple[int, int], first: Expr, rows: int, reached: int
     ) -> None:  # fmt: skip
-        """Rows of queries or keys into shared memory, zeros behind the last one and behind their width."""
+        """Rows of queries or keys into shared memory, zeros after the last one and after their width."""
         count, width = extents
         padded = -(-width // QUAD) * QUAD
         vector = operand.dtype == "float32" == self.dtype and operand.contiguous == "k" and operand.vector() == QUAD
@@ -133,7 +133,7 @@ class _Block:
             T.buffer_store(self.shared, waiting[lane], [at + lane])
 
     def _bring_values(self, start: int, first: Expr, reached: int) -> None:
-        """A tile of values as [key, column], zeros behind the last key and column."""
+        """A tile of values as [key, column], zeros after the last key and column."""
         what, line, bn = self.what, self.tile.value_line, self.tile.bn
         operand = what.value
         rounds = -(-bn * line // self.tile.threads)
@@ -146,7 +146,7 @@ class _Block:
                 exists = both(below(first + key, what.keys, reached), below(column, what.columns, line))
                 self._bring_unit(operand, start + key * line + column, column, first + key, exists, 1)
 
-    # -- products ----------------------------------------------------------------------------------------------------
+    # -- GEMMs ----------------------------------------------------------------------------------------------------
 
     def _load(self, target: Any, at: Expr, place: Expr, width: int) -> None:
         """Neighbours in shared memory into registers."""
@@ -191,7 +191,7 @@ class _Block:
         return self.first_row + self.first + r
 
     def _score(self, step: Expr) -> None:
-        """Scores from products; -inf behind the last key."""
+        """Scores from products of queries and keys; -inf after the last key."""
         what, reached = self.what, self.walk.steps * self.walk.bn
         if not what.between.is_scored and what.keys == reached:
             return

@@ -52,20 +52,20 @@ class Walk:
         return self.batch * self.tiles * self.parts
 
     def locate(self, block: Expr) -> tuple[Expr, Expr, Expr]:
-        """Part, batch and tile of a block. Tiles with most work come first where queries see few keys behind them."""
+        """Part, batch and tile of a block. Tiles with most work come first where queries see few keys after them."""
         part, batch, tile = unravel(block, (self.parts, self.batch, self.tiles))
         return named(part), named(batch), named(self.tiles - 1 - tile if self.tiles > 1 else 0)
 
     def steps_of(self, attended: Attended, part: Expr, first_row: Expr) -> tuple[Expr, Expr]:
-        """The first step of a block, and the one behind its last."""
+        """The first step of a block, and the one after its last."""
         begin: Expr = part * self.each if self.parts > 1 else 0
         end: Expr = T.min(begin + self.each, self.steps) if self.parts > 1 else self.steps
         band = attended.band
         if band is None:
             return _index(begin), _index(end)
         if band.last is not None:
-            behind = T.max(first_row + (self.bm + band.last), 0)
-            end = T.min(_index(end), (behind + (self.bn - 1)) // self.bn)
+            after = T.max(first_row + (self.bm + band.last), 0)
+            end = T.min(_index(end), (after + (self.bn - 1)) // self.bn)
         if band.first is not None:
             begin = T.max(_index(begin), T.max(first_row + band.first, 0) // self.bn)
         return named(_index(begin)), named(_index(end))

@@ -1,4 +1,4 @@
-"""Contraction groups on CUDA: matrix products as GEMMs; convolutions are in `conv`."""
+"""Contraction groups on CUDA: matmuls as GEMMs; convolutions are in `conv`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.gemm.conv import lower_conv
-from tilestitch.codegen.cuda.gemm.lower import lower_product
+from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, Operand
+from tilestitch.codegen.cuda.gemm.lower import lower_gemm
 from tilestitch.codegen.cuda.gemm.packing import packed_weights
-from tilestitch.codegen.cuda.gemm.product import Operand, Product
-from tilestitch.codegen.cuda.rows.bands import RowsBehind
+from tilestitch.codegen.cuda.rows.bands import BandRows
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.errors import KernelError
@@ -26,21 +26,21 @@ from tilestitch.passes.plan.units import units_of
 
 
 def lower_contraction(
-    view: GroupView, schedule: GemmSchedule | DirectSchedule, target: CudaTarget, behind: RowsBehind | None = None
+    view: GroupView, schedule: GemmSchedule | DirectSchedule, target: CudaTarget, after: BandRows | None = None
 ) -> tuple[CudaLaunch, ...]:
     """The launches of a contraction group whose result has elements, in order.
 
-    behind: a row-wise group that follows in the same launch, band by band. Raises KernelError for a schedule that no
+    after: a row-wise group that follows in the same launch, band by band. Raises KernelError for a schedule that no
     kernel has for this contraction.
     """
     group = anchored(view, target)
     problem = why_not_scheduled(group, schedule, machine_of(target))
     if problem is not None:
         raise KernelError(f"group {view.name}: {problem}; repair the plan or write it again", view.origins)
-    group = replace(group, behind=behind)
+    group = replace(group, after=after)
     if group.anchor.op == "matmul":
         assert isinstance(schedule, GemmSchedule)
-        return lower_product(group, matmul_product(group), schedule)
+        return lower_gemm(group, indexed_matmul(group), schedule)
     return lower_conv(group, schedule)
 
 
@@ -60,8 +60,8 @@ def anchored(view: GroupView, target: CudaTarget) -> Anchored:
     return replace(group, packed=packed_weights(group))
 
 
-def matmul_product(group: Anchored) -> Product:
-    """A matmul node as a product."""
+def indexed_matmul(group: Anchored) -> IndexedGemm:
+    """A matmul node as a GEMM."""
     left, right = group.anchor.inputs
     trans_a, trans_b = bool(group.anchor.attrs.get("trans_a")), bool(group.anchor.attrs.get("trans_b"))
     *batch, m, _ = group.result.shape
@@ -85,7 +85,7 @@ def matmul_product(group: Anchored) -> Product:
 
     gemm = matmul_gemm(group, group.layouts)
     assert gemm.gated is None or right in group.packed, "columns of gates lie in their own order"
-    return Product.of(
+    return IndexedGemm.of(
         gemm, Operand.of(gemm.a, index_a), Operand.of(gemm.b, index_b),
         lambda number, row, column: (*place(number, row), column),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Convolutions as products (implicit matrix multiplication), and direct ones where groups are narrow.
+"""Convolutions as GEMMs (implicit matrix multiplication), and direct ones where groups are narrow.
 
 Channels last: rows are output pixels, columns are output channels, and k runs over kernel positions, then channels.
 Channels first: rows are output channels, columns are pixels, and k runs over channels, then kernel positions: that is
@@ -17,8 +17,8 @@ from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.conditions import both
 from tilestitch.codegen.cuda.gemm.direct import emit_direct
-from tilestitch.codegen.cuda.gemm.lower import lower_product
-from tilestitch.codegen.cuda.gemm.product import Operand, Product
+from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, Operand
+from tilestitch.codegen.cuda.gemm.lower import lower_gemm
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.passes.plan.gemms import ConvShape, conv_gemm, conv_shape
@@ -60,7 +60,7 @@ def lower_conv(group: Anchored, schedule: GemmSchedule | DirectSchedule) -> tupl
     geometry = conv_geometry(group.anchor)
     if isinstance(schedule, DirectSchedule):
         return (_direct(group, geometry, schedule.threads),)
-    return lower_product(group, conv_product(group, geometry), schedule)
+    return lower_gemm(group, indexed_conv(group, geometry), schedule)
 
 
 def conv_geometry(node: Node) -> Geometry:
@@ -114,8 +114,8 @@ def _weight_index(shape: ConvShape, number: Expr, taps: Sequence[Expr], channel:
     return (*taps, channel, column) if shape.channels_last else (column, channel, *taps)
 
 
-def conv_product(group: Anchored, geometry: Geometry) -> Product:
-    """A convolution as `groups` products."""
+def indexed_conv(group: Anchored, geometry: Geometry) -> IndexedGemm:
+    """A convolution as `groups` GEMMs."""
     shape = geometry.shape
 
     def pixel(row: Expr) -> tuple[Expr, tuple[Expr, ...]]:
@@ -143,8 +143,8 @@ def conv_product(group: Anchored, geometry: Geometry) -> Product:
     images, weights = (gemm.a, gemm.b) if shape.channels_last else (gemm.b, gemm.a)
     pixels, filters = Operand.of(images, index_x, inside_x), Operand.of(weights, index_w)
     if shape.channels_last:
-        return Product.of(gemm, pixels, filters, place)
-    return Product.of(gemm, filters, pixels, lambda number, out, row: place(number, row, out))
+        return IndexedGemm.of(gemm, pixels, filters, place)
+    return IndexedGemm.of(gemm, filters, pixels, lambda number, out, row: place(number, row, out))
 
 
 def _direct(group: Anchored, geometry: Geometry, threads: int) -> CudaLaunch:

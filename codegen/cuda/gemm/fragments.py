@@ -1,4 +1,4 @@
-"""Fragments of the tensor cores' 16 x 8 products, and how the operands lie in shared memory for them.
+"""Fragments of the tensor cores' 16 x 8 multiply-adds, and how the operands lie in shared memory for them.
 
 Sixteen bytes are one chunk, whatever the element: an instruction takes two chunks of every row along k, eight half
 floats, four TF32 or sixteen 8-bit integers each. `ldmatrix` moves chunks without asking what is in them, so pieces that
@@ -15,7 +15,7 @@ from typing import Any
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, storage_bits
-from tilestitch.codegen.cuda.gemm.product import Operand
+from tilestitch.codegen.cuda.gemm.indexed import Operand
 from tilestitch.codegen.cuda.pieces import unrolled
 from tilestitch.passes.plan.gemm import Gemm
 
@@ -59,10 +59,10 @@ INSTRUCTIONS = {
 """By the dtypes of the operands."""
 
 
-def find_instruction(product: Gemm) -> Instruction | None:
-    """The instruction for a product; None if there is none, or it would round more than was asked for."""
-    found = INSTRUCTIONS.get((product.a.dtype, product.b.dtype))
-    if found is None or found.sums != product.acc_dtype or (found.rounding and not product.tf32):
+def find_instruction(gemm: Gemm) -> Instruction | None:
+    """The instruction that multiplies and adds; None if there is none, or it would round more than was asked for."""
+    found = INSTRUCTIONS.get((gemm.a.dtype, gemm.b.dtype))
+    if found is None or found.sums != gemm.acc_dtype or (found.rounding and not gemm.tf32):
         return None
     return found
 

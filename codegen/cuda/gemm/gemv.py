@@ -1,4 +1,4 @@
-"""Products with at most eight rows: what counts is to read the large operand once, as fast as memory gives it.
+"""GEMMs with at most eight rows: what counts is to read the large operand once, as fast as memory gives it.
 
 The rows of the small operand a lie in shared memory, a chunk of k at a time, with the prologue evaluated once a block.
 If the large operand b runs along k, a warp takes COLUMNS of its rows and its lanes share k. If it runs along its rows,
@@ -15,8 +15,8 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_dtype
 from tilestitch.codegen.cuda.abi import CudaLaunch, Thread, barrier, shared_buffer
 from tilestitch.codegen.cuda.conditions import below, both
+from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, widen
 from tilestitch.codegen.cuda.gemm.partition import Sink, launch, locate
-from tilestitch.codegen.cuda.gemm.product import Product, widen
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
 from tilestitch.passes.plan.gemv import SEGMENT, WARP, WARPS, load_width, warp_columns
@@ -27,28 +27,28 @@ THREADS = WARP * WARPS
 FULL = 0xFFFFFFFF
 
 
-def emit_gemv(group: Anchored, product: Product, tile: GemvTile, partition: Partition) -> tuple[CudaLaunch, ...]:
+def emit_gemv(group: Anchored, gemm: IndexedGemm, tile: GemvTile, partition: Partition) -> tuple[CudaLaunch, ...]:
     """The launches for a tile and partition that are given; the large operand is the right one."""
     emit = _along_k if tile.along_k else _along_rows
 
     def kernel(around: Surroundings, thread: Thread, sink: Sink, block: Expr) -> None:
-        emit(_Block(around, product, partition, tile.bn, tile.bk, thread.thread[0], block, sink))
+        emit(_Block(around, gemm, partition, tile.bn, tile.bk, thread.thread[0], block, sink))
 
-    return launch(group, product, "gemv", partition, (tile.bm, tile.bn), tile.threads, kernel)
+    return launch(group, gemm, "gemv", partition, (tile.bm, tile.bn), tile.threads, kernel)
 
 
 class _Block:
     """What both forms share: the indices of a block, and the small operand in shared memory."""
 
     def __init__(
-        self, around: Surroundings, product: Product, partition: Partition, columns: int, chunk: int, thread: Expr,
+        self, around: Surroundings, gemm: IndexedGemm, partition: Partition, columns: int, chunk: int, thread: Expr,
         block: Expr, sink: Sink,
     ) -> None:  # fmt: skip
-        self.around, self.product, self.partition, self.sink = around, product, partition, sink
+        self.around, self.gemm, self.partition, self.sink = around, gemm, partition, sink
         self.thread = thread
         self.lane, self.warp = named(thread % WARP), named(thread // WARP)
-        self.rows = product.m
-        self.dtype = product.acc_dtype
+        self.rows = gemm.m
+        self.dtype = gemm.acc_dtype
         part, self.batch, _, column = locate(partition, block)
         self.first_column = named(column * columns)
         self.columns, self.chunk = columns, chunk
@@ -57,15 +57,15 @@ class _Block:
 
     def column_exists(self, column: Expr) -> Expr | None:
         """Whether the large operand has this row."""
-        return below(column, self.product.n, self.partition.n_blocks * self.columns)
+        return below(column, self.gemm.n, self.partition.n_blocks * self.columns)
 
     def k_exists(self, k: Expr) -> Expr | None:
         """Whether the reduction has this step."""
-        return below(k, self.product.k, self.partition.parts * self.partition.steps * self.chunk)
+        return below(k, self.gemm.k, self.partition.parts * self.partition.steps * self.chunk)
 
     def bring_rows(self, k0: Expr) -> None:
         """A chunk of the small operand into shared memory, zeros where it ends."""
-        operand = self.product.a
+        operand = self.gemm.a
         barrier()
         count, rounds = self.rows * self.chunk, -(-self.rows * self.chunk // THREADS)
         with repeated(rounds) as round_, when(below(self._unit(round_), count, rounds * THREADS)):
@@ -86,7 +86,7 @@ class _Block:
 
     def read(self, target: Any, column: Expr, k: Expr, width: int, at: Expr) -> None:
         """`width` neighbours of the large operand into registers from `at` on, zeros where there are none."""
-        operand = self.product.b
+        operand = self.gemm.b
         dtype = storage_dtype(operand.dtype)
         there = both(self.column_exists(column), self.k_exists(k), operand.inside(self.batch, column, k))
         if there is not None:
@@ -101,19 +101,19 @@ class _Block:
 
     def value(self, loaded: Any, at: Expr, width: int) -> Expr:
         """An element that was read, in the dtype of the sum."""
-        operand = self.product.b
+        operand = self.gemm.b
         if width == 1:
             return loaded[at]
         return widen(from_storage(loaded[at], operand.dtype), operand.dtype, self.dtype)
 
     def loaded(self, count: int, width: int) -> Any:
         """Registers for elements of the large operand."""
-        return registers(count, storage_dtype(self.product.b.dtype) if width > 1 else self.dtype)
+        return registers(count, storage_dtype(self.gemm.b.dtype) if width > 1 else self.dtype)
 
 
 def _along_k(block: _Block) -> None:
-    product, rows, chunk = block.product, block.rows, block.chunk
-    width, columns = load_width(product.b), warp_columns(product)
+    gemm, rows, chunk = block.gemm, block.rows, block.chunk
+    width, columns = load_width(gemm.b), warp_columns(gemm)
     acc = registers(rows * columns, block.dtype)
     with unrolled(rows * columns) as i:
         T.buffer_store(acc, zero(block.dtype), [i])
@@ -151,9 +151,9 @@ def _share_out(block: _Block, acc: Any, first: Expr, columns: int) -> None:
 
 
 def _along_rows(block: _Block) -> None:
-    product, rows, chunk = block.product, block.rows, block.chunk
-    vector = product.b.vector()
-    width = load_width(product.b)
+    gemm, rows, chunk = block.gemm, block.rows, block.chunk
+    vector = gemm.b.vector()
+    width = load_width(gemm.b)
     together = THREADS // SEGMENT
     acc = registers(rows * vector, block.dtype)
     with unrolled(rows * vector) as i:

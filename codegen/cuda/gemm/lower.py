@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.gemm.gemv import emit_gemv
+from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm
 from tilestitch.codegen.cuda.gemm.mma import emit_mma
 from tilestitch.codegen.cuda.gemm.patches import cut_to_patches
-from tilestitch.codegen.cuda.gemm.product import Product
 from tilestitch.codegen.cuda.gemm.simt import emit_simt
 from tilestitch.codegen.cuda.gemm.wgmma import emit_wgmma
 from tilestitch.codegen.cuda.surroundings import Anchored
@@ -16,21 +16,21 @@ from tilestitch.passes.plan.schedules import GemmSchedule
 from tilestitch.passes.plan.tiles import GemvTile, MmaTile, SimtTile, WgmmaTile
 
 
-def lower_product(group: Anchored, product: Product, schedule: GemmSchedule) -> tuple[CudaLaunch, ...]:
-    """The launches of a product as its schedule says."""
+def lower_gemm(group: Anchored, gemm: IndexedGemm, schedule: GemmSchedule) -> tuple[CudaLaunch, ...]:
+    """The launches of a GEMM as its schedule says."""
     tile = schedule.tile
     match tile:
         case GemvTile():
-            product = with_large_right(product)
+            gemm = with_large_right(gemm)
         case WgmmaTile():
-            product = cut_to_patches(product, tile.bm)
-    partition = cut(product, (tile.bm, tile.bn, tile.bk), schedule.split_k, schedule.tile_rows)
+            gemm = cut_to_patches(gemm, tile.bm)
+    partition = cut(gemm, (tile.bm, tile.bn, tile.bk), schedule.split_k, schedule.tile_rows)
     match tile:
         case GemvTile():
-            return emit_gemv(group, product, tile, partition)
+            return emit_gemv(group, gemm, tile, partition)
         case SimtTile():
-            return emit_simt(group, product, tile, partition)
+            return emit_simt(group, gemm, tile, partition)
         case MmaTile():
-            return emit_mma(group, product, tile, partition)
+            return emit_mma(group, gemm, tile, partition)
         case WgmmaTile():
-            return emit_wgmma(group, product, tile, partition, schedule.blocks)
+            return emit_wgmma(group, gemm, tile, partition, schedule.blocks)

@@ -1,4 +1,4 @@
-"""Products on the tensor cores (sm_80 and up): float16, bfloat16, TF32 where it was asked for, and 8-bit integers.
+"""GEMMs on the tensor cores (sm_80 and up): float16, bfloat16, TF32 where it was asked for, and 8-bit integers.
 
 A block computes a tile of the result, a warp a part of it as fragments of 16 x 8. Pieces of both operands travel
 through a ring of stages in shared memory: asynchronous copies of 16 bytes where an operand is read as it is and lies
@@ -18,8 +18,8 @@ from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, dtype_of, sto
 from tilestitch.codegen.cuda.abi import CudaLaunch, Thread, barrier
 from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.fragments import Instruction, Piece, find_instruction, load_fragments
+from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, simplified, step_of
 from tilestitch.codegen.cuda.gemm.partition import Sink, launch, locate
-from tilestitch.codegen.cuda.gemm.product import Product, simplified, step_of
 from tilestitch.codegen.cuda.gemm.simt import store_rows
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, run, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
@@ -36,29 +36,29 @@ AT_ONCE = 4
 """Elements that a thread fetches together where they do not wait."""
 
 
-def emit_mma(group: Anchored, product: Product, tile: MmaTile, partition: Partition) -> tuple[CudaLaunch, ...]:
+def emit_mma(group: Anchored, gemm: IndexedGemm, tile: MmaTile, partition: Partition) -> tuple[CudaLaunch, ...]:
     """The launches for a tile and partition that are given."""
-    instruction = find_instruction(product)
+    instruction = find_instruction(gemm)
     assert instruction is not None and instruction.itemsize == tile.itemsize
 
     def kernel(around: Surroundings, thread: Thread, sink: Sink, block: Expr) -> None:
-        _Block(around, product, tile, instruction, partition, thread.thread[0], sink).run(block)
+        _Block(around, gemm, tile, instruction, partition, thread.thread[0], sink).run(block)
 
-    return launch(group, product, "gemm_mma", partition, (tile.bm, tile.bn), tile.threads, kernel, tile.shared_bytes)
+    return launch(group, gemm, "gemm_mma", partition, (tile.bm, tile.bn), tile.threads, kernel, tile.shared_bytes)
 
 
 class _Block:
     """One block's code: the pieces share its indices and buffers."""
 
     def __init__(
-        self, around: Surroundings, product: Product, tile: MmaTile, instruction: Instruction, partition: Partition,
+        self, around: Surroundings, gemm: IndexedGemm, tile: MmaTile, instruction: Instruction, partition: Partition,
         thread: Expr, sink: Sink,
     ) -> None:  # fmt: skip
-        self.around, self.product, self.tile, self.partition, self.sink = around, product, tile, partition, sink
+        self.around, self.gemm, self.tile, self.partition, self.sink = around, gemm, tile, partition, sink
         self.instruction, self.thread = instruction, thread
         self.pieces = (
-            Piece(product.a, tile.bm, tile.bk, tile.threads, 0, MOST_WAITING),
-            Piece(product.b, tile.bn, tile.bk, tile.threads, tile.bm * tile.bk, MOST_WAITING),
+            Piece(gemm.a, tile.bm, tile.bk, tile.threads, 0, MOST_WAITING),
+            Piece(gemm.b, tile.bn, tile.bk, tile.threads, tile.bm * tile.bk, MOST_WAITING),
         )
         self.asynchronous = any(piece.copied for piece in self.pieces)
         memory = T.alloc_buffer((tile.shared_bytes,), "uint8", scope="shared.dyn")
@@ -130,13 +130,13 @@ class _Block:
 
     def _fetch_unit(self, side: int, piece: Piece, round_: Expr, at: Expr, number: Expr, stage: Expr) -> None:
         """What a thread brings in a round: on its way, or in the register `at`."""
-        product, operand = self.product, piece.operand
+        gemm, operand = self.gemm, piece.operand
         local_row, local_k = piece.place(self.thread, round_)
         row = named(self.first_row[side] + local_row)
         k = step_of(self.around, number, self.tile.bk, named(local_k))
         reached = self.partition.parts * self.partition.steps * self.tile.bk
         whole = -(-operand.rows // piece.rows) * piece.rows
-        exists = both(below(row, operand.rows, whole), below(k, product.k, reached))
+        exists = both(below(row, operand.rows, whole), below(k, gemm.k, reached))
         there = both(exists, simplified(self.around, operand.inside(self.batch, row, k)))
         if piece.copied:
             buffer, position = operand.cell(self.around, self.batch, row, k)
@@ -202,7 +202,7 @@ class _Block:
                 T.buffer_store(self.results, self.acc[(i * tile.columns + j) * 4 + e], [at])
             barrier()
             store_rows(
-                self.around, self.product, self.sink, self.batch, self.first_row, (16 * tile.wm, tile.bn),
+                self.around, self.gemm, self.sink, self.batch, self.first_row, (16 * tile.wm, tile.bn),
                 tile.threads, self.thread, (tile.bm, tile.bn),
                 lambda r, i=i: r // 16 * (tile.rows * 16) + i * 16 + r % 16,  # type: ignore[misc]
                 lambda r, c: r * stride + c, lambda at, lanes: self.results[run(at, lanes)],

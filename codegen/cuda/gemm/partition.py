@@ -1,8 +1,8 @@
-"""How a product is cut into blocks: tiles of the result, and parts of the reduction where tiles are too few.
+"""How a GEMM is cut into blocks: tiles of the result, and parts of the reduction where tiles are too few.
 
 The blocks of a reduction in parts leave partial sums in temporary memory. The last one of a tile adds them, in an order
 that does not depend on which one it is, and runs the epilogue. Results are therefore the same in every run. Of row-wise
-work behind the product, the last block of a row of tiles computes the rows.
+work after the GEMM, the last block of a row of tiles computes the rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilestitch.codegen.compute.dtypes import Expr, storage_bits
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.cuda.abi import CountersArg, CudaLaunch, Parameter, TemporaryArg, Thread
 from tilestitch.codegen.cuda.conditions import below, both
-from tilestitch.codegen.cuda.gemm.product import Product
+from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm
 from tilestitch.codegen.cuda.pieces import move, named, registers, repeated, unrolled, when, zero
 from tilestitch.codegen.cuda.rows.bands import Turn, last_of
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
@@ -71,36 +71,36 @@ def _either(condition: Expr | bool, yes: Expr, no: Expr) -> Expr:
 # -- launches --------------------------------------------------------------------------------------------------------
 
 
-def finish(group: Anchored, product: Product) -> Sink:
+def finish(group: Anchored, gemm: IndexedGemm) -> Sink:
     """The sink that runs the group's epilogue."""
 
     def emit(around: Surroundings, batch: Expr, m: Expr, n: Expr, *sums: Expr) -> None:
-        count = len(sums) // product.units.gates
+        count = len(sums) // gemm.units.gates
         if count == 1:
-            around.finish(product.place(batch, m, n), *sums)
+            around.finish(gemm.place(batch, m, n), *sums)
         else:
-            around.finish_vector([product.place(batch, m, n + i) for i in range(count)], sums)
+            around.finish_vector([gemm.place(batch, m, n + i) for i in range(count)], sums)
 
-    return Sink(emit, product.units, _lanes(group, product))
+    return Sink(emit, gemm.units, _lanes(group, gemm))
 
 
 MOST_LANES = 4
 
 
-def _lanes(group: Anchored, product: Product) -> int:
+def _lanes(group: Anchored, gemm: IndexedGemm) -> int:
     """Neighbouring units whose results a thread can store in one access."""
-    units = product.units
-    if storage_bits(product.acc_dtype) != 32 or not units.dense:
+    units = gemm.units
+    if storage_bits(gemm.acc_dtype) != 32 or not units.dense:
         return 1
     lanes = min(MOST_LANES // units.gates, lanes_of([*group.read_after(), *group.outputs]))
-    while lanes > 1 and not (units.width % lanes == 0 and _lie_together(group, product, lanes)):
+    while lanes > 1 and not (units.width % lanes == 0 and _lie_together(group, gemm, lanes)):
         lanes //= 2
     return max(1, lanes)
 
 
-def _lie_together(group: Anchored, product: Product, lanes: int) -> bool:
-    extents = (product.batch, product.m, product.units.width)
-    return lie_together(group.roles, group.outputs, product.place, extents, lanes)
+def _lie_together(group: Anchored, gemm: IndexedGemm, lanes: int) -> bool:
+    extents = (gemm.batch, gemm.m, gemm.units.width)
+    return lie_together(group.roles, group.outputs, gemm.place, extents, lanes)
 
 
 COUNTER_BYTES = 4
@@ -110,35 +110,35 @@ Kernel = Callable[[Surroundings, Thread, Sink, Expr], None]
 
 
 def launch(
-    group: Anchored, product: Product, kind: str, partition: Partition, tile: tuple[int, int], threads: int,
+    group: Anchored, gemm: IndexedGemm, kind: str, partition: Partition, tile: tuple[int, int], threads: int,
     kernel: Kernel, shared_bytes: int = 0,
 ) -> tuple[CudaLaunch, ...]:  # fmt: skip
     """The launch of a kernel that gets the number of its block; `tile` is the extents of a tile."""
-    parts, counted = partition.parts, sum(_counters(group, partition, min(tile[0], product.m), threads))
+    parts, counted = partition.parts, sum(_counters(group, partition, min(tile[0], gemm.m), threads))
     tiles = partition.blocks // parts
-    size = parts * product.elements
-    sums = Parameter(TemporaryArg("sums", size * storage_bits(product.acc_dtype) // 8), product.acc_dtype, size)
+    size = parts * gemm.elements
+    sums = Parameter(TemporaryArg("sums", size * storage_bits(gemm.acc_dtype) // 8), gemm.acc_dtype, size)
 
     def whole(around: Surroundings, thread: Thread) -> None:
         block = around.wide(thread.block[0])
-        kernel(around, thread, finish(group, product), block)
-        _behind(around, product, partition, tile, threads, thread.thread[0], block)
+        kernel(around, thread, finish(group, gemm), block)
+        _after(around, gemm, partition, tile, threads, thread.thread[0], block)
 
     def one_part(around: Surroundings, thread: Thread) -> None:
         block = around.wide(thread.block[0])
         part, number = named(block // tiles), named(block % tiles)
 
         def keep(around: Surroundings, batch: Expr, m: Expr, n: Expr, *totals: Expr) -> None:
-            place = ((part * product.batch + batch) * product.m + m) * product.n + n
-            own = registers(len(totals), product.acc_dtype)
+            place = ((part * gemm.batch + batch) * gemm.m + m) * gemm.n + n
+            own = registers(len(totals), gemm.acc_dtype)
             for lane, total in enumerate(totals):
                 T.buffer_store(own, total, [lane])
             move(own, 0, around.extra, place, len(totals))
 
-        kernel(around, thread, Sink(keep, Units.plain(product.n), _lanes_of_sums(product)), block)
+        kernel(around, thread, Sink(keep, Units.plain(gemm.n), _lanes_of_sums(gemm)), block)
         with when(last_of(around.counters[number], parts)):
-            _join(around, product, partition, tile, threads, thread.thread[0], block)
-            _behind(around, product, partition, tile, threads, thread.thread[0], block)
+            _join(around, gemm, partition, tile, threads, thread.thread[0], block)
+            _after(around, gemm, partition, tile, threads, thread.thread[0], block)
 
     emit, extra = (whole, None) if parts == 1 else (one_part, sums)
     counters = Parameter(CountersArg(COUNTER_BYTES * counted), "uint32", counted) if counted else None
@@ -148,49 +148,49 @@ def launch(
 
 
 def _counters(group: Anchored, partition: Partition, rows: int, threads: int) -> tuple[int, int]:
-    """Words that are counted up: of tiles in parts, and behind these of bands of rows."""
+    """Words that are counted up: of tiles in parts, and after these of bands of rows."""
     tiles = partition.blocks // partition.parts if partition.parts > 1 else 0
-    if group.behind is None:
+    if group.after is None:
         return tiles, 0
-    return tiles, partition.batch * partition.m_blocks * group.behind.band(rows, partition.n_blocks, threads).words
+    return tiles, partition.batch * partition.m_blocks * group.after.band(rows, partition.n_blocks, threads).words
 
 
-def _behind(
-    around: Surroundings, product: Product, partition: Partition, tile: tuple[int, int], threads: int, thread: Expr,
+def _after(
+    around: Surroundings, gemm: IndexedGemm, partition: Partition, tile: tuple[int, int], threads: int, thread: Expr,
     block: Expr,
 ) -> None:  # fmt: skip
-    """What lies behind the product for a block's rows, if this block is the last one that has stored some of them, or
+    """What lies after the GEMM for a block's rows, if this block is the last one that has stored some of them, or
     one of the last.
     """
-    behind = around.group.behind
-    if behind is None:
+    after = around.group.after
+    if after is None:
         return
     _, batch, m_block, n_block = locate(partition, block)
-    rows = min(tile[0], product.m)
-    band = behind.band(rows, partition.n_blocks, threads)
-    first = named(batch * product.m + m_block * rows)
-    exact = product.m % rows == 0
+    rows = min(tile[0], gemm.m)
+    band = after.band(rows, partition.n_blocks, threads)
+    first = named(batch * gemm.m + m_block * rows)
+    exact = gemm.m % rows == 0
     tiles, _ = _counters(around.group, partition, rows, threads)
     word = named(tiles + (batch * partition.m_blocks + m_block) * band.words)
-    together, most = behind.schedule.resident_blocks, behind.schedule.polls
+    together, most = after.schedule.resident_blocks, after.schedule.polls
     # Blocks that others may still want the place of do not wait.
     waits = both(
         below(n_block, band.shares, partition.n_blocks),
         None if partition.blocks <= together else block >= partition.blocks - together,
     )
     polls = most if waits is None else T.Select(waits, most, 0)
-    end = named((batch + 1) * product.m)
+    end = named((batch + 1) * gemm.m)
     turn = Turn(lambda row: first + row, end, n_block, polls, thread, around.counters, word, exact)
-    behind.finish(around.behind, band, turn)
+    after.finish(around.after, band, turn)
 
 
 def _join(
-    around: Surroundings, product: Product, partition: Partition, tile: tuple[int, int], threads: int, thread: Expr,
+    around: Surroundings, gemm: IndexedGemm, partition: Partition, tile: tuple[int, int], threads: int, thread: Expr,
     block: Expr,
 ) -> None:  # fmt: skip
     """Add all parts of a block's tile, neighbouring units by neighbouring threads, and run the epilogue."""
-    units, sink = product.units, finish(around.group, product)
-    rows, wide, lanes = min(tile[0], product.m), units.within(tile[1]), sink.lanes
+    units, sink = gemm.units, finish(around.group, gemm)
+    rows, wide, lanes = min(tile[0], gemm.m), units.within(tile[1]), sink.lanes
     while lanes > 1 and rows * wide < lanes * threads:
         lanes //= 2
     columns = wide // lanes
@@ -203,35 +203,35 @@ def _join(
         n = vector * lanes
         exists = both(
             below(at, rows * columns, rounds * threads),
-            below(m, product.m, partition.m_blocks * tile[0]),
+            below(m, gemm.m, partition.m_blocks * tile[0]),
             below(n, units.width, partition.n_blocks * wide),
         )
         with when(exists):
-            for index, extent in ((m, product.m), (vector, units.width // lanes)):
+            for index, extent in ((m, gemm.m), (vector, units.width // lanes)):
                 if isinstance(index, tirx.Var):
                     around.evaluator.assume(index, 0, extent)
-            place = named((batch * product.m + m) * product.n + units.column(n))
-            totals = _added(around, product, place, lanes * units.gates, partition.parts)
+            place = named((batch * gemm.m + m) * gemm.n + units.column(n))
+            totals = _added(around, gemm, place, lanes * units.gates, partition.parts)
             sink(around, batch, m, n, *totals)
 
 
-def _added(around: Surroundings, product: Product, place: Expr, count: int, parts: int) -> list[Expr]:
+def _added(around: Surroundings, gemm: IndexedGemm, place: Expr, count: int, parts: int) -> list[Expr]:
     """Neighbouring sums of all parts."""
-    totals, own = registers(count, product.acc_dtype), registers(count, product.acc_dtype)
+    totals, own = registers(count, gemm.acc_dtype), registers(count, gemm.acc_dtype)
     for i in range(count):
-        T.buffer_store(totals, zero(product.acc_dtype), [i])
-    together = count if product.units.dense and _lanes_of_sums(product) % count == 0 else 1
+        T.buffer_store(totals, zero(gemm.acc_dtype), [i])
+    together = count if gemm.units.dense and _lanes_of_sums(gemm) % count == 0 else 1
     with unrolled(parts) as part:
         for first in range(0, count, together):
-            move(around.extra, part * product.elements + place + first, own, first, together)
+            move(around.extra, part * gemm.elements + place + first, own, first, together)
         for i in range(count):
             T.buffer_store(totals, totals[i] + own[i], [i])
     return [totals[i] for i in range(count)]
 
 
-def _lanes_of_sums(product: Product) -> int:
+def _lanes_of_sums(gemm: IndexedGemm) -> int:
     """Neighbouring sums that a thread moves to and from temporary memory in one access."""
-    lanes = MOST_LANES if storage_bits(product.acc_dtype) == 32 else 1
-    while product.n % lanes:
+    lanes = MOST_LANES if storage_bits(gemm.acc_dtype) == 32 else 1
+    while gemm.n % lanes:
         lanes //= 2
     return lanes

@@ -13,23 +13,23 @@ from dataclasses import dataclass, replace
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.cuda.conditions import both
-from tilestitch.codegen.cuda.gemm.product import Operand, Product
+from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, Operand
 from tilestitch.passes.plan import patches as plan
 from tilestitch.passes.plan.gemm import Pictures
 from tilestitch.passes.plan.planes import TMA_DTYPES, item_bytes, line, padded
 from tilestitch.runtime.tensor_map import TensorMap
 
 
-def cut_to_patches(product: Product, rows: int) -> Product:
+def cut_to_patches(gemm: IndexedGemm, rows: int) -> IndexedGemm:
     """As `passes.plan.patches.cut_to_patches`, with the places of results."""
-    cut = plan.cut_to_patches(product, rows)
+    cut = plan.cut_to_patches(gemm, rows)
     pictures = cut.a.pictures
-    if pictures is None or not isinstance(cut, Product):
-        return product
+    if pictures is None or not isinstance(cut, IndexedGemm):
+        return gemm
     patch, counts = pictures.patch, pictures.counts
 
     def place(batch: Expr, m: Expr, n: Expr) -> tuple[Expr, ...]:
-        return (*pictures.pixel(m), batch * (product.n if pictures.groups > 1 else 0) + n)
+        return (*pictures.pixel(m), batch * (gemm.n if pictures.groups > 1 else 0) + n)
 
     def there(m: Expr) -> Expr | None:
         limits = zip(pictures.pixel(m), pictures.extents, counts, patch, strict=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.indexing import unravel
-from tilestitch.codegen.cuda.gemm.product import Operand
+from tilestitch.codegen.cuda.gemm.indexed import Operand
 from tilestitch.passes.plan.planes import MOST_ROWS, TMA_DTYPES, item_bytes, line, padded
 from tilestitch.passes.plan.tiles import ROW_BOX
 from tilestitch.runtime.tensor_map import TensorMap
@@ -21,7 +21,7 @@ from tilestitch.runtime.tensor_map import TensorMap
 class Copies:
     """How pieces [rows, 64] of an operand come to shared memory: so many `boxes` side by side, each a copy.
 
-    order: what the dimensions of the tensor map behind the first are: "along" for the other one of rows and k, "tap",
+    order: what the dimensions of the tensor map after the first are: "along" for the other one of rows and k, "tap",
     or the number of a dimension of `batch`, whose extents the number of the batch unravels to. tap_steps: steps of k
     from one tap to the next.
     """

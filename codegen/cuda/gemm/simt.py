@@ -1,4 +1,4 @@
-"""Products on the ordinary arithmetic units: any dtype, any shape, any layout; fp32 is fp32.
+"""GEMMs on the ordinary arithmetic units: any dtype, any shape, any layout; fp32 is fp32.
 
 A block computes a tile of the result. It walks along k in steps of `bk`: both operands' pieces lie in shared memory as
 [k][row], twice, so that the next piece is fetched into registers while this one is multiplied. A thread holds tm x tn
@@ -19,8 +19,8 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, storage_dtype
 from tilestitch.codegen.cuda.abi import CudaLaunch, Thread, barrier, shared_buffer
 from tilestitch.codegen.cuda.conditions import below, both
+from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, Operand, simplified, step_of, widen
 from tilestitch.codegen.cuda.gemm.partition import Sink, launch, locate
-from tilestitch.codegen.cuda.gemm.product import Operand, Product, simplified, step_of, widen
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, run, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
 from tilestitch.passes.plan.partition import Partition
@@ -30,13 +30,13 @@ VECTOR_DTYPES = frozenset({"float32", "int32", "uint32", "float64"})
 """Storage dtypes that CUDA has vector types for."""
 
 
-def emit_simt(group: Anchored, product: Product, tile: SimtTile, partition: Partition) -> tuple[CudaLaunch, ...]:
+def emit_simt(group: Anchored, gemm: IndexedGemm, tile: SimtTile, partition: Partition) -> tuple[CudaLaunch, ...]:
     """The launches for a tile and partition that are given."""
 
     def kernel(around: Surroundings, thread: Thread, sink: Sink, block: Expr) -> None:
-        _Block(around, product, tile, partition, thread.thread[0], sink).run(block)
+        _Block(around, gemm, tile, partition, thread.thread[0], sink).run(block)
 
-    return launch(group, product, "gemm_simt", partition, (tile.bm, tile.bn), tile.threads, kernel)
+    return launch(group, gemm, "gemm_simt", partition, (tile.bm, tile.bn), tile.threads, kernel)
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,14 @@ class _Block:
     """One block's code: the pieces share its indices and buffers."""
 
     def __init__(
-        self, around: Surroundings, product: Product, tile: SimtTile, partition: Partition, thread: Expr, sink: Sink
+        self, around: Surroundings, gemm: IndexedGemm, tile: SimtTile, partition: Partition, thread: Expr, sink: Sink
     ) -> None:
-        self.around, self.product, self.tile, self.partition, self.sink = around, product, tile, partition, sink
+        self.around, self.gemm, self.tile, self.partition, self.sink = around, gemm, tile, partition, sink
         self.thread = thread
-        acc = product.acc_dtype
+        acc = gemm.acc_dtype
         self.fetches = (
-            _Fetch(product.a, tile.bm, tile.bk, tile.threads, acc),
-            _Fetch(product.b, tile.bn, tile.bk, tile.threads, acc),
+            _Fetch(gemm.a, tile.bm, tile.bk, tile.threads, acc),
+            _Fetch(gemm.b, tile.bn, tile.bk, tile.threads, acc),
         )
         self.shared = shared_buffer(tile.shared_elements, acc)
         self.acc = registers(tile.tm * tile.tn, acc)
@@ -107,7 +107,7 @@ class _Block:
         self.first_row = (named(m_block * tile.bm), named(n_block * tile.bn))
         self.first_step = named(part * steps)
         with unrolled(tile.tm * tile.tn) as i:
-            T.buffer_store(self.acc, zero(self.product.acc_dtype), [i])
+            T.buffer_store(self.acc, zero(self.gemm.acc_dtype), [i])
         if steps:
             self._fetch(0)
             self._keep(0)
@@ -132,13 +132,13 @@ class _Block:
                 self._fetch_vector(side, fetch, round_, number)
 
     def _fetch_vector(self, side: int, fetch: _Fetch, round_: Expr, number: Expr) -> None:
-        product, operand, waiting, width = self.product, fetch.operand, self.waiting[side], fetch.vector
+        gemm, operand, waiting, width = self.gemm, fetch.operand, self.waiting[side], fetch.vector
         local_row, local_k = fetch.place(self.thread, round_)
         row = named(self.first_row[side] + local_row)
         k = step_of(self.around, number, self.tile.bk, named(local_k))
         reached = self.partition.parts * self.partition.steps * self.tile.bk
         whole = -(-operand.rows // fetch.rows) * fetch.rows
-        exists = both(below(row, operand.rows, whole), below(k, product.k, reached))
+        exists = both(below(row, operand.rows, whole), below(k, gemm.k, reached))
         there = both(exists, simplified(self.around, operand.inside(self.batch, row, k)))
         at = round_ * width
         if there is not None:
@@ -151,7 +151,7 @@ class _Block:
                 start = named(position // width) * width
                 T.buffer_store(waiting, buffer[T.ramp(start, 1, width)], [T.ramp(at, 1, width)])
             else:
-                value = operand.element(self.around, self.batch, row, k, product.acc_dtype)
+                value = operand.element(self.around, self.batch, row, k, gemm.acc_dtype)
                 T.buffer_store(waiting, value, [at])
 
     def _keep(self, stage: Expr) -> None:
@@ -175,7 +175,7 @@ class _Block:
 
     def _multiply(self, stage: Expr) -> None:
         tile, acc = self.tile, self.acc
-        a, b = registers(tile.tm, self.product.acc_dtype), registers(tile.tn, self.product.acc_dtype)
+        a, b = registers(tile.tm, self.gemm.acc_dtype), registers(tile.tn, self.gemm.acc_dtype)
         stage = named(stage)
         each = tile.bk // tile.slices
         with unrolled(each) as own:
@@ -191,7 +191,7 @@ class _Block:
         apart = extent // (count // QUAD)
         with unrolled(count // QUAD) as quad:
             at = start + quad * apart + thread * QUAD
-            if storage_bits(self.product.acc_dtype) == 32:
+            if storage_bits(self.gemm.acc_dtype) == 32:
                 T.buffer_store(target, self.shared[T.ramp(at, 1, QUAD)], [T.ramp(quad * QUAD, 1, QUAD)])
                 return
             with unrolled(QUAD) as lane:
@@ -212,7 +212,7 @@ class _Block:
             barrier()
             first = i // QUAD * quad_rows + i % QUAD
             store_rows(
-                self.around, self.product, self.sink, self.batch, self.first_row,
+                self.around, self.gemm, self.sink, self.batch, self.first_row,
                 (tile.bm // tile.tm, tile.bn), tile.threads, self.thread, (tile.bm, tile.bn),
                 lambda row, first=first: first + row * QUAD,  # type: ignore[misc]
                 lambda row, column: row * tile.bn + column, self._added,
@@ -230,8 +230,8 @@ class _Block:
 
 
 def store_rows(
-    around: Surroundings, product: Product, sink: Sink, batch: Expr, first: tuple[Expr, Expr], extents: tuple[int, int],
-    threads: int, thread: Expr, tile: tuple[int, int], tile_row: Callable[[Expr], Expr],
+    around: Surroundings, gemm: IndexedGemm, sink: Sink, batch: Expr, first: tuple[Expr, Expr],
+    extents: tuple[int, int], threads: int, thread: Expr, tile: tuple[int, int], tile_row: Callable[[Expr], Expr],
     at: Callable[[Expr, Expr], Expr], read: Callable[[Expr, int], Expr],
 ) -> None:  # fmt: skip
     """Give sums that lie in shared memory to the sink, neighbouring units by neighbouring threads.
@@ -253,27 +253,27 @@ def store_rows(
         n = vector * lanes
         exists = both(
             below(row, rows, -(-rounds * threads // columns)),
-            below(m, product.m, -(-product.m // tile[0]) * tile[0]),
-            below(n, units.width, units.within(-(-product.n // tile[1]) * tile[1])),
+            below(m, gemm.m, -(-gemm.m // tile[0]) * tile[0]),
+            below(n, units.width, units.within(-(-gemm.n // tile[1]) * tile[1])),
         )
         with when(exists):
             place = at(row, units.column(column * lanes))
             if lanes * units.gates == 1:
                 sink(around, batch, m, n, read(place, 1))
             else:
-                _store_vector(around, product, sink, (batch, m, vector), place, read, lanes)
+                _store_vector(around, gemm, sink, (batch, m, vector), place, read, lanes)
 
 
 def _store_vector(
-    around: Surroundings, product: Product, sink: Sink, place: tuple[Expr, Expr, Expr], at: Expr,
+    around: Surroundings, gemm: IndexedGemm, sink: Sink, place: tuple[Expr, Expr, Expr], at: Expr,
     read: Callable[[Expr, int], Expr], lanes: int,
 ) -> None:  # fmt: skip
     batch, m, vector = place
     count = lanes * sink.units.gates
-    around.evaluator.assume(m, 0, product.m)
+    around.evaluator.assume(m, 0, gemm.m)
     around.evaluator.assume(vector, 0, sink.units.width // lanes)
-    totals = registers(count, product.acc_dtype)
-    if sink.units.dense and count <= QUAD and storage_bits(product.acc_dtype) == 32:
+    totals = registers(count, gemm.acc_dtype)
+    if sink.units.dense and count <= QUAD and storage_bits(gemm.acc_dtype) == 32:
         # As a multiple of the lanes: so TVM sees that the address is aligned, and emits one access.
         T.buffer_store(totals, read(named(at // count) * count, count), [run(0, count)])
     else:

@@ -48,8 +48,8 @@ def copy(rank: int, shared: bool) -> str:
 def instructions(text: str) -> str:
     """The definitions of all such functions that `text` calls."""
     copies = sorted(set(_COPY.findall(text)))
-    products = sorted(set(_PRODUCT.findall(text)))
-    return "".join(_copy(*found) for found in copies) + "".join(_product(*found) for found in products)
+    gemms = sorted(set(_PRODUCT.findall(text)))
+    return "".join(_copy(*found) for found in copies) + "".join(_product(*found) for found in gemms)
 
 
 def _copy(what: str, rank: str) -> str:

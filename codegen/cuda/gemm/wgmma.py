@@ -1,4 +1,4 @@
-"""Products of half floats and bytes on Hopper's tensor cores (sm_90a): copies by TMA, products by warpgroups (wgmma).
+"""GEMMs of half floats and bytes on Hopper's tensor cores (sm_90a): copies by TMA, multiply-adds by warpgroups (wgmma).
 
 A block's last warps bring pieces of both operands to a ring of stages in shared memory: one thread asks the copy engine
 (TMA), which counts the bytes that came on a barrier of the stage. One or two warpgroups multiply them right from there,
@@ -20,10 +20,10 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, TensorMapArg, Thread, barrier
+from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, Operand
 from tilestitch.codegen.cuda.gemm.partition import locate
 from tilestitch.codegen.cuda.gemm.patches import PatchCopies, patch_copies
 from tilestitch.codegen.cuda.gemm.planes import Copies, copies
-from tilestitch.codegen.cuda.gemm.product import Operand, Product
 from tilestitch.codegen.cuda.gemm.sm90 import STEP_BYTES, copy, multiply
 from tilestitch.codegen.cuda.gemm.wgmma_results import CHUNK_BYTES, Results
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
@@ -37,20 +37,20 @@ ALIGNMENT_BYTES = 1024
 
 
 def emit_wgmma(
-    group: Anchored, product: Product, tile: WgmmaTile, partition: Partition, blocks: int
+    group: Anchored, gemm: IndexedGemm, tile: WgmmaTile, partition: Partition, blocks: int
 ) -> tuple[CudaLaunch, ...]:
     """The launches for a tile and partition that are given, in `blocks` blocks: whole clusters, which walk over tiles.
 
-    product: what `cut_to_patches` makes of it for the tile.
+    gemm: what `cut_to_patches` makes of it for the tile.
     """
-    a = copies(product.a, tile.bm) if product.a.pictures is None else patch_copies(product.a)
-    b = copies(product.b, tile.bn // tile.cluster)
-    maps = [_map(group, product.a, a), _map(group, product.b, b)]
+    a = copies(gemm.a, tile.bm) if gemm.a.pictures is None else patch_copies(gemm.a)
+    b = copies(gemm.b, tile.bn // tile.cluster)
+    maps = [_map(group, gemm.a, a), _map(group, gemm.b, b)]
     clusters = replace(partition, m_blocks=-(-partition.m_blocks // tile.cluster))
-    results = Results(group, product, partition, (tile.bm * tile.cluster, tile.bn), tile.rows)
+    results = Results(group, gemm, partition, (tile.bm * tile.cluster, tile.bn), tile.rows)
 
     def kernel(around: Surroundings, thread: Thread) -> None:
-        _Block(around, product, tile, clusters, (a, b), results, thread, blocks).run()
+        _Block(around, gemm, tile, clusters, (a, b), results, thread, blocks).run()
 
     launch = group.launch(
         "gemm_wgmma", blocks, tile.threads, kernel, inputs=results.inputs, outputs=results.outputs, extra=results.sums,
@@ -70,10 +70,10 @@ class _Block:
     """One block's code. partition: of clusters of tiles, each a tile for every block of a cluster."""
 
     def __init__(
-        self, around: Surroundings, product: Product, tile: WgmmaTile, partition: Partition,
+        self, around: Surroundings, gemm: IndexedGemm, tile: WgmmaTile, partition: Partition,
         sides: tuple[Copies | PatchCopies, Copies], results: Results, thread: Thread, grid: int,
     ) -> None:  # fmt: skip
-        self.around, self.product, self.tile, self.partition = around, product, tile, partition
+        self.around, self.gemm, self.tile, self.partition = around, gemm, tile, partition
         self.sides, self.results, self.thread = sides, results, thread.thread[0]
         block, size = thread.block[0], tile.cluster
         self.cluster, self.clusters = (block, grid) if size == 1 else (named(block // size), grid // size)
@@ -185,7 +185,7 @@ class _Block:
             arguments = (to, self.around.maps[side], self._full(stage), *shared_by, *place)
             T.evaluate(T.call_extern("void", function, *arguments))
 
-    # -- products ----------------------------------------------------------------------------------------------------
+    # -- GEMMs ----------------------------------------------------------------------------------------------------
 
     def _multiply_all(self) -> None:
         """A warpgroup's work: its rows of every tile, or every other tile."""
@@ -193,7 +193,7 @@ class _Block:
         warp = named(self.thread // WARP)
         warpgroup = named(self.thread // WARPGROUP)
         sums = tile.rows * tile.bn // 2
-        dtype = self.product.acc_dtype
+        dtype = self.gemm.acc_dtype
         acc = registers(sums, dtype)
         share = 0 if tile.alternate or tile.sharing == 1 else warpgroup
         own_row = named(share * (tile.rows * WGMMA_ROWS))
@@ -215,7 +215,7 @@ class _Block:
                     with when(step > 0):
                         self._give_back(start + step - 1)
             if tile.alternate:
-                # Also where there is one step only, behind which no thread has waited for the others of its warp.
+                # Also where there is one step only, after which no thread has waited for the others of its warp.
                 _call("sync_warp")
                 with when(self.lane == 0):
                     _call("arrive", self._turn(1 - warpgroup))
@@ -240,12 +240,12 @@ class _Block:
                 _call("arrive_at", free, self.lane)
 
     def _multiply(self, stage: Expr, own_row: Expr, acc: Any) -> None:
-        """A stage's products, as one group of wgmma that is under way at the end."""
+        """The multiply-adds of a stage, as one group of wgmma that is under way at the end."""
         tile = self.tile
         start = named(stage * tile.stage_bytes)
         a = [self._matrix(0, start + (own_row + i * WGMMA_ROWS) * LINE_BYTES) for i in range(tile.rows)]
         b = self._matrix(1, start + tile.piece_bytes[0])
-        dtypes = (self.product.a.dtype, self.product.b.dtype)
+        dtypes = (self.gemm.a.dtype, self.gemm.b.dtype)
         function = multiply(tile.bn, dtypes, (self.sides[0].contiguous, self.sides[1].contiguous))
         _call("wgmma_fence")
         for k in range(LINE_BYTES // STEP_BYTES):

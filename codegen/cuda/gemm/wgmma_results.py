@@ -4,8 +4,8 @@ A warp has 16 rows of every 64. It writes 8 rows x 64 columns to shared memory o
 along the columns: residuals are read and results are written in whole lines of memory, up to 16 bytes a thread.
 
 Where the reduction is in parts, warps leave partial sums in temporary memory; the last one that has the same rows of a
-tile adds all parts in their order, and runs the epilogue. Warps wait for nobody. What lies behind the product is done
-by warps, too: their rows are a band, which those warps share that have the same rows of the tiles beside.
+tile adds all parts in their order, and runs the epilogue. Warps do not wait for each other. What lies after the GEMM is
+done by warps, too: their rows are a band, which those warps share that have the same rows of the tiles beside.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.cuda.abi import CountersArg, Parameter, TemporaryArg
 from tilestitch.codegen.cuda.conditions import below, both
+from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm
 from tilestitch.codegen.cuda.gemm.partition import COUNTER_BYTES
-from tilestitch.codegen.cuda.gemm.product import Product
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
 from tilestitch.codegen.cuda.rows.bands import Turn, last_of
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
@@ -46,12 +46,12 @@ MOST_SUMS = 8
 
 @dataclass(frozen=True)
 class Results:
-    """Where a product's sums go. tile: the extents of a tile, or of a cluster's tiles together. blocks: how many times
+    """Where a GEMM's sums go. tile: the extents of a tile, or of a cluster's tiles together. blocks: how many times
     64 rows a warpgroup has of a tile, of which each of its warps has 16.
     """
 
     group: Anchored
-    product: Product
+    gemm: IndexedGemm
     partition: Partition
     tile: tuple[int, int]
     blocks: int
@@ -70,37 +70,37 @@ class Results:
         """Partial sums, if the reduction is in parts."""
         if self.partition.parts == 1:
             return None
-        size = self.partition.parts * self.product.elements
-        return Parameter(TemporaryArg("sums", 4 * size), self.product.acc_dtype, size)
+        size = self.partition.parts * self.gemm.elements
+        return Parameter(TemporaryArg("sums", 4 * size), self.gemm.acc_dtype, size)
 
     @cached_property
     def counters(self) -> Parameter | None:
         """How many parts of a warp's rows of each tile are there; then the words of the bands of rows."""
-        batch, (bands, _) = self.product.batch, self._bands
+        batch, (bands, _) = self.gemm.batch, self._bands
         count = self._parts_counted + batch * bands * (self.band.words if self.band is not None else 0)
         return Parameter(CountersArg(COUNTER_BYTES * count), "uint32", count) if count else None
 
     @property
     def _parts_counted(self) -> int:
         bands, n_tiles = self._bands
-        return 0 if self.sums is None else self.product.batch * n_tiles * bands
+        return 0 if self.sums is None else self.gemm.batch * n_tiles * bands
 
     @cached_property
     def band(self) -> Band | None:
         """A warp's rows, and how the warps share them that have the same rows of the tiles beside."""
-        behind = self.group.behind
-        return behind.band(WARP_ROWS * self.blocks, self._bands[1], WARP, warps=True) if behind is not None else None
+        after = self.group.after
+        return after.band(WARP_ROWS * self.blocks, self._bands[1], WARP, warps=True) if after is not None else None
 
     @property
     def _bands(self) -> tuple[int, int]:
         """How many times a warp's 16 rows, and how many tiles along the columns."""
         bm, bn = self.tile
-        return -(-self.product.m // bm) * bm // WARP_ROWS, -(-self.product.n // bn)
+        return -(-self.gemm.m // bm) * bm // WARP_ROWS, -(-self.gemm.n // bn)
 
     @cached_property
     def lanes(self) -> int:
         """Neighbouring units whose results a thread stores at a time."""
-        units = self.product.units
+        units = self.gemm.units
         most = (QUAD if self.sums else MOST_SUMS) // units.gates if units.dense else 1
         lanes = min(lanes_of([*self.inputs, *self.outputs]), max(1, most))
         while units.width % lanes:
@@ -110,7 +110,7 @@ class Results:
     @property
     def _together(self) -> int:
         """Sums of these units."""
-        return self.lanes * self.product.units.gates
+        return self.lanes * self.gemm.units.gates
 
     def store(
         self, around: Surroundings, memory: Any, start: Expr, lane: Expr, acc: Any,
@@ -124,7 +124,7 @@ class Results:
         """
         part, batch, first_m, first_n = place
         bn = self.tile[1]
-        shared = T.decl_buffer((memory.shape[0] // 4,), self.product.acc_dtype, data=memory.data, scope="shared.dyn")
+        shared = T.decl_buffer((memory.shape[0] // 4,), self.gemm.acc_dtype, data=memory.data, scope="shared.dyn")
         with unrolled(self.blocks) as block, unrolled(bn // COLUMNS) as chunk, unrolled(WARP_ROWS // ROWS) as half:
             _sync()
             self._write(shared, start, lane, acc, block * (bn // 2) + chunk * (COLUMNS // 2) + half * 2)
@@ -141,28 +141,28 @@ class Results:
             if complete is not None:
                 self._join(around, lane, batch, first_m, first_n)
             if self.band is not None:
-                self._behind(around, self.band, lane, batch, first_m, first_n, last)
+                self._after(around, self.band, lane, batch, first_m, first_n, last)
 
-    def _behind(
+    def _after(
         self, around: Surroundings, band: Band, lane: Expr, batch: Expr, first_m: Expr, first_n: Expr, last: Expr
     ) -> None:  # fmt: skip
-        """What lies behind the product for a warp's rows."""
-        assert self.group.behind is not None
-        (bands, n_tiles), product = self._bands, self.product
+        """What lies after the GEMM for a warp's rows."""
+        assert self.group.after is not None
+        (bands, n_tiles), gemm = self._bands, self.gemm
         column = named(first_n // self.tile[1])
         waits = both(last, below(column, band.shares, n_tiles))
-        most = self.group.behind.schedule.polls
+        most = self.group.after.schedule.polls
         polls = most if waits is None else T.Select(waits, most, 0)
-        exact, end = product.m % self.tile[0] == 0, named((batch + 1) * product.m)
-        first = named(batch * product.m + first_m)
+        exact, end = gemm.m % self.tile[0] == 0, named((batch + 1) * gemm.m)
+        first = named(batch * gemm.m + first_m)
         word = named(self._parts_counted + (batch * bands + first_m // WARP_ROWS) * band.words)
 
         def row(number: Expr) -> Expr:
             return first + (number if self.blocks == 1 else number // WARP_ROWS * BLOCK_ROWS + number % WARP_ROWS)
 
         turn = Turn(row, end, column, polls, lane, around.counters, word, exact)
-        with when(below(first_m, product.m, bands * WARP_ROWS)):
-            self.group.behind.finish(around.behind, band, turn)
+        with when(below(first_m, gemm.m, bands * WARP_ROWS)):
+            self.group.after.finish(around.after, band, turn)
 
     def _is_last_part(self, around: Surroundings, batch: Expr, first_m: Expr, first_n: Expr) -> Expr:
         """Whether this warp is the last one that has some of its results."""
@@ -180,9 +180,9 @@ class Results:
         ):
             m, n = named(first_m + block * BLOCK_ROWS + half * ROWS), named(first_n + chunk * COLUMNS)
             with self._vectors(around, lane, m, n) as (_, _, m, n):
-                totals = registers(self._together, self.product.acc_dtype)
+                totals = registers(self._together, self.gemm.acc_dtype)
                 with unrolled(self._together) as i:
-                    T.buffer_store(totals, zero(self.product.acc_dtype), [i])
+                    T.buffer_store(totals, zero(self.gemm.acc_dtype), [i])
                 with repeated(parts) as part:
                     kept = self._kept(around, part, batch, m, n)
                     with unrolled(self._together) as i:
@@ -199,7 +199,7 @@ class Results:
         self, around: Surroundings, lane: Expr, first_m: Expr, first_n: Expr
     ) -> Iterator[tuple[Expr, Expr, Expr, Expr]]:
         """Each vector of units that a thread has of 8 x 64 sums: row and column in them, row and unit of all."""
-        product, lanes, units = self.product, self.lanes, self.product.units
+        gemm, lanes, units = self.gemm, self.lanes, self.gemm.units
         bm, bn = self.tile
         across = units.within(COLUMNS) // lanes
         with repeated(ROWS * across // WARP) as round_:
@@ -208,23 +208,23 @@ class Results:
             number = named(around.wide(units.first(first_n) // lanes + vector))
             n = number * lanes
             exists = both(
-                below(m, product.m, -(-product.m // bm) * bm),
-                below(n, units.width, units.within(-(-product.n // bn) * bn)),
-                product.there(m),
+                below(m, gemm.m, -(-gemm.m // bm) * bm),
+                below(n, units.width, units.within(-(-gemm.n // bn) * bn)),
+                gemm.there(m),
             )
             with when(exists):
-                around.evaluator.assume(m, 0, product.m)
+                around.evaluator.assume(m, 0, gemm.m)
                 around.evaluator.assume(number, 0, units.width // lanes)
                 yield row, units.column(vector * lanes), m, n
 
     def _finish(self, around: Surroundings, batch: Expr, m: Expr, n: Expr, totals: Any) -> None:
-        places = [self.product.place(batch, m, n + i) for i in range(self.lanes)]
+        places = [self.gemm.place(batch, m, n + i) for i in range(self.lanes)]
         around.finish_vector(places, [totals[i] for i in range(self._together)])
 
     def _load(self, buffer: Any, at: Expr) -> Any:
         """Neighbouring sums in registers."""
         count = self._together
-        totals = registers(count, self.product.acc_dtype)
+        totals = registers(count, self.gemm.acc_dtype)
         if count % QUAD:
             with unrolled(count) as i:
                 T.buffer_store(totals, buffer[at + i], [i])
@@ -246,8 +246,8 @@ class Results:
         return self._load(around.extra, self._sum_at(part, batch, m, n))
 
     def _sum_at(self, part: Expr, batch: Expr, m: Expr, n: Expr) -> Expr:
-        product = self.product
-        return ((part * product.batch + batch) * product.m + m) * product.n + product.units.column(n)
+        gemm = self.gemm
+        return ((part * gemm.batch + batch) * gemm.m + m) * gemm.n + gemm.units.column(n)
 
 
 def _place(round_: Expr, lane: Expr, across: int) -> tuple[Expr, Expr]:

@@ -1,9 +1,9 @@
-"""Row-wise work behind a product, in its launch: whoever stores the last of a band of rows computes the band.
+"""Row-wise work after a GEMM, in its launch: the block that stores the last of a band of rows computes the band.
 
 Blocks (or warps) that have stored their part of a band count up the band's word, and the last one finds what the others
 have stored in the L2 cache. It need not be alone: some that came before look at the word a few times more, and if the
 last one comes meanwhile, each takes a share of the band. Taking a share is atomic, and the last one goes through all of
-them, so nobody is relied upon, and nobody waits for a block that may not have begun.
+them, so no block is relied upon, and none waits for one that may not have begun.
 
 The words are 0 when the model is loaded. A run flips the top bit of the band's word, and sets the words of its shares
 to that bit, so that nothing needs clearing between runs.
@@ -37,7 +37,7 @@ from tilestitch.passes.plan.schedules import BandSchedule, RowSchedule
 class Turn:
     """Where a writer stands that has stored its part of a band.
 
-    row: the row of the product that a row of the band is; rows from `end` on are not there. column: its number among
+    row: the row of the GEMM that a row of the band is; rows from `end` on are not there. column: its number among
     the writers. polls: how often it may look whether the others have come. lane: of a thread among the writer's.
     memory, word: where the words of the band begin. exact: all rows of every band are there.
     """
@@ -53,16 +53,16 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class RowsBehind(RowsAfter):
+class BandRows(RowsAfter):
     """The code of a row-wise group that follows a GEMM in its launch, as its schedules say."""
 
     schedule: BandSchedule
     row_schedule: RowSchedule
 
     @staticmethod
-    def scheduled(view: GroupView, columns: int, schedule: BandSchedule, rows: RowSchedule) -> RowsBehind:
+    def scheduled(view: GroupView, columns: int, schedule: BandSchedule, rows: RowSchedule) -> BandRows:
         after = RowsAfter.of(view, columns)
-        return RowsBehind(after.nodes, after.roles, after.inputs, after.outputs, columns, schedule, rows)
+        return BandRows(after.nodes, after.roles, after.inputs, after.outputs, columns, schedule, rows)
 
     def work(self, threads: int) -> RowLoops:
         """How a block, or a warp, of so many threads shares rows."""

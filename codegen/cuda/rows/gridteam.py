@@ -1,6 +1,6 @@
-"""Reductions by teams of several blocks: partial results go through global memory, behind a barrier of the grid.
+"""Reductions by teams of several blocks: partial results go through global memory, after a barrier of the grid.
 
-Every block stores the result of its part of a row; behind the barrier every block joins all parts of its row itself, in
+Every block stores the result of its part of a row; after the barrier every block joins all parts of its row itself, in
 an order that does not depend on it, so that all blocks of a row know the same bits.
 """
 

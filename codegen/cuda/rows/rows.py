@@ -4,7 +4,7 @@ A team of threads computes a row: some lanes of a warp, or all warps of a block.
 team walks along it in vectors; if it is kept, neighbouring threads compute neighbouring rows, and the team lies across
 them. Where a thread's part of the row is short, its elements stay in registers from one reduction to the next; else
 each pass reads them again. A team may have threads of several blocks, which exchange what they found through global
-memory (`gridteam`); few long rows that nobody looks at again are cut into parts, in launches of their own.
+memory (`gridteam`); few long rows that are not read again are cut into parts, in launches of their own.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import numpy as np
 from tests.codegen.kernel_harness import interpret, one_group
 from tests.tolerances import SUMS
 from tilestitch.codegen.cuda.abi import SYMBOL, CudaLaunch
-from tilestitch.codegen.cuda.gemm.product import Product
+from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm
 from tilestitch.codegen.cuda.group import lower_group
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.codegen.cuda.target import CudaTarget, parse_cuda_target
@@ -53,10 +53,10 @@ def lower(graph: Graph, cuda: CudaTarget | None = None) -> tuple[CudaLaunch, ...
     return lower_group(graph, group, cuda)
 
 
-def wgmma_blocks(product: Product, tile: WgmmaTile, parts: int, cuda: CudaTarget) -> int:
+def wgmma_blocks(gemm: IndexedGemm, tile: WgmmaTile, parts: int, cuda: CudaTarget) -> int:
     """Blocks of a launch of wgmma as the planner would choose them."""
-    partition = cut(product, (tile.bm, tile.bn, tile.bk), parts)
-    return persistent_blocks(Choice(0, product, tile, partition), cuda.device)
+    partition = cut(gemm, (tile.bm, tile.bn, tile.bk), parts)
+    return persistent_blocks(Choice(0, gemm, tile, partition), cuda.device)
 
 
 def run(
@@ -148,7 +148,7 @@ def matmul(
     left: tuple[int, ...], right: tuple[int, ...], dtype: str = "float32", *, trans: tuple[bool, bool] = (False, False),
     out_dtype: str | None = None, epilogue: bool = False, precision: str | None = None,
 ) -> Graph:  # fmt: skip
-    """A product of two inputs; with an epilogue, tanh(product + residual)."""
+    """A GEMM of two inputs; with an epilogue, tanh(GEMM + residual)."""
     graph = Graph()
     a = graph.add_input("a", TensorType(dtype, left))
     b = graph.add_input("b", TensorType(dtype, right))
@@ -161,8 +161,8 @@ def matmul(
     return graph
 
 
-def product_shapes(m: int, n: int, k: int, trans: tuple[bool, bool]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Shapes of the operands of a product [m, n]."""
+def gemm_shapes(m: int, n: int, k: int, trans: tuple[bool, bool]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Shapes of the operands of a GEMM [m, n]."""
     return (k, m) if trans[0] else (m, k), (n, k) if trans[1] else (k, n)
 
 

@@ -44,7 +44,7 @@ def scheduled(graph: Graph, group: Group, name: str = "cuda:sm_80") -> Group:
 
 
 def text_of(graph: Graph) -> str:
-    """The CUDA text of the graph's kernels, without what stands in front of each."""
+    """The CUDA text of the graph's kernels, without what stands before each."""
     return "\n".join(kernel_text(launch.func, target()).partition(PRELUDE)[2] for launch in launches_of(graph))
 
 

@@ -1,4 +1,4 @@
-"""Convolutions on the emulated device, against numpy: implicit products, narrow groups, transposed ones."""
+"""Convolutions on the emulated device, against numpy: implicit GEMMs, narrow groups, transposed ones."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_convolutions(
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("channels", "out", "groups"), [(16, 24, 1), (32, 48, 2)])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_wide_groups_are_products(layout: str, channels: int, out: int, groups: int, dtype: str) -> None:
+def test_wide_groups_are_gemms(layout: str, channels: int, out: int, groups: int, dtype: str) -> None:
     launches = check_conv(layout, (6, 5), (3, 3), channels, out, groups=groups, dtype=dtype, before=1, after=1)
     assert launches[0].kind == ("gemm_simt" if dtype == "float32" else "gemm_mma")
 

@@ -1,4 +1,4 @@
-"""Matrix products on the emulated device, against numpy: every kernel, odd sizes, layouts, dtypes, what is fused."""
+"""Matmuls on the emulated device, against numpy: every kernel, odd sizes, layouts, dtypes, what is fused."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import re
 import numpy as np
 import pytest
 
-from tests.codegen.cuda.contraction_harness import anchored, check, lower, matmul, product_shapes, target
+from tests.codegen.cuda.contraction_harness import anchored, check, gemm_shapes, lower, matmul, target
 from tilestitch.codegen.cuda.gemm import mma as gemm_mma
 from tilestitch.codegen.cuda.gemm import simt as gemm_simt
-from tilestitch.codegen.cuda.gemm.contraction import matmul_product
+from tilestitch.codegen.cuda.gemm.contraction import indexed_matmul
 from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.passes.plan.partition import cut
@@ -25,7 +25,7 @@ TRANSPOSED = [(False, False), (True, False), (False, True), (True, True)]
 @pytest.mark.parametrize("trans", TRANSPOSED)
 @pytest.mark.parametrize("shape", [(9, 13, 5), (33, 70, 19), (64, 64, 32)])
 def test_float32_tiles(shape: tuple[int, int, int], trans: tuple[bool, bool]) -> None:
-    (launch,) = check(matmul(*product_shapes(*shape, trans), trans=trans, epilogue=True))
+    (launch,) = check(matmul(*gemm_shapes(*shape, trans), trans=trans, epilogue=True))
     assert launch.kind == "gemm_simt"
 
 
@@ -40,9 +40,9 @@ def test_every_dtype_has_tiles(dtype: str, out_dtype: str | None) -> None:
 def test_each_ordinary_tile_with_a_tail_and_in_parts(tile: SimtTile) -> None:
     graph = matmul((tile.bm + 3, 2 * tile.bk + 1), (2 * tile.bk + 1, tile.bn + 5), epilogue=True)
     group = anchored(graph)
-    product = matmul_product(group)
-    partition = cut(product, (tile.bm, tile.bn, tile.bk), 2)
-    launches = gemm_simt.emit_simt(group, product, tile, partition)
+    gemm = indexed_matmul(group)
+    partition = cut(gemm, (tile.bm, tile.bn, tile.bk), 2)
+    launches = gemm_simt.emit_simt(group, gemm, tile, partition)
     assert partition.parts == 2
     check(graph, launches)
 
@@ -50,17 +50,17 @@ def test_each_ordinary_tile_with_a_tail_and_in_parts(tile: SimtTile) -> None:
 @pytest.mark.parametrize("trans", TRANSPOSED)
 @pytest.mark.parametrize("tile", WIDE_TILES, ids=lambda t: f"{t.bm}x{t.bn}")
 def test_each_tile_of_wide_sums(tile: SimtTile, trans: tuple[bool, bool]) -> None:
-    graph = matmul(*product_shapes(tile.bm + 3, tile.bn + 5, 70, trans), "float64", trans=trans)
+    graph = matmul(*gemm_shapes(tile.bm + 3, tile.bn + 5, 70, trans), "float64", trans=trans)
     group = anchored(graph)
-    product = matmul_product(group)
-    check(graph, gemm_simt.emit_simt(group, product, tile, cut(product, (tile.bm, tile.bn, tile.bk), 1)))
+    gemm = indexed_matmul(group)
+    check(graph, gemm_simt.emit_simt(group, gemm, tile, cut(gemm, (tile.bm, tile.bn, tile.bk), 1)))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("trans", TRANSPOSED)
 @pytest.mark.parametrize("shape", [(9, 13, 5), (40, 72, 200), (33, 24, 72)])
 def test_tensor_core_tiles(shape: tuple[int, int, int], trans: tuple[bool, bool], dtype: str) -> None:
-    (launch,) = check(matmul(*product_shapes(*shape, trans), dtype, trans=trans, epilogue=True))
+    (launch,) = check(matmul(*gemm_shapes(*shape, trans), dtype, trans=trans, epilogue=True))
     assert launch.kind == "gemm_mma"
 
 
@@ -69,17 +69,17 @@ def test_tensor_core_tiles(shape: tuple[int, int, int], trans: tuple[bool, bool]
 def test_each_tensor_core_tile_with_a_tail_and_in_parts(tile: MmaTile, parts: int) -> None:
     graph = matmul((tile.bm + 8, 264), (264, tile.bn + 8), "float16")
     group = anchored(graph)
-    product = matmul_product(group)
-    launches = gemm_mma.emit_mma(group, product, tile, cut(product, (tile.bm, tile.bn, tile.bk), parts))
+    gemm = indexed_matmul(group)
+    launches = gemm_mma.emit_mma(group, gemm, tile, cut(gemm, (tile.bm, tile.bn, tile.bk), parts))
     check(graph, launches)
 
 
 def test_three_stages_are_as_good_as_four() -> None:
     graph = matmul((70, 200), (200, 72), "bfloat16")
     group = anchored(graph)
-    product = matmul_product(group)
+    gemm = indexed_matmul(group)
     tile = dataclasses.replace(MMA_TILES[3], stages=3)
-    check(graph, gemm_mma.emit_mma(group, product, tile, cut(product, (tile.bm, tile.bn, tile.bk), 1)))
+    check(graph, gemm_mma.emit_mma(group, gemm, tile, cut(gemm, (tile.bm, tile.bn, tile.bk), 1)))
 
 
 @pytest.mark.parametrize("order", ["reversed", "random", "adversarial"])
@@ -91,21 +91,21 @@ def test_results_do_not_depend_on_the_order_of_threads_and_blocks(order: str, dt
 
 @pytest.mark.parametrize(("dtype", "shapes"), [("float32", 5), ("float16", 4), ("bfloat16", 1), ("float64", 1)])
 @pytest.mark.parametrize("trans_b", [False, True])
-def test_products_of_few_rows(dtype: str, shapes: int, trans_b: bool) -> None:
+def test_gemms_of_few_rows(dtype: str, shapes: int, trans_b: bool) -> None:
     for shape in [(8, 72, 200), (7, 13, 5), (1, 40, 1030), (90, 2, 96), (1, 1, 1)][:shapes]:
         trans = (False, trans_b)
-        launches = check(matmul(*product_shapes(*shape, trans), dtype, trans=trans, epilogue=True))
+        launches = check(matmul(*gemm_shapes(*shape, trans), dtype, trans=trans, epilogue=True))
         assert launches[0].kind == "gemv"
 
 
 @pytest.mark.parametrize("trans", [(False, True), (True, False)])
 def test_a_column_times_integers(trans: tuple[bool, bool]) -> None:
-    check(matmul(*product_shapes(2, 36, 48, trans), "int8", trans=trans, out_dtype="int32"))
+    check(matmul(*gemm_shapes(2, 36, 48, trans), "int8", trans=trans, out_dtype="int32"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("shape", [(3, 4), (40, 50)])
-def test_a_product_over_nothing_is_zero(shape: tuple[int, int], dtype: str) -> None:
+def test_a_gemm_over_nothing_is_zero(shape: tuple[int, int], dtype: str) -> None:
     check(matmul((shape[0], 0), (0, shape[1]), dtype))
 
 
@@ -133,8 +133,8 @@ def test_prologue_residual_and_moved_axes_are_one_kernel(rows: int, dtype: str) 
     gate = graph.add_input("g", TensorType(dtype, (2, rows, 24)))
     weight = graph.constant(random.uniform(-1, 1, (24, 32)).astype(dtype))
     bias = graph.constant(random.uniform(-1, 1, (32,)).astype(dtype))
-    product = graph.emit("matmul", graph.emit("mul", graph.emit("tanh", x), gate), weight)
-    active = graph.emit("tanh", graph.emit("add", product, bias))
+    gemm = graph.emit("matmul", graph.emit("mul", graph.emit("tanh", x), gate), weight)
+    active = graph.emit("tanh", graph.emit("add", gemm, bias))
     heads = graph.emit("transpose", graph.emit("reshape", active, shape=(2, rows, 4, 8)), perm=(0, 2, 1, 3))
     graph.outputs = [heads, active]
     assert len(check(graph)) == 1
@@ -157,10 +157,10 @@ def test_heads_of_a_fused_projection_are_read_where_they_lie(dtype: str) -> None
         return graph.emit("transpose", graph.emit("reshape", part, shape=(2, 12, 4, 8)), perm=(0, 2, 1, 3))
 
     graph.outputs = [graph.emit("matmul", heads(0), heads(1), trans_b=True)]
-    product = matmul_product(anchored(graph))
-    assert product.a.memory is not None
-    assert product.b.memory is not None
-    assert (product.a.contiguous, product.a.run, product.b.memory.offset) == ("k", 8, 32)
+    gemm = indexed_matmul(anchored(graph))
+    assert gemm.a.memory is not None
+    assert gemm.b.memory is not None
+    assert (gemm.a.contiguous, gemm.a.run, gemm.b.memory.offset) == ("k", 8, 32)
     check(graph)
 
 
@@ -170,9 +170,9 @@ def test_a_transposed_operand_is_read_along_its_memory() -> None:
     flipped = graph.emit("transpose", b, perm=(1, 0))
     reversed_ = graph.emit("slice", flipped, starts=(39, 0), sizes=(40, 24), steps=(-1, 1))
     graph.outputs = [graph.emit("matmul", graph.emit("transpose", a, perm=(1, 0)), reversed_)]
-    product = matmul_product(anchored(graph))
-    assert (product.a.contiguous, product.a.run) == ("row", 20)
-    assert (product.b.contiguous, product.b.run) == ("row", 1)
+    gemm = indexed_matmul(anchored(graph))
+    assert (gemm.a.contiguous, gemm.a.run) == ("row", 20)
+    assert (gemm.b.contiguous, gemm.b.run) == ("row", 1)
     check(graph)
 
 
@@ -184,7 +184,7 @@ def test_what_strides_cannot_express_is_evaluated() -> None:
             "matmul", graph.emit("reshape", x, shape=(12, 10)), graph.add_input("w", TensorType("float32", (10, 9)))
         )
     ]
-    assert matmul_product(anchored(graph)).a.memory is None
+    assert indexed_matmul(anchored(graph)).a.memory is None
     check(graph)
 
 

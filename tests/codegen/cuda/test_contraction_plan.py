@@ -8,7 +8,7 @@ import pytest
 
 from tests.codegen.cuda.contraction_harness import anchored, lower, matmul, resources, target
 from tilestitch.codegen.cuda.gemm import simt as gemm_simt
-from tilestitch.codegen.cuda.gemm.contraction import matmul_product
+from tilestitch.codegen.cuda.gemm.contraction import indexed_matmul
 from tilestitch.codegen.cuda.gemm.partition import locate
 from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.codegen.launch import CountersArg
@@ -58,25 +58,25 @@ def test_blocks_cover_every_tile_once(m_blocks: int, batch: int, parts: int) -> 
 
 
 def test_parts_share_the_reduction() -> None:
-    product = matmul_product(anchored(matmul((64, 1000), (1000, 64))))
+    gemm = indexed_matmul(anchored(matmul((64, 1000), (1000, 64))))
     for parts in (1, 2, 3, 7, 64):
-        partition = cut(product, (64, 64, 16), parts)
+        partition = cut(gemm, (64, 64, 16), parts)
         assert partition.parts <= parts
         assert partition.parts * partition.steps * 16 >= 1000 > (partition.parts - 1) * partition.steps * 16
 
 
-def test_large_products_take_the_largest_tiles() -> None:
-    product = matmul_product(anchored(matmul((8192, 1024), (1024, 8192))))
-    found = choose(product, SIMT_TILES, find_device("H200"), "float32")
+def test_large_gemms_take_the_largest_tiles() -> None:
+    gemm = indexed_matmul(anchored(matmul((8192, 1024), (1024, 8192))))
+    found = choose(gemm, SIMT_TILES, find_device("H200"), "float32")
     tile, partition = found.tile, found.partition
     assert (tile.bm, tile.bn, partition.parts) == (128, 128, 1)
 
 
 @pytest.mark.parametrize("shape", [(128, 768, 768), (128, 3072, 768), (64, 768, 3072), (196, 1024, 256)])
-def test_small_products_still_give_most_sms_enough_warps(shape: tuple[int, int, int]) -> None:
+def test_small_gemms_still_give_most_sms_enough_warps(shape: tuple[int, int, int]) -> None:
     m, n, k = shape
-    product = matmul_product(anchored(matmul((m, k), (k, n))))
-    found = choose(product, SIMT_TILES, find_device("H200"), "float32")
+    gemm = indexed_matmul(anchored(matmul((m, k), (k, n))))
+    found = choose(gemm, SIMT_TILES, find_device("H200"), "float32")
     tile, partition = found.tile, found.partition
     assert partition.blocks >= 0.7 * 132
     assert tile.threads >= 8 * 32
@@ -102,8 +102,8 @@ def test_tensor_core_tiles_do_not_spill(architecture: str, trans: tuple[bool, bo
 @pytest.mark.parametrize("tile", SIMT_TILES[::3], ids=lambda t: f"{t.bm}x{t.bn}")
 def test_ordinary_tiles_do_not_spill(architecture: str, tile: SimtTile) -> None:
     group = anchored(matmul((1000, 1000), (1000, 1000)))
-    product = matmul_product(group)
-    (launch,) = gemm_simt.emit_simt(group, product, tile, cut(product, (tile.bm, tile.bn, tile.bk), 1))
+    gemm = indexed_matmul(group)
+    (launch,) = gemm_simt.emit_simt(group, gemm, tile, cut(gemm, (tile.bm, tile.bn, tile.bk), 1))
     assert resources(launch, architecture)[1] == 0
 
 

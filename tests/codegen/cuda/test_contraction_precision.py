@@ -1,4 +1,4 @@
-"""Products that round to TF32, or multiply 8-bit integers, on the emulated tensor cores, against numpy."""
+"""GEMMs that round to TF32, or multiply 8-bit integers, on the emulated tensor cores, against numpy."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import pytest
 from tests.codegen.cuda.contraction_harness import (
     anchored,
     check,
+    gemm_shapes,
     lower,
     matmul,
-    product_shapes,
     random_inputs,
     resources,
     round_to_tf32,
     run,
     target,
 )  # fmt: skip
-from tilestitch.codegen.cuda.gemm.contraction import matmul_product
+from tilestitch.codegen.cuda.gemm.contraction import indexed_matmul
 from tilestitch.codegen.cuda.gemm.mma import emit_mma
 from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.codegen.launch import PackedArg, ValueArg
@@ -32,7 +32,7 @@ BYTES = [("int8", "int8"), ("uint8", "int8"), ("int8", "uint8"), ("uint8", "uint
 
 def integers(left: str, right: str, m: int, n: int, k: int, trans: tuple[bool, bool] = (False, False)) -> Graph:
     graph = Graph()
-    a, b = product_shapes(m, n, k, trans)
+    a, b = gemm_shapes(m, n, k, trans)
     operands = graph.add_input("a", TensorType(left, a)), graph.add_input("b", TensorType(right, b))
     graph.outputs = [graph.emit("matmul", *operands, trans_a=trans[0], trans_b=trans[1], out_dtype="int32")]
     return graph
@@ -41,13 +41,13 @@ def integers(left: str, right: str, m: int, n: int, k: int, trans: tuple[bool, b
 @pytest.mark.parametrize("trans", TRANSPOSED)
 @pytest.mark.parametrize("shape", [(9, 13, 5), (40, 72, 100), (33, 24, 36)])
 def test_tf32_tiles(shape: tuple[int, int, int], trans: tuple[bool, bool]) -> None:
-    graph = matmul(*product_shapes(*shape, trans), trans=trans, epilogue=True, precision="tf32")
+    graph = matmul(*gemm_shapes(*shape, trans), trans=trans, epilogue=True, precision="tf32")
     (launch,) = check(graph, tf32=True)
     assert launch.kind == "gemm_mma"
 
 
 def test_tf32_rounds_operands_to_the_nearest_and_adds_in_float32() -> None:
-    """As if operands were rounded before a product in float32: a truncation would be off by twice as much."""
+    """As if operands were rounded before a GEMM in float32: a truncation would be off by twice as much."""
     graph = matmul((16, 64), (64, 16), precision="tf32")
     inputs = random_inputs(graph)
     a, b = (round_to_tf32(inputs[name]).astype(np.float64) for name in "ab")
@@ -61,8 +61,8 @@ def test_tf32_rounds_operands_to_the_nearest_and_adds_in_float32() -> None:
 def test_each_tf32_tile_with_a_tail_and_in_parts(tile: MmaTile, parts: int) -> None:
     graph = matmul((tile.bm + 8, 136), (136, tile.bn + 8), precision="tf32")
     group = anchored(graph)
-    product = matmul_product(group)
-    launches = emit_mma(group, product, tile, cut(product, (tile.bm, tile.bn, tile.bk), parts))
+    gemm = indexed_matmul(group)
+    launches = emit_mma(group, gemm, tile, cut(gemm, (tile.bm, tile.bn, tile.bk), parts))
     check(graph, launches, tf32=True)
 
 
@@ -100,15 +100,15 @@ def test_extreme_bytes(left: str, right: str) -> None:
 def test_each_tile_of_bytes_with_a_tail_and_in_parts(tile: MmaTile, parts: int) -> None:
     graph = integers("uint8", "int8", tile.bm + 8, tile.bn + 8, 272, (False, True))
     group = anchored(graph)
-    product = matmul_product(group)
-    launches = emit_mma(group, product, tile, cut(product, (tile.bm, tile.bn, tile.bk), parts))
+    gemm = indexed_matmul(group)
+    launches = emit_mma(group, gemm, tile, cut(gemm, (tile.bm, tile.bn, tile.bk), parts))
     check(graph, launches)
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("trans_b", [False, True])
 def test_large_tiles_do_not_spill(architecture: str, trans_b: bool) -> None:
-    shapes = product_shapes(4096, 4096, 4096, (False, trans_b))
+    shapes = gemm_shapes(4096, 4096, 4096, (False, trans_b))
     for graph in (
         matmul(*shapes, trans=(False, trans_b), precision="tf32"),
         matmul(*shapes, "int8", trans=(False, True), out_dtype="int32"),

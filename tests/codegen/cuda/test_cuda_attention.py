@@ -167,7 +167,7 @@ def test_tiles_for_the_ordinary_units(bm: int, rows: int, bn: int) -> None:
 
 
 def test_keys_that_no_query_of_a_tile_sees_are_not_read() -> None:
-    """NaN among keys behind the causal border does no harm, though weights of zero times NaN would."""
+    """NaN among keys after the causal border does no harm, though weights of zero times NaN would."""
     case = Case(heads=1, queries=70, keys=140, mask="causal")
     case = replace(case, keys=70)
     graph, feeds = attention(case), inputs_of(case)

@@ -1,4 +1,4 @@
-"""Row-wise work behind a product, in its launch: the last block of a band of rows computes them."""
+"""Row-wise work after a GEMM, in its launch: the last block of a band of rows computes them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.backend import CudaBackend
 from tilestitch.codegen.cuda.gemm import mma as gemm_mma
 from tilestitch.codegen.cuda.gemm import simt as gemm_simt
-from tilestitch.codegen.cuda.gemm.contraction import matmul_product
-from tilestitch.codegen.cuda.gemm.product import Product
+from tilestitch.codegen.cuda.gemm.contraction import indexed_matmul
+from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm
 from tilestitch.codegen.cuda.gemm.wgmma import emit_wgmma
 from tilestitch.codegen.cuda.group import lower_group
-from tilestitch.codegen.cuda.rows.bands import RowsBehind
+from tilestitch.codegen.cuda.rows.bands import BandRows
 from tilestitch.codegen.cuda.stitched import private
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.codegen.cuda.target import CudaTarget
@@ -84,17 +84,17 @@ def rms_norm(graph: Graph, x: Value) -> Value:
 
 
 def dense(
-    m: int, n: int, k: int, dtype: str = "float32", *, behind: Rows = layer_norm, batch: tuple[int, ...] = (),
+    m: int, n: int, k: int, dtype: str = "float32", *, after: Rows = layer_norm, batch: tuple[int, ...] = (),
     residual: bool = True, stored: bool = False,
 ) -> Graph:  # fmt: skip
-    """behind(x @ w + bias + residual); `stored`: what the rows are computed from is an output, too."""
+    """after(x @ w + bias + residual); `stored`: what the rows are computed from is an output, too."""
     graph = Graph("dense")
     x = graph.add_input("x", TensorType(dtype, (*batch, m, k)))
     w = graph.add_input("w", TensorType(dtype, (*batch, k, n)))
     y = graph.emit("add", graph.emit("matmul", x, w), graph.add_input("bias", TensorType(dtype, (n,))))
     if residual:
         y = graph.emit("add", y, graph.add_input("r", y.tensor_type))
-    graph.outputs = [behind(graph, y), *([y] if stored else [])]
+    graph.outputs = [after(graph, y), *([y] if stored else [])]
     return graph
 
 
@@ -114,19 +114,19 @@ def lower(graph: Graph, name: str = "cuda:sm_80") -> tuple[CudaLaunch, ...]:
 
 def by_tile(
     graph: Graph, name: str, tile: SimtTile | MmaTile | WgmmaTile, parts: int,
-    emit: Callable[[Anchored, Product], tuple[CudaLaunch, ...]],
+    emit: Callable[[Anchored, IndexedGemm], tuple[CudaLaunch, ...]],
 ) -> list[CudaLaunch]:  # fmt: skip
     """The launches of the graph by a tile of our choice."""
     group = banded(graph, name)
-    product, behind = (view_group(graph, part) for part in group.parts)
-    anchored = Anchored(product.nodes, roles_in(product), product.inputs, product.outputs, target(name))
-    after = RowsAfter.of(behind, anchored.result.shape[-1])
-    gemm = matmul_product(anchored)
+    gemm, after = (view_group(graph, part) for part in group.parts)
+    anchored = Anchored(gemm.nodes, roles_in(gemm), gemm.inputs, gemm.outputs, target(name))
+    after = RowsAfter.of(after, anchored.result.shape[-1])
+    gemm = indexed_matmul(anchored)
     schedule = band_schedule(gemm, GemmSchedule(tile, parts), after, target(name).device)
     rows = after.work(32 if isinstance(tile, WgmmaTile) else tile.threads).schedule
-    anchored = replace(anchored, behind=RowsBehind.scheduled(behind, after.columns, schedule, rows))
-    inner = {v.name: v.tensor_type.nbytes for v in product.outputs if v.name not in group.outputs}
-    return [private(launch, inner) for launch in emit(anchored, matmul_product(anchored))]
+    anchored = replace(anchored, after=BandRows.scheduled(after, after.columns, schedule, rows))
+    inner = {v.name: v.tensor_type.nbytes for v in gemm.outputs if v.name not in group.outputs}
+    return [private(launch, inner) for launch in emit(anchored, indexed_matmul(anchored))]
 
 
 @pytest.mark.parametrize("options", ORDERS, ids=lambda o: o.block_order)
@@ -134,17 +134,15 @@ def by_tile(
     ("shape", "dtype"),
     [((67, 131, 24), "float32"), ((37, 64, 96), "float16"), ((96, 144, 64), "bfloat16"), ((1, 97, 40), "float32")],
 )
-def test_rows_behind_a_product_are_one_launch(
-    shape: tuple[int, int, int], dtype: str, options: EmulatorOptions
-) -> None:
+def test_rows_after_a_gemm_are_one_launch(shape: tuple[int, int, int], dtype: str, options: EmulatorOptions) -> None:
     (launch,) = check(dense(*shape, dtype), lower, options, runs=3)
     assert not launch.cooperative
 
 
-@pytest.mark.parametrize("behind", [softmax, log_softmax, rms_norm])
+@pytest.mark.parametrize("after", [softmax, log_softmax, rms_norm])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_statistics_of_rows(behind: Rows, dtype: str) -> None:
-    check(dense(45, 72, 32, dtype, behind=behind), lower, ORDERS[2], runs=2)
+def test_statistics_of_rows(after: Rows, dtype: str) -> None:
+    check(dense(45, 72, 32, dtype, after=after), lower, ORDERS[2], runs=2)
 
 
 def test_batches_have_bands_of_their_own() -> None:
@@ -158,7 +156,7 @@ def test_what_the_rows_are_computed_from_may_be_stored(dtype: str) -> None:
     check(graph, lower, ORDERS[1], runs=2)
 
 
-def test_a_row_of_the_product_may_hold_several_rows() -> None:
+def test_a_row_of_the_gemm_may_hold_several_rows() -> None:
     """The heads of a projection, each normalised by itself."""
     graph = Graph("heads")
     x, w = graph.add_input("x", TensorType("float32", (26, 24))), graph.add_input("w", TensorType("float32", (24, 120)))
@@ -168,7 +166,7 @@ def test_a_row_of_the_product_may_hold_several_rows() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "name"), [("float32", "cuda:sm_80"), ("float16", "cuda:sm_90a")])
-def test_channels_behind_a_convolution(dtype: str, name: str) -> None:
+def test_channels_after_a_convolution(dtype: str, name: str) -> None:
     """Embeddings of patches of an image, normalised."""
     graph = Graph("patches")
     x = graph.add_input("x", TensorType(dtype, (2, 20, 12, 8)))
@@ -186,8 +184,8 @@ def test_ordinary_tiles(n: int, parts: int) -> None:
     """Rows within one tile, of several tiles, and of which a thread cannot keep its share."""
     tile = SIMT_TILES[9] if n == 520 else SIMT_TILES[7]
 
-    def emit(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
-        return gemm_simt.emit_simt(group, product, tile, cut(product, (tile.bm, tile.bn, tile.bk), parts))
+    def emit(group: Anchored, gemm: IndexedGemm) -> tuple[CudaLaunch, ...]:
+        return gemm_simt.emit_simt(group, gemm, tile, cut(gemm, (tile.bm, tile.bn, tile.bk), parts))
 
     graph = dense(75, n, 3 * tile.bk)
     check(graph, by_tile(graph, "cuda:sm_80", tile, parts, emit), ORDERS[2], runs=2)
@@ -196,8 +194,8 @@ def test_ordinary_tiles(n: int, parts: int) -> None:
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("tile", MMA_TILES, ids=lambda t: f"{t.bm}x{t.bn}")
 def test_tiles_of_the_tensor_cores(tile: MmaTile, parts: int) -> None:
-    def emit(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
-        return gemm_mma.emit_mma(group, product, tile, cut(product, (tile.bm, tile.bn, tile.bk), parts))
+    def emit(group: Anchored, gemm: IndexedGemm) -> tuple[CudaLaunch, ...]:
+        return gemm_mma.emit_mma(group, gemm, tile, cut(gemm, (tile.bm, tile.bn, tile.bk), parts))
 
     graph = dense(tile.bm + 9, 2 * tile.bn + 8, 72, "float16")
     check(graph, by_tile(graph, "cuda:sm_80", tile, parts, emit), ORDERS[2], runs=2)
@@ -209,9 +207,9 @@ def test_tiles_of_the_tensor_cores(tile: MmaTile, parts: int) -> None:
     ids=lambda x: name_of(x) if isinstance(x, WgmmaTile) else f"{x} parts",
 )
 def test_warps_of_hopper(tile: WgmmaTile, parts: int) -> None:
-    def emit(group: Anchored, product: Product) -> tuple[CudaLaunch, ...]:
+    def emit(group: Anchored, gemm: IndexedGemm) -> tuple[CudaLaunch, ...]:
         blocks = 3 * tile.cluster
-        return emit_wgmma(group, product, tile, cut(product, (tile.bm, tile.bn, tile.bk), parts), blocks)
+        return emit_wgmma(group, gemm, tile, cut(gemm, (tile.bm, tile.bn, tile.bk), parts), blocks)
 
     graph = dense(tile.bm + 9, 2 * tile.bn + 8, 136, "float16")
     check(graph, by_tile(graph, "cuda:sm_90a", tile, parts, emit), ORDERS[2], runs=2)
@@ -220,7 +218,7 @@ def test_warps_of_hopper(tile: WgmmaTile, parts: int) -> None:
 @pytest.mark.parametrize(("dtype", "name"), [("float32", "cuda:sm_80"), ("float16", "cuda:sm_90a")])
 def test_an_artifact_runs_again_and_again(dtype: str, name: str) -> None:
     """The counters of one run are as the next one wants them."""
-    graph = dense(72, 256, 40, dtype, behind=softmax, stored=True)
+    graph = dense(72, 256, 40, dtype, after=softmax, stored=True)
     plan = make_plan(
         graph, PassContext(TargetInfo("cuda", 2, "H100"), {"planner": "stitch"}, rules=[Bands(forced=True)])
     )

@@ -18,7 +18,7 @@ X = TensorType("float32", (40, 512))
 
 
 def branches(count: int, depth: int) -> Graph:
-    """`count` chains of products of the same input, scaled differently, in several launches; their ends are stacked."""
+    """`count` chains of GEMMs of the same input, scaled differently, in several launches; their ends are stacked."""
     graph = Graph()
     x = graph.add_input("x", X)
     random = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Products with gates on the emulated device: columns u, H + u, 2 H + u... of a row meet, in every template."""
+"""GEMMs with gates on the emulated device: columns u, H + u, 2 H + u... of a row meet, in every template."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.codegen.cuda.contraction_harness import anchored, check, lower, resou
 from tilestitch.codegen.cuda.gemm import mma as gemm_mma
 from tilestitch.codegen.cuda.gemm import simt as gemm_simt
 from tilestitch.codegen.cuda.gemm import wgmma as gemm_wgmma
-from tilestitch.codegen.cuda.gemm.contraction import matmul_product
+from tilestitch.codegen.cuda.gemm.contraction import indexed_matmul
 from tilestitch.codegen.cuda.gemm.fragments import find_instruction
 from tilestitch.codegen.cuda.gemm.packing import packed_weights
 from tilestitch.codegen.cuda.surroundings import Anchored
@@ -33,7 +33,7 @@ ADVERSARIAL = EmulatorOptions(block_order="adversarial", thread_order="random", 
 
 
 class Cell:
-    """A product [rows, depth] by a constant matrix with `gates` ranges of `width` columns, and a bias."""
+    """A GEMM [rows, depth] by a constant matrix with `gates` ranges of `width` columns, and a bias."""
 
     def __init__(
         self, rows: int, depth: int, width: int, gates: int, dtype: str = "float32", trans_b: bool = True
@@ -154,8 +154,8 @@ def test_few_rows_in_parts(gates: int, rows: int, trans_b: bool) -> None:
 def test_ordinary_tiles_in_parts(gates: int, tile: SimtTile) -> None:
     graph = chain(gates, 70, 2 * tile.bk + 3, 23)
     group = packed(graph)
-    product = matmul_product(group)
-    check(graph, gemm_simt.emit_simt(group, product, tile, cut(product, (tile.bm, tile.bn, tile.bk), 2)))
+    gemm = indexed_matmul(group)
+    check(graph, gemm_simt.emit_simt(group, gemm, tile, cut(gemm, (tile.bm, tile.bn, tile.bk), 2)))
 
 
 @pytest.mark.parametrize("parts", [1, 2])
@@ -163,11 +163,11 @@ def test_ordinary_tiles_in_parts(gates: int, tile: SimtTile) -> None:
 def test_tensor_core_tiles(gates: int, parts: int) -> None:
     graph = chain(gates, 70, 136, 24, "float16", trans_b=False)
     group = packed(graph)
-    product = matmul_product(group)
-    assert find_instruction(product) is not None
+    gemm = indexed_matmul(group)
+    assert find_instruction(gemm) is not None
     for tile in MMA_TILES[-1:]:
-        partition = cut(product, (tile.bm, tile.bn, tile.bk), parts)
-        check(graph, gemm_mma.emit_mma(group, product, tile, partition))
+        partition = cut(gemm, (tile.bm, tile.bn, tile.bk), parts)
+        check(graph, gemm_mma.emit_mma(group, gemm, tile, partition))
 
 
 @pytest.mark.parametrize("trans_b", [False, True])
@@ -176,10 +176,10 @@ def test_warpgroups_in_parts(gates: int, trans_b: bool) -> None:
     for tile, parts, width in ((WGMMA_TILES[-1], 2, 32), (WGMMA_TILES[5], 1, 13)):
         graph = chain(gates, 70, 192, width, "float16", trans_b)
         group = packed(graph, "cuda:sm_90a")
-        product = matmul_product(group)
-        partition = cut(product, (tile.bm, tile.bn, tile.bk), parts)
-        blocks = wgmma_blocks(product, tile, parts, group.target)
-        check(graph, gemm_wgmma.emit_wgmma(group, product, tile, partition, blocks), ADVERSARIAL)
+        gemm = indexed_matmul(group)
+        partition = cut(gemm, (tile.bm, tile.bn, tile.bk), parts)
+        blocks = wgmma_blocks(gemm, tile, parts, group.target)
+        check(graph, gemm_wgmma.emit_wgmma(group, gemm, tile, partition, blocks), ADVERSARIAL)
 
 
 def test_too_many_gates_are_an_error_that_says_what_to_do() -> None:
@@ -234,15 +234,15 @@ MODELS: dict[str, tuple[Callable[[], ModelProto], int]] = {
     "lstm": (lambda: recurrent("LSTM", 2, 1, 7), 5),
     "lstm of both directions": (lambda: recurrent("LSTM", 1, 2, 8), 5),
     "gru": (lambda: recurrent("GRU", 11, 1, 8), 8),
-    "gru that resets behind the product": (lambda: recurrent("GRU", 1, 1, 8, linear_before_reset=1), 5),
+    "gru that resets after the GEMM": (lambda: recurrent("GRU", 1, 1, 8, linear_before_reset=1), 5),
     "gated linear unit": (lambda: swiglu(40), 2),
     "gated linear unit of one row": (lambda: swiglu(1), 2),
 }
-"""How a model is made, and its launches: one for each product, and two for the first cell and the joined states."""
+"""How a model is made, and its launches: one for each GEMM, and two for the first cell and the joined states."""
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_models_take_a_launch_for_each_product_and_agree_with_onnx_runtime(name: str) -> None:
+def test_models_take_a_launch_for_each_gemm_and_agree_with_onnx_runtime(name: str) -> None:
     make, launches = MODELS[name]
     model = make()
     compiled = compile_model(model, "emulator", keep_source=True)

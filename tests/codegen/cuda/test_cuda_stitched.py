@@ -1,4 +1,4 @@
-"""Stitched groups as CUDA: parts side by side in a launch, and stages behind a barrier of the grid."""
+"""Stitched groups as CUDA: parts side by side in a launch, and stages after a barrier of the grid."""
 
 from __future__ import annotations
 

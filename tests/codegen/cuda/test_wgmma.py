@@ -1,4 +1,4 @@
-"""Hopper's products on the emulated device, which finds faults of barriers, copies and order, against float64."""
+"""Hopper's GEMMs on the emulated device, which finds faults of barriers, copies and order, against float64."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tests.codegen.cuda.contraction_harness import (
     anchored,
     assembler_log,
     check,
+    gemm_shapes,
     lower,
     matmul,
-    product_shapes,
     random_inputs,
     run,
     target,
     wgmma_blocks,
 )
 from tilestitch.codegen.cuda.abi import SYMBOL, CudaLaunch, TensorMapArg
-from tilestitch.codegen.cuda.gemm.contraction import matmul_product
+from tilestitch.codegen.cuda.gemm.contraction import indexed_matmul
 from tilestitch.codegen.cuda.gemm.wgmma import emit_wgmma
 from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.compiler.ir import Graph, TensorType, Value
@@ -48,19 +48,19 @@ def name_of(tile: WgmmaTile) -> str:
 
 
 def emitted(graph: Graph, tile: WgmmaTile, blocks: int | None = None, parts: int = 1) -> tuple[CudaLaunch, ...]:
-    """The launches of a graph by a tile of our choice, which the default would take for large products only."""
+    """The launches of a graph by a tile of our choice, which the default would take for large GEMMs only."""
     group = anchored(graph, target(HOPPER))
-    product = matmul_product(group)
-    assert why_not_wgmma(product, group.target.name, group.target.specific) is None
-    blocks = blocks or wgmma_blocks(product, tile, parts, group.target)
-    return emit_wgmma(group, product, tile, cut(product, (tile.bm, tile.bn, tile.bk), parts), blocks)
+    gemm = indexed_matmul(group)
+    assert why_not_wgmma(gemm, group.target.name, group.target.specific) is None
+    blocks = blocks or wgmma_blocks(gemm, tile, parts, group.target)
+    return emit_wgmma(group, gemm, tile, cut(gemm, (tile.bm, tile.bn, tile.bk), parts), blocks)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("trans", TRANSPOSED)
 @pytest.mark.parametrize("shape", [(64, 64, 64), (72, 136, 200), (16, 24, 8)])
 def test_every_layout(shape: tuple[int, int, int], trans: tuple[bool, bool], dtype: str) -> None:
-    (launch,) = check(matmul(*product_shapes(*shape, trans), dtype, trans=trans, epilogue=True), lower_for_hopper)
+    (launch,) = check(matmul(*gemm_shapes(*shape, trans), dtype, trans=trans, epilogue=True), lower_for_hopper)
     assert launch.kind == "gemm_wgmma"
 
 
@@ -175,20 +175,20 @@ def test_heads_of_a_fused_projection_are_copied_from_where_they_lie() -> None:
     assert isinstance(launch.args[-1], TensorMapArg) and launch.args[-1].offset_bytes == 256
 
 
-def epilogue_of_views(graph: Graph, product: Value) -> list[Value]:
+def epilogue_of_views(graph: Graph, gemm: Value) -> list[Value]:
     """Two outputs: one moved to heads, one a float32."""
-    split = graph.emit("reshape", product, shape=(4, 18, 2, 32))
+    split = graph.emit("reshape", gemm, shape=(4, 18, 2, 32))
     return [
         graph.emit("transpose", split, perm=(0, 2, 1, 3)),
-        graph.emit("cast", graph.emit("less", product, graph.emit("neg", product)), to="float32"),
+        graph.emit("cast", graph.emit("less", gemm, graph.emit("neg", gemm)), to="float32"),
     ]
 
 
-def epilogue_of_one_column(graph: Graph, product: Value) -> list[Value]:
+def epilogue_of_one_column(graph: Graph, gemm: Value) -> list[Value]:
     """A bias a row, GELU's error function, and a residual that was transposed."""
-    bias = graph.add_input("bias", TensorType(product.dtype, (product.shape[0], 1)))
-    other = graph.add_input("other", TensorType(product.dtype, tuple(reversed(product.shape))))
-    active = graph.emit("erf", graph.emit("add", product, bias))
+    bias = graph.add_input("bias", TensorType(gemm.dtype, (gemm.shape[0], 1)))
+    other = graph.add_input("other", TensorType(gemm.dtype, tuple(reversed(gemm.shape))))
+    active = graph.emit("erf", graph.emit("add", gemm, bias))
     return [graph.emit("mul", active, graph.emit("transpose", other, perm=(1, 0)))]
 
 
@@ -216,7 +216,7 @@ def test_an_operand_may_be_the_residual_too() -> None:
 
 def refused(graph: Graph, name: str = HOPPER) -> str | None:
     group = anchored(graph, target(name))
-    return why_not_wgmma(matmul_product(group), group.target.name, group.target.specific)
+    return why_not_wgmma(indexed_matmul(group), group.target.name, group.target.specific)
 
 
 def test_refusals_say_why() -> None:
@@ -247,7 +247,7 @@ def test_what_is_refused_has_another_kernel(shape: tuple[int, int, int]) -> None
 
 @pytest.mark.parametrize("tile", TILES, ids=name_of)
 def test_the_assembler_has_no_complaint(tile: WgmmaTile) -> None:
-    """Nothing spilled, registers moved (no C7508), products of a group under way together (no C7510)."""
+    """Nothing spilled, registers moved (no C7508), GEMMs of a group under way together (no C7510)."""
     (launch,) = emitted(matmul((1024, 1024), (1024, 1024), "float16", epilogue=True), tile)
     log = assembler_log(launch, "sm_90a", target(HOPPER))
     assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log

@@ -10,9 +10,9 @@ import pytest
 
 from tests.codegen.cuda.contraction_harness import anchored, assembler_log, check, lower, target
 from tilestitch.codegen.cuda.abi import CudaLaunch
-from tilestitch.codegen.cuda.gemm.conv import conv_geometry, conv_product
+from tilestitch.codegen.cuda.gemm.conv import conv_geometry, indexed_conv
+from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm
 from tilestitch.codegen.cuda.gemm.patches import cut_to_patches
-from tilestitch.codegen.cuda.gemm.product import Product
 from tilestitch.codegen.cuda.gemm.wgmma import emit_wgmma
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.passes.plan.gemm_kernels import why_not_wgmma
@@ -42,9 +42,9 @@ def lower_for_hopper(graph: Graph) -> tuple[CudaLaunch, ...]:
     return lower(graph, target(HOPPER))
 
 
-def product_of(graph: Graph) -> Product:
+def gemm_of(graph: Graph) -> IndexedGemm:
     group = anchored(graph, target(HOPPER))
-    return conv_product(group, conv_geometry(group.anchor))
+    return indexed_conv(group, conv_geometry(group.anchor))
 
 
 SAME = {"before": (1, 1), "after": (1, 1)}
@@ -104,8 +104,8 @@ def test_weights_that_tma_cannot_read_have_another_kernel() -> None:
 def test_tiles_with_patches_beyond_the_edges(tile: WgmmaTile, parts: int) -> None:
     def made(graph: Graph) -> tuple[CudaLaunch, ...]:
         group = anchored(graph, target(HOPPER))
-        product = cut_to_patches(product_of(graph), tile.bm)
-        return emit_wgmma(group, product, tile, cut(product, (tile.bm, tile.bn, tile.bk), parts), 2)
+        gemm = cut_to_patches(gemm_of(graph), tile.bm)
+        return emit_wgmma(group, gemm, tile, cut(gemm, (tile.bm, tile.bn, tile.bk), parts), 2)
 
     options = EmulatorOptions(block_order="adversarial", thread_order="random", seed=2)
     check(conv((3, 13, 11, 64), (3, 3, 64, 136), **SAME), made, options)
@@ -123,7 +123,7 @@ def test_tiles_with_patches_beyond_the_edges(tile: WgmmaTile, parts: int) -> Non
 )
 def test_patches_waste_little(images: int, output: tuple[int, ...], rows: int, patch: tuple[int, ...]) -> None:
     graph = conv((images, *output, 64), (*(1 for _ in output), 64, 64))
-    pictures = cut_to_patches(product_of(graph), rows).a.pictures
+    pictures = cut_to_patches(gemm_of(graph), rows).a.pictures
     assert pictures is not None
     assert math.prod(pictures.patch) == rows
     best = math.prod(-(-extent // size) for extent, size in zip((images, *output), patch, strict=True))
@@ -131,7 +131,7 @@ def test_patches_waste_little(images: int, output: tuple[int, ...], rows: int, p
 
 
 def refused(graph: Graph) -> str | None:
-    return why_not_wgmma(product_of(graph), target(HOPPER).name, target(HOPPER).specific)
+    return why_not_wgmma(gemm_of(graph), target(HOPPER).name, target(HOPPER).specific)
 
 
 def test_refusals_say_why() -> None:

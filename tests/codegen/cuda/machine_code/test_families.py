@@ -42,7 +42,7 @@ def group(graph: Graph) -> Lower:
     return lambda name: launches_of(graph, name=name)
 
 
-def product(dtype: str, shape: tuple[int, int, int] = (1024, 1024, 1024), **options: object) -> Lower:
+def gemm(dtype: str, shape: tuple[int, int, int] = (1024, 1024, 1024), **options: object) -> Lower:
     m, n, k = shape
     graph = matmul((m, k), (k, n), dtype, epilogue=dtype != "int8", **options)  # type: ignore[arg-type]
     return lambda name: lower(graph, target(name))
@@ -61,12 +61,12 @@ FAMILIES: dict[str, tuple[Lower, Widths]] = {
     "columns": (group(softmax((1024, 64, 64), 1)), Widths(4, 4)),
     "rows over blocks": (group(softmax((4, 1 << 18), 1)), WIDE),
     "columns over blocks": (group(batch_norm(65536, 64)), Widths(4, 4)),
-    "product, float32": (product("float32"), Widths(16, 4)),  # a round of sums is one for each thread
-    "product, float32, in parts": (product("float32", (64, 256, 8192)), WIDE),
-    "product, tf32": (product("float32", precision="tf32"), WIDE),
-    "product, float16": (product("float16"), Widths(16, 8)),
-    "product, bfloat16, in parts": (product("bfloat16", (64, 256, 8192)), Widths(16, 8)),
-    "product, few rows": (product("float16", (4, 4096, 4096)), Widths(16, 2)),
+    "GEMM, float32": (gemm("float32"), Widths(16, 4)),  # a round of sums is one for each thread
+    "GEMM, float32, in parts": (gemm("float32", (64, 256, 8192)), WIDE),
+    "GEMM, tf32": (gemm("float32", precision="tf32"), WIDE),
+    "GEMM, float16": (gemm("float16"), Widths(16, 8)),
+    "GEMM, bfloat16, in parts": (gemm("bfloat16", (64, 256, 8192)), Widths(16, 8)),
+    "GEMM, few rows": (gemm("float16", (4, 4096, 4096)), Widths(16, 2)),
     "attention, float16, 64": (heads(64, "float16"), WIDE),
     "attention, bfloat16, 128": (heads(128, "bfloat16"), WIDE),
     "attention, float16, 256": (heads(256, "float16"), WIDE),
@@ -90,14 +90,14 @@ def test_families(family: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["cuda:sm_80", HOPPER])
 @pytest.mark.parametrize("shape", [(169, 256, 528), (1000, 48, 147)])
-def test_products_of_odd_shapes_keep_their_values_in_registers(shape: tuple[int, int, int], name: str) -> None:
+def test_gemms_of_odd_shapes_keep_their_values_in_registers(shape: tuple[int, int, int], name: str) -> None:
     """The compiler is tempted to keep a register too few."""
-    for code in compiled(product("float32", shape)(name), name):
+    for code in compiled(gemm("float32", shape)(name), name):
         assert not [finding for finding in lint(code) if finding.rule == "local_memory"]
 
 
 @pytest.mark.parametrize("tile", TILES, ids=name_of)
-def test_products_by_warpgroups(tile: WgmmaTile) -> None:
+def test_gemms_by_warpgroups(tile: WgmmaTile) -> None:
     """The loop that multiplies does nothing else: no fence, no access to global memory."""
     launches = emitted(matmul((4096, 4096), (4096, 4096), "float16"), tile)
     (code,) = compiled(launches, HOPPER)

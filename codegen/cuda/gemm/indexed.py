@@ -48,7 +48,7 @@ class Operand(OperandLayout):
 
 
 @dataclass(frozen=True)
-class Product(Gemm):
+class IndexedGemm(Gemm):
     """A GEMM, and `place(batch, m, n)`: the index of a result. there(m): whether there is such a row; None says that
     there always is. Where columns are gates, `place` is asked for units instead of columns.
     """
@@ -59,12 +59,12 @@ class Product(Gemm):
     there: Callable[[Expr], Expr | None] = field(kw_only=True, default=lambda m: None)
 
     @staticmethod
-    def of(gemm: Gemm, a: Operand, b: Operand, place: At) -> Product:
+    def of(gemm: Gemm, a: Operand, b: Operand, place: At) -> IndexedGemm:
         own = {each.name: getattr(gemm, each.name) for each in fields(Gemm)}
-        return Product(**{**own, "a": a, "b": b}, place=place)
+        return IndexedGemm(**{**own, "a": a, "b": b}, place=place)
 
-    def swapped(self) -> Product:
-        """The same product with the operands in each other's place."""
+    def swapped(self) -> IndexedGemm:
+        """The same GEMM with the operands in each other's place."""
         return replace(self, m=self.n, n=self.m, a=self.b, b=self.a, place=lambda b, m, n: self.place(b, n, m))
 
 
