@@ -118,14 +118,14 @@ def by_tile(
 ) -> list[CudaLaunch]:  # fmt: skip
     """The launches of the graph by a tile of our choice."""
     group = banded(graph, name)
-    gemm, after = (view_group(graph, part) for part in group.parts)
-    anchored = Anchored(gemm.nodes, roles_in(gemm), gemm.inputs, gemm.outputs, target(name))
-    after = RowsAfter.of(after, anchored.result.shape[-1])
+    first, second = (view_group(graph, part) for part in group.parts)
+    anchored = Anchored(first.nodes, roles_in(first), first.inputs, first.outputs, target(name))
+    after = RowsAfter.of(second, anchored.result.shape[-1])
     gemm = indexed_matmul(anchored)
     schedule = band_schedule(gemm, GemmSchedule(tile, parts), after, target(name).device)
     rows = after.work(32 if isinstance(tile, WgmmaTile) else tile.threads).schedule
-    anchored = replace(anchored, after=BandRows.scheduled(after, after.columns, schedule, rows))
-    inner = {v.name: v.tensor_type.nbytes for v in gemm.outputs if v.name not in group.outputs}
+    anchored = replace(anchored, after=BandRows.scheduled(second, after.columns, schedule, rows))
+    inner = {v.name: v.tensor_type.nbytes for v in first.outputs if v.name not in group.outputs}
     return [private(launch, inner) for launch in emit(anchored, indexed_matmul(anchored))]
 
 
