@@ -14,11 +14,9 @@ from tvm.ir import PointerType, PrimType
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_dtype, to_storage
-from tilestitch.codegen.compute.evaluator import Source
-from tilestitch.codegen.compute.indexing import ravel
+from tilestitch.codegen.buffers import Parameter, buffer_source, store
+from tilestitch.codegen.compute.dtypes import Expr, storage_dtype
 from tilestitch.codegen.launch import KernelArg, PackedArg, StatusArg, TemporaryArg, ValueArg
-from tilestitch.compiler.ir.types import TensorType
 
 __all__ = [
     "KernelArg", "KernelLaunch", "PackedArg", "Parameter", "StatusArg", "TemporaryArg", "ValueArg", "buffer_source",
@@ -48,19 +46,6 @@ class KernelLaunch:
     owner: str = ""
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """One argument as the kernel's body sees it: what it is, the dtype and the number of its elements."""
-
-    arg: KernelArg
-    dtype: str
-    size: int
-
-    @staticmethod
-    def of(name: str, type_: TensorType) -> Parameter:
-        return Parameter(ValueArg(name), type_.dtype, type_.num_elements)
-
-
 Body = Callable[[list[Any], Expr, Expr], None]
 """`body(buffers, task, scratch)` emits one task; buffers are flat, of `storage_dtype`, in the parameters' order."""
 
@@ -84,14 +69,3 @@ def _buffer(args: Expr, number: int, parameter: Parameter) -> Any:
     pointer = tirx.Var(f"p{number}", kind)
     T.bind(tirx.tvm_struct_get(args, number, ARGUMENT_POINTER, kind), var=pointer)
     return T.decl_buffer((max(1, parameter.size),), dtype, data=pointer)
-
-
-def buffer_source(buffer: Any, type_: TensorType, simplify: Callable[[Expr], Expr]) -> Source:
-    """Reads elements of a tensor from its flat buffer."""
-    shape = type_.static_shape
-    return lambda index: from_storage(buffer[simplify(ravel(index, shape))], type_.dtype)
-
-
-def store(buffer: Any, type_: TensorType, index: Sequence[Expr], value: Expr, simplify: Callable[[Expr], Expr]) -> None:
-    """Emits the store of an element (in compute form) of a tensor to its flat buffer."""
-    T.buffer_store(buffer, to_storage(value, type_.dtype), [simplify(ravel(index, type_.static_shape))])

@@ -20,11 +20,9 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import TensorMapType
 
-from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, storage_dtype, to_storage
-from tilestitch.codegen.compute.evaluator import Source
-from tilestitch.codegen.compute.indexing import ravel
+from tilestitch.codegen.buffers import Parameter, buffer_source, store
+from tilestitch.codegen.compute.dtypes import Expr, storage_bits, storage_dtype
 from tilestitch.codegen.launch import CountersArg, KernelArg, PackedArg, StatusArg, TemporaryArg, TensorMapArg, ValueArg
-from tilestitch.compiler.ir.types import TensorType
 from tilestitch.passes.plan.cuda_launches.emitted import shared_array
 from tilestitch.passes.plan.own_kernels import KERNEL_NAME
 
@@ -86,22 +84,6 @@ class CudaLaunch:
     def static_shared_bytes(self) -> int:
         """Of the arrays that the kernel declares, each rounded up to `SHARED_ALIGNMENT`; 0 of CUDA text."""
         return 0 if isinstance(self.func, str) else int(self.func.attrs.get(STATIC_SHARED, 0))
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One argument as the kernel's body sees it: what it is, the dtype and the number of its elements.
-
-    The body gets a flat buffer; in place of a tensor map, which has no elements, its address.
-    """
-
-    arg: KernelArg
-    dtype: str
-    size: int
-
-    @staticmethod
-    def of(name: str, type_: TensorType) -> Parameter:
-        return Parameter(ValueArg(name), type_.dtype, type_.num_elements)
 
 
 @dataclass(frozen=True)
@@ -230,14 +212,3 @@ def shared_buffer(elements: int, dtype: str) -> Any:
     assert declared is not None, "no kernel is being emitted"
     declared.nbytes += shared_array(elements, storage_bits(dtype) // 8)
     return T.alloc_buffer((elements,), dtype, scope="shared")
-
-
-def buffer_source(buffer: Any, type_: TensorType, simplify: Callable[[Expr], Expr]) -> Source:
-    """Reads elements of a tensor from its flat buffer."""
-    shape = type_.static_shape
-    return lambda index: from_storage(buffer[simplify(ravel(index, shape))], type_.dtype)
-
-
-def store(buffer: Any, type_: TensorType, index: Sequence[Expr], value: Expr, simplify: Callable[[Expr], Expr]) -> None:
-    """Emits the store of an element (in compute form) of a tensor to its flat buffer."""
-    T.buffer_store(buffer, to_storage(value, type_.dtype), [simplify(ravel(index, type_.static_shape))])

@@ -1,0 +1,44 @@
+"""Arguments of kernels as the code inside sees them, on any target: flat buffers, from which tensors are read and to
+which they are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, to_storage
+from tilestitch.codegen.compute.evaluator import Source
+from tilestitch.codegen.compute.indexing import ravel
+from tilestitch.codegen.launch import KernelArg, ValueArg
+from tilestitch.compiler.ir.types import TensorType
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One argument as the kernel's body sees it: what it is, the dtype and the number of its elements.
+
+    The body gets a flat buffer; in place of a tensor map, which has no elements, its address.
+    """
+
+    arg: KernelArg
+    dtype: str
+    size: int
+
+    @staticmethod
+    def of(name: str, type_: TensorType) -> Parameter:
+        return Parameter(ValueArg(name), type_.dtype, type_.num_elements)
+
+
+def buffer_source(buffer: Any, type_: TensorType, simplify: Callable[[Expr], Expr]) -> Source:
+    """Reads elements of a tensor from its flat buffer."""
+    shape = type_.static_shape
+    return lambda index: from_storage(buffer[simplify(ravel(index, shape))], type_.dtype)
+
+
+def store(buffer: Any, type_: TensorType, index: Sequence[Expr], value: Expr, simplify: Callable[[Expr], Expr]) -> None:
+    """Emits the store of an element (in compute form) of a tensor to its flat buffer."""
+    T.buffer_store(buffer, to_storage(value, type_.dtype), [simplify(ravel(index, type_.static_shape))])
