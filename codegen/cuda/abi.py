@@ -2,7 +2,7 @@
 
 A kernel is `extern "C" __global__ void NAME(T0 *p0, T1 *p1, ...)`: one pointer for each argument, or one
 `const __grid_constant__ CUtensorMap`; no scalars. Pointers are of `storage_dtype`, at least 16-byte aligned, and never
-alias one another where a kernel writes.
+alias one another where a kernel writes. They are `__restrict__`, but for memory that thread blocks exchange.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+import tvm
+import tvm_ffi
 from tvm import tirx
-from tvm.ir import PointerType, PrimType
+from tvm.ir import Call, PointerType, PrimType, StringImm, TensorLoad
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import TensorMapType
@@ -33,6 +35,11 @@ __all__ = [
 
 Dim3 = tuple[int, int, int]
 
+EXCHANGED = "tilestitch.exchanged"
+"""The attribute of a kernel whose thread blocks wait for each other: the pointers to what they may exchange."""
+COPIES = ("ts_load_16", "ts_cp_async_16", "ts_sm90_copy", "ts_sm90_share")
+"""Functions of device code that read global memory at an address that they are given."""
+_ADDRESS_OF = tvm.ir.Op.get("tirx.address_of")
 STATIC_SHARED = "tilestitch.static_shared_bytes"
 """The attribute of a kernel that says how much static shared memory its arrays take."""
 SYMBOL = KERNEL_NAME
@@ -119,7 +126,29 @@ def kernel_function(
         ]
         with _counting() as declared:
             _launched(list(zip(("blockIdx", "threadIdx"), (grid, block), strict=True)), buffers, body)
-    return builder.get().with_attr(STATIC_SHARED, declared.nbytes)
+    func = builder.get().with_attr(STATIC_SHARED, declared.nbytes)
+    if any(isinstance(p.arg, CountersArg) for p in parameters):
+        written = _written(func)
+        func = func.with_attr(EXCHANGED, [f"p{i}" for i, buffer in enumerate(buffers) if hash(buffer) in written])
+    return func
+
+
+def _written(func: Any) -> set[int]:
+    """Hashes of the buffers that a kernel stores to, or whose addresses it gives to functions that may."""
+    found: set[int] = set()
+
+    def store(node: Any) -> None:
+        found.add(hash(node.buffer))
+
+    def call(node: Any) -> None:
+        function = node.args[0] if node.args else None
+        if not isinstance(function, StringImm) or function.value.startswith(COPIES):
+            return
+        addresses = (arg.args[0] for arg in node.args if isinstance(arg, Call) and arg.op.same_as(_ADDRESS_OF))
+        found.update(hash(at.source) for at in addresses if isinstance(at, TensorLoad))
+
+    tvm_ffi.structural_walk(func.body, [(tirx.BufferStore, store), (Call, call)])
+    return found
 
 
 def _kind(parameter: Parameter) -> Any:

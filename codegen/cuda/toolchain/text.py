@@ -16,7 +16,7 @@ import tvm.s_tir.pipeline
 import tvm_ffi
 from tvm.tirx import transform as lowering
 
-from tilestitch.codegen.cuda.abi import SYMBOL
+from tilestitch.codegen.cuda.abi import EXCHANGED, SYMBOL
 from tilestitch.codegen.cuda.gemm.sm90 import instructions
 from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.variables import hide, ramps, show
@@ -95,7 +95,14 @@ def _generated(func: Any, target: CudaTarget) -> tuple[str, list[str]]:
         text = str(sys.modules["tvm.tirx.build"].codegen_build(lowered, config).inspect_source())
     preamble, _, body = text.partition(_END_OF_PREAMBLE)
     includes = [name for name in _KEPT_INCLUDES[:-1] if f"#include <{name}>" in preamble]
-    return _without_declaration(body), includes
+    return _without_declaration(_exchanging(body, func)), includes
+
+
+def _exchanging(body: str, func: Any) -> str:
+    """No pointer to what thread blocks exchange promises that only this thread changes it."""
+    for name in func.attrs.get(EXCHANGED, ()):
+        body = re.sub(rf"__restrict__ (?={name}\b)", "", body)
+    return body
 
 
 _COMPILE = "tvm_callback_cuda_compile"

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
+from tvm.script.ir_builder import tirx as T
 
 from tests.codegen.cuda.cuda_harness import build, emulated, launches_of, target, text_of
 from tests.codegen.cuda.test_cuda_rows import numbers, softmax
 from tests.codegen.kernel_harness import interpret
 from tests.compiled import assert_close
 from tests.tolerances import DEVICE_KERNELS
+from tilestitch.codegen.cuda.abi import Parameter, TemporaryArg, Thread, ValueArg, kernel_function
+from tilestitch.codegen.cuda.rows.gridteam import counter_parameter, grid_barrier
+from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.compiler.ir.types import TensorType
 from tilestitch.passes import PassContext, make_plan
@@ -143,3 +148,19 @@ def test_the_plan_says_how_a_row_is_exchanged(shape: tuple[int, int], axis: int,
     assert [s for s in group.schemes if s in ("row", "warp", "block", "global")] == [scheme]
     text = text_of(graph)
     assert ("ts_grid_barrier" in text, "__syncthreads" in text) == (scheme == "global", scheme != "warp")
+
+
+def test_memory_that_thread_blocks_exchange_is_not_restricted() -> None:
+    """`__restrict__` would promise that only this thread changes what it reads there."""
+
+    def body(buffers: list[Any], thread: Thread) -> None:
+        x, partials, y, counter = buffers
+        T.buffer_store(partials, x[thread.block[0]], [thread.block[0]])
+        grid_barrier(counter)
+        T.buffer_store(y, partials[1 - thread.block[0]], [thread.block[0]])
+
+    args = (ValueArg("x"), TemporaryArg("partials", 8), ValueArg("y"))
+    parameters = [*(Parameter(arg, "float32", 2) for arg in args), counter_parameter()]
+    text = kernel_text(kernel_function(parameters, (2, 1, 1), (1, 1, 1), body), target())
+    (head,) = re.findall(r"__global__[^{]*", text)
+    assert re.findall(r"(__restrict__ )?(p\d)", head) == [("__restrict__ ", "p0"), ("", "p1"), ("", "p2"), ("", "p3")]
