@@ -50,7 +50,7 @@ class CpuBackend:
         return own_launch(owned)
 
     def lower(self, graph: Graph, group: Group) -> tuple[KernelLaunch, ...]:
-        return lower_group(graph, group, self.target)
+        return lower_group(graph, group)
 
     def compile(
         self, launches: Sequence[KernelLaunch], digests: Sequence[str], *, keep_source: bool, progress: Progress

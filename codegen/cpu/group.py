@@ -13,11 +13,18 @@ from tilestitch.passes.plan.cpu.anchors import AnchoredSchedule, plan_of
 from tilestitch.passes.plan.cpu.attention import AttentionPlan, attention_of
 from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan
 from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemvPlan
-from tilestitch.passes.plan.cpu.schedules import CpuAttentionSchedule
+from tilestitch.passes.plan.cpu.loops import LoopPlan
+from tilestitch.passes.plan.cpu.opaque import OpaqueSchedule, ScanPlan, ScatterPlan, SortPlan, opaque_plan
+from tilestitch.passes.plan.cpu.rows import RowGroup, RowPlan
+from tilestitch.passes.plan.cpu.schedules import (
+    CpuAttentionSchedule,
+    CpuLoopSchedule,
+    CpuRowSchedule,
+    CpuSplitRowSchedule,
+)
 from tilestitch.passes.plan.cpu.window import WindowPlan
-from tilestitch.passes.plan.roles import Roles, RowSpace
+from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.schedule_check import why_not
-from tilestitch.passes.plan.schedules import CpuRowSchedule
 from tilestitch.passes.plan.split_rows import pieces_of
 
 from .abi import KernelArg, KernelLaunch, TemporaryArg, ValueArg
@@ -26,29 +33,27 @@ from .checks import lower_index_checks
 from .contraction import lower_gemm, lower_gemv
 from .convolution import lower_conv, lower_conv_transpose, lower_depthwise, lower_window
 from .injective import emit_injective
-from .rowplan import plan_rows
 from .rowwise import emit_rowwise
 from .scan import lower_cumulative
 from .scatter import lower_scatter
 from .sort import lower_top_k
 from .surroundings import Operands
-from .target import CpuTarget
 
 
-def lower_group(graph: Graph, group: Group, target: CpuTarget) -> tuple[KernelLaunch, ...]:
+def lower_group(graph: Graph, group: Group) -> tuple[KernelLaunch, ...]:
     """The launches of a group, in order; none if its outputs have no elements.
 
     Raises KernelError, naming the ONNX nodes, for a group that no template fits.
     """
     if group.stages:
-        return _side_by_side([lower_group(graph, part, target) for part in group.parts])
+        return _side_by_side([lower_group(graph, part) for part in group.parts])
     view = view_group(graph, group)
     outputs = tuple(v for v in view.outputs if v.tensor_type.num_elements)
     if not outputs:
         return ()
     try:
         checks = () if group.kind is GroupKind.OPAQUE else lower_index_checks(view.nodes, view.inputs)
-        return (*checks, *_template(view, group, outputs, target))
+        return (*checks, *_template(view, group, outputs))
     except RecursionError:
         raise KernelError(
             f"group {group.name} nests {len(view.nodes)} nodes too deeply; compile with --planner none", view.origins
@@ -64,19 +69,22 @@ def _side_by_side(parts: Sequence[Sequence[KernelLaunch]]) -> tuple[KernelLaunch
     return tuple(launches)
 
 
-def _template(view: GroupView, group: Group, outputs: Sequence[Value], target: CpuTarget) -> tuple[KernelLaunch, ...]:
-    kind, schedule, anchor = group.kind, group.schedule, view.anchor
-    if kind is GroupKind.INJECTIVE:
-        return _injective(view, outputs, target)
-    if kind is GroupKind.OPAQUE and anchor is not None and anchor.op != "window_reduce":
-        return _opaque(view, anchor, target)
+def _template(view: GroupView, group: Group, outputs: Sequence[Value]) -> tuple[KernelLaunch, ...]:
+    kind, schedule = group.kind, group.schedule
     roles = roles_in(view)
     problem = "it has no schedule" if schedule is None else why_not(view, kind, roles, schedule)
     if problem is not None:
         raise KernelError(f"group {view.name}: {problem}; repair the plan or write it again", view.origins)
     assert schedule is not None
+    if isinstance(schedule, CpuLoopSchedule):
+        return (_loops(view.nodes, view.inputs, outputs, schedule, view.origins),)
     if isinstance(schedule, CpuRowSchedule):
-        return _rowwise(view, roles, outputs, target, schedule.parts)
+        return (_rows(RowGroup(view.nodes, roles, view.inputs, tuple(outputs)), schedule, view.origins),)
+    if isinstance(schedule, CpuSplitRowSchedule):
+        return _split_rows(view, roles, outputs, schedule)
+    if isinstance(schedule, OpaqueSchedule):
+        assert view.anchor is not None
+        return _opaque(view.anchor, schedule)
     operands = Operands(view.nodes, roles, view.inputs, tuple(outputs))
     if isinstance(schedule, CpuAttentionSchedule):
         return (lower_attention(operands, AttentionPlan(attention_of(operands), schedule)),)
@@ -102,57 +110,56 @@ def _anchored(group: Operands, schedule: AnchoredSchedule) -> KernelLaunch:
     raise AssertionError(plan)  # the schedule was checked
 
 
-def _opaque(view: GroupView, anchor: Node, target: CpuTarget) -> tuple[KernelLaunch, ...]:
-    if anchor.op == "cumulative":
-        return (lower_cumulative(anchor, target.isa),)
-    if anchor.op == "top_k":
-        return (lower_top_k(anchor),)
-    if anchor.op in ("scatter_elements", "scatter_nd"):
-        return lower_scatter(anchor, target.isa)
-    raise KernelError(f"group {view.name}: {anchor.op} has no kernel template; make it a host step", view.origins)
+def _opaque(anchor: Node, schedule: OpaqueSchedule) -> tuple[KernelLaunch, ...]:
+    plan = opaque_plan(anchor, schedule)
+    match plan:
+        case SortPlan():
+            return (lower_top_k(plan),)
+        case ScanPlan():
+            return (lower_cumulative(plan),)
+        case ScatterPlan():
+            return lower_scatter(plan)
+    raise AssertionError(plan)  # the schedule was checked
 
 
-def _injective(view: GroupView, outputs: Sequence[Value], target: CpuTarget) -> tuple[KernelLaunch, ...]:
-    func, tasks = emit_injective(view.nodes, view.inputs, outputs, target.isa)
-    args = tuple(ValueArg(v.name) for v in (*view.inputs, *outputs))
-    return (KernelLaunch("injective", func, tasks, args, view.origins),)
+def _loops(
+    nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], schedule: CpuLoopSchedule,
+    origins: tuple[str, ...], args: tuple[KernelArg, ...] | None = None,
+) -> KernelLaunch:  # fmt: skip
+    plan = LoopPlan(outputs[0].tensor_type.num_elements, schedule)
+    func = emit_injective(nodes, inputs, outputs, plan)
+    return KernelLaunch("injective", func, plan.tasks, args or _arguments(inputs, outputs), origins)
 
 
-def _rowwise(
-    view: GroupView, roles: Roles, outputs: Sequence[Value], target: CpuTarget, parts: int
+def _rows(
+    group: RowGroup, schedule: CpuRowSchedule, origins: tuple[str, ...], args: tuple[KernelArg, ...] | None = None
+) -> KernelLaunch:
+    plan = RowPlan(group, schedule)
+    own = args or _arguments(group.inputs, group.outputs)
+    return KernelLaunch("rowwise", emit_rowwise(plan), plan.tasks, own, origins, plan.scratch_bytes)
+
+
+def _arguments(inputs: Sequence[Value], outputs: Sequence[Value]) -> tuple[KernelArg, ...]:
+    return tuple(ValueArg(v.name) for v in (*inputs, *outputs))
+
+
+def _split_rows(
+    view: GroupView, roles: Roles, outputs: Sequence[Value], schedule: CpuSplitRowSchedule
 ) -> tuple[KernelLaunch, ...]:
     assert roles.rows is not None
-    if parts > 1:
-        return _rows_in_parts(view, outputs, roles.rows, parts, target)
-    args = tuple(ValueArg(v.name) for v in (*view.inputs, *outputs))
-    return (_row_launch(view.nodes, roles, view.inputs, outputs, args, view.origins, target),)
-
-
-def _row_launch(
-    nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value],
-    args: tuple[KernelArg, ...], origins: tuple[str, ...], target: CpuTarget,
-) -> KernelLaunch:  # fmt: skip
-    plan = plan_rows(nodes, roles, inputs, outputs, target.isa)
-    func = emit_rowwise(plan, inputs, outputs)
-    return KernelLaunch("rowwise", func, plan.loops.tasks, args, origins, plan.scratch_bytes)
-
-
-def _rows_in_parts(
-    view: GroupView, outputs: Sequence[Value], rows: RowSpace, parts: int, target: CpuTarget
-) -> tuple[KernelLaunch, ...]:
     launches = []
-    pieces, own = pieces_of(view, outputs, rows, parts)
+    pieces, own = pieces_of(view, outputs, roles.rows, schedule.parts)
 
     def argument(value: Value) -> KernelArg:
         if value in own:
             return ValueArg(own[value].name)
         return TemporaryArg(f"{view.name}.{value.name}", value.tensor_type.nbytes)
 
-    for piece, roles in pieces:
+    for (piece, its), each in zip(pieces, schedule.pieces, strict=True):
         args = tuple(argument(v) for v in (*piece.inputs, *piece.outputs))
-        if roles.kind is GroupKind.ROWWISE:
-            launches.append(_row_launch(piece.nodes, roles, piece.inputs, piece.outputs, args, view.origins, target))
-            continue
-        func, tasks = emit_injective(piece.nodes, piece.inputs, piece.outputs, target.isa)
-        launches.append(KernelLaunch("injective", func, tasks, args, view.origins))
+        if isinstance(each, CpuRowSchedule):
+            group = RowGroup(piece.nodes, its, piece.inputs, piece.outputs)
+            launches.append(_rows(group, each, view.origins, args))
+        else:
+            launches.append(_loops(piece.nodes, piece.inputs, piece.outputs, each, view.origins, args))
     return tuple(launches)

@@ -1,13 +1,12 @@
 """The template of element-wise groups, data movement and views: every output element is computed where it is stored.
 
-The outputs have one number of elements, over which the kernel iterates in the shape of the first output. Neighbouring
-dimensions in which all operands lie alike are merged; the last one is vectorised. Where an operand runs along another
-dimension than the output (a transpose), the two dimensions are walked in tiles.
+The loops are those of the schedule. The last dimension is vectorised; two dimensions may be walked in tiles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -15,116 +14,17 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import Expr, storage_bits
+from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import domain_indices, index_dtype_of, unravel
-from tilestitch.compiler.ir.accesses import Access, elementwise_walk
 from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.compiler.ir.ops import Kind, kind_of, op_spec
+from tilestitch.compiler.ir.ops import Kind, kind_of
 from tilestitch.compiler.ir.types import HALVES, TensorType
-from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.plan.cpu.loops import LoopPlan
 
 from .abi import Parameter, buffer_source, kernel_function, store
 
-TASK_ELEMENTS = 16384
-"""Elements of a task of cheap arithmetic; about ten microseconds of memory traffic."""
 _MOVEMENTS = frozenset({"concat", "gather", "gather_elements", "gather_nd"})
-TILE = 32
-"""Edge of the tiles in which transposed operands are walked."""
-BRANCHES = range(4, 129)
-"""Numbers of operands that rows are told apart by branches for: fewer are selected from, all of which are read."""
-
-
-@dataclass(frozen=True)
-class Loops:
-    """Iteration over `extents` (merged dimensions, the last vectorised).
-
-    `tiled` is the dimension along which a transposed operand is contiguous, or None. `chunk` cuts the last dimension,
-    `rows` says how many rows of it (of tiles, if tiled) a task computes. Each run of the last dimension between two of
-    `cuts` has a loop of its own, as different operands are read there. `branches`: a dimension before the last, and
-    where along it, from 0 to its end, other operands begin; rows branch to the code of their operand.
-    """
-
-    shape: tuple[int, ...]
-    extents: tuple[int, ...]
-    lanes: int
-    tiled: int | None
-    chunk: int
-    rows: int
-    cuts: tuple[int, ...] = ()
-    branches: tuple[int, tuple[int, ...]] | None = None
-
-    @property
-    def inner(self) -> int:
-        return self.extents[-1]
-
-    @property
-    def chunks(self) -> int:
-        return max(1, self.inner // self.chunk)
-
-    @property
-    def outer_extents(self) -> tuple[int, ...]:
-        """What a row is numbered over: all but the last dimension, the tiled one in tiles."""
-        return tuple(-(-e // TILE) if d == self.tiled else e for d, e in enumerate(self.extents[:-1]))
-
-    @property
-    def tasks(self) -> int:
-        return -(-prod(self.outer_extents) // self.rows) * self.chunks
-
-
-def plan_loops(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], isa: Isa) -> Loops:
-    """Decide the loops of an injective kernel with at least one element."""
-    shape = outputs[0].shape
-    extents, walk = elementwise_walk(inputs, outputs)
-    accesses = walk.accesses
-    cuts = tuple(sorted(at for d, at in walk.cuts if d == len(extents) - 1 and 0 < at < extents[-1]))
-    branches = _branches(extents, walk.cuts)
-    lanes = _lanes(outputs, nodes, isa)
-    if len(extents) > 1 and extents[-1] < min(lanes, 8):
-        extents = (prod(extents),)
-        accesses, cuts, branches = (), (), None
-    lanes = min(lanes, 1 << (extents[-1].bit_length() - 1))
-    tiled = _tiled_dimension(extents, accesses)
-    grain = max(lanes, TASK_ELEMENTS // _weight(nodes))
-    inner = extents[-1]
-    if tiled is not None:
-        chunk = min(inner, max(TILE, lanes))
-        return Loops(shape, extents, lanes, tiled, chunk, max(1, grain // (TILE * chunk)))
-    if inner >= 2 * grain and not cuts:
-        chunk = -(-grain // lanes) * lanes
-        return Loops(shape, extents, lanes, None, chunk, 1, (), branches)
-    return Loops(shape, extents, lanes, None, inner, max(1, grain // inner), cuts, branches)
-
-
-def _branches(extents: Sequence[int], cuts: Collection[tuple[int, int]]) -> tuple[int, tuple[int, ...]] | None:
-    """The dimension before the last along which most operands lie one behind the other, if they are many."""
-    found = [(d, (0, *sorted(at for e, at in cuts if e == d and 0 < at < extents[d]), extents[d]))
-             for d in range(len(extents) - 1)]  # fmt: skip
-    most = max(found, key=lambda one: len(one[1]), default=None)
-    return most if most is not None and len(most[1]) - 1 in BRANCHES else None
-
-
-def _lanes(outputs: Sequence[Value], nodes: Sequence[Node], isa: Isa) -> int:
-    """Elements of one vectorised step: a register of the widest dtype that is stored, at most of 32 bits."""
-    widest = max([storage_bits(v.dtype) for node in nodes for v in (*node.inputs, *node.outputs)] + [8])
-    return isa.vector_bytes * 8 // max(8, min(32, widest))
-
-
-def _tiled_dimension(extents: tuple[int, ...], accesses: Sequence[Access]) -> int | None:
-    """The dimension along which some operand is contiguous that is not contiguous along the last."""
-    for access in accesses:
-        strides = access.strides
-        if strides is None or abs(strides[-1]) <= 1:
-            continue
-        for d, stride in enumerate(strides[:-1]):
-            if abs(stride) == 1 and extents[d] >= 8:
-                return d
-    return None
-
-
-def _weight(nodes: Sequence[Node]) -> int:
-    """How many times the work of one cheap operation an element is, roughly."""
-    return 1 + sum(8 if op_spec(node.op).expensive else 0 for node in nodes) // 8 + len(nodes) // 8
 
 
 def _moves(nodes: Sequence[Node]) -> bool:
@@ -140,11 +40,8 @@ def _moved_type(type_: TensorType) -> TensorType:
     return TensorType("uint16", type_.shape) if type_.dtype in HALVES else type_
 
 
-def emit_injective(
-    nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], isa: Isa
-) -> tuple[Any, int]:
-    """The PrimFunc of an injective group and its number of tasks. Parameters: inputs, then outputs."""
-    loops = plan_loops(nodes, inputs, outputs, isa)
+def emit_injective(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], loops: LoopPlan) -> Any:
+    """The PrimFunc of an injective group. Parameters: inputs, then outputs."""
     types = {v: _moved_type(v.tensor_type) if _moves(nodes) else v.tensor_type for v in (*inputs, *outputs)}
     parameters = [Parameter.of(v.name, type_) for v, type_ in types.items()]
     index_dtype = index_dtype_of(nodes)
@@ -156,18 +53,18 @@ def emit_injective(
         results = [(v, types[v], buffer) for v, buffer in zip(outputs, buffers[len(inputs) :], strict=True)]
         _Emitter(loops, evaluator, results, index_dtype).run(task)
 
-    return kernel_function(parameters, body), loops.tasks
+    return kernel_function(parameters, body)
 
 
 @dataclass(frozen=True)
 class _Emitter:
-    loops: Loops
+    loops: LoopPlan
     evaluator: Evaluator
     results: Sequence[tuple[Value, TensorType, Any]]
     index_dtype: str
 
     def run(self, task: Expr) -> None:
-        loops = self.loops
+        loops, chunk_size = self.loops, self.loops.schedule.chunk
         task = T.bind(T.cast(task, self.index_dtype))
         self.evaluator.assume(task, 0, loops.tasks)
         rows = prod(loops.outer_extents)
@@ -176,15 +73,15 @@ class _Emitter:
         end: Expr = loops.inner
         if loops.chunks > 1:
             chunk = T.bind(task % loops.chunks)
-            start = T.bind(chunk * loops.chunk)
+            start = T.bind(chunk * chunk_size)
             end = T.bind(
-                tirx.Select(chunk == loops.chunks - 1, tirx.IntImm(self.index_dtype, loops.inner), start + loops.chunk)
+                tirx.Select(chunk == loops.chunks - 1, tirx.IntImm(self.index_dtype, loops.inner), start + chunk_size)
             )
         if rows == 1:
             self._row(0, start, end)
             return
-        first = T.bind(block * loops.rows)
-        with T.serial(first, T.min(first + loops.rows, rows)) as row, self.evaluator.scope((row, 0, rows)):
+        first = T.bind(block * loops.schedule.rows)
+        with T.serial(first, T.min(first + loops.schedule.rows, rows)) as row, self.evaluator.scope((row, 0, rows)):
             self._row(row, start, end)
 
     def _row(self, row: Expr, start: Expr, end: Expr) -> None:
@@ -194,14 +91,15 @@ class _Emitter:
             if not isinstance(i, int):
                 self.evaluator.assume(i, 0, extent)
         if loops.tiled is None:
-            if loops.branches is None:
-                self._lines(outer, start, end)
+            if loops.schedule.branches:
+                self._branch(outer, loops.schedule.branch, loops.schedule.branches, start, end)
             else:
-                self._branch(outer, *loops.branches, start, end)
+                self._lines(outer, start, end)
             return
-        first = T.bind(outer[loops.tiled] * TILE)
-        extent = loops.extents[loops.tiled]
-        with T.serial(first, T.min(first + TILE, extent)) as i, self.evaluator.scope((i, 0, extent)):
+        edge = loops.schedule.edge
+        first = T.bind(outer[loops.tiled] * edge)
+        extent = loops.schedule.extents[loops.tiled]
+        with T.serial(first, T.min(first + edge, extent)) as i, self.evaluator.scope((i, 0, extent)):
             self._line([i if d == loops.tiled else o for d, o in enumerate(outer)], start, end)
 
     def _branch(self, outer: Sequence[Expr], d: int, bounds: Sequence[int], start: Expr, end: Expr) -> None:
@@ -222,15 +120,15 @@ class _Emitter:
             self._lines([here if dimension == d else i for dimension, i in enumerate(outer)], start, end)
 
     def _lines(self, outer: Sequence[Expr], start: Expr, end: Expr) -> None:
-        if not self.loops.cuts:
+        if not self.loops.schedule.cuts:
             self._line(outer, start, end)
             return
-        for first, last in zip((0, *self.loops.cuts), (*self.loops.cuts, self.loops.inner), strict=True):
+        for first, last in itertools.pairwise((0, *self.loops.schedule.cuts, self.loops.inner)):
             self._line(outer, first, last)
 
     def _line(self, outer: Sequence[Expr], start: Expr, end: Expr) -> None:
         """All elements [start, end) of the last dimension: whole vectors, the last one moved back so that it fits."""
-        lanes, inner = self.loops.lanes, self.loops.inner
+        lanes, inner = self.loops.schedule.lanes, self.loops.inner
         length = end - start
         low, high, exact = 0, inner, inner % lanes == 0
         if isinstance(length, int):
@@ -255,6 +153,6 @@ class _Emitter:
     def _store(self, index: Sequence[Expr]) -> None:
         evaluator = self.evaluator
         outputs = [value for value, _, _ in self.results]
-        indices = domain_indices(outputs, self.loops.extents, index, evaluator.simplify)
+        indices = domain_indices(outputs, self.loops.schedule.extents, index, evaluator.simplify)
         for (value, type_, buffer), at in zip(self.results, indices, strict=True):
             store(buffer, type_, at, evaluator.value(value, at), evaluator.simplify)

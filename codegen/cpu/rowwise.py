@@ -20,17 +20,18 @@ from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import before_views
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of
+from tilestitch.passes.plan.cpu.rows import RowPass, RowPlan
 
 from .abi import Parameter, buffer_source, kernel_function, store
 from .microkernel import scratch_buffer
-from .rowplan import RowPass, RowPlan
 
 SUM_BLOCK = 8192
 """Long sums are kept apart in blocks of this many elements, so that rounding errors do not add up."""
 
 
-def emit_rowwise(plan: RowPlan, inputs: Sequence[Value], outputs: Sequence[Value]) -> Any:
+def emit_rowwise(plan: RowPlan) -> Any:
     """The PrimFunc of a row-wise group. Parameters: inputs, then outputs."""
+    inputs, outputs = plan.group.inputs, plan.group.outputs
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*inputs, *outputs)]
     positions = index_dtype(values_between(outputs, inputs))
 
@@ -70,8 +71,8 @@ class _Emitter:
         if rows == 1:
             self._row(0)
             return
-        first = T.bind(task * loops.rows_per_task)
-        end = T.min(first + loops.rows_per_task, rows)
+        first = T.bind(task * loops.schedule.rows)
+        end = T.min(first + loops.schedule.rows, rows)
         with T.serial(first, end) as row, self.evaluator.scope((row, 0, rows)):
             self._row(row)
 
@@ -211,7 +212,7 @@ class _Emitter:
             result = evaluator.value(value, index)
             T.buffer_store(self.caches[value], _cacheable(result, value.dtype), [evaluator.simplify(self.at[2])])
         for value in stage.outputs:
-            source, place = before_views(self.plan.roles, value, index, evaluator.simplify)
+            source, place = before_views(self.plan.group.roles, value, index, evaluator.simplify)
             store(self.results[value], value.tensor_type, place, evaluator.value(source, index), evaluator.simplify)
         for node, accumulator in accumulators.items():
             accumulator.add(evaluator.value(node.inputs[0], index), index, slot, fresh)

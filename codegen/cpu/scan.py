@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from math import prod
 from typing import Any
 
 from tvm.script.ir_builder import tirx as T
@@ -11,23 +10,16 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, named, to_storage
 from tilestitch.codegen.compute.indexing import index_dtype
-from tilestitch.compiler.ir.graph import Node
-from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.plan.cpu.opaque import ScanPlan
 
 from .abi import KernelLaunch, Parameter, kernel_function
 
-TASK_ELEMENTS = 16384
 
-
-def lower_cumulative(node: Node, isa: Isa) -> KernelLaunch:
+def lower_cumulative(plan: ScanPlan) -> KernelLaunch:
     """Lines along the axis are independent; neighbouring lines are the lanes of a vector."""
+    node, size, inner = plan.node, plan.size, plan.inner
     x, out = node.inputs[0], node.outputs[0]
-    axis = node.attrs["axis"]
-    size, inner = x.shape[axis], prod(x.shape[axis + 1 :])
-    lanes = min(isa.vector_bytes // 4, 1 << (inner.bit_length() - 1))
-    blocks = -(-inner // lanes)
-    lines = prod(x.shape[:axis]) * blocks
-    per_task = max(1, TASK_ELEMENTS // max(1, size * lanes))
+    lanes, blocks, lines, per_task = plan.schedule.lanes, plan.blocks, plan.lines, plan.schedule.lines
     reducer, exclusive, reverse = (node.attrs[name] for name in ("reducer", "exclusive", "reverse"))
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (x, out)]
     positions = index_dtype([x])
@@ -58,4 +50,4 @@ def lower_cumulative(node: Node, isa: Isa) -> KernelLaunch:
                 each_lane(step)
 
     func = kernel_function(parameters, body)
-    return KernelLaunch("cumulative", func, -(-lines // per_task), tuple(p.arg for p in parameters), node.origins)
+    return KernelLaunch("cumulative", func, plan.tasks, tuple(p.arg for p in parameters), node.origins)

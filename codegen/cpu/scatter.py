@@ -8,32 +8,27 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import Expr, storage_dtype
+from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.faults import fault_message
 from tilestitch.codegen.compute.scattering import in_range, offset_of, slice_of, store_update, wrapped
 from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.plan.cpu.opaque import ScatterPlan
 
 from .abi import KernelLaunch, Parameter, StatusArg, kernel_function
 
-COPY_ELEMENTS = 65536
-UPDATE_ELEMENTS = 8192
 
-
-def lower_scatter(node: Node, isa: Isa) -> tuple[KernelLaunch, ...]:
+def lower_scatter(plan: ScatterPlan) -> tuple[KernelLaunch, ...]:
     """A launch that copies and, if there are updates, one that applies them and checks the indices."""
-    copy = _copy(node, isa)
-    if not node.inputs[2].tensor_type.num_elements:
+    copy = _copy(plan)
+    if not plan.tasks:
         return (copy,)
-    return (copy, _elements(node) if node.op == "scatter_elements" else _slices(node))
+    return (copy, _elements(plan) if plan.node.op == "scatter_elements" else _slices(plan))
 
 
-def _copy(node: Node, isa: Isa) -> KernelLaunch:
+def _copy(plan: ScatterPlan) -> KernelLaunch:
+    node, lanes, vectors, per_task = plan.node, plan.schedule.copy_lanes, plan.vectors, plan.schedule.copy_vectors
     x, out = node.inputs[0], node.outputs[0]
     count = x.tensor_type.num_elements
-    lanes = min(isa.vector_bytes // 4, 1 << (count.bit_length() - 1))
-    vectors = -(-count // lanes)
-    per_task = max(1, COPY_ELEMENTS // lanes)
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (x, out)]
 
     def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
@@ -48,7 +43,7 @@ def _copy(node: Node, isa: Isa) -> KernelLaunch:
                 T.buffer_store(target, source[start + lane], [start + lane])
 
     func = kernel_function(parameters, body)
-    return KernelLaunch("copy", func, -(-vectors // per_task), tuple(p.arg for p in parameters), node.origins)
+    return KernelLaunch("copy", func, plan.copy_tasks, tuple(p.arg for p in parameters), node.origins)
 
 
 def _parameters(node: Node) -> list[Parameter]:
@@ -63,12 +58,12 @@ def _launch(node: Node, parameters: list[Parameter], tasks: int, body: Callable[
     return KernelLaunch(node.op, func, tasks, args, node.origins, faults=(fault_message(node),))
 
 
-def _elements(node: Node) -> KernelLaunch:
+def _elements(plan: ScatterPlan) -> KernelLaunch:
     """scatter_elements: lines along the axis never meet, so blocks of whole outer indices are tasks."""
+    node, outer, per_task = plan.node, plan.extent, plan.schedule.part
     x, indices = node.inputs[0], node.inputs[1]
     axis, shape = node.attrs["axis"], indices.shape
-    outer, size, inner = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
-    per_task = max(1, UPDATE_ELEMENTS // max(1, size * inner))
+    size, inner = shape[axis], prod(shape[axis + 1 :])
     strides = [prod(x.shape[d + 1 :]) for d in range(len(shape))]
 
     offset = offset_of(node)
@@ -88,18 +83,13 @@ def _elements(node: Node) -> KernelLaunch:
                     with T.Else():
                         T.buffer_store(status, T.int32(1), [0])
 
-    return _launch(node, _parameters(node), -(-outer // per_task), body)
+    return _launch(node, _parameters(node), plan.tasks, body)
 
 
-def _slices(node: Node) -> KernelLaunch:
+def _slices(plan: ScatterPlan) -> KernelLaunch:
     """scatter_nd: any two slices may meet, so each task applies all of them to its own part of a slice."""
-    x, indices = node.inputs[0], node.inputs[1]
-    depth = indices.shape[-1]
-    count, width = prod(indices.shape[:-1]), prod(x.shape[depth:])
-    part = min(width, max(16, UPDATE_ELEMENTS // max(1, count)))
-    lanes = 16 if part % 16 == 0 and width % part == 0 else 1
-    if lanes > 1 and storage_dtype(x.dtype) != x.dtype:
-        lanes = 1
+    node, width, part, lanes = plan.node, plan.extent, plan.schedule.part, plan.schedule.lanes
+    count = prod(node.inputs[1].shape[:-1])
 
     def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
         index, updates, target, status = buffers
@@ -120,4 +110,4 @@ def _slices(node: Node) -> KernelLaunch:
                 with T.Else():
                     T.buffer_store(status, T.int32(1), [0])
 
-    return _launch(node, _parameters(node), -(-width // part), body)
+    return _launch(node, _parameters(node), plan.tasks, body)

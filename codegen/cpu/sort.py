@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, from_storage, is_nan, named, storage_bits, to_storage
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, is_nan, named, to_storage
 from tilestitch.codegen.compute.indexing import index_dtype
-from tilestitch.compiler.ir.graph import Node
-from tilestitch.compiler.ir.types import is_float
-from tilestitch.passes.plan.cpu.tiling import align
+from tilestitch.compiler.ir.types import compute_dtype, is_float
+from tilestitch.passes.plan.cpu.opaque import SortPlan
 
 from .abi import KernelLaunch, Parameter, kernel_function
 from .microkernel import scratch_buffer
-
-TASK_ELEMENTS = 4096
-MAX_INSERTION = 48
-"""Largest k for which each element is inserted into a sorted list; longer lists are cheaper to sort whole."""
 
 
 @dataclass(frozen=True)
@@ -35,19 +29,11 @@ class _Line:
 class _TopK:
     """One top_k node: keys (in compute dtype) and positions lie in the workspace."""
 
-    def __init__(self, node: Node) -> None:
-        x = node.inputs[0]
-        axis = node.attrs["axis"]
-        self.dtype = x.dtype
-        self.key = compute_dtype(x.dtype)
-        self.largest = bool(node.attrs["largest"])
-        self.k = node.attrs["k"]
-        self.size, self.inner = x.shape[axis], prod(x.shape[axis + 1 :])
-        self.lines = prod(x.shape[:axis]) * self.inner
-        self.inserts = self.k <= MAX_INSERTION
-        self.room = self.k if self.inserts else 2 * self.size
-        self.key_bytes = align(self.room * (storage_bits(self.key) // 8))
-        self.scratch_bytes = self.key_bytes + align(self.room * 4)
+    def __init__(self, plan: SortPlan) -> None:
+        self.dtype = plan.node.inputs[0].dtype
+        self.largest = bool(plan.node.attrs["largest"])
+        self.k, self.size, self.inner = plan.k, plan.size, plan.inner
+        self.inserts = plan.schedule.inserts
 
     def before(self, new: Expr, old: Expr) -> Expr:
         """Whether `new`, which stands later in the line, comes before `old`; NaN counts as the largest number."""
@@ -124,20 +110,19 @@ class _TopK:
             T.buffer_store(indices, T.cast(positions[offset + i], "int64"), [start + i * self.inner])
 
 
-def lower_top_k(node: Node) -> KernelLaunch:
+def lower_top_k(plan: SortPlan) -> KernelLaunch:
     """One task handles a few lines along the axis."""
-    top = _TopK(node)
-    per_task = max(1, TASK_ELEMENTS // max(1, top.size))
+    node, per_task, room = plan.node, plan.schedule.lines, max(1, plan.room)
+    top = _TopK(plan)
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*node.inputs, *node.outputs)]
     at_dtype = index_dtype([node.inputs[0]])
 
     def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
-        keys = scratch_buffer(scratch, 0, (max(1, top.room),), top.key, "keys")
-        positions = scratch_buffer(scratch, top.key_bytes, (max(1, top.room),), "int32", "positions")
+        keys = scratch_buffer(scratch, 0, (room,), compute_dtype(top.dtype), "keys")
+        positions = scratch_buffer(scratch, plan.key_bytes, (room,), "int32", "positions")
         first = T.bind(T.cast(task, at_dtype) * per_task)
-        with T.serial(first, T.min(first + per_task, top.lines)) as line:
+        with T.serial(first, T.min(first + per_task, plan.lines)) as line:
             top.line_body(buffers, line, keys, positions)
 
     func = kernel_function(parameters, body)
-    tasks = -(-top.lines // per_task)
-    return KernelLaunch("top_k", func, tasks, tuple(p.arg for p in parameters), node.origins, top.scratch_bytes)
+    return KernelLaunch("top_k", func, plan.tasks, tuple(p.arg for p in parameters), node.origins, plan.scratch_bytes)

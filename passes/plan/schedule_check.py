@@ -7,28 +7,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from math import prod
 
 from tilestitch.compiler.ir import Value
 from tilestitch.compiler.ir.accesses import elementwise_walk
 from tilestitch.compiler.ir.types import storage_bytes
 
-from .anchored import AnchoredGroup
-from .cpu.anchors import plan_of
-from .cpu.attention import AttentionPlan, attention_of
-from .cpu.schedules import (
-    CpuAttentionSchedule,
-    CpuConvSchedule,
-    CpuConvTransposeSchedule,
-    CpuGemmSchedule,
-    CpuGemvSchedule,
-    CpuWindowSchedule,
-)
+from .cpu.check import cpu_reasons
+from .cpu.schedules import CpuSchedule
 from .group import GroupKind
 from .parts import Roles
 from .row_loops import RowLoops, row_loops
 from .schedules import (
-    CpuRowSchedule,
     ElementwiseSchedule,
     RowSchedule,
     ScanSchedule,
@@ -39,7 +28,7 @@ from .schedules import (
     TransposeSchedule,
     WindowSchedule,
 )
-from .split_rows import pieces_of
+from .split_rows import pieces_of, why_not_cut
 from .turn import accesses_along
 from .view import GroupView
 
@@ -60,6 +49,9 @@ def why_not(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule) 
 
 def _reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule) -> Iterator[str]:
     outputs = view.stored
+    if isinstance(schedule, CpuSchedule):
+        yield from cpu_reasons(view, kind, roles, schedule)
+        return
     match schedule:
         case ElementwiseSchedule() if kind is GroupKind.INJECTIVE:
             yield from _elementwise(schedule, view.inputs, outputs)
@@ -76,19 +68,6 @@ def _reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule)
             yield from block_size(schedule.threads)
             if isinstance(schedule, SortSchedule) and schedule.threads & (schedule.threads - 1):
                 yield f"{schedule.threads} threads are no power of two, as sorting needs"
-        case CpuRowSchedule() if kind is GroupKind.ROWWISE:
-            if schedule.parts != 1:
-                yield from _parts(schedule.parts, roles)
-            if schedule.parts > 1 and any(node.op in ("arg_max", "arg_min") for node in view.nodes):
-                yield "rows in which places are looked for are not cut"
-        case CpuAttentionSchedule() if kind is GroupKind.ATTENTION:
-            yield from AttentionPlan(attention_of(AnchoredGroup.of(view)), schedule).reasons()
-        case (
-            CpuGemmSchedule() | CpuGemvSchedule() | CpuConvSchedule() | CpuConvTransposeSchedule() | CpuWindowSchedule()
-        ) if kind in (GroupKind.CONTRACTION, GroupKind.OPAQUE):
-            plan = plan_of(AnchoredGroup.of(view), schedule)
-            if isinstance(plan, str):
-                yield plan
         case _:
             yield f"template {schedule.template} does not compute a group of kind {kind.value}"
 
@@ -150,18 +129,9 @@ def row_reasons(schedule: RowSchedule, loops: RowLoops) -> Iterator[str]:
         yield f"a block that shares a row with others has {schedule.rows} rows, not one"
 
 
-def _parts(parts: int, roles: Roles) -> Iterator[str]:
-    assert roles.rows is not None
-    shape, axes = roles.rows.shape, roles.rows.axes
-    length = prod(d for axis, d in enumerate(shape) if axis in axes)
-    trailing = axes == tuple(range(len(shape) - len(axes), len(shape)))
-    if parts < 2 or length % parts or not trailing:
-        yield f"rows of {length} elements over axes {axes} are not cut into {parts} equal parts"
-
-
 def _split_rows(schedule: SplitRowSchedule, view: GroupView, roles: Roles) -> Iterator[str]:
     assert roles.rows is not None
-    uncut = next(_parts(schedule.parts, roles), None)
+    uncut = why_not_cut(roles.rows, schedule.parts)
     if uncut is not None:
         yield uncut
         return

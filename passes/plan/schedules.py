@@ -13,14 +13,7 @@ from typing import Any, ClassVar, TypeAlias, get_args, get_origin, get_type_hint
 from tilestitch.passes.errors import PlanError
 
 from .attention_tiles import AttentionMmaTile, AttentionSimtTile
-from .cpu.schedules import (
-    CpuAttentionSchedule,
-    CpuConvSchedule,
-    CpuConvTransposeSchedule,
-    CpuGemmSchedule,
-    CpuGemvSchedule,
-    CpuWindowSchedule,
-)
+from .cpu.schedules import CpuSchedule
 from .tiles import Tile
 
 
@@ -165,19 +158,10 @@ class ScatterSchedule:
     by_claims: bool
 
 
-@dataclass(frozen=True)
-class CpuRowSchedule:
-    """On a CPU: each row is cut into so many `parts`, whose results further launches join; 1: it is not cut."""
-
-    template: ClassVar[str] = "cpu_rows"
-    parts: int = 1
-
-
 Schedule: TypeAlias = (
     ElementwiseSchedule | TransposeSchedule | RowSchedule | SplitRowSchedule | WindowSchedule | ScanSchedule
     | SortSchedule | ScatterSchedule | GemmSchedule | DirectSchedule | BandSchedule
-    | AttentionSchedule | CpuRowSchedule | CpuAttentionSchedule | CpuGemmSchedule | CpuGemvSchedule | CpuConvSchedule
-    | CpuConvTransposeSchedule | CpuWindowSchedule
+    | AttentionSchedule | CpuSchedule
 )  # fmt: skip
 
 _KINDS = (*get_args(Schedule), *get_args(Tile), AttentionMmaTile, AttentionSimtTile)

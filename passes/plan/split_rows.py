@@ -27,6 +27,15 @@ class Piece:
     outputs: tuple[Value, ...]
 
 
+def why_not_cut(rows: RowSpace, parts: int) -> str | None:
+    """Why rows are not cut into so many equal parts; None if they are."""
+    length = prod(d for axis, d in enumerate(rows.shape) if axis in rows.axes)
+    trailing = rows.axes == tuple(range(len(rows.shape) - len(rows.axes), len(rows.shape)))
+    if parts < 2 or length % parts or not trailing:
+        return f"rows of {length} elements over axes {rows.axes} are not cut into {parts} equal parts"
+    return None
+
+
 def split_rows(
     nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], rows: RowSpace, parts: int
 ) -> tuple[list[Piece], dict[Value, Value]]:

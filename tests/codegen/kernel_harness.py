@@ -141,7 +141,7 @@ def run_graph(
     graph: Graph, inputs: Mapping[str, np.ndarray], kind: GroupKind | None = None, cpu: CpuTarget | None = None
 ) -> dict[str, np.ndarray]:
     """The outputs of the graph, computed as one group."""
-    launches = lower_group(graph, cpu_group(graph, kind, cpu=cpu), cpu or target())
+    launches = lower_group(graph, cpu_group(graph, kind, cpu=cpu))
     constants = {v.name: np.asarray(v.data) for v in graph.constants}
     outputs = list(dict.fromkeys(graph.outputs))
     return run_launches(launches, {**inputs, **constants}, outputs, cpu)

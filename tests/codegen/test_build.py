@@ -30,7 +30,7 @@ def scaled(factor: float = 2.0, size: int = 100, prefix: str = "") -> Graph:
 
 
 def launches(graph: Graph) -> tuple[KernelLaunch, ...]:
-    return lower_group(graph, cpu_group(graph), target())
+    return lower_group(graph, cpu_group(graph))
 
 
 def test_equal_kernels_are_compiled_once_whatever_their_values_are_called() -> None:
@@ -110,18 +110,18 @@ def test_groups_that_no_template_fits_are_refused_by_name() -> None:
     x = graph.add_input("x", TensorType("complex64", (3,)))
     graph.outputs = [graph.emit("add", x, x, origins=["Add_7"])]
     with pytest.raises(CodegenError, match=r"complex64.*host step.*Add_7"):
-        lower_group(graph, one_group(graph), target())
+        lower_group(graph, one_group(graph))
     graph = Graph("open")
     y = graph.add_input("y", TensorType("float32", ("n",)))
     graph.outputs = [graph.emit("add", y, y, origins=["Add_8"])]
     with pytest.raises(CodegenError, match=r"static shapes.*Add_8"):
-        lower_group(graph, one_group(graph), target())
+        lower_group(graph, one_group(graph))
     graph = Graph("both")
     z = graph.add_input("z", TensorType("float32", (4, 4)))
     total = graph.emit("reduce_sum", z, axes=(1,), keepdims=True)
     graph.outputs = [graph.emit("reduce_sum", graph.emit("add", z, total), axes=(0,), keepdims=True, origins=["Sum_9"])]
     with pytest.raises(CodegenError, match=r"fits no kernel template.*Sum_9"):
-        lower_group(graph, one_group(graph, GroupKind.ROWWISE), target())
+        lower_group(graph, one_group(graph, GroupKind.ROWWISE))
 
 
 def test_empty_outputs_need_no_launch() -> None:

@@ -33,7 +33,7 @@ def product(
 
 
 def kind(graph: Graph) -> str:
-    (launch,) = lower_group(graph, cpu_group(graph), target())
+    (launch,) = lower_group(graph, cpu_group(graph))
     return launch.kind
 
 

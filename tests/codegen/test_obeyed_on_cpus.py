@@ -23,13 +23,19 @@ from tilestitch.passes.plan.cpu.schedules import (
     CpuConvTransposeSchedule,
     CpuGemmSchedule,
     CpuGemvSchedule,
+    CpuLoopSchedule,
+    CpuRowSchedule,
+    CpuScanSchedule,
+    CpuScatterSchedule,
+    CpuSortSchedule,
+    CpuSplitRowSchedule,
     CpuWindowSchedule,
 )
-from tilestitch.passes.plan.schedules import CpuRowSchedule, RowSchedule, Schedule
+from tilestitch.passes.plan.schedules import RowSchedule, Schedule
 
 
 def launches_of(graph: Graph, group: Group, schedule: Schedule | None) -> Sequence[KernelLaunch]:
-    return lower_group(graph, replace(group, schedule=schedule), target())
+    return lower_group(graph, replace(group, schedule=schedule))
 
 
 def check(graph: Graph, schedule: Schedule, rtol: float = 1e-5) -> Sequence[KernelLaunch]:
@@ -58,28 +64,235 @@ def total(rows: int = 3, columns: int = 60) -> Graph:
     return graph
 
 
-@pytest.mark.parametrize("parts", [1, 2, 5, 60])
+def softmax(rows: int = 9, columns: int = 50, axis: int = 1) -> Graph:
+    graph = Graph("softmax")
+    x = graph.add_input("x", TensorType("float32", (rows, columns)))
+    e = graph.emit("exp", graph.emit("sub", x, graph.emit("reduce_max", x, axes=(axis,), keepdims=True)))
+    graph.outputs = [graph.emit("div", e, graph.emit("reduce_sum", e, axes=(axis,), keepdims=True))]
+    return graph
+
+
+ROWS = CpuRowSchedule((9, 50), (False, True), 8, 2, 2)
+
+
+def exponential() -> str:
+    """The name of the value that several passes of softmax need."""
+    return next(node.output.name for node in softmax().nodes if node.op == "exp")
+
+
+@pytest.mark.parametrize(
+    ("changes", "tasks", "scratch_bytes"),
+    [
+        ({}, 5, 0),
+        ({"rows": 9}, 1, 0),
+        ({"rows": 1, "lanes": 4, "vectors": 1}, 9, 0),
+        ({"lanes": 32, "vectors": 4}, 5, 0),
+        ({"lanes": 1, "vectors": 1}, 5, 0),
+        ({"kept": (exponential(),)}, 5, 256),
+    ],
+)
+def test_another_schedule_of_rows_is_emitted_as_it_is(changes: dict[str, Any], tasks: int, scratch_bytes: int) -> None:
+    (launch,) = check(softmax(), replace(ROWS, **changes))
+    assert (launch.kind, launch.tasks, launch.scratch_bytes) == ("rowwise", tasks, scratch_bytes)
+
+
+@pytest.mark.parametrize(("lanes", "vectors", "tasks"), [(4, 1, 7), (16, 2, 1), (1, 1, 25), (8, 4, 1)])
+def test_neighbouring_rows_are_computed_together_as_the_plan_says(lanes: int, vectors: int, tasks: int) -> None:
+    (launch,) = check(softmax(axis=0), CpuRowSchedule((9, 50), (True, False), lanes, vectors, 2))
+    assert launch.tasks == tasks
+
+
+def split(parts: int, **changes: Any) -> CpuSplitRowSchedule:
+    """Three rows of 60 elements in parts: their sums, and the sums of these."""
+    first = CpuRowSchedule((3, parts, 60 // parts), (False, False, True), 1, 1, 2)
+    second = CpuRowSchedule((3, parts), (False, True), 1, 1, 3)
+    return CpuSplitRowSchedule(parts, (replace(first, **changes), second, CpuLoopSchedule((3,), 1, 3, 1)))
+
+
+@pytest.mark.parametrize("parts", [2, 5, 20])
 def test_rows_are_cut_into_the_parts_of_the_plan(parts: int) -> None:
-    assert (len(check(total(), CpuRowSchedule(parts))) > 1) == (parts > 1)
+    launches = check(total(), split(parts))
+    assert [launch.tasks for launch in launches] == [-(-3 * parts // 2), 1, 1]
 
 
 ONE = CpuGemmSchedule(1, 1, 16, 1, 1, 1)
 
 
 @pytest.mark.parametrize(
-    ("schedule", "reason"),
+    ("graph", "schedule", "reason"),
     [
-        (CpuRowSchedule(7), "60 elements over axes .1,. are not cut into 7 equal parts"),
-        (CpuRowSchedule(0), "not cut into 0 equal parts"),
-        (CpuAttentionSchedule(8, 8, ONE, ONE), "template cpu_attention does not compute a group of kind rowwise"),
-        (RowSchedule(4, 32, 1), "no kernel of a CPU"),
-        (ONE, "template cpu_gemm does not compute a group of kind rowwise"),
-        (None, "has no schedule"),
+        (softmax(), replace(ROWS, extents=(450,), reduced=(True,)), "do not cover rows"),
+        (softmax(), replace(ROWS, extents=(9, 49)), "do not cover rows"),
+        (softmax(), replace(ROWS, extents=(9, 5, 10)), "do not cover rows"),
+        (softmax(), replace(ROWS, extents=(9, 5, 10), reduced=(False, True, True)), "do not cover rows"),
+        (softmax(), replace(ROWS, reduced=(True, False)), "do not cover rows"),
+        (softmax(), replace(ROWS, extents=(), reduced=()), "do not cover rows"),
+        (softmax(), replace(ROWS, lanes=5), "5 lanes"),
+        (softmax(), replace(ROWS, lanes=64), "longer than the last dimension, 50"),
+        (softmax(axis=0), CpuRowSchedule((9, 50), (True, False), 16, 4, 1), "longer than the last dimension, 50"),
+        (softmax(), replace(ROWS, vectors=3), "3 vectors; their number is a power of two"),
+        (softmax(), replace(ROWS, vectors=0), "0 vectors"),
+        (softmax(), replace(ROWS, rows=0), "0 rows"),
+        (softmax(), replace(ROWS, kept=("nobody",)), "%nobody is not kept"),
+        (softmax(), replace(ROWS, kept=(softmax().outputs[0].name,)), "is not kept"),
+        (total(), split(7), "60 elements over axes .1,. are not cut into 7 equal parts"),
+        (total(), split(1), "not cut into 1 equal parts"),
+        (total(), split(2, rows=0), "0 rows"),
+        (total(), replace(split(2), pieces=split(2).pieces[:2]), "3 launches take as many schedules, not 2"),
+        (total(), replace(split(2), pieces=split(2).pieces[::-1]), "a launch that is rowwise has a schedule of"),
+        (total(), CpuAttentionSchedule(8, 8, ONE, ONE), "cpu_attention does not compute a group of kind rowwise"),
+        (total(), RowSchedule(4, 32, 1), "no kernel of a CPU"),
+        (total(), ONE, "template cpu_gemm does not compute a group of kind rowwise"),
+        (total(), None, "has no schedule"),
     ],
 )
-def test_rows_that_no_kernel_computes_are_refused(schedule: Schedule | None, reason: str) -> None:
+def test_rows_that_no_kernel_computes_are_refused(graph: Graph, schedule: Schedule | None, reason: str) -> None:
     with pytest.raises(KernelError, match=reason):
-        launches_of(total(), cpu_group(total()), schedule)
+        launches_of(graph, cpu_group(graph), schedule)
+
+
+def test_rows_in_which_places_are_looked_for_are_not_cut() -> None:
+    graph = Graph("places")
+    x = graph.add_input("x", TensorType("float32", (3, 60)))
+    graph.outputs = [graph.emit("arg_max", x, axis=1, keepdims=True, select_last=False)]
+    with pytest.raises(KernelError, match="places are looked for"):
+        launches_of(graph, cpu_group(graph), split(2))
+
+
+# -- element-wise work, data movement, sorting, sums, scatters ---------------------------------------------------------
+
+
+def turned() -> Graph:
+    graph = Graph("turned")
+    x = graph.add_input("x", TensorType("float32", (33, 40)))
+    graph.outputs = [graph.emit("neg", graph.emit("transpose", x, perm=(1, 0)))]
+    return graph
+
+
+def joined() -> Graph:
+    graph = Graph("joined")
+    parts = [graph.add_input(name, TensorType("float32", (3, size))) for name, size in (("x", 10), ("y", 22))]
+    graph.outputs = [graph.emit("concat", *parts, axis=1)]
+    return graph
+
+
+LOOPS = CpuLoopSchedule((40, 33), 8, 33, 4)
+
+
+@pytest.mark.parametrize(
+    ("graph", "schedule", "tasks"),
+    [
+        (turned(), LOOPS, 10),
+        (turned(), replace(LOOPS, lanes=1, rows=7), 6),
+        (turned(), replace(LOOPS, extents=(1320,), chunk=100), 13),
+        (turned(), replace(LOOPS, extents=(8, 5, 33), rows=40), 1),
+        (turned(), replace(LOOPS, chunk=16, rows=1), 80),
+        (turned(), replace(LOOPS, tiled=0, edge=16, chunk=16, rows=1), 6),
+        (turned(), replace(LOOPS, cuts=(5, 6)), 10),
+        (turned(), replace(LOOPS, branches=(0, 1, 17, 40)), 10),
+        (joined(), CpuLoopSchedule((3, 32), 8, 32, 1, cuts=(10,)), 3),
+        (joined(), CpuLoopSchedule((96,), 16, 96, 1), 1),
+    ],
+)
+def test_other_loops_are_emitted_as_they_are(graph: Graph, schedule: CpuLoopSchedule, tasks: int) -> None:
+    (launch,) = check(graph, schedule)
+    assert (launch.kind, launch.tasks) == ("injective", tasks)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"extents": (40, 32)}, "have not 1320 elements"),
+        ({"extents": ()}, "have not 1320 elements"),
+        ({"lanes": 3}, "3 lanes"),
+        ({"lanes": 0}, "0 lanes"),
+        ({"chunk": 4}, "rows of 4 elements"),
+        ({"chunk": 34}, "rows of 34 elements"),
+        ({"rows": 0}, "0 rows of 33"),
+        ({"cuts": (5,), "chunk": 16}, "computed whole"),
+        ({"cuts": (5, 5)}, "do not rise"),
+        ({"cuts": (33,)}, "do not rise"),
+        ({"tiled": 1, "edge": 16}, "before the last one"),
+        ({"edge": 16, "cuts": (5,)}, "without cuts"),
+        ({"branches": (0, 39)}, "do not rise from 0 to 40"),
+        ({"branches": (1, 40)}, "do not rise from 0 to 40"),
+        ({"branches": (0, 40), "branch": 1}, "no outer one"),
+    ],
+)
+def test_loops_that_no_kernel_has_are_refused(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(KernelError, match=reason):
+        launches_of(turned(), cpu_group(turned()), replace(LOOPS, **changes))
+
+
+def top(k: int = 5) -> Graph:
+    graph = Graph("top")
+    x = graph.add_input("x", TensorType("float32", (7, 30)))
+    graph.outputs = graph.add("top_k", [x], {"k": k, "axis": 1, "largest": True}).outputs
+    return graph
+
+
+def running() -> Graph:
+    graph = Graph("running")
+    x = graph.add_input("x", TensorType("float32", (3, 9, 20)))
+    attrs = {"axis": 1, "reducer": "sum", "exclusive": False, "reverse": False}
+    graph.outputs = [graph.emit("cumulative", x, **attrs)]
+    return graph
+
+
+def scattered(op: str) -> Graph:
+    graph = Graph(op)
+    x = graph.add_input("x", TensorType("float32", (6, 48)))
+    if op == "scatter_elements":
+        places = graph.constant(np.array([[0] * 40, [5] * 40, [2] * 40]))
+        updates = graph.add_input("u", TensorType("float32", (3, 40)))
+        graph.outputs = [graph.emit(op, x, places, updates, axis=1, reduction="none")]
+        return graph
+    places = graph.constant(np.array([[4], [1]]))
+    updates = graph.add_input("u", TensorType("float32", (2, 48)))
+    graph.outputs = [graph.emit(op, x, places, updates, reduction="none")]
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("graph", "schedule", "tasks"),
+    [
+        (top(), CpuSortSchedule(2, True), [4]),
+        (top(), CpuSortSchedule(2, False), [4]),
+        (top(30), CpuSortSchedule(100, True), [1]),
+        (running(), CpuScanSchedule(4, 2), [8]),
+        (running(), CpuScanSchedule(16, 100), [1]),
+        (running(), CpuScanSchedule(1, 7), [9]),
+        (scattered("scatter_nd"), CpuScatterSchedule(8, 5, 24, 8), [8, 2]),
+        (scattered("scatter_nd"), CpuScatterSchedule(1, 288, 7), [1, 7]),
+        (scattered("scatter_elements"), CpuScatterSchedule(16, 9, 2), [2, 2]),
+    ],
+)
+def test_other_tasks_of_a_node_alone_are_emitted_as_they_are(
+    graph: Graph, schedule: Schedule, tasks: list[int]
+) -> None:
+    assert [launch.tasks for launch in check(graph, schedule)] == tasks
+
+
+@pytest.mark.parametrize(
+    ("graph", "schedule", "reason"),
+    [
+        (top(), CpuSortSchedule(0, True), "0 lines"),
+        (top(), CpuScanSchedule(1, 1), "cpu_scan does not compute top_k"),
+        (running(), CpuScanSchedule(32, 1), "20 neighbouring lines are no vector of 32"),
+        (running(), CpuScanSchedule(3, 1), "3 lanes"),
+        (running(), CpuScanSchedule(4, 0), "0 vectors of lines"),
+        (scattered("scatter_nd"), CpuScatterSchedule(8, 0, 24), "copies 0 vectors"),
+        (scattered("scatter_nd"), CpuScatterSchedule(8, 1, 0), "has 0 parts"),
+        (scattered("scatter_nd"), CpuScatterSchedule(8, 1, 20, 8), "not whole vectors of 8"),
+        (scattered("scatter_elements"), CpuScatterSchedule(8, 1, 1, 8), "one by one"),
+        (running(), None, "has no schedule"),
+    ],
+)
+def test_nodes_alone_that_no_kernel_computes_so_are_refused(
+    graph: Graph, schedule: Schedule | None, reason: str
+) -> None:
+    with pytest.raises(KernelError, match=reason):
+        launches_of(graph, cpu_group(graph), schedule)
 
 
 # -- GEMMs -------------------------------------------------------------------------------------------------------------
@@ -384,7 +597,7 @@ def attended(schedule: Schedule | None) -> tuple[Graph, Group]:
 )
 def test_another_task_or_tile_of_attention_is_emitted_as_it_is(schedule: CpuAttentionSchedule, tasks: int) -> None:
     graph, group = attended(schedule)
-    (launch,) = lower_group(graph, group, target())
+    (launch,) = lower_group(graph, group)
     assert launch.tasks == tasks
     feeds = inputs_of(CASE)
     constants = {v.name: np.asarray(v.data) for v in graph.constants}
@@ -408,7 +621,7 @@ def test_another_task_or_tile_of_attention_is_emitted_as_it_is(schedule: CpuAtte
 def test_attention_that_no_kernel_computes_is_refused(schedule: Schedule | None, reason: str) -> None:
     graph, group = attended(schedule)
     with pytest.raises(KernelError, match=reason):
-        lower_group(graph, group, target())
+        lower_group(graph, group)
 
 
 # -- whole plans -------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Sizes of tiles and tasks are the most that they have: extents are cut as evenly 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 
 @dataclass(frozen=True)
@@ -117,3 +117,92 @@ class CpuAttentionSchedule:
     block: int
     scores: CpuGemmSchedule
     weighed: CpuGemmSchedule
+
+
+@dataclass(frozen=True)
+class CpuLoopSchedule:
+    """Element-wise work, data movement and views: loops over `extents`, the last of them in vectors of `lanes`.
+
+    extents: dimensions of the first output, some joined. A task computes `rows` rows of `chunk` elements of the last
+    dimension. edge: if not 0, rows are walked in tiles of so many along the dimension `tiled`, and a task has `rows`
+    rows of tiles. cuts: places along the last dimension between which runs have code of their own, as operands differ;
+    branches: places, from 0 to its end, along the dimension `branch`, between which rows branch to code of their own.
+    """
+
+    template: ClassVar[str] = "cpu_loops"
+    extents: tuple[int, ...]
+    lanes: int
+    chunk: int
+    rows: int
+    tiled: int = 0
+    edge: int = 0
+    cuts: tuple[int, ...] = ()
+    branch: int = 0
+    branches: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class CpuRowSchedule:
+    """Reductions and the work on their rows: loops over `extents`, of which some are `reduced`.
+
+    extents: dimensions of the rows, some joined. A step computes `vectors` vectors of `lanes` elements of the last
+    dimension: of one row, or, where that is not reduced, of as many rows. A task has `rows` rows (steps of rows).
+    kept: values that stay in the workspace for later passes over the row; all others are computed again.
+    """
+
+    template: ClassVar[str] = "cpu_rows"
+    extents: tuple[int, ...]
+    reduced: tuple[bool, ...]
+    lanes: int
+    vectors: int
+    rows: int
+    kept: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CpuSplitRowSchedule:
+    """Each row is cut into `parts`, whose results further launches join: a schedule for each launch, in order."""
+
+    template: ClassVar[str] = "cpu_split_rows"
+    parts: int
+    pieces: tuple[CpuRowSchedule | CpuLoopSchedule, ...]
+
+
+@dataclass(frozen=True)
+class CpuSortSchedule:
+    """A task sorts `lines` lines. inserts: elements go into a list of the best; else whole lines are sorted."""
+
+    template: ClassVar[str] = "cpu_sort"
+    lines: int
+    inserts: bool
+
+
+@dataclass(frozen=True)
+class CpuScanSchedule:
+    """Running sums: `lanes` neighbouring lines are computed together, `lines` times in a task."""
+
+    template: ClassVar[str] = "cpu_scan"
+    lanes: int
+    lines: int
+
+
+@dataclass(frozen=True)
+class CpuScatterSchedule:
+    """A launch copies `copy_vectors` vectors of `copy_lanes` elements a task; another one applies the updates.
+
+    Its tasks have `part` lines of scatter_elements, or `part` elements of every slice of scatter_nd, in vectors of
+    `lanes`.
+    """
+
+    template: ClassVar[str] = "cpu_scatter"
+    copy_lanes: int
+    copy_vectors: int
+    part: int
+    lanes: int = 1
+
+
+CpuSchedule: TypeAlias = (
+    CpuGemmSchedule | CpuGemvSchedule | CpuConvSchedule | CpuConvTransposeSchedule | CpuWindowSchedule
+    | CpuAttentionSchedule | CpuLoopSchedule | CpuRowSchedule | CpuSplitRowSchedule | CpuSortSchedule | CpuScanSchedule
+    | CpuScatterSchedule
+)  # fmt: skip

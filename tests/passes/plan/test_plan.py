@@ -61,6 +61,7 @@ H100 = TargetInfo("cuda", 1, "H100 SXM", ("sm_90a",), 132)
     [
         (H100, TargetInfo("cpu", 2), "made for cuda, not for cpu"),
         (TargetInfo("cpu", 2), H100, "made for cpu, not for cuda"),
+        (TargetInfo("cpu", 2, isa="avx512"), TargetInfo("cpu", 2, isa="avx2"), r"cpu \(avx512\), not for cpu \(avx2\)"),
         (H100, TargetInfo("cuda", 1, "A100 40GB", ("sm_80",), 108), r"H100 SXM \(sm_90a\), not for A100"),
         (H100, TargetInfo("cuda", 1, "H100 SXM", ("sm_90a",), 114), "need 132 multiprocessors"),
     ],

@@ -7,6 +7,14 @@ import json
 import pytest
 
 from tilestitch.passes.errors import PlanError
+from tilestitch.passes.plan.cpu.schedules import (
+    CpuAttentionSchedule,
+    CpuGemmSchedule,
+    CpuLoopSchedule,
+    CpuRowSchedule,
+    CpuSplitRowSchedule,
+    CpuWindowSchedule,
+)
 from tilestitch.passes.plan.schedules import (
     TEMPLATES,
     ElementwiseSchedule,
@@ -25,6 +33,10 @@ EXAMPLES: tuple[Schedule, ...] = (
     RowSchedule(4, 32, 4),
     SplitRowSchedule(8, (RowSchedule(4, 32, 4), ElementwiseSchedule(256, 4))),
     ScatterSchedule(256, True),
+    CpuAttentionSchedule(8, 8, CpuGemmSchedule(1, 2, 16, 1, 1, 7), CpuGemmSchedule(1, 2, 16, 1, 1, 9, spill=True)),
+    CpuRowSchedule((3, 4), (False, True), 4, 1, 1, ("x", "y")),
+    CpuSplitRowSchedule(2, (CpuRowSchedule((3,), (True,), 1, 1, 1), CpuLoopSchedule((3,), 1, 3, 1))),
+    CpuWindowSchedule("columns", 16, 1, 4, 1, 16),
 )
 
 
@@ -66,4 +78,12 @@ def test_a_missing_field_is_named() -> None:
     data = schedule_to_json(RowSchedule(4, 32, 4))
     del data["team"]
     with pytest.raises(PlanError, match="team"):
+        schedule_from_json(data)
+
+
+def test_a_schedule_in_the_place_of_another_is_refused() -> None:
+    gemm = CpuGemmSchedule(1, 2, 16, 1, 1, 7)
+    data = schedule_to_json(CpuAttentionSchedule(8, 8, gemm, gemm))
+    data["scores"] = schedule_to_json(RowSchedule(4, 32, 4))
+    with pytest.raises(PlanError, match=r"scores is of template rows, which has no place there"):
         schedule_from_json(data)

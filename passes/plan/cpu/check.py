@@ -1,0 +1,70 @@
+"""Whether a kernel of a CPU can be emitted as a schedule says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilestitch.passes.plan.anchored import AnchoredGroup
+from tilestitch.passes.plan.group import GroupKind
+from tilestitch.passes.plan.parts import Roles
+from tilestitch.passes.plan.split_rows import pieces_of, why_not_cut
+from tilestitch.passes.plan.view import GroupView
+
+from .anchors import AnchoredSchedule, plan_of
+from .attention import AttentionPlan, attention_of
+from .loops import LoopPlan
+from .opaque import OpaqueSchedule, opaque_plan
+from .rows import RowGroup, RowPlan
+from .schedules import CpuAttentionSchedule, CpuLoopSchedule, CpuRowSchedule, CpuSchedule, CpuSplitRowSchedule
+
+ARG_REDUCTIONS = frozenset({"arg_max", "arg_min"})
+
+
+def cpu_reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: CpuSchedule) -> Iterator[str]:
+    """Why a group with elements cannot be computed as the schedule says."""
+    match schedule:
+        case CpuLoopSchedule() if kind is GroupKind.INJECTIVE:
+            yield from LoopPlan(view.stored[0].tensor_type.num_elements, schedule).reasons()
+        case CpuRowSchedule() if kind is GroupKind.ROWWISE:
+            yield from RowPlan(RowGroup(view.nodes, roles, view.inputs, view.stored), schedule).reasons()
+        case CpuSplitRowSchedule() if kind is GroupKind.ROWWISE:
+            yield from _split_rows(view, roles, schedule)
+        case CpuAttentionSchedule() if kind is GroupKind.ATTENTION:
+            yield from AttentionPlan(attention_of(AnchoredGroup.of(view)), schedule).reasons()
+        case _ if isinstance(schedule, AnchoredSchedule) and (kind is GroupKind.CONTRACTION or _has_windows(view)):
+            plan = plan_of(AnchoredGroup.of(view), schedule)
+            if isinstance(plan, str):
+                yield plan
+        case _ if isinstance(schedule, OpaqueSchedule) and kind is GroupKind.OPAQUE:
+            assert view.anchor is not None
+            alone = opaque_plan(view.anchor, schedule)
+            if isinstance(alone, str):
+                yield alone
+        case _:
+            yield f"template {schedule.template} does not compute a group of kind {kind.value}"
+
+
+def _has_windows(view: GroupView) -> bool:
+    return view.anchor is not None and view.anchor.op == "window_reduce"
+
+
+def _split_rows(view: GroupView, roles: Roles, schedule: CpuSplitRowSchedule) -> Iterator[str]:
+    assert roles.rows is not None
+    uncut = why_not_cut(roles.rows, schedule.parts)
+    if uncut is not None:
+        yield uncut
+        return
+    if any(node.op in ARG_REDUCTIONS for node in view.nodes):
+        yield "rows in which places are looked for are not cut"
+        return
+    pieces, _ = pieces_of(view, view.stored, roles.rows, schedule.parts)
+    if len(pieces) != len(schedule.pieces):
+        yield f"{len(pieces)} launches take as many schedules, not {len(schedule.pieces)}"
+        return
+    for (piece, own), each in zip(pieces, schedule.pieces, strict=True):
+        if isinstance(each, CpuRowSchedule) != (own.kind is GroupKind.ROWWISE):
+            yield f"a launch that is {own.kind.value} has a schedule of template {each.template}"
+        elif isinstance(each, CpuRowSchedule):
+            yield from RowPlan(RowGroup(piece.nodes, own, piece.inputs, piece.outputs), each).reasons()
+        else:
+            yield from LoopPlan(piece.outputs[0].tensor_type.num_elements, each).reasons()

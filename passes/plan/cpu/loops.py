@@ -1,0 +1,76 @@
+"""Element-wise work, data movement and views on a CPU, as scheduled."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from .gemm import lane_reasons
+from .schedules import CpuLoopSchedule
+
+
+@dataclass(frozen=True)
+class LoopPlan:
+    """The loops of a kernel whose outputs have so many elements, and what follows from their schedule."""
+
+    elements: int
+    schedule: CpuLoopSchedule
+
+    @property
+    def inner(self) -> int:
+        return self.schedule.extents[-1]
+
+    @property
+    def tiled(self) -> int | None:
+        """The dimension that is walked in tiles."""
+        return self.schedule.tiled if self.schedule.edge else None
+
+    @property
+    def chunks(self) -> int:
+        return max(1, self.inner // self.schedule.chunk)
+
+    @property
+    def outer_extents(self) -> tuple[int, ...]:
+        """What a row is numbered over: all but the last dimension, the tiled one in tiles."""
+        edge, extents = self.schedule.edge, self.schedule.extents[:-1]
+        return tuple(-(-e // edge) if d == self.tiled else e for d, e in enumerate(extents))
+
+    @property
+    def tasks(self) -> int:
+        return -(-prod(self.outer_extents) // self.schedule.rows) * self.chunks
+
+    def reasons(self) -> Iterator[str]:
+        """Why no kernel has these loops."""
+        schedule = self.schedule
+        if not schedule.extents or prod(schedule.extents) != self.elements:
+            yield f"loops over {schedule.extents} have not {self.elements} elements"
+            return
+        odd = next(lane_reasons(schedule.lanes, 1), None)
+        if odd is not None:
+            yield odd
+        if not schedule.lanes <= schedule.chunk <= self.inner or not schedule.rows:
+            yield (
+                f"a task has {schedule.rows} rows of {schedule.chunk} elements: at least one, of a vector of "
+                f"{schedule.lanes} to {self.inner}"
+            )
+        if schedule.cuts and schedule.chunk != self.inner:
+            yield f"a row that is cut where operands differ is computed whole, not by {schedule.chunk} elements"
+        if schedule.edge and (schedule.tiled >= len(schedule.extents) - 1 or schedule.cuts or schedule.branches):
+            yield f"tiles along dimension {schedule.tiled} of {schedule.extents} are before the last one, without cuts"
+        if not _rise((0, *schedule.cuts, self.inner)):
+            yield f"cuts {schedule.cuts} do not rise from 0 to {self.inner}"
+        if schedule.branches:
+            yield from self._branch_reasons()
+
+    def _branch_reasons(self) -> Iterator[str]:
+        places, dimension = self.schedule.branches, self.schedule.branch
+        if dimension >= len(self.schedule.extents) - 1:
+            yield f"rows do not branch along dimension {dimension} of {self.schedule.extents}: it is no outer one"
+        elif places[0] or places[-1] != self.schedule.extents[dimension] or not _rise(places):
+            yield f"branches {places} do not rise from 0 to {self.schedule.extents[dimension]}"
+
+
+def _rise(places: Sequence[int]) -> bool:
+    return all(a < b for a, b in itertools.pairwise(places))

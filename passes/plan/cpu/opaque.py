@@ -1,0 +1,185 @@
+"""Sorting, running sums and scatters on a CPU, as scheduled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar, TypeAlias
+
+from tilestitch.compiler.ir import Node
+from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
+
+from .gemm import lane_reasons
+from .schedules import CpuScanSchedule, CpuScatterSchedule, CpuSortSchedule
+from .tiling import align
+
+OpaqueSchedule: TypeAlias = CpuSortSchedule | CpuScanSchedule | CpuScatterSchedule
+MOST_INSERTED = 1 << 12
+"""Elements of a list that others are inserted into, one place after the other."""
+POSITION_BYTES = 4
+
+
+@dataclass(frozen=True)
+class SortPlan:
+    """A top_k node and its schedule: keys, in the dtype they are compared in, and positions lie in the workspace."""
+
+    node: Node
+    schedule: CpuSortSchedule
+
+    @property
+    def k(self) -> int:
+        return int(self.node.attrs["k"])
+
+    @property
+    def size(self) -> int:
+        """Elements of a line."""
+        return self.node.inputs[0].shape[self.node.attrs["axis"]]
+
+    @property
+    def inner(self) -> int:
+        """Elements between neighbours of a line."""
+        return prod(self.node.inputs[0].shape[self.node.attrs["axis"] + 1 :])
+
+    @property
+    def lines(self) -> int:
+        return prod(self.node.inputs[0].shape[: self.node.attrs["axis"]]) * self.inner
+
+    @property
+    def tasks(self) -> int:
+        return -(-self.lines // self.schedule.lines)
+
+    @property
+    def room(self) -> int:
+        """Elements in the workspace: the best so far, or two halves that take turns."""
+        return self.k if self.schedule.inserts else 2 * self.size
+
+    @property
+    def key_bytes(self) -> int:
+        return align(self.room * storage_bytes(compute_dtype(self.node.inputs[0].dtype)))
+
+    @property
+    def scratch_bytes(self) -> int:
+        return self.key_bytes + align(self.room * POSITION_BYTES)
+
+    def reasons(self) -> Iterator[str]:
+        """Why no kernel sorts as scheduled."""
+        if not self.schedule.lines:
+            yield "a task has 0 lines; it has at least one"
+        if self.schedule.inserts and self.k > MOST_INSERTED:
+            yield f"elements are not inserted into a list of {self.k}, more than {MOST_INSERTED}"
+
+
+@dataclass(frozen=True)
+class ScanPlan:
+    """A cumulative node and its schedule."""
+
+    node: Node
+    schedule: CpuScanSchedule
+    scratch_bytes: ClassVar[int] = 0
+
+    @property
+    def size(self) -> int:
+        return self.node.inputs[0].shape[self.node.attrs["axis"]]
+
+    @property
+    def inner(self) -> int:
+        """Neighbouring lines."""
+        return prod(self.node.inputs[0].shape[self.node.attrs["axis"] + 1 :])
+
+    @property
+    def blocks(self) -> int:
+        """Vectors of neighbouring lines."""
+        return -(-self.inner // self.schedule.lanes)
+
+    @property
+    def lines(self) -> int:
+        """Vectors of lines."""
+        return prod(self.node.inputs[0].shape[: self.node.attrs["axis"]]) * self.blocks
+
+    @property
+    def tasks(self) -> int:
+        return -(-self.lines // self.schedule.lines)
+
+    def reasons(self) -> Iterator[str]:
+        """Why no kernel sums as scheduled."""
+        odd = next(lane_reasons(self.schedule.lanes, 1), None)
+        if odd is not None:
+            yield odd
+        elif self.schedule.lanes > self.inner:
+            yield f"{self.inner} neighbouring lines are no vector of {self.schedule.lanes}"
+        if not self.schedule.lines:
+            yield "a task has 0 vectors of lines; it has at least one"
+
+
+@dataclass(frozen=True)
+class ScatterPlan:
+    """A scatter_elements or scatter_nd node and its schedule."""
+
+    node: Node
+    schedule: CpuScatterSchedule
+
+    @property
+    def vectors(self) -> int:
+        """That are copied."""
+        return -(-self.node.inputs[0].tensor_type.num_elements // self.schedule.copy_lanes)
+
+    @property
+    def copy_tasks(self) -> int:
+        return -(-self.vectors // self.schedule.copy_vectors)
+
+    @property
+    def extent(self) -> int:
+        """What tasks of updates share: lines that never meet, or the elements of a slice."""
+        indices = self.node.inputs[1].shape
+        if self.node.op == "scatter_elements":
+            return prod(indices[: self.node.attrs["axis"]])
+        return prod(self.node.inputs[0].shape[indices[-1] :])
+
+    @property
+    def tasks(self) -> int:
+        """Of the updates; 0 if there are none."""
+        return -(-self.extent // self.schedule.part) if self.node.inputs[2].tensor_type.num_elements else 0
+
+    def reasons(self) -> Iterator[str]:
+        """Why no kernel scatters as scheduled."""
+        schedule = self.schedule
+        odd = next(lane_reasons(schedule.copy_lanes, 1), None) or next(lane_reasons(schedule.lanes, 1), None)
+        if odd is not None:
+            yield odd
+            return
+        elements = self.node.inputs[0].tensor_type.num_elements
+        if not schedule.copy_vectors or not schedule.part or schedule.copy_lanes > elements:
+            yield (
+                f"a task copies {schedule.copy_vectors} vectors of {schedule.copy_lanes} of {elements} elements, and "
+                f"has {schedule.part} parts of the updates; it has at least one of each"
+            )
+            return
+        if schedule.lanes == 1:
+            return
+        if self.node.op == "scatter_elements":
+            yield f"updates of scatter_elements are applied one by one, not in vectors of {schedule.lanes}"
+        elif self.extent % schedule.part or schedule.part % schedule.lanes:
+            yield f"parts of {schedule.part} of {self.extent} elements are not whole vectors of {schedule.lanes}"
+        elif self.node.inputs[0].dtype in ("bool", "bfloat16"):
+            yield f"updates of {self.node.inputs[0].dtype} are applied one by one, not in vectors of {schedule.lanes}"
+
+
+OpaquePlan: TypeAlias = SortPlan | ScanPlan | ScatterPlan
+
+
+def opaque_plan(node: Node, schedule: OpaqueSchedule) -> OpaquePlan | str:
+    """What follows from a schedule, or why no kernel computes the node so."""
+    plan = _plan_of(node, schedule)
+    return plan if isinstance(plan, str) else next(plan.reasons(), None) or plan
+
+
+def _plan_of(node: Node, schedule: OpaqueSchedule) -> OpaquePlan | str:
+    match schedule:
+        case CpuSortSchedule() if node.op == "top_k":
+            return SortPlan(node, schedule)
+        case CpuScanSchedule() if node.op == "cumulative":
+            return ScanPlan(node, schedule)
+        case CpuScatterSchedule() if node.op in ("scatter_elements", "scatter_nd"):
+            return ScatterPlan(node, schedule)
+    return f"template {schedule.template} does not compute {node.op}"

@@ -1,0 +1,82 @@
+"""Loops of element-wise work, data movement and views on a CPU.
+
+The outputs have one number of elements, over which the kernel iterates in the shape of the first output. Neighbouring
+dimensions in which all operands lie alike are joined; the last one is vectorised. Where an operand runs along another
+dimension than the output (a transpose), the two dimensions are walked in tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from math import prod
+
+from tilestitch.compiler.ir import Node, Value, op_spec
+from tilestitch.compiler.ir.accesses import Access, elementwise_walk
+from tilestitch.compiler.ir.types import storage_bytes
+from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.plan.cpu.schedules import CpuLoopSchedule
+
+TASK_ELEMENTS = 16384
+"""Elements of a task of cheap arithmetic; about ten microseconds of memory traffic."""
+EDGE = 32
+"""Of the tiles in which transposed operands are walked."""
+LEAST_EDGE = 8
+BRANCHES = range(4, 129)
+"""Numbers of operands that rows are told apart by branches for: fewer are selected from, all of which are read."""
+LEAST_INNER = 8
+"""Elements of a last dimension that is worth a loop of its own."""
+
+
+def choose_loops(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], isa: Isa) -> CpuLoopSchedule:
+    """The loops of a kernel with at least one element."""
+    extents, walk = elementwise_walk(inputs, outputs)
+    accesses = walk.accesses
+    cuts = tuple(sorted(at for d, at in walk.cuts if d == len(extents) - 1 and 0 < at < extents[-1]))
+    branch, branches = _branches(extents, walk.cuts)
+    lanes = _lanes(nodes, isa)
+    if len(extents) > 1 and extents[-1] < min(lanes, LEAST_INNER):
+        extents = (prod(extents),)
+        accesses, cuts, branch, branches = (), (), 0, ()
+    lanes = min(lanes, 1 << (extents[-1].bit_length() - 1))
+    tiled = _tiled_dimension(extents, accesses)
+    grain = max(lanes, TASK_ELEMENTS // _weight(nodes))
+    inner = extents[-1]
+    if tiled is not None:
+        chunk = min(inner, max(EDGE, lanes))
+        return CpuLoopSchedule(extents, lanes, chunk, max(1, grain // (EDGE * chunk)), tiled, EDGE)
+    if inner >= 2 * grain and not cuts:
+        chunk = -(-grain // lanes) * lanes
+        return CpuLoopSchedule(extents, lanes, chunk, 1, branch=branch, branches=branches)
+    rows = max(1, grain // inner)
+    return CpuLoopSchedule(extents, lanes, inner, rows, cuts=cuts, branch=branch, branches=branches)
+
+
+def _branches(extents: Sequence[int], cuts: Collection[tuple[int, int]]) -> tuple[int, tuple[int, ...]]:
+    """The dimension before the last along which most operands lie one after the other, if they are many."""
+    found = [(d, (0, *sorted(at for e, at in cuts if e == d and 0 < at < extents[d]), extents[d]))
+             for d in range(len(extents) - 1)]  # fmt: skip
+    most = max(found, key=lambda one: len(one[1]), default=None)
+    return most if most is not None and len(most[1]) - 1 in BRANCHES else (0, ())
+
+
+def _lanes(nodes: Sequence[Node], isa: Isa) -> int:
+    """Elements of one vectorised step: a register of the widest dtype that is computed with, at most of 32 bits."""
+    widest = max([storage_bytes(v.dtype) for node in nodes for v in (*node.inputs, *node.outputs)] + [1])
+    return isa.vector_bytes // max(1, min(4, widest))
+
+
+def _tiled_dimension(extents: tuple[int, ...], accesses: Sequence[Access]) -> int | None:
+    """The dimension along which some operand is contiguous that is not contiguous along the last."""
+    for access in accesses:
+        strides = access.strides
+        if strides is None or abs(strides[-1]) <= 1:
+            continue
+        for d, stride in enumerate(strides[:-1]):
+            if abs(stride) == 1 and extents[d] >= LEAST_EDGE:
+                return d
+    return None
+
+
+def _weight(nodes: Sequence[Node]) -> int:
+    """How many times the work of one cheap operation an element is, roughly."""
+    return 1 + sum(8 if op_spec(node.op).expensive else 0 for node in nodes) // 8 + len(nodes) // 8

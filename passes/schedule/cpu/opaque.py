@@ -1,0 +1,56 @@
+"""Schedules of sorting, running sums and scatters on a CPU."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilestitch.compiler.ir import Node
+from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.plan.cpu.opaque import OpaqueSchedule
+from tilestitch.passes.plan.cpu.schedules import CpuScanSchedule, CpuScatterSchedule, CpuSortSchedule
+
+SORT_ELEMENTS = 4096
+"""Of a task that sorts."""
+MAX_INSERTION = 48
+"""Largest k for which each element is inserted into a sorted list; longer lists are cheaper to sort whole."""
+SCAN_ELEMENTS = 16384
+COPY_ELEMENTS = 65536
+UPDATE_ELEMENTS = 8192
+LEAST_PART, SLICE_LANES = 16, 16
+"""Elements of a slice that are worth a task of their own, and of a vector of them."""
+BY_ELEMENT = frozenset({"bool", "bfloat16"})
+"""dtypes whose elements are not stored as they are computed with."""
+
+
+def choose_opaque(node: Node, isa: Isa) -> OpaqueSchedule | None:
+    """The schedule of a node alone in its group; None for an operator that has no template."""
+    if node.op == "top_k":
+        size = node.inputs[0].shape[node.attrs["axis"]]
+        return CpuSortSchedule(max(1, SORT_ELEMENTS // max(1, size)), node.attrs["k"] <= MAX_INSERTION)
+    if node.op == "cumulative":
+        return _scan(node, isa)
+    return _scatter(node, isa) if node.op in ("scatter_elements", "scatter_nd") else None
+
+
+def _scan(node: Node, isa: Isa) -> CpuScanSchedule:
+    shape, axis = node.inputs[0].shape, node.attrs["axis"]
+    lanes = _lanes(prod(shape[axis + 1 :]), isa)
+    return CpuScanSchedule(lanes, max(1, SCAN_ELEMENTS // max(1, shape[axis] * lanes)))
+
+
+def _lanes(count: int, isa: Isa) -> int:
+    """Of `count` neighbouring elements."""
+    return min(isa.vector_bytes // 4, 1 << (count.bit_length() - 1))
+
+
+def _scatter(node: Node, isa: Isa) -> CpuScatterSchedule:
+    x, indices = node.inputs[0], node.inputs[1].shape
+    copied = _lanes(x.tensor_type.num_elements, isa)
+    vectors = max(1, COPY_ELEMENTS // copied)
+    if node.op == "scatter_elements":
+        line = prod(indices[node.attrs["axis"] :])
+        return CpuScatterSchedule(copied, vectors, max(1, UPDATE_ELEMENTS // max(1, line)))
+    count, width = prod(indices[:-1]), prod(x.shape[indices[-1] :])
+    part = min(width, max(LEAST_PART, UPDATE_ELEMENTS // max(1, count)))
+    whole = part % SLICE_LANES == 0 and width % part == 0 and x.dtype not in BY_ELEMENT
+    return CpuScatterSchedule(copied, vectors, part, SLICE_LANES if whole else 1)

@@ -1,0 +1,54 @@
+"""What the plan says of launches on a CPU is what code generation emits: their number, tasks and workspace.
+
+Schedules that are chosen are ones that the plan's check accepts.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import ModelProto
+
+from tests.mixed_graphs import mixed_graphs
+from tests.networks import bert, gpt2, residual_block
+from tilestitch.codegen.cpu.group import lower_group
+from tilestitch.compiler.frontend.importer import import_model
+from tilestitch.compiler.ir import Graph
+from tilestitch.passes import PassContext, TargetInfo, check_plan, make_plan, run_pipeline
+from tilestitch.passes.plan.cpu.isa import ISAS
+from tilestitch.passes.plan.cpu.schedules import CpuSchedule
+from tilestitch.passes.plan.cpu_launches import CpuLaunch, cpu_launches
+from tilestitch.passes.plan.view import look_up
+
+
+def check(graph: Graph, isa: str, threads: int, planner: str = "stitch") -> int:
+    """Compare every group of a plan; the number of launches."""
+    context = PassContext(TargetInfo("cpu", threads, isa=isa), {"planner": planner})
+    graph = run_pipeline(graph, context)
+    plan = make_plan(graph, context)
+    check_plan(plan, graph, context.target)
+    by_name, count = {node.name: node for node in graph.nodes}, 0
+    for group in (part for group in plan.groups for part in group.parts or (group,)):
+        view = look_up(by_name, group)
+        assert isinstance(group.schedule, CpuSchedule) or not view.stored
+        said = () if group.schedule is None else cpu_launches(view, group.schedule)  # type: ignore[arg-type]
+        emitted = [launch for launch in lower_group(graph, group) if launch.kind != "check"]
+        assert said == tuple(CpuLaunch(launch.tasks, launch.scratch_bytes) for launch in emitted), group.schedule
+        count += len(emitted)
+    return count
+
+
+@given(
+    graph=mixed_graphs(), isa=st.sampled_from(sorted(ISAS)), threads=st.sampled_from((1, 2, 64)),
+    planner=st.sampled_from(("none", "stitch")),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_launches_of_any_graph_are_those_that_its_plan_says(graph: Graph, isa: str, threads: int, planner: str) -> None:
+    check(graph, isa, threads, planner)
+
+
+@pytest.mark.parametrize("isa", sorted(ISAS))
+@pytest.mark.parametrize("model", [bert(), gpt2(), residual_block()], ids=["bert", "gpt2", "residual_block"])
+def test_launches_of_networks_are_those_that_their_plans_say(model: ModelProto, isa: str) -> None:
+    assert check(import_model(model).graph, isa, 4) > 4
