@@ -29,7 +29,7 @@ def check(graph: Graph, isa: str, threads: int, planner: str = "stitch") -> int:
     plan = make_plan(graph, context)
     check_plan(plan, graph, context.target)
     by_name, count = {node.name: node for node in graph.nodes}, 0
-    for group in (part for group in plan.groups for part in group.parts or (group,)):
+    for group in (part for whole in plan.groups for part in whole.parts or (whole,)):
         view = look_up(by_name, group)
         assert isinstance(group.schedule, CpuSchedule) or not view.stored
         said = () if group.schedule is None else cpu_launches(view, group.schedule)  # type: ignore[arg-type]
@@ -51,4 +51,4 @@ def test_launches_of_any_graph_are_those_that_its_plan_says(graph: Graph, isa: s
 @pytest.mark.parametrize("isa", sorted(ISAS))
 @pytest.mark.parametrize("model", [bert(), gpt2(), residual_block()], ids=["bert", "gpt2", "residual_block"])
 def test_launches_of_networks_are_those_that_their_plans_say(model: ModelProto, isa: str) -> None:
-    assert check(import_model(model).graph, isa, 4) > 4
+    assert check(import_model(model).graph, isa, 4) >= 4
