@@ -13,11 +13,10 @@ from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.faults import fault_message, is_out_of_range
 from tilestitch.codegen.compute.indexing import index_dtype, values_between
 from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.passes.plan.cpu.checks import TASK_INDICES, check_tasks
 from tilestitch.passes.plan.index_checks import IndexCheck, pending_checks, read_for
 
 from .abi import KernelLaunch, Parameter, StatusArg, buffer_source, kernel_function
-
-TASK_ELEMENTS = 65536
 
 
 def lower_index_checks(nodes: Sequence[Node], inputs: Sequence[Value]) -> tuple[KernelLaunch, ...]:
@@ -29,8 +28,6 @@ def _launch(node: Node, checks: Sequence[IndexCheck], inputs: Sequence[Value]) -
     needed = read_for(checks, inputs)
     parameters = [Parameter.of(v.name, v.tensor_type) for v in needed]
     parameters.append(Parameter(StatusArg(), "int32", 1))
-    count = max(check.count for check in checks)
-
     positions = index_dtype(values_between((check.indices for check in checks), needed))
 
     def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
@@ -39,9 +36,9 @@ def _launch(node: Node, checks: Sequence[IndexCheck], inputs: Sequence[Value]) -
             evaluator.sources[value] = buffer_source(buffer, value.tensor_type, evaluator.simplify)
         bad = T.alloc_buffer((1,), "int32", scope="local")
         T.buffer_store(bad, T.int32(0), [0])
-        first = T.bind(T.cast(task, positions) * TASK_ELEMENTS)
+        first = T.bind(T.cast(task, positions) * TASK_INDICES)
         for check in checks:
-            end = T.min(first + TASK_ELEMENTS, check.count)
+            end = T.min(first + TASK_INDICES, check.count)
             with T.serial(first, end) as i, evaluator.scope((i, 0, check.count)):
                 wrong = is_out_of_range(check, i, evaluator)
                 T.buffer_store(bad, tirx.Select(wrong, T.int32(1), bad[0]), [0])
@@ -49,5 +46,5 @@ def _launch(node: Node, checks: Sequence[IndexCheck], inputs: Sequence[Value]) -
             T.buffer_store(buffers[-1], T.int32(1), [0])
 
     func = kernel_function(parameters, body)
-    args, tasks = tuple(p.arg for p in parameters), max(1, -(-count // TASK_ELEMENTS))
-    return KernelLaunch("check", func, tasks, args, node.origins, faults=(fault_message(node),))
+    args = tuple(p.arg for p in parameters)
+    return KernelLaunch("check", func, check_tasks(checks), args, node.origins, faults=(fault_message(node),))

@@ -1,4 +1,4 @@
-"""Groups around a matmul: matrix products, with prologue and epilogue."""
+"""Groups around a matmul, with prologue and epilogue."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class _Images:
 
 
 def lower_conv(group: Operands, plan: ConvPlan) -> KernelLaunch:
-    """The launch of a group around a conv node: implicit matrix product."""
+    """The launch of a group around a conv node: implicit GEMM."""
     shape, layout = plan.shape, layout_of(group.anchor)
     x, w = group.anchor.inputs
     packing = plan.packing if shape.packed else None

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilestitch.compiler.ir import Kind, kind_of
+
 from .anchored import AnchoredGroup
 from .cpu.anchors import AnchoredSchedule, plan_of
 from .cpu.attention import AttentionPlan, attention_of
+from .cpu.checks import check_tasks
 from .cpu.loops import LoopPlan
 from .cpu.opaque import OpaqueSchedule, ScatterPlan, opaque_plan
 from .cpu.rows import RowGroup, RowPlan
 from .cpu.schedules import CpuAttentionSchedule, CpuLoopSchedule, CpuRowSchedule, CpuSchedule, CpuSplitRowSchedule
+from .index_checks import pending_checks
 from .parts import Roles
 from .roles import roles_of
 from .split_rows import pieces_of
@@ -26,12 +30,19 @@ class CpuLaunch:
 
 
 def cpu_launches(view: GroupView, schedule: CpuSchedule) -> tuple[CpuLaunch, ...]:
-    """The launches of a group of one part, in order, without those that check indices; none if it stores no elements.
+    """The launches of a group of one part, in order; none if it stores no elements.
 
-    The schedule is one that `schedule_check.why_not` has no objection to.
+    The schedule is one that `schedule_check.why_not` has no objection to. Indices are checked first, but scatters check
+    theirs themselves.
     """
     if not view.stored:
         return ()
+    alone = view.anchor is not None and kind_of(view.anchor.op) is Kind.OPAQUE
+    pending = {} if alone else pending_checks(view.nodes)
+    return (*(CpuLaunch(check_tasks(checks)) for checks in pending.values()), *_scheduled(view, schedule))
+
+
+def _scheduled(view: GroupView, schedule: CpuSchedule) -> tuple[CpuLaunch, ...]:
     match schedule:
         case CpuLoopSchedule():
             return (_loops(view.stored[0].tensor_type.num_elements, schedule),)

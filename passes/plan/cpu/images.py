@@ -80,7 +80,7 @@ class ConvShape:
         return output * self.strides[dim] - self.pads[dim][0] + tap * self.dilations[dim]
 
     def in_planes(self) -> ConvShape:
-        """The same with at least two spatial dimensions: with one more of extent 1 in front, if there is one."""
+        """The same with at least two spatial dimensions: with one more of extent 1 before it, if there is one."""
         if self.rank > 1:
             return self
         return replace(

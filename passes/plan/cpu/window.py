@@ -25,7 +25,7 @@ MOST_STEPS = 1 << 14
 
 @dataclass(frozen=True)
 class Line:
-    """Pooling of a line of `extent` elements with `before` elements of padding in front into `output` elements.
+    """Pooling of a line of `extent` elements after `before` elements of padding into `output` elements.
 
     phase: elements of one of `stride` phases, a multiple of the lanes of a vector.
     """

@@ -15,7 +15,7 @@ from .gemm import choose_gemm
 from .tiles import choose_tile
 
 LEAST_QUERIES, PACKED_QUERIES = 8, 16
-"""Least queries of a task, and those whose products take as long as packing keys and values."""
+"""Least queries of a task, and those whose GEMMs take as long as packing keys and values."""
 LEAST_BLOCK = 8
 """Queries of a block, however much memory their scores take."""
 UNEVENNESS = 0.3

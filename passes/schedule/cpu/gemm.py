@@ -16,7 +16,7 @@ LEAST_TILES = 8
 STREAMS = 8
 """Rows, or columns, that are read at the same time of a matrix that is read once."""
 MOST_SUMS = 4096
-"""Results of one task of such a product: their sums stay in the first-level cache."""
+"""Results of one task that multiplies such a matrix: their sums stay in the first-level cache."""
 TASKS_A_THREAD = 3
 TASK_ELEMENTS = 16384
 """The least that a task reads of such a matrix where there are several tasks: a few microseconds, as long as a thread
@@ -29,7 +29,7 @@ def choose_gemm(shape: GemmShape, isa: Isa, threads: int) -> CpuGemmSchedule:
     if shape.gates > 1 and (shape.batch > 1 or not shape.packed):
         raise ValueError(f"gates of {shape} need one packed right operand; leave the slices out of the kernel")
     if min(shape.m, shape.n, shape.batch) < 1 or shape.k < 0:
-        raise ValueError(f"matrix product of an empty shape {shape}; skip the launch")
+        raise ValueError(f"GEMM of an empty shape {shape}; skip the launch")
     tile, rows = choose_tile(shape.m, shape.n, isa.lanes(shape.acc_dtype), isa)
     stage = shape.a_dtype != shape.acc_dtype or shape.left_runs == "m" or not shape.plain
     k_block = _reduction_block(shape, tile, rows, isa)

@@ -1,0 +1,14 @@
+"""Launches on a CPU that check run-time indices: one for each node of a group whose indices may be out of range."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilestitch.passes.plan.index_checks import IndexCheck
+
+TASK_INDICES = 65536
+
+
+def check_tasks(checks: Sequence[IndexCheck]) -> int:
+    """Tasks of the launch that makes these checks of one node."""
+    return max(1, -(-max(check.count for check in checks) // TASK_INDICES))
