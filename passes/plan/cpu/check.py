@@ -12,6 +12,7 @@ from tilestitch.passes.plan.view import GroupView
 
 from .anchors import AnchoredSchedule, plan_of
 from .attention import AttentionPlan, attention_of
+from .limits import size_reasons
 from .loops import LoopPlan
 from .opaque import OpaqueSchedule, opaque_plan
 from .rows import RowGroup, RowPlan
@@ -22,6 +23,10 @@ ARG_REDUCTIONS = frozenset({"arg_max", "arg_min"})
 
 def cpu_reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: CpuSchedule) -> Iterator[str]:
     """Why a group with elements cannot be computed as the schedule says."""
+    beyond = [reason for one in _with_pieces(schedule) for reason in size_reasons(one)]
+    if beyond:
+        yield from beyond
+        return
     match schedule:
         case CpuLoopSchedule() if kind is GroupKind.INJECTIVE:
             yield from LoopPlan(view.stored[0].tensor_type.num_elements, schedule).reasons()
@@ -42,6 +47,14 @@ def cpu_reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: CpuSch
                 yield alone
         case _:
             yield f"template {schedule.template} does not compute a group of kind {kind.value}"
+
+
+def _with_pieces(schedule: CpuSchedule) -> Iterator[CpuSchedule]:
+    yield schedule
+    if isinstance(schedule, CpuSplitRowSchedule):
+        yield from schedule.pieces
+    if isinstance(schedule, CpuAttentionSchedule):
+        yield from (schedule.scores, schedule.weighed)
 
 
 def _has_windows(view: GroupView) -> bool:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from tilestitch.compiler.ir.types import storage_bytes
 
-from .gemm import Packing, right_reasons, task_reasons, tile_reasons
+from .gemm import Packing
 from .images import ConvShape, column_runs
+from .limits import right_reasons, task_reasons, tile_reasons
 from .schedules import CpuConvSchedule, CpuConvTransposeSchedule
 from .tiling import RegisterTile, Split, align, split_at_most
 

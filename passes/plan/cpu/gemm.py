@@ -11,12 +11,9 @@ from dataclasses import dataclass
 
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 
-from .schedules import CpuConvSchedule, CpuGemmSchedule, CpuGemvSchedule
+from .limits import right_reasons, task_reasons, tile_reasons
+from .schedules import CpuGemmSchedule, CpuGemvSchedule
 from .tiling import LINE_BYTES, RegisterTile, Split, align, split_at_most
-
-MOST_ACCUMULATORS = 256
-"""Vectors of sums of a register tile, each of which is written out: more than any CPU has registers."""
-MOST_LANES = 64
 
 
 @dataclass(frozen=True)
@@ -212,32 +209,3 @@ class GemvPlan:
         yield from tile_reasons(self.schedule.streams, 1, self.schedule.lanes)
         if not self.schedule.block:
             yield "a task has 0 results; it has at least one"
-
-
-def task_reasons(schedule: CpuGemmSchedule | CpuConvSchedule) -> Iterator[str]:
-    """Why no task has such tiles, whatever is computed."""
-    pixels = schedule.rows * (schedule.columns if isinstance(schedule, CpuConvSchedule) else 1)
-    yield from tile_reasons(pixels, schedule.vectors, schedule.lanes)
-    if not schedule.block_tiles or not schedule.block_panels:
-        yield f"a task has {schedule.block_tiles} tiles by {schedule.block_panels} panels; it has at least one"
-
-
-def tile_reasons(rows: int, vectors: int, lanes: int) -> Iterator[str]:
-    """Why there is no register tile of `rows` by `vectors` vectors of `lanes`."""
-    if not 1 <= rows * vectors <= MOST_ACCUMULATORS:
-        yield f"a register tile of {rows} x {vectors} vectors has not 1 to {MOST_ACCUMULATORS} of them"
-    yield from lane_reasons(lanes)
-
-
-def lane_reasons(lanes: int, least: int = 2) -> Iterator[str]:
-    """Why there are no vectors of `lanes`."""
-    if not least <= lanes <= MOST_LANES or lanes & (lanes - 1):
-        yield f"{lanes} lanes are no vector: their number is a power of two, from {least} to {MOST_LANES}"
-
-
-def right_reasons(packed: bool, widens: bool, rows_outer: bool, prefetches: bool) -> Iterator[str]:
-    """Why the panels of the right operand are not read so. packed: they are, at compile time."""
-    if (widens or not packed) and rows_outer:
-        yield "a task that makes panels in its workspace has one at a time: it cannot walk through all for each tile"
-    if not packed and (widens or prefetches):
-        yield "each task packs an operand that is known at run time: there are no panels to widen or to ask for"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from .gemm import lane_reasons
+from .limits import lane_reasons
 from .schedules import CpuLoopSchedule
 
 

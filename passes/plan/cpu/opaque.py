@@ -10,7 +10,7 @@ from typing import ClassVar, TypeAlias
 from tilestitch.compiler.ir import Node
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 
-from .gemm import lane_reasons
+from .limits import lane_reasons
 from .schedules import CpuScanSchedule, CpuScatterSchedule, CpuSortSchedule
 from .tiling import align
 

@@ -17,7 +17,7 @@ from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 from tilestitch.passes.plan.parts import Part, Roles
 from tilestitch.passes.plan.view import levels
 
-from .gemm import lane_reasons
+from .limits import lane_reasons
 from .schedules import CpuRowSchedule
 from .tiling import align
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from tilestitch.compiler.ir.types import storage_bytes
 
-from .gemm import lane_reasons
 from .images import ConvShape, column_runs, interior
+from .limits import lane_reasons
 from .schedules import CpuWindowSchedule
 from .tiling import split_at_most
 

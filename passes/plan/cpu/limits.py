@@ -1,0 +1,65 @@
+"""What no kernel of a CPU has, whatever it computes: why a schedule asks for too much or too little."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from .schedules import (
+    CpuConvSchedule,
+    CpuGemmSchedule,
+    CpuLoopSchedule,
+    CpuRowSchedule,
+    CpuScanSchedule,
+    CpuScatterSchedule,
+    CpuSchedule,
+    CpuSortSchedule,
+)
+
+MOST_ACCUMULATORS = 256
+"""Vectors of sums of a register tile, each of which is written out: more than any CPU has registers."""
+MOST_LANES = 64
+LARGEST = (1 << 31) - 1
+LARGEST_IN_32_BITS = 1 << 20
+"""Of a task whose kernel may count with 32 bits, where it is added to a place."""
+BOUNDED = frozenset({"chunk"})
+"""Numbers that have a limit of their own."""
+
+
+def size_reasons(schedule: CpuSchedule) -> Iterator[str]:
+    """Which numbers are beyond what kernels count with."""
+    narrow = CpuLoopSchedule | CpuRowSchedule | CpuSortSchedule | CpuScanSchedule | CpuScatterSchedule
+    most = LARGEST_IN_32_BITS if isinstance(schedule, narrow) else LARGEST
+    for field in fields(schedule):
+        value = getattr(schedule, field.name)
+        if type(value) is int and field.name not in BOUNDED and not 0 <= value <= most:
+            yield f"{field.name} is {value}, not 0 to {most}"
+
+
+def task_reasons(schedule: CpuGemmSchedule | CpuConvSchedule) -> Iterator[str]:
+    """Why no task has such tiles."""
+    pixels = schedule.rows * (schedule.columns if isinstance(schedule, CpuConvSchedule) else 1)
+    yield from tile_reasons(pixels, schedule.vectors, schedule.lanes)
+    if not schedule.block_tiles or not schedule.block_panels:
+        yield f"a task has {schedule.block_tiles} tiles by {schedule.block_panels} panels; it has at least one"
+
+
+def tile_reasons(rows: int, vectors: int, lanes: int) -> Iterator[str]:
+    """Why there is no register tile of `rows` by `vectors` vectors of `lanes`."""
+    if not 1 <= rows * vectors <= MOST_ACCUMULATORS:
+        yield f"a register tile of {rows} x {vectors} vectors has not 1 to {MOST_ACCUMULATORS} of them"
+    yield from lane_reasons(lanes)
+
+
+def lane_reasons(lanes: int, least: int = 2) -> Iterator[str]:
+    """Why there are no vectors of `lanes`."""
+    if not least <= lanes <= MOST_LANES or lanes & (lanes - 1):
+        yield f"{lanes} lanes are no vector: their number is a power of two, from {least} to {MOST_LANES}"
+
+
+def right_reasons(packed: bool, widens: bool, rows_outer: bool, prefetches: bool) -> Iterator[str]:
+    """Why the panels of the right operand are not read so. packed: they are, at compile time."""
+    if (widens or not packed) and rows_outer:
+        yield "a task that makes panels in its workspace has one at a time: it cannot walk through all for each tile"
+    if not packed and (widens or prefetches):
+        yield "each task packs an operand that is known at run time: there are no panels to widen or to ask for"
