@@ -6,6 +6,7 @@ values share memory only if the data flow orders them anyway, or if they are WIN
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from tilestitch.compiler.ir import Graph, Value
@@ -120,15 +121,33 @@ def _place(values: Sequence[tuple[Value, int, int]], together: Together = _overl
     """Large values first; each goes into the tightest gap among those alive at the same time, or behind them."""
     order = sorted(values, key=lambda item: (-item[0].tensor_type.nbytes, item[1], item[0].name))
     buffers: list[Buffer] = []
+    neighbours = _Neighbours()
     for value, first, last in order:
         nbytes = value.tensor_type.nbytes
         taken = sorted(
             (b.offset_bytes, b.offset_bytes + _rounded(b.nbytes))
-            for b in buffers
+            for b in (buffers[number] for number in neighbours.of((first, last)))
             if b.nbytes and together(b.value, (b.first, b.last), value.name, (first, last))
         )
+        neighbours.add(len(buffers), (first, last))
         buffers.append(Buffer(value.name, _best_offset(taken, _rounded(nbytes)), nbytes, first, last))
     return buffers
+
+
+class _Neighbours:
+    """Numbered lifetimes by spans of WINDOW launches: of values further apart, none needs memory of its own."""
+
+    def __init__(self) -> None:
+        self._spans: defaultdict[int, list[int]] = defaultdict(list)
+
+    def add(self, number: int, alive: Lifetime) -> None:
+        for span in range(alive[0] // WINDOW, alive[1] // WINDOW + 1):
+            self._spans[span].append(number)
+
+    def of(self, alive: Lifetime) -> set[int]:
+        """The lifetimes that are at most WINDOW launches from this one, and some that are further."""
+        spans = range(alive[0] // WINDOW - 1, alive[1] // WINDOW + 2)
+        return {number for span in spans for number in self._spans.get(span, ())}
 
 
 def _best_offset(taken: Sequence[tuple[int, int]], size: int) -> int:
