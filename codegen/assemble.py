@@ -63,7 +63,12 @@ def assemble(
     total = sum(len(plan.groups) for _, plan in units)
     lowered: dict[tuple[int, str], tuple[Any, ...]] = {}
     kernels_of = KernelsOfPlugins(schedules, backend.target_of_schedules)
-    lower = LoweredOnce(lambda graph, group: lower_with(kernels_of, backend, graph, group))
+    lower = LoweredOnce(
+        lambda graph, group: lower_with(kernels_of, backend, graph, group),
+        ((graph, group) for graph, plan in units for group in plan.groups),
+        ranges=not schedules,
+        scalars=not schedules and backend.scalars_as_arguments,
+    )
     for graph, plan in units:
         for group in plan.groups:
             progress("generate kernels", len(lowered), total)

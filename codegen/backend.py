@@ -81,6 +81,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def scalars_as_arguments(self) -> bool:
+        """Whether kernels may read constants of one element from memory, so that groups share them."""
+        ...
+
+    @property
     def target_of_schedules(self) -> KernelTarget:
         """The machine, as the schedules of plug-ins see it."""
         ...

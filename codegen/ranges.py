@@ -47,7 +47,7 @@ def ranged(graph: Graph, group: Group) -> Ranged | None:
         return None
     taken = {value.name for node in nodes for value in (*node.inputs, *node.outputs)}
     names = {node: _free(f"{node.output.name}.range", taken) for node in found}
-    operands = {node: Value(names[node], node.output.type) for node in found}
+    operands = {(node, node.inputs[0]): Value(names[node], node.output.type) for node in found}
     alone = Graph(graph.name)
     alone.copy_nodes(nodes, operands)
     for node in found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from tilestitch.passes.plan.mask_band import band_of, same_inside
 from .groups import roles_in, view_group
 from .launch import KernelArg, PackedArg, TensorMapArg, ValueArg
 from .ranges import ranged
+from .scalars import ScalarArguments
 
 Lower = Callable[[Graph, Group], tuple[Any, ...]]
 
@@ -31,18 +32,22 @@ class Signature:
 
 
 class LoweredOnce:
-    """Lowers groups with `lower`; a group equal to an earlier one but for names, and for the ranges of values that it
-    reads, gets that one's launches, renamed.
+    """Lowers `groups` with `lower`; a group equal to an earlier one but for names, for the ranges of values that it
+    reads, and for constants that are arguments, gets that one's launches, renamed.
 
+    ranges, scalars: whether such ranges and constants are told apart; a schedule of a plug-in sees groups as planned.
     Launches are dataclasses with the fields `args` and `origins`.
     """
 
-    def __init__(self, lower: Lower) -> None:
+    def __init__(self, lower: Lower, groups: Iterable[tuple[Graph, Group]], *, ranges: bool, scalars: bool) -> None:
         self._lower = lower
+        self._ranges = ranges
+        self._scalars = ScalarArguments(groups if scalars else (), lambda *of: signature(*of).key)
         self._known: dict[object, tuple[tuple[Any, ...], Signature]] = {}
 
     def __call__(self, graph: Graph, group: Group) -> tuple[Any, ...]:
-        apart = ranged(graph, group)
+        graph, group = self._scalars.apart(graph, group)
+        apart = ranged(graph, group) if self._ranges else None
         return self._once(graph, group) if apart is None else apart.placed(self._once(apart.graph, apart.group))
 
     def _once(self, graph: Graph, group: Group) -> tuple[Any, ...]:
@@ -53,8 +58,8 @@ class LoweredOnce:
         return launches if there is here else tuple(_renamed(launch, there, here) for launch in launches)
 
 
-def signature(graph: Graph, group: Group) -> Signature:
-    """The signature of a group of `graph`."""
+def signature(graph: Graph, group: Group, scalars: frozenset[str] = frozenset()) -> Signature:
+    """The signature of a group of `graph`, whatever the constants called `scalars` are."""
     number: dict[str, int] = {}
 
     def place(name: str) -> int:
@@ -67,7 +72,7 @@ def signature(graph: Graph, group: Group) -> Signature:
         parts += _band(graph, group, place)
     for node in nodes:
         attrs = tuple((key, _frozen(value)) for key, value in sorted(node.attrs.items()))
-        reads = tuple((place(v.name), str(v.type), _constant(v.data)) for v in node.inputs)
+        reads = tuple((place(v.name), str(v.type), v.name in scalars or _constant(v.data)) for v in node.inputs)
         makes = tuple((place(v.name), str(v.type)) for v in node.outputs)
         parts.append((node.op, attrs, reads, makes, node.name == group.anchor))
     for names in (group.inputs, group.constants, group.outputs):

@@ -35,6 +35,10 @@ class CpuBackend:
     def concurrent(self) -> bool:
         return False
 
+    @property
+    def scalars_as_arguments(self) -> bool:
+        return True  # machine code reads constants from memory as well
+
     def planned_for(self, threads: int) -> PassTarget:
         return PassTarget("cpu", threads, isa=self.target.isa.name)
 

@@ -34,6 +34,10 @@ class CudaBackend:
     def concurrent(self) -> bool:
         return True
 
+    @property
+    def scalars_as_arguments(self) -> bool:
+        return False  # every thread would wait for them
+
     def planned_for(self, threads: int) -> PassTarget:
         return self.target.planned_for
 

@@ -116,8 +116,8 @@ class Graph:
         """`add` for the common case of one output: returns the value."""
         return self.add(op, inputs, attrs, origins=origins, insert_before=insert_before).output
 
-    def copy_nodes(self, nodes: Iterable[Node], first_operands: Mapping[Node, Value]) -> None:
-        """Put copies of `nodes` of another graph, of the same names, at the end; some read another first operand.
+    def copy_nodes(self, nodes: Iterable[Node], others: Mapping[tuple[Node, Value], Value]) -> None:
+        """Put copies of `nodes` of another graph, of the same names, at the end; some read `others` of their operands.
 
         What the nodes read from elsewhere is copied as well, without what computes it.
         """
@@ -125,9 +125,7 @@ class Graph:
         for node in nodes:
             for value in node.inputs:
                 new.setdefault(value, Value(value.name, value.type, value.data))
-            inputs = [new[value] for value in node.inputs]
-            if node in first_operands:
-                inputs[0] = first_operands[node]
+            inputs = [others.get((node, value), new[value]) for value in node.inputs]
             new.update(_copy_node(self, node, inputs))
 
     # -- changing ------------------------------------------------------------------------------------------

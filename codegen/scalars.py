@@ -1,0 +1,82 @@
+"""Constants of one element that are arguments of a kernel, and not part of its code: those in which many groups differ
+that are equal otherwise, such as the scales and zero points of a quantised model's layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.compiler.ir.text import digest
+from tilestitch.passes.plan import Group, GroupKind
+
+ARITHMETIC = frozenset({"add", "div", "maximum", "minimum", "mul", "sub"})
+"""Operators of which every operand may be a constant or not."""
+FEWEST_KERNELS = 4
+"""So many kernels that differ in constants only: compiling them costs more than reading the constants."""
+
+Key = Callable[[Graph, Group, frozenset[str]], object]
+"""What determines the kernels of a group, whatever the constants of these names are."""
+
+
+class ScalarArguments:
+    """Which constants of the groups of some graphs are arguments."""
+
+    def __init__(self, groups: Iterable[tuple[Graph, Group]], key: Key) -> None:
+        families: dict[object, list[tuple[Graph, Group, Sequence[Value]]]] = {}
+        for graph, group in groups:
+            scalars = _scalars(graph, group)
+            if scalars:
+                family = key(graph, group, frozenset(value.name for value in scalars))
+                families.setdefault(family, []).append((graph, group, scalars))
+        self._names: dict[tuple[int, str], frozenset[str]] = {}
+        for members in families.values():
+            self._choose(members)
+
+    def apart(self, graph: Graph, group: Group) -> tuple[Graph, Group]:
+        """The group with inputs in place of the constants that are arguments, and its graph."""
+        names = self._names.get((id(graph), group.name))
+        if not names:
+            return graph, group
+        alone = Graph(graph.name)
+        nodes = [graph.node(name) for name in group.nodes]
+        inputs = {
+            value: Value(value.name, value.type) for node in nodes for value in node.inputs if value.name in names
+        }
+        alone.copy_nodes(
+            nodes, {(node, value): inputs[value] for node in nodes for value in node.inputs if value in inputs}
+        )
+        stages = tuple(tuple(_with_inputs(part, names) for part in stage) for stage in group.stages)
+        return alone, replace(_with_inputs(group, names), stages=stages)
+
+    def _choose(self, members: Sequence[tuple[Graph, Group, Sequence[Value]]]) -> None:
+        data = [tuple(digest(value.data) for value in scalars if value.data is not None) for *_, scalars in members]
+        if len(set(data)) < FEWEST_KERNELS:
+            return
+        differing = [len(set(column)) > 1 for column in zip(*data, strict=True)]
+        for graph, group, scalars in members:
+            names = (value.name for value, differs in zip(scalars, differing, strict=True) if differs)
+            self._names[id(graph), group.name] = frozenset(names)
+
+
+def _scalars(graph: Graph, group: Group) -> list[Value]:
+    """Constants of one element that only arithmetic reads, in order of first use."""
+    if any(part.kind is GroupKind.ATTENTION for part in group.parts or (group,)):
+        return []  # what it does depends on constants: scales and masks
+    nodes = [graph.node(name) for name in group.nodes]
+    read = dict.fromkeys(v for node in nodes for v in node.inputs if v.data is not None and v.data.size == 1)
+    other = {v for node in nodes if not _arithmetic(node) for v in node.inputs}
+    return [value for value in read if value not in other]
+
+
+def _arithmetic(node: Node) -> bool:
+    """On integers a constant divisor is known not to be zero."""
+    return node.op in ARITHMETIC and (node.op != "div" or node.output.dtype.startswith(("float", "bfloat")))
+
+
+def _with_inputs(group: Group, names: frozenset[str]) -> Group:
+    """The group with the constants of these names among its inputs."""
+    moved = tuple(name for name in group.constants if name in names)
+    constants = tuple(name for name in group.constants if name not in names)
+    return replace(group, inputs=(*group.inputs, *moved), constants=constants)
