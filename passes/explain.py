@@ -9,6 +9,7 @@ from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.counts import bytes_of, footprint_bytes, operations
 from tilestitch.cost_model.cpu import CpuDevice
+from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, latency_us
 
 from .fusion.facts import device_of, group_facts, nodes_by_name
@@ -16,6 +17,7 @@ from .host_steps import host_summary, why_on_host
 from .plan import Group, HostGroup, Segment, StitchPlan, WhyNot
 from .plan.target import TargetInfo
 from .schedule.launches import nested_graphs
+from .schedule.makespan import plan_us, share_of
 
 OPERATIONS_PER_BYTE = 16
 """Kernels with less arithmetic for each byte moved wait for memory on any machine of today."""
@@ -40,7 +42,7 @@ def explain_plan(
     the nodes of the model that each node of the graph stems from. Bytes are counted once for each tensor; `unfused` is
     what a kernel's nodes would be as a kernel each; `sync` says which kernels it waits for. `predicted_us` is what
     `model` says of each kernel on the device of `target` (default: the plan's target, one thread); `prediction` names
-    both.
+    both, and says how long all take together (`total_us`): side by side where edges and the device allow it.
     """
     target = target or plan.target
     device = device_of(target)
@@ -51,6 +53,8 @@ def explain_plan(
     by_name.update((g.name, g) for g in plan.host_groups)
     kernels: list[dict[str, Any]] = []
     host_steps: list[dict[str, Any]] = []
+    durations_us: dict[str, float] = {}
+    shares: dict[str, float] = {}
     waits = _waits(plan)
     reasons = {node.name: why for node, why in why_on_host(graph, is_body=is_body).items()}
     for number, segment in enumerate(plan.segments):
@@ -61,7 +65,10 @@ def explain_plan(
             else:
                 kernel = {"number": len(kernels), **_kernel(graph, group, values, number)}
                 kernel["sync"] = waits[name] if plan.target.is_gpu else _in_order(segment, place)
-                kernel["predicted_us"] = round(latency_us(model, group_facts(nodes, group, target), device), 3)
+                facts = group_facts(nodes, group, target)
+                durations_us[name] = latency_us(model, facts, device)
+                shares[name] = share_of(facts, device) if isinstance(device, Device) else 1.0
+                kernel["predicted_us"] = round(durations_us[name], 3)
                 if launches is not None:
                     kernel["launches"] = list(launches(plan, name))
                 kernels.append(kernel)
@@ -78,7 +85,7 @@ def explain_plan(
         "buffers": _buffers(plan),
         "target": plan.target.name,
         "planner": plan.planner,
-        "prediction": _prediction(model, device),
+        "prediction": {**_prediction(model, device), "total_us": round(plan_us(plan, durations_us, shares), 3)},
         "plugins": [p.to_json() for p in plan.plugins],
         "bodies": bodies,
     }

@@ -156,7 +156,7 @@ def _saved(compiled: CompiledModel, folder: Path, entry: str) -> dict[str, Any]:
         "digest": hashlib.sha256(path.read_bytes()).hexdigest()[:16],
         "kinds": sorted({launch.symbol.rpartition("_")[0] for launch in launches}),
         "features": sorted({f for launch in launches for f in _features(launch)}),
-        "predicted_us": sum(kernel["predicted_us"] or 0 for kernel in compiled.explain()["kernels"]),
+        "predicted_us": compiled.explain()["prediction"]["total_us"],
     }
 
 

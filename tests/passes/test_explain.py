@@ -40,6 +40,17 @@ def test_a_kernel_on_a_gpu_says_what_it_waits_for_and_why() -> None:
         assert kernel["sync"] == [{"after": kernels[0]["name"], "kind": "full", "reason": f"%{kernel['inputs'][0]}"}]
 
 
+def test_branches_that_leave_room_are_predicted_side_by_side() -> None:
+    graph = parse_graph("""graph @branches(%x: float32[64,64], %y: float32[96,64]) -> (%p, %q) {
+  %p = matmul(%x, %x) : float32[64,64]
+  %q = matmul(%y, %x) : float32[96,64]
+}""")
+    target = TargetInfo("cuda", device="NVIDIA_H100_80GB_HBM3", architectures=("sm_90a",))
+    found = explain_plan(graph, make_plan(graph, PassContext(target)))
+    each = [kernel["predicted_us"] for kernel in found["kernels"]]
+    assert len(each) == 2 and found["prediction"]["total_us"] < sum(each)
+
+
 def test_a_kernel_says_what_its_nodes_would_be_unfused() -> None:
     product, rows = (k["unfused"] for k in explanation()["kernels"])
     whole, row = 64 * 64 * 4, 64 * 4
