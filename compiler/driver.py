@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from tilestitch import __version__
 from tilestitch.compiler.ir import Graph
-from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.models import MODELS
+from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.errors import PlanError, PluginWarning
 from tilestitch.passes.pipeline import DumpListener, NotesListener, run_pipeline
@@ -121,6 +122,7 @@ def compile_model(
     installed_plugins: bool = True,
     plan: StitchPlan | str | os.PathLike[str] | None = None,
     planner: str = "stitch",
+    cost_model: str | None = None,
     strip_weights: bool = False,
     dump_ir: str | os.PathLike[str] | None = None,
     report: str | os.PathLike[str] | None = None,
@@ -149,6 +151,8 @@ def compile_model(
     passes: plug-ins: instances, classes, or texts `MODULE:CLASS{field=value}`. installed_plugins: whether those of
         installed packages take part, too.
     plan: replay this StitchPlan instead of planning. planner: stitch, explore, xla, injective or none.
+    cost_model: who predicts how long kernels take: analytical or random; default: a plug-in if one does, else
+        analytical.
     strip_weights: leave the weights out of the artifact.
     dump_ir: a folder for the graph after every pass, and for views of the final one. report: path of an HTML report.
     num_threads: threads that tasks are sized for, and processes that compile CUDA (default: all cores).
@@ -176,14 +180,14 @@ def compile_model(
     replayed = _load_plans(plan, len(shape_sets))
     record: dict[str, Any] = {
         "target": target, "precision": precision, "planner": planner, "passes": as_texts(passes),
-        "installed_plugins": installed_plugins, "threads": threads,
+        "installed_plugins": installed_plugins, "threads": threads, "cost_model": cost_model,
     }  # fmt: skip
     context = PassContext(
         backend.planned_for(threads),
         options={"planner": planner, "precision": precision},
         rules=plugins.rules,
         plugins=plugins.records,
-        cost_model=plugins.cost_model or AnalyticalModel(),
+        cost_model=_cost_model(cost_model, plugins.cost_model),
         kernels_of=KernelsOfPlugins(plugins.schedules, backend.target_of_schedules),
     )
     prepared = []
@@ -312,6 +316,17 @@ def _check_options(target: str, precision: str, num_threads: int | None) -> None
         raise OptionError(f"precision {precision!r} is not supported; give one of {', '.join(PRECISIONS)}")
     if num_threads is not None and not (isinstance(num_threads, int) and num_threads >= 1):
         raise OptionError(f"num_threads is {num_threads!r}; give an integer of at least 1, or None for all cores")
+
+
+def _cost_model(name: str | None, plugin: LatencyModel | None) -> LatencyModel:
+    """The model of this name. Raises OptionError where a plug-in predicts, too."""
+    if name is None:
+        return plugin or MODELS["analytical"]
+    if name not in MODELS:
+        raise OptionError(f"cost model {name!r} is not known; give one of {', '.join(MODELS)}")
+    if plugin is not None:
+        raise OptionError(f"both {name} and the plug-in {plugin.name} are cost models; leave out one of the two")
+    return MODELS[name]
 
 
 def _shape_sets(shapes: ShapeSet | Sequence[ShapeSet] | None) -> list[ShapeSet]:

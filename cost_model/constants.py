@@ -46,6 +46,7 @@ GPU_RATES = {
     70: GpuRates(0.92, 0.79, 17.6, _NEUSIGHT + _JIA),
     75: GpuRates(0.77, 0.64, 20.0, _NEUSIGHT + _JIA),
     80: GpuRates(0.90, 0.88, 31.0, _NEUSIGHT + "L2: two thirds of the nominal 5120 bytes a cycle of the chip"),
+    89: GpuRates(0.85, 0.70, 25.0, "judgement: the figures of sm_80 less a reserve"),
     90: GpuRates(
         0.90, 0.79, 25.0,
         "shares: read once on an H200, a copy of 8.6 GB at 4.3 TB/s and a bfloat16 GEMM of 8192 at 769 to 798 TFLOP/s, "
@@ -57,6 +58,7 @@ GPU_RATES = {
 """By compute capability, times ten."""
 
 OTHER_GPU = GpuRates(0.85, 0.70, 25.0, "judgement: the figures of sm_80 and sm_90 less a reserve", mma_share=0.62)
+"""Newer ones, whose tensor cores have faster instructions than those of a warp, as Hopper's have."""
 
 GPU_LAUNCH_US = 1.3
 """A kernel node of a CUDA graph after the one that it depends on has drained: the figure that Hazy Research gives for
@@ -98,3 +100,11 @@ def rates_of(gpu: Device) -> GpuRates:
 
 CPU_CONTRACTION_SHARE = 0.7
 """Of nominal arithmetic that contractions reach."""
+
+
+# -- quick bounds, whatever the machine --------------------------------------------------------------------------------
+
+OPERATIONS_PER_BYTE = 2
+"""Vector arithmetic in the time of moving a byte to memory and back, for a core of a CPU of today."""
+LAUNCH_OPERATIONS, LAUNCH_BYTES = 20_000, 40_000
+"""Such operations, and bytes that move, in the time of one launch with its barrier."""

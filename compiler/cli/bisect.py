@@ -76,6 +76,7 @@ class Search:
             passes=made["passes"],
             installed_plugins=made["installed_plugins"],
             planner=made["planner"],
+            cost_model=made.get("cost_model"),
             plan=plan,
             num_threads=made["threads"],
             keep_source=self.device == "emulator",

@@ -22,6 +22,7 @@ from tilestitch.compiler.cli.paths import existing, writable, writable_folder
 SUMMARY = "compile an ONNX model into an artifact"
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 PLANNERS = ("stitch", "explore", "xla", "injective", "none")
+COST_MODELS = ("analytical", "random")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +54,7 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-plugins", action="store_true", help="leave out the plug-ins of installed packages")
     parser.add_argument("--plan", metavar="PLAN.json", help="use this plan instead of making one")
     parser.add_argument("--planner", choices=PLANNERS, default="stitch", help="how operators are grouped into kernels")
+    parser.add_argument("--cost-model", choices=COST_MODELS, help="what predicts how long kernels take")
     parser.add_argument("--no-host", action="store_true", help="refuse a model of which a part would run with numpy")
     parser.add_argument("--strip-weights", action="store_true", help="leave the weights out; they are supplied at load")
     parser.add_argument("--dump-ir", metavar="DIR", help="write the graph after every pass there")
@@ -131,6 +133,7 @@ def compile_with(source: Any, options: argparse.Namespace, progress: Progress, r
         installed_plugins=not options.no_plugins,
         plan=existing(options.plan) if options.plan else None,
         planner=options.planner,
+        cost_model=options.cost_model,
         strip_weights=options.strip_weights,
         dump_ir=options.dump_ir,
         report=report,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 
 from tilestitch.compiler.ir import Kind, Node, Value, kind_of
+from tilestitch.cost_model.constants import LAUNCH_OPERATIONS, OPERATIONS_PER_BYTE
 from tilestitch.cost_model.counts import bytes_of, operations_per_element
 from tilestitch.passes.plan import WhyNot
 from tilestitch.passes.plan.roles import Part, Roles
@@ -14,10 +15,6 @@ from .clusters import Cluster, Fusion
 from .legality import roles_of_union
 from .spread import looks_again
 
-OPERATIONS_PER_BYTE = 2
-"""Vector arithmetic that takes as long as moving a byte to memory and back."""
-LAUNCH_OPERATIONS = 20_000
-"""Arithmetic that takes as long as one launch with its barrier."""
 MOST_NODES = 160
 MOST_OPERANDS = 72
 VECTOR_ELEMENTS = 16

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tilestitch.compiler.ir import Node, Value
+from tilestitch.cost_model.constants import LAUNCH_BYTES, OPERATIONS_PER_BYTE
 from tilestitch.cost_model.counts import bytes_of
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, latency_us
@@ -17,11 +18,6 @@ from .clusters import Cluster, Fusion
 from .facts import facts_of
 from .legality import operands, why_not_on
 from .profit import MOST_NODES, MOST_OPERANDS, recomputation
-
-LAUNCH_BYTES = 40_000
-"""Bytes that move in the time of one launch: what the quick score of a pattern takes a saved launch for."""
-OPERATIONS_PER_BYTE = 2
-"""Vector operations in the time of moving a byte: what the quick score takes repeated arithmetic for."""
 
 
 @dataclass(frozen=True)

@@ -183,10 +183,11 @@ def test_what_the_reference_lacks_is_told(tmp_path: Path, capsys: pytest.Capture
 def test_an_artifact_records_how_it_was_compiled(tmp_path: Path) -> None:
     artifact, _ = compiled(
         tmp_path, cnn(), "--precision", "bf16", "--planner", "injective", "--threads", 1, "--shape", "x=1x3x16x16",
+        "--cost-model", "random",
         "--pass", "examples.custom_pass.tilestitch_example_rules.hard_gelu:HardGelu{slope=0.5}",
     )  # fmt: skip
     assert read_explain(artifact)["options"] == {
-        "target": "cpu", "precision": "bf16", "planner": "injective", "threads": 1,
+        "target": "cpu", "precision": "bf16", "planner": "injective", "cost_model": "random", "threads": 1,
         "passes": ["examples.custom_pass.tilestitch_example_rules.hard_gelu:HardGelu{slope=0.5}"],
         "installed_plugins": True,
         "shapes": {"x": [1, 3, 16, 16]},

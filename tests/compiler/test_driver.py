@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
@@ -14,8 +15,11 @@ from onnx import TensorProto, helper
 from tests import models
 from tests.compiled import assert_close
 from tilestitch.compiler import compile_model
+from tilestitch.compiler.cli.compile import COST_MODELS
 from tilestitch.compiler.errors import OptionError
 from tilestitch.compiler.frontend.errors import FrontendError, ModelError, UnsupportedOperatorsError
+from tilestitch.cost_model.models import MODELS
+from tilestitch.passes.api import CostModel, CpuDevice, Device, KernelFacts
 from tilestitch.passes.errors import PlanError, PlanMismatchError
 from tilestitch.runtime import load
 from tilestitch.runtime.errors import InputError, WeightsError
@@ -218,3 +222,27 @@ def test_a_file_that_is_no_model(tmp_path: Path) -> None:
     path.write_bytes(b"\x08\x08this is no protobuf")
     with pytest.raises(FrontendError, match=r"m\.onnx"):
         compile_model(path)
+
+
+# -- cost models -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Flat(CostModel):
+    name: ClassVar[str] = "flat"
+
+    def latency_us(self, kernel: KernelFacts, device: Device | CpuDevice) -> float:
+        return 1.0
+
+
+def test_the_cost_model_that_was_chosen_predicts() -> None:
+    for name in COST_MODELS:
+        assert compile_model(models.cnn(), cost_model=name).explain()["prediction"]["model"] == name
+    assert set(COST_MODELS) == set(MODELS)
+
+
+def test_a_cost_model_that_is_not_known_or_is_one_of_two_is_refused() -> None:
+    with pytest.raises(OptionError, match="cost model 'learnt' is not known; give one of analytical, random"):
+        compile_model(models.cnn(), cost_model="learnt")
+    with pytest.raises(OptionError, match="both analytical and the plug-in flat are cost models"):
+        compile_model(models.cnn(), cost_model="analytical", passes=[Flat()])

@@ -14,6 +14,13 @@ from math import ceil, prod
 from typing import TypeAlias
 
 from tilestitch.compiler.ir.types import storage_bytes
+from tilestitch.cost_model.constants import (
+    GPU_HALF_RATE_WARPS,
+    GPU_RESERVED_SHARED_BYTES,
+    GPU_SM_L2_BYTES_PER_CYCLE,
+    GPU_START_CYCLES,
+    rates_of,
+)
 from tilestitch.cost_model.devices import Device
 from tilestitch.passes.plan.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm import Gemm
@@ -35,22 +42,12 @@ DIRECT_THREADS = 128
 LEAST_PART = 128
 """Steps of the reduction that are worth a part of their own."""
 PARTS = (1, 2, 4, 8, 16, 32)
-HALF_RATE_WARPS = 3
-"""With so many warps, an SM reaches half the rate of a tile."""
 MEMORY_LATENCY_CYCLES = 500
 BARRIER_CYCLES = 40
-START_CYCLES = 1500
-"""Of a block: indices, the first operands, results after the last step."""
-L2_BYTES_PER_CYCLE = 48
-"""Of one SM."""
 JOIN_CYCLES = 2000
 """Until the last block of a tile knows that it is the last, and has added a first round of partial sums."""
 SUM_BYTES_PER_CYCLE = 16
 """Of one SM, for partial sums that are written and read again."""
-KEPT_SHARED_BYTES = 1024
-HOPPER = 90
-HOPPER_SHARE = 0.62
-"""Of the tensor cores' rate that mma.sync reaches on Hopper (Luo et al., Dissecting the NVIDIA Hopper GPU)."""
 MANY_BLOCKS = 16
 """Of the rows: so many that one more does no harm."""
 POLLS = 12
@@ -126,8 +123,8 @@ def choose_simt(gemm: Gemm, device: Device, after: RowsAfter | None = None) -> C
 def choose_mma(gemm: Gemm, device: Device, after: RowsAfter | None = None) -> Choice:
     """A GEMM that `why_not_mma` has nothing against."""
     dtype = "tfloat32" if gemm.a.dtype == "float32" else gemm.a.dtype
-    share = HOPPER_SHARE if device.capability >= HOPPER else 1
-    return choose(gemm, mma_tiles(storage_bytes(gemm.a.dtype)), device, dtype, after, share)
+    tiles = mma_tiles(storage_bytes(gemm.a.dtype))
+    return choose(gemm, tiles, device, dtype, after, rates_of(device).mma_share)
 
 
 def choose_wgmma(gemm: Gemm, device: Device, after: RowsAfter | None = None) -> Choice:
@@ -181,14 +178,14 @@ def estimated_cycles(
     on_one = ceil(partition.blocks / device.sm_count)
     together = min(on_one, resident_blocks(tile, device))
     warps = together * tile.threads / 32
-    rate = multiply_adds_per_cycle(device, dtype) * (share * speed_of(tile)) * warps / (warps + HALF_RATE_WARPS)
+    rate = multiply_adds_per_cycle(device, dtype) * (share * speed_of(tile)) * warps / (warps + GPU_HALF_RATE_WARPS)
     step_bytes = (tile.bm * storage_bytes(gemm.a.dtype) + tile.bn * storage_bytes(gemm.b.dtype)) * tile.bk
     step = max(
         together * tile.bm * tile.bn * tile.bk / rate,
-        together * step_bytes / L2_BYTES_PER_CYCLE,
+        together * step_bytes / GPU_SM_L2_BYTES_PER_CYCLE,
         MEMORY_LATENCY_CYCLES / tile.ahead + BARRIER_CYCLES,
     )
-    cycles = ceil(on_one / together) * (START_CYCLES + partition.steps * step)
+    cycles = ceil(on_one / together) * (GPU_START_CYCLES + partition.steps * step)
     if partition.parts == 1:
         return cycles
     sums_bytes = 2 * partition.parts * gemm.elements * storage_bytes(gemm.acc_dtype)
@@ -204,7 +201,7 @@ def multiply_adds_per_cycle(device: Device, dtype: str) -> float:
 
 def resident_blocks(tile: TiledGemm, device: Device) -> int:
     """Blocks that a multiprocessor holds, registers aside."""
-    fits = device.shared_bytes_per_sm // (tile.shared_bytes + KEPT_SHARED_BYTES)
+    fits = device.shared_bytes_per_sm // (tile.shared_bytes + GPU_RESERVED_SHARED_BYTES)
     return max(1, min(device.blocks_per_sm, device.threads_per_sm // tile.threads, fits))
 
 
@@ -245,4 +242,4 @@ def cycles_after(after: RowsAfter, band: Band) -> float:
     moved = band.share_rows * after.columns * sum(storage_bytes(v.dtype) for v in full)
     longer = ceil(work.steps * work.lanes / REGISTER_ELEMENTS)
     serial = turns * longer * (ROW_CYCLES + reductions * REDUCTION_CYCLES)
-    return HAND_OVER_CYCLES + max(serial, moved / L2_BYTES_PER_CYCLE)
+    return HAND_OVER_CYCLES + max(serial, moved / GPU_SM_L2_BYTES_PER_CYCLE)
