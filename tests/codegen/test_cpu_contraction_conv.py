@@ -190,6 +190,14 @@ def test_dtypes(dtypes: tuple[str, str, str]) -> None:
     check(run_conv(plan_conv(shape, host_target().isa), shape, x, w), convolve(shape, x, w))
 
 
+@pytest.mark.parametrize("dtypes", [("float16", "float16", "float32"), ("uint8", "int8", "int32")], ids=lambda d: d[0])
+def test_inputs_that_are_not_copied_are_converted_as_they_are_read(dtypes: tuple[str, str, str]) -> None:
+    shape = geometry((8, 24), (9, 9), (3, 3), 1, 1, dtypes=dtypes)
+    x, w = random((1, 9, 9, 8), dtypes[0], 0), random((24, 8, 3, 3), dtypes[1], 1)
+    plan = edited(plan_conv(shape, host_target().isa), stage=False)
+    check(run_conv(plan, shape, x, w), convolve(shape, x, w))
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_floats_are_converted_once_for_several_tiles(dtype: str) -> None:
     shape = geometry((8, 150), (12, 12), (3, 3), 1, 1, dtypes=(dtype, dtype, "float32"))

@@ -147,10 +147,6 @@ def conv_of(group: AnchoredGroup) -> ConvShape:
     )  # fmt: skip
 
 
-def is_depthwise(shape: ConvShape) -> bool:
-    return shape.groups == shape.in_channels and shape.groups > 1
-
-
 def pool_of(group: AnchoredGroup) -> ConvShape:
     """The shape of a group around a window_reduce node."""
     x, attrs, layout = group.anchor.inputs[0], group.anchor.attrs, layout_of(group.anchor)
