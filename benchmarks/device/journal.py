@@ -64,7 +64,7 @@ class Journal:
         self.sources = sources
         lines = lines_of(folder) or (lines_of(earlier) if earlier else [])
         self.histories = read(lines)
-        self.path.write_text("".join(f"{line}\n" for line in lines))
+        _write_whole(self.path, "".join(f"{line}\n" for line in lines))
 
     def call(self, facts: dict[str, Any]) -> None:
         """A call of the queue begins, on this machine with these versions."""
@@ -108,6 +108,18 @@ class Journal:
             file.write(json.dumps(event) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """The file has this text, or what it had before if the call is ended meanwhile."""
+    if path.exists() and path.read_text() == text:
+        return
+    unfinished = path.with_name(f"{path.name}.part")
+    with open(unfinished, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, path)
 
 
 def read(lines: Iterable[str]) -> dict[str, History]:

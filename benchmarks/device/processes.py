@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -57,7 +58,7 @@ class Running:
         done, status = os.waitpid(self.pid, os.WNOHANG)
         took_s = time.monotonic() - self.started
         if done:
-            _kill(self.pid)  # what the case itself started
+            _kill_group(self.pid)  # what the case itself started; its own number may be another process's by now
             return self._ended(os.waitstatus_to_exitcode(status), took_s)
         if time.monotonic() < self.deadline:
             return None
@@ -74,7 +75,10 @@ class Running:
         if not text:
             what = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             return Outcome(self.case, "crashed", took_s, {}, f"its process ended with {what}")
-        told = json.loads(text)
+        try:
+            told = json.loads(text)
+        except ValueError:
+            return Outcome(self.case, "crashed", took_s, {}, "its process ended while it told its result")
         if "error" in told:
             return Outcome(self.case, "failed", took_s, {}, told["error"])
         return Outcome(self.case, "measured", took_s, told["row"])
@@ -123,11 +127,14 @@ def _told(case: Case) -> str:
 
 def _kill(pid: int) -> None:
     """End the process, and those that it started."""
-    for kill in (os.killpg, os.kill):
-        try:
-            kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
+    _kill_group(pid)
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _kill_group(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def _reap(pid: int, timeout_s: float) -> bool:

@@ -16,7 +16,8 @@ import pytest
 
 from benchmarks.device import run_queue
 from benchmarks.device.case import LONG_S, Case
-from benchmarks.device.journal import Journal, lines_of, read
+from benchmarks.device.journal import FILE, Journal, lines_of, read
+from benchmarks.device.processes import Running
 from benchmarks.device.queue_parts import PARTS, Part
 from benchmarks.device.run_queue import Queue, run_parts
 from tests.benchmarks.device import planted
@@ -118,6 +119,28 @@ def test_results_that_are_no_json_are_failures(tmp_path: Path) -> None:
     assert "not JSON serializable" in first.error
 
 
+def test_a_result_that_was_cut_off_is_a_crash(tmp_path: Path) -> None:
+    result = (tmp_path / "result").open("w+b")
+    result.write(b'{"row": {"value"')
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    running = Running(case(1), pid, result, time.monotonic(), time.monotonic() + ENOUGH_S)
+    while (outcome := running.outcome()) is None:
+        time.sleep(0.01)
+    assert outcome.state == "crashed"
+
+
+def test_the_number_of_a_process_that_has_ended_is_not_used_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be another process's."""
+    killed: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, _: killed.append(pid))
+    assert states(queue(tmp_path, [case(1)])) == [(1, "measured")]
+    assert killed == []
+
+
 def test_what_a_case_prints_and_where_it_hangs_is_in_the_log(tmp_path: Path) -> None:
     queue(tmp_path, [case(1, lambda: print("said") or {}), case(2, hang, 3.0), case(3, crash)])  # type: ignore[func-returns-value]
     log = (tmp_path / "queue.log").read_text()
@@ -190,6 +213,26 @@ def test_a_call_that_is_killed_is_continued_where_it_was(tmp_path: Path) -> None
     (tmp_path / "go").touch()
     assert states(planted.run(tmp_path)) == [(3, "measured"), (2, "measured")]
     assert [history.end["row"] for history in read(lines_of(tmp_path)).values()] == [{"n": 1}, {"n": 2}, {"n": 3}]
+
+
+def test_a_call_that_is_ended_while_it_opens_the_journal_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue(tmp_path, [case(1)])
+    kept = lines_of(tmp_path)
+    with open(tmp_path / FILE, "a") as file:
+        file.write('{"event": "sta')  # the machine stopped in the middle of it
+
+    def stopped(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            Journal(tmp_path, "sources")
+    assert lines_of(tmp_path) == kept
+    assert Journal(tmp_path, "sources").standing(case(1)) == "done"
+    assert lines_of(tmp_path) == kept
 
 
 def test_a_case_ends_with_the_call_that_started_it(tmp_path: Path) -> None:
