@@ -16,15 +16,13 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, dtype_of, storage_dtype, to_storage
 from tilestitch.codegen.cuda.abi import CudaLaunch, Thread, barrier
+from tilestitch.codegen.cuda.attention.elements import Elements
 from tilestitch.codegen.cuda.attention.operands import Attended
 from tilestitch.codegen.cuda.attention.walk import (
     Reference,
     Sink,
     Walk,
-    below_or_last,
-    divided,
     infinity,
-    inverse,
     launches,
     store_results,
 )
@@ -93,6 +91,7 @@ class _Block:
     def run(self, block: Expr) -> None:
         what, tile = self.what, self.tile
         part, self.batch, number = self.walk.locate(block)
+        self.elements = Elements(what, self.walk, self.around, self.batch, "float32")
         self.first_row = named(number * tile.bm)
         begin, end = self.walk.steps_of(what, part, self.first_row)
         with unrolled(tile.fragments * self.sums_each) as i:
@@ -297,34 +296,24 @@ class _Block:
 
     def _score(self, step: Expr) -> None:
         """Scores from products of queries and keys; -inf after the last key."""
-        what, reached = self.what, self.walk.steps * self.walk.bn
-        if not what.between.is_scored and what.keys == reached:
+        if not self.elements.masked:
             return
         with unrolled(self.tile.fragments) as f, unrolled(self.tile.bn // COLUMNS) as i, unrolled(4) as e:
-            row = named(below_or_last(self._row(f * 2 + e // 2), what.rows, self.walk.tiles * self.tile.bm))
-            at = named(step * self.walk.bn + i * COLUMNS + self.fragment_column + e % 2)
-            key = named(below_or_last(at, what.keys, reached))
-            with self.around.evaluator.scope():
-                score = self.around.evaluator.bind(self.scores[f * self.scores_each + i * 4 + e])
-                if what.between.is_scored:
-                    score = what.between.score(self.around.evaluator, self.batch, row, key, score)
-                if what.keys < reached:
-                    score = tirx.Select(at < what.keys, score, -infinity("float32"))
-                T.buffer_store(self.scores, score, [f * self.scores_each + i * 4 + e])
+            key = step * self.walk.bn + i * COLUMNS + self.fragment_column + e % 2
+            place = f * self.scores_each + i * 4 + e
+            self.elements.score(self.scores, place, self._row(f * 2 + e // 2), key)
 
     def _weigh(self, step: Expr) -> None:
         """What multiplies the values, from exponentials, where that depends on more than the score."""
-        what = self.what
-        if not what.between.is_weighed:
+        if not self.what.between.is_weighed:
             return
         with unrolled(self.tile.fragments) as f, unrolled(self.tile.bn // COLUMNS) as i, unrolled(4) as e:
-            row = named(below_or_last(self._row(f * 2 + e // 2), what.rows, self.walk.tiles * self.tile.bm))
-            at = step * self.walk.bn + i * COLUMNS + self.fragment_column + e % 2
-            key = named(below_or_last(at, what.keys, self.walk.steps * self.walk.bn))
+            key = step * self.walk.bn + i * COLUMNS + self.fragment_column + e % 2
+            place = f * self.scores_each + i * 4 + e
             with self.around.evaluator.scope():
-                weight = self.around.evaluator.bind(self.scores[f * self.scores_each + i * 4 + e])
-                weight = what.between.weight(self.around.evaluator, self.batch, row, key, weight)
-                T.buffer_store(self.scores, weight, [f * self.scores_each + i * 4 + e])
+                weight = self.around.evaluator.bind(self.scores[place])
+                weight = self.elements.weight(weight, self._row(f * 2 + e // 2), key)
+                T.buffer_store(self.scores, weight, [place])
 
     def _rescale(self) -> None:
         """Exponentials of this step, and what was summed before as if its largest score had been known then."""
@@ -355,26 +344,14 @@ class _Block:
 
     def _finish(self) -> None:
         """Divide, and give results to the sink through shared memory, neighbouring columns by neighbouring threads."""
-        tile, what = self.tile, self.what
-        stride = tile.result_stride
+        tile, stride = self.tile, self.tile.result_stride
         barrier()
         with unrolled(2 * tile.fragments) as r:
             _over_quad(self.total, r, lambda a, b: a + b)
-            row = named(self._row(r))
-            exists = below(row, what.rows, self.walk.tiles * tile.bm)
-            with when(both(tirx.EQ(self.fragment_column, 0), exists)):
-                self.sink.keep_statistics(self.around, self.batch, row, self.largest[r], self.total[r])
-            flaw = registers(1, "float32")
-            T.buffer_store(flaw, zero("float32"), [0])
-            if self.walk.parts == 1:
-                with when(exists), self.around.evaluator.scope():
-                    mended = what.between.flawed(self.around.evaluator, self.batch, row, self.total[r])
-                    T.buffer_store(flaw, mended, [0])
-            over = inverse(self.total[r]) if self.walk.parts == 1 else None
+            is_first = tirx.EQ(self.fragment_column, 0)
+            finished = self.elements.finish(self.sink, named(self._row(r)), is_first, self.largest[r], self.total[r])
             with unrolled(tile.columns // COLUMNS) as i, unrolled(2) as e:
-                total = self.sums[r // 2 * self.sums_each + i * 4 + r % 2 * 2 + e]
-                if over is not None:
-                    total = divided(total, self.total[r], over, flaw[0])
+                total = finished(self.sums[r // 2 * self.sums_each + i * 4 + r % 2 * 2 + e])
                 place = self._local_row(r) * stride + i * COLUMNS + self.fragment_column + e
                 T.buffer_store(self.results, total, [place])
         barrier()

@@ -14,15 +14,13 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, storage_bits
 from tilestitch.codegen.cuda.abi import CudaLaunch, Thread, barrier
+from tilestitch.codegen.cuda.attention.elements import Elements
 from tilestitch.codegen.cuda.attention.operands import Attended
 from tilestitch.codegen.cuda.attention.walk import (
     Reference,
     Sink,
     Walk,
-    below_or_last,
-    divided,
     infinity,
-    inverse,
     launches,
     store_results,
 )
@@ -73,6 +71,7 @@ class _Block:
         what, tile = self.what, self.tile
         queries, keys, values, _, _ = tile.offsets
         part, self.batch, number = self.walk.locate(block)
+        self.elements = Elements(what, self.walk, self.around, self.batch, self.dtype)
         self.first_row = named(number * tile.bm)
         begin, end = self.walk.steps_of(what, part, self.first_row)
         with unrolled(self.tile.rows * self.columns_each) as i:
@@ -192,20 +191,11 @@ class _Block:
 
     def _score(self, step: Expr) -> None:
         """Scores from products of queries and keys; -inf after the last key."""
-        what, reached = self.what, self.walk.steps * self.walk.bn
-        if not what.between.is_scored and what.keys == reached:
+        if not self.elements.masked:
             return
         with unrolled(self.tile.rows) as r, unrolled(self.keys_each) as j:
-            row = named(below_or_last(self._row(r), what.rows, self.walk.tiles * self.tile.bm))
-            at = named(step * self.tile.bn + j * ACROSS + self.across)
-            key = named(below_or_last(at, what.keys, reached))
-            with self.around.evaluator.scope():
-                score = self.around.evaluator.bind(self.scores[r * self.keys_each + j])
-                if what.between.is_scored:
-                    score = what.between.score(self.around.evaluator, self.batch, row, key, score)
-                if what.keys < reached:
-                    score = tirx.Select(at < what.keys, score, -infinity(self.dtype))
-                T.buffer_store(self.scores, score, [r * self.keys_each + j])
+            key = step * self.tile.bn + j * ACROSS + self.across
+            self.elements.score(self.scores, r * self.keys_each + j, self._row(r), key)
 
     def _rescale(self, step: Expr) -> None:
         """Exponentials of this step, and what was summed before as if its largest score had been known then.
@@ -232,10 +222,8 @@ class _Block:
                 with self.around.evaluator.scope():
                     weight = self.around.evaluator.bind(self.scores[at])
                     if what.between.is_weighed:
-                        row = named(below_or_last(self._row(r), what.rows, self.walk.tiles * tile.bm))
                         key = step * tile.bn + j * ACROSS + self.across
-                        key = named(below_or_last(key, what.keys, self.walk.steps * tile.bn))
-                        weight = what.between.weight(self.around.evaluator, self.batch, row, key, weight)
+                        weight = self.elements.weight(weight, self._row(r), key)
                     place = tile.offsets[3] + (self.first + r) * tile.weight_line + j * ACROSS + self.across
                     T.buffer_store(self.shared, weight, [place])
             with unrolled(self.columns_each) as i:
@@ -245,25 +233,15 @@ class _Block:
     # -- results -----------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        tile, what, each = self.tile, self.what, self.columns_each
+        tile, each = self.tile, self.columns_each
         barrier()
         with unrolled(self.tile.rows) as r:
             _over_row(self.total, r, lambda a, b: a + b)
-            row = named(self._row(r))
-            exists = below(row, what.rows, self.walk.tiles * tile.bm)
-            with when(both(tirx.EQ(self.across, 0), exists)):
-                self.sink.keep_statistics(self.around, self.batch, row, self.largest[r], self.total[r])
-            flaw = registers(1, self.dtype)
-            T.buffer_store(flaw, zero(self.dtype), [0])
-            if self.walk.parts == 1:
-                with when(exists), self.around.evaluator.scope():
-                    mended = what.between.flawed(self.around.evaluator, self.batch, row, self.total[r])
-                    T.buffer_store(flaw, mended, [0])
-            over = inverse(self.total[r]) if self.walk.parts == 1 else None
+            finished = self.elements.finish(
+                self.sink, named(self._row(r)), tirx.EQ(self.across, 0), self.largest[r], self.total[r]
+            )
             with unrolled(each // tile.vector) as j, unrolled(tile.vector) as lane:
-                total = self.sums[r * each + j * tile.vector + lane]
-                if over is not None:
-                    total = divided(total, self.total[r], over, flaw[0])
+                total = finished(self.sums[r * each + j * tile.vector + lane])
                 place = (self.first + r) * tile.value_line + (j * ACROSS + self.across) * tile.vector + lane
                 T.buffer_store(self.shared, total, [place])
         barrier()
