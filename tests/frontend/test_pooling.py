@@ -41,6 +41,15 @@ def test_max_pool_indices_may_be_column_major() -> None:
     check_node("MaxPool", [floats(1, 2, 4, 6)], attrs, opset=12, outputs=2, against="onnxruntime")
 
 
+@pytest.mark.parametrize("attrs", [
+    {"kernel_shape": [7, 6]}, {"kernel_shape": [6, 7], "dilations": [2, 1], "strides": [2, 3], "pads": [2, 1, 3, 2]},
+    {"kernel_shape": [13, 15], "storage_order": 1},
+])  # fmt: skip
+def test_the_places_of_large_windows_take_few_nodes(attrs: dict[str, object]) -> None:
+    imported = check_node("MaxPool", [floats(2, 3, 13, 15)], attrs, opset=12, outputs=2, against="onnxruntime")
+    assert len(imported.graph.nodes) < 16
+
+
 def test_max_pool_of_bytes() -> None:
     x = np.random.default_rng(0).integers(-128, 127, (1, 2, 5, 5)).astype(np.int8)
     check_node("MaxPool", [x], {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}, opset=12, against="onnxruntime")

@@ -18,6 +18,9 @@ from .common import outputs_named
 from .convolution import Window, window_of
 from .quantization import integer_range
 
+MOST_SLICES = 32
+"""Taps that MaxPool looks at one by one for the place of the largest."""
+
 
 def _pool_window(ctx: Context, x: Value) -> Window:
     """The node's window; with `ceil_mode`, padded at the end for the last partial window of each axis.
@@ -94,7 +97,7 @@ def convert_max_pool(ctx: Context) -> Converted:
 
 
 def _max_with_indices(ctx: Context, x: Value, window: Window) -> list[Value | None]:
-    """Each tap is a strided slice of the padded operand; the best tap's place is looked up in a constant table.
+    """Each tap is a layer of its own, of the padded operand; the best one's place is looked up in a constant table.
 
     The first tap is also the best where nothing is larger than the padding: its place is that of the window's first
     element.
@@ -107,24 +110,42 @@ def _max_with_indices(ctx: Context, x: Value, window: Window) -> list[Value | No
         (s + b + a - window.extent(i)) // window.strides[i] + 1
         for i, (s, b, a) in enumerate(zip(spatial, window.before, window.after, strict=True))
     ]
-    layers, places = [], []
-    for tap in product(*(range(k) for k in window.kernel)):
-        start = [t * d for t, d in zip(tap, window.dilations, strict=True)]
-        layers.append(
-            ctx.emit("slice", padded, starts=(0, 0, *start), steps=(1, 1, *window.strides), sizes=(*shape[:2], *steps))
-        )
+    starts = list(product(*(range(0, k * d, d) for k, d in zip(window.kernel, window.dilations, strict=True))))
+    places = []
+    for start in starts:
         lines = [start[i] - window.before[i] + np.arange(steps[i]) * window.strides[i] for i in range(len(spatial))]
         places.append([_inside(line, window.dilations[i], spatial[i]) for i, line in enumerate(lines)])
-    stacked = ctx.concat([ctx.expand_dims(layer, (0,)) for layer in layers], 0)
+    stacked = (_sliced if len(starts) <= MOST_SLICES else _gathered)(ctx, padded, window, starts, steps)
     best = ctx.emit("arg_max", stacked, axis=0, keepdims=True, select_last=False)
     values = ctx.reduce("max", stacked, (0,), keepdims=False)
     table = ctx.constant(_places_table(ctx, places, spatial), "int64")
-    spread = ctx.broadcast_to(table, (len(layers), *shape[:2], *steps))
+    spread = ctx.broadcast_to(table, (len(starts), *shape[:2], *steps))
     within = ctx.squeeze(ctx.emit("gather_elements", spread, best, axis=0), (0,))
     base = np.arange(shape[0] * shape[1], dtype=np.int64).reshape(shape[0], shape[1], *(1,) * len(spatial)) * prod(
         spatial
     )
     return [values, ctx.add(within, ctx.constant(base))]
+
+
+def _sliced(ctx: Context, x: Value, window: Window, starts: Sequence[tuple[int, ...]], steps: Sequence[int]) -> Value:
+    """[taps, batch, channels, positions...]: a strided slice for each tap."""
+    batch = ctx.shape(x)[:2]
+    strides = (1, 1, *window.strides)
+    layers = [ctx.emit("slice", x, starts=(0, 0, *s), steps=strides, sizes=(*batch, *steps)) for s in starts]
+    return ctx.concat([ctx.expand_dims(layer, (0,)) for layer in layers], 0)
+
+
+def _gathered(ctx: Context, x: Value, window: Window, starts: Sequence[tuple[int, ...]], steps: Sequence[int]) -> Value:
+    """The same in a few nodes, however many taps there are: each axis becomes taps by positions."""
+    batch, rank = ctx.shape(x)[:2], len(steps)
+    for i in range(rank):
+        taps = np.arange(window.kernel[i])[:, None] * window.dilations[i]
+        places = taps + np.arange(steps[i]) * window.strides[i]
+        x = ctx.emit("gather", x, ctx.constant(places.reshape(-1), "int64"), axis=2 + i)
+    apart = [size for pair in zip(window.kernel, steps, strict=True) for size in pair]
+    x = ctx.reshape(x, (*batch, *apart))
+    x = ctx.transpose(x, (*range(2, 2 + 2 * rank, 2), 0, 1, *range(3, 2 + 2 * rank, 2)))
+    return ctx.reshape(x, (len(starts), *batch, *steps))
 
 
 def _inside(line: np.ndarray, dilation: int, size: int) -> np.ndarray:
