@@ -133,6 +133,10 @@ class Fusion:
         """The cluster that owns `node`."""
         return self._home[node]
 
+    def computing(self, node: Node) -> list[Cluster]:
+        """The clusters that compute `node`, for others or as a copy of their own, by position."""
+        return sorted(self._computed_in[node], key=self.first_position)
+
     def is_live(self, cluster: Cluster) -> bool:
         return self._clusters.get(cluster.number) is cluster
 

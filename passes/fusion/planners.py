@@ -15,16 +15,21 @@ from .gates import Gates, OperandViews
 from .inplace import InPlace
 from .remote import GlobalStitching, Packing
 from .rules import Copies, Epilogue, FusionRule, Inline, Rows, Views
-from .xla import XlaLimits
+from .xla import DotMerger, KernelLimits, LibraryCalls, MultiOutputFusion, Normalisations, PriorityFusion
 
 REMOTE: tuple[FusionRule, ...] = (InPlace(), Bands(), GlobalStitching(), Packing())
 
 VIEWED: tuple[FusionRule, ...] = (Copies(), OperandViews(), Views(narrow=0))
 
+XLA: tuple[FusionRule, ...] = (
+    KernelLimits(), LibraryCalls(), Views(narrow=0), Normalisations(), PriorityFusion(),
+    MultiOutputFusion(), DotMerger(),
+)  # fmt: skip
+
 PLANNERS: dict[str, tuple[FusionRule, ...]] = {
     "none": (),
     "injective": (Inline(),),
-    "xla": (XlaLimits(), Epilogue(), Rows(), Inline(), Copies()),
+    "xla": XLA,
     "stitch": (Attention(), Epilogue(), Gates(), Rows(), Inline(), Copies(), OperandViews(), Views(), *REMOTE),
     "explore": (Attention(), Explore(then=(*VIEWED, *REMOTE)), *VIEWED, *REMOTE),
 }

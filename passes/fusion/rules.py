@@ -44,7 +44,7 @@ class Epilogue(AllowsAll):
                 continue
             yield from _growing(state, anchor, _elementwise_readers)
             if kind_of(anchor.op) is Kind.CONTRACTION:
-                chain = _moving_views(state, anchor)
+                chain = moving_views(state, anchor)
                 if chain:
                     yield Fuse((anchor, *chain))
 
@@ -76,7 +76,7 @@ def _elementwise_readers(state: Fusion, anchor: Node) -> list[Node]:
     return found
 
 
-def _moving_views(state: Fusion, anchor: Node) -> list[Node]:
+def moving_views(state: Fusion, anchor: Node) -> list[Node]:
     """The single-reader reshapes and transposes behind the anchor's cluster, unless an alias would do instead."""
     stored = state.outputs_of(state.cluster_of(anchor))
     if len(stored) != 1:
@@ -110,7 +110,7 @@ class Rows(AllowsAll):
             if settled != (state.cluster_of(node), state.joins):
                 yield from _growing(state, node, _row_neighbours)
                 settled = state.cluster_of(node), state.joins
-            chain = _moving_views(state, node) if state.target.name != "cpu" else []
+            chain = moving_views(state, node) if state.target.name != "cpu" else []
             if chain:
                 yield Fuse((node, *chain))
 
@@ -292,4 +292,4 @@ def _size(value: Value) -> int:
     return value.tensor_type.num_elements
 
 
-__all__ = ["AllowsAll", "Copies", "Epilogue", "Fuse", "FusionRule", "Inline", "Rows", "Views"]
+__all__ = ["AllowsAll", "Copies", "Epilogue", "Fuse", "FusionRule", "Inline", "Rows", "Views", "moving_views"]

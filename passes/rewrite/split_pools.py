@@ -17,6 +17,7 @@ from .driver import Replacement, apply_patterns, is_static, produced_by, single_
 
 MONOTONE = ("add", "maximum", "minimum")
 """With a constant for each channel these keep order, also when rounding: the largest may be found before or after."""
+BASELINES = frozenset({"none", "injective", "xla"})
 LAUNCH_BYTES = {"cpu": 40_000}
 GPU_LAUNCH_BYTES = 6_000_000
 """Bytes that move to memory and back in the time of a launch."""
@@ -28,13 +29,16 @@ class SplitPools:
     window; with the same multiplications, in which each maximum is part of a convolution's kernel.
 
     Done where windows do not overlap and have at most `most` places, and where fewer bytes move: the image is read once
-    for each place, but pooling reads and the convolution writes no larger result. All results keep their bits.
+    for each place, but pooling reads and the convolution writes no larger result. All results keep their bits. The
+    planners that are baselines have no such epilogue.
     """
 
     most: int = 4
     name: ClassVar[str] = "split_pools"
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
+        if context.options.get("planner", "stitch") in BASELINES:
+            return PassResult(graph, False)
         launch_bytes = LAUNCH_BYTES.get(context.target.name, GPU_LAUNCH_BYTES)
 
         def split(graph: Graph, node: Node) -> Replacement | None:
