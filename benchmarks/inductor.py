@@ -23,8 +23,9 @@ from typing import Any
 from unittest import mock
 
 import torch
-from tilestitch.compiler.cli.output import table
 from torch import Tensor, fx
+
+from tilestitch.compiler.cli.output import table
 
 from . import models
 
