@@ -15,7 +15,7 @@ import contextlib
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from types import SimpleNamespace
@@ -92,9 +92,16 @@ def generated(name: str) -> str:
         raise InductorError("Inductor needs Triton to generate code; pip install triton, and run it again") from error
     torch.manual_seed(models.SEED)
     module, inputs = models.ALL[name].build().eval(), models.ALL[name].inputs()
-    with torch.no_grad():
-        exported = torch.export.export(module, tuple(inputs.values())).run_decompositions({})
+    exported = export(module, list(inputs.values()))
     return lower(exported.graph_module, arguments(exported, list(inputs.values())))
+
+
+def export(module: torch.nn.Module, inputs: list[Tensor]) -> Any:
+    """The exported program, recurrent layers unrolled: ATen's own would overwrite operands, or ask oneDNN for them."""
+    aten = torch.ops.aten
+    unrolled = torch._decomp.get_decompositions([aten.lstm.input, aten.gru.input])
+    with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
+        return torch.export.export(module, tuple(inputs)).run_decompositions(unrolled)
 
 
 def arguments(exported: Any, inputs: list[Tensor]) -> list[Tensor]:
@@ -131,7 +138,7 @@ def lower(module: fx.GraphModule, tensors: list[Tensor]) -> str:
     return str(getattr(code, "value", code))
 
 
-def _traced(module: fx.GraphModule, tensors: list[Tensor], mode: Any) -> fx.GraphModule:
+def _traced(module: Callable[..., Any], tensors: list[Tensor], mode: Any) -> fx.GraphModule:
     from torch._inductor.decomposition import select_decomp_table
     from torch.fx.experimental.proxy_tensor import make_fx
 

@@ -123,7 +123,18 @@ def test_a_small_network_is_lowered_for_a_gpu_that_is_not_there() -> None:
 
     module = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.LayerNorm(64)).eval()
     tensor = torch.randn(8, 64)
-    with torch.no_grad():
-        exported = torch.export.export(module, (tensor,)).run_decompositions({})
+    exported = inductor.export(module, [tensor])
     found = inductor.count(inductor.lower(exported.graph_module, inductor.arguments(exported, [tensor])))
     assert (found.triton, found.gemm, found.other) == (2, 2, 0)
+
+
+def test_a_recurrent_layer_is_unrolled_and_its_cells_are_fused() -> None:
+    pytest.importorskip("triton")
+    import torch
+    from torch import nn
+
+    tensor = torch.randn(3, 1, 64)
+    exported = inductor.export(nn.LSTM(64, 32, bidirectional=True).eval(), [tensor])
+    found = inductor.count(inductor.lower(exported.graph_module, inductor.arguments(exported, [tensor])))
+    assert found.other == 0
+    assert 6 <= found.gemm <= 8  # a step of a direction, and what both read
