@@ -194,16 +194,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("-o", "--output", type=Path, default=RESULT, metavar="OUT.json")
     options = parser.parse_args(given)
     rows = []
-    for row in wanted(options.models, options.targets, options.planners):
-        rows.append(measure(*row))
+    for name, target, planner in wanted(options.models, options.targets, options.planners):
+        rows.append(measure(name, target, planner))
         print("  ".join(map(str, rows[-1].cells())), file=sys.stderr)
         save(rows, given, options.output)
     print(table([row.cells() for row in rows], HEADER))
-    missed = [row for row in ratios(rows) if row[2] > MOST_KERNELS or row[3] > MOST_TRAFFIC]
-    for row in ratios(rows):
-        print(
-            f"{row[0]}, {row[1]}: {row[2]:.0%} of the kernels, {row[3]:.0%} of the traffic{' MISSED' * (row in missed)}"
-        )
+    missed = 0
+    for model, target, kernels, traffic in ratios(rows):
+        is_missed = kernels > MOST_KERNELS or traffic > MOST_TRAFFIC
+        missed += is_missed
+        print(f"{model}, {target}: {kernels:.0%} of the kernels, {traffic:.0%} of the traffic{' MISSED' * is_missed}")
     if len(rows) == len(wanted(MODELS, TARGETS, COLUMNS)):
         write(PAGE, markdown(rows))
         print(f"written to {options.output} and {PAGE}")
