@@ -15,11 +15,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import resource
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,10 @@ from benchmarks.large_graphs import KINDS
 RESULTS = Path(__file__).parent / "results" / "compile_time.json"
 PAGE = Path(__file__).parent.parent / "docs" / "measurements" / "compile_time.md"
 THREADS = 2
-HEADER = ("kind", "nodes", "target", "planner", "CPU s", "ms a node", "planning s", "kernels", "peak MiB")
+HEADER = (
+    "kind", "nodes", "target", "planner", "CPU s", "ms a node", "planning s", "kernels", "peak MiB", "date", "load"
+)  # fmt: skip
+PACKAGES = ("apache-tvm", "nvidia-cuda-nvrtc", "onnx", "numpy")
 INTRODUCTION = """# Compile time
 
 <!-- written by: python -m benchmarks.compile_time -->
@@ -36,7 +41,11 @@ INTRODUCTION = """# Compile time
 Graphs of one kind and of many nodes (`benchmarks/large_graphs.py` says what each is; of `concat_inputs` and
 `sum_inputs` the nodes are operands of one node), compiled with {threads} threads. Times are CPU seconds, user and
 system, of all threads together, imports left out; *planning* is the part until kernels are generated. A compile that
-was not done after its limit has none. `emulator:sm_90a` is planning and code generation for such a GPU, without NVRTC.
+was not done after its limit has none. `cuda:sm_90a` is a whole compile, with NVRTC; `emulator:sm_90a` is planning and
+code generation for such a GPU, without it. *load* is the mean number of processes that wanted a CPU in the minute
+before, where it was written down: on a loaded machine the same compile takes more CPU time, as caches are shared.
+
+{machine}
 
 """
 
@@ -56,6 +65,7 @@ def compiled(kind: str, nodes: int, target: str, planner: str) -> dict[str, Any]
         if done == total and not planned:
             planned.append(_cpu_s())
 
+    load = os.getloadavg()[0]
     start, began = _cpu_s(), time.perf_counter()
     result = compile_(model, progress)
     return {
@@ -64,7 +74,19 @@ def compiled(kind: str, nodes: int, target: str, planner: str) -> dict[str, Any]
         "planning_s": round(planned[0] - start, 2),
         "kernels": sum(len(p.groups) for s in result.specialisations for p in s.plan.walk()),
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "load": round(load, 1),
     }
+
+
+def machine() -> str:
+    """The machine that runs this, and the versions of what compiles."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
+    model = models[0] if models else platform.machine()
+    return f"{model}, {os.cpu_count()} CPUs; Python {platform.python_version()}, {versions}."
 
 
 def _cpu_s() -> float:
@@ -98,16 +120,16 @@ def _key(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["kind"], row["nodes"], row["target"], row["planner"]
 
 
-def page(rows: Sequence[dict[str, Any]]) -> str:
+def page(rows: Sequence[dict[str, Any]], about: str) -> str:
     lines = ["| " + " | ".join(HEADER) + " |", "|---" * len(HEADER) + "|"]
     lines += ["| " + " | ".join(_cells(row)) + " |" for row in rows]
-    return INTRODUCTION.format(threads=THREADS) + "\n".join(lines) + "\n"
+    return INTRODUCTION.format(threads=THREADS, machine=about) + "\n".join(lines) + "\n"
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
     about = [row["kind"], f"{row['nodes']:,}", row["target"], row["planner"]]
     if "failure" in row:
-        return [*about, f"not done (limit {row['limit_s']})", "", "", "", ""]
+        return [*about, f"not done (limit {row['limit_s']})", *[""] * 6]
     per_node = f"{1000 * row['cpu_s'] / row['nodes']:.2f}"
     return [
         *about,
@@ -116,6 +138,8 @@ def _cells(row: dict[str, Any]) -> list[str]:
         f"{row['planning_s']:.1f}",
         str(row["kernels"]),
         str(row["peak_mib"]),
+        row.get("date", ""),
+        str(row.get("load", "")),
     ]
 
 
@@ -147,9 +171,10 @@ def main() -> int:
 
 
 def _write(rows: Sequence[dict[str, Any]]) -> None:
-    RESULTS.write_text(json.dumps({"threads": THREADS, "cpus": os.cpu_count(), "rows": rows}, indent=1) + "\n")
+    about = {"threads": THREADS, "cpus": os.cpu_count(), "machine": machine()}
+    RESULTS.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
     PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(page(rows), encoding="utf-8")
+    PAGE.write_text(page(rows, machine()), encoding="utf-8")
 
 
 if __name__ == "__main__":
