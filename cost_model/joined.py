@@ -35,14 +35,14 @@ def _side_by_side(kernels: Sequence[KernelFacts]) -> list[Launch]:
     return found
 
 
-def banded_facts(product: KernelFacts, behind: KernelFacts, tail: Tail) -> KernelFacts:
+def banded_facts(gemm: KernelFacts, rows: KernelFacts, tail: Tail) -> KernelFacts:
     """The facts of a GEMM whose last blocks compute the rows after it, band by band.
 
     What every row reads, a block finds in its own cache from the second row on; what the GEMM has stored just before is
     read from caches altogether.
     """
-    made = {t.value for t in product.writes}
-    (first,), (second,) = product.parts, behind.parts[:1]
+    made = {t.value for t in gemm.writes}
+    (first,), (second,) = gemm.parts, rows.parts[:1]
     reads = tuple(
         replace(t, footprint_bytes=0)
         if t.value in made

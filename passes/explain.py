@@ -10,7 +10,7 @@ from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.counts import bytes_of, footprint_bytes, operations
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.devices import Device
-from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, latency_us
+from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
 
 from .fusion.facts import device_of, group_facts, nodes_by_name
 from .host_steps import host_summary, why_on_host
@@ -66,9 +66,12 @@ def explain_plan(
                 kernel = {"number": len(kernels), **_kernel(graph, group, values, number)}
                 kernel["sync"] = waits[name] if plan.target.is_gpu else _in_order(segment, place)
                 facts = group_facts(nodes, group, target)
-                durations_us[name] = latency_us(model, facts, device)
+                (found,) = model.predict((facts,), device)
+                durations_us[name] = found.latency_us
                 shares[name] = share_of(facts, device) if isinstance(device, Device) else 1.0
-                kernel["predicted_us"] = round(durations_us[name], 3)
+                kernel["predicted_us"] = round(found.latency_us, 3)
+                kernel["predicted_range_us"] = [round(found.low_us, 3), round(found.high_us, 3)]
+                kernel["bound"] = found.bound
                 if launches is not None:
                     kernel["launches"] = list(launches(plan, name))
                 kernels.append(kernel)
@@ -139,6 +142,8 @@ def _kernel(graph: Graph, group: Group, values: Mapping[str, Value], segment: in
             {"producer": s.producer, "consumer": s.consumer, "scheme": s.scheme, "rule": s.rule} for s in group.stitches
         ],
         "predicted_us": None,
+        "predicted_range_us": None,
+        "bound": "",
         "operations": work,
         "bytes_read": bytes_read,
         "bytes_written": bytes_written,

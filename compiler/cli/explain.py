@@ -188,7 +188,7 @@ def _inside(explained: Mapping[str, Any], kernel: Mapping[str, Any], stitches: S
     device = explained["prediction"]["device"]
     head = (
         f"{kernel['name']} reads {kernel['bytes_read']} and writes {kernel['bytes_written']} bytes; "
-        f"predicted: {kernel['predicted_us']} us on {device}"
+        f"predicted: {kernel['predicted_us']} us on {device}{_bound(kernel)}"
     )
     edges = (with_origins(explained, f"{s['producer']} -> {s['consumer']}") for s in stitches)
     rows = [(f"  {edge}", s["scheme"], s["rule"]) for edge, s in zip(edges, stitches, strict=True)]
@@ -201,3 +201,8 @@ def _refusal(explained: Mapping[str, Any], refusal: Mapping[str, Any]) -> str:
     numbers = ", ".join(f"{name}={value}" for name, value in refusal["numbers"].items())
     subject = with_origins(explained, refusal["subject"])
     return f"{subject}: {refusal['reason']} [{refusal['rule']}]{f' ({numbers})' if numbers else ''}"
+
+
+def _bound(kernel: Mapping[str, Any]) -> str:
+    """What bounds a kernel, if the model says so; artifacts of earlier versions do not."""
+    return f", bound by {kernel['bound']}" if kernel.get("bound") else ""

@@ -67,9 +67,13 @@ def test_every_kernel_has_a_predicted_latency_and_the_prediction_says_whose_it_i
     graph = parse_graph(TEXT.replace("64", "1024"))
     plan = make_plan(graph, PassContext())
     one, four = (explain_plan(graph, plan, target=TargetInfo("cpu", threads)) for threads in (1, 4))
-    assert all(k["predicted_us"] > 0 for k in one["kernels"])
+    for kernel in one["kernels"]:
+        low_us, high_us = kernel["predicted_range_us"]
+        assert 0 < low_us <= kernel["predicted_us"] <= high_us and kernel["bound"]
     assert four["kernels"][0]["predicted_us"] < one["kernels"][0]["predicted_us"]
-    assert four["prediction"] == {"model": "analytical", "device": "generic CPU", "cores": 4, "estimate": True}
+    total_us = sum(kernel["predicted_us"] for kernel in four["kernels"])
+    expected = {"model": "analytical", "device": "generic CPU", "cores": 4, "estimate": True}
+    assert four["prediction"] == {**expected, "total_us": pytest.approx(total_us)}
     assert explain_plan(graph, plan, target=TargetInfo("cuda"))["prediction"]["device"] == "H100 SXM"
 
 
