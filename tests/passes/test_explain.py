@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.cost_model.random_model import RandomModel
 from tilestitch.passes import PassContext, TargetInfo, explain_edge, explain_node, explain_plan, make_plan
