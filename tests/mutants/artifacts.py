@@ -61,15 +61,13 @@ def _position(data: bytearray, chooser: random.Random) -> int:
 
 
 def forged(data: bytes, chooser: random.Random) -> bytes:
-    """Program, manifest or weights changed; everything else made to fit. Machine code stays as it is: whoever changes
-    that writes another program.
+    """Program, manifest or weights changed; everything else made to fit. Machine code stays as it is: with
+    other code it is another program.
     """
     with zipfile.ZipFile(io.BytesIO(data)) as file:
         members = {name: file.read(name) for name in file.namelist()}
     manifest = json.loads(members.pop("manifest.json"))
-    kind = chooser.choice(
-        ("rearranged",) * 12 + ("program",) * 4 + ("signed", "manifest", "weights", "values", "cut", "plan", "explain")
-    )
+    kind = chooser.choice(_KINDS)
     if kind == "program":
         members["program.json"] = changed(json.loads(members["program.json"]), chooser)
     elif kind == "rearranged":
