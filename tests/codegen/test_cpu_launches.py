@@ -14,10 +14,10 @@ from tests.mixed_graphs import mixed_graphs
 from tests.networks import bert, gpt2, residual_block
 from tilestitch.codegen.cpu.group import lower_group
 from tilestitch.compiler.frontend.importer import import_model
-from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.passes import PassContext, TargetInfo, check_plan, make_plan, run_pipeline
 from tilestitch.passes.plan.cpu.isa import ISAS
-from tilestitch.passes.plan.cpu.schedules import CpuSchedule
+from tilestitch.passes.plan.cpu.schedules import CpuRowSchedule, CpuSchedule
 from tilestitch.passes.plan.cpu_launches import CpuLaunch, cpu_launches
 from tilestitch.passes.plan.view import look_up
 
@@ -52,3 +52,16 @@ def test_launches_of_any_graph_are_those_that_its_plan_says(graph: Graph, isa: s
 @pytest.mark.parametrize("model", [bert(), gpt2(), residual_block()], ids=["bert", "gpt2", "residual_block"])
 def test_launches_of_networks_are_those_that_their_plans_say(model: ModelProto, isa: str) -> None:
     assert check(import_model(model).graph, isa, 4) >= 4
+
+
+def test_equal_groups_have_equal_schedules_whatever_their_names() -> None:
+    """So that they share kernels."""
+    graph = Graph("layers")
+    x = graph.add_input("x", TensorType("float32", (64, 64)))
+    for axis in (1, 0, 1):
+        e = graph.emit("exp", graph.emit("sub", x, graph.emit("reduce_max", x, axes=(axis,), keepdims=True)))
+        x = graph.emit("div", e, graph.emit("reduce_sum", e, axes=(axis,), keepdims=True))
+    graph.outputs = [x]
+    first, _, last = make_plan(graph, PassContext(TargetInfo("cpu", 2))).groups
+    assert first.nodes != last.nodes and first.schedule == last.schedule
+    assert isinstance(first.schedule, CpuRowSchedule) and first.schedule.kept

@@ -7,7 +7,7 @@ A reduction whose operand depends on others runs in a later pass over the row th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -101,6 +101,11 @@ class RowGroup:
             for operand in node.inputs:
                 demanded.setdefault(operand, set()).update(where)
         return kept
+
+    def places(self, values: Iterable[Value]) -> tuple[int, ...]:
+        """Of the nodes that compute these values."""
+        wanted = frozenset(values)
+        return tuple(at for at, node in enumerate(self.nodes) if not wanted.isdisjoint(node.outputs))
 
     def _demanded(self) -> dict[Value, set[int]]:
         """What each pass computes along the row."""
@@ -231,8 +236,10 @@ class RowPlan:
 
     @cached_property
     def kept(self) -> dict[Value, int]:
-        names = frozenset(self.schedule.kept)
-        return self.group.kept(lambda value: value.name in names)
+        wanted = frozenset(
+            v for at in self.schedule.kept if at < len(self.group.nodes) for v in self.group.nodes[at].outputs
+        )
+        return self.group.kept(lambda value: value in wanted)
 
     @cached_property
     def passes(self) -> tuple[RowPass, ...]:
@@ -262,6 +269,6 @@ class RowPlan:
     def reasons(self) -> Iterator[str]:
         """Why no kernel computes the rows as scheduled."""
         yield from self.loops.reasons()
-        odd = sorted(set(self.schedule.kept) - {value.name for value in self.kept})
+        odd = sorted(set(self.schedule.kept) - set(self.group.places(self.kept)))
         if odd:
-            yield f"%{odd[0]} is not kept: it has not every element of the rows, or one pass only needs it"
+            yield f"node {odd[0]} of the group is not kept: it has not whole rows, or one pass only needs it"

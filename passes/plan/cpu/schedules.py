@@ -147,7 +147,8 @@ class CpuRowSchedule:
 
     extents: dimensions of the rows, some joined. A step computes `vectors` vectors of `lanes` elements of the last
     dimension: of one row, or, where that is not reduced, of as many rows. A task has `rows` rows (steps of rows).
-    kept: values that stay in the workspace for later passes over the row; all others are computed again.
+    kept: places among the group's nodes, from 0, of those whose values stay in the workspace for later passes over the
+    row; all others are computed again.
     """
 
     template: ClassVar[str] = "cpu_rows"
@@ -156,7 +157,7 @@ class CpuRowSchedule:
     lanes: int
     vectors: int
     rows: int
-    kept: tuple[str, ...] = ()
+    kept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def _one_launch(group: RowGroup, isa: Isa) -> CpuRowSchedule:
     members = frozenset(group.nodes)
     kept = group.kept(lambda value: _cost(value, members) >= CACHE_COST)
     bare = _loops(group, isa)
-    schedule = replace(bare, kept=tuple(value.name for value in kept))
+    schedule = replace(bare, kept=group.places(kept))
     return bare if RowPlan(group, schedule).scratch_bytes > CACHE_BYTES else schedule
 
 
