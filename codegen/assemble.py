@@ -191,7 +191,6 @@ class _ProgramWriter:
         self.arena = {b.value: b for b in plan.buffers.buffers}
         self.temporaries = {(t.group, t.name): t for t in plan.buffers.temporaries}
         self.arena_bytes = _align(plan.buffers.arena_bytes)
-        self.temporary_base = self.temporary_end = self.arena_bytes
         self.status: int | None = None
 
     def write(self, output_names: tuple[str, ...] = ()) -> rt.Program:
@@ -253,7 +252,7 @@ class _ProgramWriter:
         """Raise CodegenError unless launches from number `first` on are those of the plan: edges name their numbers."""
         planned = [launch.kind for launch in (self.plan.launches or ())[first : first + len(launches)]]
         emitted = [placed.launch.kind for placed in launches]
-        if self.plan.target.is_gpu and planned != emitted:
+        if planned != emitted:
             raise CodegenError(f"the plan has launches {planned}, the templates emit {emitted}; write the plan again")
 
     def edges(self, first: int, count: int) -> list[tuple[int, int]]:
@@ -280,7 +279,7 @@ class _ProgramWriter:
                 return rt.Arg(self.argument(group, over, temporaries).value, offset_bytes, tensor_map)
             case TemporaryArg(name, nbytes):
                 if name not in temporaries:
-                    temporaries[name] = self.temporary(group, name, nbytes, len(temporaries))
+                    temporaries[name] = self.temporary(group, name, nbytes)
                 return rt.Arg(temporaries[name])
             case StatusArg():
                 return rt.Arg(self.status_value())
@@ -300,16 +299,10 @@ class _ProgramWriter:
             self.numbers[key] = self.add_spec(rt.ValueSpec(f"{arg.value}.packed", type_, rt.Constant(tensor)))
         return self.numbers[key]
 
-    def temporary(self, group: str, name: str, nbytes: int, earlier: int) -> int:
-        """Memory that the plan gives a temporary; on a CPU, where launches follow each other, all groups share it."""
-        placed = self.temporaries.get((group, name))
-        if placed is not None:
-            return self.add_spec(_temporary_spec(name, nbytes, placed.offset_bytes))
-        if earlier == 0:
-            self.temporary_end = self.temporary_base
-        offset, self.temporary_end = self.temporary_end, self.temporary_end + _align(nbytes)
-        self.arena_bytes = max(self.arena_bytes, self.temporary_end)
-        return self.add_spec(_temporary_spec(name, nbytes, offset))
+    def temporary(self, group: str, name: str, nbytes: int) -> int:
+        """Memory that the plan gives a temporary."""
+        place = rt.Arena(self.temporaries[group, name].offset_bytes, nbytes)
+        return self.add_spec(rt.ValueSpec(name, rt.TensorType("uint8", (nbytes,)), place))
 
     def status_value(self) -> int:
         if self.status is None:
@@ -394,7 +387,3 @@ def _values_by_name(graph: Graph) -> dict[str, Value]:
 
 def _align(size_bytes: int) -> int:
     return -(-size_bytes // ALIGNMENT) * ALIGNMENT
-
-
-def _temporary_spec(name: str, nbytes: int, offset_bytes: int) -> rt.ValueSpec:
-    return rt.ValueSpec(name, rt.TensorType("uint8", (nbytes,)), rt.Arena(offset_bytes, nbytes))

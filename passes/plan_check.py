@@ -152,8 +152,6 @@ class _Checker:
     def _check_launches(self) -> None:
         """Launches that are written down are those that the schedules give; edges keep all dependences."""
         plan, graph = self.plan, self.graph
-        if not plan.target.is_gpu:
-            return
         expected = launches_of(graph, plan.groups, plan.segments, plan.target, self.kernels_of)
         if plan.launches is not None and plan.launches != expected:
             self.fail(f"{_first_difference(plan.launches, expected)}; put null in the place of launches and edges")
@@ -162,6 +160,10 @@ class _Checker:
         if {(t.group, t.name, t.nbytes) for t in whole.buffers.temporaries} != wanted:
             self.fail("the arena holds other temporaries than its launches have")
         memory, edges = Memory(graph, whole.buffers), whole.edges or ()
+        if not plan.target.is_gpu:
+            if edges:
+                self.fail(f"it has {len(edges)} edges, but on a CPU launches follow each other")
+            return
         ranges = list(segment_ranges(expected, plan.segments))
         for edge in edges:
             if not any(first <= edge.before and edge.after < end for first, end in ranges):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import GroupView, roles_in, view_group
+from tilestitch.codegen.planned import check_planned, members, touched
 from tilestitch.compiler.ir.graph import Graph, Node, Value
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.cpu.anchors import AnchoredSchedule, plan_of
@@ -23,6 +24,8 @@ from tilestitch.passes.plan.cpu.schedules import (
     CpuSplitRowSchedule,
 )
 from tilestitch.passes.plan.cpu.window import WindowPlan
+from tilestitch.passes.plan.cpu_launches import cpu_launches
+from tilestitch.passes.plan.launch import Launch
 from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.schedule_check import why_not
 from tilestitch.passes.plan.split_rows import pieces_of
@@ -45,8 +48,21 @@ def lower_group(graph: Graph, group: Group) -> tuple[KernelLaunch, ...]:
 
     Raises KernelError, naming the ONNX nodes, for a group that no template fits.
     """
+    launches = _lowered(graph, group)
+    emitted = [_described(graph, group, launch) for launch in launches]
+    check_planned(group, emitted, cpu_launches(members(graph, group), group))
+    return launches
+
+
+def _described(graph: Graph, group: Group, launch: KernelLaunch) -> Launch:
+    """What is emitted, as plans describe it."""
+    plain = Launch(launch.kind, (launch.tasks, 1, 1), scratch_bytes=launch.scratch_bytes, beside=launch.packed)
+    return touched(graph, group, launch.args, plain)
+
+
+def _lowered(graph: Graph, group: Group) -> tuple[KernelLaunch, ...]:
     if group.stages:
-        return _side_by_side([lower_group(graph, part) for part in group.parts])
+        return _side_by_side([_lowered(graph, part) for part in group.parts])
     view = view_group(graph, group)
     outputs = tuple(v for v in view.outputs if v.tensor_type.num_elements)
     if not outputs:

@@ -18,14 +18,12 @@ from tilestitch.codegen.cuda.stitched import lower_stitched, private
 from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import GroupView, roles_in, view_group
-from tilestitch.codegen.launch import CountersArg, RangeArg, TemporaryArg, TensorMapArg, ValueArg
-from tilestitch.codegen.parameters import Written
-from tilestitch.compiler.ir.graph import Graph, Node
+from tilestitch.codegen.planned import check_planned, members, touched
+from tilestitch.compiler.ir.graph import Graph
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.cuda_launches.group import cuda_launches, stitching_of
 from tilestitch.passes.plan.gemm_check import why_no_band
 from tilestitch.passes.plan.launch import Launch
-from tilestitch.passes.plan.own_kernels import Temporary
 from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.schedule_check import why_not
 from tilestitch.passes.plan.schedules import (
@@ -50,11 +48,8 @@ def lower_group(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLau
     Raises KernelError, naming the ONNX nodes, for a group that no template fits.
     """
     launches = _lowered(graph, group, target)
-    planned = cuda_launches(_members(graph, group), group, target.multiprocessors)
-    emitted = tuple(as_planned(graph, group, launch) for launch in launches)
-    if emitted != planned:
-        found = f"its schedule gives {planned}, the templates emit {emitted}"
-        raise KernelError(f"group {group.name}: {found}; this is a fault of tilestitch", group.origins)
+    planned = cuda_launches(members(graph, group), group, target.multiprocessors)
+    check_planned(group, [_described(graph, group, launch) for launch in launches], planned)
     return launches
 
 
@@ -70,30 +65,19 @@ def _lowered(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch
     return (*checks, *_template(view, group, target))
 
 
-def _members(graph: Graph, group: Group) -> dict[str, Node]:
-    return {name: graph.node(name) for name in group.nodes}
-
-
-def as_planned(graph: Graph, group: Group, launch: CudaLaunch) -> Launch:
+def _described(graph: Graph, group: Group, launch: CudaLaunch) -> Launch:
     """What is emitted, as plans describe it."""
-    values = {v.name: v for n in _members(graph, group).values() for v in (*n.inputs, *n.outputs)}
-    written, over = Written(group), [arg.over if isinstance(arg, TensorMapArg) else arg for arg in launch.args]
-    names = list(dict.fromkeys(arg.value for arg in over if isinstance(arg, ValueArg | RangeArg)))
-    return Launch(
-        kind=launch.kind, grid=launch.grid, block=launch.block,
-        reads=tuple(n for n in names if values[n] not in written and not values[n].is_constant),
-        writes=tuple(n for n in names if values[n] in written),
-        temporaries=tuple(dict.fromkeys(Temporary(a.name, a.nbytes) for a in over if isinstance(a, TemporaryArg))),
-        counter_bytes=sum(arg.nbytes for arg in over if isinstance(arg, CountersArg)), cluster=launch.cluster,
-        shared_bytes=launch.shared_bytes, static_shared_bytes=launch.static_shared_bytes,
-        cooperative=launch.cooperative, elastic=launch.elastic, group=group.name,
+    plain = Launch(
+        launch.kind, launch.grid, launch.block, cluster=launch.cluster, shared_bytes=launch.shared_bytes,
+        static_shared_bytes=launch.static_shared_bytes, cooperative=launch.cooperative, elastic=launch.elastic,
     )  # fmt: skip
+    return touched(graph, group, launch.args, plain)
 
 
 def _stitched(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
     """Checks of indices run before; they are of the first stage's."""
     checks: list[CudaLaunch] = []
-    problem = stitching_of(_members(graph, group), group, target.multiprocessors).why_not()
+    problem = stitching_of(members(graph, group), group, target.multiprocessors).why_not()
     if problem is not None:
         raise KernelError(f"group {group.name} is no single launch: {problem}; write the plan again", group.origins)
     stages: list[list[CudaLaunch]] = []

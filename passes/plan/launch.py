@@ -23,8 +23,8 @@ class Launch:
     next, or that blocks exchange. counter_bytes: of the launch's own memory, kept from one run to the next.
     cluster: blocks of a thread block cluster. shared_bytes: dynamic shared memory of a block; static_shared_bytes: what
     its kernel declares, each array rounded up to `SHARED_ALIGNMENT`. cooperative: all blocks must be resident together.
-    elastic: it computes the same in fewer blocks. beside: on a CPU, its tasks and those of the launch before are one
-    list. group: whose it is; "" where that is known.
+    elastic: it computes the same in fewer blocks. scratch_bytes: on a CPU, workspace of each thread. beside: on a CPU,
+    its tasks and those of the launch before are one list. group: whose it is; "" where that is known.
     """
 
     kind: str
@@ -39,6 +39,7 @@ class Launch:
     static_shared_bytes: int = 0
     cooperative: bool = False
     elastic: bool = False
+    scratch_bytes: int = 0
     beside: bool = False
     group: str = ""
 
@@ -84,6 +85,7 @@ class Launch:
             static_shared_bytes=fields.integer("static_shared_bytes"),
             cooperative=fields.boolean("cooperative"),
             elastic=fields.boolean("elastic"),
+            scratch_bytes=fields.integer("scratch_bytes"),
             beside=fields.boolean("beside"),
             group=fields.string("group"),
         )
@@ -91,7 +93,7 @@ class Launch:
         return launch
 
 
-_COUNTS = ("counter_bytes", "shared_bytes", "static_shared_bytes")
+_COUNTS = ("counter_bytes", "shared_bytes", "static_shared_bytes", "scratch_bytes")
 _FLAGS = ("cooperative", "elastic", "beside")
 
 

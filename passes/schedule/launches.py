@@ -8,6 +8,7 @@ from dataclasses import replace
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.passes.plan import ALIGNMENT, BufferPlan, Group, Segment, StitchPlan
 from tilestitch.passes.plan.buffers import TemporaryBuffer
+from tilestitch.passes.plan.cpu_launches import cpu_launches
 from tilestitch.passes.plan.cuda_launches.group import cuda_launches
 from tilestitch.passes.plan.dependences import edges_of
 from tilestitch.passes.plan.launch import Launch
@@ -44,8 +45,6 @@ def launches_of(
     graph: Graph, groups: Iterable[Group], segments: Iterable[Segment], target: TargetInfo, kernels_of: KernelsOf
 ) -> tuple[Launch, ...]:
     """The launches of all groups in the order of the segments."""
-    if not target.is_gpu:
-        return ()
     nodes = {node.name: node for node in graph.nodes}
     by_name = {group.name: group for group in groups}
     ordered = [by_name[name] for segment in segments if segment.native for name in segment.groups]
@@ -58,7 +57,9 @@ def _of_group(
     own = kernels_of(graph, group)
     if own is not None:
         return own_launches(nodes, group, own, on_gpu=target.is_gpu)
-    return cuda_launches(nodes, group, Gpu.of(target).multiprocessors)
+    if target.is_gpu:
+        return cuda_launches(nodes, group, Gpu.of(target).multiprocessors)
+    return cpu_launches(nodes, group)
 
 
 # -- temporary memory --------------------------------------------------------------------------------------------------

@@ -17,9 +17,7 @@ from tilestitch.compiler.frontend.importer import import_model
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.passes import PassContext, TargetInfo, check_plan, make_plan, run_pipeline
 from tilestitch.passes.plan.cpu.isa import ISAS
-from tilestitch.passes.plan.cpu.schedules import CpuRowSchedule, CpuSchedule
-from tilestitch.passes.plan.cpu_launches import CpuLaunch, cpu_launches
-from tilestitch.passes.plan.view import look_up
+from tilestitch.passes.plan.cpu.schedules import CpuRowSchedule
 
 
 def check(graph: Graph, isa: str, threads: int, planner: str = "stitch") -> int:
@@ -28,15 +26,13 @@ def check(graph: Graph, isa: str, threads: int, planner: str = "stitch") -> int:
     graph = run_pipeline(graph, context)
     plan = make_plan(graph, context)
     check_plan(plan, graph, context.target)
-    by_name, count = {node.name: node for node in graph.nodes}, 0
-    for group in (part for whole in plan.groups for part in whole.parts or (whole,)):
-        view = look_up(by_name, group)
-        assert isinstance(group.schedule, CpuSchedule) or not view.stored
-        said = () if group.schedule is None else cpu_launches(view, group.schedule)  # type: ignore[arg-type]
-        emitted = lower_group(graph, group)
-        assert said == tuple(CpuLaunch(launch.tasks, launch.scratch_bytes) for launch in emitted), group.schedule
-        count += len(emitted)
-    return count
+    assert plan.launches is not None
+    emitted = [launch for group in plan.groups for launch in lower_group(graph, group)]
+    planned = [launch for group in plan.groups for launch in plan.launches if launch.group == group.name]
+    assert [(one.kind, one.grid[0], one.scratch_bytes, one.beside) for one in planned] == [
+        (one.kind, one.tasks, one.scratch_bytes, one.packed) for one in emitted
+    ]
+    return len(emitted)
 
 
 @given(

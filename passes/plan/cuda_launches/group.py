@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from tilestitch.compiler.ir import Node, Value
+from tilestitch.compiler.ir import Node
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.plan.anchored import AnchoredGroup
 from tilestitch.passes.plan.group import Group, GroupKind
 from tilestitch.passes.plan.launch import Launch
-from tilestitch.passes.plan.own_kernels import Temporary
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.rows_after import RowsAfter
 from tilestitch.passes.plan.schedules import (
@@ -32,7 +31,7 @@ from tilestitch.passes.plan.view import GroupView, look_up
 
 from .attention import attention
 from .elementwise import elementwise, transpose
-from .emitted import Argument, Emitted
+from .emitted import Emitted, classified, results_of
 from .gemm import Rows, contraction
 from .opaque import checks, scan, scatter, sort, window
 from .rows import rowwise, split_rows
@@ -54,8 +53,8 @@ def cuda_launches(nodes: Nodes, group: Group, multiprocessors: int) -> tuple[Lau
     else:
         view = look_up(nodes, group)
         launches = (*_checks(view, group), *of_part(view, group)) if view.stored else ()
-    results = _results(nodes, group)
-    return tuple(_classified(launch, results, group.name) for launch in launches)
+    results = results_of(nodes, group)
+    return tuple(classified(launch, results, group.name) for launch in launches)
 
 
 def _checks(view: GroupView, group: Group) -> tuple[Emitted, ...]:
@@ -128,27 +127,3 @@ def _roles(view: GroupView) -> Roles:
     roles = roles_of(view.nodes, view.outputs, view.name)
     assert isinstance(roles, Roles), roles
     return roles
-
-
-def _results(nodes: Nodes, group: Group) -> frozenset[Value]:
-    """What kernels of the group may write: its outputs, and results of its nodes that nothing reads."""
-    made = (v for name in group.nodes for v in nodes[name].outputs)
-    return frozenset(v for v in made if v.name not in group.inputs)
-
-
-def _classified(launch: Emitted, results: frozenset[Value], group: str) -> Launch:
-    """A launch that mentions a result of the group may write all of it."""
-    values = _values(launch.arguments)
-    return Launch(
-        kind=launch.kind, grid=launch.grid, block=launch.block,
-        reads=tuple(v.name for v in values if v not in results and not v.is_constant),
-        writes=tuple(v.name for v in values if v in results),
-        temporaries=tuple(dict.fromkeys(arg for arg in launch.arguments if isinstance(arg, Temporary))),
-        counter_bytes=launch.counter_bytes, cluster=launch.cluster, shared_bytes=launch.shared_bytes,
-        static_shared_bytes=launch.static_shared_bytes, cooperative=launch.cooperative, elastic=launch.elastic,
-        group=group,
-    )  # fmt: skip
-
-
-def _values(arguments: Iterable[Argument]) -> list[Value]:
-    return list(dict.fromkeys(arg for arg in arguments if isinstance(arg, Value)))
