@@ -69,9 +69,11 @@ class _Checker:
         self._check_launches()
 
     def _check_schedule(self, group: Group) -> None:
-        if group.schedule is None:
-            return
         view = look_up(self.nodes, group)
+        if group.schedule is None:
+            if view.stored:
+                self.fail(f"group {group.name} has no schedule")
+            return
         if isinstance(group.schedule, GemmSchedule | DirectSchedule):
             problem = why_not_scheduled(AnchoredGroup.of(view), group.schedule, Gpu.of(self.plan.target).machine)
         elif isinstance(group.schedule, AttentionSchedule) and group.kind is GroupKind.ATTENTION:

@@ -97,6 +97,8 @@ def _banded(nodes: Nodes, group: Group) -> tuple[Emitted, ...]:
 def of_part(view: GroupView, group: Group) -> tuple[Emitted, ...]:
     """The launches of a group of one part whose outputs have elements, but for checks of its indices."""
     schedule, outputs, anchor = group.schedule, view.stored, view.anchor
+    if schedule is None and group.kind is GroupKind.ATTENTION:
+        raise PlanError(f"group {group.name}: no tile of attention fits this GPU; compile with --planner injective")
     match schedule:
         case GemmSchedule() | DirectSchedule():
             return (contraction(AnchoredGroup.of(view), schedule),)
