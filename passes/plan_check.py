@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tilestitch.compiler.ir import Graph, Node
+from tilestitch.runtime.program import MAX_BLOCK, MAX_GRID
 
 from .errors import PlanError
 from .fusion.inplace import offsets_of
 from .fusion.legality import check_group
-from .plan import Group, GroupKind, HostGroup, StitchPlan, WhyNot, wholes_of
+from .plan import ALIGNMENT, BufferPlan, Group, GroupKind, HostGroup, StitchPlan, WhyNot, wholes_of
 from .plan.anchored import AnchoredGroup
 from .plan.attention_check import why_not_attention
 from .plan.dependences import Memory, segment_ranges, unordered
-from .plan.gemm_check import why_not_scheduled
-from .plan.launch import Launch
+from .plan.gemm_check import why_no_band, why_not_scheduled
+from .plan.launch import Edge, Launch
 from .plan.own_launches import KernelsOf, no_kernels
 from .plan.roles import Roles, is_native, roles_of
+from .plan.rows_after import RowsAfter
 from .plan.schedule_check import why_not
-from .plan.schedules import AttentionSchedule, DirectSchedule, GemmSchedule
+from .plan.schedules import AttentionSchedule, BandSchedule, DirectSchedule, GemmSchedule, RowSchedule
 from .plan.target import TargetInfo
 from .plan.view import look_up
 from .schedule.cuda.gpu import Gpu
-from .schedule.launches import completed, launches_of, nested_graphs
+from .schedule.launches import completed_alone, launches_of, nested_graphs
 from .schedule.memory import lifetimes_of
 from .schedule.order import written
 
@@ -37,10 +41,10 @@ def check_plan(
     the graph says.
     """
     plan.check_replay(graph, target)
-    _Checker(plan, graph, kernels_of).run()
     bodies = nested_graphs(graph)
     if set(bodies) != set(plan.bodies):
         raise PlanError(f"plan of {plan.graph}: plans of nested graphs are missing or too many; write the plan again")
+    _Checker(plan, graph, kernels_of).run()
     for key, body in bodies.items():
         check_plan(plan.bodies[key], body, target, kernels_of)
 
@@ -55,12 +59,17 @@ class _Checker:
         raise PlanError(f"plan of {self.plan.graph}: {problem}; write the plan again with `tilestitch compile`")
 
     def run(self) -> None:
+        position = {n.name: i for i, n in enumerate(self.graph.nodes)}
         for group in self.plan.groups:
-            refusal = check_group(self.graph, group)
+            refusal = check_group(self.nodes, position, group)
             if refusal is not None:
                 self.fail(refusal)
             for part in group.parts or (group,):
                 self._check_schedule(part)
+            if group.tie == "band":
+                self._check_band(group)
+            elif group.parts and group.schedule is not None:
+                self.fail(f"group {group.name} has stages, and a schedule besides those of its parts")
         self._check_host_groups()
         self._check_aliases()
         self._check_places()
@@ -85,6 +94,19 @@ class _Checker:
             problem = why_not(view, group.kind, roles, group.schedule)
         if problem is not None:
             self.fail(f"group {group.name}: {problem}")
+
+    def _check_band(self, group: Group) -> None:
+        gemm, rows = (look_up(self.nodes, part) for part in group.parts)
+        schedules = [part.schedule for part in group.parts]
+        if not (isinstance(schedules[0], GemmSchedule) and isinstance(schedules[1], RowSchedule)):
+            self.fail(f"group {group.name}: its parts are no GEMM and rows by their schedules")
+        elif not isinstance(group.schedule, BandSchedule):
+            self.fail(f"group {group.name} has no schedule of its bands")
+        else:
+            after = RowsAfter.of(rows, gemm.outputs[0].shape[-1])
+            problem = why_no_band(after, schedules[0], schedules[1], group.schedule)
+            if problem is not None:
+                self.fail(f"group {group.name}: {problem}")
 
     def _check_host_groups(self) -> None:
         named = {g.name for g in self.plan.host_groups}
@@ -148,8 +170,17 @@ class _Checker:
             self.fail("the arena holds too few or too many values")
         for b in plan.buffers.buffers:
             first, last = lifetimes[b.value]
-            if b.first > first or b.last < last or b.nbytes < self.values[b.value].tensor_type.nbytes:
-                self.fail(f"the buffer of %{b.value} is too small or too short-lived")
+            if b.first > first or b.last < last:
+                self.fail(f"the buffer of %{b.value} is too short-lived")
+            if b.nbytes != self.values[b.value].tensor_type.nbytes:
+                self.fail(f"%{b.value} has {self.values[b.value].tensor_type.nbytes} bytes, its buffer {b.nbytes}")
+
+    def _check_arena(self, buffers: BufferPlan) -> None:
+        """An arena in which nothing shared memory would be as large as an arena ever needs to be."""
+        sizes = [b.nbytes for b in buffers.buffers] + [t.nbytes for t in buffers.temporaries]
+        most = sum(-(-nbytes // ALIGNMENT) * ALIGNMENT for nbytes in sizes)
+        if buffers.arena_bytes > most:
+            self.fail(f"the arena has {buffers.arena_bytes} bytes, all that lies in it {most}")
 
     def _check_launches(self) -> None:
         """Launches that are written down are those that the schedules give; edges keep all dependences."""
@@ -157,22 +188,37 @@ class _Checker:
         expected = launches_of(graph, plan.groups, plan.segments, plan.target, self.kernels_of)
         if plan.launches is not None and plan.launches != expected:
             self.fail(f"{_first_difference(plan.launches, expected)}; put null in the place of launches and edges")
-        whole = completed(plan, graph, self.kernels_of)
+        for launch in expected if plan.target.is_gpu else ():
+            extents = zip((*launch.grid, *launch.block), (*MAX_GRID, *MAX_BLOCK), strict=True)
+            if launch.threads > MAX_BLOCK[0] or any(size > most for size, most in extents):
+                said = f"{launch.grid} blocks of {launch.block} threads"
+                self.fail(f"group {launch.group}: no GPU launches {said} ({launch.kind})")
+        whole = completed_alone(plan, graph, self.kernels_of)
+        self._check_arena(whole.buffers)
         wanted = {(launch.group, t.name, t.nbytes) for launch in expected for t in launch.temporaries}
         if {(t.group, t.name, t.nbytes) for t in whole.buffers.temporaries} != wanted:
             self.fail("the arena holds other temporaries than its launches have")
-        memory, edges = Memory(graph, whole.buffers), whole.edges or ()
-        if not plan.target.is_gpu:
-            if edges:
-                self.fail(f"it has {len(edges)} edges, but on a CPU launches follow each other")
-            return
-        ranges = list(segment_ranges(expected, plan.segments))
+        if plan.target.is_gpu:
+            self._check_edges(expected, Memory(graph, whole.buffers), whole.edges or ())
+        elif whole.edges:
+            self.fail(f"it has {len(whole.edges)} edges, but on a CPU launches follow each other")
+
+    def _check_edges(self, expected: Sequence[Launch], memory: Memory, edges: Sequence[Edge]) -> None:
+        ranges = list(segment_ranges(expected, self.plan.segments))
+        starts = [first for first, _ in ranges]
+        own: list[list[Edge]] = [[] for _ in ranges]
+        known: set[tuple[int, int]] = set()
         for edge in edges:
-            if not any(first <= edge.before and edge.after < end for first, end in ranges):
+            number = bisect_right(starts, edge.before) - 1
+            first, end = ranges[number] if number >= 0 else (0, 0)
+            if edge.after >= end:
                 self.fail(f"the edge from launch {edge.before} to {edge.after} lies in no segment")
-        for first, end in ranges:
-            own = [replace(e, before=e.before - first, after=e.after - first) for e in edges if first <= e.after < end]
-            missed = unordered([memory.accesses(launch) for launch in expected[first:end]], own)
+            if (edge.before, edge.after) in known:
+                self.fail(f"there are two edges from launch {edge.before} to {edge.after}")
+            known.add((edge.before, edge.after))
+            own[number].append(replace(edge, before=edge.before - first, after=edge.after - first))
+        for (first, end), inside in zip(ranges, own, strict=True):
+            missed = unordered([memory.accesses(launch) for launch in expected[first:end]], inside)
             if missed is not None:
                 before, after = (expected[first + number] for number in (missed.before, missed.after))
                 self.fail(

@@ -194,6 +194,8 @@ class _Checker:
         for edge in step.dependences:
             if not 0 <= edge.before < edge.after < len(step.launches):
                 self._fail(f"{where}: the edge from launch {edge.before} to {edge.after} leads nowhere")
+        if len({(edge.before, edge.after) for edge in step.dependences}) != len(step.dependences):
+            self._fail(f"{where}: two edges lead from one launch to another")
 
     def _check_extents(self, launch: DeviceLaunch, where: str) -> None:
         """What every CUDA device refuses, whichever it is."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from tilestitch.compiler.ir import Graph, IRError, Node, Value
+from tilestitch.compiler.ir import IRError, Node, Value
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
 from tilestitch.passes.plan.parts import MOST_GATES
 from tilestitch.passes.plan.roles import Roles, roles_of
@@ -57,17 +57,18 @@ def roles_of_union(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[
     return replace(found, subject=subject or found.subject) if isinstance(found, WhyNot) else found
 
 
-def check_group(graph: Graph, group: Group) -> WhyNot | None:
-    """None if `group` keeps every promise of `tilestitch.passes.plan` for its kind and names its operands rightly."""
-    by_name = {n.name: n for n in graph.nodes}
+def check_group(by_name: Mapping[str, Node], position: Mapping[str, int], group: Group) -> WhyNot | None:
+    """None if `group` keeps every promise of `tilestitch.passes.plan` for its kind and names its operands rightly.
+
+    by_name: the nodes of its graph; position: their places in it.
+    """
     missing = [n for n in group.nodes if n not in by_name]
     if missing:
         return WhyNot(group.name, "legality.nodes", f"the graph has no node {missing[0]}")
     if group.kind is GroupKind.STITCHED:
-        return check_stitched(graph, group)
-    position = {n: i for i, n in enumerate(graph.nodes)}
+        return check_stitched(by_name, position, group)
     nodes = [by_name[n] for n in group.nodes]
-    if nodes != sorted(nodes, key=position.__getitem__):
+    if nodes != sorted(nodes, key=lambda n: position[n.name]):
         return WhyNot(group.name, "legality.order", "its nodes are not in topological order")
     values = {o.name: o for n in nodes for o in n.outputs}
     foreign = [v for v in group.outputs if v not in values]
@@ -90,11 +91,10 @@ def check_group(graph: Graph, group: Group) -> WhyNot | None:
     return None
 
 
-def check_stitched(graph: Graph, group: Group) -> WhyNot | None:
+def check_stitched(by_name: Mapping[str, Node], position: Mapping[str, int], group: Group) -> WhyNot | None:
     """`check_group` for a stitched group: its parts, and that they only read what earlier stages have stored."""
-    by_name = {n.name: n for n in graph.nodes}
     for part in group.parts:
-        refusal = check_group(graph, part)
+        refusal = check_group(by_name, position, part)
         if refusal is not None:
             return refusal
     stored = [v for part in group.parts for v in part.outputs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,11 +22,14 @@ def differences(before: StitchPlan, after: StitchPlan) -> Iterator[tuple[str, An
 def _told_apart(plan: StitchPlan) -> dict[str, Any]:
     """A plan as JSON data, with launches by the name of their group, and edges by the names of launches."""
     data = plan.to_json()
+    counts: Counter[str] = Counter()
     names: list[str] = []
     for launch in plan.launches or ():
-        names.append(f"{launch.group}.{sum(name.rpartition('.')[0] == launch.group for name in names)}")
+        names.append(f"{launch.group}.{counts[launch.group]}")
+        counts[launch.group] += 1
     data["launches"] = dict(zip(names, data["launches"] or (), strict=True))
     data["edges"] = {f"{names[e.before]} -> {names[e.after]}": [e.kind, e.reason] for e in plan.edges or ()}
+    data["buffers"]["temporaries"] = {f"{t.group}.{t.name}": t.to_json()[2:] for t in plan.buffers.temporaries}
     data["bodies"] = {key: _told_apart(body) for key, body in plan.bodies.items()}
     return data
 

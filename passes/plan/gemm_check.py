@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil
 
 from tilestitch.compiler.ir.types import storage_bytes
 
@@ -12,8 +13,10 @@ from .gemm import Gemm
 from .gemm_kernels import why_not_mma, why_not_wgmma
 from .gemms import gemm_of
 from .gemv import gemv_tile, has_few_rows, with_large_right
+from .partition import cut
+from .patches import cut_to_patches
 from .planes import line
-from .rows_after import RowsAfter
+from .rows_after import WARP_ROWS, RowsAfter
 from .schedule_check import MOST_STATIC_SHARED_BYTES, WARP, block_size, row_reasons
 from .schedules import BandSchedule, DirectSchedule, GemmSchedule, RowSchedule
 from .tiles import FRAGMENT_COLUMNS, FRAGMENT_ROWS, QUAD, GemvTile, MmaTile, SimtTile, WgmmaTile
@@ -23,6 +26,8 @@ STAGE_LINE_BYTES = 64
 """Of k in a stage of mma.sync, whatever the elements."""
 MOST_SUMS = 128
 """Registers of a thread that hold sums."""
+MOST_BLOCKS = 2**31 - 1
+"""Of a launch; kernels count them in 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,11 @@ def why_no_band(after: RowsAfter, gemm: GemmSchedule, rows: RowSchedule, band: B
         return f"{threads} threads share the rows of a band, not {rows.threads} of {rows.blocks_per_row} blocks"
     if not band.share_rows or not band.resident_blocks:
         return f"a share has {band.share_rows} rows, the device holds {band.resident_blocks} blocks: at least one"
+    most = WARP_ROWS * gemm.tile.rows if isinstance(gemm.tile, WgmmaTile) else gemm.tile.bm
+    if band.share_rows > most:
+        return f"a share has {band.share_rows} rows, a band {most}"
+    if max(band.polls, band.resident_blocks) > MOST_BLOCKS:
+        return f"{band.polls} polls, {band.resident_blocks} resident blocks: at most {MOST_BLOCKS}"
     return next(row_reasons(rows, after.walk), None)
 
 
@@ -109,7 +119,11 @@ def _mma(tile: MmaTile, gemm: Gemm, capability: int, shared_limit: int) -> Itera
         return
     if tile.itemsize != storage_bytes(gemm.a.dtype):
         yield f"a tile for elements of {tile.itemsize} bytes, which have {storage_bytes(gemm.a.dtype)}"
-    if not tile.wm * tile.wn or tile.bm % (FRAGMENT_ROWS * tile.wm) or tile.bn % (2 * FRAGMENT_COLUMNS * tile.wn):
+    if (
+        not tile.wm * tile.wn * tile.bm * tile.bn
+        or tile.bm % (FRAGMENT_ROWS * tile.wm)
+        or tile.bn % (2 * FRAGMENT_COLUMNS * tile.wn)
+    ):
         yield f"{tile.wm} x {tile.wn} warps do not share a tile of {tile.bm} x {tile.bn}"
         return
     yield from block_size(tile.threads)
@@ -132,3 +146,7 @@ def _wgmma(tile: WgmmaTile, schedule: GemmSchedule, gemm: Gemm, name: str, speci
         yield f"a stage has {line(gemm.a.dtype)} steps of {gemm.a.dtype}, not {tile.bk}"
     if not schedule.blocks or schedule.blocks % tile.cluster:
         yield f"{schedule.blocks} blocks are not whole clusters of {tile.cluster}"
+    tiles = cut(cut_to_patches(gemm, tile.bm), (tile.bm, tile.bn, tile.bk), max(1, schedule.split_k))
+    most = tiles.batch * ceil(tiles.m_blocks / tile.cluster) * tile.cluster * tiles.n_blocks * tiles.parts
+    if schedule.blocks > most:
+        yield f"{schedule.blocks} blocks walk over {most} tiles; there are no more blocks than tiles"

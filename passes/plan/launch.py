@@ -107,7 +107,10 @@ def _extents(data: Any, where: str) -> Dim3:
 def _temporary(data: Any, where: str) -> Temporary:
     if not (isinstance(data, list) and len(data) == 2 and type(data[1]) is int and data[1] > 0):
         raise PlanError(f"{where} is not [name, nbytes]; write the plan again")
-    return Temporary(string(data[0], where), data[1])
+    try:
+        return Temporary(string(data[0], where), data[1])
+    except ValueError as error:
+        raise PlanError(f"{where}: {error}") from None
 
 
 EDGE_KINDS = ("full",)

@@ -77,11 +77,11 @@ def _best_patch(pictures: Pictures, rows: int) -> tuple[int, ...]:
 
 
 def _factors(number: int, count: int) -> Iterator[tuple[int, ...]]:
-    """All ways to write a power of two as a product of so many."""
+    """All ways to write a number as a product of so many, of which all but the last are powers of two."""
     if count == 1:
         yield (number,)
         return
     first = 1
-    while first <= number:
+    while number % first == 0:
         yield from ((first, *rest) for rest in _factors(number // first, count - 1))
         first *= 2

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from math import prod
 
 from tilestitch.compiler.ir import Value
 from tilestitch.compiler.ir.accesses import elementwise_walk
@@ -34,6 +35,8 @@ from .view import GroupView
 
 WARP = 32
 MOST_THREADS = 1024
+MOST_VECTORS = 64
+"""Of a thread: its code has all of them, one after another."""
 MOST_STATIC_SHARED_BYTES = 48 * 1024
 OPAQUE = {
     "window_reduce": WindowSchedule, "cumulative": ScanSchedule, "top_k": SortSchedule,
@@ -85,6 +88,8 @@ def _elementwise(schedule: ElementwiseSchedule, inputs: Sequence[Value], outputs
         yield f"{schedule.lanes} lanes do not divide the {extents[-1]} elements of the last dimension"
     if schedule.vectors < 1 or (schedule.cuts and schedule.vectors > 1):
         yield f"a thread has {schedule.vectors} vectors; it has at least one, and one only where there are cuts"
+    elif schedule.vectors > MOST_VECTORS:
+        yield f"a thread has {schedule.vectors} vectors, more than {MOST_VECTORS}"
     if not schedule.cuts:
         return
     if schedule.cut_axis >= len(extents):
@@ -113,8 +118,8 @@ def _transpose(schedule: TransposeSchedule, inputs: Sequence[Value], outputs: Se
 def row_reasons(schedule: RowSchedule, loops: RowLoops) -> Iterator[str]:
     """Why rows with these loops cannot be computed as the schedule says."""
     yield from block_size(schedule.threads)
-    if schedule.blocks_per_row < 1:
-        yield "a row has at least one block"
+    if not 1 <= schedule.blocks_per_row <= max(1, prod(loops.line_extents)):
+        yield f"rows of {prod(loops.line_extents)} elements are not shared by {schedule.blocks_per_row} blocks"
     if loops.columns:
         if schedule.lanes != 1:
             yield f"neighbouring threads have neighbouring rows; {schedule.lanes} lanes would be of several"

@@ -33,7 +33,7 @@ class TargetInfo:
         """Why a plan that was made for this target is none for `machine`; None if it is one.
 
         A CPU's plan suits any number of threads and one vector unit. A GPU's is made for one device, and blocks that
-        wait for each other must all be resident on the smallest one.
+        wait for each other must all be resident on the smallest one, of which launches have as many as fit.
         """
         if self.is_gpu != machine.is_gpu:
             return f"it was made for {self.name}, not for {machine.name}"
@@ -41,6 +41,8 @@ class TargetInfo:
             return f"it was made for {self}, not for {machine}"
         if (machine.multiprocessors or 0) < (self.multiprocessors or 0):
             return f"its blocks need {self.multiprocessors} multiprocessors, {machine} has {machine.multiprocessors}"
+        if machine.multiprocessors != self.multiprocessors:
+            return f"it was cut for {self.multiprocessors} multiprocessors, not for {machine.multiprocessors}"
         return None
 
     def __str__(self) -> str:

@@ -15,6 +15,12 @@ QUAD = 4
 """Rows and columns of a thread of `SimtTile` come in groups of so many."""
 WGMMA_ROWS = 64
 """Of one wgmma."""
+WGMMA_COLUMNS = 256
+"""Of one wgmma, at most."""
+MOST_WARPGROUPS = 2
+"""That take the registers which the one that copies gives away: with more, they would wait for registers for ever."""
+MOST_REGISTERS = 255
+"""Of a thread."""
 HOPPER_SHARED_BYTES = 227 * 1024
 """That a block may have on Hopper."""
 BARRIER_BYTES = 8
@@ -216,10 +222,17 @@ class WgmmaTile:
 
     def why_not(self) -> str | None:
         """Why no kernel has this tile; None if one has."""
-        if not self.sharing or self.bm % (WGMMA_ROWS * self.sharing):
+        if self.sharing > (1 if self.alternate else MOST_WARPGROUPS):
+            return f"{self.sharing} warpgroups share a tile; at most {MOST_WARPGROUPS} multiply, of one tile or of two"
+        if not self.sharing or not self.bm or self.bm % (WGMMA_ROWS * self.sharing):
             return f"{self.bm} rows are not shared by {self.sharing} warpgroups in multiples of {WGMMA_ROWS}"
-        if not self.cluster or self.bn % (ROW_BOX * self.cluster):
+        if not self.cluster or not self.bn or self.bn % (ROW_BOX * self.cluster):
             return f"{self.bn} columns are not shared by {self.cluster} blocks in multiples of {ROW_BOX}"
+        if self.bn > WGMMA_COLUMNS or self.rows * self.bn // 2 > MOST_REGISTERS:
+            held = f"{self.rows * self.bn // 2} sums of {self.bn} columns"
+            return (
+                f"a thread would hold {held}; there are {MOST_REGISTERS} registers and {WGMMA_COLUMNS} columns at most"
+            )
         if self.stages < 2 or self.shared_bytes > HOPPER_SHARED_BYTES:
             return f"{self.stages} stages take {self.shared_bytes} bytes of shared memory, of {HOPPER_SHARED_BYTES}"
         return None

@@ -25,6 +25,12 @@ def completed(plan: StitchPlan, graph: Graph, kernels_of: KernelsOf = no_kernels
     """The plan, and those of nested graphs, with the launches of its groups and their edges where these are still to be
     written. kernels_of: the kernels that plug-ins bring.
     """
+    bodies = {key: completed(plan.bodies[key], body, kernels_of) for key, body in nested_graphs(graph).items()}
+    return replace(completed_alone(plan, graph, kernels_of), bodies=bodies)
+
+
+def completed_alone(plan: StitchPlan, graph: Graph, kernels_of: KernelsOf = no_kernels) -> StitchPlan:
+    """The plan as `completed` has it, those of nested graphs left as they are."""
     launches, buffers = plan.launches, plan.buffers
     if launches is None:
         launches = launches_of(graph, plan.groups, plan.segments, plan.target, kernels_of)
@@ -32,8 +38,7 @@ def completed(plan: StitchPlan, graph: Graph, kernels_of: KernelsOf = no_kernels
     edges = plan.edges
     if edges is None:
         edges = edges_of(graph, launches, plan.segments, buffers) if plan.target.is_gpu else ()
-    bodies = {key: completed(plan.bodies[key], body, kernels_of) for key, body in nested_graphs(graph).items()}
-    return replace(plan, launches=launches, edges=edges, buffers=buffers, bodies=bodies)
+    return replace(plan, launches=launches, edges=edges, buffers=buffers)
 
 
 def nested_graphs(graph: Graph) -> dict[str, Graph]:

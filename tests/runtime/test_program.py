@@ -207,6 +207,7 @@ def changed(change: Any) -> Any:
         (lambda p: p["steps"][6]["edges"][0].__setitem__(2, "late"), "of the kind 'late'"),
         (lambda p: p["steps"][6]["edges"][0].__setitem__(1, 2), "leads nowhere"),
         (lambda p: p["steps"][6]["edges"][0].__setitem__(0, 1), "leads nowhere"),
+        (lambda p: p["steps"][6]["edges"].append(p["steps"][6]["edges"][0]), "two edges lead from one launch"),
     ],
 )
 def test_inconsistencies_are_named(change: Any, message: str) -> None:

@@ -85,8 +85,11 @@ def _stitched(nodes: Nodes, group: Group, multiprocessors: int) -> tuple[Emitted
 def _banded(nodes: Nodes, group: Group) -> tuple[Emitted, ...]:
     gemm, rows = (look_up(nodes, part) for part in group.parts)
     schedules = [part.schedule for part in group.parts]
-    assert isinstance(schedules[0], GemmSchedule) and isinstance(schedules[1], RowSchedule)
-    assert isinstance(group.schedule, BandSchedule) and gemm.anchor is not None
+    if not (isinstance(schedules[0], GemmSchedule) and isinstance(schedules[1], RowSchedule)):
+        raise PlanError(f"group {group.name}: its parts are no GEMM and rows by their schedules; write the plan again")
+    if not isinstance(group.schedule, BandSchedule):
+        raise PlanError(f"group {group.name} has no schedule of its bands; write the plan again")
+    assert gemm.anchor is not None, "a band is of a GEMM"
     after = RowsAfter.of(rows, gemm.anchor.output.shape[-1])
     launch = contraction(AnchoredGroup.of(gemm), schedules[0], Rows(after, group.schedule, schedules[1]))
     inner = frozenset(v for v in (*gemm.outputs, *rows.outputs) if v.name not in group.outputs)
@@ -114,15 +117,14 @@ def of_part(view: GroupView, group: Group) -> tuple[Emitted, ...]:
             return (rowwise(view.nodes, _roles(view), view.inputs, outputs, (*view.inputs, *outputs), schedule),)
         case SplitRowSchedule():
             return split_rows(view, _roles(view), outputs, schedule)
-    assert anchor is not None
-    match schedule:
-        case ScanSchedule():
+        case ScanSchedule() if anchor is not None:
             return (scan(anchor, schedule),)
-        case SortSchedule():
+        case SortSchedule() if anchor is not None:
             return (sort(anchor, schedule),)
-        case ScatterSchedule():
+        case ScatterSchedule() if anchor is not None:
             return scatter(anchor, schedule)
-    raise PlanError(f"group {group.name} has no schedule for a GPU: {schedule}; write the plan again")
+    found = "none" if schedule is None else f"one of template {schedule.template}"
+    raise PlanError(f"group {group.name} needs a schedule for a GPU, and has {found}; write the plan again")
 
 
 def _roles(view: GroupView) -> Roles:

@@ -197,6 +197,27 @@ def test_gemms_that_no_kernel_computes_are_refused(schedule: Schedule, reason: s
         lower_group(graph, replace(one_group(graph), schedule=schedule), target())
 
 
+@pytest.mark.parametrize(
+    ("schedule", "reason"),
+    [
+        (GemmSchedule(WgmmaTile(64, 512, 1, False, 2), blocks=1), "256 sums of 512 columns"),
+        (GemmSchedule(WgmmaTile(256, 256, 1, False, 3), blocks=1), "512 sums of 256 columns"),
+        (GemmSchedule(WgmmaTile(192, 64, 3, False, 3), blocks=1), "3 warpgroups share a tile"),
+        (GemmSchedule(WgmmaTile(128, 64, 2, True, 3), blocks=1), "2 warpgroups share a tile"),
+        (GemmSchedule(WgmmaTile(0, 64, 1, False, 3), blocks=1), "0 rows are not shared"),
+        (GemmSchedule(WgmmaTile(64, 0, 1, False, 3), blocks=1), "0 columns are not shared"),
+        (GemmSchedule(WgmmaTile(64, 64, 1, False, 3), blocks=9), "9 blocks walk over 4 tiles"),
+        (GemmSchedule(WgmmaTile(64, 64, 1, False, 3), split_k=2, blocks=2**31 - 1), "blocks walk over 8 tiles"),
+        (GemmSchedule(MmaTile(0, 64, 32, 2, 2)), "do not share a tile of 0 x 64"),
+        (GemmSchedule(MmaTile(64, 0, 32, 2, 2)), "do not share a tile of 64 x 0"),
+    ],
+)
+def test_tiles_that_no_tensor_core_computes_are_refused(schedule: GemmSchedule, reason: str) -> None:
+    graph, hopper = gemm(128, 128, dtype="float16"), target("cuda:sm_90a")
+    with pytest.raises(KernelError, match=reason):
+        lower_group(graph, replace(one_group(graph), schedule=schedule), hopper)
+
+
 def test_a_plan_edited_by_hand_is_checked_before_code_is_generated() -> None:
     graph = gemm()
     plan = make_plan(graph, PassContext(target().planned_for))

@@ -100,7 +100,9 @@ def test_weights_that_tma_cannot_read_have_another_kernel() -> None:
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.parametrize("tile", [TILES[0], TILES[1], TILES[-1]], ids=lambda t: f"{t.bm}x{t.bn}/{t.cluster}")
+@pytest.mark.parametrize(
+    "tile", [TILES[0], TILES[1], TILES[-1], WgmmaTile(192, 64, 1, False, 2)], ids=lambda t: f"{t.bm}x{t.bn}/{t.cluster}"
+)
 def test_tiles_with_patches_beyond_the_edges(tile: WgmmaTile, parts: int) -> None:
     def made(graph: Graph) -> tuple[CudaLaunch, ...]:
         group = anchored(graph, target(HOPPER))
@@ -119,6 +121,7 @@ def test_tiles_with_patches_beyond_the_edges(tile: WgmmaTile, parts: int) -> Non
         (1, (64, 64), 128, (1, 1, 128)),
         (32, (7, 7), 64, (32, 2, 1)),
         (1, (200,), 64, (1, 64)),
+        (128, (1,), 192, (64, 3)),
     ],
 )
 def test_patches_waste_little(images: int, output: tuple[int, ...], rows: int, patch: tuple[int, ...]) -> None:
