@@ -21,16 +21,16 @@ from tilestitch.codegen.compute.attention import Between, as_dtype
 from tilestitch.codegen.compute.dtypes import Expr, immediate
 from tilestitch.codegen.compute.evaluator import Source as ReadElement
 from tilestitch.codegen.compute.indexing import unravel
+from tilestitch.codegen.cpu.contraction import microkernel as mk
+from tilestitch.codegen.cpu.contraction.gemm import Epilogue, Window, emit_gemm
+from tilestitch.codegen.cpu.contraction.panels import LoadedOperand, PackedOperand, pack_at_run_time
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.compiler.ir.types import compute_dtype
 from tilestitch.passes.plan.attention import Source
 from tilestitch.passes.plan.cpu.attention import AttentionPlan
 from tilestitch.passes.plan.mask_band import band_of, same_inside
 
-from . import microkernel as mk
 from .abi import KernelLaunch
-from .gemm import Epilogue, Window, emit_gemm
-from .panels import LoadedOperand, PackedOperand, pack_at_run_time
 from .surroundings import Operands, Surroundings
 
 

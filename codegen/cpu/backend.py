@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilestitch.codegen.backend import Compiled, OwnedKernel, PlacedLaunch, Progress
+from tilestitch.codegen.cpu.toolchain.build import KernelSource, compile_kernels
+from tilestitch.codegen.cpu.toolchain.link import link
 from tilestitch.compiler.ir import Graph
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.own_kernels import KernelTarget
@@ -16,10 +18,8 @@ from tilestitch.runtime.artifact import CPU_LIBRARY
 from tilestitch.runtime.manifest import TargetInfo
 
 from .abi import KernelLaunch
-from .build import KernelSource, compile_kernels
 from .executor import EXECUTOR_EXPORTS, executor_object
 from .group import lower_group
-from .link import link
 from .own import own_launch
 from .target import CpuTarget
 

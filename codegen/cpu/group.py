@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tilestitch.codegen.cpu.contraction.lower import lower_gemm, lower_gemv
+from tilestitch.codegen.cpu.convolution.lower import lower_conv, lower_conv_transpose, lower_depthwise, lower_window
+from tilestitch.codegen.cpu.loops.injective import emit_injective
+from tilestitch.codegen.cpu.loops.rowwise import emit_rowwise
+from tilestitch.codegen.cpu.opaque.checks import lower_index_checks
+from tilestitch.codegen.cpu.opaque.scan import lower_cumulative
+from tilestitch.codegen.cpu.opaque.scatter import lower_scatter
+from tilestitch.codegen.cpu.opaque.sort import lower_top_k
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import GroupView, roles_in, view_group
 from tilestitch.codegen.planned import check_planned, members, touched
@@ -32,14 +40,6 @@ from tilestitch.passes.plan.split_rows import pieces_of
 
 from .abi import KernelArg, KernelLaunch, TemporaryArg, ValueArg
 from .attention import lower_attention
-from .checks import lower_index_checks
-from .contraction import lower_gemm, lower_gemv
-from .convolution import lower_conv, lower_conv_transpose, lower_depthwise, lower_window
-from .injective import emit_injective
-from .rowwise import emit_rowwise
-from .scan import lower_cumulative
-from .scatter import lower_scatter
-from .sort import lower_top_k
 from .surroundings import Operands
 
 

@@ -7,11 +7,11 @@ from typing import Any
 from tvm import tirx
 
 from tilestitch.codegen.backend import OwnedKernel
+from tilestitch.codegen.cpu.toolchain.ctext import CText
 from tilestitch.codegen.own import buffers_of, function, pointer_kind
 from tilestitch.passes.plan.own_kernels import CKernel, CudaKernel
 
 from .abi import ARGUMENT_POINTER, KernelLaunch
-from .ctext import CText
 
 
 def own_launch(owned: OwnedKernel) -> KernelLaunch:

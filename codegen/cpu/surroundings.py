@@ -13,13 +13,13 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_dtype
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import ravel
+from tilestitch.codegen.cpu.contraction.panels import pack
 from tilestitch.codegen.groups import before_views, gate_number
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.passes.plan.anchored import AnchoredGroup
 from tilestitch.passes.plan.cpu.gemm import Packing
 
 from .abi import KernelLaunch, PackedArg, Parameter, buffer_source, kernel_function, store
-from .panels import pack
 
 Matrix = Callable[[np.ndarray], np.ndarray]
 """Gives a constant right operand as [groups, k, n]."""

@@ -15,9 +15,9 @@ from tvm.ir import PointerType, PrimType
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.cpu.build import _codegen, lower
-from tilestitch.codegen.cpu.link import link
 from tilestitch.codegen.cpu.target import CpuTarget, host_target
+from tilestitch.codegen.cpu.toolchain.build import _codegen, lower
+from tilestitch.codegen.cpu.toolchain.link import link
 
 Emit = Callable[[list[Any], Any, Any], None]
 

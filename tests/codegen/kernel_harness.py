@@ -14,10 +14,10 @@ import numpy as np
 
 from tests.tolerances import KERNELS
 from tilestitch.codegen.cpu.abi import KernelLaunch, PackedArg, StatusArg, TemporaryArg, ValueArg
-from tilestitch.codegen.cpu.build import compile_kernels
 from tilestitch.codegen.cpu.group import lower_group
-from tilestitch.codegen.cpu.link import link
 from tilestitch.codegen.cpu.target import CpuTarget, host_target
+from tilestitch.codegen.cpu.toolchain.build import compile_kernels
+from tilestitch.codegen.cpu.toolchain.link import link
 from tilestitch.compiler.ir.graph import Graph, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of, reference
 from tilestitch.compiler.ir.types import to_numpy_dtype

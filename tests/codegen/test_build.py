@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from tests.codegen.kernel_harness import check, cpu_group, one_group, run_graph, target
-from tilestitch.codegen.cpu import build
 from tilestitch.codegen.cpu.abi import KernelLaunch
-from tilestitch.codegen.cpu.build import compile_kernels, content_hash
 from tilestitch.codegen.cpu.group import lower_group
 from tilestitch.codegen.cpu.target import host_target, parse_target
+from tilestitch.codegen.cpu.toolchain import build
+from tilestitch.codegen.cpu.toolchain.build import compile_kernels, content_hash
 from tilestitch.codegen.errors import CodegenError, KernelError, TargetError
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.compiler.ir.types import TensorType
@@ -44,7 +44,7 @@ def test_equal_kernels_are_compiled_once_whatever_their_values_are_called() -> N
 def test_symbols_are_the_same_in_another_process() -> None:
     code = (
         "from tests.codegen.test_build import launches, scaled\n"
-        "from tilestitch.codegen.cpu.build import content_hash\n"
+        "from tilestitch.codegen.cpu.toolchain.build import content_hash\n"
         "print(content_hash(launches(scaled())[0].func))"
     )
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()

@@ -12,11 +12,11 @@ from tvm.script.ir_builder import tirx as T
 
 from tests.codegen.cpu_harness import Kernel, build, prim_func
 from tilestitch.codegen.compute.dtypes import from_storage, storage_dtype
-from tilestitch.codegen.cpu.conv import emit_conv, weight_matrix
-from tilestitch.codegen.cpu.conv_transpose import emit_conv_transpose, transposed_weight_matrix
-from tilestitch.codegen.cpu.panels import LoadedOperand, PackedOperand, pack
+from tilestitch.codegen.cpu.contraction.panels import LoadedOperand, PackedOperand, pack
+from tilestitch.codegen.cpu.convolution.conv import emit_conv, weight_matrix
+from tilestitch.codegen.cpu.convolution.conv_transpose import emit_conv_transpose, transposed_weight_matrix
+from tilestitch.codegen.cpu.convolution.window import depthwise_matrix, emit_window, window_count
 from tilestitch.codegen.cpu.target import CpuTarget, host_target
-from tilestitch.codegen.cpu.window import depthwise_matrix, emit_window, window_count
 from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan, ConvTransposeShape
 from tilestitch.passes.plan.cpu.images import ConvShape

@@ -11,8 +11,8 @@ from tvm.script.ir_builder import tirx as T
 
 from tests.codegen.cpu_harness import Kernel, build, prim_func
 from tilestitch.codegen.compute.dtypes import from_storage, storage_dtype
-from tilestitch.codegen.cpu.gemm import emit_gemm
-from tilestitch.codegen.cpu.panels import LoadedOperand, PackedOperand, pack
+from tilestitch.codegen.cpu.contraction.gemm import emit_gemm
+from tilestitch.codegen.cpu.contraction.panels import LoadedOperand, PackedOperand, pack
 from tilestitch.codegen.cpu.target import CpuTarget, host_target
 from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemmShape

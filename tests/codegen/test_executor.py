@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tilestitch.codegen.cpu import executor
-from tilestitch.codegen.cpu.elf import EM_AARCH64, EM_X86_64, read_object
 from tilestitch.codegen.cpu.executor import EXECUTOR_EXPORTS, executor_object
+from tilestitch.codegen.cpu.toolchain.elf import EM_AARCH64, EM_X86_64, read_object
 
 IR = Path(executor.__file__).with_name("executor.ll")
 

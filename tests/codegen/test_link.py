@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tests.runtime.kernels import TRIPLE, kernel_library, kernel_object
 from tilestitch.codegen.cpu.executor import EXECUTOR_EXPORTS, executor_object
-from tilestitch.codegen.cpu.link import link
+from tilestitch.codegen.cpu.toolchain.link import link
 from tilestitch.codegen.errors import LinkError
 
 AARCH64 = "aarch64-linux-gnu"

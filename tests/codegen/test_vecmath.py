@@ -12,7 +12,7 @@ from tests.codegen.cpu_harness import Kernel, build, prim_func
 from tests.codegen.kernel_harness import check, run_graph
 from tilestitch.codegen.compute import vecmath
 from tilestitch.codegen.compute.evaluator import Evaluator
-from tilestitch.codegen.cpu import microkernel as mk
+from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.compiler.ir.types import TensorType
 

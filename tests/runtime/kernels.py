@@ -20,7 +20,7 @@ from tvm.tirx import transform
 
 from tests.runtime.signed import plain
 from tilestitch.codegen.cpu.executor import EXECUTOR_EXPORTS, executor_object
-from tilestitch.codegen.cpu.link import link
+from tilestitch.codegen.cpu.toolchain.link import link
 
 ARCHITECTURE = "aarch64" if platform.machine() in ("aarch64", "arm64") else "x86_64"
 TRIPLE = f"{ARCHITECTURE}-linux-gnu"

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.cpu import microkernel as mk
-from tilestitch.codegen.cpu.microkernel import Expr
+from tilestitch.codegen.cpu.contraction import microkernel as mk
+from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.passes.plan.cpu.images import ConvShape
 
 LoadPixel = Callable[[Expr, tuple[Expr, ...], Expr], Expr]

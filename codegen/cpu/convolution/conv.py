@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.cpu import microkernel as mk
-from tilestitch.codegen.cpu import panels
-from tilestitch.codegen.cpu.geometry import LoadPixel, PixelEpilogue, flatten, inside, nest, tap_range
-from tilestitch.codegen.cpu.microkernel import Expr
-from tilestitch.codegen.cpu.panels import Operand
+from tilestitch.codegen.cpu.contraction import microkernel as mk
+from tilestitch.codegen.cpu.contraction import panels
+from tilestitch.codegen.cpu.contraction.microkernel import Expr
+from tilestitch.codegen.cpu.contraction.panels import Operand
+from tilestitch.codegen.cpu.convolution.geometry import LoadPixel, PixelEpilogue, flatten, inside, nest, tap_range
 from tilestitch.passes.plan.cpu.conv import ConvPlan, staged_extent, staged_step
 from tilestitch.passes.plan.cpu.images import ConvShape, column_runs
 from tilestitch.passes.plan.cpu.tiling import RegisterTile

@@ -9,15 +9,14 @@ import numpy as np
 
 from tilestitch.codegen.compute.dtypes import Expr, from_storage
 from tilestitch.codegen.compute.indexing import unravel
+from tilestitch.codegen.cpu.abi import KernelLaunch
+from tilestitch.codegen.cpu.contraction.gemm import emit_gemm
+from tilestitch.codegen.cpu.contraction.gemv import emit_gemv
+from tilestitch.codegen.cpu.contraction.panels import LoadedOperand, Operand, PackedOperand
+from tilestitch.codegen.cpu.surroundings import Operands, Surroundings
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemvPlan
 from tilestitch.passes.plan.cpu.operands import Matmul
-
-from .abi import KernelLaunch
-from .gemm import emit_gemm
-from .gemv import emit_gemv
-from .panels import LoadedOperand, Operand, PackedOperand
-from .surroundings import Operands, Surroundings
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.cpu import microkernel as mk
-from tilestitch.codegen.cpu import panels
-from tilestitch.codegen.cpu.microkernel import Expr
-from tilestitch.codegen.cpu.panels import Operand
+from tilestitch.codegen.cpu.contraction import microkernel as mk
+from tilestitch.codegen.cpu.contraction import panels
+from tilestitch.codegen.cpu.contraction.microkernel import Expr
+from tilestitch.codegen.cpu.contraction.panels import Operand
 from tilestitch.passes.plan.cpu.gemm import GemmPlan
 from tilestitch.passes.plan.cpu.tiling import RegisterTile
 

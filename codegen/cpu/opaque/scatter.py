@@ -11,10 +11,9 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.faults import fault_message
 from tilestitch.codegen.compute.scattering import in_range, offset_of, slice_of, store_update, wrapped
+from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, StatusArg, kernel_function
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.passes.plan.cpu.opaque import ScatterPlan
-
-from .abi import KernelLaunch, Parameter, StatusArg, kernel_function
 
 
 def lower_scatter(plan: ScatterPlan) -> tuple[KernelLaunch, ...]:

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from tilestitch.codegen.cpu.toolchain.elf import EM_AARCH64, EM_X86_64
 from tilestitch.codegen.errors import LinkError
-
-from .elf import EM_AARCH64, EM_X86_64
 
 
 class Target(Enum):

@@ -12,11 +12,10 @@ from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.faults import fault_message, is_out_of_range
 from tilestitch.codegen.compute.indexing import index_dtype, values_between
+from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, StatusArg, buffer_source, kernel_function
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.passes.plan.cpu.checks import TASK_INDICES, check_tasks
 from tilestitch.passes.plan.index_checks import IndexCheck, pending_checks, read_for
-
-from .abi import KernelLaunch, Parameter, StatusArg, buffer_source, kernel_function
 
 
 def lower_index_checks(nodes: Sequence[Node], inputs: Sequence[Value]) -> tuple[KernelLaunch, ...]:

@@ -10,11 +10,10 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, is_nan, named, to_storage
 from tilestitch.codegen.compute.indexing import index_dtype
+from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, kernel_function
+from tilestitch.codegen.cpu.contraction.microkernel import scratch_buffer
 from tilestitch.compiler.ir.types import compute_dtype, is_float
 from tilestitch.passes.plan.cpu.opaque import SortPlan
-
-from .abi import KernelLaunch, Parameter, kernel_function
-from .microkernel import scratch_buffer
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from tilestitch.codegen.cpu.abi import KernelLaunch
+from tilestitch.codegen.cpu.target import CpuTarget
+from tilestitch.codegen.cpu.toolchain.elf import SHN_UNDEF, STB_LOCAL, read_object
+from tilestitch.codegen.cpu.toolchain.link import LIBC, LIBM
 from tilestitch.codegen.errors import KernelError, LinkError
 from tilestitch.passes.plan.own_kernels import KERNEL_NAME
-
-from .abi import KernelLaunch
-from .elf import SHN_UNDEF, STB_LOCAL, read_object
-from .link import LIBC, LIBM
-from .target import CpuTarget
 
 COMPILERS = ("cc", "gcc", "clang")
 OPTIONS = (

@@ -10,9 +10,8 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, named, to_storage
 from tilestitch.codegen.compute.indexing import index_dtype
+from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, kernel_function
 from tilestitch.passes.plan.cpu.opaque import ScanPlan
-
-from .abi import KernelLaunch, Parameter, kernel_function
 
 
 def lower_cumulative(plan: ScanPlan) -> KernelLaunch:

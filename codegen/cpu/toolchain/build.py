@@ -14,14 +14,13 @@ import tvm
 import tvm.s_tir.pipeline
 from tvm.tirx import transform as lowering
 
+from tilestitch.codegen.cpu.abi import KernelLaunch
+from tilestitch.codegen.cpu.target import CpuTarget
+from tilestitch.codegen.cpu.toolchain.ctext import CText, compile_c
+from tilestitch.codegen.cpu.toolchain.objects import object_bytes
+from tilestitch.codegen.cpu.toolchain.wrapping import wrapping
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.variables import ramps, show, variables_to_memory
-
-from .abi import KernelLaunch
-from .ctext import CText, compile_c
-from .objects import object_bytes
-from .target import CpuTarget
-from .wrapping import wrapping
 
 KERNELS_PER_MODULE = 12
 """Kernels of one LLVM module: so many that its fixed cost does not count, so few that modules can be shared out."""

@@ -16,14 +16,13 @@ from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, named, storage_dtype
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import Index, index_dtype, ravel, reshape_index, unravel, values_between
+from tilestitch.codegen.cpu.abi import Parameter, buffer_source, kernel_function, store
+from tilestitch.codegen.cpu.contraction.microkernel import scratch_buffer
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import before_views
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of
 from tilestitch.passes.plan.cpu.rows import RowPass, RowPlan
-
-from .abi import Parameter, buffer_source, kernel_function, store
-from .microkernel import scratch_buffer
 
 SUM_BLOCK = 8192
 """Long sums are kept apart in blocks of this many elements, so that rounding errors do not add up."""

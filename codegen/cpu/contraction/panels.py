@@ -15,9 +15,9 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import dtype_of, from_storage
-from tilestitch.codegen.cpu import microkernel as mk
-from tilestitch.codegen.cpu.microkernel import Expr
-from tilestitch.codegen.cpu.transpose import transpose_tile
+from tilestitch.codegen.cpu.contraction import microkernel as mk
+from tilestitch.codegen.cpu.contraction.microkernel import Expr
+from tilestitch.codegen.cpu.contraction.transpose import transpose_tile
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 from tilestitch.passes.plan.cpu.gemm import Packing
 from tilestitch.passes.plan.cpu.tiling import RegisterTile

@@ -17,12 +17,11 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import domain_indices, index_dtype_of, unravel
+from tilestitch.codegen.cpu.abi import Parameter, buffer_source, kernel_function, store
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of
 from tilestitch.compiler.ir.types import HALVES, TensorType
 from tilestitch.passes.plan.cpu.loops import LoopPlan
-
-from .abi import Parameter, buffer_source, kernel_function, store
 
 _MOVEMENTS = frozenset({"concat", "gather", "gather_elements", "gather_nd"})
 

@@ -12,8 +12,8 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.cpu import microkernel as mk
-from tilestitch.codegen.cpu.microkernel import Expr
+from tilestitch.codegen.cpu.contraction import microkernel as mk
+from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.cpu.window import Line
 

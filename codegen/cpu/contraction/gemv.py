@@ -13,8 +13,8 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.cpu import microkernel as mk
-from tilestitch.codegen.cpu.microkernel import Expr
+from tilestitch.codegen.cpu.contraction import microkernel as mk
+from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.passes.plan.cpu.gemm import GemvPlan
 
 LoadMatrix = Callable[[Expr, Expr, Expr], Expr]

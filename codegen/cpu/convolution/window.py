@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.cpu import microkernel as mk
-from tilestitch.codegen.cpu.geometry import LoadPixel, PixelEpilogue, flatten, tap_range
-from tilestitch.codegen.cpu.microkernel import Expr
-from tilestitch.codegen.cpu.pooling import fill_line, for_each_run, line_buffers, pool_line, spread_phases
+from tilestitch.codegen.cpu.contraction import microkernel as mk
+from tilestitch.codegen.cpu.contraction.microkernel import Expr
+from tilestitch.codegen.cpu.convolution.geometry import LoadPixel, PixelEpilogue, flatten, tap_range
+from tilestitch.codegen.cpu.convolution.pooling import fill_line, for_each_run, line_buffers, pool_line, spread_phases
 from tilestitch.passes.plan.cpu.images import ColumnRun, ConvShape, column_runs
 from tilestitch.passes.plan.cpu.tiling import RegisterTile, split_at_most
 from tilestitch.passes.plan.cpu.window import Line, WindowPlan

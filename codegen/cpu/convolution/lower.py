@@ -12,20 +12,19 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, immediate
 from tilestitch.codegen.compute.indexing import unravel
+from tilestitch.codegen.cpu.abi import KernelLaunch
+from tilestitch.codegen.cpu.contraction.gemm import Load
+from tilestitch.codegen.cpu.contraction.panels import LoadedOperand, Operand, PackedOperand
+from tilestitch.codegen.cpu.convolution.conv import emit_conv
+from tilestitch.codegen.cpu.convolution.conv_transpose import emit_conv_transpose
+from tilestitch.codegen.cpu.convolution.window import emit_window
+from tilestitch.codegen.cpu.surroundings import Operands, Surroundings
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.compiler.ir.types import compute_dtype
 from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan
 from tilestitch.passes.plan.cpu.gemm import Packing
 from tilestitch.passes.plan.cpu.operands import ImageLayout, layout_of
 from tilestitch.passes.plan.cpu.window import WindowPlan
-
-from .abi import KernelLaunch
-from .conv import emit_conv
-from .conv_transpose import emit_conv_transpose
-from .gemm import Load
-from .panels import LoadedOperand, Operand, PackedOperand
-from .surroundings import Operands, Surroundings
-from .window import emit_window
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tilestitch.codegen.errors import LinkError
-
-from .elf import (
+from tilestitch.codegen.cpu.toolchain.elf import (
     MACHINES,
     SHF_ALLOC,
     SHF_EXECINSTR,
@@ -39,7 +37,8 @@ from .elf import (
     Symbol,
     read_object,
 )
-from .relocate import ARCHITECTURES, Target
+from tilestitch.codegen.cpu.toolchain.relocate import ARCHITECTURES, Target
+from tilestitch.codegen.errors import LinkError
 
 _MATH = """
     acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp10 exp2 expm1 fabs fdim floor fma

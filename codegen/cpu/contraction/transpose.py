@@ -8,8 +8,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, named
-
-from . import microkernel as mk
+from tilestitch.codegen.cpu.contraction import microkernel as mk
 
 
 def transpose_tile(

@@ -1,0 +1,1 @@
+"""GEMMs on CPUs: by panels, and of few rows."""

@@ -1,0 +1,1 @@
+"""Convolutions, transposed ones, and windows on CPUs."""

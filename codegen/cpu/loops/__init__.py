@@ -1,0 +1,1 @@
+"""Element-wise work and rows on CPUs."""

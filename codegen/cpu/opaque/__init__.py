@@ -1,0 +1,1 @@
+"""Sorting, running sums, scatters and index checks on CPUs."""
