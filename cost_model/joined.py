@@ -11,28 +11,17 @@ from .facts import KernelFacts, Launch, Part, Tail
 def joined_facts(stages: Sequence[Sequence[KernelFacts]]) -> KernelFacts:
     """The facts of a kernel that computes `stages` one after the other, and the kernels of each side by side.
 
-    Kernels of several launches have their first ones side by side, and so on. A kernel that has stages itself has them
-    before those that follow it; side by side with others, its first stage is beside theirs.
+    Of kernels of several launches, the last ones are joined, and those before come first. A kernel that has stages
+    itself has them before those that follow it; side by side with others, its first stage is beside theirs.
     """
-    rows: list[list[Part]] = []
-    launches: list[Launch] = []
+    before: list[Launch] = []
+    rows: list[tuple[Part, ...]] = []
     for stage in stages:
-        together = _side_by_side(stage)
-        rows += [list(parts) for parts in together[0].stages]
-        launches += together[1:]
-    first = Launch(tuple(tuple(parts) for parts in rows))
-    return KernelFacts((first, *launches))
-
-
-def _side_by_side(kernels: Sequence[KernelFacts]) -> list[Launch]:
-    longest = max(kernel.launches for kernel in kernels)
-    found = []
-    for number in range(longest):
-        beside = [kernel.sequence[number] for kernel in kernels if number < kernel.launches]
-        depth = max(len(launch.stages) for launch in beside)
-        stages = [[p for launch in beside if at < len(launch.stages) for p in launch.stages[at]] for at in range(depth)]
-        found.append(Launch(tuple(map(tuple, stages))))
-    return found
+        before += (launch for kernel in stage for launch in kernel.sequence[:-1])
+        beside = [kernel.sequence[-1].stages for kernel in stage]
+        depth = max(map(len, beside))
+        rows += (tuple(p for found in beside if at < len(found) for p in found[at]) for at in range(depth))
+    return KernelFacts((*before, Launch(tuple(rows))))
 
 
 def banded_facts(gemm: KernelFacts, rows: KernelFacts, tail: Tail) -> KernelFacts:
@@ -42,7 +31,7 @@ def banded_facts(gemm: KernelFacts, rows: KernelFacts, tail: Tail) -> KernelFact
     read from caches altogether.
     """
     made = {t.value for t in gemm.writes}
-    (first,), (second,) = gemm.parts, rows.parts[:1]
+    first, second = gemm.parts[-1], rows.parts[-1]
     reads = tuple(
         replace(t, footprint_bytes=0)
         if t.value in made

@@ -1,8 +1,9 @@
-"""A group as numbers for the latency models: bytes, operations, tasks. Nothing here knows how fast a machine is."""
+"""A group as numbers for the latency models: bytes, operations, and launches as its schedule has them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import ceil, prod
 
 from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of, op_spec
@@ -17,32 +18,20 @@ from tilestitch.passes.plan import roles as role
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.schedule.cpu.attention import attention_rows
+from tilestitch.passes.schedule.kernels import schedule_group
 
-from . import few_rows
+from .gpu_facts import gpu_facts
+from .legality import operands
 from .profit import evaluations
 from .row_bands import facts_of_band
-from .spread import looks_again, row_blocks
+from .spread import looks_again
 
 TASK_ELEMENTS = 4096
-"""Elements of one task or block of an element-wise kernel, and of one tile of a product."""
-GPU_THREADS = 256
-TILE_ELEMENTS = (4096, 2048, 1024)
-"""Of a product on a GPU, the most for which there are tiles enough."""
-GEMV_COLUMNS = 32
-"""Of a block, where a GPU computes a product of few rows column by column."""
-LEAST_PART, MOST_PARTS = 128, 32
-"""Steps of the reduction that are a part of their own, and parts."""
-GPU_ROWS = 128
-"""With fewer rows than this most of a large GPU is idle."""
-ATTENTION_ROWS, ATTENTION_KEYS = (64, 32, 16), 64
-"""On a GPU, queries of a task of attention (the most for which there are tasks enough), and keys of a step."""
-ATTENTION_SHARED_BYTES = 100 << 10
-"""Wide operands get smaller tiles rather than more shared memory."""
-ATTENTION_THREADS, ATTENTION_REGISTERS = 256, 84
-"""Half as many threads with twice the registers, whose asynchronous copies have as many bytes in flight as these."""
+"""Elements of one task of an element-wise kernel, and of one tile of a GEMM, on a CPU."""
+ATTENTION_ROWS = 64
+"""On a CPU, queries whose scores a task of attention keeps."""
 BASE_REGISTERS = 16
-DEFAULT_CAPABILITY = HOPPER = 90
-WARPGROUP_DTYPES = frozenset({"float16", "bfloat16", "int8", "uint8"})
+DEFAULT_CAPABILITY = 90
 
 
 def device_of(target: TargetInfo) -> AnyDevice:
@@ -61,13 +50,14 @@ def device_of(target: TargetInfo) -> AnyDevice:
 def group_facts(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> KernelFacts:
     """The facts of a planned group; `nodes` are the graph's by name. The group must be legal (`legality.check_group`).
 
-    Raises ValueError for a group that is none.
+    On a GPU they are those of its schedule; a group that has none yet gets the one that it will have. Raises ValueError
+    for a group that is none.
     """
+    if target.is_gpu and not (group.schedule or any(part.schedule for part in group.parts)):
+        group = schedule_group(nodes, group, target)
     if group.tie == "band":
         product, behind = group.parts
-        apart = group_facts(nodes, product, target), group_facts(nodes, behind, target)
-        warps = multiplied_by_warpgroups(apart[0].dtype, target)
-        return facts_of_band(nodes, product, behind, apart, warps=warps)
+        return facts_of_band(nodes, group, (group_facts(nodes, product, target), group_facts(nodes, behind, target)))
     if group.stages:
         return joined_facts([[group_facts(nodes, part, target) for part in stage] for stage in group.stages])
     members = [nodes[name] for name in group.nodes]
@@ -76,7 +66,9 @@ def group_facts(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> 
     roles = roles_of(members, stored, group.name)
     if isinstance(roles, WhyNot):
         raise ValueError(f"no kernel: {roles}; plan the graph again")
-    return facts_of(members, stored, roles, target)
+    if not target.is_gpu:
+        return _on_cpu(members, stored, roles, target)
+    return gpu_facts(nodes, group, roles, _work(members, stored, roles), multiprocessors_of(target))
 
 
 def nodes_by_name(graph: Graph) -> dict[str, Node]:
@@ -85,46 +77,51 @@ def nodes_by_name(graph: Graph) -> dict[str, Node]:
 
 def facts_of(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles, target: TargetInfo) -> KernelFacts:
     """The facts of `nodes` (in topological order) as one kernel that stores `stored`."""
-    counts = evaluations(nodes, stored, roles)
-    gpu = target.is_gpu
+    if not target.is_gpu:
+        return _on_cpu(nodes, stored, roles, target)
+    group, by_name = _group(nodes, stored, roles), {node.name: node for node in nodes}
+    scheduled = schedule_group(by_name, group, target)
+    return gpu_facts(by_name, scheduled, roles, _work(nodes, stored, roles), multiprocessors_of(target))
+
+
+def _group(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) -> Group:
+    """A candidate as the group that it would be."""
+    inputs, constants = operands(nodes)
+    return Group(
+        "candidate", roles.kind, tuple(n.name for n in nodes), roles.anchor.name if roles.anchor else None,
+        tuple(v.name for v in inputs), tuple(v.name for v in constants), tuple(v.name for v in stored),
+    )  # fmt: skip
+
+
+def _work(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) -> Part:
+    """What a kernel reads, writes and computes, however it is scheduled."""
+    counts, dtype = evaluations(nodes, stored, roles), _dtype(nodes, roles)
     elements = max(o.tensor_type.num_elements for n in nodes for o in n.outputs)
     if roles.rows is not None:
         elements = max(elements, prod(roles.rows.shape))
-    tasks, launches = _tasks(roles, stored, elements, target)
-    row_bytes = _row_bytes(roles) if roles.softmax is None else _tile_bytes(roles, gpu)
-    threads, grid_barriers = 1, 0
-    if gpu and roles.rows is not None:
-        blocks = row_blocks(roles, multiprocessors_of(target))
-        threads, tasks, launches, grid_barriers = blocks.threads, blocks.blocks, blocks.launches, blocks.grid_barriers
-        row_bytes //= blocks.sharing
-    elif gpu:
-        threads, tasks = _blocks(roles, tasks, multiprocessors_of(target))
-    dtype = _dtype(nodes, roles)
-    part = Part(
+    return Part(
         kind=roles.kind.value,
         dtype=dtype,
         reads=_reads(nodes, counts),
         writes=tuple(Traffic(v.name, v.tensor_type.nbytes, v.tensor_type.nbytes) for v in stored),
-        arithmetic=tuple(_arithmetic(nodes, counts, roles, dtype, target)),
+        arithmetic=tuple(_arithmetic(nodes, counts, roles, dtype)),
         elements=elements,
-        tasks=tasks,
-        threads=threads,
-        shared_bytes=row_bytes,
-        registers=ATTENTION_REGISTERS if roles.softmax is not None else BASE_REGISTERS + 2 * _most_alive(nodes),
-        barriers=sum(part is role.Part.REDUCTION for part in roles.parts.values()) if gpu else 0,
-        grid_barriers=grid_barriers,
     )
-    joining = Part(part.kind, dtype, threads=threads)
-    return kernel_of(part, *[joining] * (launches - 1))
+
+
+def _on_cpu(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles, target: TargetInfo) -> KernelFacts:
+    work = _work(nodes, stored, roles)
+    tasks, launches = _tasks(roles, stored, work.elements, target)
+    row_bytes = _row_bytes(roles) if roles.softmax is None else _score_bytes(roles)
+    part = replace(work, tasks=tasks, shared_bytes=row_bytes, registers=BASE_REGISTERS + 2 * _most_alive(nodes))
+    return kernel_of(part, *[Part(part.kind, part.dtype)] * (launches - 1))
 
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
 
 
-def _arithmetic(
-    nodes: Sequence[Node], counts: Mapping[Value, float], roles: Roles, dtype: str, target: TargetInfo
-) -> Iterator[Arithmetic]:
-    """What is computed, by unit."""
+def _arithmetic(nodes: Sequence[Node], counts: Mapping[Value, float], roles: Roles, dtype: str) -> Iterator[Arithmetic]:
+    """What is computed, by unit; what multiplies and adds is for the schedule to say."""
     fma = cheap = transcendental = 0.0
     for node in nodes:
         kind = kind_of(node.op)
@@ -139,18 +136,10 @@ def _arithmetic(
             else:
                 cheap += times * operations_per_element(node.op)
     staged = _staged(nodes, counts, roles) if roles.kind is GroupKind.CONTRACTION else 0
-    unit = _unit(dtype, target)
     found: tuple[tuple[Unit, float], ...] = (
-        (unit, fma), ("alu", cheap), ("special", transcendental), ("scalar", staged)
+        ("fma", fma), ("alu", cheap), ("special", transcendental), ("scalar", staged)
     )  # fmt: skip
     return (Arithmetic(unit, dtype, int(count)) for unit, count in found if int(count))
-
-
-def _unit(dtype: str, target: TargetInfo) -> Unit:
-    """What multiplies and adds elements of a dtype in contractions."""
-    if not target.is_gpu or dtype not in (*WARPGROUP_DTYPES, "tfloat32"):
-        return "fma"
-    return "wgmma" if multiplied_by_warpgroups(dtype, target) else "mma"
 
 
 def _staged(nodes: Sequence[Node], counts: Mapping[Value, float], roles: Roles) -> int:
@@ -188,6 +177,8 @@ def _reads(nodes: Sequence[Node], counts: Mapping[Value, float]) -> tuple[Traffi
                 requested[value] = max(requested.get(value, 0.0), _elements_read(node, value, times))
     traffic = []
     for value, elements in requested.items():
+        if value.data is not None and value.data.size == 1:
+            continue  # it is part of the code
         type_ = value.tensor_type
         size = type_.num_elements
         itemsize = type_.nbytes / size if size else 0.0
@@ -217,14 +208,10 @@ def _row_bytes(roles: Roles) -> int:
     return prod(rows.shape[a] for a in rows.axes) * width
 
 
-def _tile_bytes(roles: Roles, gpu: bool) -> int:
-    """What a task of attention keeps: on a GPU queries, keys and values, on a CPU the scores of its rows."""
-    assert roles.softmax is not None and roles.anchor is not None
-    width = 4 if roles.softmax.query.dtype == "float32" else 2
-    if not gpu:
-        return min(ATTENTION_ROWS[0], roles.softmax.queries) * roles.softmax.keys * 4
-    widths = roles.softmax.query.shape[-1] + 4 * roles.anchor.output.shape[-1]
-    return min(ATTENTION_SHARED_BYTES, width * widths * ATTENTION_KEYS)
+def _score_bytes(roles: Roles) -> int:
+    """What a task of attention keeps: the scores of its rows."""
+    assert roles.softmax is not None
+    return min(ATTENTION_ROWS, roles.softmax.queries) * roles.softmax.keys * 4
 
 
 def _most_alive(nodes: Sequence[Node]) -> int:
@@ -250,12 +237,7 @@ def _tasks(roles: Roles, stored: Sequence[Value], elements: int, target: TargetI
     """Independent parts on a CPU, and launches. Few long rows are cut into parts if nothing needs the row again."""
     if roles.softmax is not None:
         heads, queries = roles.softmax.heads, max(1, roles.softmax.queries)
-        if not target.name.startswith("cuda"):
-            return max(1, heads * ceil(queries / attention_rows(heads, queries, target.threads))), 1
-        sizes = [max(1, heads * ceil(queries / rows)) for rows in ATTENTION_ROWS]
-        tiles = next((t for t in sizes if t >= GPU_ROWS), sizes[-1])
-        parts = max(1, min(ceil(GPU_ROWS / tiles), roles.softmax.keys // (4 * ATTENTION_KEYS)))
-        return tiles * parts, 1 if parts == 1 else 2
+        return max(1, heads * ceil(queries / attention_rows(heads, queries, target.threads))), 1
     if roles.rows is not None:
         rows = prod(roles.rows.dropped)
         if rows >= target.threads or looks_again(roles) or elements < 2 * TASK_ELEMENTS:
@@ -264,42 +246,6 @@ def _tasks(roles: Roles, stored: Sequence[Value], elements: int, target: TargetI
     if roles.anchor is not None and roles.kind is GroupKind.OPAQUE and roles.anchor.op != "window_reduce":
         return 1, 1
     return max(1, ceil(sum(v.tensor_type.num_elements for v in stored[:1]) / TASK_ELEMENTS)), 1
-
-
-def _blocks(roles: Roles, tasks: int, multiprocessors: int) -> tuple[int, int]:
-    """Threads of a block, and blocks, of a kernel without rows."""
-    if roles.softmax is not None:
-        return ATTENTION_THREADS, tasks
-    if roles.kind is GroupKind.CONTRACTION:
-        assert roles.anchor is not None
-        return GPU_THREADS, product_blocks(roles.anchor, multiprocessors)
-    return GPU_THREADS, tasks * TASK_ELEMENTS // (4 * GPU_THREADS) if roles.kind is GroupKind.INJECTIVE else tasks
-
-
-def product_blocks(anchor: Node, multiprocessors: int) -> int:
-    """Blocks of a product on a GPU: tiles, smaller ones where they are few, and then parts of the reduction.
-
-    Roughly what code generation does, which looks at more than their number.
-    """
-    size = anchor.output.tensor_type.num_elements
-    if not size:
-        return 1
-    columns = anchor.output.shape[-1]
-    steps = operations(anchor) // (2 * size)
-    if min(columns, size // columns) <= few_rows.MOST_ROWS:
-        tiles = ceil(max(columns, size // columns) / GEMV_COLUMNS)
-        least_part, enough = few_rows.MOST_CHUNK, 2 * multiprocessors
-    else:
-        sizes = [ceil(size / elements) for elements in TILE_ELEMENTS]
-        tiles = next((tiles for tiles in sizes if tiles >= multiprocessors), sizes[-1])
-        least_part, enough = LEAST_PART, multiprocessors
-    return tiles * max(1, min(steps // least_part, ceil(enough / tiles), MOST_PARTS))
-
-
-def multiplied_by_warpgroups(dtype: str, target: TargetInfo) -> bool:
-    """Whether products of a dtype suit Hopper's warpgroups. Code generation looks closer."""
-    device = device_of(target)
-    return isinstance(device, Device) and device.capability == HOPPER and dtype in WARPGROUP_DTYPES
 
 
 def multiprocessors_of(target: TargetInfo) -> int:

@@ -17,11 +17,9 @@ from tilestitch.cost_model.facts import KernelFacts, Tail, Traffic
 from tilestitch.cost_model.joined import banded_facts
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
 from tilestitch.passes.plan.roles import Part, Roles, roles_of
+from tilestitch.passes.plan.schedules import BandSchedule, RowSchedule
 
-from .spread import REGISTER_ELEMENTS, WARP, lies_across, row_length
-
-BLOCKS, WARPS = (64, 64, 256), (16, 128, WARP)
-"""Rows and columns of a tile, whose rows are a band, and the threads that have it: blocks, or Hopper's warps."""
+from .spread import lies_across, row_length
 
 # -- legality ----------------------------------------------------------------------------------------------------------
 
@@ -100,21 +98,15 @@ def _turned(product: Roles, value: Value) -> Node | None:
 # -- cost --------------------------------------------------------------------------------------------------------------
 
 
-def facts_of_band(
-    nodes: Mapping[str, Node], product: Group, behind: Group, facts: tuple[KernelFacts, KernelFacts], *, warps: bool
-) -> KernelFacts:
-    """The facts of a product with rows behind it in one launch; `facts` are theirs apart. warps: each has a band."""
+def facts_of_band(nodes: Mapping[str, Node], group: Group, facts: tuple[KernelFacts, KernelFacts]) -> KernelFacts:
+    """The facts of a scheduled GEMM with rows after it in one launch; `facts` are those of the two apart."""
+    product, behind = group.parts
+    assert isinstance(group.schedule, BandSchedule) and isinstance(behind.schedule, RowSchedule)
     rows, columns, length = band_extents(nodes, product, behind)
-    band, across, threads = WARPS if warps else BLOCKS
-    team = WARP
-    while team < threads and team * REGISTER_ELEMENTS < length:
-        team *= 2
-    together = max(1, threads // team // (columns // length))
-    share = ceil(ceil(min(band, rows) / ceil(columns / across)) / together) * together
-    tail_rows = ceil(share * (columns // length) / (threads // team))
-    moved = sum(_of_share(t, min(share, rows), rows) for t in (*facts[1].reads, *facts[1].writes))
-    tail = Tail(tail_rows, moved, ceil(rows / share), facts[1].barriers)
-    return banded_facts(*facts, tail)
+    share = min(group.schedule.share_rows, rows)
+    tail_rows = ceil(share * (columns // length) / behind.schedule.rows)
+    moved = sum(_of_share(t, share, rows) for t in (*facts[1].reads, *facts[1].writes))
+    return banded_facts(*facts, Tail(tail_rows, moved, ceil(rows / share), facts[1].barriers))
 
 
 def _of_share(traffic: Traffic, share: int, rows: int) -> int:

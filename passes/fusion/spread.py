@@ -8,15 +8,12 @@ AStitch (ASPLOS 2022) calls it task splitting, and the exchange global stitching
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil, prod
 
 from tilestitch.compiler.ir import Value
 from tilestitch.passes.plan.roles import Part, Roles, RowSpace
 
 WARP = 32
-BLOCK = 256
-"""Threads of a block whose rows are short."""
 MOST_THREADS = 1024
 VECTOR_BYTES = 16
 REGISTER_ELEMENTS = 32
@@ -113,44 +110,6 @@ def row_scheme(roles: Roles, multiprocessors: int) -> str:
         lanes //= 2
     team = row_team(count, length, lanes, multiprocessors)
     return "inline" if team == 1 else "warp" if team <= WARP else "block"
-
-
-# -- as numbers --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class RowBlocks:
-    """A row-wise GPU kernel: `blocks` of `threads` threads in `launches`, `sharing` of them a row.
-
-    grid_barriers: how often all blocks wait for each other.
-    """
-
-    blocks: int
-    threads: int
-    launches: int = 1
-    sharing: int = 1
-    grid_barriers: int = 0
-
-
-def row_blocks(roles: Roles, multiprocessors: int) -> RowBlocks:
-    """How the rows of a row-wise group lie on blocks; short rows share one. Roughly what code generation does."""
-    rows = roles.rows
-    assert rows is not None
-    count, length = prod(rows.dropped), row_length(rows)
-    cut, sharing = in_launches(roles, multiprocessors), blocks_of_row(roles, multiprocessors)
-    if lies_across(rows):
-        threads = WARP * column_team(count, length // sharing, multiprocessors)
-        barriers = reduction_levels(roles) if sharing > 1 else 0
-        return RowBlocks(ceil(count / WARP) * sharing, threads, 1, sharing, barriers)
-    threads = WARP
-    while threads < min(length // (4 * max(cut, sharing)), MOST_THREADS):
-        threads *= 2
-    if sharing > 1:
-        return RowBlocks(count * sharing, threads, 1, sharing, reduction_levels(roles))
-    if cut > 1:
-        return RowBlocks(count * cut, threads, 2)
-    packed = max(1, BLOCK // threads)
-    return RowBlocks(ceil(count / packed), threads * packed)
 
 
 def reduction_levels(roles: Roles) -> int:
