@@ -11,7 +11,6 @@ from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.cost_model.facts import KernelFacts, Part, Tail, Traffic, Unit, kernel_of
 from tilestitch.passes.plan.anchored import AnchoredGroup
 from tilestitch.passes.plan.attention import attention_of
-from tilestitch.passes.plan.attention_tiles import AttentionMmaTile
 from tilestitch.passes.plan.cuda_launches.group import cuda_launches
 from tilestitch.passes.plan.gemms import gemm_of
 from tilestitch.passes.plan.gemv import with_large_right
@@ -25,13 +24,14 @@ from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.schedules import AttentionSchedule, GemmSchedule
 from tilestitch.passes.plan.tiles import GemvTile, MmaTile, WgmmaTile
 from tilestitch.passes.plan.view import look_up
+from tilestitch.passes.schedule.cuda.attention_facts import multiplied, trips
 from tilestitch.passes.schedule.cuda.gemm_tiles import speed_of
 
 from .spread import reduction_levels
 
 CHECK = "check"
 """Launches of this kind look at indices, before the kernel that reads by them."""
-TENSOR_CORES: Mapping[type, Unit] = {MmaTile: "mma", WgmmaTile: "wgmma", AttentionMmaTile: "mma"}
+TENSOR_CORES: Mapping[type, Unit] = {MmaTile: "mma", WgmmaTile: "wgmma"}
 
 
 @dataclass(frozen=True)
@@ -184,10 +184,7 @@ def _gemm_tiles(group: AnchoredGroup, schedule: GemmSchedule) -> Tiles:
 
 
 def _attention_tiles(group: AnchoredGroup, schedule: AttentionSchedule) -> Tiles:
-    what, tile = attention_of(group), schedule.tile
-    tiles = ceil(what.rows / tile.bm)
-    steps = ceil(ceil(what.keys / tile.bn) / schedule.split_keys)
-    unit: Unit = "mma" if isinstance(tile, AttentionMmaTile) else "fma"
-    dtype = "tfloat32" if unit == "mma" and what.query.dtype == "float32" else what.query.dtype
-    in_vain = what.rows / (tiles * tile.bm)
-    return Tiles(unit, dtype, in_vain, steps, 2, (float(tiles), float(tiles)))
+    what = attention_of(group)
+    tiles, work = ceil(what.rows / schedule.tile.bm), multiplied(what, schedule.tile, 0)
+    steps, ahead = trips(what, schedule)
+    return Tiles(work.unit, work.dtype, work.share, steps, ahead, (float(tiles), float(tiles)))

@@ -9,7 +9,7 @@ from tilestitch.compiler.ir.types import HALVES, storage_bytes
 from .anchored import AnchoredGroup
 from .attention import AttentionShape, attention_of
 from .attention_pieces import pieces_of, stage_bytes
-from .attention_tiles import ACROSS, QUAD, STEP, AttentionMmaTile, AttentionSimtTile, padded
+from .attention_tiles import ACROSS, QUAD, STEP, WARP, AttentionMmaTile, AttentionSimtTile, padded
 from .gemm_check import Machine
 from .gemm_kernels import AMPERE
 from .schedule_check import block_size
@@ -19,6 +19,8 @@ MOST_DOUBLED_COLUMNS = 128
 """Columns of results for which a thread on the ordinary units holds the sums of eight rows."""
 DOUBLED_KEYS = 64
 """Keys of such a tile."""
+ROWS = (2, 4, 8)
+"""That a thread on the ordinary units may have."""
 
 
 def fits_mma(what: AttentionShape, capability: int) -> bool:
@@ -64,7 +66,8 @@ def _simt(tile: AttentionSimtTile, what: AttentionShape) -> Iterator[str]:
     itemsize = storage_bytes(what.acc_dtype)
     if (tile.width, tile.columns, tile.itemsize) != (what.width, what.columns, itemsize):
         yield f"a tile for another width than {what.width} and {what.columns}, or other sums than of {itemsize} bytes"
-    if tile.rows not in (QUAD, 2 * QUAD) or not tile.bm or tile.bm % (4 * QUAD) or not tile.bn or tile.bn % ACROSS:
+    whole = tile.rows in ROWS and tile.bm and tile.threads % WARP == 0 and tile.bm % tile.rows == 0
+    if not whole or not tile.bn or tile.bn % ACROSS:
         yield f"threads with {tile.rows} rows do not fill a tile of {tile.bm} queries by {tile.bn} keys"
         return
     if tile.rows > QUAD and not doubles(tile):

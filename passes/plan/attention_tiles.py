@@ -56,10 +56,10 @@ class AttentionMmaTile:
 
 @dataclass(frozen=True)
 class AttentionSimtTile:
-    """`bm` query rows by `bn` keys (multiples of 16), for operands of the given widths; `itemsize` of a sum.
+    """`bm` query rows by `bn` keys (a multiple of 16), for operands of the given widths; `itemsize` of a sum.
 
-    rows: of a thread. Eight meet every key and value that is fetched from shared memory in twice as many products as
-    four, by half as many threads.
+    rows: of a thread. The more, the more multiply-adds for every key and value that is fetched from shared memory, and
+    the fewer threads.
     """
 
     template: ClassVar[str] = "attention_simt"

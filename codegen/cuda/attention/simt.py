@@ -1,6 +1,6 @@
 """Attention on the ordinary arithmetic units: any floats, any layout; fp32 is fp32.
 
-Sixteen neighbouring threads share four query rows: each has every sixteenth key of a tile, then a part of the result's
+Sixteen neighbouring threads share some query rows: each has every sixteenth key of a tile, then a part of the result's
 columns. Queries, keys, values and weights lie in shared memory; weights pass through it from the threads that have the
 scores to those that need whole rows of weights.
 """

@@ -1,4 +1,4 @@
-"""Schedules of attention on GPUs: the tile, and into how many parts the keys are cut. From counting; none was timed."""
+"""Schedules of attention on GPUs: the tile, and into how many parts the keys are cut, as the latency model predicts."""
 
 from __future__ import annotations
 
@@ -6,34 +6,42 @@ from collections.abc import Iterator
 from math import ceil
 
 from tilestitch.compiler.ir.types import HALVES, storage_bytes
+from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.passes.plan.anchored import AnchoredGroup
 from tilestitch.passes.plan.attention import AttentionShape, attention_of
 from tilestitch.passes.plan.attention_check import doubles, fits_mma, shared
 from tilestitch.passes.plan.attention_tiles import ACROSS, QUAD, STEP, AttentionMmaTile, AttentionSimtTile, padded
 from tilestitch.passes.plan.schedules import AttentionSchedule
+from tilestitch.passes.plan.view import GroupView
 
+from .attention_facts import candidate_facts
 from .gpu import Gpu
 
 MOST_DOUBLED, DOUBLED_KEYS = 64, 32
 """Width of operands for which the registers of a thread hold two fragments of rows, and keys of such a tile."""
 MOST_PARTS = 32
-LEAST_PART = 256
-"""Keys that are worth a part of their own."""
+SPLIT_KEYS = 512
+"""Fewer keys are not worth a launch that joins parts."""
 
 
-def choose_attention(group: AnchoredGroup, gpu: Gpu) -> AttentionSchedule | None:
-    """The schedule of an attention group; None if no tile fits the shared memory of a block."""
-    what = attention_of(group)
-    tile = _mma(what, gpu) if fits_mma(what, gpu.capability) else _simt(what, gpu)
-    return AttentionSchedule(tile, _parts(what, tile, gpu.device.sm_count)) if tile else None
+def choose_attention(view: GroupView, gpu: Gpu) -> AttentionSchedule | None:
+    """The schedule that is predicted to be fastest for an attention group; None if no tile fits its shared memory."""
+    what = attention_of(AnchoredGroup.of(view))
+    on_tensor_cores = fits_mma(what, gpu.capability)
+    tiles = list(_mma_tiles(what, gpu) if on_tensor_cores else _simt_tiles(what))
+    fitting = [tile for tile in tiles if _fits(tile, what, gpu)]
+    if on_tensor_cores:
+        fitting = fitting[:1]  # they are in the order in which they read keys and values
+    candidates = [AttentionSchedule(tile, parts) for tile in fitting for parts in _parts(what, tile)]
+    if len(candidates) < 2:
+        return next(iter(candidates), None)
+    predicted = AnalyticalModel().predict([candidate_facts(view, what, c) for c in candidates], gpu.device)
+    fastest = min(range(len(candidates)), key=lambda number: predicted[number].latency_us)
+    return candidates[fastest]
 
 
 def _fits(tile: AttentionMmaTile | AttentionSimtTile, what: AttentionShape, gpu: Gpu) -> bool:
     return next(shared(tile, what, gpu.device.shared_bytes_per_block), None) is None
-
-
-def _mma(what: AttentionShape, gpu: Gpu) -> AttentionMmaTile | None:
-    return next((tile for tile in _mma_tiles(what, gpu) if _fits(tile, what, gpu)), None)
 
 
 def _mma_tiles(what: AttentionShape, gpu: Gpu) -> Iterator[AttentionMmaTile]:
@@ -52,28 +60,19 @@ def _mma_tiles(what: AttentionShape, gpu: Gpu) -> Iterator[AttentionMmaTile]:
         yield AttentionMmaTile(warps, bn, width, columns)
 
 
-def _simt(what: AttentionShape, gpu: Gpu) -> AttentionSimtTile | None:
+def _simt_tiles(what: AttentionShape) -> Iterator[AttentionSimtTile]:
     itemsize, most = storage_bytes(what.acc_dtype), ceil(what.keys / ACROSS) * ACROSS
-    tiles = [
-        AttentionSimtTile(bm, min(bn, most), what.width, what.columns, itemsize, rows)
-        for bm, rows in ((64, 8), (64, 4), (32, 4), (16, 4))
-        for bn in (64, 32, 16)
-        if bm == 16 or bm < 2 * what.rows
-    ]
-    fitting = [t for t in tiles if _fits(t, what, gpu) and (t.rows == QUAD or doubles(t))]
-    if not fitting:
-        return None
-    full = (t for t in fitting if t.bm >= 32 and what.batch * ceil(what.rows / t.bm) >= gpu.device.sm_count)
-    # Where tiles are fewer than SMs, smaller ones keep more of these at work.
-    small = [t for t in fitting if t.bm >= 32] or fitting
-    return next(full, None) or next(t for t in small if t.bm == small[-1].bm)
+    for bm, rows in ((64, 8), (64, 4), (32, 4), (16, 4), (8, 2)):
+        for bn in (64, 32, 16):
+            tile = AttentionSimtTile(bm, min(bn, most), what.width, what.columns, itemsize, rows)
+            if (bm <= STEP or bm < 2 * what.rows) and (rows <= QUAD or doubles(tile)):
+                yield tile
 
 
-def _parts(what: AttentionShape, tile: AttentionMmaTile | AttentionSimtTile, sm_count: int) -> int:
-    """Several where tiles are fewer than SMs and keys are many."""
-    blocks, steps = what.batch * ceil(what.rows / tile.bm), ceil(what.keys / tile.bn)
-    most = min(MOST_PARTS, what.keys // LEAST_PART, ceil(2 * sm_count / blocks))
-    if blocks >= sm_count or most < 2:
-        return 1
-    each = ceil(steps / most)
-    return ceil(steps / each)
+def _parts(what: AttentionShape, tile: AttentionMmaTile | AttentionSimtTile) -> list[int]:
+    """Into how many parts the keys may be cut, each of them one step of tiles at least."""
+    steps = ceil(what.keys / tile.bn)
+    if what.keys < SPLIT_KEYS:
+        return [1]
+    each = (ceil(steps / most) for most in (1, 2, 4, 8, 16, MOST_PARTS))
+    return list(dict.fromkeys(ceil(steps / count) for count in each))

@@ -30,7 +30,7 @@ def choose(view: GroupView, kind: GroupKind, gpu: Gpu) -> Schedule | None:
     if kind is GroupKind.CONTRACTION:
         return choose_contraction(AnchoredGroup.of(view), gpu)
     if kind is GroupKind.ATTENTION:
-        return choose_attention(AnchoredGroup.of(view), gpu)
+        return choose_attention(view, gpu)
     if kind is GroupKind.OPAQUE:
         assert view.anchor is not None
         return choose_opaque(view.anchor)

@@ -1,0 +1,84 @@
+"""What tiles of attention do on a GPU, in numbers for the latency models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+from tilestitch.compiler.ir import Value
+from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Traffic, kernel_of
+from tilestitch.passes.plan.anchored import AnchoredGroup
+from tilestitch.passes.plan.attention import AttentionShape
+from tilestitch.passes.plan.attention_tiles import ACROSS, STAGES, AttentionMmaTile, AttentionSimtTile
+from tilestitch.passes.plan.cuda_launches.attention import attention
+from tilestitch.passes.plan.cuda_launches.emitted import Emitted
+from tilestitch.passes.plan.group import GroupKind
+from tilestitch.passes.plan.own_kernels import Temporary
+from tilestitch.passes.plan.registers import registers_of
+from tilestitch.passes.plan.schedules import AttentionSchedule
+from tilestitch.passes.plan.view import GroupView
+
+
+def multiplied(what: AttentionShape, tile: AttentionMmaTile | AttentionSimtTile, operations: int) -> Arithmetic:
+    """Multiply-adds of both contractions; rows of tiles that are no queries are multiplied in vain."""
+    useful = what.rows / (ceil(what.rows / tile.bm) * tile.bm)
+    if isinstance(tile, AttentionMmaTile):
+        return Arithmetic("mma", "tfloat32" if what.query.dtype == "float32" else what.query.dtype, operations, useful)
+    return Arithmetic("fma", what.query.dtype, operations, useful * _fed(tile))
+
+
+def _fed(tile: AttentionSimtTile) -> float:
+    """The share of their rate at which shared memory feeds the ordinary units.
+
+    Of four steps of the width, a warp takes 2 cycles of shared memory for each of its threads' keys (16 keys of 16
+    bytes, by 128 bytes a cycle), and one for each row; multiply-adds take one for each pair of them.
+    """
+    keys = tile.bn // ACROSS
+    return min(1.0, tile.rows * keys / (2 * keys + tile.rows))
+
+
+def trips(what: AttentionShape, schedule: AttentionSchedule) -> tuple[int, int]:
+    """Tiles of keys that a block fetches one after the other, and how many are on their way at a time."""
+    return ceil(ceil(what.keys / schedule.tile.bn) / schedule.split_keys), STAGES
+
+
+def candidate_facts(view: GroupView, what: AttentionShape, schedule: AttentionSchedule) -> KernelFacts:
+    """The facts of attention without what is fused with it, which is the same however it is scheduled."""
+    group = AnchoredGroup.of(view)
+    first, *joining = attention(group, schedule)
+    tiles, scores = ceil(what.rows / schedule.tile.bm), what.batch * what.rows * what.keys
+    query, key, value = (source.value for source in what.sources)
+    exchanged = [_traffic(t, 1) for launch in joining for t in launch.arguments if isinstance(t, Temporary)]
+    result = [_traffic(what.result, 1)]
+    steps, ahead = trips(what, schedule)
+    dtype, registers = what.query.dtype, registers_of(view, GroupKind.ATTENTION, schedule)
+    work = Part(
+        GroupKind.ATTENTION.value,
+        dtype,
+        reads=(_traffic(query, 1), _traffic(key, tiles), _traffic(value, tiles)),
+        writes=tuple(exchanged or result),
+        arithmetic=(
+            multiplied(what, schedule.tile, scores * (what.width + what.columns)),
+            Arithmetic("special", dtype, scores),
+        ),
+        registers=registers,
+        steps=steps,
+        ahead=ahead,
+    )
+    parts = [_launched(work, first)]
+    join = Part(work.kind, dtype, tuple(exchanged), tuple(result), registers=registers)
+    parts += (_launched(join, launch) for launch in joining)
+    return kernel_of(*parts)
+
+
+def _launched(work: Part, launch: Emitted) -> Part:
+    blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
+    return replace(
+        work, tasks=blocks, threads=launch.threads, shared_bytes=launch.shared_bytes,
+        static_shared_bytes=launch.static_shared_bytes,
+    )  # fmt: skip
+
+
+def _traffic(what: Value | Temporary, times: int) -> Traffic:
+    nbytes = what.nbytes if isinstance(what, Temporary) else what.tensor_type.nbytes
+    return Traffic(what.name, times * nbytes, nbytes)
