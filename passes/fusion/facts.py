@@ -25,12 +25,14 @@ from .legality import operands
 from .profit import evaluations
 from .row_bands import facts_of_band
 from .spread import looks_again
+from .structure import Known, structure_of
 
 TASK_ELEMENTS = 4096
 """Elements of one task of an element-wise kernel, and of one tile of a GEMM, on a CPU."""
 ATTENTION_ROWS = 64
 """On a CPU, queries whose scores a task of attention keeps."""
 BASE_REGISTERS = 16
+_KNOWN = Known()
 DEFAULT_CAPABILITY = 90
 
 
@@ -53,6 +55,10 @@ def group_facts(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> 
     On a GPU they are those of its schedule; a group that has none yet gets the one that it will have. Raises ValueError
     for a group that is none.
     """
+    return _KNOWN.facts(structure_of(nodes, group, target), lambda: _group_facts(nodes, group, target))
+
+
+def _group_facts(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> KernelFacts:
     if target.is_gpu and not (group.schedule or any(part.schedule for part in group.parts)):
         group = schedule_group(nodes, group, target)
     if group.tie == "band":
@@ -79,9 +85,7 @@ def facts_of(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles, targe
     """The facts of `nodes` (in topological order) as one kernel that stores `stored`."""
     if not target.is_gpu:
         return _on_cpu(nodes, stored, roles, target)
-    group, by_name = _group(nodes, stored, roles), {node.name: node for node in nodes}
-    scheduled = schedule_group(by_name, group, target)
-    return gpu_facts(by_name, scheduled, roles, _work(nodes, stored, roles), multiprocessors_of(target))
+    return group_facts({node.name: node for node in nodes}, _group(nodes, stored, roles), target)
 
 
 def _group(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) -> Group:

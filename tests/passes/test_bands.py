@@ -22,6 +22,7 @@ from tilestitch.passes.fusion.band_rule import Bands
 from tilestitch.passes.fusion.facts import group_facts, nodes_by_name
 from tilestitch.passes.fusion.remote import GlobalStitching
 from tilestitch.passes.plan import GroupKind
+from tilestitch.passes.plan.schedules import BandSchedule, RowSchedule
 
 SOFTMAX = """
   %m = reduce_max(%p) {axes=[1], keepdims=true} : float32[M,1]
@@ -148,7 +149,7 @@ def test_few_rows_are_left_to_the_kernel_for_them() -> None:
 
 def test_a_tail_that_takes_longer_than_a_launch_is_refused_with_microseconds() -> None:
     """All rows of a tile are left to its one block."""
-    plan = planned(graph_of(PRODUCT + SOFTMAX, m=4096, n=64))
+    plan = planned(graph_of(PRODUCT + SOFTMAX, m=65536, n=48))
     assert len(plan.groups) == 2
     (refusal,) = refusals(plan, "bands")
     assert refusal.numbers["saved_us"] < 0 and refusal.numbers["tail_rows"] > 1
@@ -183,10 +184,19 @@ def test_what_a_band_costs() -> None:
     assert latency_us(model, longer, gpu) > latency_us(model, whole, gpu) + 7 * GPU_ROW_US
 
 
-def test_half_floats_on_hopper_have_bands_of_warps() -> None:
-    text = str(graph_of(PRODUCT + SOFTMAX))
-    graph = parse_graph(text.replace("float32", "float16").replace("(%x, %w) :", '(%x, %w) {out_dtype="float16"} :'))
-    (group,) = planned(graph).groups
-    tails = [group_facts(nodes_by_name(graph), group, TargetInfo("cuda", 2, d)).parts[-1].tail
-             for d in ("H100", "A100")]  # fmt: skip
-    assert tails[0] is not None and tails[1] is not None and tails[0].rows > tails[1].rows == 1
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_tail_has_the_rows_that_its_schedule_shares(dtype: str, architecture: str) -> None:
+    text = str(graph_of(PRODUCT + SOFTMAX)).replace("float32", dtype)
+    graph = parse_graph(text.replace("(%x, %w) :", f'(%x, %w) {{out_dtype="{dtype}"}} :'))
+    device = {"sm_80": "A100", "sm_90a": "H100"}[architecture]
+    target = TargetInfo("cuda", 2, device, (architecture,))
+    (group,) = make_plan(graph, PassContext(target)).groups
+    rows = group.parts[1].schedule
+    assert isinstance(group.schedule, BandSchedule) and isinstance(rows, RowSchedule)
+    tail = group_facts(nodes_by_name(graph), group, target).parts[-1].tail
+    assert tail is not None
+    assert (tail.blocks, tail.rows) == (
+        -(-256 // group.schedule.share_rows),
+        -(-group.schedule.share_rows // rows.rows),
+    )

@@ -41,7 +41,7 @@ def test_softmax_reads_and_writes_once_and_computes_each_element_once() -> None:
 
 def test_on_a_gpu_short_rows_share_a_block_and_reductions_wait() -> None:
     (kernel,) = facts(SOFTMAX, "cuda:sm_90a")
-    assert kernel.threads * kernel.tasks == 512 * 32 and kernel.barriers == 2
+    assert kernel.threads == 128 and kernel.tasks < 512 and kernel.barriers == 2
 
 
 def test_on_a_gpu_a_warp_reads_neighbouring_columns_and_several_warps_share_them() -> None:
@@ -92,10 +92,10 @@ def test_a_product_counts_multiply_adds_and_tiles() -> None:
 @pytest.mark.parametrize(
     ("m", "k", "n", "blocks"),
     [
-        (4096, 64, 4096, 4096),  # tiles of 64 x 64
-        (1024, 100, 512, 256),  # of half the size, since there would be 128 for 132 multiprocessors
-        (128, 768, 768, 96 * 2),  # still too few: the reduction in two parts
-        (1, 4096, 4096, 128 * 3),  # by columns, 32 a block
+        (4096, 64, 4096, 32 * 32),  # tiles of 128 x 128
+        (1024, 100, 512, 32 * 16),  # of an eighth of the size, since there would be 32 for 132 multiprocessors
+        (128, 768, 768, 48 * 8),  # still too few: the reduction in parts
+        (1, 4096, 4096, 128 * 4),  # by columns, 32 a block
         (1, 300, 64, 2),  # too short a reduction to cut
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil
+from typing import TypeAlias
 
 from tilestitch.compiler.ir.types import HALVES, storage_bytes
 from tilestitch.cost_model.analytical import AnalyticalModel
@@ -17,6 +18,8 @@ from tilestitch.passes.plan.view import GroupView
 from .attention_facts import candidate_facts
 from .gpu import Gpu
 
+AttentionTile: TypeAlias = AttentionMmaTile | AttentionSimtTile
+
 MOST_DOUBLED, DOUBLED_KEYS = 64, 32
 """Width of operands for which the registers of a thread hold two fragments of rows, and keys of such a tile."""
 MOST_PARTS = 32
@@ -26,21 +29,22 @@ SPLIT_KEYS = 512
 
 def choose_attention(view: GroupView, gpu: Gpu) -> AttentionSchedule | None:
     """The schedule that is predicted to be fastest for an attention group; None if no tile fits its shared memory."""
-    what = attention_of(AnchoredGroup.of(view))
+    group = AnchoredGroup.of(view)
+    what = attention_of(group)
     on_tensor_cores = fits_mma(what, gpu.capability)
-    tiles = list(_mma_tiles(what, gpu) if on_tensor_cores else _simt_tiles(what))
+    tiles: Iterator[AttentionTile] = _mma_tiles(what, gpu) if on_tensor_cores else _simt_tiles(what)
     fitting = [tile for tile in tiles if _fits(tile, what, gpu)]
     if on_tensor_cores:
         fitting = fitting[:1]  # they are in the order in which they read keys and values
     candidates = [AttentionSchedule(tile, parts) for tile in fitting for parts in _parts(what, tile)]
     if len(candidates) < 2:
         return next(iter(candidates), None)
-    predicted = AnalyticalModel().predict([candidate_facts(view, what, c) for c in candidates], gpu.device)
+    predicted = AnalyticalModel().predict([candidate_facts(view, group, what, c) for c in candidates], gpu.device)
     fastest = min(range(len(candidates)), key=lambda number: predicted[number].latency_us)
     return candidates[fastest]
 
 
-def _fits(tile: AttentionMmaTile | AttentionSimtTile, what: AttentionShape, gpu: Gpu) -> bool:
+def _fits(tile: AttentionTile, what: AttentionShape, gpu: Gpu) -> bool:
     return next(shared(tile, what, gpu.device.shared_bytes_per_block), None) is None
 
 
@@ -69,7 +73,7 @@ def _simt_tiles(what: AttentionShape) -> Iterator[AttentionSimtTile]:
                 yield tile
 
 
-def _parts(what: AttentionShape, tile: AttentionMmaTile | AttentionSimtTile) -> list[int]:
+def _parts(what: AttentionShape, tile: AttentionTile) -> list[int]:
     """Into how many parts the keys may be cut, each of them one step of tiles at least."""
     steps = ceil(what.keys / tile.bn)
     if what.keys < SPLIT_KEYS:

@@ -42,9 +42,10 @@ def trips(what: AttentionShape, schedule: AttentionSchedule) -> tuple[int, int]:
     return ceil(ceil(what.keys / schedule.tile.bn) / schedule.split_keys), STAGES
 
 
-def candidate_facts(view: GroupView, what: AttentionShape, schedule: AttentionSchedule) -> KernelFacts:
+def candidate_facts(
+    view: GroupView, group: AnchoredGroup, what: AttentionShape, schedule: AttentionSchedule
+) -> KernelFacts:
     """The facts of attention without what is fused with it, which is the same however it is scheduled."""
-    group = AnchoredGroup.of(view)
     first, *joining = attention(group, schedule)
     tiles, scores = ceil(what.rows / schedule.tile.bm), what.batch * what.rows * what.keys
     query, key, value = (source.value for source in what.sources)

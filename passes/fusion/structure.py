@@ -1,0 +1,123 @@
+"""What groups have in common: layers of a model are the same kernels of other values, with the same facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tilestitch.compiler.ir import Node, Value
+from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.target import TargetInfo
+
+MOST_KNOWN = 4096
+MOST_CONSTANT_BYTES = 1024
+"""Of constants whose elements are compared. Larger ones are not compared if they are floats, which no schedule reads;
+others, such as indices, make a group one of its own."""
+PLAIN = (str, int, float, bool, type(None))
+
+
+@dataclass(frozen=True)
+class Structure:
+    """key: equal for groups that have equal facts but for names. names: of values and parts, in the order of the key.
+
+    parts: how many of the last names are those of parts, with which names of their temporaries begin.
+    """
+
+    key: Hashable
+    names: tuple[str, ...]
+    parts: int
+
+    def renaming(self, other: Structure) -> Callable[[str], str]:
+        """Names of this one's values to those of `other`, whose key is the same."""
+        same = dict(zip(self.names, other.names, strict=True))
+        prefixes = [(f"{name}.", f"{same[name]}.") for name in self.names[-self.parts :]]
+
+        def renamed(name: str) -> str:
+            if name in same:
+                return same[name]
+            for old, new in prefixes:
+                if name.startswith(old):
+                    return new + name.removeprefix(old)
+            return name
+
+        return renamed
+
+
+class Known:
+    """Facts of the structures that were seen last; holds on to no graph."""
+
+    def __init__(self) -> None:
+        self._facts: dict[Hashable, tuple[Structure, KernelFacts]] = {}
+
+    def facts(self, structure: Structure | None, compute: Callable[[], KernelFacts]) -> KernelFacts:
+        """`compute()`, or what it gave for the same structure with other names. None: a structure like no other."""
+        if structure is None:
+            return compute()
+        found = self._facts.get(structure.key)
+        if found is None:
+            if len(self._facts) >= MOST_KNOWN:
+                self._facts.clear()
+            found = self._facts[structure.key] = structure, compute()
+        before, facts = found
+        return facts if before.names == structure.names else facts.renamed(before.renaming(structure))
+
+
+def structure_of(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> Structure | None:
+    """The structure of a group; None if it has something that cannot be compared."""
+    numbers: dict[Value, int] = {}
+    parts = group.parts if group.stages else (group,)
+    try:
+        keys = [_part(part, [nodes[name] for name in part.nodes], numbers) for part in parts]
+    except _Incomparable:
+        return None
+    names = (*(value.name for value in numbers), *(part.name for part in parts))
+    if len(set(names)) < len(names):
+        return None
+    shape = (group.tie, group.schedule, tuple(map(len, group.stages)), _outputs(group.outputs, numbers))
+    return Structure((target, shape, tuple(keys)), names, len(parts))
+
+
+class _Incomparable(Exception):
+    """A node or constant that is like no other."""
+
+
+def _part(part: Group, nodes: Sequence[Node], numbers: dict[Value, int]) -> Hashable:
+    described = tuple(_node(node, numbers) for node in nodes)
+    anchor = part.nodes.index(part.anchor) if part.anchor is not None else None
+    operands = tuple(_outputs(names, numbers) for names in (part.inputs, part.constants, part.outputs))
+    return part.kind, part.schedule, anchor, operands, described
+
+
+def _outputs(names: Sequence[str], numbers: Mapping[Value, int]) -> tuple[int, ...]:
+    wanted = {name: place for place, name in enumerate(names)}
+    found = sorted((wanted[value.name], number) for value, number in numbers.items() if value.name in wanted)
+    return tuple(number for _, number in found)
+
+
+def _node(node: Node, numbers: dict[Value, int]) -> Hashable:
+    operands = tuple(_value(value, numbers) for value in (*node.inputs, *node.outputs))
+    return node.op, len(node.inputs), tuple(sorted((k, _plain(v)) for k, v in node.attrs.items())), operands
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, PLAIN) or (isinstance(value, (tuple, list)) and all(isinstance(v, PLAIN) for v in value)):
+        return f"{type(value).__name__}:{value!r}"
+    raise _Incomparable
+
+
+def _value(value: Value, numbers: dict[Value, int]) -> Hashable:
+    if value in numbers:
+        return numbers[value]
+    numbers[value] = len(numbers)
+    return value.dtype, tuple(value.shape), *_constant(value)
+
+
+def _constant(value: Value) -> Iterator[Hashable]:
+    yield value.is_constant
+    if value.data is None:
+        return
+    if value.data.nbytes <= MOST_CONSTANT_BYTES:
+        yield value.data.tobytes()
+    elif value.data.dtype.kind in "iub":
+        raise _Incomparable
