@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from math import ceil
 from typing import TypeAlias
 
@@ -31,11 +32,10 @@ def choose_attention(view: GroupView, gpu: Gpu) -> AttentionSchedule | None:
     """The schedule that is predicted to be fastest for an attention group; None if no tile fits its shared memory."""
     group = AnchoredGroup.of(view)
     what = attention_of(group)
-    on_tensor_cores = fits_mma(what, gpu.capability)
-    tiles: Iterator[AttentionTile] = _mma_tiles(what, gpu) if on_tensor_cores else _simt_tiles(what)
-    fitting = [tile for tile in tiles if _fits(tile, what, gpu)]
-    if on_tensor_cores:
-        fitting = fitting[:1]  # they are in the order in which they read keys and values
+    if fits_mma(what, gpu.capability):  # in the order in which they read keys and values
+        fitting: list[AttentionTile] = [tile for tile in _mma_tiles(what, gpu) if _fits(tile, what, gpu)][:1]
+    else:
+        fitting = list(_simt_tiles(what, gpu))
     candidates = [AttentionSchedule(tile, parts) for tile in fitting for parts in _parts(what, tile)]
     if len(candidates) < 2:
         return next(iter(candidates), None)
@@ -64,13 +64,14 @@ def _mma_tiles(what: AttentionShape, gpu: Gpu) -> Iterator[AttentionMmaTile]:
         yield AttentionMmaTile(warps, bn, width, columns)
 
 
-def _simt_tiles(what: AttentionShape) -> Iterator[AttentionSimtTile]:
+def _simt_tiles(what: AttentionShape, gpu: Gpu) -> Iterator[AttentionTile]:
+    """Of every number of rows, the tile of most keys that fits."""
     itemsize, most = storage_bytes(what.acc_dtype), ceil(what.keys / ACROSS) * ACROSS
     for bm, rows in ((64, 8), (64, 4), (32, 4), (16, 4), (8, 2)):
-        for bn in (64, 32, 16):
-            tile = AttentionSimtTile(bm, min(bn, most), what.width, what.columns, itemsize, rows)
-            if (bm <= STEP or bm < 2 * what.rows) and (rows <= QUAD or doubles(tile)):
-                yield tile
+        if bm > STEP and bm >= 2 * what.rows:
+            continue
+        tiles = (AttentionSimtTile(bm, min(bn, most), what.width, what.columns, itemsize, rows) for bn in (64, 32, 16))
+        yield from islice((t for t in tiles if _fits(t, what, gpu) and (rows <= QUAD or doubles(t))), 1)
 
 
 def _parts(what: AttentionShape, tile: AttentionTile) -> list[int]:

@@ -247,6 +247,7 @@ def attended(schedule: Schedule | None) -> tuple[Graph, Group]:
     [
         (AttentionSchedule(AttentionSimtTile(32, 32, 16, 16, 4)), 4, 128),
         (AttentionSchedule(AttentionSimtTile(16, 16, 16, 16, 4), split_keys=2), 12, 64),
+        (AttentionSchedule(AttentionSimtTile(8, 64, 16, 16, 4, 2)), 10, 64),
     ],
 )
 def test_another_tile_of_attention_is_emitted_as_it_is(schedule: AttentionSchedule, grid: int, threads: int) -> None:
