@@ -32,11 +32,12 @@ def choose_attention(view: GroupView, gpu: Gpu) -> AttentionSchedule | None:
     """The schedule that is predicted to be fastest for an attention group; None if no tile fits its shared memory."""
     group = AnchoredGroup.of(view)
     what = attention_of(group)
+    tiles: Iterator[AttentionTile]
     if fits_mma(what, gpu.capability):  # in the order in which they read keys and values
-        fitting: list[AttentionTile] = [tile for tile in _mma_tiles(what, gpu) if _fits(tile, what, gpu)][:1]
+        tiles = islice((tile for tile in _mma_tiles(what, gpu) if _fits(tile, what, gpu)), 1)
     else:
-        fitting = list(_simt_tiles(what, gpu))
-    candidates = [AttentionSchedule(tile, parts) for tile in fitting for parts in _parts(what, tile)]
+        tiles = _simt_tiles(what, gpu)
+    candidates = [AttentionSchedule(tile, parts) for tile in tiles for parts in _parts(what, tile)]
     if len(candidates) < 2:
         return next(iter(candidates), None)
     predicted = AnalyticalModel().predict([candidate_facts(view, group, what, c) for c in candidates], gpu.device)
@@ -48,7 +49,7 @@ def _fits(tile: AttentionTile, what: AttentionShape, gpu: Gpu) -> bool:
     return next(shared(tile, what, gpu.device.shared_bytes_per_block), None) is None
 
 
-def _mma_tiles(what: AttentionShape, gpu: Gpu) -> Iterator[AttentionMmaTile]:
+def _mma_tiles(what: AttentionShape, gpu: Gpu) -> Iterator[AttentionTile]:
     """Tiles to try, the best first.
 
     Each warp has a tensor core of its own: fewer warps in more blocks would only read keys and values more often.
