@@ -58,7 +58,7 @@ def perceptron(*widths: int) -> onnx.ModelProto:
 
 
 def gru_step(hidden: int, width: int) -> onnx.ModelProto:
-    """One step of a GRU: the input and the state before give the state behind."""
+    """One step of a GRU: the input and the state before give the state after."""
     rng = np.random.default_rng(0)
     shapes = {"w": (1, 3 * hidden, width), "r": (1, 3 * hidden, hidden), "b": (1, 6 * hidden)}
     weights = [numpy_helper.from_array(rng.uniform(-0.1, 0.1, s).astype(np.float32), n) for n, s in shapes.items()]

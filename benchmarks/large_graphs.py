@@ -54,7 +54,7 @@ class Builder:
 
 
 def attention(nodes: int) -> onnx.ModelProto:
-    """Transformer blocks, one behind the other."""
+    """Transformer blocks, one after the other."""
     b = Builder()
     split, merged = (b.constant(np.array(s, np.int64)) for s in ((ROWS, HEADS, WIDTH // HEADS), (ROWS, WIDTH)))
     scale = b.constant(np.array((WIDTH // HEADS) ** -0.5, np.float32))

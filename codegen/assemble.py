@@ -15,6 +15,7 @@ from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.compiler.ir.text import digest
 from tilestitch.compiler.ir.types import from_numpy_dtype, to_numpy_dtype
 from tilestitch.passes.plan import ALIGNMENT, StitchPlan
+from tilestitch.passes.plan.buffers import TemporaryBuffer
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.artifact import ArtifactContents
 from tilestitch.runtime.kernel_signature import KernelSignature
@@ -189,7 +190,7 @@ class _ProgramWriter:
         self.native = {name for group in plan.groups for name in group.nodes}
         self.written = {group.name: Written(group) for group in plan.groups}
         self.arena = {b.value: b for b in plan.buffers.buffers}
-        self.temporaries = {(t.group, t.name): t for t in plan.buffers.temporaries}
+        self.temporaries = _temporaries(plan)
         self.arena_bytes = _align(plan.buffers.arena_bytes)
         self.status: int | None = None
 
@@ -279,7 +280,7 @@ class _ProgramWriter:
                 return rt.Arg(self.argument(group, over, temporaries).value, offset_bytes, tensor_map)
             case TemporaryArg(name, nbytes):
                 if name not in temporaries:
-                    temporaries[name] = self.temporary(group, name, nbytes)
+                    temporaries[name] = self.temporary(group, len(temporaries), name, nbytes)
                 return rt.Arg(temporaries[name])
             case StatusArg():
                 return rt.Arg(self.status_value())
@@ -299,9 +300,9 @@ class _ProgramWriter:
             self.numbers[key] = self.add_spec(rt.ValueSpec(f"{arg.value}.packed", type_, rt.Constant(tensor)))
         return self.numbers[key]
 
-    def temporary(self, group: str, name: str, nbytes: int) -> int:
-        """Memory that the plan gives a temporary."""
-        place = rt.Arena(self.temporaries[group, name].offset_bytes, nbytes)
+    def temporary(self, group: str, number: int, name: str, nbytes: int) -> int:
+        """Memory that the plan gives the temporary of that number: equal groups share launches, and names with them."""
+        place = rt.Arena(self.temporaries[group][number].offset_bytes, nbytes)
         return self.add_spec(rt.ValueSpec(name, rt.TensorType("uint8", (nbytes,)), place))
 
     def status_value(self) -> int:
@@ -377,6 +378,16 @@ _CONTROL: Mapping[str, Callable[[_ProgramWriter, Node, tuple[int, ...], tuple[in
     "scan": _ProgramWriter.scan_step,
     "sequence_map": _ProgramWriter.sequence_map_step,
 }
+
+
+def _temporaries(plan: StitchPlan) -> dict[str, list[TemporaryBuffer]]:
+    """Those of each group, in the order in which its launches mention them first."""
+    placed = {(t.group, t.name): t for t in plan.buffers.temporaries}
+    found: dict[str, dict[str, TemporaryBuffer]] = {}
+    for launch in plan.launches or ():
+        own = found.setdefault(launch.group, {})
+        own.update((t.name, placed[launch.group, t.name]) for t in launch.temporaries)
+    return {group: list(own.values()) for group, own in found.items()}
 
 
 def _values_by_name(graph: Graph) -> dict[str, Value]:

@@ -50,7 +50,7 @@ def subjects(refusal: Mapping[str, Any]) -> set[str]:
 
 
 def with_origins(explanation: Mapping[str, Any], subject: str) -> str:
-    """The subject of a refusal, each node with the node of the model that it stems from behind it."""
+    """The subject of a refusal, each node with the node of the model that it stems from after it."""
     origins: Mapping[str, list[str]] = explanation["origins"]
 
     def named(name: str) -> str:

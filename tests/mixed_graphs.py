@@ -390,7 +390,7 @@ def _product(g: _Growing, x: Value) -> None:
 
 
 def _siblings(g: _Growing, x: Value) -> None:
-    """Products by several matrices with the like behind them: brought together, moved, or left."""
+    """Products by several matrices with the like after them: brought together, moved, or left."""
     if len(x.shape) < 2:
         return
     widths = g.choose((4, 4), (8, 8, 8), (8, 4), (16, 3, 4))

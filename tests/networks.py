@@ -15,7 +15,7 @@ def bert(
 ) -> ModelProto:
     """Inputs `ids`, `types`, `keep`: int64 [batch, length], the last 1 for tokens, 0 for padding.
 
-    Output `y`: float32 [batch, length, hidden]. Norms come behind the residuals, GELU is spelled out by erf.
+    Output `y`: float32 [batch, length, hidden]. Norms come after the residuals, GELU is spelled out by erf.
     """
     b = Builder(seed)
     words = b.op("Gather", b.weight(50, hidden, scale=1.0), "ids")

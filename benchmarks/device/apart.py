@@ -1,4 +1,4 @@
-"""A fusion rule for comparisons: products and the rows behind them stay launches of their own."""
+"""A fusion rule for comparisons: products and the rows after them stay launches of their own."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def _no_matrix(data: np.ndarray) -> np.ndarray:
 
 
 _Range = tuple[tuple[Expr, Expr], Mapping[Value, float]]
-"""Keys, from a first one to behind the last, and the numbers that some masks are for all of them."""
+"""Keys, from a first one to after the last, and the numbers that some masks are for all of them."""
 
 
 class _Task:
@@ -127,7 +127,7 @@ class _Task:
         )  # fmt: skip
 
     def _seen(self, row: Expr, count: Expr) -> tuple[Expr, Expr]:
-        """The keys that `count` rows from `row` see, at least one: from a multiple of `columns` to behind the last."""
+        """The keys that `count` rows from `row` see, at least one: from a multiple of `columns` to after the last."""
         band, keys, columns = self.band, self.softmax.keys, self.plan.columns
         first: Expr = 0
         last: Expr = keys
@@ -228,7 +228,7 @@ class _Task:
             )
 
     def _for_each_key(self, runs: tuple[Expr, Expr], emit: Callable[[Expr], None]) -> None:
-        """`emit(key)` for the keys of some runs of `columns`; keys behind the last one are taken for the last."""
+        """`emit(key)` for the keys of some runs of `columns`; keys after the last one are taken for the last."""
         keys, columns, lanes = self.softmax.keys, self.plan.columns, self.lanes
         whole = keys // columns
         with mk.serial(runs[0], T.min(runs[1], whole)) as run, mk.serial(0, columns // lanes) as number:

@@ -1,4 +1,4 @@
-"""What lies around the anchor of a group: how its template reads operands, and how results are stored behind it."""
+"""What lies around the anchor of a group: how its template reads operands, and how results are stored after it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tilestitch.compiler.ir.types import dtype_kind, is_float
 
 
 def call(name: str, *operands: Expr) -> Expr:
-    """`name` of C's math library: with an `f` behind it for float32."""
+    """`name` of C's math library: with an `f` after it for float32."""
     dtype = dtype_of(operands[0])
     return T.call_pure_extern(dtype, name + ("f" if dtype == "float32" else ""), *operands)
 

@@ -1,6 +1,6 @@
 """Stitched groups: the kernels of several groups in one launch.
 
-The parts of a stage lie side by side on ranges of blocks. Stages follow each other behind a barrier of the grid, in a
+The parts of a stage lie side by side on ranges of blocks. Stages follow each other after a barrier of the grid, in a
 cooperative launch of no more blocks than are certainly resident together; a block then computes one block of a part
 after the other. What one stage stores for the next is temporary memory.
 

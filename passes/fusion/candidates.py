@@ -26,10 +26,10 @@ class OutOfTime(Exception):
 def candidates(space: Space, k: int, deadline: float) -> list[Pattern]:
     """The patterns of more than one atom that PatternReduction finds, each once, the same in every run.
 
-    `deadline` is of `time.monotonic`; raises OutOfTime behind it.
+    `deadline` is of `time.monotonic`; raises OutOfTime after it.
     """
     found: dict[int, Pattern] = {}
-    _reduce(space, list(reversed(range(len(space.atoms)))), space.behind, k, deadline, found)
+    _reduce(space, list(reversed(range(len(space.atoms)))), space.after, k, deadline, found)
     _reduce(space, list(range(len(space.atoms))), space.before, k, deadline, found)
     return list(found.values())
 

@@ -18,7 +18,7 @@ def climb(cover: Cover, patterns: Sequence[int], deadline: float, *, joining: bo
     """Improve a plan until no move of an atom, and none of `patterns` as a kernel, makes anything faster.
 
     joining: nor several kernels joined in a row, which takes longer to find out. `deadline` is of `time.monotonic`;
-    behind it the plan is left as far as it got.
+    after it the plan is left as far as it got.
     """
     open_ = cover.space.native
     for _ in range(MOST_ROUNDS):

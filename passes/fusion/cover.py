@@ -79,7 +79,7 @@ class Cover:
 
     def readers(self, atom: int) -> list[int]:
         """Kernels that compute a reader of an atom, but not the atom."""
-        found = {part for r in bits(self.space.behind[atom]) for part in self.computing[r]}
+        found = {part for r in bits(self.space.after[atom]) for part in self.computing[r]}
         return sorted(found - self.computing[atom])
 
     def beside(self, atom: int) -> list[int]:
@@ -159,7 +159,7 @@ class Cover:
         gone = set(old)
         for i in bits(before ^ after):
             gone |= self.computing[i]
-            for r in bits(space.behind[i]):
+            for r in bits(space.after[i]):
                 gone |= self.computing[r]
         made = {part: self._computed(part, stored) for part in (*new, *sorted(gone - old))}
         needed = self._needed(gone, made, stored)
@@ -185,9 +185,9 @@ class Cover:
         for part in list(made):
             mask, kept = made.pop(part), 0
             for i in bits(part):
-                if (space.results | ~space.native) >> i & 1 or space.behind[i] & ~mask:
+                if (space.results | ~space.native) >> i & 1 or space.after[i] & ~mask:
                     kept |= 1 << i
-                elif any(self._computing(r, gone, made) for r in bits(space.behind[i])):
+                elif any(self._computing(r, gone, made) for r in bits(space.after[i])):
                     return None
             stored &= ~(part & ~kept)
             if kept:

@@ -84,7 +84,7 @@ def _kernels(space: Space) -> Iterator[Kernel]:
     for i in range(len(space.atoms)):
         yield 1 << i, 1 << i
     for mask in sorted(m for m in connected if m & (m - 1)):
-        ends = mask_of(i for i in bits(mask) if not space.behind[i] & mask)
+        ends = mask_of(i for i in bits(mask) if not space.after[i] & mask)
         choice = list(bits(space.border(mask) & ~ends))
         for pick in range(1 << len(choice)):
             stored = ends | mask_of(c for n, c in enumerate(choice) if pick >> n & 1)

@@ -1,4 +1,4 @@
-"""Stitching behind matrix products: gates, and the views that what follows the product reads.
+"""Stitching after matrix products: gates, and the views that what follows the product reads.
 
 The cell of an LSTM or GRU is one product, whose columns fall into as many ranges as there are gates, and element-wise
 work that reads a column of every range. All of it becomes the product's kernel.
@@ -37,7 +37,7 @@ class Gates(AllowsAll):
 
 
 def _gated(state: Fusion, anchor: Node, slices: Sequence[Node]) -> list[Node]:
-    """Element-wise nodes behind `slices` that need nothing else that comes behind the product."""
+    """Element-wise nodes after `slices` that need nothing else that comes after the product."""
     shape = slices[0].output.shape
     product = state.cluster_of(anchor).reach.mask
     found = dict.fromkeys(slices)
@@ -56,7 +56,7 @@ def _gated(state: Fusion, anchor: Node, slices: Sequence[Node]) -> list[Node]:
 
 @dataclass(frozen=True)
 class OperandViews(AllowsAll):
-    """Views that the work behind a product or a window reads are read through instead of being stored."""
+    """Views that the work after a product or a window reads are read through instead of being stored."""
 
     name: ClassVar[str] = "operand_views"
 

@@ -107,8 +107,8 @@ def check_stitched(by_name: Mapping[str, Node], position: Mapping[str, int], gro
             return WhyNot(group.name, "legality.stages", f"a part reads {late[0]} before a barrier has made it known")
         known.update(v for part in stage for v in part.outputs)
     if group.tie == "band":
-        product, behind = group.parts
-        refusal = why_no_band(by_name, product, behind, group.name)
+        product, after = group.parts
+        refusal = why_no_band(by_name, product, after, group.name)
         if refusal is not None:
             return refusal
     if not set(group.outputs) <= known:

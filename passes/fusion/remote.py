@@ -1,4 +1,4 @@
-"""Rules that combine whole kernels: packing of independent ones, and stages behind a barrier of the grid.
+"""Rules that combine whole kernels: packing of independent ones, and stages after a barrier of the grid.
 
 Packing finds FusionStitching's *remote* patterns (arXiv 2009.10924, section 5.3): kernels that no value connects, but
 that one launch can compute side by side. Global stitching is AStitch's (ASPLOS 2022): a kernel reads what an earlier

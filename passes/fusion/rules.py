@@ -77,7 +77,7 @@ def _elementwise_readers(state: Fusion, anchor: Node) -> list[Node]:
 
 
 def moving_views(state: Fusion, anchor: Node) -> list[Node]:
-    """The single-reader reshapes and transposes behind the anchor's cluster, unless an alias would do instead."""
+    """The single-reader reshapes and transposes after the anchor's cluster, unless an alias would do instead."""
     stored = state.outputs_of(state.cluster_of(anchor))
     if len(stored) != 1:
         return []
@@ -95,7 +95,7 @@ def moving_views(state: Fusion, anchor: Node) -> list[Node]:
 
 @dataclass(frozen=True)
 class Rows(AllowsAll):
-    """Reductions over the same rows join with the element-wise nodes between, before and behind them.
+    """Reductions over the same rows join with the element-wise nodes between, before and after them.
 
     On a GPU then a transpose of the result, too, if nobody else reads it: stores that lie apart meet in the L2 cache.
     """

@@ -54,16 +54,16 @@ class Space:
         number = {c.number: i for i, c in enumerate(order)}
         self.native = mask_of(i for i, c in enumerate(order) if state.is_native(c) and state.outputs_of(c))
         self.before = [mask_of(number[p.number] for p in state.producers(c) if p.number in number) for c in order]
-        self.behind = [0] * len(order)
+        self.after = [0] * len(order)
         for i, producers in enumerate(self.before):
             for p in bits(producers):
-                self.behind[p] |= 1 << i
+                self.after[p] |= 1 << i
         self.ancestors, self.descendants = [0] * len(order), [0] * len(order)
         for i, producers in enumerate(self.before):
             for p in bits(producers):
                 self.ancestors[i] |= self.ancestors[p] | 1 << p
         for i in reversed(range(len(order))):
-            for r in bits(self.behind[i]):
+            for r in bits(self.after[i]):
                 self.descendants[i] |= self.descendants[r] | 1 << r
         # What takes few operations an element may be computed by several kernels, what sums up by one alone.
         self.copyable = mask_of(i for i in bits(self.native) if self._is_injective(order[i]))
@@ -89,14 +89,14 @@ class Space:
         while frontier:
             near = 0
             for i in bits(frontier):
-                near |= self.before[i] | self.behind[i]
+                near |= self.before[i] | self.after[i]
             frontier = near & mask & ~reached
             reached |= frontier
         return reached == mask
 
     def border(self, mask: int) -> int:
         """The atoms of `mask` that others read, or that are results of the graph."""
-        return self.results & mask | mask_of(i for i in bits(mask) if self.behind[i] & ~mask)
+        return self.results & mask | mask_of(i for i in bits(mask) if self.after[i] & ~mask)
 
     def is_pattern(self, mask: int) -> bool:
         """Whether the atoms of `mask` (connected) may be one kernel, and no other computes them."""
@@ -224,7 +224,7 @@ class Space:
         """Native atoms outside `mask` that read from it or that it reads."""
         near = 0
         for i in bits(mask):
-            near |= self.before[i] | self.behind[i]
+            near |= self.before[i] | self.after[i]
         return near & self.native & ~mask
 
     def partition_of(self, state: Fusion) -> list[int]:

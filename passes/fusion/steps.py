@@ -1,4 +1,4 @@
-"""How many launches lie behind and after each kernel, kept while launches are joined and parted."""
+"""How many launches lie before and after each kernel, kept while launches are joined and parted."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class Depths:
                 self._undo.append((name, self.of[name]))
                 self.of[name] = depth
             for reader in (r for name in changed for r in self.after[name]):
-                behind = launch_of(reader)
-                if behind[0] not in waiting:
-                    waiting.add(behind[0])
-                    heapq.heappush(work, (self.of[behind[0]], behind[0], behind))
+                after = launch_of(reader)
+                if after[0] not in waiting:
+                    waiting.add(after[0])
+                    heapq.heappush(work, (self.of[after[0]], after[0], after))
         return True
 
     def keep(self) -> None:

@@ -250,15 +250,15 @@ def _row_scheme(state: Fusion, roles: Roles) -> str:
 
 
 def _scheme(state: Fusion, cluster: Cluster, producer: Node, consumer: Node, roles: Roles) -> str:
-    before, behind = roles.parts[producer], roles.parts[consumer]
+    before, after = roles.parts[producer], roles.parts[consumer]
     if producer in cluster.copies:
         return "duplicate"
     if before in (Part.SCORES, Part.SCORED, Part.SOFTMAX, Part.WEIGHED):
         return "online"
-    if before in (Part.REDUCTION, Part.REDUCED) or (before is Part.FULL and behind is Part.REDUCTION):
+    if before in (Part.REDUCTION, Part.REDUCED) or (before is Part.FULL and after is Part.REDUCTION):
         return "row" if roles.rows is None or state.target.name == "cpu" else _row_scheme(state, roles)
     if before in (Part.ANCHOR, Part.EPILOGUE, Part.GATE, Part.GATED, Part.VIEW):
         return "epilogue"
-    if behind in (Part.ANCHOR, Part.SCORES) or (roles.kind in PRODUCTS and behind is Part.PULLED):
+    if after in (Part.ANCHOR, Part.SCORES) or (roles.kind in PRODUCTS and after is Part.PULLED):
         return "prologue"
     return "inline"

@@ -39,7 +39,7 @@ contraction: exactly one CONTRACTION, the `anchor`, of result shape T, and no RE
   the dtype.
 - Gates: slices of the anchor or of an epilogue node of shape T, one step apart, that cut nothing but the last axis,
   into ranges of one width H, each from a multiple of H on, where H divides T's last dimension; let T' be T with H in
-  its place. Behind them are element-wise nodes of result shape exactly T', reading gates and each other in shape T'.
+  its place. After them are element-wise nodes of result shape exactly T', reading gates and each other in shape T'.
   A group with gates is a matmul by a constant matrix; it has no views and stores values of shape T' only. Thus the
   columns j, H + j, 2H + j... of a row are computed together (the cells of LSTM and GRU, gated linear units). GPUs take
   at most 8 ranges.
@@ -52,14 +52,14 @@ values, which is the `anchor` and depends on the first. No OPAQUE. Every value b
 keys] in row-major order (views between them are reshapes), or one element for each of its rows.
 - Prologue: pulled nodes that lead to the operand with the queries; pulled VIEW nodes, none of which reads a constant,
   that lead to keys and values.
-- Scored: element-wise nodes and reshapes behind the first product; other operands are inputs, constants or pulled.
+- Scored: element-wise nodes and reshapes after the first product; other operands are inputs, constants or pulled.
 - Softmax: exactly reduce_max and reduce_sum over the keys, sub, exp, and div (or a product with the quotient), with
   reshapes and casts between them: weights = e / sum(e), e = exp(scores - max(scores)).
-- Weighed: nodes behind it that are linear in the weights, and `select(is_nan(w), 0, w)`. A weight is NaN only where its
+- Weighed: nodes after it that are linear in the weights, and `select(is_nan(w), 0, w)`. A weight is NaN only where its
   whole row is.
-- Epilogue and views behind the anchor as for contraction, without gates. Nothing in front of the anchor is stored.
+- Epilogue and views after the anchor as for contraction, without gates. Nothing in front of the anchor is stored.
 
-opaque: exactly one OPAQUE node, the `anchor`. Behind window_reduce there may be an epilogue as for contraction, without
+opaque: exactly one OPAQUE node, the `anchor`. After window_reduce there may be an epilogue as for contraction, without
 views, and the anchor is stored only if needed. All others are alone, and all their results are stored.
 
 stitched: several groups of other kinds, its *parts*, in one kernel. `stages` holds them: the parts of a stage do not
@@ -73,7 +73,7 @@ Stages are tied by a barrier, or by *bands*: then there are two stages, of a con
 grid does not wait. The blocks of the product count how many of them have stored what they have of a band of rows; the
 last one computes the second part's rows of that band. So an element of the second part may depend on the product's
 results in its own row only: these have R rows of N elements, N the last dimension of the anchor's result (channels
-last, without groups, of a convolution), and lie in memory as the product makes them, behind reshapes at most. Of the
+last, without groups, of a convolution), and lie in memory as the product makes them, after reshapes at most. Of the
 second part, A are the last axes, N is a multiple of the elements of A, and what depends on the product's results has as
 many elements as they, element by element at the same place in row-major order, until it is reduced. GPUs only.
 

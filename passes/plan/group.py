@@ -30,7 +30,7 @@ SCHEMES = ("inline", "duplicate", "row", "warp", "block", "global", "prologue", 
 inline: recomputed or kept in a register at the reader's index; duplicate: likewise, and the producer belongs to another
 group too; row: the reader needs the whole row, so it lies in a buffer of the task; warp, block: the same on a GPU,
 where the threads of a row exchange it in registers or through shared memory; global: it goes through global memory,
-behind a barrier of the whole grid; prologue: computed as the anchor fetches its operand; epilogue: computed on the
+after a barrier of the whole grid; prologue: computed as the anchor fetches its operand; epilogue: computed on the
 anchor's result before it is stored; online: scores and weights of attention, of which a task holds a tile at a time;
 packing: the one does not read the other, both are computed side by side in one launch; band: through global memory,
 read by the last block that stored some of a band of rows.

@@ -109,7 +109,7 @@ def _opaque(nodes: Sequence[Node], anchor: Node, stored: list[Value]) -> Roles:
 
 
 def _around_anchor(
-    nodes: Sequence[Node], anchor: Node, behind: Callable[[Node, Node, dict[Node, Part]], Part]
+    nodes: Sequence[Node], anchor: Node, after: Callable[[Node, Node, dict[Node, Part]], Part]
 ) -> dict[Node, Part]:
     parts: dict[Node, Part] = {}
     for node in nodes:
@@ -118,7 +118,7 @@ def _around_anchor(
         elif not _depends(node, parts):
             parts[node] = Part.PULLED
         else:
-            parts[node] = behind(node, anchor, parts)
+            parts[node] = after(node, anchor, parts)
     return parts
 
 
@@ -133,7 +133,7 @@ def _dependent_operands(node: Node, parts: dict[Node, Part]) -> list[Value]:
 def _epilogue(node: Node, anchor: Node, parts: dict[Node, Part]) -> Part:
     shape = anchor.outputs[0].shape
     if not is_elementwise(node.op):
-        raise Illegal("epilogue_elementwise", f"{node.name} ({node.op}) behind {anchor.name} is not element-wise")
+        raise Illegal("epilogue_elementwise", f"{node.name} ({node.op}) after {anchor.name} is not element-wise")
     if node.output.shape != shape:
         raise Illegal("epilogue_shape", f"{node.name} has shape {node.output.shape}, {anchor.name} has {shape}")
     for value in _dependent_operands(node, parts):
@@ -213,7 +213,7 @@ def _is_gate(node: Node, shape: tuple[int, ...], width: int, parts: dict[Node, P
 
 def _check_gated(node: Node, narrow: tuple[int, ...], parts: dict[Node, Part]) -> None:
     if not is_elementwise(node.op):
-        raise Illegal("epilogue_elementwise", f"{node.name} ({node.op}) behind gates is not element-wise")
+        raise Illegal("epilogue_elementwise", f"{node.name} ({node.op}) after gates is not element-wise")
     for value in (node.output, *_dependent_operands(node, parts)):
         if value.shape != narrow:
             raise Illegal("gates_shape", f"{value.name} has shape {value.shape}, gates have {narrow}")
@@ -226,25 +226,25 @@ def _attention(nodes: Sequence[Node], products: Sequence[Node], stored: list[Val
     first, anchor = products
     inside = Inside(first, anchor)
     parts: dict[Node, Part] = {}
-    behind: dict[Node, Part] = {}
+    after: dict[Node, Part] = {}
     for node in nodes:
         if node is anchor:
             softmax = inside.finish()
-            parts[node] = behind[node] = Part.ANCHOR
+            parts[node] = after[node] = Part.ANCHOR
         elif node is first or inside.reads(node):
             parts[node] = inside.part(node)
-        elif not _depends(node, behind):
+        elif not _depends(node, after):
             if kind_of(node.op) is Kind.REDUCTION:
                 raise Illegal("attention_reduction", f"{node.name} ({node.op}) reduces something else than the scores")
-            parts[node] = behind[node] = Part.PULLED
+            parts[node] = after[node] = Part.PULLED
         elif node.op == "slice":
             raise Illegal("attention_gates", f"{node.name} cuts the result of {anchor.name}")
         else:
-            parts[node] = behind[node] = _behind_contraction(node, anchor, behind)
+            parts[node] = after[node] = _behind_contraction(node, anchor, after)
     _check_chain_stored(parts, stored)
     _check_pulled_not_stored(parts, stored)
     for value in stored:
-        if value.producer in parts and value.producer not in behind:
+        if value.producer in parts and value.producer not in after:
             raise Illegal("scores_stored", f"{value.name} is also needed outside, where scores are not stored")
     _check_only_views(first, softmax.key, "keys", parts)
     _check_only_views(anchor, anchor.inputs[1], "values", parts)
@@ -314,7 +314,7 @@ def _row_elementwise(node: Node, rows: RowSpace, parts: dict[Node, Part]) -> Par
     if node.op in ("reshape", "transpose") and source is not None and _may_be_viewed(source, rows, parts):
         return Part.VIEW
     if not is_elementwise(node.op) and node.op != "broadcast_to":
-        raise Illegal("row_elementwise", f"{node.name} ({node.op}) behind a reduction is not element-wise")
+        raise Illegal("row_elementwise", f"{node.name} ({node.op}) after a reduction is not element-wise")
     if small and shape in (rows.kept, rows.dropped) and all(v.shape == shape for v in operands):
         return Part.REDUCED
     if shape != rows.shape:

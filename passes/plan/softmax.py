@@ -193,7 +193,7 @@ class Inside:
         return kind
 
     def _weighed(self, node: Node) -> _Is:
-        """Behind the softmax: what is linear in the weights, and what puts zeros in place of NaN."""
+        """After the softmax: what is linear in the weights, and what puts zeros in place of NaN."""
         kinds = [self.known.get(v) for v in node.inputs]
         if node.op == "is_nan" and kinds == [_Is.WEIGHT]:
             self.flaws.append(node.output)
@@ -211,7 +211,7 @@ class Inside:
             fits = all(kind is _Is.WEIGHT or (kind is None and _is_zero(value)) for value, kind in branches)
             if fits and (kinds[0] is None or kinds[1:] == [None, _Is.WEIGHT]):
                 return _Is.WEIGHT
-        raise Illegal("attention_linear", f"{node.name} ({node.op}) behind the softmax is not linear in the weights")
+        raise Illegal("attention_linear", f"{node.name} ({node.op}) after the softmax is not linear in the weights")
 
 
 def _is_one(value: Value) -> bool:

@@ -68,7 +68,7 @@ class FoldConstants:
 
 
 def is_weight(value: Value) -> bool:
-    """Whether all that a value is used for, perhaps behind views, is to be the right operand of contractions."""
+    """Whether all that a value is used for, perhaps after views, is to be the right operand of contractions."""
     return bool(value.users) and all(
         is_weight(user.output) if kind_of(user.op) is Kind.VIEW
         else kind_of(user.op) is Kind.CONTRACTION and user.inputs[1] is value and user.inputs[0] is not value

@@ -24,9 +24,9 @@ ALIGNMENT = 16
 class MergeProducts:
     """x @ V and x @ W with constant V and W become ranges of the columns of x @ [V W], with what follows both.
 
-    Element-wise work that all have behind them (biases, casts, an activation) is done once, in front of the ranges.
+    Element-wise work that all have after them (biases, casts, an activation) is done once, in front of the ranges.
     Done where nobody copies a range: where element-wise work brings the ranges together again and joins the product
-    (fusion's rule `gates`), as in gated linear units; and on GPUs where products, or kernels behind views, read it
+    (fusion's rule `gates`), as in gated linear units; and on GPUs where products, or kernels after views, read it
     where it lies, so that one launch takes the place of several. On CPUs these are one launch anyway.
     """
 

@@ -9,7 +9,7 @@ What is float32 stays float32 unless the table below says otherwise:
 | `fp16`, `bf16` | read half floats, add up in float32, give float32 | computed in float32, some of it stored in half |
 
 Stored in half is what a contraction reads: such a value exists as a half float only, and whoever else reads it widens
-that. No range is lost by it that the contraction would not have lost. Element-wise chains behind a contraction
+that. No range is lost by it that the contraction would not have lost. Element-wise chains after a contraction
 therefore run in float32 registers and are rounded once, where they are stored. Reductions (statistics of
 normalisations, softmax), sums of pooling windows and running sums compute in float32 always. Inputs, outputs and
 constants of the model keep their dtypes, but for weights that contractions read.

@@ -1,4 +1,4 @@
-"""Reshapes move towards the outputs through element-wise operators: arithmetic then stands behind what it follows."""
+"""Reshapes move towards the outputs through element-wise operators: arithmetic then stands after what it follows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of one left operand, the element-wise work that all of them have behind them, and who reads what follows."""
+"""Products of one left operand, the element-wise work that all of them have after them, and who reads what follows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Siblings:
 
     @staticmethod
     def of(products: Sequence[Node], outputs: Sequence[Value]) -> Siblings:
-        """`products` with as much work behind them as is the same in all lanes; `outputs` are the graph's."""
+        """`products` with as much work after them as is the same in all lanes; `outputs` are the graph's."""
         found = Siblings(tuple(products), [tuple(n.output for n in products)])
         found.lanes = [{n.output: 0} for n in products]
         while (step := found._common() or found._padded(outputs)) is not None:
@@ -156,7 +156,7 @@ _PULLING = (Kind.VIEW, Kind.INJECTIVE, Kind.REDUCTION)
 def reads_in_place(reader: Node, outputs: Sequence[Value], *, viewed: bool = False) -> bool:
     """Whether `reader` reads a range of columns where it lies, by strides, in a kernel that there is anyway.
 
-    Products do, and whatever is computed behind a view, since that is in no product's epilogue. `viewed`: a view is
+    Products do, and whatever is computed after a view, since that is in no product's epilogue. `viewed`: a view is
     between the range and the reader.
     """
     if reader.op not in _RANGES:

@@ -65,7 +65,7 @@ class SplitColumns:
 
 
 def _constant_arithmetic(graph: Graph, node: Node) -> list[Node]:
-    """The single readers behind `node` that only add or multiply constants of its shape or smaller."""
+    """The single readers after `node` that only add or multiply constants of its shape or smaller."""
     chain: list[Node] = []
     value = node.output
     while single_reader(graph, value):

@@ -60,7 +60,7 @@ def through_elementwise(graph: Graph, node: Node) -> Replacement | None:
 
 
 def _worth_moving(operands: Sequence[Value], found: Sequence[Node], size: int) -> Node | None:
-    """The transpose to move behind an operator with `operands`: the largest, if all other operands are ready to follow.
+    """The transpose to move after an operator with `operands`: the largest, if all other operands are ready to follow.
 
     It must be large itself where others would need transposes of their own: otherwise those could be moved back again.
     """

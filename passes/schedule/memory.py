@@ -118,7 +118,7 @@ def _unordered(
 
 
 def _place(values: Sequence[tuple[Value, int, int]], together: Together = _overlapping) -> list[Buffer]:
-    """Large values first; each goes into the tightest gap among those alive at the same time, or behind them."""
+    """Large values first; each goes into the tightest gap among those alive at the same time, or after them."""
     order = sorted(values, key=lambda item: (-item[0].tensor_type.nbytes, item[1], item[0].name))
     buffers: list[Buffer] = []
     neighbours = _Neighbours()

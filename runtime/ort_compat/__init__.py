@@ -1,4 +1,4 @@
-"""Artifacts behind ONNX Runtime's interface, so that a program tries them by one import.
+"""Artifacts with ONNX Runtime's interface, so that a program tries them by one import.
 
     import tilestitch.runtime.ort_compat as onnxruntime
 

@@ -39,7 +39,7 @@ def work(first: int, count: int, original: Callable[[], None], one: Callable[[in
 
 
 def failures(module: str, arguments: list[str], first: int, count: int, seconds: float) -> dict[int, str]:
-    """What went wrong by seed; a worker that dies, or is silent for `seconds`, is started again behind the seed."""
+    """What went wrong by seed; a worker that dies, or is silent for `seconds`, is started again after the seed."""
     found: dict[int, str] = {}
     seed, end = first, first + count
     while seed < end:

@@ -31,7 +31,7 @@ CASES = {
     "softcap": Case(softcap=3.0),
     "grouped heads": Case(heads=6, kv_heads=2),
     "repeated heads": Case(heads=6, kv_heads=2, grouped=False),
-    "heads merged behind it": Case(merge_heads=True, mended=True),
+    "heads merged after it": Case(merge_heads=True, mended=True),
     "one query": Case(queries=1, keys=33),
 }
 

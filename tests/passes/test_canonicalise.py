@@ -50,7 +50,7 @@ CASES = {
         "%y = mul(%c, %b) : float32[2,3]",
         ["neg(r)", "mul(neg, r)", "broadcast_to(mul_1)"],
     ),
-    "broadcasting comes last behind operands that are smaller than the result": (
+    "broadcasting comes last after operands that are smaller than the result": (
         "%b = broadcast_to(%r) {shape=[2,2,3]} : float32[2,2,3] %y = less(%b, %x) : bool[2,2,3]",
         ["less(r, x)", "broadcast_to(less)"],
     ),

@@ -27,7 +27,7 @@ def merged(graph: Graph | str, target: TargetInfo = GPU, passes: str = "merge_pr
 
 
 class Projections:
-    """Products of one input, and what is put behind each."""
+    """Products of one input, and what is put after each."""
 
     def __init__(self, rows: int = 6, depth: int = 8, dtype: str = "float32") -> None:
         self.graph, self.random, self.dtype = Graph("g"), np.random.default_rng(0), dtype
@@ -121,7 +121,7 @@ def test_casts_and_scales_of_quantised_products_move_as_well() -> None:
 
 
 def test_a_lane_that_needs_a_kernel_of_its_own_stays_a_product() -> None:
-    """The gate's sigmoid is its product's epilogue; behind a range it would be one more kernel."""
+    """The gate's sigmoid is its product's epilogue; after a range it would be one more kernel."""
     p = Projections()
     query, key, value, gate = (p.linear(8) for _ in range(4))
     p.attention(query, key, value)

@@ -1,4 +1,4 @@
-"""Pooling behind a convolution becomes strided convolutions: the same bits, and nothing large is stored."""
+"""Pooling after a convolution becomes strided convolutions: the same bits, and nothing large is stored."""
 
 from __future__ import annotations
 

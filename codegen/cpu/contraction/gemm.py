@@ -33,7 +33,7 @@ Epilogue = Callable[..., None]
 
 @dataclass(frozen=True)
 class Window:
-    """A part of a product: its columns and its steps of the reduction, each from a first one to behind the last.
+    """A part of a product: its columns and its steps of the reduction, each from a first one to after the last.
 
     Whole panels of columns are computed, as far as they overlap.
     """

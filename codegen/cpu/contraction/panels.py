@@ -79,7 +79,7 @@ class Panels:
     def prepare(self, batch: Expr, panel: Expr, width: int, steps: tuple[Expr, Expr] | None = None) -> None:
         """Brings one panel into the workspace, of which ``width`` columns exist; nothing to do where there is none.
 
-        ``steps``: the first one that is needed, and the one behind the last; default: all.
+        ``steps``: the first one that is needed, and the one after the last; default: all.
         """
         if self.workspace is None:
             return
@@ -168,10 +168,10 @@ def _copy_transposed(
             lanes, dtype, lambda i, lane: load(step + lane, column + i),
             lambda i, vector: store(step + i, T.ramp(column, T.int64(1), lanes), vector),
         )  # fmt: skip
-    behind = begin + tiles * lanes
-    with mk.serial(begin, behind) as k, mk.serial(inside, width) as column:
+    after = begin + tiles * lanes
+    with mk.serial(begin, after) as k, mk.serial(inside, width) as column:
         store(k, column, load(k, column))
-    with mk.serial(behind, end) as k, mk.serial(0, width) as column:
+    with mk.serial(after, end) as k, mk.serial(0, width) as column:
         store(k, column, load(k, column))
 
 

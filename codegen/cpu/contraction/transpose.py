@@ -1,4 +1,4 @@
-"""Square tiles of a matrix transposed in registers: neighbours along memory are rows before, and columns behind."""
+"""Square tiles of a matrix transposed in registers: neighbours along memory are rows before, and columns after."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Reading and writing several neighbouring elements at once: up to 16 bytes a thread in one access.
 
 The lanes of a vector are computed one after the other by the same thread, written out. The first lane that reads an
-aligned place loads the whole vector into registers; later lanes that read right behind it find their element there.
+aligned place loads the whole vector into registers; later lanes that read right after it find their element there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The template of sliding-window reductions (pooling): one thread an output element, with the epilogue behind it."""
+"""The template of sliding-window reductions (pooling): one thread an output element, with the epilogue after it."""
 
 from __future__ import annotations
 

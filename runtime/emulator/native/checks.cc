@@ -168,7 +168,7 @@ static void check_shared_byte(uint64_t at, bool write, bool atomic, Actor actor,
   check_writer(access, write, atomic, owner.started, actor, place, pc);
   bool was_written = access.written >= owner.started;
   if (actor.is_agent && was_written && !shown_to_async(access.writer, access.written, Space::shared))
-    fault(pc, 0, "%s: %s %s %s, which %s wrote with no fence.proxy.async behind; put one between the write and the barrier",
+    fault(pc, 0, "%s: %s %s %s, which %s wrote with no fence.proxy.async after; put one between the write and the barrier",
           describe(*self), describe_agent(actor.id).c_str(), write ? "overwrites" : "reads", describe_shared(place.offset),
           name_of(access.writer).c_str());
   if (!write && !atomic && !actor.is_agent) record_read(owner, access, actor.id);
@@ -235,7 +235,7 @@ static void check_argument(uint64_t place, uint64_t bytes, bool write, bool atom
     Access& access = slot.shadow[item];
     record(access, write, atomic, started, actor, {&slot, item * slot.granule, nullptr}, pc);
     if (!write && actor.is_agent && access.written >= started && !shown_to_async(access.writer, access.written, Space::global))
-      fault(pc, 0, "%s: %s reads byte %llu of argument %u, which %s wrote with no fence.proxy.async behind", describe(*self),
+      fault(pc, 0, "%s: %s reads byte %llu of argument %u, which %s wrote with no fence.proxy.async after", describe(*self),
             describe_agent(actor.id).c_str(), (unsigned long long)(item * slot.granule), slot.argument,
             name_of(access.writer).c_str());
   }

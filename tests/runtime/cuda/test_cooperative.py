@@ -18,7 +18,7 @@ INTS = TensorType("int32", (4,))
 
 
 def counting(*launches: DeviceLaunch) -> Program:
-    """y is what the counter holds behind the launches."""
+    """y is what the counter holds after the launches."""
     values = (ValueSpec("counters", TensorType("uint8", (4,)), Counters(4)), ValueSpec("y", INTS))
     return Program("p", (), (1,), values, (DeviceStep(launches),))
 

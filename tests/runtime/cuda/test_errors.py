@@ -1,4 +1,4 @@
-"""What is missing or does not fit is one clear error with its remedy, and nothing stays behind."""
+"""What is missing or does not fit is one clear error with its remedy, and nothing is left over."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ __device__ inline bool try_wait(uint64_t* bar, int parity) {
 """
 STEPS, STAGES = 5, 2
 
-# One warpgroup multiplies, and a thread behind it copies: C[64, 8] = A[64, K] B[8, K]^T, with K in steps of 64.
+# One warpgroup multiplies, and a thread after it copies: C[64, 8] = A[64, K] B[8, K]^T, with K in steps of 64.
 PIPELINE = f"""\
   extern __shared__ __align__(1024) uint8_t memory[];
   __shared__ uint64_t full[{STAGES}];
@@ -180,11 +180,11 @@ FAULTS: dict[str, tuple[list[tuple[str, str]], str, str]] = {
     ),
     "ordinary writes that the copy engine does not see": (
         [("  fence_async();\n", "")],
-        "store_2d", "wrote with no fence.proxy.async behind",
+        "store_2d", "wrote with no fence.proxy.async after",
     ),
     "a fence in one thread only": (
         [("  fence_async();\n", ""), ("    store_2d", "    fence_async();\n    store_2d")],
-        "store_2d", r"thread \(1, 0, 0\) wrote with no fence.proxy.async behind",
+        "store_2d", r"thread \(1, 0, 0\) wrote with no fence.proxy.async after",
     ),
     "a store in front of the barrier": (
         [('  asm volatile("bar.sync 1, 128;" ::: "memory");\n', "")],
