@@ -120,8 +120,8 @@ def _asking(traffic: Sequence[Traffic], share: float) -> tuple[Traffic, ...]:
 
 def _is_cold(launch: Launch, gpu: Device) -> bool:
     """Whether what kernels hand each other is too much for the L2 cache."""
-    distinct = {t.value: t.footprint_bytes for part in launch.parts for t in part.traffic if t.role != "weight"}
-    return sum(distinct.values()) > c.RESIDENT_L2_SHARE * gpu.l2_bytes
+    distinct = merged(t for part in launch.parts for t in part.traffic if t.role != "weight")
+    return sum(t.footprint_bytes for t in distinct) > c.RESIDENT_L2_SHARE * gpu.l2_bytes
 
 
 # -- a stage -----------------------------------------------------------------------------------------------------------
