@@ -73,11 +73,13 @@ class RowsAfter:
         return self.columns // prod(self.walk.line_extents)
 
     def work(self, threads: int) -> RowLoops:
-        """How a block, or a warp, of so many threads shares rows: as few threads a row as can keep it in registers."""
+        """How a block, or a warp, of so many threads shares rows: as few threads a row as can keep it in registers, and
+        all of them where more than a warp are needed: only one row of a block may have several warps.
+        """
         vectors, length = self.walk.vectors, prod(self.walk.line_extents)
         team = min(WARP, threads, 1 << max(0, vectors - 1).bit_length())
-        while team >= WARP and team * REGISTER_ELEMENTS < length and threads % (2 * team) == 0:
-            team *= 2
+        if team == WARP and team * REGISTER_ELEMENTS < length:
+            team = threads
         return replace(self.walk, team=team, rows=threads // team)
 
     def band(self, rows: int, writers: int, threads: int, warps: bool = False) -> Band:

@@ -94,6 +94,14 @@ def test_a_joined_kernel_takes_no_less_than_any_of_its_parts_alone(kernel: Kerne
         assert all(whole_us * NEARLY >= latency_us(MODEL, kernel_of(part), device) for part in kernel.parts)
 
 
+def test_a_tensor_that_one_part_barely_touches_is_as_large_as_the_other_makes_it() -> None:
+    """Whether what a launch moves fits the L2 cache does not depend on the order of its parts."""
+    large, none = (Part("injective", "float32", writes=(Traffic("b", nbytes, nbytes),)) for nbytes in (2 * MB, 0))
+    for device in EVERYWHERE:
+        joined_us = latency_us(MODEL, KernelFacts((Launch(((large,), (none,)), tie="band"),)), device)
+        assert joined_us * NEARLY >= latency_us(MODEL, kernel_of(large), device)
+
+
 @ANYWHERE
 @given(kernels, kernels)
 def test_launches_one_after_the_other_add_up(first: KernelFacts, second: KernelFacts) -> None:

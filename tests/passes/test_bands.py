@@ -69,6 +69,16 @@ def test_softmax_behind_a_product_becomes_one_launch_that_the_plan_shows() -> No
     assert StitchPlan.from_json(plan.to_json()) == plan
 
 
+@pytest.mark.parametrize(("m", "n"), [(256, 4096), (4096, 2048), (64, 20000)])
+def test_one_row_of_a_block_may_have_several_warps(m: int, n: int) -> None:
+    """Long rows are shared by all threads of a block; two such rows would meet in its shared memory."""
+    plan = planned(graph_of(PRODUCT + SOFTMAX, m=m, n=n, k=64), Bands(forced=True))
+    for group in plan.groups:
+        for part in group.parts:
+            if isinstance(part.schedule, RowSchedule):
+                assert part.schedule.team <= 32 or part.schedule.rows == 1
+
+
 def test_the_product_is_stored_for_others_too() -> None:
     (group,) = planned(graph_of(PRODUCT + SOFTMAX, "%y, %p")).groups
     assert group.tie == "band" and set(group.outputs) == {"p", "y"}
