@@ -37,7 +37,7 @@ def choose_attention(view: GroupView, gpu: Gpu) -> AttentionSchedule | None:
         tiles = islice((tile for tile in _mma_tiles(what, gpu) if _fits(tile, what, gpu)), 1)
     else:
         tiles = _simt_tiles(what, gpu)
-    candidates = [AttentionSchedule(tile, parts) for tile in tiles for parts in _parts(what, tile)]
+    candidates = [AttentionSchedule(tile, parts) for tile in tiles for parts in _parts(what, tile, gpu)]
     if len(candidates) < 2:
         return next(iter(candidates), None)
     predicted = AnalyticalModel().predict([candidate_facts(view, group, what, c) for c in candidates], gpu.device)
@@ -66,19 +66,28 @@ def _mma_tiles(what: AttentionShape, gpu: Gpu) -> Iterator[AttentionTile]:
 
 
 def _simt_tiles(what: AttentionShape, gpu: Gpu) -> Iterator[AttentionTile]:
-    """Of every number of rows, the tile of most keys that fits."""
+    """Of every number of rows, the tile of most keys that fits; the largest tile alone where it gives every
+    multiprocessor a block: it reads keys and values least often, from memory and from shared memory.
+    """
     itemsize, most = storage_bytes(what.acc_dtype), ceil(what.keys / ACROSS) * ACROSS
     for bm, rows in ((64, 8), (64, 4), (32, 4), (16, 4), (8, 2)):
         if bm > STEP and bm >= 2 * what.rows:
             continue
         tiles = (AttentionSimtTile(bm, min(bn, most), what.width, what.columns, itemsize, rows) for bn in (64, 32, 16))
-        yield from islice((t for t in tiles if _fits(t, what, gpu) and (rows <= QUAD or doubles(t))), 1)
+        for tile in islice((t for t in tiles if _fits(t, what, gpu) and (rows <= QUAD or doubles(t))), 1):
+            yield tile
+            if what.batch * ceil(what.rows / bm) >= gpu.device.sm_count:
+                return
 
 
-def _parts(what: AttentionShape, tile: AttentionTile) -> list[int]:
-    """Into how many parts the keys may be cut, each of them one step of tiles at least."""
-    steps = ceil(what.keys / tile.bn)
-    if what.keys < SPLIT_KEYS:
+def _parts(what: AttentionShape, tile: AttentionTile, gpu: Gpu) -> list[int]:
+    """Into how many parts the keys may be cut, each of them one step of tiles at least.
+
+    Where every multiprocessor has a block anyway, parts would even out the last round of blocks only, at the price of
+    one more launch: the model takes rounds for exact, and was not measured there.
+    """
+    steps, blocks = ceil(what.keys / tile.bn), what.batch * ceil(what.rows / tile.bm)
+    if what.keys < SPLIT_KEYS or blocks >= gpu.device.sm_count:
         return [1]
     each = (ceil(steps / most) for most in (1, 2, 4, 8, 16, MOST_PARTS))
     return list(dict.fromkeys(ceil(steps / count) for count in each))
