@@ -16,6 +16,8 @@ from tilestitch.passes.plan.own_kernels import Dim3, Temporary
 SHARED_ALIGNMENT = 64
 """Of every array in static shared memory, as it is counted."""
 
+COUNTER_BYTES = 4
+
 Argument: TypeAlias = Value | Temporary
 
 

@@ -20,10 +20,8 @@ from tilestitch.passes.plan.rows_after import WARP_ROWS, Band, RowsAfter
 from tilestitch.passes.plan.schedules import BandSchedule, DirectSchedule, GemmSchedule, RowSchedule
 from tilestitch.passes.plan.tiles import WARP, GemvTile, MmaTile, SimtTile, WgmmaTile
 
-from .emitted import Argument, Emitted, shared_array
+from .emitted import COUNTER_BYTES, Argument, Emitted, shared_array
 from .rows import rows_shared_bytes
-
-COUNTER_BYTES = 4
 
 
 def contraction(
@@ -106,7 +104,7 @@ def _wgmma(
     if after is not None:
         counted += gemm.batch * bands * after.words(WARP_ROWS * tile.rows, n_tiles, WARP, warps=True)
         static = after.shared_bytes
-    operands = [_root(group, operand) for operand in (gemm.a, gemm.b)]
+    operands = [_root(operand) for operand in (gemm.a, gemm.b)]
     arguments = _arguments(group, group.read_after(), sums, operands, after)
     launch = Emitted.of("gemm_wgmma", blocks, tile.threads, arguments, part=True)
     return replace(
@@ -115,7 +113,7 @@ def _wgmma(
     )  # fmt: skip
 
 
-def _root(group: AnchoredGroup, operand: OperandLayout) -> Value:
+def _root(operand: OperandLayout) -> Value:
     """The value whose memory a tensor map is over."""
     assert operand.memory is not None
     return operand.memory.root

@@ -15,10 +15,9 @@ from tilestitch.passes.plan.split_rows import pieces_of
 from tilestitch.passes.plan.view import GroupView
 
 from .elementwise import elementwise
-from .emitted import Argument, Emitted, accumulator_bytes, shared_array
+from .emitted import COUNTER_BYTES, Argument, Emitted, accumulator_bytes, shared_array
 
 WARP = 32
-COUNTER_BYTES = 4
 
 
 def rowwise(

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from tilestitch.compiler.ir import Value
 from tilestitch.passes.plan.own_kernels import Temporary
 
-from .emitted import Argument, Emitted
+from .emitted import COUNTER_BYTES, Argument, Emitted
 
 MOST_STATIC_SHARED_BYTES = 48 * 1024
 RESIDENT_THREADS = 1024
 """Threads of a cooperative launch on a multiprocessor: 64 registers are left for each."""
-COUNTER_BYTES = 4
 
 
 @dataclass(frozen=True)
