@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.launches.own import kind_of_plugin
 from tilestitch.passes.plan.own_kernels import KernelTarget, OwnKernel, Temporary
-from tilestitch.passes.plan.own_launches import kind_of_plugin
 from tilestitch.passes.plan.target import TargetInfo as PassTarget
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.manifest import TargetInfo

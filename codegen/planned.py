@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.passes.plan import Group
-from tilestitch.passes.plan.launch import Launch
+from tilestitch.passes.plan.launches.launch import Launch
 from tilestitch.passes.plan.own_kernels import Temporary
 
 from .errors import KernelError

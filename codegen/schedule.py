@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from tilestitch.compiler.ir import Graph
 from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.launches.own import OwnKernels
 from tilestitch.passes.plan.own_kernels import KernelTarget, OwnKernel
-from tilestitch.passes.plan.own_launches import OwnKernels
 
 from .backend import Backend, OwnedKernel
 

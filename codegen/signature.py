@@ -12,7 +12,7 @@ import numpy as np
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import digest
 from tilestitch.passes.plan import Group, GroupKind
-from tilestitch.passes.plan.mask_band import band_of, same_inside
+from tilestitch.passes.plan.attention.mask_band import band_of, same_inside
 
 from .groups import roles_in, view_group
 from .launch import KernelArg, PackedArg, TensorMapArg, ValueArg

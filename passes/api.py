@@ -10,10 +10,10 @@ from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Launch, Part, Tail, Traffic
 from tilestitch.cost_model.protocol import Prediction
+from tilestitch.passes.fusion.rules.builtin import Fuse
 
 from .contract import PassContext, PassResult
 from .errors import PassError, PluginError, PluginFault, PluginWarning
-from .fusion.rules import Fuse
 from .fusion.stages import Combine
 from .plan import Group, GroupKind, HostGroup, StitchPlan, WhyNot
 from .plan.own_kernels import KERNEL_NAME, CKernel, CudaKernel, KernelTarget, Temporary, TirKernel

@@ -16,8 +16,8 @@ from tilestitch.compiler.ir import Graph, Type
 from tilestitch.compiler.ir.types import types_compatible
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.passes.plan.launches.own import KernelsOf, no_kernels
 
-from .plan.own_launches import KernelsOf, no_kernels
 from .plan.target import TargetInfo
 
 PLACES = ("imported", "canonical", "final")

@@ -11,8 +11,8 @@ from tilestitch.cost_model.counts import bytes_of, footprint_bytes, operations
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
+from tilestitch.passes.fusion.cost.facts import device_of, group_facts, nodes_by_name
 
-from .fusion.facts import device_of, group_facts, nodes_by_name
 from .host_steps import host_summary, why_on_host
 from .plan import Group, HostGroup, Segment, StitchPlan, WhyNot
 from .plan.target import TargetInfo

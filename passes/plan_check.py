@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilestitch.compiler.ir import Graph, Node
+from tilestitch.passes.fusion.rules.inplace import offsets_of
+from tilestitch.passes.plan.attention.check import why_not_attention
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.check import why_no_band, why_not_scheduled
+from tilestitch.passes.plan.gemm.rows_after import RowsAfter
+from tilestitch.passes.plan.launches.dependences import Memory, segment_ranges, unordered
+from tilestitch.passes.plan.launches.launch import Edge, Launch
+from tilestitch.passes.plan.launches.own import KernelsOf, no_kernels
 from tilestitch.runtime.program import MAX_BLOCK, MAX_GRID
 
 from .errors import PlanError
-from .fusion.inplace import offsets_of
 from .fusion.legality import check_group
 from .plan import ALIGNMENT, BufferPlan, Group, GroupKind, HostGroup, StitchPlan, WhyNot, wholes_of
-from .plan.anchored import AnchoredGroup
-from .plan.attention_check import why_not_attention
-from .plan.dependences import Memory, segment_ranges, unordered
-from .plan.gemm_check import why_no_band, why_not_scheduled
-from .plan.launch import Edge, Launch
-from .plan.own_launches import KernelsOf, no_kernels
 from .plan.roles import Roles, is_native, roles_of
-from .plan.rows_after import RowsAfter
 from .plan.schedule_check import why_not
 from .plan.schedules import AttentionSchedule, BandSchedule, DirectSchedule, GemmSchedule, RowSchedule
 from .plan.target import TargetInfo

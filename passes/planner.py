@@ -8,14 +8,14 @@ from pathlib import Path
 
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import fingerprint
+from tilestitch.passes.fusion.rules.builtin import FusionRule
+from tilestitch.passes.plan.launches.own import KernelsOf, no_kernels
 
 from .contract import PassContext
 from .errors import PassError, PlanError
 from .fusion.planners import PLANNERS, asking
-from .fusion.rules import FusionRule
 from .fusion.stitcher import stitch
 from .plan import StitchPlan, wholes_of
-from .plan.own_launches import KernelsOf, no_kernels
 from .plan.target import TargetInfo
 from .plan_check import check_plan
 from .schedule.kernels import apart_where_too_large, schedule_groups

@@ -27,9 +27,9 @@ from tilestitch.codegen.cuda.target import CudaTarget, parse_cuda_target
 from tilestitch.codegen.cuda.toolchain.cache import KernelCache, default_folder
 from tilestitch.codegen.cuda.toolchain.compile import BuildOptions, compile_kernels
 from tilestitch.compiler.ir import Graph, TensorType, Value
-from tilestitch.passes.plan.partition import cut
+from tilestitch.passes.plan.gemm.partition import cut
+from tilestitch.passes.plan.gemm.tiles import MmaTile, WgmmaTile
 from tilestitch.passes.plan.roles import Roles, roles_of
-from tilestitch.passes.plan.tiles import MmaTile, WgmmaTile
 from tilestitch.passes.schedule.cuda.gemm import Choice, choose_mma, choose_wgmma, persistent_blocks, suits
 from tilestitch.passes.schedule.cuda.gemm_tiles import WGMMA_TILES
 from tilestitch.runtime import program as rt

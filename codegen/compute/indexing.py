@@ -10,7 +10,7 @@ from tvm import tirx
 from tilestitch.compiler.ir import indexing
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.indexing import Index, Simplify, broadcast_index, unravel
-from tilestitch.passes.plan.positions import index_dtype, index_dtype_of, values_between
+from tilestitch.passes.plan.access.positions import index_dtype, index_dtype_of, values_between
 
 from .dtypes import Expr
 

@@ -15,7 +15,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm_ffi import StructuralKey
 
 from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.passes.plan.positions import INT32_ELEMENTS
+from tilestitch.passes.plan.access.positions import INT32_ELEMENTS
 
 from .dtypes import Bind, Expr, immediate, revealed
 from .elementwise import convert

@@ -26,9 +26,9 @@ from tilestitch.codegen.cpu.contraction.gemm import Epilogue, Window, emit_gemm
 from tilestitch.codegen.cpu.contraction.panels import LoadedOperand, PackedOperand, pack_at_run_time
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.compiler.ir.types import compute_dtype
-from tilestitch.passes.plan.attention import Source
+from tilestitch.passes.plan.attention.mask_band import band_of, same_inside
+from tilestitch.passes.plan.attention.operands import Source
 from tilestitch.passes.plan.cpu.attention import AttentionPlan
-from tilestitch.passes.plan.mask_band import band_of, same_inside
 
 from .abi import KernelLaunch
 from .surroundings import Operands, Surroundings

@@ -18,6 +18,7 @@ from tilestitch.codegen.groups import GroupView, roles_in, view_group
 from tilestitch.codegen.planned import check_planned, members, touched
 from tilestitch.compiler.ir.graph import Graph, Node, Value
 from tilestitch.passes.plan import Group, GroupKind
+from tilestitch.passes.plan.access.split_rows import pieces_of
 from tilestitch.passes.plan.cpu.anchors import AnchoredSchedule, plan_of
 from tilestitch.passes.plan.cpu.attention import AttentionPlan, attention_of
 from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan
@@ -32,11 +33,10 @@ from tilestitch.passes.plan.cpu.schedules import (
     CpuSplitRowSchedule,
 )
 from tilestitch.passes.plan.cpu.window import WindowPlan
-from tilestitch.passes.plan.cpu_launches import cpu_launches
-from tilestitch.passes.plan.launch import Launch
+from tilestitch.passes.plan.launches.cpu import cpu_launches
+from tilestitch.passes.plan.launches.launch import Launch
 from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.schedule_check import why_not
-from tilestitch.passes.plan.split_rows import pieces_of
 
 from .abi import KernelArg, KernelLaunch, TemporaryArg, ValueArg
 from .attention import lower_attention

@@ -16,8 +16,8 @@ from tilestitch.codegen.compute.indexing import ravel
 from tilestitch.codegen.cpu.contraction.panels import pack
 from tilestitch.codegen.groups import before_views, gate_number
 from tilestitch.compiler.ir.graph import Value
-from tilestitch.passes.plan.anchored import AnchoredGroup
 from tilestitch.passes.plan.cpu.gemm import Packing
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 
 from .abi import KernelLaunch, PackedArg, Parameter, buffer_source, kernel_function, store
 

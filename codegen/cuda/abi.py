@@ -25,7 +25,7 @@ from tvm.tirx import TensorMapType
 from tilestitch.codegen.buffers import Parameter, buffer_source, store
 from tilestitch.codegen.compute.dtypes import Expr, storage_bits, storage_dtype
 from tilestitch.codegen.launch import CountersArg, KernelArg, PackedArg, StatusArg, TemporaryArg, TensorMapArg, ValueArg
-from tilestitch.passes.plan.cuda_launches.emitted import shared_array
+from tilestitch.passes.plan.launches.cuda.emitted import shared_array
 from tilestitch.passes.plan.own_kernels import KERNEL_NAME
 
 __all__ = [

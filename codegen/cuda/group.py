@@ -21,9 +21,9 @@ from tilestitch.codegen.groups import GroupView, roles_in, view_group
 from tilestitch.codegen.planned import check_planned, members, touched
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.passes.plan import Group, GroupKind
-from tilestitch.passes.plan.cuda_launches.group import cuda_launches, stitching_of
-from tilestitch.passes.plan.gemm_check import why_no_band
-from tilestitch.passes.plan.launch import Launch
+from tilestitch.passes.plan.gemm.check import why_no_band
+from tilestitch.passes.plan.launches.cuda.group import cuda_launches, stitching_of
+from tilestitch.passes.plan.launches.launch import Launch
 from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.schedule_check import why_not
 from tilestitch.passes.plan.schedules import (

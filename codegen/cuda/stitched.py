@@ -22,7 +22,7 @@ from tilestitch.codegen.cuda.abi import CudaLaunch, Emission, Parameter, Thread,
 from tilestitch.codegen.cuda.rows.gridteam import counter_parameter, grid_barrier
 from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.launch import CountersArg, KernelArg, TemporaryArg, ValueArg
-from tilestitch.passes.plan.cuda_launches.stitched import blocks_per_sm
+from tilestitch.passes.plan.launches.cuda.stitched import blocks_per_sm
 
 
 def lower_stitched(

@@ -29,8 +29,8 @@ from tilestitch.codegen.cuda.rows.bands import BandRows
 from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.groups import before_views, gate_number
 from tilestitch.compiler.ir.graph import Value
-from tilestitch.passes.plan.anchored import AnchoredGroup
-from tilestitch.passes.plan.strided import Strided
+from tilestitch.passes.plan.access.strided import Strided
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tilestitch.compiler.ir import IRError, Node, Value
+from tilestitch.passes.fusion.cost.row_bands import why_no_band
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
 from tilestitch.passes.plan.parts import MOST_GATES
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.target import TargetInfo
 
 from .clusters import Cluster, Fusion
-from .row_bands import why_no_band
 
 
 def why_not(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], subject: str) -> WhyNot | None:

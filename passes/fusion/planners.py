@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.passes.fusion.rules.attention import Attention
+from tilestitch.passes.fusion.rules.bands import Bands
+from tilestitch.passes.fusion.rules.builtin import Copies, Epilogue, FusionRule, Inline, Rows, Views
+from tilestitch.passes.fusion.rules.explore import Explore
+from tilestitch.passes.fusion.rules.gates import Gates, OperandViews
+from tilestitch.passes.fusion.rules.inplace import InPlace
+from tilestitch.passes.fusion.rules.remote import GlobalStitching, Packing
 
-from .attention import Attention
-from .band_rule import Bands
-from .explore import Explore
-from .gates import Gates, OperandViews
-from .inplace import InPlace
-from .remote import GlobalStitching, Packing
-from .rules import Copies, Epilogue, FusionRule, Inline, Rows, Views
 from .xla import DotMerger, KernelLimits, LibraryCalls, MultiOutputFusion, Normalisations, PriorityFusion
 
 REMOTE: tuple[FusionRule, ...] = (InPlace(), Bands(), GlobalStitching(), Packing())

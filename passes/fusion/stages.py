@@ -15,18 +15,18 @@ from typing import ClassVar, Protocol, runtime_checkable
 from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, latency_us
+from tilestitch.passes.fusion.cost.facts import device_of, group_facts, multiprocessors_of
+from tilestitch.passes.fusion.cost.profit import MOST_OPERANDS
+from tilestitch.passes.fusion.cost.row_bands import why_no_band
+from tilestitch.passes.fusion.rules.few_rows import most_shared_bytes, rows_of
+from tilestitch.passes.fusion.rules.spread import blocks_of_row, in_launches
 from tilestitch.passes.plan import Group, GroupKind, HostGroup, Place, Stitch, WhyNot, wholes_of
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.schedule.order import written
 
 from .closure import Closure, Reach
-from .facts import device_of, group_facts, multiprocessors_of
-from .few_rows import most_shared_bytes, rows_of
 from .legality import operands
-from .profit import MOST_OPERANDS
-from .row_bands import why_no_band
-from .spread import blocks_of_row, in_launches
 
 MOST_PARTS = 8
 """Parts of a stitched group: more make a kernel that compiles slowly."""

@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 
 from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
 from tilestitch.passes.errors import PassContractError
+from tilestitch.passes.fusion import legality
+from tilestitch.passes.fusion.cost import profit
+from tilestitch.passes.fusion.cost.facts import multiprocessors_of
+from tilestitch.passes.fusion.rules.builtin import Fuse, FusionRule
+from tilestitch.passes.fusion.rules.inplace import InPlace, places_in
+from tilestitch.passes.fusion.rules.spread import row_scheme
 from tilestitch.passes.plan import Group, GroupKind, HostGroup, Place, Stitch, WhyNot
 from tilestitch.passes.plan.roles import NATIVE_DTYPES, Part, Roles, is_native
 from tilestitch.passes.plan.target import TargetInfo
 
-from . import legality, profit
 from .clusters import Cluster, Fusion
-from .facts import multiprocessors_of
-from .inplace import InPlace, places_in
-from .rules import Fuse, FusionRule
-from .spread import row_scheme
 from .stages import Combine, CombineRule, Kernels
 
 PRODUCTS = (GroupKind.CONTRACTION, GroupKind.ATTENTION)

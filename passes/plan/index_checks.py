@@ -12,8 +12,7 @@ from math import prod
 import numpy as np
 
 from tilestitch.compiler.ir import Node, Value
-
-from .positions import values_between
+from tilestitch.passes.plan.access.positions import values_between
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,18 @@ from math import ceil
 from tilestitch.compiler.ir import Node, Value, op_spec
 from tilestitch.compiler.ir.accesses import elementwise_walk
 from tilestitch.compiler.ir.types import storage_bytes
+from tilestitch.passes.plan.access.row_loops import row_loops
+from tilestitch.passes.plan.access.split_rows import pieces_of
+from tilestitch.passes.plan.attention.tiles import ACROSS, COLUMNS, QUAD, STEP, AttentionMmaTile, AttentionSimtTile
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.contractions import gemm_of
+from tilestitch.passes.plan.gemm.gemm import Gemm, OperandLayout
+from tilestitch.passes.plan.gemm.gemv import load_width, warp_columns, with_large_right
+from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, SimtTile, Tile, WgmmaTile
 
-from .anchored import AnchoredGroup
-from .attention_tiles import ACROSS, COLUMNS, QUAD, STEP, AttentionMmaTile, AttentionSimtTile
-from .gemm import Gemm, OperandLayout
-from .gemms import gemm_of
-from .gemv import load_width, warp_columns, with_large_right
 from .group import Group, GroupKind
 from .parts import Roles
 from .roles import roles_of
-from .row_loops import row_loops
 from .schedules import (
     AttentionSchedule,
     DirectSchedule,
@@ -38,8 +40,6 @@ from .schedules import (
     TransposeSchedule,
     WindowSchedule,
 )
-from .split_rows import pieces_of
-from .tiles import GemvTile, MmaTile, SimtTile, Tile, WgmmaTile
 from .view import GroupView, look_up
 
 WARP = 32

@@ -12,11 +12,11 @@ from functools import lru_cache
 
 from tilestitch.compiler.ir import Kind, Node, TensorType, Value, is_elementwise, kind_of
 from tilestitch.compiler.ir.types import broadcast_shapes
+from tilestitch.passes.plan.attention.softmax import Inside
 
 from .group import GroupKind
 from .parts import Illegal, Part, Roles, RowSpace
 from .refusal import WhyNot
-from .softmax import Inside
 
 __all__ = ["NATIVE_DTYPES", "Part", "Roles", "RowSpace", "is_native", "roles_of"]
 

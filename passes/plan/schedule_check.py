@@ -12,12 +12,14 @@ from math import prod
 from tilestitch.compiler.ir import Value
 from tilestitch.compiler.ir.accesses import elementwise_walk
 from tilestitch.compiler.ir.types import storage_bytes
+from tilestitch.passes.plan.access.row_loops import RowLoops, row_loops
+from tilestitch.passes.plan.access.split_rows import pieces_of, why_not_cut
+from tilestitch.passes.plan.access.turn import accesses_along
 
 from .cpu.check import cpu_reasons
 from .cpu.schedules import CpuSchedule
 from .group import GroupKind
 from .parts import Roles
-from .row_loops import RowLoops, row_loops
 from .schedules import (
     ElementwiseSchedule,
     RowSchedule,
@@ -29,8 +31,6 @@ from .schedules import (
     TransposeSchedule,
     WindowSchedule,
 )
-from .split_rows import pieces_of, why_not_cut
-from .turn import accesses_along
 from .view import GroupView
 
 WARP = 32

@@ -11,10 +11,10 @@ from types import GenericAlias
 from typing import Any, ClassVar, TypeAlias, get_args, get_origin, get_type_hints
 
 from tilestitch.passes.errors import PlanError
+from tilestitch.passes.plan.attention.tiles import AttentionMmaTile, AttentionSimtTile
+from tilestitch.passes.plan.gemm.tiles import Tile
 
-from .attention_tiles import AttentionMmaTile, AttentionSimtTile
 from .cpu.schedules import CpuSchedule
-from .tiles import Tile
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import fingerprint
 from tilestitch.passes.errors import PlanError, PlanMismatchError
+from tilestitch.passes.plan.launches.launch import Edge, Launch
 from tilestitch.runtime.archive import atomic_file
 from tilestitch.runtime.errors import ArtifactSchemaError
 from tilestitch.runtime.jsonfields import Fields, parse_json, sequence
 
 from .buffers import BufferPlan
 from .group import Group, HostGroup
-from .launch import Edge, Launch
 from .refusal import WhyNot
 from .target import TargetInfo
 

@@ -14,7 +14,7 @@ from tilestitch.compiler.ir import Graph, Node
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.protocol import AnyDevice
 from tilestitch.passes.contract import PLACES, PassContext, PassResult
-from tilestitch.passes.fusion.rules import Fuse
+from tilestitch.passes.fusion.rules.builtin import Fuse
 from tilestitch.passes.fusion.stages import Combine
 from tilestitch.passes.plan import Group, WhyNot
 from tilestitch.passes.plan.own_kernels import KernelTarget, OwnKernel

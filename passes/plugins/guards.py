@@ -18,7 +18,7 @@ from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.protocol import AnyDevice, Bound, Prediction
 from tilestitch.passes.contract import PLACES, PassContext, PassResult, broken_interface, interface_of
 from tilestitch.passes.fusion.clusters import Fusion
-from tilestitch.passes.fusion.rules import Fuse
+from tilestitch.passes.fusion.rules.builtin import Fuse
 from tilestitch.passes.fusion.stages import Combine, Kernels
 from tilestitch.passes.fusion.stitcher import MOST_PROPOSALS
 from tilestitch.passes.plan import TIES, Group, WhyNot

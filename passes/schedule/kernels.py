@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.passes.plan import Group, WhyNot
-from tilestitch.passes.plan.anchored import AnchoredGroup
 from tilestitch.passes.plan.cpu.isa import isa_named
-from tilestitch.passes.plan.cuda_launches.group import stitching_of
-from tilestitch.passes.plan.gemms import gemm_of
-from tilestitch.passes.plan.rows_after import WARP, RowsAfter
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.contractions import gemm_of
+from tilestitch.passes.plan.gemm.rows_after import WARP, RowsAfter
+from tilestitch.passes.plan.gemm.tiles import WgmmaTile
+from tilestitch.passes.plan.launches.cuda.group import stitching_of
 from tilestitch.passes.plan.target import TargetInfo
-from tilestitch.passes.plan.tiles import WgmmaTile
 from tilestitch.passes.plan.view import look_up
 
 from .cpu.choose import choose as choose_for_cpu

@@ -8,11 +8,11 @@ from dataclasses import replace
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.passes.plan import ALIGNMENT, BufferPlan, Group, Segment, StitchPlan
 from tilestitch.passes.plan.buffers import TemporaryBuffer
-from tilestitch.passes.plan.cpu_launches import cpu_launches
-from tilestitch.passes.plan.cuda_launches.group import cuda_launches
-from tilestitch.passes.plan.dependences import edges_of
-from tilestitch.passes.plan.launch import Launch
-from tilestitch.passes.plan.own_launches import KernelsOf, no_kernels, own_launches
+from tilestitch.passes.plan.launches.cpu import cpu_launches
+from tilestitch.passes.plan.launches.cuda.group import cuda_launches
+from tilestitch.passes.plan.launches.dependences import edges_of
+from tilestitch.passes.plan.launches.launch import Launch
+from tilestitch.passes.plan.launches.own import KernelsOf, no_kernels, own_launches
 from tilestitch.passes.plan.target import TargetInfo
 
 from .cuda.gpu import Gpu

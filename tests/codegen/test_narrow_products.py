@@ -6,7 +6,7 @@ import pytest
 from tests.codegen.test_contraction_groups import Sketch
 from tilestitch.compiler.ir import TensorType
 from tilestitch.passes import PassContext, make_plan
-from tilestitch.passes.fusion.rules import Epilogue, Inline, Views
+from tilestitch.passes.fusion.rules.builtin import Epilogue, Inline, Views
 
 
 @pytest.mark.parametrize("columns", [1, 7, 80])

@@ -13,7 +13,7 @@ from tilestitch.compiler.ir import Node, Value
 from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.passes import PassContext, WhyNot, make_plan
 from tilestitch.passes.fusion.clusters import Fusion
-from tilestitch.passes.fusion.rules import Fuse
+from tilestitch.passes.fusion.rules.builtin import Fuse
 from tilestitch.passes.plan.target import TargetInfo
 
 

@@ -18,7 +18,7 @@ from tilestitch.compiler.ir.evaluate import evaluate
 from tilestitch.passes import PassContext, StitchPlan, WhyNot, check_plan, make_plan
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.explain import explain_plan
-from tilestitch.passes.plan.mask_band import Band, band_of, same_inside
+from tilestitch.passes.plan.attention.mask_band import Band, band_of, same_inside
 from tilestitch.passes.plan.roles import Part, Roles, roles_of
 from tilestitch.passes.plan.target import TargetInfo
 

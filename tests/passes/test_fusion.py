@@ -18,7 +18,7 @@ from tilestitch.passes import PassContext, StitchPlan, TargetInfo, WhyNot, check
 from tilestitch.passes.errors import PassContractError, PassError
 from tilestitch.passes.fusion.clusters import Fusion
 from tilestitch.passes.fusion.planners import PLANNERS
-from tilestitch.passes.fusion.rules import Fuse
+from tilestitch.passes.fusion.rules.builtin import Fuse
 
 
 def plan_of(text: str, planner: str = "stitch", rules: Sequence[object] = (), target: str = "cpu") -> StitchPlan:

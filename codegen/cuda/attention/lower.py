@@ -12,8 +12,8 @@ from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import GroupView, roles_in
-from tilestitch.passes.plan.attention_check import why_not_attention
-from tilestitch.passes.plan.attention_tiles import AttentionMmaTile
+from tilestitch.passes.plan.attention.check import why_not_attention
+from tilestitch.passes.plan.attention.tiles import AttentionMmaTile
 from tilestitch.passes.plan.schedules import AttentionSchedule
 
 

@@ -31,8 +31,8 @@ from tilestitch.codegen.cuda.gemm.fragments import INSTRUCTIONS
 from tilestitch.codegen.cuda.gemm.indexed import Operand
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Surroundings
-from tilestitch.passes.plan.attention_pieces import Piece, pieces_of, stage_bytes
-from tilestitch.passes.plan.attention_tiles import COLUMNS, STAGES, STEP, WARP, AttentionMmaTile
+from tilestitch.passes.plan.attention.pieces import Piece, pieces_of, stage_bytes
+from tilestitch.passes.plan.attention.tiles import COLUMNS, STAGES, STEP, WARP, AttentionMmaTile
 
 AMPERE = 80
 MOST_IN_REGISTERS = 32

@@ -10,8 +10,8 @@ from tilestitch.codegen.compute.attention import Between, as_dtype
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype
 from tilestitch.codegen.cuda.gemm.indexed import Operand
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
-from tilestitch.passes.plan.attention import AttentionShape, along, attention_of, result_lanes
-from tilestitch.passes.plan.mask_band import Band, band_of
+from tilestitch.passes.plan.attention.mask_band import Band, band_of
+from tilestitch.passes.plan.attention.operands import AttentionShape, along, attention_of, result_lanes
 from tilestitch.passes.plan.parts import Softmax
 
 

@@ -28,7 +28,7 @@ from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.indexed import Operand
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Surroundings
-from tilestitch.passes.plan.attention_tiles import ACROSS, QUAD, AttentionSimtTile
+from tilestitch.passes.plan.attention.tiles import ACROSS, QUAD, AttentionSimtTile
 
 WARP = 32
 

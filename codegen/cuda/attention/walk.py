@@ -28,7 +28,7 @@ from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.functions import call
 from tilestitch.codegen.cuda.pieces import move, named, registers, repeated, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Surroundings
-from tilestitch.passes.plan.attention import lanes_of_sums
+from tilestitch.passes.plan.attention.operands import lanes_of_sums
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.pieces import named, unrolled, when
 from tilestitch.compiler.ir.accesses import Access, elementwise_walk
 from tilestitch.compiler.ir.graph import Value
+from tilestitch.passes.plan.access.turn import accesses_along
 from tilestitch.passes.plan.schedules import TransposeSchedule
-from tilestitch.passes.plan.turn import accesses_along
 
 
 @dataclass(frozen=True)

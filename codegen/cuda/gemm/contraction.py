@@ -18,11 +18,11 @@ from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import GroupView, roles_in
 from tilestitch.compiler.ir.graph import Value
-from tilestitch.passes.plan.gemm_check import Machine, why_not_scheduled
-from tilestitch.passes.plan.gemms import matmul_gemm, shares_right
+from tilestitch.passes.plan.gemm.check import Machine, why_not_scheduled
+from tilestitch.passes.plan.gemm.contractions import matmul_gemm, shares_right
+from tilestitch.passes.plan.gemm.units import units_of
 from tilestitch.passes.plan.parts import MOST_GATES
 from tilestitch.passes.plan.schedules import DirectSchedule, GemmSchedule
-from tilestitch.passes.plan.units import units_of
 
 
 def lower_contraction(

@@ -21,7 +21,7 @@ from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, Operand
 from tilestitch.codegen.cuda.gemm.lower import lower_gemm
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.compiler.ir.graph import Node
-from tilestitch.passes.plan.gemms import ConvShape, conv_gemm, conv_shape
+from tilestitch.passes.plan.gemm.contractions import ConvShape, conv_gemm, conv_shape
 from tilestitch.passes.plan.schedules import DirectSchedule, GemmSchedule
 
 Meets = Callable[[int, Expr, Expr], "tuple[Expr, Expr | None]"]

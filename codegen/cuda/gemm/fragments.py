@@ -17,7 +17,7 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, storage_bits
 from tilestitch.codegen.cuda.gemm.indexed import Operand
 from tilestitch.codegen.cuda.pieces import unrolled
-from tilestitch.passes.plan.gemm import Gemm
+from tilestitch.passes.plan.gemm.gemm import Gemm
 
 CHUNK_BYTES = 16
 LINES = 8

@@ -19,9 +19,9 @@ from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, widen
 from tilestitch.codegen.cuda.gemm.partition import Sink, launch, locate
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
-from tilestitch.passes.plan.gemv import SEGMENT, WARP, WARPS, load_width, warp_columns
-from tilestitch.passes.plan.partition import Partition
-from tilestitch.passes.plan.tiles import GemvTile
+from tilestitch.passes.plan.gemm.gemv import SEGMENT, WARP, WARPS, load_width, warp_columns
+from tilestitch.passes.plan.gemm.partition import Partition
+from tilestitch.passes.plan.gemm.tiles import GemvTile
 
 THREADS = WARP * WARPS
 FULL = 0xFFFFFFFF

@@ -11,7 +11,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, from_storage
 from tilestitch.codegen.cuda.surroundings import Surroundings
-from tilestitch.passes.plan.gemm import Gemm, OperandLayout
+from tilestitch.passes.plan.gemm.gemm import Gemm, OperandLayout
 
 At = Callable[[Expr, Expr, Expr], tuple[Expr, ...]]
 Inside = Callable[[Expr, Expr, Expr], "Expr | None"]

@@ -10,10 +10,10 @@ from tilestitch.codegen.cuda.gemm.patches import cut_to_patches
 from tilestitch.codegen.cuda.gemm.simt import emit_simt
 from tilestitch.codegen.cuda.gemm.wgmma import emit_wgmma
 from tilestitch.codegen.cuda.surroundings import Anchored
-from tilestitch.passes.plan.gemv import with_large_right
-from tilestitch.passes.plan.partition import cut
+from tilestitch.passes.plan.gemm.gemv import with_large_right
+from tilestitch.passes.plan.gemm.partition import cut
+from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, SimtTile, WgmmaTile
 from tilestitch.passes.plan.schedules import GemmSchedule
-from tilestitch.passes.plan.tiles import GemvTile, MmaTile, SimtTile, WgmmaTile
 
 
 def lower_gemm(group: Anchored, gemm: IndexedGemm, schedule: GemmSchedule) -> tuple[CudaLaunch, ...]:

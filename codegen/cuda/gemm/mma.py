@@ -23,8 +23,8 @@ from tilestitch.codegen.cuda.gemm.partition import Sink, launch, locate
 from tilestitch.codegen.cuda.gemm.simt import store_rows
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, run, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
-from tilestitch.passes.plan.partition import Partition
-from tilestitch.passes.plan.tiles import MmaTile
+from tilestitch.passes.plan.gemm.partition import Partition
+from tilestitch.passes.plan.gemm.tiles import MmaTile
 
 WARP = 32
 

@@ -9,8 +9,8 @@ import numpy as np
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.codegen.launch import PackedArg
 from tilestitch.compiler.ir.graph import Value
-from tilestitch.passes.plan.packed import PackedLayout, packed_layouts
-from tilestitch.passes.plan.strided import Strided
+from tilestitch.passes.plan.access.packed import PackedLayout, packed_layouts
+from tilestitch.passes.plan.access.strided import Strided
 
 
 def packed_weights(group: Anchored) -> dict[Value, tuple[PackedArg, Strided]]:

@@ -21,10 +21,10 @@ from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm
 from tilestitch.codegen.cuda.pieces import move, named, registers, repeated, unrolled, when, zero
 from tilestitch.codegen.cuda.rows.bands import Turn, last_of
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
-from tilestitch.passes.plan.neighbours import lie_together
-from tilestitch.passes.plan.partition import Partition
-from tilestitch.passes.plan.units import Units
-from tilestitch.passes.plan.vectors import lanes_of
+from tilestitch.passes.plan.access.neighbours import lie_together
+from tilestitch.passes.plan.access.vectors import lanes_of
+from tilestitch.passes.plan.gemm.partition import Partition
+from tilestitch.passes.plan.gemm.units import Units
 
 
 @dataclass(frozen=True)

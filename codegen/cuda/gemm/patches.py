@@ -14,9 +14,9 @@ from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.cuda.conditions import both
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, Operand
-from tilestitch.passes.plan import patches as plan
-from tilestitch.passes.plan.gemm import Pictures
-from tilestitch.passes.plan.planes import TMA_DTYPES, item_bytes, line, padded
+from tilestitch.passes.plan.gemm import patches as plan
+from tilestitch.passes.plan.gemm.gemm import Pictures
+from tilestitch.passes.plan.gemm.planes import TMA_DTYPES, item_bytes, line, padded
 from tilestitch.runtime.tensor_map import TensorMap
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.cuda.gemm.indexed import Operand
-from tilestitch.passes.plan.planes import MOST_ROWS, TMA_DTYPES, item_bytes, line, padded
-from tilestitch.passes.plan.tiles import ROW_BOX
+from tilestitch.passes.plan.gemm.planes import MOST_ROWS, TMA_DTYPES, item_bytes, line, padded
+from tilestitch.passes.plan.gemm.tiles import ROW_BOX
 from tilestitch.runtime.tensor_map import TensorMap
 
 

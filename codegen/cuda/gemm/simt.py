@@ -23,8 +23,8 @@ from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, Operand, simplifie
 from tilestitch.codegen.cuda.gemm.partition import Sink, launch, locate
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, run, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
-from tilestitch.passes.plan.partition import Partition
-from tilestitch.passes.plan.tiles import QUAD, SimtTile
+from tilestitch.passes.plan.gemm.partition import Partition
+from tilestitch.passes.plan.gemm.tiles import QUAD, SimtTile
 
 VECTOR_DTYPES = frozenset({"float32", "int32", "uint32", "float64"})
 """Storage dtypes that CUDA has vector types for."""

@@ -28,8 +28,8 @@ from tilestitch.codegen.cuda.gemm.sm90 import STEP_BYTES, copy, multiply
 from tilestitch.codegen.cuda.gemm.wgmma_results import CHUNK_BYTES, Results
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
-from tilestitch.passes.plan.partition import Partition
-from tilestitch.passes.plan.tiles import BARRIER_BYTES, LINE_BYTES, WARP, WARPGROUP, WGMMA_ROWS, WgmmaTile
+from tilestitch.passes.plan.gemm.partition import Partition
+from tilestitch.passes.plan.gemm.tiles import BARRIER_BYTES, LINE_BYTES, WARP, WARPGROUP, WGMMA_ROWS, WgmmaTile
 
 WARPS = WARPGROUP // WARP
 ALIGNMENT_BYTES = 1024

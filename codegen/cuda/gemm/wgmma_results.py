@@ -27,9 +27,9 @@ from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled,
 from tilestitch.codegen.cuda.rows.bands import Turn, last_of
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
 from tilestitch.compiler.ir.graph import Value
-from tilestitch.passes.plan.partition import Partition
-from tilestitch.passes.plan.rows_after import WARP_ROWS, Band
-from tilestitch.passes.plan.vectors import lanes_of
+from tilestitch.passes.plan.access.vectors import lanes_of
+from tilestitch.passes.plan.gemm.partition import Partition
+from tilestitch.passes.plan.gemm.rows_after import WARP_ROWS, Band
 
 WARP = 32
 ROWS = 8

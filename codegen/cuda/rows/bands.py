@@ -28,8 +28,8 @@ from tilestitch.codegen.cuda.rows.rows import RowEmitter
 from tilestitch.codegen.cuda.rows.team import Team
 from tilestitch.codegen.groups import GroupView
 from tilestitch.compiler.ir.graph import Value
-from tilestitch.passes.plan.row_loops import RowLoops
-from tilestitch.passes.plan.rows_after import WARP, Band, RowsAfter
+from tilestitch.passes.plan.access.row_loops import RowLoops
+from tilestitch.passes.plan.gemm.rows_after import WARP, Band, RowsAfter
 from tilestitch.passes.plan.schedules import BandSchedule, RowSchedule
 
 

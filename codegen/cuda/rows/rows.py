@@ -27,10 +27,10 @@ from tilestitch.codegen.cuda.rows.team import Accumulator, Team, accumulator_dty
 from tilestitch.codegen.groups import GroupView, before_views, levels
 from tilestitch.codegen.launch import KernelArg, TemporaryArg, ValueArg
 from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.passes.plan.access.row_loops import RowLoops, full_outputs, row_loops
+from tilestitch.passes.plan.access.split_rows import pieces_of
 from tilestitch.passes.plan.parts import Part, Roles
-from tilestitch.passes.plan.row_loops import RowLoops, full_outputs, row_loops
 from tilestitch.passes.plan.schedules import RowSchedule, SplitRowSchedule
-from tilestitch.passes.plan.split_rows import pieces_of
 
 
 def lower_rowwise(

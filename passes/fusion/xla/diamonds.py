@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilestitch.compiler.ir import Kind, Node, Value, is_elementwise, kind_of
+from tilestitch.passes.fusion.rules.builtin import AllowsAll, Fuse
 from tilestitch.passes.plan.roles import is_native, reduced_axes
 
 from ..clusters import Fusion
-from ..rules import AllowsAll, Fuse
 
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum"})
 FOLDS = frozenset({"reduce_sum", "reduce_prod", "reduce_max", "reduce_min"})

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilestitch.compiler.ir import Kind, Node, Value, is_elementwise, kind_of
+from tilestitch.passes.fusion.rules.builtin import Fuse
 from tilestitch.passes.plan import WhyNot
 
 from .. import legality
 from ..clusters import Cluster, Fusion
-from ..rules import Fuse
 from .diamonds import has_diamond, is_reduction
 from .libraries import are_merged, why_no_call
 

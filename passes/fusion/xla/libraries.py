@@ -13,11 +13,11 @@ from math import isclose
 from typing import ClassVar
 
 from tilestitch.compiler.ir import Kind, Node, Value, is_elementwise, kind_of
+from tilestitch.passes.fusion.rules.builtin import AllowsAll, Fuse, moving_views
 from tilestitch.passes.plan import GroupKind
 from tilestitch.passes.plan.roles import is_native
 
 from ..clusters import Fusion
-from ..rules import AllowsAll, Fuse, moving_views
 from ..stages import Combine, Kernels
 
 VIEWS = frozenset({"reshape", "transpose", "broadcast_to", "slice"})

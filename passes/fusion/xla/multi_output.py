@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilestitch.compiler.ir import Node, Value
+from tilestitch.passes.fusion.rules.builtin import AllowsAll, Fuse
 from tilestitch.passes.plan.roles import reduced_axes
 
 from ..clusters import Cluster, Fusion
-from ..rules import AllowsAll, Fuse
 from .diamonds import has_diamond, is_reduction
 from .kernels import fits
 from .priority import first_node, is_fusible

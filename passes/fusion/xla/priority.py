@@ -9,9 +9,9 @@ from math import inf
 from typing import ClassVar
 
 from tilestitch.compiler.ir import Kind, Node, kind_of
+from tilestitch.passes.fusion.rules.builtin import AllowsAll, Fuse
 
 from ..clusters import Cluster, Fusion
-from ..rules import AllowsAll, Fuse
 from .kernels import fits
 from .run_time import LAUNCH_US, kernel_us
 

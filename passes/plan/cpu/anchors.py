@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeAlias
 
-from tilestitch.passes.plan.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 
 from .conv import ConvPlan, ConvTransposePlan
 from .gemm import GemmPlan, GemvPlan

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilestitch.compiler.ir.types import storage_bytes
-from tilestitch.passes.plan.anchored import AnchoredGroup
-from tilestitch.passes.plan.attention import sum_dtype
+from tilestitch.passes.plan.attention.operands import sum_dtype
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.parts import Softmax
 
 from .gemm import GemmPlan, GemmShape

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilestitch.passes.plan.anchored import AnchoredGroup
+from tilestitch.passes.plan.access.split_rows import pieces_of, why_not_cut
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.group import GroupKind
 from tilestitch.passes.plan.parts import Roles
-from tilestitch.passes.plan.split_rows import pieces_of, why_not_cut
 from tilestitch.passes.plan.view import GroupView
 
 from .anchors import AnchoredSchedule, plan_of

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from tilestitch.compiler.ir import Node, Value
-from tilestitch.passes.plan.anchored import AnchoredGroup
-from tilestitch.passes.plan.gemms import shares_right
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.contractions import shares_right
 from tilestitch.passes.plan.parts import Part
 
 from .conv import ConvTransposeShape

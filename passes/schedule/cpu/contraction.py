@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tilestitch.passes.plan.anchored import AnchoredGroup
 from tilestitch.passes.plan.cpu.anchors import window_of
 from tilestitch.passes.plan.cpu.isa import Isa
 from tilestitch.passes.plan.cpu.operands import Matmul, conv_of, conv_transpose_of
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.schedules import Schedule
 
 from .conv import choose_conv, choose_conv_transpose

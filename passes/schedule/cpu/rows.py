@@ -9,11 +9,11 @@ from tilestitch.compiler.ir import Kind, Node, Value, kind_of, op_spec
 from tilestitch.compiler.ir.accesses import merge, walk_of
 from tilestitch.compiler.ir.indexing import reshape_index
 from tilestitch.passes.plan import GroupKind
+from tilestitch.passes.plan.access.split_rows import Piece, pieces_of
 from tilestitch.passes.plan.cpu.isa import Isa
 from tilestitch.passes.plan.cpu.rows import RowGroup, RowPlan
 from tilestitch.passes.plan.cpu.schedules import CpuLoopSchedule, CpuRowSchedule, CpuSplitRowSchedule
 from tilestitch.passes.plan.parts import Roles, RowSpace
-from tilestitch.passes.plan.split_rows import Piece, pieces_of
 from tilestitch.passes.plan.view import GroupView
 
 from .loops import choose_loops

@@ -9,10 +9,10 @@ from typing import TypeAlias
 
 from tilestitch.compiler.ir.types import HALVES, storage_bytes
 from tilestitch.cost_model.analytical import AnalyticalModel
-from tilestitch.passes.plan.anchored import AnchoredGroup
-from tilestitch.passes.plan.attention import AttentionShape, attention_of
-from tilestitch.passes.plan.attention_check import doubles, fits_mma, shared
-from tilestitch.passes.plan.attention_tiles import ACROSS, QUAD, STEP, AttentionMmaTile, AttentionSimtTile, padded
+from tilestitch.passes.plan.attention.check import doubles, fits_mma, shared
+from tilestitch.passes.plan.attention.operands import AttentionShape, attention_of
+from tilestitch.passes.plan.attention.tiles import ACROSS, QUAD, STEP, AttentionMmaTile, AttentionSimtTile, padded
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.schedules import AttentionSchedule
 from tilestitch.passes.plan.view import GroupView
 

@@ -7,12 +7,12 @@ from math import ceil
 
 from tilestitch.compiler.ir import Value
 from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Traffic, kernel_of
-from tilestitch.passes.plan.anchored import AnchoredGroup
-from tilestitch.passes.plan.attention import AttentionShape
-from tilestitch.passes.plan.attention_tiles import ACROSS, STAGES, AttentionMmaTile, AttentionSimtTile
-from tilestitch.passes.plan.cuda_launches.attention import attention
-from tilestitch.passes.plan.cuda_launches.emitted import Emitted
+from tilestitch.passes.plan.attention.operands import AttentionShape
+from tilestitch.passes.plan.attention.tiles import ACROSS, STAGES, AttentionMmaTile, AttentionSimtTile
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.group import GroupKind
+from tilestitch.passes.plan.launches.cuda.attention import attention
+from tilestitch.passes.plan.launches.cuda.emitted import Emitted
 from tilestitch.passes.plan.own_kernels import Temporary
 from tilestitch.passes.plan.registers import registers_of
 from tilestitch.passes.plan.schedules import AttentionSchedule

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilestitch.passes.plan import GroupKind
-from tilestitch.passes.plan.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import Schedule
 from tilestitch.passes.plan.view import GroupView

@@ -22,18 +22,18 @@ from tilestitch.cost_model.constants import (
     rates_of,
 )
 from tilestitch.cost_model.devices import Device
-from tilestitch.passes.plan.anchored import AnchoredGroup
-from tilestitch.passes.plan.gemm import Gemm
-from tilestitch.passes.plan.gemm_kernels import BYTES, why_not_mma, why_not_wgmma
-from tilestitch.passes.plan.gemms import gemm_of
-from tilestitch.passes.plan.gemv import gemv_tile, has_few_rows, with_large_right
-from tilestitch.passes.plan.partition import Partition, cut
+from tilestitch.passes.plan.access.row_loops import REGISTER_ELEMENTS
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.contractions import gemm_of
+from tilestitch.passes.plan.gemm.gemm import Gemm
+from tilestitch.passes.plan.gemm.gemv import gemv_tile, has_few_rows, with_large_right
+from tilestitch.passes.plan.gemm.kernels import BYTES, why_not_mma, why_not_wgmma
+from tilestitch.passes.plan.gemm.partition import Partition, cut
+from tilestitch.passes.plan.gemm.patches import cut_to_patches
+from tilestitch.passes.plan.gemm.rows_after import WARP_ROWS, Band, RowsAfter
+from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, SimtTile, WgmmaTile
 from tilestitch.passes.plan.parts import Part
-from tilestitch.passes.plan.patches import cut_to_patches
-from tilestitch.passes.plan.row_loops import REGISTER_ELEMENTS
-from tilestitch.passes.plan.rows_after import WARP_ROWS, Band, RowsAfter
 from tilestitch.passes.plan.schedules import BandSchedule, DirectSchedule, GemmSchedule
-from tilestitch.passes.plan.tiles import GemvTile, MmaTile, SimtTile, WgmmaTile
 
 from .gemm_tiles import SIMT_TILES, WIDE_TILES, mma_tiles, speed_of, wgmma_tiles
 from .gpu import Gpu

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilestitch.passes.plan.gemm import Gemm
-from tilestitch.passes.plan.planes import line
-from tilestitch.passes.plan.tiles import MmaTile, SimtTile, Tile, WgmmaTile
+from tilestitch.passes.plan.gemm.gemm import Gemm
+from tilestitch.passes.plan.gemm.planes import line
+from tilestitch.passes.plan.gemm.tiles import MmaTile, SimtTile, Tile, WgmmaTile
 
 _SIMT = (
     (SimtTile(128, 128, 8, 8, 8), 0.95),

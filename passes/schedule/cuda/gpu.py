@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilestitch.cost_model.devices import Device, find_device, representative
-from tilestitch.passes.plan.gemm_check import Machine
+from tilestitch.passes.plan.gemm.check import Machine
 from tilestitch.passes.plan.target import TargetInfo
 
 DEFAULT_CAPABILITY = 90

@@ -7,12 +7,12 @@ from dataclasses import replace
 from math import ceil, prod
 
 from tilestitch.compiler.ir import Node, Value
-from tilestitch.passes.fusion.spread import WARP, blocks_of_row, column_team, in_launches, row_team
+from tilestitch.passes.fusion.rules.spread import WARP, blocks_of_row, column_team, in_launches, row_team
 from tilestitch.passes.plan import GroupKind
+from tilestitch.passes.plan.access.row_loops import RowLoops, row_loops
+from tilestitch.passes.plan.access.split_rows import pieces_of
 from tilestitch.passes.plan.parts import Roles
-from tilestitch.passes.plan.row_loops import RowLoops, row_loops
 from tilestitch.passes.plan.schedules import RowSchedule, SplitRowSchedule
-from tilestitch.passes.plan.split_rows import pieces_of
 from tilestitch.passes.plan.view import GroupView
 
 from .elementwise import choose_vectors

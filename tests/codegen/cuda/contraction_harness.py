@@ -22,9 +22,9 @@ from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.codegen.launch import CountersArg, KernelArg, PackedArg, TemporaryArg, TensorMapArg, ValueArg
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.compiler.ir.types import to_numpy_dtype
-from tilestitch.passes.plan.partition import cut
+from tilestitch.passes.plan.gemm.partition import cut
+from tilestitch.passes.plan.gemm.tiles import WgmmaTile
 from tilestitch.passes.plan.roles import Roles, roles_of
-from tilestitch.passes.plan.tiles import WgmmaTile
 from tilestitch.passes.schedule.cuda.gemm import Choice, persistent_blocks
 from tilestitch.passes.schedule.kernels import schedule_group
 from tilestitch.runtime.emulator import EmulatorOptions, Kernels, TensorArgument

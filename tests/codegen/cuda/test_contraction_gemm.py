@@ -14,8 +14,8 @@ from tilestitch.codegen.cuda.gemm import simt as gemm_simt
 from tilestitch.codegen.cuda.gemm.contraction import indexed_matmul
 from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.compiler.ir import Graph, TensorType, Value
-from tilestitch.passes.plan.partition import cut
-from tilestitch.passes.plan.tiles import MmaTile, SimtTile
+from tilestitch.passes.plan.gemm.partition import cut
+from tilestitch.passes.plan.gemm.tiles import MmaTile, SimtTile
 from tilestitch.passes.schedule.cuda.gemm_tiles import MMA_TILES, SIMT_TILES, WIDE_TILES
 from tilestitch.runtime.emulator import EmulatorOptions
 

@@ -13,8 +13,8 @@ from tilestitch.codegen.cuda.gemm.partition import locate
 from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.codegen.launch import CountersArg
 from tilestitch.cost_model.devices import find_device
-from tilestitch.passes.plan.partition import Partition, cut
-from tilestitch.passes.plan.tiles import SimtTile
+from tilestitch.passes.plan.gemm.partition import Partition, cut
+from tilestitch.passes.plan.gemm.tiles import SimtTile
 from tilestitch.passes.schedule.cuda.gemm import choose
 from tilestitch.passes.schedule.cuda.gemm_tiles import MMA_TILES, SIMT_TILES, WIDE_TILES
 

@@ -22,8 +22,8 @@ from tilestitch.codegen.cuda.gemm.mma import emit_mma
 from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.codegen.launch import PackedArg, ValueArg
 from tilestitch.compiler.ir import Graph, TensorType
-from tilestitch.passes.plan.partition import cut
-from tilestitch.passes.plan.tiles import MmaTile
+from tilestitch.passes.plan.gemm.partition import cut
+from tilestitch.passes.plan.gemm.tiles import MmaTile
 from tilestitch.passes.schedule.cuda.gemm_tiles import mma_tiles
 
 TRANSPOSED = [(False, False), (True, False), (False, True), (True, True)]

@@ -22,7 +22,7 @@ from tilestitch.codegen.cuda.group import lower_group
 from tilestitch.codegen.cuda.toolchain.text import PRELUDE, kernel_text
 from tilestitch.codegen.errors import KernelError
 from tilestitch.passes.plan import GroupKind
-from tilestitch.passes.plan.attention_tiles import AttentionMmaTile, AttentionSimtTile
+from tilestitch.passes.plan.attention.tiles import AttentionMmaTile, AttentionSimtTile
 from tilestitch.passes.schedule.kernels import schedule_group
 from tilestitch.runtime.emulator import EmulatorOptions
 

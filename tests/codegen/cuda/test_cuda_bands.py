@@ -32,12 +32,13 @@ from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.codegen.groups import roles_in, view_group
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.passes import PassContext, TargetInfo, check_plan, make_plan
-from tilestitch.passes.fusion.band_rule import Bands
-from tilestitch.passes.plan import Group, positions
-from tilestitch.passes.plan.partition import cut
-from tilestitch.passes.plan.rows_after import RowsAfter
+from tilestitch.passes.fusion.rules.bands import Bands
+from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.access import positions
+from tilestitch.passes.plan.gemm.partition import cut
+from tilestitch.passes.plan.gemm.rows_after import RowsAfter
+from tilestitch.passes.plan.gemm.tiles import MmaTile, SimtTile, WgmmaTile
 from tilestitch.passes.plan.schedules import GemmSchedule
-from tilestitch.passes.plan.tiles import MmaTile, SimtTile, WgmmaTile
 from tilestitch.passes.schedule.cuda.gemm import band_schedule
 from tilestitch.passes.schedule.cuda.gemm_tiles import MMA_TILES, SIMT_TILES
 from tilestitch.passes.schedule.cuda.gemm_tiles import WGMMA_TILES as TILES

@@ -22,9 +22,9 @@ from tilestitch.codegen.errors import KernelError
 from tilestitch.compiler.driver import CompiledModel, compile_model
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.compiler.ir.types import to_numpy_dtype
-from tilestitch.passes.plan.partition import cut
-from tilestitch.passes.plan.tiles import SimtTile
-from tilestitch.passes.plan.units import Units
+from tilestitch.passes.plan.gemm.partition import cut
+from tilestitch.passes.plan.gemm.tiles import SimtTile
+from tilestitch.passes.plan.gemm.units import Units
 from tilestitch.passes.schedule.cuda.gemm_tiles import MMA_TILES, SIMT_TILES, WGMMA_TILES
 from tilestitch.runtime import load
 from tilestitch.runtime.emulator import EmulatorOptions

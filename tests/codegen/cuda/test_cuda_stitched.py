@@ -21,7 +21,7 @@ from tilestitch.codegen.cuda.toolchain.compile import BuildOptions, compile_kern
 from tilestitch.compiler.ir.graph import Graph, Value
 from tilestitch.compiler.ir.types import TensorType
 from tilestitch.passes import PassContext, StitchPlan, check_plan, make_plan
-from tilestitch.passes.fusion.remote import GlobalStitching, Packing
+from tilestitch.passes.fusion.rules.remote import GlobalStitching, Packing
 from tilestitch.runtime import load
 from tilestitch.runtime.artifact import artifact_bytes
 from tilestitch.runtime.emulator import EmulatorOptions

@@ -16,7 +16,8 @@ from tilestitch.codegen.errors import KernelError
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.passes import PassContext, PlanError, check_plan, make_plan
 from tilestitch.passes.plan import Group
-from tilestitch.passes.plan.attention_tiles import AttentionMmaTile, AttentionSimtTile
+from tilestitch.passes.plan.attention.tiles import AttentionMmaTile, AttentionSimtTile
+from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, SimtTile, WgmmaTile
 from tilestitch.passes.plan.schedules import (
     AttentionSchedule,
     DirectSchedule,
@@ -27,7 +28,6 @@ from tilestitch.passes.plan.schedules import (
     TransposeSchedule,
     WindowSchedule,
 )
-from tilestitch.passes.plan.tiles import GemvTile, MmaTile, SimtTile, WgmmaTile
 
 
 def softmax(rows: int = 7, columns: int = 48) -> Graph:

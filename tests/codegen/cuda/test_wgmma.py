@@ -26,9 +26,9 @@ from tilestitch.codegen.cuda.gemm.contraction import indexed_matmul
 from tilestitch.codegen.cuda.gemm.wgmma import emit_wgmma
 from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.compiler.ir import Graph, TensorType, Value
-from tilestitch.passes.plan.gemm_kernels import why_not_wgmma
-from tilestitch.passes.plan.partition import cut
-from tilestitch.passes.plan.tiles import WgmmaTile
+from tilestitch.passes.plan.gemm.kernels import why_not_wgmma
+from tilestitch.passes.plan.gemm.partition import cut
+from tilestitch.passes.plan.gemm.tiles import WgmmaTile
 from tilestitch.passes.schedule.cuda.gemm_tiles import WGMMA_TILES as TILES
 from tilestitch.runtime.emulator import EmulatorOptions, Kernels, TensorArgument
 from tilestitch.runtime.emulator.errors import KernelFaultError

@@ -15,9 +15,9 @@ from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm
 from tilestitch.codegen.cuda.gemm.patches import cut_to_patches
 from tilestitch.codegen.cuda.gemm.wgmma import emit_wgmma
 from tilestitch.compiler.ir import Graph, TensorType
-from tilestitch.passes.plan.gemm_kernels import why_not_wgmma
-from tilestitch.passes.plan.partition import cut
-from tilestitch.passes.plan.tiles import WgmmaTile
+from tilestitch.passes.plan.gemm.kernels import why_not_wgmma
+from tilestitch.passes.plan.gemm.partition import cut
+from tilestitch.passes.plan.gemm.tiles import WgmmaTile
 from tilestitch.passes.schedule.cuda.gemm_tiles import WGMMA_TILES as TILES
 from tilestitch.runtime.emulator import EmulatorOptions
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilestitch.passes.plan.dependences import Accesses, Region, dependences, unordered
-from tilestitch.passes.plan.launch import Edge
+from tilestitch.passes.plan.launches.dependences import Accesses, Region, dependences, unordered
+from tilestitch.passes.plan.launches.launch import Edge
 
 
 def launch(reads: str = "", writes: str = "") -> Accesses:

@@ -8,9 +8,9 @@ import pytest
 
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.passes.plan import Group, GroupKind
+from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, SimtTile, Tile, WgmmaTile
 from tilestitch.passes.plan.registers import most_alive, most_registers, registers_of, registers_of_group
 from tilestitch.passes.plan.schedules import ElementwiseSchedule, GemmSchedule, Schedule
-from tilestitch.passes.plan.tiles import GemvTile, MmaTile, SimtTile, Tile, WgmmaTile
 from tilestitch.passes.plan.view import look_up
 
 

@@ -23,7 +23,7 @@ from tilestitch.codegen.cuda.machine_code.disassemble import disassemble
 from tilestitch.codegen.cuda.machine_code.lint import Widths, lint, main_loops, widths
 from tilestitch.codegen.cuda.toolchain.compile import BuildOptions, compile_kernels
 from tilestitch.compiler.ir import Graph
-from tilestitch.passes.plan.tiles import WgmmaTile
+from tilestitch.passes.plan.gemm.tiles import WgmmaTile
 
 WIDE = Widths(16, 16)
 HOPPER = "cuda:sm_90a"

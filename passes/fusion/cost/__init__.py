@@ -1,0 +1,1 @@
+"""What groups cost: facts for the latency models, and quick estimates of what a union saves."""

@@ -1,0 +1,189 @@
+"""What a scheduled group is on a GPU, in numbers: its launches as the plan has them, and what each of them does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+from tilestitch.compiler.ir import Node, Value
+from tilestitch.compiler.ir.types import storage_bytes
+from tilestitch.cost_model.facts import KernelFacts, Part, Tail, Traffic, Unit, kernel_of
+from tilestitch.passes.fusion.rules.spread import reduction_levels
+from tilestitch.passes.plan.attention.operands import attention_of
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.contractions import gemm_of
+from tilestitch.passes.plan.gemm.gemv import with_large_right
+from tilestitch.passes.plan.gemm.partition import cut
+from tilestitch.passes.plan.gemm.patches import cut_to_patches
+from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, WgmmaTile
+from tilestitch.passes.plan.group import Group
+from tilestitch.passes.plan.launches.cuda.group import cuda_launches
+from tilestitch.passes.plan.launches.launch import Launch
+from tilestitch.passes.plan.registers import registers_of
+from tilestitch.passes.plan.roles import Part as Place
+from tilestitch.passes.plan.roles import Roles
+from tilestitch.passes.plan.schedules import AttentionSchedule, GemmSchedule
+from tilestitch.passes.plan.view import look_up
+from tilestitch.passes.schedule.cuda.attention_facts import multiplied, trips
+from tilestitch.passes.schedule.cuda.gemm_tiles import speed_of
+
+CHECK = "check"
+"""Launches of this kind look at indices, before the kernel that reads by them."""
+TENSOR_CORES: Mapping[type, Unit] = {MmaTile: "mma", WgmmaTile: "wgmma"}
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """How tiles do a contraction: `unit` multiplies elements of `dtype`; share: of its rate, what tiles compute in vain
+    left out. steps, ahead: as of a `Part`. again: how often each operand is asked for.
+    """
+
+    unit: Unit
+    dtype: str
+    share: float = 1.0
+    steps: int = 0
+    ahead: int = 1
+    again: tuple[float, float] = (1.0, 1.0)
+    tail: Tail | None = None
+
+
+def gpu_facts(nodes: Mapping[str, Node], group: Group, roles: Roles, work: Part, multiprocessors: int) -> KernelFacts:
+    """The facts of a scheduled group of one part; `nodes` are those of its graph by name.
+
+    work: what it reads, writes and computes altogether, however it is scheduled.
+    """
+    launches = cuda_launches(nodes, group, multiprocessors)
+    if not launches or group.schedule is None:
+        return kernel_of(work)
+    view = look_up(nodes, group)
+    tiles = _tiles(AnchoredGroup.of(view), group) if roles.anchor is not None else None
+    if tiles is not None:
+        assert roles.anchor is not None
+        operands = roles.anchor.inputs[:2] if roles.softmax is None else (roles.softmax.key, roles.anchor.inputs[1])
+        work = _tiled(work, tiles, _sides(view.nodes, operands))
+    reductions = sum(part is Place.REDUCTION for part in roles.parts.values())
+    work = replace(work, registers=registers_of(view, group.kind, group.schedule), barriers=reductions)
+    main = next(i for i, launch in enumerate(launches) if launch.kind != CHECK)
+    traffic = _by_launch(work, group.name, launches, main)
+    parts = []
+    for number, (launch, (reads, writes)) in enumerate(zip(launches, traffic, strict=True)):
+        # What a block has read once, its first cache has.
+        reads = tuple(replace(t, bytes_requested=_from_l2(t, launch.blocks)) for t in reads)
+        own = work if number == main else Part(work.kind, work.dtype, registers=work.registers)
+        parts.append(replace(
+            own, reads=reads, writes=writes, tasks=launch.blocks, threads=launch.threads,
+            shared_bytes=launch.shared_bytes, static_shared_bytes=launch.static_shared_bytes,
+            grid_barriers=reduction_levels(roles) if launch.cooperative else 0,
+        ))  # fmt: skip
+    return kernel_of(*parts)
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def _by_launch(
+    work: Part, name: str, launches: Sequence[Launch], main: int
+) -> Iterator[tuple[tuple[Traffic, ...], tuple[Traffic, ...]]]:
+    """What each launch reads and writes: results in the last one that mentions them, all else in the first."""
+    first = {value: i for i in range(len(launches) - 1, main - 1, -1) for value in launches[i].reads}
+    last = {value: i for i, launch in enumerate(launches) for value in launch.writes}
+    for number, launch in enumerate(launches):
+        checked = launch.reads if launch.kind == CHECK else ()
+        reads = [t for t in work.reads if first.get(t.value, main) == number or t.value in checked]
+        writes = [t for t in work.writes if last.get(t.value, main) == number]
+        for temporary in launch.temporaries:
+            traffic = Traffic(f"{name}.{temporary.name}", temporary.nbytes, temporary.nbytes, "temporary")
+            holders = [i for i, each in enumerate(launches) if temporary in each.temporaries]
+            if number == holders[0]:
+                writes.append(traffic)
+            if number != holders[0] or len(holders) == 1:
+                reads.append(traffic)
+        yield tuple(reads), tuple(writes)
+
+
+def _from_l2(traffic: Traffic, blocks: int) -> int:
+    return min(traffic.bytes_requested, traffic.footprint_bytes * blocks)
+
+
+def _sides(nodes: Sequence[Node], operands: Sequence[Value]) -> dict[str, int]:
+    """For every value from outside that feeds one of two operands: which one."""
+    members = set(nodes)
+    found: dict[str, int] = {}
+    for side, operand in reversed(list(enumerate(operands))):
+        waiting, seen = [operand], set[Value]()
+        while waiting:
+            value = waiting.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            if value.producer in members and value.producer is not None:
+                waiting += value.producer.inputs
+            else:
+                found[value.name] = side
+    return found
+
+
+def _tiled(work: Part, tiles: Tiles, sides: Mapping[str, int]) -> Part:
+    def asked(t: Traffic) -> Traffic:
+        side = sides.get(t.value)
+        if side is None:
+            return t
+        return replace(t, bytes_requested=max(t.footprint_bytes, int(t.footprint_bytes * tiles.again[side])))
+
+    arithmetic = tuple(
+        replace(a, unit=tiles.unit, dtype=tiles.dtype, share=tiles.share) if a.unit == "fma" else a
+        for a in work.arithmetic
+    )
+    return replace(
+        work, reads=tuple(map(asked, work.reads)), arithmetic=arithmetic, steps=tiles.steps, ahead=tiles.ahead,
+        tail=tiles.tail,
+    )  # fmt: skip
+
+
+# -- tiles -------------------------------------------------------------------------------------------------------------
+
+
+def _tiles(group: AnchoredGroup, scheduled: Group) -> Tiles | None:
+    match scheduled.schedule:
+        case GemmSchedule():
+            return _gemm_tiles(group, scheduled.schedule)
+        case AttentionSchedule():
+            return _attention_tiles(group, scheduled.schedule)
+    return None
+
+
+def _gemm_tiles(group: AnchoredGroup, schedule: GemmSchedule) -> Tiles:
+    gemm, tile = gemm_of(group), schedule.tile
+    assert gemm is not None
+    operand = gemm.b.value
+    match tile:
+        case GemvTile():
+            gemm = with_large_right(gemm)
+        case WgmmaTile():
+            gemm = cut_to_patches(gemm, tile.bm)
+    partition = cut(gemm, (tile.bm, tile.bn, tile.bk), schedule.split_k, schedule.tile_rows)
+    again = float(partition.n_blocks), float(partition.m_blocks)
+    if gemm.b.value is not operand:
+        again = again[1], again[0]
+    tail = None
+    if partition.parts > 1:
+        nbytes = partition.parts * tile.bm * tile.bn * storage_bytes(gemm.acc_dtype)
+        tail = Tail(0, nbytes, partition.blocks // partition.parts)
+    if isinstance(tile, GemvTile):
+        return Tiles("fma", gemm.acc_dtype, again=again, tail=tail)
+    # Blocks that walk over tiles have as many as the one with most.
+    rounds = ceil(partition.blocks / schedule.blocks) if schedule.blocks else 1
+    computed = partition.blocks if not schedule.blocks else rounds * schedule.blocks
+    useful = gemm.batch * gemm.m * gemm.n * gemm.k / (computed * tile.bm * tile.bn * partition.steps * tile.bk or 1)
+    unit = TENSOR_CORES.get(type(tile), "fma")
+    dtype = gemm.acc_dtype if unit == "fma" else "tfloat32" if gemm.a.dtype == "float32" else gemm.a.dtype
+    share = speed_of(tile) * (useful or 1.0)
+    return Tiles(unit, dtype, share, partition.steps * rounds, tile.ahead, again, tail)
+
+
+def _attention_tiles(group: AnchoredGroup, schedule: AttentionSchedule) -> Tiles:
+    what = attention_of(group)
+    tiles, work = ceil(what.rows / schedule.tile.bm), multiplied(what, schedule.tile, 0)
+    steps, ahead = trips(what, schedule)
+    return Tiles(work.unit, work.dtype, work.share, steps, ahead, (float(tiles), float(tiles)))

@@ -1,0 +1,117 @@
+"""Kernels side by side in a launch, and what that is predicted to take. Equal questions are answered once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+
+from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.joined import joined_facts
+from tilestitch.cost_model.protocol import LatencyModel, latency_us
+from tilestitch.passes.fusion.cost.profit import MOST_OPERANDS
+from tilestitch.passes.fusion.stages import MOST_PARTS, Kernels
+
+
+@dataclass(eq=False)
+class Launch:
+    """Kernels, in the order of their places, none of which depends on another.
+
+    first, last: the steps in which all could run. mask: their numbers among all kernels; above: those of what they
+    depend on. values: what they read and write, numbered. form: launches have the same if their facts differ in nothing
+    but the names of values.
+    """
+
+    names: tuple[str, ...]
+    place: int
+    first: int
+    last: int
+    mask: int
+    above: int
+    values: Mapping[str, int]
+    form: int
+    facts: KernelFacts
+    parts: int
+    latency_us: float
+
+    def __lt__(self, other: Launch) -> bool:
+        return self.place < other.place
+
+
+Pair = tuple[int, int, tuple[tuple[int, int], ...]]
+"""The forms of two launches, and which values they share."""
+
+
+class Launches:
+    """Launches of kernels that have a place, each made once."""
+
+    def __init__(self, kernels: Kernels, place: Mapping[str, int], model: LatencyModel) -> None:
+        self.kernels, self.place, self.model = kernels, place, model
+        self._window = kernels.slack()
+        self._known: dict[tuple[str, ...], Launch] = {}
+        self._forms: dict[Hashable, int] = {}
+        self._latencies: dict[Pair, float | None] = {}
+
+    def of(self, names: Iterable[str]) -> Launch:
+        """The launch of kernels that can meet and are not too many."""
+        ordered = tuple(sorted(names, key=self.place.__getitem__))
+        if ordered not in self._known and len(ordered) > 1:
+            return self.joined(self.of(ordered[:-1]), self.of(ordered[-1:]))
+        if ordered not in self._known:
+            self._known[ordered] = self._alone(ordered[0])
+        return self._known[ordered]
+
+    def joined(self, a: Launch, b: Launch) -> Launch:
+        """Two launches that can meet, in the order of their places, as one that is not too large."""
+        names = tuple(sorted(a.names + b.names, key=self.place.__getitem__))
+        if names not in self._known:
+            self._known[names] = self._join(a, b, names)
+        return self._known[names]
+
+    def can_meet(self, a: Launch, b: Launch) -> bool:
+        """Whether there is a step in which both could run, and none depends on the other."""
+        return max(a.first, b.first) <= min(a.last, b.last) and not (a.above & b.mask or b.above & a.mask)
+
+    def latency_us(self, a: Launch, b: Launch) -> float | None:
+        """What two launches, in the order of their places, are predicted to take as one; None if it is too large."""
+        pair = self._pair(a, b)
+        if pair not in self._latencies:
+            self._latencies[pair] = self._find_latency(a, b, len(a.values) + len(b.values) - len(pair[2]))
+        return self._latencies[pair]
+
+    def _find_latency(self, a: Launch, b: Launch, operands: int) -> float | None:
+        if a.parts + b.parts > MOST_PARTS or operands > MOST_OPERANDS:
+            return None
+        return latency_us(self.model, joined_facts([[a.facts, b.facts]]), self.kernels.device)
+
+    def _pair(self, a: Launch, b: Launch) -> Pair:
+        shared = a.values.keys() & b.values.keys()
+        return a.form, b.form, tuple(sorted((a.values[v], b.values[v]) for v in shared))
+
+    def _alone(self, name: str) -> Launch:
+        group = self.kernels.groups[name]
+        facts, reach = self.kernels.facts(group), self.kernels.reach[name]
+        named = (*(t.value for t in facts.reads), *group.inputs, *group.constants, *group.outputs)
+        values = {value: number for number, value in enumerate(dict.fromkeys(named))}
+        parts = len(group.parts) or 1
+        return Launch(
+            (name,), self.place[name], *self._window[name], reach.mask, reach.above, values,
+            self._form((parts, len(values), _unnamed(facts, values))), facts, parts,
+            self.kernels.latency_us(group, self.model),
+        )  # fmt: skip
+
+    def _join(self, a: Launch, b: Launch, names: tuple[str, ...]) -> Launch:
+        latency_us, pair = self.latency_us(a, b), self._pair(a, b)
+        assert latency_us is not None
+        values = {value: number for number, value in enumerate(dict.fromkeys((*a.values, *b.values)))}
+        return Launch(
+            names, a.place, max(a.first, b.first), min(a.last, b.last), a.mask | b.mask, a.above | b.above,
+            values, self._form(pair), joined_facts([[a.facts, b.facts]]), a.parts + b.parts, latency_us,
+        )  # fmt: skip
+
+    def _form(self, what: Hashable) -> int:
+        return self._forms.setdefault(what, len(self._forms))
+
+
+def _unnamed(facts: KernelFacts, values: Mapping[str, int]) -> KernelFacts:
+    """The facts with numbers in the place of values' names."""
+    return facts.renamed(lambda name: str(values.get(name, "")))

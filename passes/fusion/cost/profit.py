@@ -1,0 +1,160 @@
+"""Whether a legal union is worth it, by simple counting: bytes no longer moved against arithmetic done again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+
+from tilestitch.compiler.ir import Kind, Node, Value, kind_of
+from tilestitch.cost_model.constants import LAUNCH_OPERATIONS, OPERATIONS_PER_BYTE
+from tilestitch.cost_model.counts import bytes_of, operations_per_element
+from tilestitch.passes.fusion.clusters import Cluster, Fusion
+from tilestitch.passes.fusion.legality import roles_of_union
+from tilestitch.passes.fusion.rules.spread import looks_again
+from tilestitch.passes.plan import WhyNot
+from tilestitch.passes.plan.roles import Part, Roles
+
+MOST_NODES = 160
+MOST_OPERANDS = 72
+VECTOR_ELEMENTS = 16
+
+
+def why_not(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], subject: str) -> WhyNot | None:
+    """None if the union is expected to be at least as fast as its parts. It must be legal, and not too large."""
+    copies = set(copies)
+    union = state.union(clusters, copies)
+    nodes, stored = union.nodes, union.stored
+    roles = roles_of_union(state, clusters, copies, subject)
+    if isinstance(roles, WhyNot):
+        return roles
+    return (
+        _too_much_work(state, clusters, copies, nodes, stored, roles, subject)
+        or _row_too_long(state, roles, subject)
+        or _too_few_rows(state, clusters, roles, subject)
+    )
+
+
+def too_large(state: Fusion, clusters: Sequence[Cluster], copies: Iterable[Node], subject: str) -> WhyNot | None:
+    """None if compilers cope with the union as one kernel. This is found out faster than whether it is legal."""
+    union = state.union(clusters, copies)
+    operands = {v for n in union.nodes for v in n.inputs if v.producer not in union.members}
+    if len(union.nodes) <= MOST_NODES and len(operands) + len(union.stored) <= MOST_OPERANDS:
+        return None
+    numbers = {"nodes": len(union.nodes), "operands": len(operands) + len(union.stored)}
+    return WhyNot(subject, "profit.size", "the kernel would be too large to compile well", numbers)
+
+
+def _too_much_work(
+    state: Fusion, clusters: Sequence[Cluster], copies: set[Node], nodes: Sequence[Node], stored: Sequence[Value],
+    roles: Roles, subject: str,
+) -> WhyNot | None:  # fmt: skip
+    fetched = {v for n in nodes if n not in copies for v in n.inputs if v.producer in copies}
+    before = sum(bytes_of(state.outputs_of(c)) for c in clusters) + bytes_of(fetched)
+    saved = max(0, before - bytes_of(stored))
+    again = recomputation(nodes, stored, roles) + _copied_work(state, copies)
+    if again <= OPERATIONS_PER_BYTE * saved + LAUNCH_OPERATIONS:
+        return None
+    return WhyNot(
+        subject, "profit.recompute", "values would be computed again more often than storing them costs",
+        {"operations_again": again, "bytes_saved": saved},
+    )  # fmt: skip
+
+
+def _copied_work(state: Fusion, copies: set[Node]) -> int:
+    """Operations of one evaluation of `copies`, less this reader's share if every reader has copies of its own."""
+    users = {u for n in copies for o in n.outputs for u in o.users} - copies
+    readers = len({state.cluster_of(u).number for u in users})
+    work = sum(n.outputs[0].tensor_type.num_elements * operations_per_element(n.op) for n in copies)
+    return int(work * (readers - 1) / max(1, readers))
+
+
+def recomputation(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) -> int:
+    """Operations beyond one evaluation of every element, where readers ask for elements at indices of their own."""
+    counts = evaluations(nodes, stored, roles)
+    again = 0.0
+    for node in nodes:
+        if kind_of(node.op) in (Kind.VIEW, Kind.INJECTIVE):
+            extra = counts.get(node.output, 0.0) - node.output.tensor_type.num_elements
+            again += max(0.0, extra) * operations_per_element(node.op)
+    return int(again)
+
+
+def evaluations(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) -> dict[Value, float]:
+    """How often elements of each value are computed in a group.
+
+    Readers at the same index share one evaluation; readers at other indices (through views, broadcasts, gathers) add
+    theirs. Values of the iteration shape of a row-wise group are computed once, since the row is kept.
+    """
+    members = set(nodes)
+    shared: dict[Value, float] = {v: float(v.tensor_type.num_elements) for v in stored}
+    apart: dict[Value, float] = {}
+    for node in reversed(nodes):
+        for i, value in enumerate(node.inputs):
+            if value.producer not in members:
+                continue
+            mine = max((shared.get(o, 0.0) + apart.get(o, 0.0) for o in node.outputs), default=0.0)
+            count, same_index = _reads(node, i, value, mine)
+            if roles.rows is not None and _kept_by_row(value, roles):
+                count, same_index = float(value.tensor_type.num_elements), True
+            if same_index:
+                shared[value] = max(shared.get(value, 0.0), count)
+            else:
+                apart[value] = apart.get(value, 0.0) + count
+    return {v: shared.get(v, 0.0) + apart.get(v, 0.0) for v in {*shared, *apart}}
+
+
+def _kept_by_row(value: Value, roles: Roles) -> bool:
+    """Whether a row-wise group computes each element of `value` once: it is a whole row, or one value a row."""
+    assert roles.rows is not None and value.producer is not None
+    return value.shape == roles.rows.shape or roles.parts[value.producer] in (Part.REDUCTION, Part.REDUCED)
+
+
+def _reads(node: Node, index: int, value: Value, mine: float) -> tuple[float, bool]:
+    """How often `node`, evaluated `mine` times, evaluates its operand, and whether that is at its own index."""
+    kind = kind_of(node.op)
+    size = value.tensor_type.num_elements
+    if kind is Kind.REDUCTION:
+        return float(size), True
+    if kind is Kind.CONTRACTION:
+        return size * (_windows(node) if node.op != "matmul" and index == 0 else 1.0), True
+    if node.op == "concat":
+        total = node.output.tensor_type.num_elements
+        return (mine * size / total if total else 0.0), False
+    if node.op == "reshape":
+        return mine, True
+    return mine, kind is Kind.INJECTIVE and value.tensor_type.shape == node.outputs[0].tensor_type.shape
+
+
+def _windows(node: Node) -> float:
+    """In how many windows of a convolution an element of its image lies."""
+    weight, strides = node.inputs[1].shape, node.attrs["strides"]
+    extents = weight[2:] if node.attrs["layout"] == "NCX" else weight[: len(strides)]
+    return prod(extents) / (prod(strides) if node.op == "conv" else 1)
+
+
+def _row_too_long(state: Fusion, roles: Roles, subject: str) -> WhyNot | None:
+    """Where a row is read again after its reduction, a task keeps it: it should stay in the cache."""
+    rows = roles.rows
+    if rows is None or state.target.name != "cpu" or not looks_again(roles):
+        return None  # on a GPU a long row lies in the registers of many blocks, or is read again
+    lanes = 1 if len(rows.shape) - 1 in rows.axes else VECTOR_ELEMENTS
+    width = max(o.tensor_type.nbytes // max(1, o.tensor_type.num_elements) for n in roles.parts for o in n.outputs)
+    row_bytes = prod(rows.shape[a] for a in rows.axes) * width * lanes
+    limit = 4 * state.target.task_buffer_bytes
+    if row_bytes <= limit:
+        return None
+    return WhyNot(subject, "profit.row", "a row does not fit a task's cache", {"row_bytes": row_bytes, "limit": limit})
+
+
+def _too_few_rows(state: Fusion, clusters: Sequence[Cluster], roles: Roles, subject: str) -> WhyNot | None:
+    """A large element-wise part must not be bound to a handful of rows, each of which one task computes."""
+    rows = roles.rows
+    if rows is None or state.target.name != "cpu" or len(clusters) < 2:
+        return None  # on a GPU few long rows are spread over blocks
+    elements, tasks = prod(rows.shape), prod(rows.dropped)
+    if elements < 1 << 16 or tasks >= state.target.threads or not looks_again(roles):
+        return None
+    return WhyNot(
+        subject, "profit.parallelism", "its rows are too few to occupy the threads",
+        {"rows": tasks, "threads": state.target.threads},
+    )  # fmt: skip

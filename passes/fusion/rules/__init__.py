@@ -1,0 +1,1 @@
+"""The fusion rules of the built-in planners."""

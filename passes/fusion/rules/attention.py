@@ -1,0 +1,247 @@
+"""The rule that makes attention one kernel: of scores, softmax and weighted values nothing but the result is stored.
+
+Whether it pays is asked of the latency model: the one kernel against the three that hold the same nodes otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from tilestitch.compiler.ir import Kind, Node, Value, is_elementwise, kind_of, op_spec
+from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.counts import bytes_of
+from tilestitch.cost_model.protocol import LatencyModel, latency_us
+from tilestitch.passes.fusion import legality
+from tilestitch.passes.fusion.clusters import Fusion
+from tilestitch.passes.fusion.cost.facts import device_of, facts_of
+from tilestitch.passes.fusion.rules.builtin import Fuse
+from tilestitch.passes.plan import WhyNot
+from tilestitch.passes.plan.parts import Part, Roles
+from tilestitch.passes.plan.roles import is_native, roles_of
+
+MOST_BETWEEN = 48
+"""Nodes between the two products, and in front of each mask, that are looked at."""
+
+
+LEAST_QUERIES = 2
+"""On CPUs, queries of a head for which one kernel was measured to be as fast as three."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Proposes every pair of products with a softmax between them, with the masks and scales that nobody else reads.
+
+    model: who predicts whether one kernel is faster.
+    """
+
+    model: LatencyModel = field(default_factory=AnalyticalModel)
+    name: ClassVar[str] = "attention"
+
+    def propose(self, state: Fusion) -> Iterator[Fuse]:
+        for anchor in state.nodes:
+            if anchor.op != "matmul" or not is_native(anchor):
+                continue
+            products = _products_before(anchor)
+            before = _before(anchor) if products else {}
+            for first in products:
+                inner = _between(first, before)
+                if not any(n.op == "exp" for n in inner):
+                    continue
+                refusal = self._refusal(state, first, inner, anchor)
+                if refusal is not None:
+                    state.remarks.append(refusal)
+                    continue
+                nodes = [first, *inner, anchor]
+                nodes += _scales(state, first, nodes)
+                nodes += self._inside(state, nodes, _own_masks(state, nodes))
+                yield Fuse(tuple(state.in_order(set(nodes))), _static_masks(nodes), forced=True)
+                break
+
+    def forbid(self, state: Fusion, nodes: Sequence[Node]) -> WhyNot | None:
+        return None
+
+    def _refusal(self, state: Fusion, first: Node, inner: Sequence[Node], anchor: Node) -> WhyNot | None:
+        subject = f"{first.name} -> {anchor.name}"
+        nodes = state.in_order({first, *inner, anchor})
+        clusters = [state.cluster_of(n) for n in nodes]
+        refusal = legality.why_not(state, clusters, (), subject)
+        if refusal is not None:
+            return refusal
+        roles = roles_of(nodes, state.stored(nodes, set(nodes)))
+        assert isinstance(roles, Roles), roles
+        return self._profit(state, roles, subject)
+
+    def _inside(self, state: Fusion, nodes: Sequence[Node], masks: Sequence[Node]) -> Sequence[Node]:
+        """`masks`, if evaluating them for every head is predicted to be faster than storing them; else none."""
+        ordered = state.in_order(masks)
+        border = [o for n in ordered for o in n.outputs if any(u not in masks for u in o.users)]
+        alone = roles_of(ordered, border)
+        if not masks or not isinstance(alone, Roles):
+            return masks
+        device, target = device_of(state.target), state.target
+
+        def computed_us(members: Sequence[Node]) -> float:
+            ordered = state.in_order(members)
+            stored = state.stored(ordered, set(ordered))
+            roles = roles_of(ordered, stored)
+            assert isinstance(roles, Roles), roles
+            return latency_us(self.model, facts_of(ordered, stored, roles, target), device)
+
+        stored_us = latency_us(self.model, facts_of(ordered, border, alone, target), device)
+        return masks if computed_us([*nodes, *masks]) <= computed_us(nodes) + stored_us else ()
+
+    def _profit(self, state: Fusion, roles: Roles, subject: str) -> WhyNot | None:
+        """Refuses what the model takes for slower than three kernels."""
+        device, target = device_of(state.target), state.target
+        assert roles.softmax is not None
+        if target.name == "cpu" and roles.softmax.queries < LEAST_QUERIES:
+            few = {"queries": roles.softmax.queries, "least": LEAST_QUERIES}
+            return WhyNot(subject, "attention.profit", "keys would be packed for the work of few queries", few)
+        together = latency_us(self.model, facts_of(list(roles.parts), [_result(roles)], roles, target), device)
+        apart = 0.0
+        for nodes, stored in _apart(roles):
+            alone = roles_of(nodes, stored)
+            if isinstance(alone, Roles):
+                apart += latency_us(self.model, facts_of(nodes, stored, alone, target), device)
+        if together <= apart:
+            return None
+        numbers = {"together_us": round(together, 3), "apart_us": round(apart, 3), "scores_bytes": _scores_bytes(roles)}
+        return WhyNot(subject, "attention.profit", "three kernels are predicted to be faster than one", numbers)
+
+
+def _result(roles: Roles) -> Value:
+    assert roles.anchor is not None
+    return roles.anchor.output
+
+
+def _scores_bytes(roles: Roles) -> int:
+    """Bytes of scores and weights that three kernels would write."""
+    assert roles.softmax is not None
+    return bytes_of((roles.softmax.scores, roles.softmax.weights))
+
+
+def _apart(roles: Roles) -> Iterator[tuple[list[Node], list[Value]]]:
+    """The kernels that hold the same nodes otherwise: nodes and what they store."""
+    assert roles.softmax is not None and roles.anchor is not None
+    before = [n for n, part in roles.parts.items() if part in (Part.SCORES, Part.SCORED)]
+    yield before, [roles.softmax.scores]
+    rows = [n for n, part in roles.parts.items() if part in (Part.SOFTMAX, Part.WEIGHED)]
+    yield rows, [roles.anchor.inputs[0]]
+    yield [roles.anchor], [roles.anchor.output]
+
+
+# -- looking for it ----------------------------------------------------------------------------------------------------
+
+
+def _products_before(anchor: Node) -> list[Node]:
+    """Products that the first operand of a product is computed from, with no other product between; nearest first."""
+    found: dict[Node, None] = {}
+    seen: set[Node] = set()
+    queue = [anchor.inputs[0].producer]
+    while queue and len(seen) < MOST_BETWEEN:
+        node = queue.pop(0)
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if kind_of(node.op) is Kind.CONTRACTION:
+            found[node] = None
+        elif is_native(node) and kind_of(node.op) is not Kind.OPAQUE:
+            queue.extend(v.producer for v in node.inputs)
+    return [n for n in found if n.op == "matmul" and is_native(n)]
+
+
+def _before(anchor: Node) -> dict[Node, None]:
+    """Nodes near `anchor` that its first operand depends on."""
+    before: dict[Node, None] = {}
+    stack = [anchor.inputs[0].producer]
+    while stack and len(before) < 4 * MOST_BETWEEN:
+        node = stack.pop()
+        if node is not None and node not in before:
+            before[node] = None
+            stack.extend(v.producer for v in node.inputs if kind_of(node.op) is not Kind.CONTRACTION)
+    return before
+
+
+def _between(first: Node, before: Mapping[Node, None]) -> list[Node]:
+    """The nodes of `before` that depend on `first`."""
+    found: dict[Node, None] = {}
+    stack = [first]
+    while stack:
+        for user in (u for out in stack.pop().outputs for u in out.users):
+            if user in before and user not in found:
+                found[user] = None
+                stack.append(user)
+    return list(found)
+
+
+def _scales(state: Fusion, first: Node, nodes: Sequence[Node]) -> list[Node]:
+    """Cheap element-wise work by constants on the queries, that only this product reads."""
+    found = []
+    value = first.inputs[0]
+    while value.producer is not None and len(value.users) == 1 and not state.graph.is_output(value):
+        node = value.producer
+        varying = [v for v in node.inputs if not v.is_constant]
+        alone = len(state.cluster_of(node).owned) == 1 and is_native(node) and is_elementwise(node.op)
+        if not alone or len(varying) != 1 or varying[0].shape != value.shape or op_spec(node.op).expensive:
+            break
+        found.append(node)
+        value = varying[0]
+    return found
+
+
+def _own_masks(state: Fusion, nodes: Sequence[Node]) -> list[Node]:
+    """What masks are computed from, as far as nobody outside reads it: evaluated where a score is masked."""
+    members = dict.fromkeys(nodes)
+    added: list[Node] = []
+    queue = [v for n in nodes if n.op != "matmul" for v in n.inputs]
+    while queue and len(added) < MOST_BETWEEN:
+        value = queue.pop()
+        node = value.producer
+        if node is None or node in members or not _is_cheap(node) or state.graph.is_output(value):
+            continue
+        if any(u not in members for u in value.users) or len(state.cluster_of(node).owned) > 1:
+            continue
+        members[node] = None
+        added.append(node)
+        queue.extend(node.inputs)
+    return added
+
+
+def _is_cheap(node: Node) -> bool:
+    if not is_native(node) or op_spec(node.op).expensive:
+        return False
+    return kind_of(node.op) is Kind.VIEW or is_elementwise(node.op) or node.op == "iota"
+
+
+def _static_masks(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Masks by position, which depend on constants only: computed again wherever they are needed rather than read."""
+    members = set(nodes)
+    copies: dict[Node, None] = {}
+    for value in (v for n in nodes if n.op != "matmul" for v in n.inputs):
+        tree = _static_tree(value, members)
+        copies.update(dict.fromkeys(tree or ()))
+    return tuple(copies)
+
+
+def _static_tree(value: Value, members: Iterable[Node]) -> list[Node] | None:
+    """The nodes that compute a value from constants alone; None if something varies, or is not cheap."""
+    found: dict[Node, None] = {}
+    stack = [value]
+    while stack:
+        node = stack.pop().producer
+        if node is None or node in found:
+            continue
+        if node in members or not _is_cheap(node) or len(found) >= MOST_BETWEEN:
+            return None
+        if not node.inputs and node.op != "iota":
+            return None
+        found[node] = None
+        if any(v.producer is None and not v.is_constant for v in node.inputs):
+            return None
+        stack.extend(node.inputs)
+    return list(found)
+
+
+__all__ = ["Attention"]

@@ -1,0 +1,80 @@
+"""The rule that computes row statistics in the launch of the product that they follow, band by band (`row_bands`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from tilestitch.compiler.ir import Node
+from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.protocol import LatencyModel, latency_us
+from tilestitch.passes.fusion.clusters import Fusion
+from tilestitch.passes.fusion.cost.row_bands import band_extents
+from tilestitch.passes.fusion.rules.builtin import Fuse
+from tilestitch.passes.fusion.rules.few_rows import MOST_ROWS
+from tilestitch.passes.fusion.stages import Combine, Kernels
+from tilestitch.passes.plan import Group, GroupKind, WhyNot
+
+
+@dataclass(frozen=True)
+class Bands:
+    """A product and the row-wise kernel that reads it become one launch, where the latency model says that it pays.
+
+    model: who predicts. forced: wherever it is legal. GPUs only.
+    """
+
+    model: LatencyModel = field(default_factory=AnalyticalModel)
+    forced: bool = False
+    name: ClassVar[str] = "bands"
+
+    def propose(self, state: Fusion) -> Iterator[Fuse]:
+        """Nothing: this rule combines what others have made."""
+        return iter(())
+
+    def forbid(self, state: Fusion, nodes: Sequence[Node]) -> WhyNot | None:
+        return None
+
+    def combine(self, kernels: Kernels) -> Iterator[Combine]:
+        if kernels.target.name == "cpu":
+            return
+        for name in kernels.order:
+            product = kernels.groups.get(name)
+            if product is None or product.kind is not GroupKind.CONTRACTION:
+                continue
+            best: tuple[float, str] | None = None
+            for reader in sorted(kernels.readers[name]):
+                behind = kernels.groups.get(reader)
+                if behind is None or behind.kind is not GroupKind.ROWWISE:
+                    continue
+                gain = self._gain_us(kernels, product, behind)
+                if gain is not None:
+                    best = max(best or (gain, reader), (gain, reader))
+            if best is not None:
+                yield Combine(((name,), (best[1],)), forced=True, tie="band")
+
+    def _gain_us(self, kernels: Kernels, product: Group, behind: Group) -> float | None:
+        """Microseconds that one launch saves; None where it saves nothing, with a remark, or is not legal."""
+        subject = f"{product.nodes[-1]} -> {behind.nodes[0]}"
+        whole = kernels.combined(Combine(((product.name,), (behind.name,)), tie="band"), self.name)
+        if isinstance(whole, WhyNot):
+            kernels.remarks.append(replace(whole, subject=subject))
+            return None
+        if self.forced:
+            return 0.0
+        rows, columns, _ = band_extents(kernels.nodes, *whole.parts)
+        if min(rows, columns) <= MOST_ROWS:
+            reason = "so few rows or columns have a kernel whose blocks have no bands of rows"
+            kernels.remarks.append(WhyNot(subject, self.name, reason, {"rows": rows, "columns": columns}))
+            return None
+        facts = kernels.facts(whole)
+        apart = kernels.latency_us(product, self.model) + kernels.latency_us(behind, self.model)
+        gain = apart - latency_us(self.model, facts, kernels.device)
+        if gain > 0:
+            return gain
+        reason = "the rows that the last block of a band computes are predicted to take longer than a launch"
+        tail = facts.parts[-1].tail
+        assert tail is not None
+        figures = {"saved_us": round(gain, 2), "tail_rows": tail.rows}
+        kernels.remarks.append(WhyNot(subject, self.name, reason, figures))
+        return None

@@ -1,0 +1,89 @@
+"""Stitching after matrix products: gates, and the views that what follows the product reads.
+
+The cell of an LSTM or GRU is one product, whose columns fall into as many ranges as there are gates, and element-wise
+work that reads a column of every range. All of it becomes the product's kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilestitch.compiler.ir import Kind, Node, Value, is_elementwise, kind_of
+from tilestitch.passes.fusion.clusters import Cluster, Fusion
+from tilestitch.passes.fusion.rules.builtin import AllowsAll, Fuse
+from tilestitch.passes.plan import GroupKind
+from tilestitch.passes.plan.roles import Roles, is_native
+
+
+@dataclass(frozen=True)
+class Gates(AllowsAll):
+    """Slices that cut the columns of a product into ranges, and the element-wise nodes that bring these together."""
+
+    name: ClassVar[str] = "gates"
+
+    def propose(self, state: Fusion) -> Iterator[Fuse]:
+        for anchor in state.nodes:
+            if anchor.op != "matmul" or not is_native(anchor):
+                continue
+            stored = state.outputs_of(state.cluster_of(anchor))
+            if len(stored) != 1 or state.graph.is_output(stored[0]):
+                continue
+            slices = stored[0].users
+            if len(slices) > 1 and all(n.op == "slice" and n.output.shape == slices[0].output.shape for n in slices):
+                yield Fuse((anchor, *slices, *_gated(state, anchor, slices)))
+
+
+def _gated(state: Fusion, anchor: Node, slices: Sequence[Node]) -> list[Node]:
+    """Element-wise nodes after `slices` that need nothing else that comes after the product."""
+    shape = slices[0].output.shape
+    product = state.cluster_of(anchor).reach.mask
+    found = dict.fromkeys(slices)
+    for node in state.nodes[state.position[slices[0]] :]:
+        operands = [v.producer for v in node.inputs if v.producer is not None]
+        if node in found or not any(p in found for p in operands):
+            continue
+        if not is_elementwise(node.op) or node.output.shape != shape or not is_native(node):
+            continue
+        if len(state.cluster_of(node).owned) == 1 and all(
+            p in found or not state.cluster_of(p).reach.above & product for p in operands
+        ):
+            found[node] = None
+    return [n for n in found if n not in slices]
+
+
+@dataclass(frozen=True)
+class OperandViews(AllowsAll):
+    """Views that the work after a product or a window reads are read through instead of being stored."""
+
+    name: ClassVar[str] = "operand_views"
+
+    def propose(self, state: Fusion) -> Iterator[Fuse]:
+        for node in reversed(state.nodes):
+            cluster = state.cluster_of(node)
+            if not state.is_live(cluster) or not _only_views(cluster) or not all(map(is_native, cluster.members)):
+                continue
+            readers = state.readers(cluster)
+            if not readers or any(state.graph.is_output(v) for v in state.outputs_of(cluster)):
+                continue
+            if not all(_behind(state, r, state.outputs_of(cluster)) for r in readers):
+                continue
+            if len(readers) == 1:
+                yield Fuse((node, state.in_order(readers[0].owned)[0]))
+                continue
+            copies = tuple(state.in_order(cluster.members))
+            for reader in readers:
+                yield Fuse((state.in_order(reader.owned)[0],), copies)
+
+
+def _only_views(cluster: Cluster) -> bool:
+    """Whether the members only rearrange. Reshapes by themselves are left: they are aliases of what they read."""
+    return all(kind_of(n.op) is Kind.VIEW for n in cluster.members) and any(n.op != "reshape" for n in cluster.members)
+
+
+def _behind(state: Fusion, reader: Cluster, values: Sequence[Value]) -> bool:
+    roles = state.roles(reader)
+    if not isinstance(roles, Roles) or roles.kind is not GroupKind.CONTRACTION or roles.anchor is None:
+        return False
+    return not any(v in roles.anchor.inputs for v in values)

@@ -1,0 +1,69 @@
+"""PatternReduction: for every atom the few most promising patterns that begin, or end, with it.
+
+FusionStitching (arXiv 2009.10924, section 5.2). Atoms are visited from the outputs backwards; the patterns of an atom
+are combined from those of its readers. To avoid all combinations of all readers, two readers at a time are combined,
+the best k are kept, and pairs are combined further. The same is done from the inputs forwards with producers in place
+of readers, since a kernel with several producers begins with none of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from tilestitch.passes.fusion.bitsets import bits
+from tilestitch.passes.fusion.search.space import Pattern, Space
+
+
+class OutOfTime(Exception):
+    """The time budget is used up; what was found until then is in `found`."""
+
+    def __init__(self, found: dict[int, Pattern]) -> None:
+        super().__init__()
+        self.found = found
+
+
+def candidates(space: Space, k: int, deadline: float) -> list[Pattern]:
+    """The patterns of more than one atom that PatternReduction finds, each once, the same in every run.
+
+    `deadline` is of `time.monotonic`; raises OutOfTime after it.
+    """
+    found: dict[int, Pattern] = {}
+    _reduce(space, list(reversed(range(len(space.atoms)))), space.after, k, deadline, found)
+    _reduce(space, list(range(len(space.atoms))), space.before, k, deadline, found)
+    return list(found.values())
+
+
+def _reduce(
+    space: Space, order: Sequence[int], onwards: Sequence[int], k: int, deadline: float, found: dict[int, Pattern]
+) -> None:
+    best: dict[int, list[int]] = {}
+    for atom in order:
+        if not space.native >> atom & 1:
+            continue
+        if time.monotonic() > deadline:
+            raise OutOfTime(found)
+        start = 1 << atom
+        options = [[1 << n, *best[n]] for n in bits(onwards[atom] & space.native)]
+        masks = _combine(space, start, options, k)
+        best[atom] = masks
+        found.update((m, Pattern(m, space.gain(m))) for m in masks if m not in found)
+
+
+def _combine(space: Space, start: int, options: Sequence[Sequence[int]], k: int) -> list[int]:
+    """The best k patterns of `start` with at most one of each of `options`: pairs first, then pairs of pairs."""
+    if not options:
+        return []
+    level = [list(o) for o in options]
+    if len(level) == 1:
+        return _best(space, start, level[0], [0], k)
+    while len(level) > 1:
+        pairs = [(level[i], level[i + 1] if i + 1 < len(level) else []) for i in range(0, len(level), 2)]
+        level = [_best(space, start, [0, *a], [0, *b], k) for a, b in pairs]
+    return level[0]
+
+
+def _best(space: Space, start: int, first: Sequence[int], second: Sequence[int], k: int) -> list[int]:
+    unions = {start | a | b for a in first for b in second} - {start}
+    legal = [m for m in unions if space.is_pattern(m)]
+    return sorted(legal, key=lambda m: (-space.gain(m), m))[:k]

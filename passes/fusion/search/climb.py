@@ -1,0 +1,108 @@
+"""Hill climbing over whole plans by the full estimate, from the plans that the beam search found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+from tilestitch.passes.fusion.bitsets import bits
+from tilestitch.passes.fusion.search.cover import LEAST_GAIN, Cover, Move, placing
+
+MOST_ROUNDS = 20
+MOST_JOINED = 6
+"""Kernels that one joins in a row though each time the plan gets slower."""
+
+
+def climb(cover: Cover, patterns: Sequence[int], deadline: float, *, joining: bool = False) -> Cover:
+    """Improve a plan until no move of an atom, and none of `patterns` as a kernel, makes anything faster.
+
+    joining: nor several kernels joined in a row, which takes longer to find out. `deadline` is of `time.monotonic`;
+    after it the plan is left as far as it got.
+    """
+    open_ = cover.space.native
+    for _ in range(MOST_ROUNDS):
+        cover.touched = 0
+        for atom in bits(open_):
+            if time.monotonic() <= deadline:
+                _improve(cover, atom)
+        for mask in patterns:
+            if mask & open_ and time.monotonic() <= deadline:
+                cover.change(placing(cover, mask))
+        for part in sorted(p for p, mask in cover.kernels.items() if mask & open_ and joining):
+            if part in cover.kernels and time.monotonic() <= deadline:
+                cover = _joined_on(cover, part) or cover
+        open_ = cover.touched | cover.space.neighbours(cover.touched)
+        if not open_:
+            break
+    return cover
+
+
+def _joined_on(cover: Cover, part: int) -> Cover | None:
+    """The fastest plan met while a kernel joins its neighbours, however slow that is, the least bad one first."""
+    trial, best = cover.copy(), None
+    change_us = best_us = 0.0
+    for _ in range(MOST_JOINED):
+        options = [(other, trial.change_us(Move((part, other), (part | other,)))) for other in trial.neighbours(part)]
+        possible = sorted((us, other) for other, us in options if us is not None)
+        if not possible:
+            break
+        us, other = possible[0]
+        trial.change(Move((part, other), (part | other,)), forced=True)
+        part = next(p for p in trial.kernels if p & (part | other))
+        change_us += us
+        if change_us < best_us - LEAST_GAIN * cover.space.latency_us(trial.kernels[part], part):
+            best, best_us = trial.copy(), change_us
+    return best
+
+
+def _improve(cover: Cover, atom: int) -> None:
+    """Make the first move of an atom that helps, until none does."""
+    tried: set[Move] = set()
+    while (move := next((m for m in moves(cover, atom) if m not in tried), None)) is not None:
+        tried.add(move)
+        cover.change(move)
+
+
+def moves(cover: Cover, atom: int) -> Iterator[Move]:
+    """What may become of an atom, and of the kernels that compute it."""
+    if cover.stored >> atom & 1:
+        yield from _moves_of_stored(cover, atom)
+    else:
+        yield from _moves_of_inner(cover, atom)
+
+
+def _moves_of_stored(cover: Cover, atom: int) -> Iterator[Move]:
+    mine, one = cover.home[atom], 1 << atom
+    rest, inner = mine & ~one, _inner(cover, atom)
+    for other in cover.neighbours(mine):
+        yield Move((mine, other), (mine | other,))
+        yield Move((mine, other), ((mine | other) & ~one,))
+    for other in cover.beside(atom):
+        yield Move((mine, other), (rest | inner, other | one))
+        if inner and rest:
+            yield Move((mine, other), (rest, other | one))
+    if rest:
+        yield Move((mine,), (rest, one))
+        yield Move((mine,), (rest | inner, one))
+    yield Move((mine,), (rest,))
+    for first, second in combinations(cover.readers(atom), 2):
+        yield Move((mine, first, second), (rest, first | second))
+
+
+def _moves_of_inner(cover: Cover, atom: int) -> Iterator[Move]:
+    one, inner = 1 << atom, _inner(cover, atom)
+    yield Move((), (one,))
+    for mine in sorted(cover.computing[atom]):
+        yield Move((mine,), (mine | one,))
+        yield Move((mine,), (mine | inner, one))
+        for other in cover.beside(atom):
+            if other != mine:
+                yield Move((mine, other), (mine | inner, other | one))
+    for other in cover.beside(atom):
+        yield Move((other,), (other | one,))
+
+
+def _inner(cover: Cover, atom: int) -> int:
+    """What an atom reads that is not stored."""
+    return cover.space.before[atom] & ~cover.stored

@@ -1,0 +1,224 @@
+"""A whole plan under way: which atoms are stored, by which kernel, and what each kernel computes therefore.
+
+An atom that is stored is computed by one kernel. One that is not is computed by every kernel with a reader of it; that
+is recomputation, where there are several. So a plan is nothing but the stored atoms, cut into kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tilestitch.passes.fusion.bitsets import bits
+from tilestitch.passes.fusion.search.space import Space
+
+LEAST_GAIN = 1e-9
+"""Part of the latency of what changes: changes that gain less are noise."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """Kernels that store `new` in place of those that store `old`.
+
+    Atoms of `old` that are in none of `new` are stored no more; atoms of `new` in none of `old` now are.
+    """
+
+    old: tuple[int, ...]
+    new: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What a move would do: kernels that go, those that come and what they compute, and all atoms stored then."""
+
+    gone: set[int]
+    made: dict[int, int]
+    stored: int
+
+
+class Cover:
+    """Kernels by what they store, their *part* (disjoint sets of atoms), and what they compute."""
+
+    def __init__(self, space: Space, patterns: Iterable[int]) -> None:
+        """The plan of disjoint `patterns`; atoms in none are alone."""
+        self.space = space
+        masks = list(patterns)
+        taken = 0
+        for mask in masks:
+            taken |= mask
+        masks += [1 << i for i in bits(space.everything & ~taken)]
+        parts = [space.border(m) or m for m in masks]
+        self.stored = sum(parts)
+        self.touched = 0
+        """Atoms of kernels that changes made; for others to reset."""
+        self.kernels: dict[int, int] = {}
+        self.home: dict[int, int] = {}
+        self.computing: dict[int, set[int]] = {i: set() for i in range(len(space.atoms))}
+        for part in parts:
+            self._add(part, self._computed(part, self.stored))
+
+    def copy(self) -> Cover:
+        """A plan that changes by itself."""
+        other = object.__new__(Cover)
+        other.space, other.stored, other.touched = self.space, self.stored, self.touched
+        other.kernels, other.home = dict(self.kernels), dict(self.home)
+        other.computing = {i: set(parts) for i, parts in self.computing.items()}
+        return other
+
+    @property
+    def total_us(self) -> float:
+        """The full estimate of all kernels."""
+        return sum(self.space.latency_us(mask, part) for part, mask in sorted(self.kernels.items()))
+
+    @property
+    def key(self) -> tuple[tuple[int, int], ...]:
+        """What tells plans apart."""
+        return tuple(sorted(self.kernels.items()))
+
+    # -- looking -------------------------------------------------------------------------------------------------
+
+    def readers(self, atom: int) -> list[int]:
+        """Kernels that compute a reader of an atom, but not the atom."""
+        found = {part for r in bits(self.space.after[atom]) for part in self.computing[r]}
+        return sorted(found - self.computing[atom])
+
+    def beside(self, atom: int) -> list[int]:
+        """Kernels that store what an atom reads, or compute a reader of it, but not the atom."""
+        near = {self.home[i] for i in bits(self.space.before[atom] & self.stored)} | set(self.readers(atom))
+        return sorted(near - self.computing[atom])
+
+    def neighbours(self, part: int) -> list[int]:
+        """Kernels that store what a kernel reads, read what it stores, or compute something that it computes, too."""
+        mask = self.kernels[part]
+        near = {self.home[i] for i in bits(self._reads(mask))}
+        near.update(other for i in bits(mask & ~self.stored) for other in self.computing[i])
+        near.update(other for i in bits(part) for other in self.readers(i))
+        return sorted(near - {part})
+
+    def _computed(self, part: int, stored: int) -> int:
+        """The atoms of `part` and all that these need and is not `stored`."""
+        mask = frontier = part
+        while frontier:
+            near = 0
+            for i in bits(frontier):
+                near |= self.space.before[i]
+            frontier = near & ~stored & ~mask
+            mask |= frontier
+        return mask
+
+    def _reads(self, mask: int) -> int:
+        found = 0
+        for i in bits(mask):
+            found |= self.space.before[i]
+        return found & ~mask
+
+    # -- changing ------------------------------------------------------------------------------------------------
+
+    def change(self, move: Move, *, forced: bool = False) -> bool:
+        """Make a move if that is legal and (or `forced`) faster. Returns whether it was made."""
+        change = self._change(move)
+        if change is None:
+            return False
+        after = sum(self.space.latency_us(mask, part) for part, mask in change.made.items())
+        slower = self._saved_us(change) <= LEAST_GAIN * after
+        if (slower and not forced) or not self._is_ordered(change):
+            return False
+        for part in change.gone:
+            for i in bits(self.kernels.pop(part)):
+                self.computing[i].discard(part)
+        self.stored = change.stored
+        for part, mask in change.made.items():
+            self._add(part, mask)
+            self.touched |= mask
+        return True
+
+    def change_us(self, move: Move) -> float | None:
+        """Microseconds that a move would add; None if it is illegal."""
+        change = self._change(move)
+        return -self._saved_us(change) if change is not None and self._is_ordered(change) else None
+
+    def _saved_us(self, change: _Change) -> float:
+        space = self.space
+        before = sum(space.latency_us(self.kernels[part], part) for part in sorted(change.gone))
+        return before - sum(space.latency_us(mask, part) for part, mask in sorted(change.made.items()))
+
+    def _add(self, part: int, mask: int) -> None:
+        self.kernels[part] = mask
+        for i in bits(part):
+            self.home[i] = part
+        for i in bits(mask):
+            self.computing[i].add(part)
+
+    def _change(self, move: Move) -> _Change | None:
+        """What a move would do; None if it is illegal."""
+        space, old, new = self.space, set(move.old), [part for part in move.new if part]
+        before, after = sum(old), sum(new)
+        if before & ~after & (space.results | ~space.native) or not old <= self.kernels.keys():
+            return None
+        stored = self.stored & ~before | after
+        gone = set(old)
+        for i in bits(before ^ after):
+            gone |= self.computing[i]
+            for r in bits(space.after[i]):
+                gone |= self.computing[r]
+        made = {part: self._computed(part, stored) for part in (*new, *sorted(gone - old))}
+        needed = self._needed(gone, made, stored)
+        if needed is None:
+            return None
+        for part, mask in made.items():
+            if mask & (mask - 1) and not space.is_kernel(mask, part):
+                return None
+            if any(self._computing(i, gone, made) > 1 for i in bits(mask & ~space.copyable)):
+                return None
+        return _Change(gone, made, needed)
+
+    def _computing(self, atom: int, gone: set[int], made: Mapping[int, int]) -> int:
+        """How many kernels compute an atom after a change."""
+        return len(self.computing[atom] - gone) + sum(mask >> atom & 1 for mask in made.values())
+
+    def _needed(self, gone: set[int], made: dict[int, int], stored: int) -> int | None:
+        """Let the kernels of `made` store nothing that they alone read; returns what is stored then.
+
+        None where a kernel would store an atom and compute all its readers, which others compute as well.
+        """
+        space = self.space
+        for part in list(made):
+            mask, kept = made.pop(part), 0
+            for i in bits(part):
+                if (space.results | ~space.native) >> i & 1 or space.after[i] & ~mask:
+                    kept |= 1 << i
+                elif any(self._computing(r, gone, made) for r in bits(space.after[i])):
+                    return None
+            stored &= ~(part & ~kept)
+            if kept:
+                made[kept] = mask
+        return stored
+
+    def _is_ordered(self, change: _Change) -> bool:
+        """Whether no new kernel waits for itself."""
+        home = {i: part for part in change.made for i in bits(part)}
+        for part, mask in change.made.items():
+            seen, frontier = 0, self._reads(mask)
+            while frontier:
+                if frontier & part:
+                    return False
+                seen |= frontier
+                near = 0
+                for other in {home[i] if i in home else self.home[i] for i in bits(frontier)}:
+                    near |= self._reads(change.made[other] if other in change.made else self.kernels[other])
+                frontier = near & ~seen
+        return True
+
+
+def placing(cover: Cover, pattern: int) -> Move:
+    """The move that makes a pattern a kernel: others store what it reads, and compute what it leaves them."""
+    space, read = cover.space, 0
+    for i in bits(pattern):
+        read |= space.before[i]
+    old: dict[int, int] = {}
+    for i in bits(pattern & cover.stored):
+        old.setdefault(cover.home[i], cover.home[i] & ~pattern)
+    for i in bits(read & ~pattern & ~cover.stored):
+        part = min(cover.computing[i])
+        old[part] = old.get(part, part & ~pattern) | 1 << i
+    return Move(tuple(sorted(old)), (space.border(pattern), *(m for _, m in sorted(old.items()))))

@@ -1,0 +1,167 @@
+"""Which independent kernels go side by side in a launch: hill climbing over whole launches."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.passes.fusion.cost.launches import Launch, Launches
+from tilestitch.passes.fusion.search.steps import Depths
+from tilestitch.passes.fusion.stages import Kernels
+from tilestitch.passes.plan import Group
+
+NEAR = 48
+"""Kernels that are so many places apart in the order of launches are not looked at together."""
+LEAST_GAIN_US = 1e-9
+MOST_ROUNDS = 10
+
+Move = tuple[float, list[list[str]], list[Launch]]
+"""What launches cost more than those that they replace, their kernels by name, and they."""
+
+
+class Packs:
+    """Kernels as launches. No launch waits for itself, and the longest chain of launches gets no longer."""
+
+    def __init__(
+        self, kernels: Kernels, fitting: Callable[[Group], bool], model: LatencyModel, *, forced: bool = False
+    ) -> None:
+        """fitting: which kernels may go side by side. forced: join launches whether or not that is faster."""
+        self.kernels, self.forced = kernels, forced
+        self.fitting = [n for n in kernels.order if n in kernels.groups and fitting(kernels.groups[n])]
+        self.place = {name: i for i, name in enumerate(self.fitting)}
+        self.launches = Launches(kernels, self.place, model)
+        self.home: dict[str, Launch] = {name: self.launches.of([name]) for name in self.fitting}
+        self.before = Depths(kernels.order, kernels.producers, kernels.readers)
+        self.after = Depths(reversed(kernels.order), kernels.readers, kernels.producers)
+        self.steps = max(self.before.of.values(), default=0)
+        self._idle: set[str] = set()
+        """Kernels of which it is known that no move saves anything."""
+
+    def climb(self) -> list[Launch]:
+        """Join two launches, the best pair first; then move kernels between launches while that helps. The packs."""
+        options = [option for a, b in self._first_pairs() if (option := self._option(a, b)) is not None]
+        heapq.heapify(options)
+        while options:
+            _, _, a, b = heapq.heappop(options)
+            if not (self._is_live(a) and self._is_live(b)):
+                continue
+            whole = self.launches.joined(a, b)
+            if self._put([whole]):
+                pairs = (self._option(*sorted((whole, other))) for other in self._near(whole))
+                for option in filter(None, pairs):
+                    heapq.heappush(options, option)
+        for _ in range(0 if self.forced else MOST_ROUNDS):
+            if not sum(map(self._move, self.fitting)):
+                break
+        packs = {launch for launch in self.home.values() if len(launch.names) > 1}
+        return sorted(packs)
+
+    # -- pairs ---------------------------------------------------------------------------------------------------
+
+    def _first_pairs(self) -> Iterator[tuple[Launch, Launch]]:
+        for number, first in enumerate(self.fitting):
+            for second in self.fitting[number + 1 : number + NEAR]:
+                yield self.home[first], self.home[second]
+
+    def _near(self, launch: Launch) -> list[Launch]:
+        """The launches with a kernel that is near one of `launch`."""
+        found = dict.fromkeys(self.home[n] for name in launch.names for n in self._around(self.place[name], NEAR - 1))
+        return [other for other in found if other is not launch]
+
+    def _around(self, place: int, after: int) -> list[str]:
+        return self.fitting[max(0, place - NEAR + 1) : place + after + 1]
+
+    def _option(self, a: Launch, b: Launch) -> tuple[float, list[str], Launch, Launch] | None:
+        """Two launches as one, less is better; None if they cannot meet, or nothing is saved."""
+        if not self.launches.can_meet(a, b):
+            return None
+        latency_us = self.launches.latency_us(a, b)
+        if latency_us is None:
+            return None
+        gain = a.latency_us + b.latency_us - latency_us
+        return (-gain, sorted(a.names + b.names), a, b) if self.forced or gain > LEAST_GAIN_US else None
+
+    def _is_live(self, launch: Launch) -> bool:
+        return self.home[launch.names[0]] is launch
+
+    # -- moves ---------------------------------------------------------------------------------------------------
+
+    def _move(self, name: str) -> bool:
+        """The best of: a kernel alone, or in another launch."""
+        if name in self._idle:
+            return False
+        options = sorted(self._moves(name), key=lambda option: option[:2])
+        if not options:
+            self._idle.add(name)
+        return any(self._put(new) for _, _, new in options)
+
+    def _moves(self, name: str) -> Iterator[Move]:
+        mine, one, place = self.home[name], self.launches.of([name]), self.place[name]
+        rest = [self.launches.of([n for n in mine.names if n != name])] if mine is not one else []
+        for other in dict.fromkeys(self.home[n] for n in self.fitting[max(0, place - NEAR) : place + NEAR]):
+            if other is mine or not self.launches.can_meet(other, one):
+                continue
+            a, b = sorted((other, one))
+            gain = self._gain_us(
+                [mine, other], [*(launch.latency_us for launch in rest), self.launches.latency_us(a, b)]
+            )
+            if gain > LEAST_GAIN_US:
+                yield _move_to([*rest, self.launches.joined(a, b)], gain)
+        gain = self._gain_us([mine], [launch.latency_us for launch in (*rest, one)])
+        if gain > LEAST_GAIN_US:
+            yield _move_to([*rest, one], gain)
+
+    def _gain_us(self, old: Sequence[Launch], new: Sequence[float | None]) -> float:
+        """Microseconds saved by launches of the latencies `new` in place of `old`."""
+        known = [us for us in new if us is not None]
+        before = sum(launch.latency_us for launch in sorted(old, key=lambda launch: sorted(launch.names)))
+        return before - sum(known) if len(known) == len(new) else 0.0
+
+    # -- changing ------------------------------------------------------------------------------------------------
+
+    def _put(self, new: Sequence[Launch]) -> bool:
+        """Let launches be `new`, if they can be put in an order without a longer chain."""
+        before = {name: self.home[name] for launch in new for name in launch.names}
+        parted = self._pieces(new, before)
+        self._enter(parted)
+        self._settle(parted)
+        self._enter(new)
+        if not self._settle(new):
+            self.home.update(before)
+            self.before.undo()
+            self.after.undo()
+            return False
+        self.before.keep()
+        self.after.keep()
+        for launch in new:
+            for name in launch.names:
+                self._idle.difference_update(self._around(self.place[name], NEAR))
+        return True
+
+    def _pieces(self, new: Sequence[Launch], before: dict[str, Launch]) -> list[Launch]:
+        """The parts of the launches that `new` tears apart."""
+        found = []
+        for launch in new:
+            by_home: dict[Launch, list[str]] = {}
+            for name in launch.names:
+                by_home.setdefault(before[name], []).append(name)
+            found += [self.launches.of(names) for home, names in by_home.items() if len(names) < len(home.names)]
+        return found
+
+    def _enter(self, launches: Iterable[Launch]) -> None:
+        for launch in launches:
+            self.home.update((name, launch) for name in launch.names)
+
+    def _settle(self, launches: Iterable[Launch]) -> bool:
+        names = [launch.names for launch in launches]
+        fits = self.before.settle(names, self._names_at, lambda name, depth: depth + self.after.of[name] > self.steps)
+        return fits and self.after.settle(names, self._names_at)
+
+    def _names_at(self, name: str) -> Sequence[str]:
+        """The kernels of the launch of a kernel, or of a host step."""
+        return self.home[name].names if name in self.home else (name,)
+
+
+def _move_to(new: list[Launch], gain: float) -> Move:
+    return -gain, [sorted(launch.names) for launch in new], new

@@ -1,0 +1,233 @@
+"""The space that fusion explores: sets of clusters as bit masks, which may be one kernel, and what each costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tilestitch.compiler.ir import Node, Value
+from tilestitch.cost_model.constants import LAUNCH_BYTES, OPERATIONS_PER_BYTE
+from tilestitch.cost_model.counts import bytes_of
+from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, latency_us
+from tilestitch.passes.fusion.bitsets import bits, mask_of
+from tilestitch.passes.fusion.clusters import Cluster, Fusion
+from tilestitch.passes.fusion.cost.facts import facts_of
+from tilestitch.passes.fusion.cost.profit import MOST_NODES, MOST_OPERANDS, recomputation
+from tilestitch.passes.fusion.legality import operands, why_not_on
+from tilestitch.passes.plan import GroupKind, WhyNot
+from tilestitch.passes.plan.roles import Roles, roles_of
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A legal kernel: the atoms in it as a mask, and its quick score in bytes saved against all atoms alone."""
+
+    mask: int
+    gain: float
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a legal set of atoms is as one kernel."""
+
+    nodes: tuple[Node, ...]
+    stored: tuple[Value, ...]
+    roles: Roles
+
+
+class Space:
+    """Kernels over the clusters of a fusion state, its *atoms*, numbered in topological order.
+
+    Every question is answered once. A *kernel* is a connected set of native atoms that it computes, and those of them
+    that it stores, which legality allows, no rule of the state forbids, and which is not too large to compile well. A
+    *pattern* is a kernel that stores what others read, so that no other kernel computes its atoms.
+    """
+
+    def __init__(self, state: Fusion, model: LatencyModel, device: AnyDevice) -> None:
+        self.state, self.model, self.device = state, model, device
+        # What an atom depends on depends on less, so counting ancestors sorts topologically.
+        order = sorted(state.clusters(), key=lambda c: (c.reach.above.bit_count(), state.first_position(c)))
+        self.atoms: list[Cluster] = order
+        self.everything = (1 << len(order)) - 1
+        number = {c.number: i for i, c in enumerate(order)}
+        self.native = mask_of(i for i, c in enumerate(order) if state.is_native(c) and state.outputs_of(c))
+        self.before = [mask_of(number[p.number] for p in state.producers(c) if p.number in number) for c in order]
+        self.after = [0] * len(order)
+        for i, producers in enumerate(self.before):
+            for p in bits(producers):
+                self.after[p] |= 1 << i
+        self.ancestors, self.descendants = [0] * len(order), [0] * len(order)
+        for i, producers in enumerate(self.before):
+            for p in bits(producers):
+                self.ancestors[i] |= self.ancestors[p] | 1 << p
+        for i in reversed(range(len(order))):
+            for r in bits(self.after[i]):
+                self.descendants[i] |= self.descendants[r] | 1 << r
+        # What takes few operations an element may be computed by several kernels, what sums up by one alone.
+        self.copyable = mask_of(i for i in bits(self.native) if self._is_injective(order[i]))
+        self.results = mask_of(i for i, c in enumerate(order) if any(map(self._is_result, state.outputs_of(c))))
+        self._shapes: dict[tuple[int, int], Shape | None] = {}
+        self._latencies: dict[tuple[int, int], float] = {}
+        self._gains: dict[int, float] = {}
+        self._moved: dict[int, int] = {}
+        self._reach: dict[int, int] = {}
+
+    # -- legality ------------------------------------------------------------------------------------------------
+
+    def is_convex(self, mask: int) -> bool:
+        """Whether no path leaves `mask` and comes back."""
+        above = below = 0
+        for i in bits(mask):
+            above |= self.ancestors[i]
+            below |= self.descendants[i]
+        return not above & below & ~mask
+
+    def is_connected(self, mask: int) -> bool:
+        reached = frontier = mask & -mask
+        while frontier:
+            near = 0
+            for i in bits(frontier):
+                near |= self.before[i] | self.after[i]
+            frontier = near & mask & ~reached
+            reached |= frontier
+        return reached == mask
+
+    def border(self, mask: int) -> int:
+        """The atoms of `mask` that others read, or that are results of the graph."""
+        return self.results & mask | mask_of(i for i in bits(mask) if self.after[i] & ~mask)
+
+    def is_pattern(self, mask: int) -> bool:
+        """Whether the atoms of `mask` (connected) may be one kernel, and no other computes them."""
+        return self.is_convex(mask) and self.shape(mask, self.border(mask)) is not None
+
+    def is_kernel(self, mask: int, stored: int) -> bool:
+        """Whether one kernel may compute `mask` and store `stored`, others computing some of these atoms, too."""
+        return self.shape(mask, stored) is not None and self.is_connected(mask)
+
+    def shape(self, mask: int, stored: int) -> Shape | None:
+        """The kernel that computes `mask` and stores `stored`; None if there can be none."""
+        key = mask, stored
+        if key not in self._shapes:
+            self._shapes[key] = self._find_shape(mask, stored)
+        return self._shapes[key]
+
+    def _find_shape(self, mask: int, stored: int) -> Shape | None:
+        if mask & ~self.native:
+            return None
+        state, clusters = self.state, [self.atoms[i] for i in bits(mask)]
+        members = {n for c in clusters for n in c.members}
+        several = len(clusters) > 1
+        if several and len(members) > MOST_NODES:
+            return None
+        nodes = state.in_order(members)
+        values = state.stored({n for i in bits(stored) for n in self.atoms[i].owned}, members)
+        roles = roles_of(nodes, values)
+        if isinstance(roles, WhyNot) or why_not_on(state.target, roles, "") is not None:
+            return None
+        if several:
+            if sum(map(len, operands(nodes))) + len(values) > MOST_OPERANDS:
+                return None
+            if any(rule.forbid(state, nodes) is not None for rule in state.rules):
+                return None
+        return Shape(tuple(nodes), tuple(values), roles)
+
+    def _is_injective(self, atom: Cluster) -> bool:
+        roles = self.state.roles(atom)
+        return isinstance(roles, Roles) and roles.kind is GroupKind.INJECTIVE
+
+    def _is_result(self, value: Value) -> bool:
+        return self.state.graph.is_output(value)
+
+    def is_acyclic(self, masks: Sequence[int], newest: int) -> bool:
+        """Whether kernels `masks` and `newest` (disjoint, each convex) can be put in an order, if `masks` can."""
+        reached = self._below(newest) & ~newest
+        waiting = list(masks)
+        while not reached & newest:
+            hit = [m for m in waiting if m & reached]
+            if not hit:
+                return True
+            waiting = [m for m in waiting if not m & reached]
+            for m in hit:
+                reached |= self._below(m)
+        return False
+
+    def _below(self, mask: int) -> int:
+        if mask not in self._reach:
+            found = 0
+            for i in bits(mask):
+                found |= self.descendants[i]
+            self._reach[mask] = found
+        return self._reach[mask]
+
+    # -- cost ----------------------------------------------------------------------------------------------------
+
+    def latency_us(self, mask: int, stored: int | None = None) -> float:
+        """The full estimate of a pattern, a kernel, or an atom alone; 0 for what needs no kernel of its own."""
+        key = mask, self.border(mask) if stored is None else stored
+        if key not in self._latencies:
+            self._latencies[key] = self._find_latency(*key)
+        return self._latencies[key]
+
+    def _find_latency(self, mask: int, stored: int) -> float:
+        if not mask & (mask - 1) and (not mask & self.native or self._is_alias(mask)):
+            return 0.0
+        return latency_us(self.model, self.facts(mask, stored), self.device)
+
+    def facts(self, mask: int, stored: int) -> KernelFacts:
+        """The facts of a kernel."""
+        shape = self.shape(mask, stored)
+        if shape is None:
+            raise ValueError(f"the atoms {list(bits(mask))} are no kernel; ask is_kernel first")
+        return facts_of(shape.nodes, shape.stored, shape.roles, self.state.target)
+
+    def _is_alias(self, mask: int) -> bool:
+        """A reshape between kernels costs nothing: its readers read its operand."""
+        members = self.atoms[mask.bit_length() - 1].members
+        node = next(iter(members))
+        if len(members) > 1 or node.op != "reshape" or self.state.graph.is_output(node.output):
+            return False
+        return not node.inputs[0].is_constant
+
+    def total_us(self, patterns: Iterable[int]) -> float:
+        """The full estimate of a partition; atoms in no pattern are alone."""
+        total, covered = 0.0, 0
+        for mask in sorted(patterns):
+            total += self.latency_us(mask)
+            covered |= mask
+        return total + sum(self.latency_us(1 << i) for i in bits(self.everything & ~covered))
+
+    def gain(self, mask: int) -> float:
+        """The quick score: bytes no longer moved, launches saved as bytes, less arithmetic that is repeated."""
+        if mask not in self._gains:
+            self._gains[mask] = self._find_gain(mask)
+        return self._gains[mask]
+
+    def _find_gain(self, mask: int) -> float:
+        shape = self.shape(mask, self.border(mask))
+        assert shape is not None
+        alone = [1 << i for i in bits(mask) if not self._is_alias(1 << i)]
+        saved = sum(map(self._bytes_moved, alone)) - self._bytes_moved(mask)
+        again = recomputation(shape.nodes, shape.stored, shape.roles)
+        return saved + LAUNCH_BYTES * (len(alone) - 1) - again / OPERATIONS_PER_BYTE
+
+    def _bytes_moved(self, mask: int) -> int:
+        if mask not in self._moved:
+            shape = self.shape(mask, self.border(mask))
+            assert shape is not None
+            inputs, constants = operands(shape.nodes)
+            self._moved[mask] = bytes_of((*inputs, *constants, *shape.stored))
+        return self._moved[mask]
+
+    def neighbours(self, mask: int) -> int:
+        """Native atoms outside `mask` that read from it or that it reads."""
+        near = 0
+        for i in bits(mask):
+            near |= self.before[i] | self.after[i]
+        return near & self.native & ~mask
+
+    def partition_of(self, state: Fusion) -> list[int]:
+        """The clusters of another state of the same graph as masks over these atoms; single atoms are left out."""
+        home = {n: i for i, c in enumerate(self.atoms) for n in c.owned}
+        masks = [mask_of(home[n] for n in c.owned if n in home) for c in state.clusters()]
+        return [m for m in masks if m & (m - 1)]

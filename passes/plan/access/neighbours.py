@@ -1,0 +1,47 @@
+"""Whether neighbouring results of an anchor lie next to each other in every output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tilestitch.compiler.ir import Node, Value
+from tilestitch.compiler.ir.affine import Integer, variable
+from tilestitch.compiler.ir.indexing import forward_index, ravel
+from tilestitch.passes.plan.parts import Part, Roles
+
+Place = Callable[[Any, Any, Any], Sequence[Any]]
+"""`place(batch, row, column)`: where a result is in the anchor's."""
+
+
+def lie_together(
+    roles: Roles, outputs: Sequence[Value], place: Place, extents: tuple[int, int, int], lanes: int
+) -> bool:
+    """Whether every output has `lanes` neighbouring results next to each other, from a multiple of as many on.
+
+    extents: of batch, row and column; `lanes` divides the last.
+    """
+    batch, row, run = variable("batch", extents[0]), variable("row", extents[1]), variable("run", extents[2] // lanes)
+    indices = [tuple(place(batch, row, run * lanes + lane)) for lane in range(lanes)]
+    for value in outputs:
+        views = _views_before(roles, value)
+        first, *others = (_position(views, value, index) for index in indices)
+        if first % lanes != 0 or any(other - first != lane for lane, other in enumerate(others, 1)):
+            return False
+    return True
+
+
+def _views_before(roles: Roles, value: Value) -> list[Node]:
+    """The chain of views that makes a stored value."""
+    views: list[Node] = []
+    while value.producer is not None and roles.parts.get(value.producer) is Part.VIEW:
+        views.insert(0, value.producer)
+        value = value.producer.inputs[0]
+    return views
+
+
+def _position(views: Sequence[Node], value: Value, index: tuple[Any, ...]) -> Integer:
+    for view in views:
+        index = forward_index(view, index)
+    position: Integer = ravel(index, value.shape)
+    return position

@@ -1,0 +1,64 @@
+"""Constant operands that lie in a layout of their own: where their elements are then.
+
+8-bit weights lie along the reduction, as the tensor cores read them: half floats and TF32 are transposed on their way
+into registers, but there is no instruction that does so with bytes. Columns of GEMMs with gates are units' columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilestitch.compiler.ir import Node, Value
+from tilestitch.compiler.ir.types import storage_bytes
+from tilestitch.passes.plan.access.strided import Strided, row_major
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.units import Units, units_of
+
+
+@dataclass(frozen=True)
+class PackedLayout:
+    """`memory` says where an element of the constant is. key: identifies the layout. rows_at: the axis to which its
+    last one goes, or `units`: how its columns are ordered anew, which then lie along k (`along_k`) or not.
+    """
+
+    memory: Strided
+    key: str
+    rows_at: int = 0
+    units: Units | None = None
+    along_k: bool = False
+
+
+def packed_layouts(group: AnchoredGroup) -> dict[Value, PackedLayout]:
+    """The anchor's weights that only it reads, and their layout; nothing if they stay as they are."""
+    units = units_of(group.roles)
+    weights, place = group.anchor.inputs[1], _axis_of_rows(group.anchor)
+    if units is not None:
+        return {weights: _of_units(group.anchor, units)}
+    readers = [node for node in group.nodes if weights in node.inputs]
+    if weights.data is None or storage_bytes(weights.dtype) != 1 or place is None or readers != [group.anchor]:
+        return {}
+    shape = list(weights.shape)
+    rows = shape.pop()
+    shape.insert(place % len(weights.shape), rows)
+    strides = list(row_major(tuple(shape)))
+    strides.append(strides.pop(place % len(weights.shape)))
+    return {weights: PackedLayout(Strided(weights, weights.shape, tuple(strides)), f"rows_at:{place}", place)}
+
+
+def _axis_of_rows(node: Node) -> int | None:
+    """Where the last axis of the second operand goes for the reduction to come last; None if it does already."""
+    if node.op == "matmul":
+        return None if node.attrs.get("trans_b") else -2
+    return 0 if node.attrs["layout"] == "NXC" else None
+
+
+def _of_units(anchor: Node, units: Units) -> PackedLayout:
+    """The matrix of a GEMM with gates: it runs along k as it did, or where whole units of few rows can be had so."""
+    weights, trans_b = anchor.inputs[1], bool(anchor.attrs.get("trans_b"))
+    depth, columns = weights.shape[1 if trans_b else 0], units.columns
+    uneven = bool(units.gates & (units.gates - 1))
+    along_k = trans_b or storage_bytes(weights.dtype) == 1 or (uneven and units.period == units.gates)
+    strides = (depth, 1) if trans_b else (1, depth) if along_k else (columns, 1)
+    memory = Strided(weights, (columns, depth) if trans_b else (depth, columns), strides)
+    key = f"units:{units.gates}x{units.width}:{units.period}:{'k' if along_k else 'row'}"
+    return PackedLayout(memory, key, units=units, along_k=along_k)

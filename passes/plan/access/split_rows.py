@@ -1,0 +1,113 @@
+"""Row-wise groups with few long rows (split reductions): many threads compute parts of a row, which are joined.
+
+The group is rewritten as a small graph of its own, in which each reduction reads its operand as [rows, parts, length]
+and is done twice: over the length, then over the parts. Each piece of that graph is a group that the other templates
+can lower; what lies between the pieces is temporary memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
+from tilestitch.compiler.ir.types import HALVES
+from tilestitch.passes.plan.roles import Roles, RowSpace, roles_of
+from tilestitch.passes.plan.view import GroupView
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One launch of the rewritten group: its nodes, what it reads, and what it stores."""
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+
+
+def why_not_cut(rows: RowSpace, parts: int) -> str | None:
+    """Why rows are not cut into so many equal parts; None if they are."""
+    length = prod(d for axis, d in enumerate(rows.shape) if axis in rows.axes)
+    trailing = rows.axes == tuple(range(len(rows.shape) - len(rows.axes), len(rows.shape)))
+    if parts < 2 or length % parts or not trailing:
+        return f"rows of {length} elements over axes {rows.axes} are not cut into {parts} equal parts"
+    return None
+
+
+def split_rows(
+    nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], rows: RowSpace, parts: int
+) -> tuple[list[Piece], dict[Value, Value]]:
+    """The pieces of a group whose rows are cut into `parts`, in order, and which of their values are the group's own.
+
+    All reductions must be `reduce_*`.
+    """
+    graph = Graph("split")
+    new: dict[Value, Value] = {v: graph.add_input(v.name, v.type) for v in inputs}
+    for node in nodes:
+        # Constants of one element; a value of their own keeps the uses of the old one as they are.
+        new.update((v, Value(v.name, v.type, v.data)) for v in node.inputs if v not in new)
+        operands = [new[v] for v in node.inputs]
+        if kind_of(node.op) is Kind.REDUCTION:
+            new[node.output] = _reduce_in_parts(graph, node, operands[0], rows, parts)
+            continue
+        twin = graph.add(node.op, operands, node.attrs, origins=node.origins)
+        new.update(zip(node.outputs, twin.outputs, strict=True))
+    own = {new[v]: v for v in (*inputs, *outputs)}
+    return _pieces(graph, [new[v] for v in outputs]), own
+
+
+def pieces_of(
+    view: GroupView, outputs: Sequence[Value], rows: RowSpace, parts: int
+) -> tuple[list[tuple[Piece, Roles]], dict[Value, Value]]:
+    """The pieces of a row-wise group whose rows are cut, each with its roles, and which values are the group's own."""
+    pieces, own = split_rows(view.nodes, view.inputs, outputs, rows, parts)
+    found = []
+    for piece in pieces:
+        roles = roles_of(piece.nodes, piece.outputs, view.name)
+        assert isinstance(roles, Roles), roles
+        found.append((piece, roles))
+    return found, own
+
+
+def _reduce_in_parts(graph: Graph, node: Node, operand: Value, rows: RowSpace, parts: int) -> Value:
+    count = prod(rows.dropped)
+    length = prod(rows.shape) // max(1, count)
+    dtype = operand.dtype
+    if dtype in HALVES:
+        operand = graph.emit("cast", operand, to="float32")
+    cut = graph.emit("reshape", operand, shape=(count, parts, length // parts))
+    partial = graph.emit(node.op, cut, axes=(2,), keepdims=False, origins=node.origins)
+    joined = graph.emit(node.op, partial, axes=(1,), keepdims=False, origins=node.origins)
+    result = graph.emit("reshape", joined, shape=node.output.shape)
+    return graph.emit("cast", result, to=dtype) if dtype in HALVES else result
+
+
+def _pieces(graph: Graph, outputs: Sequence[Value]) -> list[Piece]:
+    """One piece for each reduction, with what it pulls, and one for each stored value that is left."""
+    order = {node: i for i, node in enumerate(graph.nodes)}
+    stored = [v for n in graph.nodes if kind_of(n.op) is Kind.REDUCTION for v in n.outputs]
+    stored = list(dict.fromkeys([*stored, *outputs]))
+    pieces = []
+    for value in sorted(stored, key=lambda v: order[v.producer] if v.producer else -1):
+        nodes, reads = _pulled(value, set(stored) - {value})
+        pieces.append(Piece(tuple(sorted(nodes, key=order.__getitem__)), tuple(reads), (value,)))
+    return pieces
+
+
+def _pulled(value: Value, known: set[Value]) -> tuple[list[Node], list[Value]]:
+    """The nodes that compute `value` from inputs and `known` values, and those they read."""
+    nodes: dict[Node, None] = {}
+    reads: dict[Value, None] = {}
+    stack = [value]
+    while stack:
+        top = stack.pop()
+        if top in known or top.producer is None:
+            if top.data is None or top.data.size != 1:
+                reads[top] = None
+            continue
+        if top.producer in nodes:
+            continue
+        nodes[top.producer] = None
+        stack.extend(top.producer.inputs)
+    return list(nodes), list(reads)

@@ -1,0 +1,87 @@
+"""Whether attention can be computed on a GPU as its schedule says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilestitch.compiler.ir.types import HALVES, storage_bytes
+from tilestitch.passes.plan.attention.operands import AttentionShape, attention_of
+from tilestitch.passes.plan.attention.pieces import pieces_of, stage_bytes
+from tilestitch.passes.plan.attention.tiles import (
+    ACROSS,
+    QUAD,
+    STEP,
+    WARP,
+    AttentionMmaTile,
+    AttentionSimtTile,
+    padded,
+)
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.check import Machine
+from tilestitch.passes.plan.gemm.kernels import AMPERE
+from tilestitch.passes.plan.schedule_check import block_size
+from tilestitch.passes.plan.schedules import AttentionSchedule
+
+MOST_DOUBLED_COLUMNS = 128
+"""Columns of results for which a thread on the ordinary units holds the sums of eight rows."""
+DOUBLED_KEYS = 64
+"""Keys of such a tile."""
+ROWS = (2, 4, 8)
+"""That a thread on the ordinary units may have."""
+
+
+def fits_mma(what: AttentionShape, capability: int) -> bool:
+    """Whether the tensor cores compute this attention."""
+    dtype = what.query.dtype
+    same = {what.key.dtype, what.value.dtype, what.weights} == {dtype}
+    allowed = dtype in HALVES or (dtype == "float32" and what.tf32)
+    return same and allowed and what.acc_dtype == "float32" and capability >= AMPERE
+
+
+def why_not_attention(group: AnchoredGroup, schedule: AttentionSchedule, machine: Machine) -> str | None:
+    """Why no kernel computes attention as the schedule says; None if one does."""
+    what = attention_of(group)
+    if not schedule.split_keys:
+        return "the keys are cut into 0 parts; there is at least one"
+    tile = schedule.tile
+    reasons = _mma(tile, what, machine) if isinstance(tile, AttentionMmaTile) else _simt(tile, what)
+    return next(reasons, None) or next(shared(tile, what, machine.shared_bytes_per_block), None)
+
+
+def shared(tile: AttentionMmaTile | AttentionSimtTile, what: AttentionShape, limit: int) -> Iterator[str]:
+    """Complaints of a tile that does not fit shared memory."""
+    if isinstance(tile, AttentionMmaTile):
+        nbytes = stage_bytes(tile, pieces_of(what.query, what.key, what.value, tile))
+    else:
+        nbytes = tile.shared_bytes
+    if nbytes > limit:
+        yield f"the tile takes {nbytes} bytes of shared memory, more than {limit}"
+
+
+def _mma(tile: AttentionMmaTile, what: AttentionShape, machine: Machine) -> Iterator[str]:
+    if not fits_mma(what, machine.capability):
+        yield f"the tensor cores of {machine.name} do not compute attention of {what.query.dtype}"
+    if (tile.width, tile.columns) != (padded(what.width), padded(what.columns)):
+        wanted = f"{padded(what.width)} and {padded(what.columns)}"
+        yield f"a tile for operands of width {tile.width} and {tile.columns}, not {wanted}"
+    if tile.fragments not in (1, 2) or not tile.bn or tile.bn % STEP:
+        yield f"{tile.fragments} fragments by {tile.bn} keys: one or two, and keys are a multiple of {STEP}"
+    yield from block_size(tile.threads)
+
+
+def _simt(tile: AttentionSimtTile, what: AttentionShape) -> Iterator[str]:
+    itemsize = storage_bytes(what.acc_dtype)
+    if (tile.width, tile.columns, tile.itemsize) != (what.width, what.columns, itemsize):
+        yield f"a tile for another width than {what.width} and {what.columns}, or other sums than of {itemsize} bytes"
+    whole = tile.rows in ROWS and tile.bm and tile.threads % WARP == 0 and tile.bm % tile.rows == 0
+    if not whole or not tile.bn or tile.bn % ACROSS:
+        yield f"threads with {tile.rows} rows do not fill a tile of {tile.bm} queries by {tile.bn} keys"
+        return
+    if tile.rows > QUAD and not doubles(tile):
+        yield "threads do not hold the sums of eight rows"
+    yield from block_size(tile.threads)
+
+
+def doubles(tile: AttentionSimtTile) -> bool:
+    """Whether the sums of eight rows fit the registers of a thread."""
+    return tile.itemsize == 4 and tile.columns <= MOST_DOUBLED_COLUMNS and tile.bn == DOUBLED_KEYS

@@ -1,0 +1,165 @@
+"""An attention group as a kernel sees it: rows of queries, keys and values, and how they lie in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilestitch.compiler.ir import Node, Value
+from tilestitch.compiler.ir.indexing import unravel
+from tilestitch.compiler.ir.types import storage_bytes
+from tilestitch.passes.plan.access.neighbours import lie_together
+from tilestitch.passes.plan.access.vectors import VECTOR_BYTES, lanes_of
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.contractions import memory_of, operand_layout
+from tilestitch.passes.plan.gemm.gemm import OperandLayout
+from tilestitch.passes.plan.parts import Roles, Softmax
+
+MERGED_ROWS = 64
+"""Query heads that share keys are rows of one tile where they have fewer rows than this together."""
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """`batch` times `rows` queries, each with `keys` keys; rows are those of `merged` heads that share keys.
+
+    query: rows are queries, k the width; key: rows are keys, k the width; value: rows are the columns of the result, k
+    the keys. weights: the dtype of what multiplies values. acc_dtype: of sums and statistics. sources: where queries,
+    keys and values come from.
+    """
+
+    softmax: Softmax
+    batch: int
+    merged: int
+    columns: int
+    query: OperandLayout
+    key: OperandLayout
+    value: OperandLayout
+    result: Value
+    weights: str
+    acc_dtype: str
+    tf32: bool
+    sources: tuple[Source, Source, Source]
+
+    @property
+    def rows(self) -> int:
+        return self.merged * self.softmax.queries
+
+    @property
+    def keys(self) -> int:
+        return self.softmax.keys
+
+    @property
+    def width(self) -> int:
+        """Elements of a query and a key."""
+        product = self.softmax.product
+        return product.inputs[0].shape[-2 if product.attrs.get("trans_a") else -1]
+
+    def place(self, batch: Any, row: Any, column: Any) -> tuple[Any, ...]:
+        """The index of a result."""
+        *lead, queries, _ = self.result.shape
+        if self.merged == 1:
+            return (*unravel(batch, lead), 0 if queries == 1 else row, column)
+        return (*unravel(batch * self.rows + row, (*lead, queries)), column)
+
+
+def attention_of(group: AnchoredGroup) -> AttentionShape:
+    """The shape of an attention group on a GPU."""
+    softmax = group.roles.softmax
+    assert softmax is not None
+    product, anchor = softmax.product, group.anchor
+    query = Source(group.nodes, softmax.query, product.output.shape[:-2])
+    key = Source(group.nodes, softmax.key, product.output.shape[:-2])
+    value = Source(group.nodes, anchor.inputs[1], group.result.shape[:-2])
+    shared = math.gcd(key.repeated, value.repeated)
+    merged = shared if shared * softmax.queries <= MERGED_ROWS else 1
+
+    def layout(source: Source, rows: int, last: str) -> OperandLayout:
+        return operand_layout(source.value, memory_of(group, {}, source.value), rows, last)
+
+    columns = group.result.shape[-1]
+    return AttentionShape(
+        softmax, softmax.heads // merged, merged, columns,
+        layout(query, merged * softmax.queries, along(softmax, softmax.swapped)),
+        layout(key, softmax.keys, along(softmax, not softmax.swapped)),
+        layout(value, columns, "k" if anchor.attrs.get("trans_b") else "row"),
+        group.result, anchor.inputs[0].dtype, sum_dtype(group.roles),
+        all(n.attrs.get("precision") == "tf32" for n in (product, anchor)), (query, key, value),
+    )  # fmt: skip
+
+
+def result_lanes(group: AnchoredGroup, shape: AttentionShape) -> int:
+    """Neighbouring results that a thread can store at a time."""
+    lanes = lanes_of([*group.read_after(), *group.outputs])
+    extents = (shape.batch, shape.rows, shape.columns)
+
+    def together(lanes: int) -> bool:
+        return shape.columns % lanes == 0 and lie_together(group.roles, group.outputs, shape.place, extents, lanes)
+
+    while lanes > 1 and not together(lanes):
+        lanes //= 2
+    return lanes
+
+
+def lanes_of_sums(shape: AttentionShape) -> int:
+    """Sums of 16 bytes that neighbour in temporary memory."""
+    lanes = VECTOR_BYTES // storage_bytes(shape.acc_dtype)
+    while shape.columns % lanes:
+        lanes //= 2
+    return lanes
+
+
+def along(softmax: Softmax, second: bool) -> str:
+    """Which of "row" and "k" is the last axis of the first product's first or second operand."""
+    attrs = softmax.product.attrs
+    if second:
+        return "k" if attrs.get("trans_b") else "row"
+    return "row" if attrs.get("trans_a") else "k"
+
+
+def sum_dtype(roles: Roles) -> str:
+    """The dtype of sums and statistics: float64 where a value of the group is, else float32."""
+    assert roles.softmax is not None and roles.anchor is not None
+    values = (roles.softmax.product.output, roles.softmax.scores, roles.softmax.weights, roles.anchor.output)
+    return "float64" if any(v.dtype == "float64" for v in values) else "float32"
+
+
+class Source:
+    """An operand before the reshapes and broadcasts that make a matrix for each of `lead` of it."""
+
+    def __init__(self, nodes: Iterable[Node], value: Value, lead: Sequence[int]) -> None:
+        self.lead = tuple(lead)
+        rank = len(value.shape)
+        self.value, self.sizes = value, (1,) * (len(lead) - rank + 2) + value.shape[:-2]
+        node = value.producer
+        members = set(nodes)
+        while (
+            node is not None and node in members and node.op == "reshape" and self.sizes == self.lead
+            and node.inputs[0].shape[-2:] == self.value.shape[-2:] and len(node.inputs[0].shape) >= 2
+        ):  # fmt: skip
+            self.value = node.inputs[0]
+            self.lead = self.sizes = self.value.shape[:-2]
+            node = self.value.producer
+        if node is not None and node in members and node.op == "broadcast_to" and self.sizes == self.lead:
+            inner = node.inputs[0]
+            if inner.shape[-2:] == self.value.shape[-2:]:
+                self.value = inner
+                self.sizes = (1,) * (len(self.lead) - len(inner.shape) + 2) + inner.shape[:-2]
+
+    @property
+    def repeated(self) -> int:
+        """So many neighbouring heads read the same matrix."""
+        count = 1
+        for size, extent in zip(reversed(self.sizes), reversed(self.lead), strict=True):
+            if size != 1:
+                break
+            count *= extent
+        return count
+
+    def index(self, head: Any, row: Any, column: Any, transposed: bool) -> tuple[Any, ...]:
+        """Where the tensor has the element (row, column) of the matrix of a head; if `transposed`, column by row."""
+        lead = [0 if d == 1 else i for i, d in zip(unravel(head, self.lead), self.sizes, strict=True)]
+        own = lead[len(lead) - len(self.value.shape) + 2 :]
+        return (*own, *((column, row) if transposed else (row, column)))

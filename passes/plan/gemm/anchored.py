@@ -1,0 +1,69 @@
+"""A group around a contraction, as schedulers and templates see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilestitch.compiler.ir import Node, Value
+from tilestitch.compiler.ir.types import HALVES
+from tilestitch.passes.plan.parts import Roles
+from tilestitch.passes.plan.roles import roles_of
+from tilestitch.passes.plan.view import GroupView
+
+
+@dataclass(frozen=True)
+class AnchoredGroup:
+    """A group with an anchor: `outputs` are those that have elements."""
+
+    nodes: tuple[Node, ...]
+    roles: Roles
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+
+    @staticmethod
+    def of(view: GroupView) -> AnchoredGroup:
+        """The view of a legal group."""
+        roles = roles_of(view.nodes, view.outputs, view.name)
+        assert isinstance(roles, Roles), roles
+        return AnchoredGroup(view.nodes, roles, view.inputs, view.stored)
+
+    @property
+    def anchor(self) -> Node:
+        assert self.roles.anchor is not None
+        return self.roles.anchor
+
+    @property
+    def result(self) -> Value:
+        return self.anchor.outputs[0]
+
+    @property
+    def acc_dtype(self) -> str:
+        """Of sums: half floats are added up in float32."""
+        return "float32" if self.result.dtype in HALVES else self.result.dtype
+
+    @property
+    def tf32(self) -> bool:
+        """Whether the operands of the anchor may be rounded to TF32."""
+        return self.anchor.attrs.get("precision") == "tf32"
+
+    def read_before(self) -> tuple[Value, ...]:
+        """Inputs of the group that the anchor's operands are made of."""
+        return self._read(self.anchor.inputs)
+
+    def read_after(self) -> tuple[Value, ...]:
+        """Inputs of the group that are read to make its outputs from the anchor's result."""
+        return self._read(self.outputs)
+
+    def _read(self, roots: Sequence[Value]) -> tuple[Value, ...]:
+        members = {v: node for node in self.nodes for v in node.outputs}
+        seen: set[Value] = set()
+        stack = list(roots)
+        while stack:
+            value = stack.pop()
+            if value in seen or value is self.result:
+                continue
+            seen.add(value)
+            if value in members:
+                stack.extend(members[value].inputs)
+        return tuple(v for v in self.inputs if v in seen)

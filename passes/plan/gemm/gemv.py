@@ -1,0 +1,56 @@
+"""GEMMs with at most eight rows on GPUs: which operand is the large one, and how its kernel reads it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilestitch.compiler.ir.types import storage_bytes
+from tilestitch.passes.plan.gemm.gemm import AnyGemm, Gemm, OperandLayout
+from tilestitch.passes.plan.gemm.tiles import GemvTile
+from tilestitch.passes.plan.gemm.units import FEW_ROWS
+
+WARP, WARPS = 32, 8
+"""Threads of a warp, and warps of a block."""
+SEGMENT = 8
+"""Neighbouring lanes that read one step of the reduction, where the large operand runs along its rows."""
+MOST_CHUNK = 512
+"""Steps of the reduction whose part of the small operand lies in shared memory, at most."""
+LOAD_BYTES = 16
+COLUMNS = 2
+"""Rows of the large operand that a warp reads at the same time, where it runs along k; with gates, a whole unit."""
+
+
+def has_few_rows(gemm: Gemm) -> bool:
+    """Whether one operand has so few rows that this kernel is for it. Gates must be columns of the large one."""
+    return (gemm.m if gemm.gated else min(gemm.m, gemm.n)) <= FEW_ROWS
+
+
+def with_large_right(gemm: AnyGemm) -> AnyGemm:
+    """The same GEMM with the large operand as b."""
+    if gemm.m > gemm.n and not gemm.gated:
+        gemm = gemm.swapped()
+    if gemm.b.contiguous == "row" and SEGMENT * gemm.b.vector() % gemm.units.period:
+        # Packed along k for its units, of which there is one step only.
+        gemm = replace(gemm, b=replace(gemm.b, contiguous="k", run=1))
+    return gemm
+
+
+def load_width(operand: OperandLayout) -> int:
+    """Elements of one load along k: 16 bytes of them, or one."""
+    width = operand.vector()
+    return width if width * storage_bytes(operand.dtype) == LOAD_BYTES else 1
+
+
+def warp_columns(gemm: Gemm) -> int:
+    """Rows of the large operand that a warp takes, where it runs along k."""
+    return COLUMNS if gemm.gated is None else gemm.gated.gates
+
+
+def gemv_tile(gemm: Gemm) -> GemvTile:
+    """The tile of a GEMM whose large operand is b."""
+    large = gemm.b
+    along_k = large.contiguous == "k"
+    columns = WARPS * warp_columns(gemm) if along_k else SEGMENT * large.vector()
+    steps = WARP * load_width(large) if along_k else WARP * WARPS // SEGMENT
+    chunk = min(MOST_CHUNK, -(-max(1, gemm.k) // steps) * steps)
+    return GemvTile(FEW_ROWS, columns, chunk, along_k, WARP * WARPS)

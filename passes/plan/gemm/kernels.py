@@ -1,0 +1,46 @@
+"""Which GEMM kernels can compute a GEMM on a GPU."""
+
+from __future__ import annotations
+
+from tilestitch.passes.plan.gemm.gemm import Gemm
+from tilestitch.passes.plan.gemm.patches import why_not_patches
+from tilestitch.passes.plan.gemm.planes import refusal
+
+MMA_SUMS = {
+    ("float16", "float16"): "float32", ("bfloat16", "bfloat16"): "float32", ("float32", "float32"): "float32",
+    ("int8", "int8"): "int32", ("int8", "uint8"): "int32", ("uint8", "int8"): "int32", ("uint8", "uint8"): "int32",
+}  # fmt: skip
+"""What mma.sync adds up in, by the dtypes of the operands; float32 operands are rounded to TF32."""
+AMPERE = 80
+WGMMA_ARCHITECTURE = "sm_90a"
+BYTES = frozenset({"int8", "uint8"})
+
+
+def why_not_mma(gemm: Gemm, capability: int) -> str | None:
+    """Why mma.sync does not compute a GEMM on GPUs of a compute capability (times ten); None if it does."""
+    if capability < AMPERE:
+        return f"the GPU has compute capability {capability / 10}, less than {AMPERE / 10}"
+    dtypes = (gemm.a.dtype, gemm.b.dtype)
+    if dtypes not in MMA_SUMS:
+        return f"the operands are {dtypes[0]} and {dtypes[1]}"
+    if MMA_SUMS[dtypes] != gemm.acc_dtype:
+        return f"the sums are {gemm.acc_dtype}, not {MMA_SUMS[dtypes]}"
+    if dtypes[0] == "float32" and not gemm.tf32:
+        return "float32 must not be rounded to TF32"
+    return None
+
+
+def why_not_wgmma(gemm: Gemm, name: str, specific: str | None) -> str | None:
+    """Why wgmma does not compute a GEMM for a target; None if it does. specific: its one architecture with a suffix."""
+    if specific != WGMMA_ARCHITECTURE:
+        return f"the target is {name}, not {WGMMA_ARCHITECTURE} alone"
+    dtypes = (gemm.a.dtype, gemm.b.dtype)
+    if dtypes[0] != dtypes[1] and not BYTES.issuperset(dtypes):
+        return f"the operands are {dtypes[0]} and {dtypes[1]}"
+    wanted = "int32" if BYTES.issuperset(dtypes) else "float32"
+    if gemm.acc_dtype != wanted:
+        return f"the sums are {gemm.acc_dtype}, not {wanted}"
+    if not gemm.k:
+        return "there is nothing to multiply"
+    images = why_not_patches(gemm.a) if gemm.a.pictures is not None else refusal(gemm.a)
+    return images or refusal(gemm.b)

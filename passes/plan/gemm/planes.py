@@ -1,0 +1,99 @@
+"""Operands that lie in memory as evenly spaced matrices, which the copy engine of Hopper GPUs (TMA) can bring.
+
+TMA copies boxes of a tensor of up to five dimensions to shared memory. One of an operand's rows and k runs along memory
+and is the innermost dimension; lines of 64 half floats, 128 bytes, are swizzled as `wgmma` wants to read them. Where a
+box reaches over an edge of the tensor, TMA fills in zeros, which add nothing to a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilestitch.compiler.ir.types import HALVES, storage_bytes
+from tilestitch.passes.plan.access.strided import Strided
+from tilestitch.passes.plan.gemm.gemm import OperandLayout, Plane
+from tilestitch.passes.plan.gemm.tiles import LINE_BYTES
+
+TMA_DTYPES = {"float16": "float16", "bfloat16": "bfloat16", "int8": "uint8", "uint8": "uint8"}
+"""What a tensor map calls the types that `wgmma` multiplies here."""
+MOST_ROWS = 256
+"""Of a box."""
+ALIGNMENT_BYTES = 16
+MOST_DIMENSIONS = 5
+
+Dimensions = Sequence[tuple[int, int]]
+"""Extent and stride of each, the slowest first."""
+
+
+def matmul_plane(memory: Strided, rows: int, last: str, batch: Sequence[int]) -> Plane | None:
+    """The plane of a matmul operand [*lead, x, y] whose last axis y is its `last` ("k" or "row"), if there is one.
+
+    batch: what the leading axes are broadcast to; without any, they are rows too.
+    """
+    *lead, (x, x_stride), (y, y_stride) = zip(memory.shape, memory.strides, strict=True)
+    (k, k_stride), (m, m_stride) = ((y, y_stride), (x, x_stride)) if last == "k" else ((x, x_stride), (y, y_stride))
+    if not batch:
+        as_one = merged([*lead, (m, m_stride)])
+        if len(as_one) > 1:
+            return None
+        _, m_stride = as_one[0] if as_one else (1, 0)
+        return Plane(memory.offset, rows, m_stride, k, k_stride, ())
+    padded = [(1, 0)] * (len(batch) - len(lead)) + lead
+    spread = [(extent, 0 if own == 1 else stride) for extent, (own, stride) in zip(batch, padded, strict=True)]
+    return Plane(memory.offset, m, m_stride, k, k_stride, tuple(merged(spread)))
+
+
+def merged(dimensions: Dimensions) -> list[tuple[int, int]]:
+    """The same places with as few dimensions as possible; none of extent 1."""
+    found: list[tuple[int, int]] = []
+    for extent, stride in dimensions:
+        if extent == 1:
+            continue
+        if found and found[-1][1] == stride * extent:
+            found[-1] = found[-1][0] * extent, stride
+        else:
+            found.append((extent, stride))
+    return found
+
+
+def item_bytes(dtype: str) -> int:
+    return storage_bytes(dtype)
+
+
+def line(dtype: str) -> int:
+    """Elements of a line."""
+    return LINE_BYTES // item_bytes(dtype)
+
+
+def padded(steps: int, dtype: str) -> int:
+    """So many steps of k, up to the end of a line."""
+    return -(-steps // line(dtype)) * line(dtype)
+
+
+def refusal(operand: OperandLayout) -> str | None:
+    """Why TMA cannot bring an operand; None if it can."""
+    name, plane = operand.value.name, operand.plane
+    if operand.dtype not in TMA_DTYPES:
+        return f"{name} is {operand.dtype}, none of {', '.join(TMA_DTYPES)}"
+    if operand.dtype not in HALVES and operand.contiguous != "k":
+        return f"{name} runs along its rows; wgmma reads {operand.dtype} along k only"
+    if operand.memory is None:
+        return f"{name} is computed where it is read"
+    if plane is None:
+        return f"the rows of {name} are not evenly spaced in memory"
+    inner, outer = (
+        (plane.k_stride, (plane.rows, plane.row_stride))
+        if operand.contiguous == "k"
+        else (plane.row_stride, (plane.k, plane.k_stride))
+    )
+    if inner != 1:
+        return f"neither rows nor k of {name} run along memory"
+    strides = [stride for extent, stride in (outer, *plane.batch, plane.taps) if extent > 1 and stride]
+    if outer[0] > 1 and not outer[1]:
+        return f"{name} repeats one line"
+    for nbytes in (item_bytes(operand.dtype) * count for count in (plane.offset, *strides)):
+        if nbytes % ALIGNMENT_BYTES or nbytes < 0:
+            return f"lines of {name} lie {nbytes} bytes apart, no multiple of {ALIGNMENT_BYTES}"
+    if 2 + sum(stride != 0 for _, stride in (*plane.batch, plane.taps)) > MOST_DIMENSIONS:
+        return f"{name} has more than {MOST_DIMENSIONS} dimensions"
+    return None

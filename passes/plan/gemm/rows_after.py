@@ -1,0 +1,87 @@
+"""Row-wise work after a GEMM in its launch: bands of rows, and how those who store a band share it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import ceil, prod
+
+from tilestitch.compiler.ir import Node, Value
+from tilestitch.passes.plan.access.row_loops import REGISTER_ELEMENTS, RowLoops, row_loops
+from tilestitch.passes.plan.parts import Roles
+from tilestitch.passes.plan.roles import roles_of
+from tilestitch.passes.plan.view import GroupView
+
+WARP = 32
+WARP_ROWS = 16
+"""Rows that a warp has of every 64 of a tile of wgmma, and that are a band there."""
+
+
+@dataclass(frozen=True)
+class Band:
+    """`rows` rows of a GEMM that so many writers store: blocks, or `warps`, of `threads` threads. They share the band
+    if they can, `share_rows` each.
+    """
+
+    rows: int
+    writers: int
+    threads: int
+    share_rows: int
+    warps: bool = False
+
+    @property
+    def shares(self) -> int:
+        return ceil(self.rows / self.share_rows)
+
+    @property
+    def words(self) -> int:
+        """Of the launch's own memory: who has come, and who has each share, if there are several."""
+        return 0 if self.writers == 1 else 1 if self.shares == 1 else 1 + self.shares
+
+
+@dataclass(frozen=True)
+class RowsAfter:
+    """A row-wise group that reads what a GEMM stores; a row of the GEMM, `columns` long, has whole rows of it."""
+
+    nodes: tuple[Node, ...]
+    roles: Roles
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    columns: int
+
+    @classmethod
+    def of(cls, view: GroupView, columns: int) -> RowsAfter:
+        """The view of a legal group. All its results have elements."""
+        roles = roles_of(view.nodes, view.outputs, view.name)
+        assert isinstance(roles, Roles), roles
+        return cls(view.nodes, roles, view.inputs, view.outputs, columns)
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """What it reads and writes in memory."""
+        return (*self.inputs, *self.outputs)
+
+    @cached_property
+    def walk(self) -> RowLoops:
+        """The loops, for one thread a row."""
+        return row_loops(self.nodes, self.roles, self.inputs, self.outputs)
+
+    @property
+    def rows_each(self) -> int:
+        """Rows for each row of the GEMM."""
+        return self.columns // prod(self.walk.line_extents)
+
+    def work(self, threads: int) -> RowLoops:
+        """How a block, or a warp, of so many threads shares rows: as few threads a row as can keep it in registers, and
+        all of them where more than a warp are needed: only one row of a block may have several warps.
+        """
+        vectors, length = self.walk.vectors, prod(self.walk.line_extents)
+        team = min(WARP, threads, 1 << max(0, vectors - 1).bit_length())
+        if team == WARP and team * REGISTER_ELEMENTS < length:
+            team = threads
+        return replace(self.walk, team=team, rows=threads // team)
+
+    def band(self, rows: int, writers: int, threads: int, warps: bool = False) -> Band:
+        """How the writers of a band share it: as evenly as whole turns of their threads allow."""
+        turn = max(1, self.work(threads).rows // self.rows_each)
+        return Band(rows, writers, threads, ceil(ceil(rows / writers) / turn) * turn, warps)

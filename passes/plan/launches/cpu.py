@@ -1,0 +1,151 @@
+"""Launches of scheduled groups on a CPU: tasks, workspaces and what each touches, without generating code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from tilestitch.compiler.ir import Node, Value
+from tilestitch.passes.plan.access.split_rows import pieces_of
+from tilestitch.passes.plan.cpu.anchors import AnchoredSchedule, plan_of
+from tilestitch.passes.plan.cpu.attention import AttentionPlan, attention_of
+from tilestitch.passes.plan.cpu.checks import check_tasks
+from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan
+from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemvPlan
+from tilestitch.passes.plan.cpu.loops import LoopPlan
+from tilestitch.passes.plan.cpu.opaque import OpaqueSchedule, ScatterPlan, SortPlan, opaque_plan
+from tilestitch.passes.plan.cpu.rows import RowGroup, RowPlan
+from tilestitch.passes.plan.cpu.schedules import (
+    CpuAttentionSchedule,
+    CpuLoopSchedule,
+    CpuRowSchedule,
+    CpuSplitRowSchedule,
+)
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.group import Group, GroupKind
+from tilestitch.passes.plan.index_checks import pending_checks, read_for
+from tilestitch.passes.plan.launches.cuda.emitted import Argument, Emitted, classified, results_of
+from tilestitch.passes.plan.launches.launch import ONE, Launch
+from tilestitch.passes.plan.own_kernels import Temporary
+from tilestitch.passes.plan.parts import Roles
+from tilestitch.passes.plan.roles import roles_of
+from tilestitch.passes.plan.view import GroupView, look_up
+
+
+def cpu_launches(nodes: Mapping[str, Node], group: Group) -> tuple[Launch, ...]:
+    """The launches of a scheduled group, in order; none if its outputs have no elements.
+
+    nodes: those of the graph by name. The schedule is one that `schedule_check.why_not` has no objection to.
+    """
+    results = results_of(nodes, group)
+    return tuple(classified(launch, results, group.name) for launch in _of_group(nodes, group))
+
+
+def _of_group(nodes: Mapping[str, Node], group: Group) -> Sequence[Emitted]:
+    if group.stages:
+        return _side_by_side([_of_group(nodes, part) for part in group.parts])
+    view = look_up(nodes, group)
+    if not view.stored:
+        return ()
+    checks = () if group.kind is GroupKind.OPAQUE else tuple(_checks(view))
+    return (*checks, *_scheduled(view, group))
+
+
+def _side_by_side(parts: Sequence[Sequence[Emitted]]) -> list[Emitted]:
+    """Launches of independent groups: all first ones are one list of tasks, then all second ones, and so on."""
+    launches: list[Emitted] = []
+    for number in range(max(map(len, parts), default=0)):
+        together = [part[number] for part in parts if number < len(part)]
+        launches += [replace(launch, beside=place > 0) for place, launch in enumerate(together)]
+    return launches
+
+
+def _launch(kind: str, tasks: int, arguments: Iterable[Argument], scratch_bytes: int = 0) -> Emitted:
+    return Emitted(kind, (tasks, 1, 1), ONE, tuple(arguments), scratch_bytes=scratch_bytes)
+
+
+def _checks(view: GroupView) -> Iterator[Emitted]:
+    """One for each node whose indices are not known to be in range; scatters check theirs themselves."""
+    for pending in pending_checks(view.nodes).values():
+        yield _launch("check", check_tasks(pending), read_for(pending, view.inputs))
+
+
+def _scheduled(view: GroupView, group: Group) -> tuple[Emitted, ...]:
+    schedule, everything = group.schedule, (*view.inputs, *view.stored)
+    match schedule:
+        case CpuLoopSchedule():
+            return (_loops(view.stored[0].tensor_type.num_elements, schedule, everything),)
+        case CpuRowSchedule():
+            rows = RowGroup(view.nodes, _roles(view), view.inputs, view.stored)
+            return (_rows(rows, schedule, everything),)
+        case CpuSplitRowSchedule():
+            return _split_rows(view, schedule)
+        case CpuAttentionSchedule():
+            attention = AttentionPlan(attention_of(AnchoredGroup.of(view)), schedule)
+            return (_launch("attention", attention.tasks, everything, attention.scratch_bytes),)
+    assert view.anchor is not None
+    if isinstance(schedule, OpaqueSchedule):
+        return _opaque(view.anchor, schedule)
+    assert isinstance(schedule, AnchoredSchedule), schedule
+    return (_anchored(view, schedule, everything),)
+
+
+def _roles(view: GroupView) -> Roles:
+    roles = roles_of(view.nodes, view.outputs, view.name)
+    assert isinstance(roles, Roles), roles
+    return roles
+
+
+def _loops(elements: int, schedule: CpuLoopSchedule, arguments: Iterable[Argument]) -> Emitted:
+    return _launch("injective", LoopPlan(elements, schedule).tasks, arguments)
+
+
+def _rows(group: RowGroup, schedule: CpuRowSchedule, arguments: Iterable[Argument]) -> Emitted:
+    plan = RowPlan(group, schedule)
+    return _launch("rowwise", plan.tasks, arguments, plan.scratch_bytes)
+
+
+def _split_rows(view: GroupView, schedule: CpuSplitRowSchedule) -> tuple[Emitted, ...]:
+    rows = _roles(view).rows
+    assert rows is not None
+    pieces, own = pieces_of(view, view.stored, rows, schedule.parts)
+
+    def argument(value: Value) -> Argument:
+        return own.get(value) or Temporary(f"{view.name}.{value.name}", value.tensor_type.nbytes)
+
+    launches = []
+    for (piece, its), each in zip(pieces, schedule.pieces, strict=True):
+        arguments = [argument(v) for v in (*piece.inputs, *piece.outputs)]
+        if isinstance(each, CpuRowSchedule):
+            launches.append(_rows(RowGroup(piece.nodes, its, piece.inputs, piece.outputs), each, arguments))
+        else:
+            launches.append(_loops(piece.outputs[0].tensor_type.num_elements, each, arguments))
+    return tuple(launches)
+
+
+def _anchored(view: GroupView, schedule: AnchoredSchedule, arguments: Iterable[Argument]) -> Emitted:
+    plan = plan_of(AnchoredGroup.of(view), schedule)
+    assert not isinstance(plan, str), plan
+    match plan:
+        case GemmPlan():
+            kind = "matmul"
+        case GemvPlan():
+            kind = "gemv"
+        case ConvPlan():
+            kind = "conv"
+        case ConvTransposePlan():
+            kind = "conv_transpose"
+        case _:
+            kind = "window" if plan.shape.pools else "depthwise"
+    return _launch(kind, plan.tasks, arguments, plan.scratch_bytes)
+
+
+def _opaque(anchor: Node, schedule: OpaqueSchedule) -> tuple[Emitted, ...]:
+    plan = opaque_plan(anchor, schedule)
+    assert not isinstance(plan, str), plan
+    if not isinstance(plan, ScatterPlan):
+        kind = "top_k" if isinstance(plan, SortPlan) else "cumulative"
+        return (_launch(kind, plan.tasks, (*anchor.inputs, *anchor.outputs), plan.scratch_bytes),)
+    (x, indices, updates), out = anchor.inputs, anchor.outputs[0]
+    copy = _launch("copy", plan.copy_tasks, (x, out))
+    return (copy, _launch(anchor.op, plan.tasks, (indices, updates, out))) if plan.tasks else (copy,)

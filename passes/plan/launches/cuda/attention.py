@@ -1,0 +1,45 @@
+"""Launches of attention: one, or two where the keys are cut into parts, which the second joins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+from tilestitch.compiler.ir.types import storage_bytes
+from tilestitch.passes.plan.attention.operands import AttentionShape, attention_of, lanes_of_sums, result_lanes
+from tilestitch.passes.plan.attention.pieces import pieces_of, stage_bytes
+from tilestitch.passes.plan.attention.tiles import AttentionMmaTile
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.launches.cuda.emitted import Emitted
+from tilestitch.passes.plan.own_kernels import Temporary
+from tilestitch.passes.plan.schedules import AttentionSchedule
+
+JOIN_THREADS = 128
+
+
+def attention(group: AnchoredGroup, schedule: AttentionSchedule) -> tuple[Emitted, ...]:
+    """Blocks of queries, and the joining launch if there is one."""
+    what, tile = attention_of(group), schedule.tile
+    if isinstance(tile, AttentionMmaTile):
+        shared_bytes = stage_bytes(tile, pieces_of(what.query, what.key, what.value, tile))
+    else:
+        shared_bytes = tile.shared_bytes
+    tiles, steps = ceil(what.rows / tile.bm), ceil(what.keys / tile.bn)
+    parts = ceil(steps / ceil(steps / schedule.split_keys))
+    blocks = what.batch * tiles * parts
+    everything = (*group.inputs, *group.outputs)
+    if parts == 1:
+        launch = Emitted.of(tile.template, blocks, tile.threads, everything, part=True)
+        return (replace(launch, shared_bytes=shared_bytes),)
+    sums = _sums(what, parts)
+    first = Emitted.of(tile.template, blocks, tile.threads, (*group.read_before(), sums), part=True)
+    lanes = min(result_lanes(group, what), lanes_of_sums(what))
+    results = what.batch * what.rows * what.columns
+    join = Emitted.of("join", ceil(results / (lanes * JOIN_THREADS)), JOIN_THREADS, (*everything, sums), part=True)
+    return replace(first, shared_bytes=shared_bytes), join
+
+
+def _sums(what: AttentionShape, parts: int) -> Temporary:
+    """Sums, the largest score and the sum of exponentials of every row and part."""
+    count = parts * what.batch * what.rows * (what.columns + 2)
+    return Temporary("sums", count * storage_bytes(what.acc_dtype))

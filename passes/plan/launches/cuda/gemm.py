@@ -1,0 +1,132 @@
+"""Launches of contractions: GEMMs by the tile of their schedule, convolutions without tiles, rows after a GEMM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil
+
+from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.types import storage_bytes
+from tilestitch.passes.plan.access.packed import packed_layouts
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.contractions import gemm_of
+from tilestitch.passes.plan.gemm.gemm import Gemm, OperandLayout
+from tilestitch.passes.plan.gemm.gemv import WARPS, with_large_right
+from tilestitch.passes.plan.gemm.partition import Partition, cut
+from tilestitch.passes.plan.gemm.patches import cut_to_patches
+from tilestitch.passes.plan.gemm.rows_after import WARP_ROWS, Band, RowsAfter
+from tilestitch.passes.plan.gemm.tiles import WARP, GemvTile, MmaTile, SimtTile, WgmmaTile
+from tilestitch.passes.plan.launches.cuda.emitted import COUNTER_BYTES, Argument, Emitted, shared_array
+from tilestitch.passes.plan.launches.cuda.rows import rows_shared_bytes
+from tilestitch.passes.plan.own_kernels import Temporary
+from tilestitch.passes.plan.schedules import BandSchedule, DirectSchedule, GemmSchedule, RowSchedule
+
+
+def contraction(
+    group: AnchoredGroup, schedule: GemmSchedule | DirectSchedule, after: Rows | None = None
+) -> Emitted:  # fmt: skip
+    """The launch of a contraction, and of rows after it."""
+    if isinstance(schedule, DirectSchedule):
+        blocks = ceil(group.result.tensor_type.num_elements / schedule.threads)
+        return Emitted.of("conv_direct", blocks, schedule.threads, (*group.inputs, *group.outputs), part=True)
+    gemm = gemm_of(group)
+    assert gemm is not None, "a convolution without tiles has a direct schedule"
+    tile = schedule.tile
+    match tile:
+        case GemvTile():
+            gemm = with_large_right(gemm)
+        case WgmmaTile():
+            gemm = cut_to_patches(gemm, tile.bm)
+    partition = cut(gemm, (tile.bm, tile.bn, tile.bk), schedule.split_k, schedule.tile_rows)
+    if isinstance(tile, WgmmaTile):
+        return _wgmma(group, gemm, tile, partition, schedule.blocks, after)
+    return _tiled(group, gemm, tile, partition, after)
+
+
+class Rows:
+    """Row-wise work after a GEMM, as its schedules say."""
+
+    def __init__(self, after: RowsAfter, schedule: BandSchedule, rows: RowSchedule) -> None:
+        self.after, self.schedule, self.loops = after, schedule, after.walk.scheduled(rows)
+
+    @property
+    def shared_bytes(self) -> int:
+        return rows_shared_bytes(self.after.nodes, self.after.roles, self.loops)
+
+    def words(self, rows: int, writers: int, threads: int, warps: bool = False) -> int:
+        return Band(rows, writers, threads, self.schedule.share_rows, warps).words
+
+    def further(self, known: Sequence[Argument]) -> tuple[Value, ...]:
+        """What it touches besides."""
+        return tuple(v for v in dict.fromkeys(self.after.values) if v not in known)
+
+
+def _tiled(
+    group: AnchoredGroup, gemm: Gemm, tile: GemvTile | SimtTile | MmaTile, partition: Partition, after: Rows | None
+) -> Emitted:
+    kind = "gemv" if isinstance(tile, GemvTile) else f"gemm_{tile.template}"
+    itemsize, dynamic = storage_bytes(gemm.acc_dtype), 0
+    match tile:
+        case GemvTile():
+            static = _gemv_shared_bytes(gemm, tile, itemsize)
+        case SimtTile():
+            static = shared_array(tile.shared_elements, itemsize)
+        case MmaTile():
+            static, dynamic = 0, tile.shared_bytes
+    sums = _sums(gemm, partition, itemsize)
+    counted = partition.blocks // partition.parts if sums else 0
+    if after is not None:
+        bands = partition.batch * partition.m_blocks
+        counted += bands * after.words(min(tile.bm, gemm.m), partition.n_blocks, tile.threads)
+        static += after.shared_bytes
+    arguments = _arguments(group, group.inputs, sums, (), after)
+    launch = Emitted.of(kind, partition.blocks, tile.threads, arguments, part=True)
+    return replace(
+        launch, counter_bytes=COUNTER_BYTES * counted, shared_bytes=dynamic, static_shared_bytes=static
+    )  # fmt: skip
+
+
+def _gemv_shared_bytes(gemm: Gemm, tile: GemvTile, itemsize: int) -> int:
+    """A chunk of the small operand; the sums of all warps take its place where they fit."""
+    chunk, sums = gemm.m * tile.bk, 0 if tile.along_k else WARPS * gemm.m * tile.bn
+    return shared_array(chunk, itemsize) + (shared_array(sums, itemsize) if sums > chunk else 0)
+
+
+def _wgmma(
+    group: AnchoredGroup, gemm: Gemm, tile: WgmmaTile, partition: Partition, blocks: int, after: Rows | None
+) -> Emitted:
+    bm, static = tile.bm * tile.cluster, 0
+    bands, n_tiles = ceil(gemm.m / bm) * bm // WARP_ROWS, ceil(gemm.n / tile.bn)
+    sums = _sums(gemm, partition, 4)
+    counted = gemm.batch * n_tiles * bands if sums else 0
+    if after is not None:
+        counted += gemm.batch * bands * after.words(WARP_ROWS * tile.rows, n_tiles, WARP, warps=True)
+        static = after.shared_bytes
+    operands = [_root(operand) for operand in (gemm.a, gemm.b)]
+    arguments = _arguments(group, group.read_after(), sums, operands, after)
+    launch = Emitted.of("gemm_wgmma", blocks, tile.threads, arguments, part=True)
+    return replace(
+        launch, counter_bytes=COUNTER_BYTES * counted, cluster=(tile.cluster, 1, 1), shared_bytes=tile.shared_bytes,
+        static_shared_bytes=static,
+    )  # fmt: skip
+
+
+def _root(operand: OperandLayout) -> Value:
+    """The value whose memory a tensor map is over."""
+    assert operand.memory is not None
+    return operand.memory.root
+
+
+def _sums(gemm: Gemm, partition: Partition, itemsize: int) -> Temporary | None:
+    """Partial sums, where the reduction is in parts."""
+    return None if partition.parts == 1 else Temporary("sums", partition.parts * gemm.elements * itemsize)
+
+
+def _arguments(
+    group: AnchoredGroup, inputs: Sequence[Value], sums: Temporary | None, mapped: Sequence[Value], after: Rows | None
+) -> list[Argument]:
+    own: list[Argument] = [*inputs, *group.outputs]
+    packed = packed_layouts(group)
+    further = after.further([v for v in own if v not in packed]) if after is not None else ()
+    return [*own, *([sums] if sums is not None else []), *mapped, *further]

@@ -1,0 +1,132 @@
+"""The launches of a group on a GPU, from its schedule alone: what code generation must emit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeAlias
+
+from tilestitch.compiler.ir import Node
+from tilestitch.passes.errors import PlanError
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.rows_after import RowsAfter
+from tilestitch.passes.plan.group import Group, GroupKind
+from tilestitch.passes.plan.launches.cuda.attention import attention
+from tilestitch.passes.plan.launches.cuda.elementwise import elementwise, transpose
+from tilestitch.passes.plan.launches.cuda.emitted import Emitted, classified, results_of
+from tilestitch.passes.plan.launches.cuda.gemm import Rows, contraction
+from tilestitch.passes.plan.launches.cuda.opaque import checks, scan, scatter, sort, window
+from tilestitch.passes.plan.launches.cuda.rows import rowwise, split_rows
+from tilestitch.passes.plan.launches.cuda.stitched import Stitching, private
+from tilestitch.passes.plan.launches.launch import Launch
+from tilestitch.passes.plan.roles import Roles, roles_of
+from tilestitch.passes.plan.schedules import (
+    AttentionSchedule,
+    BandSchedule,
+    DirectSchedule,
+    ElementwiseSchedule,
+    GemmSchedule,
+    RowSchedule,
+    ScanSchedule,
+    ScatterSchedule,
+    SortSchedule,
+    SplitRowSchedule,
+    TransposeSchedule,
+    WindowSchedule,
+)
+from tilestitch.passes.plan.view import GroupView, look_up
+
+Nodes: TypeAlias = Mapping[str, Node]
+
+
+def cuda_launches(nodes: Nodes, group: Group, multiprocessors: int) -> tuple[Launch, ...]:
+    """The launches of a scheduled group, in order; none if its outputs have no elements.
+
+    nodes: those of the graph by name. multiprocessors: of the smallest GPU that must run them. Raises PlanError for a
+    stitched group that is no single launch.
+    """
+    if group.tie == "band":
+        launches = _banded(nodes, group)
+    elif group.stages:
+        launches = _stitched(nodes, group, multiprocessors)
+    else:
+        view = look_up(nodes, group)
+        launches = (*_checks(view, group), *of_part(view, group)) if view.stored else ()
+    results = results_of(nodes, group)
+    return tuple(classified(launch, results, group.name) for launch in launches)
+
+
+def _checks(view: GroupView, group: Group) -> tuple[Emitted, ...]:
+    return () if group.kind is GroupKind.OPAQUE else tuple(checks(view.nodes, view.inputs))
+
+
+def stitching_of(nodes: Nodes, group: Group, multiprocessors: int) -> Stitching:
+    """The parts of a stitched group as launches of their own."""
+    views = {part.name: look_up(nodes, part) for part in group.parts}
+    stages = [[of_part(views[part.name], part) for part in stage if views[part.name].stored] for stage in group.stages]
+    stored = {v for view in views.values() for v in view.stored}
+    inner = frozenset(v for v in stored if v.name not in group.outputs)
+    return Stitching([stage for stage in stages if stage], inner, multiprocessors)
+
+
+def _stitched(nodes: Nodes, group: Group, multiprocessors: int) -> tuple[Emitted, ...]:
+    stitching = stitching_of(nodes, group, multiprocessors)
+    views = [look_up(nodes, part) for part in group.parts]
+    before = tuple(launch for view in views if view.stored for launch in checks(view.nodes, view.inputs))
+    if not stitching.stages:
+        return before
+    problem = stitching.why_not()
+    if problem is not None:
+        raise PlanError(f"group {group.name} is no single launch: {problem}; write the plan again")
+    return (*before, stitching.launch())
+
+
+def _banded(nodes: Nodes, group: Group) -> tuple[Emitted, ...]:
+    gemm, rows = (look_up(nodes, part) for part in group.parts)
+    schedules = [part.schedule for part in group.parts]
+    if not (isinstance(schedules[0], GemmSchedule) and isinstance(schedules[1], RowSchedule)):
+        raise PlanError(f"group {group.name}: its parts are no GEMM and rows by their schedules; write the plan again")
+    if not isinstance(group.schedule, BandSchedule):
+        raise PlanError(f"group {group.name} has no schedule of its bands; write the plan again")
+    assert gemm.anchor is not None, "a band is of a GEMM"
+    after = RowsAfter.of(rows, gemm.anchor.output.shape[-1])
+    launch = contraction(AnchoredGroup.of(gemm), schedules[0], Rows(after, group.schedule, schedules[1]))
+    inner = frozenset(v for v in (*gemm.outputs, *rows.outputs) if v.name not in group.outputs)
+    launch = replace(launch, arguments=tuple(private(arg, inner) for arg in launch.arguments))
+    return (*checks(gemm.nodes, gemm.inputs), launch)
+
+
+def of_part(view: GroupView, group: Group) -> tuple[Emitted, ...]:
+    """The launches of a group of one part whose outputs have elements, but for checks of its indices."""
+    schedule, outputs, anchor = group.schedule, view.stored, view.anchor
+    if schedule is None and group.kind is GroupKind.ATTENTION:
+        raise PlanError(f"group {group.name}: no tile of attention fits this GPU; compile with --planner injective")
+    match schedule:
+        case GemmSchedule() | DirectSchedule():
+            return (contraction(AnchoredGroup.of(view), schedule),)
+        case AttentionSchedule():
+            return attention(AnchoredGroup.of(view), schedule)
+        case ElementwiseSchedule():
+            return (elementwise(view.inputs, outputs, schedule),)
+        case TransposeSchedule():
+            return (transpose(view.inputs, outputs, schedule),)
+        case WindowSchedule():
+            return (window(view, schedule),)
+        case RowSchedule():
+            return (rowwise(view.nodes, _roles(view), view.inputs, outputs, (*view.inputs, *outputs), schedule),)
+        case SplitRowSchedule():
+            return split_rows(view, _roles(view), outputs, schedule)
+        case ScanSchedule() if anchor is not None:
+            return (scan(anchor, schedule),)
+        case SortSchedule() if anchor is not None:
+            return (sort(anchor, schedule),)
+        case ScatterSchedule() if anchor is not None:
+            return scatter(anchor, schedule)
+    found = "none" if schedule is None else f"one of template {schedule.template}"
+    raise PlanError(f"group {group.name} needs a schedule for a GPU, and has {found}; write the plan again")
+
+
+def _roles(view: GroupView) -> Roles:
+    roles = roles_of(view.nodes, view.outputs, view.name)
+    assert isinstance(roles, Roles), roles
+    return roles

@@ -1,0 +1,84 @@
+"""Launches of pooling, running sums, sorting, scatters, and of the checks of run-time indices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import ceil, prod
+
+from tilestitch.compiler.ir import Node, Value
+from tilestitch.passes.plan.index_checks import pending_checks, read_for
+from tilestitch.passes.plan.launches.cuda.emitted import Emitted, accumulator_bytes, shared_array
+from tilestitch.passes.plan.own_kernels import Temporary
+from tilestitch.passes.plan.schedules import ScanSchedule, ScatterSchedule, SortSchedule, WindowSchedule
+from tilestitch.passes.plan.view import GroupView
+
+CHECK_THREADS = 256
+
+
+def checks(nodes: Sequence[Node], inputs: Sequence[Value]) -> Iterator[Emitted]:
+    """One for each gather whose indices are not known to be in range."""
+    for pending in pending_checks(nodes).values():
+        count = max(1, *(check.count for check in pending))
+        yield Emitted.of("check", ceil(count / CHECK_THREADS), CHECK_THREADS, read_for(pending, inputs))
+
+
+def window(view: GroupView, schedule: WindowSchedule) -> Emitted:
+    assert view.anchor is not None
+    blocks = ceil(view.anchor.outputs[0].tensor_type.num_elements / schedule.threads)
+    return Emitted.of("window", blocks, schedule.threads, (*view.inputs, *view.stored))
+
+
+def scan(node: Node, schedule: ScanSchedule) -> Emitted:
+    x, out = node.inputs[0], node.outputs[0]
+    lines = x.tensor_type.num_elements // x.shape[node.attrs["axis"]]
+    blocks = lines if schedule.by_block else ceil(lines / schedule.threads)
+    launch = Emitted.of("cumulative", blocks, schedule.threads, (x, out))
+    if not schedule.by_block:
+        return launch
+    return replace(launch, static_shared_bytes=shared_array(schedule.threads, accumulator_bytes(x.dtype)))
+
+
+def sort(node: Node, schedule: SortSchedule) -> Emitted:
+    x = node.inputs[0]
+    size = x.shape[node.attrs["axis"]]
+    lines, room = x.tensor_type.num_elements // size, max(2, 1 << (size - 1).bit_length())
+    key = accumulator_bytes(x.dtype)
+    launch = Emitted.of("top_k", lines, schedule.threads, (*node.inputs, *node.outputs))
+    if schedule.in_shared:
+        return replace(launch, static_shared_bytes=shared_array(room, key) + shared_array(room, 4))
+    memory = [
+        Temporary(f"{node.name}.{name}", lines * room * nbytes) for name, nbytes in (("keys", key), ("positions", 4))
+    ]
+    return replace(launch, arguments=(*launch.arguments, *memory))
+
+
+def scatter(node: Node, schedule: ScatterSchedule) -> tuple[Emitted, ...]:
+    """A copy and, if there are updates, what applies them."""
+    (x, indices, updates), out, threads = node.inputs, node.outputs[0], schedule.threads
+    blocks = ceil(x.tensor_type.num_elements / threads)
+    copy = Emitted.of("copy", blocks, threads, (x, out))
+    if not updates.tensor_type.num_elements:
+        return (copy,)
+    if schedule.by_claims:
+        return _claims(node, threads, blocks)
+    if node.op == "scatter_elements":
+        count = indices.tensor_type.num_elements // indices.shape[node.attrs["axis"]]
+    else:
+        count = prod(x.shape[indices.shape[-1] :])
+    return copy, Emitted.of(node.op, ceil(count / threads), threads, (indices, updates, out))
+
+
+def _claims(node: Node, threads: int, copy_blocks: int) -> tuple[Emitted, ...]:
+    (x, indices, updates), out = node.inputs, node.outputs[0]
+    if node.op == "scatter_elements":
+        count, width, places = indices.tensor_type.num_elements, 1, x.tensor_type.num_elements
+    else:
+        depth = indices.shape[-1]
+        count, width, places = prod(indices.shape[:-1]), prod(x.shape[depth:]), prod(x.shape[:depth])
+    owners = Temporary("owners", 4 * places)
+    return (
+        Emitted.of("copy", copy_blocks, threads, (x, out, owners)),
+        Emitted.of(f"{node.op}_claim", ceil(count / threads), threads, (indices, owners)),
+        Emitted.of(node.op, ceil(count * width / threads), threads, (indices, updates, out, owners)),
+    )

@@ -1,0 +1,145 @@
+"""Launches of kernels, and what must be done before each: the graph that the runtime builds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from tilestitch.passes.errors import PlanError
+from tilestitch.passes.plan.own_kernels import Dim3, Temporary
+from tilestitch.runtime.jsonfields import Fields, integer, sequence, string
+
+ONE: Dim3 = (1, 1, 1)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch of a group: `grid` thread blocks of `block` threads; on a CPU, grid[0] tasks.
+
+    kind: the template, as the kernel's name begins. reads, writes: values of the graph that it touches, constants
+    excepted; what it may write is in `writes` alone. temporaries: memory that lives from one launch of the group to the
+    next, or that blocks exchange. counter_bytes: of the launch's own memory, kept from one run to the next.
+    cluster: blocks of a thread block cluster. shared_bytes: dynamic shared memory of a block; static_shared_bytes: what
+    its kernel declares, each array rounded up to `SHARED_ALIGNMENT`. cooperative: all blocks must be resident together.
+    elastic: it computes the same in fewer blocks. scratch_bytes: on a CPU, workspace of each thread. beside: on a CPU,
+    its tasks and those of the launch before are one list. group: whose it is; "" where that is known.
+    """
+
+    kind: str
+    grid: Dim3
+    block: Dim3 = ONE
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    temporaries: tuple[Temporary, ...] = ()
+    counter_bytes: int = 0
+    cluster: Dim3 = ONE
+    shared_bytes: int = 0
+    static_shared_bytes: int = 0
+    cooperative: bool = False
+    elastic: bool = False
+    scratch_bytes: int = 0
+    beside: bool = False
+    group: str = ""
+
+    @property
+    def blocks(self) -> int:
+        return prod(self.grid)
+
+    @property
+    def threads(self) -> int:
+        """Of a thread block."""
+        return prod(self.block)
+
+    def of_group(self, name: str) -> Launch:
+        return replace(self, group=name)
+
+    def to_json(self) -> dict[str, Any]:
+        """What differs from the defaults, and always the group, the kind and the grid."""
+        data: dict[str, Any] = {"group": self.group, "kind": self.kind, "grid": list(self.grid)}
+        for name in ("block", "cluster"):
+            if getattr(self, name) != ONE:
+                data[name] = list(getattr(self, name))
+        for name in ("reads", "writes"):
+            data[name] = list(getattr(self, name))
+        data.update({name: getattr(self, name) for name in (*_COUNTS, *_FLAGS) if getattr(self, name)})
+        if self.temporaries:
+            data["temporaries"] = [[each.name, each.nbytes] for each in self.temporaries]
+        return data
+
+    @staticmethod
+    def from_json(data: Any, where: str = "launch") -> Launch:
+        given = {"block": [1, 1, 1], "cluster": [1, 1, 1], "temporaries": [], **dict.fromkeys(_COUNTS, 0)}
+        fields = Fields({**given, **dict.fromkeys(_FLAGS, False), **data} if isinstance(data, dict) else data, where)
+        launch = Launch(
+            kind=fields.string("kind"),
+            grid=_extents(fields.take("grid"), f"{where}.grid"),
+            block=_extents(fields.take("block"), f"{where}.block"),
+            reads=fields.strings("reads"),
+            writes=fields.strings("writes"),
+            temporaries=fields.sequence("temporaries", _temporary),
+            cluster=_extents(fields.take("cluster"), f"{where}.cluster"),
+            counter_bytes=fields.integer("counter_bytes"),
+            shared_bytes=fields.integer("shared_bytes"),
+            static_shared_bytes=fields.integer("static_shared_bytes"),
+            cooperative=fields.boolean("cooperative"),
+            elastic=fields.boolean("elastic"),
+            scratch_bytes=fields.integer("scratch_bytes"),
+            beside=fields.boolean("beside"),
+            group=fields.string("group"),
+        )
+        fields.done()
+        return launch
+
+
+_COUNTS = ("counter_bytes", "shared_bytes", "static_shared_bytes", "scratch_bytes")
+_FLAGS = ("cooperative", "elastic", "beside")
+
+
+def _extents(data: Any, where: str) -> Dim3:
+    found = sequence(data, where, lambda entry, at: integer(entry, at, 1))
+    if len(found) != 3:
+        raise PlanError(f"{where} has {len(found)} extents, not 3; write the plan again")
+    return found[0], found[1], found[2]
+
+
+def _temporary(data: Any, where: str) -> Temporary:
+    if not (isinstance(data, list) and len(data) == 2 and type(data[1]) is int and data[1] > 0):
+        raise PlanError(f"{where} is not [name, nbytes]; write the plan again")
+    try:
+        return Temporary(string(data[0], where), data[1])
+    except ValueError as error:
+        raise PlanError(f"{where}: {error}") from None
+
+
+EDGE_KINDS = ("full",)
+"""full: the launch after begins when the launch before has ended, and sees all that it wrote."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """The launch number `after` waits for the launch number `before`, both of one segment.
+
+    reason: the value or temporary for whose sake, and whether it is read after it was written ("data"), or its memory
+    is used again ("memory").
+    """
+
+    before: int
+    after: int
+    kind: str = "full"
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in EDGE_KINDS:
+            raise PlanError(f"an edge of kind {self.kind!r}, not {', '.join(EDGE_KINDS)}; write the plan again")
+        if not 0 <= self.before < self.after:
+            raise PlanError(f"an edge from launch {self.before} to {self.after}: edges lead to later launches")
+
+    def to_json(self) -> list[Any]:
+        return [self.before, self.after, self.kind, self.reason]
+
+    @staticmethod
+    def from_json(data: Any, where: str = "edge") -> Edge:
+        if not (isinstance(data, list) and len(data) == 4 and all(type(n) is int for n in data[:2])):
+            raise PlanError(f"{where} is not [before, after, kind, reason]; write the plan again")
+        return Edge(data[0], data[1], string(data[2], where), string(data[3], where))
