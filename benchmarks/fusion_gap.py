@@ -129,7 +129,7 @@ def report_models(names: list[str]) -> int:
             moved = sum(f.footprint_bytes for f in facts)
             bound = [f for f in facts if not f.fma]
             print(f"{name:12} {planner:10} {len(graph.nodes):5} nodes {len(facts):4} kernels, {len(bound):4} of them "
-                  f"no products, {sum(f.footprint_bytes for f in bound) / 1e6:8.2f} of {moved / 1e6:8.2f} MB in those, "
+                  f"no GEMMs, {sum(f.footprint_bytes for f in bound) / 1e6:8.2f} of {moved / 1e6:8.2f} MB in those, "
                   f"{total:9.0f} us predicted, planned in {seconds:.1f} s of one core", flush=True)  # fmt: skip
     return 0
 

@@ -1,8 +1,8 @@
-"""Half floats on the CPU: products and convolutions in float16 and bfloat16 against float32 and ONNX Runtime.
+"""Half floats on the CPU: GEMMs and convolutions in float16 and bfloat16 against float32 and ONNX Runtime.
 
     python -m benchmarks.halves [--cases NAME ...] [--rounds N]
 
-One thread. All take turns, so that what one of them reads is in nobody's favour in a cache. Results go to
+One thread. All take turns, so that what one of them reads is in no one's favour in a cache. Results go to
 benchmarks/results/.
 """
 
@@ -48,7 +48,7 @@ def _random(dtype: str, *shape: int) -> np.ndarray:
     return (numbers / np.sqrt(shape[-1])).astype(to_numpy_dtype(dtype))
 
 
-def product(m: int, k: int, n: int, constant: bool = True) -> Build:
+def gemm(m: int, k: int, n: int, constant: bool = True) -> Build:
     """[m, k] by [k, n]; the right matrix is a weight, or an input."""
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
     return lambda dtype: _model(node, _random(dtype, m, k), _random(dtype, k, n), [m, n], constant, dtype)
@@ -64,13 +64,13 @@ def convolution(channels: int, out: int, size: int, kernel: int) -> Build:
 
 
 CASES: dict[str, Build] = {
-    "row 1x768x3072": product(1, 768, 3072),
-    "row 1x3072x768": product(1, 3072, 768),
-    "row 1x4096x4096": product(1, 4096, 4096),
-    "rows 8x1024x1024": product(8, 1024, 1024),
-    "row by an input 1x1024x4096": product(1, 1024, 4096, constant=False),
-    "matmul 128x768x768": product(128, 768, 768),
-    "matmul 64x3072x768": product(64, 3072, 768),
+    "row 1x768x3072": gemm(1, 768, 3072),
+    "row 1x3072x768": gemm(1, 3072, 768),
+    "row 1x4096x4096": gemm(1, 4096, 4096),
+    "rows 8x1024x1024": gemm(8, 1024, 1024),
+    "row by an input 1x1024x4096": gemm(1, 1024, 4096, constant=False),
+    "matmul 128x768x768": gemm(128, 768, 768),
+    "matmul 64x3072x768": gemm(64, 3072, 768),
     "conv 3x3 64->64 at 56": convolution(64, 64, 56, 3),
     "conv 1x1 256->512 at 28": convolution(256, 512, 28, 1),
 }

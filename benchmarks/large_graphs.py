@@ -87,7 +87,7 @@ def fan_out(nodes: int) -> onnx.ModelProto:
 
 
 def fan_out_reductions(nodes: int) -> onnx.ModelProto:
-    """One value that sums along rows of many products read."""
+    """One value that sums along rows of many GEMMs read."""
     b = Builder()
     shared, axes = b.op("Exp", "x"), b.constant(np.array([1], np.int64))
     results = [b.op("ReduceSum", b.op("Mul", shared, b.weight(WIDTH)), axes) for _ in range(nodes // 2)]
@@ -150,7 +150,7 @@ def reductions(nodes: int) -> onnx.ModelProto:
 
 
 def residual_mlp(nodes: int) -> onnx.ModelProto:
-    """Two products and a residual connection, again and again."""
+    """Two GEMMs and a residual connection, again and again."""
     b = Builder()
     x = "x"
     while len(b.nodes) < nodes:
@@ -160,7 +160,7 @@ def residual_mlp(nodes: int) -> onnx.ModelProto:
 
 
 def gemms(nodes: int) -> onnx.ModelProto:
-    """Independent small products of one value."""
+    """Independent small GEMMs of one value."""
     b = Builder()
     results = [b.op("Gemm", "x", b.weight(WIDTH, WIDTH), b.weight(WIDTH)) for _ in range(nodes)]
     return b.model(dict.fromkeys(results, (ROWS, WIDTH)))

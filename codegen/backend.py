@@ -38,8 +38,8 @@ class PlacedLaunch:
 
 @dataclass(frozen=True)
 class OwnedKernel:
-    """A kernel that a plug-in brings. `kind` begins the symbol's name, `owner` is who to blame in messages, `origins`
-    are the ONNX nodes that it computes, and `types` has the types of the values of its group by name.
+    """A kernel that a plug-in brings. `kind` begins the symbol's name, `owner` is the plug-in that messages name,
+    `origins` are the ONNX nodes that it computes, and `types` has the types of the values of its group by name.
     """
 
     kernel: OwnKernel

@@ -47,7 +47,7 @@ def roles_in(view: GroupView) -> Roles:
 def before_views(
     roles: Roles, value: Value, index: tuple[Expr, ...], simplify: Callable[[Expr], Expr]
 ) -> tuple[Value, tuple[Expr, ...]]:
-    """The value in front of the chain of views that makes a stored `value`, and where its element at `index` goes."""
+    """The value before the chain of views that makes a stored `value`, and where its element at `index` goes."""
     views: list[Node] = []
     while value.producer is not None and roles.parts.get(value.producer) is Part.VIEW:
         views.append(value.producer)
@@ -59,16 +59,16 @@ def before_views(
 
 
 def gate_number(roles: Roles, column: Expr, at: Expr, simplify: Callable[[Expr], Expr]) -> int:
-    """The gate that has its column number `column` at column `at` of the whole product; 0 without gates.
+    """The gate that has its column number `column` at column `at` of the whole GEMM; 0 without gates.
 
     Raises KernelError if none has.
     """
     width = roles.gate_width
     if width is None:
         return 0
-    # Whoever reads an axis of one element asks for element 0.
+    # A reader of an axis of one element asks for element 0.
     offset = simplify(at if width == 1 else at - column)
     if not isinstance(offset, (int, IntImm)):
         assert roles.anchor is not None
-        raise KernelError(f"column {at} of the product is in no gate", roles.anchor.origins)
+        raise KernelError(f"column {at} of the GEMM is in no gate", roles.anchor.origins)
     return int(offset) // width

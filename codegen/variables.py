@@ -70,7 +70,7 @@ def _lanes(type_: Any) -> int:
 
 
 def ramps(func: Any) -> Any:
-    """`func` with indices `broadcast(a) + ramp(b)`, which flattening of buffers leaves behind, as `ramp(a + b)`.
+    """`func` with indices `broadcast(a) + ramp(b)`, which flattening of buffers makes, as `ramp(a + b)`.
 
     LLVM code generation takes a ramp for consecutive memory, and any other vector for a gather.
     """

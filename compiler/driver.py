@@ -151,7 +151,7 @@ def compile_model(
     passes: plug-ins: instances, classes, or texts `MODULE:CLASS{field=value}`. installed_plugins: whether those of
         installed packages take part, too.
     plan: replay this StitchPlan instead of planning. planner: stitch, explore, xla, injective or none.
-    cost_model: who predicts how long kernels take: analytical or random; default: a plug-in if one does, else
+    cost_model: what predicts how long kernels take: analytical or random; default: a plug-in if one does, else
         analytical.
     strip_weights: leave the weights out of the artifact.
     dump_ir: a folder for the graph after every pass, and for views of the final one. report: path of an HTML report.

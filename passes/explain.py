@@ -118,7 +118,7 @@ def _all_kernels(
 
 
 def _prediction(model: LatencyModel, device: AnyDevice) -> dict[str, Any]:
-    """Who predicted, and for what. The device stands for the target: a generic CPU, or one GPU of an architecture."""
+    """What predicted, and for which device in place of the target: a generic CPU, or one GPU of an architecture."""
     cores = {"cores": device.cores} if isinstance(device, CpuDevice) else {}
     return {"model": model.name, "device": device.name, **cores, "estimate": True}
 

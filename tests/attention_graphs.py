@@ -64,11 +64,11 @@ def attention(case: Case) -> Graph:
     q = graph.add_input("q", TensorType(case.dtype, (case.batch, case.heads, case.queries, case.width)))
     k = graph.add_input("k", TensorType(case.dtype, (case.batch, kv, case.keys, case.width)))
     v = graph.add_input("v", TensorType(case.dtype, (case.batch, kv, case.keys, case.columns)))
-    scores = _masked(graph, case, _capped(graph, case, _product(graph, case, q, k, transposed=True)))
+    scores = _masked(graph, case, _capped(graph, case, _gemm(graph, case, q, k, transposed=True)))
     weights = softmax(graph, scores)
     if case.mended:
         weights = graph.emit("select", graph.emit("is_nan", weights), _number(graph, case, 0.0), weights)
-    y = _product(graph, case, weights, v, transposed=False)
+    y = _gemm(graph, case, weights, v, transposed=False)
     if case.merge_heads:
         moved = graph.emit("transpose", y, perm=(0, 2, 1, 3))
         y = graph.emit("reshape", moved, shape=(case.batch, case.queries, case.heads * case.columns))
@@ -83,7 +83,7 @@ def softmax(graph: Graph, scores: Value) -> Value:
     return graph.emit("div", e, graph.emit("reduce_sum", e, axes=last, keepdims=True))
 
 
-def _product(graph: Graph, case: Case, left: Value, right: Value, *, transposed: bool) -> Value:
+def _gemm(graph: Graph, case: Case, left: Value, right: Value, *, transposed: bool) -> Value:
     """left @ right, or left @ right^T, with heads of `right` shared."""
     kv = case.kv_heads or case.heads
     attrs: dict[str, Any] = {"trans_b": transposed, **({"precision": "tf32"} if case.tf32 else {})}

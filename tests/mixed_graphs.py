@@ -108,8 +108,8 @@ class _Growing:
             )
         else:
             steps = (
-                _smooth, _smooth, _pair, _pair, _number, _reduce, _reduce, _rows, _view, _view, _move, _move, _product,
-                _product, _siblings, _window, _running, _take, _scatter, _compare, _stepped, _choice, _to_number,
+                _smooth, _smooth, _pair, _pair, _number, _reduce, _reduce, _rows, _view, _view, _move, _move, _gemm,
+                _gemm, _siblings, _window, _running, _take, _scatter, _compare, _stepped, _choice, _to_number,
                 _sorted, _special, _special, _rounded_once, _rounded_once,
             )  # fmt: skip
         known = len(self.values)
@@ -372,7 +372,7 @@ def _sorted(g: _Growing, x: Value) -> None:
         g.remember(node.outputs[1], exact=True)
 
 
-def _product(g: _Growing, x: Value) -> None:
+def _gemm(g: _Growing, x: Value) -> None:
     if len(x.shape) < 2:
         return
     size = g.choose(1, 3, 16, 33)
@@ -390,7 +390,7 @@ def _product(g: _Growing, x: Value) -> None:
 
 
 def _siblings(g: _Growing, x: Value) -> None:
-    """Products by several matrices with the like after them: brought together, moved, or left."""
+    """GEMMs by several matrices with the like after them: brought together, moved, or left."""
     if len(x.shape) < 2:
         return
     widths = g.choose((4, 4), (8, 8, 8), (8, 4), (16, 3, 4))

@@ -44,7 +44,7 @@ def gpt2(
 ) -> ModelProto:
     """Input `ids`: int64 [batch, length]. Output `y`: float32 [batch, length, 50], logits.
 
-    Norms come before products, one product makes queries, keys and values, masked scores are replaced, GELU is
+    Norms come before GEMMs, one GEMM makes queries, keys and values, masked scores are replaced, GELU is
     spelled out by tanh, and the table of words makes the logits.
     """
     b = Builder(seed)

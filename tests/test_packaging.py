@@ -1,4 +1,4 @@
-"""The tree as a package: what the wheel holds, who imports whom."""
+"""The tree as a package: what the wheel holds, what imports what."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDERS = ("runtime", "compiler", "cost_model", "passes", "codegen")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, so that it is made of what is there and not of what an earlier build left behind."""
+    """Built from a copy, so that it is made of what is there and not of what an earlier build left."""
     folder = tmp_path_factory.mktemp("wheel")
     tracked = [*FOLDERS, "package", "pyproject.toml", "setup.py", "README.md", "LICENSE"]
     subprocess.run(["cp", "-r", *tracked, str(folder)], cwd=ROOT, check=True)
@@ -75,7 +75,7 @@ def test_no_import_works_from_the_root_of_the_repository_only() -> None:
 
 @pytest.fixture(scope="module")
 def imports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """Who imports whom, for types only included, read from a folder that shows the tree as it is installed."""
+    """What imports what, for types only included, read from a folder that shows the tree as it is installed."""
     shown = tmp_path_factory.mktemp("tree") / "tilestitch"
     shown.mkdir()
     for name in FOLDERS:

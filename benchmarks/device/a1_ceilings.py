@@ -55,7 +55,7 @@ def rate(setup: Setup, kernel: str, operations: int, rounds: int = 4096) -> dict
 
 
 def gemm(dtype: str, size: int) -> dict[str, Any]:
-    """A square product of fresh random matrices through PyTorch; rotates among operands that exceed the L2 cache."""
+    """A square GEMM of fresh random matrices through PyTorch; rotates among operands that exceed the L2 cache."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
@@ -66,11 +66,11 @@ def gemm(dtype: str, size: int) -> dict[str, Any]:
         one = torch.ones((), device="cuda")
         operands = [(a, b.t().contiguous().t()) for a, b in operands]
 
-        def product(a: Any, b: Any) -> Any:
+        def gemm(a: Any, b: Any) -> Any:
             return torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
     else:
-        product = torch.matmul
-    median = torch_time_us(lambda number: product(*operands[number % len(operands)]))
+        gemm = torch.matmul
+    median = torch_time_us(lambda number: gemm(*operands[number % len(operands)]))
     return {"us": median, "TFLOP_per_s": 2 * size**3 / median / 1e6}
 
 

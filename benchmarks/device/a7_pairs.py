@@ -1,4 +1,4 @@
-"""A7: the two products of an MLP through cuBLAS in one CUDA graph, at a few tokens and at many."""
+"""A7: the two GEMMs of an MLP through cuBLAS in one CUDA graph, at a few tokens and at many."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def pair(name: str, tokens: int) -> dict[str, Any]:
         return inner @ down
 
     result = measured(captured(call))
-    products = 3 if gated else 2
-    flops = 2 * products * tokens * width * hidden
-    moved = kind.itemsize * (products * width * hidden + 2 * tokens * width)
+    gemms = 3 if gated else 2
+    flops = 2 * gemms * tokens * width * hidden
+    moved = kind.itemsize * (gemms * width * hidden + 2 * tokens * width)
     return {**result, "TFLOP_per_s": flops / result["us"] / 1e6, "GB_per_s": moved / result["us"] / 1e3}
 
 

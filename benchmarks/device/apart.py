@@ -1,4 +1,4 @@
-"""A fusion rule for comparisons: products and the rows after them stay launches of their own."""
+"""A fusion rule for comparisons: GEMMs and the rows after them stay launches of their own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilestitch.passes.api import Kind, Node, PlannerView, Rule, WhyNot, kind_of
 
 @dataclass(frozen=True)
 class NoBands(Rule):
-    """Forbids kernels with one product and reductions; attention has two products."""
+    """Forbids kernels with one GEMM and reductions; attention has two GEMMs."""
 
     name: ClassVar[str] = "no_bands"
 

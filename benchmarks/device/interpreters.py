@@ -77,7 +77,7 @@ class Numpy:
         return self.xp.matmul(x, y)
 
     def conv(self, x: Any, w: Any, attrs: Attrs) -> Any:
-        """x[N,C,spatial..], w[O,C/g,k..], by one product a kernel element."""
+        """x[N,C,spatial..], w[O,C/g,k..], by one GEMM a kernel element."""
         return conv_by_taps(self, x, w, attrs)
 
 

@@ -11,7 +11,7 @@ DTYPES = ("float32", "tf32", "bfloat16")
 
 
 def prepared(module: Any, inputs: Sequence[Any], dtype: str) -> tuple[Any, list[Any]]:
-    """Module and inputs on the GPU in `dtype`; tf32 is float32 whose products may use TF32."""
+    """Module and inputs on the GPU in `dtype`; tf32 is float32 whose GEMMs may use TF32."""
     import torch
 
     allowed = dtype == "tf32"

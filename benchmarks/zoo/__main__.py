@@ -1,4 +1,4 @@
-"""Exports architectures that nobody tuned on, and checks what tilestitch makes of each.
+"""Exports architectures that were not tuned on, and checks what tilestitch makes of each.
 
     python -m benchmarks.zoo export FOLDER [NAME ...] [--exporter dynamo|script] [--opset N] [--half] [--dynamic]
     python -m benchmarks.zoo classical FOLDER [NAME ...]
@@ -117,7 +117,7 @@ def table(options: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.zoo", description="Models nobody tuned on.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.zoo", description="Models that were not tuned on.")
     commands = parser.add_subparsers(required=True)
     one = commands.add_parser("export")
     one.set_defaults(run=export)

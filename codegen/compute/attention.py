@@ -1,4 +1,4 @@
-"""What lies between the two products of attention, element by element, for kernels of any target.
+"""What lies between the two GEMMs of attention, element by element, for kernels of any target.
 
 Values there hold [heads, queries, keys] in row-major order; kernels count them as [batch, rows, keys], where the rows
 of a batch element may be those of several heads.
@@ -35,7 +35,7 @@ class Between:
 
     @property
     def last(self) -> Value:
-        """The weights as the second product reads them."""
+        """The weights as the second GEMM reads them."""
         assert self.roles.anchor is not None
         return self.roles.anchor.inputs[0]
 
@@ -53,8 +53,8 @@ class Between:
 
     @property
     def is_scored(self) -> bool:
-        """Whether there is work between the first product and the softmax."""
-        return self.softmax.scores is not self.softmax.product.output
+        """Whether there is work between the first GEMM and the softmax."""
+        return self.softmax.scores is not self.softmax.matmul.output
 
     @property
     def is_weighed(self) -> bool:
@@ -66,10 +66,10 @@ class Between:
             for n in weighed
         )
 
-    def score(self, evaluator: Evaluator, batch: Expr, row: Expr, key: Expr, product: Expr) -> Expr:
-        """The score whose product of query and key is given. To be called in a scope of its own."""
-        source, scores = self.softmax.product.output, self.softmax.scores
-        evaluator.sources[source] = lambda _: as_dtype(product, compute_dtype(source.dtype))
+    def score(self, evaluator: Evaluator, batch: Expr, row: Expr, key: Expr, dot: Expr) -> Expr:
+        """The score whose dot product of query and key is given. To be called in a scope of its own."""
+        source, scores = self.softmax.matmul.output, self.softmax.scores
+        evaluator.sources[source] = lambda _: as_dtype(dot, compute_dtype(source.dtype))
         return as_dtype(evaluator.value(scores, self.index(scores.shape, batch, row, key)), self.acc_dtype)
 
     def weight(self, evaluator: Evaluator, batch: Expr, row: Expr, key: Expr, exponential: Expr) -> Expr:

@@ -1,7 +1,7 @@
 """Attention groups on CPUs: a task computes some queries of one head, from scores to results.
 
 A task packs keys and values of its head into its workspace, and then takes a few queries at a time, a block. Both
-products are those of `gemm.py`: the first leaves the block's scores in the workspace, where they stay in the nearest
+GEMMs are those of `gemm.py`: the first leaves the block's scores in the workspace, where they stay in the nearest
 caches, then every row becomes exponentials and their sum, and the second reads these as its left operand. Results are
 divided by the sums as they are stored. Keys that no row of the block sees are left out of all three.
 """
@@ -64,7 +64,7 @@ class _Task:
         self.between = Between(group.roles, softmax.queries, self.dtype)
         self.same = same_inside(softmax, self.band) if self.band is not None else {}
         self.lanes = plan.schedule.scores.lanes
-        lead = softmax.product.output.shape[:-2]
+        lead = softmax.matmul.output.shape[:-2]
         self.query = Source(group.nodes, softmax.query, lead)
         self.key = Source(group.nodes, softmax.key, lead)
         self.value = Source(group.nodes, group.anchor.inputs[1], group.result.shape[:-2])
@@ -169,11 +169,11 @@ class _Task:
             for value, number in known.items()
         }
 
-        def keep(batch: Expr, row: Expr, key: Expr, product: Expr) -> None:
+        def keep(batch: Expr, row: Expr, key: Expr, dot: Expr) -> None:
             before = dict(evaluator.sources)
             evaluator.sources.update(sources)
             with evaluator.scope():
-                score = evaluator.bind(product)
+                score = evaluator.bind(dot)
                 if self.between.is_scored:
                     score = self.between.score(evaluator, self.head, self.first_row + row, key, score)
                 T.buffer_store(self.scores, score, [row, key])

@@ -6,11 +6,11 @@
  *     python -m tilestitch.codegen.cpu.executor
  *
  * Launches that are packed together are one list of tasks, one launch's after the other's. One such list is published at a time,
- * in the word `ticket`: its upper half counts publications, its lower half is the number of tasks that nobody has taken yet
- * (or, after the last launch, a mark that the run is finished). Threads take tasks with compare-and-swap. Whoever finishes the
+ * in the word `ticket`: its upper half counts publications, its lower half is the number of tasks that no thread has taken yet
+ * (or, after the last launch, a mark that the run is finished). Threads take tasks with compare-and-swap. The thread that finishes the
  * last task of a list runs the lists of a single task that follow by itself and publishes the next one that is worth sharing. Hence:
  *   - a thread that owns a task knows that the published list stays until it reports the task as done;
- *   - nobody ever waits for a thread that owns no task, so a machine with fewer cores than threads makes progress,
+ *   - no thread ever waits for a thread that owns no task, so a machine with fewer cores than threads makes progress,
  *     and a run need not wait until the workers wake up;
  *   - small launches cost no hand-over between threads.
  * Threads without work spin for a while, then sleep on a futex.
@@ -111,7 +111,7 @@ static void wake_sleepers(Team *team, int64_t most) {
 }
 
 /* Run launches from `next` on by this thread alone while they have a single task, then publish the next, or the end of the run.
- * Only the thread that finished the launch before may call this: nobody else owns a task then. */
+ * Only the thread that finished the launch before may call this: no other thread owns a task then. */
 static void advance(Team *team, int64_t next, int64_t thread) {
     int64_t tasks = 0;
     while (next < team->count) {
@@ -164,7 +164,7 @@ static void wait_for_news(Team *team, uint64_t seen) {
         if (atomic_load_explicit(&team->ticket, memory_order_relaxed) != seen) return;
         relax();
     }
-    /* Who publishes changes the ticket, then `wakeups`, then looks for sleepers; here it goes the other way round. */
+    /* A publisher changes the ticket, then `wakeups`, then looks for sleepers; here it goes the other way round. */
     atomic_fetch_add(&team->sleepers, 1);
     uint32_t wakeups = atomic_load(&team->wakeups);
     if (atomic_load(&team->ticket) == seen) syscall(team->futex, &team->wakeups, FUTEX_WAIT_PRIVATE, wakeups, 0, 0, 0);

@@ -59,7 +59,7 @@ class CudaLaunch:
     """One kernel launch: `grid` blocks of `block` threads, `shared_bytes` of dynamic shared memory a block.
 
     kind: begins the symbol's name. func: the kernel as a PrimFunc of `kernel_function`, or as CUDA text whose
-    `extern "C" __global__` function is called `SYMBOL`; the text gets the prelude of `text.PRELUDE` in front.
+    `extern "C" __global__` function is called `SYMBOL`; the text gets the prelude of `text.PRELUDE` before it.
     faults: messages of the faults that the kernel may store in its status word; fault number i is stored as i + 1.
     cooperative: all blocks must be resident together. elastic: the kernel computes the same with any smaller grid along
     x, so that fewer resident blocks do. cluster: blocks of a thread block cluster. portable: not if the

@@ -1,4 +1,4 @@
-"""Who reaches whom in a graph whose nodes are merged little by little: sets of node numbers as bit masks."""
+"""Which node reaches which in a graph whose nodes are merged little by little: sets of node numbers as bit masks."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class Fusion:
     # -- looking -------------------------------------------------------------------------------------------------
 
     def clusters(self) -> list[Cluster]:
-        """Live clusters by their first node's position. Clusters that nobody needs any more are not among them."""
+        """Live clusters by their first node's position. Clusters that nothing needs any more are not among them."""
         return sorted(self._clusters.values(), key=self.first_position)
 
     def first_position(self, cluster: Cluster) -> int:

@@ -43,7 +43,7 @@ def why_not_on(target: TargetInfo, roles: Roles, subject: str) -> WhyNot | None:
     assert roles.anchor is not None
     weights, gates = roles.anchor.inputs[1], roles.anchor.output.shape[-1] // roles.gate_width
     if gates > MOST_GATES:
-        reason = f"products for {target.name} have at most {MOST_GATES} gates"
+        reason = f"GEMMs for {target.name} have at most {MOST_GATES} gates"
         return WhyNot(subject, "legality.gates_target", reason, {"gates": gates, "most": MOST_GATES})
     if any(weights in n.inputs for n in roles.parts if n is not roles.anchor):
         reason = f"{weights.name} is read as it is, too, but its columns lie gate by gate for {target.name}"
@@ -107,8 +107,8 @@ def check_stitched(by_name: Mapping[str, Node], position: Mapping[str, int], gro
             return WhyNot(group.name, "legality.stages", f"a part reads {late[0]} before a barrier has made it known")
         known.update(v for part in stage for v in part.outputs)
     if group.tie == "band":
-        product, after = group.parts
-        refusal = why_no_band(by_name, product, after, group.name)
+        gemm, after = group.parts
+        refusal = why_no_band(by_name, gemm, after, group.name)
         if refusal is not None:
             return refusal
     if not set(group.outputs) <= known:

@@ -1,4 +1,4 @@
-"""Kernels made of kernels: groups side by side in one launch, or behind each other with a barrier of the grid between.
+"""Kernels made of kernels: groups side by side in one launch, or after each other with a barrier of the grid between.
 
 Rules that combine whole groups run after those that join nodes. A rule of this kind has a class variable `name` and
 `combine(kernels)`, which yields `Combine` objects one by one; each is tried at once, as `Fuse` objects are.
@@ -31,13 +31,13 @@ from .legality import operands
 MOST_PARTS = 8
 """Parts of a stitched group: more make a kernel that compiles slowly."""
 PART_SHARED_BYTES = (48 << 10) // MOST_PARTS
-"""Of a product in a stitched kernel on a GPU: as much as is there for all parts, in equal shares."""
+"""Of a GEMM in a stitched kernel on a GPU: as much as is there for all parts, in equal shares."""
 GATHERS = frozenset({"gather", "gather_nd", "gather_elements"})
 
 
 @dataclass(frozen=True)
 class Combine:
-    """Wanted: the groups of these names become one kernel, stage behind stage.
+    """Wanted: the groups of these names become one kernel, stage after stage.
 
     `forced`: do it wherever legal, without asking whether it pays. `tie`: what lies between stages (`plan.TIES`).
     """
@@ -83,7 +83,7 @@ class Kernels:
         self._relate()
 
     def _relate(self) -> None:
-        """Who reads whom, and who reads which values; through whatever lies between by `reach`."""
+        """Which kernels read which, and which values; through whatever lies between by `reach`."""
         everything = self._everything()
         self._makers = {v: g.name for g in everything for v in g.outputs}
         self._holders = {part.name: g.name for g in self.groups.values() for part in g.parts or (g,)}
@@ -195,7 +195,7 @@ class Kernels:
     def _why_no_part(self, part: Group, first: bool) -> str | None:
         nodes = [self.nodes[n] for n in part.nodes]
         if part.kind is GroupKind.CONTRACTION:
-            return self._no_product(part, nodes, first)
+            return self._no_gemm(part, nodes, first)
         if part.kind not in (GroupKind.INJECTIVE, GroupKind.ROWWISE):
             return f"is of kind {part.kind.value}, whose kernels take launches of their own"
         if not first and any(n.op in GATHERS and not n.inputs[1].is_constant for n in nodes):
@@ -207,8 +207,8 @@ class Kernels:
                 return "spreads its rows over blocks itself"
         return None
 
-    def _no_product(self, part: Group, nodes: Sequence[Node], first: bool) -> str | None:
-        """Products of few rows may lie side by side: what they keep in shared memory is little."""
+    def _no_gemm(self, part: Group, nodes: Sequence[Node], first: bool) -> str | None:
+        """GEMMs of few rows may lie side by side: what they keep in shared memory is little."""
         roles = roles_of(nodes, [self.values[v] for v in part.outputs])
         rows = rows_of(roles) if isinstance(roles, Roles) else None
         if rows is None or not isinstance(roles, Roles) or not first:
@@ -250,10 +250,10 @@ class Kernels:
     def _unfit_for_bands(self, proposal: Combine) -> WhyNot | None:
         """What the groups themselves must be; how one reads the other is looked at when they are parts."""
         if [len(stage) for stage in proposal.stages] != [1, 1]:
-            return WhyNot(proposal.subject, "legality.band_kinds", "bands tie one product and what lies behind it")
-        behind = self.groups[proposal.stages[1][0]]
-        if any(n.op in GATHERS and not n.inputs[1].is_constant for n in map(self.nodes.__getitem__, behind.nodes)):
-            reason = f"{behind.name} gathers by indices that are checked before the launch"
+            return WhyNot(proposal.subject, "legality.band_kinds", "bands tie one GEMM and what comes after it")
+        after = self.groups[proposal.stages[1][0]]
+        if any(n.op in GATHERS and not n.inputs[1].is_constant for n in map(self.nodes.__getitem__, after.nodes)):
+            reason = f"{after.name} gathers by indices that are checked before the launch"
             return WhyNot(proposal.subject, "legality.part", reason)
         return None
 
@@ -329,8 +329,8 @@ class Kernels:
             numbers = {"parts": len(flat), "operands": size}
             return WhyNot(proposal.subject, "profit.size", "the kernel would be too large to compile well", numbers)
         if proposal.tie == "band":
-            product, behind = flat
-            refused = why_no_band(self.nodes, product, behind, proposal.subject)
+            gemm, after = flat
+            refused = why_no_band(self.nodes, gemm, after, proposal.subject)
             if refused is not None:
                 return refused
         members = {g.name for stage in groups for g in stage}

@@ -21,7 +21,7 @@ from tilestitch.passes.plan.target import TargetInfo
 from .clusters import Cluster, Fusion
 from .stages import Combine, CombineRule, Kernels
 
-PRODUCTS = (GroupKind.CONTRACTION, GroupKind.ATTENTION)
+GEMMS = (GroupKind.CONTRACTION, GroupKind.ATTENTION)
 MOST_PROPOSALS = 200_000
 """A rule that proposes more than this has an endless loop."""
 
@@ -260,6 +260,6 @@ def _scheme(state: Fusion, cluster: Cluster, producer: Node, consumer: Node, rol
         return "row" if roles.rows is None or state.target.name == "cpu" else _row_scheme(state, roles)
     if before in (Part.ANCHOR, Part.EPILOGUE, Part.GATE, Part.GATED, Part.VIEW):
         return "epilogue"
-    if after in (Part.ANCHOR, Part.SCORES) or (roles.kind in PRODUCTS and after is Part.PULLED):
+    if after in (Part.ANCHOR, Part.SCORES) or (roles.kind in GEMMS and after is Part.PULLED):
         return "prologue"
     return "inline"

@@ -47,17 +47,17 @@ contraction: exactly one CONTRACTION, the `anchor`, of result shape T, and no RE
   before it. There is at most one chain, its end is always stored, and nothing else in the group reads it.
 - Outputs are the values of the anchor, of epilogue nodes, of gates and of views.
 
-attention: exactly two CONTRACTION nodes, both matmul: the product of queries and keys, and the product of weights and
+attention: exactly two CONTRACTION nodes, both matmul: that of queries and keys, and that of weights and
 values, which is the `anchor` and depends on the first. No OPAQUE. Every value between the two holds [heads, queries,
 keys] in row-major order (views between them are reshapes), or one element for each of its rows.
 - Prologue: pulled nodes that lead to the operand with the queries; pulled VIEW nodes, none of which reads a constant,
   that lead to keys and values.
-- Scored: element-wise nodes and reshapes after the first product; other operands are inputs, constants or pulled.
+- Scored: element-wise nodes and reshapes after the first matmul; other operands are inputs, constants or pulled.
 - Softmax: exactly reduce_max and reduce_sum over the keys, sub, exp, and div (or a product with the quotient), with
   reshapes and casts between them: weights = e / sum(e), e = exp(scores - max(scores)).
 - Weighed: nodes after it that are linear in the weights, and `select(is_nan(w), 0, w)`. A weight is NaN only where its
   whole row is.
-- Epilogue and views after the anchor as for contraction, without gates. Nothing in front of the anchor is stored.
+- Epilogue and views after the anchor as for contraction, without gates. Nothing before the anchor is stored.
 
 opaque: exactly one OPAQUE node, the `anchor`. After window_reduce there may be an epilogue as for contraction, without
 views, and the anchor is stored only if needed. All others are alone, and all their results are stored.
@@ -70,21 +70,21 @@ part, unless it is a copy. No path leads from a part through another group to a 
 a barrier inside a kernel would be what lies between two launches anyway.
 
 Stages are tied by a barrier, or by *bands*: then there are two stages, of a contraction and of a rowwise part, and the
-grid does not wait. The blocks of the product count how many of them have stored what they have of a band of rows; the
-last one computes the second part's rows of that band. So an element of the second part may depend on the product's
+grid does not wait. The blocks of the GEMM count how many of them have stored what they have of a band of rows; the
+last one computes the second part's rows of that band. So an element of the second part may depend on the GEMM's
 results in its own row only: these have R rows of N elements, N the last dimension of the anchor's result (channels
-last, without groups, of a convolution), and lie in memory as the product makes them, after reshapes at most. Of the
-second part, A are the last axes, N is a multiple of the elements of A, and what depends on the product's results has as
+last, without groups, of a convolution), and lie in memory as the GEMM makes them, after reshapes at most. Of the
+second part, A are the last axes, N is a multiple of the elements of A, and what depends on the GEMM's results has as
 many elements as they, element by element at the same place in row-major order, until it is reduced. GPUs only.
 
 `passes.fusion.legality.check_group` checks these conditions, `roles_of` says which part each node plays.
 
 Aliases: a value in `buffers.aliases` is computed by no group. It is a reshape of its root and has the root's bytes:
-whoever reads it reads the root's memory. The root is no alias; a native group writes it, or it is an input of the
+what reads it reads the root's memory. The root is no alias; a native group writes it, or it is an input of the
 graph.
 
 Places: a value in `buffers.places` is written by its group into a part of another value's memory, the *whole*, which no
-group computes: concats and views put it together from its parts, each of which lies in one piece of it. Whoever reads
+group computes: concats and views put it together from its parts, each of which lies in one piece of it. What reads
 the whole waits for all its parts.
 """
 

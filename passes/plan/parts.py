@@ -10,7 +10,7 @@ from tilestitch.compiler.ir import Node, Value
 from .group import GroupKind
 
 MOST_GATES = 8
-"""Of a product on GPUs, where a thread holds the sums of all gates of a column."""
+"""Of a GEMM on GPUs, where a thread holds the sums of all gates of a column."""
 
 
 class Part(str, Enum):
@@ -58,12 +58,12 @@ class RowSpace:
 class Softmax:
     """The inside of an attention group: `weights = softmax(scores)`, rows of `keys`, for `heads` times `queries` rows.
 
-    Values that depend on the scores hold [heads, queries, keys] in row-major order, whatever their shapes. product: the
+    Values that depend on the scores hold [heads, queries, keys] in row-major order, whatever their shapes. matmul: the
     node that multiplies queries and keys; swapped: its first operand holds the keys (of one query). flaws: values that
     say where a weight is NaN, which is in whole rows only. dead: values that say in which rows all scores are -inf.
     """
 
-    product: Node
+    matmul: Node
     swapped: bool
     heads: int
     queries: int
@@ -75,11 +75,11 @@ class Softmax:
 
     @property
     def query(self) -> Value:
-        return self.product.inputs[1 if self.swapped else 0]
+        return self.matmul.inputs[1 if self.swapped else 0]
 
     @property
     def key(self) -> Value:
-        return self.product.inputs[0 if self.swapped else 1]
+        return self.matmul.inputs[0 if self.swapped else 1]
 
 
 @dataclass(frozen=True)

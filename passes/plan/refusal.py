@@ -14,7 +14,7 @@ Number: TypeAlias = int | float
 
 @dataclass(frozen=True)
 class WhyNot:
-    """A refusal: `subject` (what was not done), `rule` (who refused), `reason` in words, and its numbers."""
+    """A refusal: `subject` (what was not done), `rule` (what refused), `reason` in words, and its numbers."""
 
     subject: str
     rule: str

@@ -88,7 +88,7 @@ def _injective(nodes: Sequence[Node], stored: list[Value]) -> Roles:
 
 
 def _contraction(nodes: Sequence[Node], anchor: Node, stored: list[Value]) -> Roles:
-    parts = _around_anchor(nodes, anchor, _behind_contraction)
+    parts = _around_anchor(nodes, anchor, _after_contraction)
     _check_chain_stored(parts, stored)
     if Part.GATE in parts.values():
         _check_gates(anchor, parts, stored)
@@ -144,7 +144,7 @@ def _epilogue(node: Node, anchor: Node, parts: dict[Node, Part]) -> Part:
     return Part.EPILOGUE
 
 
-def _behind_contraction(node: Node, anchor: Node, parts: dict[Node, Part]) -> Part:
+def _after_contraction(node: Node, anchor: Node, parts: dict[Node, Part]) -> Part:
     if node.op == "slice":
         return Part.GATE
     if any(parts[v.producer] in (Part.GATE, Part.GATED) for v in _dependent_operands(node, parts) if v.producer):
@@ -162,7 +162,7 @@ def _behind_contraction(node: Node, anchor: Node, parts: dict[Node, Part]) -> Pa
 def _check_chain_stored(parts: dict[Node, Part], stored: list[Value]) -> None:
     chain = [n for n, part in parts.items() if part is Part.VIEW]
     if chain and chain[-1].output not in stored:
-        raise Illegal("view_unread", f"nobody outside reads {chain[-1].name}")
+        raise Illegal("view_unread", f"nothing outside reads {chain[-1].name}")
 
 
 def _check_pulled_not_stored(parts: dict[Node, Part], stored: list[Value]) -> None:
@@ -178,14 +178,14 @@ def _check_second_operand(anchor: Node, parts: dict[Node, Part]) -> None:
 def _check_only_views(anchor: Node, operand: Value, called: str, parts: dict[Node, Part]) -> None:
     for node in _ancestors([operand], parts):
         if kind_of(node.op) is not Kind.VIEW:
-            raise Illegal("second_operand", f"{node.name} ({node.op}) computes in front of {anchor.name}'s {called}")
+            raise Illegal("second_operand", f"{node.name} ({node.op}) computes before {anchor.name}'s {called}")
         if node.inputs[0].is_constant:
             raise Illegal("constant_view", f"{node.name} is a view of a constant: fold it")
 
 
 def _check_gates(anchor: Node, parts: dict[Node, Part], stored: list[Value]) -> None:
     if anchor.op != "matmul" or anchor.inputs[1].data is None or anchor.inputs[1].data.ndim != 2:
-        raise Illegal("gates_anchor", f"{anchor.name} ({anchor.op}) is no product by a constant matrix")
+        raise Illegal("gates_anchor", f"{anchor.name} ({anchor.op}) is no GEMM by a constant matrix")
     shape = anchor.outputs[0].shape
     first = next(n for n, part in parts.items() if part is Part.GATE)
     width = first.output.shape[-1]
@@ -222,8 +222,8 @@ def _check_gated(node: Node, narrow: tuple[int, ...], parts: dict[Node, Part]) -
 # -- attention -------------------------------------------------------------------------------------------------------
 
 
-def _attention(nodes: Sequence[Node], products: Sequence[Node], stored: list[Value]) -> Roles:
-    first, anchor = products
+def _attention(nodes: Sequence[Node], gemms: Sequence[Node], stored: list[Value]) -> Roles:
+    first, anchor = gemms
     inside = Inside(first, anchor)
     parts: dict[Node, Part] = {}
     after: dict[Node, Part] = {}
@@ -240,7 +240,7 @@ def _attention(nodes: Sequence[Node], products: Sequence[Node], stored: list[Val
         elif node.op == "slice":
             raise Illegal("attention_gates", f"{node.name} cuts the result of {anchor.name}")
         else:
-            parts[node] = after[node] = _behind_contraction(node, anchor, after)
+            parts[node] = after[node] = _after_contraction(node, anchor, after)
     _check_chain_stored(parts, stored)
     _check_pulled_not_stored(parts, stored)
     for value in stored:
@@ -335,7 +335,7 @@ def _check_row_views(parts: dict[Node, Part], stored: list[Value]) -> None:
             if value.producer is not None and parts.get(value.producer) is Part.VIEW and part is not Part.VIEW:
                 raise Illegal("row_view_read", f"{node.name} reads {value.name}, whose axes were moved")
         if part is Part.VIEW and node.output not in stored and Part.VIEW not in map(parts.get, node.output.users):
-            raise Illegal("view_unread", f"nobody outside reads {node.name}")
+            raise Illegal("view_unread", f"nothing outside reads {node.name}")
 
 
 def _readable_in_row(value: Value, rows: RowSpace, parts: dict[Node, Part]) -> bool:

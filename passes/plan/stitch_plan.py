@@ -49,7 +49,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class PluginRecord:
-    """A plug-in that took part: its name, who supplied it, the hash of its files, its arguments (`{field=value}`)."""
+    """A plug-in that took part: its name, its supplier, the hash of its files, its arguments (`{field=value}`)."""
 
     name: str
     owner: str

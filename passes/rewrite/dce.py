@@ -1,4 +1,4 @@
-"""Dead code: nodes nobody reads."""
+"""Dead code: nodes that nothing reads."""
 
 from __future__ import annotations
 

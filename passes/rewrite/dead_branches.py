@@ -49,7 +49,7 @@ def _never_runs(node: Node) -> bool:
 
 
 def inline(graph: Graph, node: Node, body: Graph, operands: Sequence[Value]) -> list[Value] | None:
-    """Copy `body`'s nodes in front of `node`, reading `operands` for its inputs; returns its outputs' values.
+    """Copy `body`'s nodes before `node`, reading `operands` for its inputs; returns its outputs' values.
 
     None, and nothing changed, if a result's type does not fit what readers of `node` were promised.
     """

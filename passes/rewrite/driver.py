@@ -74,7 +74,7 @@ def _new_nodes(values: Sequence[Value], alive: set[Node]) -> list[Node]:
 
 
 def remove_dead(graph: Graph, value: Value, alive: set[Node]) -> list[str]:
-    """Remove the producer of `value`, and what only it needed, if nobody reads it; returns their origins."""
+    """Remove the producer of `value`, and what only it needed, if nothing reads it; returns their origins."""
     origins: list[str] = []
     stack = [value.producer]
     while stack:
@@ -142,12 +142,12 @@ def single_reader(graph: Graph, value: Value) -> bool:
 
 
 def emit_like(graph: Graph, node: Node, op: str, *inputs: Value, **attrs: object) -> Value:
-    """A new node in front of `node` with its origins."""
+    """A new node before `node` with its origins."""
     return graph.emit(op, *inputs, origins=node.origins, insert_before=node, **attrs)
 
 
 def reshaped(graph: Graph, node: Node, value: Value, shape: Sequence[int]) -> Value:
-    """`value` in another static shape: itself, a reshaped constant, or a reshape in front of `node`."""
+    """`value` in another static shape: itself, a reshaped constant, or a reshape before `node`."""
     if value.data is not None:
         return value if value.shape == tuple(shape) else constant_like(graph, value, value.data.reshape(tuple(shape)))
     if is_static(value) and value.shape == tuple(shape):
@@ -156,7 +156,7 @@ def reshaped(graph: Graph, node: Node, value: Value, shape: Sequence[int]) -> Va
 
 
 def transposed(graph: Graph, node: Node, value: Value, perm: Sequence[int], origins: Sequence[str] = ()) -> Value:
-    """`value` with permuted axes: itself, a transposed constant, or a transpose in front of `node`.
+    """`value` with permuted axes: itself, a transposed constant, or a transpose before `node`.
 
     Transposes that only serve a layout stem from no ONNX node, hence no `origins` unless given.
     """

@@ -1,4 +1,4 @@
-"""Scales after a convolution or matrix product are multiplied into its constant weights (batch normalisation)."""
+"""Scales after a convolution or GEMM are multiplied into its constant weights (batch normalisation)."""
 
 from __future__ import annotations
 

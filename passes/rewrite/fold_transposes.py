@@ -1,4 +1,4 @@
-"""Transposes in front of a matmul become its trans_a or trans_b, as far as they move the innermost axis."""
+"""Transposes before a matmul become its trans_a or trans_b, as far as they move the innermost axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Less precise contractions where the user asked for them: TF32 products, or operands in half floats.
+"""Less precise contractions where the user asked for them: TF32 GEMMs, or operands in half floats.
 
 What is float32 stays float32 unless the table below says otherwise:
 
@@ -8,7 +8,7 @@ What is float32 stays float32 unless the table below says otherwise:
 | `tf32` | may round operands to TF32; operands and results are float32 in memory | as it is |
 | `fp16`, `bf16` | read half floats, add up in float32, give float32 | computed in float32, some of it stored in half |
 
-Stored in half is what a contraction reads: such a value exists as a half float only, and whoever else reads it widens
+Stored in half is what a contraction reads: such a value exists as a half float only, and what else reads it widens
 that. No range is lost by it that the contraction would not have lost. Element-wise chains after a contraction
 therefore run in float32 registers and are rounded once, where they are stored. Reductions (statistics of
 normalisations, softmax), sums of pooling windows and running sums compute in float32 always. Inputs, outputs and
@@ -135,7 +135,7 @@ class _Narrowing:
         return graph.emit(producer.op, *operands, origins=producer.origins, insert_before=reader, **producer.attrs)
 
     def _share(self, value: Value, twin: Value) -> None:
-        """Let the other readers of a computed value read its twin, so that nobody needs the value itself."""
+        """Let the other readers of a computed value read its twin, so that nothing needs the value itself."""
         graph = self.graph
         if value.producer is None or graph.is_output(value):
             return

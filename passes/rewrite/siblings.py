@@ -1,4 +1,4 @@
-"""Products of one left operand, the element-wise work that all of them have after them, and who reads what follows."""
+"""GEMMs of one left operand, the element-wise work that all of them have after them, and what reads the results."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ class Step:
 
 @dataclass
 class Siblings:
-    """Several products, the *lanes*, side by side.
+    """Several GEMMs, the *lanes*, side by side.
 
-    A *row* holds one value of each lane, all of one meaning: row 0 the products' results, row i + 1 what step i
+    A *row* holds one value of each lane, all of one meaning: row 0 the GEMMs' results, row i + 1 what step i
     computes. Values of a row differ in shape in the last axis at most.
     """
 
-    products: tuple[Node, ...]
+    gemms: tuple[Node, ...]
     rows: list[tuple[Value, ...]] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     lanes: list[dict[Value, int]] = field(default_factory=list)
     """By lane: its values and the last row that each is in."""
 
     @staticmethod
-    def of(products: Sequence[Node], outputs: Sequence[Value]) -> Siblings:
-        """`products` with as much work after them as is the same in all lanes; `outputs` are the graph's."""
-        found = Siblings(tuple(products), [tuple(n.output for n in products)])
-        found.lanes = [{n.output: 0} for n in products]
+    def of(gemms: Sequence[Node], outputs: Sequence[Value]) -> Siblings:
+        """`gemms` with as much work after them as is the same in all lanes; `outputs` are the graph's."""
+        found = Siblings(tuple(gemms), [tuple(n.output for n in gemms)])
+        found.lanes = [{n.output: 0} for n in gemms]
         while (step := found._common() or found._padded(outputs)) is not None:
             found._take(step)
         return found
@@ -69,7 +69,7 @@ class Siblings:
         return {n for step in self.steps for n in step.nodes if n is not None}
 
     def border(self, lane: int) -> Iterator[tuple[Value, Node]]:
-        """The values of a lane, and who else reads them."""
+        """The values of a lane, and what else reads them."""
         taken = self.taken
         for value in self.lanes[lane]:
             yield from ((value, reader) for reader in value.users if reader not in taken)
@@ -120,7 +120,7 @@ class Siblings:
         known = self.lanes[lane]
         if not all(v.is_constant or v in known for v in node.inputs):
             return None
-        if node.output.tensor_type.shape != self.products[lane].output.shape:
+        if node.output.tensor_type.shape != self.gemms[lane].output.shape:
             return None
         operands = tuple(
             ("constant", v.dtype) if v.is_constant else ("row", str(known[v])) for v in node.inputs
@@ -147,7 +147,7 @@ def joined_constant(values: Sequence[Value | None], widths: Sequence[int], neutr
     return np.concatenate(parts, axis=-1)
 
 
-# -- who reads a lane's results ----------------------------------------------------------------------------------------
+# -- what reads the results of a lane ----------------------------------------------------------------------------------
 
 _RANGES = frozenset({"reshape", "transpose", "slice"})
 _PULLING = (Kind.VIEW, Kind.INJECTIVE, Kind.REDUCTION)
@@ -156,7 +156,7 @@ _PULLING = (Kind.VIEW, Kind.INJECTIVE, Kind.REDUCTION)
 def reads_in_place(reader: Node, outputs: Sequence[Value], *, viewed: bool = False) -> bool:
     """Whether `reader` reads a range of columns where it lies, by strides, in a kernel that there is anyway.
 
-    Products do, and whatever is computed after a view, since that is in no product's epilogue. `viewed`: a view is
+    GEMMs do, and whatever is computed after a view, since that is in no GEMM's epilogue. `viewed`: a view is
     between the range and the reader.
     """
     if reader.op not in _RANGES:

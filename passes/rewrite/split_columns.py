@@ -1,4 +1,4 @@
-"""A matrix product of which only ranges of columns are read becomes one product a range (as in attention)."""
+"""A GEMM of which only ranges of columns are read becomes one GEMM a range (as in attention)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .siblings import meeting, reads_in_place
 
 @dataclass(frozen=True)
 class SplitColumns:
-    """slice_i(x @ W + b) becomes x @ W_i + b_i, so that what follows each slice can join its product.
+    """slice_i(x @ W + b) becomes x @ W_i + b_i, so that what follows each slice can join its GEMM.
 
-    Done where all readers are slices of disjoint column ranges, each at least `least_columns` wide, and each product
+    Done where all readers are slices of disjoint column ranges, each at least `least_columns` wide, and each GEMM
     takes at least `least_multiplications`, so that a launch of its own costs little. Ranges that element-wise operators
-    bring together again stay one product, whose kernel does that work, too (fusion's rule `gates`). So do, on GPUs,
+    bring together again stay one GEMM, whose kernel does that work, too (fusion's rule `gates`). So do, on GPUs,
     ranges that their readers read where they lie.
     """
 
@@ -32,7 +32,7 @@ class SplitColumns:
     def run(self, graph: Graph, context: PassContext) -> PassResult:
         gpu = context.target.name != "cpu"
         count = sum(self._split(graph, node, gpu) for node in graph.nodes if node.op == "matmul")
-        return PassResult(graph, count > 0, (f"{count} products",) if count else ())
+        return PassResult(graph, count > 0, (f"{count} GEMMs",) if count else ())
 
     def _split(self, graph: Graph, node: Node, gpu: bool) -> bool:
         weight = node.inputs[1]

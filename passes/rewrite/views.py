@@ -26,7 +26,7 @@ def reshape_chain(graph: Graph, node: Node) -> Replacement | None:
 
 
 def reshape_of_broadcast(graph: Graph, node: Node) -> Replacement | None:
-    """A reshape that only adds or drops axes of size 1 goes in front of a broadcast_to."""
+    """A reshape that only adds or drops axes of size 1 goes before a broadcast_to."""
     inner = produced_by(node.inputs[0], "broadcast_to")
     if inner is None or not is_static(inner.inputs[0]) or not is_static(node.output):
         return None

@@ -57,14 +57,14 @@ def schedule_group(by_name: Mapping[str, Node], group: Group, target: TargetInfo
 
 def _banded(by_name: Mapping[str, Node], group: Group, gpu: Gpu) -> Group:
     """A GEMM and the rows after it in its launch."""
-    product, rows = group.parts
-    contraction, view = AnchoredGroup.of(look_up(by_name, product)), look_up(by_name, rows)
+    first, rows = group.parts
+    contraction, view = AnchoredGroup.of(look_up(by_name, first)), look_up(by_name, rows)
     after = RowsAfter.of(view, contraction.result.shape[-1])
     gemm = gemm_of(contraction)
     assert gemm is not None, "a convolution that is computed directly has no rows after it"
     chosen = choose_gemm(gemm, gpu, after)
     threads = WARP if isinstance(chosen.tile, WgmmaTile) else chosen.tile.threads
-    parts = (replace(product, schedule=chosen),), (replace(rows, schedule=after.work(threads).schedule),)
+    parts = (replace(first, schedule=chosen),), (replace(rows, schedule=after.work(threads).schedule),)
     return replace(group, stages=parts, schedule=band_schedule(gemm, chosen, after, gpu.device))
 
 

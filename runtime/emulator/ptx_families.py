@@ -274,17 +274,17 @@ def _store_matrices(name: str, words: Sequence[str], operands: Operands) -> str:
 def _wgmma(name: str, words: Sequence[str], operands: Operands) -> str:
     operation = words[0]
     if operation in ("fence", "commit_group"):
-        return f"emu_product_{operation.removesuffix('_group')}();"
+        return f"emu_wgmma_{operation.removesuffix('_group')}();"
     if operation == "wait_group":
-        return f"emu_product_wait({operands[0]}, __LINE__);"
+        return f"emu_wgmma_wait({operands[0]}, __LINE__);"
     shape, *types = [word for word in words[1:] if word not in ("sync", "aligned", "satfinite")]
     match = _SHAPE.match(shape)
     if operation != "mma_async" or match is None or len(types) != 3 or not set(types[1:]) <= set(_MATRIX_TYPES):
         raise _unsupported(name)
-    return _product(int(match[1]), types, "satfinite" in words, operands)
+    return _multiply(int(match[1]), types, "satfinite" in words, operands)
 
 
-def _product(columns: int, types: Sequence[str], saturates: bool, operands: Operands) -> str:
+def _multiply(columns: int, types: Sequence[str], saturates: bool, operands: Operands) -> str:
     sums, a, b, accumulates, *rest = operands
     in_registers = a.startswith("{")
     scales, transposes = rest[:2], [*rest[2:], "0", "0"]

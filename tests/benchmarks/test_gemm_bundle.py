@@ -1,4 +1,4 @@
-"""The products that part B3 of the device queue measures: every tile, and what the compiler would take among them."""
+"""The GEMMs that part B3 of the device queue measures: every tile, and what the compiler would take among them."""
 
 from __future__ import annotations
 

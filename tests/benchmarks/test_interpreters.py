@@ -22,7 +22,7 @@ CASES = {
       %e = sqrt(%v) : float32[4,1]
       %o = div(%d, %e) : float32[4,8]
     }""",
-    "softmax_of_product": """graph @main(%x: float32[2,4,8], %y: float32[2,5,8]) -> (%o) {
+    "softmax_of_matmul": """graph @main(%x: float32[2,4,8], %y: float32[2,5,8]) -> (%o) {
       %p = matmul(%x, %y) {trans_b=true} : float32[2,4,5]
       %m = reduce_max(%p) {axes=[2], keepdims=true} : float32[2,4,1]
       %d = sub(%p, %m) : float32[2,4,5]

@@ -44,7 +44,7 @@ class Sketch:
 @pytest.mark.parametrize("constant", [True, False])
 @pytest.mark.parametrize("trans", [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("shape", [(1, 1, 1), (7, 13, 5), (33, 70, 19)])
-def test_matrix_products(dtype: str, constant: bool, trans: tuple[bool, bool], shape: tuple[int, int, int]) -> None:
+def test_gemms(dtype: str, constant: bool, trans: tuple[bool, bool], shape: tuple[int, int, int]) -> None:
     m, n, k = shape
     s = Sketch()
     a = s.input(*((k, m) if trans[0] else (m, k)), dtype=dtype)
@@ -71,7 +71,7 @@ def test_batches_broadcast(left: tuple[int, ...], right: tuple[int, ...], consta
 
 
 @pytest.mark.parametrize("dtypes", [("int8", "int8"), ("uint8", "int8"), ("uint8", "uint8")])
-def test_integer_products_widen(dtypes: tuple[str, str]) -> None:
+def test_integer_gemms_widen(dtypes: tuple[str, str]) -> None:
     s = Sketch()
     a, b = s.input(9, 21, dtype=dtypes[0]), s.weight(21, 17, dtype=dtypes[1])
     s.check(s.graph.emit("matmul", a, b, out_dtype="int32"))
@@ -80,21 +80,21 @@ def test_integer_products_widen(dtypes: tuple[str, str]) -> None:
 def test_bias_activation_residual_and_views_are_one_kernel() -> None:
     s = Sketch()
     g = s.graph
-    product = g.emit("matmul", s.input(2, 6, 8), s.weight(8, 12))
-    biased = g.emit("add", product, s.weight(12))
+    gemm = g.emit("matmul", s.input(2, 6, 8), s.weight(8, 12))
+    biased = g.emit("add", gemm, s.weight(12))
     active = g.emit("tanh", g.emit("add", biased, s.input(2, 6, 12)))
     heads = g.emit("transpose", g.emit("reshape", active, shape=(2, 6, 3, 4)), perm=(0, 2, 1, 3))
     s.check(heads, active)
 
 
-def test_a_prologue_is_evaluated_in_front_of_the_product() -> None:
+def test_a_prologue_is_evaluated_before_the_gemm() -> None:
     s = Sketch()
     g = s.graph
     x = g.emit("transpose", s.input(4, 6, 5), perm=(1, 0, 2))
     s.check(g.emit("matmul", g.emit("reshape", x, shape=(24, 5)), s.weight(5, 9)))
 
 
-def test_a_product_over_nothing_is_zero() -> None:
+def test_a_gemm_over_nothing_is_zero() -> None:
     s = Sketch()
     s.check(s.graph.emit("matmul", s.input(3, 0), s.input(0, 4)), pipeline="")
 

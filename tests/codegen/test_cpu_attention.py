@@ -76,7 +76,7 @@ def test_masks_of_the_least_number(mask: str) -> None:
     check(Case(heads=1, queries=40, keys=20, mask=mask, low=least))  # some rows see no key, and weigh all alike
 
 
-def test_keys_behind_the_causal_border_are_not_read() -> None:
+def test_keys_after_the_causal_border_are_not_read() -> None:
     """NaN among them does no harm, though a weight of zero times NaN would, but to queries of the same block."""
     case = Case(heads=1, queries=256, keys=256, mask="causal")
     what = group(case)

@@ -279,13 +279,13 @@ def test_empty_result_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(128, 3072, 768), (197, 768, 3072), (64, 50257, 768), (3136, 64, 64)])
-def test_large_products_have_tasks_for_many_threads(m: int, n: int, k: int) -> None:
+def test_large_gemms_have_tasks_for_many_threads(m: int, n: int, k: int) -> None:
     plan = plan_gemm(GemmShape(m, n, k), host_target().isa, threads=4)
     assert plan.tasks >= 8
     assert plan.scratch_bytes <= 4 << 20
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 64, 64), (16, 64, 64), (1, 128, 256)])
-def test_tiny_products_are_not_shared(m: int, n: int, k: int) -> None:
+def test_tiny_gemms_are_not_shared(m: int, n: int, k: int) -> None:
     """They take less time than it takes until another thread has begun."""
     assert plan_gemm(GemmShape(m, n, k), host_target().isa, threads=8).tasks == 1

@@ -1,4 +1,4 @@
-"""Products with gates as kernels: the columns j, H + j, 2H + j... of a row come together; against numpy."""
+"""GEMMs with gates as kernels: the columns j, H + j, 2H + j... of a row come together; against numpy."""
 
 import pytest
 

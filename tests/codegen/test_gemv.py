@@ -1,4 +1,4 @@
-"""Products of one row or column whose large operand is known at run time, against numpy."""
+"""GEMMs of one row or column whose large operand is known at run time, against numpy."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def numbers(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     return RNG.uniform(-1, 1, shape).astype(to_numpy_dtype(dtype))
 
 
-def product(
+def gemm(
     left: tuple[int, ...], right: tuple[int, ...], dtype: str = "float32", trans: tuple[bool, bool] = (False, False)
 ) -> Graph:
-    graph = Graph("product")
+    graph = Graph("gemm")
     a, b = (graph.add_input(n, TensorType(dtype, s)) for n, s in (("a", left), ("b", right)))
     more = {"out_dtype": "int32"} if dtype == "int8" else {}
     graph.outputs = [graph.emit("matmul", a, b, trans_a=trans[0], trans_b=trans[1], **more)]
@@ -42,7 +42,7 @@ def kind(graph: Graph) -> str:
 def test_rows_and_columns(shape: tuple[int, int, int], trans: tuple[bool, bool]) -> None:
     m, n, k = shape
     left, right = (k, m) if trans[0] else (m, k), (n, k) if trans[1] else (k, n)
-    graph = product(left, right, trans=trans)
+    graph = gemm(left, right, trans=trans)
     assert kind(graph) == "gemv"
     check(graph, {"a": numbers(left, "float32"), "b": numbers(right, "float32")}, factor=4)
 
@@ -51,19 +51,19 @@ def test_rows_and_columns(shape: tuple[int, int, int], trans: tuple[bool, bool])
 @pytest.mark.parametrize("trans_b", [False, True])
 def test_every_dtype(dtype: str, trans_b: bool) -> None:
     right = (45, 70) if trans_b else (70, 45)
-    check(product((1, 70), right, dtype, (False, trans_b)), {"a": numbers((1, 70), dtype), "b": numbers(right, dtype)})
+    check(gemm((1, 70), right, dtype, (False, trans_b)), {"a": numbers((1, 70), dtype), "b": numbers(right, dtype)})
 
 
 @pytest.mark.parametrize(
     ("left", "right"), [((2, 3, 1, 20), (2, 3, 20, 33)), ((3, 1, 20), (2, 3, 20, 33)), ((1, 1, 20), (20, 33))]
 )
 def test_batches(left: tuple[int, ...], right: tuple[int, ...]) -> None:
-    graph = product(left, right)
+    graph = gemm(left, right)
     assert kind(graph) == "gemv"
     check(graph, {"a": numbers(left, "float32"), "b": numbers(right, "float32")}, factor=4)
 
 
-def test_what_is_around_the_product_belongs_to_the_kernel() -> None:
+def test_what_is_around_the_gemm_belongs_to_the_kernel() -> None:
     graph = Graph("around")
     x, w = graph.add_input("x", TensorType("float32", (1, 50))), graph.add_input("w", TensorType("float32", (50, 40)))
     residual = graph.add_input("r", TensorType("float32", (1, 40)))
@@ -73,8 +73,8 @@ def test_what_is_around_the_product_belongs_to_the_kernel() -> None:
     check(graph, {v.name: numbers(v.shape, "float32") for v in graph.inputs}, factor=4)
 
 
-def test_a_product_over_nothing_is_zero() -> None:
-    graph = product((1, 0), (0, 5))
+def test_a_gemm_over_nothing_is_zero() -> None:
+    graph = gemm((1, 0), (0, 5))
     result = run_graph(graph, {"a": np.zeros((1, 0), np.float32), "b": np.zeros((0, 5), np.float32)})
     np.testing.assert_array_equal(result[graph.outputs[0].name], np.zeros((1, 5), np.float32))
 

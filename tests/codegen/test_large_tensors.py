@@ -61,13 +61,13 @@ def test_softmax_along_either_axis_compiles(target: str) -> None:
 
 
 def _picked(graph: Graph, value: Value) -> None:
-    """Two rows of a large value by run-time indices, which no rewrite moves in front of what makes it."""
+    """Two rows of a large value by run-time indices, which no rewrite moves before what makes it."""
     rows = graph.add_input("rows", TensorType("int32", (2,)))
     graph.outputs = [graph.emit("gather", value, rows, axis=0, origins=["Gather"])]
 
 
 @pytest.mark.parametrize("target", list(TARGETS))
-def test_elements_behind_the_first_two_thousand_million_are_found(target: str) -> None:
+def test_elements_after_the_first_two_thousand_million_are_found(target: str) -> None:
     """A flat position of more than 2**31 in a reshaped tensor leads back to the right row and column."""
     graph = Graph("large")
     column = graph.add_input("column", TensorType("int32", (ROWS, 1)))

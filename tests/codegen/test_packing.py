@@ -20,14 +20,14 @@ from tilestitch.runtime.program import NativeStep
 
 
 def branches() -> Graph:
-    """A product, a softmax, a convolution, a sum of one long row (two launches), a gather with checks, and an exp."""
+    """A GEMM, a softmax, a convolution, a sum of one long row (two launches), a gather with checks, and an exp."""
     rng = np.random.default_rng(0)
     graph = Graph("branches")
     x = graph.add_input("x", TensorType("float32", (13, 24)))
     image = graph.add_input("image", TensorType("float32", (1, 9, 11, 3)))
     line = graph.add_input("line", TensorType("float32", (1 << 17,)))
     index = graph.add_input("index", TensorType("int64", (5,)))
-    product = graph.emit("matmul", x, graph.constant(rng.normal(size=(24, 17)).astype(np.float32)))
+    gemm = graph.emit("matmul", x, graph.constant(rng.normal(size=(24, 17)).astype(np.float32)))
     largest = graph.emit("reduce_max", x, axes=(1,), keepdims=True)
     weights = graph.emit("exp", graph.emit("sub", x, largest))
     softmax = graph.emit("div", weights, graph.emit("reduce_sum", weights, axes=(1,), keepdims=True))
@@ -36,7 +36,7 @@ def branches() -> Graph:
     convolved = graph.emit("conv", image, kernel, **attrs)
     total = graph.emit("reduce_sum", line, axes=(0,), keepdims=False)
     picked = graph.emit("gather", x, index, axis=0)
-    graph.outputs = [product, softmax, convolved, total, picked, graph.emit("abs", image)]
+    graph.outputs = [gemm, softmax, convolved, total, picked, graph.emit("abs", image)]
     return graph
 
 

@@ -193,12 +193,12 @@ def test_remainders_are_exact(op: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("op", ["erf", "fmod", "exp", "tanh", "asinh", "sin", "round"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_functions_work_in_the_epilogue_of_a_matrix_product(op: str, dtype: str) -> None:
+def test_functions_work_in_the_epilogue_of_a_gemm(op: str, dtype: str) -> None:
     rng = np.random.default_rng(0)
     graph = Graph("epilogue")
     a, b = graph.add_input("a", TensorType(dtype, (9, 20))), graph.add_input("b", TensorType(dtype, (20, 33)))
-    product = graph.emit("matmul", a, b)
-    graph.outputs = [graph.emit(op, product, product) if op == "fmod" else graph.emit(op, product)]
+    gemm = graph.emit("matmul", a, b)
+    graph.outputs = [graph.emit(op, gemm, gemm) if op == "fmod" else graph.emit(op, gemm)]
     check(
         graph, {"a": rng.integers(-2, 3, (9, 20)).astype(dtype), "b": rng.integers(-2, 3, (20, 33)).astype(dtype) / 8}
     )

@@ -25,22 +25,22 @@ def precision(body: str, **options: Any) -> str:
     return str(arithmetic(body, **options)["precision"])
 
 
-PRODUCT = "g (float[4,8] x, float[8,4] w) => (float[4,4] y) { [product] y = MatMul (x, w) }"
+GEMM = "g (float[4,8] x, float[8,4] w) => (float[4,4] y) { [gemm] y = MatMul (x, w) }"
 
 
 def test_float32_stays_float32() -> None:
-    assert arithmetic(PRODUCT) == {"precision": "float32", "node": "product", "bits": 0, "step": None}
+    assert arithmetic(GEMM) == {"precision": "float32", "node": "gemm", "bits": 0, "step": None}
 
 
 @pytest.mark.parametrize(("option", "expected"), [("fp16", "float16"), ("bf16", "bfloat16")])
 def test_precision_that_was_asked_for_counts(option: str, expected: str) -> None:
-    assert arithmetic(PRODUCT, precision=option) == {
-        "precision": expected, "node": "product", "bits": 0, "step": None,
+    assert arithmetic(GEMM, precision=option) == {
+        "precision": expected, "node": "gemm", "bits": 0, "step": None,
     }  # fmt: skip
 
 
 def test_tf32_counts() -> None:
-    assert precision(PRODUCT, target="emulator:sm_80", precision="tf32") == "tf32"
+    assert precision(GEMM, target="emulator:sm_80", precision="tf32") == "tf32"
 
 
 def test_half_floats_inside_a_model_of_float32_count() -> None:
@@ -48,7 +48,7 @@ def test_half_floats_inside_a_model_of_float32_count() -> None:
         """g (float[4,8] x) => (float[4,4] y) <float16[8,4] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,
             1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}> {
           [narrow] a = Cast <to = 10> (x)
-          [product] b = MatMul (a, w)
+          [gemm] b = MatMul (a, w)
           [wide] y = Cast <to = 1> (b)
         }"""
     )

@@ -251,8 +251,8 @@ def test_with_half_floats_the_first_layer_that_differs_is_named_with_its_error(
     artifact, path = compiled(tmp_path, model, "--precision", "fp16")
     found = first(capsys, artifact, path, "--rtol", 1e-5)
     order = [node.name for node in model.graph.node]
-    products = [node.name for node in model.graph.node if node.op_type == "MatMul"]
-    assert order.index(products[0]) <= order.index(found["node"]) < order.index(products[4])
+    gemms = [node.name for node in model.graph.node if node.op_type == "MatMul"]
+    assert order.index(gemms[0]) <= order.index(found["node"]) < order.index(gemms[4])
     assert 1e-5 < found["error"] < 1e-2
 
 
@@ -276,8 +276,8 @@ def test_planner_and_plan_are_kept(
     model = transformer()
     compile_model(model, planner="none").plan.save(tmp_path / "plan.json")
     artifact, path = compiled(tmp_path, model, given, "none" if given == "--planner" else tmp_path / "plan.json")
-    product = [node for node in model.graph.node if node.op_type == "MatMul"][-1]
-    plant_fault(monkeypatch, product.input[1])
+    gemm = [node for node in model.graph.node if node.op_type == "MatMul"][-1]
+    plant_fault(monkeypatch, gemm.input[1])
     planners = []
     import tilestitch.compiler.driver as driver
 
@@ -289,9 +289,9 @@ def test_planner_and_plan_are_kept(
 
     monkeypatch.setattr(driver, "compile_model", spy)
     found = first(capsys, artifact, path, "--against", "reference")
-    assert found["node"] == product.name
+    assert found["node"] == gemm.name
     kernels = {kernel["name"]: kernel for kernel in read_explain(artifact)["kernels"]}
-    assert kernels[found["kernel"]]["onnx_nodes"] == [product.name]
+    assert kernels[found["kernel"]]["onnx_nodes"] == [gemm.name]
     assert planners[0]["plan"] is not None
     assert all(options["planner"] == "none" for options in planners)
 

@@ -115,7 +115,7 @@ def test_check_against_a_model_with_other_inputs(
 
 
 def test_check_compares_with_the_model_as_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """ONNX Runtime makes one integer product of this, whose results are up to a step of the quantisation away."""
+    """ONNX Runtime makes one integer GEMM of this, whose results are up to a step of the quantisation away."""
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]>
         net (float[16,32] x, float[32,16] w) => (float[16,16] y)
@@ -190,8 +190,8 @@ def test_explain(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert f"there is {node}" in capsys.readouterr().err
     assert main.main(["explain", str(folder / "cnn.tsm"), "--edge", node, node]) == 0
     assert "are in one kernel" in capsys.readouterr().out
-    assert main.main(["explain", str(folder / "cnn.tsm"), "--edge", node, "nobody"]) == errors.USER
-    assert "'nobody'" in capsys.readouterr().err
+    assert main.main(["explain", str(folder / "cnn.tsm"), "--edge", node, "missing"]) == errors.USER
+    assert "'missing'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_a_whole_model_agrees_with_onnx_runtime(name: str, order: str) -> None:
     np.testing.assert_allclose(result, want, rtol=0, atol=tolerances.MODELS[dtype] * np.abs(want).max())
 
 
-def test_products_of_half_floats_use_warpgroups_on_hopper() -> None:
+def test_gemms_of_half_floats_use_warpgroups_on_hopper() -> None:
     members = read_artifact(compiled("bert_hopper")).member_names
     kinds = {member.split("/")[-1].rsplit("_", 1)[0] for member in members if member.endswith(".cu")}
     assert "gemm_wgmma" in kinds
@@ -83,7 +83,7 @@ def test_products_of_half_floats_use_warpgroups_on_hopper() -> None:
 
 
 def test_packed_weights_of_bytes_reach_hopper_through_a_tensor_map() -> None:
-    """Two products of the same weights' shape: their kernel is lowered once and renamed."""
+    """Two GEMMs of the same weights' shape: their kernel is lowered once and renamed."""
     random = np.random.default_rng(3)
     weights = [random.integers(-128, 128, (160, 160)).astype(np.int8) for _ in range(2)]
     nodes = [

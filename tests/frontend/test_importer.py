@@ -141,7 +141,7 @@ def test_given_shapes_set_named_dimensions_everywhere() -> None:
     assert [v.type for v in graph.inputs] == [TensorType("float32", (5, 2)), TensorType("float32", (5, "m"))]
 
 
-@pytest.mark.parametrize("shapes", [{"x": (2,)}, {"x": (2, 5)}, {"nobody": (1,)}, {"x": (-1, 4)}])
+@pytest.mark.parametrize("shapes", [{"x": (2,)}, {"x": (2, 5)}, {"missing": (1,)}, {"x": (-1, 4)}])
 def test_shapes_that_do_not_fit(shapes: dict[str, tuple[int, ...]]) -> None:
     with pytest.raises(ModelError):
         import_model(linear(["batch", 4]), shapes)

@@ -1,4 +1,4 @@
-"""Matrix products and Einsum."""
+"""MatMul, Gemm and Einsum."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_gemm(trans_a: int, trans_b: int, c: tuple[int, ...] | None) -> None:
     check_node("Gemm", operands, {"transA": trans_a, "transB": trans_b, "alpha": 0.5, "beta": 2.0})
 
 
-def test_gemm_keeps_the_transposition_in_the_product() -> None:
+def test_gemm_keeps_the_transposition_in_the_matmul() -> None:
     imported = check_node("Gemm", [floats(2, 5), floats(3, 5, seed=1)], {"transB": 1}, constants={1})
     (node,) = imported.graph.nodes
     assert node.op == "matmul" and node.attrs == {"trans_b": True}

@@ -64,7 +64,7 @@ def test_opset_10_and_upsample_are_asymmetric() -> None:
     assert_close(run(model, {"x0": X})[0], expected)
 
 
-def test_few_taps_are_gathers_and_many_are_a_product() -> None:
+def test_few_taps_are_gathers_and_many_are_a_gemm() -> None:
     def ops(factor: float) -> set[str]:
         attrs = {"mode": "linear", "antialias": 1, "axes": [3]}
         return {n.op for n in check_node("Resize", [X, None, scales(factor)], attrs, constants={2}).graph.nodes}

@@ -38,9 +38,9 @@ def steps() -> ModelProto:
         node("Gather", ["table", "i"], ["rows"], name="gather"),
         node("Concat", ["s", "rows"], ["both"], name="concat", axis=0),
         node("Gather", ["both", "permutation"], ["mixed"], name="mixed", axis=1),
-        node("MatMul", ["mixed", "turned"], ["products"], name="matmul"),
+        node("MatMul", ["mixed", "turned"], ["matmuls"], name="matmul"),
         node("Transpose", ["mixed"], ["turned"], name="transpose"),
-        node("TopK", ["products", "k"], ["best", "where"], name="top_k"),
+        node("TopK", ["matmuls", "k"], ["best", "where"], name="top_k"),
         node("Unique", ["where"], ["different"], name="unique"),
         node("ReduceSum", ["mixed"], ["total"], name="sum", keepdims=0),
     ]

@@ -229,7 +229,7 @@ def test_adding_the_least_number_hides_like_infinity_if_the_row_has_another_key(
     least = float(np.finfo(np.float32).min)
     assert band(Case(queries=9, keys=9, mask="causal", low=least)) == Band(None, 0)
     assert band(Case(queries=9, keys=9, mask="window", low=least)) == Band(-3, 0)
-    assert band(Case(queries=9, keys=9, mask="causal", low=-1e4)) is None  # a product may be as large
+    assert band(Case(queries=9, keys=9, mask="causal", low=-1e4)) is None  # a dot product may be as large
     # Rows that see no key weigh all keys alike, which those of -inf do not.
     assert band(Case(queries=9, keys=5, mask="causal", low=least)) is None
     assert band(Case(queries=9, keys=5, mask="causal")) == Band(None, -4)

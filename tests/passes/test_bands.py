@@ -1,4 +1,4 @@
-"""Row statistics behind a product in its launch: what is legal, what is predicted to pay, and what the plan says."""
+"""Row statistics after a GEMM in its launch: what is legal, what is predicted to pay, and what the plan says."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TWICE = """graph @twice(%x: float32[64,96]) -> (%y) {
   %d = mul(%x, %s) : float32[64,96]
   %y = reduce_sum(%d) {axes=[0], keepdims=true} : float32[1,96]
 }"""
-PRODUCT = "\n  %p = matmul(%x, %w) : float32[M,N]"
+GEMM = "\n  %p = matmul(%x, %w) : float32[M,N]"
 
 
 def graph_of(body: str, results: str = "%y", m: int = 256, n: int = 768, k: int = 768, inputs: str = "") -> Graph:
@@ -56,13 +56,13 @@ def refusals(plan: StitchPlan, rule: str) -> list[WhyNot]:
     return [r for r in plan.refusals if r.rule == rule]
 
 
-def test_softmax_behind_a_product_becomes_one_launch_that_the_plan_shows() -> None:
-    graph = graph_of(PRODUCT + SOFTMAX)
+def test_softmax_after_a_gemm_becomes_one_launch_that_the_plan_shows() -> None:
+    graph = graph_of(GEMM + SOFTMAX)
     plan = planned(graph)
     (group,) = plan.groups
     assert group.kind is GroupKind.STITCHED and group.tie == "band"
     assert [part.kind for part in group.parts] == [GroupKind.CONTRACTION, GroupKind.ROWWISE]
-    assert group.outputs == ("y",), "the product itself is nobody else's"
+    assert group.outputs == ("y",), "nothing else reads the GEMM"
     (kernel,) = explain_plan(graph, plan)["kernels"]
     bands = [s for s in kernel["stitches"] if s["scheme"] == "band"]
     assert [(s["producer"], s["rule"]) for s in bands] == [(bands[0]["producer"], "bands")] * len(bands)
@@ -72,21 +72,21 @@ def test_softmax_behind_a_product_becomes_one_launch_that_the_plan_shows() -> No
 @pytest.mark.parametrize(("m", "n"), [(256, 4096), (4096, 2048), (64, 20000)])
 def test_one_row_of_a_block_may_have_several_warps(m: int, n: int) -> None:
     """Long rows are shared by all threads of a block; two such rows would meet in its shared memory."""
-    plan = planned(graph_of(PRODUCT + SOFTMAX, m=m, n=n, k=64), Bands(forced=True))
+    plan = planned(graph_of(GEMM + SOFTMAX, m=m, n=n, k=64), Bands(forced=True))
     for group in plan.groups:
         for part in group.parts:
             if isinstance(part.schedule, RowSchedule):
                 assert part.schedule.team <= 32 or part.schedule.rows == 1
 
 
-def test_the_product_is_stored_for_others_too() -> None:
-    (group,) = planned(graph_of(PRODUCT + SOFTMAX, "%y, %p")).groups
+def test_the_gemm_is_stored_for_others_too() -> None:
+    (group,) = planned(graph_of(GEMM + SOFTMAX, "%y, %p")).groups
     assert group.tie == "band" and set(group.outputs) == {"p", "y"}
 
 
 def test_reshapes_between_keep_rows_where_they_are() -> None:
     body = (
-        PRODUCT
+        GEMM
         + """
   %q = reshape(%p) {shape=[2, 128, 12, 64]} : float32[2,128,12,64]
   %s = reduce_sum(%q) {axes=[3], keepdims=true} : float32[2,128,12,1]
@@ -103,7 +103,7 @@ def test_reshapes_between_keep_rows_where_they_are() -> None:
         ("""
   %s = reduce_sum(%p) {axes=[0], keepdims=true} : float32[1,N]
   %y = div(%p, %s) : float32[M,N]""", "legality.band_rows"),
-        # Rows that hold several of the product's.
+        # Rows that hold several of the GEMM's.
         ("""
   %q = reshape(%p) {shape=[128, 1536]} : float32[128,1536]
   %s = reduce_sum(%q) {axes=[1], keepdims=true} : float32[128,1]
@@ -113,7 +113,7 @@ def test_reshapes_between_keep_rows_where_they_are() -> None:
   %q = transpose(%p) {perm=[1, 0]} : float32[N,M]
   %s = reduce_sum(%q) {axes=[1], keepdims=true} : float32[N,1]
   %y = div(%q, %s) : float32[N,M]""", "legality.band_"),
-        # A row looks at another row of the product.
+        # A row looks at another row of the GEMM.
         ("""
   %q = slice(%p) {sizes=[128, 768], starts=[0, 0], steps=[1, 1]} : float32[128,N]
   %r = concat(%q, %q) {axis=0} : float32[M,N]
@@ -122,15 +122,15 @@ def test_reshapes_between_keep_rows_where_they_are() -> None:
     ],
     ids=["columns", "longer rows", "transposed", "other rows"],
 )  # fmt: skip
-def test_rows_must_be_the_products_own(body: str, rule: str) -> None:
-    plan = planned(graph_of(PRODUCT + body), Bands(forced=True))
+def test_rows_must_be_the_gemms_own(body: str, rule: str) -> None:
+    plan = planned(graph_of(GEMM + body), Bands(forced=True))
     assert not any(g.tie == "band" for g in plan.groups)
     assert any(r.rule.startswith(rule) for r in plan.refusals), plan.refusals
 
 
-def test_a_product_and_its_reader_with_a_kernel_between_stay_apart() -> None:
+def test_a_gemm_and_its_reader_with_a_kernel_between_stay_apart() -> None:
     body = (
-        PRODUCT
+        GEMM
         + """
   %c = reduce_sum(%p) {axes=[0], keepdims=true} : float32[1,N]
   %q = mul(%p, %c) : float32[M,N]
@@ -143,7 +143,7 @@ def test_a_product_and_its_reader_with_a_kernel_between_stay_apart() -> None:
 
 def test_a_cpu_has_no_bands() -> None:
     _, plan = planned_stages(
-        str(graph_of(PRODUCT + SOFTMAX)), "cpu", Wanted((("p",), ("y",)), tie="band"), planner="stitch"
+        str(graph_of(GEMM + SOFTMAX)), "cpu", Wanted((("p",), ("y",)), tie="band"), planner="stitch"
     )
     assert not any(g.stages for g in plan.groups)
     (refusal,) = refusals(plan, "legality.global_target")
@@ -151,7 +151,7 @@ def test_a_cpu_has_no_bands() -> None:
 
 
 def test_few_rows_are_left_to_the_kernel_for_them() -> None:
-    plan = planned(graph_of(PRODUCT + SOFTMAX, m=4))
+    plan = planned(graph_of(GEMM + SOFTMAX, m=4))
     assert len(plan.groups) == 2
     (refusal,) = refusals(plan, "bands")
     assert refusal.numbers == {"rows": 4, "columns": 768}
@@ -159,17 +159,17 @@ def test_few_rows_are_left_to_the_kernel_for_them() -> None:
 
 def test_a_tail_that_takes_longer_than_a_launch_is_refused_with_microseconds() -> None:
     """All rows of a tile are left to its one block."""
-    plan = planned(graph_of(PRODUCT + SOFTMAX, m=65536, n=48))
+    plan = planned(graph_of(GEMM + SOFTMAX, m=65536, n=48))
     assert len(plan.groups) == 2
     (refusal,) = refusals(plan, "bands")
     assert refusal.numbers["saved_us"] < 0 and refusal.numbers["tail_rows"] > 1
 
 
-def test_only_a_product_and_rows_are_tied_by_bands() -> None:
+def test_only_a_gemm_and_rows_are_tied_by_bands() -> None:
     graph, plan = planned_stages(TWICE, "cuda", GlobalStitching(forced=True), planner="stitch")
     (group,) = plan.groups
     tied = replace(group, tie="band")
-    with pytest.raises(PlanError, match="not product and rows"):
+    with pytest.raises(PlanError, match="not a contraction and rows"):
         check_plan(replace(plan, groups=tuple(tied if g is group else g for g in plan.groups)), graph)
     with pytest.raises(PlanError, match="tied by 'rope'"):
         replace(group, tie="rope")
@@ -178,17 +178,17 @@ def test_only_a_product_and_rows_are_tied_by_bands() -> None:
 
 
 def test_what_a_band_costs() -> None:
-    """No barrier of the grid; the rows that one team computes, and what the product has stored, from the cache."""
-    graph = graph_of(PRODUCT + SOFTMAX)
+    """No barrier of the grid; the rows that one team computes, and what the GEMM has stored, from the cache."""
+    graph = graph_of(GEMM + SOFTMAX)
     (group,) = planned(graph).groups
     nodes, target = nodes_by_name(graph), TargetInfo("cuda", 2, "H100")
-    product, behind = (group_facts(nodes, part, target) for part in group.parts)
+    gemm, after = (group_facts(nodes, part, target) for part in group.parts)
     whole = group_facts(nodes, group, target)
     (launch,) = whole.sequence
     first, last = launch.parts
-    assert last.tail is not None and (last.tail.rows, last.tail.barriers) == (1, behind.barriers)
-    assert (launch.tasks, launch.grid_barriers) == (product.tasks, 0)
-    assert whole.footprint_bytes == product.footprint_bytes + 256 * 768 * 4, "only the softmax is new"
+    assert last.tail is not None and (last.tail.rows, last.tail.barriers) == (1, after.barriers)
+    assert (launch.tasks, launch.grid_barriers) == (gemm.tasks, 0)
+    assert whole.footprint_bytes == gemm.footprint_bytes + 256 * 768 * 4, "only the softmax is new"
     model, gpu = AnalyticalModel(), find_device("H100")
     longer = KernelFacts((replace(launch, stages=((first,), (replace(last, tail=replace(last.tail, rows=8)),))),))
     assert latency_us(model, longer, gpu) > latency_us(model, whole, gpu) + 7 * GPU_ROW_US
@@ -197,7 +197,7 @@ def test_what_a_band_costs() -> None:
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_a_tail_has_the_rows_that_its_schedule_shares(dtype: str, architecture: str) -> None:
-    text = str(graph_of(PRODUCT + SOFTMAX)).replace("float32", dtype)
+    text = str(graph_of(GEMM + SOFTMAX)).replace("float32", dtype)
     graph = parse_graph(text.replace("(%x, %w) :", f'(%x, %w) {{out_dtype="{dtype}"}} :'))
     device = {"sm_80": "A100", "sm_90a": "H100"}[architecture]
     target = TargetInfo("cuda", 2, device, (architecture,))

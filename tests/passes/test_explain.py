@@ -25,12 +25,12 @@ def explanation() -> dict[str, Any]:
 
 
 def test_kernels_are_in_launch_order_with_all_that_was_promised() -> None:
-    product, rows = explanation()["kernels"]
-    assert product["onnx_nodes"] == ["MatMul_0", "Tanh_1"] and product["kind"] == "contraction"
+    gemm, rows = explanation()["kernels"]
+    assert gemm["onnx_nodes"] == ["MatMul_0", "Tanh_1"] and gemm["kind"] == "contraction"
     assert rows["onnx_nodes"] == ["ReduceSum_2", "Div_3"] and rows["kind"] == "rowwise"
-    assert (product["bytes_read"], product["bytes_written"]) == (2 * 64 * 64 * 4, 64 * 64 * 4)
-    assert product["sync"] == [] and rows["sync"] == [{"after": product["name"], "kind": "order", "reason": ""}]
-    assert product["composition"] == ["epilogue"] and rows["composition"] == ["row"]
+    assert (gemm["bytes_read"], gemm["bytes_written"]) == (2 * 64 * 64 * 4, 64 * 64 * 4)
+    assert gemm["sync"] == [] and rows["sync"] == [{"after": gemm["name"], "kind": "order", "reason": ""}]
+    assert gemm["composition"] == ["epilogue"] and rows["composition"] == ["row"]
     assert rows["memory_bound"]
 
 
@@ -54,13 +54,13 @@ def test_branches_that_leave_room_are_predicted_side_by_side() -> None:
 
 
 def test_a_kernel_says_what_its_nodes_would_be_unfused() -> None:
-    product, rows = (k["unfused"] for k in explanation()["kernels"])
+    gemm, rows = (k["unfused"] for k in explanation()["kernels"])
     whole, row = 64 * 64 * 4, 64 * 4
-    assert product == {"kernels": 2, "bytes_read": 3 * whole, "bytes_written": 2 * whole}
+    assert gemm == {"kernels": 2, "bytes_read": 3 * whole, "bytes_written": 2 * whole}
     assert rows == {"kernels": 2, "bytes_read": 2 * whole + row, "bytes_written": whole + row}
 
 
-def test_a_large_product_is_not_bound_by_memory() -> None:
+def test_a_large_gemm_is_not_bound_by_memory() -> None:
     graph = parse_graph(TEXT.replace("64", "1024"))
     assert not explain_plan(graph, make_plan(graph, PassContext()))["kernels"][0]["memory_bound"]
 

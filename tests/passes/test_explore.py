@@ -251,7 +251,7 @@ def test_a_value_computed_again_lets_its_kernel_and_a_reader_join() -> None:
     assert sorted(kernels(plan)) == [["f", "a"], ["f", "m", "s"]]
 
 
-def test_products_and_reductions_are_computed_once() -> None:
+def test_gemms_and_reductions_are_computed_once() -> None:
     found = space(parse_graph(CROSSED))
     names = {next(iter(found.atoms[i].owned)).op for i in bits(found.copyable)}
     assert names == {"exp", "mul"}

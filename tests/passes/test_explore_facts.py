@@ -75,7 +75,7 @@ def test_what_is_computed_again_counts_again() -> None:
     assert kernel.transcendental == 8 * 64
 
 
-def test_a_product_counts_multiply_adds_and_tiles() -> None:
+def test_a_gemm_counts_multiply_adds_and_tiles() -> None:
     graph = parse_graph(
         """graph @g(%x: float32[256,128]) -> (%y) {
       %w = constant #sha256:0 : float32[128,512]
@@ -99,7 +99,7 @@ def test_a_product_counts_multiply_adds_and_tiles() -> None:
         (1, 300, 64, 2),  # too short a reduction to cut
     ],
 )
-def test_on_a_gpu_products_are_cut_until_all_multiprocessors_have_work(m: int, k: int, n: int, blocks: int) -> None:
+def test_on_a_gpu_gemms_are_cut_until_all_multiprocessors_have_work(m: int, k: int, n: int, blocks: int) -> None:
     text = f"graph @g(%a: float32[{m},{k}], %b: float32[{k},{n}]) -> (%y) {{ %y = matmul(%a, %b) : float32[{m},{n}] }}"
     (kernel,) = facts(text, "cuda")
     assert kernel.tasks == blocks
@@ -111,7 +111,7 @@ def test_values_without_elements_and_of_rank_0_are_counted_without_trouble() -> 
         assert (kernel.transcendental, kernel.elements, kernel.footprint_bytes) == (size, size, 8 * size)
 
 
-def test_few_long_rows_are_cut_if_nobody_looks_at_the_row_again() -> None:
+def test_few_long_rows_are_cut_if_nothing_reads_the_row_again() -> None:
     text = """graph @g(%x: float32[1,1000000]) -> (%r) {
       %r = reduce_sum(%x) {axes=[1], keepdims=true} : float32[1,1]
     }"""

@@ -110,7 +110,7 @@ MATMUL = f"""graph @g(%x: float32[4,6], %r: float32[4,5]) -> (%y) {{
 }}"""
 
 
-def test_bias_residual_and_activation_are_computed_on_the_products_result() -> None:
+def test_bias_residual_and_activation_are_computed_on_the_gemms_result() -> None:
     plan = plan_of(MATMUL)
     assert kernels(plan) == [("contraction", ["m", "a", "c", "y"])]
     assert plan.groups[0].schemes == ("epilogue",)
@@ -122,7 +122,7 @@ def test_planners_differ_in_what_they_fuse(planner: str, count: int) -> None:
     assert len(plan_of(MATMUL, planner).groups) == count
 
 
-def test_a_residual_that_goes_around_the_product_is_no_reason_for_a_cycle() -> None:
+def test_a_residual_that_goes_around_the_gemm_is_no_reason_for_a_cycle() -> None:
     plan = plan_of("""graph @g(%x: float32[4,4], %w: float32[4,4]) -> (%y) {
       %a = tanh(%x) : float32[4,4]
       %m = matmul(%a, %w) : float32[4,4]
@@ -131,7 +131,7 @@ def test_a_residual_that_goes_around_the_product_is_no_reason_for_a_cycle() -> N
     assert kernels(plan) == [("injective", ["a"]), ("contraction", ["m", "y"])]
 
 
-def test_the_later_of_two_products_takes_their_sum() -> None:
+def test_the_later_of_two_gemms_takes_their_sum() -> None:
     plan = plan_of("""graph @g(%x: float32[4,4], %w: float32[4,4]) -> (%y) {
       %m = matmul(%x, %w) : float32[4,4]
       %t = tanh(%m) : float32[4,4]
@@ -142,7 +142,7 @@ def test_the_later_of_two_products_takes_their_sum() -> None:
     assert reasons(plan)["t -> n"] == "legality.one_anchor"
 
 
-def test_heads_are_split_as_the_product_is_stored_and_read_through_views() -> None:
+def test_heads_are_split_as_the_gemm_is_stored_and_read_through_views() -> None:
     plan = plan_of("""graph @g(%x: float32[6,8], %w: float32[8,8], %k: float32[6,8]) -> (%y) {
       %m = matmul(%x, %w) : float32[6,8]
       %r = reshape(%m) {shape=[6,2,4]} : float32[6,2,4]
@@ -229,7 +229,7 @@ def test_an_expensive_value_is_not_computed_again_for_every_row_it_is_broadcast_
     assert refusal.rule == "profit.recompute" and refusal.numbers["operations_again"] > 1_000_000
 
 
-def test_the_steps_of_a_recurrence_are_not_computed_again_by_each_product_that_reads_one() -> None:
+def test_the_steps_of_a_recurrence_are_not_computed_again_by_each_gemm_that_reads_one() -> None:
     steps = [("x", "a")] + [(f"h{i}", "a") for i in range(1, 12)]
     states = "".join(
         f"%m{i} = mul(%{h}, %{a}) : float32[64,512]\n%h{i} = add(%m{i}, %x) : float32[64,512]\n"

@@ -48,7 +48,7 @@ def test_gates_start_at_multiples_of_their_width() -> None:
         ("%xs: float32[5,3,16])", "%xs: float32[5,3,16], %v: float32[4,16])", "legality.gates_anchor"),
     ],
 )
-def test_where_the_whole_product_is_needed_or_no_constant_multiplies_there_are_no_gates(
+def test_where_the_whole_gemm_is_needed_or_no_constant_multiplies_there_are_no_gates(
     old: str, new: str, rule: str, target: str
 ) -> None:
     text = cell().replace(old, new)
@@ -77,7 +77,7 @@ def test_gpus_have_gates_too_but_not_any_number_of_them() -> None:
     assert refusal.numbers == {"gates": 9, "most": 8}
 
 
-def test_a_gate_that_depends_on_a_later_product_stays_outside() -> None:
+def test_a_gate_that_depends_on_a_later_gemm_stays_outside() -> None:
     numbers = ", ".join(f"{i / 8}" for i in range(8))
     plan = plan_of(f"""graph @g(%h: float32[3,2]) -> (%y) {{
       %w = constant [{numbers}] : float32[2,4]

@@ -74,9 +74,9 @@ def test_a_value_that_a_contraction_reads_exists_in_half_only() -> None:
     """Its other readers widen the half float; statistics are still added up in float32."""
     graph = mlp()
     hidden = next(n for n in graph.nodes if n.op == "tanh").output
-    product = graph.outputs[0]
+    gemm = graph.outputs[0]
     mean = graph.emit("reduce_sum", hidden, axes=(1,), keepdims=True)
-    graph.outputs = [graph.emit("add", graph.emit("add", product, hidden), mean)]
+    graph.outputs = [graph.emit("add", graph.emit("add", gemm, hidden), mean)]
     result = lowered(graph, "fp16")
     tanh = next(n for n in result.nodes if n.op == "tanh").output
     assert [(n.op, n.attrs["to"]) for n in tanh.users] == [("cast", "float16")]
@@ -94,7 +94,7 @@ def test_outputs_and_host_steps_get_the_unrounded_value() -> None:
     assert producer is not None and producer.op == "tanh"
 
 
-def test_rounding_moves_in_front_of_what_only_moves() -> None:
+def test_rounding_moves_before_what_only_moves() -> None:
     """convolution -> maximum -> pooling -> concat -> convolution: the kernel of the first one stores half floats."""
     graph = Graph()
     random = np.random.default_rng(0)
@@ -113,8 +113,8 @@ def test_rounding_moves_in_front_of_what_only_moves() -> None:
     assert_same_values(graph, result, tolerance=5e-3)
 
 
-def test_a_gather_from_an_input_is_rounded_behind_it() -> None:
-    """Rounding the table would touch rows that nobody asked for; of a constant table it is done once, here."""
+def test_a_gather_from_an_input_is_rounded_after_it() -> None:
+    """Rounding the table would touch rows that were not asked for; of a constant table it is done once, here."""
     for constant in (False, True):
         graph = Graph()
         table = (

@@ -112,8 +112,8 @@ def test_folding_makes_the_weights_of_a_contraction_whatever_their_size() -> Non
         "%b = broadcast_to(%c) {shape=[300,300]} : float32[300,300]",
         "%w = transpose(%b) {perm=[1,0]} : float32[300,300]",
     )
-    product = "%y = matmul(%x, %w) {trans_a=false,trans_b=false} : float32[4,300]"
-    assert ops(after(chain(*weights, product, x="float32[4,300]"), "fold_constants")) == ["matmul"]
+    gemm = "%y = matmul(%x, %w) {trans_a=false,trans_b=false} : float32[4,300]"
+    assert ops(after(chain(*weights, gemm, x="float32[4,300]"), "fold_constants")) == ["matmul"]
     square = "%y = matmul(%w, %w) {trans_a=false,trans_b=false} : float32[300,300]"
     assert "broadcast_to" in ops(after(chain(*weights, square), "fold_constants"))
 
@@ -152,7 +152,7 @@ def test_attributes_keep_nodes_apart() -> None:
     assert ops(after(text, "cse")) == ["reduce_sum", "reduce_sum", "add"]
 
 
-def test_what_nobody_reads_goes_away() -> None:
+def test_what_nothing_reads_goes_away() -> None:
     text = chain("%a = exp(%x) : float32[2,3]", "%b = exp(%a) : float32[2,3]", "%y = neg(%x) : float32[2,3]")
     assert ops(after(text, "dce")) == ["neg"]
 
@@ -254,7 +254,7 @@ def test_transposes_become_flags_of_matmul() -> None:
     assert origins(graph) == {"S", "T"}
 
 
-def test_products_whose_columns_are_sliced_apart_are_split() -> None:
+def test_gemms_whose_columns_are_sliced_apart_are_split() -> None:
     rng = np.random.default_rng(0)
     graph = Graph("qkv")
     x = graph.add_input("x", TensorType("float32", (1, 4, 8)))
@@ -327,7 +327,7 @@ def test_pooling_follows_its_operand_to_channels_last() -> None:
     assert graph.nodes[0].attrs["layout"] == "NXC"
 
 
-def test_reshapes_sink_so_that_arithmetic_follows_the_product() -> None:
+def test_reshapes_sink_so_that_arithmetic_follows_the_gemm() -> None:
     graph = after(
         """graph @g(%x: float32[2,6]) -> (%y) {
           %w = constant [1.0, 2.0, 3.0, 4.0, 5.0, 6.0] : float32[6,1]

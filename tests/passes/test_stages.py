@@ -114,7 +114,7 @@ def test_refusals_say_why(target: str, stages: tuple[tuple[str, ...], ...], rule
     assert any(r.rule == rule and re.search(reason, r.reason) for r in plan.refusals), plan.refusals
 
 
-def products(rows: int, depth: int) -> str:
+def gemms(rows: int, depth: int) -> str:
     return f"""graph @g(%x: float32[{rows},{depth}], %w: float32[{depth},9], %v: float32[{depth},9]) -> (%a, %b) {{
       %a = matmul(%x, %w) : float32[{rows},9]
       %b = matmul(%x, %v) : float32[{rows},9]
@@ -122,15 +122,15 @@ def products(rows: int, depth: int) -> str:
 
 
 def test_a_contraction_takes_launches_of_its_own_on_a_gpu_but_not_on_a_cpu() -> None:
-    assert len(planned(products(9, 16), "cpu", Packing())[1].groups) == 1
-    _, plan = planned(products(9, 16), "cuda", Wanted((("a", "b"),)))
+    assert len(planned(gemms(9, 16), "cpu", Packing())[1].groups) == 1
+    _, plan = planned(gemms(9, 16), "cuda", Wanted((("a", "b"),)))
     assert len(plan.groups) == 2
     assert any("whose kernels take launches of their own" in r.reason for r in plan.refusals)
 
 
-def test_products_of_few_rows_lie_side_by_side_where_shared_memory_is_enough_for_them() -> None:
-    assert len(planned(products(2, 16), "cuda", Packing())[1].groups) == 1
-    _, plan = planned(products(8, 600), "cuda", Wanted((("a", "b"),)))
+def test_gemms_of_few_rows_lie_side_by_side_where_shared_memory_is_enough_for_them() -> None:
+    assert len(planned(gemms(2, 16), "cuda", Packing())[1].groups) == 1
+    _, plan = planned(gemms(8, 600), "cuda", Wanted((("a", "b"),)))
     assert len(plan.groups) == 2
     assert any("keeps 16384 bytes in shared memory, more than 6144" in r.reason for r in plan.refusals)
 

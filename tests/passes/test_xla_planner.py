@@ -219,7 +219,7 @@ def test_a_reshape_is_nothing_to_a_library_and_joins_other_readers() -> None:
 # -- library calls ---------------------------------------------------------------------------------------------------
 
 
-def product(*after: str, output: str = "%y") -> Graph:
+def gemm(*after: str, output: str = "%y") -> Graph:
     lines = ("w = constant #sha256:0 : float32[64,64]", "b = constant #sha256:1 : float32[64]",
              "p = matmul(%x, %w) : float32[8,64]", "a = add(%p, %b) : float32[8,64]")  # fmt: skip
     return graph_of("%x: float32[8,64], %r: float32[8,64]", output, *lines, *after)
@@ -237,22 +237,22 @@ def gelu(cube: float) -> tuple[str, ...]:
 
 def test_a_gemm_takes_a_bias_relu_and_a_residual() -> None:
     after = ("z = constant [0.0] : float32[]", "c = maximum(%a, %z) : float32[8,64]", "y = add(%c, %r) : float32[8,64]")
-    assert kernels(product(*after)) == ["p a c y"]
+    assert kernels(gemm(*after)) == ["p a c y"]
 
 
 def test_a_gemm_takes_gelu_by_tanh_and_no_other_function_that_reads_its_result_twice() -> None:
-    assert kernels(product(*gelu(0.044715))) == ["p a g1 g2 g3 g4 g5 g6 g7 g8 y"]
-    assert kernels(product(*gelu(0.5))) == ["p a", "g1 g2 g3 g4 g5 g6 g7 g8 y"]
+    assert kernels(gemm(*gelu(0.044715))) == ["p a g1 g2 g3 g4 g5 g6 g7 g8 y"]
+    assert kernels(gemm(*gelu(0.5))) == ["p a", "g1 g2 g3 g4 g5 g6 g7 g8 y"]
 
 
 def test_nothing_follows_gelu_in_a_gemm() -> None:
     after = (*gelu(0.044715), "n = add(%y, %r) : float32[8,64]")
-    assert kernels(product(*after, output="%n")) == ["p a g1 g2 g3 g4 g5 g6 g7 g8 y", "n"]
+    assert kernels(gemm(*after, output="%n")) == ["p a g1 g2 g3 g4 g5 g6 g7 g8 y", "n"]
 
 
 def test_a_gemm_ends_where_its_result_has_another_reader() -> None:
     after = ("t = tanh(%a) : float32[8,64]", "y = mul(%t, %a) : float32[8,64]")
-    assert kernels(product(*after)) == ["p a", "t y"]
+    assert kernels(gemm(*after)) == ["p a", "t y"]
 
 
 def test_a_gemm_computes_nothing_as_it_reads_but_moves_axes() -> None:
@@ -350,7 +350,7 @@ def test_it_launches_no_more_than_injective(target: TargetInfo) -> None:
 def test_every_border_says_why() -> None:
     assert "the kernel ends with the reduction m" in reasons(softmax(axis=0))
     twice = ("t = tanh(%a) : float32[8,64]", "y = mul(%t, %a) : float32[8,64]")
-    assert "no epilogue of the GEMM p reads a like that" in reasons(product(*twice))
+    assert "no epilogue of the GEMM p reads a like that" in reasons(gemm(*twice))
 
 
 def test_xla_expects_work_repeated_for_each_element_to_take_longer_and_a_triton_kernel_to_repeat_none() -> None:

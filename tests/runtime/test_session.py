@@ -111,7 +111,7 @@ def test_results_stay_as_they_are_in_later_runs(increment: Module) -> None:
         np.testing.assert_array_equal(result, X + i + 2)
 
 
-def test_memory_of_results_is_used_again_when_nobody_looks_at_it(
+def test_memory_of_results_is_used_again_when_nothing_refers_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hostmemory, "SMALL_BYTES", 0)

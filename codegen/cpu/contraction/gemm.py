@@ -33,7 +33,7 @@ Epilogue = Callable[..., None]
 
 @dataclass(frozen=True)
 class Window:
-    """A part of a product: its columns and its steps of the reduction, each from a first one to after the last.
+    """A part of a GEMM: its columns and its steps of the reduction, each from a first one to after the last.
 
     Whole panels of columns are computed, as far as they overlap.
     """
@@ -193,7 +193,7 @@ class _Emitter:
         self._store_tile(panel, width, row0, rows)
 
     def _gated_tile(self, panel: Expr, width: int, index: Expr, rows: int) -> None:
-        """The same tile of every gate's product, one below the other in the workspace; then the epilogue."""
+        """The same tile of every gate's GEMM, one below the other in the workspace; then the epilogue."""
         plan = self.plan
         with mk.serial(0, plan.shape.gates) as gate:
             acc, tile, _ = self._multiply(panel, width, index, rows, 0, plan.shape.k, gate)
@@ -221,7 +221,7 @@ class _Emitter:
         """Epilogue of a tile whose sums lie in the workspace: one loop over its vectors, less deep than the reduction.
 
         In a loop as deep as that, LLVM takes the constants of a cell's exponentials for as important as the
-        accumulators, and spills the latter: products of 2 to 8 rows with gates were 2 to 6 times slower.
+        accumulators, and spills the latter: GEMMs of 2 to 8 rows with gates were 2 to 6 times slower.
         """
         lanes = self.plan.tile.lanes
         whole = width // lanes

@@ -1,6 +1,6 @@
 """Matrices times vectors, where the matrix is known at run time only: every element is read once, as it lies.
 
-``result[b, r] = sum over k of matrix(b, r, k) * vector(b, k)``: a product of one row or one column, whose large operand
+``result[b, r] = sum over k of matrix(b, r, k) * vector(b, k)``: a GEMM of one row or one column, whose large operand
 would cost more to pack than to multiply. A matrix that lies along k is multiplied by rows: a few rows at a time, each
 with a vector of partial sums. One that lies along its rows is multiplied by columns: a few of them at a time are scaled
 and added to the sums in the workspace. Either way a few long streams come from memory at a time.

@@ -181,7 +181,7 @@ def pack_at_run_time(
 ) -> None:  # fmt: skip
     """Packs some steps of some panels of batch element 0 into ``buffer`` [1, panels, k, columns], widened to ``dtype``.
 
-    Several products of a task then read it as a ``PackedOperand``.
+    Several GEMMs of a task then read it as a ``PackedOperand``.
     """
 
     def copy(panel: Expr, width: int) -> None:

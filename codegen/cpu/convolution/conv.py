@@ -1,4 +1,4 @@
-"""Convolution as an implicit matrix product over output pixels; ``emit_conv`` writes the TIR of one task.
+"""Convolution as an implicit GEMM over output pixels; ``emit_conv`` writes the TIR of one task.
 
 A register tile covers a few neighbouring output pixels by one panel of output channels. The inner loop never has a
 condition. Padding is met in one of two ways. With many channels, taps that fall outside are left out: rows are clamped

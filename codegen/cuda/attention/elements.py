@@ -29,7 +29,7 @@ class Elements:
 
     @property
     def masked(self) -> bool:
-        """Whether scores are more than products."""
+        """Whether scores are more than dot products."""
         return self.what.between.is_scored or self._ends_early
 
     @property
@@ -37,7 +37,7 @@ class Elements:
         return self.what.keys < self.walk.steps * self.walk.bn
 
     def score(self, scores: Any, place: Expr, row: Expr, key: Expr) -> None:
-        """The score of a row and a key from their product, in its place; -inf after the last key."""
+        """The score of a row and a key from their dot product, in its place; -inf after the last key."""
         row, at = self._row(row), named(key)
         key = self._key(at)
         with self.around.evaluator.scope():

@@ -295,7 +295,7 @@ class _Block:
         return self.first_row + self._local_row(half)
 
     def _score(self, step: Expr) -> None:
-        """Scores from products of queries and keys; -inf after the last key."""
+        """Scores from dot products of queries and keys; -inf after the last key."""
         if not self.elements.masked:
             return
         with unrolled(self.tile.fragments) as f, unrolled(self.tile.bn // COLUMNS) as i, unrolled(4) as e:

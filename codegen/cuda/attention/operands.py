@@ -51,8 +51,8 @@ class Attended:
     @property
     def width(self) -> int:
         """Elements of a query and a key."""
-        shape = self.softmax.product.inputs[0].shape
-        return shape[-2 if self.softmax.product.attrs.get("trans_a") else -1]
+        shape = self.softmax.matmul.inputs[0].shape
+        return shape[-2 if self.softmax.matmul.attrs.get("trans_a") else -1]
 
     @property
     def columns(self) -> int:
@@ -62,7 +62,7 @@ class Attended:
     @property
     def tf32(self) -> bool:
         """Whether the operands of both GEMMs may be rounded to TF32."""
-        return all(n.attrs.get("precision") == "tf32" for n in (self.softmax.product, self.group.anchor))
+        return all(n.attrs.get("precision") == "tf32" for n in (self.softmax.matmul, self.group.anchor))
 
     @property
     def merged(self) -> bool:

@@ -190,7 +190,7 @@ class _Block:
         return self.first_row + self.first + r
 
     def _score(self, step: Expr) -> None:
-        """Scores from products of queries and keys; -inf after the last key."""
+        """Scores from dot products of queries and keys; -inf after the last key."""
         if not self.elements.masked:
             return
         with unrolled(self.tile.rows) as r, unrolled(self.keys_each) as j:

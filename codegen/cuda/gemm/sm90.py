@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-_PRODUCT = re.compile(r"\bts_sm90_wgmma_m64n(\d+)k(\d+)_(b?f16|[su]8)_(b?f16|[su]8)_([kr])([kr])\(")
+_GEMM = re.compile(r"\bts_sm90_wgmma_m64n(\d+)k(\d+)_(b?f16|[su]8)_(b?f16|[su]8)_([kr])([kr])\(")
 _COPY = re.compile(r"\bts_sm90_(copy|share)_(\d)d\(")
 _KINDS = {"float16": "f16", "bfloat16": "bf16", "int8": "s8", "uint8": "u8"}
 STEP_BYTES = 32
@@ -48,8 +48,8 @@ def copy(rank: int, shared: bool) -> str:
 def instructions(text: str) -> str:
     """The definitions of all such functions that `text` calls."""
     copies = sorted(set(_COPY.findall(text)))
-    gemms = sorted(set(_PRODUCT.findall(text)))
-    return "".join(_copy(*found) for found in copies) + "".join(_product(*found) for found in gemms)
+    gemms = sorted(set(_GEMM.findall(text)))
+    return "".join(_copy(*found) for found in copies) + "".join(_gemm(*found) for found in gemms)
 
 
 def _copy(what: str, rank: str) -> str:
@@ -71,7 +71,7 @@ def _copy(what: str, rank: str) -> str:
     )
 
 
-def _product(n: str, steps: str, a: str, b: str, a_along: str, b_along: str) -> str:
+def _gemm(n: str, steps: str, a: str, b: str, a_along: str, b_along: str) -> str:
     count = int(n) // 2
     whole = a in ("s8", "u8")
     places = ", ".join(f"%{i}" for i in range(count))

@@ -20,7 +20,7 @@ from tilestitch.codegen.compute.scattering import in_range, slice_of, wrapped
 from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, StatusArg, TemporaryArg, Thread, kernel_function
 from tilestitch.compiler.ir.graph import Node
 
-NOBODY = -1
+NO_OWNER = -1
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def updates_of(node: Node, threads: int) -> Updates:
 
 
 def lower_claims(node: Node, threads: int) -> tuple[CudaLaunch, ...]:
-    """A launch that copies and lets nobody own anything, one that claims, and one that stores."""
+    """A launch that copies and leaves every element without an owner, one that claims, and one that stores."""
     updates = updates_of(node, threads)
     return _copy(updates), _claim(updates), _store(updates)
 
@@ -78,7 +78,7 @@ def _copy(updates: Updates) -> CudaLaunch:
         source, target, owners = buffers
         T.buffer_store(target, source[i], [i])
         with T.If(i < updates.places), T.Then():
-            T.buffer_store(owners, T.int32(NOBODY), [i])
+            T.buffer_store(owners, T.int32(NO_OWNER), [i])
 
     return _launch(updates, "copy", x.tensor_type.num_elements, [*parameters, _owners(updates)], emit)
 

@@ -1,7 +1,7 @@
 // Blocks that wait for each other, or hand work on.
 
 // Whether the calling block is the last of `count` that call it with this word; what the others wrote before, the last
-// one reads behind. `word` is 32 bits of the launch's own memory, 0 when the model is loaded; the last block leaves it 0.
+// one reads after it. `word` is 32 bits of the launch's own memory, 0 when the model is loaded; the last block leaves it 0.
 static __device__ __forceinline__ int ts_grid_last(unsigned *word, unsigned count) {
   int last = 0;
   __syncthreads();
@@ -45,7 +45,7 @@ static __device__ __forceinline__ int ts_grid_count(unsigned *word, int first, u
   return 0;
 }
 
-// Whether nobody has taken a share of a band yet whose blocks have all come; one thread's part.
+// Whether no block has taken a share of a band yet whose blocks have all come; one thread's part.
 static __device__ __forceinline__ int ts_grid_claim(unsigned *share, unsigned *word) {
   unsigned run, before;
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(run) : "l"(word) : "memory");
@@ -54,7 +54,7 @@ static __device__ __forceinline__ int ts_grid_claim(unsigned *share, unsigned *w
   return before != run;
 }
 
-// For a block: what the others wrote before, it reads behind a result that is not 0.
+// For a block: what the others wrote before, it reads after a result that is not 0.
 static __device__ __forceinline__ int ts_grid_arrive(unsigned *word, int first, unsigned count, int polls) {
   int found = 0;
   __syncthreads();

@@ -38,7 +38,7 @@ typedef unsigned long long uint64_t;
 #define uchar unsigned char
 #define ushort unsigned short
 """
-"""What stands in front of every kernel. The includes of half floats come before it where a kernel needs them."""
+"""What comes before every kernel. The includes of half floats come before it where a kernel needs them."""
 
 _END_OF_PREAMBLE = "#define ushort unsigned short\n#endif\n"
 _OUR_INCLUDES = {"cuda_fp16.h": re.compile(r"\bhalf|__half"), "cuda_bf16.h": re.compile(r"bfloat16")}

@@ -211,7 +211,7 @@ def _part(ctx: Context, value: Value | None, direction: int) -> Value | None:
 def _projected(
     ctx: Context, x: Value, w: Value, bias: Value | None, layer: Layer, gates: int
 ) -> tuple[Value, Value | None]:
-    """x @ w^T plus all biases that can be added in front; and the one that cannot (GRU's, inside the reset gate)."""
+    """x @ w^T plus all biases that can be added before; and the one that cannot (GRU's, inside the reset gate)."""
     y = ctx.matmul(x, w, trans_b=True)
     if bias is None:
         return y, None

@@ -61,8 +61,8 @@ def _group_facts(nodes: Mapping[str, Node], group: Group, target: TargetInfo) ->
     if target.is_gpu and not (group.schedule or any(part.schedule for part in group.parts)):
         group = schedule_group(nodes, group, target)
     if group.tie == "band":
-        product, behind = group.parts
-        return facts_of_band(nodes, group, (group_facts(nodes, product, target), group_facts(nodes, behind, target)))
+        gemm, after = group.parts
+        return facts_of_band(nodes, group, (group_facts(nodes, gemm, target), group_facts(nodes, after, target)))
     if group.stages:
         return joined_facts([[group_facts(nodes, part, target) for part in stage] for stage in group.stages])
     members = [nodes[name] for name in group.nodes]
@@ -146,7 +146,7 @@ def _arithmetic(nodes: Sequence[Node], counts: Mapping[Value, float], roles: Rol
 
 
 def _staged(nodes: Sequence[Node], counts: Mapping[Value, float], roles: Roles) -> int:
-    """Evaluations in front of a product's operands, if more than views is there."""
+    """Evaluations before a GEMM's operands, if more than views is there."""
     assert roles.anchor is not None
     wanted = set(roles.anchor.inputs)
     prologue = []
@@ -195,7 +195,7 @@ def _reads(nodes: Sequence[Node], counts: Mapping[Value, float]) -> tuple[Traffi
 def _elements_read(node: Node, value: Value, times: float) -> float:
     size = value.tensor_type.num_elements
     if kind_of(node.op) not in (Kind.VIEW, Kind.INJECTIVE):
-        return float(size)  # tiles of a product are kept close; what is read again comes from the first cache
+        return float(size)  # tiles of a GEMM are kept close; what is read again comes from the first cache
     if node.op == "concat":
         total = node.output.tensor_type.num_elements
         return times * size / total if total else 0.0

@@ -1,7 +1,7 @@
-"""Row statistics behind a product in one launch: the last block that stores some of a band of rows computes them.
+"""Row statistics after a GEMM in one launch: the last block that stores some of a band of rows computes them.
 
-A LayerNorm or softmax behind a product needs whole rows, and a block of the product has some columns only. Waiting for
-the others would need blocks that are resident together; here nobody has to wait. Blocks count up a word of their band
+A LayerNorm or softmax after a GEMM needs whole rows, and a block of the GEMM has some columns only. Waiting for
+the others would need blocks that are resident together; here no block has to wait. Blocks count up a word of their band
 of rows when they have stored their tile, and the last one reads the band back, which the L2 cache has, helped by those
 that have come shortly before. A launch is saved; what it costs is the tail: the rows of the last bands are computed
 while the GPU has nothing else to do.
@@ -23,17 +23,17 @@ from tilestitch.passes.plan.schedules import BandSchedule, RowSchedule
 # -- legality ----------------------------------------------------------------------------------------------------------
 
 
-def why_no_band(nodes: Mapping[str, Node], product: Group, behind: Group, subject: str) -> WhyNot | None:
-    """Why `behind` cannot be computed band by band behind `product`, which stores what it reads; None if it can."""
-    if product.kind is not GroupKind.CONTRACTION or behind.kind is not GroupKind.ROWWISE:
-        reason = f"{product.name} is {product.kind.value} and {behind.name} {behind.kind.value}, not product and rows"
+def why_no_band(nodes: Mapping[str, Node], gemm: Group, after: Group, subject: str) -> WhyNot | None:
+    """Why `after` cannot be computed band by band after `gemm`, which stores what it reads; None if it can."""
+    if gemm.kind is not GroupKind.CONTRACTION or after.kind is not GroupKind.ROWWISE:
+        reason = f"{gemm.name} is {gemm.kind.value} and {after.name} {after.kind.value}, not a contraction and rows"
         return WhyNot(subject, "legality.band_kinds", reason)
-    made, rows = (_roles_in(nodes, group) for group in (product, behind))
+    made, rows = (_roles_in(nodes, group) for group in (gemm, after))
     for found in (made, rows):
         if isinstance(found, WhyNot):
             return found
     assert isinstance(made, Roles) and isinstance(rows, Roles)
-    refusal = _why_no_rows(made, rows) or _why_not_in_place(made, rows, set(product.outputs))
+    refusal = _why_no_rows(made, rows) or _why_not_in_place(made, rows, set(gemm.outputs))
     return None if refusal is None else WhyNot(subject, *refusal)
 
 
@@ -46,8 +46,8 @@ def _roles_in(nodes: Mapping[str, Node], group: Group) -> Roles | WhyNot:
     return roles_of(members, [values[v] for v in group.outputs], group.name)
 
 
-def _why_no_rows(product: Roles, behind: Roles) -> _Refusal | None:
-    anchor, rows = product.anchor, behind.rows
+def _why_no_rows(gemm: Roles, after: Roles) -> _Refusal | None:
+    anchor, rows = gemm.anchor, after.rows
     assert anchor is not None and rows is not None
     if anchor.op != "matmul" and (anchor.attrs["layout"], anchor.attrs["groups"]) != ("NXC", 1):
         return "legality.band_anchor", f"{anchor.name} ({anchor.op}) has channels first, or in groups", {}
@@ -56,38 +56,38 @@ def _why_no_rows(product: Roles, behind: Roles) -> _Refusal | None:
         return "legality.band_rows", f"{anchor.name} has no elements", {}
     numbers = {"columns": columns, "row": length}
     if lies_across(rows) or rows.axes != tuple(range(len(rows.shape) - len(rows.axes), len(rows.shape))):
-        return "legality.band_rows", "rows do not lie along the columns of the product", numbers
+        return "legality.band_rows", "rows do not lie along the columns of the GEMM", numbers
     if length < 2 or columns % length or prod(rows.shape) != anchor.output.tensor_type.num_elements:
-        return "legality.band_rows", "rows are no parts of the product's rows", numbers
+        return "legality.band_rows", "rows are no parts of the GEMM's rows", numbers
     return None
 
 
-def _why_not_in_place(product: Roles, behind: Roles, stored: Collection[str]) -> _Refusal | None:
-    """Whether an element behind the product may depend on other rows of it: shapes and places say that none does."""
-    assert product.anchor is not None
-    elements = product.anchor.output.tensor_type.num_elements
+def _why_not_in_place(gemm: Roles, after: Roles, stored: Collection[str]) -> _Refusal | None:
+    """Whether an element after the GEMM may depend on other rows of it: shapes and places say that none does."""
+    assert gemm.anchor is not None
+    elements = gemm.anchor.output.tensor_type.num_elements
     moved: set[Value] = set()
-    for node, part in behind.parts.items():
+    for node, part in after.parts.items():
         for value in node.inputs:
-            if value.name in stored and value.producer not in behind.parts:
-                turned = _turned(product, value)
+            if value.name in stored and value.producer not in after.parts:
+                turned = _turned(gemm, value)
                 if turned is not None:
-                    return "legality.band_view", f"{value.name} is stored behind {turned.name} ({turned.op})", {}
+                    return "legality.band_view", f"{value.name} is stored after {turned.name} ({turned.op})", {}
                 moved.add(value)
         if part is Part.REDUCTION or not any(v in moved for v in node.inputs):
             continue
         if not is_elementwise(node.op) and node.op not in ("reshape", "broadcast_to"):
-            return "legality.band_index", f"{node.name} ({node.op}) moves elements of the product between rows", {}
+            return "legality.band_index", f"{node.name} ({node.op}) moves elements of the GEMM between rows", {}
         if node.output.tensor_type.num_elements != elements:
-            return "legality.band_index", f"{node.name} spreads elements of the product over other rows", {}
+            return "legality.band_index", f"{node.name} spreads elements of the GEMM over other rows", {}
         moved.update(node.outputs)
     return None
 
 
-def _turned(product: Roles, value: Value) -> Node | None:
-    """The view between the product and a stored value that does more than reshape."""
+def _turned(gemm: Roles, value: Value) -> Node | None:
+    """The view between the GEMM and a stored value that does more than reshape."""
     producer = value.producer
-    while producer is not None and product.parts[producer] is Part.VIEW:
+    while producer is not None and gemm.parts[producer] is Part.VIEW:
         if producer.op != "reshape":
             return producer
         producer = producer.inputs[0].producer
@@ -99,26 +99,26 @@ def _turned(product: Roles, value: Value) -> Node | None:
 
 def facts_of_band(nodes: Mapping[str, Node], group: Group, facts: tuple[KernelFacts, KernelFacts]) -> KernelFacts:
     """The facts of a scheduled GEMM with rows after it in one launch; `facts` are those of the two apart."""
-    product, behind = group.parts
-    assert isinstance(group.schedule, BandSchedule) and isinstance(behind.schedule, RowSchedule)
-    rows, columns, length = band_extents(nodes, product, behind)
+    gemm, after = group.parts
+    assert isinstance(group.schedule, BandSchedule) and isinstance(after.schedule, RowSchedule)
+    rows, columns, length = band_extents(nodes, gemm, after)
     share = min(group.schedule.share_rows, rows)
-    tail_rows = ceil(share * (columns // length) / behind.schedule.rows)
+    tail_rows = ceil(share * (columns // length) / after.schedule.rows)
     moved = sum(_of_share(t, share, rows) for t in (*facts[1].reads, *facts[1].writes))
     return banded_facts(*facts, Tail(tail_rows, moved, ceil(rows / share), facts[1].barriers))
 
 
 def _of_share(traffic: Traffic, share: int, rows: int) -> int:
-    """Bytes of a tensor that whoever computes a share of the rows moves; all of what is the same for every row."""
+    """Bytes of a tensor that computing a share of the rows moves; all of what is the same for every row."""
     if traffic.bytes_requested > traffic.footprint_bytes:
         return traffic.footprint_bytes
     return traffic.footprint_bytes * share // rows
 
 
-def band_extents(nodes: Mapping[str, Node], product: Group, behind: Group) -> tuple[int, int, int]:
-    """Rows and columns of a product, and elements of the rows of what lies behind it. Both must be legal."""
-    assert product.anchor is not None
-    result, rows = nodes[product.anchor].output, _roles_in(nodes, behind)
+def band_extents(nodes: Mapping[str, Node], gemm: Group, after: Group) -> tuple[int, int, int]:
+    """Rows and columns of a GEMM, and elements of the rows of what comes after it. Both must be legal."""
+    assert gemm.anchor is not None
+    result, rows = nodes[gemm.anchor].output, _roles_in(nodes, after)
     assert isinstance(rows, Roles) and rows.rows is not None
     columns = result.shape[-1]
     return result.tensor_type.num_elements // columns, columns, row_length(rows.rows)

@@ -22,7 +22,7 @@ from tilestitch.passes.plan.parts import Part, Roles
 from tilestitch.passes.plan.roles import is_native, roles_of
 
 MOST_BETWEEN = 48
-"""Nodes between the two products, and in front of each mask, that are looked at."""
+"""Nodes between the two GEMMs, and before each mask, that are looked at."""
 
 
 LEAST_QUERIES = 2
@@ -31,9 +31,9 @@ LEAST_QUERIES = 2
 
 @dataclass(frozen=True)
 class Attention:
-    """Proposes every pair of products with a softmax between them, with the masks and scales that nobody else reads.
+    """Proposes every pair of GEMMs with a softmax between them, with the masks and scales that nothing else reads.
 
-    model: who predicts whether one kernel is faster.
+    model: what predicts whether one kernel is faster.
     """
 
     model: LatencyModel = field(default_factory=AnalyticalModel)
@@ -43,9 +43,9 @@ class Attention:
         for anchor in state.nodes:
             if anchor.op != "matmul" or not is_native(anchor):
                 continue
-            products = _products_before(anchor)
-            before = _before(anchor) if products else {}
-            for first in products:
+            gemms = _gemms_before(anchor)
+            before = _before(anchor) if gemms else {}
+            for first in gemms:
                 inner = _between(first, before)
                 if not any(n.op == "exp" for n in inner):
                     continue
@@ -135,8 +135,8 @@ def _apart(roles: Roles) -> Iterator[tuple[list[Node], list[Value]]]:
 # -- looking for it ----------------------------------------------------------------------------------------------------
 
 
-def _products_before(anchor: Node) -> list[Node]:
-    """Products that the first operand of a product is computed from, with no other product between; nearest first."""
+def _gemms_before(anchor: Node) -> list[Node]:
+    """GEMMs that the first operand of a GEMM is computed from, with no other GEMM between; nearest first."""
     found: dict[Node, None] = {}
     seen: set[Node] = set()
     queue = [anchor.inputs[0].producer]
@@ -177,7 +177,7 @@ def _between(first: Node, before: Mapping[Node, None]) -> list[Node]:
 
 
 def _scales(state: Fusion, first: Node, nodes: Sequence[Node]) -> list[Node]:
-    """Cheap element-wise work by constants on the queries, that only this product reads."""
+    """Cheap element-wise work by constants on the queries, that only this GEMM reads."""
     found = []
     value = first.inputs[0]
     while value.producer is not None and len(value.users) == 1 and not state.graph.is_output(value):
@@ -192,7 +192,7 @@ def _scales(state: Fusion, first: Node, nodes: Sequence[Node]) -> list[Node]:
 
 
 def _own_masks(state: Fusion, nodes: Sequence[Node]) -> list[Node]:
-    """What masks are computed from, as far as nobody outside reads it: evaluated where a score is masked."""
+    """What masks are computed from, as far as nothing outside reads it: evaluated where a score is masked."""
     members = dict.fromkeys(nodes)
     added: list[Node] = []
     queue = [v for n in nodes if n.op != "matmul" for v in n.inputs]

@@ -1,4 +1,4 @@
-"""The rule that computes row statistics in the launch of the product that they follow, band by band (`row_bands`)."""
+"""The rule that computes row statistics in the launch of the GEMM that they follow, band by band (`row_bands`)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tilestitch.passes.plan import Group, GroupKind, WhyNot
 
 @dataclass(frozen=True)
 class Bands:
-    """A product and the row-wise kernel that reads it become one launch, where the latency model says that it pays.
+    """A GEMM and the row-wise kernel that reads it become one launch, where the latency model says that it pays.
 
-    model: who predicts. forced: wherever it is legal. GPUs only.
+    model: what predicts. forced: wherever it is legal. GPUs only.
     """
 
     model: LatencyModel = field(default_factory=AnalyticalModel)
@@ -39,24 +39,24 @@ class Bands:
         if kernels.target.name == "cpu":
             return
         for name in kernels.order:
-            product = kernels.groups.get(name)
-            if product is None or product.kind is not GroupKind.CONTRACTION:
+            gemm = kernels.groups.get(name)
+            if gemm is None or gemm.kind is not GroupKind.CONTRACTION:
                 continue
             best: tuple[float, str] | None = None
             for reader in sorted(kernels.readers[name]):
-                behind = kernels.groups.get(reader)
-                if behind is None or behind.kind is not GroupKind.ROWWISE:
+                after = kernels.groups.get(reader)
+                if after is None or after.kind is not GroupKind.ROWWISE:
                     continue
-                gain = self._gain_us(kernels, product, behind)
+                gain = self._gain_us(kernels, gemm, after)
                 if gain is not None:
                     best = max(best or (gain, reader), (gain, reader))
             if best is not None:
                 yield Combine(((name,), (best[1],)), forced=True, tie="band")
 
-    def _gain_us(self, kernels: Kernels, product: Group, behind: Group) -> float | None:
+    def _gain_us(self, kernels: Kernels, gemm: Group, after: Group) -> float | None:
         """Microseconds that one launch saves; None where it saves nothing, with a remark, or is not legal."""
-        subject = f"{product.nodes[-1]} -> {behind.nodes[0]}"
-        whole = kernels.combined(Combine(((product.name,), (behind.name,)), tie="band"), self.name)
+        subject = f"{gemm.nodes[-1]} -> {after.nodes[0]}"
+        whole = kernels.combined(Combine(((gemm.name,), (after.name,)), tie="band"), self.name)
         if isinstance(whole, WhyNot):
             kernels.remarks.append(replace(whole, subject=subject))
             return None
@@ -68,7 +68,7 @@ class Bands:
             kernels.remarks.append(WhyNot(subject, self.name, reason, {"rows": rows, "columns": columns}))
             return None
         facts = kernels.facts(whole)
-        apart = kernels.latency_us(product, self.model) + kernels.latency_us(behind, self.model)
+        apart = kernels.latency_us(gemm, self.model) + kernels.latency_us(after, self.model)
         gain = apart - latency_us(self.model, facts, kernels.device)
         if gain > 0:
             return gain

@@ -33,7 +33,7 @@ class AllowsAll:
 
 @dataclass(frozen=True)
 class Epilogue(AllowsAll):
-    """Element-wise readers join a contraction or a window; then a transpose of the result, if nobody else reads it."""
+    """Element-wise readers join a contraction or a window; then a transpose of the result, if nothing else reads it."""
 
     name: ClassVar[str] = "epilogue"
 
@@ -97,7 +97,7 @@ def moving_views(state: Fusion, anchor: Node) -> list[Node]:
 class Rows(AllowsAll):
     """Reductions over the same rows join with the element-wise nodes between, before and after them.
 
-    On a GPU then a transpose of the result, too, if nobody else reads it: stores that lie apart meet in the L2 cache.
+    On a GPU then a transpose of the result, too, if nothing else reads it: stores that lie apart meet in the L2 cache.
     """
 
     name: ClassVar[str] = "rows"
@@ -175,11 +175,11 @@ def _same_order(state: Fusion, a: Cluster, b: Cluster) -> bool:
 
 @dataclass(frozen=True)
 class Views(AllowsAll):
-    """Views in front of a contraction are read through: the contraction fetches its operand at the view's index.
+    """Views before a contraction are read through: the contraction fetches its operand at the view's index.
 
     A convolution does so for images of few channels: on a CPU where its template copies the padded image anyway, on a
     GPU where it fetches element by element anyway (the first layer).
-    Cheap arithmetic in front of the first operand is done as it is fetched, too, where a matmul (on a GPU, or a
+    Cheap arithmetic before the first operand is done as it is fetched, too, where a matmul (on a GPU, or a
     convolution of single pixels) has at most `narrow` columns, so that few tasks fetch each row; with `compute`, before
     all. With `gathers`, gathers and concats are put
     together as they are fetched, too: less traffic, but element by element. With `convolutions`, not only matmul does

@@ -46,7 +46,7 @@ class Explore:
     k: patterns kept for each node. beam: sets of patterns kept. budget_s: seconds after which exploration ends with
     what it has; the result is the same in every run unless that happens, and then the plan says so. seeded: the
     partition that the other rules make is a finalist, too. then: the rules that come after this one; each finalist is
-    judged by what they make of it, views and packing included. model: who predicts.
+    judged by what they make of it, views and packing included. model: what predicts.
     """
 
     k: int = 3

@@ -1,6 +1,6 @@
-"""Products of few rows on GPUs: which products these are, and what their blocks keep in shared memory.
+"""GEMMs of few rows on GPUs: which GEMMs these are, and what their blocks keep in shared memory.
 
-Code generation (`codegen/cuda/gemm/gemv.py`) and plans agree on this: such products can be parts of a larger launch.
+Code generation (`codegen/cuda/gemm/gemv.py`) and plans agree on this: such GEMMs can be parts of a larger launch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_CHUNK = 512
 
 
 def rows_of(roles: Roles) -> int | None:
-    """Rows of a matrix product that is computed column by column, or columns of one computed row by row."""
+    """Rows of a GEMM that is computed column by column, or columns of one computed row by row."""
     anchor = roles.anchor
     if roles.kind is not GroupKind.CONTRACTION or anchor is None or anchor.op != "matmul":
         return None
@@ -34,7 +34,7 @@ def rows_of(roles: Roles) -> int | None:
 
 
 def most_shared_bytes(roles: Roles, rows: int) -> int:
-    """Of a block of such a product: a chunk of the small operand, and the sums of all warps where they need more.
+    """Of a block of such a GEMM: a chunk of the small operand, and the sums of all warps where they need more.
 
     A bound: a chunk is whole rounds of loads, whose width depends on how the large operand lies.
     """

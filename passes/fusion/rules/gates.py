@@ -1,7 +1,7 @@
-"""Stitching after matrix products: gates, and the views that what follows the product reads.
+"""Stitching after GEMMs: gates, and the views that what follows the GEMM reads.
 
-The cell of an LSTM or GRU is one product, whose columns fall into as many ranges as there are gates, and element-wise
-work that reads a column of every range. All of it becomes the product's kernel.
+The cell of an LSTM or GRU is one GEMM, whose columns fall into as many ranges as there are gates, and element-wise
+work that reads a column of every range. All of it becomes the GEMM's kernel.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tilestitch.passes.plan.roles import Roles, is_native
 
 @dataclass(frozen=True)
 class Gates(AllowsAll):
-    """Slices that cut the columns of a product into ranges, and the element-wise nodes that bring these together."""
+    """Slices that cut the columns of a GEMM into ranges, and the element-wise nodes that bring these together."""
 
     name: ClassVar[str] = "gates"
 
@@ -36,9 +36,9 @@ class Gates(AllowsAll):
 
 
 def _gated(state: Fusion, anchor: Node, slices: Sequence[Node]) -> list[Node]:
-    """Element-wise nodes after `slices` that need nothing else that comes after the product."""
+    """Element-wise nodes after `slices` that need nothing else that comes after the GEMM."""
     shape = slices[0].output.shape
-    product = state.cluster_of(anchor).reach.mask
+    gemm = state.cluster_of(anchor).reach.mask
     found = dict.fromkeys(slices)
     for node in state.nodes[state.position[slices[0]] :]:
         operands = [v.producer for v in node.inputs if v.producer is not None]
@@ -47,7 +47,7 @@ def _gated(state: Fusion, anchor: Node, slices: Sequence[Node]) -> list[Node]:
         if not is_elementwise(node.op) or node.output.shape != shape or not is_native(node):
             continue
         if len(state.cluster_of(node).owned) == 1 and all(
-            p in found or not state.cluster_of(p).reach.above & product for p in operands
+            p in found or not state.cluster_of(p).reach.above & gemm for p in operands
         ):
             found[node] = None
     return [n for n in found if n not in slices]
@@ -55,7 +55,7 @@ def _gated(state: Fusion, anchor: Node, slices: Sequence[Node]) -> list[Node]:
 
 @dataclass(frozen=True)
 class OperandViews(AllowsAll):
-    """Views that the work after a product or a window reads are read through instead of being stored."""
+    """Views that the work after a GEMM or a window reads are read through instead of being stored."""
 
     name: ClassVar[str] = "operand_views"
 
@@ -67,7 +67,7 @@ class OperandViews(AllowsAll):
             readers = state.readers(cluster)
             if not readers or any(state.graph.is_output(v) for v in state.outputs_of(cluster)):
                 continue
-            if not all(_behind(state, r, state.outputs_of(cluster)) for r in readers):
+            if not all(_after(state, r, state.outputs_of(cluster)) for r in readers):
                 continue
             if len(readers) == 1:
                 yield Fuse((node, state.in_order(readers[0].owned)[0]))
@@ -82,7 +82,7 @@ def _only_views(cluster: Cluster) -> bool:
     return all(kind_of(n.op) is Kind.VIEW for n in cluster.members) and any(n.op != "reshape" for n in cluster.members)
 
 
-def _behind(state: Fusion, reader: Cluster, values: Sequence[Value]) -> bool:
+def _after(state: Fusion, reader: Cluster, values: Sequence[Value]) -> bool:
     roles = state.roles(reader)
     if not isinstance(roles, Roles) or roles.kind is not GroupKind.CONTRACTION or roles.anchor is None:
         return False

@@ -1,7 +1,7 @@
 """Concats that need no kernel: their operands are written where they belong in the result.
 
 That is so where each operand lies in one piece of the result, as along the first axis. What is between operand and
-result (concats and views) is then computed by nobody.
+result (concats and views) is then computed by no kernel.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _concatenated(state: Fusion, cluster: Cluster) -> Value | None:
 
 
 def _may_move(state: Fusion, value: Value, taken: Mapping[str, Place]) -> bool:
-    """Whether a kernel writes `value`, only kernels read it, and its memory is nobody's else."""
+    """Whether a kernel writes `value`, only kernels read it, and its memory is no other value's."""
     if value.producer is None or value.name in taken or state.graph.is_output(value):
         return False
     if value.name in {place.whole for place in taken.values()}:

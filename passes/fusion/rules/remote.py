@@ -26,7 +26,7 @@ from tilestitch.passes.plan import Group, WhyNot
 
 @dataclass(frozen=True)
 class _Remote:
-    """model: who predicts. forced: combine whatever legality allows, without asking whether it pays."""
+    """model: what predicts. forced: combine whatever legality allows, without asking whether it pays."""
 
     model: LatencyModel = field(default_factory=AnalyticalModel)
     forced: bool = False

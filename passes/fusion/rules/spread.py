@@ -60,7 +60,7 @@ def blocks_of_row(roles: Roles, multiprocessors: int) -> int:
 def in_launches(roles: Roles, multiprocessors: int) -> int:
     """Into how many parts each row is cut, whose results a second launch joins; 1 if rows are not cut.
 
-    For rows that nobody looks at again: that needs no resident blocks, and two launches cost what a barrier does.
+    For rows that nothing reads again: that needs no resident blocks, and two launches cost what a barrier does.
     """
     rows = roles.rows
     assert rows is not None

@@ -75,7 +75,7 @@ def _is_own_view(state: Fusion, node: Node) -> bool:
 class DotMerger(AllowsAll):
     """GEMMs that multiply the same matrix are one, if what they write is small.
 
-    On CPUs they go side by side in one launch. On GPUs the rewrite `merge_products` has made one of them before.
+    On CPUs they go side by side in one launch. On GPUs the rewrite `merge_gemms` has made one of them before.
     """
 
     name: ClassVar[str] = "dot_merger"

@@ -1,8 +1,8 @@
 """Which keys a query can see, as far as masks by position prove it: causal attention and sliding windows.
 
-A score that is -inf whatever the product of query and key is has no weight, and neither has one to which something
+A score that is -inf whatever the dot product of query and key is has no weight, and neither has one to which something
 like -3e38 is added, if another score of its row is not treated so. The masks are not recognised by form: what depends
-on constants is computed by numpy, the rest of the chain from the product to the softmax is walked with what is known of
+on constants is computed by numpy, the rest of the chain from them to the softmax is walked with what is known of
 each value. So nothing depends on how an exporter spells a causal mask.
 """
 
@@ -23,7 +23,7 @@ MOST_ELEMENTS = 1 << 25
 """Masks of more elements are not looked at."""
 MOST_NODES = 64
 FAR = 1e30
-"""A score that lies so far below another has no weight. Products of queries and keys are taken to be smaller."""
+"""A score that lies so far below another has no weight. Dot products of queries and keys are taken to be smaller."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class _Known:
     """What is known of a value, as arrays that broadcast to it.
 
     exact: the value itself. masked (of floats): where it is -inf for sure. offset (of floats): the value less what
-    comes from the product. may, may_not (of bools): where it may be true, and where false.
+    comes from the dot product. may, may_not (of bools): where it may be true, and where false.
     """
 
     exact: np.ndarray | None = None
@@ -68,7 +68,7 @@ class _Known:
 
 _WIDE = ("float32", "float64", "bfloat16")
 _UNKNOWN = _Known()
-_PRODUCT = _Known(offset=np.zeros((), np.float32))
+_DOT_PRODUCTS = _Known(offset=np.zeros((), np.float32))
 _NOWHERE = np.zeros((), bool)
 
 
@@ -96,7 +96,7 @@ def band_of(softmax: Softmax) -> Band | None:
 
 
 def same_inside(softmax: Softmax, band: Band) -> dict[Value, float]:
-    """What depends on constants between product and softmax, and is one number wherever a query sees a key.
+    """What depends on constants between matmul and softmax, and is one number wherever a query sees a key.
 
     So a causal mask, which is zero (or true) there, need not be read. In an order that names do not matter for.
     """
@@ -124,7 +124,7 @@ def same_inside(softmax: Softmax, band: Band) -> dict[Value, float]:
 
 class _Walk:
     def __init__(self, softmax: Softmax) -> None:
-        self.product = softmax.product.output
+        self.matmul = softmax.matmul.output
         self.known: dict[Value, _Known] = {}
         self.nodes = 0
 
@@ -135,11 +135,11 @@ class _Walk:
         return self.known[value]
 
     def varying(self, value: Value) -> Iterator[Node]:
-        """The nodes that compute a value from the product, as far as they were looked at."""
+        """The nodes that compute a value from the matmul, as far as they were looked at."""
         stack, seen = [value], {value}
         while stack:
             node = stack.pop().producer
-            if node is None or node is self.product.producer:
+            if node is None or node is self.matmul.producer:
                 continue
             yield node
             more = [v for v in node.inputs if v in self.known and self.known[v].exact is None and v not in seen]
@@ -153,8 +153,8 @@ class _Walk:
                 return _UNKNOWN
         if value.data is not None:
             return _Known.of(np.asarray(value.data))
-        if value is self.product:
-            return _PRODUCT
+        if value is self.matmul:
+            return _DOT_PRODUCTS
         node = value.producer
         self.nodes += 1
         if node is None or self.nodes > MOST_NODES or kind_of(node.op) is Kind.CONTRACTION:

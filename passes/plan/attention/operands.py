@@ -54,8 +54,8 @@ class AttentionShape:
     @property
     def width(self) -> int:
         """Elements of a query and a key."""
-        product = self.softmax.product
-        return product.inputs[0].shape[-2 if product.attrs.get("trans_a") else -1]
+        matmul = self.softmax.matmul
+        return matmul.inputs[0].shape[-2 if matmul.attrs.get("trans_a") else -1]
 
     def place(self, batch: Any, row: Any, column: Any) -> tuple[Any, ...]:
         """The index of a result."""
@@ -69,9 +69,9 @@ def attention_of(group: AnchoredGroup) -> AttentionShape:
     """The shape of an attention group on a GPU."""
     softmax = group.roles.softmax
     assert softmax is not None
-    product, anchor = softmax.product, group.anchor
-    query = Source(group.nodes, softmax.query, product.output.shape[:-2])
-    key = Source(group.nodes, softmax.key, product.output.shape[:-2])
+    matmul, anchor = softmax.matmul, group.anchor
+    query = Source(group.nodes, softmax.query, matmul.output.shape[:-2])
+    key = Source(group.nodes, softmax.key, matmul.output.shape[:-2])
     value = Source(group.nodes, anchor.inputs[1], group.result.shape[:-2])
     shared = math.gcd(key.repeated, value.repeated)
     merged = shared if shared * softmax.queries <= MERGED_ROWS else 1
@@ -86,7 +86,7 @@ def attention_of(group: AnchoredGroup) -> AttentionShape:
         layout(key, softmax.keys, along(softmax, not softmax.swapped)),
         layout(value, columns, "k" if anchor.attrs.get("trans_b") else "row"),
         group.result, anchor.inputs[0].dtype, sum_dtype(group.roles),
-        all(n.attrs.get("precision") == "tf32" for n in (product, anchor)), (query, key, value),
+        all(n.attrs.get("precision") == "tf32" for n in (matmul, anchor)), (query, key, value),
     )  # fmt: skip
 
 
@@ -112,8 +112,8 @@ def lanes_of_sums(shape: AttentionShape) -> int:
 
 
 def along(softmax: Softmax, second: bool) -> str:
-    """Which of "row" and "k" is the last axis of the first product's first or second operand."""
-    attrs = softmax.product.attrs
+    """Which of "row" and "k" is the last axis of the first matmul's first or second operand."""
+    attrs = softmax.matmul.attrs
     if second:
         return "k" if attrs.get("trans_b") else "row"
     return "row" if attrs.get("trans_a") else "k"
@@ -122,7 +122,7 @@ def along(softmax: Softmax, second: bool) -> str:
 def sum_dtype(roles: Roles) -> str:
     """The dtype of sums and statistics: float64 where a value of the group is, else float32."""
     assert roles.softmax is not None and roles.anchor is not None
-    values = (roles.softmax.product.output, roles.softmax.scores, roles.softmax.weights, roles.anchor.output)
+    values = (roles.softmax.matmul.output, roles.softmax.scores, roles.softmax.weights, roles.anchor.output)
     return "float64" if any(v.dtype == "float64" for v in values) else "float32"
 
 

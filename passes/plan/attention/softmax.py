@@ -1,4 +1,4 @@
-"""What lies between the two products of attention: scores, their softmax, weights.
+"""What lies between the two matmuls of attention: scores, their softmax, weights.
 
 Nothing is recognised by name: every value that depends on the scores is classified by what it is computed from, and
 whatever an online softmax could not compute tile by tile is refused. A weight is `exp(s - max) / sum`, where the sum is
@@ -21,7 +21,7 @@ MOST_WIDTH = 256
 
 
 class _Is(Enum):
-    """What a value between the products is."""
+    """What a value between the matmuls is."""
 
     SCORE = "a score"
     PEAK = "the largest score of a row"
@@ -39,7 +39,7 @@ _ROW_VIEWS = ("reshape", "broadcast_to")
 
 
 class Inside:
-    """Classifies the nodes between the products `first` and `anchor`, in order. Raises Illegal where one is odd."""
+    """Classifies the nodes between the matmuls `first` and `anchor`, in order. Raises Illegal where one is odd."""
 
     def __init__(self, first: Node, anchor: Node) -> None:
         self.first, self.anchor = first, anchor
@@ -51,18 +51,18 @@ class Inside:
         self.dead: list[Value] = []
         for node in (first, anchor):
             if node.op != "matmul" or not is_float(node.output.dtype):
-                raise Illegal("attention_products", f"{node.name} ({node.op}) is no product of floats")
+                raise Illegal("attention_matmuls", f"{node.name} ({node.op}) is no matmul of floats")
         if anchor.attrs.get("trans_a"):
             raise Illegal("attention_weights", f"{anchor.name} reads its weights transposed")
         *lead, self.queries, self.keys = anchor.inputs[0].shape
         self.heads = prod(lead)
 
     def reads(self, node: Node) -> bool:
-        """Whether a node depends on the scores, but not on the second product."""
+        """Whether a node depends on the scores, but not on the second matmul."""
         return node is not self.anchor and any(v in self.known for v in node.inputs)
 
     def part(self, node: Node) -> Part:
-        """The part of the next node: the first product, or one that reads what was classified."""
+        """The part of the next node: the first matmul, or one that reads what was classified."""
         kind = _Is.SCORE if node is self.first else self._kind(node)
         self.known[node.output] = kind
         if node is self.first:
@@ -72,7 +72,7 @@ class Inside:
         return Part.WEIGHED if kind in (_Is.WEIGHT, _Is.FLAW) and node.output is not self.weights else Part.SOFTMAX
 
     def finish(self) -> Softmax:
-        """What was found when the second product comes."""
+        """What was found when the second matmul comes."""
         if self.weights is None or self.scores is None or self.known.get(self.anchor.inputs[0]) is not _Is.WEIGHT:
             raise Illegal("attention_softmax", f"{self.anchor.name} does not multiply the softmax of scores")
         if self.anchor.inputs[1] in self.known:

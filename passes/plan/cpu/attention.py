@@ -54,7 +54,7 @@ def attention_of(group: AnchoredGroup) -> AttentionShape:
     """The shape of an attention group."""
     softmax = group.roles.softmax
     assert softmax is not None
-    node = softmax.product
+    node = softmax.matmul
     return AttentionShape(
         softmax.heads, softmax.queries, softmax.keys, node.inputs[0].shape[-2 if node.attrs.get("trans_a") else -1],
         group.result.shape[-1], softmax.query.dtype, sum_dtype(group.roles), is_plain(group, softmax.query),
@@ -63,7 +63,7 @@ def attention_of(group: AnchoredGroup) -> AttentionShape:
 
 
 def _transposed(softmax: Softmax, values: bool) -> tuple[bool, bool, bool]:
-    trans_a, trans_b = (bool(softmax.product.attrs.get(name)) for name in ("trans_a", "trans_b"))
+    trans_a, trans_b = (bool(softmax.matmul.attrs.get(name)) for name in ("trans_a", "trans_b"))
     first, second = (not trans_b, trans_a) if softmax.swapped else (trans_a, not trans_b)
     return first, second, values
 

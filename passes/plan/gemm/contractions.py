@@ -1,4 +1,4 @@
-"""Contractions as GEMMs: matrix products, and convolutions by implicit matrix multiplication.
+"""Contractions as GEMMs: matmuls, and convolutions by implicit matrix multiplication.
 
 Convolutions, channels last: rows are output pixels, columns are output channels, and k runs over kernel positions, then
 channels. Channels first: rows are output channels, columns are pixels, and k runs over channels, then kernel positions:
@@ -37,7 +37,7 @@ def memory_of(group: AnchoredGroup, packed: Mapping[Value, Strided], value: Valu
     return packed.get(value) or strided(group.nodes, group.inputs, value)
 
 
-# -- matrix products ---------------------------------------------------------------------------------------------------
+# -- matmuls ---------------------------------------------------------------------------------------------------------
 
 
 def matmul_gemm(group: AnchoredGroup, packed: Mapping[Value, Strided]) -> Gemm:
@@ -59,7 +59,7 @@ def matmul_gemm(group: AnchoredGroup, packed: Mapping[Value, Strided]) -> Gemm:
 
 
 def shares_right(node: Node) -> bool:
-    """Whether all batch elements of a matmul have one right operand: their rows are then rows of one product."""
+    """Whether all batch elements of a matmul have one right operand: their rows are then rows of one GEMM."""
     return prod(node.inputs[1].shape[:-2]) == 1
 
 

@@ -1,6 +1,6 @@
 """What every contraction is to its kernels: ``result[b, m, n] = sum over k of a(b, m, k) * b(b, n, k)``.
 
-Matrix products and convolutions differ only in where an operand has the element (batch, row, k), and where the result
+Matmuls and convolutions differ only in where an operand has the element (batch, row, k), and where the result
 (batch, m, n) goes. Both operands are described alike, row by reduction index, so that they can change places.
 """
 
@@ -118,7 +118,7 @@ AnyGemm = TypeVar("AnyGemm", bound="Gemm")
 
 @dataclass(frozen=True)
 class Gemm:
-    """`batch` products with the operands a [m, k] and b [n, k].
+    """`batch` GEMMs with the operands a [m, k] and b [n, k].
 
     The sum is kept in acc_dtype: float32 for half floats, int32 for small integers. tf32: float32 operands may be
     rounded to TF32 (10 bits of mantissa). gated: how the n columns are ordered where they are gates.
@@ -144,5 +144,5 @@ class Gemm:
         return self.batch * self.m * self.n
 
     def swapped(self: AnyGemm) -> AnyGemm:
-        """The same product with the operands in each other's place."""
+        """The same GEMM with the operands in each other's place."""
         return replace(self, m=self.n, n=self.m, a=self.b, b=self.a)

@@ -1,4 +1,4 @@
-"""Row-wise work after a GEMM in its launch: bands of rows, and how those who store a band share it."""
+"""Row-wise work after a GEMM in its launch: bands of rows, and how the blocks that store a band share it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Band:
 
     @property
     def words(self) -> int:
-        """Of the launch's own memory: who has come, and who has each share, if there are several."""
+        """Of the launch's own memory: the blocks that have come, and which has each share, if there are several."""
         return 0 if self.writers == 1 else 1 if self.shares == 1 else 1 + self.shares
 
 

@@ -1,6 +1,6 @@
 """GEMMs with gates: the columns u, H + u, 2 H + u... of a row are a unit, and are brought together.
 
-The columns of such a product are ordered anew as its constant matrix is packed, gate after gate of a unit, unit after
+The columns of such a GEMM are ordered anew as its constant matrix is packed, gate after gate of a unit, unit after
 unit. A thread that has neighbouring columns in registers or shared memory thus has whole units, and runs the epilogue
 with them; nothing else in a template knows of gates.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from tilestitch.passes.plan.parts import Roles
 
 FEW_ROWS = 8
-"""Rows of a product that is computed column by column."""
+"""Rows of a GEMM that is computed column by column."""
 PERIOD = 16
 """Columns that begin with a unit, whatever the number of gates: every tile is a multiple of so many columns wide."""
 
@@ -34,7 +34,7 @@ class Units:
 
     @staticmethod
     def plain(columns: int) -> Units:
-        """Of a product without gates."""
+        """Of a GEMM without gates."""
         return Units(1, columns, 1)
 
     @property
@@ -49,7 +49,7 @@ class Units:
 
     @property
     def columns(self) -> int:
-        """Of the whole product, some of which may belong to no unit."""
+        """Of the whole GEMM, some of which may belong to no unit."""
         return -(-self.width // self.together) * self.period
 
     def within(self, columns: int) -> int:

@@ -57,7 +57,7 @@ struct Accumulator {
 };
 
 // What a thread has issued to the tensor cores of its warpgroup.
-struct Products {
+struct Mmas {
   uint64_t issued = 0;
   bool fenced = false;
   std::vector<uint64_t> groups;  // the number of wgmma issued when each was committed, the oldest first

@@ -76,7 +76,7 @@ using namespace emu;
 EXPORT void emu_barrier(int id, uint32_t count, const char* name, uint32_t line) { arrive(id, count, true, name, line); }
 EXPORT void emu_barrier_arrive(int id, uint32_t count, uint32_t line) { arrive(id, count, false, "bar.arrive", line); }
 
-// __syncthreads_count, _and and _or: waits twice, so that nobody adds to the sum while others still read it.
+// __syncthreads_count, _and and _or: waits twice, so that no thread adds to the sum while others still read it.
 EXPORT int emu_barrier_count(int predicate, const char* name, uint32_t line) {
   Barrier& barrier = self->block->barriers[0];
   if (!barrier.arrived) barrier.sum = 0;

@@ -44,7 +44,7 @@ struct Place {
   Block* owner;
 };
 
-// Who accesses: the thread itself, or an agent on its behalf. What is ordered before it is what the thread knows.
+// What accesses: the thread itself, or an agent on its behalf. What is ordered before it is what the thread knows.
 struct Actor {
   uint64_t id;
   bool is_agent;
@@ -148,7 +148,7 @@ static void check_shared_bounds(uint64_t place, uint64_t bytes, bool write, bool
         access_name(write, atomic), (unsigned long long)bytes, (unsigned long long)(offset - inside), describe_shared(inside));
 }
 
-// Faults that no order of threads excuses: bytes that an asynchronous copy or product still uses, or that nobody wrote.
+// Faults that no order of threads excuses: bytes that an asynchronous copy or a wgmma still uses, or that were never written.
 static void check_state(const Access& access, bool write, const Place& place, const void* pc) {
   bool is_ours = access.written >= place.owner->started;
   if (access.is_pending && is_ours && (!write || access.writer >= first_agent)) {
@@ -158,7 +158,7 @@ static void check_state(const Access& access, bool write, const Place& place, co
           describe_shared(place.offset), describe_agent(access.writer).c_str());
   }
   if (write || is_ours) return;
-  fault(pc, 0, "%s: read of shared memory that nobody has written: %s", describe(*self), describe_shared(place.offset));
+  fault(pc, 0, "%s: read of shared memory that was never written: %s", describe(*self), describe_shared(place.offset));
 }
 
 static void check_shared_byte(uint64_t at, bool write, bool atomic, Actor actor, const Place& place, const void* pc) {
@@ -259,7 +259,7 @@ void check(const void* pointer, uint64_t bytes, bool write, bool atomic, const v
   const char* address = static_cast<const char*>(pointer);
   uint64_t on_stack = address - stack_base;
   if (on_stack < stack_total) {
-    if (self->products) check_register(address, bytes, pc);
+    if (self->mmas) check_register(address, bytes, pc);
     return;
   }
   if (preempt_in && !--preempt_in) preempt();
@@ -330,7 +330,7 @@ void check_shared_target(const void* pointer, uint64_t bytes, const void* pc) {
   check_shared_bounds(place, bytes, true, false, pc);
 }
 
-// A cp.async was issued: nobody may read the bytes before it is waited for.
+// A cp.async was issued: no thread may read the bytes before it is waited for.
 void mark_pending(const void* pointer, uint64_t bytes) {
   uint64_t place = static_cast<const char*>(pointer) - shared_base;
   for (uint64_t i = 0; launch->checked && i < bytes; ++i) shared_shadow[place + i].is_pending = true;

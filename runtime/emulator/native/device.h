@@ -64,7 +64,7 @@ struct Thread {
   uint32_t awaited;              // the phase
   uint32_t cluster_awaited;      // the phase of the barrier of the cluster that it has arrived at, plus 1
   std::unique_ptr<Stores> stores;
-  std::unique_ptr<Products> products;
+  std::unique_ptr<Mmas> mmas;
 };
 
 using Combine = void (*)(void** lanes, uint32_t mask);
@@ -85,11 +85,11 @@ struct Barrier {
   uint32_t sum;  // of __syncthreads_count
 };
 
-struct Product;
+struct Mma;
 
 struct Warpgroup {
   uint64_t agent, first;  // `first`: the number of the oldest wgmma that is kept
-  std::vector<std::unique_ptr<Product>> products;
+  std::vector<std::unique_ptr<Mma>> mmas;
   Warpgroup();
   ~Warpgroup();
   Warpgroup(Warpgroup&&);
@@ -240,7 +240,7 @@ uint64_t mbarrier_agent(uint64_t place, uint32_t line);
 void deliver_some();
 // bulk.cc, wgmma.cc
 void leave_stores(Thread& thread);
-void leave_products(Thread& thread);
-std::string describe_products(const Thread& thread);
+void leave_mmas(Thread& thread);
+std::string describe_mmas(const Thread& thread);
 
 }  // namespace emu

@@ -54,7 +54,7 @@ void fault(const void* pc, uint32_t line, const char* format, ...) {
 static std::string waits_for(const Thread& thread) {
   char text[256];
   if (thread.mbarrier && thread.state == State::polling) return describe_mbarrier(thread);
-  if (thread.state == State::warpgroup) return describe_products(thread);
+  if (thread.state == State::warpgroup) return describe_mmas(thread);
   if (thread.state == State::polling)
     snprintf(text, sizeof text, "reads the value %llu again and again (%s, line %u)",
              static_cast<unsigned long long>(thread.polled_value), thread.waits_at, thread.line);
@@ -68,7 +68,7 @@ static std::string waits_for(const Thread& thread) {
 }
 
 void report_deadlock() {
-  std::map<std::string, std::pair<unsigned, std::string>> groups;  // what is waited for: how many, who first
+  std::map<std::string, std::pair<unsigned, std::string>> groups;  // what is waited for: how many, and the first
   uint32_t line = 0;
   const void* place = nullptr;
   for (Block* block : resident_blocks())
@@ -77,9 +77,9 @@ void report_deadlock() {
       auto& group = groups[waits_for(thread)];
       if (!group.first++) group.second = describe(thread), line = thread.line, place = thread.place;
     }
-  std::string text = "deadlock: nobody can go on.";
-  for (const auto& [what, who] : groups)
-    text += " " + who.second + (who.first > 1 ? " and " + std::to_string(who.first - 1) + " more: " : ": ") + what + ".";
+  std::string text = "deadlock: no thread can go on.";
+  for (const auto& [what, waiting] : groups)
+    text += " " + waiting.second + (waiting.first > 1 ? " and " + std::to_string(waiting.first - 1) + " more: " : ": ") + what + ".";
   size_t resident = resident_blocks().size(), total = launch->grid.count();
   text += " " + std::to_string(resident) + " of " + std::to_string(total) + " blocks are resident.";
   snprintf(fault_.text, sizeof fault_.text, "%s", text.c_str());

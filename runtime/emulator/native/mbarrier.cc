@@ -1,6 +1,6 @@
 // Barriers in memory: threads arrive, bulk copies count their bytes off, and a phase ends when both are complete.
 //
-// The bytes of a copy arrive as late as they may: when a thread waits for them and nobody else can go on, so that whoever
+// The bytes of a copy arrive as late as they may: when a thread waits for them and no other can go on, so that a thread that
 // reads them too early finds what was there before. The adversarial order delivers some earlier.
 #include <map>
 
@@ -99,7 +99,7 @@ uint64_t mbarrier_agent(uint64_t place, uint32_t line) {
   if (!launch->checked) return barrier.agent;
   if (!shown_to_async(barrier.creator, barrier.created, Space::mbarrier) &&
       !shown_to_async(barrier.creator, barrier.created, Space::shared))
-    fault(nullptr, line, "%s: the copy engine may not see the %s; put fence.mbarrier_init or fence.proxy.async behind its "
+    fault(nullptr, line, "%s: the copy engine may not see the %s; put fence.mbarrier_init or fence.proxy.async after its "
           "mbarrier.init", describe(*self), name_of_mbarrier(place).c_str());
   return barrier.agent;
 }
@@ -220,7 +220,7 @@ EXPORT int emu_mbarrier_test(const void* address, uint64_t phase, int by_parity,
   self->mbarrier = place + 1;
   self->awaited = current;
   wait(State::polling, name, line);
-  if (self->state == State::polling) deliver_all(place);  // nobody else can go on
+  if (self->state == State::polling) deliver_all(place);  // no other thread can go on
   self->state = State::ready;
   self->mbarrier = 0;
   return 0;

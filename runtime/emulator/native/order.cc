@@ -173,7 +173,7 @@ void know(uint64_t agent) { know(self->own, agent); }
 
 void fence_async(Space space) { self->fences[int(space)].push_back(++now); }
 
-// Whether what a thread wrote at a time is for the asynchronous proxy to see: the thread has put a fence behind it, and the
+// Whether what a thread wrote at a time is for the asynchronous proxy to see: the thread has put a fence after it, and the
 // current thread comes after that fence.
 bool shown_to_async(uint64_t writer, Stamp written, Space space) {
   if (writer >= first_agent) return true;

@@ -77,7 +77,7 @@ void abandon() {
 
 static void run_thread() {
   launch->entry(pointers.data());
-  leave_products(*self);
+  leave_mmas(*self);
   leave_stores(*self);
   if (self->block->live == 1) leave_mbarriers(*self->block);
   self->state = State::exited;

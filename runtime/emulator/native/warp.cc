@@ -51,7 +51,7 @@ void leave_warp(Thread& thread) {
 }
 
 // Lanes that wait in __activemask are handed the mask of those that wait at the same place. Called when no thread of the
-// device can go on: whoever was to come has come.
+// device can go on: all that were to come have come.
 bool converge() {
   bool found = false;
   for (Block* block : resident_blocks())

@@ -1,13 +1,13 @@
-// Products of a warpgroup (wgmma): 128 threads issue each together, and it runs when one of them waits for it. Until then
-// its accumulators hold poison, and nobody may touch them or overwrite the operands in shared memory.
-#include "../include/emulator/product.h"
+// MMAs of a warpgroup (wgmma): 128 threads issue each together, and it runs when one of them waits for it. Until then
+// its accumulators hold poison, and no thread may touch them or overwrite the operands in shared memory.
+#include "../include/emulator/wgmma_request.h"
 #include "../include/emulator/tensor_map.h"
 #include "memory.h"
 
 namespace emu {
 
-struct Product {
-  emu_product_request request;
+struct Mma {
+  emu_wgmma_request request;
   uint32_t line, issued;
   Accumulator* sums[128];
   uint32_t a_registers[128][4];
@@ -71,12 +71,12 @@ static std::vector<uint8_t> gather(const std::vector<const char*>& from, int row
   return bytes;
 }
 
-static void find_units(Product& product) {
+static void find_units(Mma& mma) {
   if (!launch->checked) return;
-  for (const auto* operand : {&product.a, &product.b})
-    for (const char* place : *operand) product.units.push_back(place - uint64_t(place - shared_base) % 16);
-  std::sort(product.units.begin(), product.units.end());
-  product.units.erase(std::unique(product.units.begin(), product.units.end()), product.units.end());
+  for (const auto* operand : {&mma.a, &mma.b})
+    for (const char* place : *operand) mma.units.push_back(place - uint64_t(place - shared_base) % 16);
+  std::sort(mma.units.begin(), mma.units.end());
+  mma.units.erase(std::unique(mma.units.begin(), mma.units.end()), mma.units.end());
 }
 
 static Warpgroup& warpgroup_of(uint32_t line) {
@@ -88,33 +88,33 @@ static Warpgroup& warpgroup_of(uint32_t line) {
   return block.warpgroups[number];
 }
 
-static Product& begin_product(Warpgroup& group, const emu_product_request& request, uint32_t line) {
-  auto product = std::make_unique<Product>();
-  product->request = request;
-  product->line = line;
-  if (!request.a_registers) product->a = places(decode(request.a, request.a_transposed, request.item_bytes, line), 64);
-  product->b = places(decode(request.b, request.b_transposed, request.item_bytes, line), request.columns);
-  find_units(*product);
-  for (const char* unit : product->units) {
+static Mma& begin_mma(Warpgroup& group, const emu_wgmma_request& request, uint32_t line) {
+  auto mma = std::make_unique<Mma>();
+  mma->request = request;
+  mma->line = line;
+  if (!request.a_registers) mma->a = places(decode(request.a, request.a_transposed, request.item_bytes, line), 64);
+  mma->b = places(decode(request.b, request.b_transposed, request.item_bytes, line), request.columns);
+  find_units(*mma);
+  for (const char* unit : mma->units) {
     check_async(unit, 16, false, false, group.agent, line);
     begin_async_read(unit, 16, group.agent);
   }
-  group.products.push_back(std::move(product));
-  return *group.products.back();
+  group.mmas.push_back(std::move(mma));
+  return *group.mmas.back();
 }
 
-static void join_product(Warpgroup& group, const Product& product, const emu_product_request& request, uint32_t line) {
-  const emu_product_request& other = product.request;
-  bool same = product.line == line && other.b == request.b && other.columns == request.columns && other.flags == request.flags &&
+static void join_mma(Warpgroup& group, const Mma& mma, const emu_wgmma_request& request, uint32_t line) {
+  const emu_wgmma_request& other = mma.request;
+  bool same = mma.line == line && other.b == request.b && other.columns == request.columns && other.flags == request.flags &&
               !other.a_registers == !request.a_registers && (request.a_registers || other.a == request.a);
   if (!same)
     fault(nullptr, line, "%s: its wgmma differs from that of other threads of the warpgroup (line %u): shape, descriptors, "
-          "scale and line must be the same", describe(*self), product.line);
+          "scale and line must be the same", describe(*self), mma.line);
   if (self->number % 32 == 0)  // each warp must have waited for the operands
-    for (const char* unit : product.units) check_async(unit, 16, false, false, group.agent, line);
+    for (const char* unit : mma.units) check_async(unit, 16, false, false, group.agent, line);
 }
 
-static void watch(Products& mine) {
+static void watch(Mmas& mine) {
   mine.watched.clear();
   std::vector<const char*> all;
   for (const auto& sums : mine.accumulators)
@@ -129,7 +129,7 @@ static void watch(Products& mine) {
 }
 
 // The accumulators are known by the addresses of the variables that stand for the registers.
-static Accumulator* claim(Products& mine, const emu_product_request& request, uint32_t line) {
+static Accumulator* claim(Mmas& mine, const emu_wgmma_request& request, uint32_t line) {
   std::vector<uint32_t*> registers(request.sums, request.sums + request.sum_count);
   for (auto& sums : mine.accumulators) {
     if (sums->registers == registers && sums->last != 0) return sums.get();
@@ -157,7 +157,7 @@ static Accumulator* claim(Products& mine, const emu_product_request& request, ui
 
 // An access to a variable: one that stands for an accumulator must not be in flight.
 void check_register(const char* address, uint64_t bytes, const void* pc) {
-  Products& mine = *self->products;
+  Mmas& mine = *self->mmas;
   auto after = std::upper_bound(mine.watched.begin(), mine.watched.end(), std::make_pair(address + bytes - 1, (const char*)~0ull));
   if (after == mine.watched.begin() || (--after)->second <= address) return;
   for (const auto& sums : mine.accumulators)
@@ -170,28 +170,28 @@ void check_register(const char* address, uint64_t bytes, const void* pc) {
 }
 
 // The registers of A: element `i` of register `r` of thread (g, t) lies in row g + 8 (r % 2), column e t + 4 e (r / 2) + i.
-static std::vector<uint8_t> from_registers(const Product& product) {
+static std::vector<uint8_t> from_registers(const Mma& mma) {
   std::vector<uint8_t> bytes(64 * row_bytes);
   for (size_t thread = 0; thread < 128; ++thread)
     for (size_t r = 0; r < 4; ++r) {
       size_t row = thread / 32 * 16 + thread % 32 / 4 + 8 * (r % 2), column = thread % 4 * 4 + r / 2 * 16;
-      memcpy(&bytes[row * row_bytes + column], &product.a_registers[thread][r], 4);
+      memcpy(&bytes[row * row_bytes + column], &mma.a_registers[thread][r], 4);
     }
   return bytes;
 }
 
-static void run(Warpgroup& group, Product& product) {
-  const emu_product_request& request = product.request;
-  std::vector<uint8_t> a = request.a_registers ? from_registers(product) : gather(product.a, 64);
-  std::vector<uint8_t> b = gather(product.b, request.columns);
+static void run(Warpgroup& group, Mma& mma) {
+  const emu_wgmma_request& request = mma.request;
+  std::vector<uint8_t> a = request.a_registers ? from_registers(mma) : gather(mma.a, 64);
+  std::vector<uint8_t> b = gather(mma.b, request.columns);
   uint32_t* sums[128];
-  for (int i = 0; i < 128; ++i) sums[i] = product.sums[i]->values.data();
+  for (int i = 0; i < 128; ++i) sums[i] = mma.sums[i]->values.data();
   request.multiply(a.data(), b.data(), sums, request.columns, request.flags);
-  for (const char* unit : product.units) end_async_read(unit, 16, group.agent);
+  for (const char* unit : mma.units) end_async_read(unit, 16, group.agent);
 }
 
-// Hands the sums of finished products back.
-static void deliver(Products& mine, uint64_t done) {
+// Hands the sums of finished MMAs back.
+static void deliver(Mmas& mine, uint64_t done) {
   for (auto& sums : mine.accumulators) {
     if (!sums->last || sums->last > done) continue;
     for (size_t i = 0; i < sums->registers.size(); ++i) {
@@ -204,46 +204,46 @@ static void deliver(Products& mine, uint64_t done) {
   }
 }
 
-std::string describe_products(const Thread& thread) {
+std::string describe_mmas(const Thread& thread) {
   const Warpgroup& group = thread.block->warpgroups[thread.number / 128];
   uint32_t issued = 128;
-  for (const auto& product : group.products) issued = std::min(issued, product->issued);
+  for (const auto& mma : group.mmas) issued = std::min(issued, mma->issued);
   return "waits at " + std::string(thread.waits_at) + " (" + line_text(thread.line, thread.place) + "), where " +
          std::to_string(issued) + " of 128 threads have issued the wgmma";
 }
 
-void leave_products(Thread& thread) {
-  if (!thread.products) return;
-  for (const auto& sums : thread.products->accumulators)
+void leave_mmas(Thread& thread) {
+  if (!thread.mmas) return;
+  for (const auto& sums : thread.mmas->accumulators)
     if (sums->last) fault(nullptr, thread.line, "%s exits while a wgmma is in flight; wait for it", describe(thread));
 }
 
-static Products& products_of_self() {
-  if (!self->products) self->products = std::make_unique<Products>();
-  return *self->products;
+static Mmas& mmas_of_self() {
+  if (!self->mmas) self->mmas = std::make_unique<Mmas>();
+  return *self->mmas;
 }
 
 }  // namespace emu
 
 using namespace emu;
 
-EXPORT void emu_product_fence() { products_of_self().fenced = true; }
+EXPORT void emu_wgmma_fence() { mmas_of_self().fenced = true; }
 
-EXPORT void emu_product_issue(const emu_product_request* request, uint32_t line, const void* place) {
+EXPORT void emu_wgmma_issue(const emu_wgmma_request* request, uint32_t line, const void* place) {
   enter(line, place);
-  Products& mine = products_of_self();
+  Mmas& mine = mmas_of_self();
   if (!mine.fenced)
     fault(nullptr, line, "%s: wgmma.mma_async with no wgmma.fence since its registers were touched", describe(*self));
   Warpgroup& group = warpgroup_of(line);
   size_t number = size_t(mine.issued++ - group.first);
-  bool is_first = number == group.products.size();
-  Product& product = is_first ? begin_product(group, *request, line) : *group.products[number];
-  if (!is_first) join_product(group, product, *request, line);
+  bool is_first = number == group.mmas.size();
+  Mma& mma = is_first ? begin_mma(group, *request, line) : *group.mmas[number];
+  if (!is_first) join_mma(group, mma, *request, line);
   size_t lane = self->number % 128;
-  if (request->a_registers) memcpy(product.a_registers[lane], request->a_registers, 16);
-  product.sums[lane] = claim(mine, *request, line);
-  product.sums[lane]->last = mine.issued;
-  if (++product.issued < 128) return;
+  if (request->a_registers) memcpy(mma.a_registers[lane], request->a_registers, 16);
+  mma.sums[lane] = claim(mine, *request, line);
+  mma.sums[lane]->last = mine.issued;
+  if (++mma.issued < 128) return;
   progress();
   for (size_t i = 0; i < 128; ++i) {
     Thread& thread = self->block->threads[self->number / 128 * 128 + i];
@@ -251,28 +251,28 @@ EXPORT void emu_product_issue(const emu_product_request* request, uint32_t line,
   }
 }
 
-EXPORT void emu_product_commit() {
-  Products& mine = products_of_self();
+EXPORT void emu_wgmma_commit() {
+  Mmas& mine = mmas_of_self();
   mine.groups.push_back(mine.issued);
 }
 
-EXPORT void emu_product_wait(uint32_t pending, uint32_t line) {
+EXPORT void emu_wgmma_wait(uint32_t pending, uint32_t line) {
   enter(line, PLACE);
-  Products& mine = products_of_self();
+  Mmas& mine = mmas_of_self();
   if (mine.groups.size() <= pending) return;
   size_t finished = mine.groups.size() - pending;
   uint64_t done = mine.groups[finished - 1];
   mine.groups.erase(mine.groups.begin(), mine.groups.begin() + long(finished));
   Warpgroup& group = warpgroup_of(line);
   while (group.first < done) {
-    if (group.products[0]->issued < 128) {
+    if (group.mmas[0]->issued < 128) {
       wait(State::warpgroup, "wgmma.wait_group", line);
       continue;
     }
-    auto product = std::move(group.products[0]);
-    group.products.erase(group.products.begin());
+    auto mma = std::move(group.mmas[0]);
+    group.mmas.erase(group.mmas.begin());
     ++group.first;
-    run(group, *product);
+    run(group, *mma);
   }
   know(group.agent);
   deliver(mine, done);

@@ -120,7 +120,7 @@ def test_an_entry_that_cannot_be_made_costs_no_other(tmp_path: Path, monkeypatch
     assert [row["name"] for row in json.loads((tmp_path / "cases.json").read_text())] == ["good"]
 
 
-def test_files_of_entries_that_are_no_more_stay_behind(tmp_path: Path) -> None:
+def test_files_of_entries_that_are_no_more_are_left_out(tmp_path: Path) -> None:
     lists = Lists(tmp_path, "c")
     lists.add(Entry("cases", "a", lambda folder: {}), {"variant": "float32", "smoke": False})
     kept = {path.name for path in lists.files() if path.suffix != ".json"}

@@ -23,7 +23,7 @@ pytest.importorskip("cuda.bindings.nvrtc")
 
 
 def quiet(*_: object) -> None:
-    """Progress that nobody sees."""
+    """Progress that is not shown."""
 
 
 def test_devices_are_found_by_product_name_however_it_is_written() -> None:

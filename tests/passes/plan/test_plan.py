@@ -108,7 +108,7 @@ DAMAGE: dict[str, dict[str, Any]] = {
     "a kind that does not exist": {"groups__0__kind": "magic"},
     "the wrong kind": {"groups__0__kind": "opaque"},
     "a node that does not exist": {"groups__0__nodes": ["m", "q"]},
-    "an output nobody computes": {"groups__0__outputs": ["y"]},
+    "an output that nothing computes": {"groups__0__outputs": ["y"]},
     "an operand left out": {"groups__0__inputs": ["x"]},
     "a group twice": {"segments__0__groups": ["matmul_tanh", "matmul_tanh"]},
     "groups in the wrong order": {"segments__0__groups": ["max_sub", "matmul", "matmul_tanh"]},

@@ -14,7 +14,7 @@ from tilestitch.passes.plan.schedules import ElementwiseSchedule, GemmSchedule, 
 from tilestitch.passes.plan.view import look_up
 
 
-def product(dtype: str = "float16", m: int = 1024) -> tuple[Graph, Group]:
+def gemm(dtype: str = "float16", m: int = 1024) -> tuple[Graph, Group]:
     graph = Graph("g")
     a, b = (graph.add_input(name, TensorType(dtype, shape)) for name, shape in (("a", (m, 512)), ("b", (512, 1024))))
     node = graph.add("matmul", [a, b], {})
@@ -27,7 +27,7 @@ def product(dtype: str = "float16", m: int = 1024) -> tuple[Graph, Group]:
 
 
 def registers(tile: Tile, dtype: str = "float16", m: int = 1024) -> int:
-    graph, group = product(dtype, m)
+    graph, group = gemm(dtype, m)
     view = look_up({node.name: node for node in graph.nodes}, group)
     return registers_of(view, group.kind, GemmSchedule(tile))
 
@@ -63,7 +63,7 @@ def test_warpgroups_that_move_registers_begin_with_all_of_the_block() -> None:
 
 
 def test_a_stitched_group_takes_what_its_hungriest_part_takes() -> None:
-    graph, group = product("float32")
+    graph, group = gemm("float32")
     by_name = {node.name: node for node in graph.nodes}
     tiles = (SimtTile(64, 64, 16, 4, 4), SimtTile(128, 128, 8, 8, 8))
     parts = [replace(group, name=f"p{i}", schedule=GemmSchedule(tile)) for i, tile in enumerate(tiles)]

@@ -100,7 +100,7 @@ def imports_of(source: str) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
 
 
-def test_examples_and_pages_use_nothing_behind_the_door() -> None:
+def test_examples_and_pages_use_nothing_but_the_api() -> None:
     sources = [path.read_text() for path in (ROOT / "examples").glob("*/tilestitch_example_*/*.py")]
     pages = ((ROOT / "docs" / name).read_text() for name in ("plugins.md", "first_pass.md"))
     sources += [

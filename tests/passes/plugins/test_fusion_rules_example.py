@@ -69,7 +69,7 @@ def test_a_rule_forbids_and_explain_names_it_for_the_node(example: None) -> None
     assert "squash is to be a kernel of its own" in refusal["reason"]
 
 
-def test_explain_names_the_rule_behind_an_edge(example: None) -> None:
+def test_explain_names_the_rule_that_made_an_edge(example: None) -> None:
     told = explain_node(explained(), "squash")
     rules = {s["rule"] for k in told["kernels"] for s in k["stitches"]}
     assert "rows" in rules

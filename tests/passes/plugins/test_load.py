@@ -142,7 +142,7 @@ BAD: dict[str, tuple[type[Exception], str]] = {
     "{m}:Spaced": (PluginError, "has the name 'two words'; take letters"),
     "{m}:Needy": (PipelineError, "needs word"),
     "{m}:Double{{times=x}}": (PipelineError, "x is no int"),
-    "nobody": (PipelineError, "no pass 'nobody'.*MODULE:CLASS"),
+    "missing": (PipelineError, "no pass 'missing'.*MODULE:CLASS"),
 }
 
 

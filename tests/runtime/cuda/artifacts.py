@@ -65,7 +65,7 @@ def pick_program() -> Program:
 
 
 def split_program() -> Program:
-    """z = 2 (x + 1) + 1: the product on the host, between two device steps. The arena's value is an output too."""
+    """z = 2 (x + 1) + 1: the GEMM on the host, between two device steps. The arena's value is an output too."""
     values = (
         ValueSpec("x", FLOAT4, Input(0)),
         ValueSpec("y", FLOAT4, Arena(0, 16)),

@@ -28,7 +28,7 @@ def model() -> Any:
     table, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((7, 8), (8, 5)))
     nodes = [
         helper.make_node("Gather", ["table", "i"], ["x"], name="rows"),
-        helper.make_node("MatMul", ["x", "w"], ["p"], name="product"),
+        helper.make_node("MatMul", ["x", "w"], ["p"], name="gemm"),
         helper.make_node("Softmax", ["p"], ["y"], axis=-1, name="softmax"),
     ]
     graph = helper.make_graph(
@@ -55,7 +55,7 @@ def test_a_compiled_model_binds_and_runs(fake: Any, tmp_path: Path, monkeypatch:
         assert outputs["y"].shape == (3, 5)
         assert [time.symbol for time in loaded.profile({"i": np.zeros(3, np.int64)})] == names
     assert all(image[:4] == b"\x7fELF" for image in images)
-    assert {origin for launch in launches for origin in launch.origins} == {"rows", "product", "softmax"}
+    assert {origin for launch in launches for origin in launch.origins} == {"rows", "gemm", "softmax"}
 
 
 def idle_kernels(fake: Any, launches: list[DeviceLaunch], monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
@@ -94,7 +94,7 @@ def wide_layers() -> Any:
 def test_tensor_maps_of_a_compiled_model_are_encoded(
     fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two of each product's operands; those over the input again when an array on the GPU is bound."""
+    """Two of each GEMM's operands; those over the input again when an array on the GPU is bound."""
     path = compile_model(wide_layers(), target="cuda:sm_90a").save(tmp_path / "m.tsm")
     launches = launches_of(path)
     assert [launch.symbol.rsplit("_", 1)[0] for launch in launches] == ["gemm_wgmma", "gemm_wgmma"]

@@ -1,4 +1,4 @@
-"""Capsules are read and made as dlpack.h says; who holds what is told apart."""
+"""Capsules are read and made as dlpack.h says; which side holds what is told apart."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_owner_lives_until_the_consumer_lets_go() -> None:
     assert alive() is None
 
 
-def test_a_capsule_that_nobody_takes_keeps_nothing() -> None:
+def test_a_capsule_that_is_not_taken_keeps_nothing() -> None:
     owner = Owner()
     alive = weakref.ref(owner)
     unused = capsule(owner=owner)

@@ -31,7 +31,7 @@ SEEDS = (1, 2, 3)
 
 
 def branches() -> onnx.ModelProto:
-    """Two branches of a product and a softmax each, which meet; what one of them makes is a result, too."""
+    """Two branches of a GEMM and a softmax each, which meet; what one of them makes is a result, too."""
     rng = np.random.default_rng(1)
     w = [rng.standard_normal((48, 48)).astype(np.float32) for _ in range(2)]
     nodes = [

@@ -105,7 +105,7 @@ def run_pipeline(text: str, options: EmulatorOptions | None = None) -> tuple[np.
 
 
 @pytest.mark.parametrize("options", ORDERS.values(), ids=ORDERS)
-def test_a_pipeline_of_copies_and_products(options: EmulatorOptions) -> None:
+def test_a_pipeline_of_copies_and_wgmma(options: EmulatorOptions) -> None:
     np.testing.assert_array_equal(*run_pipeline(pipeline(), options))
 
 
@@ -115,7 +115,7 @@ ARRIVE = "    if (thread == 0) arrive(&empty[s]);\n"
 FAULTS: dict[str, tuple[list[tuple[str, str]], str, str]] = {
     "no wait for the copies": (
         [("    await(&full[s], k / 2 % 2);\n", "")],
-        "multiply(", "shared memory that nobody has written|still writes; wait for its mbarrier first",
+        "multiply(", "shared memory that was never written|still writes; wait for its mbarrier first",
     ),
     "no loop around the wait for the copies": (
         [("    await(&full[s], k / 2 % 2);\n", "    try_wait(&full[s], k / 2 % 2);\n")],
@@ -125,7 +125,7 @@ FAULTS: dict[str, tuple[list[tuple[str, str]], str, str]] = {
         [("      await(&empty[s], (k / 2 + 1) % 2);\n", "")],
         "expect(", "1 arrivals at the mbarrier at byte 0 of shared variable full, where 0 of 1 are missing",
     ),
-    "arrival before the products are done": (
+    "arrival before wgmma is done": (
         [(WAIT + ARRIVE, ARRIVE + WAIT)],
         "load_2d(a", "write to byte .* of dynamic shared memory(, which wgmma .* still reads| races with a read by)",
     ),
@@ -158,7 +158,7 @@ FAULTS: dict[str, tuple[list[tuple[str, str]], str, str]] = {
         [("expect(&full[s], 9216)", "expect(&full[s], 8192)")],
         "multiply(", "still writes; wait for its mbarrier",
     ),
-    "bytes expected that nobody copies": (
+    "bytes expected that no copy brings": (
         [("expect(&full[s], 9216)", "expect(&full[s], 9232)")],
         "", "phase 0 of the mbarrier at byte 0 of shared variable full: 1 of 1 arrivals, 16 bytes outstanding",
     ),
@@ -186,9 +186,9 @@ FAULTS: dict[str, tuple[list[tuple[str, str]], str, str]] = {
         [("  fence_async();\n", ""), ("    store_2d", "    fence_async();\n    store_2d")],
         "store_2d", r"thread \(1, 0, 0\) wrote with no fence.proxy.async after",
     ),
-    "a store in front of the barrier": (
+    "a store before the barrier": (
         [('  asm volatile("bar.sync 1, 128;" ::: "memory");\n', "")],
-        "store_2d", "nobody has written|is missing between them",
+        "store_2d", "never written|is missing between them",
     ),
     "shared memory written while a store reads it": (
         [("    wait_read();\n", "    out[5] = 1;\n    wait_read();\n")],
@@ -222,11 +222,11 @@ def test_planted_faults(name: str) -> None:
     assert line in caught.value.source, caught.value
 
 
-@pytest.mark.parametrize("name", ["no wait for the copies", "arrival before the products are done"])
+@pytest.mark.parametrize("name", ["no wait for the copies", "arrival before wgmma is done"])
 @pytest.mark.parametrize("order", ["reversed", "random", "adversarial"])
 def test_races_show_in_every_order(name: str, order: str) -> None:
     changes, _, _ = FAULTS[name]
-    with pytest.raises(KernelFaultError, match=r"still|races|nobody has written"):
+    with pytest.raises(KernelFaultError, match=r"still|races|never written"):
         run_pipeline(pipeline(*changes), ORDERS[order])
 
 
@@ -366,7 +366,7 @@ def test_a_ring_with_many_readers(arrivals: str, arrive: str, options: EmulatorO
     ],
     ids=["one thread does not arrive", "a lane before its warp"],
 )
-def test_a_reader_that_nobody_waits_for(arrivals: str, arrive: str) -> None:
+def test_a_reader_that_no_thread_waits_for(arrivals: str, arrive: str) -> None:
     with pytest.raises(KernelFaultError, match=r"a bulk copy for the mbarrier .* races with a read by block") as caught:
         run_ring(arrivals, arrive)
     assert "load_2d" in caught.value.source

@@ -46,7 +46,7 @@ def test_missing_syncthreads(order: str) -> None:
     )
     error = fault(
         kernel("float* y, float* x", REVERSE.replace("BARRIER", "")), [floats(), floats()], 1, 64, options,
-        match="shared memory that nobody has written|__syncthreads.. is missing",
+        match="shared memory that was never written|__syncthreads.. is missing",
     )  # fmt: skip
     assert error.line == FIRST + 3
 
@@ -72,7 +72,7 @@ def test_syncwarp_orders_the_lanes_of_a_warp_only() -> None:
     body = REVERSE.replace("BARRIER", "__syncwarp();")
     same_warp = body.replace("63 - threadIdx.x", "threadIdx.x ^ 31")
     run(kernel("float* y, float* x", same_warp), [floats(), floats()], 1, 64)
-    fault(kernel("float* y, float* x", body), [floats(), floats()], 1, 64, match="nobody has written|races", line=4)
+    fault(kernel("float* y, float* x", body), [floats(), floats()], 1, 64, match="never written|races", line=4)
 
 
 def test_shuffles_do_not_order_memory() -> None:
@@ -114,14 +114,14 @@ def test_bounds_of_shared_memory() -> None:
     fault(kernel("float* y", dynamic), [floats()], 1, 64, shared_bytes=252, match="dynamic shared memory", line=2)
 
 
-def test_shared_memory_that_nobody_wrote() -> None:
+def test_shared_memory_that_was_never_written() -> None:
     text = kernel("float* y", "  __shared__ float t[64];\n  y[threadIdx.x] = t[threadIdx.x];")
     fault(
         text,
         [floats()],
         2,
         64,
-        match=r"block \(0, 0, 0\), thread \(0, 0, 0\): read of shared memory that nobody",
+        match=r"block \(0, 0, 0\), thread \(0, 0, 0\): read of shared memory that was never written",
         line=2,
     )
 
@@ -177,7 +177,7 @@ def test_missing_barrier_before_a_release() -> None:
 def test_deadlock_when_too_few_blocks_are_resident() -> None:
     run(tile_sync(), tile_arrays(), 4, 32, EmulatorOptions(resident_blocks=4))
     error = fault(
-        tile_sync(), tile_arrays(), 4, 32, EmulatorOptions(resident_blocks=3), match="deadlock: nobody can go on"
+        tile_sync(), tile_arrays(), 4, 32, EmulatorOptions(resident_blocks=3), match="deadlock: no thread can go on"
     )
     assert "3 of 4 blocks are resident" in error.problem
     assert "reads the value 3 again and again (ld.acquire" in error.problem
@@ -227,5 +227,5 @@ def test_asynchronous_copies_arrive_when_they_are_waited_for() -> None:
     x, y = numbers(128), floats(32)
     run(asynchronous(0), [y, x])
     np.testing.assert_array_equal(y, x[:95:-1])
-    fault(asynchronous(1), [floats(32), x], match="cp.async still writes|nobody has written", line=7)
-    fault(asynchronous(0, ""), [floats(32), x], match="nobody has written|missing between them|cp.async", line=7)
+    fault(asynchronous(1), [floats(32), x], match="cp.async still writes|never written", line=7)
+    fault(asynchronous(0, ""), [floats(32), x], match="never written|missing between them|cp.async", line=7)

@@ -1,4 +1,4 @@
-"""ldmatrix and mma.sync: fragments lie as the PTX manual says, so that a product of matrices comes out."""
+"""ldmatrix and mma.sync: fragments lie as the PTX manual says, so that they multiply as matrices."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def test_one_lane_is_elected() -> None:
     assert set(y[36:]) == {int(np.argmax(y[:32]))}
 
 
-def test_a_wait_that_nobody_ends_says_what_is_missing() -> None:
+def test_a_wait_that_nothing_ends_says_what_is_missing() -> None:
     text = hopper("uint32_t* y", "  __shared__ uint64_t bar;\n  init(&bar, 4);\n  arrive(&bar);\n  await(&bar, 0);")
     with pytest.raises(KernelFaultError, match=r"deadlock.*phase 0 of the mbarrier .* variable bar: 1 of 4") as caught:
         run_hopper(text, [words(1)], 1)

@@ -1,4 +1,4 @@
-"""wgmma: operands lie in shared memory as CUTLASS's canonical layouts say, so that a product of matrices comes out."""
+"""wgmma: operands lie in shared memory as CUTLASS's canonical layouts say, so that they multiply as matrices."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def mn_major(swizzle: int, rows: int) -> Layout:
     return Layout(swizzle, False, 16 * swizzle, 8 * swizzle)
 
 
-def product_kernel(
+def wgmma_kernel(
     name: str, columns: int, a: Layout | None, b: Layout, sum_type: str, tail: str = "", accumulates: int = 1
 ) -> str:
     """D = A B^T + C; A from registers if it has no layout. `tail`: scales and transposes."""
@@ -122,7 +122,7 @@ def multiply(
     row, column = fragments(columns)
     sums = np.ascontiguousarray(start[row, column])
     kind = {np.float32: "f32", np.float16: "f16", np.int32: "s32"}[sum_dtype]
-    text = product_kernel(f"m64n{columns}k{k}.{name}", columns, a, b, kind, tail, accumulates)
+    text = wgmma_kernel(f"m64n{columns}k{k}.{name}", columns, a, b, kind, tail, accumulates)
     a_image = padded(a.image(left), 16384) if a else left.view(np.uint8).reshape(-1)
     run_hopper(text, [a_image, padded(b.image(right), 32768), sums], options=options, shared_bytes=49152)
     result = np.zeros_like(start)
@@ -196,7 +196,7 @@ def test_integer_sums_wrap_or_saturate(saturates: bool) -> None:
     start = np.full((64, columns), 2**31 - 5, np.int32)
     sums = np.ascontiguousarray(start[row, column])
     layout, word = k_major(128), ".satfinite" if saturates else ""
-    text = product_kernel(f"m64n8k32{word}.s32.s8.s8", columns, layout, layout, "s32")
+    text = wgmma_kernel(f"m64n8k32{word}.s32.s8.s8", columns, layout, layout, "s32")
     images = padded(layout.image(left), 16384), padded(layout.image(right), 32768)
     run_hopper(text, [*images, sums], shared_bytes=49152)
     assert (sums == (2**31 - 1 if saturates else -(2**31) - 5 + 32 * 100 * 100)).all()

@@ -1,4 +1,4 @@
-"""Matrix products and convolutions against plain sums of products."""
+"""Matmuls and convolutions against plain sums of products."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_matmul_swaps_and_broadcasts(a: tuple[int, ...], b: tuple[int, ...], tra
     np.testing.assert_allclose(run("matmul", left, right, trans_a=trans_a, trans_b=trans_b), np.matmul(x, y), rtol=1e-5)
 
 
-def test_int8_products_widen_exactly() -> None:
+def test_int8_gemms_widen_exactly() -> None:
     a = np.full((2, 300), -128, np.int8)
     b = np.full((300, 3), -128, np.int8)
     result = run("matmul", a, b, out_dtype="int32")
@@ -34,7 +34,7 @@ def test_int8_products_widen_exactly() -> None:
     assert mixed == -2 * 255 * 128
 
 
-def test_integer_products_wrap_around_in_their_own_width() -> None:
+def test_integer_gemms_wrap_around_in_their_own_width() -> None:
     big = np.full((1, 1), 2**40, np.int64)
     assert run("matmul", big, big)[0, 0] == 0
     assert (
@@ -43,7 +43,7 @@ def test_integer_products_wrap_around_in_their_own_width() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-def test_half_products_accumulate_in_float32(dtype: type) -> None:
+def test_half_gemms_accumulate_in_float32(dtype: type) -> None:
     a, b = np.ones((1, 4096), dtype), np.full((4096, 1), 0.25, dtype)
     assert run("matmul", a, b).astype(np.float32) == 1024
     assert run("matmul", a, b, out_dtype="float32").dtype == np.float32

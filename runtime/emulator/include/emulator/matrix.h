@@ -15,7 +15,7 @@ struct emu_e4m3 { using sum = float; static constexpr int bits = 8; static float
 struct emu_e5m2 { using sum = float; static constexpr int bits = 8; static float decode(uint32_t x) { return emu_small_to_float<5, 2, 15, true>(uint8_t(x)); } };
 
 template <class A, class B, int K>
-struct emu_product {
+struct emu_fragments {
   static constexpr int per_register = 32 / A::bits, b_count = K / (4 * per_register), a_count = 2 * b_count;
   using Sum = typename A::sum;
   uint32_t a[a_count], b[b_count];
@@ -23,23 +23,23 @@ struct emu_product {
 };
 
 template <class A, class B, int K>
-EMU_UNCHECKED inline void emu_combine_product(void** lanes, uint32_t) {
-  using Product = emu_product<A, B, K>;
+EMU_UNCHECKED inline void emu_combine_fragments(void** lanes, uint32_t) {
+  using Fragments = emu_fragments<A, B, K>;
   using Sum = typename A::sum;
-  constexpr int e = Product::per_register;
+  constexpr int e = Fragments::per_register;
   static Sum left[16][K], right[8][K];
   for (int lane = 0; lane < 32; ++lane) {
-    auto& mine = *static_cast<Product*>(lanes[lane]);
+    auto& mine = *static_cast<Fragments*>(lanes[lane]);
     int g = lane / 4, t = lane % 4;
     for (int i = 0; i < e; ++i) {
-      for (int r = 0; r < Product::a_count; ++r)
+      for (int r = 0; r < Fragments::a_count; ++r)
         left[g + 8 * (r % 2)][e * t + 4 * e * (r / 2) + i] = A::decode(mine.a[r] >> (A::bits % 32) * i);
-      for (int r = 0; r < Product::b_count; ++r)
+      for (int r = 0; r < Fragments::b_count; ++r)
         right[g][e * t + 4 * e * r + i] = B::decode(mine.b[r] >> (B::bits % 32) * i);
     }
   }
   for (int lane = 0; lane < 32; ++lane) {
-    auto& mine = *static_cast<Product*>(lanes[lane]);
+    auto& mine = *static_cast<Fragments*>(lanes[lane]);
     for (int i = 0; i < 4; ++i) {
       const Sum *row = left[lane / 4 + 8 * (i / 2)], *column = right[2 * (lane % 4) + i % 2];
       if constexpr (std::is_same_v<Sum, float>) {
@@ -57,8 +57,8 @@ EMU_UNCHECKED inline void emu_combine_product(void** lanes, uint32_t) {
 
 // d = a b + c on arrays; Sums may be float, int, or half in pairs.
 template <class A, class B, int K>
-EMU_UNCHECKED inline void emu_mma(emu_product<A, B, K>& product, uint32_t line) {
-  emu_collective(0xffffffffu, emu_combine_product<A, B, K>, &product, "mma.sync", line);
+EMU_UNCHECKED inline void emu_mma(emu_fragments<A, B, K>& fragments, uint32_t line) {
+  emu_collective(0xffffffffu, emu_combine_fragments<A, B, K>, &fragments, "mma.sync", line);
 }
 
 struct emu_matrix_load {

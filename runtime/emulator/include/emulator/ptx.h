@@ -99,13 +99,13 @@ EMU_LDMATRIX(shared__cta)
 #define EMU_MMA_32(name, A, B, K)                                                                                       \
   template <class D, class R> EMU_PTX void name(D& d0, D& d1, D& d2, D& d3, R a0, R a1, R a2, R a3, R b0, R b1,          \
                                                 D c0, D c1, D c2, D c3, EMU_LINE) {                                      \
-    emu_product<A, B, K> p = {{uint32_t(a0), uint32_t(a1), uint32_t(a2), uint32_t(a3)}, {uint32_t(b0), uint32_t(b1)}, {c0, c1, c2, c3}, {}};  \
+    emu_fragments<A, B, K> p = {{uint32_t(a0), uint32_t(a1), uint32_t(a2), uint32_t(a3)}, {uint32_t(b0), uint32_t(b1)}, {c0, c1, c2, c3}, {}};  \
     emu_mma(p, line);                                                                                                   \
     d0 = p.d[0], d1 = p.d[1], d2 = p.d[2], d3 = p.d[3];                                                                 \
   }
 #define EMU_MMA_16(name, A, B, K)                                                                                       \
   template <class D, class R> EMU_PTX void name(D& d0, D& d1, D& d2, D& d3, R a0, R a1, R b0, D c0, D c1, D c2, D c3, EMU_LINE) { \
-    emu_product<A, B, K> p = {{uint32_t(a0), uint32_t(a1)}, {uint32_t(b0)}, {c0, c1, c2, c3}, {}};                       \
+    emu_fragments<A, B, K> p = {{uint32_t(a0), uint32_t(a1)}, {uint32_t(b0)}, {c0, c1, c2, c3}, {}};                       \
     emu_mma(p, line);                                                                                                   \
     d0 = p.d[0], d1 = p.d[1], d2 = p.d[2], d3 = p.d[3];                                                                 \
   }
@@ -146,7 +146,7 @@ EMU_PTX void mma_sync_aligned_m16n8k16_row_col_f16_f16_f16_f16(R& d0, R& d1, R a
   auto low = [](R x) { return emu_half_to_float(uint16_t(x)); };
   auto high = [](R x) { return emu_half_to_float(uint16_t(x >> 16)); };
   auto pack = [](float x, float y) { return R(emu_float_to_half(x) | uint32_t(emu_float_to_half(y)) << 16); };
-  emu_product<emu_f16, emu_f16, 16> p = {{a0, a1, a2, a3}, {b0, b1}, {low(c0), high(c0), low(c1), high(c1)}, {}};
+  emu_fragments<emu_f16, emu_f16, 16> p = {{a0, a1, a2, a3}, {b0, b1}, {low(c0), high(c0), low(c1), high(c1)}, {}};
   emu_mma(p, line);
   d0 = pack(p.d[0], p.d[1]), d1 = pack(p.d[2], p.d[3]);
 }

@@ -1,13 +1,13 @@
 // The numbers of wgmma. With g = lane / 4 and t = lane % 4, accumulator i of a thread of warp w lies in
 // row 16 w + g + 8 (i / 2 % 2), column 8 (i / 4) + 2 t + i % 2; float16 accumulators lie two in a register.
 #pragma once
-#include "product.h"
+#include "wgmma_request.h"
 
 extern "C" {
-void emu_product_fence();
-void emu_product_issue(const emu_product_request* request, uint32_t line, const void* place);
-void emu_product_commit();
-void emu_product_wait(uint32_t pending, uint32_t line);
+void emu_wgmma_fence();
+void emu_wgmma_issue(const emu_wgmma_request* request, uint32_t line, const void* place);
+void emu_wgmma_commit();
+void emu_wgmma_wait(uint32_t pending, uint32_t line);
 }
 
 struct emu_sum_f32 {
@@ -76,9 +76,9 @@ EMU_UNCHECKED __attribute__((noinline)) void emu_wgmma(int columns, uint64_t a, 
   static_assert(A::bits == B::bits);
   uint32_t* const places[] = {emu_sum_address(sums)...};
   if (int(sizeof...(D)) != columns / 2 / Sum::per_register) emu_fault("wgmma has the wrong number of accumulators", line);
-  emu_product_request request = {a, b, a_registers ? a_registers->item : nullptr, places, sizeof...(D), columns, A::bits / 8, flags,
+  emu_wgmma_request request = {a, b, a_registers ? a_registers->item : nullptr, places, sizeof...(D), columns, A::bits / 8, flags,
                                  a_transposed, b_transposed, emu_multiply_rows<A, B, Sum>};
-  emu_product_issue(&request, line, EMU_PLACE);
+  emu_wgmma_issue(&request, line, EMU_PLACE);
 }
 template <class A, class B, class Sum, class... D>
 EMU_UNCHECKED inline void emu_wgmma_registers(int columns, emu_a_registers a, uint64_t b, int flags, int b_transposed, uint32_t line, D&... sums) {

@@ -31,7 +31,7 @@ CLEAN = f"""{HEAD}(float4 *__restrict__ x, float4 *__restrict__ y) {{
 SUM = f"""{HEAD}(float *__restrict__ x, float *__restrict__ y, int n) {{
   float total = 0.0f;
   for (int i = threadIdx.x; i < n; i += 256) {{ total += x[i] * x[i]; INSIDE }}
-  BEHIND
+  AFTER
   y[threadIdx.x] = total;
 }}"""
 WAIT = f"""{HEAD}(unsigned *word) {{
@@ -75,7 +75,7 @@ def test_nothing_is_wrong_with_a_plain_kernel(architecture: str) -> None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_accesses_that_are_narrower_than_was_asked_for(architecture: str) -> None:
-    text = SUM.replace("INSIDE", "").replace("BEHIND", "")
+    text = SUM.replace("INSIDE", "").replace("AFTER", "")
     assert rules(text, architecture, Widths(4, 4)) == set()
     assert rules(text, architecture, Widths(16, 4)) == {"narrow_load"}
     assert rules(text, architecture, Widths(4, 8)) == {"narrow_store"}
@@ -89,9 +89,9 @@ def test_arrays_with_run_time_indices_and_spilled_registers(architecture: str) -
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("fence", ["__threadfence();", "__threadfence_system();"])
 def test_a_fence_of_the_gpu_belongs_after_the_loop(fence: str, architecture: str) -> None:
-    assert rules(SUM.replace("INSIDE", fence).replace("BEHIND", ""), architecture) == {"fence_in_loop"}
-    assert rules(SUM.replace("BEHIND", fence).replace("INSIDE", ""), architecture) == set()
-    assert rules(SUM.replace("INSIDE", "__threadfence_block();").replace("BEHIND", ""), architecture) == set()
+    assert rules(SUM.replace("INSIDE", fence).replace("AFTER", ""), architecture) == {"fence_in_loop"}
+    assert rules(SUM.replace("AFTER", fence).replace("INSIDE", ""), architecture) == set()
+    assert rules(SUM.replace("INSIDE", "__threadfence_block();").replace("AFTER", ""), architecture) == set()
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -170,7 +170,7 @@ def test_instructions_of_a_kernel_without_loops_for_each_byte_that_it_moves(arch
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_mix_of_a_loop_is_of_its_busiest_part(architecture: str) -> None:
-    mix = mix_of(compiled(SUM.replace("INSIDE", "").replace("BEHIND", ""), architecture))
+    mix = mix_of(compiled(SUM.replace("INSIDE", "").replace("AFTER", ""), architecture))
     assert 0 < mix.in_loop < mix.instructions
     assert mix.groups["global"] == mix.groups["float"]
     assert mix.per_byte(256, 1024) is None

@@ -1,4 +1,4 @@
-"""Products that share their left operand become one, whose columns are read in ranges (queries, keys and values)."""
+"""GEMMs that share their left operand become one, whose columns are read in ranges (queries, keys and values)."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
-class MergeProducts:
+class MergeGemms:
     """x @ V and x @ W with constant V and W become ranges of the columns of x @ [V W], with what follows both.
 
-    Element-wise work that all have after them (biases, casts, an activation) is done once, in front of the ranges.
-    Done where nobody copies a range: where element-wise work brings the ranges together again and joins the product
-    (fusion's rule `gates`), as in gated linear units; and on GPUs where products, or kernels after views, read it
+    Element-wise work that all have after them (biases, casts, an activation) is done once, before the ranges.
+    Done where no range is copied: where element-wise work brings the ranges together again and joins the GEMM
+    (fusion's rule `gates`), as in gated linear units; and on GPUs where GEMMs, or kernels after views, read it
     where it lies, so that one launch takes the place of several. On CPUs these are one launch anyway.
     """
 
-    name: ClassVar[str] = "merge_products"
+    name: ClassVar[str] = "merge_gemms"
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
         gpu = context.target.name != "cpu"
-        chosen = _without_copies([lanes for products in _families(graph) for lanes in _chosen(graph, products, gpu)])
-        for products in chosen:
-            _merge(graph, Siblings.of(products, graph.outputs))
-        note = f"{sum(map(len, chosen))} products became {len(chosen)}"
+        chosen = _without_copies([lanes for gemms in _families(graph) for lanes in _chosen(graph, gemms, gpu)])
+        for gemms in chosen:
+            _merge(graph, Siblings.of(gemms, graph.outputs))
+        note = f"{sum(map(len, chosen))} GEMMs became {len(chosen)}"
         return PassResult(graph, bool(chosen), (note,) if chosen else ())
 
 
 def _families(graph: Graph) -> list[list[Node]]:
-    """Products by constant matrices that could be one product, in order."""
+    """GEMMs by constant matrices that could be one GEMM, in order."""
     families: dict[Hashable, list[Node]] = {}
     for node in graph.nodes:
         if node.op != "matmul" or not is_static(node.output):
@@ -53,26 +53,26 @@ def _families(graph: Graph) -> list[list[Node]]:
         attrs = sorted((k, v) for k, v in node.attrs.items() if k != "trans_b")
         key = node.inputs[0], weight.dtype, repr(attrs)
         families.setdefault(key, []).append(node)
-    return [products for products in families.values() if len(products) > 1]
+    return [gemms for gemms in families.values() if len(gemms) > 1]
 
 
-def _chosen(graph: Graph, products: list[Node], gpu: bool) -> list[list[Node]]:
-    """Sets of `products` that become one each."""
-    gates = _brought_together(graph, products)
+def _chosen(graph: Graph, gemms: list[Node], gpu: bool) -> list[list[Node]]:
+    """Sets of `gemms` that become one each."""
+    gates = _brought_together(graph, gemms)
     if not gpu:
         return gates
     gates = [lanes for lanes in gates if len(lanes) <= MOST_GATES]
-    return gates + _read_in_place(graph, [n for n in products if not any(n in lanes for lanes in gates)])
+    return gates + _read_in_place(graph, [n for n in gemms if not any(n in lanes for lanes in gates)])
 
 
-def _read_in_place(graph: Graph, products: list[Node]) -> list[list[Node]]:
-    """Those of `products` nobody has to copy a range for."""
-    while len(products) > 1:
-        siblings = Siblings.of(products, graph.outputs)
-        kept = [n for lane, n in enumerate(products) if _is_aligned(n) and _is_read_in_place(graph, siblings, lane)]
-        if len(kept) == len(products):
-            return [products]
-        products = kept
+def _read_in_place(graph: Graph, gemms: list[Node]) -> list[list[Node]]:
+    """Those of `gemms` whose ranges need no copy."""
+    while len(gemms) > 1:
+        siblings = Siblings.of(gemms, graph.outputs)
+        kept = [n for lane, n in enumerate(gemms) if _is_aligned(n) and _is_read_in_place(graph, siblings, lane)]
+        if len(kept) == len(gemms):
+            return [gemms]
+        gemms = kept
     return []
 
 
@@ -87,11 +87,11 @@ def _is_read_in_place(graph: Graph, siblings: Siblings, lane: int) -> bool:
     return all(reads_in_place(reader, graph.outputs) for _, reader in siblings.border(lane))
 
 
-def _brought_together(graph: Graph, products: list[Node]) -> list[list[Node]]:
-    """Sets of `products` that element-wise work of their own shape brings together."""
+def _brought_together(graph: Graph, gemms: list[Node]) -> list[list[Node]]:
+    """Sets of `gemms` that element-wise work of their own shape brings together."""
     found = []
-    for shape in dict.fromkeys(n.output.shape for n in products):
-        lanes = [n for n in products if n.output.shape == shape]
+    for shape in dict.fromkeys(n.output.shape for n in gemms):
+        lanes = [n for n in gemms if n.output.shape == shape]
         for numbers in meeting([n.output.users for n in lanes], shape):
             together = [n for i, n in enumerate(lanes) if i in numbers]
             if len(together) > 1 and _only_element_wise(graph, together):
@@ -99,12 +99,12 @@ def _brought_together(graph: Graph, products: list[Node]) -> list[list[Node]]:
     return found
 
 
-def _only_element_wise(graph: Graph, products: Sequence[Node]) -> bool:
-    siblings = Siblings.of(products, graph.outputs)
-    for lane in range(len(products)):
+def _only_element_wise(graph: Graph, gemms: Sequence[Node]) -> bool:
+    siblings = Siblings.of(gemms, graph.outputs)
+    for lane in range(len(gemms)):
         if any(graph.is_output(v) for v in siblings.lanes[lane]):
             return False
-        shape = products[lane].output.shape
+        shape = gemms[lane].output.shape
         if not all(is_elementwise(r.op) and r.output.shape == shape for _, r in siblings.border(lane)):
             return False
     return True
@@ -115,10 +115,10 @@ def _without_copies(chosen: list[list[Node]]) -> list[list[Node]]:
 
     The same matrices may be merged in several places (layers that share them): they are one constant again.
     """
-    counts = Counter(tuple(id(n.inputs[1]) for n in products) for products in chosen)
+    counts = Counter(tuple(id(n.inputs[1]) for n in gemms) for gemms in chosen)
     return [
-        products for products in chosen
-        if all(len(n.inputs[1].uses) == counts[tuple(id(m.inputs[1]) for m in products)] for n in products)
+        gemms for gemms in chosen
+        if all(len(n.inputs[1].uses) == counts[tuple(id(m.inputs[1]) for m in gemms)] for n in gemms)
     ]  # fmt: skip
 
 
@@ -126,9 +126,9 @@ def _without_copies(chosen: list[list[Node]]) -> list[list[Node]]:
 
 
 def _merge(graph: Graph, siblings: Siblings) -> None:
-    first = siblings.products[0]
-    widths = [n.output.shape[-1] for n in siblings.products]
-    values = [_product(graph, siblings.products)]
+    first = siblings.gemms[0]
+    widths = [n.output.shape[-1] for n in siblings.gemms]
+    values = [_gemm(graph, siblings.gemms)]
     for step in siblings.steps:
         sample = step.sample
         operands = [
@@ -144,7 +144,7 @@ def _merge(graph: Graph, siblings: Siblings) -> None:
                 _hand_over(graph, value, _range(graph, values[row], lane, widths, value, first), taken)
     for node in sorted(taken, key={n: -i for i, n in enumerate(graph.nodes)}.__getitem__):
         graph.remove(node)
-    for node in siblings.products:
+    for node in siblings.gemms:
         graph.remove(node)
 
 
@@ -156,14 +156,14 @@ def _hand_over(graph: Graph, old: Value, new: Value, taken: set[Node]) -> None:
     graph.outputs = [new if v is old else v for v in graph.outputs]
 
 
-def _product(graph: Graph, products: Sequence[Node]) -> Value:
-    first = products[0]
-    matrices = [n.inputs[1].data for n in products if n.inputs[1].data is not None]
-    upright = [m.T if n.attrs.get("trans_b") else m for m, n in zip(matrices, products, strict=True)]
+def _gemm(graph: Graph, gemms: Sequence[Node]) -> Value:
+    first = gemms[0]
+    matrices = [n.inputs[1].data for n in gemms if n.inputs[1].data is not None]
+    upright = [m.T if n.attrs.get("trans_b") else m for m, n in zip(matrices, gemms, strict=True)]
     trans_b = bool(first.attrs.get("trans_b"))
     joined = np.concatenate([m.T for m in upright]) if trans_b else np.concatenate(upright, axis=1)
     weight = graph.constant(joined, name=first.inputs[1].name)
-    origins = [o for n in products for o in n.origins]
+    origins = [o for n in gemms for o in n.origins]
     return graph.emit("matmul", first.inputs[0], weight, origins=origins, insert_before=first, **first.attrs)
 
 
@@ -184,4 +184,4 @@ def _range(graph: Graph, whole: Value, lane: int, widths: Sequence[int], old: Va
     )  # fmt: skip
 
 
-__all__ = ["MergeProducts"]
+__all__ = ["MergeGemms"]

@@ -1,4 +1,4 @@
-"""Products of few columns: what is cheap is computed as their rows are fetched; against numpy."""
+"""GEMMs of few columns: what is cheap is computed as their rows are fetched; against numpy."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def test_a_row_is_put_together_from_tables_and_differences_as_it_is_fetched(colu
     assert group.kind.value == "contraction" and "concat" in group.nodes
 
 
-def test_wide_products_read_rows_that_are_stored() -> None:
+def test_wide_gemms_read_rows_that_are_stored() -> None:
     s = Sketch()
     rows = s.graph.emit("concat", s.input(4, 3), s.input(4, 3), axis=1)
     s.graph.outputs = [s.graph.emit("matmul", rows, s.graph.constant(np.ones((6, 1024), np.float32)))]

@@ -5,9 +5,9 @@
 // Rows of 32 bytes along K: `a` has 64, `b` has `columns`. `sums` are the accumulators of 128 threads, as bits.
 using emu_multiply = void (*)(const uint8_t* a, const uint8_t* b, uint32_t* const* sums, int columns, int flags);
 
-enum emu_product_flag { emu_accumulate = 1, emu_negate_a = 2, emu_negate_b = 4, emu_saturate_sums = 8 };
+enum emu_wgmma_flag { emu_accumulate = 1, emu_negate_a = 2, emu_negate_b = 4, emu_saturate_sums = 8 };
 
-struct emu_product_request {
+struct emu_wgmma_request {
   uint64_t a, b;              // descriptors of operands in shared memory; `a` is unused if `a_registers` is not null
   const uint32_t* a_registers;  // four
   uint32_t* const* sums;      // addresses of the accumulators
