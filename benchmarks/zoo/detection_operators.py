@@ -1,7 +1,7 @@
 """torchvision without its compiled operators.
 
 A torchvision that was built for another torch does not load its library, and then fails to import at all because the
-operators are not declared. Declared here, its models can be built; of the operators, only `nms` can also be run.
+operators are not declared. Declared here, its models can be built; of the operators, `nms` and `roi_align` can be run.
 """
 
 from __future__ import annotations
@@ -37,8 +37,14 @@ def declare_operators() -> torch.library.Library | None:
     library.impl("_cuda_version", lambda: -1, "CompositeImplicitAutograd")
     library.impl("nms", _nms, "CPU")
     extension: Any = importlib.import_module("torchvision.extension")
-    extension._has_ops = lambda: True
+    extension._has_ops = _has_operators
+    library.impl("roi_align", importlib.import_module("torchvision.ops.roi_align")._roi_align, "CPU")
     return library
+
+
+def _has_operators() -> bool:
+    """A function of its own, because the older exporter compiles what calls it, from its text."""
+    return True
 
 
 def _nms(boxes: torch.Tensor, scores: torch.Tensor, threshold: float) -> torch.Tensor:
