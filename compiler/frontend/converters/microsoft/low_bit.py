@@ -103,47 +103,56 @@ def gather_block_quantized(ctx: Context) -> Value:
         )
     if zeros is not None and dtype_kind(dtype_of(data)) not in ("int", "uint"):
         raise ctx.fail(f"zero points are given for {dtype_of(data)} data, which has none; correct the model")
-    size = ctx.dim(data, axis)
-    inside = _inside(ctx, indices, size)
-    safe = ctx.select(inside, indices, 0)
-    codes = _looked_up(ctx, data, safe, axis, bits)
-    rows = ctx.rank(indices)
-    place = along + rows - 1 if along > axis else along
-    block = ctx.attr("block_size", 128) or ctx.dim(data, along)
-    offset = _offset(ctx, zeros, safe, axis, place, block, bits, codes)
+    table = _Table(ctx, indices, axis, along, ctx.attr("block_size", 128) or ctx.dim(data, along), ctx.dim(data, axis))
+    codes = unpacked(ctx, table.rows(data), bits) if packed else table.rows(data)
     wide = ctx.cast(codes, "float32")
-    wide = wide if offset is None else ctx.sub(wide, offset)
-    factor = _spread(ctx, _looked_up(ctx, scales, safe, axis, 0), place, block, ctx.dim(codes, place))
-    y = ctx.cast(ctx.mul(wide, widened(ctx, factor)), dtype_of(scales))
-    reached = ctx.expand_dims(inside, range(rows, rows + ctx.rank(data) - 1 - axis))
-    return ctx.select(reached, y, 0.0)
+    if zeros is not None:
+        found = unpacked(ctx, table.blocks(zeros), bits) if packed else table.blocks(zeros)
+        wide = ctx.sub(wide, ctx.cast(table.spread(found, codes), "float32"))
+    elif packed:
+        wide = ctx.sub(wide, 2.0 ** (bits - 1))
+    y = ctx.mul(wide, widened(ctx, table.spread(table.blocks(scales), codes)))
+    return table.zero_outside(ctx.cast(y, dtype_of(scales)))
 
 
-def _inside(ctx: Context, indices: Value, size: int) -> Value:
-    above = ctx.less_equal(ctx.like(-size, indices), indices)
-    return ctx.emit("logical_and", above, ctx.less(indices, size))
+class _Table:
+    """Look-ups of rows of one axis of a table, of which `block` elements along another, or this one, share a scale."""
 
+    def __init__(self, b: Builder, indices: Value, axis: int, along: int, block: int, size: int) -> None:
+        above = b.less_equal(b.like(-size, indices), indices)
+        self.inside = b.emit("logical_and", above, b.less(indices, size))
+        safe = b.select(self.inside, indices, 0)
+        self.b, self.axis, self.block = b, axis, block
+        self.indices = b.select(b.less(safe, 0), b.add(safe, size), safe)
+        self.same = axis == along
+        self.place = along + b.rank(indices) - 1 if along > axis else along
+        """The axis of blocks in what is found."""
 
-def _looked_up(ctx: Context, x: Value, indices: Value, axis: int, bits: int) -> Value:
-    """The rows of x; an axis of size one holds for all of them. `bits` are those of packed parts, 0 if it has none."""
-    if ctx.dim(x, axis) == 1:
-        indices = ctx.mul(indices, 0)
-    found = ctx.gather(x, indices, axis)
-    return unpacked(ctx, found, bits) if bits else found
+    def rows(self, x: Value) -> Value:
+        """The rows; an axis of size one holds for all."""
+        indices = self.b.mul(self.indices, 0) if self.b.dim(x, self.axis) == 1 else self.indices
+        return self.b.gather(x, indices, self.axis)
 
+    def blocks(self, x: Value) -> Value:
+        """The rows of scales or zero points."""
+        if not self.same:
+            return self.rows(x)
+        return self.b.gather(x, self.b.div(self.indices, self.block), self.axis)
 
-def _offset(
-    ctx: Context, zeros: Value | None, indices: Value, axis: int, place: int, block: int, bits: int, codes: Value
-) -> Value | None:
-    """Zero points by element, in float32; without any, the middle of what packed parts can be."""
-    if zeros is None:
-        return ctx.constant(2.0 ** (bits - 1), "float32") if bits else None
-    found = _looked_up(ctx, zeros, indices, axis, bits)
-    return ctx.cast(_spread(ctx, found, place, block, ctx.dim(codes, place)), "float32")
+    def spread(self, found: Value, codes: Value) -> Value:
+        """One for each code, of what `blocks` found."""
+        if self.same:
+            return found
+        return _spread(self.b, found, self.place, self.block, self.b.dim(codes, self.place))
+
+    def zero_outside(self, y: Value) -> Value:
+        """Zeros where an index was out of range."""
+        inside = self.b.expand_dims(self.inside, range(self.b.rank(self.inside), self.b.rank(y) - self.axis))
+        return self.b.select(inside, y, 0.0)
 
 
 def _spread(b: Builder, x: Value, axis: int, block: int, size: int) -> Value:
-    """Each element along an axis repeated `block` times, `size` elements of that; one element as it is."""
+    """Each element along an axis repeated `block` times, `size` elements of that."""
     shape = b.shape(x)
     wide = b.broadcast_to(b.expand_dims(x, (axis + 1,)), (*shape[: axis + 1], block, *shape[axis + 1 :]))
     return b.slice_axis(b.reshape(wide, (*shape[:axis], shape[axis] * block, *shape[axis + 1 :])), axis, 0, size)
