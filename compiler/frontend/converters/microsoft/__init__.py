@@ -9,12 +9,14 @@ from . import (
     attention,
     convolution,
     embedding,
+    experts,
     group_query,
     integer_matmul,
     low_bit,
     matmul,
     normalization,
     quantization,
+    recurrent,
     rotary,
 )
 from .operator import Operator
@@ -28,7 +30,9 @@ FAMILIES: Mapping[str, Mapping[str, Operator]] = {
     "Attention": {**attention.OPERATORS, **group_query.OPERATORS, **rotary.OPERATORS},
     "Quantisation": quantization.OPERATORS,
     "Integer matmuls": integer_matmul.OPERATORS,
+    "Recurrent layers": recurrent.OPERATORS,
     "Weights of few bits": low_bit.OPERATORS,
+    "Mixtures of experts": experts.OPERATORS,
 }
 """Family -> operator -> its converter and what that honours."""
 

@@ -38,10 +38,10 @@ def unpacked(b: Builder, x: Value, bits: int) -> Value:
     return b.reshape(parts, (*shape[:-1], shape[-1] * count))
 
 
-def _checked_bits(ctx: Context) -> int:
-    bits: int = ctx.attr("bits", 4)
+def checked_bits(ctx: Context, attribute: str = "bits", default: int = 4) -> int:
+    bits: int = ctx.attr(attribute, default)
     if bits not in (2, 4, 8):
-        raise ctx.fail(f"bits is {bits}; 2, 4 and 8 are supported; quantise the weights to one of these")
+        raise ctx.fail(f"{attribute} is {bits}; 2, 4 and 8 are supported; quantise the weights to one of these")
     return bits
 
 
@@ -57,7 +57,7 @@ def matmul_nbits(ctx: Context) -> Value:
 
 def _weights(ctx: Context, depth: int, width: int) -> Value:
     """[N, K], in the dtype of A; arithmetic in float32."""
-    bits, block, packed, scales = _checked_bits(ctx), ctx.attr("block_size"), ctx.input(1), ctx.input(2)
+    bits, block, packed, scales = checked_bits(ctx), ctx.attr("block_size"), ctx.input(1), ctx.input(2)
     blocks = -(-depth // block)
     codes = unpacked(ctx, ctx.reshape(packed, (width, blocks * block * bits // 8)), bits)
     wide_scales = ctx.reshape(widened(ctx, scales), (width, blocks))
@@ -95,7 +95,7 @@ def gather_block_quantized(ctx: Context) -> Value:
     """Codes, scales and zero points of the rows are looked up, then put together: the table stays as it is."""
     data, indices, scales, zeros = ctx.input(0), ctx.input(1), ctx.input(2), ctx.optional(3)
     packed = dtype_of(data) == "uint8"
-    bits = _checked_bits(ctx) if packed else 0
+    bits = checked_bits(ctx) if packed else 0
     axis, along = ctx.axis(data, ctx.attr("gather_axis", 0)), ctx.axis(data, ctx.attr("quantize_axis", 1))
     if packed and (axis != 0 or (bits < 8 and along != ctx.rank(data) - 1)):
         raise ctx.fail(
