@@ -17,12 +17,10 @@ from typing import Any
 from .dtypes import ITEM_BYTES
 from .errors import ArtifactSchemaError
 from .jsonfields import Fields
-from .sizes import Size
-from .symbols import Symbol
 from .tensor_map import TensorMap
 
 DIGEST_LENGTH = 16
-KINDS = frozenset({"tensor", "status", "counters", "sizes"})
+KINDS = frozenset({"tensor", "status", "counters"})
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -30,14 +28,14 @@ _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 class Parameter:
     """What one argument of a kernel is.
 
-    `kind`: a `tensor` in memory, the launch's `status` word, its `counters`, or the `sizes`: the values of the symbols.
-    `nbytes`: what the kernel may touch, from the argument's address on. `writes`: whether it may write there; it may
-    always read. `tensor_map`: what it gets in place of the address.
+    `kind`: a `tensor` in memory, the launch's `status` word, or its `counters`. `nbytes`: what the kernel may touch,
+    from the argument's address on. `writes`: whether it may write there; it may always read. `tensor_map`: what it gets
+    in place of the address.
     """
 
     kind: str
     dtype: str
-    nbytes: Size
+    nbytes: int
     writes: bool
     tensor_map: TensorMap | None = None
 
@@ -50,7 +48,7 @@ class Parameter:
         fields = Fields(data, where)
         tensor_map = fields.take("tensor_map")
         parameter = Parameter(
-            fields.one_of("kind", KINDS), fields.one_of("dtype", frozenset(ITEM_BYTES)), fields.size("nbytes"),
+            fields.one_of("kind", KINDS), fields.one_of("dtype", frozenset(ITEM_BYTES)), fields.integer("nbytes"),
             fields.boolean("writes"),
             None if tensor_map is None else TensorMap.from_json(tensor_map, f"{where}.tensor_map"),
         )  # fmt: skip
@@ -60,15 +58,10 @@ class Parameter:
 
 @dataclass(frozen=True)
 class KernelSignature:
-    """A kernel's parameters, and the extent that its launches have: `extent` of `program.Launch` or `DeviceLaunch`.
-
-    `symbols`: those of the programs that may launch it, in their order. The kernel is right for these ranges; a
-    program's may be narrower.
-    """
+    """A kernel's parameters, and the extent that its launches have: `extent` of `program.Launch` or `DeviceLaunch`."""
 
     parameters: tuple[Parameter, ...]
     extent: Mapping[str, Any]
-    symbols: tuple[Symbol, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -77,17 +70,12 @@ class KernelSignature:
         return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 
     def to_json(self) -> dict[str, Any]:
-        data: dict[str, Any] = {"parameters": [p.to_json() for p in self.parameters], "extent": dict(self.extent)}
-        return {**data, "symbols": [symbol.to_json() for symbol in self.symbols]} if self.symbols else data
+        return {"parameters": [p.to_json() for p in self.parameters], "extent": dict(self.extent)}
 
     @staticmethod
     def from_json(data: Any, where: str) -> KernelSignature:
         fields = Fields(data, where)
-        signature = KernelSignature(
-            fields.sequence("parameters", Parameter.from_json),
-            fields.mapping("extent"),
-            fields.optional_sequence("symbols", Symbol.from_json),
-        )
+        signature = KernelSignature(fields.sequence("parameters", Parameter.from_json), fields.mapping("extent"))
         fields.done()
         return signature
 
