@@ -10,6 +10,7 @@ from .artifact import aligned_bytes, typed_weight
 from .dtypes import numpy_dtype
 from .errors import DeviceError, ExecutionError
 from .program import Arena, Program, ValueSpec
+from .sizes import known
 from .types import TensorType
 
 SMALL_BYTES = 16384
@@ -47,7 +48,7 @@ class HostArena:
 
     def __init__(self, program: Program, file: str) -> None:
         try:
-            self.raw = aligned_bytes(program.arena_bytes)
+            self.raw = aligned_bytes(known(program.arena_bytes))
         except (MemoryError, ValueError, OverflowError) as error:
             need = f"{program.arena_bytes} bytes for intermediate values"
             raise DeviceError(f"{file}: there is no memory for {need}; free some") from error
@@ -56,7 +57,7 @@ class HostArena:
         """The array of an arena value."""
         if not isinstance(value.location, Arena) or not isinstance(value.type, TensorType):
             raise ValueError(f"value {value.name!r} is not in the arena")
-        start = value.location.offset_bytes
+        start = known(value.location.offset_bytes)
         raw = self.raw[start : start + value.type.nbytes]
         return typed_weight(raw, value.type.dtype, value.type.static_shape or ())
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from .errors import ArtifactSchemaError
+from .sizes import MAX_LENGTH, Size
 
 T = TypeVar("T")
 MAX_INT = 2**62
@@ -70,6 +71,10 @@ class Fields:
     def integer(self, name: str, minimum: int = 0, maximum: int = MAX_INT) -> int:
         return integer(self.take(name), f"{self.where}.{name}", minimum, maximum)
 
+    def size(self, name: str, minimum: int = 0, maximum: int = MAX_INT) -> Size:
+        """An integer, or the text of an expression over symbols, which is not parsed here."""
+        return size(self.take(name), f"{self.where}.{name}", minimum, maximum)
+
     def string(self, name: str) -> str:
         return string(self.take(name), f"{self.where}.{name}")
 
@@ -89,8 +94,15 @@ class Fields:
         """A list, each item read by `item(data, where)`."""
         return sequence(self.take(name), f"{self.where}.{name}", item)
 
+    def optional_sequence(self, name: str, item: Callable[[Any, str], T]) -> tuple[T, ...]:
+        """A list that is left out when it is empty."""
+        return self.sequence(name, item) if name in self._data else ()
+
     def integers(self, name: str, minimum: int = 0, maximum: int = MAX_INT) -> tuple[int, ...]:
         return self.sequence(name, lambda data, where: integer(data, where, minimum, maximum))
+
+    def sizes(self, name: str, minimum: int = 0, maximum: int = MAX_INT) -> tuple[Size, ...]:
+        return self.sequence(name, lambda data, where: size(data, where, minimum, maximum))
 
     def strings(self, name: str) -> tuple[str, ...]:
         return self.sequence(name, string)
@@ -111,6 +123,14 @@ def integer(data: Any, where: str, minimum: int = 0, maximum: int = MAX_INT) -> 
         raise ArtifactSchemaError(f"{where} is {_kind(data)}, not an integer")
     if not minimum <= data <= maximum:
         raise ArtifactSchemaError(f"{where} is {data}, outside {minimum} to {maximum}")
+    return data
+
+
+def size(data: Any, where: str, minimum: int = 0, maximum: int = MAX_INT) -> Size:
+    if not isinstance(data, str):
+        return integer(data, where, minimum, maximum)
+    if not 0 < len(data) <= MAX_LENGTH:
+        raise ArtifactSchemaError(f"{where} is a text of {len(data)} characters, no expression of sizes")
     return data
 
 

@@ -17,10 +17,12 @@ from typing import Any
 from .dtypes import ITEM_BYTES
 from .errors import ArtifactSchemaError
 from .jsonfields import Fields
+from .sizes import Size
+from .symbols import Symbol
 from .tensor_map import TensorMap
 
 DIGEST_LENGTH = 16
-KINDS = frozenset({"tensor", "status", "counters"})
+KINDS = frozenset({"tensor", "status", "counters", "sizes"})
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -28,14 +30,14 @@ _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 class Parameter:
     """What one argument of a kernel is.
 
-    `kind`: a `tensor` in memory, the launch's `status` word, or its `counters`. `nbytes`: what the kernel may touch,
-    from the argument's address on. `writes`: whether it may write there; it may always read. `tensor_map`: what it gets
-    in place of the address.
+    `kind`: a `tensor` in memory, the launch's `status` word, its `counters`, or the `sizes`: the values of the symbols.
+    `nbytes`: what the kernel may touch, from the argument's address on. `writes`: whether it may write there; it may
+    always read. `tensor_map`: what it gets in place of the address.
     """
 
     kind: str
     dtype: str
-    nbytes: int
+    nbytes: Size
     writes: bool
     tensor_map: TensorMap | None = None
 
@@ -48,7 +50,7 @@ class Parameter:
         fields = Fields(data, where)
         tensor_map = fields.take("tensor_map")
         parameter = Parameter(
-            fields.one_of("kind", KINDS), fields.one_of("dtype", frozenset(ITEM_BYTES)), fields.integer("nbytes"),
+            fields.one_of("kind", KINDS), fields.one_of("dtype", frozenset(ITEM_BYTES)), fields.size("nbytes"),
             fields.boolean("writes"),
             None if tensor_map is None else TensorMap.from_json(tensor_map, f"{where}.tensor_map"),
         )  # fmt: skip
@@ -58,10 +60,15 @@ class Parameter:
 
 @dataclass(frozen=True)
 class KernelSignature:
-    """A kernel's parameters, and the extent that its launches have: `extent` of `program.Launch` or `DeviceLaunch`."""
+    """A kernel's parameters, and the extent that its launches have: `extent` of `program.Launch` or `DeviceLaunch`.
+
+    `symbols`: those of the programs that may launch it, in their order. The kernel is right for these ranges; a
+    program's may be narrower.
+    """
 
     parameters: tuple[Parameter, ...]
     extent: Mapping[str, Any]
+    symbols: tuple[Symbol, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -70,12 +77,17 @@ class KernelSignature:
         return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 
     def to_json(self) -> dict[str, Any]:
-        return {"parameters": [p.to_json() for p in self.parameters], "extent": dict(self.extent)}
+        data: dict[str, Any] = {"parameters": [p.to_json() for p in self.parameters], "extent": dict(self.extent)}
+        return {**data, "symbols": [symbol.to_json() for symbol in self.symbols]} if self.symbols else data
 
     @staticmethod
     def from_json(data: Any, where: str) -> KernelSignature:
         fields = Fields(data, where)
-        signature = KernelSignature(fields.sequence("parameters", Parameter.from_json), fields.mapping("extent"))
+        signature = KernelSignature(
+            fields.sequence("parameters", Parameter.from_json),
+            fields.mapping("extent"),
+            fields.optional_sequence("symbols", Symbol.from_json),
+        )
         fields.done()
         return signature
 

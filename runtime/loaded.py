@@ -62,7 +62,8 @@ class Loaded:
         programs = [nested for program in artifact.programs for nested in walk_programs(program)]
         self.programs = tuple(programs)
         launches = [launch for p in programs for s in p.steps if isinstance(s, NativeStep) for launch in s.launches]
-        self.scratch_bytes = max((launch.scratch_bytes for launch in launches), default=0)
+        sizes = [launch.scratch_bytes for launch in launches]
+        self.scratch_bytes = max((size for size in sizes if isinstance(size, int)), default=0)
         host_steps = [step for program in programs for step in program.steps if isinstance(step, HostStep)]
         self.host: Mapping[str, HostFunction] = host_table() if host_steps else {}
         unknown = sorted({step.op for step in host_steps} - set(self.host))

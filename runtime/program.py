@@ -16,8 +16,10 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from .errors import ArtifactSchemaError
-from .jsonfields import Fields, finite_json, from_finite_json, integer, sequence, string
+from .jsonfields import Fields, finite_json, from_finite_json, integer, sequence, size, string
 from .kernel_signature import KernelSignature
+from .sizes import Size, known
+from .symbols import SizeCheck, Symbol, size_reference
 from .tensor_map import TensorMap
 from .types import OptionalType, SequenceType, Shape, TensorType, ValueType, type_from_json
 
@@ -27,7 +29,8 @@ __all__ = [
     "Location",
     "LoopStep", "NativeStep", "OptionalType", "Program", "ScanStep", "SequenceMapStep", "SequenceType", "Status",
     "Step",
-    "TensorType", "ValueSpec", "ValueType", "constant_reference", "programs_to_json",
+    "Size", "SizeCheck", "Sizes", "Symbol", "TensorType", "ValueSpec", "ValueType", "constant_reference",
+    "programs_to_json", "size_reference",
 ]  # fmt: skip
 
 ABSENT = -1
@@ -70,8 +73,8 @@ class Arena:
     anything may read it.
     """
 
-    offset_bytes: int
-    nbytes: int
+    offset_bytes: Size
+    nbytes: Size
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,14 @@ class Counters:
     nbytes: int
 
 
-Location: TypeAlias = Input | Constant | Literal | Arena | Heap | Status | Counters
+@dataclass(frozen=True)
+class Sizes:
+    """As a launch argument: the values of the program's symbols in their order, an int64 array. A run does not change
+    it.
+    """
+
+
+Location: TypeAlias = Input | Constant | Literal | Arena | Heap | Status | Counters | Sizes
 
 
 @dataclass(frozen=True)
@@ -149,7 +159,7 @@ class Arg:
     """
 
     value: int
-    offset_bytes: int = 0
+    offset_bytes: Size = 0
     tensor_map: TensorMap | None = None
 
     def to_json(self) -> list[Any]:
@@ -160,7 +170,7 @@ class Arg:
         if not isinstance(data, list) or len(data) not in (2, 3):
             raise ArtifactSchemaError(f"{where} is no value number, offset in bytes and maybe tensor map")
         tensor_map = TensorMap.from_json(data[2], f"{where}[2]") if len(data) == 3 else None
-        return Arg(integer(data[0], where), integer(data[1], where), tensor_map)
+        return Arg(integer(data[0], where), size(data[1], where), tensor_map)
 
 
 @dataclass(frozen=True)
@@ -174,10 +184,10 @@ class Launch:
     """
 
     symbol: str
-    tasks: int
+    tasks: Size
     args: tuple[Arg, ...]
     origins: tuple[str, ...] = ()
-    scratch_bytes: int = 0
+    scratch_bytes: Size = 0
     faults: tuple[str, ...] = ()
     packed: bool = False
 
@@ -196,9 +206,9 @@ class Launch:
     def from_json(data: Any, where: str = "launch") -> Launch:
         fields = Fields(data, where)
         launch = Launch(
-            symbol=fields.string("symbol"), tasks=fields.integer("tasks", 0, MAX_TASKS), args=fields.sequence("args",
+            symbol=fields.string("symbol"), tasks=fields.size("tasks", 0, MAX_TASKS), args=fields.sequence("args",
             Arg.from_json),
-            origins=fields.strings("origins"), scratch_bytes=fields.integer("scratch_bytes"),
+            origins=fields.strings("origins"), scratch_bytes=fields.size("scratch_bytes"),
             faults=fields.strings("faults"), packed=fields.boolean("packed"),
         )  # fmt: skip
         fields.done()
@@ -233,7 +243,7 @@ class DeviceLaunch:
     """
 
     symbol: str
-    grid: tuple[int, int, int]
+    grid: tuple[Size, Size, Size]
     block: tuple[int, int, int]
     shared_bytes: int
     args: tuple[Arg, ...]
@@ -242,6 +252,12 @@ class DeviceLaunch:
     cooperative: bool = False
     cluster: tuple[int, int, int] = (1, 1, 1)
     elastic: bool = False
+
+    @property
+    def blocks(self) -> tuple[int, int, int]:
+        """The grid. Raises `ValueError` where it depends on symbols."""
+        x, y, z = self.grid
+        return known(x), known(y), known(z)
 
     @property
     def extent(self) -> dict[str, Any]:
@@ -261,7 +277,7 @@ class DeviceLaunch:
     def from_json(data: Any, where: str = "launch") -> DeviceLaunch:
         fields = Fields(data, where)
         launch = DeviceLaunch(
-            symbol=fields.string("symbol"), grid=_extent(fields, "grid"), block=_extent(fields, "block"),
+            symbol=fields.string("symbol"), grid=_grid(fields), block=_extent(fields, "block"),
             shared_bytes=fields.integer("shared_bytes"), args=fields.sequence("args", Arg.from_json),
             origins=fields.strings("origins"), faults=fields.strings("faults"),
             cooperative=fields.boolean("cooperative"), cluster=_extent(fields, "cluster"),
@@ -504,6 +520,11 @@ class Program:
     """Values and the steps that compute them. `inputs` and `outputs` are value numbers; a value may be several outputs,
     and an output may be an input or a constant. `output_names` are the outputs' names for the user; empty when they are
     the values' names. `arena_bytes` is what the `Arena` locations need; the arena is 64-byte aligned.
+
+    With `symbols`, the text of an expression over them (`sizes`) may stand for a number wherever the type is `Size`, in
+    dimensions of tensor maps, and, as a dimension of a `TensorType`, for a size. The shapes of the inputs determine the
+    symbols; `checks` must hold of them. A dimension of which a name is no symbol is a size that is known only when the
+    value is there, as it is in a program without symbols.
     """
 
     name: str
@@ -511,8 +532,10 @@ class Program:
     outputs: tuple[int, ...]
     values: tuple[ValueSpec, ...]
     steps: tuple[Step, ...]
-    arena_bytes: int = 0
+    arena_bytes: Size = 0
     output_names: tuple[str, ...] = ()
+    symbols: tuple[Symbol, ...] = ()
+    checks: tuple[SizeCheck, ...] = ()
 
     @cached_property
     def result_names(self) -> tuple[str, ...]:
@@ -525,12 +548,17 @@ class Program:
         return dict(zip(self.result_names, self.outputs))
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        data: dict[str, Any] = {
             "name": self.name, "inputs": list(self.inputs), "outputs": list(self.outputs),
             "values": [value.to_json() for value in self.values], "steps": [step.to_json() for step in self.steps],
             "arena_bytes": self.arena_bytes,
             "output_names": list(self.output_names),
         }  # fmt: skip
+        if self.symbols:
+            data["symbols"] = [symbol.to_json() for symbol in self.symbols]
+        if self.checks:
+            data["checks"] = [check.to_json() for check in self.checks]
+        return data
 
     @staticmethod
     def from_json(data: Any, where: str = "program") -> Program:
@@ -540,8 +568,10 @@ class Program:
         program = Program(
             name=fields.string("name"), inputs=fields.integers("inputs"), outputs=fields.integers("outputs"),
             values=fields.sequence("values", ValueSpec.from_json), steps=fields.sequence("steps", _step_from_json),
-            arena_bytes=fields.integer("arena_bytes"),
+            arena_bytes=fields.size("arena_bytes"),
             output_names=fields.strings("output_names"),
+            symbols=fields.optional_sequence("symbols", Symbol.from_json),
+            checks=fields.optional_sequence("checks", SizeCheck.from_json),
         )  # fmt: skip
         fields.done()
         return program
@@ -581,6 +611,14 @@ def _extent(fields: Fields, name: str) -> tuple[int, int, int]:
     return sizes[0], sizes[1], sizes[2]
 
 
+def _grid(fields: Fields) -> tuple[Size, Size, Size]:
+    """Three sizes, x first, which symbols may determine."""
+    sizes = fields.sizes("grid", 1)
+    if len(sizes) != 3:
+        raise ArtifactSchemaError(f"{fields.where}.grid is no triple of sizes")
+    return sizes[0], sizes[1], sizes[2]
+
+
 def _location_to_json(location: Location) -> dict[str, Any]:
     match location:
         case Input(index):
@@ -597,6 +635,8 @@ def _location_to_json(location: Location) -> dict[str, Any]:
             return {"kind": "status"}
         case Counters(nbytes):
             return {"kind": "counters", "nbytes": nbytes}
+        case Sizes():
+            return {"kind": "sizes"}
 
 
 def _location_from_json(data: Any, where: str) -> Location:
@@ -611,13 +651,15 @@ def _location_from_json(data: Any, where: str) -> Location:
         case "literal":
             location = Literal(fields.sequence("items", string))
         case "arena":
-            location = Arena(fields.integer("offset_bytes"), fields.integer("nbytes"))
+            location = Arena(fields.size("offset_bytes"), fields.size("nbytes"))
         case "heap":
             location = Heap()
         case "status":
             location = Status()
         case "counters":
             location = Counters(fields.integer("nbytes", 1))
+        case "sizes":
+            location = Sizes()
         case _:
             raise ArtifactSchemaError(f"{where}.kind is {kind!r}, which this runtime does not know")
     fields.done()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from .errors import ArtifactSchemaError
-from .jsonfields import Fields
+from .jsonfields import MAX_INT, Fields
 from .kernel_signature import KernelSignature, signatures_from_json
 from .launch_check import LaunchChecker
 from .program import (
@@ -34,9 +34,13 @@ from .program import (
     Program,
     ScanStep,
     SequenceMapStep,
+    Sizes,
     Step,
     ValueSpec,
 )  # fmt: skip
+from .requirements import Requirement, Requirements, Sum, is_expression
+from .sizes import Size
+from .solver import Solver
 from .types import TensorType
 
 Signatures = Mapping[str, KernelSignature]
@@ -68,9 +72,11 @@ def check_programs(programs: tuple[Program, ...], signatures: Signatures) -> Non
             raise ArtifactSchemaError(f"program {program.name!r} has other inputs or outputs than {programs[0].name!r}")
 
 
-def check_program(program: Program, signatures: Signatures) -> None:
-    """Check one program and all nested in it. Raises `ArtifactSchemaError`."""
-    _Checker(program, signatures).run()
+def check_program(program: Program, signatures: Signatures) -> tuple[Requirement, ...]:
+    """Check one program and all nested in it. Returns what must hold of it for the values that its symbols have in a
+    run. Raises `ArtifactSchemaError`.
+    """
+    return _Checker(program, signatures).run()
 
 
 def _interface(program: Program) -> list[tuple[str, str]]:
@@ -84,13 +90,16 @@ class _Checker:
 
     def __init__(self, program: Program, signatures: Signatures) -> None:
         self.program, self.signatures = program, signatures
-        self.launches = LaunchChecker(program, signatures, self._fail)
+        self.require = Requirements(program.symbols, self._fail)
+        self.launches = LaunchChecker(program, signatures, self.require, self._fail)
         self.set_values: set[int] = set()
         self.made_on_host: set[int] = set()
 
-    def run(self) -> None:
+    def run(self) -> tuple[Requirement, ...]:
         program = self.program
         self._check_inputs()
+        self._check_symbols()
+        self.require.within(program.arena_bytes, 0, MAX_INT, "the size of the arena")
         for number, value in enumerate(program.values):
             self._check_location(value)
             if isinstance(value.location, (Input, Constant, Literal)):
@@ -100,6 +109,7 @@ class _Checker:
         self._read(program.outputs, "the outputs")
         if program.output_names and len(program.output_names) != len(program.outputs):
             self._fail(f"there are {len(program.outputs)} outputs and {len(program.output_names)} names for them")
+        return tuple(self.require.kept)
 
     def _fail(self, problem: str) -> NoReturn:
         raise ArtifactSchemaError(f"program {self.program.name!r}: {problem}")
@@ -117,19 +127,39 @@ class _Checker:
         if located != len(self.program.inputs):
             self._fail(f"{located} values are located in inputs, but there are {len(self.program.inputs)} inputs")
 
+    def _check_symbols(self) -> None:
+        program = self.program
+        names = [symbol.name for symbol in program.symbols]
+        if len(set(names)) != len(names):
+            self._fail("two symbols have one name")
+        if program.checks and not names:
+            self._fail("there are checks of sizes, but no symbols")
+        if not names:
+            return
+        unsolved = Solver(program).unsolved
+        if unsolved:
+            self._fail(f"the shapes of the inputs do not determine the symbol {unsolved[0]!r}")
+        for index, check in enumerate(program.checks):
+            for size in (check.left, check.right):
+                if isinstance(size, str):
+                    self.require.known(size, f"check {index}")
+        symbols = frozenset(names)
+        types = [value.type for value in program.values if isinstance(value.type, TensorType)]
+        for size in dict.fromkeys(size for type_ in types for size in type_.shape or ()):
+            if isinstance(size, str) and is_expression(size, symbols):
+                self.require.within(size, 0, MAX_INT, "a dimension")
+
     def _check_location(self, value: ValueSpec) -> None:
-        static = isinstance(value.type, TensorType) and value.type.is_static
+        size = self.require.nbytes(value.type)
         match value.location:
             case Arena(offset_bytes, nbytes):
-                if offset_bytes + nbytes > self.program.arena_bytes:
-                    self._fail(f"value {value.name!r} ends beyond the arena of {self.program.arena_bytes} bytes")
-                if not static or not isinstance(value.type, TensorType) or value.type.nbytes > nbytes:
-                    self._fail(
-                        f"value {value.name!r} of type {value.type} does not fit its {nbytes} bytes of the arena"
-                    )
+                self._check_arena(value, offset_bytes, nbytes)
             case Constant():
-                if not static:
+                if not isinstance(size, int):
                     self._fail(f"constant {value.name!r} has the type {value.type}, which is of no fixed size")
+            case Sizes():
+                if value.type != TensorType("int64", (len(self.program.symbols),)):
+                    self._fail(f"value {value.name!r} of type {value.type} is no list of the program's symbols")
             case Literal(items):
                 shape = value.type.static_shape if isinstance(value.type, TensorType) else None
                 if value.dtype != "string" or shape is None or _product(shape) != len(items):
@@ -137,16 +167,34 @@ class _Checker:
             case _:
                 pass
 
+    def _check_arena(self, value: ValueSpec, offset_bytes: Size, nbytes: Size) -> None:
+        size, arena_bytes = self.require.nbytes(value.type), self.program.arena_bytes
+
+        def misfit() -> str:
+            return f"value {value.name!r} of type {value.type} does not fit its {nbytes} bytes of the arena"
+
+        if size is None:
+            self._fail(misfit())
+        self.require.at_most((size,), (nbytes,), misfit)
+        self.require.at_most((0,), (offset_bytes,), lambda: f"value {value.name!r} begins before the arena")
+        self.require.at_most(
+            (offset_bytes, nbytes),
+            (arena_bytes,),
+            lambda: f"value {value.name!r} ends beyond the arena of {arena_bytes} bytes",
+        )
+
     def _check_step(self, step: Step, where: str) -> None:
         match step:
             case NativeStep(launches):
                 self._check_packed(launches, where)
                 for launch in launches:
+                    self._check_tasks(launch, where)
                     self._check_launch(launch, where)
                     self._check_for_cpu(launch, where)
             case DeviceStep():
                 self._check_device_step(step, where)
             case HostStep():
+                self._check_attrs(step.attrs, where)
                 self._read(step.inputs, where)
                 self._write(step.outputs, where)
             case IfStep():
@@ -200,26 +248,65 @@ class _Checker:
     def _check_extents(self, launch: DeviceLaunch, where: str) -> None:
         """What every CUDA device refuses, whichever it is."""
         named = f"{where}: kernel {launch.symbol!r}"
-        if any(size > most for size, most in zip(launch.grid, MAX_GRID)):
-            self._fail(f"{named} has a grid of {launch.grid} blocks; at most {MAX_GRID}")
+
+        def too_many() -> str:
+            return f"{named} has a grid of {launch.grid} blocks; at most {MAX_GRID}"
+
+        for size, most in zip(launch.grid, MAX_GRID):
+            self.require.at_most((size,), (most,), too_many)
+            self.require.at_most((1,), (size,), lambda: f"{named} has a grid of {launch.grid} blocks; at least 1")
         if any(size > most for size, most in zip(launch.block, MAX_BLOCK)) or _product(launch.block) > MAX_BLOCK[0]:
             self._fail(f"{named} has blocks of {launch.block} threads; at most {MAX_BLOCK}, {MAX_BLOCK[0]} in all")
-        divides = all(blocks % size == 0 for blocks, size in zip(launch.grid, launch.cluster))
-        if _product(launch.cluster) > MAX_CLUSTER or not divides:
-            self._fail(f"{named} has clusters of {launch.cluster} blocks, which do not fit its grid {launch.grid}")
+
+        def misfit() -> str:
+            return f"{named} has clusters of {launch.cluster} blocks, which do not fit its grid {launch.grid}"
+
+        if _product(launch.cluster) > MAX_CLUSTER:
+            self._fail(misfit())
+        for blocks, size in zip(launch.grid, launch.cluster):
+            self.require.multiple((blocks,), size, misfit)
 
     def _check_launch(self, launch: Launch | DeviceLaunch, where: str) -> None:
         self.set_values |= self.launches.check(launch, where, self.set_values, self.made_on_host)
 
     def _check_packed(self, launches: Iterable[Launch], where: str) -> None:
         """Launches that are packed have one list of tasks, no longer than a launch's may be."""
-        tasks: int | None = None
+        packs: list[list[Size]] = []
         for launch in launches:
-            if launch.packed and tasks is None:
+            if not launch.packed:
+                packs.append([launch.tasks])
+            elif packs:
+                packs[-1].append(launch.tasks)
+            else:
                 self._fail(f"{where}: its first launch is packed with none")
-            tasks = launch.tasks + (tasks or 0) * launch.packed
-            if tasks > MAX_TASKS:
-                self._fail(f"{where}: {tasks} tasks are packed together; at most {MAX_TASKS}")
+        for tasks in packs:
+            self._check_together(tuple(tasks), where)
+
+    def _check_together(self, tasks: Sum, where: str) -> None:
+        self.require.at_most(
+            tasks,
+            (MAX_TASKS,),
+            lambda: f"{where}: {' + '.join(map(str, tasks))} tasks are packed together; at most {MAX_TASKS}",
+        )
+
+    def _check_tasks(self, launch: Launch, where: str) -> None:
+        kernel = f"{where}: kernel {launch.symbol!r}"
+        self.require.within(launch.tasks, 0, MAX_TASKS, f"{kernel}: the number of tasks")
+        self.require.within(launch.scratch_bytes, 0, MAX_INT, f"{kernel}: the scratch memory")
+
+    def _check_attrs(self, attrs: Any, where: str) -> None:
+        """That the expressions in a host step's attributes are over the program's symbols."""
+        if isinstance(attrs, Mapping):
+            if set(attrs) == {"$size"}:
+                text = attrs["$size"]
+                if not isinstance(text, str):
+                    self._fail(f"{where}: the size {text!r} in the attributes is no expression")
+                self.require.known(text, f"{where}: a size in the attributes")
+            for item in attrs.values():
+                self._check_attrs(item, where)
+        elif isinstance(attrs, (list, tuple)):
+            for item in attrs:
+                self._check_attrs(item, where)
 
     def _check_for_cpu(self, launch: Launch, where: str) -> None:
         if any(isinstance(self.program.values[arg.value].location, Counters) for arg in launch.args):

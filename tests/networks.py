@@ -1,4 +1,4 @@
-"""Two-layer BERT and GPT-2 and a basic block of ResNet, node for node as PyTorch exports them, of small widths."""
+"""Two-layer BERT, GPT-2 and ViT and a basic block of ResNet, node for node as PyTorch exports them, of small widths."""
 
 from __future__ import annotations
 
@@ -63,6 +63,33 @@ def gpt2(
         x = b.op("Add", x, _gelu_mlp(b, _norm(b, x, hidden), hidden))
     y = b.op("MatMul", _norm(b, x, hidden), b.op("Transpose", table, perm=[1, 0]))
     return _model(b, "gpt2", [helper.make_tensor_value_info("ids", INT, [batch, length])], y, (batch, length, 50))
+
+
+def vit(
+    batch: int = 1, size: int = 12, patch: int = 4, hidden: int = 24, heads: int = 3, layers: int = 2, seed: int = 0
+) -> ModelProto:
+    """Input `x`: float32 [batch, 3, size, size]. Output `y`: float32 [batch, patches, hidden].
+
+    A convolution cuts patches out; norms come before GEMMs, GELU is spelled out by erf.
+    """
+    b = Builder(seed)
+    length = (size // patch) ** 2
+    patches = b.op("Conv", "x", b.weight(hidden, 3, patch, patch), kernel_shape=[patch] * 2, strides=[patch] * 2)
+    x = b.op("Transpose", b.op("Reshape", patches, _integers(b, batch, hidden, length)), perm=[0, 2, 1])
+    x = b.op("Add", x, b.weight(1, length, hidden, scale=0.1))
+    for _ in range(layers):
+        n = _norm(b, x, hidden)
+        q, k, v = (_split_heads(b, _linear(b, n, hidden, hidden), (batch, length, hidden), heads) for _ in range(3))
+        scores = b.op("MatMul", b.op("Transpose", q, perm=[0, 2, 1, 3]), b.op("Transpose", k, perm=[0, 2, 3, 1]))
+        weights = b.op("Softmax", b.op("Div", scores, _number(b, (hidden // heads) ** 0.5)), axis=-1)
+        mixed = b.op("MatMul", weights, b.op("Transpose", v, perm=[0, 2, 1, 3]))
+        x = b.op("Add", _linear(b, _join_heads(b, mixed, (batch, length, hidden)), hidden, hidden), x)
+        h = _linear(b, _norm(b, x, hidden), hidden, 4 * hidden)
+        erf = b.op("Add", b.op("Erf", b.op("Div", h, _number(b, 2**0.5))), _number(b, 1.0))
+        h = b.op("Mul", b.op("Mul", h, erf), _number(b, 0.5))
+        x = b.op("Add", _linear(b, h, 4 * hidden, hidden), x)
+    picture = helper.make_tensor_value_info("x", FLOAT, [batch, 3, size, size])
+    return _model(b, "vit", [picture], _norm(b, x, hidden), (batch, length, hidden))
 
 
 def _gelu_mlp(b: Builder, x: str, hidden: int) -> str:

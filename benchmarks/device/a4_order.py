@@ -84,7 +84,7 @@ def starvation(setup: Setup, how: str, waves: float) -> dict[str, Any]:
             graph.launch(gpu.stream)
         else:
             for stream, (launch, pointers) in zip(streams, launches):
-                gpu.launch(gpu.function(launch.symbol), launch.grid[0], launch.block[0], pointers, stream)
+                gpu.launch(gpu.function(launch.symbol), launch.blocks[0], launch.block[0], pointers, stream)
         gave_up.append(int(gpu.read(seen, "uint32", 2)[1]))
     return {"blocks": blocks, "runs_that_starved": sum(count > 0 for count in gave_up), "runs": len(gave_up)}
 

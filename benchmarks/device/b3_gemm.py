@@ -24,6 +24,7 @@ from benchmarks.device.timing import Timer, torch_stream
 from tilestitch.runtime.cuda.graph import LaunchGraph, Parameters
 from tilestitch.runtime.dtypes import numpy_dtype
 from tilestitch.runtime.program import DeviceLaunch, Edge
+from tilestitch.runtime.sizes import known
 
 VALUES = ("a", "b", "y", "bias", "sums", "counters")
 
@@ -104,7 +105,7 @@ def graph_of(setup: Setup, gpu: Gpu, launches: list[DeviceLaunch], given: Mappin
         gpu.allow_shared(functions[-1], launch.shared_bytes)
         parameters.append(Parameters.of(launch))
         for position, arg in enumerate(launch.args):
-            parameters[-1].point(gpu.device, position, given[VALUES[arg.value]] + arg.offset_bytes)
+            parameters[-1].point(gpu.device, position, given[VALUES[arg.value]] + known(arg.offset_bytes))
     chain = [Edge(number - 1, number) for number in range(1, len(launches))]
     return LaunchGraph(gpu.device, launches, chain, functions, parameters)
 

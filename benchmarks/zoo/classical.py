@@ -275,7 +275,7 @@ MODELS: dict[str, Callable[[], Made]] = {
     ),
     "foreign_domain": parsed(
         """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
-        net (float[4,6] x) => (float[4,6] y) { y = com.microsoft.BiasGelu (x, x) }""",
+        net (float[4,6] x) => (float[4,6] y) { y = com.microsoft.Inverse (x) }""",
         x=X,
     ),
     "unknown_operator": parsed(

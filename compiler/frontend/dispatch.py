@@ -13,7 +13,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 from tilestitch.compiler.ir import Graph, IRError, Value
 
 from .context import Context, Converted, Converter, Versioned
-from .converters import CONVERTERS, ML_CONVERTERS
+from .converters import CONVERTERS
 from .converters.dynamic import DYNAMIC
 from .errors import ConversionError, NotStatic, UnsupportedOperatorsError
 from .functions import attribute_defaults, has_schema_function, inline_function, plain_schema_function, schema_function
@@ -91,12 +91,6 @@ def _outputs(scope: Scope, node: NodeProto, name: str, inputs: list[Value | None
 
 
 def _candidates(node: NodeProto, opset: int) -> list[Converter]:
-    domain = canonical_domain(node.domain)
-    if domain == "ai.onnx.ml":
-        convert = find_converter(ML_CONVERTERS, node.op_type, opset)
-        return [] if convert is None else [convert]
-    if domain != "":
-        return []
     domain = canonical_domain(node.domain)
     static = find_converter(CONVERTERS.get(domain, {}), node.op_type, opset)
     dynamic = find_converter(DYNAMIC, node.op_type, opset) if domain == "" else None

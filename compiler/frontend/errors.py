@@ -36,7 +36,8 @@ class UnsupportedOperatorsError(FrontendError):
         remedy = "Replace them in the model, or add their definition as an ONNX model-local function."
         if any(op.startswith("com.microsoft.") for op in nodes):
             remedy += (
-                " Operators of com.microsoft are made by ONNX Runtime's tools: take the model as it was before them."
+                " Operators of com.microsoft are made by ONNX Runtime's tools; docs/microsoft.md lists those that are "
+                "supported. Take the model as it was before them."
             )
         super().__init__("the model uses operators that are not supported:\n" + "\n".join([*lines, remedy]))
         self.nodes = {op: tuple(names) for op, names in nodes.items()}

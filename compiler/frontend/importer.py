@@ -18,6 +18,7 @@ from tilestitch.compiler.ir.types import is_static_tensor
 from .dispatch import convert_node, require_supported, subgraphs
 from .errors import ModelError
 from .expansion import check_expanded_size
+from .functions import schema_of
 from .onnx_types import from_type_proto
 from .scope import FunctionKey, Module, Scope, canonical_domain, remove_dead_nodes
 
@@ -25,6 +26,11 @@ Shapes = Mapping[str, Sequence[int]]
 
 MOST_MESSAGE_BYTES = (1 << 31) - 1
 """Of a protobuf message that is written as bytes."""
+
+FOREIGN = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
+"""Operators that ONNX Runtime's tools write into ONNX's domain for operator sets that do not have them."""
+
+FOREIGN_DOMAIN = "com.microsoft"
 
 MOST_BYTES = 1 << 47
 """Of one tensor: the address space of a process."""
@@ -182,23 +188,37 @@ def _checkable(proto: ModelProto, path: Path | None) -> ModelProto | str:
     """What the checker is given: it wants shapes of all inputs and outputs, which ONNX itself leaves optional, and
     takes no message beyond 2 GB.
 
+    Operators that ONNX Runtime writes into ONNX's domain, which the checker takes for wrong there, are shown as others.
     A copy belongs to no folder, so its external tensors, which are checked when they are mapped, are emptied; of a
     model in memory that is too large, all are.
     """
     tensors = [v.type.tensor_type for v in (*proto.graph.input, *proto.graph.output) if v.type.HasField("tensor_type")]
     large = path is None and _is_large(proto)
+    foreign = any(_is_foreign(node, proto) for node in _all_nodes(proto.graph))
     external = path is None and any(t.data_location == TensorProto.EXTERNAL for t in _all_tensors(proto.graph))
-    if all(t.HasField("shape") for t in tensors) and not large and not external:
+    if all(t.HasField("shape") for t in tensors) and not large and not external and not foreign:
         return proto if path is None else str(path)
     copy = _without_initializers(proto)
     copy.graph.initializer.extend(_emptied(t) if large else t for t in proto.graph.initializer)
     for info in (*copy.graph.input, *copy.graph.output):
         if info.type.HasField("tensor_type") and not info.type.tensor_type.HasField("shape"):
             info.type.tensor_type.shape.SetInParent()
+    for node in _all_nodes(copy.graph):
+        if _is_foreign(node, proto):
+            node.domain = FOREIGN_DOMAIN
+    if foreign and not any(entry.domain == FOREIGN_DOMAIN for entry in copy.opset_import):
+        copy.opset_import.append(onnx.helper.make_opsetid(FOREIGN_DOMAIN, 1))
     for tensor in _all_tensors(copy.graph):
         if tensor.data_location == TensorProto.EXTERNAL:
             tensor.CopyFrom(_emptied(tensor))
     return copy
+
+
+def _is_foreign(node: NodeProto, proto: ModelProto) -> bool:
+    """Whether ONNX Runtime defines the operator in ONNX's domain, where the operator set in force has none such."""
+    if canonical_domain(node.domain) or node.op_type not in FOREIGN:
+        return False
+    return not any(schema_of(node.op_type, e.version, "") for e in proto.opset_import if not canonical_domain(e.domain))
 
 
 def _is_large(proto: ModelProto) -> bool:
@@ -221,6 +241,13 @@ def _without_initializers(proto: ModelProto) -> ModelProto:
 
 def _emptied(tensor: TensorProto) -> TensorProto:
     return TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0], raw_data=b"")
+
+
+def _all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    for node in graph.node:
+        yield node
+        for inner in subgraphs(node):
+            yield from _all_nodes(inner)
 
 
 def _all_tensors(graph: GraphProto) -> Iterator[TensorProto]:

@@ -12,6 +12,7 @@ from tilestitch.runtime.device import RecordTime
 from tilestitch.runtime.errors import ExecutionError
 from tilestitch.runtime.hostmemory import empty_tensor, is_small
 from tilestitch.runtime.program import Arena, Constant, DeviceStep, Heap, Input, NativeStep, Program, Status
+from tilestitch.runtime.sizes import known
 
 from .library import Library
 from .recycled import recycled
@@ -49,11 +50,11 @@ class Segment:
                 if isinstance(location, Status):
                     self._args[row, 1] = self._status.ctypes.data + 4 * number
                 elif isinstance(location, (Arena, Constant)):
-                    self._args[row, 1] = fixed[arg.value].ctypes.data + arg.offset_bytes
+                    self._args[row, 1] = fixed[arg.value].ctypes.data + known(arg.offset_bytes)
                 elif arg.value in copies:
-                    self._args[row, 1] = copies[arg.value].ctypes.data + arg.offset_bytes
+                    self._args[row, 1] = copies[arg.value].ctypes.data + known(arg.offset_bytes)
                 else:
-                    self._variable.setdefault(arg.value, []).append((row, arg.offset_bytes))
+                    self._variable.setdefault(arg.value, []).append((row, known(arg.offset_bytes)))
                 row += 1
         self._recycled = {number: memory for number in self._variable if (memory := recycled(program.values[number]))}
         self._run = team.prepare(self._table.ctypes.data, len(step.launches))

@@ -25,6 +25,7 @@ from tilestitch.runtime.program import (
     Status,
     ValueSpec,
 )
+from tilestitch.runtime.sizes import known
 from tilestitch.runtime.types import TensorType
 
 from .array import DeviceArray
@@ -49,7 +50,7 @@ class CudaMemory:
         self._weights = weights
         self._uploaded: dict[int, np.ndarray | OnDevice] = {}
         self._run = -1
-        end = aligned(program.arena_bytes)
+        end = aligned(known(program.arena_bytes))
         for number in sorted(set(_slotted(program))):
             self.slots[number] = end
             end += aligned(tensor_type(program.values[number]).nbytes)
@@ -69,7 +70,7 @@ class CudaMemory:
     def fixed(self, value: ValueSpec) -> DeviceArray:
         if not isinstance(value.location, Arena):
             raise ValueError(f"value {value.name!r} is not in the arena")
-        return self._array(value, self.allocation.address + value.location.offset_bytes)
+        return self._array(value, self.allocation.address + known(value.location.offset_bytes))
 
     def bind(self, step: NativeStep | DeviceStep, fixed: Sequence[Any]) -> CudaSegment:
         if not isinstance(step, DeviceStep):
@@ -87,14 +88,14 @@ class CudaMemory:
         value = self.program.values[arg.value]
         match value.location:
             case Arena(offset_bytes):
-                base = self.allocation.address + offset_bytes
+                base = self.allocation.address + known(offset_bytes)
             case Constant(tensor, offset_bytes):
                 base = self._weights[tensor] + offset_bytes
             case Input() | Heap() | Counters():
                 base = self.slot(arg.value)
             case Literal() | Status():
                 raise ArtifactSchemaError(f"a kernel takes the value {value.name!r}, no tensor", file=self._file)
-        return base + arg.offset_bytes
+        return base + known(arg.offset_bytes)
 
     def slot(self, number: int) -> int:
         return self.allocation.address + self.slots[number]
@@ -173,10 +174,10 @@ class CudaSegment:
         location = self._memory.program.values[arg.value].location
         if isinstance(location, Status):
             self._has_status = True
-            return self._status_address + 4 * number + arg.offset_bytes
+            return self._status_address + 4 * number + known(arg.offset_bytes)
         address = self._memory.address(arg)
         if isinstance(location, (Input, Heap)):
-            self._variable.setdefault(arg.value, []).append((number, position, arg.offset_bytes))
+            self._variable.setdefault(arg.value, []).append((number, position, known(arg.offset_bytes)))
             self._bound[arg.value] = self._memory.slot(arg.value)
         return address
 

@@ -114,7 +114,7 @@ class Modules:
         if launch.cluster[0] * launch.cluster[1] * launch.cluster[2] > PORTABLE_CLUSTER:
             name = attributes.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
             self._device.call("cuFuncSetAttribute", function, name, 1)
-        if launch.cooperative:
+        if launch.cooperative and not any(isinstance(size, str) for size in launch.grid):
             self._check_fits(launch)
 
     def _allow_shared(self, launch: DeviceLaunch, function: Any) -> None:
@@ -135,7 +135,7 @@ class Modules:
 
     def _check_fits(self, launch: DeviceLaunch) -> None:
         """Blocks that wait for each other must all be resident: more than the GPU holds would wait for ever."""
-        wanted, most = 1 if launch.elastic else prod(launch.grid), self.resident_blocks(launch)
+        wanted, most = 1 if launch.elastic else prod(launch.blocks), self.resident_blocks(launch)
         if wanted > most:
             raise DeviceError(
                 f"{self._file}: kernel {launch.symbol!r} needs {wanted} blocks at a time, {self._device} holds {most} "
@@ -152,9 +152,12 @@ class Modules:
 
     def fitted(self, launch: DeviceLaunch) -> DeviceLaunch:
         """The launch as this GPU can run it: an elastic one with no more blocks than are resident together."""
-        if not (launch.cooperative and launch.elastic):
+        if not launch.cooperative:
             return launch
-        return replace(launch, grid=(min(launch.grid[0], self.resident_blocks(launch)), 1, 1))
+        if not launch.elastic:
+            self._check_fits(launch)
+            return launch
+        return replace(launch, grid=(min(launch.blocks[0], self.resident_blocks(launch)), 1, 1))
 
     def function(self, symbol: str) -> Any:
         return self._functions[symbol]

@@ -28,6 +28,7 @@ from tilestitch.runtime.program import (
     Status,
     ValueSpec,
 )
+from tilestitch.runtime.sizes import known
 
 from .errors import KernelFaultError
 from .kernels import Argument, Kernels, TensorArgument
@@ -177,17 +178,17 @@ class BoundLaunches:
     def _fitted(self, launch: DeviceLaunch) -> tuple[int, int, int]:
         """The grid of a launch; of a cooperative one with no more blocks than are resident together."""
         most = self._options.cooperative_blocks
-        if not launch.cooperative or most is None or prod(launch.grid) <= most:
-            return launch.grid
+        if not launch.cooperative or most is None or prod(launch.blocks) <= most:
+            return launch.blocks
         if launch.elastic:
             return (most, 1, 1)
         raise DeviceError(
-            f"kernel {launch.symbol!r} needs {prod(launch.grid)} blocks at a time, the emulated device holds {most} of "
-            "them; raise EmulatorOptions.cooperative_blocks, or compile for a GPU with fewer multiprocessors"
+            f"kernel {launch.symbol!r} needs {prod(launch.blocks)} blocks at a time, the emulated device holds {most} "
+            "of them; raise EmulatorOptions.cooperative_blocks, or compile for a GPU with fewer multiprocessors"
         )
 
     def _argument(self, values: list[Any], arg: Arg, status: np.ndarray) -> Argument | TensorArgument:
-        memory = self._memory(values, arg.value, arg.offset_bytes, status)
+        memory = self._memory(values, arg.value, known(arg.offset_bytes), status)
         return memory if arg.tensor_map is None else TensorArgument(arg.tensor_map, memory)
 
     def _memory(self, values: list[Any], number: int, offset_bytes: int, status: np.ndarray) -> Argument:

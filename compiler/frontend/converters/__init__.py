@@ -16,6 +16,7 @@ from . import (
     indexing,
     losses,
     matmul,
+    microsoft,
     normalization,
     pooling,
     quantization,
@@ -71,8 +72,6 @@ def _merged(tables: Iterable[Mapping[str, Sequence[Versioned]]]) -> dict[str, Se
 CONVERTERS: Mapping[str, Mapping[str, Sequence[Versioned]]] = {
     "": _merged(family.CONVERTERS for family in _FAMILIES),
     "ai.onnx.ml": host_ops.ML_CONVERTERS,
+    "com.microsoft": {name: operator.versions() for name, operator in microsoft.OPERATORS.items()},
 }
 """Domain -> operator -> its converters with the opset version since which each is right."""
-
-ML_CONVERTERS = host_ops.ML_CONVERTERS
-"""The same for the domain ai.onnx.ml."""

@@ -49,6 +49,21 @@ def swish(b: Builder, x: Value, alpha: float) -> Value:
     return b.mul(x, b.sigmoid(x if alpha == 1.0 else b.mul(x, alpha)))
 
 
+def gelu(b: Builder, x: Value) -> Value:
+    """x times the normal distribution's share below it."""
+    return _gated(b, x, b.emit("erf", b.mul(x, sqrt(0.5))))
+
+
+def tanh_gelu(b: Builder, x: Value) -> Value:
+    """The approximation of `gelu` by a hyperbolic tangent."""
+    cubic = b.add(x, b.mul(b.mul(b.mul(x, x), x), 0.044715))
+    return _gated(b, x, b.emit("tanh", b.mul(cubic, sqrt(2.0 / pi))))
+
+
+def _gated(b: Builder, x: Value, curve: Value) -> Value:
+    return b.mul(b.mul(x, 0.5), b.add(curve, 1.0))
+
+
 def convert_relu(ctx: Context) -> Value:
     return relu(ctx, ctx.input(0))
 
@@ -86,16 +101,10 @@ def convert_selu(ctx: Context) -> Value:
 
 
 def convert_gelu(ctx: Context) -> Value:
-    x = ctx.input(0)
     approximate = ctx.attr("approximate", "none")
-    if approximate == "tanh":
-        cubic = ctx.add(x, ctx.mul(ctx.mul(ctx.mul(x, x), x), 0.044715))
-        curve = ctx.emit("tanh", ctx.mul(cubic, sqrt(2.0 / pi)))
-    elif approximate == "none":
-        curve = ctx.emit("erf", ctx.mul(x, sqrt(0.5)))
-    else:
+    if approximate not in ("none", "tanh"):
         raise ctx.fail(f"approximate is {approximate!r}, neither none nor tanh")
-    return ctx.mul(ctx.mul(x, 0.5), ctx.add(curve, 1.0))
+    return (tanh_gelu if approximate == "tanh" else gelu)(ctx, ctx.input(0))
 
 
 def convert_hard_sigmoid(ctx: Context) -> Value:

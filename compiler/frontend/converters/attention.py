@@ -10,17 +10,20 @@ import numpy as np
 from tilestitch.compiler.ir import Value
 from tilestitch.compiler.ir.types import to_numpy_dtype
 
-from ..builder import dtype_of
+from ..builder import Builder, dtype_of
 from ..context import Context, Converted, Versioned
 from ..onnx_types import dtype_of as elem_dtype
 from .common import outputs_named
 from .reductions import softmax
 
 
-def _heads(ctx: Context, x: Value, attribute: str) -> Value:
+def _heads_of(ctx: Context, x: Value, attribute: str) -> Value:
     """[B, S, heads*D] as [B, heads, S, D]; operands of rank 4 are so already."""
-    if ctx.rank(x) == 4:
-        return x
+    return x if ctx.rank(x) == 4 else split_heads(ctx, x, attribute)
+
+
+def split_heads(ctx: Context, x: Value, attribute: str) -> Value:
+    """[B, S, heads*D] as [B, heads, S, D]; the attribute says how many heads."""
     batch, length, width = ctx.shape(x)
     heads = ctx.attr(attribute)
     if heads <= 0 or width % heads:
@@ -28,11 +31,17 @@ def _heads(ctx: Context, x: Value, attribute: str) -> Value:
     return ctx.transpose(ctx.reshape(x, (batch, length, heads, width // heads)), (0, 2, 1, 3))
 
 
+def joined_heads(b: Builder, x: Value) -> Value:
+    """[B, heads, S, D] as [B, S, heads*D]."""
+    batch, heads, length, depth = b.shape(x)
+    return b.reshape(b.transpose(x, (0, 2, 1, 3)), (batch, length, heads * depth))
+
+
 def convert_attention(ctx: Context) -> Converted:
     q, k, v = (
-        _heads(ctx, ctx.input(0), "q_num_heads"),
-        _heads(ctx, ctx.input(1), "kv_num_heads"),
-        _heads(ctx, ctx.input(2), "kv_num_heads"),
+        _heads_of(ctx, ctx.input(0), "q_num_heads"),
+        _heads_of(ctx, ctx.input(1), "kv_num_heads"),
+        _heads_of(ctx, ctx.input(2), "kv_num_heads"),
     )
     past_key, past_value = ctx.optional(4), ctx.optional(5)
     present_key = k if past_key is None else ctx.concat([past_key, k], 2)
@@ -41,7 +50,7 @@ def convert_attention(ctx: Context) -> Converted:
     kv_heads, columns = ctx.shape(present_key)[1:3]
     if q_heads % kv_heads:
         raise ctx.fail(f"{q_heads} query heads are no multiple of {kv_heads} key heads")
-    scores = _scores(ctx, ctx.mul(q, ctx.attr("scale", 1.0 / sqrt(depth))), present_key)
+    scores = attention_scores(ctx, ctx.mul(q, ctx.attr("scale", 1.0 / sqrt(depth))), present_key)
     raw = scores
     softcap = ctx.attr("softcap", 0.0)
     if softcap > 0:
@@ -53,14 +62,14 @@ def convert_attention(ctx: Context) -> Converted:
     if bias is not None:
         scores = ctx.add(scores, bias)
     weights = _weights(ctx, scores, may_mask_rows)
-    y = _grouped_product(ctx, weights, present_value)
+    y = weighted_values(ctx, weights, present_value)
     if ctx.rank(ctx.input(0)) == 3:
-        y = ctx.reshape(ctx.transpose(y, (0, 2, 1, 3)), (batch, rows, q_heads * ctx.dim(y, 3)))
+        y = joined_heads(ctx, y)
     shown = [raw, capped, scores, weights][ctx.attr("qk_matmul_output_mode", 0)]
     return outputs_named(ctx, [y, present_key, present_value, shown])
 
 
-def _scores(ctx: Context, q: Value, k: Value) -> Value:
+def attention_scores(ctx: Context, q: Value, k: Value) -> Value:
     """q @ k^T; query heads that share a key head stand next to each other, and keys are broadcast, never copied."""
     batch, q_heads, rows, depth = ctx.shape(q)
     kv_heads, columns = ctx.shape(k)[1:3]
@@ -70,7 +79,7 @@ def _scores(ctx: Context, q: Value, k: Value) -> Value:
     return ctx.reshape(ctx.matmul(grouped, ctx.expand_dims(k, (2,)), trans_b=True), (batch, q_heads, rows, columns))
 
 
-def _grouped_product(ctx: Context, weights: Value, v: Value) -> Value:
+def weighted_values(ctx: Context, weights: Value, v: Value) -> Value:
     batch, q_heads, rows, columns = ctx.shape(weights)
     kv_heads, depth = ctx.shape(v)[1], ctx.shape(v)[3]
     if q_heads == kv_heads:
@@ -176,20 +185,28 @@ def convert_rotary_embedding(ctx: Context) -> Value:
     if positions is not None:
         cos, sin = ctx.gather(cos, positions, 0), ctx.gather(sin, positions, 0)
     cos, sin = (ctx.expand_dims(v, (head_axis,)) for v in (cos, sin))
-    turning, rest = ctx.slice_axis(split, 3, 0, rotated), ctx.slice_axis(split, 3, rotated, width)
+    return ctx.reshape(rotate(ctx, split, cos, sin, rotated, bool(ctx.attr("interleaved", 0))), shape)
+
+
+def rotate(b: Builder, x: Value, cos: Value, sin: Value, rotated: int, interleaved: bool) -> Value:
+    """The first `rotated` elements of the last of four axes, turned pair by pair; cos and sin broadcast against pairs.
+
+    A pair is an element of the first and one of the second half, or two neighbours if `interleaved`.
+    """
+    width = b.dim(x, 3)
+    turning, rest = b.slice_axis(x, 3, 0, rotated), b.slice_axis(x, 3, rotated, width)
     half = rotated // 2
-    interleaved = bool(ctx.attr("interleaved", 0))
     if interleaved:
-        a, b = (ctx.slice_axis(turning, 3, i, rotated, 2) for i in (0, 1))
+        first, second = (b.slice_axis(turning, 3, i, rotated, 2) for i in (0, 1))
     else:
-        a, b = ctx.slice_axis(turning, 3, 0, half), ctx.slice_axis(turning, 3, half, rotated)
-    real, imaginary = ctx.sub(ctx.mul(cos, a), ctx.mul(sin, b)), ctx.add(ctx.mul(sin, a), ctx.mul(cos, b))
+        first, second = b.slice_axis(turning, 3, 0, half), b.slice_axis(turning, 3, half, rotated)
+    real, imaginary = b.sub(b.mul(cos, first), b.mul(sin, second)), b.add(b.mul(sin, first), b.mul(cos, second))
     if interleaved:
-        pair = ctx.concat([ctx.expand_dims(v, (4,)) for v in (real, imaginary)], 4)
-        turned = ctx.reshape(pair, ctx.shape(turning))
+        pair = b.concat([b.expand_dims(v, (4,)) for v in (real, imaginary)], 4)
+        turned = b.reshape(pair, b.shape(turning))
     else:
-        turned = ctx.concat([real, imaginary], 3)
-    return ctx.reshape(ctx.concat([turned, rest], 3) if rotated < width else turned, shape)
+        turned = b.concat([real, imaginary], 3)
+    return b.concat([turned, rest], 3) if rotated < width else turned
 
 
 CONVERTERS: Mapping[str, Sequence[Versioned]] = {

@@ -86,7 +86,7 @@ def conv_window(ctx: Context, x: Value, w: Value) -> Window:
     return Window(window.kernel, window.strides, window.before, window.after, window.dilations, ctx.attr("group", 1))
 
 
-def _with_bias(ctx: Context, y: Value, bias: Value | None) -> Value:
+def with_bias(ctx: Context, y: Value, bias: Value | None) -> Value:
     if bias is None:
         return y
     return ctx.add(y, ctx.reshape(bias, (*ctx.shape(bias), *(1,) * (ctx.rank(y) - 2))))
@@ -94,7 +94,7 @@ def _with_bias(ctx: Context, y: Value, bias: Value | None) -> Value:
 
 def convert_conv(ctx: Context) -> Value:
     x, w = ctx.input(0), ctx.input(1)
-    return _with_bias(ctx, conv_window(ctx, x, w).conv(ctx, x, w), ctx.optional(2))
+    return with_bias(ctx, conv_window(ctx, x, w).conv(ctx, x, w), ctx.optional(2))
 
 
 def convert_conv_transpose(ctx: Context) -> Value:
@@ -106,7 +106,7 @@ def convert_conv_transpose(ctx: Context) -> Value:
     extra = list(ctx.attr("output_padding", (0,) * spatial))
     before, after = _transpose_pads(ctx, kernel, strides, dilations, extra)
     y = conv_transpose(ctx, x, w, Window(kernel, strides, before, after, dilations, ctx.attr("group", 1)), extra)
-    return _with_bias(ctx, y, ctx.optional(2))
+    return with_bias(ctx, y, ctx.optional(2))
 
 
 def conv_transpose(b: Builder, x: Value, w: Value, window: Window, output_padding: Sequence[int]) -> Value:

@@ -108,11 +108,21 @@ def convert_layer_norm(ctx: Context) -> Converted:
 
 
 def convert_rms_norm(ctx: Context) -> Value:
+    return _rms_norm(ctx)[0]
+
+
+def convert_simplified_layer_norm(ctx: Context) -> Converted:
+    """ONNX Runtime's name for it, which its tools write into ONNX's own domain."""
+    return outputs_named(ctx, _rms_norm(ctx))
+
+
+def _rms_norm(ctx: Context) -> tuple[Value, Value]:
+    """The result and the inverse of the root mean square."""
     x, scale = ctx.input(0), ctx.input(1)
     axes = tuple(range(ctx.axis(x, ctx.attr("axis", -1)), ctx.rank(x)))
     wide = _stash(ctx, x)
     inverse = inverse_deviation(ctx, ctx.mean(ctx.mul(wide, wide), axes), ctx.attr("epsilon", 1e-5))
-    return ctx.mul(ctx.cast(ctx.mul(wide, inverse), dtype_of(x)), ctx.cast(scale, dtype_of(x)))
+    return ctx.mul(ctx.cast(ctx.mul(wide, inverse), dtype_of(x)), ctx.cast(scale, dtype_of(x))), inverse
 
 
 def convert_group_norm(ctx: Context) -> Value:
@@ -175,7 +185,8 @@ def _positive_power(ctx: Context, base: Value, exponent: float) -> Value:
 CONVERTERS: Mapping[str, Sequence[Versioned]] = {
     "BatchNormalization": [(1, convert_batch_norm)],
     "InstanceNormalization": [(1, convert_instance_norm)],
-    "LayerNormalization": [(17, convert_layer_norm)],
+    "LayerNormalization": [(1, convert_layer_norm)],  # before 17, ONNX Runtime's own
+    "SimplifiedLayerNormalization": [(1, convert_simplified_layer_norm)],
     "RMSNormalization": [(23, convert_rms_norm)],
     "GroupNormalization": [(21, convert_group_norm)],
     "LpNormalization": [(1, convert_lp_norm)],

@@ -66,8 +66,11 @@ def _taps(low: int, high: int, window: Window, axis: int, steps: int) -> np.ndar
 
 
 def convert_average_pool(ctx: Context) -> Value:
-    """The average of no elements, where a window lies in the padding, is 0."""
-    x = ctx.input(0)
+    return average_pool(ctx, ctx.input(0))
+
+
+def average_pool(ctx: Context, x: Value) -> Value:
+    """The averages of the node's windows over x[N, C, spatial..]; that of no elements, in the padding, is 0."""
     window = _pool_window(ctx, x)
     total = _window_reduce(ctx, x, window, "sum")
     spatial = len(window.kernel)
@@ -88,12 +91,16 @@ def convert_average_pool(ctx: Context) -> Value:
     return ctx.div(total, ctx.constant(counts[None, None].astype(to_numpy_dtype(dtype_of(x)))))
 
 
+def max_pool(ctx: Context, x: Value) -> Value:
+    """The largest of each of the node's windows over x[N, C, spatial..]."""
+    return _window_reduce(ctx, x, _pool_window(ctx, x), "max")
+
+
 def convert_max_pool(ctx: Context) -> Converted:
     x = ctx.input(0)
-    window = _pool_window(ctx, x)
     if not ctx.has_output(1):
-        return _window_reduce(ctx, x, window, "max")
-    return outputs_named(ctx, _max_with_indices(ctx, x, window))
+        return max_pool(ctx, x)
+    return outputs_named(ctx, _max_with_indices(ctx, x, _pool_window(ctx, x)))
 
 
 def _max_with_indices(ctx: Context, x: Value, window: Window) -> list[Value | None]:

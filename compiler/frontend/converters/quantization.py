@@ -37,11 +37,11 @@ def saturating_cast(ctx: Context, scaled: Value, zero_point: Value | None, dtype
     return ctx.cast(ctx.clamp(rounded, float(low), float(high)), dtype)
 
 
-def _is_zero(value: Value | None) -> bool:
+def is_zero(value: Value | None) -> bool:
     return value is None or (value.data is not None and not np.any(value.data))
 
 
-def _along(ctx: Context, x: Value, parameter: Value, axis: int, block_size: int) -> Value:
+def along(ctx: Context, x: Value, parameter: Value, axis: int, block_size: int) -> Value:
     """A scale or zero point shaped to broadcast against x: per tensor, per axis, or repeated over blocks."""
     rank = ctx.rank(parameter)
     if rank == 0:
@@ -75,9 +75,9 @@ def convert_quantize(ctx: Context) -> Value:
     compute = elem_dtype(precision) if precision else dtype_of(scale)
     if compute == "float8_e8m0fnu" or not is_float(compute):
         compute = "float32"
-    divisor = _along(ctx, x, ctx.cast(scale, compute), axis, block_size)
+    divisor = along(ctx, x, ctx.cast(scale, compute), axis, block_size)
     scaled = ctx.div(ctx.cast(x, compute), divisor)
-    offset = None if _is_zero(zero_point) or zero_point is None else _along(ctx, x, zero_point, axis, block_size)
+    offset = None if is_zero(zero_point) or zero_point is None else along(ctx, x, zero_point, axis, block_size)
     if is_integer(dtype):
         return saturating_cast(ctx, scaled, offset, dtype)
     if offset is not None:
@@ -95,32 +95,35 @@ def convert_dequantize(ctx: Context) -> Value:
     if dtype == "float8_e8m0fnu":
         dtype = "float32"
     compute = "float64" if dtype == "float64" else "float32"
-    if _is_zero(zero_point) or zero_point is None:
+    if is_zero(zero_point) or zero_point is None:
         value = ctx.cast(x, compute)
     elif dtype_kind(dtype_of(x)) in ("int", "uint"):
-        offset = _along(ctx, x, ctx.cast(zero_point, "int32"), axis, block_size)
+        offset = along(ctx, x, ctx.cast(zero_point, "int32"), axis, block_size)
         value = ctx.cast(ctx.sub(ctx.cast(x, "int32"), offset), compute)
     else:
-        value = ctx.sub(ctx.cast(x, compute), _along(ctx, x, ctx.cast(zero_point, compute), axis, block_size))
-    return ctx.cast(ctx.mul(value, _along(ctx, x, ctx.cast(scale, compute), axis, block_size)), dtype)
+        value = ctx.sub(ctx.cast(x, compute), along(ctx, x, ctx.cast(zero_point, compute), axis, block_size))
+    return ctx.cast(ctx.mul(value, along(ctx, x, ctx.cast(scale, compute), axis, block_size)), dtype)
 
 
 def convert_dynamic_quantize(ctx: Context) -> Converted:
-    """uint8 with a scale that covers the operand's own range and zero."""
-    x = ctx.input(0)
+    return list(dynamic_quantize(ctx, ctx.input(0)))
+
+
+def dynamic_quantize(ctx: Context, x: Value) -> tuple[Value, Value, Value]:
+    """x as uint8, its scale and its zero point, which cover the operand's own range and zero."""
     axes = range(ctx.rank(x))
     high = ctx.maximum(ctx.reduce("max", x, axes, keepdims=False), 0.0)
     low = ctx.minimum(ctx.reduce("min", x, axes, keepdims=False), 0.0)
     span = ctx.sub(high, low)
     scale = ctx.select(ctx.equal(span, 0.0), 1.0, ctx.div(span, 255.0))
     zero_point = ctx.cast(ctx.emit("round", ctx.clamp(ctx.div(ctx.sub(0.0, low), scale), 0.0, 255.0)), "uint8")
-    return [saturating_cast(ctx, ctx.div(x, scale), zero_point, "uint8"), scale, zero_point]
+    return saturating_cast(ctx, ctx.div(x, scale), zero_point, "uint8"), scale, zero_point
 
 
 # -- integer matmuls -----------------------------------------------------------------------------------------------
 
 
-def _integer_matmul(ctx: Context, a: Value, b: Value, a_zero: Value | None, b_zero: Value | None) -> Value:
+def integer_matmul(ctx: Context, a: Value, b: Value, a_zero: Value | None, b_zero: Value | None) -> Value:
     """(a - a_zero) @ (b - b_zero) in int32.
 
     Zero points come out of the matmul, so that the contraction stays one of 8-bit operands:
@@ -129,7 +132,7 @@ def _integer_matmul(ctx: Context, a: Value, b: Value, a_zero: Value | None, b_ze
     if b_zero is not None:
         b, b_zero = _without_zero_point(ctx, b, b_zero, b_zero)
     y = matmul_any_rank(ctx, a, b, out_dtype="int32")
-    if _is_zero(a_zero) and _is_zero(b_zero):
+    if is_zero(a_zero) and is_zero(b_zero):
         return y
     if ctx.rank(a) == 1 or ctx.rank(b) == 1:
         a32, b32 = (ctx.cast(v, "int32") for v in (a, b))
@@ -137,8 +140,8 @@ def _integer_matmul(ctx: Context, a: Value, b: Value, a_zero: Value | None, b_ze
         b32 = b32 if b_zero is None else ctx.sub(b32, ctx.cast(b_zero, "int32"))
         return matmul_any_rank(ctx, a32, b32)
     depth = ctx.dim(a, -1)
-    rows = None if a_zero is None or _is_zero(a_zero) else _row_vector(ctx, a_zero)
-    columns = None if b_zero is None or _is_zero(b_zero) else ctx.cast(b_zero, "int32")
+    rows = None if a_zero is None or is_zero(a_zero) else _row_vector(ctx, a_zero)
+    columns = None if b_zero is None or is_zero(b_zero) else ctx.cast(b_zero, "int32")
     if rows is not None:
         y = ctx.sub(y, ctx.mul(rows, ctx.reduce("sum", ctx.cast(b, "int32"), (ctx.rank(b) - 2,))))
     if columns is not None:
@@ -155,7 +158,7 @@ def _row_vector(ctx: Context, zero_point: Value) -> Value:
 
 
 def convert_matmul_integer(ctx: Context) -> Value:
-    return _integer_matmul(ctx, ctx.input(0), ctx.input(1), ctx.optional(2), ctx.optional(3))
+    return integer_matmul(ctx, ctx.input(0), ctx.input(1), ctx.optional(2), ctx.optional(3))
 
 
 def convert_qlinear_matmul(ctx: Context) -> Value:
@@ -165,16 +168,14 @@ def convert_qlinear_matmul(ctx: Context) -> Value:
         a_scale = ctx.reshape(a_scale, (*ctx.shape(a_scale), 1))
     factor = ctx.div(ctx.mul(a_scale, b_scale), y_scale)
     if is_integer(dtype_of(a)):
-        total = ctx.cast(_integer_matmul(ctx, a, b, a_zero, b_zero), "float32")
+        total = ctx.cast(integer_matmul(ctx, a, b, a_zero, b_zero), "float32")
         return saturating_cast(ctx, ctx.mul(total, factor), y_zero, dtype_of(y_zero))
     wide_a, wide_b = (ctx.sub(ctx.cast(v, "float32"), ctx.cast(z, "float32")) for v, z in ((a, a_zero), (b, b_zero)))
     scaled = ctx.add(ctx.mul(matmul_any_rank(ctx, wide_a, wide_b), factor), ctx.cast(y_zero, "float32"))
     return ctx.cast(scaled, dtype_of(y_zero))
 
 
-def _integer_conv(
-    ctx: Context, x: Value, w: Value, x_zero: Value | None, w_zero: Value | None, window: Window
-) -> Value:
+def integer_conv(ctx: Context, x: Value, w: Value, x_zero: Value | None, w_zero: Value | None, window: Window) -> Value:
     """Convolution of x - x_zero with w - w_zero in int32; padding is zero after the subtraction.
 
     Where the weights have no zero point, that of x comes out of the sums, so that the contraction stays one of 8-bit
@@ -182,8 +183,8 @@ def _integer_conv(
     """
     if w_zero is not None:
         w, w_zero = _without_zero_point(ctx, w, w_zero, _per_filter(ctx, w_zero, w))
-    if _is_zero(w_zero):
-        if x_zero is None or _is_zero(x_zero):
+    if is_zero(w_zero):
+        if x_zero is None or is_zero(x_zero):
             return window.conv(ctx, x, w, out_dtype="int32")
         zero, spatial = ctx.reshape(x_zero, ()), len(window.kernel)
         padded = ctx.pad(x, (0, 0, *window.before), (0, 0, *window.after), value=zero)
@@ -192,9 +193,9 @@ def _integer_conv(
         sums = ctx.reshape(sums, (*ctx.shape(sums), *(1,) * spatial))
         return ctx.sub(y, ctx.mul(sums, ctx.cast(zero, "int32")))
     x32, w32 = ctx.cast(x, "int32"), ctx.cast(w, "int32")
-    if x_zero is not None and not _is_zero(x_zero):
+    if x_zero is not None and not is_zero(x_zero):
         x32 = ctx.sub(x32, ctx.reshape(ctx.cast(x_zero, "int32"), ()))
-    if w_zero is not None and not _is_zero(w_zero):
+    if w_zero is not None and not is_zero(w_zero):
         w32 = ctx.sub(w32, _per_filter(ctx, ctx.cast(w_zero, "int32"), w))
     return window.conv(ctx, x32, w32)
 
@@ -204,7 +205,7 @@ def _without_zero_point(ctx: Context, w: Value, zero: Value, spread: Value) -> t
 
     spread: the zero point shaped to broadcast against w.
     """
-    if w.data is None or spread.data is None or _is_zero(zero):
+    if w.data is None or spread.data is None or is_zero(zero):
         return w, zero
     shifted = w.data.astype(np.int32) - spread.data.astype(np.int32)
     low, high = integer_range("int8")
@@ -223,13 +224,18 @@ def _per_filter(ctx: Context, parameter: Value, w: Value) -> Value:
 
 def convert_conv_integer(ctx: Context) -> Value:
     x, w = ctx.input(0), ctx.input(1)
-    return _integer_conv(ctx, x, w, ctx.optional(2), ctx.optional(3), conv_window(ctx, x, w))
+    return integer_conv(ctx, x, w, ctx.optional(2), ctx.optional(3), conv_window(ctx, x, w))
 
 
 def convert_qlinear_conv(ctx: Context) -> Value:
-    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (ctx.input(i) for i in range(8))
+    return qlinear_conv(ctx, ctx.input(0))
+
+
+def qlinear_conv(ctx: Context, x: Value) -> Value:
+    """The node's convolution of x[N, C, spatial..], which is its first operand, perhaps with other axes."""
+    x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (ctx.input(i) for i in range(1, 8))
     bias = ctx.optional(8)
-    acc = _integer_conv(ctx, x, w, x_zero, w_zero, conv_window(ctx, x, w))
+    acc = integer_conv(ctx, x, w, x_zero, w_zero, conv_window(ctx, x, w))
     spatial = (1,) * (ctx.rank(x) - 2)
     if bias is not None:
         acc = ctx.add(acc, ctx.reshape(bias, (*ctx.shape(bias), *spatial)))

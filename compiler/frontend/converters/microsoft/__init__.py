@@ -1,0 +1,39 @@
+"""The converters of com.microsoft, ONNX Runtime's own operators, one module per family, merged into one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from . import (
+    activations,
+    attention,
+    convolution,
+    embedding,
+    experts,
+    group_query,
+    integer_matmul,
+    low_bit,
+    matmul,
+    normalization,
+    quantization,
+    recurrent,
+    rotary,
+)
+from .operator import Operator
+
+FAMILIES: Mapping[str, Mapping[str, Operator]] = {
+    "Activations": activations.OPERATORS,
+    "Matmuls": matmul.OPERATORS,
+    "Convolutions and pooling": convolution.OPERATORS,
+    "Normalisations": normalization.OPERATORS,
+    "Embeddings": embedding.OPERATORS,
+    "Attention": {**attention.OPERATORS, **group_query.OPERATORS, **rotary.OPERATORS},
+    "Quantisation": quantization.OPERATORS,
+    "Integer matmuls": integer_matmul.OPERATORS,
+    "Recurrent layers": recurrent.OPERATORS,
+    "Weights of few bits": low_bit.OPERATORS,
+    "Mixtures of experts": experts.OPERATORS,
+}
+"""Family -> operator -> its converter and what that honours."""
+
+OPERATORS: Mapping[str, Operator] = {name: op for family in FAMILIES.values() for name, op in family.items()}

@@ -1,0 +1,60 @@
+"""Convolutions with a residual and an activation, and those whose images have their channels last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilestitch.compiler.ir import Value
+
+from ...builder import Builder
+from ...context import Context
+from ..convolution import conv_window, with_bias
+from ..pooling import max_pool
+from .activations import activation
+from .operator import Operator
+
+WINDOW = "auto_pad dilations group kernel_shape pads strides"
+FUSED = f"{WINDOW} activation activation_params"
+
+
+def channels_first(b: Builder, x: Value) -> Value:
+    """[N, spatial.., C] as [N, C, spatial..]."""
+    rank = b.rank(x)
+    return b.transpose(x, (0, rank - 1, *range(1, rank - 1)))
+
+
+def channels_last(b: Builder, x: Value) -> Value:
+    rank = b.rank(x)
+    return b.transpose(x, (0, *range(2, rank), 1))
+
+
+def fused_conv(ctx: Context) -> Value:
+    return _convolved(ctx, ctx.input(0), ctx.optional(3))
+
+
+def nhwc_conv(ctx: Context) -> Value:
+    residual = ctx.optional(3)
+    moved = None if residual is None else channels_first(ctx, residual)
+    return channels_last(ctx, _convolved(ctx, channels_first(ctx, ctx.input(0)), moved))
+
+
+def _convolved(ctx: Context, x: Value, residual: Value | None) -> Value:
+    w = ctx.input(1)
+    y = with_bias(ctx, conv_window(ctx, x, w).conv(ctx, x, w), ctx.optional(2))
+    y = y if residual is None else ctx.add(y, residual)
+    name = ctx.attr("activation", "")
+    return activation(ctx, name, tuple(ctx.attr("activation_params", ())))(y) if name else y
+
+
+def nhwc_max_pool(ctx: Context) -> Value:
+    return channels_last(ctx, max_pool(ctx, channels_first(ctx, ctx.input(0))))
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "FusedConv": Operator(fused_conv, "X W B? Z?", FUSED),
+    "NhwcFusedConv": Operator(nhwc_conv, "X W B? Z?", FUSED),
+    "NhwcConv": Operator(nhwc_conv, "X W B?", WINDOW),
+    "NhwcMaxPool": Operator(
+        nhwc_max_pool, "x", "auto_pad ceil_mode dilations kernel_shape pads strides", "y"
+    ),
+}  # fmt: skip

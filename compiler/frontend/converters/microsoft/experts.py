@@ -1,0 +1,165 @@
+"""Mixtures of experts: every expert is computed for every token, and left out where it is not among the best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilestitch.compiler.ir import Value
+
+from ...builder import dtype_of
+from ...context import Context
+from ..activations import tanh_gelu
+from ..common import widened
+from ..reductions import softmax
+from .activations import activation, clamped_swiglu, halves
+from .low_bit import checked_bits, unpacked
+from .operator import Operator
+
+
+def mixture(ctx: Context) -> Value:
+    weights = [ctx.optional(i) for i in (2, 4, 6)]
+    return _mixed(ctx, weights, [ctx.optional(i) for i in (3, 5, 7)], _shares(ctx, bool(_normalised(ctx))))
+
+
+def quantised_mixture(ctx: Context) -> Value:
+    """Integers of 2, 4 or 8 bits, dequantised."""
+    if ctx.attr("weights_prepacked", -1) not in (-1, 0):
+        raise ctx.fail("weights_prepacked is 1, a layout of ONNX Runtime's kernels; export the weights as they are")
+    if not _normalised(ctx) and ctx.optional(14) is None:
+        raise ctx.fail(
+            "normalize_routing_weights is 0, which ONNX Runtime's documentation and its CPU kernel take differently "
+            "(the kernel normalises all the same); set it to 1 or give router_weights"
+        )
+    operands = ((1, 2, 3, 11), (2, 5, 6, 12), (3, 8, 9, 13))
+    weights = [_dequantised(ctx, *places) for places in operands]
+    return _mixed(ctx, weights, [ctx.optional(i) for i in (4, 7, 10)], _shares(ctx, normalised=True))
+
+
+def _normalised(ctx: Context) -> int:
+    stated: int = ctx.attr("normalize_routing_weights", 0)
+    return stated
+
+
+def _dequantised(ctx: Context, layer: int, weights: int, scales: int, zeros: int) -> Value | None:
+    """[E, N, K] in the dtype of the scales; scales and zero points are those of columns, or of blocks of them."""
+    packed = ctx.optional(weights)
+    if packed is None:
+        return None
+    bits = checked_bits(ctx, f"fc{layer}_expert_weight_bits", ctx.attr("expert_weight_bits", 4))
+    codes, scale, zero = unpacked(ctx, packed, bits), ctx.input(scales), ctx.optional(zeros)
+    experts, width, depth = ctx.shape(codes)
+    wide = ctx.cast(codes, "float32")
+    if ctx.rank(scale) == 2:
+        scale = ctx.expand_dims(scale, (2,))
+        zero = None if zero is None else ctx.expand_dims(ctx.slice_axis(unpacked(ctx, zero, bits), 1, 0, width), (2,))
+    elif zero is not None:
+        zero = ctx.slice_axis(unpacked(ctx, zero, bits), 2, 0, ctx.dim(scale, 2))
+    blocks = ctx.dim(scale, 2)
+    if blocks == 0 or depth % blocks:
+        raise ctx.fail(f"{blocks} scales do not divide a row of {depth} weights; correct the model")
+    wide = ctx.reshape(wide, (experts, width, blocks, depth // blocks))
+    offset = 2.0 ** (bits - 1) if zero is None else ctx.expand_dims(ctx.cast(zero, "float32"), (3,))
+    w = ctx.mul(ctx.sub(wide, offset), ctx.expand_dims(widened(ctx, scale), (3,)))
+    return ctx.cast(ctx.reshape(w, (experts, width, depth)), dtype_of(scale))
+
+
+def _shares(ctx: Context, normalised: bool) -> Value:
+    """[tokens, experts]: the best experts' probabilities, or `router_weights` of them; zero for the others."""
+    router, best = widened(ctx, ctx.input(1)), ctx.attr("k", 1)
+    experts = ctx.dim(router, 1)
+    if not 1 <= best <= experts:
+        raise ctx.fail(f"k is {best}, but there are {experts} experts; correct the model")
+    values, indices = ctx.emit_many(
+        "top_k", (softmax(ctx, router, (1,)),), {"k": best, "axis": 1, "largest": True}
+    )  # fmt: skip
+    mixing = ctx.optional(14)
+    if mixing is not None:
+        values = ctx.emit("gather_elements", widened(ctx, mixing), indices, axis=1)
+    if normalised and (mixing is None or _normalised(ctx)):
+        values = ctx.div(values, ctx.reduce("sum", values, (1,)))
+    chosen = ctx.equal(ctx.expand_dims(indices, (2,)), ctx.iota(experts))
+    return ctx.reduce("sum", ctx.select(chosen, ctx.expand_dims(values, (2,)), 0.0), (1,), keepdims=False)
+
+
+def _mixed(ctx: Context, weights: list[Value | None], biases: list[Value | None], shares: Value) -> Value:
+    """Two layers an expert, or three where gate and linear part have weights apart; the shared sum of all experts."""
+    x, (first, second, third) = ctx.input(0), weights
+    if first is None or second is None:
+        raise ctx.fail("the weights of the first or the second layer are missing; correct the model")
+    shape = ctx.shape(x)
+    rows = ctx.reshape(x, (1, ctx.dim(shares, 0), shape[-1]))
+    gate = _layer(ctx, rows, first, biases[0])
+    hidden = _activated(ctx, gate, None if third is None else _layer(ctx, rows, third, biases[2]))
+    y = _layer(ctx, hidden, second, biases[1])
+    share = ctx.expand_dims(ctx.transpose(shares, (1, 0)), (2,))
+    # Not by multiplication alone: what is left out may be infinite.
+    weighted = ctx.select(ctx.equal(share, 0.0), 0.0, ctx.mul(widened(ctx, y), share))
+    return ctx.cast(ctx.reshape(ctx.reduce("sum", weighted, (0,), keepdims=False), shape), dtype_of(x))
+
+
+def _layer(ctx: Context, x: Value, w: Value, bias: Value | None) -> Value:
+    """x[1 or E, T, K] @ w[E, N, K]^T + bias[E, N]."""
+    y = ctx.matmul(x, w, trans_b=True)
+    return y if bias is None else ctx.add(y, ctx.expand_dims(bias, (1,)))
+
+
+def _activated(ctx: Context, gate: Value, linear: Value | None) -> Value:
+    kind, fusion = ctx.attr("activation_type", "relu"), ctx.attr("swiglu_fusion", 0)
+    if kind == "swiglu":
+        return _swiglu(ctx, gate, linear, fusion)
+    if linear is not None:
+        raise ctx.fail(f"a third layer is given, which activation_type {kind!r} does not take; correct the model")
+    if kind == "identity":
+        return gate
+    if kind == "silu":
+        return ctx.mul(gate, ctx.sigmoid(gate))
+    if kind == "gelu":
+        return tanh_gelu(ctx, gate)
+    if kind == "relu":
+        return activation(ctx, "Relu", ())(gate)
+    raise ctx.fail(f"activation_type {kind!r} is not supported; relu, gelu, silu, swiglu and identity are")
+
+
+def _swiglu(ctx: Context, gate: Value, linear: Value | None, fusion: int) -> Value:
+    """Gate and linear part from two layers (fusion 0), from one by turns (1), or from one in two halves (2)."""
+    if fusion not in (0, 1, 2) or (fusion == 0) != (linear is not None):
+        raise ctx.fail(f"swiglu_fusion is {fusion}, which does not fit the layers that are given; correct the model")
+    if fusion == 1:
+        if ctx.dim(gate, 2) % 2:
+            raise ctx.fail(f"{ctx.dim(gate, 2)} columns of the first layer are no pairs; correct the model")
+        gate, linear = (ctx.slice_axis(gate, 2, i, ctx.dim(gate, 2), 2) for i in (0, 1))
+    elif linear is None:
+        gate, linear = halves(ctx, gate)
+    return clamped_swiglu(
+        ctx, gate, linear, alpha=ctx.attr("activation_alpha", 1.0), beta=ctx.attr("activation_beta", 0.0),
+        limit=ctx.attr("swiglu_limit", None),
+    )  # fmt: skip
+
+
+ACTIVATION = "activation_alpha activation_beta activation_type"
+SWIGLU = "swiglu_fusion swiglu_limit"
+OTHER_FORMATS = "weights of small floats and their scales are not supported"
+
+OPERATORS: Mapping[str, Operator] = {
+    "MoE": Operator(
+        mixture,
+        "input router_probs fc1_experts_weights fc1_experts_bias? fc2_experts_weights fc2_experts_bias? "
+        "fc3_experts_weights? fc3_experts_bias?",
+        f"{ACTIVATION} k normalize_routing_weights {SWIGLU}", "output",
+        only={"swiglu_limit_after_activation": 0, "use_sparse_mixer": 0},
+    ),
+    "QMoE": Operator(
+        quantised_mixture,
+        "input router_probs fc1_experts_weights fc1_scales fc1_experts_bias? fc2_experts_weights fc2_scales "
+        "fc2_experts_bias? fc3_experts_weights? fc3_scales? fc3_experts_bias? fc1_zero_points? fc2_zero_points? "
+        "fc3_zero_points? router_weights? fc1_global_scale? fc2_global_scale? fc1_act_scale? fc2_act_scale? "
+        "fc1_act_block_scale? fc2_act_block_scale?",
+        f"accuracy_level {ACTIVATION} block_size expert_weight_bits fc1_expert_weight_bits fc2_expert_weight_bits "
+        f"fc3_expert_weight_bits k normalize_routing_weights {SWIGLU} weights_prepacked", "output",
+        only={"quant_type": "int", "swiglu_limit_after_activation": 0, "use_sparse_mixer": 0},
+        refused=dict.fromkeys(
+            ("fc1_global_scale", "fc2_global_scale", "fc1_act_scale", "fc2_act_scale", "fc1_act_block_scale",
+             "fc2_act_block_scale"), OTHER_FORMATS,
+        ),
+    ),
+}  # fmt: skip

@@ -1,0 +1,245 @@
+"""Attention whose query heads share keys, with a cache: the form in which exporters of language models write decoders.
+
+A cache has room for a number of tokens; how many are in it, `seqlens_k` says at run time. Where that is known when
+compiling, as it is of a prompt, nothing but concatenations and constant masks is left of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+
+from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.types import to_numpy_dtype
+
+from ...builder import dtype_of
+from ...context import Context, Converted
+from ..attention import attention_scores, joined_heads, rotate, weighted_values
+from ..common import outputs_named, widened
+from ..normalization import inverse_deviation
+from ..reductions import softmax
+from .operator import Operator
+from .rotary import by_position
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the tokens of this step stand among all: token s of sequence b is at position start[b] + s."""
+
+    batch: int
+    rows: int
+    """Tokens of this step."""
+    total: int
+    """Keys that queries may see, of the longest sequence."""
+    room: int
+    """Tokens for which there is room in the cache that comes out."""
+    start: int | Value
+    """Tokens that were in the cache before: one number for all sequences, or int32 [B]."""
+
+    def positions(self, ctx: Context, dtype: str = "int32") -> Value:
+        """[B, S], or [1, S] where all sequences are equal."""
+        step = ctx.constant(np.arange(self.rows)[None], dtype)
+        if isinstance(self.start, int):
+            return ctx.add(step, self.start)
+        return ctx.add(step, ctx.reshape(ctx.cast(self.start, dtype), (self.batch, 1)))
+
+
+def group_query_attention(ctx: Context) -> Converted:
+    q, k, v = _heads(ctx)
+    place = _place(ctx, q)
+    if ctx.optional(14) is not None or ctx.optional(15) is not None:
+        q, k = _normalised(ctx, q, 14, "q_norm_epsilon"), _normalised(ctx, k, 15, "k_norm_epsilon")
+    if ctx.attr("do_rotary", 0):
+        q, k = _rotated(ctx, place, q, k)
+    keys, values = _cache(ctx, place, 3, k), _cache(ctx, place, 4, v)
+    seen_keys, seen_values = (ctx.slice_axis(x, 2, 0, place.total) for x in (keys, values))
+    scores = _scores(ctx, place, q, seen_keys)
+    weights = _weights(ctx, scores)
+    y = joined_heads(ctx, weighted_values(ctx, weights, seen_values))
+    return outputs_named(ctx, [y, keys, values, [None, scores, weights][_shown(ctx)]])
+
+
+def _shown(ctx: Context) -> int:
+    shown: int = ctx.attr("qk_output", 0)
+    if shown not in (0, 1, 2):
+        raise ctx.fail(f"qk_output is {shown}, none of 0, 1 and 2; correct the model")
+    return shown
+
+
+def _heads(ctx: Context) -> tuple[Value, Value, Value]:
+    """Queries [B, heads, S, D], keys and values [B, kv_heads, S, D], from three operands or one."""
+    q, k, v = ctx.input(0), ctx.optional(1), ctx.optional(2)
+    q_heads, kv_heads = ctx.attr("num_heads"), ctx.attr("kv_num_heads")
+    if min(q_heads, kv_heads) <= 0 or q_heads % kv_heads:
+        raise ctx.fail(f"num_heads={q_heads} is no multiple of kv_num_heads={kv_heads}; correct the model")
+    if k is None or v is None:
+        depth, left = divmod(ctx.dim(q, 2), q_heads + 2 * kv_heads)
+        if left or k is not None or v is not None:
+            raise ctx.fail(f"query {q.type} does not hold {q_heads} + 2 * {kv_heads} heads; correct the model")
+        q, k, v = ctx.split(q, 2, [heads * depth for heads in (q_heads, kv_heads, kv_heads)])
+    if ctx.dim(k, 1) != ctx.dim(q, 1):
+        raise ctx.fail(f"there are {ctx.dim(k, 1)} new keys for {ctx.dim(q, 1)} queries, which must be as many")
+    return _split(ctx, q, q_heads), _split(ctx, k, kv_heads), _split(ctx, v, kv_heads)
+
+
+def _split(ctx: Context, x: Value, heads: int) -> Value:
+    batch, length, width = ctx.shape(x)
+    if width % heads:
+        raise ctx.fail(f"the width of {x.type} is no multiple of {heads} heads; correct the model")
+    return ctx.transpose(ctx.reshape(x, (batch, length, heads, width // heads)), (0, 2, 1, 3))
+
+
+# -- the cache -----------------------------------------------------------------------------------------------------
+
+
+def _place(ctx: Context, q: Value) -> Place:
+    batch, rows = ctx.dim(q, 0), ctx.dim(q, 2)
+    past = ctx.optional(3)
+    if (past is None) != (ctx.optional(4) is None):
+        raise ctx.fail("past_key and past_value are given together or not at all; correct the model")
+    total = int(ctx.constant_of(6).reshape(()))
+    room = max(total, 0 if past is None else ctx.dim(past, 2))
+    if total < rows:
+        raise ctx.fail(f"total_sequence_length is {total}, less than the {rows} tokens of this step; correct it")
+    return Place(batch, rows, total, room, _start(ctx, batch, rows, total))
+
+
+def _start(ctx: Context, batch: int, rows: int, total: int) -> int | Value:
+    """What was in the cache; a first prompt, as long as all there is, finds it empty."""
+    valid = ctx.optional(16)
+    if total == rows and valid is None:
+        return 0
+    length = ctx.add(ctx.reshape(ctx.input(5), (batch,)), 1)
+    start = ctx.maximum(ctx.sub(length, rows if valid is None else valid), 0)
+    if start.data is not None and np.all(start.data == start.data[:1]) and batch:
+        return int(start.data[0])
+    if rows > 1 and batch > 1 and valid is None:
+        raise ctx.fail(
+            f"{rows} tokens of each of {batch} sequences follow a cache; without query_seqlens there may be one "
+            "sequence, or one token of each"
+        )
+    return start
+
+
+def _cache(ctx: Context, place: Place, index: int, new: Value) -> Value:
+    """The cache with this step's tokens in their places; what lies after them stays, or is zero."""
+    past = ctx.optional(index)
+    batch, heads, rows, depth = ctx.shape(new)
+    if past is None:
+        past = ctx.full((batch, heads, 0, depth), 0.0, dtype_of(new))
+    stated = ctx.shape(past)
+    if stated[:2] != (batch, heads) or stated[3] != depth or dtype_of(past) != dtype_of(new):
+        raise ctx.fail(f"a cache of type {past.type} does not fit new keys or values of type {new.type}")
+    if isinstance(place.start, int):
+        end = place.start + rows
+        if end > place.room or place.start > stated[2]:
+            raise ctx.fail(f"the cache holds {stated[2]} tokens, not the {place.start} before this step; correct it")
+        parts = [ctx.slice_axis(past, 2, 0, place.start), new, ctx.slice_axis(past, 2, min(end, stated[2]), stated[2])]
+        return _padded(ctx, ctx.concat([p for p in parts if ctx.dim(p, 2) or p is new], 2), place.room)
+    offset = ctx.sub(ctx.constant(np.arange(place.room), "int32"), ctx.reshape(place.start, (batch, 1)))
+    inside = ctx.emit("logical_and", ctx.less_equal(ctx.like(0, offset), offset), ctx.less(offset, rows))
+    moved = new if rows == 1 else _moved(ctx, new, ctx.clamp(offset, 0, rows - 1))
+    return ctx.select(ctx.reshape(inside, (batch, 1, place.room, 1)), moved, _padded(ctx, past, place.room))
+
+
+def _moved(ctx: Context, new: Value, source: Value) -> Value:
+    """Tokens source[B, room] of new[B, heads, S, D]."""
+    if ctx.dim(new, 0) == 1:
+        return ctx.gather(new, ctx.squeeze(source, (0,)), 2)
+    by_token = ctx.emit(
+        "gather_nd", ctx.swap_axes(new, 1, 2), ctx.expand_dims(ctx.cast(source, "int64"), (2,)), batch_dims=1
+    )
+    return ctx.swap_axes(by_token, 1, 2)
+
+
+def _padded(ctx: Context, x: Value, room: int) -> Value:
+    return ctx.pad(x, (0, 0, 0, 0), (0, 0, room - ctx.dim(x, 2), 0))
+
+
+# -- queries and keys ----------------------------------------------------------------------------------------------
+
+
+def _normalised(ctx: Context, x: Value, index: int, epsilon: str) -> Value:
+    """Each head by its root mean square, times a weight."""
+    weight, wide = ctx.input(index), widened(ctx, x)
+    square = ctx.mean(ctx.mul(wide, wide), (3,))
+    least = ctx.attr(epsilon, ctx.attr("qk_norm_epsilon", 1e-6))
+    normal = ctx.mul(wide, inverse_deviation(ctx, square, least))
+    return ctx.cast(ctx.mul(normal, widened(ctx, weight)), dtype_of(x))
+
+
+def _rotated(ctx: Context, place: Place, q: Value, k: Value) -> tuple[Value, Value]:
+    cos, sin, positions = ctx.input(7), ctx.input(8), ctx.optional(9)
+    rotated, interleaved = 2 * ctx.dim(cos, 1), bool(ctx.attr("rotary_interleaved", 0))
+    if positions is None:
+        positions = place.positions(ctx)
+    cos, sin = by_position(ctx, cos, positions), by_position(ctx, sin, positions)
+    return rotate(ctx, q, cos, sin, rotated, interleaved), rotate(ctx, k, cos, sin, rotated, interleaved)
+
+
+# -- scores --------------------------------------------------------------------------------------------------------
+
+
+def _scores(ctx: Context, place: Place, q: Value, keys: Value) -> Value:
+    """Scaled, capped, biased and masked."""
+    scale = ctx.attr("scale", 0.0) or 1.0 / sqrt(max(ctx.dim(q, 3), 1))
+    scores = attention_scores(ctx, ctx.mul(q, scale), keys)
+    cap, bias = ctx.attr("softcap", 0.0), ctx.optional(10)
+    if cap > 0:
+        scores = ctx.mul(ctx.emit("tanh", ctx.div(scores, cap)), cap)
+    if bias is not None:
+        scores = ctx.add(scores, ctx.slice_axis(bias, 3, 0, place.total) if ctx.dim(bias, 3) > 1 else bias)
+    visible = _visible(ctx, place)
+    if visible is None:
+        return scores
+    kind = to_numpy_dtype(dtype_of(scores))
+    hidden = ctx.constant(np.asarray(-np.inf).astype(kind))
+    return ctx.add(scores, ctx.select(visible, ctx.constant(np.zeros((), kind)), hidden))
+
+
+def _visible(ctx: Context, place: Place) -> Value | None:
+    """bool [B or 1, 1, S or 1, T]: keys up to the query's own position, and no further back than the window reaches."""
+    key = ctx.constant(np.arange(place.total), "int32")
+    window = ctx.attr("local_window_size", -1)
+    if not ctx.attr("causal", 1):
+        if window > 0:
+            raise ctx.fail(f"local_window_size is {window}, which needs causal to be 1; correct the model")
+        length = ctx.add(ctx.reshape(ctx.input(5), (place.batch, 1, 1, 1)), 1)
+        return ctx.less(key, length)
+    positions = place.positions(ctx)
+    positions = ctx.reshape(positions, (ctx.dim(positions, 0), 1, place.rows, 1))
+    visible = ctx.less_equal(key, positions)
+    if window > 0:
+        visible = ctx.emit("logical_and", visible, ctx.less(ctx.sub(positions, window), key))
+    return visible
+
+
+def _weights(ctx: Context, scores: Value) -> Value:
+    """Softmax over the keys, in float32; a sink of each head (zero, if it is smooth only) takes a share for no key."""
+    wide, sink = widened(ctx, scores), ctx.optional(11)
+    if sink is None and ctx.attr("smooth_softmax", -1) != 1:
+        return ctx.cast(softmax(ctx, wide, (3,)), dtype_of(scores))
+    level = ctx.like(0.0, wide) if sink is None else ctx.reshape(widened(ctx, sink), (-1, 1, 1))
+    peak = ctx.maximum(ctx.reduce("max", wide, (3,)), level)
+    powers = ctx.emit("exp", ctx.sub(wide, peak))
+    total = ctx.add(ctx.reduce("sum", powers, (3,)), ctx.emit("exp", ctx.sub(level, peak)))
+    return ctx.cast(ctx.div(powers, total), dtype_of(scores))
+
+
+PACKED_CACHE = "caches of integers are not supported"
+
+OPERATORS: Mapping[str, Operator] = {
+    "GroupQueryAttention": Operator(
+        group_query_attention,
+        "query key? value? past_key? past_value? seqlens_k total_sequence_length cos_cache? sin_cache? position_ids? "
+        "attention_bias? head_sink? k_scale? v_scale? q_norm_weight? k_norm_weight? query_seqlens?",
+        "causal do_rotary k_norm_epsilon kv_num_heads local_window_size num_heads q_norm_epsilon qk_norm_epsilon "
+        "qk_output rotary_interleaved scale smooth_softmax softcap",
+        "output present_key? present_value? output_qk?",
+        only={"k_quant_type": "NONE", "v_quant_type": "NONE", "kv_cache_bit_width": 0, "sliding_window_cache": 0},
+        refused={"k_scale": PACKED_CACHE, "v_scale": PACKED_CACHE},
+    ),
+}  # fmt: skip

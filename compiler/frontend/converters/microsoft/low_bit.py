@@ -1,0 +1,191 @@
+"""Weights of 2, 4 or 8 bits in blocks that share a scale: matmuls with them, and tables of which rows are looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.types import dtype_kind, is_float
+
+from ...builder import Builder, dtype_of
+from ...context import Context
+from ..common import widened
+from ..matmul import matmul_any_rank
+from .operator import Operator
+
+NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+"""Quantiles of the normal distribution (Dettmers et al., QLoRA, 2023)."""
+
+FP4 = (0.0, 5.208333333e-03, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
+"""Magnitudes of bitsandbytes' 4-bit floats; the fourth bit is the sign."""
+
+
+def unpacked(b: Builder, x: Value, bits: int) -> Value:
+    """uint8 [.., n] as uint8 [.., n * 8 / bits]: the parts of each byte, from its low bits on."""
+    if bits == 8:
+        return x
+    count, shape = 8 // bits, b.shape(x)
+    shifts = b.constant(np.arange(count) * bits, "uint8")
+    parts = b.emit(
+        "bitwise_and", b.emit("shift_right", b.expand_dims(x, (len(shape),)), shifts), b.like(2**bits - 1, x)
+    )
+    return b.reshape(parts, (*shape[:-1], shape[-1] * count))
+
+
+def checked_bits(ctx: Context, attribute: str = "bits", default: int = 4) -> int:
+    bits: int = ctx.attr(attribute, default)
+    if bits not in (2, 4, 8):
+        raise ctx.fail(f"{attribute} is {bits}; 2, 4 and 8 are supported; quantise the weights to one of these")
+    return bits
+
+
+def matmul_nbits(ctx: Context) -> Value:
+    """A @ weights[N, K]^T + bias. `accuracy_level` is the least that ONNX Runtime may round A to: it is not rounded."""
+    x, bias, depth, width = ctx.input(0), ctx.optional(5), ctx.attr("K"), ctx.attr("N")
+    if 0 in ctx.shape(ctx.input(1)):  # no weights at all
+        y = ctx.full((*ctx.shape(x)[:-1], width), 0.0, dtype_of(x))
+    else:
+        y = matmul_any_rank(ctx, x, ctx.swap_axes(_weights(ctx, depth, width), 0, 1))
+    return y if bias is None else ctx.add(y, bias)
+
+
+def _weights(ctx: Context, depth: int, width: int) -> Value:
+    """[N, K], in the dtype of A; arithmetic in float32."""
+    bits, block, packed, scales = checked_bits(ctx), ctx.attr("block_size"), ctx.input(1), ctx.input(2)
+    blocks = -(-depth // block)
+    codes = unpacked(ctx, ctx.reshape(packed, (width, blocks * block * bits // 8)), bits)
+    wide_scales = ctx.reshape(widened(ctx, scales), (width, blocks))
+    zeros = _zero_points(ctx, bits, width, blocks)
+    groups = ctx.optional(4)
+    if groups is None:
+        spread = (width, blocks, 1)
+        centred = ctx.sub(
+            ctx.cast(ctx.reshape(codes, (width, blocks, block)), "float32"), _reshaped(ctx, zeros, spread)
+        )
+        w = ctx.reshape(ctx.mul(centred, ctx.reshape(wide_scales, spread)), (width, blocks * block))
+        return ctx.cast(ctx.slice_axis(w, 1, 0, depth), dtype_of(scales))
+    codes = ctx.cast(ctx.slice_axis(codes, 1, 0, depth), "float32")
+    by_row = zeros if not ctx.rank(zeros) else ctx.gather(zeros, ctx.slice_axis(groups, 0, 0, depth), 1)
+    w = ctx.mul(ctx.sub(codes, by_row), ctx.gather(wide_scales, ctx.slice_axis(groups, 0, 0, depth), 1))
+    return ctx.cast(w, dtype_of(scales))
+
+
+def _reshaped(b: Builder, x: Value, shape: tuple[int, ...]) -> Value:
+    return x if b.rank(x) == 0 else b.reshape(x, shape)
+
+
+def _zero_points(ctx: Context, bits: int, width: int, blocks: int) -> Value:
+    """A scalar, or [N, blocks], in float32: packed as the weights are, or floats already."""
+    zeros = ctx.optional(3)
+    if zeros is None:
+        return ctx.constant(2.0 ** (bits - 1), "float32")
+    if is_float(dtype_of(zeros)):
+        return ctx.reshape(widened(ctx, zeros), (width, blocks))
+    rows = ctx.reshape(zeros, (width, -(-blocks * bits // 8)))
+    return ctx.cast(ctx.slice_axis(unpacked(ctx, rows, bits), 1, 0, blocks), "float32")
+
+
+def gather_block_quantized(ctx: Context) -> Value:
+    """Codes, scales and zero points of the rows are looked up, then put together: the table stays as it is."""
+    data, indices, scales, zeros = ctx.input(0), ctx.input(1), ctx.input(2), ctx.optional(3)
+    packed = dtype_of(data) == "uint8"
+    bits = checked_bits(ctx) if packed else 0
+    axis, along = ctx.axis(data, ctx.attr("gather_axis", 0)), ctx.axis(data, ctx.attr("quantize_axis", 1))
+    if packed and (axis != 0 or (bits < 8 and along != ctx.rank(data) - 1)):
+        raise ctx.fail(
+            f"of uint8 data, gather_axis {axis} must be 0 and quantize_axis {along} the last one; quantise it so"
+        )
+    if zeros is not None and dtype_kind(dtype_of(data)) not in ("int", "uint"):
+        raise ctx.fail(f"zero points are given for {dtype_of(data)} data, which has none; correct the model")
+    table = _Table(ctx, indices, axis, along, ctx.attr("block_size", 128) or ctx.dim(data, along), ctx.dim(data, axis))
+    codes = unpacked(ctx, table.rows(data), bits) if packed else table.rows(data)
+    wide = ctx.cast(codes, "float32")
+    if zeros is not None:
+        found = unpacked(ctx, table.blocks(zeros), bits) if packed else table.blocks(zeros)
+        wide = ctx.sub(wide, ctx.cast(table.spread(found, codes), "float32"))
+    elif packed:
+        wide = ctx.sub(wide, 2.0 ** (bits - 1))
+    y = ctx.mul(wide, widened(ctx, table.spread(table.blocks(scales), codes)))
+    return table.zero_outside(ctx.cast(y, dtype_of(scales)))
+
+
+class _Table:
+    """Look-ups of rows of one axis of a table, of which `block` elements along another, or this one, share a scale."""
+
+    def __init__(self, b: Builder, indices: Value, axis: int, along: int, block: int, size: int) -> None:
+        above = b.less_equal(b.like(-size, indices), indices)
+        self.inside = b.emit("logical_and", above, b.less(indices, size))
+        safe = b.select(self.inside, indices, 0)
+        self.b, self.axis, self.block = b, axis, block
+        self.indices = b.select(b.less(safe, 0), b.add(safe, size), safe)
+        self.same = axis == along
+        self.place = along + b.rank(indices) - 1 if along > axis else along
+        """The axis of blocks in what is found."""
+
+    def rows(self, x: Value) -> Value:
+        """The rows; an axis of size one holds for all."""
+        indices = self.b.mul(self.indices, 0) if self.b.dim(x, self.axis) == 1 else self.indices
+        return self.b.gather(x, indices, self.axis)
+
+    def blocks(self, x: Value) -> Value:
+        """The rows of scales or zero points."""
+        if not self.same:
+            return self.rows(x)
+        return self.b.gather(x, self.b.div(self.indices, self.block), self.axis)
+
+    def spread(self, found: Value, codes: Value) -> Value:
+        """One for each code, of what `blocks` found."""
+        if self.same:
+            return found
+        return _spread(self.b, found, self.place, self.block, self.b.dim(codes, self.place))
+
+    def zero_outside(self, y: Value) -> Value:
+        """Zeros where an index was out of range."""
+        inside = self.b.expand_dims(self.inside, range(self.b.rank(self.inside), self.b.rank(y) - self.axis))
+        return self.b.select(inside, y, 0.0)
+
+
+def _spread(b: Builder, x: Value, axis: int, block: int, size: int) -> Value:
+    """Each element along an axis repeated `block` times, `size` elements of that."""
+    shape = b.shape(x)
+    wide = b.broadcast_to(b.expand_dims(x, (axis + 1,)), (*shape[: axis + 1], block, *shape[axis + 1 :]))
+    return b.slice_axis(b.reshape(wide, (*shape[:axis], shape[axis] * block, *shape[axis + 1 :])), axis, 0, size)
+
+
+def matmul_bnb4(ctx: Context) -> Value:
+    """A @ weights[N, K]^T, or A @ weights without `transB`; 4-bit codes of a table, in blocks of the flat weights."""
+    x, packed, scales = ctx.input(0), ctx.input(1), ctx.input(2)
+    depth, width, block, kind = (ctx.attr(name) for name in ("K", "N", "block_size", "quant_type"))
+    if kind not in (0, 1):
+        raise ctx.fail(f"quant_type is {kind}, neither 0 (FP4) nor 1 (NF4); correct the model")
+    table = NF4 if kind else (*FP4, *(-value for value in FP4))
+    # The high half of a byte comes first.
+    rows = ctx.reshape(packed, (-1, 1))
+    halves = [ctx.emit("shift_right", rows, ctx.like(4, rows)), ctx.emit("bitwise_and", rows, ctx.like(15, rows))]
+    codes = ctx.reshape(ctx.concat(halves, 1), (-1,))
+    values = ctx.gather(ctx.constant(np.array(table), "float32"), ctx.cast(codes, "int32"), 0)
+    by_element = _spread(ctx, widened(ctx, scales), 0, block, depth * width)
+    weights = ctx.mul(ctx.slice_axis(values, 0, 0, depth * width), by_element)
+    w = ctx.cast(ctx.reshape(weights, (width, depth)), dtype_of(x))
+    return matmul_any_rank(ctx, x, ctx.swap_axes(w, 0, 1) if ctx.attr("transB", 1) else w)
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "MatMulNBits": Operator(
+        matmul_nbits, "A B scales zero_points? g_idx? bias?", "K N accuracy_level bits block_size",
+        only={"weight_prepacked": 0},
+    ),
+    "GatherBlockQuantized": Operator(
+        gather_block_quantized, "data indices scales zero_points?", "bits block_size gather_axis quantize_axis",
+        "output",
+    ),
+    "MatMulBnb4": Operator(
+        matmul_bnb4, "A B absmax", "K N block_size quant_type transB", only={"training_mode": 0}
+    ),
+}  # fmt: skip

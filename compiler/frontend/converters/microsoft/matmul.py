@@ -1,0 +1,58 @@
+"""Matmuls with transpositions, a scale, a bias or an activation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tilestitch.compiler.ir import Value
+
+from ...context import Context
+from ..activations import tanh_gelu
+from ..matmul import convert_gemm, matmul_any_rank
+from .activations import activation
+from .operator import Operator
+
+FUSED = "alpha transA transB transBatchA transBatchB"
+ACTIVATION = "activation activation_alpha activation_beta"
+
+
+def fused_matmul(ctx: Context) -> Value:
+    """numpy.matmul of operands whose axes are swapped before it: a batch axis for the rows first, then the last two."""
+    a, b = (_swapped(ctx, ctx.input(i), letter) for i, letter in enumerate("AB"))
+    y = matmul_any_rank(ctx, a, b)
+    alpha = ctx.attr("alpha", 1.0)
+    return y if alpha == 1.0 else ctx.mul(y, alpha)
+
+
+def _swapped(ctx: Context, x: Value, letter: str) -> Value:
+    rank = ctx.rank(x)
+    if ctx.attr("transBatch" + letter, 0) and rank > 2:
+        x = ctx.transpose(x, (*range(1, rank - 1), 0, rank - 1))
+    return ctx.swap_axes(x, rank - 2, rank - 1) if ctx.attr("trans" + letter, 0) and rank > 1 else x
+
+
+def with_activation(convert: Callable[[Context], Value]) -> Callable[[Context], Value]:
+    """`convert`, and the activation that the node's attributes name."""
+
+    def converted(ctx: Context) -> Value:
+        y, name = convert(ctx), ctx.attr("activation", "")
+        if not name:
+            return y
+        given = [ctx.attr(f"activation_{letter}", None) for letter in ("alpha", "beta")]
+        return activation(ctx, name, tuple(value for value in given if value is not None))(y)
+
+    return converted
+
+
+def gemm_fast_gelu(ctx: Context) -> Value:
+    y, bias = matmul_any_rank(ctx, ctx.input(0), ctx.input(1)), ctx.optional(2)
+    return tanh_gelu(ctx, y if bias is None else ctx.add(y, bias))
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "FusedMatMul": Operator(fused_matmul, "A B", FUSED),
+    "TransposeMatMul": Operator(fused_matmul, "A B", "alpha transA transB"),
+    "FusedMatMulActivation": Operator(with_activation(fused_matmul), "A B", f"{FUSED} {ACTIVATION}"),
+    "FusedGemm": Operator(with_activation(convert_gemm), "A B C?", f"alpha beta transA transB {ACTIVATION}"),
+    "GemmFastGelu": Operator(gemm_fast_gelu, "X W bias?"),
+}

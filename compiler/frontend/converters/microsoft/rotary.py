@@ -1,0 +1,48 @@
+"""Rotary position embeddings of positions that are given, or that follow from where the tokens stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilestitch.compiler.ir import Value
+
+from ...builder import Builder
+from ...context import Context
+from ..attention import joined_heads, rotate
+from .operator import Operator
+
+
+def by_position(b: Builder, table: Value, positions: Value) -> Value:
+    """Rows of a table [positions, pairs] at positions [B or 1, S], as [B or 1, 1, S, pairs]."""
+    return b.expand_dims(b.gather(table, positions, 0), (1,))
+
+
+def rotary_embedding(ctx: Context) -> Value:
+    """Heads as wide as the tables say, unless `num_heads` says how many there are."""
+    x, positions, cos, sin = (ctx.input(i) for i in range(4))
+    shape, rotated = ctx.shape(x), 2 * ctx.dim(cos, 1)
+    stated = ctx.attr("rotary_embedding_dim", 0)
+    if stated and stated != rotated:
+        raise ctx.fail(f"rotary_embedding_dim is {stated}, but the tables hold {rotated // 2} pairs; correct the model")
+    heads = x if len(shape) == 4 else _split(ctx, x, rotated)
+    if ctx.rank(positions) == 1:  # of the first token
+        positions = ctx.expand_dims(ctx.add(positions, ctx.iota(ctx.dim(heads, 2))), (0,))
+    cos, sin = by_position(ctx, cos, positions), by_position(ctx, sin, positions)
+    turned = rotate(ctx, heads, cos, sin, rotated, bool(ctx.attr("interleaved", 0)))
+    return turned if len(shape) == 4 else joined_heads(ctx, turned)
+
+
+def _split(ctx: Context, x: Value, rotated: int) -> Value:
+    batch, length, width = ctx.shape(x)
+    heads = ctx.attr("num_heads", 0) or width // max(rotated, 1)
+    if heads <= 0 or width % heads or width // heads < rotated:
+        raise ctx.fail(f"{heads} heads of at least {rotated} elements do not make up the width {width}; set num_heads")
+    return ctx.transpose(ctx.reshape(x, (batch, length, heads, width // heads)), (0, 2, 1, 3))
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "RotaryEmbedding": Operator(
+        rotary_embedding, "input position_ids cos_cache sin_cache", "interleaved num_heads rotary_embedding_dim",
+        "output", only={"is_packed_batching": 0, "scale": 1.0},
+    ),
+}  # fmt: skip
