@@ -6,9 +6,9 @@ converter finds that something it needs is known only at run time; the function 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
+from onnx import FunctionProto, ModelProto, NodeProto
 
 from tilestitch.compiler.ir import Graph, IRError, Value
 
@@ -19,6 +19,7 @@ from .errors import ConversionError, NotStatic, UnsupportedOperatorsError
 from .functions import attribute_defaults, has_schema_function, inline_function, plain_schema_function, schema_function
 from .limits import check_limits
 from .scope import FunctionKey, Scope, canonical_domain
+from .walks import subgraphs
 
 
 def find_converter(table: Mapping[str, Sequence[Versioned]], op_type: str, opset: int) -> Converter | None:
@@ -159,12 +160,3 @@ class _Scan:
             return
         self.visited.add(key)
         self.nodes(function.node, {canonical_domain(o.domain): o.version for o in function.opset_import}, path)
-
-
-def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
-    """The graphs among a node's attributes."""
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
-        elif attribute.type == AttributeProto.GRAPHS:
-            yield from attribute.graphs

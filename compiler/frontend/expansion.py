@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 
 from onnx import FunctionProto, ModelProto, NodeProto
 
-from .dispatch import function_key, subgraphs
+from .dispatch import function_key
 from .errors import ModelError
 from .functions import MAX_DEPTH
 from .scope import FunctionKey
+from .walks import subgraphs
 
 MOST_NODES = 250_000
 """Nodes of a model whose functions are expanded. Functions that call others twice grow as powers of two."""

@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import FunctionProto, ModelProto, NodeProto, ValueInfoProto
 
 from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, Graph, TensorType, Type, Value
 from tilestitch.compiler.ir.types import is_static_tensor
 
-from .dispatch import convert_node, require_supported, subgraphs
+from .checking import check_model
+from .dispatch import convert_node, require_supported
 from .errors import ModelError
 from .expansion import check_expanded_size
-from .functions import schema_of
 from .onnx_types import from_type_proto
 from .scope import FunctionKey, Module, Scope, canonical_domain, remove_dead_nodes
+from .walks import all_tensors, node_tensors, subgraphs
 
 Shapes = Mapping[str, Sequence[int]]
-
-MOST_MESSAGE_BYTES = (1 << 31) - 1
-"""Of a protobuf message that is written as bytes."""
-
-FOREIGN = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
-"""Operators that ONNX Runtime's tools write into ONNX's domain for operator sets that do not have them."""
-
-FOREIGN_DOMAIN = "com.microsoft"
 
 MOST_BYTES = 1 << 47
 """Of one tensor: the address space of a process."""
@@ -139,7 +132,7 @@ def external_files(path: Path) -> list[Path]:
     """The files beside a model that its tensors lie in, whether they are there or not. Raises ModelError."""
     proto = load_model(path)
     nodes = [node for function in proto.functions for node in function.node]
-    tensors = (*_all_tensors(proto.graph), *(tensor for node in nodes for tensor in _node_tensors(node)))
+    tensors = (*all_tensors(proto.graph), *(tensor for node in nodes for tensor in node_tensors(node)))
     places = [entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"]
     return [path.parent / place for place in dict.fromkeys(places) if place and "\0" not in place]
 
@@ -167,102 +160,6 @@ def _check_versions(proto: ModelProto) -> None:
     for entry in entries:
         if not 1 <= entry.version < 1 << 31:
             raise ModelError(f"operator set version {entry.version} of domain {entry.domain!r} is out of range")
-
-
-def check_model(proto: ModelProto, path: Path | None) -> None:
-    """Run ONNX's checker; by path where there is one, since a model with its external data may exceed 2 GB.
-
-    Raises ModelError with the checker's complaint.
-    """
-    try:
-        onnx.checker.check_model(_checkable(proto, path))
-    except onnx.checker.ValidationError as error:
-        raise ModelError(f"the ONNX checker rejects the model: {str(error).strip()}") from error
-    except (ValueError, EncodeError, UnicodeDecodeError, RuntimeError) as error:
-        raise ModelError(
-            f"the ONNX checker cannot read the model ({error}); save it with its weights as external data"
-        ) from error
-
-
-def _checkable(proto: ModelProto, path: Path | None) -> ModelProto | str:
-    """What the checker is given: it wants shapes of all inputs and outputs, which ONNX itself leaves optional, and
-    takes no message beyond 2 GB.
-
-    Operators that ONNX Runtime writes into ONNX's domain, which the checker takes for wrong there, are shown as others.
-    A copy belongs to no folder, so its external tensors, which are checked when they are mapped, are emptied; of a
-    model in memory that is too large, all are.
-    """
-    tensors = [v.type.tensor_type for v in (*proto.graph.input, *proto.graph.output) if v.type.HasField("tensor_type")]
-    large = path is None and _is_large(proto)
-    foreign = any(_is_foreign(node, proto) for node in _all_nodes(proto.graph))
-    external = path is None and any(t.data_location == TensorProto.EXTERNAL for t in _all_tensors(proto.graph))
-    if all(t.HasField("shape") for t in tensors) and not large and not external and not foreign:
-        return proto if path is None else str(path)
-    copy = _without_initializers(proto)
-    copy.graph.initializer.extend(_emptied(t) if large else t for t in proto.graph.initializer)
-    for info in (*copy.graph.input, *copy.graph.output):
-        if info.type.HasField("tensor_type") and not info.type.tensor_type.HasField("shape"):
-            info.type.tensor_type.shape.SetInParent()
-    for node in _all_nodes(copy.graph):
-        if _is_foreign(node, proto):
-            node.domain = FOREIGN_DOMAIN
-    if foreign and not any(entry.domain == FOREIGN_DOMAIN for entry in copy.opset_import):
-        copy.opset_import.append(onnx.helper.make_opsetid(FOREIGN_DOMAIN, 1))
-    for tensor in _all_tensors(copy.graph):
-        if tensor.data_location == TensorProto.EXTERNAL:
-            tensor.CopyFrom(_emptied(tensor))
-    return copy
-
-
-def _is_foreign(node: NodeProto, proto: ModelProto) -> bool:
-    """Whether ONNX Runtime defines the operator in ONNX's domain, where the operator set in force has none such."""
-    if canonical_domain(node.domain) or node.op_type not in FOREIGN:
-        return False
-    return not any(schema_of(node.op_type, e.version, "") for e in proto.opset_import if not canonical_domain(e.domain))
-
-
-def _is_large(proto: ModelProto) -> bool:
-    try:
-        size: int = proto.ByteSize()
-    except EncodeError:  # protobuf counts by writing
-        return True
-    return size > MOST_MESSAGE_BYTES
-
-
-def _without_initializers(proto: ModelProto) -> ModelProto:
-    """What the checker looks at but for initialisers. Piece by piece: a message beyond 2 GB cannot be copied whole."""
-    graph = proto.graph
-    copy = ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
-    copy.graph.name = graph.name
-    for field in ("node", "input", "output", "value_info", "sparse_initializer"):
-        getattr(copy.graph, field).extend(getattr(graph, field))
-    return copy
-
-
-def _emptied(tensor: TensorProto) -> TensorProto:
-    return TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0], raw_data=b"")
-
-
-def _all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    for node in graph.node:
-        yield node
-        for inner in subgraphs(node):
-            yield from _all_nodes(inner)
-
-
-def _all_tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    yield from graph.initializer
-    for node in graph.node:
-        yield from _node_tensors(node)
-
-
-def _node_tensors(node: NodeProto) -> Iterator[TensorProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("t"):
-            yield attribute.t
-        yield from attribute.tensors
-    for inner in subgraphs(node):
-        yield from _all_tensors(inner)
 
 
 def _local_functions(proto: ModelProto) -> dict[FunctionKey, FunctionProto]:

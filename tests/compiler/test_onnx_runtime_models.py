@@ -96,8 +96,8 @@ def operators(model: ModelProto) -> set[str]:
     return {node.op_type for node in model.graph.node if node.domain == "com.microsoft"}
 
 
-def run(compiled: CompiledModel, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    with load(compiled.to_bytes(), num_threads=2) as module:
+def run(compiled: CompiledModel, feeds: Mapping[str, np.ndarray], target: str = "cpu") -> dict[str, np.ndarray]:
+    with load(compiled.to_bytes(), device=target, num_threads=2 if target == "cpu" else None) as module:
         return dict(module.run(dict(feeds)))
 
 
@@ -144,12 +144,13 @@ def fused_gpt2(past: int) -> ModelProto:
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 
-def test_attention_with_a_cache_is_one_kernel() -> None:
+@pytest.mark.parametrize("target", ["cpu", "emulator"])
+def test_attention_with_a_cache_is_one_kernel(target: str) -> None:
     model = fused_gpt2(past=4)
     feeds = feeds_of(model)
-    compiled = compile_model(model, "cpu", num_threads=2)
+    compiled = compile_model(model, target, num_threads=2, keep_source=target == "emulator")
     assert attentions(compiled) == 1
-    for got, wanted in zip(run(compiled, feeds).values(), run_ort(model, feeds), strict=True):
+    for got, wanted in zip(run(compiled, feeds, target).values(), run_ort(model, feeds), strict=True):
         assert_close(got, wanted, MODELS["float32"])
 
 
@@ -185,6 +186,17 @@ def test_a_decoder_of_four_bits(rows: int, past: int, batch: int, room: int, hid
             assert_close(got[b, :, :used], wanted[b, :, :used], MODELS["float32"])
     assert attentions(compiled) == (2 if rows > 1 else 0)  # the rule leaves single queries apart on CPUs
     assert not any(kernel["kind"] == "host" for kernel in compiled.explain()["kernels"])
+
+
+@pytest.mark.parametrize(("rows", "past"), [(5, 0), (1, 5)])
+def test_a_decoder_on_a_gpu(rows: int, past: int) -> None:
+    """There a step of a single query is one kernel, too."""
+    model = decoder(rows, past)
+    feeds = decoder_feeds(model)
+    compiled = compile_model(model, "emulator", keep_source=True)
+    for got, wanted in zip(run(compiled, feeds, "emulator").values(), run_ort(model, feeds), strict=True):
+        assert_close(got, wanted, MODELS["float32"])
+    assert attentions(compiled) == 2
 
 
 def test_tables_that_are_looked_up_stay_packed(tmp_path: Path) -> None:

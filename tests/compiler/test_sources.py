@@ -14,7 +14,7 @@ import pytest
 from tests.models import cnn, random_inputs
 from tilestitch.compiler import CompiledModel, compile_model
 from tilestitch.compiler.errors import ExportError, OptionError
-from tilestitch.compiler.frontend import ModelError, importer
+from tilestitch.compiler.frontend import ModelError, checking
 from tilestitch.runtime import load
 
 
@@ -73,7 +73,7 @@ def test_external_data_stays_in_its_folder(tmp_path: Path) -> None:
 
 def test_a_proto_larger_than_a_message_is_checked_without_its_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     model, sizes = cnn(), []
-    monkeypatch.setattr(importer, "MOST_MESSAGE_BYTES", 1000)
+    monkeypatch.setattr(checking, "MOST_MESSAGE_BYTES", 1000)
     check = onnx.checker.check_model
     monkeypatch.setattr(onnx.checker, "check_model", lambda model: (sizes.append(model.ByteSize()), check(model)))
     assert_computes(compile_model(model), model)

@@ -12,7 +12,7 @@ from tests.frontend.microsoft.checks import check_node, node_model, run_ort
 
 ACTIVATIONS: list[dict[str, Any]] = [
     {"activation": "Relu"}, {"activation": "Sigmoid"}, {"activation": "Tanh"},
-    {"activation": "LeakyRelu", "activation_params": [0.2]},
+    {"activation": "HardSwish"}, {"activation": "LeakyRelu", "activation_params": [0.2]},
     {"activation": "Clip", "activation_params": [-0.5, 0.7]},
     {"activation": "HardSigmoid", "activation_params": [0.3, 0.4]},
 ]  # fmt: skip

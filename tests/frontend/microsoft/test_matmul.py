@@ -15,6 +15,8 @@ ACTIVATIONS: list[dict[str, Any]] = [
     {"activation": "Relu"}, {"activation": "Sigmoid"}, {"activation": "Tanh"}, {"activation": "Softplus"},
     {"activation": "LeakyRelu", "activation_alpha": 0.2},
     {"activation": "HardSigmoid", "activation_alpha": 0.3, "activation_beta": 0.4},
+    {"activation": "Elu", "activation_alpha": 0.7}, {"activation": "ThresholdedRelu", "activation_alpha": 0.4},
+    {"activation": "ScaledTanh", "activation_alpha": 0.7, "activation_beta": 0.6}, {"activation": "Softsign"},
 ]  # fmt: skip
 
 
@@ -45,6 +47,14 @@ def test_gemm_with_an_activation(attrs: dict[str, Any]) -> None:
     operands = [floats(3, 5), floats(5, 4, seed=1), floats(4, seed=2)]
     check_node("FusedGemm", operands, {"alpha": 0.5, "beta": 0.7, **attrs})
     check_node("FusedGemm", [operands[0], operands[1].T.copy()], {"transB": 1, **attrs})
+
+
+def test_a_second_parameter_without_the_first() -> None:
+    attrs = {"activation": "HardSigmoid", "activation_beta": 0.4}
+    check_node(
+        "FusedMatMulActivation", [floats(3, 5), floats(5, 4)], attrs,
+        reference=lambda a, b: np.clip(np.float32(0.2) * (a @ b) + np.float32(0.4), 0, 1),
+    )  # fmt: skip
 
 
 def test_a_matmul_with_an_activation() -> None:

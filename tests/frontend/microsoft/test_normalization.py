@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import helper
 
-from tests.frontend.checks import floats
+from tests.frontend.checks import assert_close, floats, run
 from tests.frontend.microsoft.checks import check_node, node_model, typed
 from tilestitch.compiler.frontend import ConversionError, import_model
 
@@ -64,6 +65,18 @@ def test_simplified_layer_norm_in_onnx_domain(axis: int) -> None:
 def test_layer_norm_before_onnx_had_it() -> None:
     operands = [floats(2, 3, 5), floats(5, seed=1), floats(5, seed=2)]
     check_node("LayerNormalization", operands, {"epsilon": 1e-5}, domain="", opset=12)
+
+
+def test_simplified_layer_norm_in_a_function_of_the_model() -> None:
+    """ONNX's checker looks at functions, too."""
+    body = [helper.make_node("SimplifiedLayerNormalization", ["a", "b"], ["c"], epsilon=1e-5)]
+    imports = [helper.make_opsetid("", 17)]
+    model = node_model("Norm", [floats(2, 5), floats(5, seed=1)], domain="mine")
+    model.opset_import.append(helper.make_opsetid("mine", 1))
+    model.functions.append(helper.make_function("mine", "Norm", ["a", "b"], ["c"], body, imports))
+    x, scale = floats(2, 5), floats(5, seed=1)
+    (ours,) = run(typed(model, [x]), {"x0": x, "x1": scale})
+    assert_close(ours, x / np.sqrt((x**2).mean(-1, keepdims=True) + np.float32(1e-5)) * scale)
 
 
 def grouped(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, groups: int, silu: bool) -> np.ndarray:

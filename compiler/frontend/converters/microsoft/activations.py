@@ -8,29 +8,26 @@ from tilestitch.compiler.ir import Value
 
 from ...builder import Builder, dtype_of
 from ...context import Context
-from ..activations import gelu, recurrent_activation, swish, tanh_gelu
+from ..activations import gelu, hard_sigmoid, recurrent_activation, swish, tanh_gelu
 from ..common import widened
 from ..reductions import softmax
 from .operator import Operator
 
 
-def activation(ctx: Context, name: str, parameters: tuple[float, ...]) -> Callable[[Value], Value]:
+def activation(
+    ctx: Context, name: str, alpha: float | None = None, beta: float | None = None
+) -> Callable[[Value], Value]:
     """An activation that ONNX Runtime fuses into a matmul or convolution, by ONNX's name for it."""
-    alpha, beta = (*parameters, None, None)[:2]
     if name == "Clip":
         if alpha is None or beta is None:
-            raise ctx.fail(f"the activation Clip takes two parameters, but {len(parameters)} are given")
+            raise ctx.fail("the activation Clip takes two parameters; correct the model")
         low, high = alpha, beta
         return lambda x: ctx.clamp(x, low, high)
     if name == "HardSwish":
-        return lambda x: ctx.mul(x, ctx.clamp(ctx.add(ctx.mul(x, 1.0 / 6.0), 0.5), 0.0, 1.0))
-    if name == "Gelu":
-        return lambda x: gelu(ctx, x)
+        return lambda x: ctx.mul(x, hard_sigmoid(ctx, x, 1.0 / 6.0, 0.5))
     found = recurrent_activation(ctx, name.lower(), alpha, beta)
     if found is None:
-        raise ctx.fail(
-            f"activation {name!r} is not supported; write it as an operator of its own, after this one without it"
-        )
+        raise ctx.fail(f"activation {name!r} is not supported; write it as an operator after this one")
     return found
 
 

@@ -42,8 +42,10 @@ def _convolved(ctx: Context, x: Value, residual: Value | None) -> Value:
     w = ctx.input(1)
     y = with_bias(ctx, conv_window(ctx, x, w).conv(ctx, x, w), ctx.optional(2))
     y = y if residual is None else ctx.add(y, residual)
-    name = ctx.attr("activation", "")
-    return activation(ctx, name, tuple(ctx.attr("activation_params", ())))(y) if name else y
+    name, parameters = ctx.attr("activation", ""), ctx.attr("activation_params", ())
+    if len(parameters) > 2:
+        raise ctx.fail(f"activation_params are {parameters}, but no activation takes more than two; correct the model")
+    return activation(ctx, name, *parameters)(y) if name else y
 
 
 def nhwc_max_pool(ctx: Context) -> Value:

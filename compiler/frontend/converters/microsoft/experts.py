@@ -8,10 +8,10 @@ from tilestitch.compiler.ir import Value
 
 from ...builder import dtype_of
 from ...context import Context
-from ..activations import tanh_gelu
+from ..activations import relu, tanh_gelu
 from ..common import widened
 from ..reductions import softmax
-from .activations import activation, clamped_swiglu, halves
+from .activations import clamped_swiglu, halves
 from .low_bit import checked_bits, unpacked
 from .operator import Operator
 
@@ -116,7 +116,7 @@ def _activated(ctx: Context, gate: Value, linear: Value | None) -> Value:
     if kind == "gelu":
         return tanh_gelu(ctx, gate)
     if kind == "relu":
-        return activation(ctx, "Relu", ())(gate)
+        return relu(ctx, gate)
     raise ctx.fail(f"activation_type {kind!r} is not supported; relu, gelu, silu, swiglu and identity are")
 
 

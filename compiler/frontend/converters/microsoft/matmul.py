@@ -38,8 +38,8 @@ def with_activation(convert: Callable[[Context], Value]) -> Callable[[Context], 
         y, name = convert(ctx), ctx.attr("activation", "")
         if not name:
             return y
-        given = [ctx.attr(f"activation_{letter}", None) for letter in ("alpha", "beta")]
-        return activation(ctx, name, tuple(value for value in given if value is not None))(y)
+        alpha, beta = (ctx.attr(f"activation_{letter}", None) for letter in ("alpha", "beta"))
+        return activation(ctx, name, alpha, beta)(y)
 
     return converted
 

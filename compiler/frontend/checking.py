@@ -1,0 +1,103 @@
+"""ONNX's own checker, and what it is shown of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
+from onnx import FunctionProto, ModelProto, NodeProto, TensorProto
+
+from .errors import ModelError
+from .functions import schema_of
+from .scope import canonical_domain
+from .walks import all_nodes, all_tensors
+
+MOST_MESSAGE_BYTES = (1 << 31) - 1
+"""Of a protobuf message that is written as bytes."""
+
+FOREIGN = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
+"""Operators that ONNX Runtime's tools write into ONNX's domain for operator sets that do not have them."""
+
+FOREIGN_DOMAIN = "com.microsoft"
+
+
+def check_model(proto: ModelProto, path: Path | None) -> None:
+    """Run ONNX's checker; by path where there is one, since a model with its external data may exceed 2 GB.
+
+    Raises ModelError with the checker's complaint.
+    """
+    try:
+        onnx.checker.check_model(_checkable(proto, path))
+    except onnx.checker.ValidationError as error:
+        raise ModelError(f"the ONNX checker rejects the model: {str(error).strip()}") from error
+    except (ValueError, EncodeError, UnicodeDecodeError, RuntimeError) as error:
+        raise ModelError(
+            f"the ONNX checker cannot read the model ({error}); save it with its weights as external data"
+        ) from error
+
+
+def _checkable(proto: ModelProto, path: Path | None) -> ModelProto | str:
+    """What the checker is given: it wants shapes of all inputs and outputs, which ONNX itself leaves optional, and
+    takes no message beyond 2 GB.
+
+    Operators that ONNX Runtime writes into ONNX's domain, which the checker takes for wrong there, are shown as others.
+    A copy belongs to no folder, so its external tensors, which are checked when they are mapped, are emptied; of a
+    model in memory that is too large, all are.
+    """
+    tensors = [v.type.tensor_type for v in (*proto.graph.input, *proto.graph.output) if v.type.HasField("tensor_type")]
+    large = path is None and _is_large(proto)
+    foreign = any(True for _ in _foreign_nodes(proto))
+    external = path is None and any(t.data_location == TensorProto.EXTERNAL for t in all_tensors(proto.graph))
+    if all(t.HasField("shape") for t in tensors) and not large and not external and not foreign:
+        return proto if path is None else str(path)
+    copy = _without_initializers(proto)
+    copy.graph.initializer.extend(_emptied(t) if large else t for t in proto.graph.initializer)
+    for info in (*copy.graph.input, *copy.graph.output):
+        if info.type.HasField("tensor_type") and not info.type.tensor_type.HasField("shape"):
+            info.type.tensor_type.shape.SetInParent()
+    for holder, node in list(_foreign_nodes(copy)):
+        node.domain = FOREIGN_DOMAIN
+        if not any(entry.domain == FOREIGN_DOMAIN for entry in holder.opset_import):
+            holder.opset_import.append(onnx.helper.make_opsetid(FOREIGN_DOMAIN, 1))
+    for tensor in all_tensors(copy.graph):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            tensor.CopyFrom(_emptied(tensor))
+    return copy
+
+
+def _foreign_nodes(proto: ModelProto) -> Iterator[tuple[ModelProto | FunctionProto, NodeProto]]:
+    """Nodes of operators that ONNX Runtime defines in ONNX's domain, where the operator set in force has none such.
+
+    Each with the model or function whose operator sets those are.
+    """
+    for holder, nodes in ((proto, proto.graph.node), *((function, function.node) for function in proto.functions)):
+        versions = [entry.version for entry in holder.opset_import if not canonical_domain(entry.domain)]
+        for node in all_nodes(nodes):
+            if canonical_domain(node.domain) or node.op_type not in FOREIGN:
+                continue
+            if not any(schema_of(node.op_type, version, "") for version in versions):
+                yield holder, node
+
+
+def _is_large(proto: ModelProto) -> bool:
+    try:
+        size: int = proto.ByteSize()
+    except EncodeError:  # protobuf counts by writing
+        return True
+    return size > MOST_MESSAGE_BYTES
+
+
+def _without_initializers(proto: ModelProto) -> ModelProto:
+    """What the checker looks at but for initialisers. Piece by piece: a message beyond 2 GB cannot be copied whole."""
+    graph = proto.graph
+    copy = ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
+    copy.graph.name = graph.name
+    for field in ("node", "input", "output", "value_info", "sparse_initializer"):
+        getattr(copy.graph, field).extend(getattr(graph, field))
+    return copy
+
+
+def _emptied(tensor: TensorProto) -> TensorProto:
+    return TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0], raw_data=b"")

@@ -1,0 +1,41 @@
+"""Walks over ONNX graphs and the graphs in their nodes' attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
+
+
+def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+    """The graphs among a node's attributes."""
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == AttributeProto.GRAPHS:
+            yield from attribute.graphs
+
+
+def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """The nodes, and those of the graphs in them."""
+    for node in nodes:
+        yield node
+        for inner in subgraphs(node):
+            yield from all_nodes(inner.node)
+
+
+def all_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """Initialisers and attributes of the graph, and of the graphs in it."""
+    yield from graph.initializer
+    for node in graph.node:
+        yield from node_tensors(node)
+
+
+def node_tensors(node: NodeProto) -> Iterator[TensorProto]:
+    """The tensors among a node's attributes, and those of the graphs in it."""
+    for attribute in node.attribute:
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+    for inner in subgraphs(node):
+        yield from all_tensors(inner)
