@@ -193,6 +193,9 @@ class _ProgramWriter:
         self.temporaries = _temporaries(plan)
         self.arena_bytes = _align(plan.buffers.arena_bytes)
         self.status: int | None = None
+        self.edges_into: dict[int, list[int]] = {}
+        for edge in plan.edges or ():
+            self.edges_into.setdefault(edge.after, []).append(edge.before)
 
     def write(self, output_names: tuple[str, ...] = ()) -> rt.Program:
         inputs = tuple(self.number(v.name) for v in self.graph.inputs)
@@ -258,7 +261,9 @@ class _ProgramWriter:
 
     def edges(self, first: int, count: int) -> list[tuple[int, int]]:
         """Edges between the launches of one segment, by their numbers in it."""
-        return [(e.before - first, e.after - first) for e in self.plan.edges or () if first <= e.after < first + count]
+        return [
+            (before - first, number) for number in range(count) for before in self.edges_into.get(first + number, ())
+        ]
 
     # -- native steps --------------------------------------------------------------------------------------------
 

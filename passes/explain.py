@@ -14,10 +14,11 @@ from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
 from tilestitch.passes.fusion.cost.facts import device_of, group_facts, nodes_by_name
 
 from .host_steps import host_summary, why_on_host
-from .plan import Group, HostGroup, Segment, StitchPlan, WhyNot
+from .plan import Group, HostGroup, StitchPlan, WhyNot
 from .plan.target import TargetInfo
 from .schedule.launches import nested_graphs
 from .schedule.makespan import plan_us, share_of
+from .waits import waits_of
 
 OPERATIONS_PER_BYTE = 16
 """Kernels with less arithmetic for each byte moved wait for memory on any machine of today."""
@@ -40,7 +41,7 @@ def explain_plan(
     `kernels` is in launch order (`number`) and holds native groups only; `host_steps` holds the others, each with
     the reason, and `host` sums these up (`is_body`: of a loop or branch). `origins` gives
     the nodes of the model that each node of the graph stems from. Bytes are counted once for each tensor; `unfused` is
-    what a kernel's nodes would be as a kernel each; `sync` says which kernels it waits for. `predicted_us` is what
+    what a kernel's nodes would be as a kernel each; `sync` says what it waits for. `predicted_us` is what
     `model` says of each kernel on the device of `target` (default: the plan's target, one thread); `prediction` names
     both, and says how long all take together (`total_us`): side by side where edges and the device allow it.
     """
@@ -55,16 +56,16 @@ def explain_plan(
     host_steps: list[dict[str, Any]] = []
     durations_us: dict[str, float] = {}
     shares: dict[str, float] = {}
-    waits = _waits(plan)
+    waits = waits_of(plan)
     reasons = {node.name: why for node, why in why_on_host(graph, is_body=is_body).items()}
     for number, segment in enumerate(plan.segments):
-        for place, name in enumerate(segment.groups):
+        for name in segment.groups:
             group = by_name[name]
             if isinstance(group, HostGroup):
                 host_steps.append({**_host_step(graph, group, number), **_why(reasons[name])})
             else:
                 kernel = {"number": len(kernels), **_kernel(graph, group, values, number)}
-                kernel["sync"] = waits[name] if plan.target.is_gpu else _in_order(segment, place)
+                kernel["sync"] = waits[name]
                 facts = group_facts(nodes, group, target)
                 (found,) = model.predict((facts,), device)
                 durations_us[name] = found.latency_us
@@ -92,22 +93,6 @@ def explain_plan(
         "plugins": [p.to_json() for p in plan.plugins],
         "bodies": bodies,
     }
-
-
-def _waits(plan: StitchPlan) -> dict[str, list[dict[str, str]]]:
-    """By kernel: those that it waits for, how, and for whose sake. Edges between launches of one kernel are its own."""
-    found: dict[str, list[dict[str, str]]] = {group.name: [] for group in plan.groups}
-    launches = plan.launches or ()
-    for edge in plan.edges or ():
-        before, after = launches[edge.before].group, launches[edge.after].group
-        if before != after:
-            found[after].append({"after": before, "kind": edge.kind, "reason": edge.reason})
-    return found
-
-
-def _in_order(segment: Segment, place: int) -> list[dict[str, str]]:
-    """On a CPU a kernel begins when the one before has ended."""
-    return [{"after": segment.groups[place - 1], "kind": "order", "reason": ""}] if place else []
 
 
 def _all_kernels(

@@ -139,12 +139,11 @@ class _Checker:
             expected = {v.name: offset for v, offset in (offsets or {}).items()}
             if expected != {p: self.plan.buffers.places[p].offset_bytes for p in parts}:
                 self.fail(f"%{whole} is not made of {', '.join('%' + p for p in parts)} at the places given")
-            for group in self.plan.groups:
-                read = {self.plan.buffers.aliases.get(v, v) for v in group.inputs}
-                if whole in read and not set(parts).isdisjoint(group.outputs):
-                    self.fail(
-                        f"group {group.name} reads %{whole} and writes a part of it, by two pointers to one memory"
-                    )
+        for group in self.plan.groups:
+            into = [self.plan.buffers.places[v].whole for v in group.outputs if v in self.plan.buffers.places]
+            both = {self.plan.buffers.aliases.get(v, v) for v in group.inputs}.intersection(into) if into else ()
+            for whole in sorted(both):
+                self.fail(f"group {group.name} reads %{whole} and writes a part of it, by two pointers to one memory")
 
     def _check_order(self) -> None:
         known = {v.name for v in self.graph.inputs}

@@ -19,7 +19,7 @@ from .plan import StitchPlan, wholes_of
 from .plan.target import TargetInfo
 from .plan_check import check_plan
 from .schedule.kernels import apart_where_too_large, schedule_groups
-from .schedule.launches import completed, nested_graphs
+from .schedule.launches import completed, edges_by_hand, nested_graphs, with_edges
 from .schedule.memory import plan_buffers
 from .schedule.order import segments_of
 
@@ -69,6 +69,7 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
 
 def storing(plan: StitchPlan, graph: Graph, names: Sequence[str], kernels_of: KernelsOf = no_kernels) -> StitchPlan:
     """The plan with the same kernels and launches for `graph` with these values as further outputs, which it is given.
+    Edges that were added by hand stay.
 
     Raises PlanError for a value that no kernel stores in memory of its own.
     """
@@ -79,13 +80,14 @@ def storing(plan: StitchPlan, graph: Graph, names: Sequence[str], kernels_of: Ke
         raise PlanError(
             f"plan of {plan.graph}: no kernel stores {', '.join(lacking)}; expose what `explain` calls outputs"
         )
+    added = edges_by_hand(plan, graph)
     graph.outputs = [*graph.outputs, *(stored[name] for name in names)]
     buffers = plan_buffers(
         graph, plan.groups, plan.host_groups, plan.segments, plan.buffers.aliases, plan.buffers.places,
         concurrent=plan.target.is_gpu,
     )  # fmt: skip
     changed = replace(plan, fingerprint=fingerprint(graph), buffers=buffers, launches=None, edges=None)
-    changed = completed(changed, graph, kernels_of)
+    changed = with_edges(completed(changed, graph, kernels_of), added)
     check_plan(changed, graph, kernels_of=kernels_of)
     return changed
 

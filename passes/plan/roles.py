@@ -138,7 +138,7 @@ def _epilogue(node: Node, anchor: Node, parts: dict[Node, Part]) -> Part:
         raise Illegal("epilogue_shape", f"{node.name} has shape {node.output.shape}, {anchor.name} has {shape}")
     for value in _dependent_operands(node, parts):
         if value.producer is not None and parts[value.producer] is Part.VIEW:
-            raise Illegal("epilogue_behind_view", f"{node.name} reads {value.name}, whose axes were moved")
+            raise Illegal("epilogue_after_view", f"{node.name} reads {value.name}, whose axes were moved")
         if value.shape != shape:
             raise Illegal("epilogue_index", f"{node.name} reads {value.name} at another index than it is computed at")
     return Part.EPILOGUE

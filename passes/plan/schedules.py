@@ -75,17 +75,17 @@ class SplitRowSchedule:
 
 @dataclass(frozen=True)
 class GemmSchedule:
-    """A contraction in tiles. `split_k`: into how many parts the reduction is cut at most, which the last block of a
-    tile joins. blocks: of a launch whose blocks walk over tiles (wgmma), else one for each part of each tile, and 0.
+    """A contraction in tiles. split_k: parts into which the reduction is cut; the last block of a tile joins them.
+    blocks: of a launch whose blocks walk over tiles (wgmma), else one for each part of each tile, and 0.
 
-    tile_rows: tiles of so many neighbouring rows are computed together, column after column.
+    tile_rows: tiles of so many neighbouring rows, all rows at most, are computed together, column after column.
     """
 
     template: ClassVar[str] = "gemm"
     tile: Tile
     split_k: int = 1
     blocks: int = 0
-    tile_rows: int = 8
+    tile_rows: int = 1
 
 
 @dataclass(frozen=True)

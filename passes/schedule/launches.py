@@ -11,7 +11,7 @@ from tilestitch.passes.plan.buffers import TemporaryBuffer
 from tilestitch.passes.plan.launches.cpu import cpu_launches
 from tilestitch.passes.plan.launches.cuda.group import cuda_launches
 from tilestitch.passes.plan.launches.dependences import edges_of
-from tilestitch.passes.plan.launches.launch import Launch
+from tilestitch.passes.plan.launches.launch import Edge, Launch
 from tilestitch.passes.plan.launches.own import KernelsOf, no_kernels, own_launches
 from tilestitch.passes.plan.target import TargetInfo
 
@@ -39,6 +39,20 @@ def completed_alone(plan: StitchPlan, graph: Graph, kernels_of: KernelsOf = no_k
     if edges is None:
         edges = edges_of(graph, launches, plan.segments, buffers) if plan.target.is_gpu else ()
     return replace(plan, launches=launches, edges=edges, buffers=buffers)
+
+
+def edges_by_hand(plan: StitchPlan, graph: Graph) -> list[Edge]:
+    """The edges of a plan that its launches do not need."""
+    if not plan.edges or plan.launches is None:
+        return []
+    needed = {(e.before, e.after) for e in edges_of(graph, plan.launches, plan.segments, plan.buffers)}
+    return [edge for edge in plan.edges if (edge.before, edge.after) not in needed]
+
+
+def with_edges(plan: StitchPlan, added: Iterable[Edge]) -> StitchPlan:
+    """The plan with further edges between the same launches."""
+    edges = {(e.after, e.before): e for e in (*added, *(plan.edges or ()))}
+    return replace(plan, edges=tuple(edges[key] for key in sorted(edges)))
 
 
 def nested_graphs(graph: Graph) -> dict[str, Graph]:

@@ -104,7 +104,7 @@ def _arrive(name: str, operation: str, qualifiers: Sequence[str], operands: Oper
 def _copies_arrive(name: str, words: Sequence[str], operands: Operands) -> str:
     found = _allow(name, words, _SHARED, {"noinc"})
     flags = 1 if "noinc" in found else 1 + 8  # the phase waits for one arrival more
-    return f"emu_arrive_behind_copies({operands[0]}, {flags}, __LINE__);"
+    return f"emu_arrive_after_copies({operands[0]}, {flags}, __LINE__);"
 
 
 # --- copies ----------------------------------------------------------------------------------------------------------

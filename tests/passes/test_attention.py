@@ -178,6 +178,19 @@ def test_wide_values_are_refused_with_their_width() -> None:
     assert found.numbers == {"width": 264, "limit": 256}
 
 
+@pytest.mark.parametrize(("case", "numbers"), [
+    (Case(keys=0), {"keys": 0, "width": 8}), (Case(width=0), {"keys": 7, "width": 0}),
+])  # fmt: skip
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_scores_of_nothing_are_no_attention(case: Case, numbers: dict[str, int], target: str) -> None:
+    graph = attention(case)
+    plan = planned(graph, target=target)
+    assert "attention" not in kinds(plan)
+    check_plan(plan, graph)
+    refused = roles(graph)
+    assert isinstance(refused, WhyNot) and refused.rule == "legality.attention_empty" and refused.numbers == numbers
+
+
 def test_values_made_of_the_scores_are_refused() -> None:
     graph, scores, _ = pieces()
     values = graph.emit("transpose", scores, perm=(0, 2, 1))

@@ -1,6 +1,7 @@
 """The explanation of a plan: every decision as data."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.cost_model.random_model import RandomModel
 from tilestitch.passes import PassContext, TargetInfo, explain_edge, explain_node, explain_plan, make_plan
 from tilestitch.passes.explanation import with_origins
+from tilestitch.passes.plan import Segment
+from tilestitch.passes.waits import waits_of
 
 TEXT = """graph @g(%x: float32[64,64], %s: float32[64,64]) -> (%y, %z) {
   %m = matmul(%x, %s) : float32[64,64]  from "MatMul_0"
@@ -40,6 +43,49 @@ def test_a_kernel_on_a_gpu_says_what_it_waits_for_and_why() -> None:
     kernels = explain_plan(graph, make_plan(graph, PassContext(target)))["kernels"]
     for kernel in kernels[1:]:
         assert kernel["sync"] == [{"after": kernels[0]["name"], "kind": "full", "reason": f"%{kernel['inputs'][0]}"}]
+
+
+AROUND_A_HOST_STEP = """graph @g(%x: float32[64,64]) -> (%y, %z, %w) {
+  %a = matmul(%x, %x) : float32[64,64]
+  %s = cast(%a) {to="string"} : string[64,64]
+  %b = cast(%s) {to="float32"} : float32[64,64]
+  %y = matmul(%b, %a) : float32[64,64]
+  %z = matmul(%y, %b) : float32[64,64]
+  %u = cast(%z) {to="string"} : string[64,64]
+  %v = cast(%u) {to="float32"} : float32[64,64]
+  %w = matmul(%v, %v) : float32[64,64]
+}"""
+GPU = TargetInfo("cuda", device="NVIDIA_H100_80GB_HBM3", architectures=("sm_90a",))
+
+
+@pytest.mark.parametrize(("target", "kind", "reason"), [(GPU, "full", "%y"), (TargetInfo("cpu", 2), "order", "")])
+def test_a_kernel_says_what_it_waits_for_across_host_steps(target: TargetInfo, kind: str, reason: str) -> None:
+    graph = parse_graph(AROUND_A_HOST_STEP)
+    found = explain_plan(graph, make_plan(graph, PassContext(target)))
+    first, second, third, last = found["kernels"]
+    assert first["sync"] == []
+    assert second["sync"] == [
+        {"after": "b", "kind": "segment", "reason": "%b"}, {"after": first["name"], "kind": "segment", "reason": "%a"},
+    ]  # fmt: skip
+    assert third["sync"] == [
+        {"after": second["name"], "kind": kind, "reason": reason}, {"after": "b", "kind": "segment", "reason": "%b"},
+    ]  # fmt: skip
+    assert last["sync"] == [{"after": "v", "kind": "segment", "reason": "%v"}]
+
+
+def test_a_kernel_that_reads_inputs_only_still_waits_for_the_host_step_before_it() -> None:
+    graph = parse_graph("""graph @g(%x: float32[64,64]) -> (%s, %u, %y) {
+  %a = matmul(%x, %x) : float32[64,64]
+  %s = cast(%a) {to="string"} : string[64,64]
+  %b = cast(%s) {to="float32"} : float32[64,64]
+  %u = matmul(%b, %b) : float32[64,64]
+  %y = matmul(%x, %x) {trans_b=true} : float32[64,64]
+}""")
+    plan = make_plan(graph, PassContext(GPU))
+    first, second, late = (g.name for value in "auy" for g in plan.groups if value in g.outputs)
+    segments = Segment(True, (first,)), Segment(False, ("s", "b")), Segment(True, (second, late))
+    waits = waits_of(replace(plan, segments=segments, edges=()))
+    assert waits[late] == [{"after": "b", "kind": "segment", "reason": ""}]
 
 
 def test_branches_that_leave_room_are_predicted_side_by_side() -> None:

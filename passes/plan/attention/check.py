@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
+from math import ceil
 
 from tilestitch.compiler.ir.types import HALVES, storage_bytes
 from tilestitch.passes.plan.attention.operands import AttentionShape, attention_of
@@ -45,7 +47,14 @@ def why_not_attention(group: AnchoredGroup, schedule: AttentionSchedule, machine
         return "the keys are cut into 0 parts; there is at least one"
     tile = schedule.tile
     reasons = _mma(tile, what, machine) if isinstance(tile, AttentionMmaTile) else _simt(tile, what)
-    return next(reasons, None) or next(shared(tile, what, machine.shared_bytes_per_block), None)
+    return next(chain(reasons, shared(tile, what, machine.shared_bytes_per_block), _parts(schedule, what)), None)
+
+
+def _parts(schedule: AttentionSchedule, what: AttentionShape) -> Iterator[str]:
+    """Complaints of parts of the keys that there are not."""
+    steps, parts = ceil(what.keys / schedule.tile.bn), what.parts(schedule.tile.bn, schedule.split_keys)
+    if parts != schedule.split_keys:
+        yield f"split_keys is {schedule.split_keys}: {steps} tiles of keys are cut into {parts} parts by that"
 
 
 def shared(tile: AttentionMmaTile | AttentionSimtTile, what: AttentionShape, limit: int) -> Iterator[str]:

@@ -57,6 +57,11 @@ class AttentionShape:
         matmul = self.softmax.matmul
         return matmul.inputs[0].shape[-2 if matmul.attrs.get("trans_a") else -1]
 
+    def parts(self, bn: int, most: int) -> int:
+        """Into how many parts tiles of `bn` keys are cut, at most `most`, all of one size but for the last."""
+        steps = -(-self.keys // bn)
+        return -(-steps // -(-steps // most))
+
     def place(self, batch: Any, row: Any, column: Any) -> tuple[Any, ...]:
         """The index of a result."""
         *lead, queries, _ = self.result.shape

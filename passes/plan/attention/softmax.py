@@ -83,6 +83,8 @@ class Inside:
         self._check_width("values", result[-1])
         width = self.first.inputs[0].shape[-2 if self.first.attrs.get("trans_a") else -1]
         self._check_width("keys", width)
+        if not self.keys or not width:
+            raise Illegal("attention_empty", f"{self.first.name} sums over nothing", keys=self.keys, width=width)
         return Softmax(
             self.first, self._swapped(), self.heads, self.queries, self.keys, self.scores, self.weights,
             tuple(self.flaws), tuple(self.dead),

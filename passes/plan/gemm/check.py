@@ -98,6 +98,23 @@ def _reasons(group: AnchoredGroup, schedule: GemmSchedule | DirectSchedule, mach
             yield from _mma(tile, gemm, machine.capability, machine.shared_bytes_per_block)
         case WgmmaTile():
             yield from _wgmma(tile, schedule, gemm, machine.name, machine.specific)
+    yield from _cuts(schedule, gemm)
+
+
+def _cuts(schedule: GemmSchedule, gemm: Gemm) -> Iterator[str]:
+    """Complaints of parts and of rows of tiles that there are not."""
+    match schedule.tile:
+        case GemvTile():
+            gemm = with_large_right(gemm)
+        case WgmmaTile():
+            gemm = cut_to_patches(gemm, schedule.tile.bm)
+    tile = schedule.tile
+    tiles = cut(gemm, (tile.bm, tile.bn, tile.bk), schedule.split_k, schedule.tile_rows)
+    if tiles.parts != schedule.split_k:
+        steps = ceil(gemm.k / tile.bk)
+        yield f"split_k is {schedule.split_k}: {steps} steps of the reduction are cut into {tiles.parts} parts by that"
+    if tiles.tile_rows != schedule.tile_rows:
+        yield f"tile_rows is {schedule.tile_rows}: there are {tiles.m_blocks} rows of tiles"
 
 
 def _simt(tile: SimtTile, gemm: Gemm) -> Iterator[str]:

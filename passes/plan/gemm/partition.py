@@ -20,16 +20,23 @@ class Partition:
     n_blocks: int
     parts: int
     steps: int
-    tile_rows: int = 8
+    tile_rows: int = 1
 
     @property
     def blocks(self) -> int:
         return self.batch * self.m_blocks * self.n_blocks * self.parts
 
 
-def cut(gemm: Gemm, tile: tuple[int, int, int], parts: int, tile_rows: int = 8) -> Partition:
-    """Tiles of the extents (m, n, k), with the reduction in at most `parts` parts."""
+TILE_ROWS = 8
+"""Rows of tiles that the planner has computed together."""
+
+
+def cut(gemm: Gemm, tile: tuple[int, int, int], parts: int, tile_rows: int = TILE_ROWS) -> Partition:
+    """Tiles of the extents (m, n, k), with the reduction in at most `parts` parts and at most `tile_rows` rows of tiles
+    together.
+    """
     steps = -(-gemm.k // tile[2])
     each = -(-steps // parts)
     used = -(-steps // each) if each else 1
-    return Partition(gemm.batch, -(-gemm.m // tile[0]), -(-gemm.n // tile[1]), used, each, tile_rows)
+    m_blocks, n_blocks = -(-gemm.m // tile[0]), -(-gemm.n // tile[1])
+    return Partition(gemm.batch, m_blocks, n_blocks, used, each, min(tile_rows, m_blocks))

@@ -70,7 +70,7 @@ class Choice:
     partition: Partition
 
     def schedule(self, blocks: int = 0) -> GemmSchedule:
-        return GemmSchedule(self.tile, self.partition.parts, blocks)
+        return GemmSchedule(self.tile, self.partition.parts, blocks, self.partition.tile_rows)
 
 
 def choose_contraction(group: AnchoredGroup, gpu: Gpu, after: RowsAfter | None = None) -> GemmSchedule | DirectSchedule:
@@ -108,7 +108,7 @@ def _gemv(gemm: Gemm, sm_count: int) -> GemmSchedule:
         partition = cut(gemm, (tile.bm, tile.bn, tile.bk), parts)
         if partition.blocks >= 2 * sm_count or partition.steps <= 1:
             break
-    return GemmSchedule(tile, partition.parts)
+    return GemmSchedule(tile, partition.parts, tile_rows=partition.tile_rows)
 
 
 # -- tiles -------------------------------------------------------------------------------------------------------------

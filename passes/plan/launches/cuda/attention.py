@@ -24,9 +24,8 @@ def attention(group: AnchoredGroup, schedule: AttentionSchedule) -> tuple[Emitte
         shared_bytes = stage_bytes(tile, pieces_of(what.query, what.key, what.value, tile))
     else:
         shared_bytes = tile.shared_bytes
-    tiles, steps = ceil(what.rows / tile.bm), ceil(what.keys / tile.bn)
-    parts = ceil(steps / ceil(steps / schedule.split_keys))
-    blocks = what.batch * tiles * parts
+    parts = what.parts(tile.bn, schedule.split_keys)
+    blocks = what.batch * ceil(what.rows / tile.bm) * parts
     everything = (*group.inputs, *group.outputs)
     if parts == 1:
         launch = Emitted.of(tile.template, blocks, tile.threads, everything, part=True)

@@ -57,7 +57,7 @@ inline uint64_t emu_arrive_and_expect(const void* address, uint32_t bytes, int f
 }
 
 // cp.async.mbarrier.arrive: here the thread's copies are done at once.
-inline void emu_arrive_behind_copies(const void* address, int flags, uint32_t line) {
+inline void emu_arrive_after_copies(const void* address, int flags, uint32_t line) {
   emu_copy_wait_all();
   emu_mbarrier_arrive(address, 1, flags, line);
 }

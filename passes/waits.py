@@ -1,0 +1,68 @@
+"""Which steps each kernel of a plan waits for, how, and for the sake of which values: what `explain` calls `sync`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .plan import Group, StitchPlan, wholes_of
+from .schedule.order import written
+
+Wait = dict[str, str]
+
+
+def waits_of(plan: StitchPlan) -> dict[str, list[Wait]]:
+    """By kernel: `after` (a kernel or host step), `kind` and `reason` of each wait.
+
+    `full` is an edge between launches, and `order` the order of a CPU's kernels: both within a run of kernels without
+    host steps between them. `segment`: such a run begins when all before it has ended; a kernel names the steps before
+    the run that wrote what it reads, or the last one before, if it waits for nothing else.
+    """
+    found = _by_edges(plan) if plan.target.is_gpu else _in_order(plan)
+    groups = {group.name: group for group in plan.groups}
+    earlier: dict[str, str] = {}  # by value: what wrote it in an earlier segment
+    wholes = wholes_of(plan.buffers.places)
+    outputs = {group.name: group.outputs for group in (*plan.groups, *plan.host_groups)}
+    last = ""
+    for segment in plan.segments:
+        for name in segment.groups if segment.native else ():
+            found[name] += _from_before(plan, groups[name], earlier, wholes, last if not found[name] else "")
+        earlier.update((value, name) for name in segment.groups for value in outputs[name])
+        last = segment.groups[-1]
+    return found
+
+
+def _by_edges(plan: StitchPlan) -> dict[str, list[Wait]]:
+    """Edges between launches of one kernel are its own."""
+    found: dict[str, list[Wait]] = {group.name: [] for group in plan.groups}
+    launches = plan.launches or ()
+    for edge in plan.edges or ():
+        before, after = launches[edge.before].group, launches[edge.after].group
+        if before != after:
+            found[after].append(_wait(before, edge.kind, edge.reason))
+    return found
+
+
+def _in_order(plan: StitchPlan) -> dict[str, list[Wait]]:
+    """On a CPU a kernel begins when the one before has ended."""
+    return {
+        name: [_wait(segment.groups[place - 1], "order")] if place else []
+        for segment in plan.segments if segment.native
+        for place, name in enumerate(segment.groups)
+    }  # fmt: skip
+
+
+def _from_before(
+    plan: StitchPlan, group: Group, earlier: Mapping[str, str], wholes: Mapping[str, list[str]], last: str
+) -> list[Wait]:
+    """Waits for what earlier segments wrote. last: the step before the segment, if the kernel waits for no other."""
+    values: dict[str, list[str]] = {}
+    for value in written(group.inputs, plan.buffers.aliases, wholes):
+        if value in earlier:
+            values.setdefault(earlier[value], []).append(f"%{value}")
+    if last and not values:
+        return [_wait(last, "segment")]
+    return [_wait(step, "segment", ", ".join(dict.fromkeys(names))) for step, names in values.items()]
+
+
+def _wait(after: str, kind: str, reason: str = "") -> Wait:
+    return {"after": after, "kind": kind, "reason": reason}
