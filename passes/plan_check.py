@@ -134,7 +134,7 @@ class _Checker:
     def _check_places(self) -> None:
         stored = {v for g in self.plan.groups for v in g.outputs}
         for whole, parts in wholes_of(self.plan.buffers.places).items():
-            known = {whole, *parts} <= set(self.values) and set(parts) <= stored and whole not in stored
+            known = {whole, *parts} <= self.values.keys() and set(parts) <= stored and whole not in stored
             offsets = offsets_of(self.values[whole], [self.values[p] for p in parts]) if known else None
             expected = {v.name: offset for v, offset in (offsets or {}).items()}
             if expected != {p: self.plan.buffers.places[p].offset_bytes for p in parts}:

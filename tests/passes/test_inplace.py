@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -148,3 +150,29 @@ def test_a_plan_that_says_so_is_refused() -> None:
     edited = replace(plan, groups=(joined,), segments=(Segment(True, ("joined",)),))
     with pytest.raises(PlanError, match=r"reads %c and writes a part of it"):
         check_plan(edited, graph)
+
+
+class Counted(tuple[Group, ...]):
+    """Groups that count how often they are walked through."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[Group]:
+        type(self).walks += 1
+        return super().__iter__()
+
+
+def test_the_check_walks_through_the_groups_as_often_for_many_concats_as_for_one() -> None:
+    walks = []
+    for count in (1, 8):
+        body = STATES.splitlines()[1:-1]
+        names = [f"{value}{i}" for i in range(count) for value in "yz"]
+        lines = [re.sub(r"%(?!x|w)(\w+)", rf"%\g<1>{i}", line) for i in range(count) for line in body]
+        head = f"graph @g(%x: float32[4,16], %w: float32[16,16]) -> ({', '.join('%' + n for n in names)}) {{"
+        graph = parse_graph("\n".join((head, *lines, "}")))
+        plan = make_plan(graph, PassContext(TargetInfo("cuda", 2)))
+        assert len(plan.buffers.places) == 3 * count
+        Counted.walks = 0
+        check_plan(replace(plan, groups=Counted(plan.groups)), graph)
+        walks.append(Counted.walks)
+    assert walks[0] == walks[1]
