@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from .plan import Group, StitchPlan, wholes_of
 from .schedule.order import written
@@ -21,7 +21,8 @@ def waits_of(plan: StitchPlan) -> dict[str, list[Wait]]:
     groups = {group.name: group for group in plan.groups}
     earlier: dict[str, str] = {}  # by value: what wrote it in an earlier segment
     wholes = wholes_of(plan.buffers.places)
-    outputs = {group.name: group.outputs for group in (*plan.groups, *plan.host_groups)}
+    outputs = {group.name: group.outputs for group in plan.groups}
+    outputs.update((group.name, group.outputs) for group in plan.host_groups)
     last = ""
     for segment in plan.segments:
         for name in segment.groups if segment.native else ():
@@ -52,7 +53,7 @@ def _in_order(plan: StitchPlan) -> dict[str, list[Wait]]:
 
 
 def _from_before(
-    plan: StitchPlan, group: Group, earlier: Mapping[str, str], wholes: Mapping[str, list[str]], last: str
+    plan: StitchPlan, group: Group, earlier: Mapping[str, str], wholes: Mapping[str, Sequence[str]], last: str
 ) -> list[Wait]:
     """Waits for what earlier segments wrote. last: the step before the segment, if the kernel waits for no other."""
     values: dict[str, list[str]] = {}
