@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tilestitch.compiler.ir import Graph, IRError, Kind, Node, TensorType, Value, kind_of, reference
+from tilestitch.compiler.ir import Graph, IRError, Kind, Node, TensorType, Value, is_elementwise, kind_of, reference
 from tilestitch.compiler.ir.types import is_static_tensor, to_numpy_dtype
 from tilestitch.passes.contract import PassContext, PassResult
 from tilestitch.runtime.errors import TilestitchRuntimeError
@@ -67,10 +67,24 @@ class FoldConstants:
         return node.outputs[0].tensor_type.num_elements * min(v.tensor_type.num_elements for v in node.inputs)
 
 
-def is_weight(value: Value) -> bool:
-    """Whether all that a value is used for, perhaps after views, is to be the right operand of contractions."""
+MOST_STEPS = 32
+"""From a constant to the contraction that it is a weight of."""
+
+
+def is_weight(value: Value, steps: int = MOST_STEPS) -> bool:
+    """Whether all that a value is used for is to be the right operand of contractions, perhaps after views and after
+    arithmetic with constants, of which weights are made that are stored as integers."""
+    if not steps:
+        return False
     return bool(value.users) and all(
-        is_weight(user.output) if kind_of(user.op) is Kind.VIEW
+        is_weight(user.output, steps - 1) if _keeps_constants(user, value)
         else kind_of(user.op) is Kind.CONTRACTION and user.inputs[1] is value and user.inputs[0] is not value
         for user in value.users
     )  # fmt: skip
+
+
+def _keeps_constants(node: Node, value: Value) -> bool:
+    """Whether the node views the value, or computes element by element from it and from constants alone."""
+    if kind_of(node.op) is Kind.VIEW:
+        return True
+    return is_elementwise(node.op) and all(operand is value or operand.is_constant for operand in node.inputs)

@@ -118,6 +118,23 @@ def test_folding_makes_the_weights_of_a_contraction_whatever_their_size() -> Non
     assert "broadcast_to" in ops(after(chain(*weights, square), "fold_constants"))
 
 
+def test_folding_dequantises_the_weights_of_a_contraction_whatever_their_size() -> None:
+    weights = (
+        "%q = constant [7] : int8[]",
+        "%b = broadcast_to(%q) {shape=[300,300]} : int8[300,300]",
+        '%f = cast(%b) {to="float32"} : float32[300,300]',
+        "%s = constant [0.5] : float32[]",
+        "%m = mul(%f, %s) : float32[300,300]",
+        "%w = transpose(%m) {perm=[1,0]} : float32[300,300]",
+    )
+    gemm = "%y = matmul(%x, %w) {trans_a=false,trans_b=false} : float32[4,300]"
+    assert ops(after(chain(*weights, gemm, x="float32[4,300]"), "fold_constants")) == ["matmul"]
+    scaled = ("%v = reshape(%x) {shape=[300,4]} : float32[300,4]", "%y = matmul(%m, %v) : float32[300,4]")
+    assert "broadcast_to" in ops(after(chain(*weights, *scaled, x="float32[4,300]"), "fold_constants"))
+    varying = ("%v = mul(%m, %x) : float32[300,300]", "%y = matmul(%v, %v) : float32[300,300]")
+    assert "broadcast_to" in ops(after(chain(*weights, *varying, x="float32[300,300]"), "fold_constants"))
+
+
 def test_folding_leaves_what_fails_to_the_run() -> None:
     text = chain(
         "%c = constant [1.0, 2.0] : float32[2]",
