@@ -24,10 +24,10 @@ from tilestitch.runtime import load
 
 pytest.importorskip("onnxruntime")
 
-SHARDS = 4
+SHARDS = 8
 """Parts of the fuzzing, for the processes that tests run in."""
 POINTS = 6
-GRAPHS = max(12, settings().max_examples // SHARDS)
+GRAPHS = max(25, settings().max_examples // SHARDS)
 """Models of each part."""
 
 
