@@ -265,6 +265,9 @@ class _Checker:
             self._fail(misfit())
         for blocks, size in zip(launch.grid, launch.cluster):
             self.require.multiple((blocks,), size, misfit)
+        # The loader asks the driver how many blocks are resident, not how many clusters.
+        if launch.cooperative and _product(launch.cluster) > 1:
+            self._fail(f"{named} is cooperative and has clusters of {launch.cluster} blocks; it may be one of the two")
 
     def _check_launch(self, launch: Launch | DeviceLaunch, where: str) -> None:
         self.set_values |= self.launches.check(launch, where, self.set_values, self.made_on_host)

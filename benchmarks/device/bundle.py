@@ -23,7 +23,7 @@ import numpy as np
 import onnx
 
 from benchmarks.device import emulator_bundle, gemm_bundle, package
-from benchmarks.device.bundle_cases import CASES, VARIANTS
+from benchmarks.device.bundle_cases import CASES, TARGET, VARIANTS
 from benchmarks.device.bundle_kernels import bundle_kernels
 from benchmarks.device.bundle_sizes import onnx_of
 from benchmarks.device.feeds import feeds_of, poisoned, sample
@@ -36,20 +36,17 @@ from tilestitch.runtime import load
 from tilestitch.runtime.artifact import ArtifactContents, write_artifact
 from tilestitch.runtime.program import DeviceStep
 
-TARGET = "cuda:h200"
 FOLDER = package.ARCHIVE.with_name("bundle")
 LIMIT_MIB = 45.0
 LISTINGS = ("cases", "sizes", "gemm", "emulator", "models")
 PRECISIONS = ("fp32", "tf32", "bf16")
 COMPILER = (
-    "compiler", "passes", "codegen", "cost_model", "runtime", "tests/networks.py",
-    *(f"benchmarks/device/{name}.py" for name in ("bundle", "bundle_cases", "bundle_sizes", "gemm_bundle",
-      "emulator_bundle", "sizes", "feeds", "apart")),
+    "compiler", "passes", "codegen", "cost_model", "runtime", "tests/networks.py", "tests/models.py",
+    "benchmarks/replay/catalogue.py",
+    *(f"benchmarks/device/{name}.py" for name in ("bundle", "bundle_cases", "case_models", "bundle_sizes",
+      "gemm_bundle", "emulator_bundle", "sizes", "feeds", "rules")),
 )  # fmt: skip
 """What entries depend on."""
-
-APART = "benchmarks.device.apart:NoBands"
-"""For cases called so: the rows after a GEMM in a launch of their own."""
 
 ON_GPU = """
 On the machine with the GPU (Python 3.11 or newer, numpy, ml_dtypes, cuda-bindings 13; PyTorch and JAX for peers):
@@ -105,9 +102,8 @@ def _exported(name: str) -> Path:
 def bundle_case(name: str, variant: str, folder: Path) -> dict[str, Any]:
     """The artifact; the graph; the constants that the artifact lacks; what the emulated device makes of one input."""
     kind, family = VARIANTS[variant], CASES[name]
-    passes = (APART,) if name.endswith("_apart") else ()
     model = family.make(kind.dtype)
-    compiled = compile_model(model, TARGET, precision=kind.precision, passes=passes, keep_source=True)
+    compiled = compile_model(model, family.target, precision=kind.precision, passes=family.passes, keep_source=True)
     entry = f"{name}.{variant}"
     graph = compiled.specialisations[0].graph
     (folder / f"{entry}.graph").write_text(print_graph(graph))
@@ -121,7 +117,7 @@ def bundle_case(name: str, variant: str, folder: Path) -> dict[str, Any]:
         "variant": variant,
         "smoke": variant in family.smoke,
         "reference": has_reference,
-        **_saved(compiled, folder, entry),
+        **_saved(compiled, folder, entry, family.image),
     }
 
 
@@ -146,10 +142,10 @@ def _stripped(
     return {**facts, "constants": constants, "reference": not unsupported(graph), **_saved(compiled, folder, entry)}
 
 
-def _saved(compiled: CompiledModel, folder: Path, entry: str) -> dict[str, Any]:
+def _saved(compiled: CompiledModel, folder: Path, entry: str, image: str = "cubin") -> dict[str, Any]:
     """The artifact, and what is to be known of it."""
     path = folder / f"{entry}.tsm"
-    write_artifact(path, machine_code_only(compiled.contents))
+    write_artifact(path, with_one_image(compiled.contents, image))
     steps = [step for program in compiled.contents.programs for step in program.steps if isinstance(step, DeviceStep)]
     launches = [launch for step in steps for launch in step.launches]
     return {
@@ -160,9 +156,9 @@ def _saved(compiled: CompiledModel, folder: Path, entry: str) -> dict[str, Any]:
     }
 
 
-def machine_code_only(contents: ArtifactContents) -> ArtifactContents:
-    """Without PTX and text, which the GPU that it is for does not need."""
-    kernels = {name: data for name, data in contents.kernels.items() if name.endswith(".cubin")}
+def with_one_image(contents: ArtifactContents, image: str) -> ArtifactContents:
+    """Without the text of kernels, and with either their machine code or their PTX."""
+    kernels = {name: data for name, data in contents.kernels.items() if name.endswith(f".{image}")}
     return replace(contents, kernels=kernels, extra={})
 
 

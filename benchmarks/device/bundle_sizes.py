@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from benchmarks.device.bundle_cases import KINDS
+from benchmarks.device.case_models import KINDS
 from benchmarks.device.sizes import Size
 from tilestitch.runtime.dtypes import numpy_dtype
 

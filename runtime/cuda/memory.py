@@ -36,7 +36,7 @@ from .queue import Queue
 
 ALIGNMENT = 256
 KERNEL_ALIGNMENT = 16
-"""Of what kernels are given: vector loads and tensor maps need it."""
+"""Of what kernels are given: vector loads and tensor maps need it. A launch's status takes as much."""
 
 
 class CudaMemory:
@@ -62,7 +62,7 @@ class CudaMemory:
         counter_bytes = end - counters
         launches = sum(len(step.launches) for step in program.steps if isinstance(step, DeviceStep))
         self._status = end
-        self.allocation = Allocation(self.device, end + 4 * launches, f"values of {file}")
+        self.allocation = Allocation(self.device, end + KERNEL_ALIGNMENT * launches, f"values of {file}")
         self.segments: list[CudaSegment] = []
         if counter_bytes:
             queue.clear(self.allocation.address + counters, counter_bytes)
@@ -76,7 +76,7 @@ class CudaMemory:
         if not isinstance(step, DeviceStep):
             raise ArtifactSchemaError("the program has steps for the CPU's kernels", file=self._file)
         segment = CudaSegment(self, step, self.allocation.address + self._status)
-        self._status += 4 * len(step.launches)
+        self._status += KERNEL_ALIGNMENT * len(step.launches)
         self.segments.append(segment)
         return segment
 
@@ -149,7 +149,7 @@ class WorkArray(DeviceArray):
 class CudaSegment:
     """A device step as a graph. Pointers to the arena and to constants are fixed, the others follow the run's values.
 
-    `status_address`: one int32 for each launch.
+    `status_address`: an int32 for each launch, `KERNEL_ALIGNMENT` bytes from one to the next.
     """
 
     def __init__(self, memory: CudaMemory, step: DeviceStep, status_address: int) -> None:
@@ -164,7 +164,7 @@ class CudaSegment:
             for position, arg in enumerate(launch.args):
                 self._parameters[number].point(memory.device, position, self._address(number, position, arg))
         functions = [memory.modules.function(launch.symbol) for launch in step.launches]
-        clear = (status_address, 4 * len(step.launches) if self._has_status else 0)
+        clear = (status_address, KERNEL_ALIGNMENT * len(step.launches) if self._has_status else 0)
         launches = [memory.modules.fitted(launch) for launch in step.launches]
         self.graph = LaunchGraph(
             memory.device, launches, step.dependences, functions, self._parameters, clear
@@ -174,7 +174,7 @@ class CudaSegment:
         location = self._memory.program.values[arg.value].location
         if isinstance(location, Status):
             self._has_status = True
-            return self._status_address + 4 * number + known(arg.offset_bytes)
+            return self._status_address + KERNEL_ALIGNMENT * number + known(arg.offset_bytes)
         address = self._memory.address(arg)
         if isinstance(location, (Input, Heap)):
             self._variable.setdefault(arg.value, []).append((number, position, known(arg.offset_bytes)))
@@ -211,8 +211,9 @@ class CudaSegment:
             self.graph.update(number)
 
     def _check_status(self) -> None:
-        status = np.zeros(len(self._step.launches), np.int32)
-        self._memory.queue.read(self._status_address, status)
+        words = np.zeros((len(self._step.launches), KERNEL_ALIGNMENT // 4), np.int32)
+        self._memory.queue.read(self._status_address, words)
+        status = words[:, 0]
         if not status.any():
             return
         number = int(np.flatnonzero(status)[0])

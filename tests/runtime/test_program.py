@@ -86,9 +86,9 @@ def everything() -> Program:
         SequenceMapStep(7, (), identity_body(FLOAT), (12,)),
         DeviceStep(
             (
-                DeviceLaunch("d", (8, 1, 1), (128, 2, 1), 1024, (Arg(0, 0, MAP), Arg(4, 16)), ("n",), ("bad",), True,
-                (2, 1, 1)),
-                DeviceLaunch("e", (1, 1, 1), (1, 1, 1), 0, (Arg(4), Arg(6))),
+                DeviceLaunch("d", (8, 1, 1), (128, 2, 1), 1024, (Arg(0, 0, MAP), Arg(4, 16)), ("n",), ("bad",),
+                cluster=(2, 1, 1)),
+                DeviceLaunch("e", (1, 1, 1), (1, 1, 1), 0, (Arg(4), Arg(6)), cooperative=True, elastic=True),
             ),
             (Edge(0, 1, "programmatic"),),
         ),
@@ -197,6 +197,7 @@ def changed(change: Any) -> Any:
         (lambda p: p["steps"][6]["launches"][0].update(grid=[0, 1, 1]), "outside 1 to"),
         (lambda p: p["steps"][6]["launches"][0].update(cluster=[3, 1, 1]), "do not fit its grid"),
         (lambda p: p["steps"][6]["launches"][0].update(cooperative=1), "not a boolean"),
+        (lambda p: p["steps"][6]["launches"][0].update(cooperative=True), "one of the two"),
         (lambda p: tensor_map(p).update(dims=[7]), "another tensor map than"),
         (lambda p: tensor_map(p).update(box=[16]), "may have 32"),
         (lambda p: tensor_map(p).update(more=1), "unknown fields more"),

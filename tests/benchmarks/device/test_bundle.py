@@ -16,12 +16,13 @@ from benchmarks.device.bundle_sizes import onnx_of
 from benchmarks.device.case import Setup, WrongResult
 from benchmarks.device.limits import TOLERANCE
 from benchmarks.device.sizes import SIZES
+from tilestitch.runtime.artifact import read_artifact
 
 
 @pytest.fixture
 def with_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """Artifacts keep the text of their kernels, so that the emulated device can stand for the GPU."""
-    monkeypatch.setattr(bundle, "machine_code_only", lambda contents: contents)
+    monkeypatch.setattr(bundle, "with_one_image", lambda contents, image: contents)
 
 
 # --- what is in it ---------------------------------------------------------------------------------------------------
@@ -53,6 +54,15 @@ def test_operators_are_onnx_models_of_the_sizes_that_are_counted(size: Any) -> N
     graph = onnx_of(size).graph
     shapes = {v.name: tuple(d.dim_value for d in v.type.tensor_type.shape.dim) for v in (*graph.input, *graph.output)}
     assert shapes == {**size.inputs, "y": size.output}
+
+
+def test_kernels_travel_as_machine_code_or_as_ptx(tmp_path: Path) -> None:
+    for name, member in (("softmax_small", "kernels/sm_90a/0.cubin"), ("bert_from_ptx", "kernels/compute_80/0.ptx")):
+        bundle_case(name, "float32", tmp_path)
+        names = read_artifact(tmp_path / f"{name}.float32.tsm").member_names
+        kernels = {each for each in names if each.startswith("kernels/")}
+        assert member in kernels
+        assert {Path(each).suffix for each in kernels} == {Path(member).suffix}
 
 
 def test_rates() -> None:

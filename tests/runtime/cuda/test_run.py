@@ -32,7 +32,7 @@ from tests.runtime.signed import plain
 from tilestitch.runtime import load
 from tilestitch.runtime.cuda.array import DeviceArray
 from tilestitch.runtime.errors import ExecutionError, InputError
-from tilestitch.runtime.program import Arg, Constant, DeviceStep, Edge, Input, Program, TensorType, ValueSpec
+from tilestitch.runtime.program import Arg, Constant, DeviceStep, Edge, Input, Program, Status, TensorType, ValueSpec
 from tilestitch.runtime.tensor_map import TensorMap
 
 X = np.arange(4, dtype=np.float32)
@@ -176,6 +176,26 @@ def test_faults_name_the_onnx_node_and_leave_the_module_usable(fake: FakeDriver,
         np.testing.assert_array_equal(loaded(X, np.array([3, 2, 1, 0]))["y"], X[::-1])
 
 
+def test_every_launch_has_a_status_of_its_own_where_a_vector_may_begin(fake: FakeDriver, tmp_path: Path) -> None:
+    indices = TensorType("int64", (4,))
+    values = (
+        ValueSpec("x", FLOAT4, Input(0)), ValueSpec("i", indices, Input(1)), ValueSpec("j", indices, Input(2)),
+        ValueSpec("y", FLOAT4), ValueSpec("z", FLOAT4), ValueSpec("status", TensorType("int32", ()), Status()),
+    )  # fmt: skip
+    picks = (
+        launch("pick", 0, 1, 3, 5, origins=("first",), faults=("index is negative", "index is too large")),
+        launch("pick", 3, 2, 4, 5, origins=("second",), faults=("index is negative", "index is too large")),
+    )
+    with module(tmp_path, Program("p", (0, 1, 2), (4,), values, (DeviceStep(picks),)), weights={}) as loaded:
+        order = np.array([3, 2, 1, 0])
+        with pytest.raises(ExecutionError, match="second: index is too large"):
+            loaded(X, order, order + 1)
+        np.testing.assert_array_equal(loaded(X, order, order)["z"], X)
+        ((first, second, _),) = fake.graphs()
+        assert first.pointers[3] != second.pointers[3]
+        assert all(pointer % 16 == 0 for pointer in (*first.pointers, *second.pointers))
+
+
 def test_the_status_is_cleared_before_any_launch(fake: FakeDriver, tmp_path: Path) -> None:
     with module(tmp_path, pick_program(), weights={}) as loaded:
         loaded(X, np.array([0, 1, 2, 3]))
@@ -208,18 +228,18 @@ def test_edges_order_the_launches(fake: FakeDriver, tmp_path: Path) -> None:
 
 
 def test_launch_attributes(fake: FakeDriver, tmp_path: Path) -> None:
-    values = (ValueSpec("x", FLOAT4, Input(0)), ValueSpec("y", FLOAT4))
-    only = launch("increment", 0, 1, cooperative=True, cluster=(2, 1, 1), shared_bytes=100_000)
-    with module(tmp_path, Program("p", (0,), (1,), values, (DeviceStep((only,)),))) as loaded:
+    values = (ValueSpec("x", FLOAT4, Input(0)), ValueSpec("y", FLOAT4), ValueSpec("z", FLOAT4))
+    clustered = launch("increment", 0, 1, cluster=(2, 1, 1), shared_bytes=100_000)
+    waiting = launch("add", 0, 1, 2, cooperative=True)
+    with module(tmp_path, Program("p", (0,), (2,), values, (DeviceStep((clustered, waiting)),))) as loaded:
         loaded(X)
-        ((node,),) = fake.graphs()
-        assert node.attributes["COOPERATIVE"].cooperative == 1
-        extent = node.attributes["CLUSTER_DIMENSION"].clusterDim
+        ((first, second),) = fake.graphs()
+        extent = first.attributes["CLUSTER_DIMENSION"].clusterDim
         assert (extent.x, extent.y, extent.z) == (2, 1, 1)
+        assert second.attributes["COOPERATIVE"].cooperative == 1
         assert [arguments[2] for arguments in fake.named("cuFuncSetAttribute")] == [100_000]
         loaded.profile({"x": X})
-        ((config, *_),) = fake.named("cuLaunchKernelEx")
-        assert config.numAttrs == 2
+        assert [config.numAttrs for config, *_ in fake.named("cuLaunchKernelEx")] == [1, 1]
 
 
 def test_a_stream_of_the_user(fake: FakeDriver, tmp_path: Path) -> None:

@@ -24,12 +24,23 @@ def missing() -> str | None:
     return None
 
 
+def takes_ptx() -> bool:
+    """Whether the stand-in compiles PTX."""
+    return _of_wheels("include/nvJitLink.h") is not None and _of_wheels("lib/libnvJitLink.so.*") is not None
+
+
 def _header() -> Path | None:
     """The folder with cuda.h of NVIDIA's wheels."""
+    found = _of_wheels("include/cuda.h")
+    return None if found is None else found.parent
+
+
+def _of_wheels(pattern: str) -> Path | None:
+    """A file of NVIDIA's wheels for CUDA 13."""
     found = importlib.util.find_spec("nvidia")
     for folder in (found.submodule_search_locations or ()) if found is not None else ():
-        for header in sorted(Path(folder).glob("cu*/include/cuda.h")):
-            return header.parent
+        for path in sorted(Path(folder).glob(f"cu13/{pattern}")):
+            return path
     return None
 
 
@@ -45,6 +56,8 @@ def build(gpus: str = GPUS, idle: bool = False) -> Path:
     sources = sorted(NATIVE.glob("*.cc"))
     command = ["g++", "-std=c++17", "-O1", "-g1", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-Wl,-z,defs"]
     command += [f'-DSTANDIN_GPUS="{gpus}"', f"-I{header}", *(["-DSTANDIN_IDLE"] if idle else [])]
+    if takes_ptx():
+        command += [f'-DSTANDIN_NVJITLINK="{_of_wheels("lib/libnvJitLink.so.*")}"']
     digest = hashlib.sha256(" ".join(command).encode())
     for path in sorted(NATIVE.iterdir()):
         digest.update(path.read_bytes())

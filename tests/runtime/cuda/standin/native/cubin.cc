@@ -82,7 +82,7 @@ void read_kernel(const Elf& elf, const Elf64_Shdr& info, Kernel& kernel) {
 
 Cubin read_cubin(const void* image) {
   auto base = static_cast<const uint8_t*>(image);
-  if (memcmp(base, ELFMAG, SELFMAG) != 0) refuse(CUDA_ERROR_INVALID_IMAGE, "no cubin; PTX is not taken here");
+  if (memcmp(base, ELFMAG, SELFMAG) != 0) refuse(CUDA_ERROR_INVALID_IMAGE, "no cubin");
   const Elf elf{base, *reinterpret_cast<const Elf64_Ehdr*>(base)};
   constexpr uint16_t kCuda = 190;
   if (elf.header.e_machine != kCuda) refuse(CUDA_ERROR_INVALID_IMAGE, "an ELF file of machine %u", elf.header.e_machine);

@@ -1,5 +1,6 @@
 // Modules, the attributes of functions, and how many blocks a multiprocessor holds.
 #include <algorithm>
+#include <cstring>
 
 #include "standin.h"
 
@@ -20,6 +21,9 @@ Module& module_of(CUmodule handle) {
   if (found == modules.end()) refuse(CUDA_ERROR_INVALID_HANDLE, "no live module");
   return *found->second;
 }
+
+// Text that begins as PTX does, with a comment or its version; the driver reads to the byte 0 at its end.
+bool is_ptx(const char* image) { return !strncmp(image, "//", 2) || !strncmp(image, ".version", 8); }
 
 int round_up(int value, int step) { return (value + step - 1) / step * step; }
 
@@ -56,7 +60,9 @@ extern "C" {
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   return guarded(__func__, Needs::context, [&] {
     Device& device = current_device();
-    auto made = std::make_unique<Module>(Module{&device, read_cubin(image), {}});
+    auto text = static_cast<const char*>(image);
+    std::string compiled = is_ptx(text) ? compile_ptx(*device.gpu, text) : "";
+    auto made = std::make_unique<Module>(Module{&device, read_cubin(compiled.empty() ? image : compiled.data()), {}});
     int major = made->cubin.architecture / 10, minor = made->cubin.architecture % 10;
     if (major != device.gpu->major || minor > device.gpu->minor)
       refuse(CUDA_ERROR_NO_BINARY_FOR_GPU, "machine code of sm_%d%d on an %s", major, minor, device.gpu->name);

@@ -92,7 +92,7 @@ bool is_done(uint64_t work);
 bool is_ordered(uint64_t before, CUstream stream);  // whether all that is queued into the stream now runs after it
 void count_work(std::map<std::string, int>& kinds);
 
-// -- modules (cubin.cc, module.cc) -------------------------------------------------------------------------------
+// -- modules (cubin.cc, jit.cc, module.cc) -------------------------------------------------------------------------
 
 struct Extent {
   uint32_t x, y, z;
@@ -117,6 +117,8 @@ struct Cubin {
 
 // Refuses what is no cubin.
 Cubin read_cubin(const void* image);
+// Machine code of PTX for a GPU; refuses what the assembler refuses.
+std::string compile_ptx(const Gpu& gpu, const std::string& ptx);
 
 struct Function {
   Kernel kernel;

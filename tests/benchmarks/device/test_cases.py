@@ -1,0 +1,117 @@
+"""The smoke cases of the device queue have every kind of kernel that the compiler makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import pytest
+
+from benchmarks.device.bundle_cases import CASES, VARIANTS, Family
+from tilestitch.passes.plan import Group, StitchPlan
+from tilestitch.passes.plan.attention.tiles import AttentionMmaTile, AttentionSimtTile
+from tilestitch.passes.plan.cpu.schedules import CpuSchedule
+from tilestitch.passes.plan.gemm.tiles import MmaTile, SimtTile, Tile, WgmmaTile
+from tilestitch.passes.plan.launches.launch import ONE
+from tilestitch.passes.plan.schedules import (
+    AttentionSchedule,
+    ElementwiseSchedule,
+    GemmSchedule,
+    RowSchedule,
+    ScanSchedule,
+    ScatterSchedule,
+    Schedule,
+    SortSchedule,
+)
+from tilestitch.passes.plugins.testing import plan_of
+
+KINDS = {
+    "injective", "turned", "rowwise", "packed", "stages", "gemv", "gemm_simt", "gemm_mma", "gemm_wgmma", "conv_direct",
+    "attention_simt", "attention_mma", "join", "window", "cumulative", "top_k", "copy", "scatter_nd",
+    "scatter_nd_claim", "scatter_elements", "scatter_elements_claim", "check",
+}  # fmt: skip
+"""Of launches."""
+
+
+@pytest.fixture(scope="module")
+def plans() -> list[StitchPlan]:
+    """Of the smoke cases, in float32 without tensor cores and in half floats."""
+    return [
+        plan
+        for family in CASES.values()
+        for name in family.smoke
+        if VARIANTS[name].precision == "fp32"
+        for plan in planned(family, name).walk()
+    ]
+
+
+def planned(family: Family, variant: str) -> StitchPlan:
+    return plan_of(family.make(VARIANTS[variant].dtype), family.passes, target="cuda:h200")
+
+
+def groups(plans: list[StitchPlan]) -> Iterator[Group]:
+    """Kernels, and the parts of stitched ones."""
+    for plan in plans:
+        for group in plan.groups:
+            yield from (group, *group.parts)
+
+
+def test_every_kind_of_launch(plans: list[StitchPlan]) -> None:
+    assert {launch.kind for plan in plans for launch in plan.launches or ()} == KINDS
+
+
+def test_every_template_and_tile(plans: list[StitchPlan]) -> None:
+    schedules = [group.schedule for group in groups(plans)]
+    found = {type(schedule) for schedule in schedules}
+    found |= {type(s.tile) for s in schedules if isinstance(s, (GemmSchedule, AttentionSchedule))}
+    wanted = {*get_args(Schedule), *get_args(Tile), AttentionSimtTile, AttentionMmaTile} - set(get_args(CpuSchedule))
+    assert wanted <= found
+
+
+FORMS: dict[str, Any] = {
+    "split-K on the arithmetic units": lambda s: is_gemm(s, SimtTile) and s.split_k > 1,
+    "split-K by mma": lambda s: is_gemm(s, MmaTile) and s.split_k > 1,
+    "split-K by wgmma": lambda s: is_gemm(s, WgmmaTile) and s.split_k > 1,
+    "keys cut into parts on the arithmetic units": lambda s: has_parts(s, AttentionSimtTile),
+    "keys cut into parts on tensor cores": lambda s: has_parts(s, AttentionMmaTile),
+    "operands of a concat": lambda s: isinstance(s, ElementwiseSchedule) and s.cuts,
+    "rows shared by blocks": lambda s: isinstance(s, RowSchedule) and s.blocks_per_row > 1,
+    "running sums by block": lambda s: isinstance(s, ScanSchedule) and s.by_block,
+    "running sums by thread": lambda s: isinstance(s, ScanSchedule) and not s.by_block,
+    "sorting in shared memory": lambda s: isinstance(s, SortSchedule) and s.in_shared,
+    "sorting in global memory": lambda s: isinstance(s, SortSchedule) and not s.in_shared,
+    "updates that claim their places": lambda s: isinstance(s, ScatterSchedule) and s.by_claims,
+    "updates that meet no other": lambda s: isinstance(s, ScatterSchedule) and not s.by_claims,
+}  # fmt: skip
+
+
+def is_gemm(schedule: Schedule | None, tile: type) -> bool:
+    return isinstance(schedule, GemmSchedule) and isinstance(schedule.tile, tile)
+
+
+def has_parts(schedule: Schedule | None, tile: type) -> bool:
+    return isinstance(schedule, AttentionSchedule) and isinstance(schedule.tile, tile) and schedule.split_keys > 1
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_template(form: str, plans: list[StitchPlan]) -> None:
+    assert any(FORMS[form](group.schedule) for group in groups(plans))
+
+
+def test_launches_that_are_more_than_a_grid_of_blocks(plans: list[StitchPlan]) -> None:
+    launches = [launch for plan in plans for launch in plan.launches or ()]
+    assert any(launch.cluster != ONE for launch in launches)
+    assert any(launch.cooperative and launch.elastic for launch in launches)
+    assert any(launch.cooperative and not launch.elastic for launch in launches)
+    assert any(launch.shared_bytes > 48 * 1024 for launch in launches)
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "tile"),
+    [("dense_norm", "float32", "simt"), ("dense_norm", "float16", "mma"), ("dense_norm_wide", "float16", "wgmma")],
+)
+def test_rows_after_gemms_of_every_kind_are_judged(name: str, variant: str, tile: str) -> None:
+    (group,) = planned(CASES[name], variant).groups
+    assert group.tie == "band"
+    gemm = group.parts[0]
+    assert isinstance(gemm.schedule, GemmSchedule) and gemm.schedule.tile.template == tile
