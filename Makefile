@@ -24,7 +24,7 @@ help:
 	@echo "make bench        export five models from PyTorch and compare speed with ONNX Runtime"
 	@echo "make cuda-models  compile every benchmark model and the light models for sm_80 and sm_90a"
 	@echo "make cuda-lint    read the machine code of the same: spills, fences in loops, narrow accesses"
-	@echo "make fuzz         compare every planner with numpy on 2000 random graphs, 500 on the emulated GPU; NNSmith's with ONNX Runtime"
+	@echo "make fuzz         compare every planner with numpy on 2000 random graphs, 500 on the emulated GPU; NNSmith's and open models with ONNX Runtime"
 	@echo "make replay BASE=COMMIT   show what differs in plans, launches and kernels from those that a commit makes"
 	@echo "make wheel        build the wheel          make clean   remove build outputs (distclean: .venv too)"
 
@@ -63,7 +63,7 @@ cuda-lint: $(STAMPS)/dev $(STAMPS)/bench
 
 fuzz: $(STAMPS)/dev $(STAMPS)/fuzz
 	$(BIN)/python -m pytest -q -n $(JOBS) --hypothesis-profile=nightly tests/compiler/test_fuzz.py \
-	  tests/compiler/test_fuzz_nnsmith.py tests/compiler/test_malformed_models.py tests/runtime/test_mutants.py
+	  tests/compiler/test_open_fuzz.py tests/compiler/test_fuzz_nnsmith.py tests/compiler/test_malformed_models.py tests/runtime/test_mutants.py
 
 conformance: $(STAMPS)/dev
 	$(BIN)/python -m tilestitch.compiler.conformance --jobs $(JOBS) --at-least 90 --write docs/conformance.md \

@@ -1,0 +1,58 @@
+"""Random models with open dimensions: compiled once and run at six sizes, they equal ONNX Runtime and what is compiled
+for one of these sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+from onnx import printer
+
+from tests.compiled import assert_close
+from tests.open_graphs import open_models
+from tests.open_models.fixture import OpenFixture
+from tests.open_models.sizes import Feeds, spread
+from tests.tolerances import MODELS
+from tilestitch.compiler import compile_model
+from tilestitch.compiler.cli import rivals
+from tilestitch.runtime import load
+
+pytest.importorskip("onnxruntime")
+
+SHARDS = 8
+"""Parts of the fuzzing, for the processes that tests run in."""
+POINTS = 6
+GRAPHS = max(25, settings().max_examples // SHARDS)
+"""Models of each part."""
+
+
+def check(actual: Sequence[Any], expected: Sequence[Any]) -> None:
+    for one, other in zip(actual, expected, strict=True):
+        assert_close(one, other, MODELS["float32"])
+
+
+def outputs(artifact: bytes, feeds: Feeds) -> list[Any]:
+    with load(artifact, num_threads=2) as module:
+        return list(module.run(feeds).values())
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+@given(fixture=open_models(), favoured=st.integers(0, POINTS - 1))
+@settings(max_examples=GRAPHS, suppress_health_check=list(HealthCheck), deadline=None)
+def test_one_artifact_agrees_at_all_sizes(shard: int, fixture: OpenFixture, favoured: int) -> None:
+    note(printer.to_text(fixture.model))
+    reference = rivals.onnxruntime(fixture.model, 1)
+    artifact = compile_model(fixture.model).to_bytes()
+    for number, sizes in enumerate(spread(fixture.ranges, POINTS)):
+        note(str(sizes))
+        feeds = fixture.feeds(sizes, np.random.default_rng(number))
+        expected = reference(feeds)
+        check(outputs(artifact, feeds), expected)
+        if number == favoured:
+            shapes = {name: array.shape for name, array in feeds.items()}
+            check(outputs(compile_model(fixture.model, shapes=shapes).to_bytes(), feeds), expected)
