@@ -74,6 +74,8 @@ GPU_BARRIER_US = 0.04
 """__syncthreads with the memory latency that it exposes."""
 GPU_START_CYCLES = 1500
 """Of a block: indices, the first operands, and results after the last of them have been used."""
+GPU_STEP_CYCLES = 40
+"""Of a step of a tile beside its fetch and its arithmetic: the barrier between those that fetch and those that use."""
 GPU_DRAM_LATENCY_US, GPU_L2_LATENCY_US = 0.6, 0.3
 """Until a load under traffic is back."""
 GPU_BYTES_IN_FLIGHT = 32

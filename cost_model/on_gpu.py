@@ -5,6 +5,9 @@
     either = longer + (1 - OVERLAP) * shorter of memory and arithmetic, + barriers in a block * rounds of blocks
     memory = the longest of DRAM, L2 cache, and the latency of loads that too few threads have on their way
 
+Nothing moves, and nothing is multiplied, until the first blocks have started. Blocks that start later do so while others
+of their SM work; a block that is alone on it keeps the SM waiting each time.
+
 So a launch is never faster than its slowest part, nor than DRAM, arithmetic and launching at nominal rates allow.
 """
 
@@ -139,19 +142,20 @@ class _Stage:
 
 @dataclass(frozen=True)
 class _Load:
-    """What parts want of the machine, in microseconds of the whole of it."""
+    """What parts want of the machine, in microseconds of the whole of it. start: of blocks, while it waits."""
 
+    start: float
     dram: float
     l2: float
     latency: float
     arithmetic: Mapping[Unit, float]
 
     def stage(self, barriers_us: float) -> _Stage:
-        memory_us = max(self.dram, self.l2, self.latency)
-        arithmetic_us = sum(self.arithmetic.values())
+        memory_us = max(self.start + self.dram, self.start + self.l2, self.latency)
+        arithmetic_us = self.start + sum(self.arithmetic.values())
         longer, shorter = max(memory_us, arithmetic_us), min(memory_us, arithmetic_us)
-        latency_us = longer + (1 - c.OVERLAP) * shorter + barriers_us
-        added_us = self.dram + self.l2 + self.latency + arithmetic_us + barriers_us
+        latency_us = longer + (1 - c.OVERLAP) * (shorter - self.start) + barriers_us
+        added_us = self.start + self.dram + self.l2 + self.latency + arithmetic_us + barriers_us
         return _Stage(latency_us, barriers_us, added_us, self._bound(memory_us, arithmetic_us))
 
     def _bound(self, memory_us: float, arithmetic_us: float) -> Bound:
@@ -159,7 +163,7 @@ class _Load:
             return max(self.arithmetic, key=lambda unit: self.arithmetic[unit])
         if memory_us == self.latency:
             return "latency"
-        return "dram" if memory_us == self.dram else "l2"
+        return "dram" if self.dram >= self.l2 else "l2"
 
 
 @dataclass(frozen=True)
@@ -184,6 +188,7 @@ class _Machine:
     def _load(self, parts: Sequence[Part]) -> _Load:
         blocks = sum(max(1, part.tasks) for part in parts)
         return _Load(
+            max(self._start_us(part, blocks) for part in parts),
             self._dram_us(parts),
             self._l2_us(parts, blocks),
             sum(self._latency_us(part, blocks) for part in parts),
@@ -194,23 +199,36 @@ class _Machine:
         """What threads of a block wait for each other, and all for the last blocks."""
         blocks = sum(max(1, part.tasks) for part in parts)
         rounds = ceil(blocks / (self.gpu.sm_count * self.resident))
-        tail_us = max(self._tail_us(part.tail) for part in parts)
+        tail_us = max(self._tail_us(part.tail, blocks) for part in parts)
         return max(part.barriers for part in parts) * c.GPU_BARRIER_US * rounds + tail_us
 
-    def _tail_us(self, tail: Tail | None) -> float:
-        """From the last result of all else to the last one of a tail, which one block computes."""
+    def _tail_us(self, tail: Tail | None, blocks: int) -> float:
+        """From the last result of all else to the last one of a tail. Blocks of the last round have theirs together;
+        those of earlier ones had them beside the work of others.
+        """
         if tail is None:
             return 0.0
         rows_us = tail.rows * (c.GPU_ROW_US + tail.barriers * c.GPU_BARRIER_US)
-        bytes_us = tail.nbytes / (c.GPU_SM_L2_BYTES_PER_CYCLE * self.gpu.clock_hz) * 1e6
-        return c.GPU_HAND_OVER_US + max(rows_us, bytes_us)
+        together = tail.nbytes * min(tail.blocks, self._at_once(blocks))
+        cycles = max(tail.nbytes / c.GPU_SM_L2_BYTES_PER_CYCLE, together / self._l2_bytes_per_cycle)
+        dram_us = together / self._dram_rate * 1e6 if self.cold else 0.0
+        return c.GPU_HAND_OVER_US + max(rows_us, self._cycles_us(cycles), dram_us)
 
     def _dram_us(self, parts: Iterable[Part]) -> float:
         found: dict[str, int] = {}
         for t in (t for part in parts for t in part.traffic):
             found[t.value] = max(found.get(t.value, 0), self._dram_bytes(t))
-        rate = self.gpu.dram_bytes_per_second * c.rates_of(self.gpu).bandwidth_share
-        return sum(found.values()) / rate * 1e6
+        return sum(found.values()) / self._dram_rate * 1e6
+
+    @property
+    def _dram_rate(self) -> float:
+        """Bytes a second that can be had."""
+        return self.gpu.dram_bytes_per_second * c.rates_of(self.gpu).bandwidth_share
+
+    @property
+    def _l2_bytes_per_cycle(self) -> float:
+        """Of all SMs together."""
+        return self.gpu.sm_count * c.rates_of(self.gpu).l2_bytes_per_cycle
 
     def _dram_bytes(self, traffic: Traffic) -> int:
         return traffic.footprint_bytes if self.cold or traffic.role == "weight" else 0
@@ -223,13 +241,19 @@ class _Machine:
     def _l2_us(self, parts: Sequence[Part], blocks: int) -> float:
         """All SMs at the rate that they share, or the fullest one at its own."""
         nbytes = sum(map(self._l2_bytes, parts))
-        shared_s = nbytes / (self.gpu.sm_count * c.rates_of(self.gpu).l2_bytes_per_cycle)
         fullest = nbytes / blocks * ceil(blocks / self.gpu.sm_count)
-        return max(shared_s, fullest / c.GPU_SM_L2_BYTES_PER_CYCLE) / self.gpu.clock_hz * 1e6
+        return self._cycles_us(max(nbytes / self._l2_bytes_per_cycle, fullest / c.GPU_SM_L2_BYTES_PER_CYCLE))
+
+    def _start_us(self, part: Part, blocks: int) -> float:
+        """Until the first blocks work, and each time that one starts on an SM that holds no other."""
+        if not part.bytes_requested:
+            return 0.0
+        rounds = max(1, part.tasks) / self._at_once(blocks) if self.resident == 1 else 1.0
+        return self._cycles_us(c.GPU_START_CYCLES) * rounds
 
     def _latency_us(self, part: Part, blocks: int) -> float:
         """Blocks that start, and trips to memory that wait for each other, of which each thread has two on their way
-        (Little's law).
+        (Little's law), or a tile those of its steps that are fetched ahead.
         """
         tasks, nbytes = max(1, part.tasks), part.bytes_requested
         if not nbytes:
@@ -239,9 +263,14 @@ class _Machine:
         trips = nbytes / (tasks * max(1, part.threads) * c.GPU_BYTES_IN_FLIGHT)
         if part.steps:
             trips = part.steps / part.ahead
-        start_us = c.GPU_START_CYCLES / self.gpu.clock_hz * 1e6
-        at_once = min(blocks, self.gpu.sm_count * self.resident)
-        return (start_us + max(0.0, trips - 1) * trip_us) * tasks / at_once
+        start_us, steps_us = (self._cycles_us(n) for n in (c.GPU_START_CYCLES, part.steps * c.GPU_STEP_CYCLES))
+        return (start_us + max(0.0, trips - 1) * trip_us + steps_us) * tasks / self._at_once(blocks)
+
+    def _at_once(self, blocks: int) -> int:
+        return min(blocks, self.gpu.sm_count * self.resident)
+
+    def _cycles_us(self, cycles: float) -> float:
+        return cycles / self.gpu.clock_hz * 1e6
 
     def _arithmetic_us(self, parts: Sequence[Part], blocks: int) -> dict[Unit, float]:
         """The SMs that the fullest one keeps waiting: 133 blocks on 132 SMs take as long as 264."""

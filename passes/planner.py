@@ -36,9 +36,8 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     rules: tuple[FusionRule, ...] = (*context.rules, *asking(PLANNERS[planner], context.cost_model))
     result = stitch(graph, rules, context.target, aliases=planner != "none")
     positions = {n.name: i for i, n in enumerate(graph.nodes)}
-    groups, too_large = apart_where_too_large(
-        graph, schedule_groups(graph, result.groups, context.target), context.target
-    )
+    scheduled = schedule_groups(graph, result.groups, context.target, context.cost_model)
+    groups, too_large = apart_where_too_large(graph, scheduled, context.target)
     position = {g.name: max(positions[n] for n in g.nodes) for g in groups}
     position.update((g.name, positions[g.name]) for g in result.host_groups)
     wholes = wholes_of(result.places)

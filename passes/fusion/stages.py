@@ -77,8 +77,8 @@ class Kernels:
         self.values: dict[str, Value] = {o.name: o for n in graph.nodes for o in n.outputs}
         self.remarks: list[WhyNot] = []
         """What a rule has to say that concerns no single proposal; the plan keeps it among the refusals."""
-        self._facts: dict[str, KernelFacts] = {}
-        self._latencies: dict[tuple[str, str], float] = {}
+        self._facts: dict[tuple[str, int], KernelFacts] = {}
+        self._latencies: dict[tuple[str, int], float] = {}
         self._unfit_parts: dict[tuple[str, tuple[str, ...], bool], str | None] = {}
         self._relate()
 
@@ -157,16 +157,18 @@ class Kernels:
 
     # -- cost ----------------------------------------------------------------------------------------------------
 
-    def facts(self, group: Group) -> KernelFacts:
-        if group.name not in self._facts:
-            self._facts[group.name] = group_facts(self.nodes, group, self.target)
-        return self._facts[group.name]
+    def facts(self, group: Group, model: LatencyModel) -> KernelFacts:
+        """The facts of a group of this graph by the schedule that it will have by `model`, which lives as long."""
+        key = group.name, id(model)
+        if key not in self._facts:
+            self._facts[key] = group_facts(self.nodes, group, self.target, model)
+        return self._facts[key]
 
     def latency_us(self, group: Group, model: LatencyModel) -> float:
         """What `model` predicts for a group of this graph."""
-        key = group.name, model.name
+        key = group.name, id(model)
         if key not in self._latencies:
-            self._latencies[key] = latency_us(model, self.facts(group), self.device)
+            self._latencies[key] = latency_us(model, self.facts(group, model), self.device)
         return self._latencies[key]
 
     # -- legality ------------------------------------------------------------------------------------------------

@@ -98,6 +98,11 @@ SIMT, MMA, WGMMA, GEMV, DIRECT = 8, 12, 28, 20, 11
 def _gemm(view: GroupView, tile: Tile) -> int:
     gemm = gemm_of(AnchoredGroup.of(view))
     assert gemm is not None, f"group {view.name} has tiles and is no GEMM"
+    return gemm_registers(gemm, tile)
+
+
+def gemm_registers(gemm: Gemm, tile: Tile) -> int:
+    """Of a thread that computes a GEMM in such tiles."""
     match tile:
         case SimtTile():
             wanted: float = _simt(gemm, tile)

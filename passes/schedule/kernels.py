@@ -4,28 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from tilestitch.compiler.ir import Graph, Node
+from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import Group, WhyNot
 from tilestitch.passes.plan.cpu.isa import isa_named
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
-from tilestitch.passes.plan.gemm.rows_after import WARP, RowsAfter
-from tilestitch.passes.plan.gemm.tiles import WgmmaTile
+from tilestitch.passes.plan.gemm.rows_after import RowsAfter
 from tilestitch.passes.plan.launches.cuda.group import stitching_of
+from tilestitch.passes.plan.schedules import Schedule
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import look_up
 
 from .cpu.choose import choose as choose_for_cpu
+from .cuda.band_facts import writer_threads
 from .cuda.choose import choose
 from .cuda.gemm import band_schedule, choose_gemm
 from .cuda.gpu import Gpu
+from .structure import Known, structure_of
+
+Schedules: TypeAlias = tuple[Schedule | None, tuple[tuple["Schedules", ...], ...]]
+"""Of a group, and of the parts of its stages."""
+_KNOWN: Known[Schedules] = Known()
 
 
-def schedule_groups(graph: Graph, groups: Sequence[Group], target: TargetInfo) -> tuple[Group, ...]:
-    """The groups with schedules for `target`. A part of a stitched group has one of its own."""
+def schedule_groups(
+    graph: Graph, groups: Sequence[Group], target: TargetInfo, model: LatencyModel
+) -> tuple[Group, ...]:
+    """The groups with schedules for `target`, by `model`. A part of a stitched group has one of its own."""
     by_name = {node.name: node for node in graph.nodes}
-    return tuple(schedule_group(by_name, group, target) for group in groups)
+    return tuple(schedule_group(by_name, group, target, model) for group in groups)
 
 
 def apart_where_too_large(
@@ -46,32 +56,45 @@ def apart_where_too_large(
     return tuple(kept), tuple(refusals)
 
 
-def schedule_group(by_name: Mapping[str, Node], group: Group, target: TargetInfo) -> Group:
-    """A group with its schedule; `by_name` are the nodes of its graph."""
+def schedule_group(by_name: Mapping[str, Node], group: Group, target: TargetInfo, model: LatencyModel) -> Group:
+    """A group with the schedule that `model` predicts to be fastest; `by_name` are the nodes of its graph."""
+    structure = structure_of(by_name, group, target)
+    if structure is None:
+        return _scheduled(by_name, group, target, model)
+    _, schedules = _KNOWN.of(structure, model, lambda: _schedules_of(_scheduled(by_name, group, target, model)))
+    return _with(group, schedules)
+
+
+def _schedules_of(group: Group) -> Schedules:
+    return group.schedule, tuple(tuple(map(_schedules_of, stage)) for stage in group.stages)
+
+
+def _with(group: Group, schedules: Schedules) -> Group:
+    own, stages = schedules
+    parts = tuple(tuple(map(_with, *stage)) for stage in zip(group.stages, stages, strict=True))
+    return replace(group, schedule=own, stages=parts)
+
+
+def _scheduled(by_name: Mapping[str, Node], group: Group, target: TargetInfo, model: LatencyModel) -> Group:
+    if group.tie == "band":
+        return _banded(by_name, group, Gpu.of(target), model)
+    if group.stages:
+        stages = tuple(tuple(schedule_group(by_name, part, target, model) for part in stage) for stage in group.stages)
+        return replace(group, stages=stages)
+    view = look_up(by_name, group)
     if target.is_gpu:
-        return _scheduled(by_name, group, Gpu.of(target))
-    stages = tuple(tuple(schedule_group(by_name, part, target) for part in stage) for stage in group.stages)
-    own = None if stages else choose_for_cpu(look_up(by_name, group), group.kind, isa_named(target.isa), target.threads)
-    return replace(group, stages=stages, schedule=own)
+        return replace(group, schedule=choose(view, group.kind, Gpu.of(target), model))
+    return replace(group, schedule=choose_for_cpu(view, group.kind, isa_named(target.isa), target.threads))
 
 
-def _banded(by_name: Mapping[str, Node], group: Group, gpu: Gpu) -> Group:
+def _banded(by_name: Mapping[str, Node], group: Group, gpu: Gpu, model: LatencyModel) -> Group:
     """A GEMM and the rows after it in its launch."""
     first, rows = group.parts
     contraction, view = AnchoredGroup.of(look_up(by_name, first)), look_up(by_name, rows)
     after = RowsAfter.of(view, contraction.result.shape[-1])
     gemm = gemm_of(contraction)
     assert gemm is not None, "a convolution that is computed directly has no rows after it"
-    chosen = choose_gemm(gemm, gpu, after)
-    threads = WARP if isinstance(chosen.tile, WgmmaTile) else chosen.tile.threads
-    parts = (replace(first, schedule=chosen),), (replace(rows, schedule=after.work(threads).schedule),)
+    chosen = choose_gemm(gemm, gpu, model, after)
+    work = after.work(writer_threads(chosen.tile))
+    parts = (replace(first, schedule=chosen),), (replace(rows, schedule=work.schedule),)
     return replace(group, stages=parts, schedule=band_schedule(gemm, chosen, after, gpu.device))
-
-
-def _scheduled(by_name: Mapping[str, Node], group: Group, gpu: Gpu) -> Group:
-    if group.tie == "band":
-        return _banded(by_name, group, gpu)
-    if group.stages:
-        stages = tuple(tuple(_scheduled(by_name, part, gpu) for part in stage) for stage in group.stages)
-        return replace(group, stages=stages)
-    return replace(group, schedule=choose(look_up(by_name, group), group.kind, gpu))

@@ -12,11 +12,10 @@ from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.devices import Device, find_device, representative
 from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Traffic, Unit, kernel_of
 from tilestitch.cost_model.joined import joined_facts
-from tilestitch.cost_model.protocol import AnyDevice
+from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
 from tilestitch.passes.fusion.cost.gpu_facts import gpu_facts
 from tilestitch.passes.fusion.cost.profit import evaluations
 from tilestitch.passes.fusion.cost.row_bands import facts_of_band
-from tilestitch.passes.fusion.cost.structure import Known, structure_of
 from tilestitch.passes.fusion.legality import operands
 from tilestitch.passes.fusion.rules.spread import looks_again
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
@@ -25,13 +24,14 @@ from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.schedule.cpu.attention import attention_rows
 from tilestitch.passes.schedule.kernels import schedule_group
+from tilestitch.passes.schedule.structure import Known, structure_of
 
 TASK_ELEMENTS = 4096
 """Elements of one task of an element-wise kernel, and of one tile of a GEMM, on a CPU."""
 ATTENTION_ROWS = 64
 """On a CPU, queries whose scores a task of attention keeps."""
 BASE_REGISTERS = 16
-_KNOWN = Known()
+_KNOWN: Known[KernelFacts] = Known()
 DEFAULT_CAPABILITY = 90
 
 
@@ -48,23 +48,31 @@ def device_of(target: TargetInfo) -> AnyDevice:
     return representative(int(digits) if digits else DEFAULT_CAPABILITY)
 
 
-def group_facts(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> KernelFacts:
+def group_facts(
+    nodes: Mapping[str, Node], group: Group, target: TargetInfo, model: LatencyModel | None = None
+) -> KernelFacts:
     """The facts of a planned group; `nodes` are the graph's by name. The group must be legal (`legality.check_group`).
 
-    On a GPU they are those of its schedule; a group that has none yet gets the one that it will have. Raises ValueError
-    for a group that is none.
+    On a GPU they are those of its schedule; a group that has none yet gets the one that it will have by `model`. Raises
+    ValueError for a group that is none.
     """
-    return _KNOWN.facts(structure_of(nodes, group, target), lambda: _group_facts(nodes, group, target))
+    structure = structure_of(nodes, group, target)
+    if structure is None:
+        return _group_facts(nodes, group, target, model)
+    known, facts = _KNOWN.of(structure, model, lambda: _group_facts(nodes, group, target, model))
+    return facts if known.names == structure.names else facts.renamed(known.renaming(structure))
 
 
-def _group_facts(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> KernelFacts:
-    if target.is_gpu and not (group.schedule or any(part.schedule for part in group.parts)):
-        group = schedule_group(nodes, group, target)
+def _group_facts(
+    nodes: Mapping[str, Node], group: Group, target: TargetInfo, model: LatencyModel | None
+) -> KernelFacts:
+    if target.is_gpu and model is not None and not (group.schedule or any(part.schedule for part in group.parts)):
+        group = schedule_group(nodes, group, target, model)
     if group.tie == "band":
         gemm, after = group.parts
         return facts_of_band(nodes, group, (group_facts(nodes, gemm, target), group_facts(nodes, after, target)))
     if group.stages:
-        return joined_facts([[group_facts(nodes, part, target) for part in stage] for stage in group.stages])
+        return joined_facts([[group_facts(nodes, part, target, model) for part in stage] for stage in group.stages])
     members = [nodes[name] for name in group.nodes]
     values = {o.name: o for n in members for o in n.outputs}
     stored = [values[name] for name in group.outputs]
@@ -80,11 +88,13 @@ def nodes_by_name(graph: Graph) -> dict[str, Node]:
     return {n.name: n for n in graph.nodes}
 
 
-def facts_of(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles, target: TargetInfo) -> KernelFacts:
-    """The facts of `nodes` (in topological order) as one kernel that stores `stored`."""
+def facts_of(
+    nodes: Sequence[Node], stored: Sequence[Value], roles: Roles, target: TargetInfo, model: LatencyModel
+) -> KernelFacts:
+    """The facts of `nodes` (in topological order) as one kernel that stores `stored`, scheduled by `model`."""
     if not target.is_gpu:
         return _on_cpu(nodes, stored, roles, target)
-    return group_facts({node.name: node for node in nodes}, _group(nodes, stored, roles), target)
+    return group_facts({node.name: node for node in nodes}, _group(nodes, stored, roles), target, model)
 
 
 def _group(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) -> Group:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 
 from tilestitch.compiler.ir import Node, Value
-from tilestitch.compiler.ir.types import storage_bytes
-from tilestitch.cost_model.facts import KernelFacts, Part, Tail, Traffic, Unit, kernel_of
+from tilestitch.cost_model.facts import KernelFacts, Part, Traffic, kernel_of
 from tilestitch.passes.fusion.rules.spread import reduction_levels
 from tilestitch.passes.plan.attention.operands import attention_of
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
-from tilestitch.passes.plan.gemm.gemv import with_large_right
-from tilestitch.passes.plan.gemm.partition import cut
-from tilestitch.passes.plan.gemm.patches import cut_to_patches
-from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, WgmmaTile
 from tilestitch.passes.plan.group import Group
 from tilestitch.passes.plan.launches.cuda.group import cuda_launches
 from tilestitch.passes.plan.launches.launch import Launch
@@ -26,26 +21,10 @@ from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.schedules import AttentionSchedule, GemmSchedule
 from tilestitch.passes.plan.view import look_up
 from tilestitch.passes.schedule.cuda.attention_facts import multiplied, trips
-from tilestitch.passes.schedule.cuda.gemm_tiles import speed_of
+from tilestitch.passes.schedule.cuda.gemm_facts import Tiling, tiling_of
 
 CHECK = "check"
 """Launches of this kind look at indices, before the kernel that reads by them."""
-TENSOR_CORES: Mapping[type, Unit] = {MmaTile: "mma", WgmmaTile: "wgmma"}
-
-
-@dataclass(frozen=True)
-class Tiles:
-    """How tiles do a contraction: `unit` multiplies elements of `dtype`; share: of its rate, what tiles compute in vain
-    left out. steps, ahead: as of a `Part`. again: how often each operand is asked for.
-    """
-
-    unit: Unit
-    dtype: str
-    share: float = 1.0
-    steps: int = 0
-    ahead: int = 1
-    again: tuple[float, float] = (1.0, 1.0)
-    tail: Tail | None = None
 
 
 def gpu_facts(nodes: Mapping[str, Node], group: Group, roles: Roles, work: Part, multiprocessors: int) -> KernelFacts:
@@ -124,7 +103,7 @@ def _sides(nodes: Sequence[Node], operands: Sequence[Value]) -> dict[str, int]:
     return found
 
 
-def _tiled(work: Part, tiles: Tiles, sides: Mapping[str, int]) -> Part:
+def _tiled(work: Part, tiles: Tiling, sides: Mapping[str, int]) -> Part:
     def asked(t: Traffic) -> Traffic:
         side = sides.get(t.value)
         if side is None:
@@ -144,46 +123,19 @@ def _tiled(work: Part, tiles: Tiles, sides: Mapping[str, int]) -> Part:
 # -- tiles -------------------------------------------------------------------------------------------------------------
 
 
-def _tiles(group: AnchoredGroup, scheduled: Group) -> Tiles | None:
+def _tiles(group: AnchoredGroup, scheduled: Group) -> Tiling | None:
     match scheduled.schedule:
         case GemmSchedule():
-            return _gemm_tiles(group, scheduled.schedule)
+            gemm = gemm_of(group)
+            assert gemm is not None
+            return tiling_of(gemm, scheduled.schedule)
         case AttentionSchedule():
             return _attention_tiles(group, scheduled.schedule)
     return None
 
 
-def _gemm_tiles(group: AnchoredGroup, schedule: GemmSchedule) -> Tiles:
-    gemm, tile = gemm_of(group), schedule.tile
-    assert gemm is not None
-    operand = gemm.b.value
-    match tile:
-        case GemvTile():
-            gemm = with_large_right(gemm)
-        case WgmmaTile():
-            gemm = cut_to_patches(gemm, tile.bm)
-    partition = cut(gemm, (tile.bm, tile.bn, tile.bk), schedule.split_k, schedule.tile_rows)
-    again = float(partition.n_blocks), float(partition.m_blocks)
-    if gemm.b.value is not operand:
-        again = again[1], again[0]
-    tail = None
-    if partition.parts > 1:
-        nbytes = partition.parts * tile.bm * tile.bn * storage_bytes(gemm.acc_dtype)
-        tail = Tail(0, nbytes, partition.blocks // partition.parts)
-    if isinstance(tile, GemvTile):
-        return Tiles("fma", gemm.acc_dtype, again=again, tail=tail)
-    # Blocks that walk over tiles have as many as the one with most.
-    rounds = ceil(partition.blocks / schedule.blocks) if schedule.blocks else 1
-    computed = partition.blocks if not schedule.blocks else rounds * schedule.blocks
-    useful = gemm.batch * gemm.m * gemm.n * gemm.k / (computed * tile.bm * tile.bn * partition.steps * tile.bk or 1)
-    unit = TENSOR_CORES.get(type(tile), "fma")
-    dtype = gemm.acc_dtype if unit == "fma" else "tfloat32" if gemm.a.dtype == "float32" else gemm.a.dtype
-    share = speed_of(tile) * (useful or 1.0)
-    return Tiles(unit, dtype, share, partition.steps * rounds, tile.ahead, again, tail)
-
-
-def _attention_tiles(group: AnchoredGroup, schedule: AttentionSchedule) -> Tiles:
+def _attention_tiles(group: AnchoredGroup, schedule: AttentionSchedule) -> Tiling:
     what = attention_of(group)
     tiles, work = ceil(what.rows / schedule.tile.bm), multiplied(what, schedule.tile, 0)
     steps, ahead = trips(what, schedule)
-    return Tiles(work.unit, work.dtype, work.share, steps, ahead, (float(tiles), float(tiles)))
+    return Tiling(work.unit, work.dtype, work.share, steps, ahead, (float(tiles), float(tiles)))

@@ -89,7 +89,7 @@ class Launches:
 
     def _alone(self, name: str) -> Launch:
         group = self.kernels.groups[name]
-        facts, reach = self.kernels.facts(group), self.kernels.reach[name]
+        facts, reach = self.kernels.facts(group, self.model), self.kernels.reach[name]
         named = (*(t.value for t in facts.reads), *group.inputs, *group.constants, *group.outputs)
         values = {value: number for number, value in enumerate(dict.fromkeys(named))}
         parts = len(group.parts) or 1

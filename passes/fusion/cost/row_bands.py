@@ -10,15 +10,18 @@ while the GPU has nothing else to do.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from math import ceil, prod
+from math import prod
 
 from tilestitch.compiler.ir import Node, Value, is_elementwise
-from tilestitch.cost_model.facts import KernelFacts, Tail, Traffic
+from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.joined import banded_facts
 from tilestitch.passes.fusion.rules.spread import lies_across, row_length
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
+from tilestitch.passes.plan.gemm.rows_after import RowsAfter
 from tilestitch.passes.plan.roles import Part, Roles, roles_of
 from tilestitch.passes.plan.schedules import BandSchedule, RowSchedule
+from tilestitch.passes.plan.view import look_up
+from tilestitch.passes.schedule.cuda.band_facts import tail_of
 
 # -- legality ----------------------------------------------------------------------------------------------------------
 
@@ -102,17 +105,9 @@ def facts_of_band(nodes: Mapping[str, Node], group: Group, facts: tuple[KernelFa
     gemm, after = group.parts
     assert isinstance(group.schedule, BandSchedule) and isinstance(after.schedule, RowSchedule)
     rows, columns, length = band_extents(nodes, gemm, after)
-    share = min(group.schedule.share_rows, rows)
-    tail_rows = ceil(share * (columns // length) / after.schedule.rows)
-    moved = sum(_of_share(t, share, rows) for t in (*facts[1].reads, *facts[1].writes))
-    return banded_facts(*facts, Tail(tail_rows, moved, ceil(rows / share), facts[1].barriers))
-
-
-def _of_share(traffic: Traffic, share: int, rows: int) -> int:
-    """Bytes of a tensor that computing a share of the rows moves; all of what is the same for every row."""
-    if traffic.bytes_requested > traffic.footprint_bytes:
-        return traffic.footprint_bytes
-    return traffic.footprint_bytes * share // rows
+    work = RowsAfter.of(look_up(nodes, after), columns).walk.scheduled(after.schedule)
+    tail = tail_of(rows, columns // length, group.schedule.share_rows, work, facts[1].parts[-1])
+    return banded_facts(*facts, tail)
 
 
 def band_extents(nodes: Mapping[str, Node], gemm: Group, after: Group) -> tuple[int, int, int]:

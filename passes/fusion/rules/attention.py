@@ -87,9 +87,9 @@ class Attention:
             stored = state.stored(ordered, set(ordered))
             roles = roles_of(ordered, stored)
             assert isinstance(roles, Roles), roles
-            return latency_us(self.model, facts_of(ordered, stored, roles, target), device)
+            return latency_us(self.model, facts_of(ordered, stored, roles, target, self.model), device)
 
-        stored_us = latency_us(self.model, facts_of(ordered, border, alone, target), device)
+        stored_us = latency_us(self.model, facts_of(ordered, border, alone, target, self.model), device)
         return masks if computed_us([*nodes, *masks]) <= computed_us(nodes) + stored_us else ()
 
     def _profit(self, state: Fusion, roles: Roles, subject: str) -> WhyNot | None:
@@ -99,12 +99,13 @@ class Attention:
         if target.name == "cpu" and roles.softmax.queries < LEAST_QUERIES:
             few = {"queries": roles.softmax.queries, "least": LEAST_QUERIES}
             return WhyNot(subject, "attention.profit", "keys would be packed for the work of few queries", few)
-        together = latency_us(self.model, facts_of(list(roles.parts), [_result(roles)], roles, target), device)
+        facts = facts_of(list(roles.parts), [_result(roles)], roles, target, self.model)
+        together = latency_us(self.model, facts, device)
         apart = 0.0
         for nodes, stored in _apart(roles):
             alone = roles_of(nodes, stored)
             if isinstance(alone, Roles):
-                apart += latency_us(self.model, facts_of(nodes, stored, alone, target), device)
+                apart += latency_us(self.model, facts_of(nodes, stored, alone, target, self.model), device)
         if together <= apart:
             return None
         numbers = {"together_us": round(together, 3), "apart_us": round(apart, 3), "scores_bytes": _scores_bytes(roles)}

@@ -67,7 +67,7 @@ class Bands:
             reason = "so few rows or columns have a kernel whose blocks have no bands of rows"
             kernels.remarks.append(WhyNot(subject, self.name, reason, {"rows": rows, "columns": columns}))
             return None
-        facts = kernels.facts(whole)
+        facts = kernels.facts(whole, self.model)
         apart = kernels.latency_us(gemm, self.model) + kernels.latency_us(after, self.model)
         gain = apart - latency_us(self.model, facts, kernels.device)
         if gain > 0:

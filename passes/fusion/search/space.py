@@ -179,7 +179,7 @@ class Space:
         shape = self.shape(mask, stored)
         if shape is None:
             raise ValueError(f"the atoms {list(bits(mask))} are no kernel; ask is_kernel first")
-        return facts_of(shape.nodes, shape.stored, shape.roles, self.state.target)
+        return facts_of(shape.nodes, shape.stored, shape.roles, self.state.target, self.model)
 
     def _is_alias(self, mask: int) -> bool:
         """A reshape between kernels costs nothing: its readers read its operand."""

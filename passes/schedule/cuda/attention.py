@@ -8,7 +8,7 @@ from math import ceil
 from typing import TypeAlias
 
 from tilestitch.compiler.ir.types import HALVES, storage_bytes
-from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan.attention.check import doubles, fits_mma, shared
 from tilestitch.passes.plan.attention.operands import AttentionShape, attention_of
 from tilestitch.passes.plan.attention.tiles import ACROSS, QUAD, STEP, AttentionMmaTile, AttentionSimtTile, padded
@@ -17,6 +17,7 @@ from tilestitch.passes.plan.schedules import AttentionSchedule
 from tilestitch.passes.plan.view import GroupView
 
 from .attention_facts import candidate_facts
+from .fastest import fastest
 from .gpu import Gpu
 
 AttentionTile: TypeAlias = AttentionMmaTile | AttentionSimtTile
@@ -28,8 +29,8 @@ SPLIT_KEYS = 512
 """Fewer keys are not worth a launch that joins parts."""
 
 
-def choose_attention(view: GroupView, gpu: Gpu) -> AttentionSchedule | None:
-    """The schedule that is predicted to be fastest for an attention group; None if no tile fits its shared memory."""
+def choose_attention(view: GroupView, gpu: Gpu, model: LatencyModel) -> AttentionSchedule | None:
+    """The schedule that `model` predicts to be fastest for an attention group; None if no tile fits shared memory."""
     group = AnchoredGroup.of(view)
     what = attention_of(group)
     tiles: Iterator[AttentionTile]
@@ -40,9 +41,7 @@ def choose_attention(view: GroupView, gpu: Gpu) -> AttentionSchedule | None:
     candidates = [AttentionSchedule(tile, parts) for tile in tiles for parts in _parts(what, tile, gpu)]
     if len(candidates) < 2:
         return next(iter(candidates), None)
-    predicted = AnalyticalModel().predict([candidate_facts(view, group, what, c) for c in candidates], gpu.device)
-    fastest = min(range(len(candidates)), key=lambda number: predicted[number].latency_us)
-    return candidates[fastest]
+    return fastest(candidates, [candidate_facts(view, group, what, each) for each in candidates], gpu.device, model)
 
 
 def _fits(tile: AttentionTile, what: AttentionShape, gpu: Gpu) -> bool:

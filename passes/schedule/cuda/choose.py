@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import GroupKind
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.roles import Roles, roles_of
@@ -16,8 +17,10 @@ from .opaque import choose_opaque
 from .rows import choose_rows
 
 
-def choose(view: GroupView, kind: GroupKind, gpu: Gpu) -> Schedule | None:
-    """The schedule of a group of one part; None if it stores no elements, so that nothing is launched."""
+def choose(view: GroupView, kind: GroupKind, gpu: Gpu, model: LatencyModel) -> Schedule | None:
+    """The schedule of a group of one part, where several are possible the one that `model` predicts to be fastest; None
+    if it stores no elements, so that nothing is launched.
+    """
     outputs = view.stored
     if not outputs:
         return None
@@ -28,9 +31,9 @@ def choose(view: GroupView, kind: GroupKind, gpu: Gpu) -> Schedule | None:
         assert isinstance(roles, Roles), roles
         return choose_rows(view, roles, gpu)
     if kind is GroupKind.CONTRACTION:
-        return choose_contraction(AnchoredGroup.of(view), gpu)
+        return choose_contraction(AnchoredGroup.of(view), gpu, model)
     if kind is GroupKind.ATTENTION:
-        return choose_attention(view, gpu)
+        return choose_attention(view, gpu, model)
     if kind is GroupKind.OPAQUE:
         assert view.anchor is not None
         return choose_opaque(view.anchor)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tilestitch.cost_model.constants import GPU_RESERVED_SHARED_BYTES
+from tilestitch.cost_model.devices import Device
 from tilestitch.passes.plan.gemm.gemm import Gemm
 from tilestitch.passes.plan.gemm.planes import line
 from tilestitch.passes.plan.gemm.tiles import MmaTile, SimtTile, Tile, WgmmaTile
@@ -69,6 +71,12 @@ def mma_tiles(itemsize: int) -> tuple[MmaTile, ...]:
 def wgmma_tiles(gemm: Gemm) -> tuple[WgmmaTile, ...]:
     """The tiles for a GEMM's elements."""
     return tuple(replace(tile, bk=line(gemm.a.dtype)) for tile in WGMMA_TILES)
+
+
+def resident_blocks(tile: SimtTile | MmaTile | WgmmaTile, device: Device) -> int:
+    """Blocks that a multiprocessor holds, registers aside."""
+    fits = device.shared_bytes_per_sm // (tile.shared_bytes + GPU_RESERVED_SHARED_BYTES)
+    return max(1, min(device.blocks_per_sm, device.threads_per_sm // tile.threads, fits))
 
 
 def speed_of(tile: Tile) -> float:

@@ -25,7 +25,7 @@ from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.passes.plan.gemm.partition import cut
 from tilestitch.passes.plan.gemm.tiles import WgmmaTile
 from tilestitch.passes.plan.roles import Roles, roles_of
-from tilestitch.passes.schedule.cuda.gemm import Choice, persistent_blocks
+from tilestitch.passes.schedule.cuda.gemm import persistent_blocks
 from tilestitch.passes.schedule.kernels import schedule_group
 from tilestitch.runtime.emulator import EmulatorOptions, Kernels, TensorArgument
 from tilestitch.runtime.emulator.kernels import Argument
@@ -56,7 +56,7 @@ def lower(graph: Graph, cuda: CudaTarget | None = None) -> tuple[CudaLaunch, ...
 def wgmma_blocks(gemm: IndexedGemm, tile: WgmmaTile, parts: int, cuda: CudaTarget) -> int:
     """Blocks of a launch of wgmma as the planner would choose them."""
     partition = cut(gemm, (tile.bm, tile.bn, tile.bk), parts)
-    return persistent_blocks(Choice(0, gemm, tile, partition), cuda.device)
+    return persistent_blocks(tile, partition, cuda.device)
 
 
 def run(

@@ -16,7 +16,7 @@ from tilestitch.passes.plan.gemm.gemv import WARPS, with_large_right
 from tilestitch.passes.plan.gemm.partition import Partition, cut
 from tilestitch.passes.plan.gemm.patches import cut_to_patches
 from tilestitch.passes.plan.gemm.rows_after import WARP_ROWS, Band, RowsAfter
-from tilestitch.passes.plan.gemm.tiles import WARP, GemvTile, MmaTile, SimtTile, WgmmaTile
+from tilestitch.passes.plan.gemm.tiles import WARP, GemvTile, MmaTile, SimtTile, Tile, WgmmaTile
 from tilestitch.passes.plan.launches.cuda.emitted import COUNTER_BYTES, Argument, Emitted, shared_array
 from tilestitch.passes.plan.launches.cuda.rows import rows_shared_bytes
 from tilestitch.passes.plan.own_kernels import Temporary
@@ -66,15 +66,8 @@ def _tiled(
     group: AnchoredGroup, gemm: Gemm, tile: GemvTile | SimtTile | MmaTile, partition: Partition, after: Rows | None
 ) -> Emitted:
     kind = "gemv" if isinstance(tile, GemvTile) else f"gemm_{tile.template}"
-    itemsize, dynamic = storage_bytes(gemm.acc_dtype), 0
-    match tile:
-        case GemvTile():
-            static = _gemv_shared_bytes(gemm, tile, itemsize)
-        case SimtTile():
-            static = shared_array(tile.shared_elements, itemsize)
-        case MmaTile():
-            static, dynamic = 0, tile.shared_bytes
-    sums = _sums(gemm, partition, itemsize)
+    dynamic, static = shared_bytes_of(gemm, tile)
+    sums = _sums(gemm, partition, storage_bytes(gemm.acc_dtype))
     counted = partition.blocks // partition.parts if sums else 0
     if after is not None:
         bands = partition.batch * partition.m_blocks
@@ -85,6 +78,18 @@ def _tiled(
     return replace(
         launch, counter_bytes=COUNTER_BYTES * counted, shared_bytes=dynamic, static_shared_bytes=static
     )  # fmt: skip
+
+
+def shared_bytes_of(gemm: Gemm, tile: Tile) -> tuple[int, int]:
+    """Dynamic and static shared memory of a block that computes a GEMM in such tiles, rows after it left out."""
+    itemsize = storage_bytes(gemm.acc_dtype)
+    match tile:
+        case GemvTile():
+            return 0, _gemv_shared_bytes(gemm, tile, itemsize)
+        case SimtTile():
+            return 0, shared_array(tile.shared_elements, itemsize)
+        case MmaTile() | WgmmaTile():
+            return tile.shared_bytes, 0
 
 
 def _gemv_shared_bytes(gemm: Gemm, tile: GemvTile, itemsize: int) -> int:

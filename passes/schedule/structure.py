@@ -1,12 +1,15 @@
-"""What groups have in common: layers of a model are the same kernels of other values, with the same facts."""
+"""What groups have in common: layers of a model are the same kernels of other values. They get the same schedules, and
+have the same facts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from tilestitch.compiler.ir import Node, Value
-from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.target import TargetInfo
 
@@ -15,6 +18,8 @@ MOST_CONSTANT_BYTES = 1024
 """Of constants whose elements are compared. Larger ones are not compared if they are floats, which no schedule reads;
 others, such as indices, make a group one of its own."""
 PLAIN = (str, int, float, bool, type(None))
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -44,23 +49,25 @@ class Structure:
         return renamed
 
 
-class Known:
-    """Facts of the structures that were seen last; holds on to no graph."""
+class Known(Generic[T]):
+    """What was found out about the structures that were seen last; holds on to no graph."""
 
     def __init__(self) -> None:
-        self._facts: dict[Hashable, tuple[Structure, KernelFacts]] = {}
+        self._found: dict[Hashable, tuple[Structure, T, LatencyModel | None]] = {}
 
-    def facts(self, structure: Structure | None, compute: Callable[[], KernelFacts]) -> KernelFacts:
-        """`compute()`, or what it gave for the same structure with other names. None: a structure like no other."""
-        if structure is None:
-            return compute()
-        found = self._facts.get(structure.key)
+    def of(self, structure: Structure, model: LatencyModel | None, compute: Callable[[], T]) -> tuple[Structure, T]:
+        """`compute()`, or what it gave for the same structure with other names, which were those of the first returned.
+
+        model: whom `compute` asks. Models need not be hashable: an entry keeps its own alive, so that no other has its
+        identity.
+        """
+        key = structure.key, id(model)
+        found = self._found.get(key)
         if found is None:
-            if len(self._facts) >= MOST_KNOWN:
-                self._facts.clear()
-            found = self._facts[structure.key] = structure, compute()
-        before, facts = found
-        return facts if before.names == structure.names else facts.renamed(before.renaming(structure))
+            if len(self._found) >= MOST_KNOWN:
+                self._found.clear()
+            found = self._found[key] = structure, compute(), model
+        return found[0], found[1]
 
 
 def structure_of(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> Structure | None:

@@ -1,0 +1,80 @@
+"""What row-wise work after a GEMM does in its launch, in numbers for the latency models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil, prod
+
+from tilestitch.compiler.ir import Value
+from tilestitch.cost_model.facts import KernelFacts, Part, Tail, Traffic, kernel_of
+from tilestitch.cost_model.joined import banded_facts
+from tilestitch.passes.plan import GroupKind
+from tilestitch.passes.plan.access.row_loops import REGISTER_ELEMENTS, RowLoops
+from tilestitch.passes.plan.gemm.gemm import Gemm
+from tilestitch.passes.plan.gemm.rows_after import WARP_ROWS, Band, RowsAfter
+from tilestitch.passes.plan.gemm.tiles import WARP, GemvTile, Tile, WgmmaTile
+from tilestitch.passes.plan.parts import Part as Place
+from tilestitch.passes.plan.schedules import GemmSchedule
+
+from .gemm_facts import partition_of
+
+
+def writer_threads(tile: Tile) -> int:
+    """Threads that store rows of a band and compute them together: a block, or a warp of wgmma."""
+    return WARP if isinstance(tile, WgmmaTile) else tile.threads
+
+
+def band_of(gemm: Gemm, schedule: GemmSchedule, after: RowsAfter) -> Band:
+    """The rows that a block, or a warp of wgmma, stores of a tile."""
+    tile, partition = schedule.tile, partition_of(gemm, schedule)
+    assert not isinstance(tile, GemvTile), "blocks of gemv have no bands of rows"
+    if isinstance(tile, WgmmaTile):
+        return after.band(WARP_ROWS * tile.rows, partition.n_blocks, WARP, warps=True)
+    return after.band(min(tile.bm, gemm.m), partition.n_blocks, tile.threads)
+
+
+def tail_of(rows: int, rows_each: int, share_rows: int, work: RowLoops, second: Part) -> Tail:
+    """What the last share of a band is: `share_rows` of the GEMM's `rows`, each with `rows_each` rows of the work after
+    it. Teams compute them turn by turn, and rows that registers do not hold piece by piece. second: the work as a
+    kernel of its own.
+    """
+    share = min(share_rows, rows)
+    pieces = ceil(work.steps * work.lanes / REGISTER_ELEMENTS)
+    moved = sum(_of_share(t, share, rows) for t in (*second.reads, *second.writes))
+    return Tail(ceil(share * rows_each / work.rows) * pieces, moved, ceil(rows / share), second.barriers)
+
+
+def _of_share(traffic: Traffic, share: int, rows: int) -> int:
+    """Bytes of a tensor that a share of the rows moves; all of what is the same for every row."""
+    if traffic.bytes_requested > traffic.footprint_bytes:
+        return traffic.footprint_bytes
+    return traffic.footprint_bytes * share // rows
+
+
+def banded_candidate(gemm: Gemm, schedule: GemmSchedule, alone: KernelFacts, after: RowsAfter) -> KernelFacts:
+    """The facts of a GEMM, `alone` without them, and the rows after it; arithmetic of the rows left out, which is the
+    same however the GEMM is scheduled.
+    """
+    work = after.work(writer_threads(schedule.tile))
+    reductions = sum(part is Place.REDUCTION for part in after.roles.parts.values())
+    rows = gemm.batch * gemm.m
+    second = Part(
+        GroupKind.ROWWISE.value,
+        gemm.acc_dtype,
+        reads=tuple(_traffic(after.inputs, work)),
+        writes=tuple(_traffic(after.outputs, work)),
+        tasks=ceil(work.row_count / work.rows),
+        threads=work.team * work.rows,
+        barriers=reductions,
+    )
+    tail = tail_of(rows, after.rows_each, band_of(gemm, schedule, after).share_rows, work, second)
+    return banded_facts(alone, kernel_of(second), tail)
+
+
+def _traffic(values: Iterable[Value], work: RowLoops) -> Iterable[Traffic]:
+    """Values of whole rows are moved once; smaller ones are asked for by every row."""
+    full = work.row_count * prod(work.line_extents)
+    for value in values:
+        nbytes, elements = value.tensor_type.nbytes, value.tensor_type.num_elements
+        again = 1 if elements >= full else work.row_count
+        yield Traffic(value.name, again * nbytes, nbytes, "weight" if value.is_constant else "activation")

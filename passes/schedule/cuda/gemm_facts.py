@@ -1,0 +1,133 @@
+"""What tiles of GEMMs do on a GPU, in numbers for the latency models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.types import storage_bytes
+from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Tail, Traffic, Unit, kernel_of
+from tilestitch.passes.plan.gemm.gemm import Gemm, OperandLayout
+from tilestitch.passes.plan.gemm.gemv import with_large_right
+from tilestitch.passes.plan.gemm.partition import Partition, cut
+from tilestitch.passes.plan.gemm.patches import cut_to_patches
+from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, Tile, WgmmaTile
+from tilestitch.passes.plan.group import GroupKind
+from tilestitch.passes.plan.launches.cuda.gemm import shared_bytes_of
+from tilestitch.passes.plan.registers import gemm_registers
+from tilestitch.passes.plan.schedules import GemmSchedule
+
+from .gemm_tiles import speed_of
+
+TENSOR_CORES: Mapping[type, Unit] = {MmaTile: "mma", WgmmaTile: "wgmma"}
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How tiles do a contraction: `unit` multiplies elements of `dtype`; share: of its rate, what tiles compute in vain
+    left out. steps, ahead, tail: as of a `Part`. again: how often each operand is asked for.
+    """
+
+    unit: Unit
+    dtype: str
+    share: float = 1.0
+    steps: int = 0
+    ahead: int = 1
+    again: tuple[float, float] = (1.0, 1.0)
+    tail: Tail | None = None
+
+
+def partition_of(gemm: Gemm, schedule: GemmSchedule) -> Partition:
+    """How a scheduled GEMM is cut, as its kernel sees it: with the large operand right, or with rows of patches."""
+    tile = schedule.tile
+    match tile:
+        case GemvTile():
+            gemm = with_large_right(gemm)
+        case WgmmaTile():
+            gemm = cut_to_patches(gemm, tile.bm)
+    return cut(gemm, (tile.bm, tile.bn, tile.bk), schedule.split_k, schedule.tile_rows)
+
+
+def tiling_of(gemm: Gemm, schedule: GemmSchedule) -> Tiling:
+    """How the tiles of a schedule do a GEMM."""
+    tile, partition = schedule.tile, partition_of(gemm, schedule)
+    again, tail = _again(gemm, tile, partition), _joining(gemm, tile, partition)
+    if isinstance(tile, GemvTile):
+        return Tiling("fma", gemm.acc_dtype, again=again, tail=tail)
+    # Blocks that walk over tiles have as many as the one with most.
+    rounds = ceil(partition.blocks / schedule.blocks) if schedule.blocks else 1
+    computed = rounds * schedule.blocks or partition.blocks
+    useful = gemm.batch * gemm.m * gemm.n * gemm.k / (computed * tile.bm * tile.bn * partition.steps * tile.bk or 1)
+    unit = TENSOR_CORES.get(type(tile), "fma")
+    dtype = gemm.acc_dtype if unit == "fma" else "tfloat32" if gemm.a.dtype == "float32" else gemm.a.dtype
+    return Tiling(unit, dtype, speed_of(tile) * (useful or 1.0), partition.steps * rounds, tile.ahead, again, tail)
+
+
+def _again(gemm: Gemm, tile: Tile, partition: Partition) -> tuple[float, float]:
+    """How often the elements of a and b are asked for: by every column, or row, of tiles; by every kernel position of a
+    convolution. Blocks of a cluster ask once.
+    """
+    if isinstance(tile, GemvTile):
+        again = float(partition.n_blocks), float(partition.m_blocks)
+        return again if with_large_right(gemm).b.value is gemm.b.value else (again[1], again[0])
+    shared = tile.cluster if isinstance(tile, WgmmaTile) else 1
+    rows, columns = (gemm.batch * gemm.k * extent for extent in (gemm.m, gemm.n))
+    return (
+        partition.n_blocks * rows / (_elements(gemm.a) or 1),
+        ceil(partition.m_blocks / shared) * columns / (_elements(gemm.b) or 1),
+    )
+
+
+def _elements(operand: OperandLayout) -> int:
+    return operand.value.tensor_type.num_elements
+
+
+def _joining(gemm: Gemm, tile: Tile, partition: Partition) -> Tail | None:
+    """What the last block of a tile does where the reduction is in parts: it adds what all have left."""
+    if partition.parts == 1:
+        return None
+    results = min(tile.bm, max(gemm.m, 1)) * tile.bn
+    nbytes = partition.parts * results * storage_bytes(gemm.acc_dtype)
+    return Tail(0, nbytes, partition.blocks // partition.parts)
+
+
+# -- candidates --------------------------------------------------------------------------------------------------------
+
+
+def candidate_facts(gemm: Gemm, schedule: GemmSchedule) -> KernelFacts:
+    """The facts of a GEMM without what is fused with it, which is the same however it is scheduled."""
+    tile, tiling, partition = schedule.tile, tiling_of(gemm, schedule), partition_of(gemm, schedule)
+    own = with_large_right(gemm) if isinstance(tile, GemvTile) else gemm
+    dynamic, static = shared_bytes_of(own, tile)
+    itemsize = storage_bytes(gemm.acc_dtype)
+    result_bytes, sums_bytes = gemm.elements * itemsize, partition.parts * gemm.elements * itemsize
+    sums = (Traffic("sums", sums_bytes, sums_bytes, "temporary"),) if partition.parts > 1 else ()
+    operands = zip(("a", "b"), (gemm.a, gemm.b), tiling.again, strict=True)
+    return kernel_of(Part(
+        kind=GroupKind.CONTRACTION.value,
+        dtype=gemm.a.dtype,
+        reads=(*(_asked(*each) for each in operands), *sums),
+        writes=(Traffic("result", result_bytes, result_bytes), *sums),
+        arithmetic=(Arithmetic(tiling.unit, tiling.dtype, gemm.elements * gemm.k, tiling.share),),
+        elements=gemm.elements,
+        tasks=schedule.blocks or partition.blocks,
+        threads=tile.threads,
+        registers=gemm_registers(gemm, tile),
+        shared_bytes=dynamic,
+        static_shared_bytes=static,
+        steps=tiling.steps,
+        ahead=tiling.ahead,
+        tail=tiling.tail,
+    ))  # fmt: skip
+
+
+def _asked(name: str, operand: OperandLayout, again: float) -> Traffic:
+    nbytes = operand.value.tensor_type.nbytes
+    role = "weight" if _source(operand).is_constant else "activation"
+    return Traffic(name, max(nbytes, int(nbytes * again)), nbytes, role)
+
+
+def _source(operand: OperandLayout) -> Value:
+    return operand.value if operand.memory is None else operand.memory.root
