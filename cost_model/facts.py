@@ -63,13 +63,6 @@ class Tail:
     blocks: int
     barriers: int = 0
 
-    def after(self, other: Tail | None) -> Tail:
-        """Both, one after the other."""
-        if other is None:
-            return self
-        most = max(self.blocks, other.blocks), max(self.barriers, other.barriers)
-        return Tail(self.rows + other.rows, self.nbytes + other.nbytes, *most)
-
 
 @dataclass(frozen=True)
 class Part:

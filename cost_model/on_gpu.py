@@ -5,8 +5,8 @@
     either = longer + (1 - OVERLAP) * shorter of memory and arithmetic, + barriers in a block * rounds of blocks
     memory = the longest of DRAM, L2 cache, and the latency of loads that too few threads have on their way
 
-Nothing moves, and nothing is multiplied, until the first blocks have started. Blocks that start later do so while others
-of their SM work; a block that is alone on it keeps the SM waiting each time.
+Nothing moves, and nothing is multiplied, until the first blocks have started. Later blocks start while others of their
+SM work; one that is alone on it keeps the SM waiting.
 
 So a launch is never faster than its slowest part, nor than DRAM, arithmetic and launching at nominal rates allow.
 """
@@ -109,10 +109,12 @@ def _banded(launch: Launch, gpu: Device) -> _Stage:
         reads=first.reads + _asking(second.reads, share),
         writes=first.writes + _asking(second.writes, share),
         arithmetic=first.arithmetic + second.arithmetic,
-        tail=first.tail if tail is None else tail.after(first.tail),
+        tail=tail,
     )
     machine, apart = _machine(launch, gpu), _machine(Launch(((second,),)), gpu)
-    options = machine.stage([both]), machine.stage([first]), apart.stage([second])
+    # A band is complete when its tiles are, whose last blocks have added parts of the reduction.
+    together = machine.stage([both]).after(machine.tail_us(first.tail, first.tasks))
+    options = together, machine.stage([first]), apart.stage([second])
     return max(options, key=lambda stage: stage.latency_us)
 
 
@@ -138,6 +140,11 @@ class _Stage:
     barriers_us: float
     added_us: float
     bound: Bound
+
+    def after(self, wait_us: float) -> _Stage:
+        """The same with a wait before what it ends with."""
+        times = (us + wait_us for us in (self.latency_us, self.barriers_us, self.added_us))
+        return _Stage(*times, self.bound)
 
 
 @dataclass(frozen=True)
@@ -199,10 +206,10 @@ class _Machine:
         """What threads of a block wait for each other, and all for the last blocks."""
         blocks = sum(max(1, part.tasks) for part in parts)
         rounds = ceil(blocks / (self.gpu.sm_count * self.resident))
-        tail_us = max(self._tail_us(part.tail, blocks) for part in parts)
+        tail_us = max(self.tail_us(part.tail, blocks) for part in parts)
         return max(part.barriers for part in parts) * c.GPU_BARRIER_US * rounds + tail_us
 
-    def _tail_us(self, tail: Tail | None, blocks: int) -> float:
+    def tail_us(self, tail: Tail | None, blocks: int) -> float:
         """From the last result of all else to the last one of a tail. Blocks of the last round have theirs together;
         those of earlier ones had them beside the work of others.
         """

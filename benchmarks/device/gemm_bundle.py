@@ -27,10 +27,11 @@ from tilestitch.codegen.cuda.target import CudaTarget, parse_cuda_target
 from tilestitch.codegen.cuda.toolchain.cache import KernelCache, default_folder
 from tilestitch.codegen.cuda.toolchain.compile import BuildOptions, compile_kernels
 from tilestitch.compiler.ir import Graph, TensorType, Value
+from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.passes.plan.gemm.partition import cut
 from tilestitch.passes.plan.gemm.tiles import MmaTile, WgmmaTile
 from tilestitch.passes.plan.roles import Roles, roles_of
-from tilestitch.passes.schedule.cuda.gemm import Choice, choose_mma, choose_wgmma, persistent_blocks, suits
+from tilestitch.passes.schedule.cuda.gemm import choose_among, mma_schedules, persistent_blocks, suits, wgmma_schedules
 from tilestitch.passes.schedule.cuda.gemm_tiles import WGMMA_TILES
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.artifact import cubin_member
@@ -143,21 +144,22 @@ def gemm_of(group: Anchored) -> IndexedGemm:
 
 def candidates(group: Anchored) -> Iterator[tuple[dict[str, Any], tuple[CudaLaunch, ...]]]:
     """Every kernel worth measuring, and what it is."""
-    gemm = gemm_of(group)
+    gemm, model = gemm_of(group), AnalyticalModel()
     device = group.target.device
-    planned = choose_wgmma(gemm, device)
+    planned = choose_among(gemm, wgmma_schedules(gemm, device), device, model)
     for tile in WGMMA_TILES:
         own = cut_to_patches(gemm, tile.bm)
         if not suits(tile, own) or (tile.bm > 64 and tile.bm >= 2 * gemm.m):
             continue
-        for parts in sorted({1, planned.partition.parts} if tile == planned.tile else {1}):
-            is_planned = tile == planned.tile and parts == planned.partition.parts
+        for parts in sorted({1, planned.split_k} if tile == planned.tile else {1}):
+            is_planned = tile == planned.tile and parts == planned.split_k
             partition = cut(own, (tile.bm, tile.bn, tile.bk), parts)
-            blocks = persistent_blocks(Choice(0, own, tile, partition), device)
+            blocks = persistent_blocks(tile, partition, device)
             yield _named(tile, parts, is_planned), emit_wgmma(group, own, tile, partition, blocks)
-    mma = choose_mma(gemm, device)
+    mma = choose_among(gemm, mma_schedules(gemm, device), device, model)
     assert isinstance(mma.tile, MmaTile)
-    yield {"kernel": "gemm_mma", "planned": False}, emit_mma(group, gemm, mma.tile, mma.partition)
+    partition = cut(gemm, (mma.tile.bm, mma.tile.bn, mma.tile.bk), mma.split_k)
+    yield {"kernel": "gemm_mma", "planned": False}, emit_mma(group, gemm, mma.tile, partition)
 
 
 def _named(tile: WgmmaTile, parts: int, planned: bool) -> dict[str, Any]:

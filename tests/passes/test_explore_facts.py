@@ -93,9 +93,9 @@ def test_a_gemm_counts_multiply_adds_and_tiles() -> None:
     ("m", "k", "n", "blocks"),
     [
         (4096, 64, 4096, 32 * 32),  # tiles of 128 x 128
-        (1024, 100, 512, 32 * 16),  # of an eighth of the size, since there would be 32 for 132 multiprocessors
-        (128, 768, 768, 48 * 8),  # still too few: the reduction in parts
-        (1, 4096, 4096, 128 * 4),  # by columns, 32 a block
+        (1024, 100, 512, 16 * 8),  # of 64 x 64, since there would be 32 for 132 multiprocessors
+        (128, 768, 768, 48 * 8),  # of 64 x 32, and still too few: the reduction in parts
+        (1, 4096, 4096, 128 * 2),  # by columns, 32 a block
         (1, 300, 64, 2),  # too short a reduction to cut
     ],
 )

@@ -13,11 +13,11 @@ from tilestitch.compiler.ir import Graph
 from tilestitch.cost_model.facts import Launch as Told
 from tilestitch.passes import PassContext, TargetInfo, make_plan, run_pipeline
 from tilestitch.passes.fusion.cost.facts import group_facts, nodes_by_name
-from tilestitch.passes.schedule.structure import Structure, structure_of
 from tilestitch.passes.plan import Group, StitchPlan
 from tilestitch.passes.plan.launches.launch import Launch
 from tilestitch.passes.plan.registers import registers_of
 from tilestitch.passes.plan.view import look_up
+from tilestitch.passes.schedule.structure import Structure, structure_of
 
 MODELS: dict[str, Callable[[], ModelProto]] = {
     "bert": bert,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import ceil, prod
 
-from tilestitch.compiler.ir import Value
-from tilestitch.cost_model.facts import KernelFacts, Part, Tail, Traffic, kernel_of
+from tilestitch.compiler.ir import Node, Value, op_spec
+from tilestitch.cost_model.counts import operations
+from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Tail, Traffic, kernel_of
 from tilestitch.cost_model.joined import banded_facts
 from tilestitch.passes.plan import GroupKind
 from tilestitch.passes.plan.access.row_loops import REGISTER_ELEMENTS, RowLoops
@@ -52,9 +53,7 @@ def _of_share(traffic: Traffic, share: int, rows: int) -> int:
 
 
 def banded_candidate(gemm: Gemm, schedule: GemmSchedule, alone: KernelFacts, after: RowsAfter) -> KernelFacts:
-    """The facts of a GEMM, `alone` without them, and the rows after it; arithmetic of the rows left out, which is the
-    same however the GEMM is scheduled.
-    """
+    """The facts of a GEMM, `alone` without them, and the rows after it."""
     work = after.work(writer_threads(schedule.tile))
     reductions = sum(part is Place.REDUCTION for part in after.roles.parts.values())
     rows = gemm.batch * gemm.m
@@ -63,12 +62,24 @@ def banded_candidate(gemm: Gemm, schedule: GemmSchedule, alone: KernelFacts, aft
         gemm.acc_dtype,
         reads=tuple(_traffic(after.inputs, work)),
         writes=tuple(_traffic(after.outputs, work)),
+        arithmetic=tuple(_arithmetic(after.nodes, gemm.acc_dtype)),
         tasks=ceil(work.row_count / work.rows),
         threads=work.team * work.rows,
         barriers=reductions,
     )
     tail = tail_of(rows, after.rows_each, band_of(gemm, schedule, after).share_rows, work, second)
     return banded_facts(alone, kernel_of(second), tail)
+
+
+def _arithmetic(nodes: Iterable[Node], dtype: str) -> Iterable[Arithmetic]:
+    """Rows are kept, so that every value is computed once."""
+    calls = cheap = 0
+    for node in nodes:
+        if op_spec(node.op).expensive:
+            calls += node.output.tensor_type.num_elements
+        else:
+            cheap += operations(node)
+    return (Arithmetic("alu", dtype, cheap), Arithmetic("special", dtype, calls))
 
 
 def _traffic(values: Iterable[Value], work: RowLoops) -> Iterable[Traffic]:

@@ -8,7 +8,7 @@ from math import ceil
 
 from tilestitch.compiler.ir import Value
 from tilestitch.compiler.ir.types import storage_bytes
-from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Tail, Traffic, Unit, kernel_of
+from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Role, Tail, Traffic, Unit, kernel_of
 from tilestitch.passes.plan.gemm.gemm import Gemm, OperandLayout
 from tilestitch.passes.plan.gemm.gemv import with_large_right
 from tilestitch.passes.plan.gemm.partition import Partition, cut
@@ -101,8 +101,8 @@ def candidate_facts(gemm: Gemm, schedule: GemmSchedule) -> KernelFacts:
     tile, tiling, partition = schedule.tile, tiling_of(gemm, schedule), partition_of(gemm, schedule)
     own = with_large_right(gemm) if isinstance(tile, GemvTile) else gemm
     dynamic, static = shared_bytes_of(own, tile)
-    itemsize = storage_bytes(gemm.acc_dtype)
-    result_bytes, sums_bytes = gemm.elements * itemsize, partition.parts * gemm.elements * itemsize
+    result_bytes = gemm.elements * storage_bytes(gemm.a.dtype)
+    sums_bytes = partition.parts * gemm.elements * storage_bytes(gemm.acc_dtype)
     sums = (Traffic("sums", sums_bytes, sums_bytes, "temporary"),) if partition.parts > 1 else ()
     operands = zip(("a", "b"), (gemm.a, gemm.b), tiling.again, strict=True)
     return kernel_of(Part(
@@ -125,7 +125,7 @@ def candidate_facts(gemm: Gemm, schedule: GemmSchedule) -> KernelFacts:
 
 def _asked(name: str, operand: OperandLayout, again: float) -> Traffic:
     nbytes = operand.value.tensor_type.nbytes
-    role = "weight" if _source(operand).is_constant else "activation"
+    role: Role = "weight" if _source(operand).is_constant else "activation"
     return Traffic(name, max(nbytes, int(nbytes * again)), nbytes, role)
 
 

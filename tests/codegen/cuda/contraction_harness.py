@@ -22,6 +22,7 @@ from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.codegen.launch import CountersArg, KernelArg, PackedArg, TemporaryArg, TensorMapArg, ValueArg
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.compiler.ir.types import to_numpy_dtype
+from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.passes.plan.gemm.partition import cut
 from tilestitch.passes.plan.gemm.tiles import WgmmaTile
 from tilestitch.passes.plan.roles import Roles, roles_of
@@ -49,7 +50,9 @@ def anchored(graph: Graph, cuda: CudaTarget | None = None) -> Anchored:
 
 def lower(graph: Graph, cuda: CudaTarget | None = None) -> tuple[CudaLaunch, ...]:
     cuda = cuda or target()
-    group = schedule_group({node.name: node for node in graph.nodes}, one_group(graph), cuda.planned_for)
+    group = schedule_group(
+        {node.name: node for node in graph.nodes}, one_group(graph), cuda.planned_for, AnalyticalModel()
+    )
     return lower_group(graph, group, cuda)
 
 

@@ -19,6 +19,7 @@ from tilestitch.codegen.cuda.target import CudaTarget, parse_cuda_target
 from tilestitch.codegen.cuda.toolchain.compile import BuildOptions, CudaKernels, compile_kernels
 from tilestitch.codegen.cuda.toolchain.text import PRELUDE, kernel_text
 from tilestitch.compiler.ir import Graph
+from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.pipeline import run_pipeline
 from tilestitch.passes.plan import Group, GroupKind
@@ -40,7 +41,7 @@ def launches_of(graph: Graph, kind: GroupKind | None = None, name: str = "cuda:s
 
 def scheduled(graph: Graph, group: Group, name: str = "cuda:sm_80") -> Group:
     """The group with the schedules that the planner chooses."""
-    return schedule_group({node.name: node for node in graph.nodes}, group, target(name).planned_for)
+    return schedule_group({node.name: node for node in graph.nodes}, group, target(name).planned_for, AnalyticalModel())
 
 
 def text_of(graph: Graph) -> str:

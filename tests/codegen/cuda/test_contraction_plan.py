@@ -12,11 +12,13 @@ from tilestitch.codegen.cuda.gemm.contraction import indexed_matmul
 from tilestitch.codegen.cuda.gemm.partition import locate
 from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.codegen.launch import CountersArg
-from tilestitch.cost_model.devices import find_device
+from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.passes.plan.gemm.partition import Partition, cut
 from tilestitch.passes.plan.gemm.tiles import SimtTile
-from tilestitch.passes.schedule.cuda.gemm import choose
+from tilestitch.passes.plan.target import TargetInfo
+from tilestitch.passes.schedule.cuda.gemm import choose_gemm
 from tilestitch.passes.schedule.cuda.gemm_tiles import MMA_TILES, SIMT_TILES, WIDE_TILES
+from tilestitch.passes.schedule.cuda.gpu import Gpu
 
 
 def kinds(*shape: int, dtype: str = "float32", architecture: str = "sm_80") -> list[str]:
@@ -67,18 +69,18 @@ def test_parts_share_the_reduction() -> None:
 
 def test_large_gemms_take_the_largest_tiles() -> None:
     gemm = indexed_matmul(anchored(matmul((8192, 1024), (1024, 8192))))
-    found = choose(gemm, SIMT_TILES, find_device("H200"), "float32")
-    tile, partition = found.tile, found.partition
-    assert (tile.bm, tile.bn, partition.parts) == (128, 128, 1)
+    found = choose_gemm(gemm, Gpu.of(TargetInfo("cuda", device="H200")), AnalyticalModel())
+    assert (found.tile.bm, found.tile.bn, found.split_k) == (128, 128, 1)
 
 
 @pytest.mark.parametrize("shape", [(128, 768, 768), (128, 3072, 768), (64, 768, 3072), (196, 1024, 256)])
 def test_small_gemms_still_give_most_sms_enough_warps(shape: tuple[int, int, int]) -> None:
     m, n, k = shape
     gemm = indexed_matmul(anchored(matmul((m, k), (k, n))))
-    found = choose(gemm, SIMT_TILES, find_device("H200"), "float32")
-    tile, partition = found.tile, found.partition
-    assert partition.blocks >= 0.7 * 132
+    found = choose_gemm(gemm, Gpu.of(TargetInfo("cuda", device="H200")), AnalyticalModel())
+    tile = found.tile
+    assert isinstance(tile, SimtTile)
+    assert cut(gemm, (tile.bm, tile.bn, tile.bk), found.split_k).blocks >= 0.7 * 132
     assert tile.threads >= 8 * 32
 
 

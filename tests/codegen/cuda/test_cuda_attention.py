@@ -21,6 +21,7 @@ from tilestitch.codegen.cuda.attention.walk import Walk
 from tilestitch.codegen.cuda.group import lower_group
 from tilestitch.codegen.cuda.toolchain.text import PRELUDE, kernel_text
 from tilestitch.codegen.errors import KernelError
+from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.passes.plan import GroupKind
 from tilestitch.passes.plan.attention.tiles import AttentionMmaTile, AttentionSimtTile
 from tilestitch.passes.schedule.kernels import schedule_group
@@ -39,9 +40,8 @@ def described(case: Case, name: str = "cuda:sm_80") -> Attended:
 
 def lower(case: Case, name: str = "cuda:sm_80") -> tuple[CudaLaunch, ...]:
     graph = attention(case)
-    group = schedule_group(
-        {node.name: node for node in graph.nodes}, one_group(graph, GroupKind.ATTENTION), target(name).planned_for
-    )
+    by_name, group = {node.name: node for node in graph.nodes}, one_group(graph, GroupKind.ATTENTION)
+    group = schedule_group(by_name, group, target(name).planned_for, AnalyticalModel())
     return lower_group(graph, group, target(name))
 
 

@@ -262,16 +262,16 @@ def test_tensors_that_need_wide_indices(monkeypatch: pytest.MonkeyPatch, dtype: 
 
 
 @pytest.mark.parametrize(
-    ("dtype", "name", "kind"),
+    ("rows", "dtype", "name", "kind"),
     [
-        ("float32", "cuda:sm_80", "gemm_simt"),
-        ("bfloat16", "cuda:sm_80", "gemm_mma"),
-        ("float16", "cuda:sm_90a", "gemm_wgmma"),
+        (128, "float32", "cuda:sm_80", "gemm_simt"),
+        (128, "bfloat16", "cuda:sm_80", "gemm_mma"),
+        (512, "float16", "cuda:sm_90a", "gemm_wgmma"),
     ],
 )
-def test_gpus_have_registers_enough(dtype: str, name: str, kind: str) -> None:
+def test_gpus_have_registers_enough(rows: int, dtype: str, name: str, kind: str) -> None:
     """A row of a transformer lies in the registers of a warp; a few may be saved around the slow path of a root."""
-    (launch,) = lower(dense(128, 768, 768, dtype), name)
+    (launch,) = lower(dense(rows, 768, 768, dtype), name)
     assert launch.kind == kind
     registers, spilled = resources(launch, name.removeprefix("cuda:"), target(name))
     assert registers <= 168 and spilled <= 16
