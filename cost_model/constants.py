@@ -87,6 +87,8 @@ GPU_LANES, GPU_SPECIAL_LANES = 128, 16
 GPU_SPECIAL_PER_CALL = 2
 GPU_HALF_RATE_WARPS, GPU_FULL_RATE_WARPS = 3, 16
 """Warps of an SM that reach half of a rate which no number of them would reach, and warps that reach all there is."""
+GPU_SCHEDULERS = 4
+"""Of an SM, each with a quarter of its units: CUDA C++ Programming Guide."""
 GPU_REGISTER_UNIT, WARP = 256, 32
 GPU_RESERVED_SHARED_BYTES = 1024
 """Of every block, from compute capability 8.0 on: CUDA C++ Programming Guide."""

@@ -143,8 +143,7 @@ class _Stage:
 
     def after(self, wait_us: float) -> _Stage:
         """The same with a wait before what it ends with."""
-        times = (us + wait_us for us in (self.latency_us, self.barriers_us, self.added_us))
-        return _Stage(*times, self.bound)
+        return _Stage(self.latency_us + wait_us, self.barriers_us + wait_us, self.added_us + wait_us, self.bound)
 
 
 @dataclass(frozen=True)
@@ -293,9 +292,11 @@ class _Machine:
 
 
 def _occupied(warps: float) -> float:
-    """The share of its rate that an SM reaches with so many warps, which hide each other's latencies."""
+    """The share of its rate that an SM reaches with so many warps, which hide each other's latencies. Each of its
+    schedulers has a share of the units, and of the warps: few warps leave some of them idle.
+    """
     full = c.GPU_FULL_RATE_WARPS / (c.GPU_FULL_RATE_WARPS + c.GPU_HALF_RATE_WARPS)
-    return min(1.0, warps / (warps + c.GPU_HALF_RATE_WARPS) / full)
+    return min(1.0, warps / (max(warps, c.GPU_SCHEDULERS) + c.GPU_HALF_RATE_WARPS) / full)
 
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ def _banded(by_name: Mapping[str, Node], group: Group, gpu: Gpu, model: LatencyM
     """A GEMM and the rows after it in its launch."""
     first, rows = group.parts
     contraction, view = AnchoredGroup.of(look_up(by_name, first)), look_up(by_name, rows)
-    after = RowsAfter.of(view, contraction.result.shape[-1])
+    after = RowsAfter.of(view, contraction.result.shape[-1], contraction.outputs)
     gemm = gemm_of(contraction)
     assert gemm is not None, "a convolution that is computed directly has no rows after it"
     chosen = choose_gemm(gemm, gpu, model, after)

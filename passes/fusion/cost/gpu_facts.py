@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ceil
 
 from tilestitch.compiler.ir import Node, Value
-from tilestitch.cost_model.facts import KernelFacts, Part, Traffic, kernel_of
+from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Traffic, kernel_of
 from tilestitch.passes.fusion.rules.spread import reduction_levels
 from tilestitch.passes.plan.attention.operands import attention_of
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
@@ -20,8 +20,8 @@ from tilestitch.passes.plan.roles import Part as Place
 from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.schedules import AttentionSchedule, GemmSchedule
 from tilestitch.passes.plan.view import look_up
-from tilestitch.passes.schedule.cuda.attention_facts import multiplied, trips
-from tilestitch.passes.schedule.cuda.gemm_facts import Tiling, tiling_of
+from tilestitch.passes.schedule.cuda.attention_facts import multiplied, trips, useful_rows
+from tilestitch.passes.schedule.cuda.gemm_facts import Tiling, from_l2, tiling_of
 
 CHECK = "check"
 """Launches of this kind look at indices, before the kernel that reads by them."""
@@ -47,8 +47,7 @@ def gpu_facts(nodes: Mapping[str, Node], group: Group, roles: Roles, work: Part,
     traffic = _by_launch(work, group.name, launches, main)
     parts = []
     for number, (launch, (reads, writes)) in enumerate(zip(launches, traffic, strict=True)):
-        # What a block has read once, its first cache has.
-        reads = tuple(replace(t, bytes_requested=_from_l2(t, launch.blocks)) for t in reads)
+        reads = tuple(from_l2(t, launch.blocks) for t in reads)
         own = work if number == main else Part(work.kind, work.dtype, registers=work.registers)
         parts.append(replace(
             own, reads=reads, writes=writes, tasks=launch.blocks, threads=launch.threads,
@@ -81,10 +80,6 @@ def _by_launch(
         yield tuple(reads), tuple(writes)
 
 
-def _from_l2(traffic: Traffic, blocks: int) -> int:
-    return min(traffic.bytes_requested, traffic.footprint_bytes * blocks)
-
-
 def _sides(nodes: Sequence[Node], operands: Sequence[Value]) -> dict[str, int]:
     """For every value from outside that feeds one of two operands: which one."""
     members = set(nodes)
@@ -110,10 +105,12 @@ def _tiled(work: Part, tiles: Tiling, sides: Mapping[str, int]) -> Part:
             return t
         return replace(t, bytes_requested=max(t.footprint_bytes, int(t.footprint_bytes * tiles.again[side])))
 
-    arithmetic = tuple(
-        replace(a, unit=tiles.unit, dtype=tiles.dtype, share=tiles.share) if a.unit == "fma" else a
-        for a in work.arithmetic
-    )
+    def done(a: Arithmetic) -> Arithmetic:
+        if a.unit == "fma":
+            return replace(a, unit=tiles.unit, dtype=tiles.dtype, share=tiles.share)
+        return replace(a, share=tiles.calls_share) if a.unit == "special" else a
+
+    arithmetic = tuple(map(done, work.arithmetic))
     return replace(
         work, reads=tuple(map(asked, work.reads)), arithmetic=arithmetic, steps=tiles.steps, ahead=tiles.ahead,
         tail=tiles.tail,
@@ -138,4 +135,7 @@ def _attention_tiles(group: AnchoredGroup, schedule: AttentionSchedule) -> Tilin
     what = attention_of(group)
     tiles, work = ceil(what.rows / schedule.tile.bm), multiplied(what, schedule.tile, 0)
     steps, ahead = trips(what, schedule)
-    return Tiling(work.unit, work.dtype, work.share, steps, ahead, (float(tiles), float(tiles)))
+    again = float(tiles), float(tiles)
+    return Tiling(
+        work.unit, work.dtype, work.share, steps, ahead, again, calls_share=useful_rows(what, schedule.tile)
+    )  # fmt: skip

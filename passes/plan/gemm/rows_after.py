@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil, prod
 
@@ -41,20 +41,24 @@ class Band:
 
 @dataclass(frozen=True)
 class RowsAfter:
-    """A row-wise group that reads what a GEMM stores; a row of the GEMM, `columns` long, has whole rows of it."""
+    """A row-wise group that reads what a GEMM stores; a row of the GEMM, `columns` long, has whole rows of it.
+
+    made: what the GEMM stores, where that matters.
+    """
 
     nodes: tuple[Node, ...]
     roles: Roles
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     columns: int
+    made: tuple[Value, ...] = field(default=(), kw_only=True)
 
     @classmethod
-    def of(cls, view: GroupView, columns: int) -> RowsAfter:
+    def of(cls, view: GroupView, columns: int, made: tuple[Value, ...] = ()) -> RowsAfter:
         """The view of a legal group. All its results have elements."""
         roles = roles_of(view.nodes, view.outputs, view.name)
         assert isinstance(roles, Roles), roles
-        return cls(view.nodes, roles, view.inputs, view.outputs, columns)
+        return cls(view.nodes, roles, view.inputs, view.outputs, columns, made=made)
 
     @property
     def values(self) -> tuple[Value, ...]:

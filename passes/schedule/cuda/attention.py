@@ -34,13 +34,14 @@ def choose_attention(view: GroupView, gpu: Gpu, model: LatencyModel) -> Attentio
     group = AnchoredGroup.of(view)
     what = attention_of(group)
     tiles: Iterator[AttentionTile]
-    if fits_mma(what, gpu.capability):  # in the order in which they read keys and values
-        tiles = islice((tile for tile in _mma_tiles(what, gpu) if _fits(tile, what, gpu)), 1)
+    if fits_mma(what, gpu.capability):
+        tiles = (tile for tile in _mma_tiles(what, gpu) if _fits(tile, what, gpu))
     else:
         tiles = _simt_tiles(what, gpu)
-    candidates = [AttentionSchedule(tile, parts) for tile in tiles for parts in _parts(what, tile, gpu)]
-    if len(candidates) < 2:
-        return next(iter(candidates), None)
+    schedules = (AttentionSchedule(tile, parts) for tile in tiles for parts in _parts(what, tile, gpu))
+    candidates = sorted(schedules, key=lambda schedule: schedule.split_keys)
+    if not candidates:
+        return None
     return fastest(candidates, [candidate_facts(view, group, what, each) for each in candidates], gpu.device, model)
 
 
@@ -49,9 +50,9 @@ def _fits(tile: AttentionTile, what: AttentionShape, gpu: Gpu) -> bool:
 
 
 def _mma_tiles(what: AttentionShape, gpu: Gpu) -> Iterator[AttentionTile]:
-    """Tiles to try, the best first.
+    """Tiles to try, the first those that read keys and values least often for the rows that there are.
 
-    Each warp has a tensor core of its own: fewer warps in more blocks would only read keys and values more often.
+    Each warp has a tensor core of its own: fewer warps in more blocks multiply no faster.
     """
     width, columns = padded(what.width), padded(what.columns)
     line_bytes = max(width, columns) * storage_bytes(what.query.dtype)

@@ -21,10 +21,15 @@ from tilestitch.passes.plan.view import GroupView
 
 def multiplied(what: AttentionShape, tile: AttentionMmaTile | AttentionSimtTile, operations: int) -> Arithmetic:
     """Multiply-adds of both contractions; rows of tiles that are no queries are multiplied in vain."""
-    useful = what.rows / (ceil(what.rows / tile.bm) * tile.bm)
+    useful = useful_rows(what, tile)
     if isinstance(tile, AttentionMmaTile):
         return Arithmetic("mma", "tfloat32" if what.query.dtype == "float32" else what.query.dtype, operations, useful)
     return Arithmetic("fma", what.query.dtype, operations, useful * _fed(tile))
+
+
+def useful_rows(what: AttentionShape, tile: AttentionMmaTile | AttentionSimtTile) -> float:
+    """The share of the rows of tiles that are queries."""
+    return what.rows / (ceil(what.rows / tile.bm) * tile.bm)
 
 
 def _fed(tile: AttentionSimtTile) -> float:
@@ -60,7 +65,7 @@ def candidate_facts(
         writes=tuple(exchanged or result),
         arithmetic=(
             multiplied(what, schedule.tile, scores * (what.width + what.columns)),
-            Arithmetic("special", dtype, scores),
+            Arithmetic("special", dtype, scores, useful_rows(what, schedule.tile)),
         ),
         registers=registers,
         steps=steps,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from math import ceil, prod
 
 from tilestitch.compiler.ir import Node, Value, op_spec
@@ -17,7 +18,7 @@ from tilestitch.passes.plan.gemm.tiles import WARP, GemvTile, Tile, WgmmaTile
 from tilestitch.passes.plan.parts import Part as Place
 from tilestitch.passes.plan.schedules import GemmSchedule
 
-from .gemm_facts import partition_of
+from .gemm_facts import RESULT, partition_of
 
 
 def writer_threads(tile: Tile) -> int:
@@ -56,11 +57,11 @@ def banded_candidate(gemm: Gemm, schedule: GemmSchedule, alone: KernelFacts, aft
     """The facts of a GEMM, `alone` without them, and the rows after it."""
     work = after.work(writer_threads(schedule.tile))
     reductions = sum(part is Place.REDUCTION for part in after.roles.parts.values())
-    rows = gemm.batch * gemm.m
+    rows, made = gemm.batch * gemm.m, {value.name for value in after.made}
     second = Part(
         GroupKind.ROWWISE.value,
         gemm.acc_dtype,
-        reads=tuple(_traffic(after.inputs, work)),
+        reads=tuple(replace(t, value=RESULT) if t.value in made else t for t in _traffic(after.inputs, work)),
         writes=tuple(_traffic(after.outputs, work)),
         arithmetic=tuple(_arithmetic(after.nodes, gemm.acc_dtype)),
         tasks=ceil(work.row_count / work.rows),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from tilestitch.compiler.ir import Value
@@ -21,13 +21,16 @@ from tilestitch.passes.plan.schedules import GemmSchedule
 
 from .gemm_tiles import speed_of
 
+RESULT = "result"
+"""What a candidate stores, by name."""
 TENSOR_CORES: Mapping[type, Unit] = {MmaTile: "mma", WgmmaTile: "wgmma"}
 
 
 @dataclass(frozen=True)
 class Tiling:
     """How tiles do a contraction: `unit` multiplies elements of `dtype`; share: of its rate, what tiles compute in vain
-    left out. steps, ahead, tail: as of a `Part`. again: how often each operand is asked for.
+    left out; calls_share: the same of special functions. steps, ahead, tail: as of a `Part`. again: how often each
+    operand is asked for.
     """
 
     unit: Unit
@@ -37,17 +40,20 @@ class Tiling:
     ahead: int = 1
     again: tuple[float, float] = (1.0, 1.0)
     tail: Tail | None = None
+    calls_share: float = 1.0
 
 
 def partition_of(gemm: Gemm, schedule: GemmSchedule) -> Partition:
-    """How a scheduled GEMM is cut, as its kernel sees it: with the large operand right, or with rows of patches."""
+    """How a scheduled GEMM is cut."""
     tile = schedule.tile
-    match tile:
-        case GemvTile():
-            gemm = with_large_right(gemm)
-        case WgmmaTile():
-            gemm = cut_to_patches(gemm, tile.bm)
-    return cut(gemm, (tile.bm, tile.bn, tile.bk), schedule.split_k, schedule.tile_rows)
+    return cut(_of_kernel(gemm, tile), (tile.bm, tile.bn, tile.bk), schedule.split_k, schedule.tile_rows)
+
+
+def _of_kernel(gemm: Gemm, tile: Tile) -> Gemm:
+    """The GEMM as its kernel sees it: with the large operand right, or with rows of patches."""
+    if isinstance(tile, GemvTile):
+        return with_large_right(gemm)
+    return cut_to_patches(gemm, tile.bm) if isinstance(tile, WgmmaTile) else gemm
 
 
 def tiling_of(gemm: Gemm, schedule: GemmSchedule) -> Tiling:
@@ -99,20 +105,20 @@ def _joining(gemm: Gemm, tile: Tile, partition: Partition) -> Tail | None:
 def candidate_facts(gemm: Gemm, schedule: GemmSchedule) -> KernelFacts:
     """The facts of a GEMM without what is fused with it, which is the same however it is scheduled."""
     tile, tiling, partition = schedule.tile, tiling_of(gemm, schedule), partition_of(gemm, schedule)
-    own = with_large_right(gemm) if isinstance(tile, GemvTile) else gemm
+    own = _of_kernel(gemm, tile)
     dynamic, static = shared_bytes_of(own, tile)
     result_bytes = gemm.elements * storage_bytes(gemm.a.dtype)
-    sums_bytes = partition.parts * gemm.elements * storage_bytes(gemm.acc_dtype)
+    sums_bytes = partition.parts * own.elements * storage_bytes(gemm.acc_dtype)
     sums = (Traffic("sums", sums_bytes, sums_bytes, "temporary"),) if partition.parts > 1 else ()
-    operands = zip(("a", "b"), (gemm.a, gemm.b), tiling.again, strict=True)
+    blocks = schedule.blocks or partition.blocks
     return kernel_of(Part(
         kind=GroupKind.CONTRACTION.value,
         dtype=gemm.a.dtype,
-        reads=(*(_asked(*each) for each in operands), *sums),
-        writes=(Traffic("result", result_bytes, result_bytes), *sums),
+        reads=(_asked("a", gemm.a, blocks, tiling.again[0]), _asked("b", gemm.b, blocks, tiling.again[1]), *sums),
+        writes=(Traffic(RESULT, result_bytes, result_bytes), *sums),
         arithmetic=(Arithmetic(tiling.unit, tiling.dtype, gemm.elements * gemm.k, tiling.share),),
         elements=gemm.elements,
-        tasks=schedule.blocks or partition.blocks,
+        tasks=blocks,
         threads=tile.threads,
         registers=gemm_registers(gemm, tile),
         shared_bytes=dynamic,
@@ -123,10 +129,15 @@ def candidate_facts(gemm: Gemm, schedule: GemmSchedule) -> KernelFacts:
     ))  # fmt: skip
 
 
-def _asked(name: str, operand: OperandLayout, again: float) -> Traffic:
+def _asked(name: str, operand: OperandLayout, blocks: int, again: float) -> Traffic:
     nbytes = operand.value.tensor_type.nbytes
     role: Role = "weight" if _source(operand).is_constant else "activation"
-    return Traffic(name, max(nbytes, int(nbytes * again)), nbytes, role)
+    return from_l2(Traffic(name, max(nbytes, int(nbytes * again)), nbytes, role), blocks)
+
+
+def from_l2(traffic: Traffic, blocks: int) -> Traffic:
+    """What `blocks` blocks ask the L2 cache for: what a block has read once, its first cache has."""
+    return replace(traffic, bytes_requested=min(traffic.bytes_requested, traffic.footprint_bytes * blocks))
 
 
 def _source(operand: OperandLayout) -> Value:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -31,6 +32,8 @@ from tilestitch.codegen.cuda.toolchain.compile import BuildOptions
 from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.codegen.groups import roles_in, view_group
 from tilestitch.compiler.ir import Graph, TensorType, Value
+from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.cost_model.random_model import RandomModel
 from tilestitch.passes import PassContext, TargetInfo, check_plan, make_plan
 from tilestitch.passes.fusion.rules.bands import Bands
 from tilestitch.passes.plan import Group
@@ -99,9 +102,10 @@ def dense(
     return graph
 
 
-def banded(graph: Graph, name: str = "cuda:sm_80") -> Group:
+def banded(graph: Graph, name: str = "cuda:sm_80", model: LatencyModel | None = None) -> Group:
     """The one group that the whole graph becomes."""
     context = PassContext(target(name).planned_for, {"planner": "stitch"}, rules=(Bands(forced=True),))
+    context.cost_model = model or context.cost_model
     plan = make_plan(graph, context)
     check_plan(plan, graph)
     (group,) = plan.groups
@@ -109,8 +113,8 @@ def banded(graph: Graph, name: str = "cuda:sm_80") -> Group:
     return group
 
 
-def lower(graph: Graph, name: str = "cuda:sm_80") -> tuple[CudaLaunch, ...]:
-    return lower_group(graph, banded(graph, name), target(name))
+def lower(graph: Graph, name: str = "cuda:sm_80", model: LatencyModel | None = None) -> tuple[CudaLaunch, ...]:
+    return lower_group(graph, banded(graph, name, model), target(name))
 
 
 def by_tile(
@@ -138,6 +142,13 @@ def by_tile(
 def test_rows_after_a_gemm_are_one_launch(shape: tuple[int, int, int], dtype: str, options: EmulatorOptions) -> None:
     (launch,) = check(dense(*shape, dtype), lower, options, runs=3)
     assert not launch.cooperative
+
+
+@pytest.mark.parametrize(("dtype", "name"), [("float32", "cuda:sm_80"), ("float16", "cuda:sm_90a")])
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_are_right_whatever_a_model_chooses(seed: int, dtype: str, name: str) -> None:
+    by_chance = partial(lower, name=name, model=RandomModel(seed))
+    check(dense(67, 136, 512, dtype), by_chance, ORDERS[seed], runs=2)
 
 
 @pytest.mark.parametrize("after", [softmax, log_softmax, rms_norm])
