@@ -33,7 +33,7 @@ from .errors import (
     WeightsError,
 )
 from .jsonfields import finite_json, parse_json
-from .kernel_signature import KernelSignature
+from .kernel_signature import KernelSignature, signatures_from_json
 from .manifest import Manifest, MemberInfo, PluginInfo, TargetInfo, WeightInfo
 from .program import Program, programs_to_json
 from .program_check import programs_from_json
@@ -219,6 +219,11 @@ class Artifact:
     def json_member(self, name: str) -> Any:
         """The data of a member that is a JSON text. Raises `ArtifactSchemaError` when it is none."""
         return _parse(self.member(name), self.name, name)
+
+    @property
+    def signatures(self) -> dict[str, KernelSignature]:
+        """The signatures of the kernels by symbol."""
+        return signatures_from_json(self.json_member(PROGRAM)["kernels"], "program.json.kernels")
 
     def weights(
         self, supplied: str | os.PathLike[str] | Mapping[str, Any] | None = None, *, verify: bool = True

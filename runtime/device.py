@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .artifact import Artifact
     from .emulator import EmulatorOptions
     from .loaded import Loaded
+    from .sizing import Bound
 
 RecordTime = Callable[[str, tuple[str, ...], float, int], None]
 """Called with a kernel's name, the ONNX nodes it computes, its time in microseconds, and its branch."""
@@ -63,7 +64,10 @@ class Segment(Protocol):
 
 
 class Memory(Protocol):
-    """What a program has on a device for one run at a time: its arena, and the steps bound to it."""
+    """What a program has on a device for one run at a time: its arena, and the steps bound to it.
+
+    That of a program with symbols (of a worker that `resizes`) is given sizes before anything else is asked of it.
+    """
 
     def fixed(self, value: ValueSpec) -> Any:
         """The array of a value in the arena, of numpy or of the device."""
@@ -74,9 +78,17 @@ class Memory(Protocol):
     def overlaps(self, array: np.ndarray) -> bool:
         """Whether a host array lies in memory that the next run overwrites."""
 
+    def resize(self, bound: Bound) -> None:
+        """Have the sizes of `bound` from now on, in the steps bound to it, too."""
+
 
 class Worker(Protocol):
-    """What one run at a time needs besides memory: threads, or a stream. All but `close` is called within a run."""
+    """What one run at a time needs besides memory: threads, or a stream. All but `close` is called within a run.
+
+    `resizes`: its memory takes programs with symbols, and other values of them at any time.
+    """
+
+    resizes: bool
 
     def begin(self, stream: Any) -> None:
         """Start a run. `stream` is the user's, or None; raises `InputError` if it means nothing here."""
@@ -86,6 +98,9 @@ class Worker(Protocol):
 
     def memory(self, program: Program) -> Memory:
         """Raises `DeviceError` when there is not enough memory."""
+
+    def release(self, memory: Memory) -> None:
+        """Give memory back that is not used any more."""
 
     def empty(self, dtype: np.dtype, shape: tuple[int, ...]) -> OnDevice:
         """A new array in the device's memory. Raises `InputError` where there is no such memory."""
@@ -123,6 +138,7 @@ class HostOnly:
     """The parts of `Backend` and `Worker` that are about a device's own memory, for devices that have none."""
 
     writes_host_memory = True
+    resizes = False
 
     def adopt(self, value: Any, stream: Any) -> OnDevice | None:
         return None
@@ -133,6 +149,9 @@ class HostOnly:
 
     def end(self) -> None:
         """The run is over when it returns."""
+
+    def release(self, memory: Memory) -> None:
+        """Memory goes with its last user."""
 
     def empty(self, dtype: np.dtype, shape: tuple[int, ...]) -> OnDevice:
         raise InputError("on_device is for GPUs; results of this device are numpy arrays already")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from . import control
+from .bound_program import bound_attributes
 from .device import RecordTime, Segment, Worker, to_host
 from .dtypes import dtype_name
-from .errors import ExecutionError
+from .errors import ExecutionError, InputError
 from .loaded import Loaded, bodies
 from .program import (
     ABSENT,
@@ -22,11 +23,17 @@ from .program import (
     DeviceStep,
     Heap,
     HostStep,
+    IfStep,
     Literal,
+    LoopStep,
     NativeStep,
     Program,
+    ScanStep,
+    SequenceMapStep,
+    Sizes,
     ValueSpec,
 )
+from .sizing import Bound, Sizing
 from .types import TensorType
 
 _STEP_FAULTS = (
@@ -34,22 +41,30 @@ _STEP_FAULTS = (
 )  # fmt: skip
 """What a step on the host raises when its operands are not what ONNX prescribes, as in a forged program."""
 
+MOST_KEPT = 8
+"""Values of a program's symbols for which a device whose memory is not resized has executions ready."""
+
 HOST_PREFIX = "host."
 """Of the symbols of host steps in profiles; a kernel's has no dot."""
 
 
 class Execution:
-    """A program bound to memory of a device: one run at a time."""
+    """A program bound to memory of a device: one run at a time.
+
+    One of a program with symbols, which only workers that `resizes` have, is given sizes before its first run.
+    """
 
     def __init__(self, program: Program, loaded: Loaded, worker: Worker) -> None:
         self._program = program
+        self._value: Callable[[int], ValueSpec] = program.values.__getitem__
+        self._bound: Bound | None = None
         self._inputs = program.inputs
         self._host = loaded.host
         self._memory = worker.memory(program)
         self._fixed = [self._fixed_value(value, loaded) for value in program.values]
         self._steps: list[Segment | tuple[int, HostStep | ControlStep]] = []
         self._attrs: dict[int, Any] = {}
-        self._nested: dict[int, Execution] = {}
+        self._nested: dict[int, Execution | SizedExecutions] = {}
         for index, step in enumerate(program.steps):
             if isinstance(step, (NativeStep, DeviceStep)):
                 self._steps.append(self._memory.bind(step, self._fixed))
@@ -58,7 +73,9 @@ class Execution:
             if isinstance(step, HostStep):
                 self._attrs[index] = loaded.attributes(dict(step.attrs))
             for body in bodies(step):
-                self._nested[id(body)] = Execution(body.program, loaded, worker)
+                self._nested[id(body)] = executions(body.program, loaded, worker)
+        self._sized_attrs = dict(self._attrs) if program.symbols else {}
+        self._viewed = _viewed(program) if program.symbols else ()
         self._formal = [program.values[number] for number in program.inputs]
         self._outputs = outputs = program.outputs
         self._arena_outputs = [(number, isinstance(program.values[number].location, Arena)) for number in outputs]
@@ -70,9 +87,34 @@ class Execution:
 
     def _fixed_value(self, value: ValueSpec, loaded: Loaded) -> Any:
         """The value's array when it is the same in every run, else None."""
-        if isinstance(value.location, (Constant, Literal)):
-            return loaded.constant(value)
-        return self._memory.fixed(value) if isinstance(value.location, Arena) else None
+        match value.location:
+            case Constant() | Literal():
+                return loaded.constant(value)
+            case Arena():
+                return None if self._program.symbols else self._memory.fixed(value)
+            case Sizes(values):
+                return np.array(values, np.int64)
+        return None
+
+    def resize(self, bound: Bound) -> None:
+        """Have the sizes of `bound` in runs from now on."""
+        if self._bound is not None and self._bound.values == bound.values:
+            return
+        self._bound = None  # should there be no memory
+        self._memory.resize(bound)
+        self._value = bound.value
+        for number in self._viewed:
+            self._fixed[number] = self._memory.fixed(bound.value(number))
+        for index, attrs in self._sized_attrs.items():
+            self._attrs[index] = bound_attributes(attrs, bound.of)
+        self._formal = [bound.value(number) for number in self._inputs]
+        self._bound = bound
+
+    def release(self, worker: Worker) -> None:
+        """Give the memory back. The execution, and those nested in it, run no more."""
+        worker.release(self._memory)
+        for nested in self._nested.values():
+            nested.release(worker)
 
     def run(
         self, inputs: Sequence[Any], record: RecordTime | None = None, preset: Mapping[int, Any] | None = None
@@ -151,7 +193,7 @@ class Execution:
             )
         for number, result in zip(step.outputs, results):  # a host operator may give more results than are used
             if number != ABSENT:
-                values[number] = self._checked(self._program.values[number], result, step)
+                values[number] = self._checked(self._value(number), result, step)
 
     def _checked(self, value: ValueSpec, result: Any, step: HostStep | ControlStep) -> Any:
         """The result, safe to hand on: of the type that the program says, and not in the arena, which is written
@@ -199,6 +241,69 @@ class Execution:
             shared = [values[n] for n in self._program.inputs] + outputs
             outputs.append(result if is_new and _is_owned(result, shared) else _copy(result))
         return outputs
+
+
+class SizedExecutions:
+    """Executions of a program with symbols: one that is resized, or one for each of the values that were used last."""
+
+    def __init__(self, program: Program, sizing: Sizing, loaded: Loaded, worker: Worker) -> None:
+        self._program, self._sizing, self._loaded, self._worker = program, sizing, loaded, worker
+        self._kept: dict[tuple[int, ...], Execution] = {}
+
+    def of(self, bound: Bound) -> Execution:
+        """The execution with the sizes of `bound`."""
+        key = () if self._worker.resizes else bound.values
+        execution = self._kept.pop(key, None)
+        if execution is None:
+            if len(self._kept) == MOST_KEPT:
+                self._kept.pop(next(iter(self._kept))).release(self._worker)
+            program = self._program if self._worker.resizes else bound.program
+            execution = Execution(program, self._loaded, self._worker)
+        if self._worker.resizes:
+            execution.resize(bound)
+        self._kept[key] = execution  # as the one that was used last
+        return execution
+
+    def run_nested(self, inputs: Sequence[Any], record: RecordTime | None, step: HostStep | ControlStep) -> list[Any]:
+        """Run as the body of `step`, like `Execution.run_nested`."""
+        try:
+            bound = self._sizing.bind(inputs)
+        except InputError as error:
+            raise ExecutionError(f"{_where(step)}: in its body, {error}") from error
+        return self.of(bound).run_nested(inputs, record, step)
+
+    def release(self, worker: Worker) -> None:
+        for execution in self._kept.values():
+            execution.release(worker)
+        self._kept.clear()
+
+
+def executions(program: Program, loaded: Loaded, worker: Worker) -> Execution | SizedExecutions:
+    """The execution of a program, or those of one with symbols."""
+    sizing = loaded.sizing(program)
+    if sizing is None:
+        return Execution(program, loaded, worker)
+    return SizedExecutions(program, sizing, loaded, worker)
+
+
+def _viewed(program: Program) -> tuple[int, ...]:
+    """The values in the arena that others than kernels read."""
+    numbers: dict[int, None] = dict.fromkeys(program.outputs)
+    for step in program.steps:
+        match step:
+            case HostStep():
+                numbers.update(dict.fromkeys(step.inputs))
+            case IfStep():
+                numbers[step.cond] = None
+            case LoopStep():
+                numbers.update(dict.fromkeys((step.max_trip, step.cond, *step.carried)))
+            case ScanStep():
+                numbers.update(dict.fromkeys((*step.states, *step.scans)))
+            case SequenceMapStep():
+                numbers.update(dict.fromkeys((step.sequence, *step.others)))
+        for body in bodies(step):
+            numbers.update(dict.fromkeys(body.captures))
+    return tuple(n for n in numbers if n != ABSENT and isinstance(program.values[n].location, Arena))
 
 
 def _where(step: HostStep | ControlStep) -> str:

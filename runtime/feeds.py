@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .device import Backend, OnDevice
-from .dtypes import dtype_name, numpy_dtype
+from .dtypes import ITEM_BYTES, dtype_name, numpy_dtype
 from .errors import InputError
 from .program import Program, ValueSpec
+from .sizing import Bound, Sizing
+from .symbols import Symbol
 from .types import OptionalType, SequenceType, Shape, TensorType, ValueType
 
 
 @dataclass(frozen=True)
 class ValueInfo:
-    """An input or output of a model. A size that differs between specialisations, or is known only at run time, is a
-    name.
+    """An input or output of a model. A size that depends on symbols is an expression over them; one that differs between
+    specialisations, or is known only at run time, is a name. `symbols`: those of the model, with their ranges.
     """
 
     name: str
     type: ValueType
+    symbols: tuple[Symbol, ...] = ()
 
     @property
     def dtype(self) -> str:
@@ -35,8 +38,23 @@ class ValueInfo:
         return self.type.shape if isinstance(self.type, TensorType) else None
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.type}"
+        """Like `ids: int64[batch:1..64, seq:1..512]`: with the ranges of the symbols that are a size by themselves."""
+        return f"{self.name}: {_with_ranges(self.type, {symbol.name: str(symbol) for symbol in self.symbols})}"
 
+
+def _with_ranges(type_: ValueType, ranges: Mapping[str, str]) -> ValueType:
+    match type_:
+        case TensorType(dtype, shape) if ranges and shape is not None:
+            return TensorType(dtype, tuple(ranges.get(s, s) if isinstance(s, str) else s for s in shape))
+        case SequenceType(element):
+            return SequenceType(_with_ranges(element, ranges))
+        case OptionalType(element):
+            return OptionalType(_with_ranges(element, ranges))
+    return type_
+
+
+MOST_SHAPES = 64
+"""Shapes of inputs for which the specialisation and its sizes are remembered."""
 
 MOST_LISTED = 4
 """Inputs or outputs that one line names."""
@@ -46,6 +64,30 @@ def in_one_line(infos: Sequence[ValueInfo]) -> str:
     """Names and types, the first of them where there are many."""
     shown = ", ".join(map(str, infos[:MOST_LISTED]))
     return shown if len(infos) <= MOST_LISTED else f"{shown}, and {len(infos) - MOST_LISTED} more"
+
+
+def infos(programs: Sequence[Program]) -> tuple[tuple[ValueInfo, ...], tuple[ValueInfo, ...]]:
+    """The inputs and the outputs of a model, one description of each over all specialisations. Where there are some with
+    symbols, the others are points in their ranges and left out.
+    """
+    programs = [program for program in programs if program.symbols] or programs
+    first, symbols = programs[0], _widest(programs)
+    inputs = [[p.values[p.inputs[i]].type for p in programs] for i in range(len(first.inputs))]
+    outputs = [[p.values[p.outputs[i]].type for p in programs] for i in range(len(first.outputs))]
+    names = [first.values[number].name for number in first.inputs]
+    return (
+        tuple(replace(merged_info(name, types), symbols=symbols) for name, types in zip(names, inputs)),
+        tuple(replace(merged_info(name, types), symbols=symbols) for name, types in zip(first.result_names, outputs)),
+    )
+
+
+def _widest(programs: Sequence[Program]) -> tuple[Symbol, ...]:
+    """The symbols of all programs, each with the range that has all others."""
+    found: dict[str, Symbol] = {}
+    for symbol in (symbol for program in programs for symbol in program.symbols):
+        other = found.get(symbol.name, symbol)
+        found[symbol.name] = Symbol(symbol.name, min(symbol.low, other.low), max(symbol.high, other.high))
+    return tuple(found.values())
 
 
 def merged_info(name: str, types: Sequence[ValueType]) -> ValueInfo:
@@ -65,9 +107,8 @@ def expected_inputs(programs: Sequence[Program]) -> str:
     """All specialisations' inputs, for messages."""
     lines = []
     for program in programs:
-        lines.append(
-            "(" + ", ".join(f"{program.values[n].name}: {program.values[n].type}" for n in program.inputs) + ")"
-        )
+        values = [program.values[number] for number in program.inputs]
+        lines.append(f"({', '.join(str(ValueInfo(v.name, v.type, program.symbols)) for v in values)})")
     return " or ".join(dict.fromkeys(lines))
 
 
@@ -75,35 +116,48 @@ Adopt = Callable[[Any], "OnDevice | None"]
 """A device's view of an array that lies in its memory; None for what does not."""
 
 
+class Selection(NamedTuple):
+    """A specialisation's number, and what its sizes are if it has symbols."""
+
+    number: int
+    bound: Bound | None = None
+
+
 class Inputs:
     """Reads what users give to a model, and finds the specialisation that it fits.
 
     Arrays of numpy and of the device that need no conversion, in shapes that were given before, are only looked at.
+    `sizings` are those of the programs, None for one without symbols.
     """
 
-    def __init__(self, programs: Sequence[Program], backend: Backend) -> None:
-        self._programs, self._backend = programs, backend
+    def __init__(self, programs: Sequence[Program], sizings: Sequence[Sizing | None], backend: Backend) -> None:
+        self._programs, self._sizings, self._backend = programs, sizings, backend
         self._dtypes: tuple[tuple[str, np.dtype], ...] = ()
-        self._numbers: dict[tuple[tuple[int, ...], ...], int] = {}  # of static specialisations by their shapes
+        self._selections: dict[tuple[tuple[int, ...], ...], Selection] = {}  # by the shapes of all inputs
 
-    def read(self, feeds: Mapping[str, Any], stream: Any) -> tuple[int, list[Any]]:
-        """The specialisation's number, and the inputs as `convert_feeds` gives them, for work in the user's `stream`.
+    def read(self, feeds: Mapping[str, Any], stream: Any) -> tuple[Selection, list[Any]]:
+        """The specialisation, and the inputs as `convert_feeds` gives them, for work in the user's `stream`.
 
         Raises `InputError`.
         """
-        plain = self._plain_arrays(feeds, stream)
-        if plain is not None:
-            return plain
-        inputs = convert_feeds(feeds, self._programs, lambda value: self._backend.adopt(value, stream))
-        number = select(inputs, self._programs)
-        self._remember(number)
-        return number, inputs
+        inputs = self._plain_arrays(feeds, stream)
+        if inputs is None:
+            inputs = convert_feeds(feeds, self._programs, lambda value: self._backend.adopt(value, stream))
+            selection = select(inputs, self._programs, self._sizings)
+            self._remember(selection, inputs)
+            return selection, inputs
+        shapes = tuple([array.shape for array in inputs])
+        known = self._selections.get(shapes)
+        if known is None:
+            known = select(inputs, self._programs, self._sizings)
+            self._keep(shapes, known)
+        return known, inputs
 
-    def _plain_arrays(self, feeds: Mapping[str, Any], stream: Any) -> tuple[int, list[Any]] | None:
-        """What `read` gives if all inputs are arrays that can be used as they are, in shapes that are known."""
-        if type(feeds) is not dict or len(feeds) != len(self._dtypes):
+    def _plain_arrays(self, feeds: Mapping[str, Any], stream: Any) -> list[Any] | None:
+        """The inputs if all are arrays that can be used as they are, of a model that takes nothing but arrays."""
+        if type(feeds) is not dict or not self._dtypes or len(feeds) != len(self._dtypes):
             return None
-        arrays, shapes = [], []
+        arrays = []
         for name, dtype in self._dtypes:
             array = feeds.get(name)
             if type(array) is np.ndarray:
@@ -115,17 +169,27 @@ class Inputs:
             if array.dtype != dtype:
                 return None
             arrays.append(array)
-            shapes.append(array.shape)
-        number = self._numbers.get(tuple(shapes))
-        return None if number is None else (number, arrays)
+        return arrays
 
-    def _remember(self, number: int) -> None:
-        program = self._programs[number]
-        values = [program.values[i] for i in program.inputs]
-        types = [value.type for value in values if isinstance(value.type, TensorType) and value.type.is_static]
-        if len(types) == len(values):
+    def _remember(self, selection: Selection, inputs: Sequence[Any]) -> None:
+        """The data types of the inputs, and the shapes of these, if they determine all."""
+        program, sizing = self._programs[selection.number], self._sizings[selection.number]
+        values = [program.values[number] for number in program.inputs]
+        if all(_is_determined(value, sizing) for value in values):
             self._dtypes = tuple((value.name, numpy_dtype(value.dtype)) for value in values)
-            self._numbers[tuple(type_.static_shape or () for type_ in types)] = number
+            self._keep(tuple(array.shape for array in inputs), selection)
+
+    def _keep(self, shapes: tuple[tuple[int, ...], ...], selection: Selection) -> None:
+        if len(self._selections) >= MOST_SHAPES:
+            self._selections = dict(list(self._selections.items())[MOST_SHAPES // 2 :])
+        self._selections[shapes] = selection
+
+
+def _is_determined(value: ValueSpec, sizing: Sizing | None) -> bool:
+    """Whether an input is an array of numbers, of which the symbols give the shape."""
+    if not isinstance(value.type, TensorType) or value.type.dtype not in ITEM_BYTES:
+        return False
+    return value.type.is_static or (sizing is not None and sizing.knows(value.type))
 
 
 def convert_feeds(
@@ -152,13 +216,31 @@ def convert_feeds(
     return [_convert(feeds.get(value.name), value.type, value.name, programs, adopt) for value in inputs]
 
 
-def select(inputs: Sequence[Any], programs: Sequence[Program]) -> int:
-    """The number of the first specialisation that the inputs' shapes fit. Raises `InputError` that lists all."""
-    for index, program in enumerate(programs):
-        symbols: dict[str, int] = {}
+def select(inputs: Sequence[Any], programs: Sequence[Program], sizings: Sequence[Sizing | None]) -> Selection:
+    """The first specialisation that the inputs' shapes fit. Raises `InputError` that lists all, and says what is wrong
+    for those with symbols.
+    """
+    problems: list[str] = []
+    for index, (program, sizing) in enumerate(zip(programs, sizings)):
+        names: dict[str, int] = {}
         types = [program.values[number].type for number in program.inputs]
-        if all(_fits(value, type_, symbols) for value, type_ in zip(inputs, types)):
-            return index
+        if sizing is None:
+            if all(_fits(value, type_, names) for value, type_ in zip(inputs, types)):
+                return Selection(index)
+            continue
+        try:
+            bound = sizing.bind(inputs)
+        except InputError as error:
+            problems.append(str(error))
+            continue
+        types = [bound.value(number).type for number in program.inputs]
+        if all(_fits(value, type_, names) for value, type_ in zip(inputs, types)):
+            return Selection(index, bound)
+    if problems:
+        raise InputError(
+            f"{'; or '.join(dict.fromkeys(problems))}; expected {expected_inputs(programs)}; compile with --dim or "
+            "--shape for others"
+        )
     given = ", ".join(
         f"{programs[0].values[number].name}: {list(value.shape)}"
         for number, value in zip(programs[0].inputs, inputs)

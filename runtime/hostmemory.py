@@ -44,14 +44,25 @@ def allocated(nbytes: int, what: str) -> np.ndarray:
 
 
 class HostArena:
-    """`nbytes` of a program's arena, and views of the values in it."""
+    """A program's arena, and views of the values in it. That of a program with symbols is empty at first, and grows."""
 
     def __init__(self, program: Program, file: str) -> None:
+        self._file = file
+        self.raw = self._allocated(0 if program.symbols else known(program.arena_bytes))
+
+    def reserve(self, nbytes: int) -> None:
+        """Have at least so many bytes. What was in the arena is lost if it grows; views of it stay as they are."""
+        have = self.raw.size
+        if nbytes > have:
+            self.raw = self.raw[:0]  # not both at a time
+            self.raw = self._allocated(max(nbytes, have + have // 4))
+
+    def _allocated(self, nbytes: int) -> np.ndarray:
         try:
-            self.raw = aligned_bytes(known(program.arena_bytes))
+            return aligned_bytes(nbytes)
         except (MemoryError, ValueError, OverflowError) as error:
-            need = f"{program.arena_bytes} bytes for intermediate values"
-            raise DeviceError(f"{file}: there is no memory for {need}; free some") from error
+            need = f"{nbytes} bytes for intermediate values"
+            raise DeviceError(f"{self._file}: there is no memory for {need}; free some") from error
 
     def view(self, value: ValueSpec) -> np.ndarray:
         """The array of an arena value."""

@@ -24,6 +24,8 @@ from .program import (
     Step,
     ValueSpec,
 )
+from .program_check import check_program
+from .sizing import Sizing
 from .types import TensorType
 
 HostFunction = Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Any]]
@@ -61,6 +63,9 @@ class Loaded:
         self._infos = artifact.manifest.weights
         programs = [nested for program in artifact.programs for nested in walk_programs(program)]
         self.programs = tuple(programs)
+        sized = [program for program in programs if program.symbols]
+        signatures = artifact.signatures if sized else {}
+        self._sizings = {id(one): Sizing(one, check_program(one, signatures), artifact.name) for one in sized}
         launches = [launch for p in programs for s in p.steps if isinstance(s, NativeStep) for launch in s.launches]
         sizes = [launch.scratch_bytes for launch in launches]
         self.scratch_bytes = max((size for size in sizes if isinstance(size, int)), default=0)
@@ -77,6 +82,10 @@ class Loaded:
             for value in program.values:
                 if isinstance(value.location, Constant):
                     self.constant(value)  # find at load, not at the first run, what the weights lack
+
+    def sizing(self, program: Program) -> Sizing | None:
+        """What binds the symbols of one of the programs; None for a program without symbols."""
+        return self._sizings.get(id(program))
 
     def symbols(self, kind: type[NativeStep] | type[DeviceStep]) -> frozenset[str]:
         """The kernels that steps of this kind launch."""

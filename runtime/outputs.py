@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -20,11 +20,11 @@ from .types import Shape, TensorType
 
 
 class Results:
-    """What is known of a program's results before a run."""
+    """What is known of a program's results before a run. `value` gives its values with their sizes."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.by_name = {name: _Result(number, program.values[number]) for name, number in program.results.items()}
+    def __init__(self, program: Program, value: Callable[[int], ValueSpec]) -> None:
+        self.program, self.value = program, value
+        self.by_name = {name: _Result(number, value(number)) for name, number in program.results.items()}
 
 
 class _Result:
@@ -67,6 +67,7 @@ class Wanted:
         stream: Any,
     ) -> None:
         self._program, self._out, self._on_device = results.program, out, on_device
+        self._value = results.value
         self._targets = _targets(results, out, lambda value: backend.adopt(value, stream))
         self._preset = _preset(results, inputs, self._targets, backend.writes_host_memory)
 
@@ -76,7 +77,7 @@ class Wanted:
         """Execute, and return the outputs by name."""
         preset = self._preset
         if self._on_device:
-            preset = {**_fresh(self._program, self._targets, worker), **preset}
+            preset = {**_fresh(self._program, self._value, self._targets, worker), **preset}
         results = execution.run(inputs, record, preset)
         named: dict[str, Any] = {}
         given: list[Any] = []
@@ -209,11 +210,13 @@ def _preset(
     return preset
 
 
-def _fresh(program: Program, targets: Mapping[str, Any], worker: Worker) -> dict[int, OnDevice]:
+def _fresh(
+    program: Program, value_of: Callable[[int], ValueSpec], targets: Mapping[str, Any], worker: Worker
+) -> dict[int, OnDevice]:
     """New arrays on the device for the outputs that kernels make there."""
     made: dict[int, OnDevice] = {}
     for name, number in zip(program.result_names, program.outputs):
-        value = program.values[number]
+        value = value_of(number)
         static = isinstance(value.type, TensorType) and value.type.static_shape is not None
         if name in targets or not static or not isinstance(value.location, Heap) or value.dtype == "string":
             continue

@@ -7,9 +7,10 @@ import threading
 
 from .device import Backend, Worker
 from .errors import ExecutionError
-from .execution import Execution
+from .execution import Execution, SizedExecutions, executions
 from .loaded import Loaded
 from .program import Program
+from .sizing import Bound
 
 _forks = 0
 """How often this process, and those that it was forked from, are forked children."""
@@ -30,14 +31,19 @@ class Context:
     def __init__(self, loaded: Loaded, programs: tuple[Program, ...], worker: Worker) -> None:
         self._loaded = loaded
         self._programs = programs
-        self._executions: dict[int, Execution] = {}
+        self._executions: dict[int, Execution | SizedExecutions] = {}
         self.worker = worker
 
-    def execution(self, index: int) -> Execution:
-        execution = self._executions.get(index)
-        if execution is None:
-            execution = self._executions[index] = Execution(self._programs[index], self._loaded, self.worker)
-        return execution
+    def execution(self, index: int, bound: Bound | None) -> Execution:
+        """That of a specialisation; `bound` has the values of its symbols if it has any."""
+        found = self._executions.get(index)
+        if found is None:
+            found = self._executions[index] = executions(self._programs[index], self._loaded, self.worker)
+        if isinstance(found, Execution):
+            return found
+        if bound is None:
+            raise ValueError("a program with symbols was executed without values of them")
+        return found.of(bound)
 
     def close(self) -> None:
         self._executions.clear()

@@ -104,8 +104,10 @@ class Counters:
 @dataclass(frozen=True)
 class Sizes:
     """As a launch argument: the values of the program's symbols in their order, an int64 array. A run does not change
-    it.
+    it. `values` are there once they are known.
     """
+
+    values: tuple[int, ...] = ()
 
 
 Location: TypeAlias = Input | Constant | Literal | Arena | Heap | Status | Counters | Sizes

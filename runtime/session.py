@@ -97,18 +97,10 @@ class Module:
         self._programs = artifact.programs
         self._backend = backend
         self.num_threads = num_threads
-        first = self._programs[0]
-        self.inputs = tuple(
-            feeds_.merged_info(first.values[number].name, [p.values[p.inputs[i]].type for p in self._programs])
-            for i, number in enumerate(first.inputs)
-        )
-        self.outputs = tuple(
-            feeds_.merged_info(name, [program.values[program.outputs[i]].type for program in self._programs])
-            for i, name in enumerate(first.result_names)
-        )
+        self.inputs, self.outputs = feeds_.infos(self._programs)
         self._names = tuple(info.name for info in self.inputs)
-        self._reader = Inputs(self._programs, backend)
-        self._results = [Results(program) for program in self._programs]
+        self._reader = Inputs(self._programs, [loaded.sizing(program) for program in self._programs], backend)
+        self._results = [Results(program, program.values.__getitem__) for program in self._programs]
         self._pool = Pool(loaded, self._programs, backend)
         self._recipe: Recipe | None = None
 
@@ -120,7 +112,9 @@ class Module:
     @property
     def specialisations(self) -> tuple[tuple[ValueInfo, ...], ...]:
         """The inputs of each specialisation."""
-        return tuple(tuple(ValueInfo(p.values[n].name, p.values[n].type) for n in p.inputs) for p in self._programs)
+        return tuple(
+            tuple(ValueInfo(p.values[n].name, p.values[n].type, p.symbols) for n in p.inputs) for p in self._programs
+        )
 
     def get_inputs(self) -> tuple[ValueInfo, ...]:
         return self.inputs
@@ -237,22 +231,23 @@ class Module:
         stream: Any = None,
         on_device: bool = False,
     ) -> dict[str, Any]:
-        index, inputs = self._reader.read(feeds, stream)
+        (index, bound), inputs = self._reader.read(feeds, stream)
         program, wanted = self._programs[index], None
         if out or on_device:
-            wanted = Wanted(self._results[index], inputs, out or {}, on_device, self._backend, stream)
+            results = self._results[index] if bound is None else Results(program, bound.value)
+            wanted = Wanted(results, inputs, out or {}, on_device, self._backend, stream)
         context = self._pool.acquire()
         try:
             worker = context.worker
             worker.begin(stream)
             try:
-                execution = context.execution(index)
+                execution = context.execution(index, bound)
                 if wanted is not None:
                     return wanted.run(execution, worker, inputs, record)
-                results = execution.run(inputs, record)
+                made = execution.run(inputs, record)
                 if not self._backend.writes_host_memory:
-                    results = [on_host(result, worker) for result in results]
-                return dict(zip(program.result_names, results))
+                    made = [on_host(result, worker) for result in made]
+                return dict(zip(program.result_names, made))
             finally:
                 worker.end()
         finally:

@@ -17,6 +17,8 @@ from tilestitch.runtime.program import DeviceStep, NativeStep, Program, ValueSpe
 from .threads import available_cores
 
 if TYPE_CHECKING:
+    from tilestitch.runtime.sizing import Bound
+
     from .library import Library
     from .segment import Segment
     from .team import Team
@@ -35,15 +37,15 @@ def open_backend(artifact: Artifact, loaded: Loaded, ordinal: int, num_threads: 
             library.address(symbol)
     elif loaded.symbols(NativeStep):
         artifact.member(CPU_LIBRARY)  # says that it is missing
-    return CpuBackend(artifact.name, loaded, library, num_threads)
+    return CpuBackend(loaded, library, num_threads)
 
 
 class CpuBackend(HostOnly):
     """Kernels in a library; as many concurrent runs as the cores have room for."""
 
-    def __init__(self, file: str, loaded: Loaded, library: Library | None, num_threads: int) -> None:
+    def __init__(self, loaded: Loaded, library: Library | None, num_threads: int) -> None:
         self.max_workers = max(1, available_cores() // num_threads)
-        self._file = file
+        self._loaded = loaded
         self._library = library
         self._threads = num_threads if loaded.symbols(NativeStep) else 0
         self._scratch_bytes = loaded.scratch_bytes
@@ -54,7 +56,7 @@ class CpuBackend(HostOnly):
             from .team import Team
 
             team = Team(self._library, self._threads, self._scratch_bytes)
-        return CpuWorker(self._file, self._library, team)
+        return CpuWorker(self._loaded, self._library, team)
 
     def close(self) -> None:
         """The library goes with its last user."""
@@ -63,11 +65,18 @@ class CpuBackend(HostOnly):
 class CpuWorker(HostOnly):
     """A team of threads."""
 
-    def __init__(self, file: str, library: Library | None, team: Team | None) -> None:
-        self._file, self._library, self._team = file, library, team
+    resizes = True
+
+    def __init__(self, loaded: Loaded, library: Library | None, team: Team | None) -> None:
+        self._loaded, self._library, self._team = loaded, library, team
 
     def memory(self, program: Program) -> Memory:
-        return CpuMemory(program, self._file, self._library, self._team)
+        sizing = self._loaded.sizing(program)
+        if sizing is None:
+            return CpuMemory(program, self._loaded.file, self._library, self._team)
+        from .sized_memory import SizedMemory
+
+        return SizedMemory(sizing, self._loaded.file, self._library, self._team)
 
     def close(self) -> None:
         if self._team is not None:
@@ -95,3 +104,6 @@ class CpuMemory:
 
     def overlaps(self, array: np.ndarray) -> bool:
         return self._arena.overlaps(array)
+
+    def resize(self, bound: Bound) -> None:
+        raise ValueError("the sizes of a program without symbols do not change")

@@ -22,20 +22,23 @@ class Recycled:
     Taking and giving back needs no lock: `pop` and `append` of a list are atomic.
     """
 
-    def __init__(self, nbytes: int, what: str) -> None:
-        self._nbytes, self._what = nbytes, what
+    def __init__(self, what: str) -> None:
+        self._what = what
         self._free: list[np.ndarray] = []
 
-    def take(self) -> np.ndarray:
-        """Undefined bytes at a 64-byte boundary, which come back when no array lies in them any more.
+    def take(self, nbytes: int, room: int = 0) -> np.ndarray:
+        """Undefined bytes at a 64-byte boundary, which come back when no array lies in them any more. A new block has
+        `room` for more.
 
         Raises `ExecutionError` when there is no memory for them.
         """
         try:
             block = self._free.pop()
         except IndexError:
-            block = allocated(self._nbytes, self._what)
-        return np.asarray(_Lease(block, self._free))
+            block = None
+        if block is None or block.size < nbytes or block.size > 4 * nbytes:
+            block = allocated(nbytes + room, self._what)
+        return np.asarray(_Lease(block, self._free))[:nbytes]
 
 
 class _Lease:
@@ -54,4 +57,4 @@ def recycled(value: ValueSpec) -> Recycled | None:
     """Memory for the results of a value, if they are large."""
     if not isinstance(value.location, Heap) or not isinstance(value.type, TensorType) or not value.type.is_static:
         return None
-    return Recycled(value.type.nbytes, f"value {value.name!r}") if value.type.nbytes >= LEAST_BYTES else None
+    return Recycled(f"value {value.name!r}") if value.type.nbytes >= LEAST_BYTES else None

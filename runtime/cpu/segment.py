@@ -11,67 +11,45 @@ from tilestitch.runtime.artifact import address_of
 from tilestitch.runtime.device import RecordTime
 from tilestitch.runtime.errors import ExecutionError
 from tilestitch.runtime.hostmemory import empty_tensor, is_small
-from tilestitch.runtime.program import Arena, Constant, DeviceStep, Heap, Input, NativeStep, Program, Status
+from tilestitch.runtime.program import Arena, Constant, DeviceStep, Heap, Input, NativeStep, Program, Sizes, Status
 from tilestitch.runtime.sizes import known
+from tilestitch.runtime.types import TensorType
 
 from .library import Library
 from .recycled import recycled
 from .team import Team
 
 
-class Segment:
+class NativeSegment:
     """One native step of a program, and the team that runs it.
 
-    The addresses of values in the arena, of constants and of small inputs and results are put in once, the others
-    before each run.
+    A subclass puts addresses that stay into the table of arguments, and says in `_variable` where those are that every
+    run puts in, by value: rows of the table and offsets in bytes.
     """
 
-    def __init__(self, program: Program, step: NativeStep, fixed: Sequence[Any], library: Library, team: Team) -> None:
+    def __init__(self, program: Program, step: NativeStep, library: Library, team: Team) -> None:
         self._launches = step.launches
-        self._values = program.values
         self._team = team
         self._status = np.zeros(len(step.launches), np.int32)
         self._args = np.zeros((sum(len(launch.args) for launch in step.launches), 2), np.int64)
         self._table = np.zeros((len(step.launches), 4), np.int64)
         self._copied_in: list[tuple[int, np.ndarray]] = []
         self._copied_out: list[tuple[int, np.ndarray]] = []
-        self._variable: dict[int, list[tuple[int, int]]] = {}  # value number -> (row of args, offset in bytes)
-        copies = self._copies(program, step)
+        self._variable: dict[int, list[tuple[int, int]]] = {}
         row = first = 0
         for number, launch in enumerate(step.launches):
-            args_address = self._args.ctypes.data + 16 * row
-            self._table[number] = (library.address(launch.symbol), args_address, launch.tasks, 1)
+            tasks = launch.tasks if isinstance(launch.tasks, int) else 0
+            self._table[number] = (library.address(launch.symbol), self._args.ctypes.data + 16 * row, tasks, 1)
             if launch.packed:
                 self._table[first, 3] += 1
             else:
                 first = number
             for arg in launch.args:
-                location = program.values[arg.value].location
-                if isinstance(location, Status):
+                if isinstance(program.values[arg.value].location, Status):
                     self._args[row, 1] = self._status.ctypes.data + 4 * number
-                elif isinstance(location, (Arena, Constant)):
-                    self._args[row, 1] = fixed[arg.value].ctypes.data + known(arg.offset_bytes)
-                elif arg.value in copies:
-                    self._args[row, 1] = copies[arg.value].ctypes.data + known(arg.offset_bytes)
-                else:
-                    self._variable.setdefault(arg.value, []).append((row, known(arg.offset_bytes)))
                 row += 1
-        self._recycled = {number: memory for number in self._variable if (memory := recycled(program.values[number]))}
         self._run = team.prepare(self._table.ctypes.data, len(step.launches))
         self._reports = any(launch.faults for launch in step.launches)
-
-    def _copies(self, program: Program, step: NativeStep) -> dict[int, np.ndarray]:
-        """Memory for the inputs that are copied in, and for the results of this step that are copied out."""
-        before = _set_before(program, step)
-        numbers = dict.fromkeys(arg.value for launch in step.launches for arg in launch.args)
-        copies: dict[int, np.ndarray] = {}
-        for number in numbers:
-            value = program.values[number]
-            is_result = isinstance(value.location, Heap) and number not in before
-            if is_small(value) and (is_result or isinstance(value.location, Input)):
-                copies[number] = empty_tensor(value)
-                (self._copied_out if is_result else self._copied_in).append((number, copies[number]))
-        return copies
 
     def run(self, values: list[Any], record: RecordTime | None) -> None:
         """Execute on the program's current values; makes those on the heap that are not there yet.
@@ -100,11 +78,14 @@ class Segment:
         """The value's array, such that a kernel may take its address."""
         array = values[number]
         if array is None:
-            memory = self._recycled[number].take() if number in self._recycled else None
-            values[number] = array = empty_tensor(self._values[number], memory)
+            values[number] = array = self._empty(number)
         elif not array.flags.c_contiguous or not array.flags.aligned:
             values[number] = array = np.array(array, order="C")
         return array
+
+    def _empty(self, number: int) -> np.ndarray:
+        """A new array for a value on the heap."""
+        raise NotImplementedError
 
     def _run_timed(self, record: RecordTime) -> None:
         times_ns = np.zeros(len(self._launches) + 1, np.int64)
@@ -119,6 +100,47 @@ class Segment:
         message = launch.faults[fault] if 0 <= fault < len(launch.faults) else f"fault {fault}"
         where = ", ".join(launch.origins) or launch.symbol
         raise ExecutionError(f"ONNX node {where}: {message}; check the values of the model's inputs")
+
+
+class Segment(NativeSegment):
+    """A step whose sizes are all numbers.
+
+    The addresses of values in the arena, of constants and of small inputs and results are put in once, the others
+    before each run.
+    """
+
+    def __init__(self, program: Program, step: NativeStep, fixed: Sequence[Any], library: Library, team: Team) -> None:
+        super().__init__(program, step, library, team)
+        self._values = program.values
+        copies = self._copies(program, step)
+        for row, arg in enumerate(arg for launch in step.launches for arg in launch.args):
+            location, offset_bytes = program.values[arg.value].location, known(arg.offset_bytes)
+            if isinstance(location, (Arena, Constant, Sizes)):
+                self._args[row, 1] = fixed[arg.value].ctypes.data + offset_bytes
+            elif arg.value in copies:
+                self._args[row, 1] = copies[arg.value].ctypes.data + offset_bytes
+            elif not isinstance(location, Status):
+                self._variable.setdefault(arg.value, []).append((row, offset_bytes))
+        self._recycled = {number: memory for number in self._variable if (memory := recycled(program.values[number]))}
+
+    def _copies(self, program: Program, step: NativeStep) -> dict[int, np.ndarray]:
+        """Memory for the inputs that are copied in, and for the results of this step that are copied out."""
+        before = _set_before(program, step)
+        numbers = dict.fromkeys(arg.value for launch in step.launches for arg in launch.args)
+        copies: dict[int, np.ndarray] = {}
+        for number in numbers:
+            value = program.values[number]
+            is_result = isinstance(value.location, Heap) and number not in before
+            if is_small(value) and (is_result or isinstance(value.location, Input)):
+                copies[number] = empty_tensor(value)
+                (self._copied_out if is_result else self._copied_in).append((number, copies[number]))
+        return copies
+
+    def _empty(self, number: int) -> np.ndarray:
+        value = self._values[number]
+        if number not in self._recycled or not isinstance(value.type, TensorType):
+            return empty_tensor(value)
+        return empty_tensor(value, self._recycled[number].take(value.type.nbytes))
 
 
 def _set_before(program: Program, step: NativeStep) -> set[int]:

@@ -33,15 +33,10 @@ class Team:
     def __init__(self, library: Library, threads: int, scratch_bytes: int) -> None:
         stride = -(-scratch_bytes // 64) * 64
         self._library = library
+        self._threads, self._stride = threads, stride
         self._memory = aligned_bytes(library.team_bytes)
         self._memory[...] = 0
-        try:
-            self._scratch = aligned_bytes(threads * stride)
-        except (MemoryError, ValueError, OverflowError) as error:
-            raise DeviceError(
-                f"there is no memory for {threads} times {scratch_bytes} bytes of scratch; ask for fewer threads with "
-                "num_threads"
-            ) from error
+        self._scratch = self._allocated(stride)
         self._address = self._memory.ctypes.data
         spins = _SPINS if threads <= len(os.sched_getaffinity(0)) else 0
         futex = _FUTEX["aarch64" if platform.machine() in ("aarch64", "arm64") else "x86_64"]
@@ -68,6 +63,27 @@ class Team:
         Other Python threads run meanwhile. Only one call at a time on a team, and none after `close`.
         """
         return partial(self._library.run, byref((c_int64 * 4)(self._address, launches, count, times_ns)))
+
+    def reserve(self, scratch_bytes: int) -> None:
+        """Have at least so much scratch memory for each thread. No `run` may be under way.
+
+        Threads look up where their memory is for every task, which they are given after this (`Team` in the executor).
+        """
+        stride = -(-scratch_bytes // 64) * 64
+        if stride <= self._stride:
+            return
+        self._scratch = self._allocated(stride)
+        self._stride = stride
+        self._memory.view(np.int64)[1:3] = self._scratch.ctypes.data, stride
+
+    def _allocated(self, stride: int) -> np.ndarray:
+        try:
+            return aligned_bytes(self._threads * stride)
+        except (MemoryError, ValueError, OverflowError) as error:
+            raise DeviceError(
+                f"there is no memory for {self._threads} times {stride} bytes of scratch; ask for fewer threads with "
+                "num_threads"
+            ) from error
 
     def close(self) -> None:
         """End the threads. No `run` may be under way."""

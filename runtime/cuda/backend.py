@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilestitch.runtime.artifact import Artifact
-from tilestitch.runtime.device import OnDevice
+from tilestitch.runtime.device import Memory, OnDevice
 from tilestitch.runtime.loaded import Loaded
 from tilestitch.runtime.program import Constant, DeviceLaunch, DeviceStep, Program
 
@@ -108,6 +108,8 @@ def _close_backend(modules: Modules, weights: Allocation | None, workers: list[W
 class CudaWorker:
     """A stream, and the memory of the programs that run in it."""
 
+    resizes = False
+
     def __init__(
         self, file: str, device: Device, modules: Modules, weights: Mapping[str, int], parts: WorkerParts
     ) -> None:
@@ -124,6 +126,14 @@ class CudaWorker:
         memory = CudaMemory(program, self._file, self._queue, self._modules, self._weights)
         self._memories.append(memory)
         return memory
+
+    def release(self, memory: Memory) -> None:
+        """Waits for the last run, which may use it."""
+        self._queue.wait()
+        for kept in [one for one in self._memories if one is memory]:
+            self._memories.remove(kept)
+            with self._device.current():
+                kept.close()
 
     def empty(self, dtype: np.dtype, shape: tuple[int, ...]) -> DeviceArray:
         queue, nbytes = self._queue, dtype.itemsize * prod(shape)

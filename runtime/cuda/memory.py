@@ -22,10 +22,12 @@ from tilestitch.runtime.program import (
     Literal,
     NativeStep,
     Program,
+    Sizes,
     Status,
     ValueSpec,
 )
 from tilestitch.runtime.sizes import known
+from tilestitch.runtime.sizing import Bound
 from tilestitch.runtime.types import TensorType
 
 from .array import DeviceArray
@@ -60,12 +62,21 @@ class CudaMemory:
                 self.slots[number] = end
                 end += aligned(value.location.nbytes)
         counter_bytes = end - counters
+        sizes = {number: value for number, value in enumerate(program.values) if isinstance(value.location, Sizes)}
+        for number, value in sizes.items():
+            self.slots[number] = end
+            end += aligned(tensor_type(value).nbytes)
         launches = sum(len(step.launches) for step in program.steps if isinstance(step, DeviceStep))
         self._status = end
         self.allocation = Allocation(self.device, end + KERNEL_ALIGNMENT * launches, f"values of {file}")
         self.segments: list[CudaSegment] = []
         if counter_bytes:
             queue.clear(self.allocation.address + counters, counter_bytes)
+        self._sizes: list[np.ndarray] = []  # the copies may be under way for as long as the memory is there
+        for number, value in sizes.items():
+            if isinstance(value.location, Sizes):
+                self._sizes.append(np.array(value.location.values, np.int64))
+                queue.write(self.slot(number), self._sizes[-1])
 
     def fixed(self, value: ValueSpec) -> DeviceArray:
         if not isinstance(value.location, Arena):
@@ -83,6 +94,9 @@ class CudaMemory:
     def overlaps(self, array: np.ndarray) -> bool:
         return False
 
+    def resize(self, bound: Bound) -> None:
+        raise ValueError("the sizes of a GPU's memory do not change")
+
     def address(self, arg: Arg) -> int:
         """Where an argument points unless a run brings memory of its own."""
         value = self.program.values[arg.value]
@@ -91,7 +105,7 @@ class CudaMemory:
                 base = self.allocation.address + known(offset_bytes)
             case Constant(tensor, offset_bytes):
                 base = self._weights[tensor] + offset_bytes
-            case Input() | Heap() | Counters():
+            case Input() | Heap() | Counters() | Sizes():
                 base = self.slot(arg.value)
             case Literal() | Status():
                 raise ArtifactSchemaError(f"a kernel takes the value {value.name!r}, no tensor", file=self._file)

@@ -25,6 +25,7 @@ from tilestitch.runtime.program import (
     Input,
     NativeStep,
     Program,
+    Sizes,
     Status,
     ValueSpec,
 )
@@ -36,6 +37,7 @@ from .options import EmulatorOptions
 
 if TYPE_CHECKING:
     from tilestitch.runtime.loaded import Loaded
+    from tilestitch.runtime.sizing import Bound
 
 _POISON = 0xFF
 """What memory that nothing was written to is full of: NaN in every float format, -1 in integers."""
@@ -95,6 +97,9 @@ class EmulatorWorker(HostOnly):
         self._memories.append(memory)
         return memory
 
+    def release(self, memory: Memory) -> None:
+        self._memories = [other for other in self._memories if other is not memory]
+
     def begin(self, stream: Any) -> None:
         super().begin(stream)
         for memory in self._memories if self._options.checked else ():
@@ -125,6 +130,9 @@ class EmulatorMemory:
 
     def overlaps(self, array: np.ndarray) -> bool:
         return self._arena.overlaps(array)
+
+    def resize(self, bound: Bound) -> None:
+        raise ValueError("the sizes of an emulated device's memory do not change")
 
 
 class BoundLaunches:
@@ -205,7 +213,7 @@ class BoundLaunches:
             raw = aligned_bytes(array.nbytes, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
             values[number] = array = raw.view(array.dtype).reshape(array.shape)  # GPU memory is always aligned
         item_bytes, nbytes = array.dtype.itemsize, array.nbytes
-        read_only = isinstance(value.location, (Constant, Input))
+        read_only = isinstance(value.location, (Constant, Input, Sizes))
         address = int(array.__array_interface__["data"][0])
         return Argument(address + offset_bytes, nbytes - offset_bytes, item_bytes, read_only, name=value.name)
 

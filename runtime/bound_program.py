@@ -1,0 +1,140 @@
+"""A program with symbols for given values of them: the same program with numbers in place of expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from .program import (
+    Arena,
+    Arg,
+    DeviceLaunch,
+    DeviceStep,
+    HostStep,
+    Launch,
+    NativeStep,
+    Program,
+    Sizes,
+    Step,
+    Symbol,
+    ValueSpec,
+)
+from .requirements import is_expression
+from .sizes import Size
+from .types import OptionalType, SequenceType, TensorType, ValueType
+
+__all__ = ["bound_attributes", "bound_program", "bound_value", "program_sizes"]
+
+Evaluate = Callable[[Size], int]
+
+
+def bound_program(program: Program, evaluate: Evaluate) -> Program:
+    """The program for the values that `evaluate` gives its sizes, without symbols."""
+    return replace(
+        program,
+        values=tuple(bound_value(value, program.symbols, evaluate) for value in program.values),
+        steps=tuple(_bound_step(step, evaluate) for step in program.steps),
+        arena_bytes=evaluate(program.arena_bytes),
+        symbols=(),
+        checks=(),
+    )
+
+
+def bound_value(value: ValueSpec, symbols: Sequence[Symbol], evaluate: Evaluate) -> ValueSpec:
+    """The value with numbers for the expressions over `symbols` in its type and location."""
+    names = frozenset(symbol.name for symbol in symbols)
+    type_, location = _bound_type(value.type, names, evaluate), value.location
+    if isinstance(location, Arena):
+        location = Arena(evaluate(location.offset_bytes), evaluate(location.nbytes))
+    elif isinstance(location, Sizes):
+        location = Sizes(tuple(evaluate(symbol.name) for symbol in symbols))
+    return value if type_ is value.type and location is value.location else ValueSpec(value.name, type_, location)
+
+
+def bound_attributes(attrs: Any, evaluate: Evaluate) -> Any:
+    """A host step's attributes with numbers for its sizes."""
+    if isinstance(attrs, (list, tuple)):
+        return [bound_attributes(item, evaluate) for item in attrs]
+    if not isinstance(attrs, dict):
+        return attrs
+    if set(attrs) == {"$size"}:
+        return evaluate(attrs["$size"])
+    return {name: bound_attributes(item, evaluate) for name, item in attrs.items()}
+
+
+def program_sizes(program: Program) -> Iterator[Size]:
+    """All sizes of a program that has symbols, those in nested programs not, which have symbols of their own."""
+    symbols = frozenset(symbol.name for symbol in program.symbols)
+    yield program.arena_bytes
+    yield from symbols
+    for value in program.values:
+        yield from _type_sizes(value.type, symbols)
+        if isinstance(value.location, Arena):
+            yield from (value.location.offset_bytes, value.location.nbytes)
+    for step in program.steps:
+        if isinstance(step, (NativeStep, DeviceStep)):
+            for launch in step.launches:
+                yield from launch.grid if isinstance(launch, DeviceLaunch) else (launch.tasks, launch.scratch_bytes)
+                yield from (arg.offset_bytes for arg in launch.args)
+        elif isinstance(step, HostStep):
+            yield from _attribute_sizes(step.attrs)
+
+
+def _type_sizes(type_: ValueType, symbols: frozenset[str]) -> Iterator[Size]:
+    if not isinstance(type_, TensorType):
+        yield from _type_sizes(type_.element, symbols)
+        return
+    for size in type_.shape or ():
+        if isinstance(size, int) or is_expression(size, symbols):
+            yield size
+
+
+def _attribute_sizes(attrs: Any) -> Iterator[Size]:
+    if isinstance(attrs, (list, tuple)):
+        for item in attrs:
+            yield from _attribute_sizes(item)
+    elif isinstance(attrs, dict):
+        if set(attrs) == {"$size"}:
+            yield attrs["$size"]
+        else:
+            yield from _attribute_sizes(list(attrs.values()))
+
+
+def _bound_type(type_: ValueType, symbols: frozenset[str], evaluate: Evaluate) -> ValueType:
+    match type_:
+        case TensorType(dtype, shape):
+            if shape is None or all(isinstance(size, int) for size in shape):
+                return type_
+            sizes = (evaluate(s) if isinstance(s, int) or is_expression(s, symbols) else s for s in shape)
+            return TensorType(dtype, tuple(sizes))
+        case SequenceType(element):
+            return SequenceType(_bound_type(element, symbols, evaluate))
+        case OptionalType(element):
+            return OptionalType(_bound_type(element, symbols, evaluate))
+
+
+def _bound_step(step: Step, evaluate: Evaluate) -> Step:
+    match step:
+        case NativeStep(launches):
+            return NativeStep(tuple(_bound_launch(launch, evaluate) for launch in launches))
+        case DeviceStep(device_launches):
+            return replace(step, launches=tuple(_bound_device_launch(launch, evaluate) for launch in device_launches))
+        case HostStep():
+            return replace(step, attrs=bound_attributes(dict(step.attrs), evaluate))
+    return step
+
+
+def _bound_launch(launch: Launch, evaluate: Evaluate) -> Launch:
+    args = _bound_args(launch.args, evaluate)
+    return replace(launch, tasks=evaluate(launch.tasks), scratch_bytes=evaluate(launch.scratch_bytes), args=args)
+
+
+def _bound_device_launch(launch: DeviceLaunch, evaluate: Evaluate) -> DeviceLaunch:
+    x, y, z = launch.grid
+    grid = evaluate(x), evaluate(y), evaluate(z)
+    return replace(launch, grid=grid, args=_bound_args(launch.args, evaluate))
+
+
+def _bound_args(args: tuple[Arg, ...], evaluate: Evaluate) -> tuple[Arg, ...]:
+    return tuple(replace(arg, offset_bytes=evaluate(arg.offset_bytes)) for arg in args)

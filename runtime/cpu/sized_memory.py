@@ -1,0 +1,59 @@
+"""The memory of a program with symbols on the CPU: given other sizes, it grows where it must and keeps its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilestitch.runtime.artifact import address_of, aligned_bytes
+from tilestitch.runtime.errors import DeviceError
+from tilestitch.runtime.hostmemory import HostArena
+from tilestitch.runtime.program import DeviceStep, Launch, NativeStep, ValueSpec
+from tilestitch.runtime.sizing import Bound, Sizing
+
+from .library import Library
+from .sized_segment import SizedSegment
+from .team import Team
+
+
+class SizedMemory:
+    """An arena that never shrinks, the array of the symbols' values, and launch tables that point into both."""
+
+    def __init__(self, sizing: Sizing, file: str, library: Library | None, team: Team | None) -> None:
+        self._sizing, self._file, self._library, self._team = sizing, file, library, team
+        self._arena = HostArena(sizing.program, file)
+        self._symbols = aligned_bytes(8 * len(sizing.program.symbols)).view(np.int64)
+        self._segments: list[SizedSegment] = []
+        self._scratch = sizing.table.places(launch.scratch_bytes for launch in _launches(sizing))
+
+    def fixed(self, value: ValueSpec) -> np.ndarray:
+        return self._arena.view(value)
+
+    def bind(self, step: NativeStep | DeviceStep, fixed: Sequence[Any]) -> SizedSegment:
+        if not isinstance(step, NativeStep):
+            raise DeviceError(f"{self._file}: holds launches for a GPU, which the CPU cannot run; compile again")
+        if self._library is None or self._team is None:
+            raise ValueError("a program with native steps was bound without kernels")
+        program, table = self._sizing.program, self._sizing.table
+        segment = SizedSegment(program, step, fixed, self._symbols, table, self._library, self._team)
+        self._segments.append(segment)
+        return segment
+
+    def overlaps(self, array: np.ndarray) -> bool:
+        return self._arena.overlaps(array)
+
+    def resize(self, bound: Bound) -> None:
+        """Raises `DeviceError` when there is not enough memory."""
+        self._arena.reserve(bound.of(self._sizing.program.arena_bytes))
+        if self._team is not None and self._scratch.size:
+            self._team.reserve(int(bound.sizes[self._scratch].max()))
+        self._symbols[...] = bound.values
+        address = address_of(self._arena.raw)
+        for segment in self._segments:
+            segment.resize(bound, address)
+
+
+def _launches(sizing: Sizing) -> list[Launch]:
+    return [launch for step in sizing.program.steps if isinstance(step, NativeStep) for launch in step.launches]

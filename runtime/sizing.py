@@ -1,0 +1,152 @@
+"""A program's symbols get values: solved from the shapes of inputs, checked, and all sizes computed from them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from .bound_program import bound_program, bound_value, program_sizes
+from .errors import ArtifactSchemaError, InputError
+from .program import Program, SizeCheck, ValueSpec
+from .required import Required, required_sizes
+from .requirements import Requirement, is_expression
+from .size_table import SizeTable
+from .sizes import Size, SizeError
+from .solver import Solver
+from .types import Dimension, TensorType
+
+__all__ = ["Bound", "Sizing"]
+
+_RELATIONS: dict[str, Callable[[int, int], bool]] = {"==": operator.eq, "<=": operator.le}
+_WORDS = {"==": "must be", "<=": "must be at most"}
+
+
+class Sizing:
+    """What gives the sizes of one program values; nothing in it changes.
+
+    `requirements` are those that `program_check.check_program` found; `file` is the artifact's name for messages.
+    """
+
+    def __init__(self, program: Program, requirements: Sequence[Requirement], file: str) -> None:
+        self.program = program
+        self.symbols = frozenset(symbol.name for symbol in program.symbols)
+        self._file = file
+        self._solver = Solver(program)
+        sizes = [size for check in program.checks for size in (check.left, check.right)]
+        sizes += [*program_sizes(program), *required_sizes(requirements)]
+        self.table = SizeTable([symbol.name for symbol in program.symbols], sizes)
+        self._required = Required(requirements, self.table)
+        self._checks = [
+            (self.table.place(c.left), _RELATIONS[c.relation], self.table.place(c.right), c) for c in program.checks
+        ]
+        self._formal = [program.values[number] for number in program.inputs]
+        self._positions: dict[tuple[Dimension, ...], list[int]] = {}  # the inputs of each shape
+        for position, value in enumerate(self._formal):
+            if isinstance(value.type, TensorType) and value.type.shape is not None:
+                self._positions.setdefault(value.type.shape, []).append(position)
+        self._open = {
+            shape: [self._place(size) for size in shape] for shape in self._positions
+        }  # None for what is known only at run time
+
+    def knows(self, type_: TensorType) -> bool:
+        """Whether the shape of a value of this type follows from the symbols."""
+        return type_.shape is not None and all(isinstance(s, int) or is_expression(s, self.symbols) for s in type_.shape)
+
+    def _place(self, size: Dimension) -> int | None:
+        known = isinstance(size, int) or is_expression(size, self.symbols)
+        return self.table.place(size) if known else None
+
+    def bind(self, inputs: Sequence[Any]) -> Bound:
+        """The sizes for these inputs, of which arrays count.
+
+        Raises `InputError` when their shapes do not fit, and `ArtifactSchemaError` where kernels would be launched with
+        what they were not compiled for.
+        """
+        shapes = [getattr(value, "shape", ()) for value in inputs]
+        self._check_ranks(shapes)
+        symbols = self._solver.solve(shapes)
+        try:
+            values = self.table.values(tuple(symbols.values()))
+        except SizeError as error:
+            raise InputError(f"{_listed(symbols)}: {error}; give inputs of other sizes") from error
+        self._check_shapes(shapes, values, symbols)
+        for left, holds, right, check in self._checks:
+            if not holds(values[left], values[right]):
+                raise InputError(_broken(check, int(values[left]), int(values[right]), symbols))
+        problem = self._required.problem(values)
+        if problem is not None:
+            raise ArtifactSchemaError(
+                f"program {self.program.name!r}: {problem()}, for {_listed(symbols)}",
+                file=self._file,
+                remedy="give inputs of other sizes, or compile the model again",
+            )
+        return Bound(self, tuple(symbols.values()), values)
+
+    def _check_ranks(self, shapes: Sequence[Sequence[int]]) -> None:
+        for shape, positions in self._positions.items():
+            for position in positions:
+                if len(shapes[position]) != len(shape):
+                    value, given = self._formal[position], list(shapes[position])
+                    raise InputError(
+                        f"input {value.name!r} of type {value.type}: {given} has rank {len(given)}; give {len(shape)} "
+                        "dimensions"
+                    )
+
+    def _check_shapes(
+        self, shapes: Sequence[Sequence[int]], values: np.ndarray, symbols: Mapping[str, int]
+    ) -> None:
+        for shape, positions in self._positions.items():
+            sizes = [None if place is None else int(values[place]) for place in self._open[shape]]
+            for position in positions:
+                if shapes[position] == tuple(sizes):
+                    continue
+                for axis, (size, given) in enumerate(zip(sizes, shapes[position])):
+                    if size is not None and size != given:
+                        value, rule = self._formal[position], shape[axis]
+                        why = "" if isinstance(rule, int) else f", for {_listed(symbols)}"
+                        raise InputError(
+                            f"input {value.name!r} of type {value.type}: dimension {axis} is {given}, but {rule} is "
+                            f"{size}{why}; make the inputs' shapes agree"
+                        )
+
+
+class Bound:
+    """A program's sizes for given values of its symbols.
+
+    `values`: those of the symbols in their order. `sizes`: the list of the sizing's table, int64.
+    """
+
+    def __init__(self, sizing: Sizing, values: tuple[int, ...], sizes: np.ndarray) -> None:
+        self.sizing, self.values, self.sizes = sizing, values, sizes
+        self._specs: dict[int, ValueSpec] = {}
+
+    def of(self, size: Size) -> int:
+        """The value of one of the program's sizes."""
+        return size if isinstance(size, int) else int(self.sizes[self.sizing.table.place(size)])
+
+    def value(self, number: int) -> ValueSpec:
+        """A value of the program with numbers for its sizes."""
+        spec = self._specs.get(number)
+        if spec is None:
+            unbound = self.sizing.program.values[number]
+            spec = self._specs[number] = bound_value(unbound, self.sizing.program.symbols, self.of)
+        return spec
+
+    @cached_property
+    def program(self) -> Program:
+        """The program with numbers for all of its sizes."""
+        return bound_program(self.sizing.program, self.of)
+
+
+def _broken(check: SizeCheck, left: int, right: int, symbols: Mapping[str, int]) -> str:
+    sides = f"{check.left} {_WORDS[check.relation]} {check.right}"
+    given = [f"{text} is {value}" for text, value in ((check.left, left), (check.right, right)) if isinstance(text, str)]
+    return f"{check.reason}: {sides}, but {' and '.join(given)} for {_listed(symbols)}; give inputs of other sizes"
+
+
+def _listed(symbols: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in symbols.items())
