@@ -76,7 +76,6 @@ class Execution:
                 self._nested[id(body)] = executions(body.program, loaded, worker)
         self._sized_attrs = dict(self._attrs) if program.symbols else {}
         self._viewed = _viewed(program) if program.symbols else ()
-        self._formal = [program.values[number] for number in program.inputs]
         self._outputs = outputs = program.outputs
         self._arena_outputs = [(number, isinstance(program.values[number].location, Arena)) for number in outputs]
         self._outputs_are_new = (
@@ -107,7 +106,6 @@ class Execution:
             self._fixed[number] = self._memory.fixed(bound.value(number))
         for index, attrs in self._sized_attrs.items():
             self._attrs[index] = bound_attributes(attrs, bound.of)
-        self._formal = [bound.value(number) for number in self._inputs]
         self._bound = bound
 
     def release(self, worker: Worker) -> None:
@@ -133,7 +131,7 @@ class Execution:
         in the arena, which the next run overwrites.
         """
         given = [
-            self._typed(value, item, step) for value, item in zip(self._formal, inputs, strict=True)
+            self._typed(self._value(number), item, step) for number, item in zip(self._inputs, inputs, strict=True)
         ]  # fmt: skip
         values = self._execute(given, record, None)
         return [

@@ -19,8 +19,8 @@ from .types import OptionalType, SequenceType, Shape, TensorType, ValueType
 
 @dataclass(frozen=True)
 class ValueInfo:
-    """An input or output of a model. A size that depends on symbols is an expression over them; one that differs between
-    specialisations, or is known only at run time, is a name. `symbols`: those of the model, with their ranges.
+    """An input or output of a model. A size that depends on symbols is an expression over them; one that differs
+    between specialisations, or is known only at run time, is a name. `symbols`: those of the model, with their ranges.
     """
 
     name: str
@@ -67,8 +67,8 @@ def in_one_line(infos: Sequence[ValueInfo]) -> str:
 
 
 def infos(programs: Sequence[Program]) -> tuple[tuple[ValueInfo, ...], tuple[ValueInfo, ...]]:
-    """The inputs and the outputs of a model, one description of each over all specialisations. Where there are some with
-    symbols, the others are points in their ranges and left out.
+    """The inputs and the outputs of a model, one description of each over all specialisations. Where there are some
+    with symbols, the others are points in their ranges and left out.
     """
     programs = [program for program in programs if program.symbols] or programs
     first, symbols = programs[0], _widest(programs)
@@ -233,6 +233,8 @@ def select(inputs: Sequence[Any], programs: Sequence[Program], sizings: Sequence
         except InputError as error:
             problems.append(str(error))
             continue
+        if sizing.determines_inputs:
+            return Selection(index, bound)
         types = [bound.value(number).type for number in program.inputs]
         if all(_fits(value, type_, names) for value, type_ in zip(inputs, types)):
             return Selection(index, bound)

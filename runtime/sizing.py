@@ -44,6 +44,7 @@ class Sizing:
             (self.table.place(c.left), _RELATIONS[c.relation], self.table.place(c.right), c) for c in program.checks
         ]
         self._formal = [program.values[number] for number in program.inputs]
+        self.determines_inputs = all(isinstance(v.type, TensorType) and self.knows(v.type) for v in self._formal)
         self._positions: dict[tuple[Dimension, ...], list[int]] = {}  # the inputs of each shape
         for position, value in enumerate(self._formal):
             if isinstance(value.type, TensorType) and value.type.shape is not None:
@@ -54,7 +55,8 @@ class Sizing:
 
     def knows(self, type_: TensorType) -> bool:
         """Whether the shape of a value of this type follows from the symbols."""
-        return type_.shape is not None and all(isinstance(s, int) or is_expression(s, self.symbols) for s in type_.shape)
+        shape = type_.shape
+        return shape is not None and all(isinstance(size, int) or is_expression(size, self.symbols) for size in shape)
 
     def _place(self, size: Dimension) -> int | None:
         known = isinstance(size, int) or is_expression(size, self.symbols)
@@ -96,9 +98,7 @@ class Sizing:
                         "dimensions"
                     )
 
-    def _check_shapes(
-        self, shapes: Sequence[Sequence[int]], values: np.ndarray, symbols: Mapping[str, int]
-    ) -> None:
+    def _check_shapes(self, shapes: Sequence[Sequence[int]], values: np.ndarray, symbols: Mapping[str, int]) -> None:
         for shape, positions in self._positions.items():
             sizes = [None if place is None else int(values[place]) for place in self._open[shape]]
             for position in positions:
@@ -144,7 +144,8 @@ class Bound:
 
 def _broken(check: SizeCheck, left: int, right: int, symbols: Mapping[str, int]) -> str:
     sides = f"{check.left} {_WORDS[check.relation]} {check.right}"
-    given = [f"{text} is {value}" for text, value in ((check.left, left), (check.right, right)) if isinstance(text, str)]
+    sizes = ((check.left, left), (check.right, right))
+    given = [f"{text} is {value}" for text, value in sizes if isinstance(text, str)]
     return f"{check.reason}: {sides}, but {' and '.join(given)} for {_listed(symbols)}; give inputs of other sizes"
 
 

@@ -13,6 +13,7 @@ from tilestitch.runtime.errors import DeviceError
 from tilestitch.runtime.hostmemory import HostArena
 from tilestitch.runtime.loaded import Loaded
 from tilestitch.runtime.program import DeviceStep, NativeStep, Program, ValueSpec
+from tilestitch.runtime.sizes import known
 
 from .threads import available_cores
 
@@ -89,6 +90,9 @@ class CpuMemory:
     def __init__(self, program: Program, file: str, library: Library | None, team: Team | None) -> None:
         self._program, self._file, self._library, self._team = program, file, library, team
         self._arena = HostArena(program, file)
+        if team is not None:
+            steps = [step for step in program.steps if isinstance(step, NativeStep)]
+            team.reserve(max((known(launch.scratch_bytes) for s in steps for launch in s.launches), default=0))
 
     def fixed(self, value: ValueSpec) -> np.ndarray:
         return self._arena.view(value)

@@ -25,8 +25,8 @@ from .team import Team
 
 
 class SizedSegment(NativeSegment):
-    """Given sizes by `resize` before the first run. `symbols` is the array of the symbols' values, `table` has the places
-    of sizes.
+    """Given sizes by `resize` before the first run. `symbols` is the array of the symbols' values, `table` has the
+    places of sizes.
     """
 
     def __init__(

@@ -122,10 +122,43 @@ def _reverse(buffer: Callable[..., Any], task: Any, scratch: Any) -> None:
         T.buffer_store(y, store[i], [SIZE - 1 - (task * CHUNK + i)])
 
 
+_MANY = 1 << 30
+
+
+def _sized_increment(buffer: Callable[..., Any], task: Any, scratch: Any) -> None:
+    """y[i] = x[i] + 1 for sizes[0] * sizes[1] float32, 32 in a task."""
+    x, sizes, y = buffer(0, "float32", (_MANY,)), buffer(1, "int64", (2,)), buffer(2, "float32", (_MANY,))
+    with T.serial(0, 32) as i:
+        at = task * 32 + i
+        with T.If(at < sizes[0] * sizes[1]), T.Then():
+            T.buffer_store(y, x[at] + T.float32(1), [at])
+
+
+def _sized_reverse(buffer: Callable[..., Any], task: Any, scratch: Any) -> None:
+    """Row `task` of y is that of x backwards, by way of the scratch memory; a row has sizes[1] float32."""
+    x, sizes, y = buffer(0, "float32", (_MANY,)), buffer(1, "int64", (2,)), buffer(2, "float32", (_MANY,))
+    store = T.decl_buffer((_MANY,), "float32", data=scratch)
+    with T.serial(T.int64(0), sizes[1]) as i:
+        T.buffer_store(store, x[task * sizes[1] + i], [i])
+    with T.serial(T.int64(0), sizes[1]) as i:
+        T.buffer_store(y, store[i], [task * sizes[1] + (sizes[1] - 1 - i)])
+
+
+def _sized_append(buffer: Callable[..., Any], task: Any, scratch: Any) -> None:
+    """Row `task` of y is that of x, sizes[1] float32, then that of z, sizes[2] float32."""
+    x, z, sizes = buffer(0, "float32", (_MANY,)), buffer(1, "float32", (_MANY,)), buffer(2, "int64", (3,))
+    y = buffer(3, "float32", (_MANY,))
+    with T.serial(T.int64(0), sizes[1]) as i:
+        T.buffer_store(y, x[task * sizes[1] + i], [task * (sizes[1] + sizes[2]) + i])
+    with T.serial(T.int64(0), sizes[2]) as i:
+        T.buffer_store(y, z[task * sizes[2] + i], [task * (sizes[1] + sizes[2]) + sizes[1] + i])
+
+
 _BODIES = {
     "neighbours": _neighbours, "neighbours_serial": _neighbours_serial, "increment": _increment,
     "exponential": _exponential, "halve": _halve, "pick": _pick,
-    "reverse": _reverse,
+    "reverse": _reverse, "sized_increment": _sized_increment, "sized_reverse": _sized_reverse,
+    "sized_append": _sized_append,
 }  # fmt: skip
 
 
