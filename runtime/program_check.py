@@ -283,7 +283,8 @@ class _Checker:
             else:
                 self._fail(f"{where}: its first launch is packed with none")
         for tasks in packs:
-            self._check_together(tuple(tasks), where)
+            if len(tasks) > 1:
+                self._check_together(tuple(tasks), where)
 
     def _check_together(self, tasks: Sum, where: str) -> None:
         self.require.at_most(
