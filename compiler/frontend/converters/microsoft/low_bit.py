@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -103,7 +104,8 @@ def gather_block_quantized(ctx: Context) -> Value:
         )
     if zeros is not None and dtype_kind(dtype_of(data)) not in ("int", "uint"):
         raise ctx.fail(f"zero points are given for {dtype_of(data)} data, which has none; correct the model")
-    table = _Table(ctx, indices, axis, along, ctx.attr("block_size", 128) or ctx.dim(data, along), ctx.dim(data, axis))
+    inside, rows = _rows_in_range(ctx, indices, ctx.dim(data, axis))
+    table = _Table(ctx, rows, inside, axis, along, ctx.attr("block_size", 128) or ctx.dim(data, along))
     codes = unpacked(ctx, table.rows(data), bits) if packed else table.rows(data)
     wide = ctx.cast(codes, "float32")
     if zeros is not None:
@@ -115,18 +117,30 @@ def gather_block_quantized(ctx: Context) -> Value:
     return table.zero_outside(ctx.cast(y, dtype_of(scales)))
 
 
+def _rows_in_range(b: Builder, indices: Value, size: int) -> tuple[Value, Value]:
+    """Whether there is a row of each index, and its number, or 0."""
+    inside = b.emit("logical_and", b.less_equal(b.like(-size, indices), indices), b.less(indices, size))
+    safe = b.select(inside, indices, 0)
+    return inside, b.select(b.less(safe, 0), b.add(safe, size), safe)
+
+
+@dataclass(frozen=True)
 class _Table:
     """Look-ups of rows of one axis of a table, of which `block` elements along another, or this one, share a scale."""
 
-    def __init__(self, b: Builder, indices: Value, axis: int, along: int, block: int, size: int) -> None:
-        above = b.less_equal(b.like(-size, indices), indices)
-        self.inside = b.emit("logical_and", above, b.less(indices, size))
-        safe = b.select(self.inside, indices, 0)
-        self.b, self.axis, self.block = b, axis, block
-        self.indices = b.select(b.less(safe, 0), b.add(safe, size), safe)
-        self.same = axis == along
-        self.place = along + b.rank(indices) - 1 if along > axis else along
+    b: Builder
+    indices: Value
+    """Counted from the front, and 0 where there is no such row."""
+    inside: Value
+    """bool, of the shape of the indices."""
+    axis: int
+    along: int
+    block: int
+
+    @property
+    def place(self) -> int:
         """The axis of blocks in what is found."""
+        return self.along + self.b.rank(self.indices) - 1 if self.along > self.axis else self.along
 
     def rows(self, x: Value) -> Value:
         """The rows; an axis of size one holds for all."""
@@ -135,13 +149,13 @@ class _Table:
 
     def blocks(self, x: Value) -> Value:
         """The rows of scales or zero points."""
-        if not self.same:
+        if self.axis != self.along:
             return self.rows(x)
         return self.b.gather(x, self.b.div(self.indices, self.block), self.axis)
 
     def spread(self, found: Value, codes: Value) -> Value:
         """One for each code, of what `blocks` found."""
-        if self.same:
+        if self.axis == self.along:
             return found
         return _spread(self.b, found, self.place, self.block, self.b.dim(codes, self.place))
 
