@@ -13,7 +13,7 @@ POSITIONS = {"first": ints(3), "each": ints([0, 4, 2], [1, 1, 5])}
 
 
 def tables(pairs: int, dtype: str = "float32") -> list[np.ndarray]:
-    angles = np.arange(9)[:, None] / 3.0 ** np.arange(pairs)
+    angles = np.arange(16)[:, None] / 3.0 ** np.arange(pairs)
     return [np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)]
 
 
