@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 
-from tests.open_models import decoders, tables, transformers, vision
+from tests.open_models import decoders, detectors, tables, transformers, vision
 from tests.open_models.fixture import OpenFixture
 from tests.open_models.keras import BATCH, keras_cnn, small_images
 from tests.open_models.styles import STYLES, Style
@@ -31,6 +31,8 @@ def keras() -> OpenFixture:
 BUILDERS: Mapping[str, Callable[[], OpenFixture]] = {
     **{f"{name}.{style.name}": partial(build, style) for name, build in STYLED.items() for style in STYLES},
     "older_decoder.script": decoders.older_decoder,
+    "one_stage.script": detectors.one_stage,
+    "two_stage.script": detectors.two_stage,
     "keras_cnn.keras": keras,
 }
 
