@@ -12,10 +12,13 @@ from .facts import Arithmetic, KernelFacts, Launch, Part, Tail, Traffic
 
 __all__ = [
     "AnyDevice", "Arithmetic", "Bound", "KernelFacts", "LatencyModel", "Launch", "Part", "Prediction", "Tail",
-    "Traffic", "latency_us",
+    "Traffic", "hardly_slower", "latency_us",
 ]  # fmt: skip
 
 AnyDevice = Device | CpuDevice
+
+NEARLY = 1.01
+"""No model is exact to a hundredth."""
 
 Bound = Literal["dram", "l2", "fma", "mma", "wgmma", "alu", "special", "scalar", "latency", "launch", "barrier", ""]
 """What a kernel spends most of its time on: bytes of DRAM or of the L2 cache (of a CPU: any cache), arithmetic by unit,
@@ -51,6 +54,11 @@ class LatencyModel(Protocol):
         Raises ValueError for a kind of device that the model knows nothing of.
         """
         ...
+
+
+def hardly_slower(one_us: float, other_us: float) -> bool:
+    """Whether the first of two predictions is at most so little longer that what is simpler about it decides."""
+    return one_us <= NEARLY * other_us
 
 
 def latency_us(model: LatencyModel, kernel: KernelFacts, device: AnyDevice) -> float:

@@ -12,7 +12,7 @@ from typing import ClassVar
 from tilestitch.compiler.ir import Kind, Node, Value, is_elementwise, kind_of, op_spec
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.counts import bytes_of
-from tilestitch.cost_model.protocol import LatencyModel, latency_us
+from tilestitch.cost_model.protocol import LatencyModel, hardly_slower, latency_us
 from tilestitch.passes.fusion import legality
 from tilestitch.passes.fusion.clusters import Fusion
 from tilestitch.passes.fusion.cost.facts import device_of, facts_of
@@ -93,7 +93,7 @@ class Attention:
         return masks if computed_us([*nodes, *masks]) <= computed_us(nodes) + stored_us else ()
 
     def _profit(self, state: Fusion, roles: Roles, subject: str) -> WhyNot | None:
-        """Refuses what the model takes for slower than three kernels."""
+        """Refuses what is predicted to be slower than three kernels; hardly slower, one kernel has fewer launches."""
         device, target = device_of(state.target), state.target
         assert roles.softmax is not None
         if target.name == "cpu" and roles.softmax.queries < LEAST_QUERIES:
@@ -106,7 +106,7 @@ class Attention:
             alone = roles_of(nodes, stored)
             if isinstance(alone, Roles):
                 apart += latency_us(self.model, facts_of(nodes, stored, alone, target, self.model), device)
-        if together <= apart:
+        if hardly_slower(together, apart):
             return None
         numbers = {"together_us": round(together, 3), "apart_us": round(apart, 3), "scores_bytes": _scores_bytes(roles)}
         return WhyNot(subject, "attention.profit", "three kernels are predicted to be faster than one", numbers)

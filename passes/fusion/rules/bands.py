@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from tilestitch.compiler.ir import Node
 from tilestitch.cost_model.analytical import AnalyticalModel
-from tilestitch.cost_model.protocol import LatencyModel, latency_us
+from tilestitch.cost_model.protocol import LatencyModel, hardly_slower, latency_us
 from tilestitch.passes.fusion.clusters import Fusion
 from tilestitch.passes.fusion.cost.row_bands import band_extents
 from tilestitch.passes.fusion.rules.builtin import Fuse
@@ -54,7 +54,7 @@ class Bands:
                 yield Combine(((name,), (best[1],)), forced=True, tie="band")
 
     def _gain_us(self, kernels: Kernels, gemm: Group, after: Group) -> float | None:
-        """Microseconds that one launch saves; None where it saves nothing, with a remark, or is not legal."""
+        """Microseconds that one launch saves, or hardly costs; None where it costs more, with a remark, or is not legal."""
         subject = f"{gemm.nodes[-1]} -> {after.nodes[0]}"
         whole = kernels.combined(Combine(((gemm.name,), (after.name,)), tie="band"), self.name)
         if isinstance(whole, WhyNot):
@@ -69,12 +69,12 @@ class Bands:
             return None
         facts = kernels.facts(whole, self.model)
         apart = kernels.latency_us(gemm, self.model) + kernels.latency_us(after, self.model)
-        gain = apart - latency_us(self.model, facts, kernels.device)
-        if gain > 0:
-            return gain
+        together = latency_us(self.model, facts, kernels.device)
+        if hardly_slower(together, apart):
+            return apart - together
         reason = "the rows that the last block of a band computes are predicted to take longer than a launch"
         tail = facts.parts[-1].tail
         assert tail is not None
-        figures = {"saved_us": round(gain, 2), "tail_rows": tail.rows}
+        figures = {"saved_us": round(apart - together, 2), "tail_rows": tail.rows}
         kernels.remarks.append(WhyNot(subject, self.name, reason, figures))
         return None

@@ -24,7 +24,7 @@ AttentionTile: TypeAlias = AttentionMmaTile | AttentionSimtTile
 
 MOST_DOUBLED, DOUBLED_KEYS = 64, 32
 """Width of operands for which the registers of a thread hold two fragments of rows, and keys of such a tile."""
-MOST_PARTS = 32
+MOST_PARTS = 64
 SPLIT_KEYS = 512
 """Fewer keys are not worth a launch that joins parts."""
 
@@ -89,5 +89,5 @@ def _parts(what: AttentionShape, tile: AttentionTile, gpu: Gpu) -> list[int]:
     steps, blocks = ceil(what.keys / tile.bn), what.batch * ceil(what.rows / tile.bm)
     if what.keys < SPLIT_KEYS or blocks >= gpu.device.sm_count:
         return [1]
-    each = (ceil(steps / most) for most in (1, 2, 4, 8, 16, MOST_PARTS))
+    each = (ceil(steps / most) for most in (1, 2, 4, 8, 16, 32, MOST_PARTS))
     return list(dict.fromkeys(ceil(steps / count) for count in each))

@@ -7,10 +7,7 @@ from typing import TypeVar
 
 from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.facts import KernelFacts
-from tilestitch.cost_model.protocol import LatencyModel
-
-NEARLY = 1.01
-"""No model is that exact: of such candidates, the one that was made first is taken, the simplest."""
+from tilestitch.cost_model.protocol import LatencyModel, hardly_slower
 
 Candidate = TypeVar("Candidate")
 
@@ -18,9 +15,9 @@ Candidate = TypeVar("Candidate")
 def fastest(
     candidates: Sequence[Candidate], facts: Sequence[KernelFacts], device: Device, model: LatencyModel
 ) -> Candidate:
-    """The candidate whose facts `model` predicts to take the least time; the first of those that are nearly as fast."""
+    """The candidate whose facts `model` predicts to take the least time; the first of those that are hardly slower."""
     if len(candidates) == 1:
         return candidates[0]
     predicted = [found.latency_us for found in model.predict(facts, device)]
     least_us = min(predicted)
-    return next(each for each, us in zip(candidates, predicted, strict=True) if us <= NEARLY * least_us)
+    return next(each for each, us in zip(candidates, predicted, strict=True) if hardly_slower(us, least_us))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -14,7 +14,7 @@ from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.devices import find_device
 from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, kernel_of
-from tilestitch.cost_model.protocol import latency_us
+from tilestitch.cost_model.protocol import AnyDevice, Prediction, latency_us
 from tilestitch.cost_model.random_model import RandomModel
 from tilestitch.passes import PassContext, TargetInfo, check_plan, make_plan
 from tilestitch.passes.fusion.cost.facts import group_facts, nodes_by_name
@@ -210,3 +210,37 @@ def test_large_parts_of_a_reduction_cost_what_their_sums_move_at_the_end() -> No
         for parts in (32, found.split_k)
     )
     assert more_us > 1.01 * us
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_one_query_and_many_keys_are_cut_until_all_multiprocessors_have_work(target: str) -> None:
+    graph = attention(Case(heads=4, queries=1, keys=3000, width=64, columns=64))
+    plan = make_plan(graph, PassContext(TARGETS[target]))
+    (schedule,) = (group.schedule for group in plan.groups)
+    assert isinstance(schedule, AttentionSchedule), plan.refusals
+    assert 4 * schedule.split_keys >= 0.7 * find_device(target).sm_count
+
+
+# -- what is hardly slower ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Says of kernels that multiply how long they take, one with bands `band_us`; all others take a microsecond."""
+
+    band_us: float
+    name: str = "judge"
+
+    def predict(self, batch: Sequence[KernelFacts], device: AnyDevice) -> list[Prediction]:
+        return [self._predict(kernel) for kernel in batch]
+
+    def _predict(self, kernel: KernelFacts) -> Prediction:
+        us = self.band_us if kernel.sequence[0].tie == "band" else 99.0 if kernel.fma else 1.0
+        return Prediction(us, us, us)
+
+
+@pytest.mark.parametrize(("band_us", "launches"), [(99.0, 1), (100.9, 1), (102.0, 2)])
+def test_a_launch_less_decides_where_one_kernel_is_hardly_slower_than_two(band_us: float, launches: int) -> None:
+    graph = softmax_after_gemm(256, 512, 512, "float16")
+    plan = make_plan(graph, PassContext(H100, cost_model=Judge(band_us)))
+    assert plan.launches is not None and len(plan.launches) == launches
