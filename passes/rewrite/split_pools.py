@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.compiler.ir.types import is_float
+from tilestitch.cost_model.bounds import launch_bytes
 from tilestitch.passes.contract import PassContext, PassResult
 
 from .driver import Replacement, apply_patterns, is_static, produced_by, single_reader
@@ -18,9 +19,6 @@ from .driver import Replacement, apply_patterns, is_static, produced_by, single_
 MONOTONE = ("add", "maximum", "minimum")
 """With a constant for each channel these keep order, also when rounding: the largest may be found before or after."""
 BASELINES = frozenset({"none", "injective", "xla"})
-LAUNCH_BYTES = {"cpu": 40_000}
-GPU_LAUNCH_BYTES = 6_000_000
-"""Bytes that move to memory and back in the time of a launch."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +37,15 @@ class SplitPools:
     def run(self, graph: Graph, context: PassContext) -> PassResult:
         if context.options.get("planner", "stitch") in BASELINES:
             return PassResult(graph, False)
-        launch_bytes = LAUNCH_BYTES.get(context.target.name, GPU_LAUNCH_BYTES)
+        least = launch_bytes(context.target.is_gpu)
 
         def split(graph: Graph, node: Node) -> Replacement | None:
-            return self._split(graph, node, launch_bytes)
+            return self._split(graph, node, least)
 
         count = apply_patterns(graph, {"window_reduce": [split]})
         return PassResult(graph, count > 0, (f"{count} windows",) if count else ())
 
-    def _split(self, graph: Graph, pool: Node, launch_bytes: int) -> Replacement | None:
+    def _split(self, graph: Graph, pool: Node, launch: int) -> Replacement | None:
         chain, conv = _source(graph, pool)
         places = prod(pool.attrs["kernel"])
         if conv is None or not _separate(pool) or not 1 < places <= self.most:
@@ -55,7 +53,7 @@ class SplitPools:
         image, result = conv.inputs[0].tensor_type, pool.output.tensor_type
         # Besides the first result, which is stored either way, each place writes and reads one.
         saved = 2 * pool.inputs[0].tensor_type.nbytes - 2 * (places - 1) * result.nbytes
-        if saved - (places - 1) * image.nbytes <= (places - 2) * launch_bytes:
+        if saved - (places - 1) * image.nbytes <= (places - 2) * launch:
             return None
         found = [_strided(conv, pool, place) for place in product(*(range(k) for k in pool.attrs["kernel"]))]
         attrs = [a for a in found if a is not None]

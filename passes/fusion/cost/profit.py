@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 
 from tilestitch.compiler.ir import Kind, Node, Value, kind_of
-from tilestitch.cost_model.constants import LAUNCH_OPERATIONS, OPERATIONS_PER_BYTE
+from tilestitch.cost_model.bounds import most_operations_again
 from tilestitch.cost_model.counts import bytes_of, operations_per_element
 from tilestitch.passes.fusion.clusters import Cluster, Fusion
 from tilestitch.passes.fusion.legality import roles_of_union
@@ -52,7 +52,7 @@ def _too_much_work(
     before = sum(bytes_of(state.outputs_of(c)) for c in clusters) + bytes_of(fetched)
     saved = max(0, before - bytes_of(stored))
     again = recomputation(nodes, stored, roles) + _copied_work(state, copies)
-    if again <= OPERATIONS_PER_BYTE * saved + LAUNCH_OPERATIONS:
+    if again <= most_operations_again(saved):
         return None
     return WhyNot(
         subject, "profit.recompute", "values would be computed again more often than storing them costs",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tilestitch.compiler.ir import Node, Value
-from tilestitch.cost_model.constants import LAUNCH_BYTES, OPERATIONS_PER_BYTE
+from tilestitch.cost_model.bounds import most_bytes_gained
 from tilestitch.cost_model.counts import bytes_of
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, latency_us
@@ -198,7 +198,7 @@ class Space:
         return total + sum(self.latency_us(1 << i) for i in bits(self.everything & ~covered))
 
     def gain(self, mask: int) -> float:
-        """The quick score: bytes no longer moved, launches saved as bytes, less arithmetic that is repeated."""
+        """The quick score, by which the search looks at patterns first; the latency model decides."""
         if mask not in self._gains:
             self._gains[mask] = self._find_gain(mask)
         return self._gains[mask]
@@ -209,7 +209,7 @@ class Space:
         alone = [1 << i for i in bits(mask) if not self._is_alias(1 << i)]
         saved = sum(map(self._bytes_moved, alone)) - self._bytes_moved(mask)
         again = recomputation(shape.nodes, shape.stored, shape.roles)
-        return saved + LAUNCH_BYTES * (len(alone) - 1) - again / OPERATIONS_PER_BYTE
+        return most_bytes_gained(saved, len(alone) - 1, again)
 
     def _bytes_moved(self, mask: int) -> int:
         if mask not in self._moved:
