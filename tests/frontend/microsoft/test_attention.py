@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -62,6 +63,17 @@ def test_values_of_another_width() -> None:
     widths = [HIDDEN, HIDDEN, HEADS * 2]
     given = [floats(B, S, WIDTH), floats(WIDTH, sum(widths), seed=1), floats(sum(widths), seed=2)]
     check_node("Attention", given, {"num_heads": HEADS, "qkv_hidden_sizes": widths})
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_floats(dtype: str) -> None:
+    """ONNX Runtime's kernel has float32 only."""
+    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16
+    attrs = {"num_heads": HEADS, "unidirectional": 1}
+    given = [x.astype(kind) for x in projection() if x is not None]
+    wide = [x.astype(np.float32) for x in given]
+    (wanted,) = run_ort(node_model("Attention", wide, attrs), {f"x{i}": x for i, x in enumerate(wide)})
+    check_node("Attention", given, attrs, reference=lambda *_: wanted.astype(kind))
 
 
 def test_without_a_bias() -> None:

@@ -70,6 +70,17 @@ def test_one_token_of_each_sequence(lengths: list[int], room: int, interleaved: 
     check_step(given, attrs, lengths, constants=(5, 6) if known else (6,))
 
 
+@pytest.mark.parametrize(("lengths", "rows"), [([4, 7], 1), ([5], 3)])
+@pytest.mark.parametrize("known", [False, True])
+def test_what_a_cache_holds_after_its_tokens_does_not_count(lengths: list[int], rows: int, known: bool) -> None:
+    given = step(lengths, rows, 7, room=9)
+    for cache in given[3:5]:
+        assert cache is not None
+        for b, length in enumerate(lengths):
+            cache[b, :, length - rows :] = np.nan
+    check_step(given, {}, lengths, constants=(5, 6) if known else (6,))
+
+
 @pytest.mark.parametrize("room", [4, 9])
 @pytest.mark.parametrize("known", [False, True])
 def test_several_tokens_after_a_cache(room: int, known: bool) -> None:

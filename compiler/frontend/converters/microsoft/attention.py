@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
 
+import ml_dtypes
 import numpy as np
 
 from tilestitch.compiler.ir import Value
@@ -54,7 +55,7 @@ def mask_bias(ctx: Context, mask: Value | None, given: Operands, past: int) -> V
     if not ctx.attr("unidirectional", 0):
         return bias
     later = np.arange(columns) > np.arange(rows)[:, None] + past
-    least = ctx.constant(np.where(later, np.finfo(np.float32).min if kind.itemsize > 2 else -65504.0, 0).astype(kind))
+    least = ctx.constant(np.where(later, np.asarray(ml_dtypes.finfo(kind).min, kind), np.zeros((), kind)))
     return least if bias is None else ctx.select(ctx.constant(later), least, bias)
 
 

@@ -125,7 +125,10 @@ def _start(ctx: Context, batch: int, rows: int, total: int) -> int | Value:
 
 
 def _cache(ctx: Context, place: Place, index: int, new: Value) -> Value:
-    """The cache with this step's tokens in their places; what lies after them stays, or is zero."""
+    """The cache with this step's tokens in their places, and zeros after them.
+
+    What the cache held there is not kept: it need not be finite, and a weight of zero would not hide it then.
+    """
     past = ctx.optional(index)
     batch, heads, rows, depth = ctx.shape(new)
     if past is None:
@@ -134,15 +137,18 @@ def _cache(ctx: Context, place: Place, index: int, new: Value) -> Value:
     if stated[:2] != (batch, heads) or stated[3] != depth or dtype_of(past) != dtype_of(new):
         raise ctx.fail(f"a cache of type {past.type} does not fit new keys or values of type {new.type}")
     if isinstance(place.start, int):
-        end = place.start + rows
-        if end > place.room or place.start > stated[2]:
+        if place.start + rows > place.room or place.start > stated[2]:
             raise ctx.fail(f"the cache holds {stated[2]} tokens, not the {place.start} before this step; correct it")
-        parts = [ctx.slice_axis(past, 2, 0, place.start), new, ctx.slice_axis(past, 2, min(end, stated[2]), stated[2])]
-        return _padded(ctx, ctx.concat([p for p in parts if ctx.dim(p, 2) or p is new], 2), place.room)
-    offset = ctx.sub(ctx.constant(np.arange(place.room), "int32"), ctx.reshape(place.start, (batch, 1)))
-    inside = ctx.emit("logical_and", ctx.less_equal(ctx.like(0, offset), offset), ctx.less(offset, rows))
+        before = ctx.slice_axis(past, 2, 0, place.start)
+        return _padded(ctx, ctx.concat([before, new], 2) if place.start else new, place.room)
+    start = ctx.reshape(place.start, (-1, 1))
+    position = ctx.constant(np.arange(place.room), "int32")
+    offset = ctx.sub(position, start)
     moved = new if rows == 1 else _moved(ctx, new, ctx.clamp(offset, 0, rows - 1))
-    return ctx.select(ctx.reshape(inside, (batch, 1, place.room, 1)), moved, _padded(ctx, past, place.room))
+    kept, filled = (
+        ctx.reshape(reached, (-1, 1, place.room, 1)) for reached in (ctx.less(position, start), ctx.less(offset, rows))
+    )
+    return ctx.select(kept, _padded(ctx, past, place.room), ctx.select(filled, moved, 0.0))
 
 
 def _moved(ctx: Context, new: Value, source: Value) -> Value:
