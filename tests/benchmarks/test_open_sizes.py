@@ -6,7 +6,7 @@ from tests.open_models.sizes import Ranges, ladder, spread
 
 RANGES: list[Ranges] = [
     {"batch": (1, 64)}, {"batch": (1, 8), "length": (1, 512)}, {"batch": (1, 4), "past": (0, 512), "new": (1, 64)},
-    {"batch": (1, 8), "height": (64, 320), "width": (64, 320)},
+    {"batch": (1, 8), "height": (64, 320), "width": (64, 320)}, dict.fromkeys("abcde", (0, 9)),
 ]  # fmt: skip
 
 

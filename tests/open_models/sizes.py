@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import cycle
 
 import numpy as np
 
@@ -25,7 +26,7 @@ def spread(ranges: Ranges, points: int = POINTS) -> list[Sizes]:
     for row in range(inner):
         rows.append(
             {name: steps[1 + (row * pace + number) % inner]
-             for number, (pace, (name, steps)) in enumerate(zip((1, 3, 7, 9), ladders.items(), strict=False))}
+             for number, (pace, (name, steps)) in enumerate(zip(cycle((1, 3, 7, 9)), ladders.items(), strict=False))}
         )  # fmt: skip
     return [*rows, {name: steps[-1] for name, steps in ladders.items()}]
 

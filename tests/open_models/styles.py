@@ -150,6 +150,9 @@ class Dynamo(Style):
     def vector(self, *sizes: str | int) -> str:
         return self.op("Concat", *(self.ints(size) if isinstance(size, int) else size for size in sizes), axis=0)
 
+    def reshape(self, x: str, *sizes: str | int) -> str:
+        return self.op("Reshape", x, self.vector(*sizes), allowzero=1)
+
     def arange(self, size: str) -> str:
         return self.op("Range", self.constant(np.int64(0)), self.op("Squeeze", size), self.constant(np.int64(1)))
 
