@@ -102,7 +102,7 @@ def rates_of(gpu: Device) -> GpuRates:
 
 # -- CPUs --------------------------------------------------------------------------------------------------------------
 
-CPU_CONTRACTION_SHARE = 0.7
+CPU_CONTRACTION_SHARE = 0.9
 """Of nominal arithmetic that contractions reach."""
 
 

@@ -10,8 +10,9 @@ class CpuDevice:
     """Cores that share one memory. The defaults describe no product: they are low for a server core of the last years.
 
     vector_bytes: width of a register; fma_per_cycle: vector multiply-adds a core starts in a cycle. Bandwidths are
-    bytes a second of one core, except dram_bytes_per_second, which all cores share. l2_bytes is of one core, llc_bytes
-    is shared. launch_us: from the end of one launch to the start of the next, with the barrier of all threads.
+    bytes a second of one core (of the second-level cache 48 bytes a cycle, of the last one 16), except
+    dram_bytes_per_second, which all cores share. l1_bytes and l2_bytes are of one core, llc_bytes is shared. launch_us:
+    from the end of one launch to the start of the next; hand_over_us: until other threads take part in it.
     transcendental_cycles: of one vector of float32 results.
     """
 
@@ -20,13 +21,15 @@ class CpuDevice:
     clock_hz: int = 2_500_000_000
     vector_bytes: int = 32
     fma_per_cycle: int = 2
+    l1_bytes: int = 32 << 10
     l2_bytes: int = 1 << 20
     llc_bytes: int = 32 << 20
-    l2_bytes_per_second: int = 60_000_000_000
-    llc_bytes_per_second: int = 15_000_000_000
+    l2_bytes_per_second: int = 120_000_000_000
+    llc_bytes_per_second: int = 40_000_000_000
     dram_bytes_per_second: int = 20_000_000_000
-    launch_us: float = 1.5
-    transcendental_cycles: int = 24
+    launch_us: float = 0.3
+    hand_over_us: float = 2.0
+    transcendental_cycles: int = 16
 
     def __post_init__(self) -> None:
         if min(self.cores, self.clock_hz, self.vector_bytes, self.fma_per_cycle) < 1:

@@ -70,10 +70,11 @@ class Part:
 
     kind: the template of code generation (injective, rowwise, contraction, attention, opaque). dtype: what is computed
     with. elements: of the largest value that is computed or reduced. tasks: independent parts of the work, on a GPU the
-    blocks of `threads` threads. shared_bytes: memory that a task keeps its row or tile in; on a GPU dynamic shared
-    memory, and static_shared_bytes what a block has besides. registers: of a thread. barriers: waits of a block's
-    threads for each other; grid_barriers: waits of all blocks. steps: trips to memory of a block, each after the one
-    before, of which `ahead` are on their way at a time; 0: as many as its bytes take. tail: what is left at the end.
+    blocks of `threads` threads. shared_bytes: the workspace of a task on a CPU; on a GPU dynamic shared memory, and
+    static_shared_bytes what a block has besides. registers: of a thread. barriers: waits of a block's threads for each
+    other; grid_barriers: waits of all blocks. steps: trips to memory of a block, each after the one before, of which
+    `ahead` are on their way at a time; 0: as many as its bytes take. tail: what is left at the end. lanes: elements
+    that an instruction of a CPU computes; 0: as many as a register has.
     """
 
     kind: str
@@ -92,6 +93,7 @@ class Part:
     steps: int = 0
     ahead: int = 1
     tail: Tail | None = None
+    lanes: int = 0
 
     @cached_property
     def traffic(self) -> tuple[Traffic, ...]:

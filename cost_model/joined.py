@@ -24,6 +24,16 @@ def joined_facts(stages: Sequence[Sequence[KernelFacts]]) -> KernelFacts:
     return KernelFacts((*before, Launch(tuple(rows))))
 
 
+def listed_facts(kernels: Sequence[KernelFacts]) -> KernelFacts:
+    """The facts of kernels of a CPU side by side: their first launches are one list of tasks, then their second ones.
+
+    No launch of a CPU has stages.
+    """
+    depth = max(kernel.launches for kernel in kernels)
+    numbered = ([kernel.sequence[at] for kernel in kernels if at < kernel.launches] for at in range(depth))
+    return KernelFacts(tuple(Launch((tuple(p for launch in beside for p in launch.parts),)) for beside in numbered))
+
+
 def banded_facts(gemm: KernelFacts, rows: KernelFacts, tail: Tail) -> KernelFacts:
     """The facts of a GEMM whose last blocks compute the rows after it, band by band.
 

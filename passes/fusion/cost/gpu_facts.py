@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 
-from tilestitch.compiler.ir import Node, Value
+from tilestitch.compiler.ir import Node
 from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Traffic, kernel_of
+from tilestitch.passes.fusion.cost.work import read_again, sides_of, work_of
 from tilestitch.passes.fusion.rules.spread import reduction_levels
 from tilestitch.passes.plan.attention.operands import attention_of
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
@@ -27,20 +28,17 @@ CHECK = "check"
 """Launches of this kind look at indices, before the kernel that reads by them."""
 
 
-def gpu_facts(nodes: Mapping[str, Node], group: Group, roles: Roles, work: Part, multiprocessors: int) -> KernelFacts:
-    """The facts of a scheduled group of one part; `nodes` are those of its graph by name.
-
-    work: what it reads, writes and computes altogether, however it is scheduled.
-    """
-    launches = cuda_launches(nodes, group, multiprocessors)
+def gpu_facts(nodes: Mapping[str, Node], group: Group, roles: Roles, multiprocessors: int) -> KernelFacts:
+    """The facts of a scheduled group of one part; `nodes` are those of its graph by name."""
+    launches, view = cuda_launches(nodes, group, multiprocessors), look_up(nodes, group)
+    work = work_of(view.nodes, view.outputs, roles)
     if not launches or group.schedule is None:
         return kernel_of(work)
-    view = look_up(nodes, group)
     tiles = _tiles(AnchoredGroup.of(view), group) if roles.anchor is not None else None
     if tiles is not None:
         assert roles.anchor is not None
         operands = roles.anchor.inputs[:2] if roles.softmax is None else (roles.softmax.key, roles.anchor.inputs[1])
-        work = _tiled(work, tiles, _sides(view.nodes, operands))
+        work = _tiled(work, tiles, sides_of(view.nodes, operands))
     reductions = sum(part is Place.REDUCTION for part in roles.parts.values())
     work = replace(work, registers=registers_of(view, group.kind, group.schedule), barriers=reductions)
     main = next(i for i, launch in enumerate(launches) if launch.kind != CHECK)
@@ -80,31 +78,7 @@ def _by_launch(
         yield tuple(reads), tuple(writes)
 
 
-def _sides(nodes: Sequence[Node], operands: Sequence[Value]) -> dict[str, int]:
-    """For every value from outside that feeds one of two operands: which one."""
-    members = set(nodes)
-    found: dict[str, int] = {}
-    for side, operand in reversed(list(enumerate(operands))):
-        waiting, seen = [operand], set[Value]()
-        while waiting:
-            value = waiting.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            if value.producer in members and value.producer is not None:
-                waiting += value.producer.inputs
-            else:
-                found[value.name] = side
-    return found
-
-
 def _tiled(work: Part, tiles: Tiling, sides: Mapping[str, int]) -> Part:
-    def asked(t: Traffic) -> Traffic:
-        side = sides.get(t.value)
-        if side is None:
-            return t
-        return replace(t, bytes_requested=max(t.footprint_bytes, int(t.footprint_bytes * tiles.again[side])))
-
     def done(a: Arithmetic) -> Arithmetic:
         if a.unit == "fma":
             return replace(a, unit=tiles.unit, dtype=tiles.dtype, share=tiles.share)
@@ -112,8 +86,8 @@ def _tiled(work: Part, tiles: Tiling, sides: Mapping[str, int]) -> Part:
 
     arithmetic = tuple(map(done, work.arithmetic))
     return replace(
-        work, reads=tuple(map(asked, work.reads)), arithmetic=arithmetic, steps=tiles.steps, ahead=tiles.ahead,
-        tail=tiles.tail,
+        work, reads=read_again(work.reads, sides, tiles.again), arithmetic=arithmetic, steps=tiles.steps,
+        ahead=tiles.ahead, tail=tiles.tail,
     )  # fmt: skip
 
 

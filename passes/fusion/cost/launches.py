@@ -6,8 +6,8 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tilestitch.cost_model.facts import KernelFacts
-from tilestitch.cost_model.joined import joined_facts
 from tilestitch.cost_model.protocol import LatencyModel, latency_us
+from tilestitch.passes.fusion.cost.facts import joined
 from tilestitch.passes.fusion.cost.profit import MOST_OPERANDS
 from tilestitch.passes.fusion.stages import MOST_PARTS, Kernels
 
@@ -81,7 +81,7 @@ class Launches:
     def _find_latency(self, a: Launch, b: Launch, operands: int) -> float | None:
         if a.parts + b.parts > MOST_PARTS or operands > MOST_OPERANDS:
             return None
-        return latency_us(self.model, joined_facts([[a.facts, b.facts]]), self.kernels.device)
+        return latency_us(self.model, joined([[a.facts, b.facts]], self.kernels.target), self.kernels.device)
 
     def _pair(self, a: Launch, b: Launch) -> Pair:
         shared = a.values.keys() & b.values.keys()
@@ -105,7 +105,7 @@ class Launches:
         values = {value: number for number, value in enumerate(dict.fromkeys((*a.values, *b.values)))}
         return Launch(
             names, a.place, max(a.first, b.first), min(a.last, b.last), a.mask | b.mask, a.above | b.above,
-            values, self._form(pair), joined_facts([[a.facts, b.facts]]), a.parts + b.parts, latency_us,
+            values, self._form(pair), joined([[a.facts, b.facts]], self.kernels.target), a.parts + b.parts, latency_us,
         )  # fmt: skip
 
     def _form(self, what: Hashable) -> int:

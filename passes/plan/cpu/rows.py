@@ -7,7 +7,7 @@ A reduction whose operand depends on others runs in a later pass over the row th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -85,6 +85,14 @@ class RowGroup:
         """Of the values with every element of the rows that several passes need, those that are `wanted` in the
         workspace, and the pass that computes each. What is kept is not computed again, nor are its operands.
         """
+        return self._walk(wanted)[0]
+
+    def computed(self, kept: Collection[Value]) -> dict[Value, int]:
+        """In how many passes each value along the row is computed, or read, where those of `kept` are kept."""
+        return {value: len(where) for value, where in self._walk(kept.__contains__)[1].items() if where}
+
+    def _walk(self, wanted: Callable[[Value], bool]) -> tuple[dict[Value, int], dict[Value, set[int]]]:
+        """What is kept, and the passes that compute or read each value."""
         demanded = self._demanded()
         kept: dict[Value, int] = {}
         for node in reversed(self.nodes):
@@ -97,10 +105,10 @@ class RowGroup:
             whole = value.shape == self.shape and is_elementwise(node.op)
             if whole and len(where) > 1 and wanted(value):
                 kept[value] = min(where)
-                where = {min(where)}
+                where = demanded[value] = {min(where)}
             for operand in node.inputs:
                 demanded.setdefault(operand, set()).update(where)
-        return kept
+        return kept, demanded
 
     def places(self, values: Iterable[Value]) -> tuple[int, ...]:
         """Of the nodes that compute these values."""
@@ -244,6 +252,11 @@ class RowPlan:
     @cached_property
     def passes(self) -> tuple[RowPass, ...]:
         return self.group.passes(self.kept)
+
+    @property
+    def computed(self) -> dict[Value, int]:
+        """In how many passes each value along the row is computed, or read from memory."""
+        return self.group.computed(self.kept.keys())
 
     @property
     def reduced(self) -> tuple[Value, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from math import ceil
 
 from tilestitch.passes.plan.cpu.attention import AttentionPlan, AttentionShape
@@ -12,6 +13,7 @@ from tilestitch.passes.plan.cpu.schedules import CpuAttentionSchedule, CpuGemmSc
 from tilestitch.passes.plan.cpu.tiling import split_at_most
 
 from .gemm import choose_gemm
+from .tasks import SHAPES
 from .tiles import choose_tile
 
 LEAST_QUERIES, PACKED_QUERIES = 8, 16
@@ -22,6 +24,7 @@ UNEVENNESS = 0.3
 """Part of a task that the slowest of several threads works longer than the others."""
 
 
+@lru_cache(SHAPES)
 def choose_attention(shape: AttentionShape, isa: Isa, threads: int) -> CpuAttentionSchedule:
     """Blocks of one register tile of queries where keys and values of a head stay in half of the second-level cache.
 

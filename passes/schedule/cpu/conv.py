@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan, ConvTransposeShape
@@ -12,8 +13,9 @@ from tilestitch.passes.plan.cpu.isa import Isa
 from tilestitch.passes.plan.cpu.schedules import CpuConvSchedule, CpuConvTransposeSchedule
 from tilestitch.passes.plan.cpu.tiling import Split, split_at_most
 
-from .tasks import choose_blocks
-from .tiles import choose_tile, panel_cycles, right_cycles, step_cycles, tile_limits, widens
+from .cycles import conv_task, conv_transpose_task
+from .tasks import SHAPES, choose_blocks
+from .tiles import choose_tile, panel_cycles, tile_limits, widens
 
 MAX_BORDER_TAPS = 48
 """Most kernel taps that are written out, each with a loop of its own, for tiles at the border."""
@@ -21,6 +23,7 @@ LEAST_CHANNELS = 16
 """Of a group, where leaving out taps saves more than its loops cost."""
 
 
+@lru_cache(SHAPES)
 def choose_conv(shape: ConvShape, isa: Isa, threads: int) -> CpuConvSchedule:
     """Tiles, tasks and whether the input is copied. Raises ValueError for an empty output: nothing is launched."""
     whole = shape.in_planes()
@@ -76,21 +79,15 @@ def _choose_tile(shape: ConvShape, isa: Isa) -> CpuConvSchedule:
 
 def _blocks(plan: ConvPlan, isa: Isa, threads: int) -> tuple[int, int]:
     """Parts of rows and panels of one task; the copied rows of a task stay in half of the second-level cache."""
-    shape, stage = plan.shape, plan.schedule.stage
+    shape, task = plan.shape, conv_task(plan, isa)
     element = storage_bytes(shape.acc_dtype)
-    tile_cycles = step_cycles(plan.tile.rows, plan.tile.vectors, isa) * max(1, shape.reduction)
-    right_bytes = shape.reduction * shape.group_out * storage_bytes(shape.w_dtype)
-    panel_elements = plan.tile.columns * max(1, shape.reduction)
-    for_panel = panel_elements * right_cycles(shape.packed, right_bytes, isa)
-    copy_cycles = 0.1 if not stage else 0.5 if shape.channels_last else 1.5
-    columns = plan.x.parts
 
     def cycles(tiles: int, panels: int) -> float | None:
-        staged = replace(plan, schedule=replace(plan.schedule, block_tiles=tiles)).staged_shape
-        elements = math.prod(staged)
-        if tiles > 1 and elements * element > isa.l2_bytes // 2:
-            return None
-        return tiles * columns * panels * tile_cycles + elements * copy_cycles + panels * for_panel
+        if tiles > 1:
+            staged = replace(plan, schedule=replace(plan.schedule, block_tiles=tiles)).staged_shape
+            if math.prod(staged) * element > isa.l2_bytes // 2:
+                return None
+        return task(tiles, panels)
 
     repeats = shape.batch * shape.groups * math.prod(plan.outer)
     return choose_blocks(plan.y.parts, plan.panels, repeats, threads, cycles)
@@ -103,10 +100,7 @@ def choose_conv_transpose(shape: ConvTransposeShape, isa: Isa, threads: int) -> 
     tile, _ = choose_tile(shape.phase, shape.group_out, isa.lanes(shape.acc_dtype), isa)
     schedule = CpuConvTransposeSchedule(tile.rows, tile.vectors, tile.lanes, 1)
     plan = ConvTransposePlan(shape, schedule)
-    taps = math.prod(-(-kernel // stride) for kernel, stride in zip(shape.kernel, shape.strides, strict=True))
-    steps = plan.column_tiles * shape.strides[-1] * taps * max(1, shape.group_in)
-    tile_cycles = step_cycles(tile.rows, tile.vectors, isa) * steps
-    copy_cycles = math.prod(plan.staged_shape) * (0.5 if shape.channels_last else 1.5)
+    task = conv_transpose_task(plan, isa)
     rows = shape.batch * shape.groups * math.prod(shape.output[:-1])
-    _, panels = choose_blocks(1, plan.panels, rows, threads, lambda _, count: count * tile_cycles + copy_cycles)
+    _, panels = choose_blocks(1, plan.panels, rows, threads, task)
     return replace(schedule, block_panels=panels)

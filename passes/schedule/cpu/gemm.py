@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import lru_cache
+
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
-from tilestitch.passes.plan.cpu.gemm import GemmShape, GemvShape
+from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemmShape, GemvShape
 from tilestitch.passes.plan.cpu.isa import Isa
 from tilestitch.passes.plan.cpu.schedules import CpuGemmSchedule, CpuGemvSchedule
 from tilestitch.passes.plan.cpu.tiling import RegisterTile, Split, split_at_most
 
-from .tasks import choose_blocks
-from .tiles import choose_tile, right_cycles, step_cycles, widens
+from .cycles import gemm_task
+from .tasks import SHAPES, choose_blocks
+from .tiles import choose_tile, widens
 
 LEAST_TILES = 8
 """Tiles of rows of a result that leave in long runs rather than panel by panel."""
@@ -24,6 +28,7 @@ takes to wake up.
 """
 
 
+@lru_cache(SHAPES)
 def choose_gemm(shape: GemmShape, isa: Isa, threads: int) -> CpuGemmSchedule:
     """Tiles and tasks. Raises ValueError for an empty result (m, n or batch is 0): there is nothing to launch."""
     if shape.gates > 1 and (shape.batch > 1 or not shape.packed):
@@ -33,13 +38,14 @@ def choose_gemm(shape: GemmShape, isa: Isa, threads: int) -> CpuGemmSchedule:
     tile, rows = choose_tile(shape.m, shape.n, isa.lanes(shape.acc_dtype), isa)
     stage = shape.a_dtype != shape.acc_dtype or shape.left_runs == "m" or not shape.plain
     k_block = _reduction_block(shape, tile, rows, isa)
-    block_tiles, block_panels = _blocks(shape, tile, rows, isa, threads, stage)
+    draft = CpuGemmSchedule(tile.rows, tile.vectors, tile.lanes, 1, 1, k_block, stage)
+    block_tiles, block_panels = _blocks(GemmPlan(shape, draft), isa, threads)
     widen = shape.packed and shape.gates == 1 and widens(shape.b_dtype, block_tiles)
     near = shape.packed and k_block == shape.k and shape.right_bytes <= isa.l2_bytes // 4
     rows_outer = near and rows.parts >= LEAST_TILES and not widen
     several = -(-shape.n // tile.columns) > 1
-    return CpuGemmSchedule(
-        tile.rows, tile.vectors, tile.lanes, block_tiles, block_panels, k_block, stage, widen,
+    return replace(
+        draft, block_tiles=block_tiles, block_panels=block_panels, widen_right=widen,
         spill=shape.long_epilogue or shape.gates > 1,
         rows_outer=rows_outer,
         prefetch_next=shape.packed and not rows_outer and several and block_tiles >= tile.vectors,
@@ -56,24 +62,18 @@ def _reduction_block(shape: GemmShape, tile: RegisterTile, rows: Split, isa: Isa
     return split_at_most(shape.k, limit // step_bytes).largest
 
 
-def _blocks(shape: GemmShape, tile: RegisterTile, rows: Split, isa: Isa, threads: int, stage: bool) -> tuple[int, int]:
-    """Row tiles and panels of one task.
-
-    The rows of a block stay in half of the second-level cache while the panels stream by; every task reads its panels
-    and rows from further away once.
-    """
-    tile_cycles = step_cycles(rows.largest, tile.vectors, isa) * max(1, shape.k)
-    row_elements = rows.largest * max(1, shape.k)
-    row_bytes = row_elements * storage_bytes(shape.acc_dtype if stage else shape.a_dtype)
-    stage_cycles = row_elements * (0.5 if stage else 0.1)
-    panel_cycles = tile.columns * max(1, shape.k) * right_cycles(shape.packed, shape.right_bytes, isa)
+def _blocks(plan: GemmPlan, isa: Isa, threads: int) -> tuple[int, int]:
+    """Row tiles and panels of one task; its rows stay in half of the second-level cache while the panels stream by."""
+    shape, task = plan.shape, gemm_task(plan, isa)
+    row_dtype = shape.acc_dtype if plan.schedule.stage_left else shape.a_dtype
+    row_bytes = plan.rows.largest * max(1, shape.k) * storage_bytes(row_dtype)
 
     def cycles(tiles: int, panels: int) -> float | None:
         if tiles > 1 and tiles * row_bytes > isa.l2_bytes // 2:
             return None
-        return shape.gates * panels * (tiles * tile_cycles + panel_cycles) + tiles * stage_cycles
+        return task(tiles, panels)
 
-    return choose_blocks(rows.parts, -(-shape.n // tile.columns), shape.batch, threads, cycles)
+    return choose_blocks(plan.rows.parts, plan.panels, shape.batch, threads, cycles)
 
 
 def choose_gemv(shape: GemvShape, isa: Isa, threads: int) -> CpuGemvSchedule:

@@ -15,6 +15,9 @@ UNEVENNESS = 0.3
 
 MAX_PARTS = 96
 
+SHAPES = 1024
+"""Whose schedules are remembered: layers of a model have few, and what they could be fused to has the same."""
+
 
 def makespan(tasks: int, task_cycles: float, threads: int) -> float:
     """Cycles until all tasks are done, when each thread draws the next as soon as it is free."""

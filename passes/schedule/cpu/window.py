@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from tilestitch.passes.plan.cpu.images import ConvShape, interior
 from tilestitch.passes.plan.cpu.isa import Isa
@@ -10,7 +11,8 @@ from tilestitch.passes.plan.cpu.schedules import CpuWindowSchedule
 from tilestitch.passes.plan.cpu.tiling import split_at_most
 from tilestitch.passes.plan.cpu.window import WindowPlan, why_no_line
 
-from .tasks import choose_blocks
+from .cycles import window_task
+from .tasks import SHAPES, choose_blocks
 
 MAX_UNROLLED = 96
 """Most combine steps of one kernel row that are written out."""
@@ -20,6 +22,7 @@ MOST_COLUMNS, MOST_VECTORS = 8, 8
 """Held at a time: columns of written-out windows, and vectors of channels of windows in loops."""
 
 
+@lru_cache(SHAPES)
 def choose_window(shape: ConvShape, isa: Isa, threads: int) -> CpuWindowSchedule:
     """Registers and tasks.
 
@@ -68,17 +71,8 @@ def _registers(shape: ConvShape, isa: Isa, form: str) -> tuple[int, int]:
 
 def _blocks(plan: WindowPlan, threads: int) -> tuple[int, int]:
     """Rows and channels of a task."""
-    shape, schedule, step = plan.shape, plan.schedule, plan.step
-    height, width = shape.output[-2:]
-    # Short runs of channels use memory badly: each costs a few cycles more.
-    step_cycles, run_cycles = width * (math.prod(shape.kernel) + 4.0) * schedule.vectors, width * 8.0
-    if schedule.form in ("across", "line"):
-        step_cycles, run_cycles = step_cycles / min(4, schedule.lanes), 0.0
-    rows, steps = choose_blocks(
-        height,
-        -(-shape.out_channels // step),
-        shape.batch * math.prod(shape.output[:-2]),
-        threads,
-        lambda rows, steps: rows * (steps * step_cycles + run_cycles),
-    )
-    return rows, steps * step
+    shape = plan.shape
+    steps = -(-shape.out_channels // plan.step)
+    repeats = shape.batch * math.prod(shape.output[:-2])
+    rows, channels = choose_blocks(shape.output[-2], steps, repeats, threads, window_task(plan))
+    return rows, channels * plan.step

@@ -1,0 +1,228 @@
+"""What a scheduled group is on a CPU, in numbers: its launches as the plan has them, and what each of them does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import ceil, log, log2, prod
+
+from tilestitch.compiler.ir import Node, Value
+from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Traffic, Unit, kernel_of
+from tilestitch.passes.fusion.cost.work import read_again, sides_of, work_of
+from tilestitch.passes.plan.access.split_rows import pieces_of
+from tilestitch.passes.plan.cpu.anchors import AnchoredPlan, AnchoredSchedule, plan_of
+from tilestitch.passes.plan.cpu.attention import AttentionPlan, attention_of
+from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan
+from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemvPlan
+from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.plan.cpu.opaque import OpaquePlan, OpaqueSchedule, ScanPlan, ScatterPlan, SortPlan, opaque_plan
+from tilestitch.passes.plan.cpu.rows import RowGroup, RowPlan
+from tilestitch.passes.plan.cpu.schedules import (
+    CpuAttentionSchedule,
+    CpuLoopSchedule,
+    CpuRowSchedule,
+    CpuSplitRowSchedule,
+)
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.group import Group, GroupKind
+from tilestitch.passes.plan.index_checks import pending_checks, read_for
+from tilestitch.passes.plan.launches.cpu import cpu_launches
+from tilestitch.passes.plan.roles import Roles
+from tilestitch.passes.plan.view import GroupView, look_up
+from tilestitch.passes.schedule.cpu.cycles import (
+    attention_cycles,
+    conv_cycles,
+    conv_transpose_cycles,
+    gemm_cycles,
+    window_cycles,
+)
+
+
+def cpu_facts(nodes: Mapping[str, Node], group: Group, roles: Roles, isa: Isa) -> KernelFacts:
+    """The facts of a scheduled group of one part; `nodes` are those of its graph by name."""
+    view = look_up(nodes, group)
+    launches = () if group.schedule is None else cpu_launches(nodes, group)
+    if not launches:
+        return kernel_of(work_of(view.nodes, view.outputs, roles))
+    checks = () if group.kind is GroupKind.OPAQUE else tuple(_checks(view, roles))
+    parts = (*checks, *_scheduled(view, group, roles, isa))
+    return kernel_of(*(
+        replace(part, tasks=launch.blocks, shared_bytes=launch.scratch_bytes)
+        for part, launch in zip(parts, launches, strict=True)
+    ))  # fmt: skip
+
+
+def _checks(view: GroupView, roles: Roles) -> Iterator[Part]:
+    """One for each launch that looks at indices before they are read by."""
+    for pending in pending_checks(view.nodes).values():
+        reads = tuple(_whole(value) for value in read_for(pending, view.inputs))
+        compared = Arithmetic("alu", "int64", 2 * sum(check.count for check in pending))
+        yield Part(roles.kind.value, "int64", reads, arithmetic=(compared,), elements=pending[0].count)
+
+
+def _whole(value: Value) -> Traffic:
+    nbytes = value.tensor_type.nbytes
+    return Traffic(value.name, nbytes, nbytes, "weight" if value.is_constant else "activation")
+
+
+def _scheduled(view: GroupView, group: Group, roles: Roles, isa: Isa) -> Sequence[Part]:
+    schedule = group.schedule
+    match schedule:
+        case CpuLoopSchedule():
+            return (replace(work_of(view.nodes, view.outputs, roles), lanes=schedule.lanes),)
+        case CpuRowSchedule():
+            return (_rows(RowGroup(view.nodes, roles, view.inputs, view.stored), schedule),)
+        case CpuSplitRowSchedule():
+            return tuple(_pieces(view, roles, schedule))
+        case CpuAttentionSchedule():
+            return (_attention(view, roles, AttentionPlan(attention_of(AnchoredGroup.of(view)), schedule), isa),)
+    assert view.anchor is not None
+    if isinstance(schedule, OpaqueSchedule):
+        opaque = opaque_plan(view.anchor, schedule)
+        assert not isinstance(opaque, str), opaque
+        return _opaque(work_of(view.nodes, view.outputs, roles), opaque, isa)
+    assert isinstance(schedule, AnchoredSchedule), schedule
+    plan = plan_of(AnchoredGroup.of(view), schedule)
+    assert not isinstance(plan, str), plan
+    return (_anchored(view, roles, plan, isa),)
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def _rows(group: RowGroup, schedule: CpuRowSchedule) -> Part:
+    """What several walks over a row need is computed, or read, by each of them, unless it is kept."""
+    computed = RowPlan(group, schedule).computed
+    work = work_of(group.nodes, group.outputs, group.roles, computed)
+    # Neighbours of one vector may lie in different operands of a concat, which are told apart one by one.
+    chosen = sum(n.output.tensor_type.num_elements * computed.get(n.output, 1) for n in group.nodes if _joins_lanes(n))
+    told_apart = (Arithmetic("scalar", work.dtype, chosen),) if chosen else ()
+    return replace(work, arithmetic=(*work.arithmetic, *told_apart), lanes=schedule.lanes)
+
+
+def _joins_lanes(node: Node) -> bool:
+    return node.op == "concat" and node.attrs["axis"] == len(node.output.shape) - 1
+
+
+def _pieces(view: GroupView, roles: Roles, schedule: CpuSplitRowSchedule) -> Iterator[Part]:
+    assert roles.rows is not None
+    pieces, own = pieces_of(view, view.stored, roles.rows, schedule.parts)
+    names = {value.name: mine.name for value, mine in own.items()}
+
+    def named(traffic: Traffic) -> Traffic:
+        name = names.get(traffic.value)
+        return replace(traffic, value=name) if name else _temporary(view, traffic)
+
+    for (piece, its), each in zip(pieces, schedule.pieces, strict=True):
+        if isinstance(each, CpuRowSchedule):
+            part = _rows(RowGroup(piece.nodes, its, piece.inputs, piece.outputs), each)
+        else:
+            part = replace(work_of(piece.nodes, piece.outputs, its), lanes=each.lanes)
+        yield replace(part, reads=tuple(map(named, part.reads)), writes=tuple(map(named, part.writes)))
+
+
+def _temporary(view: GroupView, traffic: Traffic) -> Traffic:
+    return replace(traffic, value=f"{view.name}.{traffic.value}", role="temporary")
+
+
+# -- contractions and windows ------------------------------------------------------------------------------------------
+
+
+def _anchored(view: GroupView, roles: Roles, plan: AnchoredPlan, isa: Isa) -> Part:
+    assert roles.anchor is not None
+    return _tiled(view, roles, roles.anchor.inputs[:2], _again(plan), _cycles(plan, isa), plan, isa)
+
+
+def _attention(view: GroupView, roles: Roles, plan: AttentionPlan, isa: Isa) -> Part:
+    assert roles.anchor is not None and roles.softmax is not None
+    operands = roles.softmax.key, roles.anchor.inputs[1]
+    return _tiled(view, roles, operands, (plan.parts, plan.parts), attention_cycles(plan, isa), plan, isa)
+
+
+def _again(plan: AnchoredPlan) -> tuple[int, int]:
+    """How many tasks ask for the same of each operand."""
+    match plan:
+        case GemmPlan():
+            return plan.n_blocks, plan.m_blocks
+        case GemvPlan():
+            return (plan.blocks, 1) if plan.shape.rows == 1 else (1, plan.blocks)
+        case ConvPlan():
+            return plan.n_blocks, plan.y_blocks * plan.shape.batch * prod(plan.outer)
+        case ConvTransposePlan():
+            return plan.n_blocks, plan.shape.batch * prod(plan.shape.output[:-1])
+    return 1, plan.tasks // plan.channel_blocks
+
+
+def _cycles(plan: AnchoredPlan, isa: Isa) -> float:
+    """Of one core, for all multiply-adds (comparisons, where windows are pooled); 0: those of whole vectors."""
+    match plan:
+        case GemmPlan():
+            return gemm_cycles(plan, isa)
+        case GemvPlan():
+            return 0.0
+        case ConvPlan():
+            return conv_cycles(plan, isa)
+        case ConvTransposePlan():
+            return conv_transpose_cycles(plan, isa)
+    return window_cycles(plan, isa)
+
+
+def _tiled(
+    view: GroupView, roles: Roles, operands: Sequence[Value], again: tuple[int, int], cycles: float,
+    plan: AnchoredPlan | AttentionPlan, isa: Isa,
+) -> Part:  # fmt: skip
+    work, dtype = work_of(view.nodes, view.outputs, roles), plan.shape.acc_dtype
+    lanes = plan.schedule.scores.lanes if isinstance(plan, AttentionPlan) else plan.schedule.lanes
+    unit: Unit = "alu" if roles.anchor is not None and roles.anchor.op == "window_reduce" else "fma"
+    rate = min(lanes, isa.lanes(dtype)) * (isa.fma_ports if unit == "fma" else 1)
+    share = min(1.0, work.operations(unit) / (rate * cycles)) if cycles else 1.0
+    # What lies before an operand is computed by each task that copies the operand.
+    times = again[0] if operands[0].producer in view.nodes else again[-1]
+
+    def scheduled(a: Arithmetic) -> Arithmetic:
+        if a.unit == unit:
+            return replace(a, dtype=dtype, share=share)
+        return replace(a, operations=a.operations * times) if a.unit == "scalar" else a
+
+    reads = read_again(work.reads, sides_of(view.nodes, operands), again)
+    return replace(work, reads=reads, arithmetic=tuple(map(scheduled, work.arithmetic)), lanes=lanes)
+
+
+# -- the rest ----------------------------------------------------------------------------------------------------------
+
+
+def _opaque(work: Part, plan: OpaquePlan, isa: Isa) -> Sequence[Part]:
+    match plan:
+        case SortPlan():
+            return (replace(work, arithmetic=(Arithmetic("alu", work.dtype, _comparisons(plan)),), lanes=1),)
+        case ScanPlan():
+            # Each addition waits for the one before.
+            chained = tuple(replace(a, share=1 / isa.fma_latency) for a in work.arithmetic)
+            return (replace(work, arithmetic=chained, lanes=plan.schedule.lanes),)
+    return _scatter(work, plan)
+
+
+def _comparisons(plan: SortPlan) -> int:
+    """Of lines that are sorted whole, or whose elements are compared with the last of a list of the best."""
+    if not plan.schedule.inserts:
+        return plan.lines * plan.size * max(1, ceil(log2(max(1, plan.size))))
+    inserted = plan.k * (1 + log(max(1.0, plan.size / max(1, plan.k))))
+    return plan.lines * (plan.size + int(inserted * plan.k / 2))
+
+
+def _scatter(work: Part, plan: ScatterPlan) -> Sequence[Part]:
+    """A launch copies, and one applies the updates, if there are any."""
+    x, _, updates = (value.name for value in plan.node.inputs)
+    copied, applied = (plan.node.inputs[place].tensor_type for place in (0, 2))
+    copy = replace(
+        work, reads=tuple(t for t in work.reads if t.value == x), lanes=plan.schedule.copy_lanes,
+        arithmetic=(Arithmetic("alu", work.dtype, copied.num_elements),),
+    )  # fmt: skip
+    if not plan.tasks:
+        return (copy,)
+    update = replace(
+        work, reads=tuple(t for t in work.reads if t.value != x or t.value == updates), lanes=plan.schedule.lanes,
+        writes=(Traffic(plan.node.output.name, applied.nbytes, min(applied.nbytes, copied.nbytes)),),
+        arithmetic=(Arithmetic("alu", work.dtype, applied.num_elements),),
+    )  # fmt: skip
+    return copy, update

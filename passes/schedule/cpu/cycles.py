@@ -1,0 +1,139 @@
+"""Cycles that tasks of contractions and windows take on a core, as estimated from their plans.
+
+A result is cut into tasks by what a task of some size would take; latency models are told the sum of all tasks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+from tilestitch.compiler.ir.types import storage_bytes
+from tilestitch.passes.plan.cpu.attention import AttentionPlan
+from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan, staged_extent
+from tilestitch.passes.plan.cpu.gemm import GemmPlan
+from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.plan.cpu.window import WindowPlan
+
+from .tiles import PACK_CYCLES, right_cycles, step_cycles
+
+COPY_CYCLES, TURN_CYCLES, NEAR_CYCLES = 0.5, 1.5, 0.1
+"""Of an element of the left operand: copied as it lies, copied from channels first, and read where it lies."""
+WINDOW_CYCLES, RUN_CYCLES = 4.0, 8.0
+"""Of a window besides its taps; of a short run of channels, which uses memory badly."""
+ACROSS_LANES = 4
+"""Windows beside each other that are computed in the time of one."""
+
+TaskCycles: TypeAlias = Callable[[int, int], float]
+"""Cycles of a task of so many tiles of rows (rows of windows) by so many panels (steps of channels)."""
+
+
+def gemm_task(plan: GemmPlan, isa: Isa) -> TaskCycles:
+    """Every task reads its panels and its rows from further away once."""
+    shape, (tile, row) = plan.shape, _tile_and_row(plan, isa)
+    panel = plan.tile.columns * max(1, shape.k) * right_cycles(shape.packed, shape.right_bytes, isa)
+
+    def cycles(tiles: int, panels: int) -> float:
+        return shape.gates * panels * (tiles * tile + panel) + tiles * row
+
+    return cycles
+
+
+def _tile_and_row(plan: GemmPlan, isa: Isa) -> tuple[float, float]:
+    """Of a register tile through the whole reduction, and to copy or read its rows of the left operand."""
+    k = max(1, plan.shape.k)
+    tile = step_cycles(plan.rows.largest, plan.tile.vectors, isa) * k
+    return tile, plan.rows.largest * k * (COPY_CYCLES if plan.schedule.stage_left else NEAR_CYCLES)
+
+
+def conv_task(plan: ConvPlan, isa: Isa) -> TaskCycles:
+    """As that of a GEMM; the rows that neighbouring tasks both need are copied by both."""
+    shape, stage, columns = plan.shape, plan.schedule.stage, plan.x.parts
+    reduction = max(1, shape.reduction)
+    tile = step_cycles(plan.tile.rows, plan.tile.vectors, isa) * reduction
+    right_bytes = shape.reduction * shape.group_out * storage_bytes(shape.w_dtype)
+    panel = plan.tile.columns * reduction * right_cycles(shape.packed, right_bytes, isa)
+    copy = NEAR_CYCLES if not stage else COPY_CYCLES if shape.channels_last else TURN_CYCLES
+    line = math.prod(shape.kernel[:-2]) * staged_extent(shape, -1, shape.output[-1]) * shape.group_in
+
+    def cycles(tiles: int, panels: int) -> float:
+        rows = staged_extent(shape, -2, min(shape.output[-2], tiles * plan.y.largest))
+        return tiles * columns * panels * tile + rows * line * copy + panels * panel
+
+    return cycles
+
+
+def conv_transpose_task(plan: ConvTransposePlan, isa: Isa) -> TaskCycles:
+    """A task has one row."""
+    shape = plan.shape
+    taps = math.prod(-(-kernel // stride) for kernel, stride in zip(shape.kernel, shape.strides, strict=True))
+    steps = plan.column_tiles * shape.strides[-1] * taps * max(1, shape.group_in)
+    tile = step_cycles(plan.tile.rows, plan.tile.vectors, isa) * steps
+    copy = math.prod(plan.staged_shape) * (COPY_CYCLES if shape.channels_last else TURN_CYCLES)
+    return lambda tiles, panels: tiles * (panels * tile + copy)
+
+
+def window_task(plan: WindowPlan) -> TaskCycles:
+    shape, schedule = plan.shape, plan.schedule
+    step = shape.output[-1] * (math.prod(shape.kernel) + WINDOW_CYCLES) * schedule.vectors
+    run = shape.output[-1] * RUN_CYCLES
+    if schedule.form in ("across", "line"):
+        step, run = step / min(ACROSS_LANES, schedule.lanes), 0.0
+    return lambda rows, steps: rows * (steps * step + run)
+
+
+# -- all tasks ---------------------------------------------------------------------------------------------------------
+
+
+def gemm_cycles(plan: GemmPlan, isa: Isa) -> float:
+    tiles, panels = plan.schedule.block_tiles, plan.schedule.block_panels
+    return plan.shape.batch * _sum(gemm_task(plan, isa), (plan.rows.parts, tiles), (plan.panels, panels))
+
+
+def conv_cycles(plan: ConvPlan, isa: Isa) -> float:
+    tiles, panels = plan.schedule.block_tiles, plan.schedule.block_panels
+    repeats = plan.shape.batch * plan.shape.groups * math.prod(plan.outer)
+    return repeats * _sum(conv_task(plan, isa), (plan.y.parts, tiles), (plan.panels, panels))
+
+
+def conv_transpose_cycles(plan: ConvTransposePlan, isa: Isa) -> float:
+    shape = plan.shape
+    repeats = shape.batch * shape.groups * math.prod(shape.output[:-1])
+    return repeats * _sum(conv_transpose_task(plan, isa), (1, 1), (plan.panels, plan.schedule.block_panels))
+
+
+def window_cycles(plan: WindowPlan, isa: Isa) -> float:
+    """Multiply-adds of neighbouring channels start on several ports at a time; to compare takes instructions more."""
+    shape, schedule, step = plan.shape, plan.schedule, plan.step
+    steps = -(-shape.out_channels // step), max(1, schedule.block_channels // step)
+    repeats = shape.batch * math.prod(plan.outer)
+    cycles = repeats * _sum(window_task(plan), (shape.output[-2], schedule.block_rows), steps)
+    return cycles if shape.pools else cycles / isa.fma_ports
+
+
+def attention_cycles(plan: AttentionPlan, isa: Isa) -> float:
+    """Every task packs the keys and values of its head, where the GEMMs of its blocks find them."""
+    shape = plan.shape
+    packing = shape.keys * (shape.width + shape.columns) * PACK_CYCLES
+    gemms = 0.0
+    for size, count in plan.blocks.sizes():
+        for gemm in plan.gemms(size):
+            tile, row = _tile_and_row(gemm, isa)
+            gemms += count * gemm.rows.parts * (gemm.panels * tile + row)
+    return shape.heads * gemms + plan.tasks * packing
+
+
+def _sum(task: TaskCycles, rows: tuple[int, int], columns: tuple[int, int]) -> float:
+    """Of all tasks of a grid; each pair is an extent and how much of it a task has."""
+    return sum(
+        row_count * column_count * task(height, width)
+        for height, row_count in _sizes(*rows)
+        for width, column_count in _sizes(*columns)
+    )
+
+
+def _sizes(extent: int, block: int) -> list[tuple[int, int]]:
+    """(size, how many blocks have it)."""
+    full, rest = divmod(extent, block)
+    return [(size, count) for size, count in ((block, full), (rest, 1)) if size and count]
