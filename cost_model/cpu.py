@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class CpuDevice:
     """Cores that share one memory. The defaults describe no product: they are low for a server core of the last years.
 
-    vector_bytes: width of a register; fma_per_cycle: vector multiply-adds a core starts in a cycle. Bandwidths are
+    vector_bytes: width of a register; vectors_per_cycle: vector multiply-adds, or additions, that a core starts in a cycle. Bandwidths are
     bytes a second of one core (of the second-level cache 48 bytes a cycle, of the last one 16), except
     dram_bytes_per_second, which all cores share. l1_bytes and l2_bytes are of one core, llc_bytes is shared. launch_us:
     from the end of one launch to the start of the next; hand_over_us: until other threads take part in it.
@@ -20,7 +20,7 @@ class CpuDevice:
     cores: int = 1
     clock_hz: int = 2_500_000_000
     vector_bytes: int = 32
-    fma_per_cycle: int = 2
+    vectors_per_cycle: int = 2
     l1_bytes: int = 32 << 10
     l2_bytes: int = 1 << 20
     llc_bytes: int = 32 << 20
@@ -32,7 +32,7 @@ class CpuDevice:
     transcendental_cycles: int = 16
 
     def __post_init__(self) -> None:
-        if min(self.cores, self.clock_hz, self.vector_bytes, self.fma_per_cycle) < 1:
+        if min(self.cores, self.clock_hz, self.vector_bytes, self.vectors_per_cycle) < 1:
             raise ValueError(f"{self.name}: a CPU has at least one core, lane, cycle and multiply-add; check its row")
 
     def lanes(self, itemsize: int) -> int:

@@ -91,11 +91,12 @@ def _cycles_of(work: Arithmetic, lanes: int, cpu: CpuDevice, contracting_share: 
     """lanes: that the code computes together; 0: as many as a register has, which is the most that there are."""
     whole = cpu.lanes(ITEMSIZE.get(work.dtype, 4))
     lanes = min(lanes or whole, whole)
-    if work.unit in CONTRACTING:
-        return work.operations / (lanes * cpu.fma_per_cycle * contracting_share * work.share)
+    if work.unit == "scalar":
+        return work.operations * c.SCALAR_CYCLES
+    vectors = work.operations / (lanes * work.share)
     if work.unit == "special":
-        return work.operations * cpu.transcendental_cycles / (lanes * work.share)
-    return work.operations * c.SCALAR_CYCLES if work.unit == "scalar" else work.operations / (lanes * work.share)
+        return vectors * cpu.transcendental_cycles
+    return vectors / cpu.vectors_per_cycle / (contracting_share if work.unit in CONTRACTING else 1.0)
 
 
 def _unit(parts: Sequence[Part], cpu: CpuDevice) -> Bound:

@@ -174,8 +174,8 @@ def _tiled(
     work, dtype = work_of(view.nodes, view.outputs, roles), plan.shape.acc_dtype
     lanes = plan.schedule.scores.lanes if isinstance(plan, AttentionPlan) else plan.schedule.lanes
     unit: Unit = "alu" if roles.anchor is not None and roles.anchor.op == "window_reduce" else "fma"
-    rate = min(lanes, isa.lanes(dtype)) * (isa.fma_ports if unit == "fma" else 1)
-    share = min(1.0, work.operations(unit) / (rate * cycles)) if cycles else 1.0
+    most = min(lanes, isa.lanes(dtype)) * isa.fma_ports * cycles
+    share = min(1.0, work.operations(unit) / most) if most else 1.0
     # What lies before an operand is computed by each task that copies the operand.
     times = again[0] if operands[0].producer in view.nodes else again[-1]
 

@@ -40,7 +40,7 @@ def device_of(target: TargetInfo) -> AnyDevice:
 
 def _cpu(isa: Isa, cores: int) -> CpuDevice:
     return CpuDevice(
-        cores=cores, vector_bytes=isa.vector_bytes, fma_per_cycle=isa.fma_ports, l1_bytes=isa.l1_bytes,
+        cores=cores, vector_bytes=isa.vector_bytes, vectors_per_cycle=isa.fma_ports, l1_bytes=isa.l1_bytes,
         l2_bytes=isa.l2_bytes,
     )  # fmt: skip
 

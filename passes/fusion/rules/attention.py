@@ -20,6 +20,7 @@ from tilestitch.passes.fusion.rules.builtin import Fuse
 from tilestitch.passes.plan import WhyNot
 from tilestitch.passes.plan.parts import Part, Roles
 from tilestitch.passes.plan.roles import is_native, roles_of
+from tilestitch.passes.plan.target import TargetInfo
 
 MOST_BETWEEN = 48
 """Nodes between the two GEMMs, and before each mask, that are looked at."""
@@ -101,15 +102,19 @@ class Attention:
             return WhyNot(subject, "attention.profit", "keys would be packed for the work of few queries", few)
         facts = facts_of(list(roles.parts), [_result(roles)], roles, target, self.model)
         together = latency_us(self.model, facts, device)
-        apart = 0.0
-        for nodes, stored in _apart(roles):
-            alone = roles_of(nodes, stored)
-            if isinstance(alone, Roles):
-                apart += latency_us(self.model, facts_of(nodes, stored, alone, target, self.model), device)
+        apart = sum(self._apart_us(target, nodes, stored) for nodes, stored in _apart(roles))
         if hardly_slower(together, apart):
             return None
         numbers = {"together_us": round(together, 3), "apart_us": round(apart, 3), "scores_bytes": _scores_bytes(roles)}
         return WhyNot(subject, "attention.profit", "three kernels are predicted to be faster than one", numbers)
+
+    def _apart_us(self, target: TargetInfo, nodes: Sequence[Node], stored: Sequence[Value]) -> float:
+        """Of nodes outside of attention: as one kernel, or one by one where legality allows no such kernel."""
+        roles = roles_of(nodes, stored)
+        if isinstance(roles, Roles):
+            return latency_us(self.model, facts_of(nodes, stored, roles, target, self.model), device_of(target))
+        launched = [node for node in nodes if node.op != "reshape"]
+        return sum(self._apart_us(target, [node], node.outputs) for node in launched) if len(nodes) > 1 else 0.0
 
 
 def _result(roles: Roles) -> Value:
