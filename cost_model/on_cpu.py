@@ -43,7 +43,8 @@ def _launch(launch: Launch, cpu: CpuDevice) -> tuple[dict[Bound, float], float]:
 
 
 def _stages(launch: Launch, cpu: CpuDevice, launch_us: float) -> tuple[dict[Bound, float], float]:
-    spent = defaultdict[Bound, float](float, launch=launch_us)
+    spent = defaultdict[Bound, float](float)
+    spent["launch"] = launch_us
     added_us = launch_us
     for stage in launch.stages:
         memory_us, arithmetic_us = _slowest(stage, cpu)

@@ -30,13 +30,14 @@ SOFTMAX = """graph @g(%a: float32[512,64]) -> (%y) {
 }"""
 
 
-def test_softmax_reads_and_writes_once_and_computes_each_element_once() -> None:
+def test_softmax_reads_its_rows_twice_and_keeps_exponentials() -> None:
+    """Once for the maximum, once for the exponentials."""
     (kernel,) = facts(SOFTMAX)
     size = 512 * 64
-    assert moved(kernel) == {"a": (4 * size, 4 * size), "y": (4 * size, 4 * size)}
+    assert moved(kernel) == {"a": (2 * 4 * size, 4 * size), "y": (4 * size, 4 * size)}
     assert (kernel.kind, kernel.transcendental, kernel.fma) == ("rowwise", size, 0)
     assert kernel.cheap == size * (1 + 1 + 1 + 4)
-    assert (kernel.tasks, kernel.shared_bytes, kernel.barriers) == (512, 64 * 4, 0)
+    assert (kernel.shared_bytes, kernel.barriers) == (64 * 4, 0) and 1 < kernel.tasks < 512
 
 
 def test_on_a_gpu_short_rows_share_a_block_and_reductions_wait() -> None:
@@ -75,7 +76,7 @@ def test_what_is_computed_again_counts_again() -> None:
     assert kernel.transcendental == 8 * 64
 
 
-def test_a_gemm_counts_multiply_adds_and_tiles() -> None:
+def test_a_gemm_counts_multiply_adds_and_tasks() -> None:
     graph = parse_graph(
         """graph @g(%x: float32[256,128]) -> (%y) {
       %w = constant #sha256:0 : float32[128,512]
@@ -86,7 +87,7 @@ def test_a_gemm_counts_multiply_adds_and_tiles() -> None:
     )
     (kernel,) = facts(graph)
     assert (kernel.kind, kernel.fma, kernel.transcendental) == ("contraction", 256 * 128 * 512, 256 * 512)
-    assert kernel.tasks == 256 * 512 // 4096
+    assert 1 < kernel.tasks < 256 * 512 // 64
 
 
 @pytest.mark.parametrize(
@@ -116,4 +117,4 @@ def test_few_long_rows_are_cut_if_nothing_reads_the_row_again() -> None:
       %r = reduce_sum(%x) {axes=[1], keepdims=true} : float32[1,1]
     }"""
     (kernel,) = facts(text)
-    assert kernel.tasks > 100 and kernel.launches == 2
+    assert [launch.tasks for launch in kernel.sequence] == [64, 1, 1]

@@ -1,19 +1,26 @@
-"""What latency models are told of a GPU's kernels is what the plan launches."""
+"""What latency models are told of kernels is what the plan launches, on GPUs and on CPUs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import pytest
+from hypothesis import given
 from onnx import ModelProto
 
+from tests.mixed_graphs import mixed_graphs
 from tests.models import cnn, transformer
 from tests.networks import bert, gpt2, half, residual_block
 from tilestitch.compiler.frontend import import_model
 from tilestitch.compiler.ir import Graph
-from tilestitch.cost_model.facts import Launch as Told
+from tilestitch.compiler.ir.text import parse_graph
+from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.passes import PassContext, TargetInfo, make_plan, run_pipeline
 from tilestitch.passes.fusion.cost.facts import group_facts, nodes_by_name
+from tilestitch.passes.fusion.rules.remote import GlobalStitching, Packing
 from tilestitch.passes.plan import Group, StitchPlan
+from tilestitch.passes.plan.cpu.isa import isa_named
+from tilestitch.passes.plan.cpu.schedules import CpuGemmSchedule, CpuSplitRowSchedule
 from tilestitch.passes.plan.launches.launch import Launch
 from tilestitch.passes.plan.registers import registers_of
 from tilestitch.passes.plan.view import look_up
@@ -28,52 +35,134 @@ MODELS: dict[str, Callable[[], ModelProto]] = {
     "cnn": cnn,
     "residual block": residual_block,
 }
-TARGETS = {
+GPUS = {
     "A100": TargetInfo("cuda", 1, "A100", ("sm_80",)),
     "H100": TargetInfo("cuda", 1, "H100", ("sm_90a",)),
     "H200": TargetInfo("cuda", 1, "H200", ("sm_90a",)),
 }
+CPUS = {
+    "one thread": TargetInfo("cpu", 1),
+    "two threads": TargetInfo("cpu", 2, isa="avx512"),
+    "eight threads": TargetInfo("cpu", 8, isa="neon"),
+}
+TARGETS = {**GPUS, **CPUS}
 
 
-def planned(model: str, target: TargetInfo) -> tuple[Graph, StitchPlan]:
-    context = PassContext(target)
-    graph = run_pipeline(import_model(MODELS[model]()).graph, context)
+def planned(graph: Graph, target: TargetInfo, *rules: Any) -> tuple[Graph, StitchPlan]:
+    context = PassContext(target, rules=rules)
+    graph = run_pipeline(graph, context)
     return graph, make_plan(graph, context)
 
 
+def model(name: str) -> Graph:
+    return import_model(MODELS[name]()).graph
+
+
 def of_group(plan: StitchPlan, group: Group) -> list[Launch]:
-    """Of kernels of several parts all look at their indices first, of which the facts of the parts tell."""
     assert plan.launches is not None
     return [launch for launch in plan.launches if launch.group == group.name]
 
 
-def geometry(launch: Launch) -> tuple[int, int, int, int]:
-    return launch.blocks, launch.threads, launch.shared_bytes, launch.static_shared_bytes
-
-
-def told(launch: Told) -> tuple[int, int, int, int]:
-    return launch.grid, launch.threads, launch.shared_bytes, launch.static_shared_bytes
-
-
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("model", MODELS)
-def test_facts_have_the_launches_of_the_plan(model: str, target: str) -> None:
-    graph, plan = planned(model, TARGETS[target])
-    nodes = nodes_by_name(graph)
+def assert_told(graph: Graph, plan: StitchPlan, target: TargetInfo) -> None:
+    """Of every group of the plan that has something to launch, the facts have the launches."""
     for group in plan.groups:
-        facts = group_facts(nodes, group, TARGETS[target])
         launches = of_group(plan, group)
-        assert facts.launches == len(launches), group.name
-        for fact, launch in zip(facts.sequence, launches, strict=True):
-            if not group.stages:
-                assert told(fact) == geometry(launch), group.name
-            else:
-                assert (fact.grid, fact.threads) == (launch.blocks, launch.threads), group.name
+        if launches:
+            facts = group_facts(nodes_by_name(graph), group, target)
+            assert_told_of_gpu(facts, launches) if target.is_gpu else assert_told_of_cpu(facts, launches)
+
+
+def assert_told_of_gpu(facts: KernelFacts, launches: Sequence[Launch]) -> None:
+    """Of kernels of several parts all look at their indices first, of which the facts of the parts tell."""
+    told = [(x.grid, x.threads, x.shared_bytes, x.static_shared_bytes) for x in facts.sequence]
+    assert told == [(x.blocks, x.threads, x.shared_bytes, x.static_shared_bytes) for x in launches]
+
+
+def assert_told_of_cpu(facts: KernelFacts, launches: Sequence[Launch]) -> None:
+    """The parts of a launch of the facts are launches whose tasks are one list."""
+    beside = [part is not launch.parts[0] for launch in facts.sequence for part in launch.parts]
+    assert beside == [launch.beside for launch in launches]
+    for part, launch in zip(facts.parts, launches, strict=True):
+        assert (part.tasks, part.shared_bytes) == (launch.blocks, launch.scratch_bytes)
+        moved: dict[str, set[str]] = {}
+        for t in (*part.reads, *part.writes):
+            moved.setdefault(t.role, set()).add(t.value)
+        assert moved.get("activation", set()) <= {*launch.reads, *launch.writes}
+        assert {t.value for t in part.writes if t.role == "activation"} <= set(launch.writes)
+        assert {(t.name, t.nbytes) for t in launch.temporaries} == {
+            (t.value, t.footprint_bytes) for t in (*part.reads, *part.writes) if t.role == "temporary"
+        }
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", MODELS)
+def test_facts_have_the_launches_of_the_plan(name: str, target: str) -> None:
+    assert_told(*planned(model(name), TARGETS[target]), TARGETS[target])
+
+
+@pytest.mark.parametrize("target", ["H100", "two threads", "eight threads"])
+@given(graph=mixed_graphs())
+def test_whatever_the_graph(target: str, graph: Graph) -> None:
+    """Of all dtypes and operators, with dimensions of 0, indices that are checked, sorting and scatters."""
+    assert_told(*planned(graph, TARGETS[target]), TARGETS[target])
+
+
+@pytest.mark.parametrize("target", GPUS)
+@given(graph=mixed_graphs())
+def test_stages_wherever_they_are_legal(target: str, graph: Graph) -> None:
+    rules = Packing(forced=True), GlobalStitching(forced=True)
+    assert_told(*planned(graph, GPUS[target], *rules), GPUS[target])
+
+
+@pytest.mark.parametrize("target", CPUS)
+def test_rows_that_are_cut_are_told_piece_by_piece(target: str) -> None:
+    graph = parse_graph("""graph @g(%x: float32[2,300000], %g: float32[300000]) -> (%y) {
+      %m = reduce_max(%x) {axes=[1], keepdims=true} : float32[2,1]
+      %d = sub(%x, %m) : float32[2,300000]
+      %e = exp(%d) : float32[2,300000]
+      %s = reduce_sum(%e) {axes=[1], keepdims=true} : float32[2,1]
+      %z = div(%e, %s) : float32[2,300000]
+      %y = mul(%z, %g) : float32[2,300000]
+    }""")
+    graph, plan = planned(graph, CPUS[target])
+    assert_told(graph, plan, CPUS[target])
+    groups = [group for group in plan.groups if isinstance(group.schedule, CpuSplitRowSchedule)]
+    assert groups
+    for group in groups:
+        facts = group_facts(nodes_by_name(graph), group, CPUS[target])
+        assert facts.launches > 1 and any(t.role == "temporary" for part in facts.parts for t in part.reads)
+
+
+def test_a_row_that_several_walks_need_is_read_by_each() -> None:
+    """Statistics of a sum that is too cheap to be kept: its operands are read, and it is added up, in every walk."""
+    graph = parse_graph("""graph @g(%a: float32[64,96], %b: float32[64,96]) -> (%y) {
+      %x = add(%a, %b) : float32[64,96]
+      %m = reduce_max(%x) {axes=[1], keepdims=true} : float32[64,1]
+      %y = sub(%x, %m) : float32[64,96]
+    }""")
+    size = 64 * 96
+    graph, plan = planned(graph, CPUS["one thread"])
+    (group,) = plan.groups
+    (part,) = group_facts(nodes_by_name(graph), group, CPUS["one thread"]).parts
+    assert {t.value: t.bytes_requested for t in part.reads} == {"a": 2 * 4 * size, "b": 2 * 4 * size}
+    assert part.operations("alu") == size * (2 + 1 + 1) and part.shared_bytes == 0
+
+
+@pytest.mark.parametrize("target", CPUS)
+def test_vectors_and_shares_are_those_of_the_schedule(target: str) -> None:
+    graph, plan = planned(model("transformer"), CPUS[target])
+    isa = isa_named(CPUS[target].isa)
+    for group in (group for group in plan.groups if isinstance(group.schedule, CpuGemmSchedule)):
+        assert isinstance(group.schedule, CpuGemmSchedule)
+        (part,) = group_facts(nodes_by_name(graph), group, CPUS[target]).parts
+        (gemm,) = (a for a in part.arithmetic if a.unit == "fma")
+        assert part.lanes == group.schedule.lanes == isa.lanes("float32")
+        assert 0 < gemm.share <= 1
+
+
+@pytest.mark.parametrize("target", GPUS)
 def test_registers_are_those_of_the_schedule(target: str) -> None:
-    graph, plan = planned("bert", TARGETS[target])
+    graph, plan = planned(model("bert"), TARGETS[target])
     nodes = nodes_by_name(graph)
     for group in (group for group in plan.groups if not group.stages):
         assert group.schedule is not None
@@ -85,7 +174,7 @@ def test_registers_are_those_of_the_schedule(target: str) -> None:
 
 
 def test_layers_have_one_structure_and_facts_of_their_own_values() -> None:
-    graph, plan = planned("bert", TARGETS["H100"])
+    graph, plan = planned(model("bert"), TARGETS["H100"])
     nodes = nodes_by_name(graph)
     layers = [group for group in plan.groups if group.kind.value == "attention"]
     first, second = (structure_of(nodes, group, TARGETS["H100"]) for group in layers)
@@ -98,6 +187,6 @@ def test_layers_have_one_structure_and_facts_of_their_own_values() -> None:
 
 
 def test_another_target_is_another_structure() -> None:
-    graph, plan = planned("bert", TARGETS["H100"])
+    graph, plan = planned(model("bert"), TARGETS["H100"])
     found = [structure_of(nodes_by_name(graph), plan.groups[-1], target) for target in TARGETS.values()]
     assert len({s.key for s in found if s is not None}) == len(TARGETS)

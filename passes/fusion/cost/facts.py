@@ -69,7 +69,9 @@ def _group_facts(
         gemm, after = group.parts
         return facts_of_band(nodes, group, (group_facts(nodes, gemm, target), group_facts(nodes, after, target)))
     if group.stages:
-        return joined([[group_facts(nodes, part, target, model) for part in stage] for stage in group.stages], target)
+        stages = [[part for part in stage if _launches(nodes, part)] for stage in group.stages]
+        launched = [stage for stage in stages if stage] or group.stages
+        return joined([[group_facts(nodes, part, target, model) for part in stage] for stage in launched], target)
     members = [nodes[name] for name in group.nodes]
     values = {o.name: o for n in members for o in n.outputs}
     stored = [values[name] for name in group.outputs]
@@ -79,6 +81,11 @@ def _group_facts(
     if not target.is_gpu:
         return cpu_facts(nodes, group, roles, isa_named(target.isa))
     return gpu_facts(nodes, group, roles, multiprocessors_of(target))
+
+
+def _launches(nodes: Mapping[str, Node], part: Group) -> bool:
+    """Whether a part of a kernel stores anything that has elements."""
+    return any(v.name in part.outputs and v.tensor_type.num_elements for n in part.nodes for v in nodes[n].outputs)
 
 
 def joined(stages: Sequence[Sequence[KernelFacts]], target: TargetInfo) -> KernelFacts:
