@@ -12,6 +12,7 @@ NUMBERS = (0, 1, -1, 2, 3, 7, 15, 16, 17, 64, 255, 2**15, 2**31 - 1, 2**31, 2**3
 OTHERS = (
     None, True, False, "", "?", 0.5, 1e300, [], {}, [[]], [-1], "\0", "\ud800", "ü" * 300, "float32", "string", "int64",
     "bool", {"$float": "nan"}, {"$constant": "w"}, {"$constant": []}, {"kind": "heap"}, {"kind": "status"},
+    {"kind": "sizes"}, {"$size": "seq"}, "batch", "4*batch*seq", "-seq", "seq//0", "seq*seq*seq*seq*seq*seq", "(" * 400,
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from tests.mutants.isolation import work
 from tilestitch.runtime import Module, load
 from tilestitch.runtime.dtypes import numpy_dtype
 from tilestitch.runtime.errors import TilestitchRuntimeError
+from tilestitch.runtime.sizes import SizeError, names, parse, value_of
 
 MOST_ELEMENTS = 1 << 20
 
@@ -48,10 +49,18 @@ def _array(type_: Any) -> Any:
     shape, dtype = getattr(type_, "shape", None), getattr(type_, "dtype", "string")
     if shape is None or dtype == "string":
         return None
-    sizes = tuple(size if isinstance(size, int) else 3 for size in shape)
-    if np.prod([float(size) for size in sizes]) > MOST_ELEMENTS:
+    sizes = tuple(map(_size, shape))
+    if min(sizes, default=0) < 0 or np.prod([float(size) for size in sizes]) > MOST_ELEMENTS:
         return None
     return np.random.default_rng(0).integers(0, 2, sizes).astype(numpy_dtype(dtype))
+
+
+def _size(size: int | str) -> int:
+    """A size of which every symbol is 3."""
+    try:
+        return value_of(size, dict.fromkeys(names(parse(str(size))), 3))
+    except SizeError:
+        return 3
 
 
 if __name__ == "__main__":

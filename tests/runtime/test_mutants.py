@@ -16,7 +16,10 @@ from onnx import ModelProto
 from tests.mutants import bases
 from tests.mutants.isolation import failures
 from tests.mutants.run_artifacts import execute
+from tests.runtime.programs import contents
+from tests.runtime.test_sizing import rows_program
 from tilestitch.compiler.driver import compile_model
+from tilestitch.runtime.artifact import write_artifact
 
 MANY = max(1, settings().max_examples // 100)
 SHARDS = 4
@@ -36,4 +39,14 @@ def test_mutants_run_or_are_refused(
     execute(path.read_bytes(), device)
     each = count * MANY // SHARDS
     found = failures("tests.mutants.run_artifacts", [str(path), device], shard * each, each, seconds=60)
+    assert found == {}
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_mutants_with_symbols_run_or_are_refused(shard: int, tmp_path: Path) -> None:
+    path = tmp_path / "m.tsm"
+    write_artifact(path, contents(rows_program(), extra={"explain.json": b"{}"}))
+    execute(path.read_bytes(), "cpu")
+    each = 400 * MANY // SHARDS
+    found = failures("tests.mutants.run_artifacts", [str(path), "cpu"], shard * each, each, seconds=60)
     assert found == {}

@@ -1,0 +1,81 @@
+"""Programs with symbols on a GPU: a graph and memory for each of the shapes that were used last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.runtime.cuda.artifacts import module
+from tilestitch.runtime.errors import InputError
+from tilestitch.runtime.program import (
+    Arena,
+    Arg,
+    DeviceLaunch,
+    DeviceStep,
+    Heap,
+    Input,
+    Program,
+    Sizes,
+    Symbol,
+    TensorType,
+    ValueSpec,
+)
+
+ROWS = TensorType("float32", ("batch", "seq"))
+CUBIN = {"kernels/sm_90a.cubin": b"fake:sized_increment"}
+
+
+def rows_program() -> Program:
+    """y = x + 2 in two launches, with u = x + 1 in the arena."""
+    values = (
+        ValueSpec("x", ROWS, Input(0)), ValueSpec("sizes", TensorType("int64", (2,)), Sizes()),
+        ValueSpec("u", ROWS, Arena("64*batch", "4*batch*seq")), ValueSpec("y", ROWS, Heap()),
+    )  # fmt: skip
+    grid = ("(batch*seq + 31)//32", 1, 1)
+    launches = [
+        DeviceLaunch("sized_increment", grid, (32, 1, 1), 0, tuple(map(Arg, args))) for args in ((0, 1, 2), (2, 1, 3))
+    ]
+    symbols = (Symbol("batch", 1, 8), Symbol("seq", 1, 1000))
+    return Program("rows", (0,), (3, 2), values, (DeviceStep(tuple(launches)),), "64*batch + 4*batch*seq", (), symbols)
+
+
+def sample(batch: int, seq: int) -> np.ndarray:
+    return np.random.default_rng(seq).normal(size=(batch, seq)).astype(np.float32)
+
+
+def test_one_program_runs_at_all_sizes(fake: Any, tmp_path: Path) -> None:
+    with module(tmp_path, rows_program(), kernels=CUBIN, weights={}) as loaded:
+        for batch, seq in [(1, 1), (8, 1000), (3, 7), (1, 1), (8, 1000)]:
+            x = sample(batch, seq)
+            results = loaded.run({"x": x})
+            np.testing.assert_array_equal(results["y"], x + 1 + 1)
+            np.testing.assert_array_equal(results["u"], x + 1)
+        with pytest.raises(InputError, match="batch, which must be from 1 to 8"):
+            loaded.run({"x": sample(9, 1)})
+
+
+def test_a_shape_that_was_used_lately_has_its_graph(fake: Any, tmp_path: Path) -> None:
+    with module(tmp_path, rows_program(), kernels=CUBIN, weights={}) as loaded:
+        for seq in (5, 6, 5, 6, 5):
+            loaded.run({"x": sample(2, seq)})
+        assert len(fake.named("cuGraphInstantiate")) == 2
+
+
+def test_graphs_and_memory_of_other_shapes_are_given_back(fake: Any, tmp_path: Path) -> None:
+    with module(tmp_path, rows_program(), kernels=CUBIN, weights={}) as loaded:
+        for seq in range(1, 30):
+            x = sample(2, seq)
+            np.testing.assert_array_equal(loaded.run({"x": x})["y"], x + 1 + 1)
+        assert (fake.leaks()["exec"], fake.leaks()["graph"]) == (8, 8)
+
+
+def test_results_stay_on_the_device(fake: Any, tmp_path: Path) -> None:
+    with module(tmp_path, rows_program(), kernels=CUBIN, weights={}) as loaded:
+        kept = [(seq, loaded.run({"x": sample(2, seq)}, on_device=True)) for seq in range(1, 14)]
+        for seq, results in kept:
+            np.testing.assert_array_equal(results["y"].numpy(), sample(2, seq) + 1 + 1)
+            np.testing.assert_array_equal(results["u"].numpy(), sample(2, seq) + 1)
+        del kept, results
