@@ -1,0 +1,29 @@
+"""Memory: bytes that must move, and how fast DRAM moves them.
+
+Sources: NVIDIA's notes on ECC: memory beside the chip (GDDR) keeps its check bits in the same memory and pays for them
+in bandwidth, HBM keeps them apart. Chips with HBM are those of compute capability x.0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+INLINE_ECC_SHARE = 0.875
+"""Of the bandwidth is left beside check bits in line with the data: one eighth is theirs."""
+
+
+def has_inline_ecc(capability: Any) -> Any:
+    """Whether check bits travel with the data: all but the large chips of a generation, whose capability is x.0."""
+    return np.mod(np.round(np.multiply(capability, 10.0)), 10) != 0
+
+
+def dram_bytes_per_us(gb_per_second: Any, capability: Any) -> Any:
+    """Nominal bytes per microsecond of DRAM, less what check bits take."""
+    return gb_per_second * 1e3 * np.where(has_inline_ecc(capability), INLINE_ECC_SHARE, 1.0)
+
+
+def least_dram_us(nbytes: Any, l2_bytes: Any, gb_per_second: Any) -> Any:
+    """What moving `nbytes` takes at the very least: what fits the L2 cache need not move at all."""
+    return np.maximum(0.0, np.subtract(nbytes, l2_bytes)) / (gb_per_second * 1e3)

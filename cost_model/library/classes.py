@@ -1,0 +1,210 @@
+"""Models of one class of kernels each: a law with its fitted parameters, and trees where the law alone does not say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tilestitch.cost_model.library import gemm, hierarchy, rows
+from tilestitch.cost_model.library.gemm import Gemms
+from tilestitch.cost_model.library.rows import Kind, RowKernels
+from tilestitch.cost_model.library.sheet import Chips, DataSheet, chips, sheet_of
+from tilestitch.cost_model.library.trees import Forest, forest_from_json
+
+PRIOR_WORTH = 1.0
+"""How many measurements the expectation of a trait is worth, when it adapts."""
+
+TILE_STEPS = 4
+UNHEARD, UNHEARD_ELSEWHERE = 0.02, 0.15
+"""How likely a library takes a tile against its policy; the second for generations of GPUs without a known policy."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A GPU that parameters were fitted to. trust: how much its data count, 1 for all that nothing speaks against."""
+
+    sheet: DataSheet
+    traits: np.ndarray
+    trust: float
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """What is taken for the traits of one GPU. tiles: how much oftener each tile is chosen than expected."""
+
+    sheet: DataSheet
+    traits: np.ndarray
+    tiles: np.ndarray
+
+    @property
+    def gap_us(self) -> float:
+        """The gap before a kernel that the class was measured with, one kernel at a time."""
+        return float(np.exp(self.traits[0]))
+
+
+def expected(family: hierarchy.Family, seen: Mapping[str, Seen], sheet: DataSheet) -> Adapted:
+    """Traits of a GPU by its data sheet; of one that was measured, its own."""
+    tiles = np.ones(len(gemm.TILES))
+    same = next((one for one in seen.values() if replace(one.sheet, gpu=sheet.gpu) == sheet), None)
+    if same is not None:
+        return Adapted(sheet, same.traits, tiles)
+    trust = {name: one.trust * hierarchy.likeness(one.sheet.generation, sheet.generation) for name, one in seen.items()}
+    traits = {name: one.traits for name, one in seen.items()}
+    return Adapted(sheet, hierarchy.expected_traits(family, traits, trust), tiles)
+
+
+# -- GEMMs -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GemmModel:
+    """GEMMs of a class. policies: by generation of GPUs, trees that score the tiles which the library may choose."""
+
+    shared: np.ndarray
+    seen: Mapping[str, Seen]
+    policies: Mapping[int, Forest]
+
+    def expected(self, sheet: DataSheet) -> Adapted:
+        return expected(gemm.FAMILY, self.seen, sheet)
+
+    def latency_us(self, kernels: Gemms, to: Adapted) -> np.ndarray:
+        """Geometric mean over the tiles that the library may choose, by how likely it chooses them."""
+        times, likely = self._choices(kernels, to)
+        return np.exp((likely * np.log(times.T)).sum(axis=1))
+
+    def tile(self, kernels: Gemms, to: Adapted) -> np.ndarray:
+        """The likeliest tile of each, as positions in TILES."""
+        return self._choices(kernels, to)[1].argmax(axis=1)
+
+    def least_us(self, kernels: Gemms, sheet: DataSheet) -> np.ndarray:
+        return gemm.least_us(kernels, chips([sheet]))
+
+    def adapted(self, to: Adapted, kernels: Gemms, tile: np.ndarray, measured_us: np.ndarray) -> Adapted:
+        """After measurements. tile: what their kernels computed with, -1 where that is not known."""
+        there = self._with_tiles(to, kernels, tile)
+
+        def log_ratios(traits: np.ndarray) -> np.ndarray:
+            return np.log(self.latency_us(kernels, replace(there, traits=traits)) / measured_us)
+
+        return replace(there, traits=hierarchy.adapted_traits(gemm.FAMILY, to.traits, log_ratios, PRIOR_WORTH))
+
+    def _with_tiles(self, to: Adapted, kernels: Gemms, tile: np.ndarray) -> Adapted:
+        """Tiles as often as they were seen: until expected frequencies are those seen, but for one more of each."""
+        known = np.flatnonzero(tile >= 0)
+        count = np.bincount(tile[known], minlength=len(gemm.TILES))
+        there = to
+        for _ in range(TILE_STEPS if len(known) else 0):
+            _, likely = self._choices(kernels.take(known), there)
+            there = replace(there, tiles=there.tiles * (count + 0.2) / (likely.sum(axis=0) + 0.2))
+        return there
+
+    def _choices(self, kernels: Gemms, to: Adapted) -> tuple[np.ndarray, np.ndarray]:
+        chip = chips([to.sheet])
+        times = gemm.candidates(kernels, chip, self.shared, to.traits)
+        own = to.sheet.generation
+        policies = [self.policies[own]] if own in self.policies else list(self.policies.values())
+        features = choice_features(kernels, chip, times)
+        chosen = np.mean([_softmax(policy(features)) for policy in policies], axis=0)
+        unheard = UNHEARD if own in self.policies else UNHEARD_ELSEWHERE
+        likely = (chosen + unheard / len(gemm.TILES)) * to.tiles
+        return times, likely / likely.sum(axis=1, keepdims=True)
+
+    def to_json(self) -> dict[str, Any]:
+        policies = {str(generation): forest.to_json() for generation, forest in sorted(self.policies.items())}
+        return {**_parameters(gemm.FAMILY, self.shared, self.seen), "policies": policies}
+
+
+def gemm_from_json(found: Mapping[str, Any], sheets: Mapping[str, DataSheet]) -> GemmModel:
+    shared, seen = _read_parameters(gemm.FAMILY, found, sheets)
+    return GemmModel(shared, seen, {int(g): forest_from_json(f) for g, f in found["policies"].items()})
+
+
+def choice_features(kernels: Gemms, chip: Chips, times: np.ndarray) -> np.ndarray:
+    """What a library's choice of a tile is predicted from: times of all relative to the best, and the shape."""
+    relative = np.log2(times / times.min(axis=0)).T
+    work = kernels.batch * kernels.m * kernels.k / (chip.sm_count * 8192.0)
+    shape = np.stack([work, kernels.n, kernels.m, kernels.k, kernels.batch], axis=1)
+    return np.concatenate([relative, np.log2(shape)], axis=1)
+
+
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    grown = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return grown / grown.sum(axis=1, keepdims=True)
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RowModel:
+    """Memory-bound kernels of a class. correction: trees for the logarithm of measured over predicted."""
+
+    kind: Kind
+    shared: np.ndarray
+    seen: Mapping[str, Seen]
+    correction: Forest
+
+    def expected(self, sheet: DataSheet) -> Adapted:
+        return expected(rows.FAMILIES[self.kind], self.seen, sheet)
+
+    def latency_us(self, kernels: RowKernels, to: Adapted) -> np.ndarray:
+        chip = chips([to.sheet])
+        by_law = rows.latency_us(kernels, chip, self.shared, to.traits)
+        corrected = by_law * np.exp(self.correction(rows.features(kernels, chip, self.shared, to.traits)))
+        return np.maximum(corrected, rows.least_us(kernels, chip))
+
+    def least_us(self, kernels: RowKernels, sheet: DataSheet) -> np.ndarray:
+        return rows.least_us(kernels, chips([sheet]))
+
+    def adapted(self, to: Adapted, kernels: RowKernels, measured_us: np.ndarray) -> Adapted:
+        """After measurements. The correction stays what it is: few measurements do not speak about it."""
+
+        def log_ratios(traits: np.ndarray) -> np.ndarray:
+            return np.log(self.latency_us(kernels, replace(to, traits=traits)) / measured_us)
+
+        traits = hierarchy.adapted_traits(rows.FAMILIES[self.kind], to.traits, log_ratios, PRIOR_WORTH)
+        return replace(to, traits=traits)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **_parameters(rows.FAMILIES[self.kind], self.shared, self.seen),
+            "correction": self.correction.to_json(),
+        }
+
+
+def rows_from_json(kind: Kind, found: Mapping[str, Any], sheets: Mapping[str, DataSheet]) -> RowModel:
+    shared, seen = _read_parameters(rows.FAMILIES[kind], found, sheets)
+    return RowModel(kind, shared, seen, forest_from_json(found["correction"]))
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def _parameters(family: hierarchy.Family, shared: np.ndarray, seen: Mapping[str, Seen]) -> dict[str, Any]:
+    names = [row[0] for row in family.shared]
+    traits = [row[0] for row in family.traits]
+    return {
+        "shared": {name: float(f"{value:.6g}") for name, value in zip(names, shared)},
+        "gpus": {
+            name: {"trust": one.trust, **{t: float(f"{v:.6g}") for t, v in zip(traits, one.traits)}}
+            for name, one in sorted(seen.items())
+        },
+    }
+
+
+def _read_parameters(
+    family: hierarchy.Family, found: Mapping[str, Any], sheets: Mapping[str, DataSheet]
+) -> tuple[np.ndarray, dict[str, Seen]]:
+    shared = np.array([float(found["shared"][row[0]]) for row in family.shared])
+    seen = {
+        name: Seen(sheets[name], np.array([float(one[row[0]]) for row in family.traits]), float(one["trust"]))
+        for name, one in found["gpus"].items()
+    }
+    return shared, seen
+
+
+def sheets_from_json(found: Mapping[str, Any], where: str) -> dict[str, DataSheet]:
+    return {name: sheet_of({"gpu": name, **figures}, where) for name, figures in found.items()}

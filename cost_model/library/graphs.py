@@ -1,0 +1,155 @@
+"""Operator graphs of whole models (models/opgraph/*.jsonl.gz) as tables of kernels."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tilestitch.cost_model.errors import MeasurementError
+from tilestitch.cost_model.library.rows import OPERANDS
+
+LAYERS = {"bert_large": 24, "gpt2_large": 36, "gpt3_xl": 24, "gpt3_27": 32, "opt_13": 24}
+"""Of models whose graphs hold one layer; others, and fused graphs, hold all that is computed."""
+ROW_OPERATORS = {"softmax": "softmax", "ln": "layernorm"}
+_LAYER_MARKS = ("layer_0", "layers_0", "h_0")
+FLOAT_BYTES = 4
+MOVED_BACKWARD = frozenset({"dropout", "where", "contiguous", "EMBEDDING"})
+
+KernelClass = Literal["bmm", "linear", "elementwise", "softmax", "layernorm", "copy"]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of a model. sizes: as in tables of measurements; for copies, the bytes read and written. times: how
+    often the model launches it.
+    """
+
+    kernel_class: KernelClass
+    op: str
+    sizes: tuple[int, ...]
+    times: int = 1
+
+
+def read_graph(path: Path, model: str) -> list[Kernel]:
+    """The kernels of one run of a model. Raises MeasurementError for operators that are not of one GPU, or unknown."""
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            nodes = [json.loads(line) for line in file]
+    except (OSError, EOFError, ValueError) as error:
+        raise MeasurementError(f"{path} cannot be read ({error}); give one JSON object a line, gzipped") from error
+    fused = any(node.get("op") == "fused" for node in nodes)
+    layers = 1 if fused else LAYERS.get(model, 1)
+    inside = _one_layer(nodes) if layers > 1 else range(0)
+    found: list[Kernel] = []
+    for number, node in enumerate(nodes):
+        times = layers if number in inside else 1
+        if fused and node["op"] == "fused":
+            found += _fused(node["forward"], times, str(path))
+            continue
+        found += [k for step in node["forward"] for k in _kernels(step, times, str(path))]
+        found += _unwritten(node, times, model)
+        found += _backward(node, times, str(path))
+    return found
+
+
+def _backward(node: Any, times: int, where: str) -> Iterable[Kernel]:
+    """Gradients. What autograd hands on unchanged (of additions, of views) moves nothing; of a movement of data, the
+    gradient is moved once, though graphs name it for each input.
+    """
+    steps = node.get("backward", [])
+    yield from (_arithmetic(*step, times, where) for step in steps if step[0] != "MEM")
+    moves = [step for step in steps if step[0] == "MEM" and node["op"] in MOVED_BACKWARD]
+    if moves:
+        count = max(map(_count, moves[0][1])) * FLOAT_BYTES
+        if count > FLOAT_BYTES:
+            yield Kernel("copy", "copy", (count, count), times)
+
+
+def _unwritten(node: Any, times: int, model: str) -> Iterable[Kernel]:
+    """What PyTorch launches besides and graphs do not hold: copies of operands that torch.matmul finds permuted, and
+    the clamping of scores in OPT.
+    """
+    name, steps = str(node["name"]), node["forward"]
+    if name.startswith("matmul") and steps and steps[0][0] == "BMM":
+        batch, m, n, k = steps[0][1]
+        scores = k > n  # queries times keys, both permuted; then only values are
+        nbytes = batch * n * ((m + k) if scores else k) * FLOAT_BYTES
+        yield Kernel("copy", "copy", (nbytes, nbytes), times)
+    if model.startswith("opt") and steps and steps[0][0] == "VECsoftmax":
+        yield Kernel("elementwise", "mulu", tuple(steps[0][1]), times)
+
+
+def _one_layer(nodes: Sequence[Any]) -> range:
+    """The nodes of the layer that stands for all: from the first that is named for it to the last before the next
+    module of the model that is not.
+    """
+    names = [str(node["name"]) for node in nodes]
+    marked = [any(mark in name for mark in _LAYER_MARKS) for name in names]
+    if True not in marked:
+        return range(0)
+    first = marked.index(True)
+    module = names[first].split("_")[0] + "_"
+    rest = range(first, len(names))
+    return range(first, next((n for n in rest if names[n].startswith(module) and not marked[n]), len(names)))
+
+
+def _kernels(step: Any, times: int, where: str) -> Iterable[Kernel]:
+    name, sizes = step
+    if name == "MEM":
+        nbytes = _copied_bytes(sizes)
+        if nbytes:
+            yield Kernel("copy", "copy", nbytes, times)
+        return
+    yield _arithmetic(name, sizes, times, where)
+
+
+def _arithmetic(name: str, sizes: Sequence[int], times: int, where: str) -> Kernel:
+    if name == "Linear":
+        rows, inner, outer = sizes
+        return Kernel("linear", "linear", (1, rows, inner, outer), times)
+    if name == "BMM":
+        return Kernel("bmm", "bmm", tuple(sizes), times)
+    op = name.removeprefix("VEC")
+    if op in ROW_OPERATORS:
+        return Kernel("softmax" if op == "softmax" else "layernorm", op, tuple(sizes), times)
+    if name.startswith("VEC") and op in OPERANDS:
+        return Kernel("elementwise", op, tuple(sizes), times)
+    raise MeasurementError(f"{where}: operator {name} is not of one GPU, or unknown; leave this graph out")
+
+
+def _copied_bytes(shapes: Sequence[Sequence[int]]) -> tuple[int, int] | None:
+    """Bytes that a movement of data reads and writes: its last shape is what it writes, and no more is read of the
+    others than that; None for views, of which no data are moved.
+    """
+    counts = [_count(shape) for shape in shapes]
+    written = counts[-1]
+    if len(shapes) < 2 or written <= 1 or counts[0] <= 1:
+        return None
+    read = sum(min(count, written) for count in counts[:-1] if count > 1)
+    return read * FLOAT_BYTES, written * FLOAT_BYTES
+
+
+def _count(shape: Sequence[int]) -> int:
+    count = 1
+    for extent in shape:
+        count *= extent
+    return count
+
+
+def _fused(steps: Sequence[Any], times: int, where: str) -> list[Kernel]:
+    """One kernel for what a fusing compiler merges: it moves what the largest of its parts would, and computes as the
+    last of them that works on rows, if one does.
+    """
+    parts = [k for step in steps for k in _kernels(step, times, where)]
+    if len(parts) <= 1:
+        return parts
+    rowwise = [k for k in parts if k.kernel_class in ("softmax", "layernorm")]
+    if rowwise:
+        return [rowwise[-1]]
+    binary = [k for k in parts if k.kernel_class == "elementwise" and OPERANDS[k.op] == 2]
+    elementwise = binary or [k for k in parts if k.kernel_class == "elementwise"]
+    return [elementwise[-1]] if elementwise else parts[-1:]

@@ -1,0 +1,167 @@
+"""Parameters of a law: some shared by all GPUs, some traits of each, which scatter around what is usual.
+
+For a GPU that was never measured, traits are what is usual among GPUs like it; a few measurements move them from there,
+as far as they speak against it. Fits are robust: least squares whose weights fall with the size of the residual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+OUTLIER = 0.1
+"""A residual of the logarithm from which on it counts linearly."""
+NEIGHBOUR = 0.3
+"""How much a GPU counts for one of the next generation, relative to one of the same."""
+
+Residuals = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Family:
+    """The parameters of a law. shared: name, start, least, most; traits: name, usual value, scatter, least, most."""
+
+    shared: tuple[tuple[str, float, float, float], ...]
+    traits: tuple[tuple[str, float, float, float, float], ...]
+
+    @property
+    def usual(self) -> np.ndarray:
+        return np.array([trait[1] for trait in self.traits])
+
+    @property
+    def scatter(self) -> np.ndarray:
+        return np.array([trait[2] for trait in self.traits])
+
+    @property
+    def limits(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.array([trait[3] for trait in self.traits]), np.array([trait[4] for trait in self.traits])
+
+
+def robust_fit(
+    residuals: Residuals, start: np.ndarray, least: np.ndarray, most: np.ndarray, steps: int = 40
+) -> np.ndarray:
+    """Parameters between `least` and `most` that minimise the sum of soft absolute residuals (Levenberg-Marquardt)."""
+    at, damping = np.clip(start, least, most), 1e-2
+    found = residuals(at)
+    cost = _cost(found)
+    for _ in range(steps):
+        jacobian = _jacobian(residuals, at, found, least, most)
+        weight = 1.0 / np.sqrt(1.0 + (found / OUTLIER) ** 2)
+        normal = jacobian.T @ (weight[:, None] * jacobian)
+        slope = jacobian.T @ (weight * found)
+        free = ~(((at <= least) & (slope > 0)) | ((at >= most) & (slope < 0)))
+        improved = False
+        while damping < 1e8:
+            step = np.zeros_like(at)
+            bent = normal + damping * np.diag(np.diag(normal) + 1e-9)
+            step[free] = -np.linalg.solve(bent[np.ix_(free, free)], slope[free])
+            there = np.clip(at + step, least, most)
+            now = residuals(there)
+            if (other := _cost(now)) < cost:
+                improved = cost - other > 1e-6 * cost
+                at, found, cost, damping = there, now, other, max(damping / 5, 1e-6)
+                break
+            damping *= 4
+        if not improved:
+            return at
+    return at
+
+
+def _cost(found: np.ndarray) -> float:
+    return float(np.sum(np.sqrt(1.0 + (found / OUTLIER) ** 2) - 1.0))
+
+
+def _jacobian(
+    residuals: Residuals, at: np.ndarray, found: np.ndarray, least: np.ndarray, most: np.ndarray
+) -> np.ndarray:
+    columns = []
+    for number, value in enumerate(at):
+        step = 1e-4 * max(1.0, abs(value))
+        step = -step if value + step > most[number] else step
+        there = at.copy()
+        there[number] = value + step
+        columns.append((residuals(there) - found) / step)
+    return np.stack(columns, axis=1)
+
+
+def likeness(generation: int, other: int) -> float:
+    """How much a GPU of one generation says about one of another."""
+    return NEIGHBOUR ** abs(generation - other)
+
+
+def expected_traits(family: Family, traits: Mapping[str, np.ndarray], trust: Mapping[str, float]) -> np.ndarray:
+    """What is usual among the GPUs that were measured: the mean by `trust`; of the first trait, the gap before a
+    launch, which is the host's and no matter of generations, the median.
+    """
+    if not traits:
+        return family.usual
+    weights = np.array([trust[name] for name in traits])
+    values = np.stack(list(traits.values()))
+    mean = weights @ values / weights.sum()
+    mean[0] = np.median(values[:, 0])
+    return mean
+
+
+def adapted_traits(
+    family: Family, expected: np.ndarray, log_ratios: Callable[[np.ndarray], np.ndarray], strength: float
+) -> np.ndarray:
+    """Traits after measurements. log_ratios: of predicted over measured latency, for given traits; strength: how many
+    measurements the expectation is worth.
+    """
+
+    def residuals(traits: np.ndarray) -> np.ndarray:
+        return np.concatenate([log_ratios(traits), strength * OUTLIER * (traits - expected) / family.scatter])
+
+    return robust_fit(residuals, expected, *family.limits)
+
+
+def fit_family(
+    family: Family,
+    predict: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    measured_us: np.ndarray,
+    gpu: np.ndarray,
+    gpus: Sequence[str],
+    trust: Mapping[str, float],
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Shared parameters, and the traits of each GPU.
+
+    predict(shared, traits) gives microseconds for shared parameters and traits by row, shape (traits, rows); gpu: which
+    of `gpus` a row is of; trust: how much the GPU's rows count, all together.
+    """
+    count, width = len(family.shared), len(family.traits)
+    start = np.array([row[1] for row in family.shared])
+    least, most = (np.array([row[at] for row in family.shared]) for at in (2, 3))
+    low, high = family.limits
+    log_us = np.log(measured_us)
+    trusted = np.array([trust[name] for name in gpus])
+    rows = np.bincount(gpu, minlength=len(gpus))
+    weight = np.sqrt(trusted[gpu] * ROWS / np.maximum(1, rows)[gpu])
+
+    def residuals(found: np.ndarray) -> np.ndarray:
+        shared, usual = found[:count], found[count : count + width]
+        apart = found[count + width :].reshape(len(gpus), width)
+        fitted = np.log(predict(shared, (usual + apart)[gpu].T)) - log_us
+        return np.concatenate([
+            weight * fitted,
+            STIFFNESS * (shared - start) / (most - least),
+            (TRAIT_STIFFNESS * np.sqrt(trusted)[:, None] * apart / family.scatter).ravel(),
+            (usual - family.usual) / family.scatter,
+        ])  # fmt: skip
+
+    spread = np.tile(high - low, len(gpus))
+    found = robust_fit(
+        residuals,
+        np.concatenate([start, family.usual, np.zeros(len(gpus) * width)]),
+        np.concatenate([least, low, -spread]),
+        np.concatenate([most, high, spread]),
+    )
+    apart = found[count + width :].reshape(len(gpus), width)
+    return found[:count], {name: found[count : count + width] + apart[at] for at, name in enumerate(gpus)}
+
+
+ROWS = 2000.0
+"""What each trusted GPU's rows are worth, however many there are."""
+STIFFNESS, TRAIT_STIFFNESS = 20.0, 2.0
+"""Of shared parameters against their start, and of traits against what is usual."""

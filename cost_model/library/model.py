@@ -1,0 +1,179 @@
+"""The model of library kernels as one file: what it was fitted to, how good it is, and its parameters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilestitch.cost_model.errors import MeasurementError
+from tilestitch.cost_model.library.classes import (
+    Adapted,
+    GemmModel,
+    RowModel,
+    gemm_from_json,
+    rows_from_json,
+    sheets_from_json,
+)
+from tilestitch.cost_model.library.data import CLASSES, GEMM_CLASSES, KINDS, KernelTable
+from tilestitch.cost_model.library.gemm import Gemms
+from tilestitch.cost_model.library.graphs import Kernel
+from tilestitch.cost_model.library.rows import RowKernels, row_kernels
+from tilestitch.cost_model.library.sheet import FIELDS, DataSheet
+
+FORMAT = 1
+SHIPPED = Path(__file__).with_name("library.json")
+COPY_WIDTH = 1024.0
+EAGER_GAP_US = 4.0
+"""Between kernels that a host launches one after the other as fast as it can; a judgement."""
+OTHER_SPREAD = (0.8, 1.25)
+"""The interval of a class or a total whose errors were not measured."""
+
+ClassModel = GemmModel | RowModel
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Between low and high times a prediction lie 80 % of what was measured."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A prediction in microseconds. body_us: of it, what remains when launches follow each other without a gap;
+    least_us: what no kernel can beat.
+    """
+
+    us: np.ndarray
+    body_us: np.ndarray
+    least_us: np.ndarray
+
+
+@dataclass(frozen=True)
+class LibraryModel:
+    """Predicts kernels of libraries on any GPU with a data sheet. spreads: by mode (`zero_shot`, `calibrated`) and
+    class, and of totals by `model` and `fused`. facts: recipe, hashes of data, validation.
+    """
+
+    classes: Mapping[str, ClassModel]
+    sheets: Mapping[str, DataSheet]
+    spreads: Mapping[str, Mapping[str, Spread]] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def expected(self, sheet: DataSheet) -> dict[str, Adapted]:
+        """What is taken for each class's traits of a GPU, by its data sheet alone."""
+        return {name: model.expected(sheet) for name, model in self.classes.items()}
+
+    def predict_table(self, table: KernelTable, to: Adapted) -> np.ndarray:
+        """Microseconds of each row of a table, all of the GPU that `to` is of."""
+        return self._us(table.name, table.gemms() if table.is_gemm else table.rows(), to)
+
+    def adapted(self, table: KernelTable, to: Adapted) -> Adapted:
+        """What is taken for traits of the class after the measurements in `table`."""
+        model = self.classes[table.name]
+        if isinstance(model, GemmModel):
+            return model.adapted(to, table.gemms(), table.tile, table.us)
+        return model.adapted(to, table.rows(), table.us)
+
+    def times(self, kernels: Sequence[Kernel], to: Mapping[str, Adapted]) -> Timed:
+        """Predictions for the kernels of a graph, in their order."""
+        us, gap, least = np.zeros(len(kernels)), np.zeros(len(kernels)), np.zeros(len(kernels))
+        for name in (*CLASSES, "copy"):
+            at = [number for number, kernel in enumerate(kernels) if kernel.kernel_class == name]
+            if not at:
+                continue
+            known = "elementwise" if name == "copy" else name
+            asked = _as_table(name, [kernels[number] for number in at])
+            us[at] = self._us(known, asked, to[known])
+            gap[at] = to[known].gap_us
+            least[at] = self._least_us(known, asked, to[known])
+        return Timed(us, np.maximum(us - gap, least), least)
+
+    def spread(self, name: str, mode: str) -> Spread:
+        return self.spreads.get(mode, {}).get(name, Spread(*OTHER_SPREAD))
+
+    def _us(self, name: str, kernels: Gemms | RowKernels, to: Adapted) -> np.ndarray:
+        model = self.classes[name]
+        if isinstance(model, GemmModel) and isinstance(kernels, Gemms):
+            return model.latency_us(kernels, to)
+        assert isinstance(model, RowModel) and isinstance(kernels, RowKernels)
+        return model.latency_us(kernels, to)
+
+    def _least_us(self, name: str, kernels: Gemms | RowKernels, to: Adapted) -> np.ndarray:
+        model = self.classes[name]
+        if isinstance(model, GemmModel) and isinstance(kernels, Gemms):
+            return model.least_us(kernels, to.sheet)
+        assert isinstance(model, RowModel) and isinstance(kernels, RowKernels)
+        return model.least_us(kernels, to.sheet)
+
+    def to_json(self) -> dict[str, Any]:
+        sheets = {
+            name: {column: getattr(sheet, column) for column in FIELDS if column != "gpu"}
+            for name, sheet in sorted(self.sheets.items())
+        }
+        spreads = {
+            mode: {name: [float(f"{s.low:.4g}"), float(f"{s.high:.4g}")] for name, s in sorted(found.items())}
+            for mode, found in sorted(self.spreads.items())
+        }
+        return {
+            "format": FORMAT,
+            **self.facts,
+            "gpus": sheets,
+            "intervals": spreads,
+            "classes": {name: model.to_json() for name, model in self.classes.items()},
+        }
+
+
+def total_us(times: Timed, counts: np.ndarray) -> float:
+    """Microseconds of a model whose kernels run one after the other, launched eagerly."""
+    return float(np.sum(counts * (times.body_us + EAGER_GAP_US)))
+
+
+def _as_table(name: str, kernels: Sequence[Kernel]) -> Gemms | RowKernels:
+    sizes = np.array([kernel.sizes for kernel in kernels], float)
+    if name in GEMM_CLASSES:
+        batch, m, n, k = sizes.T
+        return Gemms(batch, m, n, k, name == "linear")
+    if name == "copy":
+        # Moves as many bytes as an operator with one tensor read and one written.
+        elements = sizes.sum(axis=1) / 8.0
+        ops = np.full(len(kernels), "mulu")
+        return row_kernels("elementwise", ops, elements / COPY_WIDTH, np.full(len(kernels), COPY_WIDTH))
+    ops = np.array([kernel.op for kernel in kernels])
+    return row_kernels(KINDS[name], ops, sizes[:, 0], sizes[:, 1])
+
+
+def read_model(path: Path = SHIPPED) -> LibraryModel:
+    """The model in a file; by default the one that comes with tilestitch."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["format"] != FORMAT:
+            raise MeasurementError(f"{path} has format {found['format']}, not {FORMAT}; train the model again")
+        return _model_of(found, str(path))
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise MeasurementError(f"{path} is no model of library kernels ({error!r}); train one") from error
+
+
+@cache
+def shipped_model() -> LibraryModel:
+    return read_model()
+
+
+def _model_of(found: Mapping[str, Any], where: str) -> LibraryModel:
+    sheets = sheets_from_json(found["gpus"], where)
+    classes: dict[str, ClassModel] = {}
+    for name, parameters in found["classes"].items():
+        if name in GEMM_CLASSES:
+            classes[name] = gemm_from_json(parameters, sheets)
+        else:
+            classes[name] = rows_from_json(name, parameters, sheets)
+    spreads = {mode: {n: Spread(*pair) for n, pair in one.items()} for mode, one in found["intervals"].items()}
+    facts = {key: value for key, value in found.items() if key not in ("format", "gpus", "intervals", "classes")}
+    return LibraryModel(classes, sheets, spreads, facts)

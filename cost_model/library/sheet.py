@@ -1,0 +1,115 @@
+"""What a data sheet says of a GPU: all that predictions of library kernels know about it."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilestitch.cost_model.errors import MeasurementError
+from tilestitch.cost_model.laws import compute, memory
+
+
+@dataclass(frozen=True)
+class DataSheet:
+    """One GPU. process_nm: the foundry's name of its process, as a number."""
+
+    gpu: str
+    compute_capability: float
+    sm_count: float
+    boost_clock_mhz: float
+    fp32_gflops: float
+    dram_bandwidth_gb_s: float
+    dram_gb: float
+    l2_mb: float
+    tdp_w: float
+    process_nm: float
+
+    @property
+    def generation(self) -> int:
+        """Libraries have kernels for generations of GPUs: until Pascal, Volta and Turing, since Ampere."""
+        return 0 if self.compute_capability < 7 else 1 if self.compute_capability < 8 else 2
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(DataSheet))
+
+
+@dataclass(frozen=True)
+class Chips:
+    """The figures of data sheets, one array entry for each row of a table of kernels (or one for all of them)."""
+
+    sm_count: np.ndarray
+    clock_mhz: np.ndarray
+    flops_per_us: np.ndarray
+    issued_per_us: np.ndarray
+    dram_bytes_per_us: np.ndarray
+    dram_gb_s: np.ndarray
+    l2_bytes: np.ndarray
+    tdp_w: np.ndarray
+    process_nm: np.ndarray
+
+    def take(self, rows: np.ndarray) -> Chips:
+        values = (getattr(self, field.name) for field in dataclasses.fields(self))
+        return Chips(*(value if len(value) == 1 else value[rows] for value in values))
+
+
+def chips(sheets: Sequence[DataSheet], index: np.ndarray | None = None) -> Chips:
+    """The figures of `sheets`; with `index`, those of sheets[i] for each i of it."""
+    at = np.zeros(1, int) if index is None else index
+    column = {name: np.array([getattr(s, name) for s in sheets], float)[at] for name in FIELDS if name != "gpu"}
+    capability, gflops = column["compute_capability"], column["fp32_gflops"]
+    sm_count, clock_mhz = column["sm_count"], column["boost_clock_mhz"]
+    return Chips(
+        sm_count,
+        clock_mhz,
+        compute.flops_per_us(gflops),
+        compute.issued_per_us(capability, gflops, sm_count, clock_mhz),
+        memory.dram_bytes_per_us(column["dram_bandwidth_gb_s"], capability),
+        column["dram_bandwidth_gb_s"],
+        column["l2_mb"] * 1e6,
+        column["tdp_w"],
+        column["process_nm"],
+    )
+
+
+def read_sheets(path: Path) -> dict[str, DataSheet]:
+    """The GPUs of a devices.csv, by name."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {sheet.gpu: sheet for sheet in (sheet_of(row, str(path)) for row in rows)}
+
+
+def read_sheet(path: Path) -> DataSheet:
+    """The GPU of a JSON file, an object with the columns of devices.csv as keys."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        keys = ", ".join(FIELDS)
+        raise MeasurementError(f"{path} is not JSON ({error}); give an object with the keys {keys}") from error
+    return sheet_of(found, str(path))
+
+
+def sheet_of(found: Any, where: str) -> DataSheet:
+    """A data sheet of texts or numbers. Raises MeasurementError for what is missing, or not a positive number."""
+    missing = [name for name in FIELDS if name not in found] if isinstance(found, Mapping) else list(FIELDS)
+    if missing:
+        raise MeasurementError(f"{where}: a GPU lacks {', '.join(missing)}; give each of {', '.join(FIELDS)}")
+    numbers = {name: _positive(found[name], f"{where}: {name} of {found['gpu']}") for name in FIELDS if name != "gpu"}
+    return DataSheet(str(found["gpu"]), **numbers)
+
+
+def _positive(value: Any, what: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if isinstance(value, bool) or not (math.isfinite(number) and number > 0):
+        raise MeasurementError(f"{what} is {value!r}; give a positive number")
+    return number

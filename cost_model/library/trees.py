@@ -1,0 +1,82 @@
+"""Boosted trees as arrays, evaluated by NumPy: every tree is padded to a perfect binary tree of one depth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilestitch.cost_model.errors import MeasurementError
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Sums of trees for each of `outputs` scores; tree t adds to score t % outputs.
+
+    feature, threshold: of the inner nodes of each tree in breadth-first order, shape (trees, 2**depth - 1); a row goes
+    left where its feature is less than the threshold. leaf: shape (trees, 2**depth).
+    """
+
+    feature: np.ndarray
+    threshold: np.ndarray
+    leaf: np.ndarray
+    outputs: int = 1
+
+    def __call__(self, features: np.ndarray) -> np.ndarray:
+        """Scores, shape (rows,) or (rows, outputs)."""
+        trees = np.arange(len(self.leaf))[None, :]
+        node = np.zeros((len(features), len(self.leaf)), np.intp)
+        rows = np.arange(len(features))[:, None]
+        inner = self.feature.shape[1]
+        for _ in range(int(np.log2(inner + 1))):
+            wide = features[rows, self.feature[trees, node]] >= self.threshold[trees, node]
+            node = 2 * node + 1 + wide
+        scores = self.leaf[trees, node - inner]
+        if self.outputs == 1:
+            return scores.sum(axis=1)
+        return scores.reshape(len(features), -1, self.outputs).sum(axis=1)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "outputs": self.outputs,
+            "feature": self.feature.tolist(),
+            "threshold": [[float(f"{x:.6g}") for x in row] for row in self.threshold],
+            "leaf": [[float(f"{x:.5g}") for x in row] for row in self.leaf],
+        }
+
+
+def forest_from_json(found: Mapping[str, Any]) -> Forest:
+    """Raises MeasurementError where arrays do not fit together."""
+    feature, threshold = np.array(found["feature"], np.intp), np.array(found["threshold"], float)
+    leaf, outputs = np.array(found["leaf"], float), int(found["outputs"])
+    fits = feature.ndim == 2 and feature.shape == threshold.shape and leaf.shape == (len(feature), feature.shape[1] + 1)
+    if not fits or len(leaf) % outputs:
+        raise MeasurementError("the trees of a model file do not fit together; train the model again")
+    return Forest(feature, threshold, leaf, outputs)
+
+
+def forest_from_dump(dump: Sequence[Mapping[str, Any]], depth: int, outputs: int) -> Forest:
+    """The trees that xgboost dumps as JSON, with features named f0, f1, …; none may be deeper than `depth`."""
+    inner = 2**depth - 1
+    feature = np.zeros((len(dump), inner), np.intp)
+    threshold = np.zeros((len(dump), inner))
+    leaf = np.zeros((len(dump), inner + 1))
+
+    def place(tree: int, node: Mapping[str, Any], at: int) -> None:
+        if at >= inner:
+            leaf[tree, at - inner] = node["leaf"]
+            return
+        if "leaf" in node:
+            place(tree, node, 2 * at + 1)
+            place(tree, node, 2 * at + 2)
+            return
+        feature[tree, at], threshold[tree, at] = int(node["split"][1:]), node["split_condition"]
+        children = {child["nodeid"]: child for child in node["children"]}
+        place(tree, children[node["yes"]], 2 * at + 1)
+        place(tree, children[node["no"]], 2 * at + 2)
+
+    for number, tree in enumerate(dump):
+        place(number, tree, 0)
+    return Forest(feature, threshold, leaf, outputs)

@@ -1,0 +1,223 @@
+"""Trains the model of library kernels on a folder of measurements, and writes it with its validation inside.
+
+  python -m tilestitch.cost_model.train FOLDER [-o FILE] [--seed N] [--table TABLE.md]
+
+Validation leaves one GPU out at a time: its kernels and whole models are predicted by a model that was fitted to the
+others, from its data sheet alone (zero-shot) and after 20 measured rows a class (calibrated). The same folder and seed
+give the same file. xgboost is needed: pip install 'tilestitch[train]'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilestitch.cost_model.errors import MeasurementError
+from tilestitch.cost_model.evaluate import kernel_report, model_report
+from tilestitch.cost_model.library import fitting, model
+from tilestitch.cost_model.library.data import hashes
+from tilestitch.cost_model.library.model import LibraryModel, Spread
+from tilestitch.cost_model.library.scoring import (
+    Folder,
+    KernelScore,
+    ModelScore,
+    read_folder,
+    score_kernels,
+    score_models,
+)
+
+MODES = {"zero_shot": 0, "calibrated": 20}
+INSIDE = 0.8
+"""Of what is measured, intervals are to hold so much."""
+UNCOUNTED = tuple(fitting.CONTRADICTED)
+"""GPUs that are reported, and not counted in means."""
+FEWEST_MODELS = 6
+"""Whole models that an interval may be taken from."""
+
+Scores = dict[str, tuple[list[KernelScore], list[ModelScore]]]
+
+
+def fit(folder: Folder, without: str | None, seed: int) -> LibraryModel:
+    """The model of all GPUs of the folder but one."""
+    classes: dict[str, model.ClassModel] = {}
+    for name, table in folder.kernels.items():
+        rows = table if without is None else table.take(np.flatnonzero(table.gpu != without))
+        classes[name] = (fitting.fit_gemms if table.is_gemm else fitting.fit_rows)(rows, folder.sheets, seed)
+    used = {gpu for one in classes.values() for gpu in one.seen}
+    return LibraryModel(classes, {gpu: folder.sheets[gpu] for gpu in sorted(used)})
+
+
+def validate(folder: Folder, seed: int) -> Scores:
+    """Scores of each GPU by the model of the others, by mode."""
+    scores: Scores = {mode: ([], []) for mode in MODES}
+    for gpu in sorted({str(gpu) for table in folder.kernels.values() for gpu in table.gpu}):
+        print(f"leaving out {gpu}", file=sys.stderr, flush=True)
+        others = fit(folder, gpu, seed)
+        for mode, calibrate in MODES.items():
+            kernels, taken = score_kernels(others, folder, [gpu], calibrate)
+            scores[mode][0].extend(kernels)
+            scores[mode][1].extend(score_models(others, folder, taken, mode)[0])
+    return scores
+
+
+def spreads(scores: Scores) -> dict[str, dict[str, Spread]]:
+    """Factors between which INSIDE of measured over predicted lies, by mode and class, and of whole models."""
+    found: dict[str, dict[str, Spread]] = {}
+    for mode, (kernels, models) in scores.items():
+        counted = [score for score in kernels if not set(score.gpu) & set(UNCOUNTED)]
+        found[mode] = {
+            name: _spread([s.measured_us[s.clear] / s.us[s.clear] for s in counted if s.kernel_class == name])
+            for name in dict.fromkeys(score.kernel_class for score in counted)
+        }
+        whole = [s for s in models if s.row["gpu"] not in UNCOUNTED]
+        for key, some in (("model", [s for s in whole if not s.fused]), ("fused", [s for s in whole if s.fused])):
+            if len(some) >= FEWEST_MODELS:
+                found[mode][key] = _spread([np.array([s.measured_ms / s.predicted_ms for s in some])])
+        if "model" in found[mode]:
+            found[mode].setdefault("fused", found[mode]["model"])
+    return found
+
+
+def _spread(ratios: Sequence[np.ndarray]) -> Spread:
+    """Conformal: of n ratios, the quantiles that the next one lies between with the probability wanted; each GPU counts
+    alike.
+    """
+    parts = [np.sort(part) for part in ratios if len(part)]
+    at = np.array([(1 - INSIDE) / 2, (1 + INSIDE) / 2])
+    few = max(0.0, 1.0 / min(map(len, parts)) if len(parts) == 1 else 0.0)
+    wide = np.clip(at + np.array([-few, few]), 0.0, 1.0)
+    even = np.concatenate([np.quantile(part, np.linspace(0, 1, 201)) if len(parts) > 1 else part for part in parts])
+    low, high = np.quantile(even, wide)
+    return Spread(float(low), float(high))
+
+
+def train(folder: Folder, seed: int) -> tuple[LibraryModel, Scores]:
+    """The model of all GPUs, with the validation of those that leave one out, and its intervals by them."""
+    scores = validate(folder, seed)
+    measured = [*sorted((folder.path / "kernels").glob("*.csv.gz")), folder.path / "devices.csv"]
+    facts = {
+        "recipe": {"seed": seed, "rows_of_a_gpu": fitting.ROWS_OF_A_GPU, "trust": fitting.CONTRADICTED},
+        "data": hashes(measured, folder.path),
+        "validation": validation(scores),
+    }
+    return replace(fit(folder, None, seed), spreads=spreads(scores), facts=facts), scores
+
+
+# -- reports -----------------------------------------------------------------------------------------------------------
+
+
+def validation(scores: Scores) -> dict[str, Any]:
+    """Errors in percent by mode and GPU, and their means over the GPUs that count."""
+    return {mode: {"kernels": _classes(found[0]), "models": _models(found[1])} for mode, found in scores.items()}
+
+
+def _classes(scores: Sequence[KernelScore]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in dict.fromkeys(score.kernel_class for score in scores):
+        rows = {}
+        for score in (s for s in scores if s.kernel_class == name):
+            report = kernel_report([score])[name]
+            parts = {"ordinary": report, "large": report["large_shapes"], "small": report["below_twice_the_floor"]}
+            rows[str(score.gpu[0])] = {key: _rounded(part["mape"]) for key, part in parts.items()}
+        found[name] = {**rows, "mean": _means(rows)}
+    return found
+
+
+def _models(scores: Sequence[ModelScore]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for gpu in dict.fromkeys(score.row["gpu"] for score in scores):
+        report = model_report([score for score in scores if score.row["gpu"] == gpu])
+        found[gpu] = {key: _rounded(report[key]) for key in ("points", "mape", "fused_points", "fused_mape")}
+    counted = model_report([score for score in scores if score.row["gpu"] not in UNCOUNTED])
+    return {**found, "mean": {k: _rounded(counted[k]) for k in ("points", "mape", "fused_points", "fused_mape")}}
+
+
+def _means(rows: Mapping[str, Mapping[str, float | None]]) -> dict[str, float | None]:
+    counted = [row for gpu, row in rows.items() if gpu not in UNCOUNTED]
+    found: dict[str, float | None] = {}
+    for key in ("ordinary", "large", "small"):
+        values = [value for row in counted if (value := row[key]) is not None]
+        found[key] = _rounded(float(np.mean(values))) if values else None
+    return found
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """The validation as Markdown."""
+    return "\n".join(line for mode, scores in found.items() for line in _section(mode, scores))
+
+
+PARTS = {"ordinary": "", "large": ", large shapes", "small": ", below twice the floor"}
+
+
+def _section(mode: str, scores: Mapping[str, Any]) -> list[str]:
+    gpus = list(dict.fromkeys(gpu for rows in scores["kernels"].values() for gpu in rows))
+    lines = [f"## {mode.replace('_', '-')}", "", _line("kernels", gpus), _line("---", ["---"] * len(gpus))]
+    for name, rows in scores["kernels"].items():
+        for part, title in PARTS.items():
+            lines.append(_line(name + title, [_cell(rows.get(gpu, {}).get(part)) for gpu in gpus]))
+    lines += ["", _line("whole models", ["points", "error", "fused points", "error"]), _line("---", ["---"] * 4)]
+    for gpu, row in scores["models"].items():
+        cells = [str(row["points"]), _cell(row["mape"]), str(row["fused_points"]), _cell(row["fused_mape"])]
+        lines.append(_line(gpu, cells))
+    return [*lines, ""]
+
+
+def _line(first: str, others: Sequence[str]) -> str:
+    return f"| {' | '.join([first, *others])} |"
+
+
+def _cell(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+HEAD = """# Accuracy of forecasts of library kernels
+
+Mean absolute percentage error, leaving one GPU out at a time: what is predicted for a GPU by a model that has seen the
+others only. P4 is not counted in means: its data contradict themselves. Generated by
+`python -m tilestitch.cost_model.train`; what the words mean is in [forecasting.md](../forecasting.md).
+
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tilestitch.cost_model.train", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument("-o", "--output", type=Path, default=model.SHIPPED, metavar="FILE")
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--table", type=Path, metavar="TABLE.md", help="write the validation as a document, too")
+    parser.add_argument("--results", type=Path, metavar="FILE.json", help="and every whole model's prediction")
+    options = parser.parse_args(arguments)
+    try:
+        trained, scores = train(read_folder(options.folder), options.seed)
+        text = json.dumps(trained.to_json(), separators=(",", ":"), allow_nan=False) + "\n"
+        options.output.write_text(text, encoding="utf-8")
+        if options.table is not None:
+            options.table.write_text(HEAD + table(trained.facts["validation"]), encoding="utf-8")
+        if options.results is not None:
+            found = {mode: {"models": model_report(models)} for mode, (_, models) in scores.items()}
+            options.results.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    except ImportError as error:
+        print(f"error: {error.name} is not installed; pip install 'tilestitch[train]'", file=sys.stderr)
+        return 4
+    except (MeasurementError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
