@@ -97,7 +97,7 @@ $(STAMPS)/venv:
 
 $(STAMPS)/dev: pyproject.toml setup.py | $(STAMPS)/venv
 	@echo "installing tilestitch and its development tools into $(VENV)"
-	@$(PIP) -e '.[compiler,cuda-compiler,dev]'
+	@$(PIP) -e '.[compiler,cuda-compiler,dev,train]'
 	@touch $@
 
 $(STAMPS)/bench: pyproject.toml | $(STAMPS)/dev

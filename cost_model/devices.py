@@ -16,6 +16,8 @@ from pathlib import Path
 class DeviceError(ValueError):
     """No device of that name is in the table."""
 
+    exit_code = 1
+
 
 @dataclass(frozen=True)
 class Device:
@@ -23,7 +25,8 @@ class Device:
 
     architecture: what to compile for, with the suffix of architecture-specific features (`sm_90a`). peak_flops: dense
     operations a second (a multiply-add is two) by dtype, on tensor cores where there are any for it; a dtype that is
-    missing has no fast path. shared_bytes_per_block is what a block can opt in to; clock_hz is the boost clock.
+    missing has no fast path. shared_bytes_per_block is what a block can opt in to; clock_hz is the boost clock; tdp_w
+    is the power of the board, process_nm the foundry's name of its process as a number.
     """
 
     name: str
@@ -40,6 +43,8 @@ class Device:
     memory_bytes: int
     clock_hz: int
     peak_flops: Mapping[str, int]
+    tdp_w: float
+    process_nm: float
     source: str
 
     @property

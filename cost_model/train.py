@@ -22,7 +22,7 @@ import numpy as np
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.evaluate import kernel_report, model_report
 from tilestitch.cost_model.library import fitting, model
-from tilestitch.cost_model.library.data import hashes
+from tilestitch.cost_model.library.data import CLASSES, hashes
 from tilestitch.cost_model.library.model import LibraryModel, Spread
 from tilestitch.cost_model.library.scoring import (
     Folder,
@@ -63,7 +63,8 @@ def validate(folder: Folder, seed: int) -> Scores:
         for mode, calibrate in MODES.items():
             kernels, taken = score_kernels(others, folder, [gpu], calibrate)
             scores[mode][0].extend(kernels)
-            scores[mode][1].extend(score_models(others, folder, taken, mode)[0])
+            if set(CLASSES) <= set(folder.kernels):
+                scores[mode][1].extend(score_models(others, folder, taken, mode)[0])
     return scores
 
 

@@ -16,7 +16,7 @@ from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
 from tilestitch import __version__
-from tilestitch.compiler.cli import bench, check, compile, doctor, errors, example, explain, plan, run
+from tilestitch.compiler.cli import bench, check, compile, doctor, errors, example, explain, plan, predict, run
 
 COMMANDS: dict[str, ModuleType] = {
     "compile": compile,
@@ -24,6 +24,7 @@ COMMANDS: dict[str, ModuleType] = {
     "check": check,
     "bench": bench,
     "explain": explain,
+    "predict": predict,
     "plan": plan,
     "doctor": doctor,
     "example": example,

@@ -14,7 +14,7 @@ import numpy as np
 REFERENCE_NM = 12.0
 NODE_EXPONENT = 1.1
 """(5 / 16) ** 1.1 = 0.28 = 0.4 * 0.7."""
-BOARD_W = 15.0
+BOARD_W = 20.0
 """Of a board's power that its chip never gets: memory at rest, regulators, leakage. A judgement."""
 
 

@@ -18,7 +18,7 @@ PRIOR_WORTH = 1.0
 """How many measurements the expectation of a trait is worth, when it adapts."""
 
 TILE_STEPS = 4
-UNHEARD, UNHEARD_ELSEWHERE = 0.02, 0.15
+UNHEARD, UNHEARD_ELSEWHERE = 0.02, 0.4
 """How likely a library takes a tile against its policy; the second for generations of GPUs without a known policy."""
 
 
@@ -98,7 +98,7 @@ class GemmModel:
         there = to
         for _ in range(TILE_STEPS if len(known) else 0):
             _, likely = self._choices(kernels.take(known), there)
-            there = replace(there, tiles=there.tiles * (count + 0.2) / (likely.sum(axis=0) + 0.2))
+            there = replace(there, tiles=there.tiles * (count + 1.0) / (likely.sum(axis=0) + 1.0))
         return there
 
     def _choices(self, kernels: Gemms, to: Adapted) -> tuple[np.ndarray, np.ndarray]:

@@ -61,7 +61,7 @@ def _backward(node: Any, times: int, where: str) -> Iterable[Kernel]:
     gradient is moved once, though graphs name it for each input.
     """
     steps = node.get("backward", [])
-    yield from (_arithmetic(*step, times, where) for step in steps if step[0] != "MEM")
+    yield from (_arithmetic(name, sizes, times, where) for name, sizes in steps if name != "MEM")
     moves = [step for step in steps if step[0] == "MEM" and node["op"] in MOVED_BACKWARD]
     if moves:
         count = max(map(_count, moves[0][1])) * FLOAT_BYTES

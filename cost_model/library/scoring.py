@@ -18,6 +18,8 @@ from tilestitch.cost_model.library.model import LibraryModel, total_us
 from tilestitch.cost_model.library.sheet import DataSheet, read_sheets
 
 SEED = 20
+LARGE_SHARE = 0.25
+"""Of the rows to calibrate with, where a class has a file of large shapes."""
 TWICE_THE_FLOOR = 2.0
 SINGLE_GPU_OPTIONS = ("", "fusion")
 FUSED = "fusion"
@@ -100,13 +102,13 @@ def sheet_for(folder: Folder, gpu: str) -> DataSheet:
 
 
 def calibration_rows(table: KernelTable, predicted_us: np.ndarray, gap_us: float, count: int, seed: int) -> np.ndarray:
-    """Rows to measure first on a new GPU, chosen without looking at measurements: half of them large shapes where there
-    are any, spread evenly over what is predicted for them, and where there are enough, clear of the gap before launches.
+    """Rows to measure first on a new GPU, chosen without looking at measurements: spread evenly over what is predicted
+    for them, and clear of the gap before launches where there are enough; some are large shapes where there are any.
     """
     random = np.random.default_rng(seed)
     large, ordinary = np.flatnonzero(table.large), np.flatnonzero(~table.large)
     most = min(count, len(table))
-    of_large = min(len(large), max(most // 2, most - len(ordinary)))
+    of_large = min(len(large), max(int(most * LARGE_SHARE), most - len(ordinary)))
     chosen = []
     for pool, wanted in ((ordinary, most - of_large), (large, of_large)):
         if not wanted:

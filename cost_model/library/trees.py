@@ -26,12 +26,13 @@ class Forest:
 
     def __call__(self, features: np.ndarray) -> np.ndarray:
         """Scores, shape (rows,) or (rows, outputs)."""
+        single = features.astype(np.float32)  # thresholds are values of features, and were compared in this precision
         trees = np.arange(len(self.leaf))[None, :]
         node = np.zeros((len(features), len(self.leaf)), np.intp)
         rows = np.arange(len(features))[:, None]
         inner = self.feature.shape[1]
         for _ in range(int(np.log2(inner + 1))):
-            wide = features[rows, self.feature[trees, node]] >= self.threshold[trees, node]
+            wide = single[rows, self.feature[trees, node]] >= self.threshold[trees, node]
             node = 2 * node + 1 + wide
         scores = self.leaf[trees, node - inner]
         if self.outputs == 1:
@@ -42,14 +43,14 @@ class Forest:
         return {
             "outputs": self.outputs,
             "feature": self.feature.tolist(),
-            "threshold": [[float(f"{x:.6g}") for x in row] for row in self.threshold],
+            "threshold": [[float(f"{x:.9g}") for x in row] for row in self.threshold],
             "leaf": [[float(f"{x:.5g}") for x in row] for row in self.leaf],
         }
 
 
 def forest_from_json(found: Mapping[str, Any]) -> Forest:
     """Raises MeasurementError where arrays do not fit together."""
-    feature, threshold = np.array(found["feature"], np.intp), np.array(found["threshold"], float)
+    feature, threshold = np.array(found["feature"], np.intp), np.array(found["threshold"], np.float32)
     leaf, outputs = np.array(found["leaf"], float), int(found["outputs"])
     fits = feature.ndim == 2 and feature.shape == threshold.shape and leaf.shape == (len(feature), feature.shape[1] + 1)
     if not fits or len(leaf) % outputs:
@@ -61,7 +62,7 @@ def forest_from_dump(dump: Sequence[Mapping[str, Any]], depth: int, outputs: int
     """The trees that xgboost dumps as JSON, with features named f0, f1, …; none may be deeper than `depth`."""
     inner = 2**depth - 1
     feature = np.zeros((len(dump), inner), np.intp)
-    threshold = np.zeros((len(dump), inner))
+    threshold = np.zeros((len(dump), inner), np.float32)
     leaf = np.zeros((len(dump), inner + 1))
 
     def place(tree: int, node: Mapping[str, Any], at: int) -> None:

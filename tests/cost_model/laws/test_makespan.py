@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilestitch.passes.schedule.makespan import makespan_us
+from tilestitch.cost_model.laws.makespan import makespan_us
 
 DIAMOND = [(0, 1), (0, 2), (1, 3), (2, 3)]
 

@@ -1,0 +1,174 @@
+"""Forecasts of whole models: kernels with their times and what bounds them, the total, and the memory needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from tilestitch.compiler.ir import Graph, Value
+from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.library.model import EAGER_GAP_SHARE, Timed, in_sequence_us, shipped_model
+from tilestitch.passes.contract import PassContext
+from tilestitch.passes.fusion.cost.facts import group_facts
+from tilestitch.passes.pipeline import run_pipeline
+from tilestitch.passes.plan.target import TargetInfo
+from tilestitch.passes.planner import make_plan
+from tilestitch.passes.schedule.makespan import plan_us, share_of
+
+from .errors import ForecastError
+from .gpus import Gpu
+from .pytorch import Launch, compiled, eager
+
+Runtime = Literal["tilestitch", "pytorch", "compiled"]
+RUNTIMES: tuple[Runtime, ...] = ("tilestitch", "pytorch", "compiled")
+MODE = "zero_shot"
+
+
+@dataclass(frozen=True)
+class KernelForecast:
+    """One kernel. bound: what it mostly waits for."""
+
+    name: str
+    nodes: tuple[str, ...]
+    us: float
+    low_us: float
+    high_us: float
+    bound: str
+
+    def to_json(self) -> dict[str, Any]:
+        times = {key: round(getattr(self, key), 3) for key in ("us", "low_us", "high_us")}
+        return {"name": self.name, "onnx_nodes": list(self.nodes), **times, "bound": self.bound}
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A model on a GPU. weights_bytes, values_bytes: what weights, and inputs, outputs and what lies between them, take
+    at the worst moment.
+    """
+
+    gpu: Gpu
+    runtime: Runtime
+    kernels: tuple[KernelForecast, ...]
+    total_us: float
+    low_us: float
+    high_us: float
+    weights_bytes: int
+    values_bytes: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether the GPU's memory holds it all."""
+        return self.weights_bytes + self.values_bytes <= self.gpu.device.memory_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        times = {key: round(getattr(self, key), 3) for key in ("total_us", "low_us", "high_us")}
+        memory = {
+            "weights_bytes": self.weights_bytes,
+            "values_bytes": self.values_bytes,
+            "device_bytes": self.gpu.device.memory_bytes,
+            "fits": self.fits,
+        }
+        kernels = [kernel.to_json() for kernel in self.kernels]
+        return {"device": self.gpu.name, "runtime": self.runtime, **times, "memory": memory, "kernels": kernels}
+
+
+def forecast(graph: Graph, gpu: Gpu, runtime: Runtime, precision: str = "fp32") -> Forecast:
+    """How long a model takes, whose graph is as the frontend makes it. Raises ForecastError for what is not known."""
+    if runtime == "tilestitch":
+        return _ours(graph, gpu, precision)
+    if precision != "fp32":
+        raise ForecastError(f"PyTorch was measured in float32 only; leave out --precision {precision}")
+    return _pytorch(graph, gpu, runtime)
+
+
+# -- our plan ----------------------------------------------------------------------------------------------------------
+
+
+def _ours(graph: Graph, gpu: Gpu, precision: str) -> Forecast:
+    device, model = gpu.device, AnalyticalModel()
+    target = TargetInfo("cuda", 1, gpu.planned_for, (device.architecture,), device.sm_count)
+    context = PassContext(target, options={"planner": "stitch", "precision": precision}, cost_model=model)
+    graph = run_pipeline(graph, context)
+    plan = make_plan(graph, context)
+    if plan.bodies or plan.host_groups:
+        names = [group.name for group in plan.host_groups] or list(plan.bodies)
+        raise ForecastError(
+            f"{', '.join(names[:4])} would run on the host, which is not forecast; tilestitch compile says why, and "
+            "--shape NAME=1x128 often helps"
+        )
+    nodes = {node.name: node for node in graph.nodes}
+    facts = {group.name: group_facts(nodes, group, target) for group in plan.groups}
+    found = dict(zip(facts, model.predict(list(facts.values()), device), strict=True))
+    shares = {name: share_of(one, device) for name, one in facts.items()}
+    kernels = tuple(
+        KernelForecast(g.name, tuple(g.origins), p.latency_us, p.low_us, p.high_us, p.bound)
+        for g, p in zip(plan.groups, found.values(), strict=True)
+    )
+
+    def total_us(which: str) -> float:
+        return plan_us(plan, {name: getattr(p, which) for name, p in found.items()}, shares)
+
+    weights = _bytes(graph.constants)
+    values = plan.buffers.arena_bytes + _bytes((*graph.inputs, *graph.outputs))
+    total, low, high = total_us("latency_us"), total_us("low_us"), total_us("high_us")
+    return Forecast(gpu, "tilestitch", kernels, total, low, high, weights, values)
+
+
+# -- PyTorch -----------------------------------------------------------------------------------------------------------
+
+
+def _pytorch(graph: Graph, gpu: Gpu, runtime: Runtime) -> Forecast:
+    model = shipped_model()
+    launches = eager(graph) if runtime == "pytorch" else compiled(graph)
+    times = model.times([launch.kernel for launch in launches], model.expected(gpu.sheet))
+    us = in_sequence_us(times)
+    kernels = []
+    for launch, one_us, bound in zip(launches, us, _bounds(launches, times, gpu)):
+        name = launch.kernel.kernel_class
+        spread = model.spread("elementwise" if name == "copy" else name, MODE)
+        kernels.append(_kernel(launch, float(one_us), spread.low, spread.high, bound))
+    total, spread = float(us.sum()), model.spread("model" if runtime == "pytorch" else "fused", MODE)
+    return Forecast(
+        gpu, runtime, tuple(kernels), total, total * spread.low, total * spread.high,
+        _bytes(graph.constants), _most_alive(graph, launches),
+    )  # fmt: skip
+
+
+def _kernel(launch: Launch, us: float, low: float, high: float, bound: str) -> KernelForecast:
+    return KernelForecast(launch.kernel.op, launch.nodes, us, us * low, us * high, bound)
+
+
+def _bounds(launches: Sequence[Launch], times: Timed, gpu: Gpu) -> list[str]:
+    """What takes most of each kernel: its launch, arithmetic, or DRAM."""
+    found = []
+    for number, launch in enumerate(launches):
+        kernel = launch.kernel
+        if EAGER_GAP_SHARE * times.gap_us[number] > times.body_us[number]:
+            found.append("launch")
+        elif kernel.kernel_class in ("bmm", "linear"):
+            batch, m, n, k = map(float, kernel.sizes)
+            flops_us = 2 * batch * m * n * k / (gpu.sheet.fp32_gflops * 1e3)
+            dram_us = 4 * batch * (m * n + n * k + m * k) / (gpu.sheet.dram_bandwidth_gb_s * 1e3)
+            found.append("fma" if flops_us > dram_us else "dram")
+        else:
+            found.append("dram")
+    return found
+
+
+def _most_alive(graph: Graph, launches: Sequence[Launch]) -> int:
+    """Bytes of values at the worst moment: inputs and outputs always, others from their launch to their last reader."""
+    lasting = {*graph.inputs, *graph.outputs, *graph.constants}
+    last: dict[Value, int] = {value: number for number, launch in enumerate(launches) for value in launch.reads}
+    change = np.zeros(len(launches) + 1, np.int64)
+    for number, launch in enumerate(launches):
+        for value in set(launch.writes) - lasting:
+            change[number] += value.tensor_type.nbytes
+            change[last.get(value, number) + 1] -= value.tensor_type.nbytes
+    return _bytes((*graph.inputs, *graph.outputs)) + int(np.max(np.cumsum(change), initial=0))
+
+
+def _bytes(values: Sequence[Value]) -> int:
+    return sum(value.tensor_type.nbytes for value in dict.fromkeys(values))

@@ -1,0 +1,69 @@
+"""The GPUs that forecasts are for: rows of the table of devices, or data sheets in JSON files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tilestitch.cost_model.devices import Device, find_device, representative
+from tilestitch.cost_model.library.sheet import DataSheet, read_sheet
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as plans know it, and as its data sheet says."""
+
+    device: Device
+    sheet: DataSheet
+    planned_for: str
+    """The device of the table that our code is planned for: itself, or the usual one of its compute capability."""
+
+    @property
+    def name(self) -> str:
+        return self.sheet.gpu
+
+
+def find_gpu(text: str) -> Gpu:
+    """The GPU of this name, or in this JSON file. Raises DeviceError and MeasurementError."""
+    if text.endswith(".json"):
+        sheet = read_sheet(Path(text))
+        usual = representative(round(sheet.compute_capability * 10))
+        return Gpu(_device_of(sheet, usual), sheet, usual.name)
+    device = find_device(text)
+    return Gpu(device, _sheet_of(device), device.name)
+
+
+def _sheet_of(device: Device) -> DataSheet:
+    return DataSheet(
+        device.name,
+        device.capability / 10,
+        device.sm_count,
+        device.clock_hz / 1e6,
+        device.peak_flops["float32"] / 1e9,
+        device.dram_bytes_per_second / 1e9,
+        device.memory_bytes / 1e9,
+        device.l2_bytes / 1e6,
+        device.tdp_w,
+        device.process_nm,
+    )
+
+
+def _device_of(sheet: DataSheet, usual: Device) -> Device:
+    """Figures of the sheet, and what it does not say from the usual device of the architecture: limits of an SM, and
+    rates of other data types relative to float32.
+    """
+    scale = sheet.fp32_gflops * 1e9 / usual.peak_flops["float32"]
+    return replace(
+        usual,
+        name=sheet.gpu,
+        aliases=(),
+        sm_count=int(sheet.sm_count),
+        l2_bytes=int(sheet.l2_mb * 1e6),
+        dram_bytes_per_second=int(sheet.dram_bandwidth_gb_s * 1e9),
+        memory_bytes=int(sheet.dram_gb * 1e9),
+        clock_hz=int(sheet.boost_clock_mhz * 1e6),
+        peak_flops={dtype: int(rate * scale) for dtype, rate in usual.peak_flops.items()},
+        tdp_w=sheet.tdp_w,
+        process_nm=sheet.process_nm,
+        source=f"data sheet given; the rest from {usual.name}",
+    )
