@@ -86,6 +86,31 @@ def spreads(scores: Scores) -> dict[str, dict[str, Spread]]:
     return found
 
 
+def coverage(scores: Scores) -> dict[str, dict[str, float]]:
+    """Percent of what was measured that lies in intervals by the other GPUs alone, by mode and class."""
+    found: dict[str, dict[str, float]] = {}
+    gpus = {str(s.gpu[0]) for s in scores["zero_shot"][0]} - set(UNCOUNTED)
+    for mode in scores:
+        inside: dict[str, list[np.ndarray]] = {}
+        for gpu in sorted(gpus):
+            others = {
+                m: ([s for s in kernels if s.gpu[0] != gpu], [s for s in models if s.row["gpu"] != gpu])
+                for m, (kernels, models) in scores.items()
+            }
+            by_others = spreads(others)[mode]
+            for score in scores[mode][0]:
+                if score.gpu[0] == gpu and score.kernel_class in by_others and score.clear.any():
+                    ratios = score.measured_us[score.clear] / score.us[score.clear]
+                    inside.setdefault(score.kernel_class, []).append(by_others[score.kernel_class].holds(ratios))
+            for whole in scores[mode][1]:
+                if whole.row["gpu"] == gpu and "model" in by_others:
+                    spread = by_others["fused" if whole.fused else "model"]
+                    ratio = np.array([whole.measured_ms / whole.predicted_ms])
+                    inside.setdefault("models", []).append(spread.holds(ratio))
+        found[mode] = {name: round(float(100 * np.mean(np.concatenate(part))), 1) for name, part in inside.items()}
+    return found
+
+
 def _spread(ratios: Sequence[np.ndarray]) -> Spread:
     """Conformal: of n ratios, the quantiles that the next one lies between with the probability wanted; each GPU counts
     alike.
@@ -107,6 +132,7 @@ def train(folder: Folder, seed: int) -> tuple[LibraryModel, Scores]:
         "recipe": {"seed": seed, "rows_of_a_gpu": fitting.ROWS_OF_A_GPU, "trust": fitting.CONTRADICTED},
         "data": hashes(measured, folder.path),
         "validation": validation(scores),
+        "coverage_percent": coverage(scores),
     }
     return replace(fit(folder, None, seed), spreads=spreads(scores), facts=facts), scores
 
@@ -174,6 +200,20 @@ def _section(mode: str, scores: Mapping[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
+def _covered(found: Mapping[str, Mapping[str, float]]) -> str:
+    names = list(dict.fromkeys(name for row in found.values() for name in row))
+    lines = [
+        "",
+        "## What intervals hold",
+        "",
+        "Percent of what was measured, by intervals of 80 % from the other GPUs.",
+        "",
+    ]
+    lines += [_line("mode", names), _line("---", ["---"] * len(names))]
+    lines += [_line(mode.replace("_", "-"), [_cell(row.get(name)) for name in names]) for mode, row in found.items()]
+    return "\n".join(lines) + "\n"
+
+
 def _line(first: str, others: Sequence[str]) -> str:
     return f"| {' | '.join([first, *others])} |"
 
@@ -207,10 +247,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = json.dumps(trained.to_json(), separators=(",", ":"), allow_nan=False) + "\n"
         options.output.write_text(text, encoding="utf-8")
         if options.table is not None:
-            options.table.write_text(HEAD + table(trained.facts["validation"]), encoding="utf-8")
+            found = table(trained.facts["validation"]) + _covered(trained.facts["coverage_percent"])
+            options.table.write_text(HEAD + found, encoding="utf-8")
         if options.results is not None:
-            found = {mode: {"models": model_report(models)} for mode, (_, models) in scores.items()}
-            options.results.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            rows = {mode: [score.to_json() for score in models] for mode, (_, models) in scores.items()}
+            options.results.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     except ImportError as error:
         print(f"error: {error.name} is not installed; pip install 'tilestitch[train]'", file=sys.stderr)
         return 4

@@ -56,6 +56,13 @@ def expected(family: hierarchy.Family, seen: Mapping[str, Seen], sheet: DataShee
     return Adapted(sheet, hierarchy.expected_traits(family, traits, trust), tiles)
 
 
+def _small(predicted_us: np.ndarray, to: Adapted) -> np.ndarray:
+    """Kernels that take no longer than launching them: the host may have kept them waiting, so that what was measured
+    says only that they take no more.
+    """
+    return predicted_us < 2.0 * to.gap_us
+
+
 # -- GEMMs -------------------------------------------------------------------------------------------------------------
 
 
@@ -85,9 +92,11 @@ class GemmModel:
     def adapted(self, to: Adapted, kernels: Gemms, tile: np.ndarray, measured_us: np.ndarray) -> Adapted:
         """After measurements. tile: what their kernels computed with, -1 where that is not known."""
         there = self._with_tiles(to, kernels, tile)
+        small = _small(self.latency_us(kernels, to), to)
 
         def log_ratios(traits: np.ndarray) -> np.ndarray:
-            return np.log(self.latency_us(kernels, replace(there, traits=traits)) / measured_us)
+            found = np.log(self.latency_us(kernels, replace(there, traits=traits)) / measured_us)
+            return np.where(small, np.maximum(0.0, found), found)
 
         return replace(there, traits=hierarchy.adapted_traits(gemm.FAMILY, to.traits, log_ratios, PRIOR_WORTH))
 
@@ -161,9 +170,11 @@ class RowModel:
 
     def adapted(self, to: Adapted, kernels: RowKernels, measured_us: np.ndarray) -> Adapted:
         """After measurements. The correction stays what it is: few measurements do not speak about it."""
+        small = _small(self.latency_us(kernels, to), to)
 
         def log_ratios(traits: np.ndarray) -> np.ndarray:
-            return np.log(self.latency_us(kernels, replace(to, traits=traits)) / measured_us)
+            found = np.log(self.latency_us(kernels, replace(to, traits=traits)) / measured_us)
+            return np.where(small, np.maximum(0.0, found), found)
 
         traits = hierarchy.adapted_traits(rows.FAMILIES[self.kind], to.traits, log_ratios, PRIOR_WORTH)
         return replace(to, traits=traits)

@@ -48,6 +48,9 @@ class Spread:
     low: float
     high: float
 
+    def holds(self, ratios: np.ndarray) -> np.ndarray:
+        return (self.low <= ratios) & (ratios <= self.high)
+
 
 @dataclass(frozen=True)
 class Timed:

@@ -102,14 +102,17 @@ def sheet_for(folder: Folder, gpu: str) -> DataSheet:
 
 
 def calibration_rows(table: KernelTable, predicted_us: np.ndarray, gap_us: float, count: int, seed: int) -> np.ndarray:
-    """Rows to measure first on a new GPU, chosen without looking at measurements: spread evenly over what is predicted
-    for them, and clear of the gap before launches where there are enough; some are large shapes where there are any.
+    """Rows to measure first on a new GPU, chosen without looking at measurements: the smallest, which shows the gap
+    before launches; others spread evenly over what is predicted for them, clear of that gap where there are enough.
+    Some are large shapes where there are any.
     """
     random = np.random.default_rng(seed)
-    large, ordinary = np.flatnonzero(table.large), np.flatnonzero(~table.large)
-    most = min(count, len(table))
+    smallest = int(np.argmin(predicted_us))
+    others = np.arange(len(table)) != smallest
+    large, ordinary = np.flatnonzero(table.large & others), np.flatnonzero(~table.large & others)
+    most = min(count, len(table)) - 1
     of_large = min(len(large), max(int(most * LARGE_SHARE), most - len(ordinary)))
-    chosen = []
+    chosen = [smallest]
     for pool, wanted in ((ordinary, most - of_large), (large, of_large)):
         if not wanted:
             continue
