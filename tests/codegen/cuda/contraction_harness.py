@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -23,6 +23,8 @@ from tilestitch.codegen.launch import CountersArg, KernelArg, PackedArg, Tempora
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.facts import KernelFacts, Unit
+from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, Prediction
 from tilestitch.passes.plan.gemm.partition import cut
 from tilestitch.passes.plan.gemm.tiles import WgmmaTile
 from tilestitch.passes.plan.roles import Roles, roles_of
@@ -30,6 +32,8 @@ from tilestitch.passes.schedule.cuda.gemm import persistent_blocks
 from tilestitch.passes.schedule.kernels import schedule_group
 from tilestitch.runtime.emulator import EmulatorOptions, Kernels, TensorArgument
 from tilestitch.runtime.emulator.kernels import Argument
+
+ANALYTICAL = AnalyticalModel()
 
 
 @cache
@@ -48,12 +52,29 @@ def anchored(graph: Graph, cuda: CudaTarget | None = None) -> Anchored:
     return Anchored(nodes, roles, inputs, outputs, cuda or target())
 
 
-def lower(graph: Graph, cuda: CudaTarget | None = None) -> tuple[CudaLaunch, ...]:
-    cuda = cuda or target()
-    group = schedule_group(
-        {node.name: node for node in graph.nodes}, one_group(graph), cuda.planned_for, AnalyticalModel()
-    )
-    return lower_group(graph, group, cuda)
+@dataclass(frozen=True)
+class Preferring:
+    """Predicts as the analytical model does, but a second more for contractions on other units than `unit`."""
+
+    unit: Unit
+
+    @property
+    def name(self) -> str:
+        return f"preferring {self.unit}"
+
+    def predict(self, batch: Sequence[KernelFacts], device: AnyDevice) -> list[Prediction]:
+        found = ANALYTICAL.predict(batch, device)
+        return [
+            each if kernel.operations(self.unit) else replace(each, latency_us=each.latency_us + 1e6)
+            for kernel, each in zip(batch, found, strict=True)
+        ]
+
+
+def lower(
+    graph: Graph, cuda: CudaTarget | None = None, model: LatencyModel = ANALYTICAL
+) -> tuple[CudaLaunch, ...]:  # fmt: skip
+    cuda, by_name = cuda or target(), {node.name: node for node in graph.nodes}
+    return lower_group(graph, schedule_group(by_name, one_group(graph), cuda.planned_for, model), cuda)
 
 
 def wgmma_blocks(gemm: IndexedGemm, tile: WgmmaTile, parts: int, cuda: CudaTarget) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.codegen.cuda.contraction_harness import (
+    Preferring,
     anchored,
     assembler_log,
     check,
@@ -65,7 +66,7 @@ def test_every_layout(shape: tuple[int, int, int], trans: tuple[bool, bool], dty
 
 
 def lower_for_hopper(graph: Graph) -> tuple[CudaLaunch, ...]:
-    return lower(graph, target(HOPPER))
+    return lower(graph, target(HOPPER), Preferring("wgmma"))
 
 
 @pytest.mark.parametrize(("a", "b"), [("int8", "int8"), ("uint8", "int8"), ("int8", "uint8"), ("uint8", "uint8")])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.codegen.cuda.contraction_harness import anchored, assembler_log, check, lower, target
+from tests.codegen.cuda.contraction_harness import Preferring, anchored, assembler_log, check, lower, target
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.gemm.conv import conv_geometry, indexed_conv
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm
@@ -39,7 +39,7 @@ def conv(
 
 
 def lower_for_hopper(graph: Graph) -> tuple[CudaLaunch, ...]:
-    return lower(graph, target(HOPPER))
+    return lower(graph, target(HOPPER), Preferring("wgmma"))
 
 
 def gemm_of(graph: Graph) -> IndexedGemm:
