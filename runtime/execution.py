@@ -100,6 +100,8 @@ class Execution:
         if self._bound is not None and self._bound.values == bound.values:
             return
         self._bound = None  # should there be no memory
+        for number in self._viewed:
+            self._fixed[number] = None
         self._memory.resize(bound)
         self._value = bound.value
         for number in self._viewed:

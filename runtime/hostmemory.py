@@ -54,7 +54,7 @@ class HostArena:
         """Have at least so many bytes. What was in the arena is lost if it grows; views of it stay as they are."""
         have = self.raw.size
         if nbytes > have:
-            self.raw = self.raw[:0]  # not both at a time
+            self.raw = np.empty(0, np.uint8)  # not both at a time
             self.raw = self._allocated(max(nbytes, have + have // 4))
 
     def _allocated(self, nbytes: int) -> np.ndarray:

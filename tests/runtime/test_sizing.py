@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,10 @@ import numpy as np
 import pytest
 
 from tests.runtime.programs import contents, module
-from tilestitch.runtime import Module, load
+from tilestitch.runtime import Module, hostmemory, load
 from tilestitch.runtime.artifact import artifact_bytes
 from tilestitch.runtime.cpu import recycled
-from tilestitch.runtime.errors import ArtifactSchemaError, ExecutionError, InputError
+from tilestitch.runtime.errors import ArtifactSchemaError, DeviceError, ExecutionError, InputError
 from tilestitch.runtime.execution import Execution
 from tilestitch.runtime.program import (
     Arena,
@@ -298,6 +299,40 @@ def test_the_arena_grows_and_never_shrinks(tmp_path: Path) -> None:
             check(loaded, *shape)
             sizes.append(arena_of(loaded).size)
         assert sizes[0] < sizes[1] == sizes[2] < sizes[3] == sizes[1] * 5 // 4
+
+
+def test_the_old_arena_is_given_back_before_a_larger_one_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with module(tmp_path, rows_program()) as loaded:
+        check(loaded, 1, 8)
+        old = weakref.ref(arena_of(loaded).base)
+        alive: list[bool] = []
+        aligned_bytes = hostmemory.aligned_bytes
+
+        def watched(size: int) -> np.ndarray:
+            alive.append(old() is not None)
+            return aligned_bytes(size)
+
+        monkeypatch.setattr(hostmemory, "aligned_bytes", watched)
+        check(loaded, 64, 100)
+        assert alive[0] is False  # the first that is taken is the arena
+        assert old() is None
+
+
+def test_a_run_after_one_that_lacked_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with module(tmp_path, rows_program()) as loaded:
+        check(loaded, 2, 3)
+        with monkeypatch.context() as patch:
+            patch.setattr(hostmemory, "aligned_bytes", _no_memory)
+            with pytest.raises(DeviceError, match="no memory for .* bytes for intermediate values; free some"):
+                loaded.run({"x": sample(64, 100)})
+        check(loaded, 64, 100)
+        check(loaded, 2, 3)
+
+
+def _no_memory(size: int) -> np.ndarray:
+    raise MemoryError
 
 
 def arena_of(loaded: Module) -> np.ndarray:
