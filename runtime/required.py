@@ -62,7 +62,7 @@ class _Sums:
         return total
 
 
-def required_sizes(requirements: Sequence[Requirement]) -> Iterator[Size]:
+def required_sizes(requirements: Sequence[Requirement]) -> Iterator[Size | Sum]:
     """All sizes that deciding the requirements takes."""
     for required in requirements:
         match required:
@@ -74,12 +74,12 @@ def required_sizes(requirements: Sequence[Requirement]) -> Iterator[Size]:
                 yield from (*_pair(first), first_nbytes, *_pair(second), second_nbytes)
 
 
-def _pair(sizes: Sum) -> tuple[Size, Size]:
+def _pair(sizes: Sum) -> tuple[Size | Sum, Size | Sum]:
     """Two sizes with the same sum."""
-    if len(sizes) <= 2:
-        one, other = (*sizes, 0)[:2]
-        return one, other
-    return " + ".join(f"({size})" for size in sizes), 0
+    if len(sizes) > 2:
+        return sizes, 0
+    one, other = (*sizes, 0)[:2]
+    return one, other
 
 
 def _distinct(requirements: Sequence[R]) -> list[R]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from .requirements import parsed
+from .requirements import Sum, parsed
 from .sizes import MAX_SIZE, MIN_SIZE, Expression, Name, Number, Operation, Size, SizeError, evaluate
 
 __all__ = ["SizeTable"]
@@ -24,8 +24,8 @@ class SizeTable:
     The list has numbers first, then the symbols, then results of operations on what is before them.
     """
 
-    def __init__(self, symbols: Sequence[str], sizes: Iterable[Size]) -> None:
-        self._sizes = dict.fromkeys((0, *sizes))
+    def __init__(self, symbols: Sequence[str], sizes: Iterable[Size | Sum]) -> None:
+        self._sizes: dict[Size | Sum, None] = dict.fromkeys((0, *sizes))
         expressions = {size: _expression(size) for size in self._sizes}
         self._symbols = tuple(symbols)
         numbers = {0, *(number for expression in expressions.values() for number in _numbers(expression))}
@@ -35,11 +35,11 @@ class SizeTable:
         self._code: list[tuple[Callable[[int, int], int], int, int]] = []
         self._place_of = {size: self._place(expression) for size, expression in expressions.items()}
 
-    def place(self, size: Size) -> int:
-        """Where the value of one of the sizes is."""
+    def place(self, size: Size | Sum) -> int:
+        """Where the value of one of the sizes, or sums of sizes, is."""
         return self._place_of[size]
 
-    def places(self, sizes: Iterable[Size]) -> np.ndarray:
+    def places(self, sizes: Iterable[Size | Sum]) -> np.ndarray:
         """Where the values of some of the sizes are, as an array of indices."""
         return np.array([self._place_of[size] for size in sizes], np.intp)
 
@@ -96,7 +96,9 @@ class SizeTable:
         return place
 
 
-def _expression(size: Size) -> Expression:
+def _expression(size: Size | Sum) -> Expression:
+    if isinstance(size, tuple):
+        return Operation("+", tuple(map(_expression, size)))
     if isinstance(size, str):
         return parsed(size)
     return Number(size) if size >= 0 else Operation("neg", (Number(-size),))

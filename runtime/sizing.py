@@ -13,7 +13,7 @@ from .bound_program import bound_program, bound_value, program_sizes
 from .errors import ArtifactSchemaError, InputError
 from .program import Program, SizeCheck, ValueSpec
 from .required import Required, required_sizes
-from .requirements import Requirement, is_expression
+from .requirements import Requirement, Sum, is_expression
 from .size_table import SizeTable
 from .sizes import Size, SizeError
 from .solver import Solver
@@ -36,7 +36,7 @@ class Sizing:
         self.symbols = frozenset(symbol.name for symbol in program.symbols)
         self._file = file
         self._solver = Solver(program)
-        sizes = [size for check in program.checks for size in (check.left, check.right)]
+        sizes: list[Size | Sum] = [size for check in program.checks for size in (check.left, check.right)]
         sizes += [*program_sizes(program), *required_sizes(requirements)]
         self.table = SizeTable([symbol.name for symbol in program.symbols], sizes)
         self._required = Required(requirements, self.table)

@@ -325,7 +325,7 @@ def test_a_run_after_one_that_lacked_memory(tmp_path: Path, monkeypatch: pytest.
         check(loaded, 2, 3)
         with monkeypatch.context() as patch:
             patch.setattr(hostmemory, "aligned_bytes", _no_memory)
-            with pytest.raises(DeviceError, match="no memory for .* bytes for intermediate values; free some"):
+            with pytest.raises(DeviceError, match=r"no memory for .* bytes for intermediate values; free some"):
                 loaded.run({"x": sample(64, 100)})
         check(loaded, 64, 100)
         check(loaded, 2, 3)
@@ -429,6 +429,20 @@ def test_what_would_touch_other_memory_is_refused_in_the_run(
     forged = artifact_bytes(contents(change(rows_program())))
     with load(forged, num_threads=1) as loaded, pytest.raises(ArtifactSchemaError, match=message):
         loaded.run([sample(1, 3)])
+
+
+def test_many_launches_with_long_expressions_are_packed(tmp_path: Path) -> None:
+    """The text of all of their tasks together would be longer than an expression may be."""
+    tasks = f"{INCREMENT_TASKS} + {' + '.join(['seq - seq'] * 100)}"
+    values = (ValueSpec("x", ROWS, Input(0)), SIZES, *(ValueSpec(f"y{i}", ROWS) for i in range(20)))
+    launches = [replace(increment(0, 1, 2 + i, packed=i > 0), tasks=tasks) for i in range(20)]
+    outputs = tuple(range(2, 22))
+    program = Program("packed", (0,), outputs, values, (NativeStep(tuple(launches)),), 0, (), (BATCH, SEQ))
+    with module(tmp_path, program, threads=2) as loaded:
+        for batch, seq in SHAPES:
+            x = sample(batch, seq)
+            for result in loaded.run({"x": x}).values():
+                np.testing.assert_array_equal(result, x + 1)
 
 
 def test_equal_values_are_not_put_in_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
