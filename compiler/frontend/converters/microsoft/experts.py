@@ -18,7 +18,7 @@ from .operator import Operator
 
 def mixture(ctx: Context) -> Value:
     weights = [ctx.optional(i) for i in (2, 4, 6)]
-    return _mixed(ctx, weights, [ctx.optional(i) for i in (3, 5, 7)], _shares(ctx, bool(_normalised(ctx))))
+    return _mixed(ctx, weights, [ctx.optional(i) for i in (3, 5, 7)], _shares(ctx, _normalised(ctx)))
 
 
 def quantised_mixture(ctx: Context) -> Value:
@@ -35,9 +35,8 @@ def quantised_mixture(ctx: Context) -> Value:
     return _mixed(ctx, weights, [ctx.optional(i) for i in (4, 7, 10)], _shares(ctx, normalised=True))
 
 
-def _normalised(ctx: Context) -> int:
-    stated: int = ctx.attr("normalize_routing_weights", 0)
-    return stated
+def _normalised(ctx: Context) -> bool:
+    return bool(ctx.attr("normalize_routing_weights", 0))
 
 
 def _dequantised(ctx: Context, layer: int, weights: int, scales: int, zeros: int) -> Value | None:
