@@ -11,6 +11,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tests import tolerances
+from tests.cost_models import Preferring
 from tests.models import random_inputs
 from tests.networks import bert, gpt2, half, residual_block
 from tilestitch.compiler.driver import compile_model
@@ -61,7 +62,8 @@ def expected(name: str) -> np.ndarray:
 def compiled(name: str) -> bytes:
     make, dtype, target = MODELS[name]
     model = half(make()) if dtype == "float16" else make()
-    return compile_model(model, target, keep_source=True).to_bytes()
+    passes = [Preferring("wgmma")] if name == "bert_hopper" else ()
+    return compile_model(model, target, keep_source=True, passes=passes).to_bytes()
 
 
 @pytest.mark.parametrize("order", ["in_order", "reversed", "adversarial"])
@@ -97,7 +99,7 @@ def test_packed_weights_of_bytes_reach_hopper_through_a_tensor_map() -> None:
         [numpy_helper.from_array(array, f"w{i}") for i, array in enumerate(weights)],
     )  # fmt: skip
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
-    artifact = compile_model(model, "emulator:sm_90a", keep_source=True).to_bytes()
+    artifact = compile_model(model, "emulator:sm_90a", keep_source=True, passes=[Preferring("wgmma")]).to_bytes()
     assert any("gemm_wgmma" in member for member in read_artifact(artifact).member_names)
     x = random.integers(-128, 128, (40, 160)).astype(np.int8)
     with load(artifact, device="emulator") as module:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from tests.codegen.kernel_harness import interpret, one_group
+from tests.cost_models import ANALYTICAL
 from tests.tolerances import SUMS
 from tilestitch.codegen.cuda.abi import SYMBOL, CudaLaunch
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm
@@ -22,9 +23,7 @@ from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.codegen.launch import CountersArg, KernelArg, PackedArg, TemporaryArg, TensorMapArg, ValueArg
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.compiler.ir.types import to_numpy_dtype
-from tilestitch.cost_model.analytical import AnalyticalModel
-from tilestitch.cost_model.facts import KernelFacts, Unit
-from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, Prediction
+from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan.gemm.partition import cut
 from tilestitch.passes.plan.gemm.tiles import WgmmaTile
 from tilestitch.passes.plan.roles import Roles, roles_of
@@ -32,8 +31,6 @@ from tilestitch.passes.schedule.cuda.gemm import persistent_blocks
 from tilestitch.passes.schedule.kernels import schedule_group
 from tilestitch.runtime.emulator import EmulatorOptions, Kernels, TensorArgument
 from tilestitch.runtime.emulator.kernels import Argument
-
-ANALYTICAL = AnalyticalModel()
 
 
 @cache
@@ -50,24 +47,6 @@ def anchored(graph: Graph, cuda: CudaTarget | None = None) -> Anchored:
     read = dict.fromkeys(v for n in nodes for v in n.inputs if v not in made)
     inputs = tuple(v for v in read if v.data is None or v.data.size != 1)
     return Anchored(nodes, roles, inputs, outputs, cuda or target())
-
-
-@dataclass(frozen=True)
-class Preferring:
-    """Predicts as the analytical model does, but a second more for contractions on other units than `unit`."""
-
-    unit: Unit
-
-    @property
-    def name(self) -> str:
-        return f"preferring {self.unit}"
-
-    def predict(self, batch: Sequence[KernelFacts], device: AnyDevice) -> list[Prediction]:
-        found = ANALYTICAL.predict(batch, device)
-        return [
-            each if kernel.operations(self.unit) else replace(each, latency_us=each.latency_us + 1e6)
-            for kernel, each in zip(batch, found, strict=True)
-        ]
 
 
 def lower(

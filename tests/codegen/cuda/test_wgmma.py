@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tests.codegen.cuda.contraction_harness import (
-    Preferring,
     anchored,
     assembler_log,
     check,
@@ -22,6 +21,7 @@ from tests.codegen.cuda.contraction_harness import (
     target,
     wgmma_blocks,
 )
+from tests.cost_models import Preferring
 from tilestitch.codegen.cuda.abi import SYMBOL, CudaLaunch, TensorMapArg
 from tilestitch.codegen.cuda.gemm.contraction import indexed_matmul
 from tilestitch.codegen.cuda.gemm.wgmma import emit_wgmma

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.codegen.cuda.contraction_harness import Preferring, anchored, assembler_log, check, lower, target
+from tests.codegen.cuda.contraction_harness import anchored, assembler_log, check, lower, target
+from tests.cost_models import Preferring
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.gemm.conv import conv_geometry, indexed_conv
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm

@@ -15,6 +15,7 @@ from tests.runtime.cuda import conftest
 if not conftest.HAS_BINDINGS or importlib.util.find_spec("nvidia") is None:
     pytest.skip("needs cuda-bindings and NVRTC", allow_module_level=True)
 
+from tests.cost_models import Preferring
 from tests.runtime.cuda import fake_driver
 from tilestitch.compiler import compile_model
 from tilestitch.runtime import load
@@ -95,7 +96,8 @@ def test_tensor_maps_of_a_compiled_model_are_encoded(
     fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two of each GEMM's operands; those over the input again when an array on the GPU is bound."""
-    path = compile_model(wide_layers(), target="cuda:sm_90a").save(tmp_path / "m.tsm")
+    compiled = compile_model(wide_layers(), target="cuda:sm_90a", passes=[Preferring("wgmma")])
+    path = compiled.save(tmp_path / "m.tsm")
     launches = launches_of(path)
     assert [launch.symbol.rsplit("_", 1)[0] for launch in launches] == ["gemm_wgmma", "gemm_wgmma"]
     idle_kernels(fake, launches, monkeypatch)

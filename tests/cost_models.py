@@ -1,0 +1,34 @@
+"""Cost models that let tests say which kernels are chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.facts import KernelFacts, Unit
+from tilestitch.cost_model.protocol import AnyDevice, Prediction, latency_us
+from tilestitch.passes.api import CostModel
+
+ANALYTICAL = AnalyticalModel()
+
+
+@dataclass(frozen=True)
+class Preferring(CostModel):
+    """Predicts as the analytical model does, but a second more for contractions on other units than `unit`."""
+
+    unit: Unit
+    name: ClassVar[str] = "preferring"
+
+    def latency_us(self, kernel: KernelFacts, device: AnyDevice) -> float:
+        return latency_us(self, kernel, device)
+
+    def predict(self, batch: Sequence[KernelFacts], device: AnyDevice) -> list[Prediction]:
+        found = ANALYTICAL.predict(batch, device)
+        return [self._judged(*each) for each in zip(batch, found, strict=True)]
+
+    def _judged(self, kernel: KernelFacts, found: Prediction) -> Prediction:
+        if not kernel.fma or kernel.operations(self.unit):
+            return found
+        return replace(found, latency_us=found.latency_us + 1e6, high_us=found.high_us + 1e6)
