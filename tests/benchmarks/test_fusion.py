@@ -67,6 +67,15 @@ def test_the_page_sets_planners_side_by_side_and_says_which_counts_are_others() 
     assert "| net | H200 | inductor |  | 7 | 3 |  |  |" in text
 
 
+def test_the_page_says_where_goals_are_met_and_missed() -> None:
+    rows = [row("xla", 20, 10, 1000), row("stitch", 10, 2, 250)]
+    rows += [row("xla", 20, 10, 1000, "H200"), row("stitch", 10, 4, 510, "H200")]
+    text = markdown(rows)
+    assert "| net | CPU | 20% | 25% |  |" in text
+    assert "| net | H200 | 40% | 51% | kernels missed, traffic missed |" in text
+    assert "Both goals are met on net (CPU); missed on net (H200)." in text
+
+
 def test_a_page_keeps_what_stands_around_the_markers(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{fusion.BEGIN}\nold\n{fusion.END}\nafter\n", encoding="utf-8")

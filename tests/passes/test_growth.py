@@ -13,6 +13,7 @@ import pytest
 from benchmarks.large_graphs import KINDS
 from tilestitch.compiler.frontend import import_model
 from tilestitch.passes.contract import PassContext
+from tilestitch.passes.fusion.clusters import Cluster, Fusion
 from tilestitch.passes.pipeline import run_pipeline
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.planner import make_plan
@@ -37,3 +38,24 @@ def steps(kind: str, nodes: int, target: str) -> int:
 def test_twice_the_nodes_take_about_twice_the_steps(kind: str) -> None:
     nodes = MORE_NODES.get(kind, NODES)
     assert steps(kind, 2 * nodes, "cpu") <= MOST_GROWTH * steps(kind, nodes, "cpu")
+
+
+@pytest.mark.parametrize("kind", ["fan_out", "fan_out_reductions", "gemms"])
+def test_the_readers_of_a_shared_value_are_not_listed_once_for_each(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few and long lists are quick to count as steps, and slow to make."""
+    listed: list[int] = []
+    readers = Fusion.readers
+
+    def counted(state: Fusion, cluster: Cluster) -> list[Cluster]:
+        found = readers(state, cluster)
+        listed.append(len(found))
+        return found
+
+    def total(nodes: int) -> int:
+        listed.clear()
+        context = PassContext(TargetInfo("cpu", 2))
+        make_plan(run_pipeline(import_model(KINDS[kind](nodes)).graph, context), context)
+        return sum(listed)
+
+    monkeypatch.setattr(Fusion, "readers", counted)
+    assert total(400) <= MOST_GROWTH * total(200)

@@ -127,8 +127,9 @@ def _row_neighbours(state: Fusion, reduction: Node) -> list[Node]:
 
 def _puts_together(state: Fusion, cluster: Cluster) -> bool:
     """Whether several readers want a concat, which may need no kernel (`inplace`)."""
-    shared = len(state.readers(cluster)) > 1 or any(map(state.graph.is_output, state.outputs_of(cluster)))
-    return shared and any(n.op == "concat" for n in cluster.owned)
+    if not any(n.op == "concat" for n in cluster.owned):  # before readers, of which there may be thousands
+        return False
+    return len(state.readers(cluster)) > 1 or any(map(state.graph.is_output, state.outputs_of(cluster)))
 
 
 def _is_alias(state: Fusion, cluster: Cluster, shape: tuple[int, ...]) -> bool:
