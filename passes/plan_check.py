@@ -64,6 +64,8 @@ class _Checker:
             refusal = check_group(self.nodes, position, group)
             if refusal is not None:
                 self.fail(refusal)
+            if self._is_own(group):
+                continue
             for part in group.parts or (group,):
                 self._check_schedule(part)
             if group.tie == "band":
@@ -77,11 +79,25 @@ class _Checker:
         self._check_buffers()
         self._check_launches()
 
+    def _is_own(self, group: Group) -> bool:
+        """Whether a plug-in brings the kernels of a group, which has no schedule then."""
+        own = self.kernels_of(self.graph, group)
+        if own is None:
+            return False
+        if any(part.schedule is not None for part in (group, *group.parts)):
+            self.fail(
+                f"group {group.name} has a schedule, but {own.identity} brings its kernels; leave that plug-in out, or "
+                "put null in the place of the schedule, launches and edges"
+            )
+        return True
+
     def _check_schedule(self, group: Group) -> None:
         view = look_up(self.nodes, group)
         if group.schedule is None:
             if view.stored:
-                self.fail(f"group {group.name} has no schedule")
+                known = ", ".join(plugin.name for plugin in self.plan.plugins)
+                hint = f"; if a plug-in of that plan ({known}) brought its kernels, give it again" if known else ""
+                self.fail(f"group {group.name} has no schedule{hint}")
             return
         if isinstance(group.schedule, GemmSchedule | DirectSchedule):
             problem = why_not_scheduled(AnchoredGroup.of(view), group.schedule, Gpu.of(self.plan.target).machine)

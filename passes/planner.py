@@ -18,7 +18,7 @@ from .fusion.stitcher import stitch
 from .plan import StitchPlan, wholes_of
 from .plan.target import TargetInfo
 from .plan_check import check_plan
-from .schedule.kernels import apart_where_too_large, schedule_groups
+from .schedule.kernels import apart_where_too_large, schedule_groups, without_schedule
 from .schedule.launches import completed, edges_by_hand, nested_graphs, with_edges
 from .schedule.memory import plan_buffers
 from .schedule.order import segments_of
@@ -38,6 +38,7 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     positions = {n.name: i for i, n in enumerate(graph.nodes)}
     scheduled = schedule_groups(graph, result.groups, context.target, context.cost_model)
     groups, too_large = apart_where_too_large(graph, scheduled, context.target)
+    groups = tuple(without_schedule(g) if context.kernels_of(graph, g) else g for g in groups)
     position = {g.name: max(positions[n] for n in g.nodes) for g in groups}
     position.update((g.name, positions[g.name]) for g in result.host_groups)
     wholes = wholes_of(result.places)

@@ -38,6 +38,12 @@ def schedule_groups(
     return tuple(schedule_group(by_name, group, target, model) for group in groups)
 
 
+def without_schedule(group: Group) -> Group:
+    """A group whose kernels a plug-in brings."""
+    stages = tuple(tuple(without_schedule(part) for part in stage) for stage in group.stages)
+    return replace(group, stages=stages, schedule=None)
+
+
 def apart_where_too_large(
     graph: Graph, groups: Sequence[Group], target: TargetInfo
 ) -> tuple[tuple[Group, ...], tuple[WhyNot, ...]]:

@@ -19,13 +19,15 @@ def plan_us(plan: StitchPlan, durations_us: Mapping[str, float], shares: Mapping
     if not plan.target.is_gpu:
         return sum(durations_us.values())
     launches, total_us = plan.launches or (), 0.0
+    before: dict[str, set[str]] = {}
+    for edge in plan.edges or ():
+        before.setdefault(launches[edge.after].group, set()).add(launches[edge.before].group)
     for segment in plan.segments:
         number = {name: i for i, name in enumerate(segment.groups)} if segment.native else {}
         pairs = {
-            (number[before], number[after])
-            for before, after in ((launches[e.before].group, launches[e.after].group) for e in plan.edges or ())
-            if before in number and after in number and before != after
-        }
+            (number[other], number[name]) for name in number for other in before.get(name, ())
+            if other in number and other != name
+        }  # fmt: skip
         total_us += makespan_us([durations_us[name] for name in number], [shares[name] for name in number], pairs)
     return total_us
 
