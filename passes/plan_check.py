@@ -20,6 +20,7 @@ from tilestitch.runtime.program import MAX_BLOCK, MAX_GRID
 from .errors import PlanError
 from .fusion.legality import check_group
 from .plan import ALIGNMENT, BufferPlan, Group, GroupKind, HostGroup, StitchPlan, WhyNot, wholes_of
+from .plan.cpu.schedules import CpuSchedule
 from .plan.roles import Roles, is_native, roles_of
 from .plan.schedule_check import why_not
 from .plan.schedules import AttentionSchedule, BandSchedule, DirectSchedule, GemmSchedule, RowSchedule
@@ -99,7 +100,9 @@ class _Checker:
                 hint = f"; if a plug-in of that plan ({known}) brought its kernels, give it again" if known else ""
                 self.fail(f"group {group.name} has no schedule{hint}")
             return
-        if isinstance(group.schedule, GemmSchedule | DirectSchedule):
+        if isinstance(group.schedule, CpuSchedule) == self.plan.target.is_gpu:
+            self.fail(f"group {group.name}: template {group.schedule.template} is not for {self.plan.target.name}")
+        if isinstance(group.schedule, GemmSchedule | DirectSchedule) and group.kind is GroupKind.CONTRACTION:
             problem = why_not_scheduled(AnchoredGroup.of(view), group.schedule, Gpu.of(self.plan.target).machine)
         elif isinstance(group.schedule, AttentionSchedule) and group.kind is GroupKind.ATTENTION:
             machine = Gpu.of(self.plan.target).machine

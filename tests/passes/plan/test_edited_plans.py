@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -20,6 +21,8 @@ from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.passes import PassContext, PlanError, StitchPlan, check_plan, make_plan, run_pipeline
 from tilestitch.passes.errors import PlanMismatchError
 from tilestitch.passes.plan.difference import differences
+from tilestitch.passes.plan.gemm.tiles import SimtTile
+from tilestitch.passes.plan.schedules import GemmSchedule, schedule_to_json
 from tilestitch.passes.plan.target import TargetInfo
 
 H200 = TargetInfo("cuda", 1, "H200", ("sm_90a",), 132)
@@ -229,3 +232,27 @@ def test_two_temporaries_of_one_group_both_show_in_a_difference() -> None:
     first[2], last[2] = last[2], first[2]
     paths = {path for path, _, _ in differences(before, StitchPlan.from_json(data))}
     assert paths == {f"buffers.temporaries.{group}.{name}" for group, name, *_ in (first, last)}
+
+
+@pytest.mark.parametrize(("target", "other"), [(H200, CPU), (CPU, H200)], ids=["gpu", "cpu"])
+@pytest.mark.parametrize("name", ["rows", "encoder"])
+def test_schedules_of_the_other_target_are_refused_whatever_the_group(
+    name: str, target: TargetInfo, other: TargetInfo
+) -> None:
+    graph, _ = planned(name, target)
+    plan, foreign = (StitchPlan.from_json(json.loads(planned(name, t)[1])) for t in (target, other))
+    schedules = {part.schedule for group in foreign.groups for part in group.parts or (group,)}
+    alone = [number for number, group in enumerate(plan.groups) if not group.parts]
+    assert schedules and alone
+    for number in alone:
+        group = plan.groups[number]
+        for schedule in schedules:
+            groups = [*plan.groups[:number], replace(group, schedule=schedule), *plan.groups[number + 1 :]]
+            with pytest.raises(PlanError, match=f"template .* is not for {target.name}"):
+                check_plan(replace(plan, groups=tuple(groups), launches=None, edges=None), graph, target)
+
+
+def test_tiles_of_gemms_are_for_contractions_alone() -> None:
+    gemm = schedule_to_json(GemmSchedule(SimtTile(64, 64, 16, 4, 4)))
+    with pytest.raises(PlanError, match="template gemm does not compute a group of kind rowwise"):
+        check("rows", {**ANEW, "groups/0/schedule": gemm})
