@@ -28,10 +28,17 @@ def _told_apart(plan: StitchPlan) -> dict[str, Any]:
         names.append(f"{launch.group}.{counts[launch.group]}")
         counts[launch.group] += 1
     data["launches"] = dict(zip(names, data["launches"] or (), strict=True))
-    data["edges"] = {f"{names[e.before]} -> {names[e.after]}": [e.kind, e.reason] for e in plan.edges or ()}
+    data["edges"] = {
+        f"{_launch(names, e.before)} -> {_launch(names, e.after)}": [e.kind, e.reason] for e in plan.edges or ()
+    }
     data["buffers"]["temporaries"] = {f"{t.group}.{t.name}": t.to_json()[2:] for t in plan.buffers.temporaries}
     data["bodies"] = {key: _told_apart(body) for key, body in plan.bodies.items()}
     return data
+
+
+def _launch(names: Sequence[str], number: int) -> str:
+    """A launch by its name; by its number where an edited plan has none of that number."""
+    return names[number] if number < len(names) else f"launch {number}"
 
 
 def _between(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -22,6 +22,7 @@ from tilestitch.passes import PassContext, PlanError, StitchPlan, check_plan, ma
 from tilestitch.passes.errors import PlanMismatchError
 from tilestitch.passes.plan.difference import differences
 from tilestitch.passes.plan.gemm.tiles import SimtTile
+from tilestitch.passes.plan.launches.launch import Edge
 from tilestitch.passes.plan.schedules import GemmSchedule, schedule_to_json
 from tilestitch.passes.plan.target import TargetInfo
 
@@ -232,6 +233,16 @@ def test_two_temporaries_of_one_group_both_show_in_a_difference() -> None:
     first[2], last[2] = last[2], first[2]
     paths = {path for path, _, _ in differences(before, StitchPlan.from_json(data))}
     assert paths == {f"buffers.temporaries.{group}.{name}" for group, name, *_ in (first, last)}
+
+
+@pytest.mark.parametrize("number", [10**3, 2**63, 10**400])
+def test_an_edge_to_no_launch_shows_in_a_difference_by_its_number(number: int) -> None:
+    _, text = planned("encoder")
+    before = StitchPlan.from_json(json.loads(text))
+    after = replace(before, edges=(*(before.edges or ()), Edge(0, number, reason="mine")))
+    ((path, old, new),) = differences(before, after)
+    assert path.endswith(f"-> launch {number}") and (old, new) == (None, ["full", "mine"])
+    assert len(list(differences(before, replace(before, launches=None)))) > 1
 
 
 @pytest.mark.parametrize(("target", "other"), [(H200, CPU), (CPU, H200)], ids=["gpu", "cpu"])
