@@ -65,6 +65,8 @@ class _Checker:
             refusal = check_group(self.nodes, position, group)
             if refusal is not None:
                 self.fail(refusal)
+            if len(group.stages) > 1 and not self.plan.target.is_gpu:
+                self.fail(f"group {group.name} has several stages; on a CPU each of them is a launch")
             if self._is_own(group):
                 continue
             for part in group.parts or (group,):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from tilestitch.compiler.ir import IRError, Node, Value
 from tilestitch.passes.fusion.cost.row_bands import why_no_band
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
+from tilestitch.passes.plan.index_checks import pending_checks
 from tilestitch.passes.plan.parts import MOST_GATES
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.target import TargetInfo
@@ -106,6 +107,11 @@ def check_stitched(by_name: Mapping[str, Node], position: Mapping[str, int], gro
         if late:
             return WhyNot(group.name, "legality.stages", f"a part reads {late[0]} before a barrier has made it known")
         known.update(v for part in stage for v in part.outputs)
+    for part in (part for stage in group.stages[1:] for part in stage):
+        if pending_checks([by_name[name] for name in part.nodes]):
+            return WhyNot(
+                group.name, "legality.part", f"{part.name} gathers by indices that are checked before the launch"
+            )
     if group.tie == "band":
         gemm, after = group.parts
         refusal = why_no_band(by_name, gemm, after, group.name)

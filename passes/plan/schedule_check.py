@@ -91,6 +91,8 @@ def _elementwise(schedule: ElementwiseSchedule, inputs: Sequence[Value], outputs
     elif schedule.vectors > MOST_VECTORS:
         yield f"a thread has {schedule.vectors} vectors, more than {MOST_VECTORS}"
     if not schedule.cuts:
+        if schedule.cut_axis:
+            yield f"cut_axis is {schedule.cut_axis}, but nothing is cut"
         return
     if schedule.cut_axis >= len(extents):
         yield f"there is no axis {schedule.cut_axis} to cut among {len(extents)}"

@@ -217,6 +217,8 @@ def test_other_loops_are_emitted_as_they_are(graph: Graph, schedule: CpuLoopSche
         ({"branches": (0, 39)}, "do not rise from 0 to 40"),
         ({"branches": (1, 40)}, "do not rise from 0 to 40"),
         ({"branches": (0, 40), "branch": 1}, "no outer one"),
+        ({"branch": 1}, "branch is 1, but no rows branch"),
+        ({"tiled": 1}, "tiled is 1, but there are no tiles"),
     ],
 )
 def test_loops_that_no_kernel_has_are_refused(changes: dict[str, Any], reason: str) -> None:

@@ -63,6 +63,10 @@ class LoopPlan:
             yield f"cuts {schedule.cuts} do not rise from 0 to {self.inner}"
         if schedule.branches:
             yield from self._branch_reasons()
+        elif schedule.branch:
+            yield f"branch is {schedule.branch}, but no rows branch"
+        if schedule.tiled and not schedule.edge:
+            yield f"tiled is {schedule.tiled}, but there are no tiles"
 
     def _branch_reasons(self) -> Iterator[str]:
         places, dimension = self.schedule.branches, self.schedule.branch

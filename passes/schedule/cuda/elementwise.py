@@ -59,7 +59,7 @@ def _cuts(found: frozenset[tuple[int, int]], extents: Sequence[int]) -> tuple[in
     by_axis = {d: sorted(at for axis, at in found if axis == d and 0 < at < extents[d]) for d, _ in found}
     axis = max(by_axis, key=lambda d: len(by_axis[d]), default=0)
     cuts = by_axis.get(axis, [])
-    return (axis, tuple(cuts)) if len(cuts) < MOST_BRANCHES else (0, ())
+    return (axis, tuple(cuts)) if 0 < len(cuts) < MOST_BRANCHES else (0, ())
 
 
 def _transpose(

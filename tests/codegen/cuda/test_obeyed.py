@@ -112,6 +112,7 @@ def test_rows_that_no_kernel_computes_are_refused(schedule: Schedule, reason: st
         (ElementwiseSchedule(256, 1, 0), "0 vectors"),
         (ElementwiseSchedule(256, 1, 1, 0, (5, 5)), "do not rise"),
         (ElementwiseSchedule(256, 1, 1, 2, (5,)), "no axis 2"),
+        (ElementwiseSchedule(256, 1, 1, 1), "cut_axis is 1, but nothing is cut"),
         (ElementwiseSchedule(2000, 1), "1 to 1024 threads"),
         (TransposeSchedule(1), "no operand runs along axis 1"),
         (TransposeSchedule(0, 32, 5), "5 lines at a time do not divide"),
