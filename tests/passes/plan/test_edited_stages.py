@@ -1,4 +1,4 @@
-"""Stitched groups written by hand: no later stage reads indices that are checked before the launch; CPUs have one stage."""
+"""Stitched groups written by hand: later stages read no indices that are checked before the launch; CPUs have one."""
 
 from __future__ import annotations
 
