@@ -66,7 +66,7 @@ def explain_plan(
             else:
                 kernel = {"number": len(kernels), **_kernel(graph, group, values, number)}
                 kernel["sync"] = waits[name]
-                facts = group_facts(nodes, group, target)
+                facts = group_facts(nodes, group, target, model)
                 (found,) = model.predict((facts,), device)
                 durations_us[name] = found.latency_us
                 shares[name] = share_of(facts, device) if isinstance(device, Device) else 1.0

@@ -8,6 +8,7 @@ import pytest
 
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import parse_graph
+from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.passes import PassContext, PlanError, StitchPlan, TargetInfo, check_plan, make_plan
 from tilestitch.passes.plan import Group, GroupKind, Segment
 from tilestitch.passes.schedule.kernels import schedule_group
@@ -40,7 +41,7 @@ def stitched(first: str, second: str, tie: str, target: TargetInfo = A100) -> tu
         stages=((made,), (rows,)), tie=tie,
     )  # fmt: skip
     nodes = {node.name: node for node in graph.nodes}
-    both = schedule_group(nodes, both, target)
+    both = schedule_group(nodes, both, target, AnalyticalModel())
     plan = make_plan(graph, PassContext(target, {"planner": "none"}))
     segments = (Segment(True, ("both",)),)
     buffers = plan_buffers(graph, (both,), (), segments, {}, {}, concurrent=target.is_gpu)
