@@ -140,24 +140,28 @@ class Inputs:
 
         Raises `InputError`.
         """
-        inputs = self._plain_arrays(feeds, stream)
-        if inputs is None:
+        plain = self._plain_arrays(feeds, stream)
+        if plain is None:
             inputs = convert_feeds(feeds, self._programs, lambda value: self._backend.adopt(value, stream))
             selection = select(inputs, self._programs, self._sizings)
             self._remember(selection, inputs)
             return selection, inputs
-        shapes = tuple([array.shape for array in inputs])
+        inputs, shapes = plain
         known = self._selections.get(shapes)
         if known is None:
             known = select(inputs, self._programs, self._sizings)
             self._keep(shapes, known)
         return known, inputs
 
-    def _plain_arrays(self, feeds: Mapping[str, Any], stream: Any) -> list[Any] | None:
-        """The inputs if all are arrays that can be used as they are, of a model that takes nothing but arrays."""
+    def _plain_arrays(
+        self, feeds: Mapping[str, Any], stream: Any
+    ) -> tuple[list[Any], tuple[tuple[int, ...], ...]] | None:
+        """The inputs and their shapes if all are arrays that can be used as they are, of a model that takes nothing but
+        arrays.
+        """
         if type(feeds) is not dict or not self._dtypes or len(feeds) != len(self._dtypes):
             return None
-        arrays = []
+        arrays, shapes = [], []
         for name, dtype in self._dtypes:
             array = feeds.get(name)
             if type(array) is np.ndarray:
@@ -169,7 +173,8 @@ class Inputs:
             if array.dtype != dtype:
                 return None
             arrays.append(array)
-        return arrays
+            shapes.append(array.shape)
+        return arrays, tuple(shapes)
 
     def _remember(self, selection: Selection, inputs: Sequence[Any]) -> None:
         """The data types of the inputs, and the shapes of these, if they determine all."""
