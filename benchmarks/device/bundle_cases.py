@@ -114,6 +114,7 @@ CASES = {
     "gemm_small": Family(partial(wide_gemm, m=136, k=72, n=264), GEMMS, ("float32", "tf32", "float16", "bfloat16")),
     "wide_gemm": Family(wide_gemm, GEMMS),
     "tall_gemm": Family(partial(wide_gemm, m=128, k=16384, n=136), GEMMS),
+    "deep_gemm": Family(partial(wide_gemm, m=256, k=1024, n=512), ("float16",), ("float16",)),
     "tall_gemm_small": Family(partial(wide_gemm, m=64, k=2048, n=64), GEMMS, ("float32", "float16")),
     "large_gemm": Family(partial(wide_gemm, m=4100, k=1032, n=4104), GEMMS),
     "cluster_gemm": Family(partial(wide_gemm, m=2048, k=64, n=1024), ("float16", "bfloat16"), ("float16",)),
