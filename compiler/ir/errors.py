@@ -22,3 +22,11 @@ class TextError(IRError):
         super().__init__(f"line {line}, column {column}: {message}")
         self.line = line
         self.column = column
+
+
+class UndecidedError(IRError):
+    """Whether something holds depends on the value of a symbolic size."""
+
+    def __init__(self, claim: str) -> None:
+        super().__init__(f"whether {claim} depends on sizes that are known only at run time")
+        self.claim = claim

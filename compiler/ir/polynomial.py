@@ -1,0 +1,355 @@
+"""Integer expressions over symbols with ranges: sums of products of symbols, floor quotients, maxima and minima.
+
+Every expression is kept in one normal form, so that equal ones compare equal wherever sums, multiples and products
+decide it. Comparisons are answered by proof: an order that the ranges of the symbols leave open raises `UndecidedError`
+rather than being guessed. Results that are constant are Python integers.
+
+The text form is what `str` gives and `parse` reads: `batch * (past + seq) // 2`, `max(0, seq - 4)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd
+from typing import TypeAlias, Union
+
+from .errors import UndecidedError
+
+Integer: TypeAlias = Union[int, "Polynomial"]
+
+FAR = 1 << 62
+"""Beyond every size: the end of a range that has none."""
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A named size in `low` to `high`, both included."""
+
+    name: str
+    low: int = 0
+    high: int = FAR
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        return self.low, self.high
+
+    @property
+    def symbols(self) -> frozenset[Symbol]:
+        return frozenset((self,))
+
+    def __str__(self) -> str:
+        return self.name
+
+    def at(self, values: Mapping[str, Integer]) -> Integer:
+        return values.get(self.name, Polynomial({(self,): 1}))
+
+
+class _Term:
+    """A part of an expression that is no sum or product. Equal ones have equal text."""
+
+    bounds: tuple[int, int]
+    symbols: frozenset[Symbol]
+    text: str
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Term) and self.text == other.text and self.symbols == other.symbols
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Quotient(_Term):
+    """The floor of `dividend / divisor`; the divisor is positive."""
+
+    def __init__(self, dividend: Integer, divisor: Integer) -> None:
+        self.dividend, self.divisor = dividend, divisor
+        (low, high), (least, most) = bounds_of(dividend), bounds_of(divisor)
+        self.bounds = min(low // least, low // most), max(high // least, high // most)
+        self.symbols = symbols_of(dividend) | symbols_of(divisor)
+        self.text = f"{_factor(dividend)} // {_factor(divisor)}"
+
+    def at(self, values: Mapping[str, Integer]) -> Integer:
+        return at(self.dividend, values) // at(self.divisor, values)
+
+
+class Extreme(_Term):
+    """The larger, or smaller, of two expressions whose order is open."""
+
+    def __init__(self, name: str, operands: tuple[Integer, Integer]) -> None:
+        choose: Callable[[Iterable[int]], int] = max if name == "max" else min
+        self.name, self.operands = name, operands
+        lows, highs = zip(*map(bounds_of, operands), strict=True)
+        self.bounds = choose(lows), choose(highs)
+        self.symbols = symbols_of(operands[0]) | symbols_of(operands[1])
+        self.text = f"{name}({operands[0]}, {operands[1]})"
+
+    def at(self, values: Mapping[str, Integer]) -> Integer:
+        return _extreme(self.name, *(at(operand, values) for operand in self.operands))
+
+
+Atom: TypeAlias = Symbol | Quotient | Extreme
+Monomial: TypeAlias = tuple[Atom, ...]
+"""Factors in the order of their text; the empty one is 1."""
+
+
+class Polynomial:
+    """A sum of multiples of monomials, not constant."""
+
+    __slots__ = ("__dict__", "terms")
+
+    def __init__(self, terms: Mapping[Monomial, int]) -> None:
+        self.terms = terms
+
+    # -- what it is ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def text(self) -> str:
+        parts: list[str] = []
+        for monomial, factor in sorted(self.terms.items(), key=_rank):
+            sign = ("- " if factor < 0 else "+ ") if parts else ("-" if factor < 0 else "")
+            alone = len(monomial) == 1 and factor == 1
+            parts.append(sign + (str(monomial[0]) if alone else _product(monomial, abs(factor))))
+        return " ".join(parts)
+
+    @cached_property
+    def bounds(self) -> tuple[int, int]:
+        """The least and the largest value that the ranges of the symbols allow, or less and more than these."""
+        low = high = 0
+        for monomial, factor in self.terms.items():
+            ends = (factor, factor)
+            for atom in monomial:
+                corners = [a * b for a in ends for b in atom.bounds]
+                ends = min(corners), max(corners)
+            low, high = low + min(ends), high + max(ends)
+        return low, high
+
+    @cached_property
+    def symbols(self) -> frozenset[Symbol]:
+        return frozenset(s for monomial in self.terms for atom in monomial for s in atom.symbols)
+
+    def at(self, values: Mapping[str, Integer]) -> Integer:
+        """With some symbols replaced, by name."""
+        total: Integer = 0
+        for monomial, factor in self.terms.items():
+            part: Integer = factor
+            for atom in monomial:
+                part = part * atom.at(values)
+            total = total + part
+        return total
+
+    def __str__(self) -> str:
+        return self.text
+
+    __repr__ = __str__
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are the same expression. False does not say that they differ for all sizes."""
+        return isinstance(other, Polynomial) and self.terms == other.terms
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(frozenset(self.terms.items()))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    # -- arithmetic ----------------------------------------------------------------------------------------------
+
+    def __add__(self, other: Integer) -> Integer:
+        if not isinstance(other, int | Polynomial):
+            return NotImplemented
+        terms = dict(self.terms)
+        for monomial, factor in _terms(other).items():
+            terms[monomial] = terms.get(monomial, 0) + factor
+        return made(terms)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Integer:
+        return Polynomial({monomial: -factor for monomial, factor in self.terms.items()})
+
+    def __sub__(self, other: Integer) -> Integer:
+        return self + -other if isinstance(other, int | Polynomial) else NotImplemented
+
+    def __rsub__(self, other: Integer) -> Integer:
+        return -self + other if isinstance(other, int | Polynomial) else NotImplemented
+
+    def __mul__(self, other: Integer) -> Integer:
+        if not isinstance(other, int | Polynomial):
+            return NotImplemented
+        terms: dict[Monomial, int] = {}
+        for a, one in self.terms.items():
+            for b, two in _terms(other).items():
+                monomial = tuple(sorted((*a, *b), key=str)) if a and b else a or b
+                terms[monomial] = terms.get(monomial, 0) + one * two
+        return made(terms)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Integer) -> Integer:
+        return quotient(self, other) if isinstance(other, int | Polynomial) else NotImplemented
+
+    def __rfloordiv__(self, other: Integer) -> Integer:
+        return quotient(other, self) if isinstance(other, int | Polynomial) else NotImplemented
+
+    def __mod__(self, other: Integer) -> Integer:
+        return self - quotient(self, other) * other if isinstance(other, int | Polynomial) else NotImplemented
+
+    def __rmod__(self, other: Integer) -> Integer:
+        return other - quotient(other, self) * self if isinstance(other, int | Polynomial) else NotImplemented
+
+    # -- order, as far as it is certain ----------------------------------------------------------------------------
+
+    def __lt__(self, other: Integer) -> bool:
+        return _certain(other - self, lambda low: low > 0, lambda high: high <= 0, f"{self} < {other}")
+
+    def __ge__(self, other: Integer) -> bool:
+        return not self < other
+
+    def __gt__(self, other: Integer) -> bool:
+        return _certain(self - other, lambda low: low > 0, lambda high: high <= 0, f"{self} > {other}")
+
+    def __le__(self, other: Integer) -> bool:
+        return not self > other
+
+    def __bool__(self) -> bool:
+        low, high = self.bounds
+        if low <= 0 <= high:
+            raise UndecidedError(f"{self} != 0")
+        return True
+
+
+def made(terms: Mapping[Monomial, int]) -> Integer:
+    """The sum of these terms, some of which may be 0."""
+    kept = {monomial: factor for monomial, factor in terms.items() if factor}
+    if not kept:
+        return 0
+    return kept[()] if len(kept) == 1 and () in kept else Polynomial(kept)
+
+
+def quotient(dividend: Integer, divisor: Integer) -> Integer:
+    """The floor of the quotient. Raises UndecidedError where the divisor may be 0 or less."""
+    if isinstance(dividend, int) and isinstance(divisor, int):
+        return dividend // divisor
+    exact = exact_quotient(dividend, divisor)
+    if exact is not None:
+        return exact
+    if bounds_of(divisor)[0] <= 0:
+        raise UndecidedError(f"{divisor} > 0")
+    if not isinstance(divisor, int):
+        return _floor(dividend, divisor)
+    whole = {m: f // divisor for m, f in _terms(dividend).items() if f % divisor == 0 or not m}
+    rest = made({m: f % divisor if not m else f for m, f in _terms(dividend).items() if f % divisor})
+    common = gcd(divisor, *(f for m, f in _terms(rest).items() if m))
+    if common > 1:
+        rest, divisor = made({m: f // common for m, f in _terms(rest).items()}), divisor // common
+    return made(whole) + (rest // divisor if isinstance(rest, int) else _floor(rest, divisor))
+
+
+def _floor(dividend: Integer, divisor: Integer) -> Integer:
+    """The floor of a quotient that has no whole part. What is negative at its head is rounded up without its sign."""
+    if min(_terms(dividend).items(), key=_rank)[1] < 0:
+        return -_floor(-dividend + divisor - 1, divisor)
+    atom = Quotient(dividend, divisor)
+    low, high = atom.bounds
+    return low if low == high else Polynomial({(atom,): 1})
+
+
+def exact_quotient(dividend: Integer, divisor: Integer) -> Integer | None:
+    """The factor of `divisor` in `dividend`, None if it is none for certain; 0 / 0 counts as any factor."""
+    if dividend == divisor:
+        return 1
+    if divisor == 1 or divisor == 0:
+        return dividend if divisor == 1 else None
+    rest, result = dividend, 0
+    lead, factor = max(_terms(divisor).items(), key=_rank_of_lead)
+    for _ in range(64):
+        if isinstance(rest, int) and rest == 0:
+            return result
+        monomial, count = max(_terms(rest).items(), key=_rank_of_lead)
+        left = _without(monomial, lead)
+        if left is None or count % factor:
+            return None
+        step = made({left: count // factor})
+        result, rest = result + step, rest - step * divisor
+    return None
+
+
+def largest(a: Integer, b: Integer) -> Integer:
+    """The larger of the two."""
+    return _extreme("max", a, b)
+
+
+def smallest(a: Integer, b: Integer) -> Integer:
+    """The smaller of the two."""
+    return _extreme("min", a, b)
+
+
+def _extreme(name: str, a: Integer, b: Integer) -> Integer:
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b) if name == "max" else min(a, b)
+    low, high = bounds_of(a - b)
+    if low >= 0 or high <= 0:
+        return a if (low >= 0) == (name == "max") else b
+    first, second = sorted((a, b), key=str)
+    return Polynomial({(Extreme(name, (first, second)),): 1})
+
+
+def bounds_of(size: Integer) -> tuple[int, int]:
+    """The least and the largest value."""
+    return (size, size) if isinstance(size, int) else size.bounds
+
+
+def symbols_of(size: Integer) -> frozenset[Symbol]:
+    return frozenset() if isinstance(size, int) else size.symbols
+
+
+def at(size: Integer, values: Mapping[str, Integer]) -> Integer:
+    """The expression with some symbols replaced, by name."""
+    return size if isinstance(size, int) else size.at(values)
+
+
+def _terms(size: Integer) -> Mapping[Monomial, int]:
+    return ({(): size} if size else {}) if isinstance(size, int) else size.terms
+
+
+def _certain(difference: Integer, yes: Callable[[int], bool], no: Callable[[int], bool], claim: str) -> bool:
+    low, high = bounds_of(difference)
+    if yes(low):
+        return True
+    if no(high):
+        return False
+    raise UndecidedError(claim)
+
+
+def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:
+    left = list(monomial)
+    for atom in factors:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
+
+
+def _rank(item: tuple[Monomial, int]) -> tuple[int, str]:
+    """Products before single symbols before the constant."""
+    return -len(item[0]), _product(item[0], 1)
+
+
+def _rank_of_lead(item: tuple[Monomial, int]) -> tuple[int, str]:
+    return len(item[0]), _product(item[0], 1)
+
+
+def _product(monomial: Monomial, factor: int) -> str:
+    parts = [str(factor)] if factor != 1 or not monomial else []
+    return " * ".join([*parts, *(f"({atom})" if isinstance(atom, Quotient) else str(atom) for atom in monomial)])
+
+
+def _factor(size: Integer) -> str:
+    text = str(size)
+    return text if text.isidentifier() or text.isdecimal() else f"({text})"

@@ -1,0 +1,131 @@
+"""Sizes as expressions over symbols: one normal form, order by proof only, and text that reads back."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilestitch.compiler.ir.errors import IRError, UndecidedError
+from tilestitch.compiler.ir.sizes import (
+    Symbol, at, bounds_of, ceil_div, is_open, largest, parse_size, size_of, smallest, symbols_of, typical,
+)  # fmt: skip
+
+SYMBOLS = {name: Symbol(name, low, high) for name, low, high in (("b", 1, 64), ("s", 1, 512), ("p", 0, 100))}
+B, S, P = (size_of(symbol) for symbol in SYMBOLS.values())
+NAMES = {name: size_of(symbol) for name, symbol in SYMBOLS.items()}
+VALUES = st.fixed_dictionaries({n: st.integers(s.low, s.high) for n, s in SYMBOLS.items()})
+
+_BINARY = {"+": operator.add, "-": operator.sub, "*": operator.mul, "max": largest, "min": smallest}
+_LEAVES = st.one_of(st.integers(-8, 8), st.sampled_from(sorted(NAMES)))
+
+
+def _trees() -> st.SearchStrategy[Any]:
+    def grown(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        binary = st.tuples(st.sampled_from(sorted(_BINARY)), inner, inner)
+        return st.one_of(binary, st.tuples(st.sampled_from(["//", "%"]), inner, st.integers(1, 9)))
+
+    return st.recursive(_LEAVES, grown, max_leaves=8)
+
+
+def _made(tree: Any, names: Any) -> Any:
+    if isinstance(tree, int):
+        return tree
+    if isinstance(tree, str):
+        return names[tree]
+    op, left, right = tree
+    a, b = _made(left, names), _made(right, names)
+    if op in ("//", "%"):
+        return a // b if op == "//" else a % b
+    return _BINARY[op](a, b)
+
+
+@given(_trees(), VALUES)
+def test_an_expression_has_the_value_of_its_arithmetic(tree: Any, values: dict[str, int]) -> None:
+    size = _made(tree, NAMES)
+    expected = _made(tree, values)
+    assert typical(size, values) == expected
+    low, high = bounds_of(size)
+    assert low <= expected <= high
+
+
+@given(_trees())
+def test_its_text_reads_back(tree: Any) -> None:
+    size = _made(tree, NAMES)
+    assert parse_size(str(size), NAMES) == size
+
+
+@given(_trees(), _trees(), VALUES)
+def test_what_is_decided_of_an_order_holds_for_all_values(one: Any, other: Any, values: dict[str, int]) -> None:
+    a, b = _made(one, NAMES), _made(other, NAMES)
+    for compare in (operator.lt, operator.le, operator.gt, operator.ge):
+        try:
+            decided = compare(a, b)
+        except UndecidedError:
+            continue
+        assert decided == compare(_made(one, values), _made(other, values))
+
+
+def test_equal_expressions_compare_equal() -> None:
+    assert B * (S + P) == P * B + S * B
+    assert B * S * 768 // 64 == B * S * 12
+    assert (B * S + B * P) // (S + P) == B
+    assert S // 2 * 2 + S % 2 == S
+    assert (4 * S + 3) // 4 == S
+    assert (6 * S) % 3 == 0
+    assert S != B
+    assert hash(B * S) == hash(S * B)
+
+
+def test_what_is_constant_is_an_integer() -> None:
+    assert type(S - S) is int
+    assert type(S * 0) is int
+    assert size_of(Symbol("one", 5, 5)) == 5
+    assert largest(S, 0) == S
+    assert smallest(S, 600) == S
+    assert (P + 100) // 400 == 0
+
+
+def test_an_open_order_raises_instead_of_being_guessed() -> None:
+    assert S < 513
+    with pytest.raises(UndecidedError, match="s < 5"):
+        bool(S < 5)
+    with pytest.raises(UndecidedError, match="p != 0"):
+        bool(P)
+    assert bool(S)
+
+
+def test_division_by_what_may_be_0_raises() -> None:
+    with pytest.raises(UndecidedError, match="p > 0"):
+        S // P
+
+
+@pytest.mark.parametrize("take", [range, int, lambda size: np.empty((size,)), lambda size: [0, 1][size]])
+def test_no_number_is_taken_from_an_expression_unseen(take: Any) -> None:
+    with pytest.raises(TypeError):
+        take(S)
+
+
+def test_symbols_are_replaced_by_sizes() -> None:
+    assert at(B * ceil_div(S, 16), {"s": 17, "b": 3}) == 6
+    assert at(B * (S + P), {"p": S}) == 2 * B * S
+    assert symbols_of([B * S, 4, P + 1]) == set(SYMBOLS.values())
+    with pytest.raises(IRError, match="symbols s have none"):
+        typical(B * S, {"b": 1})
+
+
+@pytest.mark.parametrize("text", ["", "s +", "t", "s / 2", "s ** 2", "abs(s)", "s.real", "1.5", "True and s", "max()"])
+def test_other_text_is_refused(text: str) -> None:
+    with pytest.raises(IRError, match="is no size"):
+        parse_size(text, NAMES)
+
+
+def test_expressions_print_as_they_are_read() -> None:
+    assert str(B * S + P * 2 - 1) == "b * s + 2 * p - 1"
+    assert str(ceil_div(S, 16)) == "(s + 15) // 16"
+    assert str(B * (S // 2)) == "b * (s // 2)"
+    assert is_open(S) and not is_open(3)
