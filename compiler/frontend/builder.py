@@ -25,9 +25,11 @@ from tilestitch.compiler.ir import (
     kind_of,
     reference,
 )
+from tilestitch.compiler.ir.sizes import Size, as_size, is_open, largest
 from tilestitch.compiler.ir.types import is_float, to_numpy_dtype
 
 from .errors import NotStatic
+from .sizes import computed
 
 FOLD_LIMIT_BYTES = 16 << 20
 """A folded result may be this large, or twice its operands; larger ones (a scalar broadcast, a long iota) stay lazy."""
@@ -65,7 +67,24 @@ class Builder:
         folded = self._folded(op, values, attrs) if types is None and self._may_fold(op, values, out_types) else None
         if folded is not None:
             return folded
+        sizes = computed(op, values, attrs) if types is None else None
+        if sizes is not None:
+            return (self.sizes(sizes, out_types[0]),)
         return self.graph.add(op, values, attrs, origins=self.origins, types=types).outputs
+
+    def sizes(self, elements: np.ndarray, type_: Type) -> Value:
+        """A tensor of sizes, or of what was found out of them; a constant where all of it is known."""
+        assert isinstance(type_, TensorType)
+        flat = tuple(elements.reshape(-1).tolist())
+        if not any(is_open(element) for element in flat):
+            return self.constant(np.array(flat, to_numpy_dtype(type_.dtype)).reshape(elements.shape), name="sizes")
+        return self.graph.emit(
+            "sizes", origins=self.origins, values=flat, shape=tuple(elements.shape), dtype=type_.dtype
+        )
+
+    def size(self, size: Size, dtype: str = "int64") -> Value:
+        """A size as a scalar."""
+        return self.sizes(np.array(size, object), TensorType(dtype, ()))
 
     def host(
         self, name: str, values: Sequence[Value], types: Sequence[Type], *, fold: bool = False, **attrs: Any
@@ -110,12 +129,12 @@ class Builder:
     # -- what is known at compile time -----------------------------------------------------------------------
 
     def shape(self, value: Value) -> tuple[int, ...]:
-        """The static shape; NotStatic if the rank or a dimension is known only at run time."""
+        """The shape; NotStatic if the rank or a dimension is known only at run time."""
         if not isinstance(value.type, TensorType):
             raise NotStatic(f"%{value.name} has type {value.type}: its rank is known only at run time")
-        if not value.type.is_static:
+        if not value.type.is_sized:
             raise NotStatic(f"%{value.name} has shape {value.type}: a dimension is known only at run time")
-        return value.type.static_shape
+        return value.type.sizes
 
     def rank(self, value: Value) -> int:
         if not isinstance(value.type, TensorType):
@@ -123,7 +142,7 @@ class Builder:
         return value.type.rank
 
     def dim(self, value: Value, axis: int) -> int:
-        """One static dimension; NotStatic if it is symbolic."""
+        """One dimension; NotStatic if it is known only at run time."""
         self.rank(value)
         size = value.tensor_type.shape[axis]
         if isinstance(size, str):
@@ -199,8 +218,8 @@ class Builder:
     # -- shapes ----------------------------------------------------------------------------------------------
 
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:
-        """Static target shape; -1 as in numpy."""
-        target = tuple(int(d) for d in shape)
+        """-1 as in numpy."""
+        target = tuple(as_size(d) for d in shape)
         if isinstance(x.type, TensorType) and x.type.shape == target:
             return x
         return self.emit("reshape", x, shape=target)
@@ -215,7 +234,7 @@ class Builder:
         return self.transpose(x, perm)
 
     def broadcast_to(self, x: Value, shape: Sequence[int]) -> Value:
-        target = tuple(int(d) for d in shape)
+        target = tuple(as_size(d) for d in shape)
         if isinstance(x.type, TensorType) and x.type.shape == target:
             return x
         return self.emit("broadcast_to", x, shape=target)
@@ -242,12 +261,12 @@ class Builder:
             raise NotStatic(f"%{x.name} ({x.type}) has several dimensions that are known only at run time")
         return self.reshape(x, [-1 if isinstance(d, str) else d for d in shape])
 
-    def slice_axis(self, x: Value, axis: int, start: int, stop: int, step: int = 1) -> Value:
+    def slice_axis(self, x: Value, axis: int, start: Size, stop: Size, step: int = 1) -> Value:
         """x[start:stop:step] along one axis; all bounds inside it."""
         shape = self.shape(x)
         if start == 0 and stop == shape[axis] and step == 1:
             return x
-        size = max(0, -((start - stop) // step) if step > 0 else -((stop - start) // -step))
+        size = largest(0, -((start - stop) // step) if step > 0 else -((stop - start) // -step))
         starts, steps, sizes = [0] * len(shape), [1] * len(shape), list(shape)
         starts[axis], steps[axis], sizes[axis] = start, step, size
         return self.emit("slice", x, starts=tuple(starts), steps=tuple(steps), sizes=tuple(sizes))
@@ -265,10 +284,10 @@ class Builder:
     def pad(
         self, x: Value, before: Sequence[int], after: Sequence[int], mode: str = "constant", value: Value | None = None
     ) -> Value:
-        if not any(before) and not any(after):
+        if all(p == 0 for p in (*before, *after)):
             return x
         operands = (x,) if value is None else (x, value)
-        return self.emit("pad", *operands, before=tuple(map(int, before)), after=tuple(map(int, after)), mode=mode)
+        return self.emit("pad", *operands, before=tuple(map(as_size, before)), after=tuple(map(as_size, after)), mode=mode)
 
     def gather(self, x: Value, indices: Value, axis: int) -> Value:
         return self.emit("gather", x, indices, axis=axis)
@@ -289,6 +308,8 @@ class Builder:
         """The mean over `axes`; integers divide towards zero, an empty mean of floats is NaN."""
         count = prod(self.dim(x, a) for a in axes)
         total = self.reduce("sum", x, axes, keepdims)
+        if is_open(count):
+            return self.div(total, self.cast(self.size(count), total.dtype))
         if is_float(total.dtype) and count:
             return self.mul(total, 1.0 / count) if count & (count - 1) == 0 else self.div(total, float(count))
         return self.div(total, count)

@@ -17,11 +17,13 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto
 
 from tilestitch.compiler.ir import Graph, OptionalType, Type, Value
+from tilestitch.compiler.ir.sizes import as_size
 
 from .builder import Builder
 from .errors import ConversionError, NotStatic
 from .onnx_types import dtype_of, from_type_proto
 from .scope import Scope, declared_type
+from .sizes import contents_of
 from .tensors import to_array
 
 Converted: TypeAlias = "Value | Sequence[Value | None]"
@@ -72,7 +74,10 @@ class Context(Builder):
         return value.data
 
     def ints_of(self, index: int) -> tuple[int, ...]:
-        """A required constant operand, flattened to ints."""
+        """A required operand of sizes, flattened; NotStatic if they are known only at run time."""
+        known = contents_of(self.input(index))
+        if known is not None:
+            return tuple(as_size(v) for v in known.reshape(-1))
         return tuple(int(v) for v in self.constant_of(index).reshape(-1))
 
     def optional_ints(self, index: int) -> tuple[int, ...] | None:

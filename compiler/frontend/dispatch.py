@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from onnx import FunctionProto, ModelProto, NodeProto
 
 from tilestitch.compiler.ir import Graph, IRError, Value
+from tilestitch.compiler.ir.errors import UndecidedError
 
 from .context import Context, Converted, Converter, Versioned
 from .converters import CONVERTERS
@@ -79,9 +80,9 @@ def _outputs(scope: Scope, node: NodeProto, name: str, inputs: list[Value | None
             context = Context(scope, node, name, inputs, opset)
             check_limits(context)
             return _as_list(convert(context))
-        except NotStatic as error:
+        except (NotStatic, UndecidedError) as error:
             # The first reason is the one that a user can act on.
-            reason = reason or error
+            reason = reason or NotStatic(str(error))
             _undo(scope.graph, mark)
     body = schema_function(node, opset, inputs)
     if body is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
@@ -13,6 +13,8 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import FunctionProto, ModelProto, NodeProto, ValueInfoProto
 
 from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, Graph, TensorType, Type, Value
+from tilestitch.compiler.ir.claims import Claim, noting
+from tilestitch.compiler.ir.sizes import symbols_of
 from tilestitch.compiler.ir.types import is_static_tensor
 
 from .checking import check_model
@@ -21,9 +23,13 @@ from .errors import ModelError
 from .expansion import check_expanded_size
 from .onnx_types import from_type_proto
 from .scope import FunctionKey, Module, Scope, canonical_domain, remove_dead_nodes
+from .symbols import Range, Symbols
 from .walks import all_tensors, node_tensors, subgraphs
 
 Shapes = Mapping[str, Sequence[int]]
+
+MOST_ROUNDS = 32
+"""Of converting a model whose operators say more and more of its open dimensions."""
 
 MOST_BYTES = 1 << 47
 """Of one tensor: the address space of a process."""
@@ -48,13 +54,15 @@ def import_model(
     model: str | os.PathLike[str] | ModelProto,
     shapes: Shapes | None = None,
     *,
+    ranges: Mapping[str, Range] | None = None,
     expose: Sequence[str] = (),
     folder: Path | None = None,
 ) -> ImportedModel:
     """Convert an ONNX model (a path, or a ModelProto, whose external tensors lie in `folder`) to primitives.
 
     `shapes` gives static sizes to inputs by name; a named dimension set by one input is set in all others. Dimensions
-    that stay open become symbols; operators that need them at compile time say so. `expose` names ONNX values of the
+    that stay open become symbols with the `ranges` given by the dimensions' names, or `DEFAULT_RANGE`; if `ranges` is
+    None, they are names that only a run can tell. `expose` names ONNX values of the
     main graph that are added to the outputs.
 
     Raises ModelError for bad files, models and shapes, UnsupportedOperatorsError, which names all operators that are
@@ -72,11 +80,9 @@ def import_model(
     check_model(proto, path)
     _check_output_names(proto)
     opsets = {canonical_domain(o.domain): o.version for o in proto.opset_import}
-    graph = Graph(proto.graph.name or "main")
     module = Module(convert_node, functions, path.parent if path else folder)
-    scope = Scope(module, graph, opsets)
-    _add_inputs(scope, proto, dict(shapes or {}))
-    graph.outputs = scope.body(proto.graph)
+    scope = _converted(proto, module, opsets, dict(shapes or {}), ranges)
+    graph = scope.graph
     _check_outputs(proto, graph.outputs)
     graph.outputs = [*graph.outputs, *(_exposed(scope, name) for name in expose)]
     output_names = (*(o.name for o in proto.graph.output), *expose)
@@ -84,6 +90,32 @@ def import_model(
     remove_dead_nodes(graph)
     _check_sizes(graph)
     return ImportedModel(graph, tuple(v.name for v in graph.inputs), output_names, opsets, _metadata(proto))
+
+
+def _converted(
+    proto: ModelProto,
+    module: Module,
+    opsets: Mapping[str, int],
+    shapes: dict[str, Sequence[int]],
+    ranges: Mapping[str, Range] | None,
+) -> Scope:
+    """The model's main graph, with its outputs. What its operators say of open dimensions is put in from the start:
+    where they teach something new, the model is converted anew.
+    """
+    symbols = None if ranges is None else Symbols(ranges)
+    for _ in range(MOST_ROUNDS):
+        claims: dict[Claim, None] = {}
+        scope = Scope(replace(module, counters={}, named=set()), Graph(proto.graph.name or "main"), opsets)
+        with noting(lambda claim, found=claims: found.setdefault(claim)):
+            _add_inputs(scope, proto, shapes, symbols)
+            scope.graph.outputs = scope.body(proto.graph)
+        if symbols is None or not symbols.learned(claims):
+            break
+    if symbols is not None:
+        used = symbols_of(d for v in scope.graph.inputs if isinstance(v.type, TensorType) for d in v.type.shape)
+        scope.graph.symbols = tuple(s for s in symbols.by_name.values() if s in used)
+        scope.graph.claims = tuple(claims)
+    return scope
 
 
 def load_model(path: Path, *, external_data: bool = False) -> ModelProto:
@@ -182,7 +214,9 @@ def _metadata(proto: ModelProto) -> dict[str, str]:
 # -- inputs --------------------------------------------------------------------------------------------------------
 
 
-def _add_inputs(scope: Scope, proto: ModelProto, shapes: dict[str, Sequence[int]]) -> None:
+def _add_inputs(
+    scope: Scope, proto: ModelProto, shapes: dict[str, Sequence[int]], symbols: Symbols | None
+) -> None:
     constants = {t.name for t in proto.graph.initializer}
     formal = [i for i in proto.graph.input if i.name not in constants]
     unknown = [name for name in shapes if name not in {i.name for i in formal}]
@@ -191,7 +225,9 @@ def _add_inputs(scope: Scope, proto: ModelProto, shapes: dict[str, Sequence[int]
     types = [_input_type(i, shapes.get(i.name)) for i in formal]
     sizes = _symbol_sizes(formal, shapes)
     for info, type_ in zip(formal, types, strict=True):
-        scope.bind(info.name, scope.graph.add_input(info.name, _substituted(type_, sizes)))
+        static = _substituted(type_, sizes)
+        known = static if symbols is None else symbols.typed(static, info.name)
+        scope.bind(info.name, scope.graph.add_input(info.name, known))
 
 
 def _declared(info: ValueInfoProto) -> Type:

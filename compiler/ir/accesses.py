@@ -195,8 +195,12 @@ def _gather_nd(followed: Followed, node: Node, index: Place) -> None:
     followed.follow(x, (*outer[:batch], *map(followed.unknown, sizes), *index[prefix:]))
 
 
+def _nothing(followed: Followed, node: Node, index: Place) -> None:
+    """Of operators without operands."""
+
+
 _MOVEMENT: dict[str, Callable[[Followed, Node, Place], None]] = {
-    "concat": _concat, "pad": _pad, "iota": lambda followed, node, index: None,
+    "concat": _concat, "pad": _pad, "iota": _nothing, "sizes": _nothing,
     "gather": _gather, "gather_elements": _gather_elements, "gather_nd": _gather_nd,
 }  # fmt: skip
 

@@ -21,6 +21,7 @@ OPERANDS = {
     "concat": "x0, x1, …",
     "pad": "x [, value]",
     "iota": "none",
+    "sizes": "none",
     "gather": "x, indices",
     "gather_elements": "x, indices",
     "gather_nd": "x, indices",

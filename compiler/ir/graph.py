@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from .claims import Claim
 from .errors import IRError
 from .nodelist import NodeList
 from .printing import print_graph
+from .sizes import Symbol
 from .types import TensorType, Type, from_numpy_dtype
 from .values import Node, Value
 
@@ -22,6 +24,10 @@ class Graph:
     def __init__(self, name: str = "main") -> None:
         self.name = name
         self.inputs: list[Value] = []
+        self.symbols: tuple[Symbol, ...] = ()
+        """What open dimensions, of nested graphs too, are expressions over."""
+        self.claims: tuple[Claim, ...] = ()
+        """What must hold of the symbols when the graph is run."""
         self._outputs: list[Value] = []
         self._output_places: dict[Value, list[int]] = {}
         self._nodes = NodeList()

@@ -153,6 +153,16 @@ _SPECS: list[OpSpec] = [
         dtype=_REQUIRED,
     ),
     _spec(
+        "sizes",
+        Kind.INJECTIVE,
+        rule.sizes,
+        0,
+        "sizes, in row-major order: integers, and expressions over symbols",
+        values=_REQUIRED,
+        shape=_REQUIRED,
+        dtype=_REQUIRED,
+    ),
+    _spec(
         "gather",
         Kind.INJECTIVE,
         rule.gather,
@@ -347,7 +357,7 @@ def op_spec(op: str) -> OpSpec:
     raise IRError(f"unknown operator {op!r}; known: {', '.join(OPS)} and host.*")
 
 
-DATA_MOVEMENT = frozenset({"concat", "pad", "iota", "gather", "gather_elements", "gather_nd"})
+DATA_MOVEMENT = frozenset({"concat", "pad", "iota", "sizes", "gather", "gather_elements", "gather_nd"})
 """Injective operators whose result has its operands' elements at other places."""
 
 

@@ -217,6 +217,9 @@ class Polynomial:
     def __le__(self, other: Integer) -> bool:
         return not self > other
 
+    def __index__(self) -> int:
+        raise UndecidedError(f"what follows from the value of {self}")
+
     def __bool__(self) -> bool:
         low, high = self.bounds
         if low <= 0 <= high:

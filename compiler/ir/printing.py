@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .errors import IRError
+from .sizes import FAR, Symbol, is_open
 from .types import TensorType, from_numpy_dtype
 from .values import Node, Value
 
@@ -22,6 +23,7 @@ class Printed(Protocol):
     """What of a `Graph` is printed; the class itself is not known here, since graphs print themselves."""
 
     name: str
+    symbols: tuple[Symbol, ...]
 
     @property
     def inputs(self) -> Sequence[Value]: ...
@@ -41,7 +43,9 @@ class Printed(Protocol):
 def print_graph(graph: Printed, *, full: bool = False, indent: str = "") -> str:
     """The graph as text. With `full`, large constants are written out, so that the text alone parses back."""
     inputs = ", ".join(f"{_ref(v)}: {v.type}" for v in graph.inputs)
-    lines = [f"graph @{graph.name}({inputs}) -> ({', '.join(_ref(v) for v in graph.outputs)}) {{"]
+    ranges = ", ".join(f"{s.name}={s.low}..{s.high if s.high < FAR else ''}" for s in graph.symbols)
+    name = f"{graph.name}[{ranges}]" if ranges else graph.name
+    lines = [f"graph @{name}({inputs}) -> ({', '.join(_ref(v) for v in graph.outputs)}) {{"]
     lines += [f"{indent}  {_print_constant(v, full)}" for v in graph.constants]
     lines += [f"{indent}  {_print_node(n, full, indent + '  ')}" for n in graph.nodes]
     return "\n".join([*lines, indent + "}"])
@@ -121,6 +125,8 @@ def _print_attr(value: Any, full: bool, indent: str) -> str:
 
 
 def _jsonable(value: Any) -> Any:
+    if is_open(value):
+        return {"size": str(value)}
     if isinstance(value, np.generic):
         return value.item()
     raise IRError(f"attribute value {value!r} has no text form; use numbers, strings, tuples, arrays or graphs")

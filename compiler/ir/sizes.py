@@ -1,7 +1,7 @@
 """Sizes of dimensions: integers, or expressions over named symbols with ranges (`polynomial`).
 
 To the type checker an expression is an integer, since what computes with integers computes with expressions as well;
-when the program runs it is none, so that nothing takes a number from it unseen: `range`, numpy and int() refuse it.
+when the program runs it is none, so that nothing takes a number from it unseen: `range`, numpy and int() raise UndecidedError.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
 """The text form of a graph: prints and parses back to the same graph.
 
-    graph @main(%x: float32[2,3]) -> (%y) {
+    graph @main[n=1..64](%x: float32[2,n]) -> (%y) {
       %c = constant [1.5] : float32[1]
-      %y = add(%x, %c) : float32[2,3]  from "Add_0"
+      %y = add(%x, %c) : float32[2,n]  from "Add_0"
       %v, %i = top_k(%y) {k=1, axis=1, largest=true} : float32[2,1], int64[2,1]
     }
 
-Constants of at most `INLINE_LIMIT` elements print as JSON; larger ones as `#sha256:...`, whose data `parse_graph`
+Dimensions are numbers, expressions over the symbols whose ranges stand after the name (`sizes`), or other names: sizes
+that only a run can tell. Constants of at most `INLINE_LIMIT` elements print as JSON; larger ones as `#sha256:...`, whose data `parse_graph`
 takes from `constants`, or in full (base64) with `print_graph(..., full=True)`. A node whose name differs from its
-first output's prints it as `node "name"`. Attribute values are JSON; a nested graph is written inside its attribute.
+first output's prints it as `node "name"`. Attribute values are JSON, an expression in them `{"size": "n + 1"}`; a nested
+graph is written inside its attribute, over the same symbols.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,8 @@ import numpy as np
 from .errors import IRError, TextError
 from .graph import Graph, Value
 from .printing import INLINE_LIMIT, constants_of, digest, fingerprint, print_graph
-from .types import AnyRankTensor, OptionalType, SequenceType, TensorType, Type, to_numpy_dtype
+from .sizes import FAR, Size, Symbol, parse_size, size_of
+from .types import AnyRankTensor, Dim, OptionalType, SequenceType, TensorType, Type, to_numpy_dtype
 
 __all__ = ["INLINE_LIMIT", "constants_of", "digest", "fingerprint", "parse_graph", "print_graph"]
 
@@ -51,6 +54,7 @@ _SPACE = re.compile(r"(?:\s|//[^\n]*)*")
 class _Parser:
     def __init__(self, text: str, constants: Mapping[str, np.ndarray]) -> None:
         self.text, self.constants, self.at = text, constants, 0
+        self.symbols: dict[str, Size] = {}
 
     def fail(self, message: str) -> Any:
         before = self.text[: self.at]
@@ -81,7 +85,7 @@ class _Parser:
         except json.JSONDecodeError as error:
             self.fail(f"not a JSON value: {error.msg}")
         self.at = end
-        return _tuples(value)
+        return self.plain(value)
 
     def ref(self) -> str:
         token = self.take()
@@ -115,11 +119,48 @@ class _Parser:
             self.take("*")
             self.take("]")
             return AnyRankTensor(head)
-        dims = self.list_of(self.take, "]")
+        dims = self.list_of(self.dimension, "]")
         try:
-            return TensorType(head, tuple(int(d) if d.isdigit() else d for d in dims))
+            return TensorType(head, tuple(self.size(d) for d in dims))
         except IRError as error:
             return self.fail(str(error))
+
+    def dimension(self) -> str:
+        """The text up to the comma or bracket after a dimension."""
+        self.skip()
+        start, depth = self.at, 0
+        while self.at < len(self.text) and (depth or self.text[self.at] not in ",]\n"):
+            depth += {"(": 1, ")": -1}.get(self.text[self.at], 0)
+            self.at += 1
+        return self.text[start : self.at].strip()
+
+    def size(self, text: str) -> Dim:
+        if text.isdigit():
+            return int(text)
+        names = re.findall(r"[^\W\d]\w*", text)
+        known = [name for name in names if name in self.symbols or name in ("max", "min")]
+        return parse_size(text, self.symbols) if known and len(known) == len(names) else text
+
+    def plain(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return tuple(self.plain(v) for v in value)
+        if isinstance(value, dict) and value.keys() == {"size"}:
+            return parse_size(value["size"], self.symbols)
+        return value
+
+    def ranges(self) -> Iterator[Symbol]:
+        """The symbols in brackets."""
+        self.take("[")
+        while self.peek() != "]":
+            name = self.take()
+            self.take("=")
+            low, _, high = self.take().partition("..")
+            if not low.isdigit() or not (high.isdigit() or not high):
+                self.fail(f"symbol {name} has no range such as 1..64")
+            yield Symbol(name, int(low), int(high) if high else FAR)
+            if self.peek() == ",":
+                self.take(",")
+        self.take("]")
 
     def graph(self, _: dict[str, Value]) -> Graph:
         self.take("graph")
@@ -127,6 +168,9 @@ class _Parser:
         if not name.startswith("@"):
             self.fail("expected @name")
         graph = Graph(name[1:])
+        if self.peek() == "[":
+            graph.symbols = tuple(self.ranges())
+            self.symbols.update((s.name, size_of(s)) for s in graph.symbols)
         values: dict[str, Value] = {}
         self.take("(")
 
@@ -274,6 +318,3 @@ class _Parser:
         except (ValueError, TypeError, IRError) as error:
             return self.fail(f"data does not fit {type_}: {error}")
 
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value

@@ -7,6 +7,8 @@ from math import prod
 from typing import Any
 
 from .errors import TypeRuleError
+from .claims import may_be_natural
+from .sizes import Size, is_open
 from .types import (
     UNKNOWN,
     AnyRankTensor,
@@ -153,14 +155,15 @@ def reshape(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     dtype, target = _dtype_of(inputs[0]), tuple(attrs["shape"])
     source = inputs[0]
     wild = [i for i, d in enumerate(target) if d == -1]
-    _require(len(wild) <= 1 and all(isinstance(d, int) and d >= -1 for d in target), f"bad target shape {target}")
-    if not isinstance(source, TensorType) or not source.is_static:
+    fits = all(is_open(d) or (isinstance(d, int) and d >= -1) for d in target)
+    _require(len(wild) <= 1 and fits, f"bad target shape {target}")
+    if not isinstance(source, TensorType) or not source.is_sized:
         return [TensorType(dtype, tuple(UNKNOWN if d == -1 else d for d in target))]
     count, rest = source.num_elements, prod(d for d in target if d != -1)
     if wild:
-        _require(rest > 0 and count % rest == 0, f"{count} elements do not fit {target}")
+        _require(rest > 0 and (is_open(count % rest) or count % rest == 0), f"{count} elements do not fit {target}")
         target = tuple(count // rest if d == -1 else d for d in target)
-    _require(prod(target) == count, f"{count} elements do not fit {target}")
+    _require(dims_compatible(prod(target), count), f"{count} elements do not fit {target}")
     return [TensorType(dtype, target)]
 
 
@@ -188,11 +191,17 @@ def slice_(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     _require(len(starts) == len(steps) == len(sizes) == x.rank, "starts, steps and sizes need one entry a dimension")
     for dim, start, step, size in zip(x.shape, starts, steps, sizes, strict=True):
         last = start + step * (size - 1)
-        inside = isinstance(dim, str) or size == 0 or (0 <= start < dim and 0 <= last < dim)
+        inside = isinstance(dim, str) or size == 0 or _inside(start, last, step, dim)
         _require(
-            step != 0 and size >= 0 and inside, f"start {start}, step {step}, size {size} leave a dimension of {dim}"
+            step != 0 and may_be_natural(size) and inside, f"start {start}, step {step}, size {size} leave a dimension of {dim}"
         )
     return [x.with_shape(sizes)]
+
+
+def _inside(start: Size, last: Size, step: int, dim: Size) -> bool:
+    """Whether places from `start` to `last` may lie in a dimension; of none of them, the last is before the first."""
+    lowest, highest = (start, last) if step > 0 else (last, start)
+    return may_be_natural(lowest) and may_be_natural(dim - 1 - highest)
 
 
 def concat(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
@@ -205,11 +214,12 @@ def concat(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
         dims = [t.shape[i] for t in tensors]
         if i == axis:
             shape.append(
-                sum(d for d in dims if isinstance(d, int)) if all(isinstance(d, int) for d in dims) else UNKNOWN
+                UNKNOWN if any(isinstance(d, str) for d in dims) else sum(d for d in dims if not isinstance(d, str))
             )
             continue
         _require(all(dims_compatible(dims[0], d) for d in dims), f"dimension {i} differs: {dims}")
-        shape.append(next((d for d in dims if isinstance(d, int)), dims[0]))
+        known = [d for d in dims if not isinstance(d, str)]
+        shape.append(next((d for d in known if not is_open(d)), next(iter(known), dims[0])))
     return [first.with_shape(tuple(shape))]
 
 
@@ -217,17 +227,17 @@ def pad(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     x = _tensors(inputs)[0]
     before, after = tuple(attrs["before"]), tuple(attrs["after"])
     _require(
-        len(before) == len(after) == x.rank and min((*before, *after), default=0) >= 0,
+        len(before) == len(after) == x.rank and all(map(may_be_natural, (*before, *after))),
         "pads need one entry >= 0 a dimension",
     )
     _require(attrs["mode"] in ("constant", "edge", "reflect", "wrap"), f"unknown mode {attrs['mode']!r}")
-    empty = any(d == 0 and b + a for d, b, a in zip(x.shape, before, after, strict=True))
+    empty = any(d == 0 and b + a != 0 for d, b, a in zip(x.shape, before, after, strict=True))
     _require(attrs["mode"] == "constant" or not empty, f"mode {attrs['mode']} has nothing to repeat of {x}")
     return [x.with_shape(tuple(_padded(d, b + a) for d, b, a in zip(x.shape, before, after, strict=True)))]
 
 
-def _padded(dim: Dim, amount: int) -> Dim:
-    if isinstance(dim, int):
+def _padded(dim: Dim, amount: Size) -> Dim:
+    if not isinstance(dim, str):
         return dim + amount
     return dim if amount == 0 else UNKNOWN
 
@@ -235,6 +245,12 @@ def _padded(dim: Dim, amount: int) -> Dim:
 def iota(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     shape = tuple(attrs["shape"])
     _require(0 <= attrs["axis"] < len(shape), f"axis {attrs['axis']} is not in shape {shape}")
+    return [TensorType(attrs["dtype"], shape)]
+
+
+def sizes(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    shape, count = tuple(attrs["shape"]), len(attrs["values"])
+    _require(all(isinstance(d, int) for d in shape) and prod(shape) == count, f"{count} sizes do not fill {shape}")
     return [TensorType(attrs["dtype"], shape)]
 
 
@@ -333,7 +349,7 @@ def _window_size(size: Dim, kernel: Dim, stride: int, padding: int, dilation: in
         return UNKNOWN
     span = size + padding - (dilation * (kernel - 1) + 1)
     _require(
-        span >= 0, f"a window of {kernel} (dilation {dilation}) does not fit {size} elements with {padding} of padding"
+        may_be_natural(span), f"a window of {kernel} (dilation {dilation}) does not fit {size} elements with {padding} of padding"
     )
     return span // stride + 1
 
@@ -346,7 +362,8 @@ def conv(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     out, per_group, kernel = (
         (w.shape[0], w.shape[1], w.shape[2:]) if layout == "NCX" else (w.shape[-1], w.shape[-2], w.shape[:-2])
     )
-    if isinstance(channels, int) and isinstance(per_group, int) and isinstance(out, int):
+    if not any(isinstance(d, str) or is_open(d) for d in (channels, per_group, out)):
+        assert not isinstance(channels, str) and not isinstance(per_group, str) and not isinstance(out, str)
         _require(
             channels == per_group * groups and out % groups == 0,
             f"{channels} channels, {groups} groups, weight {w} do not fit",
@@ -372,7 +389,7 @@ def conv_transpose(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
             continue
         full = (size - 1) * attrs["strides"][i] + (k - 1) * attrs["dilations"][i] + 1
         sizes.append(full - attrs["before"][i] - attrs["after"][i] + attrs["output_padding"][i])
-    out: Dim = per_group * groups if isinstance(per_group, int) else UNKNOWN
+    out: Dim = UNKNOWN if isinstance(per_group, str) else per_group * groups
     return [TensorType(attrs.get("out_dtype") or x.dtype, _join_layout(batch, out, tuple(sizes), layout))]
 
 
@@ -393,7 +410,8 @@ def top_k(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     k, axis = attrs["k"], attrs["axis"]
     _require(0 <= axis < x.rank, f"axis {axis} out of range")
     dim = x.shape[axis]
-    _require(k >= 0 and (isinstance(dim, str) or k <= dim), f"k = {k} of {dim} elements")
+    fits = isinstance(dim, str) or may_be_natural(dim - k)
+    _require(may_be_natural(k) and fits, f"k = {k} of {dim} elements")
     shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
     return [x.with_shape(shape), TensorType("int64", shape)]
 

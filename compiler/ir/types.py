@@ -1,4 +1,4 @@
-"""Types of values: tensors with static or symbolic dimensions, and the host-only sequence and optional types."""
+"""Types of values: tensors of static, open or unknown dimensions, and the host-only sequence and optional types."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import TypeAlias
 
 import numpy as np
 
+from .claims import may_be_equal
 from .errors import IRError
+from .sizes import Size, as_size, is_open
 
-Dim: TypeAlias = "int | str"
+Dim: TypeAlias = "Size | str"
+"""A size, which may be an expression over symbols (`sizes`), or a name for what only a run can tell."""
 Shape: TypeAlias = tuple[Dim, ...]
 
 UNKNOWN = "?"
@@ -110,7 +113,7 @@ def from_numpy_dtype(dtype: np.dtype) -> str:
 
 @dataclass(frozen=True)
 class TensorType:
-    """A dense tensor. `shape` holds ints, names of symbolic dimensions, and `UNKNOWN`.
+    """A dense tensor. `shape` holds sizes, names of dimensions that only a run can tell, and `UNKNOWN`.
 
     What follows from these is worked out once: planning asks for it millions of times.
     """
@@ -121,7 +124,7 @@ class TensorType:
     def __post_init__(self) -> None:
         if self.dtype not in _DTYPES:
             raise IRError(f"unknown dtype {self.dtype!r}; known: {', '.join(sorted(_DTYPES))}")
-        object.__setattr__(self, "shape", tuple(d if isinstance(d, str) else int(d) for d in self.shape))
+        object.__setattr__(self, "shape", tuple(d if isinstance(d, str) else as_size(d) for d in self.shape))
         if any(isinstance(d, int) and d < 0 for d in self.shape):
             raise IRError(f"negative dimension in shape {self.shape}; use a symbol name for an unknown size")
 
@@ -131,24 +134,37 @@ class TensorType:
 
     @cached_property
     def is_static(self) -> bool:
+        """Whether every dimension is a number."""
         return all(isinstance(d, int) for d in self.shape)
 
     @cached_property
-    def static_shape(self) -> tuple[int, ...]:
-        """The shape as ints; IRError if a dimension is symbolic."""
-        if not self.is_static:
-            raise IRError(f"shape {self} is not static; give the sizes with --shape NAME=…")
-        return tuple(int(d) for d in self.shape)
+    def is_sized(self) -> bool:
+        """Whether every dimension is a number or an expression over symbols."""
+        return not any(isinstance(d, str) for d in self.shape)
 
     @cached_property
-    def num_elements(self) -> int:
-        count = 1
-        for d in self.static_shape:
+    def static_shape(self) -> tuple[int, ...]:
+        """The shape as numbers; IRError if a dimension is none."""
+        if not self.is_static:
+            raise IRError(f"shape {self} is not static; give the sizes with --shape NAME=…")
+        return self.sizes
+
+    @cached_property
+    def sizes(self) -> tuple[Size, ...]:
+        """The shape as numbers and expressions; IRError if a dimension is neither."""
+        if not self.is_sized:
+            raise IRError(f"shape {self} has dimensions that only a run can tell; give the sizes with --shape NAME=…")
+        return tuple(d for d in self.shape if not isinstance(d, str))
+
+    @cached_property
+    def num_elements(self) -> Size:
+        count: Size = 1
+        for d in self.sizes:
             count *= d
         return count
 
     @cached_property
-    def nbytes(self) -> int:
+    def nbytes(self) -> Size:
         return self.num_elements * storage_bytes(self.dtype)
 
     def with_shape(self, shape: Shape) -> TensorType:
@@ -198,9 +214,13 @@ def is_static_tensor(type_: Type) -> bool:
     return isinstance(type_, TensorType) and type_.is_static
 
 
+def is_sized_tensor(type_: Type) -> bool:
+    return isinstance(type_, TensorType) and type_.is_sized
+
+
 def dims_compatible(a: Dim, b: Dim) -> bool:
-    """Whether two dimensions may denote the same size (symbols may be anything)."""
-    return a == b or isinstance(a, str) or isinstance(b, str)
+    """Whether two dimensions may denote the same size (what only a run can tell may be anything)."""
+    return isinstance(a, str) or isinstance(b, str) or may_be_equal(a, b)
 
 
 def types_compatible(a: Type, b: Type) -> bool:
@@ -219,18 +239,19 @@ def types_compatible(a: Type, b: Type) -> bool:
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """numpy broadcasting over symbolic shapes; IRError if two known sizes clash."""
+    """numpy broadcasting; IRError if two known sizes clash. Open sizes are taken for equal, not for 1."""
     rank = max((len(s) for s in shapes), default=0)
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
     return tuple(_broadcast_dim(dims, shapes) for dims in zip(*padded, strict=True)) if rank else ()
 
 
 def _broadcast_dim(dims: tuple[Dim, ...], shapes: tuple[Shape, ...]) -> Dim:
-    known = {d for d in dims if isinstance(d, int) and d != 1}
-    if len(known) > 1:
-        raise IRError(f"shapes {', '.join(map(str, shapes))} do not broadcast")
-    if known:
-        return known.pop()
+    known = dict.fromkeys(d for d in dims if not isinstance(d, str) and d != 1)
+    first = next((d for d in known if not is_open(d)), next(iter(known), None))
+    if first is not None:
+        if not all(dims_compatible(first, d) for d in known):
+            raise IRError(f"shapes {', '.join(map(str, shapes))} do not broadcast")
+        return first
     symbols = {d for d in dims if isinstance(d, str)}
     if not symbols:
         return 1

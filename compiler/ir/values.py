@@ -45,8 +45,8 @@ class Value:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The static shape; IRError if a dimension is symbolic."""
-        return self.tensor_type.static_shape
+        """The shape; IRError if a dimension is neither a number nor an expression over symbols."""
+        return self.tensor_type.sizes
 
     @property
     def users(self) -> list[Node]:

@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 
 from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.claims import may_be_natural
 from tilestitch.compiler.ir.types import is_float, to_numpy_dtype
 
 from ..builder import dtype_of
@@ -30,7 +31,7 @@ def _pool_window(ctx: Context, x: Value) -> Window:
     kernel = ctx.attr("kernel_shape")
     window = window_of(ctx, x, kernel)
     for i, sizes in enumerate(zip(window.before, ctx.shape(x)[2:], window.after, strict=True)):
-        if window.extent(i) > sum(sizes):
+        if not may_be_natural(sum(sizes) - window.extent(i)):
             raise ctx.fail(
                 f"a window of {window.extent(i)} does not fit axis {2 + i}, which has {sizes[1]} elements and "
                 f"{sizes[0]} + {sizes[2]} of padding; correct the model"

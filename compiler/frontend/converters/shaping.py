@@ -8,11 +8,14 @@ from math import prod
 import numpy as np
 
 from tilestitch.compiler.ir import TensorType, Value
+from tilestitch.compiler.ir.claims import may_be_natural
+from tilestitch.compiler.ir.sizes import Size, as_size, bounds_of, ceil_div, is_open, largest, smallest
 from tilestitch.compiler.ir.types import broadcast_shapes, to_numpy_dtype
 
 from ..builder import dtype_of, normalize_axis
 from ..context import Context, Converted, Versioned
 from ..errors import NotStatic
+from ..sizes import contents_of
 from .common import axes_of
 
 
@@ -47,9 +50,11 @@ def _kept_sizes(ctx: Context, x: Value, target: list[int]) -> list[int]:
 
 def _resolved(x: Value, target: Sequence[int]) -> Sequence[int]:
     """The -1 of a target shape as a number where the operand's size is known (with zero-sized operands too)."""
-    if -1 not in target or not isinstance(x.type, TensorType) or not x.type.is_static:
+    if -1 not in target or not isinstance(x.type, TensorType) or not x.type.is_sized:
         return target
     rest = prod(d for d in target if d != -1)
+    if is_open(rest) or is_open(x.type.num_elements):
+        return [x.type.num_elements // rest if d == -1 else d for d in target]
     if rest:
         return target
     return [0 if d == -1 else d for d in target]
@@ -60,6 +65,8 @@ def convert_flatten(ctx: Context) -> Value:
     axis = ctx.attr("axis", 1)
     axis = axis if axis == ctx.rank(x) else ctx.axis(x, axis)
     head, tail = ctx.symbolic_shape(x)[:axis], ctx.symbolic_shape(x)[axis:]
+    if ctx.input(0).tensor_type.is_sized:
+        return ctx.reshape(x, [prod(ctx.shape(x)[:axis]), prod(ctx.shape(x)[axis:])])
     head_open, tail_open = (any(isinstance(d, str) for d in part) for part in (head, tail))
     if head_open and tail_open:
         raise NotStatic(f"both halves of the flattened operand %{x.name} ({x.type}) have sizes known only at run time")
@@ -140,11 +147,31 @@ def convert_slice(ctx: Context) -> Value:
     begin, stride, sizes = [0] * len(shape), [1] * len(shape), list(shape)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         axis = ctx.axis(x, axis)
-        taken = range(*slice(start, end, step).indices(shape[axis]))
-        begin[axis], stride[axis], sizes[axis] = (taken.start if len(taken) else 0), step, len(taken)
+        begin[axis], sizes[axis] = _taken(shape[axis], start, end, step)
+        stride[axis] = step
     if sizes == list(shape) and all(s == 1 for s in stride):
         return x
     return ctx.emit("slice", x, starts=tuple(begin), steps=tuple(stride), sizes=tuple(sizes))
+
+
+def _taken(size: Size, start: Size, end: Size, step: Size) -> tuple[Size, Size]:
+    """Where a slice of a dimension begins, and how many elements it takes."""
+    if not any(map(is_open, (size, start, end, step))):
+        taken = range(*slice(start, end, step).indices(size))
+        return (taken.start if len(taken) else 0), len(taken)
+    if is_open(step):
+        raise NotStatic(f"the step of the slice is {step}")
+    first, last = (0, size) if step > 0 else (-1, size - 1)
+    begin, stop = (_place(at, size, first, last) for at in (start, end))
+    return begin, largest(0, ceil_div(stop - begin, step) if step > 0 else ceil_div(begin - stop, -step))
+
+
+def _place(at: Size, size: Size, first: Size, last: Size) -> Size:
+    """The end of a slice. One that is open lies in a dimension of known size: that it does not is a fault of the sizes."""
+    at = at + size if bounds_of(at)[1] < 0 else at
+    if is_open(at) and not is_open(size) and may_be_natural(last - at) and may_be_natural(at - first):
+        return at
+    return smallest(largest(at, first), last)
 
 
 def convert_pad(ctx: Context) -> Value:
@@ -241,7 +268,7 @@ def convert_center_crop_pad(ctx: Context) -> Value:
 def convert_expand(ctx: Context) -> Value:
     x = ctx.input(0)
     target = broadcast_shapes(ctx.shape(x), ctx.ints_of(1))
-    return ctx.broadcast_to(x, [int(d) for d in target])
+    return ctx.broadcast_to(x, [as_size(d) for d in target])
 
 
 def convert_tile(ctx: Context) -> Value:
@@ -311,11 +338,11 @@ def convert_shape(ctx: Context) -> Value:
     dims = ctx.symbolic_shape(x)[slice(ctx.attr("start", 0), ctx.attr("end", None))]
     if any(isinstance(d, str) for d in dims):
         raise NotStatic(f"the shape of %{x.name} ({x.type}) is known only at run time")
-    return ctx.constant(np.asarray(dims, np.int64))
+    return ctx.sizes(np.array(dims, object), TensorType("int64", (len(dims),)))
 
 
 def convert_size(ctx: Context) -> Value:
-    return ctx.constant(np.int64(prod(ctx.shape(ctx.input(0)))))
+    return ctx.size(prod(ctx.shape(ctx.input(0))))
 
 
 # -- constants -----------------------------------------------------------------------------------------------------
@@ -358,6 +385,9 @@ def convert_constant_of_shape(ctx: Context) -> Value:
 
 
 def convert_range(ctx: Context) -> Value:
+    bounds = [contents_of(ctx.input(i)) for i in range(3)]
+    if all(b is not None for b in bounds) and any(is_open(b.item()) for b in bounds if b is not None):
+        return _open_range(ctx, *(b.item() for b in bounds if b is not None))
     start, limit, delta = (ctx.constant_of(i).reshape(()) for i in range(3))
     if not delta:
         raise ctx.fail("delta is zero")
@@ -365,6 +395,17 @@ def convert_range(ctx: Context) -> Value:
     first, last, step = (v.astype(wide).item() for v in (start, limit, delta))
     count = max(int(np.ceil((last - first) / step)), 0)
     return ctx.constant((first + np.arange(count) * step).astype(start.dtype))
+
+
+def _open_range(ctx: Context, start: Size, limit: Size, step: Size) -> Value:
+    """A range of integers whose ends are sizes."""
+    if is_open(step) or step == 0:
+        raise NotStatic(f"the step of the range is {step}")
+    count = largest(0, ceil_div(limit - start, step) if step > 0 else ceil_div(start - limit, -step))
+    dtype = dtype_of(ctx.input(0))
+    positions = ctx.iota(count, dtype)
+    scaled = positions if step == 1 else ctx.mul(positions, step)
+    return scaled if start == 0 else ctx.add(scaled, ctx.size(start, dtype))
 
 
 def convert_eye_like(ctx: Context) -> Value:

@@ -1,0 +1,129 @@
+"""Shape arithmetic: small integer tensors whose elements are sizes, as primitives compute with them.
+
+A model computes target shapes from the shapes of its inputs. What comes out are expressions over their symbols, which
+`sizes` primitives hold: nothing of the arithmetic is left to compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilestitch.compiler.ir import Value, reference
+from tilestitch.compiler.ir.errors import UndecidedError
+from tilestitch.compiler.ir.sizes import Size, bounds_of, is_open, largest, smallest
+from tilestitch.compiler.ir.types import is_integer
+
+MOST_ELEMENTS = 64
+"""Longer tensors of integers are data, not shapes."""
+
+
+def contents_of(value: Value) -> np.ndarray | None:
+    """The elements of a small tensor of integers or bools, as an array of objects; None if they are not known."""
+    if value.data is not None:
+        known = value.data.size <= MOST_ELEMENTS and value.data.dtype.kind in "iub"
+        return np.array(value.data.tolist(), object).reshape(value.data.shape) if known else None
+    node = value.producer
+    if node is None or node.op != "sizes":
+        return None
+    return _objects(node.attrs["values"], node.attrs["shape"])
+
+
+def computed(op: str, values: Sequence[Value], attrs: Mapping[str, Any]) -> np.ndarray | None:
+    """The elements of the one result of a primitive whose operands are sizes; None if they are not known."""
+    if not any(v.producer is not None and v.producer.op == "sizes" for v in values):
+        return None
+    operands = [contents_of(value) for value in values]
+    if any(operand is None for operand in operands):
+        return None
+    known = [operand for operand in operands if operand is not None]
+    try:
+        return _result(op, known, attrs)
+    except UndecidedError:
+        return None
+
+
+def _result(op: str, operands: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> np.ndarray | None:
+    if op in _MOVES:
+        if op == "gather":
+            operands = [operands[0], operands[1].astype(np.int64)]
+        moved = reference(op)(list(operands), attrs)[0]
+        return np.asarray(moved, object)
+    if op == "cast":
+        return operands[0] if is_integer(attrs["to"]) else None
+    if op in _FOLDS:
+        axes, keepdims = tuple(attrs["axes"]), bool(attrs["keepdims"])
+        return _folded(_FOLDS[op], operands[0], axes, keepdims)
+    if op in _ELEMENTWISE:
+        together = np.broadcast_arrays(*operands)
+        elements = [_ELEMENTWISE[op](*each) for each in zip(*(a.reshape(-1) for a in together), strict=True)]
+        return _objects(elements, together[0].shape)
+    return None
+
+
+def _objects(elements: Sequence[Any], shape: Sequence[int]) -> np.ndarray:
+    result = np.empty(len(elements), object)
+    result[:] = elements
+    return result.reshape(tuple(shape))
+
+
+def _folded(fold: Callable[[Any, Any], Any], operand: np.ndarray, axes: tuple[int, ...], keepdims: bool) -> np.ndarray:
+    result = operand
+    for axis in sorted(axes, reverse=True):
+        lines = np.moveaxis(result, axis, -1)
+        if not lines.shape[-1]:
+            raise UndecidedError("the result of folding nothing")
+        total = lines[..., 0]
+        for i in range(1, lines.shape[-1]):
+            pairs = zip(np.ravel(total), np.ravel(lines[..., i]), strict=True)
+            total = _objects([fold(a, b) for a, b in pairs], lines.shape[:-1])
+        result = _objects(list(np.ravel(total)), lines.shape[:-1])
+        result = np.expand_dims(result, axis) if keepdims else result
+    return result
+
+
+def _quotient(a: Size, b: Size) -> Size:
+    """Integers divide towards zero."""
+    if not is_open(b) and b != 0 and a // b * b == a:
+        return a // b
+    if bounds_of(a)[0] < 0 or bounds_of(b)[0] <= 0:
+        raise UndecidedError(f"{a} >= 0 and {b} > 0")
+    return a // b
+
+
+def _remainder(a: Size, b: Size) -> Size:
+    if bounds_of(b)[0] <= 0:
+        raise UndecidedError(f"{b} > 0")
+    return a % b
+
+
+def _equal(a: Size, b: Size) -> bool:
+    if a == b:
+        return True
+    low, high = bounds_of(a - b)
+    if low <= 0 <= high:
+        raise UndecidedError(f"{a} == {b}")
+    return False
+
+
+def _magnitude(a: Size) -> Size:
+    low, high = bounds_of(a)
+    if low < 0 < high:
+        raise UndecidedError(f"{a} >= 0")
+    return a if low >= 0 else -a
+
+
+_MOVES = frozenset({"reshape", "transpose", "broadcast_to", "slice", "concat", "gather"})
+_FOLDS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "reduce_sum": lambda a, b: a + b, "reduce_prod": lambda a, b: a * b,
+    "reduce_max": largest, "reduce_min": smallest,
+}  # fmt: skip
+_ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
+    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "div": _quotient,
+    "mod": _remainder, "neg": lambda a: -a, "abs": _magnitude, "maximum": largest, "minimum": smallest,
+    "equal": _equal, "less": lambda a, b: bool(a < b), "less_equal": lambda a, b: bool(a <= b),
+    "logical_not": lambda a: not a, "logical_and": lambda a, b: a and b, "logical_or": lambda a, b: a or b,
+    "select": lambda condition, a, b: a if condition else b,
+}  # fmt: skip

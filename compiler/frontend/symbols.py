@@ -1,0 +1,130 @@
+"""Open dimensions of a model's inputs as symbols with ranges, and what the model's operators say of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tilestitch.compiler.ir import UNKNOWN, Type
+from tilestitch.compiler.ir.claims import Claim
+from tilestitch.compiler.ir.errors import IRError
+from tilestitch.compiler.ir.sizes import Size, Symbol, at, bounds_of, is_open, parse_size, size_of, symbols_of
+from tilestitch.compiler.ir.types import TensorType
+
+from .errors import ModelError
+
+DEFAULT_RANGE = (0, (1 << 31) - 1)
+"""Of an open dimension that is given none."""
+
+Range = tuple[int, int]
+"""The least and the largest size, both included."""
+
+
+@dataclass
+class Symbols:
+    """The symbols of a model's open dimensions, and which of them are known to be other sizes.
+
+    ranges: those given, by the names of dimensions. A dimension without a name is called after its input and place.
+    """
+
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    by_name: dict[str, Symbol] = field(default_factory=dict)
+    known: dict[str, Size] = field(default_factory=dict)
+
+    def size(self, dim: str, input_name: str, axis: int) -> Size:
+        """The size that a dimension without a number stands for: `seq`, `past + seq`, or unknown."""
+        name = f"{input_name}_{axis}" if dim == UNKNOWN else dim
+        names = re.findall(r"[^\W\d]\w*", name)
+        if len(names) > 1 or (names and names != [name.strip()]):
+            plain = {n: size_of(Symbol(n)) for n in names if n not in ("max", "min")}
+            if _is_size(name, plain):
+                return parse_size(name, {n: self._symbol(n) for n in plain})
+        return self._symbol(name)
+
+    def _symbol(self, name: str) -> Size:
+        plain = re.sub(r"\W", "_", name)
+        plain = plain if plain.isidentifier() else f"_{plain}"
+        if plain in self.known:
+            return self.known[plain]
+        if plain not in self.by_name:
+            low, high = self.ranges.get(name, self.ranges.get(plain, DEFAULT_RANGE))
+            self.by_name[plain] = Symbol(plain, low, high)
+        return size_of(self.by_name[plain])
+
+    def typed(self, type_: Type, input_name: str) -> Type:
+        """An input's type with symbols for its open dimensions."""
+        if not isinstance(type_, TensorType):
+            return type_
+        dims = enumerate(type_.shape)
+        return type_.with_shape(tuple(self.size(d, input_name, i) if isinstance(d, str) else d for i, d in dims))
+
+    def learned(self, claims: Iterable[Claim]) -> bool:
+        """Whether one of some claims says what a symbol is, or narrows its range; then it is known from now on."""
+        return any(self._solved(claim) if claim.exact else self._narrowed(claim) for claim in claims)
+
+    def _solved(self, claim: Claim) -> bool:
+        """A symbol that the claim gives by others: the last one that is a sum of them, not a difference."""
+        order = list(self.by_name)
+        found = sorted(symbols_of([claim.size]), key=lambda symbol: order.index(symbol.name), reverse=True)
+        values = [(symbol, value) for symbol in found if (value := _without(claim.size, symbol)) is not None]
+        best = next((each for each in values if bounds_of(each[1])[0] >= 0), None)
+        if best is not None:
+            self._replace(*best)
+        return best is not None
+
+    def _replace(self, symbol: Symbol, value: Size) -> None:
+        if not is_open(value) and not symbol.low <= value <= symbol.high:
+            allowed = f"{symbol.low} to {symbol.high}"
+            raise ModelError(f"dimension {symbol.name} must be {value}, but its range is {allowed}; correct the range")
+        self.known = {name: at(size, {symbol.name: value}) for name, size in self.known.items()}
+        self.known[symbol.name] = value
+        del self.by_name[symbol.name]
+
+    def _narrowed(self, claim: Claim) -> bool:
+        found = symbols_of([claim.size])
+        if len(found) != 1:
+            return False
+        (symbol,) = found
+        bound = _without(claim.size, symbol)
+        if bound is None or is_open(bound):
+            return False
+        rises = not is_open(claim.size - size_of(symbol))
+        narrow = replace(symbol, low=max(symbol.low, bound)) if rises else replace(symbol, high=min(symbol.high, bound))
+        if narrow.low > narrow.high:
+            raise ModelError(f"dimension {symbol.name} must be {claim}, which its range {symbol.bounds} does not allow")
+        self.by_name[symbol.name] = narrow
+        self.known = {name: at(size, {symbol.name: size_of(narrow)}) for name, size in self.known.items()}
+        return narrow != symbol
+
+
+def _is_size(text: str, names: Mapping[str, Size]) -> bool:
+    """Whether a dimension's name is arithmetic on other names, as exporters write it."""
+    try:
+        parse_size(text, names)
+    except IRError:
+        return False
+    return True
+
+
+def _without(size: Size, symbol: Symbol) -> Size | None:
+    """What the symbol is where `size` is 0; None if it is in it otherwise than once, by itself."""
+    itself = size_of(symbol)
+    for rest, value in ((size - itself, itself - size), (size + itself, size + itself)):
+        if symbol not in symbols_of([rest]):
+            return value
+    return None
+
+
+def check_names(ranges: Mapping[str, Range], known: Sequence[str]) -> None:
+    """ModelError for ranges of dimensions that the model does not have, or that are none."""
+    lacking = [name for name in ranges if name not in known and re.sub(r"\W", "_", name) not in known]
+    if lacking:
+        raise ModelError(
+            f"ranges given for dimensions {', '.join(lacking)}, but the open ones are {', '.join(known) or 'none'}"
+        )
+    for name, (low, high) in ranges.items():
+        if not 0 <= low <= high:
+            raise ModelError(f"the range {low}..{high} of dimension {name} is none: it rises from 0 or more")
+
+

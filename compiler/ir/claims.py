@@ -1,0 +1,61 @@
+"""What is taken for granted of open sizes: rules of operators that hold for some sizes only, to be checked at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from .sizes import Size, bounds_of
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A size that is 0 (`exact`), or at least 0. reason: the operator's rule and the node that follows it."""
+
+    size: Size
+    exact: bool
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.size} {'=' if self.exact else '>='} 0"
+
+
+Note = Callable[[Claim], None]
+_NOTE: ContextVar[Note | None] = ContextVar("note", default=None)
+
+
+@contextmanager
+def noting(note: Note) -> Iterator[None]:
+    """Let `note` be told of every claim that is made while this lasts."""
+    token = _NOTE.set(note)
+    try:
+        yield
+    finally:
+        _NOTE.reset(token)
+
+
+def may_be_equal(a: Size, b: Size) -> bool:
+    """Whether two sizes are the same, or may be: then that is claimed."""
+    if a == b:
+        return True
+    low, high = bounds_of(a - b)
+    if low > 0 or high < 0:
+        return False
+    _claim(Claim(a - b, exact=True))
+    return True
+
+
+def may_be_natural(size: Size) -> bool:
+    """Whether a size is at least 0, or may be: then that is claimed."""
+    low, high = bounds_of(size)
+    if low < 0 <= high:
+        _claim(Claim(size, exact=False))
+    return high >= 0
+
+
+def _claim(claim: Claim) -> None:
+    note = _NOTE.get()
+    if note is not None:
+        note(claim)
