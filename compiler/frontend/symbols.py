@@ -14,7 +14,7 @@ from tilestitch.compiler.ir.types import TensorType
 
 from .errors import ModelError
 
-DEFAULT_RANGE = (0, (1 << 31) - 1)
+DEFAULT_RANGE = (1, (1 << 31) - 1)
 """Of an open dimension that is given none."""
 
 Range = tuple[int, int]

@@ -235,6 +235,7 @@ class Graph:
 
 def _clone(graph: Graph) -> Graph:
     copy = Graph(graph.name)
+    copy.symbols, copy.claims = graph.symbols, graph.claims
     copy._names, copy._counters = set(graph._names), dict(graph._counters)
     mapping: dict[Value, Value] = {}
 

@@ -248,10 +248,20 @@ def quotient(dividend: Integer, divisor: Integer) -> Integer:
         return _floor(dividend, divisor)
     whole = {m: f // divisor for m, f in _terms(dividend).items() if f % divisor == 0 or not m}
     rest = made({m: f % divisor if not m else f for m, f in _terms(dividend).items() if f % divisor})
+    inner = _alone(rest)
+    if isinstance(inner, Quotient) and isinstance(inner.divisor, int):  # floor((floor(x / a) + k) / c)
+        above = inner.divisor * _terms(rest).get((), 0)
+        return made(whole) + quotient(inner.dividend + above, inner.divisor * divisor)
     common = gcd(divisor, *(f for m, f in _terms(rest).items() if m))
     if common > 1:
         rest, divisor = made({m: f // common for m, f in _terms(rest).items()}), divisor // common
     return made(whole) + (rest // divisor if isinstance(rest, int) else _floor(rest, divisor))
+
+
+def _alone(size: Integer) -> Atom | None:
+    """The one atom of a sum of it and a constant."""
+    factors = [(monomial, factor) for monomial, factor in _terms(size).items() if monomial]
+    return factors[0][0][0] if len(factors) == 1 and factors[0][1] == 1 and len(factors[0][0]) == 1 else None
 
 
 def _floor(dividend: Integer, divisor: Integer) -> Integer:

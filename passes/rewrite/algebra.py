@@ -17,7 +17,7 @@ from .driver import (
     apply_patterns,
     emit_like,
     is_splat,
-    is_static,
+    is_sized,
     is_tensor,
     produced_by,
     result_fits,
@@ -64,11 +64,11 @@ def _neutral_bool(neutral: bool) -> Pattern:
     def pattern(graph: Graph, node: Node) -> Replacement | None:
         x, constant = node.inputs
         known = splat(constant)
-        if not isinstance(known, bool) or not is_static(node.output):
+        if not isinstance(known, bool) or not is_sized(node.output):
             return None
         if known == neutral and x.type == node.output.type:
             return [x]
-        if known == neutral and not is_static(x):
+        if known == neutral and not is_sized(x):
             return None
         small = x if known == neutral else graph.constant(np.asarray(known), name=constant.name)
         return [emit_like(graph, node, "broadcast_to", small, shape=node.output.shape)]

@@ -18,7 +18,7 @@ from .driver import (
     constant_like,
     elements,
     emit_like,
-    is_static,
+    is_sized,
     is_tensor,
     produced_by,
     result_fits,
@@ -102,9 +102,9 @@ def select_of_known_condition(graph: Graph, node: Node) -> Replacement | None:
     if known is None and a is not b:
         return None
     chosen = a if known is None or known else b
-    if types_compatible(chosen.type, node.output.type) and is_static(chosen) and is_static(node.output):
+    if types_compatible(chosen.type, node.output.type) and is_sized(chosen) and is_sized(node.output):
         return [chosen]
-    if is_static(node.output) and is_static(chosen):
+    if is_sized(node.output) and is_sized(chosen):
         return [emit_like(graph, node, "broadcast_to", chosen, shape=node.output.shape)]
     return None
 
@@ -125,11 +125,11 @@ def implicit_broadcast(graph: Graph, node: Node) -> Replacement | None:
 
 def broadcast_late(graph: Graph, node: Node) -> Replacement | None:
     """f(broadcast_to(a), b) is broadcast_to(f(a, b)), if that computes fewer elements: keys shared by several heads."""
-    if not is_elementwise(node.op) or not all(map(is_static, (*node.inputs, *node.outputs))):
+    if not is_elementwise(node.op) or not all(map(is_sized, (*node.inputs, *node.outputs))):
         return None
     found = [produced_by(v, "broadcast_to") for v in node.inputs]
     operands = [v if b is None else b.inputs[0] for v, b in zip(node.inputs, found, strict=True)]
-    if operands == list(node.inputs) or not all(map(is_static, operands)):
+    if operands == list(node.inputs) or not all(map(is_sized, operands)):
         return None
     shape = node.output.shape
     computed = TensorType(node.output.dtype, broadcast_shapes(*(v.shape for v in operands)))
@@ -155,7 +155,7 @@ def _first_elements(data: np.ndarray) -> np.ndarray:
 def reduce_of_nothing(graph: Graph, node: Node) -> Replacement | None:
     """A sum, product or extreme over no axes, or over axes of size 1, is the operand in another shape."""
     (x,) = node.inputs
-    if not is_static(x) or any(x.shape[a] != 1 for a in node.attrs["axes"]):
+    if not is_sized(x) or any(x.shape[a] != 1 for a in node.attrs["axes"]):
         return None
     if x.shape == node.output.shape:
         return [x]
@@ -165,7 +165,7 @@ def reduce_of_nothing(graph: Graph, node: Node) -> Replacement | None:
 def keepdims_by_reshape(graph: Graph, node: Node) -> Replacement | None:
     """reshape(reduce(x)) that only adds or drops the reduced axes: say it with keepdims."""
     inner = produced_by(node.inputs[0], "reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "arg_max", "arg_min")
-    if inner is None or not is_static(inner.inputs[0]) or len(inner.output.uses) != 1 or graph.is_output(inner.output):
+    if inner is None or not is_sized(inner.inputs[0]) or len(inner.output.uses) != 1 or graph.is_output(inner.output):
         return None
     axes = inner.attrs["axes"] if "axes" in inner.attrs else (inner.attrs["axis"],)
     shape = inner.inputs[0].shape
@@ -181,7 +181,7 @@ def gather_of_constant_range(graph: Graph, node: Node) -> Replacement | None:
     """gather with one constant index, or a constant arithmetic sequence of indices, is a slice."""
     x, indices = node.inputs
     axis = node.attrs["axis"]
-    if indices.data is None or indices.data.ndim > 1 or indices.data.size == 0 or not is_static(x):
+    if indices.data is None or indices.data.ndim > 1 or indices.data.size == 0 or not is_sized(x):
         return None
     size = x.shape[axis]
     wanted = indices.data.reshape(-1).astype(np.int64)
@@ -205,7 +205,7 @@ def gather_of_constant_range(graph: Graph, node: Node) -> Replacement | None:
 
 def empty_result(graph: Graph, node: Node) -> Replacement | None:
     """A tensor without elements needs no computation."""
-    if len(node.outputs) != 1 or node.op == "iota" or not is_elementwise(node.op) or not is_static(node.output):
+    if len(node.outputs) != 1 or node.op == "iota" or not is_elementwise(node.op) or not is_sized(node.output):
         return None
     if elements(node.output.shape) > 0 or not all(map(is_tensor, node.inputs)):
         return None

@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 
 from tilestitch.compiler.ir import Graph, Node, TensorType, Value
+from tilestitch.compiler.ir.errors import UndecidedError
 from tilestitch.compiler.ir.types import Shape, broadcast_shapes
 from tilestitch.passes.errors import PassContractError
 
@@ -34,7 +35,11 @@ def apply_patterns(graph: Graph, patterns: Mapping[str, Sequence[Pattern]]) -> i
             continue
         for pattern in (*patterns.get(node.op, ()), *everywhere):
             known = len(graph)
-            values = pattern(graph, node)
+            try:
+                values = pattern(graph, node)
+            except UndecidedError:  # it fits for some sizes only
+                values = None
+                _remove_all(graph, [n for n in graph.nodes if n not in alive] if len(graph) != known else ())
             if values is None:
                 if len(graph) != known:
                     raise AssertionError(f"pattern {pattern} changed the graph and then did not fit {node}")
@@ -59,6 +64,11 @@ def apply_patterns(graph: Graph, patterns: Mapping[str, Sequence[Pattern]]) -> i
                     work[value.producer] = None
             break
     return count
+
+
+def _remove_all(graph: Graph, nodes: Sequence[Node]) -> None:
+    for node in reversed(nodes):
+        graph.remove(node)
 
 
 def _new_nodes(values: Sequence[Value], alive: set[Node]) -> list[Node]:
@@ -102,8 +112,8 @@ def is_tensor(value: Value) -> bool:
     return isinstance(value.type, TensorType)
 
 
-def is_static(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and value.type.is_static
+def is_sized(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.is_sized
 
 
 def splat(value: Value) -> float | int | bool | None:
@@ -150,7 +160,7 @@ def reshaped(graph: Graph, node: Node, value: Value, shape: Sequence[int]) -> Va
     """`value` in another static shape: itself, a reshaped constant, or a reshape before `node`."""
     if value.data is not None:
         return value if value.shape == tuple(shape) else constant_like(graph, value, value.data.reshape(tuple(shape)))
-    if is_static(value) and value.shape == tuple(shape):
+    if is_sized(value) and value.shape == tuple(shape):
         return value
     return emit_like(graph, node, "reshape", value, shape=tuple(shape))
 

@@ -46,7 +46,7 @@ def _channel_axes(node: Node) -> tuple[int, int] | None:
 
 
 def _fold(graph: Graph, node: Node) -> bool:
-    if not all(t.is_static for t in (node.inputs[0].tensor_type, node.output.tensor_type)):
+    if not all(t.is_sized for t in (node.inputs[0].tensor_type, node.output.tensor_type)):
         return False
     axes = _channel_axes(node)
     if axes is None:

@@ -13,7 +13,7 @@ from tilestitch.compiler.ir import Graph, Node, Value, is_elementwise
 from tilestitch.passes.contract import PassContext, PassResult
 from tilestitch.passes.plan.parts import MOST_GATES
 
-from .driver import is_static
+from .driver import is_sized
 from .siblings import NEUTRAL, Siblings, joined_constant, meeting, reads_in_place
 
 ALIGNMENT = 16
@@ -45,7 +45,7 @@ def _families(graph: Graph) -> list[list[Node]]:
     """GEMMs by constant matrices that could be one GEMM, in order."""
     families: dict[Hashable, list[Node]] = {}
     for node in graph.nodes:
-        if node.op != "matmul" or not is_static(node.output):
+        if node.op != "matmul" or not is_sized(node.output):
             continue
         weight = node.inputs[1]
         if weight.data is None or weight.data.ndim != 2 or not weight.data.size or node.inputs[0].is_constant:

@@ -27,7 +27,7 @@ from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.passes.contract import PassContext, PassResult
 from tilestitch.passes.errors import PassError
 
-from .driver import emit_like, is_static, is_tensor
+from .driver import emit_like, is_sized, is_tensor
 
 HALF_DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
 PRECISIONS = ("fp32", "tf32", *HALF_DTYPES)
@@ -156,6 +156,6 @@ def _data_operands(node: Node) -> tuple[Value, ...]:
 
 def _only_moves(node: Node) -> bool:
     """Whether rounding what the node reads is rounding its result, and no more work: inputs are rounded in full."""
-    if node.op not in DATA_OPERANDS or not is_static(node.outputs[0]) or node.attrs.get("reducer") == "sum":
+    if node.op not in DATA_OPERANDS or not is_sized(node.outputs[0]) or node.attrs.get("reducer") == "sum":
         return False
     return all(v.producer is not None or v.is_constant for v in _data_operands(node))

@@ -6,15 +6,16 @@ rows: no reshape lies between, and they fuse.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
 from tilestitch.compiler.ir import Graph, Kind, Node, Value, is_elementwise, kind_of
+from tilestitch.compiler.ir.sizes import Size
 from tilestitch.passes.contract import PassContext, PassResult
 
-from .driver import elements, emit_like, is_static, reshaped
+from .driver import elements, emit_like, is_sized, reshaped
 
 REDUCTIONS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min")
 ANCHORS = ("window_reduce", "conv", "conv_transpose", "matmul")
@@ -44,9 +45,9 @@ class RefineAxes:
 
 
 def _reduces(node: Node) -> bool:
-    if node.op not in REDUCTIONS or not is_static(node.inputs[0]):
+    if node.op not in REDUCTIONS or not is_sized(node.inputs[0]):
         return False
-    return elements(node.inputs[0].shape) > elements(node.output.shape) > 0
+    return elements(node.inputs[0].shape) != elements(node.output.shape) != 0
 
 
 def strides_of(shape: Sequence[int]) -> list[int]:
@@ -72,6 +73,18 @@ def reduced_runs(shape: Sequence[int], axes: Sequence[int]) -> list[tuple[int, i
     return runs
 
 
+def _chain(sizes: Iterable[Size]) -> list[Size] | None:
+    """Different sizes in an order in which each divides the next; None if there is no such order."""
+    left, ordered = list(dict.fromkeys(sizes)), list[Size]()
+    while left:
+        least = next((size for size in left if all(other % size == 0 for other in left)), None)
+        if least is None:
+            return None
+        ordered.append(least)
+        left.remove(least)
+    return ordered
+
+
 class _Region:
     """Reductions that fold the same elements, and the element-wise work that depends on them, in any shapes.
 
@@ -84,7 +97,7 @@ class _Region:
         shape = first.inputs[0].shape
         self.count, self.rows = elements(shape), elements(first.output.shape)
         self.folded = reduced_runs(shape, first.attrs["axes"])
-        self.marks = sorted(set(strides_of(shape)))
+        self.marks = _chain(strides_of(shape)) or []
         # A batch of one stays an axis, so that transposes which keep it in its place still do.
         self.lead = next(axis for axis, size in enumerate(shape) if size != 1)
         self.nodes: dict[Node, None] = {}
@@ -108,7 +121,7 @@ class _Region:
         while stack:
             value = stack.pop()
             node = value.producer
-            if node is None or value in seen or not is_static(value) or elements(value.shape) != self.rows:
+            if node is None or value in seen or not is_sized(value) or elements(value.shape) != self.rows:
                 continue
             seen.add(value)
             if _reduces(node):
@@ -119,7 +132,7 @@ class _Region:
 
     def _takes(self, node: Node) -> bool:
         """Whether a node belongs here; the marks then have those of its shape."""
-        if not all(map(is_static, (*node.inputs, *node.outputs))):
+        if not all(map(is_sized, (*node.inputs, *node.outputs))):
             return False
         if node.op in REDUCTIONS:
             shape = node.inputs[0].shape
@@ -135,11 +148,9 @@ class _Region:
         return set(strides_of(node.output.shape)) <= set(strides_of(self.kept_sizes))
 
     def _refine(self, strides: Sequence[int]) -> bool:
-        marks = sorted({*self.marks, *strides})
-        if any(high % low for low, high in pairwise(marks)):
-            return False
-        self.marks = marks
-        return True
+        marks = _chain((*self.marks, *strides))
+        self.marks = marks or self.marks
+        return marks is not None
 
     def _is_epilogue(self, node: Node) -> bool:
         """Whether `node` can be computed as a later contraction or pooling stores its result."""
@@ -164,8 +175,9 @@ class _Region:
     @property
     def folds(self) -> list[bool]:
         """Which of these axes are reduced."""
-        strides = strides_of(self.sizes)[1:]
-        return [any(low <= stride < high for low, high in self.folded) for stride in strides]
+        place = self.marks.index
+        runs = [range(place(low), place(high)) for low, high in self.folded]
+        return [any(place(stride) in run for run in runs) for stride in strides_of(self.sizes)[1:]]
 
     @property
     def kept_sizes(self) -> list[int]:

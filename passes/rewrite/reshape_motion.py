@@ -14,7 +14,7 @@ from .driver import (
     apply_patterns,
     elements,
     emit_like,
-    is_static,
+    is_sized,
     produced_by,
     reshaped,
 )
@@ -38,11 +38,11 @@ class ReshapeMotion:
 
 
 def through_elementwise(graph: Graph, node: Node) -> Replacement | None:
-    if not is_elementwise(node.op) or not all(map(is_static, (*node.inputs, *node.outputs))):
+    if not is_elementwise(node.op) or not all(map(is_sized, (*node.inputs, *node.outputs))):
         return None
     target = node.output.shape
     found = [r for v in node.inputs if v.shape == target and (r := produced_by(v, "reshape")) is not None]
-    if not found or not is_static(found[0].inputs[0]) or not all(_readers_follow(graph, r.output) for r in found):
+    if not found or not is_sized(found[0].inputs[0]) or not all(_readers_follow(graph, r.output) for r in found):
         return None
     source = found[0].inputs[0].shape
     shapes = [_shape_before(v, source, target) for v in node.inputs]
@@ -63,7 +63,7 @@ def _readers_follow(graph: Graph, value: Value) -> bool:
 def through_matmul(graph: Graph, node: Node) -> Replacement | None:
     """reshape(x) @ W is reshape(x @ W) for a matrix W, if the reshape keeps the last axis."""
     inner = produced_by(node.inputs[0], "reshape")
-    if inner is None or node.attrs.get("trans_a") or not all(map(is_static, (inner.inputs[0], *node.inputs))):
+    if inner is None or node.attrs.get("trans_a") or not all(map(is_sized, (inner.inputs[0], *node.inputs))):
         return None
     if not _readers_follow(graph, inner.output):
         return None
@@ -78,7 +78,7 @@ def through_matmul(graph: Graph, node: Node) -> Replacement | None:
 def _shape_before(value: Value, source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...] | None:
     """The shape in which `value` broadcasts to `source` as it did to `target`; None if there is none."""
     inner = produced_by(value, "reshape")
-    if inner is not None and value.shape == target and is_static(inner.inputs[0]) and inner.inputs[0].shape == source:
+    if inner is not None and value.shape == target and is_sized(inner.inputs[0]) and inner.inputs[0].shape == source:
         return source
     if elements(value.shape) == 1:
         return ()
@@ -102,7 +102,7 @@ def _shape_before(value: Value, source: tuple[int, ...], target: tuple[int, ...]
 
 def _operand_before(graph: Graph, node: Node, value: Value, source: tuple[int, ...], shape: tuple[int, ...]) -> Value:
     inner = produced_by(value, "reshape")
-    if inner is not None and shape == source and is_static(inner.inputs[0]) and inner.inputs[0].shape == source:
+    if inner is not None and shape == source and is_sized(inner.inputs[0]) and inner.inputs[0].shape == source:
         return inner.inputs[0]
     return reshaped(graph, node, value, shape)
 

@@ -11,7 +11,7 @@ import numpy as np
 from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.passes.contract import PassContext, PassResult
 
-from .driver import is_static, single_reader
+from .driver import is_sized, single_reader
 from .siblings import meeting, reads_in_place
 
 
@@ -36,7 +36,7 @@ class SplitColumns:
 
     def _split(self, graph: Graph, node: Node, gpu: bool) -> bool:
         weight = node.inputs[1]
-        if weight.data is None or weight.data.ndim != 2 or not is_static(node.inputs[0]):
+        if weight.data is None or weight.data.ndim != 2 or not is_sized(node.inputs[0]):
             return False
         chain = _constant_arithmetic(graph, node)
         result = chain[-1].output if chain else node.output
@@ -93,7 +93,7 @@ def _is_read_in_place(graph: Graph, node: Node) -> bool:
 
 def _column_range(node: Node) -> tuple[int, int] | None:
     """The columns [first, end) that a slice takes of all rows; None if it is no such slice."""
-    if node.op != "slice" or not is_static(node.inputs[0]):
+    if node.op != "slice" or not is_sized(node.inputs[0]):
         return None
     starts, steps, sizes = node.attrs["starts"], node.attrs["steps"], node.attrs["sizes"]
     rows = node.inputs[0].shape[:-1]

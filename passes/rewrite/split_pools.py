@@ -14,7 +14,7 @@ from tilestitch.compiler.ir.types import is_float
 from tilestitch.cost_model.bounds import launch_bytes
 from tilestitch.passes.contract import PassContext, PassResult
 
-from .driver import Replacement, apply_patterns, is_static, produced_by, single_reader
+from .driver import Replacement, apply_patterns, is_sized, produced_by, single_reader
 
 MONOTONE = ("add", "maximum", "minimum")
 """With a constant for each channel these keep order, also when rounding: the largest may be found before or after."""
@@ -76,12 +76,12 @@ def _source(graph: Graph, pool: Node) -> tuple[list[Node], Node | None]:
     """What lies between a convolution and `pool`, if it keeps the order of the elements, and the convolution."""
     chain: list[Node] = []
     value = pool.inputs[0]
-    while single_reader(graph, value) and is_static(value) and is_float(value.dtype):
+    while single_reader(graph, value) and is_sized(value) and is_float(value.dtype):
         node = produced_by(value, "conv", *MONOTONE)
         if node is None:
             break
         if node.op == "conv":
-            same = node.attrs["layout"] == pool.attrs["layout"] and is_static(node.inputs[0])
+            same = node.attrs["layout"] == pool.attrs["layout"] and is_sized(node.inputs[0])
             return chain[::-1], node if same else None
         constants = [v for v in node.inputs if v.is_constant]
         if len(constants) != 1 or not _by_channel(constants[0], value, pool.attrs["layout"]):

@@ -20,7 +20,7 @@ from .driver import (
     elements,
     emit_like,
     inverse,
-    is_static,
+    is_sized,
     is_tensor,
     produced_by,
     reshaped,
@@ -46,7 +46,7 @@ class TransposeMotion:
 
 def through_elementwise(graph: Graph, node: Node) -> Replacement | None:
     """f(T(a), T(b), small) is T(f(a, b, T'(small)))."""
-    if not is_elementwise(node.op) or not all(map(is_static, (*node.inputs, *node.outputs))):
+    if not is_elementwise(node.op) or not all(map(is_sized, (*node.inputs, *node.outputs))):
         return None
     shape = node.output.shape
     found = [t for v in node.inputs if len(v.shape) == len(shape) and (t := produced_by(v, "transpose"))]
@@ -99,7 +99,7 @@ def _permuted_operand(graph: Graph, node: Node, value: Value, perm: Sequence[int
 def through_reduction(graph: Graph, node: Node) -> Replacement | None:
     """reduce(T(x)) is T'(reduce(x)) over the axes that T brought there."""
     inner = produced_by(node.inputs[0], "transpose")
-    if inner is None or not is_static(inner.inputs[0]):
+    if inner is None or not is_sized(inner.inputs[0]):
         return None
     perm = tuple(inner.attrs["perm"])
     attrs = dict(node.attrs)
@@ -138,7 +138,7 @@ def through_gather(graph: Graph, node: Node) -> Replacement | None:
 
 
 def through_concat(graph: Graph, node: Node) -> Replacement | None:
-    if not all(map(is_static, node.inputs)):
+    if not all(map(is_sized, node.inputs)):
         return None
     found = [t for v in node.inputs if (t := produced_by(v, "transpose"))]
     moved = _worth_moving(node.inputs, found, elements(node.output.shape))
@@ -189,7 +189,7 @@ def through_slice(graph: Graph, node: Node) -> Replacement | None:
 def through_broadcast(graph: Graph, node: Node) -> Replacement | None:
     inner = produced_by(node.inputs[0], "transpose")
     shape = node.attrs["shape"]
-    if inner is None or not is_static(inner.inputs[0]) or len(shape) != len(inner.attrs["perm"]):
+    if inner is None or not is_sized(inner.inputs[0]) or len(shape) != len(inner.attrs["perm"]):
         return None
     perm = inner.attrs["perm"]
     value = emit_like(graph, node, "broadcast_to", inner.inputs[0], shape=tuple(shape[b] for b in inverse(perm)))
@@ -212,7 +212,7 @@ def through_window(graph: Graph, node: Node) -> Replacement | None:
 def through_reshape(graph: Graph, node: Node) -> Replacement | None:
     """reshape(T(x)) is T'(reshape'(x)), where the reshape splits and merges axes that T keeps together."""
     inner = produced_by(node.inputs[0], "transpose")
-    if inner is None or not is_static(inner.inputs[0]) or not is_static(node.output):
+    if inner is None or not is_sized(inner.inputs[0]) or not is_sized(node.output):
         return None
     found = permuted_reshape(inner.inputs[0].shape, inner.attrs["perm"], node.output.shape)
     if found is None:
@@ -225,7 +225,7 @@ def up_through_reshape(graph: Graph, node: Node) -> Replacement | None:
     """T(reshape(S(x))) is reshape'(T'(S(x))), so that T' and S become one transpose (channel shuffle)."""
     middle = produced_by(node.inputs[0], "reshape")
     first = produced_by(middle.inputs[0], "transpose") if middle is not None else None
-    if middle is None or first is None or not is_static(middle.inputs[0]):
+    if middle is None or first is None or not is_sized(middle.inputs[0]):
         return None
     # Read backwards, the chain is reshape(T^-1(result)) = source.
     result = node.output.shape

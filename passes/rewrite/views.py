@@ -7,7 +7,7 @@ from math import ceil
 
 from tilestitch.compiler.ir import Graph, Node, Value
 
-from .driver import Pattern, Replacement, emit_like, is_static, produced_by
+from .driver import Pattern, Replacement, emit_like, is_sized, produced_by
 
 MOST_CONCATENATED = 128
 """Operands of a concat."""
@@ -15,12 +15,12 @@ MOST_CONCATENATED = 128
 
 def reshape_chain(graph: Graph, node: Node) -> Replacement | None:
     (x,) = node.inputs
-    if is_static(x) and is_static(node.output) and x.shape == node.output.shape:
+    if is_sized(x) and is_sized(node.output) and x.shape == node.output.shape:
         return [x]
     inner = produced_by(x, "reshape")
     if inner is None:
         return None
-    if is_static(node.output):
+    if is_sized(node.output):
         return [emit_like(graph, node, "reshape", inner.inputs[0], shape=node.output.shape)]
     return [emit_like(graph, node, "reshape", inner.inputs[0], shape=node.attrs["shape"])]
 
@@ -28,7 +28,7 @@ def reshape_chain(graph: Graph, node: Node) -> Replacement | None:
 def reshape_of_broadcast(graph: Graph, node: Node) -> Replacement | None:
     """A reshape that only adds or drops axes of size 1 goes before a broadcast_to."""
     inner = produced_by(node.inputs[0], "broadcast_to")
-    if inner is None or not is_static(inner.inputs[0]) or not is_static(node.output):
+    if inner is None or not is_sized(inner.inputs[0]) or not is_sized(node.output):
         return None
     source, wide, target = inner.inputs[0].shape, inner.output.shape, node.output.shape
     if [d for d in wide if d != 1] != [d for d in target if d != 1] or 0 in wide:
@@ -55,7 +55,7 @@ def transpose_chain(graph: Graph, node: Node) -> Replacement | None:
 def transpose_of_unit_axes(graph: Graph, node: Node) -> Replacement | None:
     """A transpose that only moves axes of size 1 moves no data: it is a reshape."""
     (x,) = node.inputs
-    if not is_static(x):
+    if not is_sized(x):
         return None
     moved = [p for p in node.attrs["perm"] if x.shape[p] != 1]
     if moved != sorted(moved):
@@ -65,7 +65,7 @@ def transpose_of_unit_axes(graph: Graph, node: Node) -> Replacement | None:
 
 def broadcast_chain(graph: Graph, node: Node) -> Replacement | None:
     (x,) = node.inputs
-    if is_static(x) and is_static(node.output) and x.shape == node.output.shape:
+    if is_sized(x) and is_sized(node.output) and x.shape == node.output.shape:
         return [x]
     inner = produced_by(x, "broadcast_to")
     if inner is not None:
@@ -76,7 +76,7 @@ def broadcast_chain(graph: Graph, node: Node) -> Replacement | None:
 def slice_chain(graph: Graph, node: Node) -> Replacement | None:
     (x,) = node.inputs
     starts, steps, sizes = node.attrs["starts"], node.attrs["steps"], node.attrs["sizes"]
-    if is_static(x) and x.shape == tuple(sizes) and all(s == 1 or d <= 1 for s, d in zip(steps, x.shape, strict=True)):
+    if is_sized(x) and x.shape == tuple(sizes) and all(s == 1 or d <= 1 for s, d in zip(steps, x.shape, strict=True)):
         return [x]
     inner = produced_by(x, "slice")
     if inner is None:
@@ -95,7 +95,7 @@ def slice_chain(graph: Graph, node: Node) -> Replacement | None:
 def slice_of_concat(graph: Graph, node: Node) -> Replacement | None:
     """A slice that lies inside one operand of a concat is a slice of that operand."""
     inner = produced_by(node.inputs[0], "concat")
-    if inner is None or not all(map(is_static, inner.inputs)) or 0 in node.attrs["sizes"]:
+    if inner is None or not all(map(is_sized, inner.inputs)) or 0 in node.attrs["sizes"]:
         return None
     axis, starts = inner.attrs["axis"], list(node.attrs["starts"])
     ends = (starts[axis], starts[axis] + node.attrs["steps"][axis] * (node.attrs["sizes"][axis] - 1))
@@ -113,7 +113,7 @@ def slice_of_concat(graph: Graph, node: Node) -> Replacement | None:
 def concat_of_few(graph: Graph, node: Node) -> Replacement | None:
     """Drop operands without elements; a concat of one is that one; flatten concats read only here."""
     axis = node.attrs["axis"]
-    if not all(map(is_static, node.inputs)):
+    if not all(map(is_sized, node.inputs)):
         return None
     parts = [v for v in node.inputs if v.shape[axis] > 0] or [node.inputs[0]]
     if len(parts) == 1:
