@@ -9,15 +9,39 @@ The text form is what `str` gives and `parse` reads: `batch * (past + seq) // 2`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
-from typing import TypeAlias, Union
+from typing import Any, TypeAlias, Union
 
 from .errors import UndecidedError
 
 Integer: TypeAlias = Union[int, "Polynomial"]
+
+Lower: TypeAlias = "Callable[[Polynomial], Any]"
+_LOWER: ContextVar[Lower | None] = ContextVar("lower", default=None)
+
+
+@contextmanager
+def lowering(lower: Lower) -> Iterator[None]:
+    """Let expressions stand among those of a code generator while this lasts: `lower` gives it for one of ours."""
+    token = _LOWER.set(lower)
+    try:
+        yield
+    finally:
+        _LOWER.reset(token)
+
+
+def _lowered(size: Polynomial) -> Any:
+    lower = _LOWER.get()
+    if lower is None:
+        raise TypeError(f"size {size} meets an operand that is no size")
+    return lower(size)
+
 
 FAR = 1 << 62
 """Beyond every size: the end of a range that has none."""
@@ -119,6 +143,11 @@ class Polynomial:
     @cached_property
     def bounds(self) -> tuple[int, int]:
         """The least and the largest value that the ranges of the symbols allow, or less and more than these."""
+        common = _common(self.terms)
+        if common:
+            rest = made({_left(monomial, common): factor for monomial, factor in self.terms.items()})
+            corners = [a * b for a in _bounds_of_product(common) for b in bounds_of(rest)]
+            return min(corners), max(corners)
         low = high = 0
         for monomial, factor in self.terms.items():
             ends = (factor, factor)
@@ -160,28 +189,29 @@ class Polynomial:
 
     # -- arithmetic ----------------------------------------------------------------------------------------------
 
-    def __add__(self, other: Integer) -> Integer:
+    def __add__(self, other: Any) -> Any:
         if not isinstance(other, int | Polynomial):
-            return NotImplemented
+            return operator.add(_lowered(self), other)
         terms = dict(self.terms)
         for monomial, factor in _terms(other).items():
             terms[monomial] = terms.get(monomial, 0) + factor
         return made(terms)
 
-    __radd__ = __add__
+    def __radd__(self, other: Any) -> Any:
+        return self + other if isinstance(other, int | Polynomial) else operator.add(other, _lowered(self))
 
     def __neg__(self) -> Integer:
         return Polynomial({monomial: -factor for monomial, factor in self.terms.items()})
 
-    def __sub__(self, other: Integer) -> Integer:
-        return self + -other if isinstance(other, int | Polynomial) else NotImplemented
+    def __sub__(self, other: Any) -> Any:
+        return self + -other if isinstance(other, int | Polynomial) else operator.sub(_lowered(self), other)
 
-    def __rsub__(self, other: Integer) -> Integer:
-        return -self + other if isinstance(other, int | Polynomial) else NotImplemented
+    def __rsub__(self, other: Any) -> Any:
+        return -self + other if isinstance(other, int | Polynomial) else operator.sub(other, _lowered(self))
 
-    def __mul__(self, other: Integer) -> Integer:
+    def __mul__(self, other: Any) -> Any:
         if not isinstance(other, int | Polynomial):
-            return NotImplemented
+            return operator.mul(_lowered(self), other)
         terms: dict[Monomial, int] = {}
         for a, one in self.terms.items():
             for b, two in _terms(other).items():
@@ -189,36 +219,51 @@ class Polynomial:
                 terms[monomial] = terms.get(monomial, 0) + one * two
         return made(terms)
 
-    __rmul__ = __mul__
+    def __rmul__(self, other: Any) -> Any:
+        return self * other if isinstance(other, int | Polynomial) else operator.mul(other, _lowered(self))
 
-    def __floordiv__(self, other: Integer) -> Integer:
-        return quotient(self, other) if isinstance(other, int | Polynomial) else NotImplemented
+    def __floordiv__(self, other: Any) -> Any:
+        known = isinstance(other, int | Polynomial)
+        return quotient(self, other) if known else operator.floordiv(_lowered(self), other)
 
-    def __rfloordiv__(self, other: Integer) -> Integer:
-        return quotient(other, self) if isinstance(other, int | Polynomial) else NotImplemented
+    def __rfloordiv__(self, other: Any) -> Any:
+        known = isinstance(other, int | Polynomial)
+        return quotient(other, self) if known else operator.floordiv(other, _lowered(self))
 
-    def __mod__(self, other: Integer) -> Integer:
-        return self - quotient(self, other) * other if isinstance(other, int | Polynomial) else NotImplemented
+    def __mod__(self, other: Any) -> Any:
+        known = isinstance(other, int | Polynomial)
+        return self - quotient(self, other) * other if known else operator.mod(_lowered(self), other)
 
-    def __rmod__(self, other: Integer) -> Integer:
-        return other - quotient(other, self) * self if isinstance(other, int | Polynomial) else NotImplemented
+    def __rmod__(self, other: Any) -> Any:
+        known = isinstance(other, int | Polynomial)
+        return other - quotient(other, self) * self if known else operator.mod(other, _lowered(self))
 
     # -- order, as far as it is certain ----------------------------------------------------------------------------
 
-    def __lt__(self, other: Integer) -> bool:
+    def __lt__(self, other: Any) -> Any:
+        if not isinstance(other, int | Polynomial):
+            return operator.lt(_lowered(self), other)
         return _certain(other - self, lambda low: low > 0, lambda high: high <= 0, f"{self} < {other}")
 
-    def __ge__(self, other: Integer) -> bool:
-        return not self < other
+    def __ge__(self, other: Any) -> Any:
+        known = isinstance(other, int | Polynomial)
+        return not self < other if known else operator.ge(_lowered(self), other)
 
-    def __gt__(self, other: Integer) -> bool:
+    def __gt__(self, other: Any) -> Any:
+        if not isinstance(other, int | Polynomial):
+            return operator.gt(_lowered(self), other)
         return _certain(self - other, lambda low: low > 0, lambda high: high <= 0, f"{self} > {other}")
 
-    def __le__(self, other: Integer) -> bool:
-        return not self > other
+    def __le__(self, other: Any) -> Any:
+        known = isinstance(other, int | Polynomial)
+        return not self > other if known else operator.le(_lowered(self), other)
 
     def __index__(self) -> int:
         raise UndecidedError(f"what follows from the value of {self}")
+
+    def __tvm_ffi_object__(self) -> Any:
+        """What TVM takes for it, where code is generated."""
+        return _lowered(self)
 
     def __bool__(self) -> bool:
         low, high = self.bounds
@@ -338,6 +383,26 @@ def _certain(difference: Integer, yes: Callable[[int], bool], no: Callable[[int]
     if no(high):
         return False
     raise UndecidedError(claim)
+
+
+def _common(terms: Mapping[Monomial, int]) -> Monomial:
+    """The factors of all terms, if there are several."""
+    first, *others = terms
+    return tuple(a for a in dict.fromkeys(first) if others and all(a in other for other in others))
+
+
+def _left(monomial: Monomial, factors: Monomial) -> Monomial:
+    left = _without(monomial, factors)
+    assert left is not None
+    return left
+
+
+def _bounds_of_product(monomial: Monomial) -> tuple[int, int]:
+    low = high = 1
+    for atom in monomial:
+        corners = [a * b for a in (low, high) for b in atom.bounds]
+        low, high = min(corners), max(corners)
+    return low, high
 
 
 def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:

@@ -1,0 +1,46 @@
+"""A graph with open dimensions at some sizes: its symbols replaced in types and attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from .graph import Graph
+from .polynomial import Polynomial
+from .sizes import Size, at
+from .types import TensorType, Type
+
+
+def graph_at(graph: Graph, values: Mapping[str, Size]) -> Graph:
+    """A copy of the graph, nodes and values of the same names, in which symbols have these sizes."""
+    copy = graph.clone()
+    _replace(copy, values)
+    copy.symbols = tuple(symbol for symbol in graph.symbols if symbol.name not in values)
+    copy.claims = tuple(replace(claim, size=at(claim.size, values)) for claim in graph.claims)
+    return copy
+
+
+def _replace(graph: Graph, values: Mapping[str, Size]) -> None:
+    for value in graph.inputs:
+        value.type = _type_at(value.type, values)
+    for node in graph.nodes:
+        for value in node.outputs:
+            value.type = _type_at(value.type, values)
+        node.attrs = {key: _attribute_at(attribute, values) for key, attribute in node.attrs.items()}
+    for inner in graph.subgraphs():
+        _replace(inner, values)
+
+
+def _type_at(type_: Type, values: Mapping[str, Size]) -> Type:
+    if not isinstance(type_, TensorType) or type_.is_static:
+        return type_
+    return type_.with_shape(tuple(at(d, values) if isinstance(d, Polynomial) else d for d in type_.shape))
+
+
+def _attribute_at(attribute: Any, values: Mapping[str, Size]) -> Any:
+    if isinstance(attribute, Polynomial):
+        return at(attribute, values)
+    if isinstance(attribute, tuple):
+        return tuple(_attribute_at(entry, values) for entry in attribute)
+    return attribute
