@@ -35,10 +35,10 @@ class Parameter:
 
 def buffer_source(buffer: Any, type_: TensorType, simplify: Callable[[Expr], Expr]) -> Source:
     """Reads elements of a tensor from its flat buffer."""
-    shape = type_.static_shape
+    shape = type_.sizes
     return lambda index: from_storage(buffer[simplify(ravel(index, shape))], type_.dtype)
 
 
 def store(buffer: Any, type_: TensorType, index: Sequence[Expr], value: Expr, simplify: Callable[[Expr], Expr]) -> None:
     """Emits the store of an element (in compute form) of a tensor to its flat buffer."""
-    T.buffer_store(buffer, to_storage(value, type_.dtype), [simplify(ravel(index, type_.static_shape))])
+    T.buffer_store(buffer, to_storage(value, type_.dtype), [simplify(ravel(index, type_.sizes))])

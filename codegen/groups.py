@@ -10,7 +10,7 @@ from tilestitch.codegen.compute.dtypes import Expr, native_dtypes
 from tilestitch.codegen.compute.indexing import forward_index
 from tilestitch.codegen.errors import KernelError
 from tilestitch.compiler.ir.graph import Graph, Node, Value
-from tilestitch.compiler.ir.types import is_static_tensor
+from tilestitch.compiler.ir.types import is_sized_tensor
 from tilestitch.passes.plan import Group, WhyNot
 from tilestitch.passes.plan.roles import Part, Roles, roles_of
 from tilestitch.passes.plan.view import GroupView, levels, look_up
@@ -22,9 +22,10 @@ def view_group(graph: Graph, group: Group) -> GroupView:
     """Look up a group's names in its graph. Raises KernelError for values that kernels cannot hold."""
     view = look_up({name: graph.node(name) for name in group.nodes}, group)
     for value in dict.fromkeys(v for node in view.nodes for v in (*node.inputs, *node.outputs)):
-        if not is_static_tensor(value.type):
+        if not is_sized_tensor(value.type):
             raise KernelError(
-                f"group {group.name}: %{value.name} has type {value.type}, but kernels need static shapes", view.origins
+                f"group {group.name}: %{value.name} has type {value.type}, whose sizes only a run can tell; make it a "
+                "host step", view.origins
             )
         if value.dtype not in native_dtypes:
             raise KernelError(

@@ -67,4 +67,11 @@ class CountersArg:
     name: str = ""
 
 
-KernelArg: TypeAlias = ValueArg | RangeArg | PackedArg | TensorMapArg | TemporaryArg | StatusArg | CountersArg
+@dataclass(frozen=True)
+class SizesArg:
+    """The values of the graph's symbols, in their order, as int64."""
+
+
+KernelArg: TypeAlias = (
+    ValueArg | RangeArg | PackedArg | TensorMapArg | TemporaryArg | StatusArg | CountersArg | SizesArg
+)

@@ -15,6 +15,7 @@ from .contract import PassContext
 from .errors import PassError, PlanError
 from .fusion.planners import PLANNERS, asking
 from .fusion.stitcher import stitch
+from .open.plan import make_open_plan
 from .plan import StitchPlan, wholes_of
 from .plan.target import TargetInfo
 from .plan_check import check_plan
@@ -34,6 +35,8 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     if planner not in PLANNERS:
         raise PassError(f"there is no planner {planner!r}; known: {', '.join(PLANNERS)}")
     rules: tuple[FusionRule, ...] = (*context.rules, *asking(PLANNERS[planner], context.cost_model))
+    if graph.symbols:
+        return make_open_plan(graph, context, planner, rules, make_plan)
     result = stitch(graph, rules, context.target, aliases=planner != "none")
     positions = {n.name: i for i, n in enumerate(graph.nodes)}
     scheduled = schedule_groups(graph, result.groups, context.target, context.cost_model)

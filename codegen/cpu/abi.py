@@ -6,6 +6,7 @@ A kernel is `void NAME(const Arg *args, int64_t task, void *scratch)`; an `Arg` 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,9 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.buffers import Parameter, buffer_source, store
 from tilestitch.codegen.compute.dtypes import Expr, storage_dtype
-from tilestitch.codegen.launch import KernelArg, PackedArg, StatusArg, TemporaryArg, ValueArg
+from tilestitch.codegen.compute.sizes import reading, symbols_in_force
+from tilestitch.codegen.launch import KernelArg, PackedArg, SizesArg, StatusArg, TemporaryArg, ValueArg
+from tilestitch.compiler.ir.sizes import largest
 
 __all__ = [
     "KernelArg", "KernelLaunch", "PackedArg", "Parameter", "StatusArg", "TemporaryArg", "ValueArg", "buffer_source",
@@ -58,8 +61,13 @@ def kernel_function(parameters: Sequence[Parameter], body: Body) -> Any:
         args = T.arg("args", T.handle())
         task = T.arg("task", T.int64())
         scratch = T.arg("scratch", T.handle())
-        buffers = [_buffer(args, i, p) for i, p in enumerate(parameters)]
-        body(buffers, task, scratch)
+        symbols = symbols_in_force()
+        with ExitStack() as stack:
+            if symbols:
+                sizes = Parameter(SizesArg(), "int64", len(symbols))
+                stack.enter_context(reading(symbols, _buffer(args, len(parameters), sizes)))
+            buffers = [_buffer(args, i, p) for i, p in enumerate(parameters)]
+            body(buffers, task, scratch)
     return builder.get()
 
 
@@ -68,4 +76,4 @@ def _buffer(args: Expr, number: int, parameter: Parameter) -> Any:
     kind = PointerType(PrimType(dtype))
     pointer = tirx.Var(f"p{number}", kind)
     T.bind(tirx.tvm_struct_get(args, number, ARGUMENT_POINTER, kind), var=pointer)
-    return T.decl_buffer((max(1, parameter.size),), dtype, data=pointer)
+    return T.decl_buffer((largest(1, parameter.size),), dtype, data=pointer)

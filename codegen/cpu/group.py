@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tilestitch.codegen.compute.sizes import kernels_over, symbols_among
 from tilestitch.codegen.cpu.contraction.lower import lower_gemm, lower_gemv
 from tilestitch.codegen.cpu.convolution.lower import lower_conv, lower_conv_transpose, lower_depthwise, lower_window
 from tilestitch.codegen.cpu.loops.injective import emit_injective
@@ -14,6 +15,7 @@ from tilestitch.codegen.cpu.opaque.scan import lower_cumulative
 from tilestitch.codegen.cpu.opaque.scatter import lower_scatter
 from tilestitch.codegen.cpu.opaque.sort import lower_top_k
 from tilestitch.codegen.errors import KernelError
+from tilestitch.codegen.launch import SizesArg
 from tilestitch.codegen.groups import GroupView, roles_in, view_group
 from tilestitch.codegen.planned import check_planned, members, touched
 from tilestitch.compiler.ir.graph import Graph, Node, Value
@@ -48,7 +50,14 @@ def lower_group(graph: Graph, group: Group) -> tuple[KernelLaunch, ...]:
 
     Raises KernelError, naming the ONNX nodes, for a group that no template fits.
     """
-    launches = _lowered(graph, group)
+    if not symbols_among([graph.node(name) for name in group.nodes]):
+        return _checked(graph, group, _lowered(graph, group))
+    with kernels_over(graph.symbols):
+        launches = _lowered(graph, group)
+    return _checked(graph, group, tuple(replace(one, args=(*one.args, SizesArg())) for one in launches))
+
+
+def _checked(graph: Graph, group: Group, launches: tuple[KernelLaunch, ...]) -> tuple[KernelLaunch, ...]:
     emitted = [_described(graph, group, launch) for launch in launches]
     check_planned(group, emitted, cpu_launches(members(graph, group), group))
     return launches

@@ -146,7 +146,7 @@ def _not_native(graph: Graph) -> list[WhyNot]:
 
 def _has_native_type(value: Value) -> bool:
     type_ = value.type
-    return getattr(type_, "is_static", False) and getattr(type_, "dtype", "") in NATIVE_DTYPES
+    return getattr(type_, "is_sized", False) and getattr(type_, "dtype", "") in NATIVE_DTYPES
 
 
 # -- reshapes that need no kernel ------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def is_native(node: Node) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_native_type(type_: object) -> bool:
-    return isinstance(type_, TensorType) and type_.is_static and type_.dtype in NATIVE_DTYPES
+    return isinstance(type_, TensorType) and type_.is_sized and type_.dtype in NATIVE_DTYPES
 
 
 def roles_of(nodes: Sequence[Node], stored: Iterable[Value], subject: str = "") -> Roles | WhyNot:

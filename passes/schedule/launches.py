@@ -88,6 +88,8 @@ def place_temporaries(launches: Sequence[Launch], buffers: BufferPlan, *, concur
     """The buffers with room for the launches' temporaries after them. Those of different groups share it where groups
     never run together, and where they would take more than TEMPORARY_BYTES.
     """
+    if not any(launch.temporaries for launch in launches):
+        return buffers
     base = max((_aligned(b.offset_bytes + b.nbytes) for b in buffers.buffers), default=0)
     end = most = base
     placed: dict[tuple[str, str], TemporaryBuffer] = {}

@@ -20,6 +20,7 @@ from tilestitch.codegen.compute.indexing import domain_indices, index_dtype_of, 
 from tilestitch.codegen.cpu.abi import Parameter, buffer_source, kernel_function, store
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of
+from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.compiler.ir.types import HALVES, TensorType
 from tilestitch.passes.plan.cpu.loops import LoopPlan
 
@@ -67,15 +68,14 @@ class _Emitter:
         task = T.bind(T.cast(task, self.index_dtype))
         self.evaluator.assume(task, 0, loops.tasks)
         rows = prod(loops.outer_extents)
-        block = T.bind(task // loops.chunks) if loops.chunks > 1 else task
+        block = T.bind(task // loops.chunks) if loops.is_cut else task
         start: Expr = 0
         end: Expr = loops.inner
-        if loops.chunks > 1:
+        if loops.is_cut:
             chunk = T.bind(task % loops.chunks)
             start = T.bind(chunk * chunk_size)
-            end = T.bind(
-                tirx.Select(chunk == loops.chunks - 1, tirx.IntImm(self.index_dtype, loops.inner), start + chunk_size)
-            )
+            inner = loops.inner if is_open(loops.inner) else tirx.IntImm(self.index_dtype, loops.inner)
+            end = T.bind(tirx.Select(chunk == loops.chunks - 1, inner, start + chunk_size))
         if rows == 1:
             self._row(0, start, end)
             return
@@ -136,10 +136,32 @@ class _Emitter:
             if length == lanes:
                 self._vector(outer, start, lanes)
                 return
+        if is_open(inner):
+            self._open_line(outer, start, end)
+            return
         with T.serial(0, (length + lanes - 1) // lanes) as step, self.evaluator.scope():
             position = T.bind(start + step * lanes if exact else T.min(start + step * lanes, end - lanes))
             self.evaluator.assume(position, low, high - lanes + 1)
             self._vector(outer, position, lanes)
+
+    def _open_line(self, outer: Sequence[Expr], start: Expr, end: Expr) -> None:
+        """As `_line` where the dimension may be shorter than a vector: then its elements are computed one by one."""
+        lanes, inner = self.loops.schedule.lanes, self.loops.inner
+        if lanes == 1:
+            self._one_by_one(outer, start, end)
+            return
+        length = end - start
+        with T.If(length >= lanes):
+            with T.Then(), T.serial(0, (length + (lanes - 1)) // lanes) as step, self.evaluator.scope():
+                position = T.bind(T.min(start + step * lanes, end - lanes))
+                self.evaluator.assume(position, 0, inner)
+                self._vector(outer, position, lanes)
+            with T.Else():
+                self._one_by_one(outer, start, end)
+
+    def _one_by_one(self, outer: Sequence[Expr], start: Expr, end: Expr) -> None:
+        with T.serial(start, end) as position, self.evaluator.scope((position, 0, self.loops.inner)):
+            self._vector(outer, position, 1)
 
     def _vector(self, outer: Sequence[Expr], position: Expr, lanes: int) -> None:
         if lanes == 1:

@@ -22,6 +22,7 @@ from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import before_views
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of
+from tilestitch.compiler.ir.sizes import Size, bounds_of, is_open
 from tilestitch.passes.plan.cpu.rows import RowPass, RowPlan
 
 SUM_BLOCK = 8192
@@ -149,17 +150,20 @@ class _Emitter:
 
         per_total = max(1, SUM_BLOCK // block)
         summing = any(a.has_total for a in accumulators.values())
-        if blocks > per_total and summing:
+        if summing and (is_open(blocks) or blocks > per_total):
             with T.serial(0, -(-blocks // per_total)) as part:
                 last = T.min((part + 1) * per_total, blocks)
                 with T.serial(part * per_total, last) as i, self.evaluator.scope((i, 0, blocks)):
                     vectors(i * block, loops.vectors)
                 for accumulator in accumulators.values():
                     accumulator.add_to_total()
-        elif blocks:
+        elif is_open(blocks) or blocks:
             with T.serial(0, blocks) as i, self.evaluator.scope((i, 0, blocks)):
                 vectors(i * block, loops.vectors)
         done = blocks * block
+        if is_open(extent):
+            self._open_rest(stage, accumulators, outer, vectors)
+            return
         rest = (extent - done) // lanes
         if rest:
             vectors(done, rest)
@@ -167,12 +171,30 @@ class _Emitter:
         if done < extent:
             self._tail(stage, accumulators, outer, done)
 
-    def _tail(self, stage: RowPass, accumulators: dict[Node, _Accumulator], outer: list[Expr], done: int) -> None:
+    def _open_rest(
+        self, stage: RowPass, accumulators: dict[Node, _Accumulator], outer: list[Expr],
+        vectors: Callable[[Expr, int], None],
+    ) -> None:  # fmt: skip
+        """What is left of a row of open length after its blocks. A row that is shorter than a vector goes one by one."""
+        extent, lanes, block = self.loops.extents[-1], self.loops.lanes, self.loops.block
+        done, whole = extent // block * block, extent // lanes * lanes
+        if lanes == 1:
+            return
+        if block > lanes:
+            with T.serial(0, (whole - done) // lanes) as i, self.evaluator.scope():
+                vectors(T.bind(i * lanes + done), 1)
+        with T.If(tirx.NE(extent, whole)), T.Then(), T.If(extent >= T.int64(lanes)):
+            with T.Then():
+                self._tail(stage, accumulators, outer, whole)
+            with T.Else(), T.serial(0, extent) as i, self.evaluator.scope((i, 0, extent)):
+                self._element(stage, accumulators, [*outer, i], self.row, 0, 0, None)
+
+    def _tail(self, stage: RowPass, accumulators: dict[Node, _Accumulator], outer: list[Expr], done: Size) -> None:
         """The last, partial vector: moved back so that it fits, without the lanes that were counted already."""
         extent, lanes = self.loops.extents[-1], self.loops.lanes
         with ExitStack() as stack:
             lane = self._lanes(stack, lanes)
-            fresh = lane >= lanes - (extent - done)
+            fresh = lane >= done - (extent - lanes)
             self._element(stage, accumulators, [*outer, lane + (extent - lanes)], self.row, 0, lane, fresh)
 
     def _lanes(self, stack: ExitStack, lanes: int) -> Expr:
@@ -337,7 +359,8 @@ class _Accumulator:
         stored = reducers.accumulator_dtype(self.dtype)
         self.buffer = T.alloc_buffer((self.size,), stored, scope="local")
         self.position = T.alloc_buffer((self.size,), owner.index_dtype, scope="local") if self.is_arg else None
-        self.has_total = self.reducer == "sum" and not loops.columns and loops.extents[-1] > SUM_BLOCK
+        long = bounds_of(loops.extents[-1])[1] > SUM_BLOCK
+        self.has_total = self.reducer == "sum" and not loops.columns and long
         self.total = T.alloc_buffer((self.size,), stored, scope="local") if self.has_total else None
 
     def _fill(self, buffer: Any, value: Expr) -> None:

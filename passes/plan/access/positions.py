@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tilestitch.compiler.ir import Node, Value
+from tilestitch.compiler.ir.sizes import bounds_of
 
 INT32_ELEMENTS = 2**31 - 2**20
 """From so many elements on positions are 64-bit integers; loops may run a little beyond the last element."""
@@ -12,7 +13,7 @@ INT32_ELEMENTS = 2**31 - 2**20
 
 def index_dtype(values: Iterable[Value]) -> str:
     """The dtype that holds every position in every one of `values`."""
-    return "int32" if all(v.tensor_type.num_elements < INT32_ELEMENTS for v in values) else "int64"
+    return "int32" if all(bounds_of(v.tensor_type.num_elements)[1] < INT32_ELEMENTS for v in values) else "int64"
 
 
 def index_dtype_of(nodes: Iterable[Node]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilestitch.compiler.ir.sizes import ceil_div, largest
 from tilestitch.passes.plan.index_checks import IndexCheck
 
 TASK_INDICES = 65536
@@ -11,4 +12,4 @@ TASK_INDICES = 65536
 
 def check_tasks(checks: Sequence[IndexCheck]) -> int:
     """Tasks of the launch that makes these checks of one node."""
-    return max(1, -(-max(check.count for check in checks) // TASK_INDICES))
+    return largest(1, ceil_div(largest(*(check.count for check in checks)), TASK_INDICES))

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from tilestitch.compiler.ir.sizes import Size, is_open, largest
+
 from .limits import lane_reasons
 from .schedules import CpuLoopSchedule
 
@@ -28,8 +30,13 @@ class LoopPlan:
         return self.schedule.tiled if self.schedule.edge else None
 
     @property
-    def chunks(self) -> int:
-        return max(1, self.inner // self.schedule.chunk)
+    def is_cut(self) -> bool:
+        """Whether the last dimension is shared by several tasks; one of open size, by at least one."""
+        return self.schedule.chunk != self.inner if is_open(self.inner) else self.inner // self.schedule.chunk > 1
+
+    @property
+    def chunks(self) -> Size:
+        return largest(1, self.inner // self.schedule.chunk) if self.is_cut else 1
 
     @property
     def outer_extents(self) -> tuple[int, ...]:
@@ -50,7 +57,8 @@ class LoopPlan:
         odd = next(lane_reasons(schedule.lanes, 1), None)
         if odd is not None:
             yield odd
-        if not schedule.lanes <= schedule.chunk <= self.inner or not schedule.rows:
+        fits = is_open(self.inner) or schedule.lanes <= schedule.chunk <= self.inner
+        if not fits or not schedule.rows:
             yield (
                 f"a task has {schedule.rows} rows of {schedule.chunk} elements: at least one, of a vector of "
                 f"{schedule.lanes} to {self.inner}"

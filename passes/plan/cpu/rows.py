@@ -13,6 +13,7 @@ from functools import cached_property
 from math import prod
 
 from tilestitch.compiler.ir import Node, Value, is_elementwise
+from tilestitch.compiler.ir.sizes import is_open, largest
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 from tilestitch.passes.plan.parts import Part, Roles
 from tilestitch.passes.plan.view import levels
@@ -202,7 +203,7 @@ class RowLoops:
 
     def reasons(self) -> Iterator[str]:
         """Why no kernel has these loops."""
-        schedule, last = self.schedule, max(1, (self.extents or (1,))[-1])
+        schedule, last = self.schedule, largest(1, (self.extents or (1,))[-1])
         if len(self.extents) != len(self.reduced) or not self._covers():
             yield (
                 f"loops over {self.extents}, of which {self.reduced} are reduced, do not cover rows of {self.shape} "
@@ -214,7 +215,10 @@ class RowLoops:
             yield odd
         if not 1 <= schedule.vectors <= MOST_VECTORS or schedule.vectors & (schedule.vectors - 1):
             yield f"a step has {schedule.vectors} vectors; their number is a power of two, at most {MOST_VECTORS}"
-        if (self.block if self.columns else schedule.lanes) > last:
+        longest = self.block if self.columns else schedule.lanes
+        if is_open(last) and self.columns and longest > 1:
+            yield f"{longest} neighbouring rows are computed together, but their number is known only at run time"
+        if not is_open(last) and longest > last:
             yield f"{schedule.vectors} vectors of {schedule.lanes} lanes are longer than the last dimension, {last}"
         if not schedule.rows:
             yield "a task has 0 rows; it has at least one"

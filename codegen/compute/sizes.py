@@ -1,0 +1,70 @@
+"""Open sizes inside of kernels: expressions over the values of the graph's symbols, which are an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.compiler.ir.graph import Node
+from tilestitch.compiler.ir.polynomial import Extreme, Polynomial, Quotient, lowering
+from tilestitch.compiler.ir.sizes import Size, Symbol, symbols_of
+
+from .dtypes import Expr
+
+_SYMBOLS: ContextVar[tuple[Symbol, ...]] = ContextVar("symbols", default=())
+
+
+@contextmanager
+def kernels_over(symbols: Sequence[Symbol]) -> Iterator[None]:
+    """Kernels that are emitted while this lasts take the values of these symbols as their last argument."""
+    token = _SYMBOLS.set(tuple(symbols))
+    try:
+        yield
+    finally:
+        _SYMBOLS.reset(token)
+
+
+def symbols_in_force() -> tuple[Symbol, ...]:
+    """The symbols whose values kernels take."""
+    return _SYMBOLS.get()
+
+
+def symbols_among(nodes: Sequence[Node]) -> bool:
+    """Whether nodes have operands, results or attributes of open size."""
+    sizes = [d for n in nodes for v in (*n.inputs, *n.outputs) for d in v.tensor_type.shape]
+    sizes += [d for n in nodes for a in n.attrs.values() if isinstance(a, tuple) for d in a]
+    return bool(symbols_of(sizes))
+
+
+@contextmanager
+def reading(symbols: Sequence[Symbol], values: Any) -> Iterator[None]:
+    """Inside of a kernel, sizes stand for expressions over `values`, a buffer with one int64 for each symbol."""
+    read = {symbol: T.bind(values[number]) for number, symbol in enumerate(symbols)}
+    with lowering(lambda size: _expr(size, read)):
+        yield
+
+
+def _expr(size: Size, read: dict[Symbol, Expr]) -> Expr:
+    if not isinstance(size, Polynomial):
+        return tirx.IntImm("int64", size)
+    total: Expr = None
+    for monomial, factor in size.terms.items():
+        part: Expr = None if monomial and factor == 1 else tirx.IntImm("int64", factor)
+        for atom in monomial:
+            one = read[atom] if isinstance(atom, Symbol) else _part(atom, read)
+            part = one if part is None else part * one
+        total = part if total is None else total + part
+    return total
+
+
+def _part(atom: Quotient | Extreme, read: dict[Symbol, Expr]) -> Expr:
+    if isinstance(atom, Quotient):
+        return tirx.floordiv(_expr(atom.dividend, read), _expr(atom.divisor, read))
+    first, second = (_expr(operand, read) for operand in atom.operands)
+    return T.max(first, second) if atom.name == "max" else T.min(first, second)
+

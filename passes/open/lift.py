@@ -1,0 +1,105 @@
+"""Schedules chosen at typical sizes, carried over to all sizes of a range."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from tilestitch.compiler.ir import Node
+from tilestitch.compiler.ir.errors import UndecidedError
+from tilestitch.compiler.ir.sizes import Size, is_open
+from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.cpu.schedules import CpuLoopSchedule, CpuRowSchedule
+from tilestitch.passes.plan.launches.cpu import cpu_launches
+from tilestitch.passes.plan.roles import Roles, roles_of
+from tilestitch.passes.plan.schedule_check import why_not
+from tilestitch.passes.plan.schedules import Schedule
+from tilestitch.passes.plan.view import GroupView, look_up
+
+
+def lifted(group: Group, typical: Mapping[str, Node], nodes: Mapping[str, Node]) -> Group | str:
+    """A group that was scheduled among the `typical` nodes, for the open ones of the same names; or why it is none."""
+    if not _is_open(group, nodes):
+        return group
+    try:
+        if group.stages:
+            return _stages(group, typical, nodes)
+        view, before = look_up(nodes, group), look_up(typical, group)
+        roles = roles_of(view.nodes, view.outputs, view.name)
+        if not isinstance(roles, Roles) or roles.kind is not group.kind:
+            return f"its nodes form no such group at all sizes: {roles}"
+        schedule = None if group.schedule is None else _schedule(group.schedule, before, view, roles)
+        if isinstance(schedule, str):
+            return schedule
+        problem = None if schedule is None else why_not(view, group.kind, roles, schedule)
+        if problem is not None:
+            return problem
+        result = replace(group, schedule=schedule)
+        if any(launch.temporaries for launch in cpu_launches(nodes, result)):
+            return "its launches exchange memory of open size"
+        return result
+    except UndecidedError as error:
+        return str(error)
+
+
+def _is_open(group: Group, nodes: Mapping[str, Node]) -> bool:
+    values = (v for name in group.nodes for v in (*nodes[name].inputs, *nodes[name].outputs))
+    return not all(v.tensor_type.is_static for v in values)
+
+
+def _stages(group: Group, typical: Mapping[str, Node], nodes: Mapping[str, Node]) -> Group | str:
+    stages = []
+    for stage in group.stages:
+        parts = [lifted(part, typical, nodes) for part in stage]
+        problem = next((part for part in parts if isinstance(part, str)), None)
+        if problem is not None:
+            return problem
+        stages.append(tuple(part for part in parts if isinstance(part, Group)))
+    return replace(group, stages=tuple(stages))
+
+
+def _schedule(schedule: Schedule, typical: GroupView, view: GroupView, roles: Roles) -> Schedule | str:
+    match schedule:
+        case CpuLoopSchedule():
+            return _loops(schedule, typical.stored[0].shape, view.stored[0].shape)
+        case CpuRowSchedule():
+            assert roles.rows is not None
+            before = roles_of(typical.nodes, typical.outputs, typical.name)
+            assert isinstance(before, Roles) and before.rows is not None
+            return _rows(schedule, before.rows.shape, roles.rows.shape)
+    return f"kernels of template {schedule.template} are for known sizes only"
+
+
+def _loops(schedule: CpuLoopSchedule, typical: Sequence[int], shape: Sequence[Size]) -> CpuLoopSchedule | str:
+    """Cuts and branches, which spare loads where operands differ, are left out: they are places among known sizes."""
+    extents = joined(schedule.extents, typical, shape)
+    if extents is None:
+        return f"loops over {schedule.extents} are no dimensions of {tuple(typical)}, joined"
+    whole = schedule.chunk == schedule.extents[-1]
+    chunk = extents[-1] if whole else schedule.chunk
+    return replace(schedule, extents=extents, chunk=chunk, cuts=(), branch=0, branches=())
+
+
+def _rows(schedule: CpuRowSchedule, typical: Sequence[int], shape: Sequence[Size]) -> CpuRowSchedule | str:
+    extents = joined(schedule.extents, typical, shape)
+    if extents is None:
+        return f"loops over {schedule.extents} are no dimensions of {tuple(typical)}, joined"
+    if not schedule.reduced[-1] and is_open(extents[-1]):
+        return replace(schedule, extents=extents, lanes=1, vectors=1)  # a vector of neighbouring rows might be too long
+    return replace(schedule, extents=extents)
+
+
+def joined(extents: Sequence[int], typical: Sequence[int], shape: Sequence[Size]) -> tuple[Size, ...] | None:
+    """Products of runs of `shape`, such that those of `typical` are `extents`; None if there are no such runs."""
+    pairs = [(a, b) for a, b in zip(typical, shape, strict=True) if a != 1 or is_open(b)]
+    result: list[Size] = []
+    for extent in extents:
+        before: int = 1
+        after: Size = 1
+        while before != extent and pairs:
+            one, other = pairs.pop(0)
+            before, after = before * one, after * other
+        if before != extent:
+            return None
+        result.append(after)
+    return None if pairs else tuple(result)

@@ -1,0 +1,65 @@
+"""Memory of an open graph: slots, each for values that are not needed at the same time, one after the other.
+
+A slot is as large as the largest of its values, whatever the sizes are, so that the order of the slots, and with it that
+nothing overlaps, holds for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tilestitch.compiler.ir import Graph, Value
+from tilestitch.compiler.ir.sizes import Size, ceil_div, is_open, largest
+from tilestitch.passes.plan import ALIGNMENT, Buffer, BufferPlan, Group, HostGroup, Segment
+from tilestitch.passes.schedule.memory import Lifetime, lifetimes_of
+
+
+@dataclass
+class _Slot:
+    nbytes: Size
+    values: list[tuple[Value, Lifetime]] = field(default_factory=list)
+
+    def is_free(self, alive: Lifetime) -> bool:
+        return all(first > alive[1] or last < alive[0] for _, (first, last) in self.values)
+
+
+def place_open(
+    graph: Graph, groups: Sequence[Group], host_groups: Sequence[HostGroup], segments: Sequence[Segment],
+    aliases: Mapping[str, str],
+) -> BufferPlan:  # fmt: skip
+    """Place every value that native groups write and only native groups read."""
+    values = {o.name: o for n in graph.nodes for o in n.outputs}
+    lifetimes = lifetimes_of(groups, segments, aliases)
+    outside = {v.name for v in graph.outputs} | {aliases.get(v, v) for g in host_groups for v in g.inputs}
+    slots: list[_Slot] = []
+    for name, alive in sorted(lifetimes.items(), key=lambda item: item[1]):
+        if name not in outside:
+            _put(slots, values[name], alive)
+    buffers, end = list[Buffer](), 0
+    for slot in slots:
+        buffers += [Buffer(v.name, end, v.tensor_type.nbytes, first, last) for v, (first, last) in slot.values]
+        end = end + _aligned(slot.nbytes)
+    return BufferPlan(end, tuple(sorted(buffers, key=lambda b: (b.first, b.value))), dict(aliases))
+
+
+def _put(slots: list[_Slot], value: Value, alive: Lifetime) -> None:
+    """Into a free slot for values of the same kind of size: the rest of another one would often lie waste."""
+    nbytes = value.tensor_type.nbytes
+    free = [slot for slot in slots if slot.is_free(alive)]
+    slot = next((s for s in free if s.nbytes == nbytes), None)
+    slot = slot or next((s for s in free if not is_open(largest(s.nbytes, nbytes)) or _alike(s.nbytes, nbytes)), None)
+    if slot is None:
+        slot = _Slot(nbytes)
+        slots.append(slot)
+    slot.nbytes = largest(slot.nbytes, nbytes)
+    slot.values.append((value, alive))
+
+
+def _alike(a: Size, b: Size) -> bool:
+    """Whether one of two open sizes is the larger for certain."""
+    return largest(a, b) in (a, b)
+
+
+def _aligned(nbytes: Size) -> Size:
+    return ceil_div(nbytes, ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,81 @@
+"""The plan of a graph with open dimensions.
+
+What is fused, and how kernels are cut, is decided at typical sizes, where everything is a number. Each group is then
+carried over to the open graph (`lift`), where what its kernels rely on must hold for all sizes of the ranges. A group
+for which it does not is computed by the host, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir.substitute import graph_at
+from tilestitch.compiler.ir.text import fingerprint
+from tilestitch.passes.contract import PassContext
+from tilestitch.passes.fusion.rules.builtin import FusionRule
+from tilestitch.passes.fusion.stitcher import Stitched, stitch
+from tilestitch.passes.plan import Group, StitchPlan, WhyNot
+from tilestitch.passes.schedule.kernels import schedule_groups
+from tilestitch.passes.schedule.launches import completed, nested_graphs
+from tilestitch.passes.schedule.order import segments_of
+
+from .lift import lifted
+from .memory import place_open
+from .typical import typical_sizes
+
+HOSTED = "host."
+"""Begins the names of operators that the host computes."""
+
+PlanOf = Callable[[Graph, PassContext], StitchPlan]
+
+
+def make_open_plan(
+    graph: Graph, context: PassContext, planner: str, rules: Sequence[FusionRule], plan_of: PlanOf
+) -> StitchPlan:
+    """Plan an open graph; `plan_of` plans those nested in it."""
+    result, groups, refusals = _kernels(graph, context, rules)
+    positions = {n.name: i for i, n in enumerate(graph.nodes)}
+    position = {g.name: max(positions[n] for n in g.nodes) for g in groups}
+    position.update((g.name, positions[g.name]) for g in result.host_groups)
+    segments = segments_of(groups, result.host_groups, result.aliases, position)
+    plan = StitchPlan(
+        graph=graph.name,
+        fingerprint=fingerprint(graph),
+        planner=planner,
+        target=context.target,
+        groups=groups,
+        host_groups=result.host_groups,
+        segments=segments,
+        buffers=place_open(graph, groups, result.host_groups, segments, result.aliases),
+        refusals=(*result.refusals, *refusals),
+        plugins=tuple(context.plugins),
+        bodies={key: plan_of(body, context) for key, body in nested_graphs(graph).items()},
+    )
+    return completed(plan, graph, context.kernels_of)
+
+
+def _kernels(
+    graph: Graph, context: PassContext, rules: Sequence[FusionRule]
+) -> tuple[Stitched, tuple[Group, ...], tuple[WhyNot, ...]]:
+    """What is fused at typical sizes, with the groups as they are at all sizes. Nodes of groups that are none there are
+    taken out, and the rest is fused anew.
+    """
+    nodes = {node.name: node for node in graph.nodes}
+    sizes = typical_sizes(graph)
+    refused: dict[str, WhyNot] = {}
+    while True:
+        typical = graph_at(graph, sizes)
+        for node in typical.nodes:
+            if node.name in refused:
+                node.op = HOSTED + node.op
+        result = stitch(typical, rules, context.target)
+        by_name = {node.name: node for node in typical.nodes}
+        groups = [lifted(group, by_name, nodes) for group in schedule_groups(typical, result.groups, context.target)]
+        problems = {g: p for g, p in zip(result.groups, groups, strict=True) if isinstance(p, str)}
+        if not problems:
+            return result, tuple(g for g in groups if isinstance(g, Group)), tuple(refused.values())
+        for group, reason in problems.items():
+            refused.update((name, WhyNot(name, "host.open_kernel", reason)) for name in group.nodes)
+
+
