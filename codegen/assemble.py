@@ -10,8 +10,18 @@ import numpy as np
 
 from tilestitch.codegen.backend import Backend, PlacedLaunch, Progress
 from tilestitch.codegen.errors import CodegenError
-from tilestitch.codegen.launch import CountersArg, PackedArg, RangeArg, StatusArg, TemporaryArg, TensorMapArg, ValueArg
+from tilestitch.codegen.launch import (
+    CountersArg,
+    PackedArg,
+    RangeArg,
+    SizesArg,
+    StatusArg,
+    TemporaryArg,
+    TensorMapArg,
+    ValueArg,
+)  # fmt: skip
 from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.compiler.ir.sizes import Size, ceil_div, is_open
 from tilestitch.compiler.ir.text import digest
 from tilestitch.compiler.ir.types import from_numpy_dtype, to_numpy_dtype
 from tilestitch.passes.plan import ALIGNMENT, StitchPlan
@@ -22,7 +32,7 @@ from tilestitch.runtime.kernel_signature import KernelSignature
 from tilestitch.runtime.manifest import PluginInfo
 
 from .parameters import Parameters, Written
-from .program_types import SymbolNames, runtime_type
+from .program_types import SymbolNames, runtime_checks, runtime_size, runtime_symbols, runtime_type
 from .schedule import KernelsOfPlugins, Schedule, lower_with
 from .signature import LoweredOnce
 
@@ -90,7 +100,7 @@ def assemble(
         kernels=compiled.kernels,
         target=backend.info,
         compiler_version="",
-        plan=[p.plan.to_json() for p in planned],
+        plan=[_with_texts(p.plan.to_json()) for p in planned],
         plugins=tuple(
             dict.fromkeys(
                 PluginInfo(p.name, p.owner, p.content_hash, p.arguments) for item in planned for p in item.plan.plugins
@@ -115,7 +125,8 @@ def _signatures(
 ) -> Iterator[KernelSignature]:
     """Those of all launches of a plan, in their order."""
     values = _values_by_name(graph)
-    parameters = Parameters(values, lambda arg: tensors.arrays[tensors.packed(values[arg.value], arg)])
+    symbols = runtime_symbols(graph)
+    parameters = Parameters(values, lambda arg: tensors.arrays[tensors.packed(values[arg.value], arg)], symbols)
     for group in plan.groups:
         for launch in lowered[id(plan), group.name]:
             yield parameters.signature(group, launch.args, backend.placed("", launch, ()).extent)
@@ -196,6 +207,7 @@ class _ProgramWriter:
         self.edges_into: dict[int, list[int]] = {}
         for edge in plan.edges or ():
             self.edges_into.setdefault(edge.after, []).append(edge.before)
+        self.sizes: int | None = None
 
     def write(self, output_names: tuple[str, ...] = ()) -> rt.Program:
         inputs = tuple(self.number(v.name) for v in self.graph.inputs)
@@ -214,8 +226,9 @@ class _ProgramWriter:
             steps += [step for name in segment.groups for step in self.host_steps(self.graph.node(name))]
         outputs = tuple(self.number(v.name) for v in self.graph.outputs)
         return rt.Program(
-            self.graph.name, inputs, outputs, tuple(self.specs), tuple(steps), self.arena_bytes, output_names
-        )
+            self.graph.name, inputs, outputs, tuple(self.specs), tuple(steps), runtime_size(self.arena_bytes),
+            output_names, symbols=runtime_symbols(self.graph), checks=runtime_checks(self.graph),
+        )  # fmt: skip
 
     # -- values ------------------------------------------------------------------------------------------------
 
@@ -246,7 +259,7 @@ class _ProgramWriter:
         if place is not None:
             return rt.Arena(self.arena[place.whole].offset_bytes + place.offset_bytes, value.tensor_type.nbytes)
         buffer = self.arena.get(root)
-        return rt.Arena(buffer.offset_bytes, buffer.nbytes) if buffer else rt.Heap()
+        return rt.Arena(runtime_size(buffer.offset_bytes), runtime_size(buffer.nbytes)) if buffer else rt.Heap()
 
     def memory_of(self, name: str) -> int:
         """The value whose bytes a kernel uses for `name`: itself, or the root of the alias that it is."""
@@ -289,6 +302,8 @@ class _ProgramWriter:
                 return rt.Arg(temporaries[name])
             case StatusArg():
                 return rt.Arg(self.status_value())
+            case SizesArg():
+                return rt.Arg(self.sizes_value())
             case CountersArg(nbytes):
                 return rt.Arg(
                     self.add_spec(rt.ValueSpec("counters", rt.TensorType("uint8", (nbytes,)), rt.Counters(nbytes)))
@@ -315,13 +330,19 @@ class _ProgramWriter:
             self.status = self.add_spec(rt.ValueSpec("status", rt.TensorType("int32", ()), rt.Status()))
         return self.status
 
+    def sizes_value(self) -> int:
+        if self.sizes is None:
+            type_ = rt.TensorType("int64", (len(self.graph.symbols),))
+            self.sizes = self.add_spec(rt.ValueSpec("sizes", type_, rt.Sizes()))
+        return self.sizes
+
     # -- host and control steps ------------------------------------------------------------------------------------
 
     def host_steps(self, node: Node) -> Iterator[rt.Step]:
         for value in node.inputs:
             root = self.plan.buffers.aliases.get(value.name)
             if root is not None and root not in self.arena and value.name not in self.numbers:
-                attrs = {"shape": list(value.shape)}
+                attrs = {"shape": [self.attribute("shape", size) for size in value.shape]}
                 yield rt.HostStep("reshape", (self.number(root),), (self.number(value.name),), attrs, node.origins)
         inputs = tuple(self.number(v.name) for v in node.inputs)
         outputs = tuple(self.number(v.name) for v in node.outputs)
@@ -337,6 +358,8 @@ class _ProgramWriter:
             if value.dtype == object:
                 return value.tolist()
             return rt.constant_reference(self.tensors.add(hint, value))
+        if is_open(value):
+            return rt.size_reference(str(value))
         if isinstance(value, (tuple, list)):
             return [self.attribute(hint, item) for item in value]
         if isinstance(value, Mapping):
@@ -385,6 +408,15 @@ _CONTROL: Mapping[str, Callable[[_ProgramWriter, Node, tuple[int, ...], tuple[in
 }
 
 
+def _with_texts(data: Any) -> Any:
+    """JSON data with the texts of open sizes."""
+    if isinstance(data, dict):
+        return {key: _with_texts(entry) for key, entry in data.items()}
+    if isinstance(data, list | tuple):
+        return [_with_texts(entry) for entry in data]
+    return {"size": str(data)} if is_open(data) else data
+
+
 def _temporaries(plan: StitchPlan) -> dict[str, list[TemporaryBuffer]]:
     """Those of each group, in the order in which its launches mention them first."""
     placed = {(t.group, t.name): t for t in plan.buffers.temporaries}
@@ -401,5 +433,5 @@ def _values_by_name(graph: Graph) -> dict[str, Value]:
     return values
 
 
-def _align(size_bytes: int) -> int:
-    return -(-size_bytes // ALIGNMENT) * ALIGNMENT
+def _align(size_bytes: Size) -> Size:
+    return ceil_div(size_bytes, ALIGNMENT) * ALIGNMENT

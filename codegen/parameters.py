@@ -10,9 +10,21 @@ from tilestitch.compiler.ir import Value
 from tilestitch.compiler.ir.types import from_numpy_dtype
 from tilestitch.passes.plan import Group
 from tilestitch.runtime.kernel_signature import KernelSignature, Parameter
+from tilestitch.runtime.symbols import Symbol
 
 from .errors import CodegenError
-from .launch import CountersArg, KernelArg, PackedArg, RangeArg, StatusArg, TemporaryArg, TensorMapArg, ValueArg
+from .launch import (
+    CountersArg,
+    KernelArg,
+    PackedArg,
+    RangeArg,
+    SizesArg,
+    StatusArg,
+    TemporaryArg,
+    TensorMapArg,
+    ValueArg,
+)  # fmt: skip
+from .program_types import runtime_size
 
 Arranged = Callable[[PackedArg], Any]
 
@@ -39,17 +51,19 @@ class Parameters:
 
     values: Mapping[str, Value]
     arranged: Arranged
+    symbols: tuple[Symbol, ...] = ()
 
     def signature(self, group: Group, args: tuple[KernelArg, ...], extent: Mapping[str, Any]) -> KernelSignature:
         """The signature of a kernel of `group`. A kernel that mentions a result of the group may write all of it."""
         written = Written(group)
-        return KernelSignature(tuple(self._parameter(arg, written) for arg in args), extent)
+        symbols = self.symbols if any(isinstance(arg, SizesArg) for arg in args) else ()
+        return KernelSignature(tuple(self._parameter(arg, written) for arg in args), extent, symbols)
 
     def _parameter(self, arg: KernelArg, written: Written) -> Parameter:
         match arg:
             case ValueArg(name):
                 value = self.values[name]
-                return Parameter("tensor", value.dtype, value.tensor_type.nbytes, value in written)
+                return Parameter("tensor", value.dtype, runtime_size(value.tensor_type.nbytes), value in written)
             case RangeArg(name, _, nbytes):
                 return Parameter("tensor", self.values[name].dtype, nbytes, False)
             case PackedArg():
@@ -62,6 +76,8 @@ class Parameters:
                 return Parameter("tensor", "uint8", nbytes, True)
             case StatusArg():
                 return Parameter("status", "int32", 4, True)
+            case SizesArg():
+                return Parameter("sizes", "int64", 8 * len(self.symbols), False)
             case CountersArg(nbytes):
                 return Parameter("counters", "uint8", nbytes, True)
         raise CodegenError(f"unknown kernel argument {arg!r}")

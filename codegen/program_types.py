@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, OptionalType, SequenceType, TensorType, Type
+from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, Graph, OptionalType, SequenceType, TensorType, Type
+from tilestitch.compiler.ir.sizes import Size, is_open
+from tilestitch.compiler.ir.types import Dim
 from tilestitch.runtime import program as rt
+from tilestitch.runtime.symbols import NO_LIMIT
 
 
 class SymbolNames:
@@ -17,11 +20,31 @@ class SymbolNames:
         return f"unknown_{self.count}"
 
 
+def runtime_size(size: Size) -> rt.Size:
+    """A size as programs write it: a number, or the text of an expression over the program's symbols."""
+    return str(size) if is_open(size) else size
+
+
+def runtime_symbols(graph: Graph) -> tuple[rt.Symbol, ...]:
+    """The symbols of a graph as its program has them."""
+    return tuple(rt.Symbol(s.name, s.low, min(s.high, NO_LIMIT)) for s in graph.symbols)
+
+
+def runtime_checks(graph: Graph) -> tuple[rt.SizeCheck, ...]:
+    """What must hold of the symbols when the program is run."""
+    left = [claim for claim in graph.claims if is_open(claim.size)]
+    return tuple(
+        rt.SizeCheck(runtime_size(claim.size), "==", 0, claim.reason) if claim.exact
+        else rt.SizeCheck(0, "<=", runtime_size(claim.size), claim.reason)
+        for claim in left
+    )  # fmt: skip
+
+
 def runtime_type(type_: Type, symbols: SymbolNames) -> rt.ValueType:
     """The runtime's counterpart of a graph type; the element type of an always absent optional does not matter."""
     match type_:
         case TensorType(dtype, shape):
-            return rt.TensorType(dtype, tuple(symbols.fresh() if d == UNKNOWN else d for d in shape))
+            return rt.TensorType(dtype, tuple(symbols.fresh() if d == UNKNOWN else _dimension(d) for d in shape))
         case AnyRankTensor(dtype):
             return rt.TensorType(dtype, None)
         case SequenceType(element):
@@ -30,3 +53,7 @@ def runtime_type(type_: Type, symbols: SymbolNames) -> rt.ValueType:
             absent = rt.TensorType("float32", None)
             return rt.OptionalType(absent if element is None else runtime_type(element, symbols))
     raise TypeError(f"no runtime type for {type_!r}")
+
+
+def _dimension(dim: Dim) -> rt.Size:
+    return dim if isinstance(dim, str) else runtime_size(dim)

@@ -117,6 +117,7 @@ def compile_model(
     example_inputs: Any = None,
     external_data: str | os.PathLike[str] | None = None,
     shapes: ShapeSet | Sequence[ShapeSet] | None = (),
+    dims: Mapping[str, tuple[int, int]] | None = None,
     precision: str = "fp32",
     passes: Sequence[Named] | Named | None = (),
     installed_plugins: bool = True,
@@ -146,6 +147,9 @@ def compile_model(
         only, for the emulated device.
     shapes: sizes of inputs, name to shape, for dimensions that the model leaves open; several such sets give an
         artifact with one specialisation each.
+    dims: the least and the largest size of dimensions that the model leaves open, by name; kernels are then compiled
+        for all sizes between. {}: every open dimension has the default range. None: open dimensions are left to the
+        host.
     precision: of contractions with float32 operands: fp32 (float32 stays float32), tf32 (GPUs), fp16 or bf16. Sums and
         statistics are float32 always; `passes.rewrite.precision` has the whole table.
     passes: plug-ins: instances, classes, or texts `MODULE:CLASS{field=value}`. installed_plugins: whether those of
@@ -198,7 +202,7 @@ def compile_model(
             replay = replayed[number] if replayed else None
             watched = replace(context, listeners=[DumpListener(folder)] if folder else [])
             options = {**record, "shapes": {name: list(shape) for name, shape in shape_set.items()}}
-            prepared.append(_plan(source, shape_set, expose, watched, plugins.passes, replay, options))
+            prepared.append(_plan(source, shape_set, expose, watched, plugins.passes, replay, options, dims))
             if not host_steps:
                 _refuse_host_steps(prepared[-1].planned.graph)
             if folder:
@@ -222,6 +226,7 @@ def _plan(
     extra: Sequence[Any],
     replay: StitchPlan | None,
     options: Mapping[str, Any],
+    ranges: Mapping[str, tuple[int, int]] | None,
 ) -> _Prepared:
     from tilestitch.codegen.assemble import Planned
     from tilestitch.compiler.frontend import import_model
@@ -232,7 +237,8 @@ def _plan(
     notes = NotesListener()
     context = replace(context, listeners=[*context.listeners, notes])
     stored = () if replay is None else tuple(expose)  # kernels that are given can show no more than what they store
-    imported = import_model(source.model, shapes=shapes, expose=() if stored else expose, folder=source.folder)
+    names = () if stored else expose
+    imported = import_model(source.model, shapes=shapes, ranges=ranges, expose=names, folder=source.folder)
     graph = run_pipeline(imported.graph, context, extra=extra)
     if replay is None:
         plan = make_plan(graph, context)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.compiler.ir.substitute import data_at, graph_at
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.counts import bytes_of, footprint_bytes, operations
 from tilestitch.cost_model.cpu import CpuDevice
@@ -14,6 +15,8 @@ from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
 from tilestitch.passes.fusion.cost.facts import device_of, group_facts, nodes_by_name
 
 from .host_steps import host_summary, why_on_host
+from .open.plan import OPEN_KERNEL
+from .open.typical import typical_sizes
 from .plan import Group, HostGroup, StitchPlan, WhyNot
 from .plan.target import TargetInfo
 from .schedule.launches import nested_graphs
@@ -45,8 +48,13 @@ def explain_plan(
     `model` says of each kernel on the device of `target` (default: the plan's target, one thread); `prediction` names
     both, and says how long all take together (`total_us`): side by side where edges and the device allow it.
     """
+    given = plan
+    if graph.symbols:
+        sizes = typical_sizes(graph)
+        graph, plan = graph_at(graph, sizes), data_at(plan, sizes)
     target = target or plan.target
     device = device_of(target)
+    refused = {r.subject: r for r in plan.refusals if r.rule == OPEN_KERNEL}
     nodes = nodes_by_name(graph)
     values = {v.name: v for v in (*graph.inputs, *graph.constants)}
     values.update((o.name, o) for n in graph.nodes for o in n.outputs)
@@ -57,7 +65,7 @@ def explain_plan(
     durations_us: dict[str, float] = {}
     shares: dict[str, float] = {}
     waits = waits_of(plan)
-    reasons = {node.name: why for node, why in why_on_host(graph, is_body=is_body).items()}
+    reasons = {node.name: why for node, why in why_on_host(graph, refused, is_body=is_body).items()}
     for number, segment in enumerate(plan.segments):
         for name in segment.groups:
             group = by_name[name]
@@ -74,7 +82,7 @@ def explain_plan(
                 kernel["predicted_range_us"] = [round(found.low_us, 3), round(found.high_us, 3)]
                 kernel["bound"] = found.bound
                 if launches is not None:
-                    kernel["launches"] = list(launches(plan, name))
+                    kernel["launches"] = list(launches(given, name))
                 kernels.append(kernel)
     bodies = {
         key: explain_plan(body, plan.bodies[key], launches=launches, target=target, model=model, is_body=True)
@@ -83,7 +91,7 @@ def explain_plan(
     return {
         "kernels": kernels,
         "host_steps": host_steps,
-        "host": host_summary(graph, _all_kernels(kernels, bodies), is_body=is_body),
+        "host": host_summary(graph, _all_kernels(kernels, bodies), refused, is_body=is_body),
         "refusals": [r.to_json() for r in plan.refusals],
         "origins": {n.name: list(n.origins) for n in graph.nodes},
         "buffers": _buffers(plan),

@@ -11,11 +11,13 @@ from .plan import WhyNot
 from .plan.roles import NATIVE_DTYPES, is_native
 from .schedule.launches import nested_graphs
 
+_NONE: Mapping[str, WhyNot] = {}
 STEP_US = 10.0
 """What a host step costs at least, before it computes anything: see docs/cpu_runtime.md."""
 
 REMEDIES = {
     "host.open_dimension": "name sizes for them: {shapes}",
+    "host.open_kernel": "name a size for this dimension: {shapes}",
     "host.data_dependent": "give these values as inputs, or cut the model there",
     "host.control_flow": "export the model with its loops unrolled or its branch chosen",
     "host.data_type": "use a data type that kernels have",
@@ -23,9 +25,11 @@ REMEDIES = {
 }
 
 
-def why_on_host(graph: Graph, *, is_body: bool = False) -> dict[Node, WhyNot]:
+def why_on_host(
+    graph: Graph, refused: Mapping[str, WhyNot] = _NONE, *, is_body: bool = False
+) -> dict[Node, WhyNot]:
     """Why each node that is no part of a kernel is none, in order. `is_body`: of a loop or branch, whose inputs are no
-    inputs of the model.
+    inputs of the model. refused: nodes whose kernels are none at all sizes, by name.
     """
     sources: dict[Value, WhyNot] = {v: _IN_BODY if is_body else _open_input(v) for v in graph.inputs if _is_open(v)}
     reasons: dict[Node, WhyNot] = {}
@@ -34,14 +38,16 @@ def why_on_host(graph: Graph, *, is_body: bool = False) -> dict[Node, WhyNot]:
         for output in node.outputs:
             if _is_open(output):
                 sources[output] = inherited or _data_dependent(node)
-        if not is_native(node):
+        if node.name in refused:
+            reasons[node] = refused[node.name]
+        elif not is_native(node):
             found = _why(node, inherited)
             reasons[node] = WhyNot(node.name, found.rule, found.reason, found.numbers)
     return reasons
 
 
 def _is_open(value: Value) -> bool:
-    return not isinstance(value.type, TensorType) or not value.type.is_static
+    return not isinstance(value.type, TensorType) or not value.type.is_sized
 
 
 _IN_BODY = WhyNot("", "host.control_flow", "sizes inside of a loop or branch are known only when it runs")
@@ -84,7 +90,7 @@ def open_inputs(graph: Graph) -> list[str]:
     return [
         f"--shape {v.name}={'x'.join(str(d) if isinstance(d, int) else f'<{d}>' for d in v.type.shape)}"
         for v in graph.inputs
-        if isinstance(v.type, TensorType) and not v.type.is_static
+        if isinstance(v.type, TensorType) and not v.type.is_sized
     ]
 
 
@@ -94,27 +100,29 @@ def _bodies(graph: Graph) -> Iterator[Graph]:
         yield from _bodies(body)
 
 
-def host_summary(graph: Graph, kernels: Sequence[Mapping[str, Any]], *, is_body: bool = False) -> dict[str, Any]:
+def host_summary(
+    graph: Graph, kernels: Sequence[Mapping[str, Any]], refused: Mapping[str, WhyNot] = _NONE, *, is_body: bool = False
+) -> dict[str, Any]:
     """How much of the model runs on the host, bodies of loops and branches included.
 
     `steps`; `onnx_nodes` that have a part in them, `of_onnx_nodes` in all; `predicted_us_at_least`, and its share
     beside what is predicted of the kernels; `reasons`, each with `rule`, `reason`, `steps`, `operators`, `remedy`.
     """
     shapes = " ".join(open_inputs(graph))
-    refused = list(why_on_host(graph, is_body=is_body).items())
-    refused += [item for body in _bodies(graph) for item in why_on_host(body, is_body=True).items()]
+    found = list(why_on_host(graph, refused, is_body=is_body).items())
+    found += [item for body in _bodies(graph) for item in why_on_host(body, is_body=True).items()]
     by_reason: dict[tuple[str, str], list[Node]] = {}
-    for node, why in refused:
+    for node, why in found:
         by_reason.setdefault((why.rule, why.reason), []).append(node)
     everything = {origin for part in (graph, *_bodies(graph)) for node in part.nodes for origin in node.origins}
-    least_us = STEP_US * len(refused)
+    least_us = STEP_US * len(found)
     total_us = least_us + sum(kernel["predicted_us"] or 0.0 for kernel in kernels)
     return {
-        "steps": len(refused),
-        "onnx_nodes": len({origin for node, _ in refused for origin in node.origins}),
+        "steps": len(found),
+        "onnx_nodes": len({origin for node, _ in found for origin in node.origins}),
         "of_onnx_nodes": len(everything),
         "predicted_us_at_least": least_us,
-        "predicted_share_at_least": round(least_us / total_us, 4) if refused else 0.0,
+        "predicted_share_at_least": round(least_us / total_us, 4) if found else 0.0,
         "reasons": [_reason(rule, reason, nodes, shapes) for (rule, reason), nodes in by_reason.items()],
     }
 

@@ -9,6 +9,7 @@ from typing import Any
 from tilestitch.codegen.backend import Compiled, OwnedKernel, PlacedLaunch, Progress
 from tilestitch.codegen.cpu.toolchain.build import KernelSource, compile_kernels
 from tilestitch.codegen.cpu.toolchain.link import link
+from tilestitch.codegen.program_types import runtime_size
 from tilestitch.compiler.ir import Graph
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.own_kernels import KernelTarget
@@ -70,15 +71,16 @@ class CpuBackend:
         return Compiled(compiled.symbols, {CPU_LIBRARY: library}, _source_members(compiled.sources))
 
     def describe(self, symbol: str, launch: KernelLaunch, compiled: Compiled) -> dict[str, Any]:
-        return {"symbol": symbol, "tasks": launch.tasks, "scratch_bytes": launch.scratch_bytes}
+        tasks, scratch = runtime_size(launch.tasks), runtime_size(launch.scratch_bytes)
+        return {"symbol": symbol, "tasks": tasks, "scratch_bytes": scratch}
 
     def placed(self, symbol: str, launch: KernelLaunch, args: tuple[rt.Arg, ...]) -> rt.Launch:
         return rt.Launch(
             symbol=symbol,
-            tasks=launch.tasks,
+            tasks=runtime_size(launch.tasks),
             args=args,
             origins=launch.origins,
-            scratch_bytes=launch.scratch_bytes,
+            scratch_bytes=runtime_size(launch.scratch_bytes),
             faults=launch.faults,
             packed=launch.packed,
         )

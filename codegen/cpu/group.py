@@ -15,8 +15,8 @@ from tilestitch.codegen.cpu.opaque.scan import lower_cumulative
 from tilestitch.codegen.cpu.opaque.scatter import lower_scatter
 from tilestitch.codegen.cpu.opaque.sort import lower_top_k
 from tilestitch.codegen.errors import KernelError
-from tilestitch.codegen.launch import SizesArg
 from tilestitch.codegen.groups import GroupView, roles_in, view_group
+from tilestitch.codegen.launch import SizesArg
 from tilestitch.codegen.planned import check_planned, members, touched
 from tilestitch.compiler.ir.graph import Graph, Node, Value
 from tilestitch.passes.plan import Group, GroupKind

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from .graph import Graph
@@ -44,3 +44,19 @@ def _attribute_at(attribute: Any, values: Mapping[str, Size]) -> Any:
     if isinstance(attribute, tuple):
         return tuple(_attribute_at(entry, values) for entry in attribute)
     return attribute
+
+
+def data_at(data: Any, values: Mapping[str, Size]) -> Any:
+    """Frozen dataclasses, mappings and tuples of them, with symbols replaced in whatever sizes they hold."""
+    if isinstance(data, Polynomial):
+        return at(data, values)
+    if isinstance(data, tuple):
+        return tuple(data_at(entry, values) for entry in data)
+    if isinstance(data, Mapping):
+        return {key: data_at(entry, values) for key, entry in data.items()}
+    if not is_dataclass(data) or isinstance(data, type):
+        return data
+    old = {field.name: getattr(data, field.name) for field in fields(data) if field.init}
+    new = {name: data_at(value, values) for name, value in old.items()}
+    changed = {name: value for name, value in new.items() if value is not old[name] and value != old[name]}
+    return replace(data, **changed) if changed else data

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-from .errors import TypeRuleError
 from .claims import may_be_natural
+from .errors import TypeRuleError
 from .sizes import Size, is_open
 from .types import (
     UNKNOWN,

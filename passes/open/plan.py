@@ -24,6 +24,8 @@ from .lift import lifted
 from .memory import place_open
 from .typical import typical_sizes
 
+OPEN_KERNEL = "host.open_kernel"
+"""The rule by which nodes are left to the host whose kernels do not hold for all sizes."""
 HOSTED = "host."
 """Begins the names of operators that the host computes."""
 
@@ -76,6 +78,6 @@ def _kernels(
         if not problems:
             return result, tuple(g for g in groups if isinstance(g, Group)), tuple(refused.values())
         for group, reason in problems.items():
-            refused.update((name, WhyNot(name, "host.open_kernel", reason)) for name in group.nodes)
+            refused.update((name, WhyNot(name, OPEN_KERNEL, reason)) for name in group.nodes)
 
 

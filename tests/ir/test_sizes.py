@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from tilestitch.compiler.ir.errors import IRError, UndecidedError
 from tilestitch.compiler.ir.sizes import (
-    Symbol, at, bounds_of, ceil_div, is_open, largest, parse_size, size_of, smallest, symbols_of, typical,
+    Symbol,
+    at,
+    bounds_of,
+    ceil_div,
+    is_open,
+    largest,
+    parse_size,
+    size_of,
+    smallest,
+    symbols_of,
+    typical,
 )  # fmt: skip
 
 SYMBOLS = {name: Symbol(name, low, high) for name, low, high in (("b", 1, 64), ("s", 1, 512), ("p", 0, 100))}
