@@ -25,7 +25,8 @@ def view_group(graph: Graph, group: Group) -> GroupView:
         if not is_sized_tensor(value.type):
             raise KernelError(
                 f"group {group.name}: %{value.name} has type {value.type}, whose sizes only a run can tell; make it a "
-                "host step", view.origins
+                "host step",
+                view.origins,
             )
         if value.dtype not in native_dtypes:
             raise KernelError(

@@ -25,9 +25,7 @@ REMEDIES = {
 }
 
 
-def why_on_host(
-    graph: Graph, refused: Mapping[str, WhyNot] = _NONE, *, is_body: bool = False
-) -> dict[Node, WhyNot]:
+def why_on_host(graph: Graph, refused: Mapping[str, WhyNot] = _NONE, *, is_body: bool = False) -> dict[Node, WhyNot]:
     """Why each node that is no part of a kernel is none, in order. `is_body`: of a loop or branch, whose inputs are no
     inputs of the model. refused: nodes whose kernels are none at all sizes, by name.
     """

@@ -67,4 +67,3 @@ def _part(atom: Quotient | Extreme, read: dict[Symbol, Expr]) -> Expr:
         return tirx.floordiv(_expr(atom.dividend, read), _expr(atom.divisor, read))
     first, second = (_expr(operand, read) for operand in atom.operands)
     return T.max(first, second) if atom.name == "max" else T.min(first, second)
-

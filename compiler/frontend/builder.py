@@ -287,7 +287,9 @@ class Builder:
         if all(p == 0 for p in (*before, *after)):
             return x
         operands = (x,) if value is None else (x, value)
-        return self.emit("pad", *operands, before=tuple(map(as_size, before)), after=tuple(map(as_size, after)), mode=mode)
+        return self.emit(
+            "pad", *operands, before=tuple(map(as_size, before)), after=tuple(map(as_size, after)), mode=mode
+        )
 
     def gather(self, x: Value, indices: Value, axis: int) -> Value:
         return self.emit("gather", x, indices, axis=axis)

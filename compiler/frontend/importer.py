@@ -214,9 +214,7 @@ def _metadata(proto: ModelProto) -> dict[str, str]:
 # -- inputs --------------------------------------------------------------------------------------------------------
 
 
-def _add_inputs(
-    scope: Scope, proto: ModelProto, shapes: dict[str, Sequence[int]], symbols: Symbols | None
-) -> None:
+def _add_inputs(scope: Scope, proto: ModelProto, shapes: dict[str, Sequence[int]], symbols: Symbols | None) -> None:
     constants = {t.name for t in proto.graph.initializer}
     formal = [i for i in proto.graph.input if i.name not in constants]
     unknown = [name for name in shapes if name not in {i.name for i in formal}]

@@ -126,5 +126,3 @@ def check_names(ranges: Mapping[str, Range], known: Sequence[str]) -> None:
     for name, (low, high) in ranges.items():
         if not 0 <= low <= high:
             raise ModelError(f"the range {low}..{high} of dimension {name} is none: it rises from 0 or more")
-
-

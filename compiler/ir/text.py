@@ -317,4 +317,3 @@ class _Parser:
             return flat.reshape(type_.static_shape)
         except (ValueError, TypeError, IRError) as error:
             return self.fail(f"data does not fit {type_}: {error}")
-

@@ -193,7 +193,8 @@ def slice_(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
         last = start + step * (size - 1)
         inside = isinstance(dim, str) or size == 0 or _inside(start, last, step, dim)
         _require(
-            step != 0 and may_be_natural(size) and inside, f"start {start}, step {step}, size {size} leave a dimension of {dim}"
+            step != 0 and may_be_natural(size) and inside,
+            f"start {start}, step {step}, size {size} leave a dimension of {dim}",
         )
     return [x.with_shape(sizes)]
 
@@ -349,7 +350,8 @@ def _window_size(size: Dim, kernel: Dim, stride: int, padding: int, dilation: in
         return UNKNOWN
     span = size + padding - (dilation * (kernel - 1) + 1)
     _require(
-        may_be_natural(span), f"a window of {kernel} (dilation {dilation}) does not fit {size} elements with {padding} of padding"
+        may_be_natural(span),
+        f"a window of {kernel} (dilation {dilation}) does not fit {size} elements with {padding} of padding",
     )
     return span // stride + 1
 

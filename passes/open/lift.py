@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from tilestitch.compiler.ir import Node
 from tilestitch.compiler.ir.errors import UndecidedError
 from tilestitch.compiler.ir.sizes import Size, is_open
 from tilestitch.passes.plan import Group
-from tilestitch.passes.plan.cpu.schedules import CpuLoopSchedule, CpuRowSchedule
+from tilestitch.passes.plan.cpu.operands import Matmul
+from tilestitch.passes.plan.cpu.schedules import (
+    CpuConvSchedule,
+    CpuConvTransposeSchedule,
+    CpuGemmSchedule,
+    CpuLoopSchedule,
+    CpuRowSchedule,
+    CpuWindowSchedule,
+)
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.launches.cpu import cpu_launches
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedule_check import why_not
@@ -67,6 +77,10 @@ def _schedule(schedule: Schedule, typical: GroupView, view: GroupView, roles: Ro
             before = roles_of(typical.nodes, typical.outputs, typical.name)
             assert isinstance(before, Roles) and before.rows is not None
             return _rows(schedule, before.rows.shape, roles.rows.shape)
+        case CpuGemmSchedule():
+            return _gemm(schedule, view)
+        case CpuConvSchedule() | CpuWindowSchedule() | CpuConvTransposeSchedule():
+            return _images(schedule, view)
     return f"kernels of template {schedule.template} are for known sizes only"
 
 
@@ -78,6 +92,27 @@ def _loops(schedule: CpuLoopSchedule, typical: Sequence[int], shape: Sequence[Si
     whole = schedule.chunk == schedule.extents[-1]
     chunk = extents[-1] if whole else schedule.chunk
     return replace(schedule, extents=extents, chunk=chunk, cuts=(), branch=0, branches=())
+
+
+def _gemm(schedule: CpuGemmSchedule, view: GroupView) -> CpuGemmSchedule | str:
+    """Open rows are cut into tiles of the same height, whose last one comes in pieces."""
+    shape = Matmul(AnchoredGroup.of(view)).gemm
+    if is_open(shape.n) or is_open(shape.k):
+        return f"its matrices are of open size in more than their rows: {shape.n} columns, {shape.k} steps"
+    return schedule
+
+
+Images: TypeAlias = CpuConvSchedule | CpuWindowSchedule | CpuConvTransposeSchedule
+
+
+def _images(schedule: Images, view: GroupView) -> Images | str:
+    """A batch of open size is so many tasks more."""
+    assert view.anchor is not None
+    result = view.anchor.output.shape
+    open_sides = [d for d in (*view.anchor.inputs[0].shape[1:], *result[1:]) if is_open(d)]
+    if open_sides:
+        return f"its images are of open size: {open_sides[0]}"
+    return schedule
 
 
 def _rows(schedule: CpuRowSchedule, typical: Sequence[int], shape: Sequence[Size]) -> CpuRowSchedule | str:

@@ -79,5 +79,3 @@ def _kernels(
             return result, tuple(g for g in groups if isinstance(g, Group)), tuple(refused.values())
         for group, reason in problems.items():
             refused.update((name, WhyNot(name, OPEN_KERNEL, reason)) for name in group.nodes)
-
-

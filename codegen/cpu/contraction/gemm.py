@@ -15,6 +15,7 @@ from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction import panels
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.codegen.cpu.contraction.panels import Operand
+from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.passes.plan.cpu.gemm import GemmPlan
 from tilestitch.passes.plan.cpu.tiling import RegisterTile
 
@@ -103,7 +104,8 @@ class _Emitter:
     @property
     def _block_tiles(self) -> int:
         """Tiles of rows of a task."""
-        return min(self.schedule.block_tiles, self.plan.rows.parts)
+        most, parts = self.schedule.block_tiles, self.plan.rows.parts
+        return most if is_open(parts) else min(most, parts)
 
     def _for_each_tile(self, body: Callable[[Expr, int], None]) -> None:
         mk.for_each_part(self.plan.rows, self.first_tile, self.last_tile, body)
@@ -166,7 +168,9 @@ class _Emitter:
                 if self.schedule.prefetch_ahead:
                     self.panels.prefetch_ahead(operand, panel, k, AHEAD_BYTES)
                 if self.schedule.prefetch_next:
-                    self.panels.prefetch_next(operand, panel, index - self.first_tile, self._block_tiles, k)
+                    self.panels.prefetch_next(
+                        operand, panel, mk.number_of(index) - self.first_tile, self._block_tiles, k
+                    )
                 mk.multiply_add(
                     acc,
                     tile,

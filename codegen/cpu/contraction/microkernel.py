@@ -8,14 +8,16 @@ over rows and vectors are unrolled, so that LLVM keeps the accumulators in regis
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
 from tvm.ir import PointerType, PrimType
 from tvm.script.ir_builder import tirx as T
 
+from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.compiler.ir.types import compute_dtype
-from tilestitch.passes.plan.cpu.tiling import RegisterTile, Split
+from tilestitch.passes.plan.cpu.tiling import OpenSplit, RegisterTile, Split
 
 Expr = Any
 """A TIR expression or a Python number. TVM builds expressions by overloaded operators, which mypy cannot follow."""
@@ -41,14 +43,46 @@ def vectorized(first: int, last: int) -> Any:
 
 
 def _index(value: Expr) -> Expr:
-    return T.int64(value) if isinstance(value, int) else T.cast(value, "int64")
+    return (
+        T.int64(value) if isinstance(value, int) else value + T.int64(0) if is_open(value) else T.cast(value, "int64")
+    )
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What is left of an open extent after its whole parts, or some of it: the part's number, and where it begins."""
+
+    number: Expr
+    start: Expr
+
+
+def number_of(part: Expr) -> Expr:
+    """A part's place among the others."""
+    return part.number if isinstance(part, Piece) else part
 
 
 def start_of(split: Split, part: Expr) -> Expr:
-    """First element of a part."""
+    """First element of a part; of the one after the last, the end of the extent."""
+    if isinstance(part, Piece):
+        return part.start
+    if isinstance(split, OpenSplit):
+        return T.min(part * split.limit, split.extent)
     if split.larger_parts == 0:
         return part * split.small
     return part * split.small + T.min(part, split.larger_parts)
+
+
+def _for_each_open_part(split: OpenSplit, first: Expr, last: Expr, body: Callable[[Expr, int], None]) -> None:
+    """Whole parts in a loop; what is left as pieces, of which there are as many as it has bits."""
+    whole = T.bind(_index(split.whole_parts))
+    with serial(first, T.min(last, whole)) as part:
+        body(part, split.limit)
+    with T.If(last > whole), T.Then():
+        end = T.bind(whole * split.limit)
+        rest = T.bind(_index(split.extent) - end)
+        for size in split.pieces:
+            with T.If(tirx.NE(rest // size % 2, 0)), T.Then():
+                body(Piece(whole, T.bind(end + rest // (2 * size) * (2 * size))), size)
 
 
 def allocate(tile: RegisterTile, dtype: str) -> Any:
@@ -157,6 +191,9 @@ def constant(value: float, dtype: str) -> Expr:
 
 def for_each_part(split: Split, first: Expr, last: Expr, body: Callable[[Expr, int], None]) -> None:
     """Emits ``body(part, size)`` for the parts in ``[first, last)``, once per size that occurs."""
+    if isinstance(split, OpenSplit):
+        _for_each_open_part(split, first, last, body)
+        return
     if split.larger_parts == 0:
         with serial(first, last) as part:
             body(part, split.small)

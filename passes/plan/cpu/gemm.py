@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tilestitch.compiler.ir.sizes import is_open, largest
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 
 from .limits import right_reasons, task_reasons, tile_reasons
@@ -37,7 +38,7 @@ class Packing:
     @property
     def panel_bytes(self) -> int:
         """Workspace of one panel, in the dtype that is computed with."""
-        return align(max(1, self.k) * self.columns * storage_bytes(compute_dtype(self.dtype)))
+        return align(largest(1, self.k) * self.columns * storage_bytes(compute_dtype(self.dtype)))
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,8 @@ class GemmPlan:
     @property
     def block_rows(self) -> int:
         """Most rows of one task."""
-        return min(self.shape.m, self.schedule.block_tiles * self.rows.largest)
+        most = self.schedule.block_tiles * self.rows.largest
+        return most if is_open(self.shape.m) else min(self.shape.m, most)
 
     @property
     def splits_k(self) -> bool:
@@ -149,7 +151,7 @@ class GemmPlan:
         if odd is not None:
             yield odd
             return
-        if shape.k and not schedule.k_block:
+        if shape.k != 0 and schedule.k_block == 0:
             yield "a pass has 0 steps of the reduction; it has at least one"
         if self.splits_k and (schedule.rows_outer or shape.gates > 1):
             yield "sums that wait for the rest of the reduction are of one panel at a time, without gates"

@@ -83,12 +83,13 @@ class Matmul:
         n, group = self.extents[2], self.group
         matrix = self.operands[1] if self.by_row else self.operands[0]
         plain = matrix.data is None and is_plain(group, matrix)
-        return plain and min(self.rows, n) == 1 and group.roles.gate_width is None
+        return plain and 1 in (self.rows, n) and group.roles.gate_width is None
 
     @property
     def gemm(self) -> GemmShape:
         (left, right), (batch, _, n, k), group = self.operands, self.extents, self.group
-        gates = n // (group.roles.gate_width or n) if n else 1
+        width = group.roles.gate_width
+        gates = 1 if width is None or n == 0 else n // width
         return GemmShape(
             self.rows, n // gates, k, self.batch, left.dtype, right.dtype, group.acc_dtype, gates,
             packed=right.data is not None and (self.shared or right.shape[:-2] == batch),

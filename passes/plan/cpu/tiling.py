@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilestitch.compiler.ir.errors import UndecidedError
+from tilestitch.compiler.ir.sizes import Size, ceil_div, is_open
+
 LINE_BYTES = 64
 """Of a line of the caches."""
 
@@ -50,11 +53,49 @@ class Split:
         return [self.small + (part < self.larger_parts) for part in range(self.parts)]
 
 
+@dataclass(frozen=True)
+class OpenSplit(Split):
+    """An extent of open size cut into parts of `limit`; the last one is what is left, in pieces that have a power of
+    two each.
+    """
+
+    limit: int
+
+    @property
+    def small(self) -> int:
+        return self.limit
+
+    @property
+    def larger_parts(self) -> int:
+        return 0
+
+    @property
+    def largest(self) -> int:
+        return self.limit
+
+    @property
+    def whole_parts(self) -> Size:
+        return self.extent // self.limit
+
+    @property
+    def pieces(self) -> list[int]:
+        """Sizes of what a last part is made of, the larger ones first."""
+        return [1 << bit for bit in reversed(range((self.limit - 1).bit_length()))]
+
+    def sizes(self) -> list[tuple[int, int]]:
+        return [(size, 1) for size in dict.fromkeys((self.limit, *self.pieces))]
+
+    def all_sizes(self) -> list[int]:
+        raise UndecidedError(f"the number of parts of {self.extent}")
+
+
 def split_at_most(extent: int, limit: int) -> Split:
     """Cuts `extent` into as few nearly equal parts as possible, none above `limit`."""
+    if is_open(extent):
+        return OpenSplit(extent, ceil_div(extent, limit), limit)
     return Split(extent, max(1, -(-extent // limit)))
 
 
-def align(size_bytes: int) -> int:
+def align(size_bytes: Size) -> Size:
     """Rounds up to whole cache lines."""
-    return -(-size_bytes // LINE_BYTES) * LINE_BYTES
+    return ceil_div(size_bytes, LINE_BYTES) * LINE_BYTES
