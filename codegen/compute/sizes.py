@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import tvm_ffi
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.compiler.ir.polynomial import Extreme, Polynomial, Quotient, lowering
-from tilestitch.compiler.ir.sizes import Size, Symbol, symbols_of
+from tilestitch.compiler.ir.sizes import Size, Symbol, bounds_of, symbols_of
 
 from .dtypes import Expr
 
@@ -42,11 +43,32 @@ def symbols_among(nodes: Sequence[Node]) -> bool:
 
 
 @contextmanager
-def reading(symbols: Sequence[Symbol], values: Any) -> Iterator[None]:
-    """Inside of a kernel, sizes stand for expressions over `values`, a buffer with one int64 for each symbol."""
+def reading(symbols: Sequence[Symbol], values: Any) -> Iterator[frozenset[Any]]:
+    """Inside of a kernel, sizes stand for expressions over `values`, a buffer with one int64 for each symbol. Gives the
+    variables that they are made of.
+    """
     read = {symbol: T.bind(values[number]) for number, symbol in enumerate(symbols)}
     with lowering(lambda size: _expr(size, read)):
-        yield
+        yield frozenset(read.values())
+
+
+def with_natural_quotients(func: Any, sizes: frozenset[Any]) -> Any:
+    """The function with quotients by open sizes as of natural numbers, which places and sizes are: TVM would write down
+    what to do with negative ones.
+    """
+
+    def rewritten(operation: Callable[[Expr, Expr], Expr]) -> Callable[[Any], Any]:
+        return lambda node: operation(node.a, node.b) if _only(node.b, sizes) else node
+
+    rules = [(tirx.FloorDiv, rewritten(tirx.truncdiv)), (tirx.FloorMod, rewritten(tirx.truncmod))]
+    return func.with_body(tvm_ffi.structural_map(func.body, rules))
+
+
+def _only(expr: Expr, variables: frozenset[Any]) -> bool:
+    """Whether an expression has some of these variables, and no others."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expr, [(tirx.Var, found.append)])
+    return bool(found) and all(any(v.same_as(size) for size in variables) for v in found)
 
 
 def _expr(size: Size, read: dict[Symbol, Expr]) -> Expr:
@@ -64,6 +86,7 @@ def _expr(size: Size, read: dict[Symbol, Expr]) -> Expr:
 
 def _part(atom: Quotient | Extreme, read: dict[Symbol, Expr]) -> Expr:
     if isinstance(atom, Quotient):
-        return tirx.floordiv(_expr(atom.dividend, read), _expr(atom.divisor, read))
+        natural = bounds_of(atom.dividend)[0] >= 0
+        return (tirx.truncdiv if natural else tirx.floordiv)(_expr(atom.dividend, read), _expr(atom.divisor, read))
     first, second = (_expr(operand, read) for operand in atom.operands)
     return T.max(first, second) if atom.name == "max" else T.min(first, second)

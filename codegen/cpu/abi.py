@@ -17,7 +17,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.buffers import Parameter, buffer_source, store
 from tilestitch.codegen.compute.dtypes import Expr, storage_dtype
-from tilestitch.codegen.compute.sizes import reading, symbols_in_force
+from tilestitch.codegen.compute.sizes import reading, symbols_in_force, with_natural_quotients
 from tilestitch.codegen.launch import KernelArg, PackedArg, SizesArg, StatusArg, TemporaryArg, ValueArg
 from tilestitch.compiler.ir.sizes import largest
 
@@ -62,13 +62,14 @@ def kernel_function(parameters: Sequence[Parameter], body: Body) -> Any:
         task = T.arg("task", T.int64())
         scratch = T.arg("scratch", T.handle())
         symbols = symbols_in_force()
+        variables: frozenset[Any] = frozenset()
         with ExitStack() as stack:
             if symbols:
                 sizes = Parameter(SizesArg(), "int64", len(symbols))
-                stack.enter_context(reading(symbols, _buffer(args, len(parameters), sizes)))
+                variables = stack.enter_context(reading(symbols, _buffer(args, len(parameters), sizes)))
             buffers = [_buffer(args, i, p) for i, p in enumerate(parameters)]
             body(buffers, task, scratch)
-    return builder.get()
+    return with_natural_quotients(builder.get(), variables) if variables else builder.get()
 
 
 def _buffer(args: Expr, number: int, parameter: Parameter) -> Any:

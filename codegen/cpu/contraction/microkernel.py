@@ -81,7 +81,7 @@ def _for_each_open_part(split: OpenSplit, first: Expr, last: Expr, body: Callabl
         end = T.bind(whole * split.limit)
         rest = T.bind(_index(split.extent) - end)
         for size in split.pieces:
-            with T.If(tirx.NE(rest // size % 2, 0)), T.Then():
+            with T.If(tirx.NE(rest // size % 2, T.int64(0))), T.Then():
                 body(Piece(whole, T.bind(end + rest // (2 * size) * (2 * size))), size)
 
 

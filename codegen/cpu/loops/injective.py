@@ -151,7 +151,7 @@ class _Emitter:
             self._one_by_one(outer, start, end)
             return
         length = end - start
-        with T.If(length >= lanes):
+        with T.If(length >= T.int64(lanes)):
             with T.Then(), T.serial(0, (length + (lanes - 1)) // lanes) as step, self.evaluator.scope():
                 position = T.bind(T.min(start + step * lanes, end - lanes))
                 self.evaluator.assume(position, 0, inner)
