@@ -15,11 +15,13 @@ from tvm.script.ir_builder import tirx as T
 from tvm_ffi import StructuralKey
 
 from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.compiler.ir.sizes import Size, bounds_of, is_open
 from tilestitch.passes.plan.access.positions import INT32_ELEMENTS
 
 from .dtypes import Bind, Expr, immediate, revealed
 from .elementwise import convert
-from .indexing import Index, Simplify
+from .indexing import Index, Simplify, ravel
+from .sizes import integer
 
 Read = Callable[[Value, Sequence[Expr]], Expr]
 
@@ -60,9 +62,10 @@ def choose(condition: Expr, a: Expr, b: Expr, dtype: str) -> Expr:
 
 def clamp(i: Expr, size: int) -> Expr:
     """`i` moved into [0, size)."""
-    if isinstance(i, int):
+    if isinstance(i, int) and not is_open(size):
         return min(max(i, 0), size - 1)
-    return T.max(T.min(i, tirx.IntImm(str(i.ty.dtype), size - 1)), tirx.IntImm(str(i.ty.dtype), 0))
+    dtype = "int64" if isinstance(i, int) else str(i.ty.dtype)
+    return T.max(T.min(i, integer(size - 1, dtype)), tirx.IntImm(dtype, 0))
 
 
 def _known(condition: Expr) -> bool | None:
@@ -161,17 +164,34 @@ def _iota(access: Access) -> Expr:
     return immediate(i, dtype) if isinstance(i, int) else convert(i, access.index_dtype, dtype, access.bind)
 
 
+def _sizes(access: Access) -> Expr:
+    """The size at the index; one after the other is asked for where that is known only at run time."""
+    attrs = access.node.attrs
+    position = access.simplify(ravel(access.index, attrs["shape"]))
+    values = [_size(value, attrs["dtype"]) for value in attrs["values"]]
+    if isinstance(position, int | tirx.IntImm):
+        return values[int(position)]
+    result = values[-1]
+    for number, value in enumerate(values[:-1]):
+        result = choose(tirx.EQ(position, integer(number, str(position.ty.dtype))), value, result, attrs["dtype"])
+    return result
+
+
+def _size(value: Size | bool, dtype: str) -> Expr:
+    return integer(value, dtype) if is_open(value) else immediate(value, dtype)
+
+
 def _wrapped(access: Access, raw: Expr, size: int) -> Expr:
     """A run-time index as a position in [0, size): negative ones count from the end, others are clamped.
 
     Made once for all that read there, so that neighbours can be seen to be neighbours.
     """
     raw = revealed(raw)
-    raw = access.bind(raw if size < INT32_ELEMENTS else T.cast(raw, "int64"))
+    raw = access.bind(raw if bounds_of(size)[1] < INT32_ELEMENTS else T.cast(raw, "int64"))
     zero = tirx.IntImm(str(raw.ty.dtype), 0)
 
     def position() -> Expr:
-        inside = clamp(tirx.Select(raw < zero, raw + tirx.IntImm(str(raw.ty.dtype), size), raw), size)
+        inside = clamp(tirx.Select(raw < zero, raw + integer(size, str(raw.ty.dtype)), raw), size)
         return access.bind(T.cast(inside, access.index_dtype))
 
     return access.once(("position", StructuralKey(raw), size), position)
@@ -214,7 +234,7 @@ def _gather_nd(access: Access) -> Expr:
 
 
 RULES: Mapping[str, Rule] = {
-    "concat": _concat, "pad": _pad, "iota": _iota,
+    "concat": _concat, "pad": _pad, "iota": _iota, "sizes": _sizes,
     "gather": _gather, "gather_elements": _gather_elements, "gather_nd": _gather_nd,
 }  # fmt: skip
 """The rule of every injective primitive that moves data."""

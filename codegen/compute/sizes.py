@@ -13,7 +13,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.compiler.ir.polynomial import Extreme, Polynomial, Quotient, lowering
-from tilestitch.compiler.ir.sizes import Size, Symbol, bounds_of, symbols_of
+from tilestitch.compiler.ir.sizes import Size, Symbol, bounds_of, is_open, symbols_of
 
 from .dtypes import Expr
 
@@ -69,6 +69,14 @@ def _only(expr: Expr, variables: frozenset[Any]) -> bool:
     found: list[Any] = []
     tvm_ffi.structural_walk(expr, [(tirx.Var, found.append)])
     return bool(found) and all(any(v.same_as(size) for size in variables) for v in found)
+
+
+def integer(size: Size, dtype: str) -> Expr:
+    """A size, which may be open, as an integer of `dtype`."""
+    if not is_open(size):
+        return tirx.IntImm(dtype, size)
+    wide = size + tirx.IntImm("int64", 0)
+    return wide if dtype == "int64" else T.cast(wide, dtype)
 
 
 def _expr(size: Size, read: dict[Symbol, Expr]) -> Expr:
