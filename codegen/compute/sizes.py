@@ -12,8 +12,8 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.compiler.ir.graph import Node
-from tilestitch.compiler.ir.polynomial import Extreme, Polynomial, Quotient, lowering
-from tilestitch.compiler.ir.sizes import Size, Symbol, bounds_of, is_open, symbols_of
+from tilestitch.compiler.ir.polynomial import Extreme, Integer, Polynomial, Quotient, bounds_of, lowering
+from tilestitch.compiler.ir.sizes import Size, Symbol, is_open, symbols_of
 
 from .dtypes import Expr
 
@@ -79,7 +79,7 @@ def integer(size: Size, dtype: str) -> Expr:
     return wide if dtype == "int64" else T.cast(wide, dtype)
 
 
-def _expr(size: Size, read: dict[Symbol, Expr]) -> Expr:
+def _expr(size: Integer, read: dict[Symbol, Expr]) -> Expr:
     if not isinstance(size, Polynomial):
         return tirx.IntImm("int64", size)
     total: Expr = None

@@ -106,7 +106,7 @@ def _converted(
     for _ in range(MOST_ROUNDS):
         claims: dict[Claim, None] = {}
         scope = Scope(replace(module, counters={}, named=set()), Graph(proto.graph.name or "main"), opsets)
-        with noting(lambda claim, found=claims: found.setdefault(claim)):
+        with noting(claims.setdefault):
             _add_inputs(scope, proto, shapes, symbols)
             scope.graph.outputs = scope.body(proto.graph)
         if symbols is None or not symbols.learned(claims):

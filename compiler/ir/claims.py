@@ -1,4 +1,4 @@
-"""What is taken for granted of open sizes: rules of operators that hold for some sizes only, to be checked at run time."""
+"""What is taken for granted of open sizes: rules of operators that hold for some of them only, checked at run time."""
 
 from __future__ import annotations
 

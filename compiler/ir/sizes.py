@@ -1,7 +1,8 @@
 """Sizes of dimensions: integers, or expressions over named symbols with ranges (`polynomial`).
 
 To the type checker an expression is an integer, since what computes with integers computes with expressions as well;
-when the program runs it is none, so that nothing takes a number from it unseen: `range`, numpy and int() raise UndecidedError.
+when the program runs it is none, so that nothing takes a number from it unseen:
+`range`, numpy and int() raise UndecidedError.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import polynomial
 from .errors import IRError
-from .polynomial import FAR, Polynomial, Symbol, at
+from .polynomial import FAR, Polynomial, Symbol
 
 if TYPE_CHECKING:
     Size = int
@@ -30,6 +31,11 @@ __all__ = [
 def size_of(symbol: Symbol) -> Size:
     """A symbol as a size."""
     return _as_int(Polynomial({(symbol,): 1}) if symbol.low < symbol.high else symbol.low)
+
+
+def at(size: Size, values: Mapping[str, Size]) -> Size:
+    """The size with some symbols replaced, by name."""
+    return _as_int(polynomial.at(size, values))
 
 
 def is_open(size: object) -> bool:

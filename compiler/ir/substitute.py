@@ -7,8 +7,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from .graph import Graph
-from .polynomial import Polynomial
-from .sizes import Size, at
+from .sizes import Size, at, is_open
 from .types import TensorType, Type
 
 
@@ -35,11 +34,11 @@ def _replace(graph: Graph, values: Mapping[str, Size]) -> None:
 def _type_at(type_: Type, values: Mapping[str, Size]) -> Type:
     if not isinstance(type_, TensorType) or type_.is_static:
         return type_
-    return type_.with_shape(tuple(at(d, values) if isinstance(d, Polynomial) else d for d in type_.shape))
+    return type_.with_shape(tuple(d if isinstance(d, str) else at(d, values) for d in type_.shape))
 
 
 def _attribute_at(attribute: Any, values: Mapping[str, Size]) -> Any:
-    if isinstance(attribute, Polynomial):
+    if is_open(attribute):
         return at(attribute, values)
     if isinstance(attribute, tuple):
         return tuple(_attribute_at(entry, values) for entry in attribute)
@@ -48,7 +47,7 @@ def _attribute_at(attribute: Any, values: Mapping[str, Size]) -> Any:
 
 def data_at(data: Any, values: Mapping[str, Size]) -> Any:
     """Frozen dataclasses, mappings and tuples of them, with symbols replaced in whatever sizes they hold."""
-    if isinstance(data, Polynomial):
+    if is_open(data):
         return at(data, values)
     if isinstance(data, tuple):
         return tuple(data_at(entry, values) for entry in data)

@@ -7,10 +7,10 @@
     }
 
 Dimensions are numbers, expressions over the symbols whose ranges stand after the name (`sizes`), or other names: sizes
-that only a run can tell. Constants of at most `INLINE_LIMIT` elements print as JSON; larger ones as `#sha256:...`, whose data `parse_graph`
-takes from `constants`, or in full (base64) with `print_graph(..., full=True)`. A node whose name differs from its
-first output's prints it as `node "name"`. Attribute values are JSON, an expression in them `{"size": "n + 1"}`; a nested
-graph is written inside its attribute, over the same symbols.
+that only a run can tell. Constants of at most `INLINE_LIMIT` elements print as JSON; larger ones as `#sha256:...`,
+whose data `parse_graph` takes from `constants`, or in full (base64) with `print_graph(..., full=True)`. A node whose
+name differs from its first output's prints it as `node "name"`. Attribute values are JSON, an expression in them
+`{"size": "n + 1"}`; a nested graph is written inside its attribute, over the same symbols.
 """
 
 from __future__ import annotations

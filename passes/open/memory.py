@@ -1,7 +1,7 @@
 """Memory of an open graph: slots, each for values that are not needed at the same time, one after the other.
 
-A slot is as large as the largest of its values, whatever the sizes are, so that the order of the slots, and with it that
-nothing overlaps, holds for all of them.
+A slot is as large as the largest of its values, whatever the sizes are. So the order of the slots, and that nothing
+overlaps, holds for all of them.
 """
 
 from __future__ import annotations

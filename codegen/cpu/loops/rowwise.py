@@ -175,7 +175,7 @@ class _Emitter:
         self, stage: RowPass, accumulators: dict[Node, _Accumulator], outer: list[Expr],
         vectors: Callable[[Expr, int], None],
     ) -> None:  # fmt: skip
-        """What is left of a row of open length after its blocks. A row that is shorter than a vector goes one by one."""
+        """What is left of a row of open length after its blocks; a row shorter than a vector goes one by one."""
         extent, lanes, block = self.loops.extents[-1], self.loops.lanes, self.loops.block
         done, whole = extent // block * block, extent // lanes * lanes
         if lanes == 1:

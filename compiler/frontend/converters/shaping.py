@@ -167,7 +167,7 @@ def _taken(size: Size, start: Size, end: Size, step: Size) -> tuple[Size, Size]:
 
 
 def _place(at: Size, size: Size, first: Size, last: Size) -> Size:
-    """The end of a slice. One that is open lies in a dimension of known size: that it does not is a fault of the sizes."""
+    """The end of a slice. One that is open is taken to lie in a dimension of known size, which is claimed."""
     at = at + size if bounds_of(at)[1] < 0 else at
     if is_open(at) and not is_open(size) and may_be_natural(last - at) and may_be_natural(at - first):
         return at
