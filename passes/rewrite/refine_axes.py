@@ -47,7 +47,8 @@ class RefineAxes:
 def _reduces(node: Node) -> bool:
     if node.op not in REDUCTIONS or not is_sized(node.inputs[0]):
         return False
-    return elements(node.inputs[0].shape) != elements(node.output.shape) != 0
+    before, after = elements(node.inputs[0].shape), elements(node.output.shape)
+    return before != after and 0 not in (before, after)
 
 
 def strides_of(shape: Sequence[int]) -> list[int]:
