@@ -73,7 +73,10 @@ def _kernels(
                 node.op = HOSTED + node.op
         result = stitch(typical, rules, context.target)
         by_name = {node.name: node for node in typical.nodes}
-        groups = [lifted(group, by_name, nodes) for group in schedule_groups(typical, result.groups, context.target)]
+        groups = [
+            lifted(group, by_name, nodes)
+            for group in schedule_groups(typical, result.groups, context.target, context.cost_model)
+        ]
         problems = {g: p for g, p in zip(result.groups, groups, strict=True) if isinstance(p, str)}
         if not problems:
             return result, tuple(g for g in groups if isinstance(g, Group)), tuple(refused.values())

@@ -111,6 +111,10 @@ def _iota(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     return [np.array(np.broadcast_to(line.reshape([-1 if i == axis else 1 for i in range(len(shape))]), shape))]
 
 
+def _sizes(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
+    return [np.array(attrs["values"], numpy_dtype(attrs["dtype"])).reshape(tuple(attrs["shape"]))]
+
+
 def _gather(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     x, indices = inputs
     axis = attrs["axis"]
@@ -153,6 +157,6 @@ def _gather_nd(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 TABLE: Mapping[str, HostFn] = {
     "reshape": _reshape, "transpose": _transpose, "broadcast_to": _broadcast_to, "slice": _slice,
-    "concat": _concat, "pad": _pad, "iota": _iota,
+    "concat": _concat, "pad": _pad, "iota": _iota, "sizes": _sizes,
     "gather": _gather, "gather_elements": _gather_elements, "gather_nd": _gather_nd,
 }  # fmt: skip
