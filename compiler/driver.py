@@ -12,6 +12,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -180,7 +181,7 @@ def compile_model(
     plugins = load_plugins(passes, None if installed_plugins else Installed())
     for warning in plugins.warnings:
         warnings.warn(warning, PluginWarning, stacklevel=2)
-    shape_sets = _shape_sets(shapes)
+    shape_sets = [(shape_set, region) for shape_set in _shape_sets(shapes) for region in _regions(dims, target, plan)]
     replayed = _load_plans(plan, len(shape_sets))
     record: dict[str, Any] = {
         "target": target, "precision": precision, "planner": planner, "passes": as_texts(passes),
@@ -196,15 +197,15 @@ def compile_model(
     )
     prepared = []
     with opened(model, example_inputs, external_data) as source:
-        for number, shape_set in enumerate(shape_sets):
+        for number, (shape_set, region) in enumerate(shape_sets):
             tell("import and plan", number, len(shape_sets))
             folder = Path(dump_ir, str(number) if len(shape_sets) > 1 else "") if dump_ir else None
             replay = replayed[number] if replayed else None
             watched = replace(context, listeners=[DumpListener(folder)] if folder else [])
             options = {**record, "shapes": {name: list(shape) for name, shape in shape_set.items()}}
-            prepared.append(_plan(source, shape_set, expose, watched, plugins.passes, replay, options, dims))
+            prepared.append(_plan(source, shape_set, expose, watched, plugins.passes, replay, options, region))
             if not host_steps:
-                _refuse_host_steps(prepared[-1].planned.graph)
+                _refuse_host_steps(prepared[-1].planned)
             if folder:
                 _write_views(folder, prepared[-1].planned)
     tell("import and plan", len(shape_sets), len(shape_sets))
@@ -254,10 +255,10 @@ def _plan(
     return _Prepared(Planned(graph, plan, output_names), remarks)
 
 
-def _refuse_host_steps(graph: Graph) -> None:
-    from tilestitch.passes.host_steps import describe_host, host_summary
+def _refuse_host_steps(planned: Planned) -> None:
+    from tilestitch.passes.host_steps import describe_host, host_summary, refused_kernels
 
-    told = describe_host(host_summary(graph, []))
+    told = describe_host(host_summary(planned.graph, [], refused_kernels(planned.plan)))
     if told:
         raise HostStepsError(f"{told}\nThis was ruled out; compile without --no-host (host_steps=True) to allow it.")
 
@@ -333,6 +334,33 @@ def _cost_model(name: str | None, plugin: LatencyModel | None) -> LatencyModel:
     if plugin is not None:
         raise OptionError(f"both {name} and the plug-in {plugin.name} are cost models; leave out one of the two")
     return MODELS[name]
+
+
+def _regions(
+    dims: Mapping[str, tuple[int, int]] | None, target: str, plan: Any
+) -> list[Mapping[str, tuple[int, int]] | None]:
+    """The ranges of open dimensions, cut where one of them may be 0: nothing of that size is computed with.
+
+    Raises OptionError for what is no range, and for what knows no open dimensions.
+    """
+    if dims is None:
+        return [None]
+    if not target.startswith("cpu"):
+        raise OptionError(f"open dimensions are compiled for CPUs, not for {target}; give sizes with shapes (--shape)")
+    if plan is not None:
+        raise OptionError("a plan is replayed for given sizes; give shapes (--shape) instead of dims (--dim)")
+    cuts = [[(name, each) for each in _cut(name, given)] for name, given in dims.items()]
+    return [dict(region) for region in product(*cuts)]
+
+
+def _cut(name: str, given: Any) -> list[tuple[int, int]]:
+    try:
+        low, high = (operator.index(size) for size in given)
+    except (TypeError, ValueError):
+        raise OptionError(f"dims: {given!r} is no range of {name!r}; give its least and its largest size") from None
+    if not 0 <= low <= high:
+        raise OptionError(f"dims: {low}..{high} is no range of {name!r}; it rises from 0 or more")
+    return [(0, 0), (1, high)] if low == 0 < high else [(low, high)]
 
 
 def _shape_sets(shapes: ShapeSet | Sequence[ShapeSet] | None) -> list[ShapeSet]:

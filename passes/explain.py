@@ -14,8 +14,7 @@ from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
 from tilestitch.passes.fusion.cost.facts import device_of, group_facts, nodes_by_name
 
-from .host_steps import host_summary, why_on_host
-from .open.plan import OPEN_KERNEL
+from .host_steps import host_summary, refused_kernels, why_on_host
 from .open.typical import typical_sizes
 from .plan import Group, HostGroup, StitchPlan, WhyNot
 from .plan.target import TargetInfo
@@ -54,7 +53,7 @@ def explain_plan(
         graph, plan = graph_at(graph, sizes), data_at(plan, sizes)
     target = target or plan.target
     device = device_of(target)
-    refused = {r.subject: r for r in plan.refusals if r.rule == OPEN_KERNEL}
+    refused = refused_kernels(plan)
     nodes = nodes_by_name(graph)
     values = {v.name: v for v in (*graph.inputs, *graph.constants)}
     values.update((o.name, o) for n in graph.nodes for o in n.outputs)

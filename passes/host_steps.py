@@ -7,7 +7,8 @@ from typing import Any
 
 from tilestitch.compiler.ir import Graph, Kind, Node, TensorType, Value, kind_of
 
-from .plan import WhyNot
+from .open.plan import OPEN_KERNEL
+from .plan import StitchPlan, WhyNot
 from .plan.roles import NATIVE_DTYPES, is_native
 from .schedule.launches import nested_graphs
 
@@ -23,6 +24,11 @@ REMEDIES = {
     "host.data_type": "use a data type that kernels have",
     "host.no_kernel": "compute it outside of the model, or in operators that have kernels",
 }
+
+
+def refused_kernels(plan: StitchPlan) -> dict[str, WhyNot]:
+    """Nodes that are left to the host since their kernels do not hold for all sizes, by name."""
+    return {refusal.subject: refusal for refusal in plan.refusals if refusal.rule == OPEN_KERNEL}
 
 
 def why_on_host(graph: Graph, refused: Mapping[str, WhyNot] = _NONE, *, is_body: bool = False) -> dict[Node, WhyNot]:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from onnx import FunctionProto, GraphProto, NodeProto
 
-from tilestitch.compiler.ir import Graph, Type, Value
+from tilestitch.compiler.ir import UNKNOWN, Graph, TensorType, Type, Value
+from tilestitch.compiler.ir.sizes import is_open
 
 from .errors import ModelError
 from .onnx_types import from_type_proto
@@ -109,7 +110,7 @@ class Scope:
         if outer.data is not None:
             inner = Value(self.graph.fresh_name(name), outer.type, outer.data)
         else:
-            inner = self.graph.add_input(name, outer.type)
+            inner = self.graph.add_input(name, unsized(outer.type))
             self.captures[name] = outer
         self._bound[name] = inner
         return inner
@@ -153,7 +154,7 @@ class Scope:
                 f"the body {proto.name!r} of node {node_name!r} takes {len(proto.input)} inputs, but gets {len(types)}"
             )
         for formal, type_ in zip(proto.input, types, strict=True):
-            scope.bind(formal.name, graph.add_input(formal.name, type_))
+            scope.bind(formal.name, graph.add_input(formal.name, unsized(type_)))
         graph.outputs = scope.body(proto)
         remove_dead_nodes(graph)
         return graph, list(scope.captures.values())
@@ -182,6 +183,13 @@ class Scope:
                 raise ModelError(f"output {output.name!r} of graph {proto.name!r} is an omitted optional value")
             outputs.append(value)
         return outputs
+
+
+def unsized(type_: Type) -> Type:
+    """A type as a graph of its own sees it, which has no symbols: open sizes are unknown there."""
+    if not isinstance(type_, TensorType) or type_.is_static:
+        return type_
+    return type_.with_shape(tuple(UNKNOWN if is_open(d) else d for d in type_.shape))
 
 
 def declared_type(proto: GraphProto, index: int) -> Type | None:

@@ -11,6 +11,8 @@ from math import prod
 from typing import Any
 
 from .graph import Node
+from .polynomial import exact_quotient
+from .sizes import Size, is_open
 
 Index = tuple[Any, ...]
 Simplify = Callable[[Any], Any]
@@ -79,7 +81,7 @@ def _blocks(source: Sequence[int], target: Sequence[int]) -> list[tuple[list[int
         p, q = source[left[i]], target[right[j]]
         i, j = i + 1, j + 1
         while p != q:
-            if p < q:
+            if _comes_first(p, q, i < len(left), j < len(right)):
                 first.append(left[i])
                 p *= source[left[i]]
                 i += 1
@@ -89,6 +91,17 @@ def _blocks(source: Sequence[int], target: Sequence[int]) -> list[tuple[list[int
                 j += 1
         blocks.append((first, second))
     return blocks
+
+
+def _comes_first(p: Size, q: Size, more_left: bool, more_right: bool) -> bool:
+    """Whether the first of two products is to grow until both are equal. Of open sizes, the one that divides the other
+    grows, if any does; in the end they meet, whichever does.
+    """
+    if not is_open(p) and not is_open(q):
+        return p < q
+    if not (more_left and more_right):
+        return more_left
+    return exact_quotient(p, q) is None
 
 
 def broadcast_index(index: Sequence[Any], shape: Sequence[int]) -> Index:
