@@ -85,6 +85,19 @@ def parse_shape(text: str) -> tuple[str, Shape]:
     return name, shape
 
 
+def parse_dim(text: str) -> tuple[str, tuple[int, int]]:
+    """An argparse type: `NAME=1..64`, or `NAME=64` for one size. The name may hold `=`."""
+    name, separator, sizes = text.rpartition("=")
+    low, dots, high = sizes.partition("..")
+    wanted = f"{text!r} is not of the form NAME=1..64"
+    if not (separator and name and low.isdecimal() and (high.isdecimal() or not dots)):
+        raise argparse.ArgumentTypeError(wanted)
+    first, last = int(low), int(high if dots else low)
+    if first > last:
+        raise argparse.ArgumentTypeError(f"{wanted}: it ends before it begins")
+    return name, (first, last)
+
+
 def shape_sets(pairs: Iterable[tuple[str, Shape]]) -> tuple[dict[str, Shape], ...]:
     """One set of input shapes for each specialisation: a name that comes again begins the next set."""
     sets: list[dict[str, Shape]] = []

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tilestitch.compiler.cli import errors
-from tilestitch.compiler.cli.arguments import add_json, parse_shape, positive, shape_sets
+from tilestitch.compiler.cli.arguments import add_json, parse_dim, parse_shape, positive, shape_sets
 from tilestitch.compiler.cli.output import Progress, give, say, warn
 from tilestitch.compiler.cli.paths import existing, writable, writable_folder
 
@@ -40,6 +40,10 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shape", action="append", type=parse_shape, default=[], metavar="NAME=1x3x224x224", help="shape of an input"
     )
+    parser.add_argument(
+        "--dim", action="append", type=parse_dim, default=[], metavar="NAME=1..64",
+        help="compile for all sizes of an open dimension in this range (CPUs)",
+    )  # fmt: skip
     parser.add_argument(
         "--precision", choices=PRECISIONS, default="fp32", help="of float32 matmuls and convolutions (default: fp32)"
     )
@@ -128,6 +132,7 @@ def compile_with(source: Any, options: argparse.Namespace, progress: Progress, r
         source,
         options.target,
         shapes=shape_sets(options.shape),
+        dims=dict(options.dim) if options.dim else None,
         precision=options.precision,
         passes=tuple(options.passes),
         installed_plugins=not options.no_plugins,

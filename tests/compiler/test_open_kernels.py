@@ -1,0 +1,112 @@
+"""Kernels over open sizes: compiled once, right at every size, with nothing left to the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from onnx import ModelProto, parser
+
+from tests.compiled import assert_close
+from tests.open_models.catalogue import BUILDERS, fixture_of
+from tests.open_models.sizes import spread
+from tests.tolerances import MODELS
+from tilestitch.compiler import compile_model
+from tilestitch.compiler.cli import rivals
+from tilestitch.compiler.errors import OptionError
+from tilestitch.runtime import load
+from tilestitch.runtime.errors import InputError
+
+pytest.importorskip("onnxruntime")
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
+SIZES = [(1, 1), (2, 3), (1, 15), (5, 16), (3, 17), (2, 97), (7, 128), (1, 9001)]
+KERNELS = {
+    "loops": "(float[b, s, 24] x, float[24] w) => (float[b, 24, s] y) { a = Mul(x, w)  t = Tanh(a)\n"
+    "y = Transpose<perm=[0, 2, 1]>(t) }",
+    "softmax": "(float[b, s] x) => (float[b, s] y) { y = Softmax<axis=-1>(x) }",
+    "first_axis": "(float[b, s] x) => (float[b, s] y) { y = Softmax<axis=0>(x) }",
+    "half": "(float16[b, s] x) => (float16[b, s] y) { y = Softmax<axis=-1>(x) }",
+    "mean": "(float[b, s] x) => (float[b] y) { y = ReduceMean<axes=[1], keepdims=0>(x) }",
+    "places": "(float[b, s] x) => (int64[b] y) { y = ArgMax<axis=1, keepdims=0>(x) }",
+    "concat": "(float[b, s, 3] x, float[b, 2, 3] w) => (float[b, t, 3] y) { y = Concat<axis=1>(x, w) }",
+    "ints": "(int64[b, s] x) => (int64[b, s] y) { y = Add(x, x) }",
+}
+"""By what is open in them; b and s are."""
+UNTIL_NOW_ON_HOST = {"tagger.script", "tagger.dynamo", "two_stage.script"}
+
+
+def inputs(model: ModelProto, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    found = {}
+    for info in model.graph.input:
+        tensor = info.type.tensor_type
+        shape = [sizes[d.dim_param] if d.dim_param else d.dim_value for d in tensor.shape.dim]
+        values = rng.standard_normal(shape) * 3
+        dtype = {1: np.float32, 7: np.int64, 10: np.float16}[tensor.elem_type]
+        found[info.name] = values.astype(dtype)
+    return found
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_one_kernel_is_right_at_every_size(name: str) -> None:
+    model = parser.parse_model(HEAD + KERNELS[name])
+    compiled = compile_model(model, dims={"b": (1, 64), "s": (1, 1 << 20)})
+    assert compiled.explain()["host"]["steps"] == 0
+    reference = rivals.onnxruntime(model, 1)
+    with load(compiled.to_bytes(), num_threads=2) as module:
+        for b, s in SIZES:
+            feeds = inputs(model, {"b": b, "s": s})
+            for actual, wanted in zip(module.run(feeds).values(), reference(feeds), strict=True):
+                assert_close(actual, wanted, MODELS[wanted.dtype.name if wanted.dtype.kind == "f" else "float32"])
+
+
+@pytest.mark.parametrize("name", [name for name in BUILDERS if name not in UNTIL_NOW_ON_HOST])
+def test_open_models_are_right_at_twelve_sizes(name: str) -> None:
+    fixture = fixture_of(name)
+    compiled = compile_model(fixture.model, dims=dict(fixture.ranges))
+    reference = rivals.onnxruntime(fixture.model, 1)
+    with load(compiled.to_bytes(), num_threads=2) as module:
+        for number, sizes in enumerate(spread(fixture.ranges)):
+            feeds = fixture.feeds(sizes, np.random.default_rng(number))
+            for actual, wanted in zip(module.run(feeds).values(), reference(feeds), strict=True):
+                assert_close(actual, wanted, MODELS["float32"])
+
+
+@pytest.mark.parametrize("name", ["resnet.script", "resnet.dynamo", "mobilenet.script", "mobilenet.dynamo"])
+def test_images_of_any_batch_leave_nothing_to_the_host(name: str) -> None:
+    fixture = fixture_of(name)
+    assert compile_model(fixture.model, dims={}).explain()["host"]["steps"] == 0
+
+
+def test_a_size_out_of_range_is_refused_by_name() -> None:
+    model = parser.parse_model(HEAD + "(float[n, 2] x) => (float[n, 2] y) { y = Neg(x) }")
+    with load(compile_model(model, dims={"n": (2, 4)}).to_bytes()) as module:
+        with pytest.raises(InputError, match="x"):
+            module.run({"x": np.zeros((5, 2), np.float32)})
+        assert module.run({"x": np.ones((4, 2), np.float32)})["y"].tolist() == [[-1, -1]] * 4
+
+
+def test_a_range_from_0_is_served_from_0_on() -> None:
+    model = parser.parse_model(
+        HEAD + "(float[past, 2] x, float[new, 2] y) => (float[total, 2] z) { z = Concat<axis=0>(x, y) }"
+    )
+    with load(compile_model(model, dims={"past": (0, 9), "new": (1, 4)}).to_bytes()) as module:
+        for past in (0, 1, 9):
+            x, y = np.ones((past, 2), np.float32), np.full((2, 2), 3, np.float32)
+            np.testing.assert_array_equal(module.run({"x": x, "y": y})["z"], np.concatenate([x, y]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dims": {"n": (3, 2)}}, "is no range of 'n'"),
+        ({"dims": {"n": 3}}, "is no range of 'n'"),
+        ({"dims": {"n": (1, 2)}, "target": "emulator"}, "compiled for CPUs"),
+    ],
+)
+def test_ranges_that_are_none_are_refused(options: Mapping[str, object], message: str) -> None:
+    model = parser.parse_model(HEAD + "(float[n] x) => (float[n] y) { y = Neg(x) }")
+    with pytest.raises(OptionError, match=message):
+        compile_model(model, **options)  # type: ignore[arg-type]

@@ -1,0 +1,139 @@
+"""Open dimensions of inputs as symbols, shape arithmetic as expressions, and what operators say of them."""
+
+from __future__ import annotations
+
+import pytest
+from onnx import parser
+
+from tilestitch.compiler.frontend import import_model
+from tilestitch.compiler.frontend.errors import ConversionError
+from tilestitch.compiler.frontend.importer import ImportedModel
+from tilestitch.compiler.ir import Graph
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
+
+
+def imported(text: str, **ranges: tuple[int, int]) -> Graph:
+    model: ImportedModel = import_model(parser.parse_model(HEAD + text), ranges=ranges)
+    return model.graph
+
+
+def output_types(graph: Graph) -> list[str]:
+    return [str(v.type) for v in graph.outputs]
+
+
+def test_a_named_dimension_is_one_symbol_with_the_range_that_is_given() -> None:
+    graph = imported("(float[n, 4] x, float[n] y) => (float[n, 4] z) { z = Neg(x) }", n=(2, 9))
+    assert [str(v.type) for v in graph.inputs] == ["float32[n,4]", "float32[n]"]
+    assert [(s.name, s.low, s.high) for s in graph.symbols] == [("n", 2, 9)]
+
+
+def test_a_dimension_without_a_name_is_called_after_its_place() -> None:
+    graph = imported("(float[?, 4] x) => (float[?, 4] z) { z = Neg(x) }")
+    assert output_types(graph) == ["float32[x_0,4]"]
+
+
+def test_names_of_dimensions_may_be_arithmetic() -> None:
+    model = parser.parse_model(HEAD + "(float[past, 4] x, float[total] y) => (float[total] z) { z = Neg(y) }")
+    model.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "past + 1"
+    assert output_types(import_model(model, ranges={}).graph) == ["float32[past + 1]"]
+
+
+def test_shape_arithmetic_leaves_nothing_to_compute() -> None:
+    graph = imported("""(float[b, s, 64] x) => (float[b, s, 4, 16] z) {
+        shape = Shape(x)
+        zero = Constant<value_ints=[0]>()
+        two = Constant<value_ints=[2]>()
+        head = Slice(shape, zero, two)
+        tail = Constant<value_ints=[4, -1]>()
+        target = Concat<axis=0>(head, tail)
+        z = Reshape(x, target)
+    }""")
+    assert [n.op for n in graph.nodes] == ["reshape"]
+    assert output_types(graph) == ["float32[b,s,4,16]"]
+
+
+def test_an_expansion_that_keeps_minus_one_is_decided() -> None:
+    """The idiom of exporters: Where(target == -1, 1, target)."""
+    graph = imported("""(float[1, 1, s] x, float[b] y) => (float[b, 1, s] z) {
+        n = Shape(y)
+        rest = Constant<value_ints=[-1, -1]>()
+        target = Concat<axis=0>(n, rest)
+        minus = Constant<value_ints=[-1]>()
+        one = Constant<value_ints=[1]>()
+        keeps = Equal(target, minus)
+        sizes = Where(keeps, one, target)
+        z = Expand(x, sizes)
+    }""")
+    assert output_types(graph) == ["float32[b,1,s]"]
+
+
+def test_a_range_up_to_a_size_is_as_long() -> None:
+    graph = imported("""(float[p] x, float[n] y) => (int64[m] z) {
+        axis = Constant<value_int=0>()
+        a = Shape(x)
+        b = Shape(y)
+        p = Squeeze(a)
+        n = Squeeze(b)
+        total = Add(p, n)
+        one = Constant<value_int=1>()
+        z = Range(p, total, one)
+    }""")
+    assert output_types(graph) == ["int64[n]"]
+
+
+def test_dimensions_that_must_be_equal_become_one_symbol() -> None:
+    graph = imported("(float[a, 8] x, float[b, 8] y) => (float[c, 8] z) { z = Add(x, y) }")
+    assert [str(v.type) for v in graph.inputs] == ["float32[a,8]", "float32[a,8]"]
+    assert [s.name for s in graph.symbols] == ["a"]
+
+
+def test_a_symbol_that_must_be_a_sum_becomes_it() -> None:
+    graph = imported("""(float[past, 8] x, float[new, 8] y, float[total, 8] m) => (float[total, 8] z) {
+        both = Concat<axis=0>(x, y)
+        z = Add(both, m)
+    }""")
+    assert str(graph.inputs[2].type) == "float32[new + past,8]"
+    assert not graph.claims
+
+
+def test_the_end_of_a_table_narrows_a_range() -> None:
+    graph = imported("""(int64[n] ids) => (float[n, 2] z) <float[16, 2] table = {
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}> {
+        first = Constant<value_ints=[0]>()
+        end = Shape(ids)
+        z = Slice(table, first, end)
+    }""")
+    assert [(s.low, s.high) for s in graph.symbols] == [(1, 16)]
+    assert output_types(graph) == ["float32[n,2]"]
+
+
+def test_a_symbol_that_must_be_a_product_becomes_it() -> None:
+    graph = imported("""(float[a, b] x, float[c] y) => (float[c] z) {
+        flat = Constant<value_ints=[-1]>()
+        line = Reshape(x, flat)
+        z = Add(line, y)
+    }""")
+    assert output_types(graph) == ["float32[a * b]"]
+    assert str(graph.inputs[1].type) == "float32[a * b]"
+
+
+def test_a_claim_that_no_symbol_follows_from_is_kept() -> None:
+    graph = imported("""(float[a, b] x, float[c, d] y) => (float[n] z) {
+        flat = Constant<value_ints=[-1]>()
+        one = Reshape(x, flat)
+        other = Reshape(y, flat)
+        z = Add(one, other)
+    }""")
+    assert [str(claim) for claim in graph.claims] == ["a * b - c * d = 0"]
+
+
+def test_sizes_that_contradict_a_range_are_refused() -> None:
+    with pytest.raises(ConversionError, match=r"shapes \(n,\), \(8,\) do not broadcast"):
+        imported("(float[n] x, float[8] y) => (float[8] z) { z = Add(x, y) }", n=(1, 4))
+
+
+def test_without_ranges_dimensions_are_names_that_only_a_run_can_tell() -> None:
+    model = parser.parse_model(HEAD + "(float[n] x) => (float[n] z) { z = Neg(x) }")
+    graph = import_model(model).graph
+    assert not graph.symbols and not graph.inputs[0].tensor_type.is_sized

@@ -1,0 +1,66 @@
+"""Plans made at typical sizes, carried over to all sizes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilestitch.compiler.ir.sizes import Symbol, size_of
+from tilestitch.compiler.ir.substitute import data_at, graph_at
+from tilestitch.compiler.ir.text import parse_graph
+from tilestitch.passes.contract import PassContext
+from tilestitch.passes.open.lift import joined
+from tilestitch.passes.open.typical import typical_sizes
+from tilestitch.passes.plan.target import TargetInfo
+from tilestitch.passes.planner import make_plan
+
+B, S = (size_of(Symbol(name, 1, 100)) for name in "bs")
+LAYERS = """graph @main[b=1..64, s=1..](%x: float32[b,s,96], %w: float32[96]) -> (%y, %z) {
+  %a = mul(%x, %w) : float32[b,s,96]
+  %e = exp(%a) : float32[b,s,96]
+  %y = transpose(%e) {perm=[0,2,1]} : float32[b,96,s]
+  %m = reduce_max(%a) {axes=[2], keepdims=true} : float32[b,s,1]
+  %z = sub(%a, %m) : float32[b,s,96]
+}"""
+
+
+@pytest.mark.parametrize(
+    ("extents", "typical", "shape", "expected"),
+    [
+        ((679, 96), (97, 7, 96), (B, S, 96), (B * S, 96)),
+        ((65184,), (97, 7, 96), (B, S, 96), (96 * B * S,)),
+        ((97, 672), (97, 1, 7, 96), (B, 1, S, 96), (B, 96 * S)),
+        ((96, 679), (97, 7, 96), (B, S, 96), None),
+        ((97,), (97, 7), (B, S), None),
+    ],
+)
+def test_joined_dimensions_are_products_of_the_same_runs(
+    extents: tuple[int, ...], typical: tuple[int, ...], shape: tuple[int, ...], expected: tuple[int, ...] | None
+) -> None:
+    assert joined(extents, typical, shape) == expected
+
+
+def test_typical_sizes_are_new_to_the_graph_and_in_range() -> None:
+    graph = parse_graph("graph @g[n=1.., m=1..8](%x: float32[n,97,m]) -> (%y) { %y = neg(%x) : float32[n,97,m] }")
+    sizes = typical_sizes(graph)
+    assert sizes["n"] not in (97, sizes["m"])
+    assert sizes["m"] == 8
+
+
+def test_the_plan_at_some_sizes_is_one_of_the_graph_at_these() -> None:
+    graph = parse_graph(LAYERS)
+    plan = make_plan(graph, PassContext(TargetInfo("cpu", 2, isa="avx512")))
+    assert not plan.host_groups
+    small, sizes = graph_at(graph, {"b": 3, "s": 5}), {"b": 3, "s": 5}
+    at = data_at(plan, sizes)
+    assert small.outputs[0].shape == (3, 96, 5)
+    values = {o.name: o for n in small.nodes for o in n.outputs}
+    assert all(buffer.nbytes == values[buffer.value].tensor_type.nbytes for buffer in at.buffers.buffers)
+    assert all(launch.grid[0] >= 1 for launch in at.launches or ())
+
+
+def test_what_is_alive_together_overlaps_at_no_size() -> None:
+    graph = parse_graph(LAYERS)
+    plan = make_plan(graph, PassContext(TargetInfo("cpu", 2, isa="avx512"), options={"planner": "none"}))
+    assert plan.buffers.buffers
+    for sizes in ({"b": 1, "s": 1}, {"b": 64, "s": 3}, {"b": 2, "s": 4097}):
+        data_at(plan.buffers, sizes)  # raises PlanError for buffers that overlap
