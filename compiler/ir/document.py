@@ -115,6 +115,7 @@ ATTRIBUTES = {
     "to": "the dtype of the result",
     "trans_a": "whether the last two axes of `a` are swapped",
     "trans_b": "whether the last two axes of `b` are swapped",
+    "values": "one size for each element: an int, or an expression over the graph's symbols",
 }
 
 HEAD = """\
