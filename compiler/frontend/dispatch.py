@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from onnx import FunctionProto, ModelProto, NodeProto
 
 from tilestitch.compiler.ir import Graph, IRError, Value
+from tilestitch.compiler.ir.claims import because
 from tilestitch.compiler.ir.errors import UndecidedError
 
 from .context import Context, Converted, Converter, Versioned
@@ -40,7 +41,8 @@ def convert_node(scope: Scope, node: NodeProto, name: str) -> None:
     """
     inputs = [scope.lookup(i) if i else None for i in node.input]
     try:
-        outputs = _outputs(scope, node, name, inputs)
+        with because(f"ONNX node {name} ({node.op_type})"):
+            outputs = _outputs(scope, node, name, inputs)
     except NotStatic as error:
         raise ConversionError(
             f"node {name!r} ({node.op_type}): {error}. If the size of an input is missing, "

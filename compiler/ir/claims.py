@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from .sizes import Size, bounds_of
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A size that is 0 (`exact`), or at least 0. reason: the operator's rule and the node that follows it."""
+    """A size that is 0 (`exact`), or at least 0. reason: the node whose rule it is."""
 
     size: Size
     exact: bool
-    reason: str = ""
+    reason: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return f"{self.size} {'=' if self.exact else '>='} 0"
@@ -34,6 +34,17 @@ def noting(note: Note) -> Iterator[None]:
         yield
     finally:
         _NOTE.reset(token)
+
+
+@contextmanager
+def because(reason: str) -> Iterator[None]:
+    """Give claims that are made while this lasts a reason."""
+    note = _NOTE.get()
+    if note is None:
+        yield
+        return
+    with noting(lambda claim: note(claim if claim.reason else replace(claim, reason=reason))):
+        yield
 
 
 def may_be_equal(a: Size, b: Size) -> bool:

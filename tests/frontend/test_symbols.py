@@ -126,6 +126,7 @@ def test_a_claim_that_no_symbol_follows_from_is_kept() -> None:
         z = Add(one, other)
     }""")
     assert [str(claim) for claim in graph.claims] == ["a * b - c * d = 0"]
+    assert graph.claims[0].reason == "ONNX node Add_0 (Add)"
 
 
 def test_sizes_that_contradict_a_range_are_refused() -> None:
