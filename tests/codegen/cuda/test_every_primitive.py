@@ -67,6 +67,9 @@ def operand(graph: Graph, kind: str, dtype: str) -> Value:
 def add(graph: Graph, op: str, dtype: str) -> list[Value]:
     if op == "iota":
         return graph.add(op, [], {"shape": SHAPE, "axis": 2, "dtype": dtype}, origins=[op]).outputs
+    if op == "sizes":
+        attrs = {"values": tuple(range(SHAPE[-1])), "shape": (SHAPE[-1],), "dtype": "int64"}
+        return graph.add(op, [], attrs, origins=[op]).outputs
     if op == "bit_cast":
         return graph.add(op, [operand(graph, "x", dtype)], {"to": "int32"}, origins=[op]).outputs
     kinds, attrs = OPERANDS.get(op, UNARY if OPS[op].arity == (1, 1) else BINARY)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.replay.catalogue import MODELS
+from tests.cost_models import Preferring
 from tests.runtime.cuda.standin.build import build, missing, takes_ptx
 from tests.runtime.cuda.standin.child import StandIn, run
 from tests.runtime.cuda.standin.models import exercise
@@ -38,7 +39,8 @@ def test_an_artifact_for_older_gpus_runs(name: str, gpu: str) -> None:
 
 def test_kernels_of_hopper_alone_run_on_no_other_gpu(tmp_path: Path) -> None:
     """`wgmma` has no PTX that newer GPUs take."""
-    path = compile_model(MODELS["bert_half"](), "cuda:sm_90a").save(tmp_path / "m.tsm")
+    preferred = [Preferring("wgmma")]
+    path = compile_model(MODELS["bert_half"](), "cuda:sm_90a", passes=preferred).save(tmp_path / "m.tsm")
 
     def work() -> None:
         with pytest.raises(DeviceError, match=r"compiled for sm_90a, but .* has compute capability 10\.0"):
