@@ -15,7 +15,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm_ffi import StructuralKey
 
 from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.compiler.ir.sizes import Size, bounds_of, is_open
+from tilestitch.compiler.ir.sizes import Size, bounds_of, is_open, largest
 from tilestitch.passes.plan.access.positions import INT32_ELEMENTS
 
 from .dtypes import Bind, Expr, immediate, revealed
@@ -122,12 +122,14 @@ def _mirrored(i: Expr, before: int, size: int, mode: str) -> Expr:
     position = i - before
     if mode == "edge":
         return clamp(position, size)
-    if mode == "wrap":
-        return position % size
     if size == 1:
         return 0
-    period = 2 * (size - 1)
+    period = size if mode == "wrap" else largest(1, 2 * (size - 1))
+    if is_open(size):
+        position = position + before * period  # quotients by open sizes are of natural numbers
     position = position % period
+    if mode == "wrap":
+        return position
     if isinstance(position, int):
         return min(position, period - position)
     return T.min(position, period - position)

@@ -39,7 +39,7 @@ def lowering(lower: Lower) -> Iterator[None]:
 def _lowered(size: Polynomial) -> Any:
     lower = _LOWER.get()
     if lower is None:
-        raise TypeError(f"size {size} meets an operand that is no size")
+        raise UndecidedError(f"what follows from the value of {size}")
     return lower(size)
 
 
@@ -237,6 +237,12 @@ class Polynomial:
     def __rmod__(self, other: Any) -> Any:
         known = isinstance(other, int | Polynomial)
         return other - quotient(other, self) * self if known else operator.mod(other, _lowered(self))
+
+    def __truediv__(self, other: Any) -> Any:
+        raise UndecidedError(f"what {self} / {other} is")
+
+    def __rtruediv__(self, other: Any) -> Any:
+        raise UndecidedError(f"what {other} / {self} is")
 
     # -- order, as far as it is certain ----------------------------------------------------------------------------
 

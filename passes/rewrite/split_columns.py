@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 from typing import ClassVar
 
 import numpy as np
 
 from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.compiler.ir.sizes import bounds_of
 from tilestitch.passes.contract import PassContext, PassResult
 
 from .driver import is_sized, single_reader
@@ -58,7 +60,7 @@ class SplitColumns:
         if len(known) < len(ranges) or any(a[1] > b[0] for a, b in pairwise(known)):
             return False
         shape = node.output.shape
-        rows = int(np.prod(shape[:-1]))
+        rows = bounds_of(prod(shape[:-1]))[1]  # for open rows, the most that there may be
         depth = node.inputs[0].shape[-2 if node.attrs.get("trans_a") else -1]
         narrowest = min(b - a for a, b in known)
         return narrowest >= self.least_columns and rows * depth * narrowest >= self.least_multiplications

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,6 +16,7 @@ from tests.tolerances import MODELS
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli import rivals
 from tilestitch.compiler.errors import OptionError
+from tilestitch.compiler.frontend.errors import ConversionError
 from tilestitch.runtime import load
 from tilestitch.runtime.errors import InputError
 
@@ -78,6 +80,64 @@ def test_open_models_are_right_at_twelve_sizes(name: str) -> None:
 def test_images_of_any_batch_leave_nothing_to_the_host(name: str) -> None:
     fixture = fixture_of(name)
     assert compile_model(fixture.model, dims={}).explain()["host"]["steps"] == 0
+
+
+FURTHER = {
+    "rows_of_one_vector_and_a_rest": (
+        "(float[b, s] x, float[b, 1] u) => (float[b, t] y) { c = Concat<axis=1>(x, u)  y = Softmax<axis=-1>(c) }",
+        (1, 2),
+        (1, 2),
+    ),
+    "columns_apart": (
+        "(float[b, s, 3] x) => (float[b, s, 2] y, float[b, s, 4] z)\n"
+        "<float[3, 6] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9}, int64[2] parts = {2, 4}>\n"
+        "{ m = MatMul(x, w)  y, z = Split<axis=2>(m, parts) }",
+        (1, 1000),
+        (1, 5, 100),
+    ),
+    "images_enlarged": (
+        "(float[b, 2, 3] x, float[b, s] u) => (float[b, 2, 6] y) <float[3] scales = {1, 1, 2}>\n"
+        '{ y = Resize<mode="linear">(x, , scales) }',
+        (1, 9),
+        (1, 2),
+    ),
+}
+"""Model, range of both dimensions, and sizes."""
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_further_kernels_are_right_at_every_size(name: str) -> None:
+    text, within, tried = FURTHER[name]
+    model = parser.parse_model(HEAD + text)
+    compiled = compile_model(model, dims={"b": within, "s": within})
+    assert compiled.explain()["host"]["steps"] == 0
+    reference = rivals.onnxruntime(model, 1)
+    with load(compiled.to_bytes(), num_threads=2) as module:
+        for b, s in itertools.product(tried, tried):
+            feeds = inputs(model, {"b": b, "s": s})
+            for actual, wanted in zip(module.run(feeds).values(), reference(feeds), strict=True):
+                assert_close(actual, wanted, MODELS["float32"])
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
+def test_padding_mirrors_axes_of_any_size(mode: str) -> None:
+    model = parser.parse_model(
+        HEAD.replace("17", "19") + "(float[b, s] x) => (float[b, t] y) <int64[4] pads = {0, 2, 0, 3}>\n"
+        f'{{ y = Pad<mode="{mode}">(x, pads) }}'
+    )
+    with load(compile_model(model, dims={"b": (1, 9), "s": (1, 1000)}).to_bytes()) as module:
+        for size in (1, 2, 4, 5, 17, 1000):
+            x = np.arange(2 * size, dtype=np.float32).reshape(2, size)
+            np.testing.assert_array_equal(module.run({"x": x})["y"], np.pad(x, ((0, 0), (2, 3)), mode=mode))
+
+
+def test_what_needs_a_known_batch_says_so() -> None:
+    model = parser.parse_model(
+        HEAD + "(float[b, 2, 7, 9] x) => (float[b, 2, 3, 4] y, int64[b, 2, 3, 4] z)\n"
+        "{ y, z = MaxPool<kernel_shape=[3, 3], strides=[2, 2]>(x) }"
+    )
+    with pytest.raises(ConversionError, match=r"MaxPool.* known only at run time"):
+        compile_model(model, dims={"b": (1, 8)})
 
 
 def test_a_size_out_of_range_is_refused_by_name() -> None:

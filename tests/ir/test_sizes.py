@@ -114,10 +114,26 @@ def test_division_by_what_may_be_0_raises() -> None:
         S // P
 
 
-@pytest.mark.parametrize("take", [range, int, lambda size: np.empty((size,)), lambda size: [0, 1][size]])
+@pytest.mark.parametrize(
+    "take",
+    [
+        range,
+        int,
+        lambda size: np.empty((size,)),
+        lambda size: [0, 1][size],
+        lambda size: size * 0.5,
+        lambda size: size < 0.5,
+    ],
+)
 def test_no_number_is_taken_from_an_expression_unseen(take: Any) -> None:
     with pytest.raises(UndecidedError, match="value of s"):
         take(S)
+
+
+@pytest.mark.parametrize("divide", [lambda size: size / 2, lambda size: 2 / size, lambda size: np.arange(size)])
+def test_a_true_quotient_is_no_size(divide: Any) -> None:
+    with pytest.raises(UndecidedError, match="known only at run time"):
+        divide(S)
 
 
 def test_symbols_are_replaced_by_sizes() -> None:

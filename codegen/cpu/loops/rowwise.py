@@ -16,6 +16,7 @@ from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, named, storage_dtype
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import Index, index_dtype, ravel, reshape_index, unravel, values_between
+from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.abi import Parameter, buffer_source, kernel_function, store
 from tilestitch.codegen.cpu.contraction.microkernel import scratch_buffer
 from tilestitch.codegen.errors import KernelError
@@ -178,12 +179,14 @@ class _Emitter:
         """What is left of a row of open length after its blocks; a row shorter than a vector goes one by one."""
         extent, lanes, block = self.loops.extents[-1], self.loops.lanes, self.loops.block
         done, whole = extent // block * block, extent // lanes * lanes
-        if lanes == 1:
+        if block == 1:
             return
         if block > lanes:
             with T.serial(0, (whole - done) // lanes) as i, self.evaluator.scope():
                 vectors(T.bind(i * lanes + done), 1)
-        with T.If(tirx.NE(extent, whole)), T.Then(), T.If(extent >= T.int64(lanes)):
+        if lanes == 1:
+            return
+        with T.If(tirx.NE(extent, integer(whole, "int64"))), T.Then(), T.If(extent >= T.int64(lanes)):
             with T.Then():
                 self._tail(stage, accumulators, outer, whole)
             with T.Else(), T.serial(0, extent) as i, self.evaluator.scope((i, 0, extent)):

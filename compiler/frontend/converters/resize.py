@@ -204,7 +204,7 @@ def _sizes_and_scales(ctx: Context, shape: Sequence[int], axes: Sequence[int]) -
             raise ctx.fail(f"{len(scales)} scales are given for {len(axes)} axes")
         if not all(np.isfinite(s) and s > 0 for s in scales):
             raise ctx.fail(f"scales are {scales}; each must be a positive number")
-        return [int(np.floor(shape[a] * s)) for a, s in zip(axes, scales, strict=True)], scales
+        return [_scaled(shape[a], s) for a, s in zip(axes, scales, strict=True)], scales
     if sizes_at is None or ctx.optional(sizes_at) is None:
         raise ctx.fail("neither scales nor sizes are given")
     sizes = list(ctx.ints_of(sizes_at))
@@ -218,6 +218,11 @@ def _sizes_and_scales(ctx: Context, shape: Sequence[int], axes: Sequence[int]) -
         raise ctx.fail(f"keep_aspect_ratio_policy is {policy!r}, none of stretch, not_larger, not_smaller")
     scale = min(scales) if policy == "not_larger" else max(scales)
     return [int(shape[a] * scale + 0.5) for a in axes], [scale] * len(axes)
+
+
+def _scaled(size: int, scale: float) -> int:
+    """A size that stays as it is may be open."""
+    return size if scale == 1.0 else int(np.floor(size * scale))
 
 
 def _check_scales(
