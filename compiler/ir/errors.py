@@ -27,6 +27,6 @@ class TextError(IRError):
 class UndecidedError(IRError):
     """Whether something holds depends on the value of a symbolic size."""
 
-    def __init__(self, claim: str) -> None:
-        super().__init__(f"whether {claim} depends on sizes that are known only at run time")
+    def __init__(self, claim: str, message: str = "") -> None:
+        super().__init__(message or f"whether {claim} depends on sizes that are known only at run time")
         self.claim = claim

@@ -39,7 +39,7 @@ def lowering(lower: Lower) -> Iterator[None]:
 def _lowered(size: Polynomial) -> Any:
     lower = _LOWER.get()
     if lower is None:
-        raise UndecidedError(f"what follows from the value of {size}")
+        raise UndecidedError(str(size), f"the value of {size} is known only at run time")
     return lower(size)
 
 
@@ -265,7 +265,7 @@ class Polynomial:
         return not self > other if known else operator.le(_lowered(self), other)
 
     def __index__(self) -> int:
-        raise UndecidedError(f"what follows from the value of {self}")
+        raise UndecidedError(self.text, f"the value of {self} is known only at run time")
 
     def __tvm_ffi_object__(self) -> Any:
         """What TVM takes for it, where code is generated."""
