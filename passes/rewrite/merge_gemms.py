@@ -111,7 +111,7 @@ def _only_element_wise(graph: Graph, gemms: Sequence[Node]) -> bool:
 
 
 def _without_copies(chosen: list[list[Node]]) -> list[list[Node]]:
-    """Without those whose matrices somebody else reads: they would be in memory twice.
+    """Without those whose matrices have other readers: they would be in memory twice.
 
     The same matrices may be merged in several places (layers that share them): they are one constant again.
     """
