@@ -14,6 +14,7 @@ from tilestitch.compiler.ir.substitute import graph_at
 from tilestitch.compiler.ir.text import fingerprint
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.fusion.rules.builtin import FusionRule
+from tilestitch.passes.fusion.rules.inplace import InPlace
 from tilestitch.passes.fusion.stitcher import Stitched, stitch
 from tilestitch.passes.plan import Group, StitchPlan, WhyNot
 from tilestitch.passes.schedule.kernels import schedule_groups
@@ -63,6 +64,7 @@ def _kernels(
     """What is fused at typical sizes, with the groups as they are at all sizes. Nodes of groups that are none there are
     taken out, and the rest is fused anew.
     """
+    rules = [rule for rule in rules if not isinstance(rule, InPlace)]  # slots hold whole values
     nodes = {node.name: node for node in graph.nodes}
     sizes = typical_sizes(graph)
     refused: dict[str, WhyNot] = {}
