@@ -108,6 +108,8 @@ def _converted(
         scope = Scope(replace(module, counters={}, named=set()), Graph(proto.graph.name or "main"), opsets)
         with noting(claims.setdefault):
             _add_inputs(scope, proto, shapes, symbols)
+            if symbols is not None:
+                symbols.check_ranges()
             scope.graph.outputs = scope.body(proto.graph)
         if symbols is None or not symbols.learned(claims):
             break

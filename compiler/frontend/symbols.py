@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tilestitch.compiler.ir import UNKNOWN, Type
@@ -31,6 +31,8 @@ class Symbols:
     ranges: Mapping[str, Range] = field(default_factory=dict)
     by_name: dict[str, Symbol] = field(default_factory=dict)
     known: dict[str, Size] = field(default_factory=dict)
+    asked: dict[str, None] = field(default_factory=dict)
+    """The names of all open dimensions of the inputs."""
 
     def size(self, dim: str, input_name: str, axis: int) -> Size:
         """The size that a dimension without a number stands for: `seq`, `past + seq`, or unknown."""
@@ -45,6 +47,7 @@ class Symbols:
     def _symbol(self, name: str) -> Size:
         plain = re.sub(r"\W", "_", name)
         plain = plain if plain.isidentifier() else f"_{plain}"
+        self.asked.update({name: None, plain: None})
         if plain in self.known:
             return self.known[plain]
         if plain not in self.by_name:
@@ -58,6 +61,13 @@ class Symbols:
             return type_
         dims = enumerate(type_.shape)
         return type_.with_shape(tuple(self.size(d, input_name, i) if isinstance(d, str) else d for i, d in dims))
+
+    def check_ranges(self) -> None:
+        """ModelError for ranges of dimensions that no input leaves open. Asked once all inputs have types."""
+        lacking = [name for name in self.ranges if name not in self.asked]
+        if lacking:
+            known = ", ".join(name for name in self.asked if name in self.by_name or name in self.known) or "none"
+            raise ModelError(f"a range is given for dimension {', '.join(lacking)}; the inputs leave open: {known}")
 
     def learned(self, claims: Iterable[Claim]) -> bool:
         """Whether one of some claims says what a symbol is, or narrows its range; then it is known from now on."""
@@ -114,15 +124,3 @@ def _without(size: Size, symbol: Symbol) -> Size | None:
         if symbol not in symbols_of([rest]):
             return value
     return None
-
-
-def check_names(ranges: Mapping[str, Range], known: Sequence[str]) -> None:
-    """ModelError for ranges of dimensions that the model does not have, or that are none."""
-    lacking = [name for name in ranges if name not in known and re.sub(r"\W", "_", name) not in known]
-    if lacking:
-        raise ModelError(
-            f"ranges given for dimensions {', '.join(lacking)}, but the open ones are {', '.join(known) or 'none'}"
-        )
-    for name, (low, high) in ranges.items():
-        if not 0 <= low <= high:
-            raise ModelError(f"the range {low}..{high} of dimension {name} is none: it rises from 0 or more")

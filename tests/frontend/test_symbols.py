@@ -6,7 +6,7 @@ import pytest
 from onnx import parser
 
 from tilestitch.compiler.frontend import import_model
-from tilestitch.compiler.frontend.errors import ConversionError
+from tilestitch.compiler.frontend.errors import ConversionError, ModelError
 from tilestitch.compiler.frontend.importer import ImportedModel
 from tilestitch.compiler.ir import Graph
 
@@ -132,6 +132,11 @@ def test_a_claim_that_no_symbol_follows_from_is_kept() -> None:
 def test_sizes_that_contradict_a_range_are_refused() -> None:
     with pytest.raises(ConversionError, match=r"shapes \(n,\), \(8,\) do not broadcast"):
         imported("(float[n] x, float[8] y) => (float[8] z) { z = Add(x, y) }", n=(1, 4))
+
+
+def test_a_range_of_a_dimension_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ModelError, match="dimension m; the inputs leave open: n"):
+        imported("(float[n] x) => (float[n] z) { z = Neg(x) }", m=(1, 4))
 
 
 def test_without_ranges_dimensions_are_names_that_only_a_run_can_tell() -> None:
