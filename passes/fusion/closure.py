@@ -56,11 +56,15 @@ class Closure:
     def _lacking(self, around: int, parts: Sequence[tuple[int, int]], everything: int) -> Iterable[Reach]:
         """What is `around` a merged node, but on this side of no part on whose other side `everything` was before.
 
-        parts: of each, the nodes on this side, and on the other side with itself.
+        parts: of each, the nodes on this side, and on the other side with itself. What is on this side of all parts has
+        everything on the other.
         """
+        beside_all = around
         for near, far in parts:
+            beside_all &= near
             if not everything & ~far:
                 around &= ~near
+        around &= ~beside_all
         while around:
             reach = self.of[(around & -around).bit_length() - 1]
             around &= ~reach.mask

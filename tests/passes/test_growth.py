@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import cProfile
 import pstats
+from collections.abc import Callable
 
 import pytest
 
 from benchmarks.large_graphs import KINDS
 from tilestitch.compiler.frontend import import_model
 from tilestitch.passes.contract import PassContext
+from tilestitch.passes.fusion.closure import Closure
 from tilestitch.passes.fusion.clusters import Cluster, Fusion
 from tilestitch.passes.pipeline import run_pipeline
 from tilestitch.passes.plan.target import TargetInfo
@@ -25,19 +27,42 @@ MOST_GROWTH = 2.5
 """Times the steps of twice the nodes: two for what is linear, four for what is quadratic."""
 
 
-def steps(kind: str, nodes: int, target: str) -> int:
-    graph = import_model(KINDS[kind](nodes)).graph
-    context = PassContext(TargetInfo(target, 2))
+def steps(work: Callable[[], object], module: str = "") -> int:
+    """Of `work`, or of what a module of ours does in it."""
     profile = cProfile.Profile()
     with profile:
-        make_plan(run_pipeline(graph, context), context)
-    return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
+        work()
+    calls: dict[tuple[str, int, str], tuple[int, int]] = pstats.Stats(profile).stats  # type: ignore[attr-defined]
+    return sum(count[1] for (file, _, _), count in calls.items() if file.endswith(module))
+
+
+def steps_of_planning(kind: str, nodes: int, target: str, module: str = "") -> int:
+    graph = import_model(KINDS[kind](nodes)).graph
+    context = PassContext(TargetInfo(target, 2))
+    return steps(lambda: make_plan(run_pipeline(graph, context), context), module)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_twice_the_nodes_take_about_twice_the_steps(kind: str) -> None:
     nodes = MORE_NODES.get(kind, NODES)
-    assert steps(kind, 2 * nodes, "cpu") <= MOST_GROWTH * steps(kind, nodes, "cpu")
+    assert steps_of_planning(kind, 2 * nodes, "cpu") <= MOST_GROWTH * steps_of_planning(kind, nodes, "cpu")
+
+
+def test_what_belongs_to_a_gemm_is_looked_for_among_its_readers_only() -> None:
+    def proposing(nodes: int) -> int:
+        return steps_of_planning("attention", nodes, "cuda", "fusion/rules/gates.py")
+
+    assert 0 < proposing(2 * NODES) <= MOST_GROWTH * proposing(NODES)
+
+
+def test_siblings_become_one_without_a_look_at_all_that_all_of_them_need() -> None:
+    """A ladder: each rung is two nodes that read both nodes of the rung before."""
+
+    def merging(rungs: int) -> int:
+        closure = Closure([[] if n < 2 else [n // 2 * 2 - 2, n // 2 * 2 - 1] for n in range(2 * rungs)])
+        return steps(lambda: [closure.merge([closure.of[2 * n], closure.of[2 * n + 1]]) for n in range(rungs)])
+
+    assert merging(2 * NODES) <= MOST_GROWTH * merging(NODES)
 
 
 @pytest.mark.parametrize("kind", ["fan_out", "fan_out_reductions", "gemms"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import ClassVar
 
 from tilestitch.compiler.ir import Kind, Node, Value, is_elementwise, kind_of
@@ -36,21 +37,32 @@ class Gates(AllowsAll):
 
 
 def _gated(state: Fusion, anchor: Node, slices: Sequence[Node]) -> list[Node]:
-    """Element-wise nodes after `slices` that need nothing else that comes after the GEMM."""
+    """Element-wise nodes after `slices` that need nothing else that comes after the GEMM, in order."""
     shape = slices[0].output.shape
     gemm = state.cluster_of(anchor).reach.mask
-    found = dict.fromkeys(slices)
-    for node in state.nodes[state.position[slices[0]] :]:
+    found = set(slices)
+    gated: list[Node] = []
+    waiting = sorted({state.position[user] for node in slices for user in node.output.users})
+    seen = set(waiting)
+    while waiting:
+        node = state.nodes[heappop(waiting)]
+        if node in found or not _may_be_gated(state, node, shape):
+            continue
         operands = [v.producer for v in node.inputs if v.producer is not None]
-        if node in found or not any(p in found for p in operands):
+        if any(p not in found and state.cluster_of(p).reach.above & gemm for p in operands):
             continue
-        if not is_elementwise(node.op) or node.output.shape != shape or not is_native(node):
-            continue
-        if len(state.cluster_of(node).owned) == 1 and all(
-            p in found or not state.cluster_of(p).reach.above & gemm for p in operands
-        ):
-            found[node] = None
-    return [n for n in found if n not in slices]
+        found.add(node)
+        gated.append(node)
+        for position in {state.position[user] for user in node.output.users} - seen:
+            seen.add(position)
+            heappush(waiting, position)
+    return gated
+
+
+def _may_be_gated(state: Fusion, node: Node, shape: tuple[int, ...]) -> bool:
+    if not is_elementwise(node.op) or node.output.shape != shape or not is_native(node):
+        return False
+    return len(state.cluster_of(node).owned) == 1
 
 
 @dataclass(frozen=True)
