@@ -25,6 +25,7 @@ from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.gemm import Epilogue, Window, emit_gemm
 from tilestitch.codegen.cpu.contraction.panels import LoadedOperand, PackedOperand, pack_at_run_time
 from tilestitch.compiler.ir.graph import Value
+from tilestitch.compiler.ir.sizes import Size, is_open
 from tilestitch.compiler.ir.types import compute_dtype
 from tilestitch.passes.plan.attention.mask_band import band_of, same_inside
 from tilestitch.passes.plan.attention.operands import Source
@@ -197,8 +198,7 @@ class _Task:
         keys, padded, bind = self.softmax.keys, self.plan.padded_keys, self.around.evaluator.bind
         columns = self.plan.columns
         runs = (first // columns, (last + (columns - 1)) // columns)
-        for at in range(keys, padded):
-            T.buffer_store(self.scores, -immediate(float("inf"), self.dtype), [row, at])
+        self._fill(row, keys, padded)
         largest = bind(self._fold(runs, "max", lambda at, lane: self.scores[row, at + lane]))
         offset = bind(
             tirx.Select(tirx.EQ(largest, -immediate(float("inf"), self.dtype)), immediate(0.0, self.dtype), largest)
@@ -219,6 +219,16 @@ class _Task:
             flaw = bind(self.between.flawed(self.around.evaluator, self.head, self.first_row + row, total))
             mk.for_each_column(keys, self.lanes, lambda key: T.buffer_store(self.scores, flaw, [row, key]))
 
+    def _fill(self, row: Expr, keys: Size, padded: Size) -> None:
+        """What lies after the last score, up to a whole panel, has no weight."""
+        none = -immediate(float("inf"), self.dtype)
+        if is_open(padded):
+            with mk.serial(keys, padded) as at:
+                T.buffer_store(self.scores, none, [row, at])
+            return
+        for at in range(keys, padded):
+            T.buffer_store(self.scores, none, [row, at])
+
     def _weigh(self, row: Expr, key: Expr) -> None:
         evaluator = self.around.evaluator
         with evaluator.scope():
@@ -233,9 +243,10 @@ class _Task:
         whole = keys // columns
         with mk.serial(runs[0], T.min(runs[1], whole)) as run, mk.serial(0, columns // lanes) as number:
             mk.vector(lanes, lambda lane: emit(run * columns + number * lanes + lane))
-        if keys > whole * columns:
+        rest = keys - whole * columns
+        if is_open(rest) or rest:
             with T.If(runs[1] > whole), T.Then():
-                mk.for_each_column(keys - whole * columns, lanes, lambda key: emit(whole * columns + key))
+                mk.for_each_column(rest, lanes, lambda key: emit(whole * columns + key))
 
     def _fold(self, runs: tuple[Expr, Expr], reducer: str, element: Callable[[Expr, Expr], Expr]) -> Expr:
         """`element(first, lane)` of all vectors of some runs of `columns`, joined."""

@@ -10,8 +10,12 @@ from tilestitch.compiler.ir import Node
 from tilestitch.compiler.ir.errors import UndecidedError
 from tilestitch.compiler.ir.sizes import Size, is_open
 from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.cpu.attention import attention_of
+from tilestitch.passes.plan.cpu.gemm import GemmShape
+from tilestitch.passes.plan.cpu.limits import LARGEST
 from tilestitch.passes.plan.cpu.operands import Matmul
 from tilestitch.passes.plan.cpu.schedules import (
+    CpuAttentionSchedule,
     CpuConvSchedule,
     CpuConvTransposeSchedule,
     CpuGemmSchedule,
@@ -78,7 +82,9 @@ def _schedule(schedule: Schedule, typical: GroupView, view: GroupView, roles: Ro
             assert isinstance(before, Roles) and before.rows is not None
             return _rows(schedule, before.rows.shape, roles.rows.shape)
         case CpuGemmSchedule():
-            return _gemm(schedule, view)
+            return _gemm(schedule, typical, view)
+        case CpuAttentionSchedule():
+            return _attention(schedule, typical, view)
         case CpuConvSchedule() | CpuWindowSchedule() | CpuConvTransposeSchedule():
             return _images(schedule, view)
     return f"kernels of template {schedule.template} are for known sizes only"
@@ -94,12 +100,27 @@ def _loops(schedule: CpuLoopSchedule, typical: Sequence[int], shape: Sequence[Si
     return replace(schedule, extents=extents, chunk=chunk, cuts=(), branch=0, branches=())
 
 
-def _gemm(schedule: CpuGemmSchedule, view: GroupView) -> CpuGemmSchedule | str:
-    """Open rows are cut into tiles of the same height, whose last one comes in pieces."""
-    shape = Matmul(AnchoredGroup.of(view)).gemm
-    if is_open(shape.n) or is_open(shape.k):
-        return f"its matrices are of open size in more than their rows: {shape.n} columns, {shape.k} steps"
-    return schedule
+def _gemm(schedule: CpuGemmSchedule, before: GroupView, view: GroupView) -> CpuGemmSchedule | str:
+    """Open rows are cut into tiles of the same height, whose last one comes in pieces. A reduction that has one pass at
+    typical sizes has one at all sizes.
+    """
+    typical, shape = (Matmul(AnchoredGroup.of(each)).gemm for each in (before, view))
+    return _one_pass(schedule, typical) if is_open(shape.k) else schedule
+
+
+def _attention(schedule: CpuAttentionSchedule, before: GroupView, view: GroupView) -> CpuAttentionSchedule:
+    """Both GEMMs of a block take all keys at a time, however many there are."""
+    typical, shape = (attention_of(AnchoredGroup.of(each)) for each in (before, view))
+    if not is_open(shape.keys):
+        return schedule
+    _, weighed = typical.gemms(schedule.block)
+    return replace(
+        schedule, scores=replace(schedule.scores, block_panels=LARGEST), weighed=_one_pass(schedule.weighed, weighed)
+    )
+
+
+def _one_pass(schedule: CpuGemmSchedule, typical: GemmShape) -> CpuGemmSchedule:
+    return schedule if schedule.k_block < typical.k else replace(schedule, k_block=LARGEST)
 
 
 Images: TypeAlias = CpuConvSchedule | CpuWindowSchedule | CpuConvTransposeSchedule

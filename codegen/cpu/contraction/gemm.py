@@ -110,7 +110,7 @@ class _Emitter:
     def _for_each_tile(self, body: Callable[[Expr, int], None]) -> None:
         mk.for_each_part(self.plan.rows, self.first_tile, self.last_tile, body)
 
-    def _for_each_panel(self, first: Expr, last: Expr, body: Callable[[Expr, int], None]) -> None:
+    def _for_each_panel(self, first: Expr, last: Expr, body: Callable[[Expr, Expr], None]) -> None:
         panels.for_each_panel(self.plan.shape.n, self.plan.tile.columns, first, last, body)
 
     def _stage_rows(self) -> None:
@@ -128,7 +128,7 @@ class _Emitter:
         with mk.serial(0, count) as row:
             mk.for_each_column(shape.k, plan.tile.lanes, lambda k: copy(row, k))
 
-    def _panel(self, panel: Expr, width: int) -> None:
+    def _panel(self, panel: Expr, width: Expr) -> None:
         """All row tiles of the block by one panel, of which ``width`` columns exist."""
         plan = self.plan
         self.panels.prepare(self.batch, panel, width, self.window.steps)
@@ -153,13 +153,14 @@ class _Emitter:
         return lambda row, k: mk.widen(self.load_a(self.batch, row0 + row, k), shape.a_dtype, shape.acc_dtype)
 
     def _multiply(
-        self, panel: Expr, width: int, index: Expr, rows: int, first_k: Expr, last_k: Expr, gate: Expr | None = None
+        self, panel: Expr, width: Expr, index: Expr, rows: int, first_k: Expr, last_k: Expr, gate: Expr | None = None
     ) -> tuple[Any, RegisterTile, Expr]:
         """Accumulators of one tile after the reduction over [first_k, last_k), their shape and first row."""
         plan = self.plan
         operand = self.batch if gate is None else gate
         row0 = T.bind(mk.start_of(plan.rows, index))
-        tile = RegisterTile(rows, -(-width // plan.tile.lanes), plan.tile.lanes)
+        vectors = -(-width // plan.tile.lanes) if mk.is_number(width) else plan.tile.vectors
+        tile = RegisterTile(rows, vectors, plan.tile.lanes)
         acc = mk.allocate(tile, plan.shape.acc_dtype)
         mk.fill(acc, tile, mk.constant(0, plan.shape.acc_dtype))
         left = self._left(row0)
@@ -179,7 +180,7 @@ class _Emitter:
                 )
         return acc, tile, row0
 
-    def _tile(self, panel: Expr, width: int, index: Expr, rows: int) -> None:
+    def _tile(self, panel: Expr, width: Expr, index: Expr, rows: int) -> None:
         """One register tile from start to end: multiply, then epilogue."""
         plan = self.plan
         if plan.shape.gates > 1:
@@ -187,7 +188,7 @@ class _Emitter:
             return
         acc, tile, row0 = self._multiply(panel, width, index, rows, *self.window.steps)
         first = panel * plan.tile.columns
-        if not self.schedule.spill:
+        if not self.schedule.spill and mk.is_number(width):
             mk.finish(
                 acc, rows, width, tile.lanes,
                 lambda row, column, value: self.epilogue(self.batch, row0 + row, first + column, value),
@@ -196,7 +197,7 @@ class _Emitter:
         mk.for_each_vector(tile, lambda row, column: T.buffer_store(self.sums, acc[row, column], [row, column]))
         self._store_tile(panel, width, row0, rows)
 
-    def _gated_tile(self, panel: Expr, width: int, index: Expr, rows: int) -> None:
+    def _gated_tile(self, panel: Expr, width: Expr, index: Expr, rows: int) -> None:
         """The same tile of every gate's GEMM, one below the other in the workspace; then the epilogue."""
         plan = self.plan
         with mk.serial(0, plan.shape.gates) as gate:
@@ -208,7 +209,7 @@ class _Emitter:
         row0 = T.bind(mk.start_of(plan.rows, index))
         self._store_tile(panel, width, row0, rows)
 
-    def _partial_tile(self, panel: Expr, width: int, index: Expr, rows: int, block: Expr) -> None:
+    def _partial_tile(self, panel: Expr, width: Expr, index: Expr, rows: int, block: Expr) -> None:
         """One register tile over one block of the reduction, added to the sums in the workspace."""
         first, last = T.bind(block * self.schedule.k_block), self.window.steps[1]
         begin = T.max(first, self.window.steps[0])
@@ -221,13 +222,17 @@ class _Emitter:
 
         mk.for_each_vector(tile, add)
 
-    def _store_tile(self, panel: Expr, width: int, row0: Expr, rows: int) -> None:
+    def _store_tile(self, panel: Expr, width: Expr, row0: Expr, rows: int) -> None:
         """Epilogue of a tile whose sums lie in the workspace: one loop over its vectors, less deep than the reduction.
 
         In a loop as deep as that, LLVM takes the constants of a cell's exponentials for as important as the
         accumulators, and spills the latter: GEMMs of 2 to 8 rows with gates were 2 to 6 times slower.
         """
         lanes = self.plan.tile.lanes
+        if not mk.is_number(width):
+            with mk.serial(0, rows) as row:
+                mk.for_each_column(width, lanes, lambda column: self._store(panel, row0 + row, row, column))
+            return
         whole = width // lanes
         if whole:
             with mk.serial(0, rows * whole) as step:
@@ -239,7 +244,7 @@ class _Emitter:
                     width % lanes, lanes, lambda rest: self._store(panel, row0 + row, row, whole * lanes + rest)
                 )
 
-    def _store_row(self, panel: Expr, width: int, row: Expr, local: Expr) -> None:
+    def _store_row(self, panel: Expr, width: Expr, row: Expr, local: Expr) -> None:
         """Epilogue of one row whose sums lie in the workspace."""
         mk.for_each_column(width, self.plan.tile.lanes, lambda column: self._store(panel, row, local, column))
 

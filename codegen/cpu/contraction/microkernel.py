@@ -15,7 +15,7 @@ from tvm import tirx
 from tvm.ir import PointerType, PrimType
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.compiler.ir.sizes import is_open
+from tilestitch.compiler.ir.sizes import Size, is_open
 from tilestitch.compiler.ir.types import compute_dtype
 from tilestitch.passes.plan.cpu.tiling import OpenSplit, RegisterTile, Split
 
@@ -142,8 +142,23 @@ def vector(size: int, emit: Callable[[Expr], None]) -> None:
         emit(lane)
 
 
-def for_each_column(width: int, lanes: int, emit: Callable[[Expr], None]) -> None:
-    """Emits ``emit(column)`` for ``column`` in ``[0, width)``, vectorised over as many lanes as fit."""
+def is_number(value: Expr) -> bool:
+    """Whether it is known while code is generated."""
+    return isinstance(value, int)
+
+
+def for_each_column(width: Expr, lanes: int, emit: Callable[[Expr], None]) -> None:
+    """Emits ``emit(column)`` for ``column`` in ``[0, width)``, vectorised over as many lanes as fit.
+
+    What is left of a width that is known at run time only goes one by one.
+    """
+    if not is_number(width):
+        whole = T.bind(_index(width) // lanes)
+        with serial(0, whole) as index:
+            vector(lanes, lambda lane: emit(index * lanes + lane))
+        with serial(whole * lanes, width) as column:
+            emit(column)
+        return
     whole = width // lanes
     if whole == 1:
         vector(lanes, emit)
@@ -166,7 +181,7 @@ def finish(acc: Any, rows: int, width: int, lanes: int, emit: Callable[[Expr, Ex
         finish_row(acc, row, width, lanes, lambda column, value: emit(row, column, value))
 
 
-def scratch_buffer(scratch: Expr, byte_offset: int, shape: tuple[int, ...], dtype: str, name: str) -> Any:
+def scratch_buffer(scratch: Expr, byte_offset: Size, shape: tuple[Size, ...], dtype: str, name: str) -> Any:
     """A buffer that lies ``byte_offset`` bytes into the thread's workspace (a multiple of 64 bytes)."""
     pointer = tirx.Var(name, PointerType(PrimType(dtype)))
     T.bind(tirx.call_intrin(pointer.ty, "tirx.handle_add_byte_offset", scratch, byte_offset), var=pointer)

@@ -15,9 +15,11 @@ import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import dtype_of, from_storage
+from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.codegen.cpu.contraction.transpose import transpose_tile
+from tilestitch.compiler.ir.sizes import Size, is_open, largest
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 from tilestitch.passes.plan.cpu.gemm import Packing
 from tilestitch.passes.plan.cpu.tiling import RegisterTile
@@ -70,13 +72,13 @@ class Panels:
     """
 
     operand: Operand
-    k: int
+    k: Size
     tile: RegisterTile
     dtype: str
     acc_dtype: str
     workspace: Any = None
 
-    def prepare(self, batch: Expr, panel: Expr, width: int, steps: tuple[Expr, Expr] | None = None) -> None:
+    def prepare(self, batch: Expr, panel: Expr, width: Expr, steps: tuple[Expr, Expr] | None = None) -> None:
         """Brings one panel into the workspace, of which ``width`` columns exist; nothing to do where there is none.
 
         ``steps``: the first one that is needed, and the one after the last; default: all.
@@ -135,7 +137,7 @@ Store = Callable[[Expr, Expr, Expr], None]
 
 
 def _copy_panel(
-    operand: LoadedOperand, batch: Expr, panel: Expr, width: int, steps: tuple[Expr, Expr], tile: RegisterTile,
+    operand: LoadedOperand, batch: Expr, panel: Expr, width: Expr, steps: tuple[Expr, Expr], tile: RegisterTile,
     dtype: str, store: Store,
 ) -> None:  # fmt: skip
     """Stores some reduction steps of a panel as ``dtype``; columns that do not exist are zero."""
@@ -145,7 +147,7 @@ def _copy_panel(
         value = operand.load(batch, k, first + column)
         return value if dtype_of(value) == dtype else T.cast(value, dtype)
 
-    if width < columns:
+    if not mk.is_number(width) or width < columns:
         zero = mk.constant(0, dtype)
         with mk.serial(*steps) as k:
             mk.for_each_column(columns, lanes, lambda column: store(k, column, zero))
@@ -157,7 +159,7 @@ def _copy_panel(
 
 
 def _copy_transposed(
-    load: Callable[[Expr, Expr], Expr], width: int, steps: tuple[Expr, Expr], lanes: int, dtype: str, store: Store
+    load: Callable[[Expr, Expr], Expr], width: Expr, steps: tuple[Expr, Expr], lanes: int, dtype: str, store: Store
 ) -> None:
     """By square tiles, and one by one what is left of the steps and of the columns."""
     begin, end = steps
@@ -176,7 +178,7 @@ def _copy_transposed(
 
 
 def pack_at_run_time(
-    operand: LoadedOperand, n: int, tile: RegisterTile, panels: tuple[Expr, Expr], steps: tuple[Expr, Expr],
+    operand: LoadedOperand, n: Size, tile: RegisterTile, panels: tuple[Expr, Expr], steps: tuple[Expr, Expr],
     buffer: Any, dtype: str,
 ) -> None:  # fmt: skip
     """Packs some steps of some panels of batch element 0 into ``buffer`` [1, panels, k, columns], widened to ``dtype``.
@@ -184,7 +186,7 @@ def pack_at_run_time(
     Several GEMMs of a task then read it as a ``PackedOperand``.
     """
 
-    def copy(panel: Expr, width: int) -> None:
+    def copy(panel: Expr, width: Expr) -> None:
         _copy_panel(
             operand, 0, panel, width, steps, tile, dtype,
             lambda k, column, value: T.buffer_store(buffer, value, [0, panel, k, column]),
@@ -193,13 +195,19 @@ def pack_at_run_time(
     for_each_panel(n, tile.columns, *panels, copy)
 
 
-def workspace(scratch: Expr, byte_offset: int, k: int, columns: int, dtype: str) -> Any:
+def workspace(scratch: Expr, byte_offset: Size, k: Size, columns: int, dtype: str) -> Any:
     """The workspace buffer of one packed panel."""
-    return mk.scratch_buffer(scratch, byte_offset, (max(1, k), columns), compute_dtype(dtype), "panel")
+    return mk.scratch_buffer(scratch, byte_offset, (largest(1, k), columns), compute_dtype(dtype), "panel")
 
 
-def for_each_panel(n: int, columns: int, first: Expr, last: Expr, body: Callable[[Expr, int], None]) -> None:
-    """Emits ``body(panel, width)`` for panels ``[first, last)``: one body for whole panels, one for the partial one."""
+def for_each_panel(n: Size, columns: int, first: Expr, last: Expr, body: Callable[[Expr, Expr], None]) -> None:
+    """Emits ``body(panel, width)`` for panels ``[first, last)``: one body for whole panels, one for the partial one.
+
+    The width of the latter is a number where ``n`` is one.
+    """
+    if is_open(n):
+        _for_each_open_panel(n, columns, first, last, body)
+        return
     full, tail = divmod(n, columns)
     if full:
         with mk.serial(first, T.min(last, full)) as panel:
@@ -207,3 +215,11 @@ def for_each_panel(n: int, columns: int, first: Expr, last: Expr, body: Callable
     if tail:
         with T.If(last > full), T.Then():
             body(full, tail)
+
+
+def _for_each_open_panel(n: Size, columns: int, first: Expr, last: Expr, body: Callable[[Expr, Expr], None]) -> None:
+    full = T.bind(integer(n // columns, "int64"))
+    with mk.serial(first, T.min(last, full)) as panel:
+        body(panel, columns)
+    with T.If(last > full), T.Then():
+        body(full, T.bind(integer(n, "int64") - full * columns))

@@ -15,6 +15,7 @@ from math import prod
 import numpy as np
 
 from tilestitch.compiler.ir import Kind, Node, Value, kind_of, reference
+from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.compiler.ir.types import is_float
 from tilestitch.passes.plan.parts import Softmax
 from tilestitch.runtime.errors import TilestitchRuntimeError
@@ -74,7 +75,7 @@ _NOWHERE = np.zeros((), bool)
 
 def band_of(softmax: Softmax) -> Band | None:
     """The band of keys that queries see; None if nothing restricts it, or nothing is known."""
-    if softmax.queries < 2 or softmax.keys < 2:
+    if is_open(softmax.queries) or is_open(softmax.keys) or softmax.queries < 2 or softmax.keys < 2:
         return None
     hidden = _Walk(softmax).look(softmax.scores).hidden
     shape = softmax.scores.shape
@@ -147,7 +148,7 @@ class _Walk:
             seen.update(more)
 
     def _look(self, value: Value) -> _Known:
-        if value.tensor_type.num_elements > MOST_ELEMENTS:
+        if not value.tensor_type.is_static or value.tensor_type.num_elements > MOST_ELEMENTS:
             # The scores of all heads may be large: what is known of them broadcasts.
             if value.data is not None or value.producer is None:
                 return _UNKNOWN
@@ -167,7 +168,7 @@ class _Walk:
         return _RULES[node.op](node, operands) if node.op in _RULES else _UNKNOWN
 
     def _exact(self, node: Node, operands: list[np.ndarray | None]) -> _Known:
-        if prod(node.output.shape) > MOST_ELEMENTS:
+        if not node.output.tensor_type.is_static or prod(node.output.shape) > MOST_ELEMENTS:
             return _UNKNOWN
         try:
             with np.errstate(all="ignore"):

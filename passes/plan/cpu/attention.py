@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tilestitch.compiler.ir.sizes import ceil_div, is_open, largest
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.attention.operands import sum_dtype
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
@@ -72,7 +73,8 @@ def _transposed(softmax: Softmax, values: bool) -> tuple[bool, bool, bool]:
 class AttentionPlan:
     """Attention and its schedule, and what follows from both: blocks of queries, tasks and workspace.
 
-    Scores are computed by whole panels of keys.
+    Scores are computed by whole panels of keys. Queries of open size are cut into blocks as long as the schedule says,
+    and the last block comes in pieces.
     """
 
     shape: AttentionShape
@@ -81,6 +83,8 @@ class AttentionPlan:
     @property
     def blocks(self) -> Split:
         """The queries of a head."""
+        if is_open(self.shape.queries):
+            return split_at_most(self.shape.queries, self.schedule.block)
         return Split(self.shape.queries, min(self.shape.queries, self._cuts * self.per_task))
 
     @property
@@ -90,6 +94,8 @@ class AttentionPlan:
     @property
     def per_task(self) -> int:
         """Blocks of a task."""
+        if is_open(self.shape.queries):
+            return max(1, self.schedule.queries // self.schedule.block)
         return split_at_most(-(-self.shape.queries // self._cuts), self.schedule.block).parts
 
     @property
@@ -110,7 +116,7 @@ class AttentionPlan:
     @property
     def parts(self) -> int:
         """Tasks of a head."""
-        return -(-self.blocks.parts // self.per_task)
+        return ceil_div(self.blocks.parts, self.per_task)
 
     @property
     def tasks(self) -> int:
@@ -140,7 +146,7 @@ class AttentionPlan:
         gemms = (plan.scratch_bytes for size, _ in self.blocks.sizes() for plan in self.gemms(size))
         elements = (rows * self.stride, rows, *packed)
         scores, factors, keys, values = (align(number * self.shape.item) for number in elements)
-        return scores, factors, keys, values, max(gemms)
+        return scores, factors, keys, values, largest(*gemms)
 
     @property
     def scratch_bytes(self) -> int:

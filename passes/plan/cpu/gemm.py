@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilestitch.compiler.ir.sizes import is_open, largest
+from tilestitch.compiler.ir.sizes import bounds_of, is_open, largest
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 
-from .limits import right_reasons, task_reasons, tile_reasons
+from .limits import LARGEST, right_reasons, task_reasons, tile_reasons
 from .schedules import CpuGemmSchedule, CpuGemvSchedule
 from .tiling import LINE_BYTES, RegisterTile, Split, align, split_at_most
 
@@ -108,8 +108,8 @@ class GemmPlan:
 
     @property
     def splits_k(self) -> bool:
-        """Whether sums wait in the workspace for the rest of the reduction."""
-        return self.schedule.k_block < self.shape.k
+        """Whether sums wait in the workspace for the rest of the reduction, for some size of it."""
+        return self.schedule.k_block < min(bounds_of(self.shape.k)[1], LARGEST)
 
     @property
     def staged_stride(self) -> int:
@@ -130,10 +130,14 @@ class GemmPlan:
 
     @property
     def sums_rows(self) -> int:
-        """Rows of sums that wait in the workspace: the whole block when the reduction is split."""
+        """Rows of sums that wait in the workspace: the whole block when the reduction is split.
+
+        The columns of a last panel that has any number of them are stored from there.
+        """
         if self.splits_k:
             return self.block_rows
-        return self.shape.gates * self.rows.largest if self.schedule.spill else 0
+        waits = self.schedule.spill or is_open(self.shape.n)
+        return self.shape.gates * self.rows.largest if waits else 0
 
     @property
     def scratch_bytes(self) -> int:
