@@ -222,7 +222,7 @@ class _Task:
     def _fill(self, row: Expr, keys: Size, padded: Size) -> None:
         """What lies after the last score, up to a whole panel, has no weight."""
         none = -immediate(float("inf"), self.dtype)
-        if is_open(padded):
+        if is_open(keys):
             with mk.serial(keys, padded) as at:
                 T.buffer_store(self.scores, none, [row, at])
             return

@@ -19,6 +19,7 @@ from tilestitch.passes.plan.cpu.schedules import (
     CpuConvSchedule,
     CpuConvTransposeSchedule,
     CpuGemmSchedule,
+    CpuGemvSchedule,
     CpuLoopSchedule,
     CpuRowSchedule,
     CpuWindowSchedule,
@@ -83,6 +84,8 @@ def _schedule(schedule: Schedule, typical: GroupView, view: GroupView, roles: Ro
             return _rows(schedule, before.rows.shape, roles.rows.shape)
         case CpuGemmSchedule():
             return _gemm(schedule, typical, view)
+        case CpuGemvSchedule():
+            return _gemv(schedule, view)
         case CpuAttentionSchedule():
             return _attention(schedule, typical, view)
         case CpuConvSchedule() | CpuWindowSchedule() | CpuConvTransposeSchedule():
@@ -106,6 +109,14 @@ def _gemm(schedule: CpuGemmSchedule, before: GroupView, view: GroupView) -> CpuG
     """
     typical, shape = (Matmul(AnchoredGroup.of(each)).gemm for each in (before, view))
     return _one_pass(schedule, typical) if is_open(shape.k) else schedule
+
+
+def _gemv(schedule: CpuGemvSchedule, view: GroupView) -> CpuGemvSchedule:
+    """Tasks are whole groups of rows, or columns, that are read at the same time."""
+    if not is_open(Matmul(AnchoredGroup.of(view)).gemv.rows):
+        return schedule
+    unit = schedule.lanes * schedule.streams
+    return replace(schedule, block=-(-schedule.block // unit) * unit)
 
 
 def _attention(schedule: CpuAttentionSchedule, before: GroupView, view: GroupView) -> CpuAttentionSchedule:

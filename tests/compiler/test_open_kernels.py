@@ -76,8 +76,9 @@ def test_open_models_are_right_at_twelve_sizes(name: str) -> None:
                 assert_close(actual, wanted, MODELS["float32"])
 
 
-@pytest.mark.parametrize("name", ["resnet.script", "resnet.dynamo", "mobilenet.script", "mobilenet.dynamo"])
-def test_images_of_any_batch_leave_nothing_to_the_host(name: str) -> None:
+@pytest.mark.parametrize("name", ["resnet.script", "mobilenet.dynamo", "gpt2.dynamo", "llama.script",
+                                  "whisper.dynamo"])  # fmt: skip
+def test_images_of_any_batch_and_texts_of_any_length_leave_nothing_to_the_host(name: str) -> None:
     fixture = fixture_of(name)
     assert compile_model(fixture.model, dims={}).explain()["host"]["steps"] == 0
 

@@ -13,8 +13,10 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
+from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
+from tilestitch.compiler.ir.sizes import is_open, largest
 from tilestitch.passes.plan.cpu.gemm import GemvPlan
 
 LoadMatrix = Callable[[Expr, Expr, Expr], Expr]
@@ -36,7 +38,7 @@ class _Emitter:
         self.plan, self.matrix, self.load_vector, self.finish = plan, matrix, vector, finish
         shape = self.shape = plan.shape
         self.lanes, self.streams = plan.schedule.lanes, plan.schedule.streams
-        self.vector = mk.scratch_buffer(scratch, 0, (max(1, shape.k),), shape.acc_dtype, "vector")
+        self.vector = mk.scratch_buffer(scratch, 0, (largest(1, shape.k),), shape.acc_dtype, "vector")
         self.sums = mk.scratch_buffer(scratch, plan.vector_bytes, (plan.block,), shape.acc_dtype, "sums")
 
     def run(self, task: Expr) -> None:
@@ -46,6 +48,10 @@ class _Emitter:
         with mk.serial(0, self.shape.k) as k:
             value = self.load_vector(self.batch, k)
             T.buffer_store(self.vector, mk.widen(value, self.shape.vector_dtype, self.shape.acc_dtype), [k])
+        if is_open(self.shape.rows):
+            first = T.bind(block * plan.block)
+            self._block(first, T.bind(T.min(T.int64(plan.block), integer(self.shape.rows, "int64") - first)))
+            return
         whole, rest = divmod(self.shape.rows, plan.block)
         if not rest:
             self._block(T.bind(block * plan.block), plan.block)
@@ -56,7 +62,7 @@ class _Emitter:
             with T.Else():
                 self._block(whole * plan.block, rest)
 
-    def _block(self, first: Expr, count: int) -> None:
+    def _block(self, first: Expr, count: Expr) -> None:
         (self._by_rows if self.shape.along_k else self._by_columns)(first, count)
         mk.for_each_column(
             count, self.lanes, lambda row: self.finish(self.batch, first + row, self.sums[row])
@@ -67,12 +73,12 @@ class _Emitter:
 
     # -- a matrix along k --------------------------------------------------------------------------------------------
 
-    def _by_rows(self, first: Expr, count: int) -> None:
+    def _by_rows(self, first: Expr, count: Expr) -> None:
         whole = count // self.streams
-        if whole:
+        if _may_be(whole):
             with mk.serial(0, whole) as group:
                 self._rows(first, group * self.streams, self.streams)
-        if count % self.streams:
+        if _may_be(count % self.streams):
             with mk.serial(whole * self.streams, count) as row:
                 self._rows(first, row, 1)
 
@@ -85,7 +91,7 @@ class _Emitter:
         zero = mk.constant(0, self.shape.acc_dtype)
         with mk.unroll(0, streams) as row, mk.vectorized(0, lanes) as lane:
             T.buffer_store(acc, zero, [row, lane])
-        if steps:
+        if _may_be(steps):
             with mk.serial(0, steps) as step, mk.unroll(0, streams) as row, mk.vectorized(0, lanes) as lane:
                 k = step * lanes + lane
                 T.buffer_store(acc, acc[row, lane] + self._element(row0 + row, k) * self.vector[k], [row, lane])
@@ -96,7 +102,7 @@ class _Emitter:
             width //= 2
         with mk.unroll(0, streams) as row:
             T.buffer_store(self.sums, acc[row, 0], [local + row])
-        if self.shape.k % lanes:
+        if _may_be(self.shape.k % lanes):
             with mk.unroll(0, streams) as row, mk.serial(steps * lanes, self.shape.k) as k:
                 total = self.sums[local + row] + self._element(row0 + row, k) * self.vector[k]
                 T.buffer_store(self.sums, total, [local + row])
@@ -107,18 +113,18 @@ class _Emitter:
 
     # -- a matrix along its rows -------------------------------------------------------------------------------------
 
-    def _by_columns(self, first: Expr, count: int) -> None:
+    def _by_columns(self, first: Expr, count: Expr) -> None:
         zero = mk.constant(0, self.shape.acc_dtype)
         mk.for_each_column(count, self.lanes, lambda row: T.buffer_store(self.sums, zero, [row]))
         whole = self.shape.k // self.streams
-        if whole:
+        if _may_be(whole):
             with mk.serial(0, whole) as group:
                 self._columns(first, count, group * self.streams, self.streams)
-        if self.shape.k % self.streams:
+        if _may_be(self.shape.k % self.streams):
             with mk.serial(whole * self.streams, self.shape.k) as k:
                 self._columns(first, count, k, 1)
 
-    def _columns(self, first: Expr, count: int, k0: Expr, streams: int) -> None:
+    def _columns(self, first: Expr, count: Expr, k0: Expr, streams: int) -> None:
         factors = [T.bind(self.vector[k0 + i]) for i in range(streams)]
 
         def add(row: Expr) -> None:
@@ -128,3 +134,8 @@ class _Emitter:
             T.buffer_store(self.sums, total, [row])
 
         mk.for_each_column(count, self.lanes, add)
+
+
+def _may_be(count: Expr) -> bool:
+    """Whether something may be that often: code for it is needed."""
+    return not mk.is_number(count) or count > 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilestitch.compiler.ir.sizes import bounds_of, is_open, largest
+from tilestitch.compiler.ir.sizes import bounds_of, ceil_div, is_open, largest
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 
 from .limits import LARGEST, right_reasons, task_reasons, tile_reasons
@@ -191,12 +191,13 @@ class GemvPlan:
 
     @property
     def block(self) -> int:
-        """Results of a task."""
-        return min(self.shape.rows, self.schedule.block)
+        """Most results of a task."""
+        most = self.schedule.block
+        return most if is_open(self.shape.rows) else min(self.shape.rows, most)
 
     @property
     def blocks(self) -> int:
-        return -(-self.shape.rows // self.block)
+        return ceil_div(self.shape.rows, self.block)
 
     @property
     def tasks(self) -> int:
@@ -204,7 +205,7 @@ class GemvPlan:
 
     @property
     def vector_bytes(self) -> int:
-        return align(max(1, self.shape.k) * storage_bytes(self.shape.acc_dtype))
+        return align(largest(1, self.shape.k) * storage_bytes(self.shape.acc_dtype))
 
     @property
     def scratch_bytes(self) -> int:
