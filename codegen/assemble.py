@@ -374,6 +374,9 @@ class _ProgramWriter:
         then_body, else_body = (self.body(node, name, inputs[1:]) for name in ("then_graph", "else_graph"))
         return rt.IfStep(inputs[0], then_body, else_body, outputs, node.origins)
 
+    def call_step(self, node: Node, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> rt.CallStep:
+        return rt.CallStep(self.body(node, "body", inputs), outputs, node.origins)
+
     def loop_step(self, node: Node, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> rt.LoopStep:
         end = 2 + node.attrs["num_carried"]
         body = self.body(node, "body", inputs[end:])
@@ -402,6 +405,7 @@ class _ProgramWriter:
 
 _CONTROL: Mapping[str, Callable[[_ProgramWriter, Node, tuple[int, ...], tuple[int, ...]], rt.Step]] = {
     "if": _ProgramWriter.if_step,
+    "call": _ProgramWriter.call_step,
     "loop": _ProgramWriter.loop_step,
     "scan": _ProgramWriter.scan_step,
     "sequence_map": _ProgramWriter.sequence_map_step,

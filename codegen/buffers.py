@@ -13,6 +13,7 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, to_storage
 from tilestitch.codegen.compute.evaluator import Source
 from tilestitch.codegen.compute.indexing import ravel
+from tilestitch.codegen.compute.sizes import loaded
 from tilestitch.codegen.launch import KernelArg, ValueArg
 from tilestitch.compiler.ir.types import TensorType
 
@@ -36,7 +37,7 @@ class Parameter:
 def buffer_source(buffer: Any, type_: TensorType, simplify: Callable[[Expr], Expr]) -> Source:
     """Reads elements of a tensor from its flat buffer."""
     shape = type_.sizes
-    return lambda index: from_storage(buffer[simplify(ravel(index, shape))], type_.dtype)
+    return lambda index: from_storage(loaded(buffer, simplify(ravel(index, shape)), type_), type_.dtype)
 
 
 def store(buffer: Any, type_: TensorType, index: Sequence[Expr], value: Expr, simplify: Callable[[Expr], Expr]) -> None:

@@ -27,7 +27,7 @@ def runtime_size(size: Size) -> rt.Size:
 
 def runtime_symbols(graph: Graph) -> tuple[rt.Symbol, ...]:
     """The symbols of a graph as its program has them."""
-    return tuple(rt.Symbol(s.name, s.low, min(s.high, NO_LIMIT)) for s in graph.symbols)
+    return tuple(rt.Symbol(s.name, 0 if s.or_empty else s.low, min(s.high, NO_LIMIT)) for s in graph.symbols)
 
 
 def runtime_checks(graph: Graph) -> tuple[rt.SizeCheck, ...]:

@@ -231,6 +231,7 @@ def _plan(
 ) -> _Prepared:
     from tilestitch.codegen.assemble import Planned
     from tilestitch.compiler.frontend import import_model
+    from tilestitch.passes.open.regions import with_regions
     from tilestitch.passes.plan_check import check_plan
     from tilestitch.passes.planner import make_plan, storing
     from tilestitch.passes.schedule.launches import completed
@@ -241,6 +242,7 @@ def _plan(
     names = () if stored else expose
     imported = import_model(source.model, shapes=shapes, ranges=ranges, expose=names, folder=source.folder)
     graph = run_pipeline(imported.graph, context, extra=extra)
+    graph = with_regions(graph) if graph.symbols else graph
     if replay is None:
         plan = make_plan(graph, context)
     else:
@@ -256,9 +258,9 @@ def _plan(
 
 
 def _refuse_host_steps(planned: Planned) -> None:
-    from tilestitch.passes.host_steps import describe_host, host_summary, refused_kernels
+    from tilestitch.passes.host_steps import describe_host, host_summary
 
-    told = describe_host(host_summary(planned.graph, [], refused_kernels(planned.plan)))
+    told = describe_host(host_summary(planned.graph, planned.plan, []))
     if told:
         raise HostStepsError(f"{told}\nThis was ruled out; compile without --no-host (host_steps=True) to allow it.")
 

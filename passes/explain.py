@@ -47,7 +47,7 @@ def explain_plan(
     `model` says of each kernel on the device of `target` (default: the plan's target, one thread); `prediction` names
     both, and says how long all take together (`total_us`): side by side where edges and the device allow it.
     """
-    given = plan
+    given, nested = plan, nested_graphs(graph)
     if graph.symbols:
         sizes = typical_sizes(graph)
         graph, plan = graph_at(graph, sizes), data_at(plan, sizes)
@@ -69,7 +69,8 @@ def explain_plan(
         for name in segment.groups:
             group = by_name[name]
             if isinstance(group, HostGroup):
-                host_steps.append({**_host_step(graph, group, number), **_why(reasons[name])})
+                if name in reasons:
+                    host_steps.append({**_host_step(graph, group, number), **_why(reasons[name])})
             else:
                 kernel = {"number": len(kernels), **_kernel(graph, group, values, number)}
                 kernel["sync"] = waits[name]
@@ -84,13 +85,13 @@ def explain_plan(
                     kernel["launches"] = list(launches(given, name))
                 kernels.append(kernel)
     bodies = {
-        key: explain_plan(body, plan.bodies[key], launches=launches, target=target, model=model, is_body=True)
-        for key, body in nested_graphs(graph).items()
+        key: explain_plan(body, given.bodies[key], launches=launches, target=target, model=model, is_body=True)
+        for key, body in nested.items()
     }
     return {
         "kernels": kernels,
         "host_steps": host_steps,
-        "host": host_summary(graph, _all_kernels(kernels, bodies), refused, is_body=is_body),
+        "host": host_summary(graph, plan, _all_kernels(kernels, bodies), is_body=is_body),
         "refusals": [r.to_json() for r in plan.refusals],
         "origins": {n.name: list(n.origins) for n in graph.nodes},
         "buffers": _buffers(plan),

@@ -8,6 +8,7 @@ from typing import Any
 from tilestitch.compiler.ir import Graph, Kind, Node, TensorType, Value, kind_of
 
 from .open.plan import OPEN_KERNEL
+from .open.regions import CALL
 from .plan import StitchPlan, WhyNot
 from .plan.roles import NATIVE_DTYPES, is_native
 from .schedule.launches import nested_graphs
@@ -44,7 +45,7 @@ def why_on_host(graph: Graph, refused: Mapping[str, WhyNot] = _NONE, *, is_body:
                 sources[output] = inherited or _data_dependent(node)
         if node.name in refused:
             reasons[node] = refused[node.name]
-        elif not is_native(node):
+        elif node.op != CALL and not is_native(node):
             found = _why(node, inherited)
             reasons[node] = WhyNot(node.name, found.rule, found.reason, found.numbers)
     return reasons
@@ -98,27 +99,33 @@ def open_inputs(graph: Graph) -> list[str]:
     ]
 
 
-def _bodies(graph: Graph) -> Iterator[Graph]:
-    for body in nested_graphs(graph).values():
-        yield body
-        yield from _bodies(body)
+def _everywhere(graph: Graph, plan: StitchPlan, is_body: bool) -> Iterator[tuple[Node, WhyNot]]:
+    """Nodes that are in no kernel and why, those of nested graphs among them."""
+    yield from why_on_host(graph, refused_kernels(plan), is_body=is_body).items()
+    for key, body in nested_graphs(graph).items():
+        yield from _everywhere(body, plan.bodies[key], True)
+
+
+def _nodes(graph: Graph) -> Iterator[Node]:
+    yield from graph.nodes
+    for body in graph.subgraphs():
+        yield from _nodes(body)
 
 
 def host_summary(
-    graph: Graph, kernels: Sequence[Mapping[str, Any]], refused: Mapping[str, WhyNot] = _NONE, *, is_body: bool = False
+    graph: Graph, plan: StitchPlan, kernels: Sequence[Mapping[str, Any]], *, is_body: bool = False
 ) -> dict[str, Any]:
-    """How much of the model runs on the host, bodies of loops and branches included.
+    """How much of a planned model runs on the host, bodies of loops and branches included.
 
     `steps`; `onnx_nodes` that have a part in them, `of_onnx_nodes` in all; `predicted_us_at_least`, and its share
     beside what is predicted of the kernels; `reasons`, each with `rule`, `reason`, `steps`, `operators`, `remedy`.
     """
     shapes = " ".join(open_inputs(graph))
-    found = list(why_on_host(graph, refused, is_body=is_body).items())
-    found += [item for body in _bodies(graph) for item in why_on_host(body, is_body=True).items()]
+    found = list(_everywhere(graph, plan, is_body))
     by_reason: dict[tuple[str, str], list[Node]] = {}
     for node, why in found:
         by_reason.setdefault((why.rule, why.reason), []).append(node)
-    everything = {origin for part in (graph, *_bodies(graph)) for node in part.nodes for origin in node.origins}
+    everything = {origin for node in _nodes(graph) for origin in node.origins}
     least_us = STEP_US * len(found)
     total_us = least_us + sum(kernel["predicted_us"] or 0.0 for kernel in kernels)
     return {

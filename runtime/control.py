@@ -1,4 +1,4 @@
-"""Control steps: If, Loop, Scan and SequenceMap, as the ONNX standard defines them."""
+"""Control steps: If, Loop, Scan and SequenceMap, as the ONNX standard defines them, and calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ from typing import Any
 import numpy as np
 
 from .errors import ExecutionError
-from .program import Body, ControlStep, IfStep, LoopStep, ScanStep, SequenceMapStep, TensorType
+from .program import (
+    ABSENT,
+    Body,
+    CallStep,
+    ControlStep,
+    IfStep,
+    LoopStep,
+    ScanStep,
+    SequenceMapStep,
+    TensorType,
+    ValueType,
+)
 
 RunBody = Callable[[Sequence[Any]], list[Any]]
 """Runs a nested program on its formal inputs; the captured values are added."""
@@ -19,21 +30,27 @@ Get = Callable[[int], Any]
 Bind = Callable[[Body], RunBody]
 
 
-def run(step: ControlStep, get: Get, bind: Bind) -> list[Any]:
+TypeOf = Callable[[int], ValueType]
+"""The type of a value of a number, with numbers for the sizes that are known before it is computed."""
+
+
+def run(step: ControlStep, get: Get, bind: Bind, type_of: TypeOf) -> list[Any]:
     """Run a control step and return its outputs. Raises `ExecutionError` for operands that do not fit."""
     match step:
         case IfStep():
             taken = step.then_body if _truth(get(step.cond), step) else step.else_body
             return bind(taken)([])
+        case CallStep():
+            return bind(step.body)([])
         case LoopStep():
-            return _run_loop(step, get, bind(step.body))
+            return _run_loop(step, get, bind(step.body), type_of)
         case ScanStep():
-            return _run_scan(step, get, bind(step.body))
+            return _run_scan(step, get, bind(step.body), type_of)
         case SequenceMapStep():
             return _run_sequence_map(step, get, bind(step.body))
 
 
-def _run_loop(step: LoopStep, get: Get, body: RunBody) -> list[Any]:
+def _run_loop(step: LoopStep, get: Get, body: RunBody, type_of: TypeOf) -> list[Any]:
     max_trip, condition = get(step.max_trip), get(step.cond)
     limit = None if max_trip is None else int(np.asarray(max_trip).reshape(()))
     going = condition is None or _truth(condition, step)
@@ -47,13 +64,13 @@ def _run_loop(step: LoopStep, get: Get, body: RunBody) -> list[Any]:
             parts.append(part)
         going = _truth(going_now, step)
         trip += 1
-    scans = step.body.program.outputs[1 + len(carried) :]
+    scans = step.outputs[len(carried) :]
     return carried + [
-        np.stack(parts) if parts else _empty_scan(step, number) for parts, number in zip(collected, scans)
+        np.stack(parts) if parts else _empty_scan(step, number, 0, type_of) for parts, number in zip(collected, scans)
     ]
 
 
-def _run_scan(step: ScanStep, get: Get, body: RunBody) -> list[Any]:
+def _run_scan(step: ScanStep, get: Get, body: RunBody, type_of: TypeOf) -> list[Any]:
     states = [get(number) for number in step.states]
     slices = []
     for number, axis, direction in zip(step.scans, step.input_axes, step.input_directions):
@@ -71,9 +88,9 @@ def _run_scan(step: ScanStep, get: Get, body: RunBody) -> list[Any]:
         for parts, part in zip(collected, results[len(states) :]):
             parts.append(part)
     outputs = []
-    numbers = step.body.program.outputs[len(states) :]
+    numbers = step.outputs[len(states) :]
     for parts, number, axis, direction in zip(collected, numbers, step.output_axes, step.output_directions):
-        stacked = np.stack(parts[::-1] if direction else parts) if parts else _empty_scan(step, number)
+        stacked = np.stack(parts[::-1] if direction else parts) if parts else _empty_scan(step, number, axis, type_of)
         outputs.append(np.ascontiguousarray(np.moveaxis(_array_with_axis(stacked, axis, step), 0, axis)))
     return states + outputs
 
@@ -114,15 +131,17 @@ def _array_with_axis(value: Any, axis: int, step: ControlStep) -> np.ndarray:
     return value
 
 
-def _empty_scan(step: LoopStep | ScanStep, number: int) -> np.ndarray:
-    """A scan output of no iteration: length 0, unknown sizes taken as 0."""
+def _empty_scan(step: LoopStep | ScanStep, number: int, axis: int, type_of: TypeOf) -> np.ndarray:
+    """A scan output of no iteration, `axis` moved to the front: length 0, unknown sizes taken as 0."""
     from .dtypes import numpy_dtype
 
-    type_ = step.body.program.values[number].type
+    if number == ABSENT:
+        return np.empty(0, np.float32)
+    type_ = type_of(number)
     if not isinstance(type_, TensorType):
         raise ExecutionError(f"{_name(step)}: a scan output that is no tensor; report this as a bug")
     sizes = [size if isinstance(size, int) else 0 for size in type_.shape or ()]
-    return np.empty((0, *sizes), numpy_dtype(type_.dtype))
+    return np.empty((0, *sizes[:axis], *sizes[axis + 1 :]), numpy_dtype(type_.dtype))
 
 
 def _name(step: ControlStep) -> str:

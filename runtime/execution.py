@@ -174,7 +174,7 @@ class Execution:
                 inputs = [get(number) for number in step.inputs]
                 results = self._host[step.op](inputs, self._attrs[index])
             else:
-                results = control.run(step, get, body)
+                results = control.run(step, get, body, lambda number: self._value(number).type)
         except ExecutionError as error:
             if isinstance(step, HostStep):
                 raise ExecutionError(f"{_where(step)}: {error}") from error

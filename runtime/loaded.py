@@ -11,6 +11,7 @@ from .artifact import Artifact, typed_weight
 from .errors import ArtifactSchemaError, UnsupportedError
 from .program import (
     Body,
+    CallStep,
     Constant,
     DeviceStep,
     HostStep,
@@ -51,7 +52,7 @@ def bodies(step: Step) -> tuple[Body, ...]:
     """The nested programs of a step."""
     if isinstance(step, IfStep):
         return (step.then_body, step.else_body)
-    return (step.body,) if isinstance(step, (LoopStep, ScanStep, SequenceMapStep)) else ()
+    return (step.body,) if isinstance(step, (CallStep, LoopStep, ScanStep, SequenceMapStep)) else ()
 
 
 class Loaded:

@@ -24,7 +24,7 @@ from .tensor_map import TensorMap
 from .types import OptionalType, SequenceType, Shape, TensorType, ValueType, type_from_json
 
 __all__ = [
-    "ABSENT", "Arena", "Arg", "Body", "Constant", "Counters", "DeviceLaunch", "DeviceStep", "Edge",
+    "ABSENT", "Arena", "Arg", "Body", "CallStep", "Constant", "Counters", "DeviceLaunch", "DeviceStep", "Edge",
     "Heap", "HostStep", "IfStep", "Input", "Launch", "Literal",
     "Location",
     "LoopStep", "NativeStep", "OptionalType", "Program", "ScanStep", "SequenceMapStep", "SequenceType", "Status",
@@ -415,6 +415,29 @@ class IfStep:
 
 
 @dataclass(frozen=True)
+class CallStep:
+    """Runs a body, which has no formal inputs. Its symbols are found in the shapes of what it captures, which may only
+    be known when these are there.
+    """
+
+    body: Body
+    outputs: tuple[int, ...]
+    origins: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": "call", "body": self.body.to_json(), "outputs": list(self.outputs), "origins": list(self.origins),
+        }  # fmt: skip
+
+    @staticmethod
+    def read(fields: Fields) -> CallStep:
+        return CallStep(
+            body=Body.read(fields, "body"), outputs=fields.integers("outputs", ABSENT),
+            origins=fields.strings("origins"),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class LoopStep:
     """ONNX Loop. Body inputs: trip number (int64 scalar), condition (bool scalar), carried values; outputs: condition,
     carried values, one value per scan. The step's outputs: final carried values, then the scans' values stacked along a
@@ -505,12 +528,12 @@ class SequenceMapStep:
         )  # fmt: skip
 
 
-ControlStep: TypeAlias = IfStep | LoopStep | ScanStep | SequenceMapStep
+ControlStep: TypeAlias = IfStep | CallStep | LoopStep | ScanStep | SequenceMapStep
 Step: TypeAlias = NativeStep | DeviceStep | HostStep | ControlStep
 
 _STEP_READERS: dict[str, Callable[[Fields], Step]] = {
     "native": NativeStep.read, "device": DeviceStep.read, "host": HostStep.read, "if": IfStep.read,
-    "loop": LoopStep.read, "scan": ScanStep.read, "sequence_map": SequenceMapStep.read,
+    "call": CallStep.read, "loop": LoopStep.read, "scan": ScanStep.read, "sequence_map": SequenceMapStep.read,
 }  # fmt: skip
 
 

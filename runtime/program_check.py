@@ -19,6 +19,7 @@ from .program import (
     MAX_TASKS,
     Arena,
     Body,
+    CallStep,
     Constant,
     Counters,
     DeviceLaunch,
@@ -201,6 +202,9 @@ class _Checker:
                 self._read((step.cond,), where)
                 for body in (step.then_body, step.else_body):
                     self._check_body(body, 0, len(step.outputs), where)
+                self._write(step.outputs, where)
+            case CallStep():
+                self._check_body(step.body, 0, len(step.outputs), where)
                 self._write(step.outputs, where)
             case LoopStep():
                 self._read((step.max_trip, step.cond, *step.carried), where)

@@ -13,10 +13,12 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.compiler.ir.polynomial import Extreme, Integer, Polynomial, Quotient, bounds_of, lowering
-from tilestitch.compiler.ir.sizes import Size, Symbol, is_open, symbols_of
+from tilestitch.compiler.ir.sizes import Size, Symbol, is_empty_without, is_open, size_of, symbols_of
+from tilestitch.compiler.ir.types import TensorType
 
 from .dtypes import Expr
 
+_PRESENT: ContextVar[frozenset[Symbol]] = ContextVar("present", default=frozenset())
 _SYMBOLS: ContextVar[tuple[Symbol, ...]] = ContextVar("symbols", default=())
 
 
@@ -33,6 +35,26 @@ def kernels_over(symbols: Sequence[Symbol]) -> Iterator[None]:
 def symbols_in_force() -> tuple[Symbol, ...]:
     """The symbols whose values kernels take."""
     return _SYMBOLS.get()
+
+
+@contextmanager
+def where_present(symbols: frozenset[Symbol]) -> Iterator[None]:
+    """Kernels that are emitted while this lasts are launched only where none of these symbols is 0."""
+    token = _PRESENT.set(symbols)
+    try:
+        yield
+    finally:
+        _PRESENT.reset(token)
+
+
+def loaded(buffer: Any, position: Expr, type_: TensorType) -> Expr:
+    """An element of a tensor. One that may have none, in a kernel that is launched nevertheless, gives zeros then."""
+    lacking = [s for s in symbols_of(type_.sizes) if s.or_empty and s not in _PRESENT.get()]
+    sizes = [size_of(s) for s in lacking if is_empty_without(type_.num_elements, s)]
+    if not sizes:
+        return buffer[position]
+    some = tirx.all(*(integer(size, "int64") > 0 for size in sizes))
+    return tirx.if_then_else(some, buffer[position], tirx.const(0, str(buffer.dtype)))
 
 
 def symbols_among(nodes: Sequence[Node]) -> bool:

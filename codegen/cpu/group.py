@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tilestitch.codegen.compute.sizes import kernels_over, symbols_among
+from tilestitch.codegen.compute.sizes import kernels_over, symbols_among, where_present
 from tilestitch.codegen.cpu.contraction.lower import lower_gemm, lower_gemv
 from tilestitch.codegen.cpu.convolution.lower import lower_conv, lower_conv_transpose, lower_depthwise, lower_window
 from tilestitch.codegen.cpu.loops.injective import emit_injective
@@ -35,7 +35,7 @@ from tilestitch.passes.plan.cpu.schedules import (
     CpuSplitRowSchedule,
 )
 from tilestitch.passes.plan.cpu.window import WindowPlan
-from tilestitch.passes.plan.launches.cpu import cpu_launches
+from tilestitch.passes.plan.launches.cpu import cpu_launches, if_any_result, needed_for_any
 from tilestitch.passes.plan.launches.launch import Launch
 from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.schedule_check import why_not
@@ -77,8 +77,10 @@ def _lowered(graph: Graph, group: Group) -> tuple[KernelLaunch, ...]:
     if not outputs:
         return ()
     try:
-        checks = () if group.kind is GroupKind.OPAQUE else lower_index_checks(view.nodes, view.inputs)
-        return (*checks, *_template(view, group, outputs))
+        with where_present(needed_for_any(view)):
+            checks = () if group.kind is GroupKind.OPAQUE else lower_index_checks(view.nodes, view.inputs)
+            launches = (*checks, *_template(view, group, outputs))
+        return tuple(replace(one, tasks=one.tasks * if_any_result(view)) for one in launches)
     except RecursionError:
         raise KernelError(
             f"group {group.name} nests {len(view.nodes)} nodes too deeply; compile with --planner none", view.origins

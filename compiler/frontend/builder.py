@@ -30,6 +30,7 @@ from tilestitch.compiler.ir.types import is_float, to_numpy_dtype
 
 from .errors import NotStatic
 from .sizes import computed
+from .symbols import sized, unsized
 
 FOLD_LIMIT_BYTES = 16 << 20
 """A folded result may be this large, or twice its operands; larger ones (a scalar broadcast, a long iota) stay lazy."""
@@ -57,6 +58,7 @@ class Builder:
         self, op: str, values: Sequence[Value], attrs: Mapping[str, Any], types: Sequence[Type] | None = None
     ) -> tuple[Value, ...]:
         """All outputs of `op`. Host and control operators state their output `types`; they are never folded here."""
+        types = None if types is None else self._sized(op, attrs, types)
         try:
             out_types = infer_types(op, [v.type for v in values], attrs, types)
         except TypeRuleError as error:
@@ -71,6 +73,13 @@ class Builder:
         if sizes is not None:
             return (self.sizes(sizes, out_types[0]),)
         return self.graph.add(op, values, attrs, origins=self.origins, types=types).outputs
+
+    def _sized(self, op: str, attrs: Mapping[str, Any], types: Sequence[Type]) -> list[Type]:
+        """Output types with symbols for what only a run can tell, sizes inside of nested graphs among that."""
+        inner = [symbol for graph in attrs.values() if isinstance(graph, Graph) for symbol in graph.symbols]
+        hint = f"{self.origins[-1] if self.origins else op}"
+        outside = [unsized(type_, inner) for type_ in types]
+        return [sized(type_, f"{hint}_{number}") for number, type_ in enumerate(outside)]
 
     def sizes(self, elements: np.ndarray, type_: Type) -> Value:
         """A tensor of sizes, or of what was found out of them; a constant where all of it is known."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from onnx import FunctionProto, ModelProto, NodeProto, ValueInfoProto
 
 from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, Graph, TensorType, Type, Value
 from tilestitch.compiler.ir.claims import Claim, noting
-from tilestitch.compiler.ir.sizes import symbols_of
+from tilestitch.compiler.ir.sizes import Symbol, symbols_of
+from tilestitch.compiler.ir.substitute import change_ranges
 from tilestitch.compiler.ir.types import is_static_tensor
 
 from .checking import check_model
@@ -106,7 +108,7 @@ def _converted(
     for _ in range(MOST_ROUNDS):
         claims: dict[Claim, None] = {}
         scope = Scope(replace(module, counters={}, named=set()), Graph(proto.graph.name or "main"), opsets)
-        with noting(claims.setdefault):
+        with noting(claims.setdefault), nullcontext() if symbols is None else symbols.in_force():
             _add_inputs(scope, proto, shapes, symbols)
             if symbols is not None:
                 symbols.check_ranges()
@@ -114,10 +116,16 @@ def _converted(
         if symbols is None or not symbols.learned(claims):
             break
     if symbols is not None:
-        used = symbols_of(d for v in scope.graph.inputs if isinstance(v.type, TensorType) for d in v.type.shape)
+        values = [*scope.graph.inputs, *(v for node in scope.graph.nodes for v in node.outputs)]
+        used = symbols_of(d for v in values if isinstance(v.type, TensorType) for d in v.type.shape)
         scope.graph.symbols = tuple(s for s in symbols.by_name.values() if s in used)
         scope.graph.claims = tuple(claims)
+        change_ranges(scope.graph, {s.name: _or_empty(s) for s in symbols.by_name.values() if s.low == 0})
     return scope
+
+
+def _or_empty(symbol: Symbol) -> Symbol:
+    return replace(symbol, low=1, or_empty=True)
 
 
 def load_model(path: Path, *, external_data: bool = False) -> ModelProto:

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from onnx import FunctionProto, GraphProto, NodeProto
 
-from tilestitch.compiler.ir import UNKNOWN, Graph, TensorType, Type, Value
-from tilestitch.compiler.ir.sizes import is_open
+from tilestitch.compiler.ir import Graph, Type, Value
+from tilestitch.compiler.ir.claims import Claim, noting
 
 from .errors import ModelError
 from .onnx_types import from_type_proto
+from .symbols import new_symbols, sized, symbols_so_far
 from .tensors import to_array, to_dense
 
 FunctionKey = tuple[str, str, str]
@@ -110,7 +111,7 @@ class Scope:
         if outer.data is not None:
             inner = Value(self.graph.fresh_name(name), outer.type, outer.data)
         else:
-            inner = self.graph.add_input(name, unsized(outer.type))
+            inner = self.graph.add_input(name, outer.type)
             self.captures[name] = outer
         self._bound[name] = inner
         return inner
@@ -145,18 +146,23 @@ class Scope:
 
         `input_types` are the types of the formal inputs, in order. Returns the graph, whose inputs are the formal ones
         followed by one for each captured outer value, and the captured values of this scope's graph in that order.
+        Its symbols are those that nothing outside of it has, its claims what must hold when it is run.
         """
         graph = Graph(proto.name or node_name)
+        outer = symbols_so_far()
         scope = self.nested(graph, node_name)
         types = list(input_types)
         if len(types) != len(proto.input):
             raise ModelError(
                 f"the body {proto.name!r} of node {node_name!r} takes {len(proto.input)} inputs, but gets {len(types)}"
             )
-        for formal, type_ in zip(proto.input, types, strict=True):
-            scope.bind(formal.name, graph.add_input(formal.name, unsized(type_)))
-        graph.outputs = scope.body(proto)
+        claims: dict[Claim, None] = {}
+        with noting(claims.setdefault):
+            for formal, type_ in zip(proto.input, types, strict=True):
+                scope.bind(formal.name, graph.add_input(formal.name, sized(type_, formal.name)))
+            graph.outputs = scope.body(proto)
         remove_dead_nodes(graph)
+        graph.symbols, graph.claims = new_symbols(outer), tuple(claims)
         return graph, list(scope.captures.values())
 
     def inline_subgraph(self, proto: GraphProto, inputs: Iterable[Value], node_name: str) -> list[Value]:
@@ -183,13 +189,6 @@ class Scope:
                 raise ModelError(f"output {output.name!r} of graph {proto.name!r} is an omitted optional value")
             outputs.append(value)
         return outputs
-
-
-def unsized(type_: Type) -> Type:
-    """A type as a graph of its own sees it, which has no symbols: open sizes are unknown there."""
-    if not isinstance(type_, TensorType) or type_.is_static:
-        return type_
-    return type_.with_shape(tuple(UNKNOWN if is_open(d) else d for d in type_.shape))
 
 
 def declared_type(proto: GraphProto, index: int) -> Type | None:

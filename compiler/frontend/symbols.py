@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
 from tilestitch.compiler.ir import UNKNOWN, Type
@@ -20,6 +22,9 @@ DEFAULT_RANGE = (1, (1 << 31) - 1)
 Range = tuple[int, int]
 """The least and the largest size, both included."""
 
+FOUND_RANGE = (0, (1 << 31) - 1)
+"""Of a dimension that only a run can tell."""
+
 
 @dataclass
 class Symbols:
@@ -33,6 +38,33 @@ class Symbols:
     known: dict[str, Size] = field(default_factory=dict)
     asked: dict[str, None] = field(default_factory=dict)
     """The names of all open dimensions of the inputs."""
+    _found: dict[str, Symbol] = field(default_factory=dict)
+    """Those of dimensions that only a run can tell, as they were when a model was converted last."""
+    _counts: dict[str, int] = field(default_factory=dict)
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        """Let dimensions that only a run can tell be symbols as well while this lasts (`sized`)."""
+        self._counts.clear()
+        self._found.update((name, self.by_name.pop(name)) for name in list(self._found) if name in self.by_name)
+        token = _IN_FORCE.set(self)
+        try:
+            yield
+        finally:
+            _IN_FORCE.reset(token)
+
+    def found(self, hint: str) -> Size:
+        """A further symbol, for a size that only a run can tell. Converting a model anew gives the same ones."""
+        plain = re.sub(r"\W", "_", hint)
+        plain = plain if plain.isidentifier() else f"_{plain}"
+        number = self._counts[plain] = self._counts.get(plain, -1) + 1
+        name = f"{plain}_{number}" if number else plain
+        while name in self.asked:
+            name += "_"
+        if name in self.known:
+            return self.known[name]
+        symbol = self._found.setdefault(name, Symbol(name, *FOUND_RANGE))
+        return size_of(self.by_name.setdefault(name, symbol))
 
     def size(self, dim: str, input_name: str, axis: int) -> Size:
         """The size that a dimension without a number stands for: `seq`, `past + seq`, or unknown."""
@@ -106,6 +138,39 @@ class Symbols:
         self.by_name[symbol.name] = narrow
         self.known = {name: at(size, {symbol.name: size_of(narrow)}) for name, size in self.known.items()}
         return narrow != symbol
+
+
+_IN_FORCE: ContextVar[Symbols | None] = ContextVar("symbols", default=None)
+
+
+def sized(type_: Type, hint: str) -> Type:
+    """A type with symbols for the dimensions that only a run can tell; as it is where there are no symbols."""
+    symbols = _IN_FORCE.get()
+    if symbols is None or not isinstance(type_, TensorType) or type_.is_sized:
+        return type_
+    dims = enumerate(type_.shape)
+    return type_.with_shape(tuple(symbols.found(f"{hint}_{i}") if isinstance(d, str) else d for i, d in dims))
+
+
+def symbols_so_far() -> frozenset[str]:
+    """The names of the symbols that there are."""
+    symbols = _IN_FORCE.get()
+    return frozenset() if symbols is None else frozenset(symbols.by_name)
+
+
+def new_symbols(before: Container[str]) -> tuple[Symbol, ...]:
+    """The symbols that there are now, but for those of these names."""
+    symbols = _IN_FORCE.get()
+    return () if symbols is None else tuple(s for name, s in symbols.by_name.items() if name not in before)
+
+
+def unsized(type_: Type, inner: Iterable[Symbol]) -> Type:
+    """A type as it is outside of a nested graph, which alone has the symbols `inner`: such sizes are unknown."""
+    if not isinstance(type_, TensorType) or type_.is_static:
+        return type_
+    own = frozenset(inner)
+    dims = type_.shape
+    return type_.with_shape(tuple(d if isinstance(d, str) or not symbols_of([d]) & own else UNKNOWN for d in dims))
 
 
 def _is_size(text: str, names: Mapping[str, Size]) -> bool:

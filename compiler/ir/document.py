@@ -33,6 +33,7 @@ OPERANDS = {
     "if": "cond, captures…",
     "loop": "max_trip, cond, carried…, captures…",
     "scan": "state…, scanned…, captures…",
+    "call": "operands…",
     "sequence_map": "sequence, others…, captures…",
 }
 """Of operators that have other operands than `x`, or `a, b`."""

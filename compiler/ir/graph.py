@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -143,6 +143,11 @@ class Graph:
         node.inputs = (*node.inputs[:index], value, *node.inputs[index + 1 :])
         value._uses[node, index] = None
 
+    def append_input(self, node: Node, value: Value) -> None:
+        """Let `node` read `value` as a further operand, after all others."""
+        value._uses[node, len(node.inputs)] = None
+        node.inputs = (*node.inputs, value)
+
     def replace_uses(self, old: Value, new: Value) -> None:
         """Every reader of `old` (graph outputs included) reads `new` instead."""
         if old is new:
@@ -175,11 +180,13 @@ class Graph:
             self.replace_uses(old, new)
         self.remove(node)
 
-    def sort(self) -> None:
-        """Bring the nodes into a topological order, as near to the present order as dependences allow."""
+    def sort(self, rank: Callable[[Node], int] = lambda node: 0) -> None:
+        """Bring the nodes into a topological order, those of lower rank first, and else as near to the present order as
+        dependences allow.
+        """
         state: dict[Node, bool] = {}
         order: list[Node] = []
-        for root in list(self._nodes):
+        for root in sorted(self._nodes, key=rank):
             stack: list[tuple[Node, Iterator[Value]]] = []
             if root not in state:
                 state[root] = False

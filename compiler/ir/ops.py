@@ -308,6 +308,14 @@ _SPECS: list[OpSpec] = [
         else_graph=_REQUIRED,
     ),
     _spec(
+        "call",
+        Kind.CONTROL,
+        rule.stated,
+        (0, _MANY),
+        "call(operands..): what body(operands..) gives, whose symbols are found in their shapes",
+        body=_REQUIRED,
+    ),
+    _spec(
         "loop",
         Kind.CONTROL,
         rule.stated,

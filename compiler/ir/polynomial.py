@@ -49,11 +49,15 @@ FAR = 1 << 62
 
 @dataclass(frozen=True)
 class Symbol:
-    """A named size in `low` to `high`, both included."""
+    """A named size in `low` to `high`, both included.
+
+    or_empty: it may be 0 besides. Proofs leave that out: where nothing has that size, there is nothing to compute.
+    """
 
     name: str
     low: int = 0
     high: int = FAR
+    or_empty: bool = False
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -68,6 +72,9 @@ class Symbol:
 
     def at(self, values: Mapping[str, Integer]) -> Integer:
         return values.get(self.name, Polynomial({(self,): 1}))
+
+    def over(self, symbols: Mapping[str, Symbol]) -> Symbol:
+        return symbols.get(self.name, self)
 
 
 class _Term:
@@ -100,6 +107,9 @@ class Quotient(_Term):
     def at(self, values: Mapping[str, Integer]) -> Integer:
         return at(self.dividend, values) // at(self.divisor, values)
 
+    def over(self, symbols: Mapping[str, Symbol]) -> Quotient:
+        return Quotient(over(self.dividend, symbols), over(self.divisor, symbols))
+
 
 class Extreme(_Term):
     """The larger, or smaller, of two expressions whose order is open."""
@@ -114,6 +124,10 @@ class Extreme(_Term):
 
     def at(self, values: Mapping[str, Integer]) -> Integer:
         return _extreme(self.name, *(at(operand, values) for operand in self.operands))
+
+    def over(self, symbols: Mapping[str, Symbol]) -> Extreme:
+        first, second = (over(operand, symbols) for operand in self.operands)
+        return Extreme(self.name, (first, second))
 
 
 Atom: TypeAlias = Symbol | Quotient | Extreme
@@ -318,7 +332,7 @@ def _alone(size: Integer) -> Atom | None:
 def _floor(dividend: Integer, divisor: Integer) -> Integer:
     """The floor of a quotient that has no whole part. What is negative at its head is rounded up without its sign."""
     if min(_terms(dividend).items(), key=_rank)[1] < 0:
-        return -_floor(-dividend + divisor - 1, divisor)
+        return -quotient(-dividend + divisor - 1, divisor)
     atom = Quotient(dividend, divisor)
     low, high = atom.bounds
     return low if low == high else Polynomial({(atom,): 1})
@@ -376,6 +390,19 @@ def symbols_of(size: Integer) -> frozenset[Symbol]:
 def at(size: Integer, values: Mapping[str, Integer]) -> Integer:
     """The expression with some symbols replaced, by name."""
     return size if isinstance(size, int) else size.at(values)
+
+
+def over(size: Integer, symbols: Mapping[str, Symbol]) -> Integer:
+    """The same expression over symbols of other ranges, by name: nothing in it is decided by these."""
+    if isinstance(size, int):
+        return size
+    return Polynomial({tuple(atom.over(symbols) for atom in m): factor for m, factor in size.terms.items()})
+
+
+def if_any(size: Symbol) -> Polynomial:
+    """1, but 0 where a size is 0."""
+    plain = Polynomial({(Symbol(size.name, 0, size.high),): 1})
+    return Polynomial({(Extreme("min", (1, plain)),): 1})
 
 
 def _terms(size: Integer) -> Mapping[Monomial, int]:

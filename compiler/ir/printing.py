@@ -43,12 +43,16 @@ class Printed(Protocol):
 def print_graph(graph: Printed, *, full: bool = False, indent: str = "") -> str:
     """The graph as text. With `full`, large constants are written out, so that the text alone parses back."""
     inputs = ", ".join(f"{_ref(v)}: {v.type}" for v in graph.inputs)
-    ranges = ", ".join(f"{s.name}={s.low}..{s.high if s.high < FAR else ''}" for s in graph.symbols)
+    ranges = ", ".join(f"{s.name}={_range(s)}" for s in graph.symbols)
     name = f"{graph.name}[{ranges}]" if ranges else graph.name
     lines = [f"graph @{name}({inputs}) -> ({', '.join(_ref(v) for v in graph.outputs)}) {{"]
     lines += [f"{indent}  {_print_constant(v, full)}" for v in graph.constants]
     lines += [f"{indent}  {_print_node(n, full, indent + '  ')}" for n in graph.nodes]
     return "\n".join([*lines, indent + "}"])
+
+
+def _range(symbol: Symbol) -> str:
+    return f"{'0.or.' if symbol.or_empty else ''}{symbol.low}..{symbol.high if symbol.high < FAR else ''}"
 
 
 def constants_of(graph: Printed) -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import polynomial
-from .errors import IRError
+from .errors import IRError, UndecidedError
 from .polynomial import FAR, Polynomial, Symbol
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ else:
     Size = int | Polynomial
 
 __all__ = [
-    "FAR", "Size", "Symbol", "as_size", "at", "bounds_of", "ceil_div", "is_open", "largest", "parse_size", "size_of",
-    "smallest", "symbols_of", "typical",
+    "FAR", "Size", "Symbol", "as_size", "at", "bounds_of", "ceil_div", "if_any", "is_empty_without", "is_open",
+    "largest", "over", "parse_size", "size_of", "smallest", "symbols_of", "typical",
 ]  # fmt: skip
 
 
@@ -36,6 +36,24 @@ def size_of(symbol: Symbol) -> Size:
 def at(size: Size, values: Mapping[str, Size]) -> Size:
     """The size with some symbols replaced, by name."""
     return _as_int(polynomial.at(size, values))
+
+
+def over(size: Size, symbols: Mapping[str, Symbol]) -> Size:
+    """The same expression over symbols of other ranges, by name; nothing in it is decided by these."""
+    return _as_int(polynomial.over(size, symbols))
+
+
+def if_any(symbol: Symbol) -> Size:
+    """1, but 0 where a symbol is 0, whatever its range says."""
+    return _as_int(polynomial.if_any(symbol))
+
+
+def is_empty_without(size: Size, symbol: Symbol) -> bool:
+    """Whether a size is 0 where a symbol is; no for one that has no value there."""
+    try:
+        return (not is_open(size) and size == 0) or at(size, {symbol.name: 0}) == 0
+    except (UndecidedError, ZeroDivisionError):
+        return False
 
 
 def is_open(size: object) -> bool:

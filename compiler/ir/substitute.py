@@ -2,46 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from .graph import Graph
-from .sizes import Size, at, is_open
+from .sizes import Size, Symbol, at, is_open, over
 from .types import TensorType, Type
 
 
 def graph_at(graph: Graph, values: Mapping[str, Size]) -> Graph:
     """A copy of the graph, nodes and values of the same names, in which symbols have these sizes."""
     copy = graph.clone()
-    _replace(copy, values)
+    _replace(copy, lambda size: at(size, values))
     copy.symbols = tuple(symbol for symbol in graph.symbols if symbol.name not in values)
-    copy.claims = tuple(replace(claim, size=at(claim.size, values)) for claim in graph.claims)
     return copy
 
 
-def _replace(graph: Graph, values: Mapping[str, Size]) -> None:
+def change_ranges(graph: Graph, symbols: Mapping[str, Symbol]) -> None:
+    """Let the symbols of a graph, and of those nested in it, have other ranges; what is known of sizes stays."""
+    _replace(graph, lambda size: over(size, symbols))
+    for each in _graphs(graph):
+        each.symbols = tuple(symbols.get(symbol.name, symbol) for symbol in each.symbols)
+
+
+def _graphs(graph: Graph) -> Iterator[Graph]:
+    yield graph
+    for inner in graph.subgraphs():
+        yield from _graphs(inner)
+
+
+def _replace(graph: Graph, new: Callable[[Size], Size]) -> None:
     for value in graph.inputs:
-        value.type = _type_at(value.type, values)
+        value.type = _type_of(value.type, new)
     for node in graph.nodes:
         for value in node.outputs:
-            value.type = _type_at(value.type, values)
-        node.attrs = {key: _attribute_at(attribute, values) for key, attribute in node.attrs.items()}
+            value.type = _type_of(value.type, new)
+        node.attrs = {key: _attribute_of(attribute, new) for key, attribute in node.attrs.items()}
+    graph.claims = tuple(replace(claim, size=new(claim.size)) for claim in graph.claims)
     for inner in graph.subgraphs():
-        _replace(inner, values)
+        _replace(inner, new)
 
 
-def _type_at(type_: Type, values: Mapping[str, Size]) -> Type:
+def _type_of(type_: Type, new: Callable[[Size], Size]) -> Type:
     if not isinstance(type_, TensorType) or type_.is_static:
         return type_
-    return type_.with_shape(tuple(d if isinstance(d, str) else at(d, values) for d in type_.shape))
+    return type_.with_shape(tuple(d if isinstance(d, str) else new(d) for d in type_.shape))
 
 
-def _attribute_at(attribute: Any, values: Mapping[str, Size]) -> Any:
+def _attribute_of(attribute: Any, new: Callable[[Size], Size]) -> Any:
     if is_open(attribute):
-        return at(attribute, values)
+        return new(attribute)
     if isinstance(attribute, tuple):
-        return tuple(_attribute_at(entry, values) for entry in attribute)
+        return tuple(_attribute_of(entry, new) for entry in attribute)
     return attribute
 
 

@@ -154,10 +154,11 @@ class _Parser:
         while self.peek() != "]":
             name = self.take()
             self.take("=")
-            low, _, high = self.take().partition("..")
+            text = self.take()
+            low, _, high = text.removeprefix("0.or.").partition("..")
             if not low.isdigit() or not (high.isdigit() or not high):
                 self.fail(f"symbol {name} has no range such as 1..64")
-            yield Symbol(name, int(low), int(high) if high else FAR)
+            yield Symbol(name, int(low), int(high) if high else FAR, text.startswith("0.or."))
             if self.peek() == ",":
                 self.take(",")
         self.take("]")

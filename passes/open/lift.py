@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from tilestitch.compiler.ir import Node
 from tilestitch.compiler.ir.errors import UndecidedError
-from tilestitch.compiler.ir.sizes import Size, is_open
+from tilestitch.compiler.ir.sizes import Size, is_empty_without, is_open, symbols_of
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.cpu.attention import attention_of
 from tilestitch.passes.plan.cpu.gemm import GemmShape
@@ -22,6 +22,7 @@ from tilestitch.passes.plan.cpu.schedules import (
     CpuGemvSchedule,
     CpuLoopSchedule,
     CpuRowSchedule,
+    CpuScatterSchedule,
     CpuWindowSchedule,
 )
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
@@ -46,7 +47,9 @@ def lifted(group: Group, typical: Mapping[str, Node], nodes: Mapping[str, Node])
         schedule = None if group.schedule is None else _schedule(group.schedule, before, view, roles)
         if isinstance(schedule, str):
             return schedule
-        problem = None if schedule is None else why_not(view, group.kind, roles, schedule)
+        problem = _made_of_nothing(view.nodes, schedule)
+        if problem is None and schedule is not None:
+            problem = why_not(view, group.kind, roles, schedule)
         if problem is not None:
             return problem
         result = replace(group, schedule=schedule)
@@ -55,6 +58,30 @@ def lifted(group: Group, typical: Mapping[str, Node], nodes: Mapping[str, Node])
         return result
     except UndecidedError as error:
         return str(error)
+
+
+_OF_NOTHING = frozenset(
+    {"concat", "gather", "gather_elements", "gather_nd", "scatter_elements", "scatter_nd", "reduce_sum", "reduce_prod"}
+)
+"""Operators whose kernels are right where an operand has no elements, but the result has: loads ask whether there are
+any.
+"""
+_ASKING = CpuLoopSchedule | CpuRowSchedule | CpuScatterSchedule
+
+
+def _made_of_nothing(nodes: Sequence[Node], schedule: Schedule | None) -> str | None:
+    """Why a group is none where a size is 0 that may be: proofs leave that out, since there is nothing to compute. So
+    there must be nothing, or only operators that know what to make of it.
+    """
+    for node in nodes:
+        counts = [v.tensor_type.num_elements for v in node.inputs]
+        results = [v.tensor_type.num_elements for v in node.outputs]
+        known = isinstance(schedule, _ASKING) and (node.op in _OF_NOTHING or node.attrs.get("mode") == "constant")
+        for symbol in symbols_of(counts):
+            empty = symbol.or_empty and any(is_empty_without(count, symbol) for count in counts)
+            if empty and not known and not all(is_empty_without(count, symbol) for count in results):
+                return f"{node.op} has a result where {symbol} is 0, and no kernel for that"
+    return None
 
 
 def _is_open(group: Group, nodes: Mapping[str, Node]) -> bool:

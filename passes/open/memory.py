@@ -7,10 +7,11 @@ overlaps, holds for all of them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tilestitch.compiler.ir import Graph, Value
-from tilestitch.compiler.ir.sizes import Size, ceil_div, is_open, largest
+from tilestitch.compiler.ir.sizes import Size, ceil_div, is_open, largest, over, symbols_of
+from tilestitch.compiler.ir.types import is_sized_tensor
 from tilestitch.passes.plan import ALIGNMENT, Buffer, BufferPlan, Group, HostGroup, Segment
 from tilestitch.passes.schedule.memory import Lifetime, lifetimes_of
 
@@ -32,10 +33,11 @@ def place_open(
     values = {o.name: o for n in graph.nodes for o in n.outputs}
     lifetimes = lifetimes_of(groups, segments, aliases)
     outside = {v.name for v in graph.outputs} | {aliases.get(v, v) for g in host_groups for v in g.inputs}
+    whole = {s.name: replace(s, low=0) for v in values.values() for s in symbols_of(_dims(v)) if s.or_empty}
     slots: list[_Slot] = []
     for name, alive in sorted(lifetimes.items(), key=lambda item: item[1]):
         if name not in outside:
-            _put(slots, values[name], alive)
+            _put(slots, values[name], over(values[name].tensor_type.nbytes, whole), alive)
     buffers, end = list[Buffer](), 0
     for slot in slots:
         buffers += [Buffer(v.name, end, v.tensor_type.nbytes, first, last) for v, (first, last) in slot.values]
@@ -43,9 +45,12 @@ def place_open(
     return BufferPlan(end, tuple(sorted(buffers, key=lambda b: (b.first, b.value))), dict(aliases))
 
 
-def _put(slots: list[_Slot], value: Value, alive: Lifetime) -> None:
+def _dims(value: Value) -> tuple[Size, ...]:
+    return value.tensor_type.sizes if is_sized_tensor(value.type) else ()
+
+
+def _put(slots: list[_Slot], value: Value, nbytes: Size, alive: Lifetime) -> None:
     """Into a free slot for values of the same kind of size: the rest of another one would often lie waste."""
-    nbytes = value.tensor_type.nbytes
     free = [slot for slot in slots if slot.is_free(alive)]
     slot = next((s for s in free if s.nbytes == nbytes), None)
     slot = slot or next((s for s in free if not is_open(largest(s.nbytes, nbytes)) or _alike(s.nbytes, nbytes)), None)

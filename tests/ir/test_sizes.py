@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tilestitch.compiler.ir.errors import IRError, UndecidedError
@@ -64,6 +64,7 @@ def test_an_expression_has_the_value_of_its_arithmetic(tree: Any, values: dict[s
 
 
 @given(_trees())
+@example(("//", ("//", ("-", 0, "b"), 2), 2))
 def test_its_text_reads_back(tree: Any) -> None:
     size = _made(tree, NAMES)
     assert parse_size(str(size), NAMES) == size

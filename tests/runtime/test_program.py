@@ -19,6 +19,7 @@ from tilestitch.runtime.program import (
     Arena,
     Arg,
     Body,
+    CallStep,
     Constant,
     DeviceLaunch,
     DeviceStep,
@@ -92,6 +93,7 @@ def everything() -> Program:
             ),
             (Edge(0, 1, "programmatic"),),
         ),
+        CallStep(branch, (ABSENT,), ("call",)),
     )  # fmt: skip
     return Program("everything", (0, 1), (5, 0, 2, 12), values, steps, 64, ("y", "x_again", "w_out", "m"))
 

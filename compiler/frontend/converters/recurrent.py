@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tilestitch.compiler.ir import Graph, TensorType, Value
+from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.compiler.ir.types import to_numpy_dtype
 
 from ..builder import Builder, dtype_of
@@ -284,7 +285,8 @@ def _direction(
     if peepholes is not None:
         weights["P"] = peepholes
     states = tuple(_initial(ctx, 5 + i, layer, ctx.dim(x, 1), direction) for i in range(num_states))
-    run = _unrolled if 0 < ctx.dim(x, 0) <= MAX_UNROLLED_STEPS else _scanned
+    steps = ctx.dim(x, 0)
+    run = _unrolled if not is_open(steps) and 0 < steps <= MAX_UNROLLED_STEPS else _scanned
     y, final = run(ctx, step, projected, states, weights, mask, backwards and not flipped)
     return (reverse_sequence(ctx, y, ctx.input(4), 1, 0) if flipped else y), final
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 from tilestitch.compiler.ir import Node, Value
+from tilestitch.compiler.ir.sizes import Size, Symbol, if_any, is_empty_without, symbols_of
 from tilestitch.passes.plan.access.split_rows import pieces_of
 from tilestitch.passes.plan.cpu.anchors import AnchoredSchedule, plan_of
 from tilestitch.passes.plan.cpu.attention import AttentionPlan, attention_of
@@ -41,6 +43,18 @@ def cpu_launches(nodes: Mapping[str, Node], group: Group) -> tuple[Launch, ...]:
     return tuple(classified(launch, results, group.name) for launch in _of_group(nodes, group))
 
 
+def if_any_result(view: GroupView) -> Size:
+    """1, but 0 where what a group stores has no elements, which proofs leave out: nothing is launched then."""
+    return prod(map(if_any, sorted(needed_for_any(view), key=lambda symbol: symbol.name)))
+
+
+def needed_for_any(view: GroupView) -> frozenset[Symbol]:
+    """The symbols that may be 0, and where one is, what a group stores has no elements."""
+    stored = [v.tensor_type.num_elements for v in view.stored]
+    empty = (s for s in symbols_of(stored) if s.or_empty)
+    return frozenset(s for s in empty if all(is_empty_without(count, s) for count in stored))
+
+
 def _of_group(nodes: Mapping[str, Node], group: Group) -> Sequence[Emitted]:
     if group.stages:
         return _side_by_side([_of_group(nodes, part) for part in group.parts])
@@ -48,7 +62,8 @@ def _of_group(nodes: Mapping[str, Node], group: Group) -> Sequence[Emitted]:
     if not view.stored:
         return ()
     checks = () if group.kind is GroupKind.OPAQUE else tuple(_checks(view))
-    return (*checks, *_scheduled(view, group))
+    any_ = if_any_result(view)
+    return tuple(replace(one, grid=(one.grid[0] * any_, 1, 1)) for one in (*checks, *_scheduled(view, group)))
 
 
 def _side_by_side(parts: Sequence[Sequence[Emitted]]) -> list[Emitted]:

@@ -1,0 +1,236 @@
+"""Graphs cut where sizes come to be: what depends on a size that only a run can tell becomes a graph of its own.
+
+The results of NonZero and its like are as large as the data says. What is computed with them is moved to the body of a
+`call`, whose inputs such results are: like any program it finds its symbols in the shapes of its inputs. Nodes are cut
+into levels. Those of level 0 need the graph's own symbols only, and what makes a size (its *maker*) is left outside, so
+that a graph is: level 0, its makers, a call for level 1, the makers there, and so on.
+
+The bodies of loops and branches are closed in the same way: each gets the symbols that occur in it, and further inputs
+whose shapes determine those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilestitch.compiler.ir import UNKNOWN, Graph, Kind, Node, TensorType, Type, Value, kind_of
+from tilestitch.compiler.ir.sizes import Symbol, is_open, size_of, symbols_of
+
+CALL = "call"
+Symbols = frozenset[Symbol]
+NO_SYMBOLS: Symbols = frozenset()
+
+
+def with_regions(graph: Graph) -> Graph:
+    """The graph, changed in place: it and all that is nested in it have the symbols that their inputs determine."""
+    known = _of_values(graph.inputs)
+    levels = _Levels.of(graph, known)
+    calls = _moved(graph, levels)
+    _place_claims(graph, known, calls, levels)
+    for node in graph.nodes:
+        _close(graph, node, known | levels.of_symbol.keys())
+        for body in _bodies(node):
+            with_regions(body)
+    _forget(graph, known)
+    return graph
+
+
+# --- what a node has to do with symbols -------------------------------------------------------------------------------
+
+
+def _bodies(node: Node) -> list[Graph]:
+    return [attr for attr in node.attrs.values() if isinstance(attr, Graph)]
+
+
+def _of_type(type_: Type) -> Symbols:
+    return symbols_of(type_.shape) if isinstance(type_, TensorType) else NO_SYMBOLS
+
+
+def _of_values(values: Iterable[Value]) -> Symbols:
+    return NO_SYMBOLS.union(*(_of_type(value.type) for value in values))
+
+
+def _of_attribute(attribute: Any) -> Symbols:
+    if isinstance(attribute, tuple):
+        return NO_SYMBOLS.union(*map(_of_attribute, attribute))
+    return _occurring(attribute) if isinstance(attribute, Graph) else symbols_of([attribute])
+
+
+def _of_node(node: Node) -> Symbols:
+    """All symbols that occur in a node, those of its results and of what is nested in it among them."""
+    return _of_values((*node.inputs, *node.outputs)).union(*map(_of_attribute, node.attrs.values()))
+
+
+def _occurring(graph: Graph) -> Symbols:
+    claimed = symbols_of(claim.size for claim in graph.claims)
+    return (_of_values(graph.inputs) | claimed).union(*map(_of_node, graph.nodes))
+
+
+def _determined(values: Iterable[Value]) -> Symbols:
+    """The symbols that are a dimension by themselves."""
+    dims = {d for v in values if isinstance(v.type, TensorType) for d in v.type.shape if is_open(d)}
+    return frozenset(s for s in symbols_of(dims) if size_of(s) in dims)
+
+
+def _made(node: Node, known: Symbols) -> Symbols:
+    """The symbols that a host or control node brings into the world: dimensions of its results, and of nothing that it
+    is given.
+    """
+    if kind_of(node.op) not in (Kind.HOST, Kind.CONTROL):
+        return NO_SYMBOLS
+    return _determined(node.outputs) - known - _of_values(node.inputs)
+
+
+# --- levels -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Levels:
+    """Which level nodes and symbols are of; a maker is of the level of its operands, its symbols are of the next."""
+
+    of_node: dict[Node, int] = field(default_factory=dict)
+    of_symbol: dict[Symbol, int] = field(default_factory=dict)
+    makers: set[Node] = field(default_factory=set)
+
+    @staticmethod
+    def of(graph: Graph, known: Symbols) -> _Levels:
+        found = _Levels()
+        waiting = graph.nodes
+        while waiting:  # nodes without operands may stand before what makes their sizes
+            rest = [node for node in waiting if not found._settle(node, known)]
+            if len(rest) == len(waiting):
+                raise AssertionError(f"nothing makes the sizes of {rest[0].name}: {rest[0].outputs}")
+            waiting = rest
+        return found
+
+    def _settle(self, node: Node, known: Symbols) -> bool:
+        made = _made(node, known)
+        needed = _of_node(node) - known - made - _own_symbols(node)
+        producers = [v.producer for v in node.inputs if v.producer is not None]
+        if not needed <= self.of_symbol.keys() or not all(p in self.of_node for p in producers):
+            return False
+        level = max([0, *(self.of_symbol[s] for s in needed), *(self._after(p) for p in producers)])
+        self.of_node[node] = level
+        if made:
+            self.makers.add(node)
+            for symbol in made:
+                self.of_symbol.setdefault(symbol, level + 1)
+        return True
+
+    def _after(self, producer: Node) -> int:
+        return self.of_node[producer] + (producer in self.makers)
+
+
+def _own_symbols(node: Node) -> Symbols:
+    """The symbols that only bodies of the node have."""
+    return frozenset(symbol for body in _bodies(node) for symbol in body.symbols)
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+
+def _moved(graph: Graph, levels: _Levels) -> dict[int, Node]:
+    """Move what is above level 0 into calls, one a level; these by their levels."""
+    members: dict[int, list[Node]] = {}
+    for node in graph.nodes:
+        if node not in levels.makers and levels.of_node[node]:
+            members.setdefault(levels.of_node[node], []).append(node)
+    calls = {level: _call(graph, members[level], f"{graph.name}.{level}") for level in sorted(members)}
+    ranks = {call: 2 * level for level, call in calls.items()}
+    ranks.update({node: 2 * level + (node in levels.makers) for node, level in levels.of_node.items()})
+    graph.sort(ranks.__getitem__)
+    return calls
+
+
+def _call(graph: Graph, nodes: Sequence[Node], name: str) -> Node:
+    """Put a call in the place of some nodes, which may stand anywhere in the graph."""
+    inside = set(nodes)
+    produced = [output for node in nodes for output in node.outputs]
+    results = [v for v in produced if graph.is_output(v) or any(user not in inside for user, _ in v.uses)]
+    body = Graph(name)
+    values = (v for node in nodes for v in (*node.inputs, *node.outputs))
+    for taken in dict.fromkeys((*(node.name for node in nodes), *(v.name for v in values))):
+        body.fresh_name(taken)
+    body.copy_nodes(nodes, {})
+    copies = {v.name: v for node in body.nodes for v in node.outputs}
+    body.outputs = [copies[v.name] for v in results]
+    read = dict.fromkeys(v for node in nodes for v in node.inputs if v.producer not in inside and not v.is_constant)
+    inner = {v.name: v for node in body.nodes for v in node.inputs}
+    body.inputs = [inner[v.name] for v in read]
+    origins = dict.fromkeys(origin for node in nodes for origin in node.origins)
+    call = graph.add(CALL, list(read), {"body": body}, origins=origins, types=[v.type for v in results])
+    for old, new in zip(results, call.outputs, strict=True):
+        graph.replace_uses(old, new)
+        old.name, new.name = new.name, old.name
+    for node in reversed(nodes):
+        graph.remove(node)
+    return call
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+def _close(graph: Graph, node: Node, known: Symbols) -> None:
+    """Give the bodies of a node inputs that determine the symbols that they have from outside."""
+    bodies = _bodies(node)
+    missing = NO_SYMBOLS.union(*((_occurring(body) & known) - _determined(body.inputs) for body in bodies))
+    for value in list(_determining(graph, node, missing)):
+        graph.append_input(node, value)
+        for body in bodies:
+            body.add_input(value.name, value.type)
+
+
+def _determining(graph: Graph, node: Node, missing: Symbols) -> Iterator[Value]:
+    """Values that are there before the node, and whose shapes determine some symbols."""
+    open_ = sorted(missing, key=lambda symbol: symbol.name)
+    while open_:
+        symbol = open_.pop()
+        found = next((v for v in _before(graph, node) if symbol in _determined([v])), None)
+        if found is not None:
+            yield found
+            done = _determined([found])
+            open_ = [s for s in open_ if s not in done]
+            continue
+        mentioning = [v for v in graph.inputs if symbol in _of_type(v.type)]  # of sums, and the like
+        yield from mentioning
+        open_ = [s for s in open_ if s not in _of_values(mentioning)]
+
+
+def _before(graph: Graph, node: Node) -> Iterator[Value]:
+    yield from graph.inputs
+    for other in graph.nodes:
+        if other is node:
+            return
+        yield from other.outputs
+
+
+# --- what is left outside ---------------------------------------------------------------------------------------------
+
+
+def _place_claims(graph: Graph, known: Symbols, calls: Mapping[int, Node], levels: _Levels) -> None:
+    """Claims of sizes that are made on the way are checked where something is computed with them; where nothing is, the
+    host checks for itself.
+    """
+    for claim in graph.claims:
+        made = symbols_of([claim.size]) - known
+        level = max((levels.of_symbol.get(symbol, 0) for symbol in made), default=0)
+        place = next((calls[number] for number in sorted(calls) if number >= level), None)
+        if made and made <= levels.of_symbol.keys() and place is not None:
+            body = place.attrs["body"]
+            body.claims = (*body.claims, claim)
+    graph.claims = tuple(claim for claim in graph.claims if symbols_of([claim.size]) <= known)
+
+
+def _forget(graph: Graph, known: Symbols) -> None:
+    """Leave to the run what no input determines."""
+    graph.symbols = (
+        *(s for s in graph.symbols if s in known),
+        *sorted(known.difference(graph.symbols), key=lambda symbol: symbol.name),
+    )
+    for node in graph.nodes:
+        for output in node.outputs:
+            if not _of_type(output.type) <= known:
+                left = (d if symbols_of([d]) <= known else UNKNOWN for d in output.tensor_type.shape)
+                output.type = output.tensor_type.with_shape(tuple(left))
