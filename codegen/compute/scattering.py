@@ -10,19 +10,21 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.compiler.ir.graph import Node
+from tilestitch.compiler.ir.sizes import Size
 
 from . import reducers
 from .dtypes import Expr, from_storage, named, to_storage
+from .sizes import integer
 
 
-def wrapped(raw: Expr, size: int) -> Expr:
+def wrapped(raw: Expr, size: Size) -> Expr:
     """A possibly negative index counted from the front, int64."""
     wide = T.bind(T.cast(raw, "int64"))
-    return T.bind(tirx.Select(wide < T.int64(0), wide + T.int64(size), wide))
+    return T.bind(tirx.Select(wide < T.int64(0), wide + integer(size, "int64"), wide))
 
 
-def in_range(index: Expr, size: int) -> Expr:
-    return tirx.And(index >= T.int64(0), index < T.int64(size))
+def in_range(index: Expr, size: Size) -> Expr:
+    return tirx.And(index >= T.int64(0), index < integer(size, "int64"))
 
 
 def offset_of(node: Node) -> Callable[[Expr, range], Expr]:
@@ -34,7 +36,7 @@ def offset_of(node: Node) -> Callable[[Expr, range], Expr]:
 
     def offset(flat: Expr, dims: range) -> Expr:
         position: Expr = T.int64(0)
-        rest = prod(shape[d] for d in dims)
+        rest: Size = prod(shape[d] for d in dims)
         for d in dims:
             rest //= shape[d]
             position = position + flat // rest % shape[d] * strides[d]

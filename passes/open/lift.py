@@ -8,11 +8,12 @@ from typing import TypeAlias
 
 from tilestitch.compiler.ir import Node
 from tilestitch.compiler.ir.errors import UndecidedError
-from tilestitch.compiler.ir.sizes import Size, is_empty_without, is_open, symbols_of
+from tilestitch.compiler.ir.sizes import Size, bounds_of, is_empty_without, is_open, symbols_of
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.cpu.attention import attention_of
 from tilestitch.passes.plan.cpu.gemm import GemmShape
 from tilestitch.passes.plan.cpu.limits import LARGEST
+from tilestitch.passes.plan.cpu.opaque import MOST_INSERTED, ScanPlan, ScatterPlan, SortPlan
 from tilestitch.passes.plan.cpu.operands import Matmul
 from tilestitch.passes.plan.cpu.schedules import (
     CpuAttentionSchedule,
@@ -22,7 +23,9 @@ from tilestitch.passes.plan.cpu.schedules import (
     CpuGemvSchedule,
     CpuLoopSchedule,
     CpuRowSchedule,
+    CpuScanSchedule,
     CpuScatterSchedule,
+    CpuSortSchedule,
     CpuWindowSchedule,
 )
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
@@ -115,6 +118,12 @@ def _schedule(schedule: Schedule, typical: GroupView, view: GroupView, roles: Ro
             return _gemv(schedule, view)
         case CpuAttentionSchedule():
             return _attention(schedule, typical, view)
+        case CpuSortSchedule():
+            return _sort(schedule, SortPlan(_anchor(view), schedule))
+        case CpuScanSchedule():
+            return _scan(schedule, ScanPlan(_anchor(view), schedule))
+        case CpuScatterSchedule():
+            return _scatter(schedule, ScatterPlan(_anchor(view), schedule))
         case CpuConvSchedule() | CpuWindowSchedule() | CpuConvTransposeSchedule():
             return _images(schedule, view)
     return f"kernels of template {schedule.template} are for known sizes only"
@@ -161,6 +170,29 @@ def _one_pass(schedule: CpuGemmSchedule, typical: GemmShape) -> CpuGemmSchedule:
     return schedule if schedule.k_block < typical.k else replace(schedule, k_block=LARGEST)
 
 
+def _anchor(view: GroupView) -> Node:
+    assert view.anchor is not None
+    return view.anchor
+
+
+def _sort(schedule: CpuSortSchedule, plan: SortPlan) -> CpuSortSchedule:
+    """A list of the best is for few; for any number of them, lines are sorted whole."""
+    return replace(schedule, inserts=schedule.inserts and bounds_of(plan.k)[1] <= MOST_INSERTED)
+
+
+def _scan(schedule: CpuScanSchedule, plan: ScanPlan) -> CpuScanSchedule:
+    return schedule if bounds_of(plan.inner)[0] >= schedule.lanes else replace(schedule, lanes=1)
+
+
+def _scatter(schedule: CpuScatterSchedule, plan: ScatterPlan) -> CpuScatterSchedule:
+    """Elements are copied, or slices updated, one by one where there may not be a whole vector of them."""
+    copied = bounds_of(plan.node.inputs[0].tensor_type.num_elements)[0] >= schedule.copy_lanes
+    vectors = schedule if copied else replace(schedule, copy_lanes=1, copy_vectors=COPIED)
+    return replace(vectors, lanes=1) if is_open(plan.extent) else vectors
+
+
+COPIED = 65536
+"""Elements that a task copies one by one."""
 Images: TypeAlias = CpuConvSchedule | CpuWindowSchedule | CpuConvTransposeSchedule
 
 

@@ -10,6 +10,7 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, named, to_storage
 from tilestitch.codegen.compute.indexing import index_dtype
+from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, kernel_function
 from tilestitch.passes.plan.cpu.opaque import ScanPlan
 
@@ -27,7 +28,7 @@ def lower_cumulative(plan: ScanPlan) -> KernelLaunch:
         source, target = buffers
         first = T.bind(T.cast(task, positions) * per_task)
         running = T.alloc_buffer((lanes,), reducers.accumulator_dtype(x.dtype), scope="local")
-        with T.serial(first, T.min(first + per_task, lines)) as line:
+        with T.serial(first, T.min(first + per_task, integer(lines, positions))) as line:
             # The last vector of lines is moved back so that it fits.
             start = T.bind((line // blocks) * (size * inner) + T.min(line % blocks * lanes, inner - lanes))
 

@@ -11,6 +11,7 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.faults import fault_message
 from tilestitch.codegen.compute.scattering import in_range, offset_of, slice_of, store_update, wrapped
+from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, StatusArg, kernel_function
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.passes.plan.cpu.opaque import ScatterPlan
@@ -33,8 +34,8 @@ def _copy(plan: ScatterPlan) -> KernelLaunch:
     def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
         source, target = buffers
         first = T.bind(task * per_task)
-        with T.serial(first, T.min(first + per_task, vectors)) as i:
-            start = T.bind(T.min(i * lanes, count - lanes))
+        with T.serial(first, T.min(first + per_task, integer(vectors, "int64"))) as i:
+            start = T.bind(T.min(i * lanes, integer(count - lanes, "int64")))
             if lanes == 1:
                 T.buffer_store(target, source[start], [start])
                 return
@@ -70,7 +71,7 @@ def _elements(plan: ScatterPlan) -> KernelLaunch:
     def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
         index, updates, target, status = buffers
         first = T.bind(task * per_task)
-        with T.serial(first, T.min(first + per_task, outer)) as line:
+        with T.serial(first, T.min(first + per_task, integer(outer, "int64"))) as line:
             before = offset(line, range(axis))
             with T.serial(0, size) as i, T.serial(0, inner) as j:
                 at = T.bind((line * size + i) * inner + j)
@@ -93,7 +94,7 @@ def _slices(plan: ScatterPlan) -> KernelLaunch:
     def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
         index, updates, target, status = buffers
         first = T.bind(task * part)
-        end = T.bind(T.min(first + part, width))
+        end = T.bind(T.min(first + part, integer(width, "int64")))
         with T.serial(0, count) as i:
             place, inside = slice_of(node, index, i)
             base = T.bind(place * width)

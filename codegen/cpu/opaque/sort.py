@@ -10,8 +10,10 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, is_nan, named, to_storage
 from tilestitch.codegen.compute.indexing import index_dtype
+from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, kernel_function
 from tilestitch.codegen.cpu.contraction.microkernel import scratch_buffer
+from tilestitch.compiler.ir.sizes import Size, is_open, largest
 from tilestitch.compiler.ir.types import compute_dtype, is_float
 from tilestitch.passes.plan.cpu.opaque import SortPlan
 
@@ -22,7 +24,7 @@ class _Line:
 
     source: Any
     start: Expr
-    step: int
+    step: Size
 
 
 class _TopK:
@@ -31,8 +33,16 @@ class _TopK:
     def __init__(self, plan: SortPlan) -> None:
         self.dtype = plan.node.inputs[0].dtype
         self.largest = bool(plan.node.attrs["largest"])
-        self.k, self.size, self.inner = plan.k, plan.size, plan.inner
+        self.plan, self.inner = plan, plan.inner
+        self.k: Expr = plan.k
+        self.size: Expr = plan.size
         self.inserts = plan.schedule.inserts
+
+    def begin(self) -> None:
+        """Once in a task: open sizes are variables of it."""
+        self.k, self.size = (
+            T.bind(integer(size, "int32")) if is_open(size) else size for size in (self.plan.k, self.plan.size)
+        )
 
     def before(self, new: Expr, old: Expr) -> Expr:
         """Whether `new`, which stands later in the line, comes before `old`; NaN counts as the largest number."""
@@ -68,7 +78,7 @@ class _TopK:
         with T.serial(0, n) as i:
             T.buffer_store(keys, self.element(line, i), [i])
             T.buffer_store(positions, i, [i])
-        levels = (n - 1).bit_length()
+        levels = self.levels()
         left = T.alloc_buffer((1,), "int32", scope="local")
         right = T.alloc_buffer((1,), "int32", scope="local")
         with T.serial(0, levels) as level:
@@ -93,16 +103,26 @@ class _TopK:
                     T.buffer_store(right, right[0] + take, [0])
         return levels % 2 * n
 
+    def levels(self) -> Expr:
+        """How often the sorted pieces are joined in pairs."""
+        if isinstance(self.size, int):
+            return (self.size - 1).bit_length()
+        count = T.alloc_buffer((1,), "int32", scope="local")
+        T.buffer_store(count, T.int32(0), [0])
+        with T.While(T.shift_left(T.int32(1), count[0]) < self.size):
+            T.buffer_store(count, count[0] + 1, [0])
+        return T.bind(count[0])
+
     def line_body(self, buffers: list[Any], number: Expr, keys: Any, positions: Any) -> None:
         source, *results = buffers
         outer, within = number // self.inner, number % self.inner
-        line = _Line(source, T.bind(outer * (self.size * self.inner) + within), self.inner)
+        line = _Line(source, T.bind(outer * (self.plan.size * self.inner) + within), self.inner)
         offset: Expr = 0
         if self.inserts:
             self.insert(line, keys, positions)
         else:
             offset = self.merge_sort(line, keys, positions)
-        start = T.bind(outer * (self.k * self.inner) + within)
+        start = T.bind(outer * (self.plan.k * self.inner) + within)
         values, indices = results
         with T.serial(0, self.k) as i:
             T.buffer_store(values, to_storage(keys[offset + i], self.dtype), [start + i * self.inner])
@@ -111,7 +131,7 @@ class _TopK:
 
 def lower_top_k(plan: SortPlan) -> KernelLaunch:
     """One task handles a few lines along the axis."""
-    node, per_task, room = plan.node, plan.schedule.lines, max(1, plan.room)
+    node, per_task, room = plan.node, plan.schedule.lines, largest(1, plan.room)
     top = _TopK(plan)
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*node.inputs, *node.outputs)]
     at_dtype = index_dtype([node.inputs[0]])
@@ -120,7 +140,8 @@ def lower_top_k(plan: SortPlan) -> KernelLaunch:
         keys = scratch_buffer(scratch, 0, (room,), compute_dtype(top.dtype), "keys")
         positions = scratch_buffer(scratch, plan.key_bytes, (room,), "int32", "positions")
         first = T.bind(T.cast(task, at_dtype) * per_task)
-        with T.serial(first, T.min(first + per_task, plan.lines)) as line:
+        top.begin()
+        with T.serial(first, T.min(first + per_task, integer(plan.lines, at_dtype))) as line:
             top.line_body(buffers, line, keys, positions)
 
     func = kernel_function(parameters, body)

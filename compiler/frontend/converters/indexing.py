@@ -47,14 +47,14 @@ def convert_scatter_nd(ctx: Context) -> Value:
 
 def convert_one_hot(ctx: Context) -> Value:
     indices, values = ctx.input(0), ctx.input(2)
-    depth = int(ctx.constant_of(1).reshape(-1)[0])
+    (depth,) = ctx.ints_of(1)
     rank = ctx.rank(indices) + 1
     axis = ctx.attr("axis", -1)
     if not -rank <= axis < rank:
         raise ctx.fail(f"axis {axis} is out of range for an output of rank {rank}")
     axis %= rank
     places = ctx.expand_dims(ctx.cast(indices, "int64"), (axis,))
-    places = ctx.select(ctx.less(places, 0), ctx.add(places, depth), places)
+    places = ctx.select(ctx.less(places, 0), ctx.add(places, ctx.size(depth)), places)
     off, on = (ctx.reshape(ctx.slice_axis(values, 0, i, i + 1), ()) for i in (0, 1))
     return ctx.select(ctx.equal(along_axis(ctx, ctx.iota(depth), axis, rank), places), on, off)
 

@@ -8,6 +8,7 @@ from math import prod
 from typing import ClassVar, TypeAlias
 
 from tilestitch.compiler.ir import Node
+from tilestitch.compiler.ir.sizes import Size, as_size, ceil_div
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 
 from .limits import lane_reasons
@@ -28,38 +29,38 @@ class SortPlan:
     schedule: CpuSortSchedule
 
     @property
-    def k(self) -> int:
-        return int(self.node.attrs["k"])
+    def k(self) -> Size:
+        return as_size(self.node.attrs["k"])
 
     @property
-    def size(self) -> int:
+    def size(self) -> Size:
         """Elements of a line."""
         return self.node.inputs[0].shape[self.node.attrs["axis"]]
 
     @property
-    def inner(self) -> int:
+    def inner(self) -> Size:
         """Elements between neighbours of a line."""
         return prod(self.node.inputs[0].shape[self.node.attrs["axis"] + 1 :])
 
     @property
-    def lines(self) -> int:
+    def lines(self) -> Size:
         return prod(self.node.inputs[0].shape[: self.node.attrs["axis"]]) * self.inner
 
     @property
-    def tasks(self) -> int:
-        return -(-self.lines // self.schedule.lines)
+    def tasks(self) -> Size:
+        return ceil_div(self.lines, self.schedule.lines)
 
     @property
-    def room(self) -> int:
+    def room(self) -> Size:
         """Elements in the workspace: the best so far, or two halves that take turns."""
         return self.k if self.schedule.inserts else 2 * self.size
 
     @property
-    def key_bytes(self) -> int:
+    def key_bytes(self) -> Size:
         return align(self.room * storage_bytes(compute_dtype(self.node.inputs[0].dtype)))
 
     @property
-    def scratch_bytes(self) -> int:
+    def scratch_bytes(self) -> Size:
         return self.key_bytes + align(self.room * POSITION_BYTES)
 
     def reasons(self) -> Iterator[str]:
@@ -79,27 +80,27 @@ class ScanPlan:
     scratch_bytes: ClassVar[int] = 0
 
     @property
-    def size(self) -> int:
+    def size(self) -> Size:
         return self.node.inputs[0].shape[self.node.attrs["axis"]]
 
     @property
-    def inner(self) -> int:
+    def inner(self) -> Size:
         """Neighbouring lines."""
         return prod(self.node.inputs[0].shape[self.node.attrs["axis"] + 1 :])
 
     @property
-    def blocks(self) -> int:
+    def blocks(self) -> Size:
         """Vectors of neighbouring lines."""
-        return -(-self.inner // self.schedule.lanes)
+        return ceil_div(self.inner, self.schedule.lanes)
 
     @property
-    def lines(self) -> int:
+    def lines(self) -> Size:
         """Vectors of lines."""
         return prod(self.node.inputs[0].shape[: self.node.attrs["axis"]]) * self.blocks
 
     @property
-    def tasks(self) -> int:
-        return -(-self.lines // self.schedule.lines)
+    def tasks(self) -> Size:
+        return ceil_div(self.lines, self.schedule.lines)
 
     def reasons(self) -> Iterator[str]:
         """Why no kernel sums as scheduled."""
@@ -120,16 +121,16 @@ class ScatterPlan:
     schedule: CpuScatterSchedule
 
     @property
-    def vectors(self) -> int:
+    def vectors(self) -> Size:
         """That are copied."""
-        return -(-self.node.inputs[0].tensor_type.num_elements // self.schedule.copy_lanes)
+        return ceil_div(self.node.inputs[0].tensor_type.num_elements, self.schedule.copy_lanes)
 
     @property
-    def copy_tasks(self) -> int:
-        return -(-self.vectors // self.schedule.copy_vectors)
+    def copy_tasks(self) -> Size:
+        return ceil_div(self.vectors, self.schedule.copy_vectors)
 
     @property
-    def extent(self) -> int:
+    def extent(self) -> Size:
         """What tasks of updates share: lines that never meet, or the elements of a slice."""
         indices = self.node.inputs[1].shape
         if self.node.op == "scatter_elements":
@@ -137,9 +138,9 @@ class ScatterPlan:
         return prod(self.node.inputs[0].shape[indices[-1] :])
 
     @property
-    def tasks(self) -> int:
+    def tasks(self) -> Size:
         """Of the updates; 0 if there are none."""
-        return -(-self.extent // self.schedule.part) if self.node.inputs[2].tensor_type.num_elements else 0
+        return ceil_div(self.extent, self.schedule.part) if self.node.inputs[2].tensor_type.num_elements else 0
 
     def reasons(self) -> Iterator[str]:
         """Why no kernel scatters as scheduled."""
