@@ -61,8 +61,8 @@ def make_open_plan(
 def _kernels(
     graph: Graph, context: PassContext, rules: Sequence[FusionRule]
 ) -> tuple[Stitched, tuple[Group, ...], tuple[WhyNot, ...]]:
-    """What is fused at typical sizes, with the groups as they are at all sizes. Nodes of groups that are none there are
-    taken out, and the rest is fused anew.
+    """What is fused at typical sizes, with the groups as they are at all sizes. What keeps a group from being one there
+    is taken out, its anchor if it has one, and the rest is fused anew.
     """
     rules = [rule for rule in rules if not isinstance(rule, InPlace)]  # slots hold whole values
     nodes = {node.name: node for node in graph.nodes}
@@ -83,4 +83,5 @@ def _kernels(
         if not problems:
             return result, tuple(g for g in groups if isinstance(g, Group)), tuple(refused.values())
         for group, reason in problems.items():
-            refused.update((name, WhyNot(name, OPEN_KERNEL, reason)) for name in group.nodes)
+            culprits = [group.anchor] if group.anchor else group.nodes
+            refused.update((name, WhyNot(name, OPEN_KERNEL, reason)) for name in culprits)

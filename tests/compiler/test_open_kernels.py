@@ -34,9 +34,28 @@ KERNELS = {
     "places": "(float[b, s] x) => (int64[b] y) { y = ArgMax<axis=1, keepdims=0>(x) }",
     "concat": "(float[b, s, 3] x, float[b, 2, 3] w) => (float[b, t, 3] y) { y = Concat<axis=1>(x, w) }",
     "ints": "(int64[b, s] x) => (int64[b, s] y) { y = Add(x, x) }",
+    "running_sums": "(float[b, s] x) => (float[b, s] y) <int64 a = {1}> { y = CumSum<exclusive=1>(x, a) }",
+    "sums_of_neighbours": "(float[b, s, 24] x) => (float[b, s, 24] y) <int64 a = {0}>\n{ y = CumSum<reverse=1>(x, a) }",
+    "best": "(float[b, s] x, float[b, 5] u) => (float[b, 5] y, int64[b, 5] i) <int64[1] k = {5}>\n"
+    "{ c = Concat<axis=1>(x, u)  y, i = TopK(c, k) }",
+    "sorted": "(float[b, s] x) => (float[b, t] y, int64[b, t] i) <int64[1] one = {1}>\n"
+    "{ h = Shape(x)  k = Gather(h, one)  y, i = TopK<largest=0>(x, k) }",
+    "at_most_so_many": "(float[s, b] x) => (float[t, b] y, int64[t, b] i) <int64[1] zero = {0}, int64[1] m = {1000}>\n"
+    "{ h = Shape(x)  k0 = Gather(h, zero)  k = Min(k0, m)  y, i = TopK<axis=0>(x, k) }",
+    "one_hot": "(int64[b, s] x) => (float[b, t, s] y) <int64 one = {1}, float[2] v = {0, 1}>\n"
+    "{ h = Shape(x)  d = Gather(h, one)  y = OneHot<axis=1>(x, d, v) }",
+    "triangle": "(float[b, s] x) => (float[b, s] y) { y = Trilu<upper=0>(x) }",
+    "numbers": "(float[b, s] x) => (int64[t] y) <int64 zero = {0}, int64 one = {1}>\n"
+    "{ h = Shape(x)  d = Gather(h, one)  y = Range(zero, d, one) }",
+    "picked": "(float[b, s, 3] x, int64[b, s, 2] i) => (float[b, s, 3] y) <int64 m = {1}>\n"
+    "{ j = Mod(i, m)  y = GatherND(x, j) }",
+    "slices_added": "(float[b, s] x, int64[b, 1] i, float[b, s] u) => (float[b, s] y) <int64 m = {1}>\n"
+    '{ j = Mod(i, m)  y = ScatterND<reduction="add">(x, j, u) }',
+    "elements_replaced": "(float[b, s] x, int64[b, s] i, float[b, s] u) => (float[b, s] y) <int64 m = {1}>\n"
+    '{ j = Mod(i, m)  y = ScatterElements<axis=1, reduction="max">(x, j, u) }',
 }
 """By what is open in them; b and s are."""
-UNTIL_NOW_ON_HOST = {"tagger.script", "tagger.dynamo", "two_stage.script"}
+UNTIL_NOW_ON_HOST = {"two_stage.script"}
 
 
 def inputs(model: ModelProto, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
