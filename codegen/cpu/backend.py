@@ -41,7 +41,7 @@ class CpuBackend:
         return True  # machine code reads constants from memory as well
 
     def planned_for(self, threads: int) -> PassTarget:
-        return PassTarget("cpu", threads, isa=self.target.isa.name)
+        return PassTarget("cpu", threads, isa=self.target.isa.name, dot=self.target.dot)
 
     @property
     def info(self) -> TargetInfo:

@@ -10,7 +10,7 @@ import tvm
 from tvm.target import codegen as target_codegen
 
 from tilestitch.codegen.errors import TargetError
-from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.plan.cpu.isa import AVX2, AVX512, Isa
 
 from .isa import isa_of
 
@@ -70,6 +70,16 @@ class CpuTarget:
     @cached_property
     def isa(self) -> Isa:
         return isa_of(self.tvm_target)
+
+    @cached_property
+    def dot(self) -> str:
+        """The instruction that multiplies 8-bit integers, by its name in `isa.DOTS`; "" for none."""
+        wide = self.isa is AVX512
+        if not wide and self.isa is not AVX2:
+            return ""
+        if self.has("avx512vnni" if wide else "avxvnni"):
+            return "vpdpbusd"
+        return "vpmaddwd" if not wide or self.has("avx512bw") else ""
 
     def has(self, feature: str) -> bool:
         """Whether LLVM may use a feature, in its own spelling."""

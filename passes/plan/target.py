@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tilestitch.runtime.jsonfields import Fields, integer
@@ -22,6 +23,9 @@ class TargetInfo:
     """Of the smallest GPU that the code must run on, if that is not `device`."""
     isa: str = ""
     """The vector unit of a CPU, by its name in `cpu.isa`; "" for the usual one."""
+    dot: str = ""
+    """The instruction by which a CPU multiplies 8-bit integers, by its name in `cpu.isa`; "" for none. Of a plan: the one
+    that its kernels need."""
     task_buffer_bytes: int = 256 * 1024
     """Scratch that one task may use and expect to stay in its cache."""
 
@@ -32,18 +36,25 @@ class TargetInfo:
     def why_not_on(self, machine: TargetInfo) -> str | None:
         """Why a plan that was made for this target is none for `machine`; None if it is one.
 
-        A CPU's plan suits any number of threads and one vector unit. A GPU's is made for one device, and blocks that
+        A CPU's plan suits any number of threads and one vector unit, which must have the instruction that it needs. A GPU's is made for one device, and blocks that
         wait for each other must all be resident on the smallest one, of which launches have as many as fit.
         """
         if self.is_gpu != machine.is_gpu:
             return f"it was made for {self.name}, not for {machine.name}"
         if (self.device, self.architectures, self.isa) != (machine.device, machine.architectures, machine.isa):
             return f"it was made for {self}, not for {machine}"
+        if self.dot not in ("", machine.dot):
+            return f"its kernels need the instruction {self.dot}; {machine} has {machine.dot or 'none such'}"
         if (machine.multiprocessors or 0) < (self.multiprocessors or 0):
             return f"its blocks need {self.multiprocessors} multiprocessors, {machine} has {machine.multiprocessors}"
         if machine.multiprocessors != self.multiprocessors:
             return f"it was cut for {self.multiprocessors} multiprocessors, not for {machine.multiprocessors}"
         return None
+
+    def needed_by(self, schedules: Iterable[object]) -> TargetInfo:
+        """The target without an instruction for integers that none of the schedules uses."""
+        used = {getattr(schedule, "dot", "") for schedule in schedules}
+        return self if self.dot in used else replace(self, dot="")
 
     def __str__(self) -> str:
         named = self.device or self.name
@@ -51,7 +62,11 @@ class TargetInfo:
         return f"{named} ({', '.join(parts)})" if parts else named
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "architectures": list(self.architectures)}
+        """`dot` is left out where there is none."""
+        data = {**asdict(self), "architectures": list(self.architectures)}
+        if not self.dot:
+            del data["dot"]
+        return data
 
     @staticmethod
     def from_json(data: Any, where: str = "target") -> TargetInfo:
@@ -67,6 +82,7 @@ class TargetInfo:
             if multiprocessors is None
             else integer(multiprocessors, f"{where}.multiprocessors", 1),
             isa=fields.string("isa"),
+            dot=fields.string("dot") if "dot" in data else "",
             task_buffer_bytes=fields.integer("task_buffer_bytes"),
         )
         fields.done()

@@ -90,7 +90,7 @@ def _scheduled(by_name: Mapping[str, Node], group: Group, target: TargetInfo, mo
     view = look_up(by_name, group)
     if target.is_gpu:
         return replace(group, schedule=choose(view, group.kind, Gpu.of(target), model))
-    return replace(group, schedule=choose_for_cpu(view, group.kind, isa_named(target.isa), target.threads))
+    return replace(group, schedule=choose_for_cpu(view, group.kind, isa_named(target.isa, target.dot), target.threads))
 
 
 def _banded(by_name: Mapping[str, Node], group: Group, gpu: Gpu, model: LatencyModel) -> Group:

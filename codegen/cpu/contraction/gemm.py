@@ -11,8 +11,8 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
+from tilestitch.codegen.cpu.contraction import dots, panels
 from tilestitch.codegen.cpu.contraction import microkernel as mk
-from tilestitch.codegen.cpu.contraction import panels
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.codegen.cpu.contraction.panels import Operand
 from tilestitch.compiler.ir.sizes import is_open
@@ -51,8 +51,8 @@ def emit_gemm(
 
     ``scratch`` is the workspace handle, at least ``plan.scratch_bytes`` long.
     """
-    shape = plan.shape
-    _Emitter(plan, load_a, b, epilogue, scratch, window or Window((0, shape.n), (0, shape.k))).run(task)
+    whole = Window((0, plan.shape.n), (0, plan.steps))
+    _Emitter(plan, load_a, b, epilogue, scratch, window or whole).run(task)
 
 
 class _Emitter:
@@ -66,11 +66,11 @@ class _Emitter:
         shape, tile = plan.shape, plan.tile
         if plan.schedule.stage_left:
             staged_shape = (plan.block_rows, plan.staged_stride)
-            self.staged = mk.scratch_buffer(scratch, 0, staged_shape, shape.acc_dtype, "staged")
+            self.staged = mk.scratch_buffer(scratch, 0, staged_shape, plan.staged_dtype, "staged")
         panel = None
         if plan.panel_bytes:
             panel = panels.workspace(scratch, plan.staged_bytes, shape.k, tile.columns, shape.b_dtype)
-        self.panels = panels.Panels(b, shape.k, tile, shape.b_dtype, shape.acc_dtype, panel)
+        self.panels = panels.Panels(b, plan.steps, tile, shape.b_dtype, shape.acc_dtype, panel, plan.neighbours)
         if plan.sums_rows:
             offset = plan.staged_bytes + plan.panel_bytes
             self.sums = mk.scratch_buffer(scratch, offset, (plan.sums_rows, tile.columns), shape.acc_dtype, "sums")
@@ -119,7 +119,7 @@ class _Emitter:
 
         def copy(row: Expr, k: Expr) -> None:
             value = self.load_a(self.batch, self.first_row + row, k)
-            T.buffer_store(self.staged, mk.widen(value, shape.a_dtype, shape.acc_dtype), [row, k])
+            T.buffer_store(self.staged, mk.widen(value, shape.a_dtype, plan.staged_dtype), [row, k])
 
         if shape.left_runs == "m":
             with mk.serial(0, shape.k) as k, mk.serial(0, count) as row:
@@ -139,17 +139,19 @@ class _Emitter:
         columns, lanes = plan.tile.columns, plan.tile.lanes
         with mk.serial(0, plan.block_rows) as row:
             mk.for_each_column(columns, lanes, lambda column: T.buffer_store(self.sums, zero, [row, column]))
-        with mk.serial(0, -(-plan.shape.k // self.schedule.k_block)) as block:
+        with mk.serial(0, -(-plan.steps // self.schedule.k_block)) as block:
             self._for_each_tile(lambda tile, rows: self._partial_tile(panel, width, tile, rows, block))
         with mk.serial(0, mk.start_of(plan.rows, self.last_tile) - self.first_row) as row:
             self._store_row(panel, width, self.first_row + row, row)
 
     def _left(self, row0: Expr) -> Callable[[Expr, Expr], Expr]:
-        """``left(row of the tile, k)`` for the tile whose first row is ``row0``."""
-        shape = self.plan.shape
+        """``left(row of the tile, k)`` for the tile whose first row is ``row0``; of a whole group, where k is a ramp."""
+        shape, dot = self.plan.shape, self.plan.dot
         if self.schedule.stage_left:
             local = row0 - self.first_row
             return lambda row, k: self.staged[local + row, k]
+        if dot is not None:
+            return lambda row, k: self.load_a(self.batch, row0 + row, k)
         return lambda row, k: mk.widen(self.load_a(self.batch, row0 + row, k), shape.a_dtype, shape.acc_dtype)
 
     def _multiply(
@@ -172,13 +174,23 @@ class _Emitter:
                     self.panels.prefetch_next(
                         operand, panel, mk.number_of(index) - self.first_tile, self._block_tiles, k
                     )
-                mk.multiply_add(
-                    acc,
-                    tile,
-                    lambda row: left(row, k),
-                    lambda column: self.panels.at(operand, panel, k, column),
-                )
+                self._step(acc, tile, left, operand, panel, k)
         return acc, tile, row0
+
+    def _step(
+        self, acc: Any, tile: RegisterTile, left: Callable[[Expr, Expr], Expr], operand: Expr, panel: Expr, k: Expr
+    ) -> None:
+        dot = self.plan.dot
+        if dot is None:
+            mk.multiply_add(
+                acc, tile, lambda row: left(row, k), lambda column: self.panels.at(operand, panel, k, column)
+            )
+            return
+        group = T.ramp(k * dot.group, T.int64(1), dot.group)
+        dots.dot_add(
+            acc, tile, dot, lambda row: left(row, group),
+            lambda column: self.panels.neighbours_at(operand, panel, k, column, tile.lanes),
+        )  # fmt: skip
 
     def _tile(self, panel: Expr, width: Expr, index: Expr, rows: int) -> None:
         """One register tile from start to end: multiply, then epilogue."""

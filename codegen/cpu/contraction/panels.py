@@ -33,10 +33,11 @@ def pack(matrix: npt.NDArray[Any], packing: Packing) -> npt.NDArray[Any]:
     wanted = (packing.groups, packing.k, packing.n)
     if matrix.shape != wanted and (packing.groups != 1 or matrix.shape != wanted[1:]):
         raise ValueError(f"matrix of shape {matrix.shape} does not fit the packing of {wanted}; plan the kernel again")
-    padded = np.zeros((packing.groups, packing.k, packing.panels * packing.columns), matrix.dtype)
-    padded[:, :, : packing.n] = matrix
-    split = padded.reshape(packing.groups, packing.k, packing.panels, packing.columns)
-    return np.ascontiguousarray(split.transpose(0, 2, 1, 3))
+    together, (groups, panels, steps, _) = packing.neighbours, packing.shape
+    padded = np.zeros((groups, steps * together, panels * packing.columns), matrix.dtype)
+    padded[:, : packing.k, : packing.n] = matrix
+    split = padded.reshape(groups, steps, together, panels, packing.columns)
+    return np.ascontiguousarray(split.transpose(0, 3, 1, 4, 2)).reshape(packing.shape)
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ Operand = PackedOperand | LoadedOperand
 class Panels:
     """Access to the panels of one operand inside a task.
 
-    ``workspace`` holds one panel [k, columns] in the compute dtype, for what the task packs or widens.
+    ``workspace`` holds one panel [k, columns] in the compute dtype, for what the task packs or widens. ``neighbours``:
+    elements of a column that lie together, which are one of the ``k`` steps.
     """
 
     operand: Operand
@@ -77,6 +79,7 @@ class Panels:
     dtype: str
     acc_dtype: str
     workspace: Any = None
+    neighbours: int = 1
 
     def prepare(self, batch: Expr, panel: Expr, width: Expr, steps: tuple[Expr, Expr] | None = None) -> None:
         """Brings one panel into the workspace, of which ``width`` columns exist; nothing to do where there is none.
@@ -103,6 +106,12 @@ class Panels:
         value = self._packed(batch, panel, k, column) if self.workspace is None else self.workspace[k, column]
         return mk.widen(value, self.dtype, self.acc_dtype)
 
+    def neighbours_at(self, batch: Expr, panel: Expr, k: Expr, column: Expr, lanes: int) -> Expr:
+        """The vector of all elements of a step of ``lanes`` columns of a constant operand, as they are stored."""
+        assert isinstance(self.operand, PackedOperand)
+        where = T.ramp(column * self.neighbours, T.int64(1), lanes * self.neighbours)
+        return self.operand.buffer[self.operand.group(batch), panel, k, where]
+
     def _packed(self, batch: Expr, panel: Expr, k: Expr, column: Expr) -> Expr:
         """One element of a constant operand, in its compute dtype."""
         assert isinstance(self.operand, PackedOperand)
@@ -115,7 +124,7 @@ class Panels:
         panel waits for memory.
         """
         assert isinstance(self.operand, PackedOperand)
-        step = -(-self.tile.columns // tiles)
+        step = -(-self.tile.columns * self.neighbours // tiles)
         offset = index * (step * self.k) + k * step
         mk.prefetch(T.address_of(self.operand.buffer[self.operand.group(batch), panel + 1, 0, offset]))
 
@@ -125,11 +134,11 @@ class Panels:
         For panels that are read once: the hardware alone follows a single stream too slowly.
         """
         assert isinstance(self.operand, PackedOperand)
-        element = storage_bytes(self.dtype)
+        element, row = storage_bytes(self.dtype), self.tile.columns * self.neighbours
         ahead, line = bytes_ahead // element, 64 // element
         group = self.operand.group(batch)
-        for start in range(0, self.tile.columns, line):
-            mk.prefetch(T.address_of(self.operand.buffer[group, panel, 0, k * self.tile.columns + (ahead + start)]))
+        for start in range(0, row, line):
+            mk.prefetch(T.address_of(self.operand.buffer[group, panel, 0, k * row + (ahead + start)]))
 
 
 Store = Callable[[Expr, Expr, Expr], None]

@@ -167,14 +167,24 @@ def _cycles(plan: AnchoredPlan, isa: Isa) -> float:
     return window_cycles(plan, isa)
 
 
+def _multiplied(plan: AnchoredPlan | AttentionPlan) -> str:
+    """The dtype of what is multiplied: sums of groups of integers are wider."""
+    dot = plan.dot if isinstance(plan, GemmPlan) else None
+    return plan.shape.acc_dtype if dot is None else dot.right
+
+
+def _neighbours(plan: AnchoredPlan | AttentionPlan) -> int:
+    return plan.neighbours if isinstance(plan, GemmPlan) else 1
+
+
 def _tiled(
     view: GroupView, roles: Roles, operands: Sequence[Value], again: tuple[int, int], cycles: float,
     plan: AnchoredPlan | AttentionPlan, isa: Isa,
 ) -> Part:  # fmt: skip
-    work, dtype = work_of(view.nodes, view.outputs, roles), plan.shape.acc_dtype
+    work, dtype = work_of(view.nodes, view.outputs, roles), _multiplied(plan)
     lanes = plan.schedule.scores.lanes if isinstance(plan, AttentionPlan) else plan.schedule.lanes
     unit: Unit = "alu" if roles.anchor is not None and roles.anchor.op == "window_reduce" else "fma"
-    most = min(lanes, isa.lanes(dtype)) * isa.fma_ports * cycles
+    most = min(lanes, isa.lanes(plan.shape.acc_dtype)) * _neighbours(plan) * isa.fma_ports * cycles
     share = min(1.0, work.operations(unit) / most) if most else 1.0
     # What lies before an operand is computed by each task that copies the operand.
     times = again[0] if operands[0].producer in view.nodes else again[-1]

@@ -33,7 +33,7 @@ def device_of(target: TargetInfo) -> AnyDevice:
     if target.device:
         return find_device(target.device)
     if not target.name.startswith("cuda"):
-        return _cpu(isa_named(target.isa), max(1, target.threads))
+        return _cpu(isa_named(target.isa, target.dot), max(1, target.threads))
     digits = "".join(c for c in target.name if c.isdigit())
     return representative(int(digits) if digits else DEFAULT_CAPABILITY)
 
@@ -79,7 +79,7 @@ def _group_facts(
     if isinstance(roles, WhyNot):
         raise ValueError(f"no kernel: {roles}; plan the graph again")
     if not target.is_gpu:
-        return cpu_facts(nodes, group, roles, isa_named(target.isa))
+        return cpu_facts(nodes, group, roles, isa_named(target.isa, target.dot))
     return gpu_facts(nodes, group, roles, multiprocessors_of(target))
 
 

@@ -14,6 +14,7 @@ from .operands import Matmul, conv_of, conv_transpose_of, layout_of, pool_of
 from .schedules import (
     CpuConvSchedule,
     CpuConvTransposeSchedule,
+    CpuDotGemmSchedule,
     CpuGemmSchedule,
     CpuGemvSchedule,
     CpuWindowSchedule,
@@ -21,7 +22,7 @@ from .schedules import (
 from .window import WindowPlan
 
 AnchoredSchedule: TypeAlias = (
-    CpuGemmSchedule | CpuGemvSchedule | CpuConvSchedule | CpuConvTransposeSchedule | CpuWindowSchedule
+    CpuGemmSchedule | CpuDotGemmSchedule | CpuGemvSchedule | CpuConvSchedule | CpuConvTransposeSchedule | CpuWindowSchedule
 )
 AnchoredPlan: TypeAlias = GemmPlan | GemvPlan | ConvPlan | ConvTransposePlan | WindowPlan
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from tilestitch.compiler.ir.sizes import bounds_of, ceil_div, is_open, largest
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 
+from .isa import DOT_LANES, DOTS, Dot
 from .limits import LARGEST, right_reasons, task_reasons, tile_reasons
-from .schedules import CpuGemmSchedule, CpuGemvSchedule
+from .schedules import CpuDotGemmSchedule, CpuGemmSchedule, CpuGemvSchedule
 from .tiling import LINE_BYTES, RegisterTile, Split, align, split_at_most
 
 
@@ -28,17 +29,33 @@ class Packing:
     dtype: str
 
     @property
+    def neighbours(self) -> int:
+        """Steps of the reduction whose elements of a column lie together."""
+        return 1
+
+    @property
     def panels(self) -> int:
         return -(-self.n // self.columns)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        return (self.groups, self.panels, self.k, self.columns)
+        return (self.groups, self.panels, -(-self.k // self.neighbours), self.columns * self.neighbours)
 
     @property
     def panel_bytes(self) -> int:
         """Workspace of one panel, in the dtype that is computed with."""
         return align(largest(1, self.k) * self.columns * storage_bytes(compute_dtype(self.dtype)))
+
+
+@dataclass(frozen=True)
+class DotPacking(Packing):
+    """The same for an instruction that multiplies `group` steps at once: [groups, panels, steps, columns * group]."""
+
+    group: int = 4
+
+    @property
+    def neighbours(self) -> int:
+        return self.group
 
 
 @dataclass(frozen=True)
@@ -68,6 +85,17 @@ class GemmShape:
     def right_bytes(self) -> int:
         return self.gates * self.k * self.n * storage_bytes(self.b_dtype)
 
+    @property
+    def multiplies_bytes(self) -> bool:
+        """Whether an instruction for groups of 8-bit integers computes it, from constant panels."""
+        dtypes = self.a_dtype, self.b_dtype, self.acc_dtype
+        return dtypes == ("uint8", "int8", "int32") and self.packed and self.gates == 1
+
+    def reads_in_place(self, dot: Dot) -> bool:
+        """Whether whole groups of the left operand's elements are read where they lie."""
+        lies = self.plain and self.left_runs == "k" and self.a_dtype == dot.left
+        return lies and self.k % dot.group == 0
+
 
 @dataclass(frozen=True)
 class GemmPlan:
@@ -75,6 +103,25 @@ class GemmPlan:
 
     shape: GemmShape
     schedule: CpuGemmSchedule
+
+    @property
+    def dot(self) -> Dot | None:
+        """The instruction that multiplies groups of integers, if one does."""
+        return DOTS.get(self.schedule.dot) if isinstance(self.schedule, CpuDotGemmSchedule) else None
+
+    @property
+    def neighbours(self) -> int:
+        """Elements along the reduction that are one step."""
+        return 1 if self.dot is None else self.dot.group
+
+    @property
+    def steps(self) -> int:
+        return self.shape.k if self.dot is None else ceil_div(self.shape.k, self.dot.group)
+
+    @property
+    def staged_dtype(self) -> str:
+        """Of the rows that a task copies."""
+        return self.shape.acc_dtype if self.dot is None else self.dot.left
 
     @property
     def rows(self) -> Split:
@@ -109,18 +156,18 @@ class GemmPlan:
     @property
     def splits_k(self) -> bool:
         """Whether sums wait in the workspace for the rest of the reduction, for some size of it."""
-        return self.schedule.k_block < min(bounds_of(self.shape.k)[1], LARGEST)
+        return self.schedule.k_block < min(bounds_of(self.steps)[1], LARGEST)
 
     @property
     def staged_stride(self) -> int:
         """Elements between staged rows: an odd number of cache lines, so that rows meet no set conflict."""
-        lanes = LINE_BYTES // storage_bytes(self.shape.acc_dtype)
+        lanes = LINE_BYTES // storage_bytes(self.staged_dtype)
         lines = -(-self.shape.k // lanes)
         return (lines + 1 - lines % 2) * lanes
 
     @property
     def staged_bytes(self) -> int:
-        size = self.block_rows * self.staged_stride * storage_bytes(self.shape.acc_dtype)
+        size = self.block_rows * self.staged_stride * storage_bytes(self.staged_dtype)
         return align(size) if self.schedule.stage_left else 0
 
     @property
@@ -146,7 +193,8 @@ class GemmPlan:
 
     def packing(self, groups: int = 1) -> Packing:
         """Layout of a constant right operand."""
-        return Packing(groups, self.shape.k, self.shape.n, self.tile.columns, self.shape.b_dtype)
+        matrix = groups, self.shape.k, self.shape.n, self.tile.columns, self.shape.b_dtype
+        return Packing(*matrix) if self.dot is None else DotPacking(*matrix, self.dot.group)
 
     def reasons(self) -> Iterator[str]:
         """Why no kernel computes the GEMM as scheduled."""
@@ -155,6 +203,7 @@ class GemmPlan:
         if odd is not None:
             yield odd
             return
+        yield from self._dot_reasons()
         if shape.k != 0 and schedule.k_block == 0:
             yield "a pass has 0 steps of the reduction; it has at least one"
         if self.splits_k and (schedule.rows_outer or shape.gates > 1):
@@ -167,6 +216,22 @@ class GemmPlan:
         )  # fmt: skip
         if schedule.widen_right and shape.gates > 1:
             yield "panels of several gates are not widened: one has the place of the other"
+
+    def _dot_reasons(self) -> Iterator[str]:
+        schedule, shape = self.schedule, self.shape
+        if not isinstance(schedule, CpuDotGemmSchedule):
+            return
+        if self.dot is None:
+            yield f"no instruction {schedule.dot!r} multiplies groups of integers; known are {', '.join(DOTS)}"
+            return
+        if not shape.multiplies_bytes:
+            yield f"{schedule.dot} multiplies uint8 by constant int8 into int32, without gates"
+        if schedule.lanes not in DOT_LANES:
+            yield f"{schedule.dot} has {', '.join(map(str, DOT_LANES))} sums, not {schedule.lanes}"
+        if not schedule.stage_left and not shape.reads_in_place(self.dot):
+            yield f"{schedule.dot} reads whole groups of {self.dot.group}; rows without them are copied first"
+        if schedule.widen_right:
+            yield f"{schedule.dot} reads panels as they are packed: there are none to widen"
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.errors import PlanError
+
+
+@dataclass(frozen=True)
+class Dot:
+    """An instruction that multiplies 8-bit integers, those of the left operand unsigned and of the right one signed, and
+    adds the products of each `group` of neighbours to a sum of 32 bits, without saturation.
+
+    left, right: the dtypes that it multiplies; operands that are narrower are widened before.
+    """
+
+    name: str
+    group: int
+    left: str
+    right: str
+
+
+DOTS = {dot.name: dot for dot in (Dot("vpdpbusd", 4, "uint8", "int8"), Dot("vpmaddwd", 2, "int16", "int16"))}
+
+DOT_LANES = (4, 8, 16)
+"""Sums that such an instruction adds to."""
 
 
 @dataclass(frozen=True)
@@ -13,7 +33,8 @@ class Isa:
     """Vector unit and caches of one core.
 
     `fma_ports` and `load_ports` are vector operations started per cycle, `fma_latency` is in cycles. They steer the
-    choice of schedules only; a wrong figure costs speed, never correctness.
+    choice of schedules only; a wrong figure costs speed, never correctness. dot: what multiplies groups of 8-bit integers,
+    if anything does.
     """
 
     name: str
@@ -24,6 +45,7 @@ class Isa:
     fma_latency: int = 4
     l1_bytes: int = 32 * 1024
     l2_bytes: int = 1024 * 1024
+    dot: Dot | None = None
 
     def lanes(self, dtype: str) -> int:
         """Elements of `dtype` in one vector register."""
@@ -41,8 +63,11 @@ USUAL = AVX2
 """The vector unit that kernels are scheduled for where a target names none."""
 
 
-def isa_named(name: str) -> Isa:
-    """The vector unit of that name, the usual one for ""; PlanError if there is none."""
+def isa_named(name: str, dot: str = "") -> Isa:
+    """The vector unit of that name, the usual one for "", with that instruction; PlanError if there is none such."""
     if name and name not in ISAS:
         raise PlanError(f"no CPU has the vector unit {name!r}; known are {', '.join(ISAS)}")
-    return ISAS[name] if name else USUAL
+    if dot and dot not in DOTS:
+        raise PlanError(f"no CPU multiplies integers by {dot!r}; known are {', '.join(DOTS)}")
+    isa = ISAS[name] if name else USUAL
+    return replace(isa, dot=DOTS[dot]) if dot else isa

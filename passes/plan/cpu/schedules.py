@@ -37,6 +37,16 @@ class CpuGemmSchedule:
 
 
 @dataclass(frozen=True)
+class CpuDotGemmSchedule(CpuGemmSchedule):
+    """A GEMM of 8-bit integers, by an instruction that multiplies groups of neighbouring steps of the reduction, which is
+    one step here. stage_left: as above, in the dtype that the instruction multiplies.
+    """
+
+    template: ClassVar[str] = "cpu_dot_gemm"
+    dot: str = "vpdpbusd"
+
+
+@dataclass(frozen=True)
 class CpuGemvSchedule:
     """A matrix that is known at run time only, times a vector: it is read once, as it lies, in vectors of `lanes`.
 
@@ -203,7 +213,7 @@ class CpuScatterSchedule:
 
 
 CpuSchedule: TypeAlias = (
-    CpuGemmSchedule | CpuGemvSchedule | CpuConvSchedule | CpuConvTransposeSchedule | CpuWindowSchedule
+    CpuGemmSchedule | CpuDotGemmSchedule | CpuGemvSchedule | CpuConvSchedule | CpuConvTransposeSchedule | CpuWindowSchedule
     | CpuAttentionSchedule | CpuLoopSchedule | CpuRowSchedule | CpuSplitRowSchedule | CpuSortSchedule | CpuScanSchedule
     | CpuScatterSchedule
 )  # fmt: skip

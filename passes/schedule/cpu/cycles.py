@@ -32,7 +32,7 @@ TaskCycles: TypeAlias = Callable[[int, int], float]
 def gemm_task(plan: GemmPlan, isa: Isa) -> TaskCycles:
     """Every task reads its panels and its rows from further away once."""
     shape, (tile, row) = plan.shape, _tile_and_row(plan, isa)
-    panel = plan.tile.columns * max(1, shape.k) * right_cycles(shape.packed, shape.right_bytes, isa)
+    panel = plan.tile.columns * max(1, plan.steps) * right_cycles(shape.packed, shape.right_bytes, isa)
 
     def cycles(tiles: int, panels: int) -> float:
         return shape.gates * panels * (tiles * tile + panel) + tiles * row
@@ -42,9 +42,8 @@ def gemm_task(plan: GemmPlan, isa: Isa) -> TaskCycles:
 
 def _tile_and_row(plan: GemmPlan, isa: Isa) -> tuple[float, float]:
     """Of a register tile through the whole reduction, and to copy or read its rows of the left operand."""
-    k = max(1, plan.shape.k)
-    tile = step_cycles(plan.rows.largest, plan.tile.vectors, isa) * k
-    return tile, plan.rows.largest * k * (COPY_CYCLES if plan.schedule.stage_left else NEAR_CYCLES)
+    tile = step_cycles(plan.rows.largest, plan.tile.vectors, isa) * max(1, plan.steps)
+    return tile, plan.rows.largest * max(1, plan.shape.k) * (COPY_CYCLES if plan.schedule.stage_left else NEAR_CYCLES)
 
 
 def conv_task(plan: ConvPlan, isa: Isa) -> TaskCycles:

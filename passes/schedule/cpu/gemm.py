@@ -8,7 +8,7 @@ from functools import lru_cache
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemmShape, GemvShape
 from tilestitch.passes.plan.cpu.isa import Isa
-from tilestitch.passes.plan.cpu.schedules import CpuGemmSchedule, CpuGemvSchedule
+from tilestitch.passes.plan.cpu.schedules import CpuDotGemmSchedule, CpuGemmSchedule, CpuGemvSchedule
 from tilestitch.passes.plan.cpu.tiling import RegisterTile, Split, split_at_most
 
 from .cycles import gemm_task
@@ -36,12 +36,13 @@ def choose_gemm(shape: GemmShape, isa: Isa, threads: int) -> CpuGemmSchedule:
     if min(shape.m, shape.n, shape.batch) < 1 or shape.k < 0:
         raise ValueError(f"GEMM of an empty shape {shape}; skip the launch")
     tile, rows = choose_tile(shape.m, shape.n, isa.lanes(shape.acc_dtype), isa)
-    stage = shape.a_dtype != shape.acc_dtype or shape.left_runs == "m" or not shape.plain
-    k_block = _reduction_block(shape, tile, rows, isa)
-    draft = CpuGemmSchedule(tile.rows, tile.vectors, tile.lanes, 1, 1, k_block, stage)
+    draft = _draft(shape, tile, isa)
+    k_block = _reduction_block(GemmPlan(shape, draft), rows, isa)
+    draft = replace(draft, k_block=k_block)
     block_tiles, block_panels = _blocks(GemmPlan(shape, draft), isa, threads)
-    widen = shape.packed and shape.gates == 1 and widens(shape.b_dtype, block_tiles)
-    near = shape.packed and k_block == shape.k and shape.right_bytes <= isa.l2_bytes // 4
+    dots = isinstance(draft, CpuDotGemmSchedule)
+    widen = shape.packed and shape.gates == 1 and not dots and widens(shape.b_dtype, block_tiles)
+    near = shape.packed and not GemmPlan(shape, draft).splits_k and shape.right_bytes <= isa.l2_bytes // 4
     rows_outer = near and rows.parts >= LEAST_TILES and not widen
     several = -(-shape.n // tile.columns) > 1
     return replace(
@@ -53,19 +54,28 @@ def choose_gemm(shape: GemmShape, isa: Isa, threads: int) -> CpuGemmSchedule:
     )  # fmt: skip
 
 
-def _reduction_block(shape: GemmShape, tile: RegisterTile, rows: Split, isa: Isa) -> int:
+def _draft(shape: GemmShape, tile: RegisterTile, isa: Isa) -> CpuGemmSchedule:
+    """One tile a task, in one pass."""
+    if isa.dot is not None and shape.multiplies_bytes:
+        stage = not shape.reads_in_place(isa.dot)
+        return CpuDotGemmSchedule(tile.rows, tile.vectors, tile.lanes, 1, 1, shape.k, stage, dot=isa.dot.name)
+    stage = shape.a_dtype != shape.acc_dtype or shape.left_runs == "m" or not shape.plain
+    return CpuGemmSchedule(tile.rows, tile.vectors, tile.lanes, 1, 1, shape.k, stage)
+
+
+def _reduction_block(plan: GemmPlan, rows: Split, isa: Isa) -> int:
     """Reduction steps per pass: all of them unless a panel would not stay in half of the second-level cache."""
-    step_bytes = tile.columns * storage_bytes(compute_dtype(shape.b_dtype))
+    step_bytes = plan.tile.columns * plan.neighbours * storage_bytes(compute_dtype(plan.shape.b_dtype))
     limit = isa.l2_bytes // 2
-    if rows.parts == 1 or shape.k * step_bytes <= limit or shape.gates > 1:
-        return shape.k
-    return split_at_most(shape.k, limit // step_bytes).largest
+    if rows.parts == 1 or plan.steps * step_bytes <= limit or plan.shape.gates > 1:
+        return plan.steps
+    return split_at_most(plan.steps, limit // step_bytes).largest
 
 
 def _blocks(plan: GemmPlan, isa: Isa, threads: int) -> tuple[int, int]:
     """Row tiles and panels of one task; its rows stay in half of the second-level cache while the panels stream by."""
     shape, task = plan.shape, gemm_task(plan, isa)
-    row_dtype = shape.acc_dtype if plan.schedule.stage_left else shape.a_dtype
+    row_dtype = plan.staged_dtype if plan.schedule.stage_left else shape.a_dtype
     row_bytes = plan.rows.largest * max(1, shape.k) * storage_bytes(row_dtype)
 
     def cycles(tiles: int, panels: int) -> float | None:
