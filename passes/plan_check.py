@@ -67,6 +67,9 @@ class _Checker:
                 self.fail(refusal)
             if len(group.stages) > 1 and not self.plan.target.is_gpu:
                 self.fail(f"group {group.name} has several stages; on a CPU each of them is a launch")
+            lacking = sorted(group.instructions - {self.plan.target.dot})
+            if lacking:
+                self.fail(f"group {group.name} needs the instruction {lacking[0]}, which {self.plan.target} lacks")
             if self._is_own(group):
                 continue
             for part in group.parts or (group,):

@@ -50,7 +50,7 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
         graph=graph.name,
         fingerprint=fingerprint(graph),
         planner=planner,
-        target=context.target.needed_by(group.schedule for group in groups),
+        target=context.target.needed_by(groups),
         groups=groups,
         host_groups=result.host_groups,
         segments=segments,

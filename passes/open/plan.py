@@ -46,7 +46,7 @@ def make_open_plan(
         graph=graph.name,
         fingerprint=fingerprint(graph),
         planner=planner,
-        target=context.target.needed_by(group.schedule for group in groups),
+        target=context.target.needed_by(groups),
         groups=groups,
         host_groups=result.host_groups,
         segments=segments,

@@ -9,6 +9,7 @@ from typing import Any
 from tilestitch.passes.errors import PlanError
 from tilestitch.runtime.jsonfields import Fields, sequence, string
 
+from .cpu.schedules import CpuDotGemmSchedule
 from .schedules import Schedule, schedule_from_json, schedule_to_json
 
 
@@ -126,6 +127,12 @@ class Group:
     def parts(self) -> tuple[Group, ...]:
         """The parts of all stages, in order; none but for a stitched group."""
         return tuple(part for stage in self.stages for part in stage)
+
+    @property
+    def instructions(self) -> frozenset[str]:
+        """Those for integers, by their names, that its kernels need."""
+        schedules = [part.schedule for part in (self, *self.parts)]
+        return frozenset(each.dot for each in schedules if isinstance(each, CpuDotGemmSchedule))
 
     @property
     def schemes(self) -> tuple[str, ...]:

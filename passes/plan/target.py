@@ -8,6 +8,8 @@ from typing import Any
 
 from tilestitch.runtime.jsonfields import Fields, integer
 
+from .group import Group
+
 
 @dataclass(frozen=True)
 class TargetInfo:
@@ -51,10 +53,9 @@ class TargetInfo:
             return f"it was cut for {self.multiprocessors} multiprocessors, not for {machine.multiprocessors}"
         return None
 
-    def needed_by(self, schedules: Iterable[object]) -> TargetInfo:
-        """The target without an instruction for integers that none of the schedules uses."""
-        used = {getattr(schedule, "dot", "") for schedule in schedules}
-        return self if self.dot in used else replace(self, dot="")
+    def needed_by(self, groups: Iterable[Group]) -> TargetInfo:
+        """The target without an instruction for integers that no group needs."""
+        return self if any(self.dot in group.instructions for group in groups) else replace(self, dot="")
 
     def __str__(self) -> str:
         named = self.device or self.name

@@ -11,6 +11,7 @@ from .dead_branches import DeadBranches
 from .fold_constants import FoldConstants
 from .fold_scale_shift import FoldScaleShift
 from .fold_transposes import FoldTransposes
+from .integers import Integers
 from .merge_gemms import MergeGemms
 from .precision import Precision
 from .refine_axes import RefineAxes
@@ -23,7 +24,7 @@ REWRITES: dict[str, type] = {
     cls.name: cls
     for cls in (
         Algebra, Canonicalise, ChannelsLast, CommonSubexpressions, DeadBranches, DeadCode, FoldConstants,
-        FoldScaleShift, FoldTransposes, MergeGemms, Precision, RefineAxes, ReshapeMotion, SplitColumns, SplitPools,
+        FoldScaleShift, FoldTransposes, Integers, MergeGemms, Precision, RefineAxes, ReshapeMotion, SplitColumns, SplitPools,
         TransposeMotion,
     )
 }  # fmt: skip

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from tilestitch.compiler.ir import Graph, Node, TensorType, Value
+from tilestitch.compiler.ir import Graph, Node, TensorType, Value, reference
 from tilestitch.compiler.ir.errors import UndecidedError
 from tilestitch.compiler.ir.types import Shape, broadcast_shapes
 from tilestitch.passes.errors import PassContractError
@@ -154,6 +154,15 @@ def single_reader(graph: Graph, value: Value) -> bool:
 def emit_like(graph: Graph, node: Node, op: str, *inputs: Value, **attrs: object) -> Value:
     """A new node before `node` with its origins."""
     return graph.emit(op, *inputs, origins=node.origins, insert_before=node, **attrs)
+
+
+def computed_like(graph: Graph, node: Node, op: str, *inputs: Value, **attrs: object) -> Value:
+    """`emit_like`, or a constant where all operands are constants."""
+    if not all(v.is_constant for v in inputs):
+        return emit_like(graph, node, op, *inputs, **attrs)
+    with np.errstate(all="ignore"):
+        (result,) = reference(op)([v.data for v in inputs], attrs)
+    return graph.constant(np.asarray(result), name=inputs[0].name)
 
 
 def reshaped(graph: Graph, node: Node, value: Value, shape: Sequence[int]) -> Value:

@@ -96,13 +96,20 @@ def convert_dequantize(ctx: Context) -> Value:
         dtype = "float32"
     compute = "float64" if dtype == "float64" else "float32"
     if is_zero(zero_point) or zero_point is None:
-        value = ctx.cast(x, compute)
+        value = _widened(ctx, x, compute)
     elif dtype_kind(dtype_of(x)) in ("int", "uint"):
         offset = along(ctx, x, ctx.cast(zero_point, "int32"), axis, block_size)
-        value = ctx.cast(ctx.sub(ctx.cast(x, "int32"), offset), compute)
+        value = ctx.cast(ctx.sub(_widened(ctx, x, "int32"), offset), compute)
     else:
         value = ctx.sub(ctx.cast(x, compute), along(ctx, x, ctx.cast(zero_point, compute), axis, block_size))
     return ctx.cast(ctx.mul(value, along(ctx, x, ctx.cast(scale, compute), axis, block_size)), dtype)
+
+
+def _widened(ctx: Context, x: Value, dtype: str) -> Value:
+    """x as `dtype`. Weights of 8 bits are left for passes to multiply as they are, or to fold."""
+    if x.is_constant and dtype_of(x) in ("int8", "uint8") and ctx.rank(x) > 1:
+        return ctx.graph.emit("cast", x, origins=ctx.origins, to=dtype)
+    return ctx.cast(x, dtype)
 
 
 def convert_dynamic_quantize(ctx: Context) -> Converted:

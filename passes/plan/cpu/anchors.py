@@ -22,7 +22,12 @@ from .schedules import (
 from .window import WindowPlan
 
 AnchoredSchedule: TypeAlias = (
-    CpuGemmSchedule | CpuDotGemmSchedule | CpuGemvSchedule | CpuConvSchedule | CpuConvTransposeSchedule | CpuWindowSchedule
+    CpuGemmSchedule
+    | CpuDotGemmSchedule
+    | CpuGemvSchedule
+    | CpuConvSchedule
+    | CpuConvTransposeSchedule
+    | CpuWindowSchedule
 )
 AnchoredPlan: TypeAlias = GemmPlan | GemvPlan | ConvPlan | ConvTransposePlan | WindowPlan
 

@@ -9,6 +9,7 @@ import pytest
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.plan.cpu.schedules import (
     CpuAttentionSchedule,
+    CpuDotGemmSchedule,
     CpuGemmSchedule,
     CpuLoopSchedule,
     CpuRowSchedule,
@@ -34,6 +35,7 @@ EXAMPLES: tuple[Schedule, ...] = (
     SplitRowSchedule(8, (RowSchedule(4, 32, 4), ElementwiseSchedule(256, 4))),
     ScatterSchedule(256, True),
     CpuAttentionSchedule(8, 8, CpuGemmSchedule(1, 2, 16, 1, 1, 7), CpuGemmSchedule(1, 2, 16, 1, 1, 9, spill=True)),
+    CpuDotGemmSchedule(6, 2, 16, 1, 1, 7, dot="vpmaddwd"),
     CpuRowSchedule((3, 4), (False, True), 4, 1, 1, (0, 3)),
     CpuSplitRowSchedule(2, (CpuRowSchedule((3,), (True,), 1, 1, 1), CpuLoopSchedule((3,), 1, 3, 1))),
     CpuWindowSchedule("columns", 16, 1, 4, 1, 16),

@@ -1,0 +1,100 @@
+"""What dequantised values are made of: the integers, a scale and a zero point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
+
+from .driver import computed_like, is_sized, produced_by
+
+BYTES = ("int8", "uint8")
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """scale * (q - zero): q of 8 bits, the scale float32, the zero point int32, if there is one.
+
+    Scale and zero point are shaped to broadcast against q.
+    """
+
+    q: Value
+    scale: Value
+    zero: Value | None
+
+    @property
+    def per_tensor(self) -> bool:
+        """Whether all elements share scale and zero point."""
+        return all(set(v.shape) <= {1} for v in self._parameters)
+
+    @property
+    def _parameters(self) -> tuple[Value, ...]:
+        return (self.scale,) if self.zero is None else (self.scale, self.zero)
+
+    def seen_through(self, graph: Graph, node: Node, view: Node) -> Quantised | None:
+        """The same after a view, made before `node`; None if its parameters are no longer by an axis."""
+
+        def viewed(value: Value) -> Value:
+            return computed_like(graph, node, view.op, value, **view.attrs)
+
+        def scalar(value: Value) -> Value:
+            return computed_like(graph, node, "reshape", value, shape=())
+
+        if self.per_tensor:
+            return Quantised(viewed(self.q), *self._mapped(scalar))
+        if view.op != "transpose" or any(len(v.shape) != len(self.q.shape) for v in self._parameters):
+            return None
+        return Quantised(viewed(self.q), *self._mapped(viewed))
+
+    def _mapped(self, change: Callable[[Value], Value]) -> tuple[Value, Value | None]:
+        return change(self.scale), None if self.zero is None else change(self.zero)
+
+
+def dequantised(graph: Graph, node: Node, value: Value) -> Quantised | None:
+    """What a float32 value is, if it is dequantised, perhaps seen through views; these are made of the integers then,
+    before `node`.
+    """
+    views = []
+    while value.producer is not None and kind_of(value.producer.op) is Kind.VIEW:
+        views.append(value.producer)
+        value = value.producer.inputs[0]
+    found = _dequantised(graph, node, value)
+    for view in reversed(views):
+        found = None if found is None else found.seen_through(graph, node, view)
+    return found
+
+
+def _dequantised(graph: Graph, node: Node, value: Value) -> Quantised | None:
+    product = produced_by(value, "mul")
+    if product is None or value.dtype != "float32":
+        return None
+    whole, scale = product.inputs
+    cast = produced_by(whole, "cast")
+    less = produced_by(whole if cast is None else cast.inputs[0], "sub")
+    if less is None:
+        q, zero = None if cast is None else cast.inputs[0], None
+    else:
+        widened = produced_by(less.inputs[0], "cast")
+        q = None if widened is None else widened.inputs[0]
+        zero = _integral(graph, node, less.inputs[1])
+        if zero is None:
+            return None
+    if q is None or q.dtype not in BYTES or q.tensor_type.shape != value.tensor_type.shape or not is_sized(value):
+        return None
+    return Quantised(q, scale, zero)
+
+
+def _integral(graph: Graph, node: Node, zero: Value) -> Value | None:
+    """A zero point as int32: it is that already, or a byte that was made wider."""
+    if zero.dtype == "int32":
+        return zero
+    if zero.data is not None:
+        whole = bool(np.array_equal(zero.data, np.round(zero.data)))
+        return computed_like(graph, node, "cast", zero, to="int32") if whole else None
+    cast = produced_by(zero, "cast")
+    if cast is None or cast.inputs[0].dtype not in BYTES:
+        return None
+    return computed_like(graph, node, "cast", cast.inputs[0], to="int32")

@@ -1,0 +1,142 @@
+"""Quantised models on CPUs: integers are multiplied, and results are those of ONNX Runtime up to a step of the output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from onnx.helper import make_node as onnx_node
+
+from tests.compiler.quantised_models import Sketch, unoptimised
+from tilestitch.compiler import compile_model
+from tilestitch.passes.plan import GroupKind
+from tilestitch.passes.plan.cpu.schedules import CpuDotGemmSchedule
+from tilestitch.runtime import load
+
+TARGETS = ("cpu", "cpu:x86-64-v3", "cpu:x86-64-v4")
+"""This machine's, and CPUs without an instruction for groups of four."""
+
+
+def check(
+    model: bytes, feeds: Mapping[str, np.ndarray], step: float, target: str = "cpu", kernels: int | None = None
+) -> None:
+    """Equal to ONNX Runtime up to a step of the output; all contractions, or `kernels` of them, in integers."""
+    compiled = compile_model(model, target, num_threads=1)
+    actual = next(iter(load(compiled.to_bytes()).run(feeds).values()))
+    expected = unoptimised(model, feeds)
+    assert actual.dtype == expected.dtype and actual.shape == expected.shape
+    assert np.abs(actual.astype(np.float64) - expected.astype(np.float64)).max(initial=0) <= step * 1.0001
+    parts = [part for group in compiled.plan.groups for part in group.parts or (group,)]
+    contractions = [part for part in parts if part.kind is GroupKind.CONTRACTION]
+    dots = [group for group in contractions if isinstance(group.schedule, CpuDotGemmSchedule)]
+    assert contractions and len(dots) == (len(contractions) if kernels is None else kernels)
+
+
+def floats(*shape: int, seed: int = 5) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0, 1.5, shape).astype(np.float32)
+
+
+def layer(
+    m: int, k: int, n: int, left: tuple[str, int], right: tuple[str, int], by_column: bool, out: tuple[str, int]
+) -> bytes:
+    """Quantised x times weights, a bias, quantised again."""
+    s = Sketch(seed=m * 31 + n)
+    x = s.there_and_back("x", 0.03, left[1], left[0])
+    y = s.node("MatMul", x, s.weights((k, n), right[0], right[1], 1 if by_column else None))
+    y = s.node("Add", y, s.constant(s.random.normal(size=n).astype(np.float32)))
+    y = s.there_and_back(y, 0.05, out[1], out[0])
+    return s.model({"x": ("float32", (m, k))}, y)
+
+
+@pytest.mark.parametrize("left", [("uint8", 0), ("uint8", 255), ("uint8", 131), ("int8", -128), ("int8", 0)])
+@pytest.mark.parametrize(
+    ("right", "by_column"),
+    [(("int8", 0), True), (("int8", -128), False), (("uint8", 128), True), (("uint8", 3), False), (("uint8", 0), True)],
+)
+def test_all_pairs_of_bytes_and_zero_points(left: tuple[str, int], right: tuple[str, int], by_column: bool) -> None:
+    check(layer(9, 37, 21, left, right, by_column, ("uint8", 7)), {"x": floats(9, 37)}, 0.05)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("shape", [(1, 64, 48), (3, 1, 5), (15, 66, 33), (2, 7, 130), (29, 260, 1)])
+def test_odd_sizes_on_every_instruction(shape: tuple[int, int, int], target: str) -> None:
+    m, k, n = shape
+    model = layer(m, k, n, ("int8", 5), ("int8", 0), True, ("int8", -3))
+    check(model, {"x": floats(m, k)}, 0.05, target, kernels=int(n > 1))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("value", [0, 255])
+def test_extremes_do_not_saturate(value: int, target: str) -> None:
+    """Neighbouring pairs of the largest products are more than 16 bits hold."""
+    s = Sketch()
+    weights = np.where(np.arange(64) % 2, -128, 127)[None].repeat(300, 0).astype(np.int8)
+    y = s.node("MatMulInteger", "a", s.constant(weights), s.constant(np.uint8(3)))
+    model = s.model({"a": ("uint8", (5, 300))}, y, "int32")
+    check(model, {"a": np.full((5, 300), value, np.uint8)}, 0, target)
+
+
+def test_gemm_with_a_transposed_matrix_and_a_bias_of_integers() -> None:
+    s = Sketch()
+    x = s.there_and_back("x", 0.03, 100, "uint8")
+    bias = s.dequantise(s.constant(s.random.integers(-900, 900, 24).astype(np.int32)), s.scales(24), np.zeros(24, np.int32), axis=0)  # fmt: skip
+    y = s.node("Gemm", x, s.weights((24, 40), "int8", 0, 0), bias, transB=1)
+    model = s.model({"x": ("float32", (6, 40))}, s.there_and_back(s.node("Relu", y), 0.04, 0, "uint8"))
+    check(model, {"x": floats(6, 40)}, 0.04)
+
+
+def test_views_between_dequantising_and_multiplying() -> None:
+    s = Sketch()
+    x = s.there_and_back("x", 0.03, 100, "uint8")
+    x = s.node("Reshape", s.node("Transpose", x, perm=[0, 2, 1]), s.constant(np.array([6, 20])))
+    w = s.node("Transpose", s.weights((16, 20), "int8", 2, 0), perm=[1, 0])
+    model = s.model({"x": ("float32", (2, 20, 3))}, s.there_and_back(s.node("MatMul", x, w), 0.04, 128, "uint8"))
+    check(model, {"x": floats(2, 20, 3)}, 0.04)
+
+
+def test_batches_of_matrices() -> None:
+    s = Sketch()
+    x = s.there_and_back("x", 0.03, 100, "uint8")
+    y = s.node("MatMul", x, s.weights((3, 20, 16), "int8", 0, None))
+    model = s.model({"x": ("float32", (3, 5, 20))}, s.there_and_back(y, 0.04, 128, "uint8"))
+    check(model, {"x": floats(3, 5, 20)}, 0.04)
+
+
+@pytest.mark.parametrize("dtypes", [("uint8", "int8"), ("uint8", "uint8"), ("int8", "int8")])
+def test_operators_of_integers(dtypes: tuple[str, str]) -> None:
+    left, right = dtypes
+    s = Sketch()
+    scale, zero = s.constant(np.float32(0.02)), s.constant({"uint8": np.uint8(9), "int8": np.int8(-4)}[left])
+    weights = s.constant(s.bytes((30, 18), right))
+    of_weights = s.constant(s.scales(None)), s.constant({"uint8": np.uint8(120), "int8": np.int8(0)}[right])
+    result = s.constant(np.float32(0.5)), s.constant({"uint8": np.uint8(50), "int8": np.int8(20)}[left])
+    y = s.node("QLinearMatMul", "a", scale, zero, weights, *of_weights, *result)
+    model = s.model({"a": (left, (7, 30))}, y, left)
+    check(model, {"a": s.bytes((7, 30), left)}, 1)
+
+
+def test_dynamic_quantisation() -> None:
+    s = Sketch()
+    s.nodes.append(onnx_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"]))
+    total = s.node("MatMulInteger", "q", s.constant(s.bytes((50, 24), "int8")), "zero")
+    factor = s.node("Mul", "scale", s.constant(s.scales(24)))
+    y = s.node("Mul", s.node("Cast", total, to=1), factor)
+    model = s.model({"x": ("float32", (4, 50))}, y)
+    x = floats(4, 50)
+    check(model, {"x": x}, 1e-5 * float(np.abs(unoptimised(model, {"x": x})).max()))
+
+
+def test_weights_stay_bytes_in_the_artifact() -> None:
+    model = layer(4, 512, 512, ("uint8", 128), ("int8", 0), True, ("uint8", 128))
+    assert len(compile_model(model, num_threads=1).to_bytes()) < 1.3 * 512 * 512
+
+
+def test_on_a_cpu_without_such_instructions_floats_are_multiplied() -> None:
+    model = layer(4, 32, 24, ("uint8", 128), ("int8", 0), True, ("uint8", 128))
+    compiled = compile_model(model, "cpu:x86-64", num_threads=1)
+    assert not any(isinstance(group.schedule, CpuDotGemmSchedule) for group in compiled.plan.groups)
+    x = floats(4, 32)
+    actual = next(iter(load(compiled.to_bytes()).run({"x": x}).values()))
+    assert np.abs(actual - unoptimised(model, {"x": x})).max() <= 0.05 * 1.0001
