@@ -26,8 +26,8 @@ class TargetInfo:
     isa: str = ""
     """The vector unit of a CPU, by its name in `cpu.isa`; "" for the usual one."""
     dot: str = ""
-    """The instruction by which a CPU multiplies 8-bit integers, by its name in `cpu.isa`; "" for none. Of a plan: the one
-    that its kernels need."""
+    """The instruction by which a CPU multiplies 8-bit integers, by its name in `cpu.isa`; "" for none. Of a plan: the
+    one that its kernels need."""
     task_buffer_bytes: int = 256 * 1024
     """Scratch that one task may use and expect to stay in its cache."""
 
@@ -38,8 +38,9 @@ class TargetInfo:
     def why_not_on(self, machine: TargetInfo) -> str | None:
         """Why a plan that was made for this target is none for `machine`; None if it is one.
 
-        A CPU's plan suits any number of threads and one vector unit, which must have the instruction that it needs. A GPU's is made for one device, and blocks that
-        wait for each other must all be resident on the smallest one, of which launches have as many as fit.
+        A CPU's plan suits any number of threads and one vector unit, which must have the instruction that it needs. A
+        GPU's is made for one device, and blocks that wait for each other must all be resident on the smallest one, of
+        which launches have as many as fit.
         """
         if self.is_gpu != machine.is_gpu:
             return f"it was made for {self.name}, not for {machine.name}"

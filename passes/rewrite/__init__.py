@@ -24,8 +24,8 @@ REWRITES: dict[str, type] = {
     cls.name: cls
     for cls in (
         Algebra, Canonicalise, ChannelsLast, CommonSubexpressions, DeadBranches, DeadCode, FoldConstants,
-        FoldScaleShift, FoldTransposes, Integers, MergeGemms, Precision, RefineAxes, ReshapeMotion, SplitColumns, SplitPools,
-        TransposeMotion,
+        FoldScaleShift, FoldTransposes, Integers, MergeGemms, Precision, RefineAxes, ReshapeMotion, SplitColumns,
+        SplitPools, TransposeMotion,
     )
 }  # fmt: skip
 

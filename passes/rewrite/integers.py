@@ -1,7 +1,7 @@
 """Contractions of dequantised values become contractions of 8-bit integers, with sums of 32 bits.
 
-For x = sx * (qx - zx) and constant weights w = sw * (qw - zw), x @ w is sx * sw * (qx - zx) @ (qw - zw): the integers are
-multiplied, and what the zero points add comes out of the sums afterwards, mostly as a constant for each column. The
+For x = sx * (qx - zx) and constant weights w = sw * (qw - zw), x @ w is sx * sw * (qx - zx) @ (qw - zw): the integers
+are multiplied, and what the zero points add comes out of the sums afterwards, mostly as a constant for each column. The
 scales follow the sums, so that they are part of the kernel's epilogue, as are bias, activation and requantisation.
 
 CPUs multiply uint8 by int8. So a signed left operand is shifted by 128, and its zero point with it; unsigned weights

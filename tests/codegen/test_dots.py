@@ -132,10 +132,10 @@ def test_plans_name_the_instruction_that_they_need() -> None:
     plan = planned(graph)
     assert StitchPlan.from_json(plan.to_json()) == plan and plan.target.dot == "vpdpbusd"
     check_plan(plan, graph, VNNI)
-    with pytest.raises(PlanError, match="kernels need the instruction vpdpbusd; cpu .avx512. has none such"):
+    with pytest.raises(PlanError, match=r"kernels need the instruction vpdpbusd; cpu .avx512. has none such"):
         check_plan(plan, graph, TargetInfo(isa="avx512"))
     hidden = replace(plan, target=TargetInfo(isa="avx512"))
-    with pytest.raises(PlanError, match="needs the instruction vpdpbusd, which cpu .avx512. lacks"):
+    with pytest.raises(PlanError, match=r"needs the instruction vpdpbusd, which cpu .avx512. lacks"):
         check_plan(hidden, graph, VNNI)
 
 

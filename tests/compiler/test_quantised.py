@@ -1,4 +1,4 @@
-"""Quantised models on CPUs: integers are multiplied, and results are those of ONNX Runtime up to a step of the output."""
+"""Quantised models on CPUs: integers are multiplied, and results are ONNX Runtime's up to a step of the output."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-
 from onnx.helper import make_node as onnx_node
 
 from tests.compiler.quantised_models import Sketch, unoptimised
@@ -81,7 +80,8 @@ def test_extremes_do_not_saturate(value: int, target: str) -> None:
 def test_gemm_with_a_transposed_matrix_and_a_bias_of_integers() -> None:
     s = Sketch()
     x = s.there_and_back("x", 0.03, 100, "uint8")
-    bias = s.dequantise(s.constant(s.random.integers(-900, 900, 24).astype(np.int32)), s.scales(24), np.zeros(24, np.int32), axis=0)  # fmt: skip
+    whole = s.constant(s.random.integers(-900, 900, 24).astype(np.int32))
+    bias = s.dequantise(whole, s.scales(24), np.zeros(24, np.int32), axis=0)
     y = s.node("Gemm", x, s.weights((24, 40), "int8", 0, 0), bias, transB=1)
     model = s.model({"x": ("float32", (6, 40))}, s.there_and_back(s.node("Relu", y), 0.04, 0, "uint8"))
     check(model, {"x": floats(6, 40)}, 0.04)

@@ -145,7 +145,7 @@ class _Emitter:
             self._store_row(panel, width, self.first_row + row, row)
 
     def _left(self, row0: Expr) -> Callable[[Expr, Expr], Expr]:
-        """``left(row of the tile, k)`` for the tile whose first row is ``row0``; of a whole group, where k is a ramp."""
+        """``left(row of the tile, k)`` for the tile whose first row is ``row0``; k may be a ramp."""
         shape, dot = self.plan.shape, self.plan.dot
         if self.schedule.stage_left:
             local = row0 - self.first_row

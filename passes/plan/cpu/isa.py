@@ -10,8 +10,8 @@ from tilestitch.passes.errors import PlanError
 
 @dataclass(frozen=True)
 class Dot:
-    """An instruction that multiplies 8-bit integers, those of the left operand unsigned and of the right one signed, and
-    adds the products of each `group` of neighbours to a sum of 32 bits, without saturation.
+    """An instruction that multiplies 8-bit integers, unsigned ones of the left operand by signed ones of the right, and
+    adds up those of each `group` of neighbours in 32 bits, without saturation.
 
     left, right: the dtypes that it multiplies; operands that are narrower are widened before.
     """
@@ -33,8 +33,8 @@ class Isa:
     """Vector unit and caches of one core.
 
     `fma_ports` and `load_ports` are vector operations started per cycle, `fma_latency` is in cycles. They steer the
-    choice of schedules only; a wrong figure costs speed, never correctness. dot: what multiplies groups of 8-bit integers,
-    if anything does.
+    choice of schedules only; a wrong figure costs speed, never correctness. dot: what multiplies groups of 8-bit
+    integers, if anything does.
     """
 
     name: str

@@ -38,8 +38,8 @@ class CpuGemmSchedule:
 
 @dataclass(frozen=True)
 class CpuDotGemmSchedule(CpuGemmSchedule):
-    """A GEMM of 8-bit integers, by an instruction that multiplies groups of neighbouring steps of the reduction, which is
-    one step here. stage_left: as above, in the dtype that the instruction multiplies.
+    """A GEMM of 8-bit integers, by the instruction `dot`, which multiplies a group of neighbouring elements along the
+    reduction: a step is such a group. stage_left: as above, in the dtype that the instruction multiplies.
     """
 
     template: ClassVar[str] = "cpu_dot_gemm"
@@ -213,7 +213,7 @@ class CpuScatterSchedule:
 
 
 CpuSchedule: TypeAlias = (
-    CpuGemmSchedule | CpuDotGemmSchedule | CpuGemvSchedule | CpuConvSchedule | CpuConvTransposeSchedule | CpuWindowSchedule
-    | CpuAttentionSchedule | CpuLoopSchedule | CpuRowSchedule | CpuSplitRowSchedule | CpuSortSchedule | CpuScanSchedule
-    | CpuScatterSchedule
+    CpuGemmSchedule | CpuDotGemmSchedule | CpuGemvSchedule | CpuConvSchedule | CpuConvTransposeSchedule
+    | CpuWindowSchedule | CpuAttentionSchedule | CpuLoopSchedule | CpuRowSchedule | CpuSplitRowSchedule
+    | CpuSortSchedule | CpuScanSchedule | CpuScatterSchedule
 )  # fmt: skip
