@@ -28,13 +28,14 @@ from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, latency_us
 from tilestitch.cost_model.random_model import RandomModel
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.fusion.clusters import Fusion
-from tilestitch.passes.fusion.cost.facts import device_of, group_facts, nodes_by_name
+from tilestitch.passes.fusion.cost.facts import group_facts, nodes_by_name
 from tilestitch.passes.fusion.rules.explore import Explore, seed
 from tilestitch.passes.fusion.search.exact import exact
 from tilestitch.passes.fusion.search.space import Space
 from tilestitch.passes.pipeline import run_pipeline
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.planner import make_plan
+from tilestitch.passes.schedule.device import device_of
 
 MODELS = Path(__file__).parent / "models"
 FEWEST, MOST = 4, 16  # nodes of a graph that counts

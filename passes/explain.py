@@ -12,7 +12,8 @@ from tilestitch.cost_model.counts import bytes_of, footprint_bytes, operations
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
-from tilestitch.passes.fusion.cost.facts import device_of, group_facts, nodes_by_name
+from tilestitch.passes.fusion.cost.facts import group_facts, nodes_by_name
+from tilestitch.passes.schedule.device import device_of
 
 from .host_steps import host_summary, refused_kernels, why_on_host
 from .open.typical import typical_sizes

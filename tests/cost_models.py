@@ -32,3 +32,17 @@ class Preferring(CostModel):
         if not kernel.fma or kernel.operations(self.unit):
             return found
         return replace(found, latency_us=found.latency_us + 1e6, high_us=found.high_us + 1e6)
+
+
+@dataclass(frozen=True)
+class DearBarriers:
+    """Predicts as the analytical model does, but a second more for each wait of the whole grid."""
+
+    name: str = "dear_barriers"
+
+    def predict(self, batch: Sequence[KernelFacts], device: AnyDevice) -> list[Prediction]:
+        found = ANALYTICAL.predict(batch, device)
+        added = [1e6 * kernel.grid_barriers for kernel in batch]
+        return [
+            replace(p, latency_us=p.latency_us + us, high_us=p.high_us + us) for p, us in zip(found, added, strict=True)
+        ]

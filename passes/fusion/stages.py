@@ -15,14 +15,15 @@ from typing import ClassVar, Protocol, runtime_checkable
 from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, latency_us
-from tilestitch.passes.fusion.cost.facts import device_of, group_facts, multiprocessors_of
+from tilestitch.passes.fusion.cost.facts import group_facts
 from tilestitch.passes.fusion.cost.profit import MOST_OPERANDS
 from tilestitch.passes.fusion.cost.row_bands import why_no_band
 from tilestitch.passes.fusion.rules.few_rows import most_shared_bytes, rows_of
-from tilestitch.passes.fusion.rules.spread import blocks_of_row, in_launches
 from tilestitch.passes.plan import Group, GroupKind, HostGroup, Place, Stitch, WhyNot, wholes_of
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.target import TargetInfo
+from tilestitch.passes.schedule.cuda.spread import may_spread
+from tilestitch.passes.schedule.device import device_of, multiprocessors_of
 from tilestitch.passes.schedule.order import written
 
 from .closure import Closure, Reach
@@ -203,10 +204,8 @@ class Kernels:
         if not first and any(n.op in GATHERS and not n.inputs[1].is_constant for n in nodes):
             return "gathers by indices that are checked before the launch"
         roles = roles_of(nodes, [self.values[v] for v in part.outputs])
-        if isinstance(roles, Roles) and roles.rows is not None:
-            count = multiprocessors_of(self.target)
-            if max(blocks_of_row(roles, count), in_launches(roles, count)) > 1:
-                return "spreads its rows over blocks itself"
+        if isinstance(roles, Roles) and roles.rows is not None and may_spread(roles, multiprocessors_of(self.target)):
+            return "has few long rows, which a kernel of their own may spread over blocks"
         return None
 
     def _no_gemm(self, part: Group, nodes: Sequence[Node], first: bool) -> str | None:

@@ -10,10 +10,8 @@ from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
 from tilestitch.passes.errors import PassContractError
 from tilestitch.passes.fusion import legality
 from tilestitch.passes.fusion.cost import profit
-from tilestitch.passes.fusion.cost.facts import multiprocessors_of
 from tilestitch.passes.fusion.rules.builtin import Fuse, FusionRule
 from tilestitch.passes.fusion.rules.inplace import InPlace, places_in
-from tilestitch.passes.fusion.rules.spread import row_scheme
 from tilestitch.passes.plan import Group, GroupKind, HostGroup, Place, Stitch, WhyNot
 from tilestitch.passes.plan.roles import NATIVE_DTYPES, Part, Roles, is_native
 from tilestitch.passes.plan.target import TargetInfo
@@ -214,7 +212,7 @@ def _group(
         constants=tuple(v.name for v in constants),
         outputs=tuple(v.name for v in stored),
         origins=tuple(dict.fromkeys(o for n in nodes for o in n.origins)),
-        stitches=tuple(_stitches(state, cluster, nodes, roles)),
+        stitches=tuple(_stitches(cluster, nodes, roles)),
     )
 
 
@@ -233,7 +231,7 @@ def _group_name(nodes: Sequence[Node], roles: Roles, taken: dict[str, int]) -> s
     return name
 
 
-def _stitches(state: Fusion, cluster: Cluster, nodes: Sequence[Node], roles: Roles) -> list[Stitch]:
+def _stitches(cluster: Cluster, nodes: Sequence[Node], roles: Roles) -> list[Stitch]:
     members = set(nodes)
     stitches: dict[tuple[str, str], Stitch] = {}
     for node in nodes:
@@ -241,23 +239,19 @@ def _stitches(state: Fusion, cluster: Cluster, nodes: Sequence[Node], roles: Rol
             producer = value.producer
             if producer is not None and producer in members:
                 rule = cluster.rules.get((producer, node), "planner")
-                scheme = _scheme(state, cluster, producer, node, roles)
+                scheme = _scheme(cluster, producer, node, roles)
                 stitches.setdefault((producer.name, node.name), Stitch(producer.name, node.name, scheme, rule))
     return list(stitches.values())
 
 
-def _row_scheme(state: Fusion, roles: Roles) -> str:
-    return row_scheme(roles, multiprocessors_of(state.target))
-
-
-def _scheme(state: Fusion, cluster: Cluster, producer: Node, consumer: Node, roles: Roles) -> str:
+def _scheme(cluster: Cluster, producer: Node, consumer: Node, roles: Roles) -> str:
     before, after = roles.parts[producer], roles.parts[consumer]
     if producer in cluster.copies:
         return "duplicate"
     if before in (Part.SCORES, Part.SCORED, Part.SOFTMAX, Part.WEIGHED):
         return "online"
     if before in (Part.REDUCTION, Part.REDUCED) or (before is Part.FULL and after is Part.REDUCTION):
-        return "row" if roles.rows is None or state.target.name == "cpu" else _row_scheme(state, roles)
+        return "row"
     if before in (Part.ANCHOR, Part.EPILOGUE, Part.GATE, Part.GATED, Part.VIEW):
         return "epilogue"
     if after in (Part.ANCHOR, Part.SCORES) or (roles.kind in GEMMS and after is Part.PULLED):

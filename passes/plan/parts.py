@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import prod
 
 from tilestitch.compiler.ir import Node, Value
 
@@ -47,6 +48,27 @@ class RowSpace:
     def dropped(self) -> tuple[int, ...]:
         """The reduced shape without the reduced axes."""
         return tuple(d for i, d in enumerate(self.shape) if i not in self.axes)
+
+    @property
+    def count(self) -> int:
+        """Of rows."""
+        return prod(self.dropped)
+
+    @property
+    def length(self) -> int:
+        """Elements of a row."""
+        return prod(self.shape[a] for a in self.axes)
+
+    @property
+    def trailing(self) -> bool:
+        """Whether a row lies along the last dimensions."""
+        return self.axes == tuple(range(len(self.shape) - len(self.axes), len(self.shape)))
+
+    @property
+    def across(self) -> bool:
+        """Whether neighbouring elements in memory belong to neighbouring rows."""
+        wide = [d for d, size in enumerate(self.shape) if size != 1]
+        return bool(wide) and wide[-1] not in self.axes
 
     @property
     def axes_lead(self) -> bool:
@@ -99,6 +121,11 @@ class Roles:
     def gate_width(self) -> int | None:
         """Columns of a gate, in a contraction group that has gates."""
         return next((n.output.shape[-1] for n, part in self.parts.items() if part is Part.GATE), None)
+
+    @property
+    def looks_again(self) -> bool:
+        """Whether elements of a row are needed again, or stored, besides its reductions."""
+        return Part.FULL in self.parts.values()
 
     @property
     def viewed(self) -> dict[Value, Value]:

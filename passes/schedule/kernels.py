@@ -9,12 +9,12 @@ from typing import TypeAlias
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import Group, WhyNot
-from tilestitch.passes.plan.cpu.isa import isa_named
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.rows_after import RowsAfter
 from tilestitch.passes.plan.launches.cuda.group import stitching_of
-from tilestitch.passes.plan.schedules import Schedule
+from tilestitch.passes.plan.roles import Roles, roles_of
+from tilestitch.passes.plan.schedules import RowSchedule, Schedule, SplitRowSchedule
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import look_up
 
@@ -23,6 +23,7 @@ from .cuda.band_facts import writer_threads
 from .cuda.choose import choose
 from .cuda.gemm import band_schedule, choose_gemm
 from .cuda.gpu import Gpu
+from .cuda.rows import row_scheme
 from .structure import Known, structure_of
 
 Schedules: TypeAlias = tuple[Schedule | None, tuple[tuple["Schedules", ...], ...]]
@@ -33,9 +34,12 @@ _KNOWN: Known[Schedules] = Known()
 def schedule_groups(
     graph: Graph, groups: Sequence[Group], target: TargetInfo, model: LatencyModel
 ) -> tuple[Group, ...]:
-    """The groups with schedules for `target`, by `model`. A part of a stitched group has one of its own."""
+    """The groups with schedules for `target`, by `model`, and how their threads exchange what they find in a row. Parts
+    of a stitched group have schedules of their own.
+    """
     by_name = {node.name: node for node in graph.nodes}
-    return tuple(schedule_group(by_name, group, target, model) for group in groups)
+    scheduled = (schedule_group(by_name, group, target, model) for group in groups)
+    return tuple(_with_schemes(by_name, group) for group in scheduled)
 
 
 def without_schedule(group: Group) -> Group:
@@ -81,16 +85,28 @@ def _with(group: Group, schedules: Schedules) -> Group:
     return replace(group, schedule=own, stages=parts)
 
 
+def _with_schemes(by_name: Mapping[str, Node], group: Group) -> Group:
+    stages = tuple(tuple(_with_schemes(by_name, part) for part in stage) for stage in group.stages)
+    within = {(s.producer, s.consumer): s for stage in stages for part in stage for s in part.stitches}
+    if isinstance(group.schedule, RowSchedule | SplitRowSchedule):
+        view = look_up(by_name, group)
+        roles = roles_of(view.nodes, view.outputs, view.name)
+        assert isinstance(roles, Roles) and roles.rows is not None, roles
+        scheme = row_scheme(roles.rows, group.schedule)
+        within = {(s.producer, s.consumer): replace(s, scheme=scheme) for s in group.stitches if s.scheme == "row"}
+    stitches = tuple(within.get((s.producer, s.consumer), s) for s in group.stitches)
+    return replace(group, stages=stages, stitches=stitches)
+
+
 def _scheduled(by_name: Mapping[str, Node], group: Group, target: TargetInfo, model: LatencyModel) -> Group:
     if group.tie == "band":
         return _banded(by_name, group, Gpu.of(target), model)
     if group.stages:
         stages = tuple(tuple(schedule_group(by_name, part, target, model) for part in stage) for stage in group.stages)
         return replace(group, stages=stages)
-    view = look_up(by_name, group)
     if target.is_gpu:
-        return replace(group, schedule=choose(view, group.kind, Gpu.of(target), model))
-    return replace(group, schedule=choose_for_cpu(view, group.kind, isa_named(target.isa, target.dot), target.threads))
+        return replace(group, schedule=choose(by_name, group, Gpu.of(target), model))
+    return replace(group, schedule=choose_for_cpu(by_name, group, target, model))
 
 
 def _banded(by_name: Mapping[str, Node], group: Group, gpu: Gpu, model: LatencyModel) -> Group:

@@ -167,7 +167,7 @@ def test_prologue_with_gather_and_transpose() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("shape", [(1, 262144), (3, 64, 1024)])
+@pytest.mark.parametrize("shape", [(1, 262144), (1, 256, 1024)])
 def test_few_long_rows_are_cut_into_parts(dtype: str, shape: tuple[int, ...]) -> None:
     graph = Graph("long")
     x = graph.add_input("x", TensorType(dtype, shape))

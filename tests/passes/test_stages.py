@@ -105,7 +105,7 @@ def test_plans_with_stages_are_read_back_and_checked() -> None:
         ("cuda", (("m", "d"),), "legality.stages", "needs .*max.*, which is in no earlier stage"),
         ("cuda", (("m",), ("s",)), "legality.cycle", "lies between them"),
         ("cuda", (("d",), ("m",)), "legality.stages", "in no earlier stage"),
-        ("cuda", (("d",), ("z",)), "legality.part", "spreads its rows over blocks itself"),
+        ("cuda", (("d",), ("z",)), "legality.part", "has few long rows"),
     ],
 )  # fmt: skip
 def test_refusals_say_why(target: str, stages: tuple[tuple[str, ...], ...], rule: str, reason: str) -> None:

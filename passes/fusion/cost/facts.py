@@ -5,44 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tilestitch.compiler.ir import Graph, Node, Value
-from tilestitch.cost_model.cpu import CpuDevice
-from tilestitch.cost_model.devices import Device, find_device, representative
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.joined import joined_facts, listed_facts
-from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
-from tilestitch.passes.fusion.cost.cpu_facts import cpu_facts
-from tilestitch.passes.fusion.cost.gpu_facts import gpu_facts
+from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.fusion.cost.row_bands import facts_of_band
 from tilestitch.passes.fusion.legality import operands
 from tilestitch.passes.plan import Group, WhyNot
-from tilestitch.passes.plan.cpu.isa import Isa, isa_named
+from tilestitch.passes.plan.cpu.isa import isa_named
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.target import TargetInfo
+from tilestitch.passes.schedule.cpu.facts import cpu_facts
+from tilestitch.passes.schedule.cuda.facts import gpu_facts
+from tilestitch.passes.schedule.device import multiprocessors_of
 from tilestitch.passes.schedule.kernels import schedule_group
 from tilestitch.passes.schedule.structure import Known, structure_of
 
 _KNOWN: Known[KernelFacts] = Known()
-DEFAULT_CAPABILITY = 90
-
-
-def device_of(target: TargetInfo) -> AnyDevice:
-    """The device that a target is planned for: a CPU with its threads and vector unit, or a GPU of the table.
-
-    A bare `cuda` stands for Hopper. Raises DeviceError for a device that is not in the table.
-    """
-    if target.device:
-        return find_device(target.device)
-    if not target.name.startswith("cuda"):
-        return _cpu(isa_named(target.isa, target.dot), max(1, target.threads))
-    digits = "".join(c for c in target.name if c.isdigit())
-    return representative(int(digits) if digits else DEFAULT_CAPABILITY)
-
-
-def _cpu(isa: Isa, cores: int) -> CpuDevice:
-    return CpuDevice(
-        cores=cores, vector_bytes=isa.vector_bytes, vectors_per_cycle=isa.fma_ports, l1_bytes=isa.l1_bytes,
-        l2_bytes=isa.l2_bytes,
-    )  # fmt: skip
 
 
 def group_facts(
@@ -114,10 +92,3 @@ def _group(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) -> Grou
         "candidate", roles.kind, tuple(n.name for n in nodes), roles.anchor.name if roles.anchor else None,
         tuple(v.name for v in inputs), tuple(v.name for v in constants), tuple(v.name for v in stored),
     )  # fmt: skip
-
-
-def multiprocessors_of(target: TargetInfo) -> int:
-    """Multiprocessors that every GPU has on which code for `target` must run."""
-    device = device_of(target)
-    assert isinstance(device, Device)
-    return device.sm_count if target.multiprocessors is None else target.multiprocessors

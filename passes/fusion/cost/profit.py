@@ -10,9 +10,9 @@ from tilestitch.cost_model.bounds import most_operations_again
 from tilestitch.cost_model.counts import bytes_of, operations_per_element
 from tilestitch.passes.fusion.clusters import Cluster, Fusion
 from tilestitch.passes.fusion.legality import roles_of_union
-from tilestitch.passes.fusion.rules.spread import looks_again
 from tilestitch.passes.plan import WhyNot
-from tilestitch.passes.plan.roles import Part, Roles
+from tilestitch.passes.plan.roles import Roles
+from tilestitch.passes.schedule.evaluations import evaluations
 
 MOST_NODES = 160
 MOST_OPERANDS = 72
@@ -79,67 +79,14 @@ def recomputation(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) 
     return int(again)
 
 
-def evaluations(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles) -> dict[Value, float]:
-    """How often elements of each value are computed in a group.
-
-    Readers at the same index share one evaluation; readers at other indices (through views, broadcasts, gathers) add
-    theirs. Values of the iteration shape of a row-wise group are computed once, since the row is kept.
-    """
-    members = set(nodes)
-    shared: dict[Value, float] = {v: float(v.tensor_type.num_elements) for v in stored}
-    apart: dict[Value, float] = {}
-    for node in reversed(nodes):
-        for i, value in enumerate(node.inputs):
-            if value.producer not in members:
-                continue
-            mine = max((shared.get(o, 0.0) + apart.get(o, 0.0) for o in node.outputs), default=0.0)
-            count, same_index = _reads(node, i, value, mine)
-            if roles.rows is not None and _kept_by_row(value, roles):
-                count, same_index = float(value.tensor_type.num_elements), True
-            if same_index:
-                shared[value] = max(shared.get(value, 0.0), count)
-            else:
-                apart[value] = apart.get(value, 0.0) + count
-    return {v: shared.get(v, 0.0) + apart.get(v, 0.0) for v in {*shared, *apart}}
-
-
-def _kept_by_row(value: Value, roles: Roles) -> bool:
-    """Whether a row-wise group computes each element of `value` once: it is a whole row, or one value a row."""
-    assert roles.rows is not None and value.producer is not None
-    return value.shape == roles.rows.shape or roles.parts[value.producer] in (Part.REDUCTION, Part.REDUCED)
-
-
-def _reads(node: Node, index: int, value: Value, mine: float) -> tuple[float, bool]:
-    """How often `node`, evaluated `mine` times, evaluates its operand, and whether that is at its own index."""
-    kind = kind_of(node.op)
-    size = value.tensor_type.num_elements
-    if kind is Kind.REDUCTION:
-        return float(size), True
-    if kind is Kind.CONTRACTION:
-        return size * (_windows(node) if node.op != "matmul" and index == 0 else 1.0), True
-    if node.op == "concat":
-        total = node.output.tensor_type.num_elements
-        return (mine * size / total if total else 0.0), False
-    if node.op == "reshape":
-        return mine, True
-    return mine, kind is Kind.INJECTIVE and value.tensor_type.shape == node.outputs[0].tensor_type.shape
-
-
-def _windows(node: Node) -> float:
-    """In how many windows of a convolution an element of its image lies."""
-    weight, strides = node.inputs[1].shape, node.attrs["strides"]
-    extents = weight[2:] if node.attrs["layout"] == "NCX" else weight[: len(strides)]
-    return prod(extents) / (prod(strides) if node.op == "conv" else 1)
-
-
 def _row_too_long(state: Fusion, roles: Roles, subject: str) -> WhyNot | None:
     """Where a row is read again after its reduction, a task keeps it: it should stay in the cache."""
     rows = roles.rows
-    if rows is None or state.target.name != "cpu" or not looks_again(roles):
+    if rows is None or state.target.name != "cpu" or not roles.looks_again:
         return None  # on a GPU a long row lies in the registers of many blocks, or is read again
     lanes = 1 if len(rows.shape) - 1 in rows.axes else VECTOR_ELEMENTS
     width = max(o.tensor_type.nbytes // max(1, o.tensor_type.num_elements) for n in roles.parts for o in n.outputs)
-    row_bytes = prod(rows.shape[a] for a in rows.axes) * width * lanes
+    row_bytes = rows.length * width * lanes
     limit = 4 * state.target.task_buffer_bytes
     if row_bytes <= limit:
         return None
@@ -151,8 +98,8 @@ def _too_few_rows(state: Fusion, clusters: Sequence[Cluster], roles: Roles, subj
     rows = roles.rows
     if rows is None or state.target.name != "cpu" or len(clusters) < 2:
         return None  # on a GPU few long rows are spread over blocks
-    elements, tasks = prod(rows.shape), prod(rows.dropped)
-    if elements < 1 << 16 or tasks >= state.target.threads or not looks_again(roles):
+    elements, tasks = prod(rows.shape), rows.count
+    if elements < 1 << 16 or tasks >= state.target.threads or not roles.looks_again:
         return None
     return WhyNot(
         subject, "profit.parallelism", "its rows are too few to occupy the threads",

@@ -15,7 +15,6 @@ from math import prod
 from tilestitch.compiler.ir import Node, Value, is_elementwise
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.joined import banded_facts
-from tilestitch.passes.fusion.rules.spread import lies_across, row_length
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
 from tilestitch.passes.plan.gemm.rows_after import RowsAfter
 from tilestitch.passes.plan.roles import Part, Roles, roles_of
@@ -54,11 +53,11 @@ def _why_no_rows(gemm: Roles, after: Roles) -> _Refusal | None:
     assert anchor is not None and rows is not None
     if anchor.op != "matmul" and (anchor.attrs["layout"], anchor.attrs["groups"]) != ("NXC", 1):
         return "legality.band_anchor", f"{anchor.name} ({anchor.op}) has channels first, or in groups", {}
-    columns, length = anchor.output.shape[-1], row_length(rows)
+    columns, length = anchor.output.shape[-1], rows.length
     if not anchor.output.tensor_type.num_elements:
         return "legality.band_rows", f"{anchor.name} has no elements", {}
     numbers = {"columns": columns, "row": length}
-    if lies_across(rows) or rows.axes != tuple(range(len(rows.shape) - len(rows.axes), len(rows.shape))):
+    if rows.across or not rows.trailing:
         return "legality.band_rows", "rows do not lie along the columns of the GEMM", numbers
     if length < 2 or columns % length or prod(rows.shape) != anchor.output.tensor_type.num_elements:
         return "legality.band_rows", "rows are no parts of the GEMM's rows", numbers
@@ -116,4 +115,4 @@ def band_extents(nodes: Mapping[str, Node], gemm: Group, after: Group) -> tuple[
     result, rows = nodes[gemm.anchor].output, _roles_in(nodes, after)
     assert isinstance(rows, Roles) and rows.rows is not None
     columns = result.shape[-1]
-    return result.tensor_type.num_elements // columns, columns, row_length(rows.rows)
+    return result.tensor_type.num_elements // columns, columns, rows.rows.length

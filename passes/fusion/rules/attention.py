@@ -15,12 +15,13 @@ from tilestitch.cost_model.counts import bytes_of
 from tilestitch.cost_model.protocol import LatencyModel, hardly_slower, latency_us
 from tilestitch.passes.fusion import legality
 from tilestitch.passes.fusion.clusters import Fusion
-from tilestitch.passes.fusion.cost.facts import device_of, facts_of
+from tilestitch.passes.fusion.cost.facts import facts_of
 from tilestitch.passes.fusion.rules.builtin import Fuse
 from tilestitch.passes.plan import WhyNot
 from tilestitch.passes.plan.parts import Part, Roles
 from tilestitch.passes.plan.roles import is_native, roles_of
 from tilestitch.passes.plan.target import TargetInfo
+from tilestitch.passes.schedule.device import device_of
 
 MOST_BETWEEN = 48
 """Nodes between the two GEMMs, and before each mask, that are looked at."""

@@ -15,7 +15,6 @@ from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.fusion.bitsets import bits
 from tilestitch.passes.fusion.clusters import Fusion
-from tilestitch.passes.fusion.cost.facts import device_of
 from tilestitch.passes.fusion.rules.builtin import Epilogue, Fuse, FusionRule, Inline, Rows
 from tilestitch.passes.fusion.rules.gates import Gates
 from tilestitch.passes.fusion.search.beam import beam_search
@@ -25,6 +24,7 @@ from tilestitch.passes.fusion.search.cover import Cover
 from tilestitch.passes.fusion.search.space import Space
 from tilestitch.passes.fusion.stitcher import attempt, combined
 from tilestitch.passes.plan import WhyNot
+from tilestitch.passes.schedule.device import device_of
 
 SEEDS: tuple[FusionRule, ...] = (Epilogue(), Gates(), Rows(), Inline())
 """What these rules make is one of the finalists."""

@@ -28,10 +28,8 @@ class Piece:
 
 def why_not_cut(rows: RowSpace, parts: int) -> str | None:
     """Why rows are not cut into so many equal parts; None if they are."""
-    length = prod(d for axis, d in enumerate(rows.shape) if axis in rows.axes)
-    trailing = rows.axes == tuple(range(len(rows.shape) - len(rows.axes), len(rows.shape)))
-    if parts < 2 or length % parts or not trailing:
-        return f"rows of {length} elements over axes {rows.axes} are not cut into {parts} equal parts"
+    if parts < 2 or rows.length % parts or not rows.trailing:
+        return f"rows of {rows.length} elements over axes {rows.axes} are not cut into {parts} equal parts"
     return None
 
 
@@ -71,8 +69,7 @@ def pieces_of(
 
 
 def _reduce_in_parts(graph: Graph, node: Node, operand: Value, rows: RowSpace, parts: int) -> Value:
-    count = prod(rows.dropped)
-    length = prod(rows.shape) // max(1, count)
+    count, length = rows.count, prod(rows.shape) // max(1, rows.count)
     dtype = operand.dtype
     if dtype in HALVES:
         operand = graph.emit("cast", operand, to="float32")

@@ -2,35 +2,52 @@
 
 from __future__ import annotations
 
-from tilestitch.passes.plan import GroupKind
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tilestitch.compiler.ir import Node
+from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.cpu.attention import attention_of
-from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.plan.cpu.isa import isa_named
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import Schedule
-from tilestitch.passes.plan.view import GroupView
+from tilestitch.passes.plan.target import TargetInfo
+from tilestitch.passes.plan.view import look_up
+from tilestitch.passes.schedule.device import device_of
+from tilestitch.passes.schedule.fastest import fastest
 
 from .attention import choose_attention
 from .contraction import choose_anchored
+from .facts import cpu_facts
 from .loops import choose_loops
 from .opaque import choose_opaque
-from .rows import choose_rows
+from .rows import row_schedules
 
 
-def choose(view: GroupView, kind: GroupKind, isa: Isa, threads: int) -> Schedule | None:
-    """The schedule of a group of one part; None if it stores no elements, so that nothing is launched."""
+def choose(nodes: Mapping[str, Node], group: Group, target: TargetInfo, model: LatencyModel) -> Schedule | None:
+    """The schedule of a group of one part; None if it stores no elements, so that nothing is launched.
+
+    `nodes` are those of its graph by name. `model` says whether few long rows are worth being cut into parts.
+    """
+    view, isa, threads = look_up(nodes, group), isa_named(target.isa, target.dot), target.threads
     outputs, anchor = view.stored, view.anchor
     if not outputs:
         return None
-    if kind is GroupKind.INJECTIVE:
+    if group.kind is GroupKind.INJECTIVE:
         return choose_loops(view.nodes, view.inputs, outputs, isa)
-    if kind is GroupKind.ROWWISE:
+    if group.kind is GroupKind.ROWWISE:
         roles = roles_of(view.nodes, view.outputs, view.name)
         assert isinstance(roles, Roles), roles
-        return choose_rows(view, roles, isa)
-    if kind is GroupKind.ATTENTION:
+        candidates = row_schedules(view, roles, isa)
+        if len(candidates) == 1:
+            return candidates[0]
+        facts = [cpu_facts(nodes, replace(group, schedule=each), roles, isa) for each in candidates]
+        return fastest(candidates, facts, device_of(target), model)
+    if group.kind is GroupKind.ATTENTION:
         return choose_attention(attention_of(AnchoredGroup.of(view)), isa, threads)
-    if kind is GroupKind.CONTRACTION or (anchor is not None and anchor.op == "window_reduce"):
+    if group.kind is GroupKind.CONTRACTION or (anchor is not None and anchor.op == "window_reduce"):
         return choose_anchored(AnchoredGroup.of(view), isa, threads)
     assert anchor is not None
     return choose_opaque(anchor, isa)

@@ -33,14 +33,15 @@ MOST_VECTORS, MOST_DEAR_VECTORS = 4, 2
 """Of a step of cheap and of expensive work."""
 
 
-def choose_rows(view: GroupView, roles: Roles, isa: Isa) -> CpuRowSchedule | CpuSplitRowSchedule:
-    """The schedule of a row-wise group with at least one row."""
+def row_schedules(view: GroupView, roles: Roles, isa: Isa) -> list[CpuRowSchedule | CpuSplitRowSchedule]:
+    """Schedules to choose among for a row-wise group with at least one row: rows whole, and in parts."""
     assert roles.rows is not None
+    whole = _one_launch(RowGroup(view.nodes, roles, view.inputs, view.stored), isa)
     parts = 1 if any(node.op in ARG_REDUCTIONS for node in view.nodes) else parts_of(roles.rows)
     if parts == 1:
-        return _one_launch(RowGroup(view.nodes, roles, view.inputs, view.stored), isa)
+        return [whole]
     pieces, _ = pieces_of(view, view.stored, roles.rows, parts)
-    return CpuSplitRowSchedule(parts, tuple(_piece(piece, own, isa) for piece, own in pieces))
+    return [whole, CpuSplitRowSchedule(parts, tuple(_piece(piece, own, isa) for piece, own in pieces))]
 
 
 def _piece(piece: Piece, roles: Roles, isa: Isa) -> CpuRowSchedule | CpuLoopSchedule:
@@ -50,14 +51,11 @@ def _piece(piece: Piece, roles: Roles, isa: Isa) -> CpuRowSchedule | CpuLoopSche
 
 
 def parts_of(rows: RowSpace) -> int:
-    """Into how many parts each row is cut; 1 if rows are many, short, or of a length that does not divide."""
-    length = prod(d for a, d in enumerate(rows.shape) if a in rows.axes)
-    count = prod(rows.dropped)
-    trailing = rows.axes == tuple(range(len(rows.shape) - len(rows.axes), len(rows.shape)))
-    if not trailing or length * count < MIN_ELEMENTS or count >= MANY_ROWS:
+    """Into how many parts each row may be cut; 1 if rows are many, short, or of a length that does not divide."""
+    if not rows.trailing or rows.length * rows.count < MIN_ELEMENTS or rows.count >= MANY_ROWS:
         return 1
-    wanted = min(MAX_PARTS, length // MIN_PART)
-    return next((p for p in range(wanted, 1, -1) if length % p == 0), 1)
+    wanted = min(MAX_PARTS, rows.length // MIN_PART)
+    return next((p for p in range(wanted, 1, -1) if rows.length % p == 0), 1)
 
 
 def _one_launch(group: RowGroup, isa: Isa) -> CpuRowSchedule:

@@ -15,9 +15,9 @@ from tilestitch.passes.plan.attention.tiles import ACROSS, QUAD, STEP, Attention
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.schedules import AttentionSchedule
 from tilestitch.passes.plan.view import GroupView
+from tilestitch.passes.schedule.fastest import fastest
 
 from .attention_facts import candidate_facts
-from .fastest import fastest
 from .gpu import Gpu
 
 AttentionTile: TypeAlias = AttentionMmaTile | AttentionSimtTile

@@ -2,39 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from tilestitch.compiler.ir import Node
 from tilestitch.cost_model.protocol import LatencyModel
-from tilestitch.passes.plan import GroupKind
+from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import Schedule
-from tilestitch.passes.plan.view import GroupView
+from tilestitch.passes.plan.view import GroupView, look_up
+from tilestitch.passes.schedule.fastest import fastest
 
 from .attention import choose_attention
-from .elementwise import choose_elementwise
+from .elementwise import elementwise_schedules
+from .facts import gpu_facts
 from .gemm import choose_contraction
 from .gpu import Gpu
 from .opaque import choose_opaque
-from .rows import choose_rows
+from .rows import row_schedules
 
 
-def choose(view: GroupView, kind: GroupKind, gpu: Gpu, model: LatencyModel) -> Schedule | None:
+def choose(nodes: Mapping[str, Node], group: Group, gpu: Gpu, model: LatencyModel) -> Schedule | None:
     """The schedule of a group of one part, where several are possible the one that `model` predicts to be fastest; None
-    if it stores no elements, so that nothing is launched.
+    if it stores no elements, so that nothing is launched. `nodes` are those of its graph by name.
     """
+    view = look_up(nodes, group)
     outputs = view.stored
     if not outputs:
         return None
-    if kind is GroupKind.INJECTIVE:
-        return choose_elementwise(view.nodes, view.inputs, outputs, gpu.device.sm_count)
-    if kind is GroupKind.ROWWISE:
-        roles = roles_of(view.nodes, view.outputs, view.name)
-        assert isinstance(roles, Roles), roles
-        return choose_rows(view, roles, gpu)
-    if kind is GroupKind.CONTRACTION:
+    if group.kind is GroupKind.CONTRACTION:
         return choose_contraction(AnchoredGroup.of(view), gpu, model)
-    if kind is GroupKind.ATTENTION:
+    if group.kind is GroupKind.ATTENTION:
         return choose_attention(view, gpu, model)
-    if kind is GroupKind.OPAQUE:
+    if group.kind is GroupKind.OPAQUE:
         assert view.anchor is not None
         return choose_opaque(view.anchor)
-    return None
+    candidates: Sequence[Schedule]
+    if group.kind is GroupKind.ROWWISE:
+        candidates = row_schedules(view, _roles(view), gpu)
+    else:
+        candidates = elementwise_schedules(view.nodes, view.inputs, outputs, gpu.device.sm_count)
+    if len(candidates) == 1:
+        return candidates[0]
+    scheduled = (replace(group, schedule=each) for each in candidates)
+    facts = [gpu_facts(nodes, each, _roles(view), gpu.multiprocessors) for each in scheduled]
+    return fastest(candidates, facts, gpu.device, model)
+
+
+def _roles(view: GroupView) -> Roles:
+    roles = roles_of(view.nodes, view.outputs, view.name)
+    assert isinstance(roles, Roles), roles
+    return roles

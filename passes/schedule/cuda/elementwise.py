@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import ceil, prod
 
 from tilestitch.compiler.ir import Kind, Node, Value, is_elementwise, kind_of, op_spec
@@ -23,22 +23,30 @@ LEAST_EDGE = 16
 MOST_TILE_BYTES = 48 * 1024
 
 
-def choose_elementwise(
+def elementwise_schedules(
     nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], sm_count: int
-) -> ElementwiseSchedule | TransposeSchedule:
-    """The schedule of a group whose outputs have elements."""
+) -> list[ElementwiseSchedule | TransposeSchedule]:
+    """Schedules to choose among for a group whose outputs have elements.
+
+    Where tiles in shared memory turn what is read across, there is nothing to choose: latency models are told how many
+    bytes loads ask for, not that each of them takes a sector of its own.
+    """
     extents, walk = elementwise_walk(inputs, outputs)
-    return _transpose(nodes, inputs, extents, walk) or _vectors(nodes, extents, walk, sm_count)
+    tiles = _transpose(nodes, inputs, extents, walk)
+    return [tiles] if tiles is not None else [*_vectors(nodes, extents, walk, sm_count)]
 
 
 def choose_vectors(
     nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], sm_count: int
 ) -> ElementwiseSchedule:
-    """The same, without tiles in shared memory."""
-    return _vectors(nodes, *elementwise_walk(inputs, outputs), sm_count)
+    """The usual schedule without tiles in shared memory."""
+    return next(_vectors(nodes, *elementwise_walk(inputs, outputs), sm_count))
 
 
-def _vectors(nodes: Sequence[Node], extents: tuple[int, ...], walk: Walk, sm_count: int) -> ElementwiseSchedule:
+def _vectors(
+    nodes: Sequence[Node], extents: tuple[int, ...], walk: Walk, sm_count: int
+) -> Iterator[ElementwiseSchedule]:
+    """Several vectors a thread where there are threads enough, most of them first."""
     cut_axis, cuts = _cuts(walk.cuts, extents)
     lanes = lanes_of([a.value for a in walk.accesses if a.strides is None or a.strides[-1] != 0])
     inner = [extents[-1], *(cuts if cut_axis == len(extents) - 1 else ())]
@@ -50,8 +58,8 @@ def _vectors(nodes: Sequence[Node], extents: tuple[int, ...], walk: Walk, sm_cou
     for vectors in (4, 2):
         enough = count >= vectors * sm_count * ENOUGH_THREADS
         if enough and not cuts and vectors * lanes * (1 + dear) <= 32:
-            return ElementwiseSchedule(threads, lanes, vectors)
-    return ElementwiseSchedule(threads, lanes, 1, cut_axis, cuts)
+            yield ElementwiseSchedule(threads, lanes, vectors)
+    yield ElementwiseSchedule(threads, lanes, 1, cut_axis, cuts)
 
 
 def _cuts(found: frozenset[tuple[int, int]], extents: Sequence[int]) -> tuple[int, tuple[int, ...]]:

@@ -19,9 +19,9 @@ from tilestitch.passes.plan.gemm.patches import cut_to_patches
 from tilestitch.passes.plan.gemm.rows_after import RowsAfter
 from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, SimtTile, Tile, WgmmaTile
 from tilestitch.passes.plan.schedules import BandSchedule, DirectSchedule, GemmSchedule
+from tilestitch.passes.schedule.fastest import fastest
 
 from .band_facts import band_of, banded_candidate
-from .fastest import fastest
 from .gemm_facts import candidate_facts
 from .gemm_tiles import SIMT_TILES, WIDE_TILES, mma_tiles, resident_blocks, wgmma_tiles
 from .gpu import Gpu

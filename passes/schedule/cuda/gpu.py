@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilestitch.cost_model.devices import Device, find_device, representative
+from tilestitch.cost_model.devices import Device
 from tilestitch.passes.plan.gemm.check import Machine
 from tilestitch.passes.plan.target import TargetInfo
-
-DEFAULT_CAPABILITY = 90
+from tilestitch.passes.schedule.device import device_of, multiprocessors_of
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,9 @@ class Gpu:
     @staticmethod
     def of(target: TargetInfo) -> Gpu:
         """The GPU of a target; DeviceError for a device that is not in the table."""
-        device = find_device(target.device) if target.device else representative(DEFAULT_CAPABILITY)
-        return Gpu(device, target.multiprocessors or device.sm_count, target.architectures or (device.architecture,))
+        device = device_of(target)
+        assert isinstance(device, Device), target
+        return Gpu(device, multiprocessors_of(target), target.architectures or (device.architecture,))
 
     @property
     def capability(self) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 
 from tests.codegen.kernel_harness import interpret, one_group
 from tests.compiled import assert_close
+from tests.cost_models import ANALYTICAL
 from tests.tolerances import DEVICE_KERNELS
 from tilestitch.codegen.assemble import Planned, assemble
 from tilestitch.codegen.cuda.abi import CudaLaunch
@@ -19,7 +20,7 @@ from tilestitch.codegen.cuda.target import CudaTarget, parse_cuda_target
 from tilestitch.codegen.cuda.toolchain.compile import BuildOptions, CudaKernels, compile_kernels
 from tilestitch.codegen.cuda.toolchain.text import PRELUDE, kernel_text
 from tilestitch.compiler.ir import Graph
-from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.pipeline import run_pipeline
 from tilestitch.passes.plan import Group, GroupKind
@@ -34,14 +35,16 @@ def target(name: str = "cuda:sm_80") -> CudaTarget:
     return parse_cuda_target(name)
 
 
-def launches_of(graph: Graph, kind: GroupKind | None = None, name: str = "cuda:sm_80") -> tuple[CudaLaunch, ...]:
+def launches_of(
+    graph: Graph, kind: GroupKind | None = None, name: str = "cuda:sm_80", model: LatencyModel = ANALYTICAL
+) -> tuple[CudaLaunch, ...]:
     """The launches of the whole graph as one group."""
-    return lower_group(graph, scheduled(graph, one_group(graph, kind), name), target(name))
+    return lower_group(graph, scheduled(graph, one_group(graph, kind), name, model), target(name))
 
 
-def scheduled(graph: Graph, group: Group, name: str = "cuda:sm_80") -> Group:
-    """The group with the schedules that the planner chooses."""
-    return schedule_group({node.name: node for node in graph.nodes}, group, target(name).planned_for, AnalyticalModel())
+def scheduled(graph: Graph, group: Group, name: str = "cuda:sm_80", model: LatencyModel = ANALYTICAL) -> Group:
+    """The group with the schedules that `model` chooses."""
+    return schedule_group({node.name: node for node in graph.nodes}, group, target(name).planned_for, model)
 
 
 def text_of(graph: Graph) -> str:
@@ -54,9 +57,11 @@ def build(graph: Graph, name: str = "cuda:sm_80,sm_90a") -> CudaKernels:
     return compile_kernels(launches_of(graph, name=name), target(name), BuildOptions(2), lambda *_: None)
 
 
-def emulated(graph: Graph, planner: str = "stitch", pipeline: str | None = None) -> bytes:
+def emulated(
+    graph: Graph, planner: str = "stitch", pipeline: str | None = None, model: LatencyModel = ANALYTICAL
+) -> bytes:
     """An artifact of the graph for the emulated device."""
-    context = PassContext(target().planned_for, options={"planner": planner})
+    context = PassContext(target().planned_for, options={"planner": planner}, cost_model=model)
     prepared = run_pipeline(graph, context, pipeline)
     names = tuple(f"y{i}" for i in range(len(graph.outputs)))
     planned = [Planned(prepared, make_plan(prepared, context), names)]
@@ -65,10 +70,10 @@ def emulated(graph: Graph, planner: str = "stitch", pipeline: str | None = None)
     return artifact_bytes(replace(contents, compiler_version="test"))
 
 
-def check(graph: Graph, feeds: Mapping[str, np.ndarray], factor: float = 1.0) -> None:
-    """Compare the compiled graph on the emulated device with numpy."""
+def check(graph: Graph, feeds: Mapping[str, np.ndarray], factor: float = 1.0, model: LatencyModel = ANALYTICAL) -> None:
+    """Compare the compiled graph, whose schedules `model` chooses, on the emulated device with numpy."""
     expected = interpret(graph, feeds)
-    with load(emulated(graph, pipeline=""), device="emulator") as module:
+    with load(emulated(graph, pipeline="", model=model), device="emulator") as module:
         results = list(module.run(dict(feeds)).values())
     for value, got in zip(graph.outputs, results, strict=True):
         assert_close(got, expected[value], factor * DEVICE_KERNELS.get(value.dtype, 0))

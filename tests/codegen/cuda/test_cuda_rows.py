@@ -7,8 +7,10 @@ import pytest
 
 from tests.codegen.cuda.cuda_harness import check, launches_of, scheduled, text_of
 from tests.codegen.kernel_harness import one_group
+from tests.cost_models import DearBarriers
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.compiler.ir.types import TensorType, to_numpy_dtype
+from tilestitch.cost_model.random_model import RandomModel
 from tilestitch.passes.plan.schedules import RowSchedule
 
 RNG = np.random.default_rng(4)
@@ -80,12 +82,30 @@ def test_layer_norm(rows: int, width: int) -> None:
     check(layer_norm(rows, width), {"x": numbers((rows, width), "float32"), "s": numbers((width,), "float32")}, 4)
 
 
-def test_one_long_row_is_cut_into_parts() -> None:
+def long_sum(size: int) -> Graph:
     graph = Graph("sum")
-    x = graph.add_input("x", TensorType("float32", (1 << 16,)))
+    x = graph.add_input("x", TensorType("float32", (size,)))
     graph.outputs = [graph.emit("reduce_sum", x, axes=(0,), keepdims=False)]
-    assert len(launches_of(graph)) > 1
-    check(graph, {"x": numbers((1 << 16,), "float32")}, 50)
+    return graph
+
+
+def test_one_long_row_is_spread_over_blocks() -> None:
+    graph = long_sum(1 << 17)
+    (launch,) = launches_of(graph)
+    assert launch.cooperative and launch.grid[0] > 1
+    check(graph, {"x": numbers((1 << 17,), "float32")}, 50)
+
+
+def test_one_long_row_is_cut_into_launches_where_blocks_should_not_wait() -> None:
+    graph = long_sum(1 << 17)
+    assert len(launches_of(graph, model=DearBarriers())) > 1
+    check(graph, {"x": numbers((1 << 17,), "float32")}, 50, DearBarriers())
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("shape", "axis"), [((3, 1500), 1), ((300, 70), 0), ((1, 1 << 16), 1), ((2, 4096, 40), 1)])
+def test_every_schedule_that_a_model_may_choose_gives_the_same(shape: tuple[int, ...], axis: int, seed: int) -> None:
+    check(softmax(shape, axis), {"x": numbers(shape, "float32")}, 4, RandomModel(seed))
 
 
 @pytest.mark.parametrize(

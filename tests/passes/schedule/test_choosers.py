@@ -9,12 +9,13 @@ import pytest
 
 from tests.attention_graphs import Case, attention
 from tests.codegen.kernel_harness import one_group
+from tests.cost_models import DearBarriers
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.devices import find_device
 from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, kernel_of
-from tilestitch.cost_model.protocol import AnyDevice, Prediction, latency_us
+from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, Prediction, latency_us
 from tilestitch.cost_model.random_model import RandomModel
 from tilestitch.passes import PassContext, TargetInfo, check_plan, make_plan
 from tilestitch.passes.fusion.cost.facts import group_facts, nodes_by_name
@@ -23,14 +24,22 @@ from tilestitch.passes.plan.attention.operands import attention_of
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.rows_after import RowsAfter
-from tilestitch.passes.plan.schedules import AttentionSchedule, BandSchedule, GemmSchedule
+from tilestitch.passes.plan.schedules import (
+    AttentionSchedule,
+    BandSchedule,
+    ElementwiseSchedule,
+    GemmSchedule,
+    RowSchedule,
+    Schedule,
+    SplitRowSchedule,
+)
 from tilestitch.passes.plan.view import look_up
 from tilestitch.passes.schedule.cuda.attention_facts import candidate_facts as attention_candidate
 from tilestitch.passes.schedule.cuda.band_facts import banded_candidate, writer_threads
-from tilestitch.passes.schedule.cuda.fastest import fastest
 from tilestitch.passes.schedule.cuda.gemm import band_schedule, choose_gemm, gemm_schedules
 from tilestitch.passes.schedule.cuda.gemm_facts import candidate_facts
 from tilestitch.passes.schedule.cuda.gpu import Gpu
+from tilestitch.passes.schedule.fastest import fastest
 
 A100 = TargetInfo("cuda", device="A100", architectures=("sm_80",))
 H100 = TargetInfo("cuda", device="H100", architectures=("sm_90a",))
@@ -174,6 +183,62 @@ def test_a_random_model_drives_attention_to_other_legal_schedules(dtype: str) ->
 def test_a_random_model_drives_bands_to_other_legal_schedules(target: str) -> None:
     found = every_choice(softmax_after_gemm(256, 512, 512, "float16"), TARGETS[target])
     assert len([schedule for schedule in found if isinstance(schedule, BandSchedule)]) > 2
+
+
+def rows(shape: str, axis: int, dtype: str, op: str = "reduce_sum") -> Graph:
+    """A reduction along an axis, and every element over it."""
+    kept = ",".join("1" if i == axis else size for i, size in enumerate(shape.split(",")))
+    return parse_graph(
+        f"graph @g(%x: {dtype}[{shape}]) -> (%s, %y) {{\n"
+        f"  %s = {op}(%x) {{axes=[{axis}], keepdims=true}} : {dtype}[{kept}]\n"
+        f"  %y = div(%x, %s) : {dtype}[{shape}]\n}}"
+    )
+
+
+def reduction(shape: str, dtype: str) -> Graph:
+    return parse_graph(
+        f"graph @g(%x: {dtype}[{shape}]) -> (%s) {{\n"
+        f"  %s = reduce_sum(%x) {{axes=[1], keepdims=true}} : {dtype}[{shape.split(',')[0]},1]\n}}"
+    )
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("graph", "least"),
+    [
+        pytest.param(rows("512,1024", 1, "float32"), 3, id="teams of a row"),
+        pytest.param(rows("2048,96", 0, "float32"), 4, id="teams of a column"),
+        pytest.param(rows("2,262144", 1, "float32"), 2, id="one block or several for a row"),
+        pytest.param(reduction("1,1048576", "float16"), 3, id="one block, one launch or two for a row"),
+    ],
+)
+def test_a_random_model_drives_rows_to_other_legal_schedules(graph: Graph, least: int, target: str) -> None:
+    found = every_choice(graph, TARGETS[target])
+    assert len({each for each in found if isinstance(each, RowSchedule | SplitRowSchedule)}) >= least
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_random_model_drives_element_wise_work_to_other_numbers_of_vectors(target: str) -> None:
+    graph = parse_graph("graph @g(%x: float16[4096,4096]) -> (%y) { %y = neg(%x) : float16[4096,4096] }")
+    found = [each for each in every_choice(graph, TARGETS[target]) if isinstance(each, ElementwiseSchedule)]
+    assert {each.vectors for each in found} == {1, 2, 4}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_parts_of_long_rows_are_joined_by_a_launch_where_barriers_are_dear(target: str) -> None:
+    def schedule(model: LatencyModel) -> Schedule | None:
+        (group,) = make_plan(reduction("1,1048576", "float32"), PassContext(TARGETS[target], cost_model=model)).groups
+        return group.schedule
+
+    usual = schedule(MODEL)
+    assert isinstance(usual, RowSchedule) and usual.blocks_per_row > 1
+    assert isinstance(schedule(DearBarriers()), SplitRowSchedule)
+
+
+@pytest.mark.parametrize(("model", "scheme"), [(MODEL, "global"), (DearBarriers(), "block")])
+def test_what_a_plan_says_of_a_row_is_how_its_schedule_exchanges_it(model: LatencyModel, scheme: str) -> None:
+    (group,) = make_plan(rows("2,262144", 1, "float32"), PassContext(H100, cost_model=model)).groups
+    assert {stitch.scheme for stitch in group.stitches} == {scheme}
 
 
 # -- what the analytical model chooses ---------------------------------------------------------------------------------

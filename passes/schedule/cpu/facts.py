@@ -8,7 +8,6 @@ from math import ceil, log, log2, prod
 
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Traffic, Unit, kernel_of
-from tilestitch.passes.fusion.cost.work import read_again, sides_of, work_of
 from tilestitch.passes.plan.access.split_rows import pieces_of
 from tilestitch.passes.plan.cpu.anchors import AnchoredPlan, AnchoredSchedule, plan_of
 from tilestitch.passes.plan.cpu.attention import AttentionPlan, attention_of
@@ -29,13 +28,9 @@ from tilestitch.passes.plan.index_checks import pending_checks, read_for
 from tilestitch.passes.plan.launches.cpu import cpu_launches
 from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.view import GroupView, look_up
-from tilestitch.passes.schedule.cpu.cycles import (
-    attention_cycles,
-    conv_cycles,
-    conv_transpose_cycles,
-    gemm_cycles,
-    window_cycles,
-)
+from tilestitch.passes.schedule.work import read_again, sides_of, work_of
+
+from .cycles import attention_cycles, conv_cycles, conv_transpose_cycles, gemm_cycles, window_cycles
 
 
 def cpu_facts(nodes: Mapping[str, Node], group: Group, roles: Roles, isa: Isa) -> KernelFacts:

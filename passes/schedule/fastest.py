@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.facts import KernelFacts
-from tilestitch.cost_model.protocol import LatencyModel, hardly_slower
+from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, hardly_slower
 
 Candidate = TypeVar("Candidate")
 
 
 def fastest(
-    candidates: Sequence[Candidate], facts: Sequence[KernelFacts], device: Device, model: LatencyModel
+    candidates: Sequence[Candidate], facts: Sequence[KernelFacts], device: AnyDevice, model: LatencyModel
 ) -> Candidate:
     """The candidate whose facts `model` predicts to take the least time; the first of those that are hardly slower."""
     if len(candidates) == 1:

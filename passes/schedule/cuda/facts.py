@@ -8,8 +8,6 @@ from math import ceil
 
 from tilestitch.compiler.ir import Node
 from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Traffic, kernel_of
-from tilestitch.passes.fusion.cost.work import read_again, sides_of, work_of
-from tilestitch.passes.fusion.rules.spread import reduction_levels
 from tilestitch.passes.plan.attention.operands import attention_of
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
@@ -20,9 +18,11 @@ from tilestitch.passes.plan.registers import registers_of
 from tilestitch.passes.plan.roles import Part as Place
 from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.schedules import AttentionSchedule, GemmSchedule
-from tilestitch.passes.plan.view import look_up
-from tilestitch.passes.schedule.cuda.attention_facts import multiplied, trips, useful_rows
-from tilestitch.passes.schedule.cuda.gemm_facts import Tiling, from_l2, tiling_of
+from tilestitch.passes.plan.view import levels, look_up
+from tilestitch.passes.schedule.work import read_again, sides_of, work_of
+
+from .attention_facts import multiplied, trips, useful_rows
+from .gemm_facts import Tiling, from_l2, tiling_of
 
 CHECK = "check"
 """Launches of this kind look at indices, before the kernel that reads by them."""
@@ -50,7 +50,7 @@ def gpu_facts(nodes: Mapping[str, Node], group: Group, roles: Roles, multiproces
         parts.append(replace(
             own, reads=reads, writes=writes, tasks=launch.blocks, threads=launch.threads,
             shared_bytes=launch.shared_bytes, static_shared_bytes=launch.static_shared_bytes,
-            grid_barriers=reduction_levels(roles) if launch.cooperative else 0,
+            grid_barriers=max(levels(view.nodes, roles).values()) if launch.cooperative else 0,
         ))  # fmt: skip
     return kernel_of(*parts)
 

@@ -9,9 +9,10 @@ from math import prod
 from tilestitch.compiler.ir import Kind, Node, Value, kind_of, op_spec
 from tilestitch.cost_model.counts import operations, operations_per_element
 from tilestitch.cost_model.facts import Arithmetic, Part, Traffic, Unit
-from tilestitch.passes.fusion.cost.profit import evaluations
 from tilestitch.passes.plan import GroupKind
 from tilestitch.passes.plan.roles import Roles
+
+from .evaluations import evaluations
 
 NOTHING: Mapping[Value, int] = {}
 

@@ -1,0 +1,38 @@
+"""The machine that a target is planned for, as the latency models know it."""
+
+from __future__ import annotations
+
+from tilestitch.cost_model.cpu import CpuDevice
+from tilestitch.cost_model.devices import Device, find_device, representative
+from tilestitch.cost_model.protocol import AnyDevice
+from tilestitch.passes.plan.cpu.isa import Isa, isa_named
+from tilestitch.passes.plan.target import TargetInfo
+
+DEFAULT_CAPABILITY = 90
+
+
+def device_of(target: TargetInfo) -> AnyDevice:
+    """The device that a target is planned for: a CPU with its threads and vector unit, or a GPU of the table.
+
+    A bare `cuda` stands for Hopper. Raises DeviceError for a device that is not in the table.
+    """
+    if target.device:
+        return find_device(target.device)
+    if not target.name.startswith("cuda"):
+        return _cpu(isa_named(target.isa, target.dot), max(1, target.threads))
+    digits = "".join(c for c in target.name if c.isdigit())
+    return representative(int(digits) if digits else DEFAULT_CAPABILITY)
+
+
+def _cpu(isa: Isa, cores: int) -> CpuDevice:
+    return CpuDevice(
+        cores=cores, vector_bytes=isa.vector_bytes, vectors_per_cycle=isa.fma_ports, l1_bytes=isa.l1_bytes,
+        l2_bytes=isa.l2_bytes,
+    )  # fmt: skip
+
+
+def multiprocessors_of(target: TargetInfo) -> int:
+    """Multiprocessors that every GPU has on which code for `target` must run."""
+    device = device_of(target)
+    assert isinstance(device, Device)
+    return device.sm_count if target.multiprocessors is None else target.multiprocessors
