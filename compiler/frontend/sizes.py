@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 
 from tilestitch.compiler.ir import Value, reference
+from tilestitch.compiler.ir.claims import may_be_natural
 from tilestitch.compiler.ir.errors import UndecidedError
 from tilestitch.compiler.ir.sizes import Size, bounds_of, is_open, largest, smallest
-from tilestitch.compiler.ir.types import is_integer
+from tilestitch.compiler.ir.types import is_float, is_integer
 
 MOST_ELEMENTS = 64
 """Longer tensors of integers are data, not shapes."""
+_EXACT: Mapping[str, int] = {"float32": 1 << 24, "float64": 1 << 53}
+"""Up to where floats have every integer."""
 
 
 def contents_of(value: Value) -> np.ndarray | None:
@@ -36,11 +39,13 @@ def computed(op: str, values: Sequence[Value], attrs: Mapping[str, Any]) -> np.n
     if not any(v.producer is not None and v.producer.op == "sizes" for v in values):
         return None
     operands = [contents_of(value) for value in values]
+    if any(is_float(value.dtype) for value in values) and op not in _MOVES and op != "cast":
+        return None
     if any(operand is None for operand in operands):
         return None
     known = [operand for operand in operands if operand is not None]
     try:
-        return _result(op, known, attrs)
+        return _cast(known[0], values[0].dtype, attrs["to"]) if op == "cast" else _result(op, known, attrs)
     except UndecidedError:
         return None
 
@@ -51,8 +56,6 @@ def _result(op: str, operands: Sequence[np.ndarray], attrs: Mapping[str, Any]) -
             operands = [operands[0], operands[1].astype(np.int64)]
         moved = reference(op)(list(operands), attrs)[0]
         return np.asarray(moved, object)
-    if op == "cast":
-        return operands[0] if is_integer(attrs["to"]) else None
     if op in _FOLDS:
         axes, keepdims = tuple(attrs["axes"]), bool(attrs["keepdims"])
         return _folded(_FOLDS[op], operands[0], axes, keepdims)
@@ -61,6 +64,14 @@ def _result(op: str, operands: Sequence[np.ndarray], attrs: Mapping[str, Any]) -
         elements = [_ELEMENTWISE[op](*each) for each in zip(*(a.reshape(-1) for a in together), strict=True)]
         return _objects(elements, together[0].shape)
     return None
+
+
+def _cast(operand: np.ndarray, dtype: str, to: str) -> np.ndarray | None:
+    """Old converters take sizes to floats and back: nothing is lost of those that a float has exactly."""
+    if is_integer(to) and dtype in _EXACT:
+        most, sizes = _EXACT[dtype], operand.reshape(-1)
+        return operand if all(bounds_of(s)[0] >= -most and may_be_natural(most - s) for s in sizes) else None
+    return operand if not is_float(dtype) and (is_integer(to) or to in _EXACT) else None
 
 
 def _objects(elements: Sequence[Any], shape: Sequence[int]) -> np.ndarray:

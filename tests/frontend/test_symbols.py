@@ -53,6 +53,34 @@ def test_shape_arithmetic_leaves_nothing_to_compute() -> None:
     assert output_types(graph) == ["float32[b,s,4,16]"]
 
 
+def test_sizes_come_back_from_floats_as_far_as_these_have_every_integer() -> None:
+    """As converters of Keras models write a Flatten."""
+    graph = imported("""(float[b, 4, 16] x) => (float[b, 64] z) {
+        shape = Shape(x)
+        floats = Cast<to=1>(shape)
+        zero = Constant<value_ints=[0]>()
+        one = Constant<value_ints=[1]>()
+        first = Slice(floats, zero, one)
+        batch = Cast<to=6>(first)
+        wide = Cast<to=7>(batch)
+        tail = Constant<value_ints=[-1]>()
+        target = Concat<axis=0>(wide, tail)
+        z = Reshape(x, target)
+    }""")
+    assert [n.op for n in graph.nodes] == ["reshape"]
+    assert output_types(graph) == ["float32[b,64]"]
+    assert [(s.low, s.high) for s in graph.symbols] == [(1, 1 << 24)]
+
+
+def test_arithmetic_of_floats_is_none_of_sizes() -> None:
+    graph = imported("""(float[b] x) => (float[1] z) {
+        shape = Shape(x)
+        floats = Cast<to=1>(shape)
+        z = Add(floats, floats)
+    }""")
+    assert [n.op for n in graph.nodes] == ["sizes", "add"]
+
+
 def test_an_expansion_that_keeps_minus_one_is_decided() -> None:
     """The idiom of exporters: Where(target == -1, 1, target)."""
     graph = imported("""(float[1, 1, s] x, float[b] y) => (float[b, 1, s] z) {
