@@ -11,9 +11,11 @@ from tilestitch.codegen.cpu.convolution.lower import lower_conv, lower_conv_tran
 from tilestitch.codegen.cpu.loops.injective import emit_injective
 from tilestitch.codegen.cpu.loops.rowwise import emit_rowwise
 from tilestitch.codegen.cpu.opaque.checks import lower_index_checks
+from tilestitch.codegen.cpu.opaque.regions import lower_roi_align
 from tilestitch.codegen.cpu.opaque.scan import lower_cumulative
 from tilestitch.codegen.cpu.opaque.scatter import lower_scatter
 from tilestitch.codegen.cpu.opaque.sort import lower_top_k
+from tilestitch.codegen.cpu.opaque.suppress import lower_suppress
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import GroupView, roles_in, view_group
 from tilestitch.codegen.launch import SizesArg
@@ -26,7 +28,15 @@ from tilestitch.passes.plan.cpu.attention import AttentionPlan, attention_of
 from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan
 from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemvPlan
 from tilestitch.passes.plan.cpu.loops import LoopPlan
-from tilestitch.passes.plan.cpu.opaque import OpaqueSchedule, ScanPlan, ScatterPlan, SortPlan, opaque_plan
+from tilestitch.passes.plan.cpu.opaque import (
+    OpaqueSchedule,
+    RegionPlan,
+    ScanPlan,
+    ScatterPlan,
+    SortPlan,
+    SuppressPlan,
+    opaque_plan,
+)
 from tilestitch.passes.plan.cpu.rows import RowGroup, RowPlan
 from tilestitch.passes.plan.cpu.schedules import (
     CpuAttentionSchedule,
@@ -146,6 +156,10 @@ def _opaque(anchor: Node, schedule: OpaqueSchedule) -> tuple[KernelLaunch, ...]:
             return (lower_cumulative(plan),)
         case ScatterPlan():
             return lower_scatter(plan)
+        case SuppressPlan():
+            return (lower_suppress(plan),)
+        case RegionPlan():
+            return (lower_roi_align(plan),)
     raise AssertionError(plan)  # the schedule was checked
 
 

@@ -152,6 +152,11 @@ def sized(type_: Type, hint: str) -> Type:
     return type_.with_shape(tuple(symbols.found(f"{hint}_{i}") if isinstance(d, str) else d for i, d in dims))
 
 
+def sizes_are_symbols() -> bool:
+    """Whether all dimensions are numbers or expressions, those that only a run can tell among them."""
+    return _IN_FORCE.get() is not None
+
+
 def symbols_so_far() -> frozenset[str]:
     """The names of the symbols that there are."""
     symbols = _IN_FORCE.get()

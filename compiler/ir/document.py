@@ -30,6 +30,8 @@ OPERANDS = {
     "conv_transpose": "x, w",
     "scatter_elements": "x, indices, updates",
     "scatter_nd": "x, indices, updates",
+    "suppress": "boxes, scores, most, overlap, least",
+    "roi_align": "x, regions, images",
     "if": "cond, captures…",
     "loop": "max_trip, cond, carried…, captures…",
     "scan": "state…, scanned…, captures…",
@@ -116,6 +118,11 @@ ATTRIBUTES = {
     "to": "the dtype of the result",
     "trans_a": "whether the last two axes of `a` are swapped",
     "trans_b": "whether the last two axes of `b` are swapped",
+    "centers": "whether boxes are centre and size (x, y, width, height); else two corners",
+    "size": "of the result, in bins",
+    "ratio": "samples of a bin along each axis; 0: as many as it has elements",
+    "scale": "from coordinates of regions to elements of x",
+    "offset": "what is subtracted from scaled coordinates",
     "values": "one size for each element: an int, or an expression over the graph's symbols",
 }
 

@@ -297,6 +297,29 @@ _SPECS: list[OpSpec] = [
         "ONNX ScatterND; reduction none, add, mul, max, min",
         reduction=_REQUIRED,
     ),
+    _spec(
+        "suppress",
+        Kind.OPAQUE,
+        rule.suppress,
+        5,
+        "ONNX NonMaxSuppression of all classes: boxes [B, N, 4], scores [B, C, N], at most so many of each, overlap, "
+        "least score. int64 numbers [B, C, N] of the boxes that are kept, best first, and how many they are [B, C]; "
+        "what stands after these is undefined. `centers`: boxes are centres and sizes",
+        centers=_REQUIRED,
+    ),
+    _spec(
+        "roi_align",
+        Kind.OPAQUE,
+        rule.roi_align,
+        3,
+        "ONNX RoiAlign of x [B, C, H, W], regions [R, 4] and the image of each [R]; `ratio` samples a bin along each "
+        "axis, 0: as many as it has elements; `offset` is subtracted from scaled corners",
+        mode=_REQUIRED,
+        size=_REQUIRED,
+        ratio=_REQUIRED,
+        scale=_REQUIRED,
+        offset=_REQUIRED,
+    ),
     # control: operands are loop state first, then captured outer values; nested graphs take them all as inputs
     _spec(
         "if",

@@ -426,5 +426,26 @@ def scatter(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     return [x]
 
 
+def suppress(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    boxes, scores, most, overlap, least = _tensors(inputs)
+    floats = [t.dtype for t in (boxes, scores, overlap, least)]
+    _require(floats == ["float32"] * 4 and most.dtype == "int64", "operands must be float32, the third one int64")
+    _require(boxes.rank == 3 and boxes.shape[2] == 4, "boxes must be [B, N, 4]")
+    _require(scores.rank == 3, "scores must be [B, C, N]")
+    for a, b in ((boxes.shape[0], scores.shape[0]), (boxes.shape[1], scores.shape[2])):
+        _require(dims_compatible(a, b), "boxes and scores must have the same images, and as many boxes")
+    return [TensorType("int64", (*scores.shape[:2], boxes.shape[1])), TensorType("int64", scores.shape[:2])]
+
+
+def roi_align(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    x, regions, images = _tensors(inputs)
+    _require(x.rank == 4 and regions.rank == 2 and regions.shape[1] == 4, "operands must be [B, C, H, W] and [R, 4]")
+    _require(x.dtype == regions.dtype == "float32", "operands must be float32")
+    _require(images.dtype == "int64" and images.rank == 1, "the third operand must be the image of each region, int64")
+    _require(dims_compatible(regions.shape[0], images.shape[0]), "each region must have an image")
+    _require(attrs["mode"] in ("avg", "max"), f"unknown mode {attrs['mode']!r}")
+    return [x.with_shape((regions.shape[0], x.shape[1], *attrs["size"]))]
+
+
 def stated(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     raise TypeRuleError("output types must be stated")

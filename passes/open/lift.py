@@ -22,10 +22,12 @@ from tilestitch.passes.plan.cpu.schedules import (
     CpuGemmSchedule,
     CpuGemvSchedule,
     CpuLoopSchedule,
+    CpuRegionSchedule,
     CpuRowSchedule,
     CpuScanSchedule,
     CpuScatterSchedule,
     CpuSortSchedule,
+    CpuSuppressSchedule,
     CpuWindowSchedule,
 )
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
@@ -64,12 +66,22 @@ def lifted(group: Group, typical: Mapping[str, Node], nodes: Mapping[str, Node])
 
 
 _OF_NOTHING = frozenset(
-    {"concat", "gather", "gather_elements", "gather_nd", "scatter_elements", "scatter_nd", "reduce_sum", "reduce_prod"}
+    {
+        "concat",
+        "gather",
+        "gather_elements",
+        "gather_nd",
+        "scatter_elements",
+        "scatter_nd",
+        "reduce_sum",
+        "reduce_prod",
+        "suppress",
+    }
 )
 """Operators whose kernels are right where an operand has no elements, but the result has: loads ask whether there are
 any.
 """
-_ASKING = CpuLoopSchedule | CpuRowSchedule | CpuScatterSchedule
+_ASKING = CpuLoopSchedule | CpuRowSchedule | CpuScatterSchedule | CpuSuppressSchedule
 
 
 def _made_of_nothing(nodes: Sequence[Node], schedule: Schedule | None) -> str | None:
@@ -124,6 +136,8 @@ def _schedule(schedule: Schedule, typical: GroupView, view: GroupView, roles: Ro
             return _scan(schedule, ScanPlan(_anchor(view), schedule))
         case CpuScatterSchedule():
             return _scatter(schedule, ScatterPlan(_anchor(view), schedule))
+        case CpuSuppressSchedule() | CpuRegionSchedule():
+            return schedule
         case CpuConvSchedule() | CpuWindowSchedule() | CpuConvTransposeSchedule():
             return _images(schedule, view)
     return f"kernels of template {schedule.template} are for known sizes only"

@@ -1,4 +1,4 @@
-"""ONNX operators whose work depends on the values of their operands: RoiAlign with adaptive sampling; and Det."""
+"""ONNX operators whose work depends on the values of their operands: RoiAlign; and Det."""
 
 from __future__ import annotations
 
@@ -7,30 +7,34 @@ from typing import Any
 
 import numpy as np
 
-from .common import Attrs, HostFn, narrow, widen
+from .common import Attrs, HostError, HostFn, narrow, widen
 
 
 def _roi_align(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    """Operands: x[N,C,H,W], rois[R,4] (x1, y1, x2, y2), batch_indices[R]. Every bin takes ceil(its size) samples
-    an axis.
+    """Operands: x[N,C,H,W], rois[R,4] (x1, y1, x2, y2), batch_indices[R]. Every bin takes `ratio` samples an axis, or
+    ceil(its size) if that is 0.
 
-    attrs: mode (avg, max), output_height, output_width, spatial_scale, offset (subtracted from scaled coordinates).
+    attrs: mode (avg, max), size (bins), ratio, scale, offset (subtracted from scaled coordinates).
     """
     x, rois, batches = inputs
-    image, out = widen(x), (attrs["output_height"], attrs["output_width"])
+    image, out, ratio = widen(x), attrs["size"], attrs["ratio"]
+    if len(batches) and not (batches.min() >= 0 and batches.max() < len(x)):
+        raise HostError(f"RoiAlign: there is no image {batches.min() if batches.min() < 0 else batches.max()}")
     result = np.zeros((len(rois), x.shape[1], *out), image.dtype)
     for r, (roi, batch) in enumerate(zip(widen(rois), batches, strict=True)):
-        x1, y1, x2, y2 = (float(v) * attrs["spatial_scale"] - attrs["offset"] for v in roi)
-        rows = _region_taps(y1, y2, out[0], x.shape[2], attrs["offset"] == 0.0)
-        columns = _region_taps(x1, x2, out[1], x.shape[3], attrs["offset"] == 0.0)
+        x1, y1, x2, y2 = (float(v) * attrs["scale"] - attrs["offset"] for v in roi)
+        rows = _region_taps(y1, y2, out[0], x.shape[2], attrs["offset"] == 0.0, ratio)
+        columns = _region_taps(x1, x2, out[1], x.shape[3], attrs["offset"] == 0.0, ratio)
         result[r] = _pooled(image[int(batch)], rows, columns, attrs["mode"])
     return [narrow(result, x.dtype)]
 
 
-def _region_taps(start: float, end: float, bins: int, size: int, at_least_one: bool) -> tuple[np.ndarray, np.ndarray]:
+def _region_taps(
+    start: float, end: float, bins: int, size: int, at_least_one: bool, ratio: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Places and weights [2, bins, samples] of the two neighbours of every sample along one axis."""
     extent = max(end - start, 1.0) if at_least_one else end - start
-    count = max(int(np.ceil(extent / bins)), 0)
+    count = ratio or max(int(np.ceil(extent / bins)), 0)
     width = extent / bins
     places = start + np.arange(bins)[:, None] * width + (np.arange(count) + 0.5) * width / max(count, 1)
     inside = (places >= -1.0) & (places <= size)
@@ -65,4 +69,4 @@ def _det(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     return [narrow(np.asarray(np.linalg.det(widen(x))), x.dtype)]
 
 
-TABLE: Mapping[str, HostFn] = {"RoiAlign": _roi_align, "Det": _det}
+TABLE: Mapping[str, HostFn] = {"RoiAlign": _roi_align, "roi_align": _roi_align, "Det": _det}

@@ -79,6 +79,24 @@ def _non_max_suppression(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray
     return [np.array(selected, np.int64).reshape(-1, 3)]
 
 
+def _suppress(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
+    """For each class of each image the numbers of the boxes that are kept, and how many."""
+    boxes, scores, most, overlap, least = inputs
+    corners = _corners(boxes, attrs["centers"])
+    places, counts = np.zeros(scores.shape, np.int64), np.zeros(scores.shape[:2], np.int64)
+    for batch, label in np.ndindex(*counts.shape):
+        kept = _kept_boxes(corners[batch], scores[batch, label], max(int(most), 0), float(overlap), least)
+        places[batch, label, : len(kept)], counts[batch, label] = kept, len(kept)
+    return [places, counts]
+
+
+def _kept(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
+    """What suppress found, as NonMaxSuppression gives it: [selected, 3], image, class and box."""
+    places, counts = inputs
+    found = np.arange(places.shape[-1]) < counts[..., None]
+    return [np.concatenate([np.argwhere(found)[:, :2], places[found][:, None]], 1).astype(np.int64)]
+
+
 def _corners(boxes: np.ndarray, center_point_box: int) -> np.ndarray:
     """Boxes as [.., y_min, x_min, y_max, x_max]."""
     if center_point_box:
@@ -115,4 +133,5 @@ def _intersection_over_union(box: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 TABLE: Mapping[str, HostFn] = {
     "NonZero": _non_zero, "Compress": _compress, "Unique": _unique, "NonMaxSuppression": _non_max_suppression,
+    "suppress": _suppress, "Kept": _kept,
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,47 @@ class _Line:
     source: Any
     start: Expr
     step: Size
+
+
+def merged(keys: Any, positions: Any, count: Expr, half: Expr, before: Callable[[Expr, Expr], Expr]) -> Expr:
+    """Sort the first `count` keys, and positions with them; the offset of the result. Two halves of the workspace, the
+    second from `half` on, take turns. before(new, old): whether the one that stands later comes first.
+    """
+    levels = _levels(count)
+    left = T.alloc_buffer((1,), "int32", scope="local")
+    right = T.alloc_buffer((1,), "int32", scope="local")
+    with T.serial(0, levels) as level:
+        width = T.bind(T.shift_left(T.int32(1), level))
+        source = T.bind(level % 2 * half)
+        target = T.bind(half - source)
+        with T.serial(0, (count + 2 * width - 1) // (2 * width)) as pair:
+            low = T.bind(pair * 2 * width)
+            middle = T.bind(T.min(low + width, count))
+            high = T.bind(T.min(low + 2 * width, count))
+            T.buffer_store(left, low, [0])
+            T.buffer_store(right, middle, [0])
+            with T.serial(low, high) as out:
+                a = named(keys[source + T.min(left[0], count - 1)])
+                b = named(keys[source + T.min(right[0], count - 1)])
+                from_right = tirx.Or(left[0] >= middle, tirx.And(right[0] < high, before(b, a)))
+                take = named(T.cast(from_right, "int32"))
+                chosen = named(tirx.Select(tirx.NE(take, 0), right[0], left[0]))
+                T.buffer_store(keys, keys[source + chosen], [target + out])
+                T.buffer_store(positions, positions[source + chosen], [target + out])
+                T.buffer_store(left, left[0] + 1 - take, [0])
+                T.buffer_store(right, right[0] + take, [0])
+    return levels % 2 * half
+
+
+def _levels(count: Expr) -> Expr:
+    """How often sorted pieces are joined in pairs until `count` are sorted."""
+    if isinstance(count, int):
+        return (count - 1).bit_length()
+    levels = T.alloc_buffer((1,), "int32", scope="local")
+    T.buffer_store(levels, T.int32(0), [0])
+    with T.While(T.shift_left(T.int32(1), levels[0]) < count):
+        T.buffer_store(levels, levels[0] + 1, [0])
+    return T.bind(levels[0])
 
 
 class _TopK:
@@ -73,45 +115,11 @@ class _TopK:
                 T.buffer_store(positions, i, [slot[0]])
 
     def merge_sort(self, line: _Line, keys: Any, positions: Any) -> Expr:
-        """Sort the whole line; the offset of the result in the workspace (two halves take turns)."""
-        n = self.size
-        with T.serial(0, n) as i:
+        """Sort the whole line; the offset of the result in the workspace."""
+        with T.serial(0, self.size) as i:
             T.buffer_store(keys, self.element(line, i), [i])
             T.buffer_store(positions, i, [i])
-        levels = self.levels()
-        left = T.alloc_buffer((1,), "int32", scope="local")
-        right = T.alloc_buffer((1,), "int32", scope="local")
-        with T.serial(0, levels) as level:
-            width = T.bind(T.shift_left(T.int32(1), level))
-            source = T.bind(level % 2 * n)
-            target = T.bind(n - source)
-            with T.serial(0, (n + 2 * width - 1) // (2 * width)) as pair:
-                low = T.bind(pair * 2 * width)
-                middle = T.bind(T.min(low + width, n))
-                high = T.bind(T.min(low + 2 * width, n))
-                T.buffer_store(left, low, [0])
-                T.buffer_store(right, middle, [0])
-                with T.serial(low, high) as out:
-                    a = named(keys[source + T.min(left[0], n - 1)])
-                    b = named(keys[source + T.min(right[0], n - 1)])
-                    from_right = tirx.Or(left[0] >= middle, tirx.And(right[0] < high, self.before(b, a)))
-                    take = named(T.cast(from_right, "int32"))
-                    chosen = named(tirx.Select(tirx.NE(take, 0), right[0], left[0]))
-                    T.buffer_store(keys, keys[source + chosen], [target + out])
-                    T.buffer_store(positions, positions[source + chosen], [target + out])
-                    T.buffer_store(left, left[0] + 1 - take, [0])
-                    T.buffer_store(right, right[0] + take, [0])
-        return levels % 2 * n
-
-    def levels(self) -> Expr:
-        """How often the sorted pieces are joined in pairs."""
-        if isinstance(self.size, int):
-            return (self.size - 1).bit_length()
-        count = T.alloc_buffer((1,), "int32", scope="local")
-        T.buffer_store(count, T.int32(0), [0])
-        with T.While(T.shift_left(T.int32(1), count[0]) < self.size):
-            T.buffer_store(count, count[0] + 1, [0])
-        return T.bind(count[0])
+        return merged(keys, positions, self.size, self.size, self.before)
 
     def line_body(self, buffers: list[Any], number: Expr, keys: Any, positions: Any) -> None:
         source, *results = buffers

@@ -9,6 +9,7 @@ from tilestitch.compiler.frontend.context import Context, Versioned
 from tilestitch.compiler.ir import UNKNOWN, TensorType, Type, Value
 
 from .host_types import Dim, constant_ints, length_of, present, resized, tensor_step, unknown_tensor, with_unknown
+from .sampling import roi_align_on_host
 
 _RESIZE_ATTRIBUTES = (
     "antialias", "axes", "coordinate_transformation_mode", "cubic_coeff_a", "exclude_outside", "extrapolation_value",
@@ -115,9 +116,14 @@ def mel_weight_matrix(ctx: Context) -> Sequence[Value]:
     return tensor_step(ctx, "MelWeightMatrix", values, [TensorType(dtype, (UNKNOWN, UNKNOWN))], dtype=dtype)
 
 
+def roi_align(ctx: Context) -> Sequence[Value]:
+    return [roi_align_on_host(ctx)]
+
+
 DYNAMIC: Mapping[str, Sequence[Versioned]] = {
     "Resize": [(10, resize_10), (11, resize)],
     "Upsample": [(7, resize_10)],
+    "RoiAlign": [(10, roi_align)],
     "AffineGrid": [(20, affine_grid)],
     "Col2Im": [(18, col2im)],
     "MaxUnpool": [(9, max_unpool)],

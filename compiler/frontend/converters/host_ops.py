@@ -11,6 +11,7 @@ from tilestitch.compiler.frontend.builder import dtype_of
 from tilestitch.compiler.frontend.context import Context, Versioned
 from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, TensorType, Type, Value
 
+from ..symbols import sizes_are_symbols
 from .host_types import length_of, present, rank_or_none, tensor_step, with_unknown
 
 
@@ -35,10 +36,27 @@ def unique(ctx: Context) -> Sequence[Value]:
 
 
 def non_max_suppression(ctx: Context) -> Sequence[Value]:
+    if sizes_are_symbols() and all(dtype_of(ctx.input(i)) == "float32" for i in (0, 1)):
+        return _suppressed(ctx)
     values = (ctx.input(0), ctx.input(1), ctx.optional(2), ctx.optional(3), ctx.optional(4))
     return tensor_step(
         ctx, "NonMaxSuppression", values, [TensorType("int64", (UNKNOWN, 3))], **present(ctx, "center_point_box")
     )
+
+
+def _suppressed(ctx: Context) -> Sequence[Value]:
+    """A kernel finds what is kept of each class; then all of it is put together."""
+    most, overlap, least = (ctx.optional(i) for i in (2, 3, 4))
+    centers = bool(ctx.attr("center_point_box", 0))
+    operands = (
+        ctx.input(0),
+        ctx.input(1),
+        ctx.constant(0, "int64") if most is None else ctx.reshape(most, ()),
+        ctx.constant(0.0, "float32") if overlap is None else ctx.reshape(overlap, ()),
+        ctx.constant(-np.inf, "float32") if least is None else ctx.reshape(least, ()),
+    )
+    kept = ctx.emit_many("suppress", operands, {"centers": centers})
+    return ctx.host("Kept", kept, [TensorType("int64", (UNKNOWN, 3))])
 
 
 def image_decoder(ctx: Context) -> Sequence[Value]:

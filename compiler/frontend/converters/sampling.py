@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
+from typing import Any
 
 import numpy as np
 
-from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir import TensorType, Value
 
 from ..builder import Builder, dtype_of
 from ..context import Context, Versioned
+from ..symbols import sizes_are_symbols
 from .common import HALVES
 from .convolution import Window, conv_window
 from .indexing import along_axis
@@ -165,10 +167,12 @@ def convert_affine_grid(ctx: Context) -> Value:
 
 def convert_roi_align(ctx: Context) -> Value:
     x, rois, batch_indices = ctx.input(0), ctx.input(1), ctx.input(2)
+    if sizes_are_symbols() and dtype_of(x) == "float32":
+        return ctx.emit("roi_align", x, rois, ctx.cast(batch_indices, "int64"), **_regions(ctx))
     _, channels, height, width = ctx.shape(x)
     ratio = ctx.attr("sampling_ratio", 0)
     if ratio <= 0:
-        return _roi_align_on_host(ctx)
+        return roi_align_on_host(ctx)
     count = ctx.shape(rois)[0]
     half_pixel = ctx.opset >= 16 and ctx.attr("coordinate_transformation_mode", "half_pixel") == "half_pixel"
     out = ctx.attr("output_height", 1), ctx.attr("output_width", 1)
@@ -188,18 +192,24 @@ def convert_roi_align(ctx: Context) -> Value:
     return _pooled_samples(ctx, image, (height, width), taps, (count, channels, out[0], ratio, out[1], ratio))
 
 
-def _roi_align_on_host(ctx: Context) -> Value:
+def roi_align_on_host(ctx: Context) -> Value:
     """With sampling_ratio 0 the number of samples depends on the size of each region."""
-    x, rois = ctx.input(0), ctx.input(1)
+    return ctx.host("RoiAlign", [ctx.input(0), ctx.input(1), ctx.input(2)], [_pooled_type(ctx)], **_regions(ctx))[0]
+
+
+def _pooled_type(ctx: Context) -> TensorType:
+    x, rois = ctx.input(0).tensor_type, ctx.input(1).tensor_type
+    return x.with_shape((rois.shape[0], x.shape[1], ctx.attr("output_height", 1), ctx.attr("output_width", 1)))
+
+
+def _regions(ctx: Context) -> dict[str, Any]:
+    """The attributes of roi_align."""
     half_pixel = ctx.opset >= 16 and ctx.attr("coordinate_transformation_mode", "half_pixel") == "half_pixel"
-    out = ctx.attr("output_height", 1), ctx.attr("output_width", 1)
-    ctx.rank(x), ctx.rank(rois)
-    shape = (rois.tensor_type.shape[0], x.tensor_type.shape[1], *out)
-    attrs = {
-        "mode": ctx.attr("mode", "avg"), "output_height": out[0], "output_width": out[1],
-        "spatial_scale": ctx.attr("spatial_scale", 1.0), "offset": 0.5 if half_pixel else 0.0,
+    return {
+        "mode": ctx.attr("mode", "avg"), "size": (ctx.attr("output_height", 1), ctx.attr("output_width", 1)),
+        "ratio": max(ctx.attr("sampling_ratio", 0), 0), "scale": float(ctx.attr("spatial_scale", 1.0)),
+        "offset": 0.5 if half_pixel else 0.0,
     }  # fmt: skip
-    return ctx.host("RoiAlign", [x, rois, ctx.input(2)], [x.tensor_type.with_shape(shape)], **attrs)[0]
 
 
 def _pooled_samples(

@@ -1,4 +1,4 @@
-"""Sorting, running sums and scatters on a CPU, as scheduled."""
+"""Sorting, running sums, scatters and what detectors do with boxes on a CPU, as scheduled."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from tilestitch.compiler.ir.sizes import Size, as_size, ceil_div
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 
 from .limits import lane_reasons
-from .schedules import CpuScanSchedule, CpuScatterSchedule, CpuSortSchedule
+from .schedules import CpuRegionSchedule, CpuScanSchedule, CpuScatterSchedule, CpuSortSchedule, CpuSuppressSchedule
 from .tiling import align
 
-OpaqueSchedule: TypeAlias = CpuSortSchedule | CpuScanSchedule | CpuScatterSchedule
+OpaqueSchedule: TypeAlias = (
+    CpuSortSchedule | CpuScanSchedule | CpuScatterSchedule | CpuSuppressSchedule | CpuRegionSchedule
+)
 MOST_INSERTED = 1 << 12
 """Elements of a list that others are inserted into, one place after the other."""
 POSITION_BYTES = 4
@@ -166,7 +168,73 @@ class ScatterPlan:
             yield f"updates of {self.node.inputs[0].dtype} are applied one by one, not in vectors of {schedule.lanes}"
 
 
-OpaquePlan: TypeAlias = SortPlan | ScanPlan | ScatterPlan
+@dataclass(frozen=True)
+class SuppressPlan:
+    """A suppress node and its schedule."""
+
+    node: Node
+    schedule: CpuSuppressSchedule
+    KEPT_BYTES: ClassVar[int] = 20
+    """Of a box that is kept: its corners and its area."""
+
+    @property
+    def boxes(self) -> Size:
+        return self.node.inputs[0].shape[1]
+
+    @property
+    def classes(self) -> Size:
+        return self.node.inputs[1].shape[1]
+
+    @property
+    def tasks(self) -> Size:
+        return self.node.inputs[1].shape[0] * self.classes
+
+    @property
+    def room(self) -> Size:
+        """Scores in the workspace: two halves that take turns."""
+        return 2 * self.boxes
+
+    @property
+    def key_bytes(self) -> Size:
+        return align(self.room * POSITION_BYTES)
+
+    @property
+    def scratch_bytes(self) -> Size:
+        return 2 * self.key_bytes + align(self.boxes * self.KEPT_BYTES)
+
+    def reasons(self) -> Iterator[str]:
+        """There is one way."""
+        return iter(())
+
+
+@dataclass(frozen=True)
+class RegionPlan:
+    """A roi_align node and its schedule."""
+
+    node: Node
+    schedule: CpuRegionSchedule
+    scratch_bytes: ClassVar[int] = 0
+
+    @property
+    def channels(self) -> Size:
+        return self.node.inputs[0].shape[1]
+
+    @property
+    def parts(self) -> Size:
+        """Tasks of a region."""
+        return ceil_div(self.channels, self.schedule.channels)
+
+    @property
+    def tasks(self) -> Size:
+        return self.node.inputs[1].shape[0] * self.parts
+
+    def reasons(self) -> Iterator[str]:
+        """Why no kernel pools as scheduled."""
+        if not self.schedule.channels:
+            yield "a task has 0 channels; it has at least one"
+
+
+OpaquePlan: TypeAlias = SortPlan | ScanPlan | ScatterPlan | SuppressPlan | RegionPlan
 
 
 def opaque_plan(node: Node, schedule: OpaqueSchedule) -> OpaquePlan | str:
@@ -183,4 +251,8 @@ def _plan_of(node: Node, schedule: OpaqueSchedule) -> OpaquePlan | str:
             return ScanPlan(node, schedule)
         case CpuScatterSchedule() if node.op in ("scatter_elements", "scatter_nd"):
             return ScatterPlan(node, schedule)
+        case CpuSuppressSchedule() if node.op == "suppress":
+            return SuppressPlan(node, schedule)
+        case CpuRegionSchedule() if node.op == "roi_align":
+            return RegionPlan(node, schedule)
     return f"template {schedule.template} does not compute {node.op}"

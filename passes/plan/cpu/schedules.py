@@ -212,8 +212,23 @@ class CpuScatterSchedule:
     lanes: int = 1
 
 
+@dataclass(frozen=True)
+class CpuSuppressSchedule:
+    """A task has one class of one image."""
+
+    template: ClassVar[str] = "cpu_suppress"
+
+
+@dataclass(frozen=True)
+class CpuRegionSchedule:
+    """A task has `channels` channels of one region."""
+
+    template: ClassVar[str] = "cpu_regions"
+    channels: int
+
+
 CpuSchedule: TypeAlias = (
     CpuGemmSchedule | CpuDotGemmSchedule | CpuGemvSchedule | CpuConvSchedule | CpuConvTransposeSchedule
     | CpuWindowSchedule | CpuAttentionSchedule | CpuLoopSchedule | CpuRowSchedule | CpuSplitRowSchedule
-    | CpuSortSchedule | CpuScanSchedule | CpuScatterSchedule
+    | CpuSortSchedule | CpuScanSchedule | CpuScatterSchedule | CpuSuppressSchedule | CpuRegionSchedule
 )  # fmt: skip

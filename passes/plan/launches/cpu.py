@@ -15,7 +15,7 @@ from tilestitch.passes.plan.cpu.checks import check_tasks
 from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan
 from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemvPlan
 from tilestitch.passes.plan.cpu.loops import LoopPlan
-from tilestitch.passes.plan.cpu.opaque import OpaqueSchedule, ScatterPlan, SortPlan, opaque_plan
+from tilestitch.passes.plan.cpu.opaque import OpaqueSchedule, ScatterPlan, opaque_plan
 from tilestitch.passes.plan.cpu.rows import RowGroup, RowPlan
 from tilestitch.passes.plan.cpu.schedules import (
     CpuAttentionSchedule,
@@ -159,8 +159,7 @@ def _opaque(anchor: Node, schedule: OpaqueSchedule) -> tuple[Emitted, ...]:
     plan = opaque_plan(anchor, schedule)
     assert not isinstance(plan, str), plan
     if not isinstance(plan, ScatterPlan):
-        kind = "top_k" if isinstance(plan, SortPlan) else "cumulative"
-        return (_launch(kind, plan.tasks, (*anchor.inputs, *anchor.outputs), plan.scratch_bytes),)
+        return (_launch(anchor.op, plan.tasks, (*anchor.inputs, *anchor.outputs), plan.scratch_bytes),)
     (x, indices, updates), out = anchor.inputs, anchor.outputs[0]
     copy = _launch("copy", plan.copy_tasks, (x, out))
     return (copy, _launch(anchor.op, plan.tasks, (indices, updates, out))) if plan.tasks else (copy,)

@@ -14,7 +14,16 @@ from tilestitch.passes.plan.cpu.attention import AttentionPlan, attention_of
 from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan
 from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemvPlan
 from tilestitch.passes.plan.cpu.isa import Isa
-from tilestitch.passes.plan.cpu.opaque import OpaquePlan, OpaqueSchedule, ScanPlan, ScatterPlan, SortPlan, opaque_plan
+from tilestitch.passes.plan.cpu.opaque import (
+    OpaquePlan,
+    OpaqueSchedule,
+    RegionPlan,
+    ScanPlan,
+    ScatterPlan,
+    SortPlan,
+    SuppressPlan,
+    opaque_plan,
+)
 from tilestitch.passes.plan.cpu.rows import RowGroup, RowPlan
 from tilestitch.passes.plan.cpu.schedules import (
     CpuAttentionSchedule,
@@ -204,6 +213,11 @@ def _opaque(work: Part, plan: OpaquePlan, isa: Isa) -> Sequence[Part]:
             # Each addition waits for the one before.
             chained = tuple(replace(a, share=1 / isa.fma_latency) for a in work.arithmetic)
             return (replace(work, arithmetic=chained, lanes=plan.schedule.lanes),)
+        case SuppressPlan():
+            pairs = plan.tasks * plan.boxes * max(1, ceil(log2(max(1, plan.boxes))))
+            return (replace(work, arithmetic=(Arithmetic("alu", "float32", pairs),), lanes=1),)
+        case RegionPlan():
+            return (work,)
     return _scatter(work, plan)
 
 

@@ -7,7 +7,13 @@ from math import prod
 from tilestitch.compiler.ir import Node
 from tilestitch.passes.plan.cpu.isa import Isa
 from tilestitch.passes.plan.cpu.opaque import OpaqueSchedule
-from tilestitch.passes.plan.cpu.schedules import CpuScanSchedule, CpuScatterSchedule, CpuSortSchedule
+from tilestitch.passes.plan.cpu.schedules import (
+    CpuRegionSchedule,
+    CpuScanSchedule,
+    CpuScatterSchedule,
+    CpuSortSchedule,
+    CpuSuppressSchedule,
+)
 
 SORT_ELEMENTS = 4096
 """Of a task that sorts."""
@@ -18,6 +24,8 @@ COPY_ELEMENTS = 65536
 UPDATE_ELEMENTS = 8192
 LEAST_PART, SLICE_LANES = 16, 16
 """Elements of a slice that are worth a task of their own, and of a vector of them."""
+REGION_CHANNELS = 16
+"""Channels of a region that a task pools."""
 BY_ELEMENT = frozenset({"bool", "bfloat16"})
 """dtypes whose elements are not stored as they are computed with."""
 
@@ -29,6 +37,10 @@ def choose_opaque(node: Node, isa: Isa) -> OpaqueSchedule | None:
         return CpuSortSchedule(max(1, SORT_ELEMENTS // max(1, size)), node.attrs["k"] <= MAX_INSERTION)
     if node.op == "cumulative":
         return _scan(node, isa)
+    if node.op == "suppress":
+        return CpuSuppressSchedule()
+    if node.op == "roi_align":
+        return CpuRegionSchedule(min(REGION_CHANNELS, node.inputs[0].shape[1]))
     return _scatter(node, isa) if node.op in ("scatter_elements", "scatter_nd") else None
 
 

@@ -1,0 +1,109 @@
+"""The template of suppress: the boxes of a class by falling score, each kept that overlaps none before it too much."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr, named
+from tilestitch.codegen.compute.sizes import integer
+from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, kernel_function
+from tilestitch.codegen.cpu.contraction.microkernel import scratch_buffer
+from tilestitch.passes.plan.cpu.opaque import SuppressPlan
+
+from .sort import merged
+
+SIDES = 4
+
+
+def lower_suppress(plan: SuppressPlan) -> KernelLaunch:
+    """One task has one class of one image."""
+    node = plan.node
+    parameters = [Parameter.of(v.name, v.tensor_type) for v in (*node.inputs, *node.outputs)]
+
+    def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
+        _Suppression(plan, buffers, scratch).run(T.bind(T.cast(task, "int64")))
+
+    func = kernel_function(parameters, body)
+    return KernelLaunch(
+        "suppress", func, plan.tasks, tuple(p.arg for p in parameters), node.origins, plan.scratch_bytes
+    )
+
+
+class _Suppression:
+    """One task. In the workspace lie scores and places, sorted in turns, and the corners and areas of what is kept."""
+
+    def __init__(self, plan: SuppressPlan, buffers: list[Any], scratch: Expr) -> None:
+        self.plan = plan
+        self.boxes, self.scores, self.most, self.overlap, self.least, self.places, self.counts = buffers
+        self.keys = scratch_buffer(scratch, 0, (plan.room,), "float32", "keys")
+        self.positions = scratch_buffer(scratch, plan.key_bytes, (plan.room,), "int32", "positions")
+        self.kept = scratch_buffer(scratch, 2 * plan.key_bytes, (plan.boxes, SIDES + 1), "float32", "kept")
+
+    def run(self, line: Expr) -> None:
+        plan = self.plan
+        count = T.bind(integer(plan.boxes, "int32"))
+        start = T.bind(line * integer(plan.boxes, "int64"))
+        first = T.bind(line // integer(plan.classes, "int64") * integer(plan.boxes, "int64"))
+        candidates = self.candidates(start, count)
+        offset = merged(self.keys, self.positions, candidates, count, lambda new, old: new > old)
+        limit = T.bind(T.cast(T.min(T.max(self.most[0], T.int64(0)), T.cast(count, "int64")), "int32"))
+        at, kept = _counter(), _counter()
+        with T.While(tirx.And(at[0] < candidates, kept[0] < limit)):
+            place = T.bind(self.positions[offset + at[0]])
+            box = self.corners(first + T.cast(place, "int64"))
+            with T.If(tirx.EQ(self.overlapping(box, kept[0]), 0)), T.Then():
+                for side, value in enumerate(box):
+                    T.buffer_store(self.kept, value, [kept[0], side])
+                T.buffer_store(self.places, T.cast(place, "int64"), [start + T.cast(kept[0], "int64")])
+                T.buffer_store(kept, kept[0] + 1, [0])
+            T.buffer_store(at, at[0] + 1, [0])
+        T.buffer_store(self.counts, T.cast(kept[0], "int64"), [line])
+
+    def candidates(self, start: Expr, count: Expr) -> Expr:
+        """Put the scores above the least one into the workspace; how many there are."""
+        found = _counter()
+        least = T.bind(self.least[0])
+        with T.serial(0, count) as i:
+            score = named(self.scores[start + T.cast(i, "int64")])
+            with T.If(score > least), T.Then():
+                T.buffer_store(self.keys, score, [found[0]])
+                T.buffer_store(self.positions, i, [found[0]])
+                T.buffer_store(found, found[0] + 1, [0])
+        return T.bind(found[0])
+
+    def corners(self, number: Expr) -> list[Expr]:
+        """Both ends along two axes, the lower ones first, and the area."""
+        a, b, c, d = (named(self.boxes[number * SIDES + side]) for side in range(SIDES))
+        if self.plan.node.attrs["centers"]:
+            half = T.float32(0.5)
+            ends = [a - c * half, b - d * half, a + c * half, b + d * half]
+        else:
+            ends = [T.min(a, c), T.min(b, d), T.max(a, c), T.max(b, d)]
+        low_a, low_b, high_a, high_b = map(named, ends)
+        return [low_a, low_b, high_a, high_b, named((high_a - low_a) * (high_b - low_b))]
+
+    def overlapping(self, box: list[Expr], kept: Expr) -> Expr:
+        """1 if a box that is kept shares too much with this one."""
+        drop, j = _counter(), _counter()
+        low_a, low_b, high_a, high_b, area = box
+        zero = T.float32(0)
+        with T.While(tirx.And(j[0] < kept, tirx.EQ(drop[0], 0))):
+            other = [named(self.kept[j[0], side]) for side in range(SIDES + 1)]
+            along = named(T.max(T.min(high_a, other[2]) - T.max(low_a, other[0]), zero))
+            across = named(T.max(T.min(high_b, other[3]) - T.max(low_b, other[1]), zero))
+            shared = named(along * across)
+            union = named(area + other[4] - shared)
+            some = tirx.all(shared > zero, area > zero, other[4] > zero, union > zero)
+            too_much = tirx.And(some, shared / union > self.overlap[0])
+            T.buffer_store(drop, T.cast(too_much, "int32"), [0])
+            T.buffer_store(j, j[0] + 1, [0])
+        return drop[0]
+
+
+def _counter() -> Any:
+    buffer = T.alloc_buffer((1,), "int32", scope="local")
+    T.buffer_store(buffer, T.int32(0), [0])
+    return buffer
