@@ -103,6 +103,10 @@ class Followed:
         low, high = bounds(position)
         return position if low >= 0 and high < size else self.unknown(size)
 
+    def part(self, position: Integer, size: int) -> Integer:
+        """A position in one operand of several, or between padding; where it lies outside, the operand is not read."""
+        return self.inside(position, size)
+
     def cut(self, position: Integer, limit: int) -> None:
         """Tell that below `limit` something else is read than from there on."""
         found = linear_in(position, self.variables)
@@ -129,7 +133,7 @@ def _pick(followed: Followed, parts: list[tuple[int, Value]], index: Place, axis
     position = index[axis]
     if len(parts) == 1:
         start, operand = parts[0]
-        local = followed.inside(position - start, operand.shape[axis])
+        local = followed.part(position - start, operand.shape[axis])
         followed.follow(operand, (*index[:axis], local, *index[axis + 1 :]))
         return
     middle = len(parts) // 2
@@ -159,7 +163,9 @@ def _pad(followed: Followed, node: Node, index: Place) -> None:
             return
         if mode == "wrap":
             source.append((i - before) % size)
-        elif mode in ("constant", "edge"):
+        elif mode == "constant":
+            source.append(followed.part(i - before, size))
+        elif mode == "edge":
             source.append(followed.inside(i - before, size))
         else:
             source.append(0 if size == 1 else followed.unknown(size))

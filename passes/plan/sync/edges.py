@@ -1,0 +1,136 @@
+"""What the blocks of one kernel wait for of another, tile by tile: semaphores, what posts them, what waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import ceil, prod
+from typing import Any, ClassVar
+
+from tilestitch.compiler.ir.indexing import ravel
+
+MOST_POSTS = 1 << 31
+"""Of a semaphore in one run: differences of 32-bit counters are then exact, however often they have wrapped around."""
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """`size` tiles along a dimension of the producer, `group` neighbours of which share a semaphore.
+
+    modulus: if it is not 0, tiles that lie multiples of it apart share theirs, too.
+    """
+
+    template: ClassVar[str] = "grouping"
+    size: int
+    group: int = 1
+    modulus: int = 0
+
+    @property
+    def count(self) -> int:
+        """Semaphores along the dimension."""
+        return ceil(min(self.size, self.modulus or self.size) / self.group)
+
+    def of(self, tile: Any) -> Any:
+        """The semaphore of a tile."""
+        within = tile % self.modulus if self.modulus else tile
+        return within // self.group if self.group > 1 else within
+
+    def posts(self, semaphore: int) -> int:
+        """Tiles that share a semaphore."""
+        return sum(1 for tile in range(self.size) if self.of(tile) == semaphore)
+
+    @property
+    def even(self) -> bool:
+        """Whether as many tiles share every semaphore."""
+        return self.size % (self.modulus or self.group) == 0 and (self.modulus or self.size) % self.group == 0
+
+    def why_not(self) -> str | None:
+        """Why it is no grouping; None if it is one."""
+        if self.size < 1 or self.group < 1:
+            return f"{self.size} tiles in groups of {self.group}"
+        if self.modulus and (self.size % self.modulus or self.modulus % self.group):
+            return f"{self.size} tiles, {self.modulus} apart, in groups of {self.group}: they do not divide each other"
+        return None
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A semaphore along one dimension, by the coordinates of the consumer's tile:
+    `(sum of scale * coordinate + first - before) // divisor`, and inside of the dimension.
+    """
+
+    template: ClassVar[str] = "bound"
+    scales: tuple[int, ...]
+    first: int
+    before: int
+    divisor: int
+
+    def at(self, place: Sequence[Any]) -> Any:
+        terms = (scale * at for scale, at in zip(self.scales, place, strict=True) if scale)
+        return (sum(terms, self.first - self.before)) // self.divisor
+
+    @property
+    def constant(self) -> int | None:
+        """The semaphore, where it is the same for all tiles."""
+        return None if any(self.scales) else (self.first - self.before) // self.divisor
+
+
+@dataclass(frozen=True)
+class TileEdge:
+    """Tiles of part number `consumer` wait for tiles of part number `producer`, which comes before it.
+
+    semaphores: along each dimension of the producer's grid; every block posts one of them when it has stored its tile.
+    first, last: a tile of the consumer waits until all posts have come to these and all between, dimension by
+    dimension. policy: the name of what chose so, for people.
+    """
+
+    template: ClassVar[str] = "tile_edge"
+    producer: int
+    consumer: int
+    policy: str
+    semaphores: tuple[Grouping, ...]
+    first: tuple[Bound, ...]
+    last: tuple[Bound, ...]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return tuple(grouping.count for grouping in self.semaphores)
+
+    @property
+    def count(self) -> int:
+        return prod(self.counts)
+
+    def post(self, place: Sequence[int]) -> int:
+        """The number of the semaphore that a tile of the producer posts."""
+        found: int = ravel([g.of(at) for g, at in zip(self.semaphores, place, strict=True)], self.counts)
+        return found
+
+    def posts(self, semaphore: Sequence[int]) -> int:
+        """How many posts a semaphore gets in a run."""
+        return prod(g.posts(at) for g, at in zip(self.semaphores, semaphore, strict=True))
+
+    def waits(self, place: Sequence[int]) -> Iterator[tuple[int, ...]]:
+        """The semaphores that a tile of the consumer waits for, by their place along each dimension."""
+        ranges = []
+        for first, last, count in zip(self.first, self.last, self.counts, strict=True):
+            ranges.append(range(max(0, first.at(place)), min(count - 1, last.at(place)) + 1))
+        return product(*ranges)
+
+    def number(self, semaphore: Sequence[int]) -> int:
+        found: int = ravel(semaphore, self.counts)
+        return found
+
+
+def semaphores_at(edges: Sequence[TileEdge]) -> tuple[dict[tuple[int, tuple[Grouping, ...]], int], int]:
+    """Where the semaphores of each (producer, groupings) begin, and how many there are: edges with equal ones share
+    them.
+    """
+    starts: dict[tuple[int, tuple[Grouping, ...]], int] = {}
+    total = 0
+    for edge in edges:
+        key = edge.producer, edge.semaphores
+        if key not in starts:
+            starts[key] = total
+            total += edge.count
+    return starts, total

@@ -1,0 +1,101 @@
+"""How the thread blocks of a kernel are numbered: which tile each of them computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil, prod
+
+from tilestitch.compiler.ir.indexing import unravel
+from tilestitch.passes.plan.access.row_loops import row_loops
+from tilestitch.passes.plan.attention.operands import attention_of
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.contractions import gemm_of
+from tilestitch.passes.plan.gemm.gemv import with_large_right
+from tilestitch.passes.plan.gemm.partition import cut
+from tilestitch.passes.plan.gemm.tiles import GemvTile, WgmmaTile
+from tilestitch.passes.plan.roles import Roles, roles_of
+from tilestitch.passes.plan.schedules import (
+    AttentionSchedule,
+    DirectSchedule,
+    ElementwiseSchedule,
+    GemmSchedule,
+    RowSchedule,
+    Schedule,
+)
+from tilestitch.passes.plan.view import GroupView
+
+Coordinates = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Blocks that are numbered over `dims`, the last one fastest.
+
+    tile_rows: if it is not 0, the last two dimensions are rows and columns of tiles, and so many neighbouring rows are
+    numbered together, column after column. falling: the last dimension is numbered downwards.
+    """
+
+    dims: tuple[int, ...]
+    tile_rows: int = 0
+    falling: bool = False
+
+    @property
+    def blocks(self) -> int:
+        return prod(self.dims)
+
+    def place(self, block: int) -> Coordinates:
+        """Which tile a block computes."""
+        if not self.tile_rows:
+            *lead, last = unravel(block, self.dims)
+            return (*lead, self.dims[-1] - 1 - last if self.falling else last)
+        *outer, rows, columns = self.dims
+        lead, tile = unravel(block // (rows * columns), tuple(outer)), block % (rows * columns)
+        first = tile // (self.tile_rows * columns) * self.tile_rows
+        together = min(self.tile_rows, rows - first)
+        within = tile - first * columns
+        return (*lead, first + within % together, within // together)
+
+    def places(self) -> Iterator[Coordinates]:
+        """The tiles in the order of the blocks' numbers."""
+        return map(self.place, range(self.blocks))
+
+
+def grid_of(view: GroupView, schedule: Schedule | None) -> Grid | None:
+    """The blocks of a kernel; None of one whose blocks are not one tile each, or that takes several launches.
+
+    Of a GEMM: parts of the reduction, batch, rows and columns of tiles. Of attention: the matrices of the result's
+    leading dimensions, and tiles of queries.
+    """
+    match schedule:
+        case GemmSchedule(tile=WgmmaTile()):
+            return None
+        case GemmSchedule(tile=tile):
+            gemm = gemm_of(AnchoredGroup.of(view))
+            if gemm is None:
+                return None
+            gemm = with_large_right(gemm) if isinstance(tile, GemvTile) else gemm
+            found = cut(gemm, (tile.bm, tile.bn, tile.bk), schedule.split_k, schedule.tile_rows)
+            return Grid((found.parts, found.batch, found.m_blocks, found.n_blocks), found.tile_rows)
+        case AttentionSchedule(tile=tile):
+            what = attention_of(AnchoredGroup.of(view))
+            if what.parts(tile.bn, schedule.split_keys) > 1:
+                return None
+            lead = what.result.shape[:-2] if what.merged == 1 else (what.batch,)
+            return Grid((*lead, ceil(what.rows / tile.bm)), falling=True)
+        case DirectSchedule(threads=threads):
+            return Grid((ceil(AnchoredGroup.of(view).result.tensor_type.num_elements / threads),))
+        case ElementwiseSchedule(threads=threads, lanes=lanes, vectors=vectors):
+            count = view.stored[0].tensor_type.num_elements // lanes
+            return Grid((ceil(count / (threads * vectors)),))
+        case RowSchedule(blocks_per_row=1, rows=rows):
+            return Grid((ceil(_rows(view) / rows),))
+    return None
+
+
+def _rows(view: GroupView) -> int:
+    roles = roles_of(view.nodes, view.outputs, view.name)
+    assert isinstance(roles, Roles), roles
+    return row_loops(view.nodes, roles, view.inputs, view.stored).row_count
+
+

@@ -1,0 +1,109 @@
+"""Which semaphores the tiles of a consumer wait for, as bounds that a kernel can compute from their coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import floor, lcm
+
+import numpy as np
+
+from tilestitch.passes.plan.sync.edges import Bound, Grouping
+from tilestitch.passes.plan.sync.grid import Grid
+
+from .dependence import Needs
+
+LARGEST_DENOMINATOR = 1 << 10
+"""Of a slope that fits no line exactly."""
+
+
+def hulls(needs: Needs, producer: Grid, groupings: Sequence[Grouping]) -> tuple[np.ndarray, np.ndarray]:
+    """The first and the last semaphore along each dimension that a block needs: [block, dimension]. Of a block that
+    needs none, the first comes after the last.
+    """
+    places = np.array(list(producer.places()), np.int64).reshape(producer.blocks, len(producer.dims))
+    own = np.stack([np.asarray(g.of(places[:, axis])) for axis, g in enumerate(groupings)], axis=1)
+    counts = np.array([g.count for g in groupings], np.int64)
+    first = np.array([own[kind].min(axis=0) if len(kind) else counts for kind in needs.kinds])
+    last = np.array([own[kind].max(axis=0) if len(kind) else counts * 0 - 1 for kind in needs.kinds])
+    kind = np.array(needs.kind, np.int64)
+    return first[kind], last[kind]
+
+
+def bounds_of(
+    needs: Needs, producer: Grid, consumer: Grid, groupings: Sequence[Grouping]
+) -> tuple[tuple[Bound, ...], tuple[Bound, ...]]:
+    """Bounds that hold all that is needed, and as little else as lines in the coordinates allow."""
+    first, last = hulls(needs, producer, groupings)
+    places = np.array(list(consumer.places()), np.int64).reshape(consumer.blocks, len(consumer.dims))
+    wanting = (first <= last).all(axis=1)
+    lows, highs = [], []
+    for axis, grouping in enumerate(groupings):
+        lows.append(_bound(places, first[:, axis], wanting, consumer.dims, grouping.count, upper=False))
+        highs.append(_bound(places, last[:, axis], wanting, consumer.dims, grouping.count, upper=True))
+    return tuple(lows), tuple(highs)
+
+
+def _bound(
+    places: np.ndarray, wanted: np.ndarray, wanting: np.ndarray, dims: Sequence[int], count: int, *, upper: bool
+) -> Bound:
+    """A line below (or above) what is wanted. At the ends of a dimension a line may go beyond."""
+    if not wanting.any():
+        return Bound((0,) * len(dims), 0, 0, 1)
+    values = np.zeros(tuple(dims), np.int64)
+    known = np.zeros(tuple(dims), np.bool_)
+    at = tuple(places[wanting].T)
+    values[at], known[at] = wanted[wanting], True
+    slopes = [_slope(*_line(values, known, axis), count, upper) for axis in range(len(dims))]
+    divisor = lcm(*(slope.denominator for slope in slopes))
+    scales = [int(slope * divisor) for slope in slopes]
+    reached = places[wanting] @ np.array(scales, np.int64)
+    low = wanted[wanting] * divisor
+    offset = int((low - reached).max() if upper else (low + divisor - 1 - reached).min())
+    return _natural(scales, offset, divisor)
+
+
+def _natural(scales: Sequence[int], offset: int, divisor: int) -> Bound:
+    """Falling slopes are not used: a bound has natural numbers only, and a difference."""
+    before = max(0, -offset)
+    return Bound(tuple(scales), offset + before, before, divisor)
+
+
+def _line(values: np.ndarray, known: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """The values along an axis, through the middle of the others; which of them are known."""
+    index: list[int | slice] = [size // 2 for size in values.shape]
+    index[axis] = slice(None)
+    return values[tuple(index)], known[tuple(index)]
+
+
+def _slope(values: np.ndarray, known: np.ndarray, count: int, upper: bool) -> Fraction:
+    """The simplest slope of a line whose floors are `values`; one from end to end if no line's are."""
+    at = np.flatnonzero(known)
+    if len(at) < 2:
+        return Fraction(0)
+    low, high = values[at].astype(np.float64), values[at] + 1.0
+    # Beyond the ends of the dimension nothing is waited for.
+    low[values[at] == 0 if not upper else np.zeros(len(at), np.bool_)] = -np.inf
+    high[values[at] == count - 1 if upper else np.zeros(len(at), np.bool_)] = np.inf
+    earlier, later = np.triu_indices(len(at), 1)
+    apart = at[later] - at[earlier]
+    least = float(np.max((low[later] - high[earlier]) / apart))
+    most = float(np.min((high[later] - low[earlier]) / apart))
+    if least < 0 < most:
+        return Fraction(0)
+    if least < most and most > 0:
+        return _simplest(max(0.0, least), most)
+    rise = Fraction(int(values[at[-1]] - values[at[0]]), int(at[-1] - at[0]))
+    return max(Fraction(0), rise.limit_denominator(LARGEST_DENOMINATOR))
+
+
+def _simplest(least: float, most: float) -> Fraction:
+    """The fraction with the smallest denominator that lies strictly between two numbers."""
+    whole = floor(least)
+    if whole + 1 < most:
+        return Fraction(whole + 1)
+    inverse_least = 1 / (most - whole)
+    inverse_most = float("inf") if least == whole else 1 / (least - whole)
+    return whole + 1 / _simplest(inverse_least, inverse_most)
+
+

@@ -1,0 +1,121 @@
+"""Sets of elements as boxes: a set of positions along each axis of a tensor, and all combinations of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from tilestitch.compiler.ir.affine import Affine, Atom, Integer, Quotient, Variable
+
+Range = tuple[int, int]
+Ranges = tuple[Range, ...]
+Box = tuple[bytes, ...]
+"""Along each axis, which positions belong to it: a byte of 0 or 1 each."""
+
+MOST_POINTS = 1 << 22
+"""Of variables that one position depends on; beyond, all positions between the least and the largest are taken."""
+MOST_PIECES = 1 << 10
+"""Into which a box is cut so that each is a box of the tensor, too; beyond, it is covered by fewer."""
+
+
+def interval_boxes(first: int, end: int, sizes: Sequence[int]) -> Iterator[Ranges]:
+    """The row-major positions from `first` up to `end` of a tensor of these sizes, as boxes."""
+    if first >= end:
+        return
+    if not sizes:
+        yield ()
+        return
+    each = prod(sizes[1:])
+    row, last = first // each, (end - 1) // each
+    if first > row * each or end < (row + 1) * each:
+        inner_end = min(end - row * each, each)
+        for rest in interval_boxes(first - row * each, inner_end, sizes[1:]):
+            yield ((row, row + 1), *rest)
+        yield from interval_boxes((row + 1) * each, end, sizes)
+        return
+    whole = last if end < (last + 1) * each else last + 1
+    yield ((row, whole), *((0, size) for size in sizes[1:]))
+    yield from interval_boxes(whole * each, end, sizes)
+
+
+def positions(expr: Integer, ranges: Mapping[Variable, Range], size: int) -> np.ndarray:
+    """Which positions along an axis of `size` an index takes; those outside do not exist."""
+    found = np.zeros(size, np.bool_)
+    if isinstance(expr, int):
+        if 0 <= expr < size:
+            found[expr] = True
+        return found
+    variables = list(variables_of(expr))
+    spans = [ranges.get(v, (0, v.extent)) for v in variables]
+    if prod(end - first for first, end in spans) > MOST_POINTS:
+        low, high = expr.bounds
+        found[max(0, low) : min(size, high + 1)] = True
+        return found
+    values = np.unique(_evaluate(expr, _axes(variables, spans)))
+    found[values[(values >= 0) & (values < size)]] = True
+    return found
+
+
+def variables_of(expr: Integer) -> dict[Variable, None]:
+    """The variables of an index, in their order."""
+    found: dict[Variable, None] = {}
+    for atom in () if isinstance(expr, int) else expr.terms:
+        found.update({atom: None} if isinstance(atom, Variable) else variables_of(atom.dividend))
+    return found
+
+
+def pieces(place: Sequence[Integer], ranges: Mapping[Variable, Range]) -> list[Mapping[Variable, Range]]:
+    """Ranges of the variables, cut where it takes several boxes to say which elements `place` goes through."""
+    seen: dict[Variable, int] = {}
+    for expr in place:
+        for variable in variables_of(expr):
+            seen[variable] = seen.get(variable, 0) + 1
+    shared = [v for v, count in seen.items() if count > 1]
+    cuts = [_cuts(v, place, ranges.get(v, (0, v.extent))) for v in shared]
+    if not shared or prod(map(len, cuts)) > MOST_PIECES:
+        return [ranges]
+    return [{**ranges, **dict(zip(shared, chosen, strict=True))} for chosen in product(*cuts)]
+
+
+def _cuts(variable: Variable, place: Sequence[Integer], span: Range) -> list[Range]:
+    """Ranges in which no quotient of the variable changes."""
+    first, end = span
+    values = np.arange(first, end)
+    changes = np.zeros(max(0, end - first - 1), np.bool_)
+    for quotient in (q for expr in place for q in _quotients(expr)):
+        if list(variables_of(quotient.dividend)) == [variable]:
+            changes |= np.diff(_atom(quotient, {variable: values})) != 0
+    at = [first, *(np.flatnonzero(changes) + first + 1).tolist(), end]
+    return list(zip(at, at[1:], strict=False))
+
+
+def _quotients(expr: Integer) -> Iterator[Quotient]:
+    for atom in () if isinstance(expr, int) else expr.terms:
+        if isinstance(atom, Quotient):
+            yield atom
+            yield from _quotients(atom.dividend)
+
+
+def _axes(variables: Sequence[Variable], spans: Sequence[Range]) -> dict[Variable, np.ndarray]:
+    """The values of each variable, along an axis of its own."""
+    count = len(variables)
+    return {
+        v: np.arange(*span, dtype=np.int64).reshape([-1 if i == axis else 1 for i in range(count)])
+        for axis, (v, span) in enumerate(zip(variables, spans, strict=True))
+    }
+
+
+def _evaluate(expr: Affine, values: Mapping[Variable, np.ndarray]) -> np.ndarray:
+    total = np.asarray(expr.constant, np.int64)
+    for atom, coefficient in expr.terms.items():
+        total = total + coefficient * _atom(atom, values)
+    return total
+
+
+def _atom(atom: Atom, values: Mapping[Variable, np.ndarray]) -> np.ndarray:
+    if isinstance(atom, Variable):
+        return values[atom]
+    return _evaluate(atom.dividend, values) // atom.divisor

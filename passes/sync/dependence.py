@@ -1,0 +1,84 @@
+"""Which tiles of a producer each tile of a consumer needs: those that store what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilestitch.compiler.ir import Value
+from tilestitch.passes.plan.sync.grid import Coordinates
+
+from .boxes import Box
+from .footprints import Relation
+
+
+@dataclass(frozen=True)
+class Needs:
+    """For each block of the consumer, by its number, the sorted numbers of the producer's blocks that it needs.
+
+    Blocks that need the same ones share an array: `kinds` has the arrays, `kind` says which of them a block has.
+    """
+
+    kinds: tuple[np.ndarray, ...]
+    kind: tuple[int, ...]
+
+    def of(self, block: int) -> np.ndarray:
+        return self.kinds[self.kind[block]]
+
+
+def needs_of(producer: Relation, consumer: Relation, values: Sequence[Value]) -> Needs:
+    """What the consumer needs of the producer for the sake of `values`, which the one stores and the other reads."""
+    each = [_needs(producer, consumer, value) for value in values]
+    if len(each) == 1:
+        return each[0]
+    known: dict[tuple[int, ...], int] = {}
+    kind = tuple(known.setdefault(found, len(known)) for found in zip(*(one.kind for one in each), strict=True))
+    joined = (np.concatenate([one.kinds[k] for one, k in zip(each, kinds, strict=True)]) for kinds in known)
+    return Needs(tuple(np.unique(numbers) for numbers in joined), kind)
+
+
+def _needs(producer: Relation, consumer: Relation, value: Value) -> Needs:
+    written = [producer.written_by(place, value) for place in producer.grid.places()]
+    wanted: dict[frozenset[Box], int] = {}
+    kind = tuple(
+        wanted.setdefault(consumer.read_by(place, value), len(wanted)) for place in consumer.grid.places()
+    )
+    boxes = _Boxes(written, len(value.shape))
+    return Needs(tuple(boxes.meeting(read) for read in wanted), kind)
+
+
+class _Boxes:
+    """The boxes that each block stores, with equal sets along an axis looked at once."""
+
+    def __init__(self, written: Sequence[frozenset[Box]], rank: int) -> None:
+        self.rank = rank
+        sets: list[dict[bytes, int]] = [{} for _ in range(rank)]
+        numbers, owners = [], []
+        for block, boxes in enumerate(written):
+            for box in boxes:
+                numbers.append([sets[axis].setdefault(taken, len(sets[axis])) for axis, taken in enumerate(box)])
+                owners.append(block)
+        self.numbers = np.array(numbers, np.int64).reshape(len(owners), rank)
+        self.owners = np.array(owners, np.int64)
+        self.sets = [_matrix(list(axis)) for axis in sets]
+
+    def meeting(self, boxes: frozenset[Box]) -> np.ndarray:
+        """The blocks that store any element of `boxes`."""
+        found = np.zeros(len(self.owners), np.bool_)
+        for box in boxes:
+            hit = np.ones(len(self.owners), np.bool_)
+            for axis, taken in enumerate(box):
+                meets = (self.sets[axis] @ np.frombuffer(taken, np.uint8).astype(np.float32)) > 0
+                hit &= meets[self.numbers[:, axis]]
+            found |= hit
+        return np.unique(self.owners[found])
+
+
+def _matrix(sets: Sequence[bytes]) -> np.ndarray:
+    return np.array([np.frombuffer(taken, np.uint8) for taken in sets], np.float32).reshape(len(sets), -1)
+
+
+def tile_name(place: Coordinates) -> str:
+    return f"({', '.join(map(str, place))})"

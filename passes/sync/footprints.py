@@ -1,0 +1,112 @@
+"""Which elements of its operands and results each thread block of a kernel touches.
+
+A kernel has a domain: the index of a result, and what is added up for it. A tile is some boxes of the domain, and where
+the kernel reads and stores are indices in it (`Relation`). What the relation does not reach is taken for read, or
+stored, by every tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+
+from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.accesses import Followed, Place
+from tilestitch.compiler.ir.affine import Affine, Integer, Variable, variable
+from tilestitch.passes.plan.sync.grid import Coordinates, Grid
+
+from .boxes import Box, Range, Ranges, pieces, positions, variables_of
+
+Tiles = Callable[[Coordinates], Iterator[Ranges]]
+"""The boxes of the domain that a tile consists of."""
+
+
+class _Unclamped(Followed):
+    """Positions outside of an operand stay as they are: there are no elements there."""
+
+    def part(self, position: Integer, size: int) -> Integer:
+        return position
+
+
+@dataclass
+class Relation:
+    """Where a kernel reads and stores, by the variables of its domain, and which tile each block computes.
+
+    places: of every value that is reached, the indices that it is read or stored at.
+    """
+
+    grid: Grid
+    domain: tuple[Integer, ...]
+    tiles: Tiles
+    reads: dict[Value, dict[Place, None]] = field(default_factory=dict)
+    writes: dict[Value, dict[Place, None]] = field(default_factory=dict)
+    _boxes: dict[object, tuple[Box, ...]] = field(default_factory=dict)
+
+    def follow(self, value: Value, index: Place, sources: Sequence[Value]) -> None:
+        """Note all that is read of `sources` to compute `value` at an index."""
+        followed = _Unclamped(list(self.domain), sources)
+        followed.follow(value, index)
+        for found, place in followed.places:
+            self.reads.setdefault(found, {})[place] = None
+
+    def store(self, value: Value, index: Place) -> None:
+        self.writes.setdefault(value, {})[index] = None
+
+    def read_by(self, place: Coordinates, value: Value) -> frozenset[Box]:
+        """The elements of `value` that a tile reads."""
+        return self._touched(place, value, self.reads.get(value))
+
+    def written_by(self, place: Coordinates, value: Value) -> frozenset[Box]:
+        """The elements of `value` that a tile stores."""
+        return self._touched(place, value, self.writes.get(value))
+
+    def _touched(self, place: Coordinates, value: Value, known: Mapping[Place, None] | None) -> frozenset[Box]:
+        if known is None:
+            return frozenset({tuple(bytes([1]) * size for size in value.shape)})
+        found: set[Box] = set()
+        for ranges in self.tiles(place):
+            for index in known:
+                found.update(self._boxes_of(value, index, ranges))
+        return frozenset(found)
+
+    def _boxes_of(self, value: Value, index: Place, ranges: Ranges) -> tuple[Box, ...]:
+        own = {v: span for v, span in zip(self._variables, ranges, strict=True) if v is not None}
+        wanted = {v: own[v] for expr in index for v in variables_of(expr) if v in own}
+        key = (value, index, tuple(wanted.items()))
+        if key not in self._boxes:
+            self._boxes[key] = tuple(
+                tuple(self._axis(expr, piece, size) for expr, size in zip(index, value.shape, strict=True))
+                for piece in pieces(index, wanted)
+            )
+        return self._boxes[key]
+
+    def _axis(self, expr: Integer, ranges: Mapping[Variable, Range], size: int) -> bytes:
+        return positions(expr, ranges, size).astype(np.uint8).tobytes()
+
+    @cached_property
+    def _variables(self) -> tuple[Variable | None, ...]:
+        return tuple(_variable(expr) for expr in self.domain)
+
+
+def _variable(expr: Integer) -> Variable | None:
+    """The variable of a dimension; None of one that has a single index."""
+    if isinstance(expr, Affine):
+        (found,) = expr.terms
+        assert isinstance(found, Variable)
+        return found
+    return None
+
+
+def domain(sizes: Sequence[int]) -> tuple[Integer, ...]:
+    """Variables that run over a tensor of these sizes."""
+    return tuple(variable(f"d{axis}", size) for axis, size in enumerate(sizes))
+
+
+def combined(*parts: Iterator[Ranges] | Sequence[Ranges]) -> Iterator[Ranges]:
+    """All combinations of boxes of some dimensions with boxes of the next ones."""
+    for chosen in product(*map(list, parts)):
+        yield tuple(span for ranges in chosen for span in ranges)

@@ -1,0 +1,178 @@
+"""Policies: which tiles of a producer share a semaphore, and what the tiles of a consumer wait for.
+
+A policy is a frozen dataclass with a `name` and a method `semaphores`; what is waited for follows from what the
+analysis has found (`dependence`). A policy may say itself what to wait for (`edge`): it is checked in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+
+from tilestitch.passes.plan.sync.edges import Grouping, TileEdge
+from tilestitch.passes.plan.sync.grid import Grid
+
+from .bounds import bounds_of, hulls
+from .dependence import Needs, tile_name
+from .errors import SyncPolicyError
+
+PARTS = 0
+"""Of the dimensions of a GEMM's grid, that of the parts of a sum: a tile is stored when all of them have come."""
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """See the module's docstring."""
+
+    name: ClassVar[str]
+
+    def semaphores(self, producer: Grid, needs: Needs) -> tuple[Grouping, ...] | None:
+        """How tiles share semaphores, along each dimension of the producer's grid; None where the policy is none for
+        this dependence.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class TileSync:
+    """A semaphore for every tile: a consumer begins as soon as its own tiles are there."""
+
+    name: ClassVar[str] = "tile"
+
+    def semaphores(self, producer: Grid, needs: Needs) -> tuple[Grouping, ...] | None:
+        return _of_tiles(producer)
+
+
+@dataclass(frozen=True)
+class RowSync:
+    """A semaphore for `rows` neighbouring rows of tiles: fewer to look at where whole rows are needed."""
+
+    name: ClassVar[str] = "row"
+    rows: int = 1
+
+    def semaphores(self, producer: Grid, needs: Needs) -> tuple[Grouping, ...] | None:
+        if not producer.tile_rows:
+            return None
+        *outer, rows, columns = _of_tiles(producer)
+        return (*outer, Grouping(rows.size, self.rows), Grouping(columns.size, columns.size))
+
+
+@dataclass(frozen=True)
+class StridedTileSync:
+    """Tiles of a row that are needed together and lie evenly apart share a semaphore: slices of one projection."""
+
+    name: ClassVar[str] = "strided"
+
+    def semaphores(self, producer: Grid, needs: Needs) -> tuple[Grouping, ...] | None:
+        if not producer.tile_rows:
+            return None
+        columns = producer.dims[-1]
+        places = np.array([place[-1] for place in producer.places()], np.int64)
+        wanted = [np.unique(places[kind]) for kind in needs.kinds if len(kind)]
+        for modulus in (m for m in range(1, columns) if columns % m == 0):
+            if all(_repeats(each, modulus, columns) for each in wanted):
+                return (*_of_tiles(producer)[:-1], Grouping(columns, 1, modulus))
+        return None
+
+
+def _repeats(wanted: np.ndarray, modulus: int, size: int) -> bool:
+    """Whether of tiles that lie multiples of `modulus` apart all are wanted or none."""
+    return len(np.unique(wanted % modulus)) * (size // modulus) == len(wanted)
+
+
+@dataclass(frozen=True)
+class KernelSync:
+    """One semaphore: a consumer begins when the whole producer has ended."""
+
+    name: ClassVar[str] = "kernel"
+
+    def semaphores(self, producer: Grid, needs: Needs) -> tuple[Grouping, ...] | None:
+        return tuple(Grouping(size, size) for size in producer.dims)
+
+
+POLICIES: tuple[Policy, ...] = (TileSync(), RowSync(), StridedTileSync(), KernelSync())
+
+
+def policy_named(name: str) -> Policy:
+    """A built-in policy. Raises SyncPolicyError for a name that none has."""
+    for policy in POLICIES:
+        if policy.name == name:
+            return policy
+    known = ", ".join(["auto", "off", *(p.name for p in POLICIES)])
+    raise SyncPolicyError(f"there is no synchronisation {name!r}; give one of {known}")
+
+
+def _of_tiles(producer: Grid) -> tuple[Grouping, ...]:
+    """A semaphore for every tile; for all parts of one together."""
+    sums = producer.tile_rows != 0
+    return tuple(Grouping(size, size if sums and axis == PARTS else 1) for axis, size in enumerate(producer.dims))
+
+
+# -- edges -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two parts of a launch by their numbers, names and grids, and what the second needs of the first."""
+
+    numbers: tuple[int, int]
+    names: tuple[str, str]
+    producer: Grid
+    consumer: Grid
+    needs: Needs
+
+
+def edge_of(pair: Pair, policy: Policy) -> TileEdge | None:
+    """The edge of a policy; None where the policy is none for this dependence.
+
+    Raises SyncPolicyError, naming the tile that would race, for a policy that waits for too little.
+    """
+    groupings = policy.semaphores(pair.producer, pair.needs)
+    if groupings is None:
+        return None
+    _check_groupings(pair, policy, groupings)
+    own = getattr(policy, "bounds", None)
+    bounds = own(pair.producer, pair.consumer) if own else bounds_of(
+        pair.needs, pair.producer, pair.consumer, groupings
+    )  # fmt: skip
+    edge = TileEdge(*pair.numbers, policy.name, groupings, *bounds)
+    problem = why_not_enough(pair, edge)
+    if problem is not None:
+        raise SyncPolicyError(f"policy {policy.name}: {problem}; wait for more, or leave the policy to `auto`")
+    return edge
+
+
+def _check_groupings(pair: Pair, policy: Policy, groupings: Sequence[Grouping]) -> None:
+    problem = why_no_groupings(pair.producer, groupings)
+    if problem is not None:
+        raise SyncPolicyError(f"policy {policy.name}, semaphores of {pair.names[0]}: {problem}; repair the policy")
+
+
+def why_no_groupings(producer: Grid, groupings: Sequence[Grouping]) -> str | None:
+    """Why these are no semaphores of a grid; None if they are."""
+    if tuple(g.size for g in groupings) != producer.dims:
+        return f"they are for {tuple(g.size for g in groupings)} tiles, and there are {producer.dims}"
+    return next((reason for g in groupings if (reason := g.why_not()) is not None), None)
+
+
+def why_not_enough(pair: Pair, edge: TileEdge) -> str | None:
+    """The first tile that would not wait for one that it reads; None if all do."""
+    first, last = hulls(pair.needs, pair.producer, edge.semaphores)
+    for block, place in enumerate(pair.consumer.places()):
+        needed = pair.needs.of(block)
+        if not len(needed):
+            continue
+        for axis, (low, high) in enumerate(zip(edge.first, edge.last, strict=True)):
+            if low.at(place) <= first[block, axis] and last[block, axis] <= high.at(place):
+                continue
+            waited = range(low.at(place), high.at(place) + 1)
+            groups = edge.semaphores[axis]
+            racing = next(int(n) for n in needed if groups.of(pair.producer.place(int(n))[axis]) not in waited)
+            return (
+                f"tile {tile_name(place)} of {pair.names[1]} reads what tile {tile_name(pair.producer.place(racing))} "
+                f"of {pair.names[0]} stores, and does not wait for it"
+            )
+    return None

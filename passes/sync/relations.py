@@ -1,0 +1,305 @@
+"""The relations of kernels on GPUs, by the template of their schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any
+
+from tilestitch.compiler.ir import Node, Value
+from tilestitch.compiler.ir.accesses import Place
+from tilestitch.compiler.ir.affine import Integer
+from tilestitch.compiler.ir.indexing import forward_index, ravel, reshape_index, unravel
+from tilestitch.passes.plan.access.row_loops import full_outputs
+from tilestitch.passes.plan.attention.operands import attention_of
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.contractions import ConvShape, conv_shape, gemm_of, shares_right
+from tilestitch.passes.plan.gemm.gemv import with_large_right
+from tilestitch.passes.plan.gemm.tiles import GemvTile
+from tilestitch.passes.plan.parts import Part, Roles
+from tilestitch.passes.plan.roles import roles_of
+from tilestitch.passes.plan.schedules import (
+    AttentionSchedule,
+    DirectSchedule,
+    ElementwiseSchedule,
+    GemmSchedule,
+    RowSchedule,
+    Schedule,
+)
+from tilestitch.passes.plan.sync.grid import Coordinates, Grid, grid_of
+from tilestitch.passes.plan.view import GroupView
+
+from .boxes import Ranges, interval_boxes
+from .footprints import Relation, Tiles, combined, domain
+
+
+def relation_of(view: GroupView, schedule: Schedule | None) -> Relation | None:
+    """The relation of a kernel; None of one whose blocks are not one tile each."""
+    grid = grid_of(view, schedule)
+    if grid is None:
+        return None
+    match schedule:
+        case GemmSchedule():
+            return _gemm(view, schedule, grid)
+        case AttentionSchedule():
+            return _attention(view, schedule, grid)
+        case DirectSchedule(threads=threads):
+            return _direct(view, threads, grid)
+        case ElementwiseSchedule(threads=threads, lanes=lanes, vectors=vectors):
+            return _elementwise(view, threads * lanes * vectors, grid)
+        case RowSchedule(rows=rows):
+            return _rows(view, rows, grid)
+    return None
+
+
+# -- contractions ------------------------------------------------------------------------------------------------------
+
+
+def _gemm(view: GroupView, schedule: GemmSchedule, grid: Grid) -> Relation:
+    group, tile = AnchoredGroup.of(view), schedule.tile
+    gemm = gemm_of(group)
+    assert gemm is not None
+    cut = with_large_right(gemm) if isinstance(tile, GemvTile) else gemm
+    turned = cut.a is gemm.b
+    parts, _, _, _ = grid.dims
+    steps = -(-cut.k // tile.bk)
+    each = -(-steps // parts) * tile.bk
+
+    def spans(place: Coordinates) -> tuple[int, tuple[int, int], tuple[int, int], tuple[int, int]]:
+        """The batch, and which rows, columns and steps of the reduction."""
+        part, batch, row, column = place
+        rows = row * tile.bm, min((row + 1) * tile.bm, cut.m)
+        units = cut.units
+        columns = column * units.within(tile.bn), min((column + 1) * units.within(tile.bn), units.width)
+        k = part * each, min((part + 1) * each, cut.k)
+        return (batch, columns, rows, k) if turned else (batch, rows, columns, k)
+
+    if group.anchor.op == "matmul":
+        return _matmul(view, group, grid, spans)
+    return _conv(view, group, grid, spans)
+
+
+def _matmul(view: GroupView, group: AnchoredGroup, grid: Grid, spans: Any) -> Relation:
+    left, right = group.anchor.inputs
+    trans_a, trans_b = bool(group.anchor.attrs.get("trans_a")), bool(group.anchor.attrs.get("trans_b"))
+    *lead, m, n = group.result.shape
+    shared, width = shares_right(group.anchor), group.roles.gate_width or n
+    k_size = left.shape[-2] if trans_a else left.shape[-1]
+
+    def tiles(place: Coordinates) -> Iterator[Ranges]:
+        batch, rows, columns, k = spans(place)
+        if shared:
+            outer = interval_boxes(*rows, (*lead, m))
+        else:
+            outer = iter([(*((at, at + 1) for at in unravel(batch, tuple(lead))), rows)])
+        return combined(outer, [(columns, k)])
+
+    variables = domain((*lead, m, width, k_size))
+    *outer, row, column, k = variables
+    relation = Relation(grid, variables, tiles)
+
+    def at(value: Value, transposed: bool, first: Integer, second: Integer) -> Place:
+        own = [0 if d == 1 else i for i, d in zip(outer[len(lead) - len(value.shape) + 2 :], value.shape, strict=False)]
+        return (*own, *((second, first) if transposed else (first, second)))
+
+    relation.follow(left, at(left, trans_a, row, k), view.inputs)
+    gates = n // width
+    for gate in range(gates):
+        relation.follow(right, at(right, trans_b, k, column + gate * width), view.inputs)
+    return _with_epilogue(relation, group, (*outer, row, column))
+
+
+def _conv(view: GroupView, group: AnchoredGroup, grid: Grid, spans: Any) -> Relation:
+    shape = conv_shape(group.anchor)
+    pixels = (shape.images, *shape.output)
+
+    def tiles(place: Coordinates) -> Iterator[Ranges]:
+        number, first, second, k = spans(place)
+        rows, channels = (first, second) if shape.channels_last else (second, first)
+        own = (number * shape.group_out + channels[0], number * shape.group_out + channels[1])
+        sizes = (*shape.kernel, shape.group_in) if shape.channels_last else (shape.group_in, *shape.kernel)
+        ordered = (_taps_last(ranges, shape) for ranges in interval_boxes(*k, sizes))
+        group_range = ((number, number + 1),)
+        return combined(interval_boxes(*rows, pixels), [(own,)], ordered, [group_range])
+
+    return _of_conv(view, group, grid, tiles)
+
+
+def _taps_last(ranges: Ranges, shape: ConvShape) -> Ranges:
+    """Channel, then kernel positions."""
+    return (ranges[-1], *ranges[:-1]) if shape.channels_last else ranges
+
+
+def _of_conv(view: GroupView, group: AnchoredGroup, grid: Grid, tiles: Tiles) -> Relation:
+    """The domain is pixels, output channel, channel within the group, kernel positions, group."""
+    shape, attrs = conv_shape(group.anchor), group.anchor.attrs
+    x, w = group.anchor.inputs
+    rank = len(shape.kernel)
+    channels_out = shape.groups * shape.group_out
+    variables = domain((shape.images, *shape.output, channels_out, shape.group_in, *shape.kernel, shape.groups))
+    relation = Relation(grid, variables, tiles)
+    image, *rest = variables
+    position, out, own, taps, number = rest[:rank], rest[rank], rest[rank + 1], rest[rank + 2 : -1], rest[-1]
+    channel = number * shape.group_in + own
+    if not shape.transposed:
+        each = zip(position, attrs["strides"], taps, attrs["dilations"], attrs["before"], strict=True)
+        meets = [o * stride + tap * dilation - before for o, stride, tap, dilation, before in each]
+        relation.follow(x, _pixel(shape, image, meets, channel), view.inputs)
+    else:
+        unknown = domain(shape.spatial)
+        relation.follow(x, _pixel(shape, image, unknown, channel), view.inputs)
+    relation.follow(w, tuple(domain(w.shape)), view.inputs)
+    return _with_epilogue(relation, group, _pixel(shape, image, position, out))
+
+
+def _pixel(shape: ConvShape, image: Integer, position: Sequence[Integer], channel: Integer) -> Place:
+    return (image, *position, channel) if shape.channels_last else (image, channel, *position)
+
+
+def _direct(view: GroupView, threads: int, grid: Grid) -> Relation:
+    group = AnchoredGroup.of(view)
+    shape, sizes = conv_shape(group.anchor), group.result.shape
+    total = prod(sizes)
+
+    def tiles(place: Coordinates) -> Iterator[Ranges]:
+        (block,) = place
+        for image, *rest in interval_boxes(block * threads, min((block + 1) * threads, total), sizes):
+            *position, channels = rest if shape.channels_last else (*rest[1:], rest[0])
+            whole = ((0, shape.group_in), *((0, size) for size in shape.kernel))
+            groups = (channels[0] // shape.group_out, (channels[1] - 1) // shape.group_out + 1)
+            yield (image, *position, channels, *whole, groups)
+
+    return _of_conv(view, group, grid, tiles)
+
+
+def _with_epilogue(relation: Relation, group: AnchoredGroup, index: Place) -> Relation:
+    """And what is read after the anchor, and stored. index: of a result, in a group with gates of a gate."""
+    for value in group.outputs:
+        source, views = before_views(group.roles, value)
+        relation.follow(source, index, (*group.inputs, group.result))
+        relation.store(value, through(views, index))
+    relation.reads.pop(group.result, None)
+    return relation
+
+
+def before_views(roles: Roles, value: Value) -> tuple[Value, list[Node]]:
+    """The value before the chain of views that makes a stored one, and that chain."""
+    views: list[Node] = []
+    while value.producer is not None and roles.parts.get(value.producer) is Part.VIEW:
+        views.insert(0, value.producer)
+        value = value.producer.inputs[0]
+    return value, views
+
+
+def through(views: Sequence[Node], index: Place) -> Place:
+    for view in views:
+        index = forward_index(view, index)
+    return index
+
+
+# -- attention ---------------------------------------------------------------------------------------------------------
+
+
+def _attention(view: GroupView, schedule: AttentionSchedule, grid: Grid) -> Relation:
+    """Every tile of queries reads all keys: that a mask leaves some out is not made use of."""
+    group, rows_each = AnchoredGroup.of(view), schedule.tile.bm
+    what = attention_of(group)
+    softmax, attrs = what.softmax, what.softmax.matmul.attrs
+    variables = domain((what.batch, what.merged, softmax.queries, what.columns, softmax.keys, what.width))
+    batch, merged, row, column, key, k = variables
+
+    def tiles(place: Coordinates) -> Iterator[Ranges]:
+        *lead, tile = place
+        number = ravel(lead, grid.dims[:-1])
+        rows = interval_boxes(tile * rows_each, min((tile + 1) * rows_each, what.rows), (what.merged, softmax.queries))
+        rest = ((0, what.columns), (0, softmax.keys), (0, what.width))
+        return combined([((number, number + 1),)], rows, [rest])
+
+    relation = Relation(grid, variables, tiles)
+    head = batch * what.merged + merged
+    query, keys, values = what.sources
+    first, second = bool(attrs.get("trans_a")), bool(attrs.get("trans_b"))
+    turned = (not second, first) if softmax.swapped else (first, not second)
+    relation.follow(query.value, query.index(head, row, k, turned[0]), view.inputs)
+    relation.follow(keys.value, keys.index(head, key, k, turned[1]), view.inputs)
+    transposed = bool(group.anchor.attrs.get("trans_b"))
+    relation.follow(values.value, values.index(head, key, column, transposed), view.inputs)
+    index = what.place(batch, merged * softmax.queries + row, column)
+    _with_epilogue(relation, group, index)
+    for value in _read_for_scores(group):
+        relation.reads.pop(value, None)
+    return relation
+
+
+def _read_for_scores(group: AnchoredGroup) -> list[Value]:
+    """Inputs that masks, scales and the like read at places that are not looked at."""
+    softmax = group.roles.softmax
+    assert softmax is not None
+    seen, stack = {softmax.matmul.output}, [group.anchor.inputs[0]]
+    members = set(group.nodes)
+    found: list[Value] = []
+    while stack:
+        value = stack.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if value.producer in members and value not in group.inputs:
+            stack.extend(value.producer.inputs)
+        else:
+            found.append(value)
+    return found
+
+
+# -- rows and element-wise work ----------------------------------------------------------------------------------------
+
+
+def _elementwise(view: GroupView, each: int, grid: Grid) -> Relation:
+    sizes = tuple(d for d in view.stored[0].shape if d != 1) or (1,)
+    total = prod(sizes)
+
+    def tiles(place: Coordinates) -> Iterator[Ranges]:
+        (block,) = place
+        return interval_boxes(block * each, min((block + 1) * each, total), sizes)
+
+    variables = domain(sizes)
+    relation = Relation(grid, variables, tiles)
+    for value in view.stored:
+        index = reshape_index(variables, sizes, value.shape)
+        relation.follow(value, index, view.inputs)
+        relation.store(value, index)
+    return relation
+
+
+def _rows(view: GroupView, each: int, grid: Grid) -> Relation:
+    roles = roles_of(view.nodes, view.outputs, view.name)
+    assert isinstance(roles, Roles) and roles.rows is not None, roles
+    space = roles.rows
+    kept = [axis for axis in range(len(space.shape)) if axis not in space.axes]
+    rows = tuple(space.shape[axis] for axis in kept)
+    total = prod(rows)
+
+    def tiles(place: Coordinates) -> Iterator[Ranges]:
+        (block,) = place
+        for ranges in interval_boxes(block * each, min((block + 1) * each, total), rows):
+            own = dict(zip(kept, ranges, strict=True))
+            yield tuple(own.get(axis, (0, size)) for axis, size in enumerate(space.shape))
+
+    variables = domain(space.shape)
+    relation = Relation(grid, variables, tiles)
+    reductions = [n for n, part in roles.parts.items() if part is Part.REDUCTION]
+    results = [v for n in reductions for v in n.outputs]
+    full, views = full_outputs(roles, view.stored), roles.viewed
+    row = tuple(variables[axis] for axis in kept)
+    for value in (*(n.inputs[0] for n in reductions), *(views.get(v, v) for v in full)):
+        relation.follow(value, reshape_index(variables, space.shape, value.shape), (*view.inputs, *results))
+    for value in view.stored:
+        if value in full:
+            source, chain = before_views(roles, value)
+            relation.store(value, through(chain, reshape_index(variables, space.shape, source.shape)))
+            continue
+        index = reshape_index(row, rows, value.shape)
+        relation.follow(value, index, (*view.inputs, *results))
+        relation.store(value, index)
+    for value in results:
+        relation.reads.pop(value, None)
+    return relation
