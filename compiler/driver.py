@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tilestitch.codegen.assemble import Assembled, Planned
     from tilestitch.codegen.backend import Backend
     from tilestitch.passes.plugins.load import Named
+    from tilestitch.passes.sync.policies import Policy
 
 ShapeSet = Mapping[str, Sequence[int]]
 Progress = Callable[[str, int, int], None]
@@ -125,6 +126,7 @@ def compile_model(
     plan: StitchPlan | str | os.PathLike[str] | None = None,
     planner: str = "stitch",
     cost_model: str | None = None,
+    sync: str | Policy = "off",
     strip_weights: bool = False,
     dump_ir: str | os.PathLike[str] | None = None,
     report: str | os.PathLike[str] | None = None,
@@ -173,8 +175,10 @@ def compile_model(
     from tilestitch.codegen.assemble import assemble
     from tilestitch.codegen.schedule import KernelsOfPlugins
     from tilestitch.passes.plugins.load import Installed, as_texts, load_plugins
+    from tilestitch.passes.sync.policies import wanted_sync
 
     _check_options(target, precision, num_threads)
+    wanted_sync(sync)
     tell = progress or (lambda stage, done, total: None)
     threads = num_threads or len(os.sched_getaffinity(0))
     backend = _backend(target, threads, cache, nvcc)
@@ -187,9 +191,11 @@ def compile_model(
         "target": target, "precision": precision, "planner": planner, "passes": as_texts(passes),
         "installed_plugins": installed_plugins, "threads": threads, "cost_model": cost_model,
     }  # fmt: skip
+    if sync != "off":
+        record["sync"] = sync if isinstance(sync, str) else sync.name
     context = PassContext(
         backend.planned_for(threads),
-        options={"planner": planner, "precision": precision},
+        options={"planner": planner, "precision": precision, "sync": sync},
         rules=plugins.rules,
         plugins=plugins.records,
         cost_model=_cost_model(cost_model, plugins.cost_model),

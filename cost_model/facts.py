@@ -117,13 +117,15 @@ class Launch:
     """Stages one after the other, and the parts of each side by side.
 
     tie: what lies between stages, a `barrier` of the grid; or `band`: the blocks of the first stage do the work of the
-    second, for the rows that they have stored, and its tail is what the last of them do. blocks: that go through the
-    tasks of every stage; 0: one for each task.
+    second, for the rows that they have stored, and its tail is what the last of them do; or `tickets`: blocks draw
+    tasks stage after stage, and wait for those they need. blocks: that go through the tasks of every stage; 0: one for
+    each task. pace: with tickets, what the stages take together, over what they would take one after the other.
     """
 
     stages: tuple[tuple[Part, ...], ...]
-    tie: Literal["barrier", "band"] = "barrier"
+    tie: Literal["barrier", "band", "tickets"] = "barrier"
     blocks: int = 0
+    pace: float = 1.0
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -153,13 +155,14 @@ class Launch:
 
     @cached_property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory."""
-        return max(part.shared_bytes for stage in self.own for part in stage)
+        """Dynamic shared memory. With tickets, a block has that of one task at a time."""
+        static = self.tie == "tickets"
+        return max(part.shared_bytes + static * part.static_shared_bytes for stage in self.own for part in stage)
 
     @cached_property
     def static_shared_bytes(self) -> int:
-        """Of all parts, each of which has its own."""
-        return sum(part.static_shared_bytes for part in self.parts)
+        """Of all parts, each of which has its own; with tickets, it is dynamic."""
+        return 0 if self.tie == "tickets" else sum(part.static_shared_bytes for part in self.parts)
 
     @cached_property
     def barriers(self) -> int:
@@ -168,7 +171,7 @@ class Launch:
     @cached_property
     def grid_barriers(self) -> int:
         within = sum(max(part.grid_barriers for part in stage) for stage in self.stages)
-        return within + len(self.own) - 1
+        return within + (len(self.own) - 1 if self.tie == "barrier" else 0)
 
 
 @dataclass(frozen=True)

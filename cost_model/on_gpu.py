@@ -86,9 +86,9 @@ def _launch(launch: Launch, gpu: Device) -> tuple[Mapping[Bound, float], float]:
     machine = _machine(launch, gpu)
     stages = [_banded(launch, gpu)] if launch.tie == "band" else [machine.stage(stage) for stage in launch.stages]
     for stage in stages:
-        spent[stage.bound] += stage.latency_us - stage.barriers_us
-        spent["barrier"] += stage.barriers_us
-    overlapped_us = sum(stage.added_us - stage.latency_us for stage in stages)
+        spent[stage.bound] += launch.pace * (stage.latency_us - stage.barriers_us)
+        spent["barrier"] += launch.pace * stage.barriers_us
+    overlapped_us = sum(stage.added_us - launch.pace * stage.latency_us for stage in stages)
     return spent, sum(spent.values()) + overlapped_us
 
 

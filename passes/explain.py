@@ -18,10 +18,11 @@ from tilestitch.passes.schedule.device import device_of
 from .host_steps import host_summary, refused_kernels, why_on_host
 from .open.typical import typical_sizes
 from .plan import Group, HostGroup, StitchPlan, WhyNot
+from .plan.schedules import TicketSchedule
 from .plan.target import TargetInfo
 from .schedule.launches import nested_graphs
 from .schedule.makespan import plan_us, share_of
-from .waits import waits_of
+from .waits import described_edge, waits_of
 
 OPERATIONS_PER_BYTE = 16
 """Kernels with less arithmetic for each byte moved wait for memory on any machine of today."""
@@ -75,6 +76,8 @@ def explain_plan(
             else:
                 kernel = {"number": len(kernels), **_kernel(graph, group, values, number)}
                 kernel["sync"] = waits[name]
+                if isinstance(group.schedule, TicketSchedule):
+                    kernel["tiles"] = [described_edge(group, edge) for edge in group.schedule.edges]
                 facts = group_facts(nodes, group, target, model)
                 (found,) = model.predict((facts,), device)
                 durations_us[name] = found.latency_us

@@ -12,6 +12,7 @@ from tilestitch.passes.plan.attention.check import why_not_attention
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.check import why_no_band, why_not_scheduled
 from tilestitch.passes.plan.gemm.rows_after import RowsAfter
+from tilestitch.passes.plan.launches.cuda.group import ticketing_of
 from tilestitch.passes.plan.launches.dependences import Memory, segment_ranges, unordered
 from tilestitch.passes.plan.launches.launch import Edge, Launch
 from tilestitch.passes.plan.launches.own import KernelsOf, no_kernels
@@ -30,6 +31,7 @@ from .schedule.cuda.gpu import Gpu
 from .schedule.launches import completed_alone, launches_of, nested_graphs
 from .schedule.memory import lifetimes_of
 from .schedule.order import written
+from .sync.check import why_not_tickets
 
 
 def check_plan(
@@ -76,6 +78,8 @@ class _Checker:
                 self._check_schedule(part)
             if group.tie == "band":
                 self._check_band(group)
+            elif group.tie == "tickets":
+                self._check_tickets(group)
             elif group.parts and group.schedule is not None:
                 self.fail(f"group {group.name} has stages, and a schedule besides those of its parts")
         self._check_host_groups()
@@ -131,6 +135,12 @@ class _Checker:
             problem = why_no_band(after, schedules[0], schedules[1], group.schedule)
             if problem is not None:
                 self.fail(f"group {group.name}: {problem}")
+
+    def _check_tickets(self, group: Group) -> None:
+        most = Gpu.of(self.plan.target).machine.shared_bytes_per_block
+        problem = ticketing_of(self.nodes, group).why_not(most) or why_not_tickets(self.nodes, group)
+        if problem is not None:
+            self.fail(f"group {group.name}: {problem}")
 
     def _check_host_groups(self) -> None:
         named = {g.name for g in self.plan.host_groups}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,26 +14,31 @@ from tilestitch.passes.plan.launches.own import KernelsOf, no_kernels
 from .contract import PassContext
 from .errors import PassError, PlanError
 from .fusion.planners import PLANNERS, asking
+from .fusion.stages import Kernels
 from .fusion.stitcher import stitch
 from .open.plan import make_open_plan
-from .plan import StitchPlan, wholes_of
+from .plan import StitchPlan, WhyNot, wholes_of
 from .plan.target import TargetInfo
 from .plan_check import check_plan
 from .schedule.kernels import apart_where_too_large, schedule_groups, without_schedule
 from .schedule.launches import completed, edges_by_hand, nested_graphs, with_edges
 from .schedule.memory import plan_buffers
 from .schedule.order import segments_of
+from .sync.choose import synchronise
+from .sync.policies import wanted_sync
 
 
 def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     """Plan `graph` and the graphs nested in it by the planner `context.options["planner"]` (default `stitch`).
 
+    `context.options["sync"]` says whether dependent kernels become launches whose blocks draw tiles (`sync.choose`).
     Rules of plug-ins (`context.rules`) are asked before the planner's own. Raises PassError for an unknown planner, and
     PassContractError if a rule does not follow its protocol.
     """
     planner = str(context.options.get("planner", "stitch"))
     if planner not in PLANNERS:
         raise PassError(f"there is no planner {planner!r}; known: {', '.join(PLANNERS)}")
+    wanted = wanted_sync(context.options.get("sync"))
     rules: tuple[FusionRule, ...] = (*context.rules, *asking(PLANNERS[planner], context.cost_model))
     if graph.symbols:
         return make_open_plan(graph, context, planner, rules, make_plan)
@@ -42,10 +47,16 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     scheduled = schedule_groups(graph, result.groups, context.target, context.cost_model)
     groups, too_large = apart_where_too_large(graph, scheduled, context.target)
     groups = tuple(without_schedule(g) if context.kernels_of(graph, g) else g for g in groups)
+    aliases: Mapping[str, str] = result.aliases
+    tied: tuple[WhyNot, ...] = ()
+    if wanted is not None and context.target.is_gpu:
+        kernels = Kernels(graph, groups, result.host_groups, aliases, context.target, result.places)
+        tied = tuple(synchronise(graph, kernels, wanted, context.cost_model))
+        groups, aliases = tuple(kernels.groups.values()), kernels.aliases
     position = {g.name: max(positions[n] for n in g.nodes) for g in groups}
     position.update((g.name, positions[g.name]) for g in result.host_groups)
     wholes = wholes_of(result.places)
-    segments = segments_of(groups, result.host_groups, result.aliases, position, wholes)
+    segments = segments_of(groups, result.host_groups, aliases, position, wholes)
     plan = StitchPlan(
         graph=graph.name,
         fingerprint=fingerprint(graph),
@@ -59,11 +70,11 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
             groups,
             result.host_groups,
             segments,
-            result.aliases,
+            aliases,
             result.places,
             concurrent=context.target.is_gpu,
         ),
-        refusals=(*result.refusals, *too_large),
+        refusals=(*result.refusals, *too_large, *tied),
         plugins=tuple(context.plugins),
         bodies={key: make_plan(body, context) for key, body in nested_graphs(graph).items()},
     )

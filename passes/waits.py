@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from .plan import Group, StitchPlan, wholes_of
+from .plan.sync.edges import TileEdge
 from .schedule.order import written
 
 Wait = dict[str, str]
@@ -63,6 +65,16 @@ def _from_before(
     if last and not values:
         return [_wait(last, "segment")]
     return [_wait(step, "segment", ", ".join(dict.fromkeys(names))) for step, names in values.items()]
+
+
+def described_edge(group: Group, edge: TileEdge) -> dict[str, Any]:
+    """What tiles of one part of a kernel wait for, as `explain` shows it."""
+    producer, consumer = group.parts[edge.producer], group.parts[edge.consumer]
+    return {
+        "producer": producer.name, "consumer": consumer.name, "policy": edge.policy,
+        "values": [v for v in producer.outputs if v in consumer.inputs], "semaphores": edge.count,
+        "tiles": [grouping.size for grouping in edge.semaphores],
+    }  # fmt: skip
 
 
 def _wait(after: str, kind: str, reason: str = "") -> Wait:

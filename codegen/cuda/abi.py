@@ -235,9 +235,36 @@ def barrier() -> None:
         T.evaluate(T.call_extern("void", "ts_grid_part_barrier", scope.threads))
 
 
+@dataclass
+class _Pool:
+    """Dynamic shared memory that takes the place of static: how much of it is taken."""
+
+    nbytes: int
+
+
+_POOL: ContextVar[_Pool | None] = ContextVar("pool", default=None)
+
+
+@contextmanager
+def pooled(first_bytes: int) -> Iterator[None]:
+    """What is emitted inside has its arrays in dynamic shared memory, after so many bytes that it has there anyway. So
+    parts of a kernel that never run together take the same memory.
+    """
+    token = _POOL.set(_Pool(shared_array(first_bytes, 1)))
+    try:
+        yield
+    finally:
+        _POOL.reset(token)
+
+
 def shared_buffer(elements: int, dtype: str) -> Any:
-    """Static shared memory of one block; all of them together take at most 48 KiB."""
-    declared = _DECLARED.get()
+    """Static shared memory of one block; all of them together take at most 48 KiB. In a pool, dynamic shared memory."""
+    declared, pool, itemsize = _DECLARED.get(), _POOL.get(), storage_bits(dtype) // 8
     assert declared is not None, "no kernel is being emitted"
-    declared.nbytes += shared_array(elements, storage_bits(dtype) // 8)
-    return T.alloc_buffer((elements,), dtype, scope="shared")
+    nbytes = shared_array(elements, itemsize)
+    if pool is None:
+        declared.nbytes += nbytes
+        return T.alloc_buffer((elements,), dtype, scope="shared")
+    start, pool.nbytes = pool.nbytes, pool.nbytes + nbytes
+    memory = T.alloc_buffer((pool.nbytes,), "uint8", scope="shared.dyn")
+    return T.decl_buffer((elements,), dtype, data=memory.data, scope="shared.dyn", elem_offset=start // itemsize)

@@ -16,13 +16,14 @@ from tilestitch.codegen.cuda.rows.bands import BandRows
 from tilestitch.codegen.cuda.rows.rows import lower_rowwise
 from tilestitch.codegen.cuda.stitched import lower_stitched, private
 from tilestitch.codegen.cuda.target import CudaTarget
+from tilestitch.codegen.cuda.tickets import TicketPart, lower_tickets
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import GroupView, roles_in, view_group
 from tilestitch.codegen.planned import check_planned, members, touched
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.gemm.check import why_no_band
-from tilestitch.passes.plan.launches.cuda.group import cuda_launches, stitching_of
+from tilestitch.passes.plan.launches.cuda.group import cuda_launches, stitching_of, ticketing_of
 from tilestitch.passes.plan.launches.launch import Launch
 from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.schedule_check import why_not
@@ -37,9 +38,11 @@ from tilestitch.passes.plan.schedules import (
     ScatterSchedule,
     SortSchedule,
     SplitRowSchedule,
+    TicketSchedule,
     TransposeSchedule,
     WindowSchedule,
 )
+from tilestitch.passes.plan.sync.grid import grid_of
 
 
 def lower_group(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
@@ -56,6 +59,8 @@ def lower_group(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLau
 def _lowered(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
     if group.tie == "band":
         return _banded(graph, group, target)
+    if group.tie == "tickets":
+        return _ticketed(graph, group, target)
     if group.stages:
         return _stitched(graph, group, target)
     view = view_group(graph, group)
@@ -93,6 +98,29 @@ def _stitched(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunc
     stages = [stage for stage in stages if stage]
     origins = view_group(graph, group).origins
     return (*checks, lower_stitched(stages, inner, origins, target)) if stages else tuple(checks)
+
+
+def _ticketed(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
+    """Checks of indices run before; they are of the first stage's."""
+    schedule = group.schedule
+    if not isinstance(schedule, TicketSchedule):
+        raise KernelError(f"group {group.name} has no schedule of its tickets; write the plan again", group.origins)
+    problem = ticketing_of(members(graph, group), group).why_not(target.device.shared_bytes_per_block)
+    if problem is not None:
+        raise KernelError(f"group {group.name} is no single launch: {problem}; write the plan again", group.origins)
+    checks: list[CudaLaunch] = []
+    parts: list[TicketPart] = []
+    inner: dict[str, int] = {}
+    for part in group.parts:
+        view = view_group(graph, part)
+        inner.update((v.name, v.tensor_type.nbytes) for v in view.stored if v.name not in group.outputs)
+        checks += lower_index_checks(view.nodes, view.inputs)
+        (launch,), grid = _template(view, part, target), grid_of(view, part.schedule)
+        if grid is None or grid.blocks != launch.grid[0]:
+            reason = f"blocks of {part.name} ({launch.kind}) cannot draw tiles"
+            raise KernelError(f"group {group.name}: {reason}; write the plan again", group.origins)
+        parts.append(TicketPart(launch, grid))
+    return (*checks, lower_tickets(parts, schedule, inner, view_group(graph, group).origins))
 
 
 def _banded(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:

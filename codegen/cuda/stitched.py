@@ -32,7 +32,7 @@ def lower_stitched(
     """The launch of a stitched group: `stages` has the launches of each part of each stage, one each. `inner`: values
     that only the parts need, and their bytes.
     """
-    own = [[private(_apart(part, f"{i}.{j}"), inner) for j, part in enumerate(stage)] for i, stage in enumerate(stages)]
+    own = [[private(apart(part, f"{i}.{j}"), inner) for j, part in enumerate(stage)] for i, stage in enumerate(stages)]
     return _Whole(own, target).launch(origins)
 
 
@@ -47,7 +47,7 @@ def private(launch: CudaLaunch, inner: Mapping[str, int]) -> CudaLaunch:
     return replace(launch, args=tuple(map(argument, launch.args)))
 
 
-def _apart(launch: CudaLaunch, part: str) -> CudaLaunch:
+def apart(launch: CudaLaunch, part: str) -> CudaLaunch:
     """The launch with temporary memory and counters that no other part has."""
 
     def argument(arg: KernelArg) -> KernelArg:
@@ -135,7 +135,7 @@ class _Whole:
 
     def _piece(self, piece: _Piece, block: Expr, lane: Expr, given: Mapping[KernelArg, Any]) -> None:
         threads = piece.launch.threads
-        with within(threads, self.threads), _only(lane, threads, self.threads):
+        with within(threads, self.threads), only(lane, threads, self.threads):
             width, height, _ = piece.launch.block
             across = T.bind(lane % width) if height > 1 else lane
             along = T.bind(lane // width) if height > 1 else 0
@@ -145,7 +145,7 @@ class _Whole:
 
 
 @contextmanager
-def _only(lane: Expr, threads: int, all_threads: int) -> Iterator[None]:
+def only(lane: Expr, threads: int, all_threads: int) -> Iterator[None]:
     """Whole warps: the first `threads` threads do what is emitted inside."""
     if threads == all_threads:
         yield

@@ -77,6 +77,7 @@ class Search:
             installed_plugins=made["installed_plugins"],
             planner=made["planner"],
             cost_model=made.get("cost_model"),
+            sync=made.get("sync", "off"),
             plan=plan,
             num_threads=made["threads"],
             keep_source=self.device == "emulator",

@@ -59,6 +59,9 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", metavar="PLAN.json", help="use this plan instead of making one")
     parser.add_argument("--planner", choices=PLANNERS, default="stitch", help="how operators are grouped into kernels")
     parser.add_argument("--cost-model", choices=COST_MODELS, help="what predicts how long kernels take")
+    parser.add_argument(
+        "--sync", default="off", metavar="auto|off|POLICY", help="whether kernels wait for tiles of others"
+    )
     parser.add_argument("--no-host", action="store_true", help="refuse a model of which a part would run with numpy")
     parser.add_argument("--strip-weights", action="store_true", help="leave the weights out; they are supplied at load")
     parser.add_argument("--dump-ir", metavar="DIR", help="write the graph after every pass there")
@@ -139,6 +142,7 @@ def compile_with(source: Any, options: argparse.Namespace, progress: Progress, r
         plan=existing(options.plan) if options.plan else None,
         planner=options.planner,
         cost_model=options.cost_model,
+        sync=options.sync,
         strip_weights=options.strip_weights,
         dump_ir=options.dump_ir,
         report=report,

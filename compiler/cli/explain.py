@@ -110,6 +110,7 @@ def describe(explained: Mapping[str, Any], *, with_launches: bool = False) -> st
         parts.append(table(rows, ("#", "kernel", "kind", "composition", "ONNX nodes")))
         if with_launches and explained["target"] != "cpu":
             parts.append(_waits(kernels))
+            parts.extend(_tiles(kernels))
     if "node" in explained:
         parts.extend(_inside(explained, kernel, kernel["stitches"]) for kernel in kernels)
     if "producer" in explained:
@@ -152,6 +153,16 @@ def _waits(kernels: Sequence[Mapping[str, Any]]) -> str:
         for edge in kernel["sync"]
     ]
     return table(rows, ("#", "waits for", "how", "for the sake of")) if rows else "no kernel waits for another"
+
+
+def _tiles(kernels: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which tiles of a kernel wait for which others of it; nothing where none do."""
+    rows = [
+        (kernel["number"], f"{edge['producer']} -> {edge['consumer']}", edge["policy"], edge["semaphores"],
+         ", ".join(f"%{value}" for value in edge["values"]))
+        for kernel in kernels for edge in kernel.get("tiles", ())
+    ]  # fmt: skip
+    return [table(rows, ("#", "tiles", "wait by policy", "semaphores", "for the sake of"))] if rows else []
 
 
 def _launches(kernels: Sequence[Mapping[str, Any]]) -> str:

@@ -33,6 +33,8 @@ MOST_PARTS = 8
 """Parts of a stitched group: more make a kernel that compiles slowly."""
 PART_SHARED_BYTES = (48 << 10) // MOST_PARTS
 """Of a GEMM in a stitched kernel on a GPU: as much as is there for all parts, in equal shares."""
+RULE_TIES = ("barrier", "band")
+"""What rules may want between stages; tickets are decided after fusion, by the schedules of the parts."""
 GATHERS = frozenset({"gather", "gather_nd", "gather_elements"})
 
 
@@ -40,7 +42,7 @@ GATHERS = frozenset({"gather", "gather_nd", "gather_elements"})
 class Combine:
     """Wanted: the groups of these names become one kernel, stage after stage.
 
-    `forced`: do it wherever legal, without asking whether it pays. `tie`: what lies between stages (`plan.TIES`).
+    `forced`: do it wherever legal, without asking whether it pays. `tie`: what lies between stages (`RULE_TIES`).
     """
 
     stages: tuple[tuple[str, ...], ...]
@@ -231,6 +233,8 @@ class Kernels:
             return WhyNot(subject, "legality.in_place", reason)
         if proposal.tie == "band":
             return self._unfit_for_bands(proposal)
+        if proposal.tie == "tickets":
+            return self._unfit_for_tickets(proposal)
         for number, stage in enumerate(proposal.stages):
             for group in (self.groups[name] for name in stage):
                 if len(group.stages) > 1 and (number or len(stage) > 1):
@@ -257,6 +261,19 @@ class Kernels:
             reason = f"{after.name} gathers by indices that are checked before the launch"
             return WhyNot(proposal.subject, "legality.part", reason)
         return None
+
+    def _unfit_for_tickets(self, proposal: Combine) -> WhyNot | None:
+        """Groups of one part; which of their kernels can draw tiles their schedules say."""
+        for number, group in enumerate(self.groups[name] for stage in proposal.stages for name in stage):
+            if group.stages:
+                return WhyNot(proposal.subject, "sync.part", f"{group.name} has parts of its own")
+            if number and any(n.op in GATHERS and not n.inputs[1].is_constant for n in self._nodes_of(group)):
+                reason = f"{group.name} gathers by indices that are checked before the launch"
+                return WhyNot(proposal.subject, "sync.part", reason)
+        return None
+
+    def _nodes_of(self, group: Group) -> list[Node]:
+        return [self.nodes[name] for name in group.nodes]
 
     def _misplaced(self, proposal: Combine) -> WhyNot | None:
         """Dependences that the stages do not keep, or that lead through other groups."""
@@ -410,7 +427,7 @@ def _mask(reaches: Iterable[Reach]) -> int:
 
 def _between(nodes: Mapping[str, Node], stages: Sequence[Sequence[Group]], rule: str, tie: str) -> Iterator[Stitch]:
     """The stitches between parts: through global memory, and side by side."""
-    scheme = "band" if tie == "band" else "global"
+    scheme = {"band": "band", "tickets": "tile"}.get(tie, "global")
     makers = {o.name: n for stage in stages for part in stage for n in part.nodes for o in nodes[n].outputs}
     stored = {v for stage in stages for part in stage for v in part.outputs}
     for stage in stages:

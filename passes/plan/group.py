@@ -25,7 +25,7 @@ class GroupKind(str, Enum):
 
 
 SCHEMES = ("inline", "duplicate", "row", "warp", "block", "global", "prologue", "epilogue", "online", "packing",
-           "band")  # fmt: skip
+           "band", "tile")  # fmt: skip
 """How a value gets from its producer to a reader in the same group.
 
 inline: recomputed or kept in a register at the reader's index; duplicate: likewise, and the producer belongs to another
@@ -34,11 +34,13 @@ where the threads of a row exchange it in registers or through shared memory; gl
 after a barrier of the whole grid; prologue: computed as the anchor fetches its operand; epilogue: computed on the
 anchor's result before it is stored; online: scores and weights of attention, of which a task holds a tile at a time;
 packing: the one does not read the other, both are computed side by side in one launch; band: through global memory,
-read by the last block that stored some of a band of rows.
+read by the last block that stored some of a band of rows; tile: through global memory, by tiles that wait for those
+they read.
 """
 
-TIES = ("barrier", "band")
-"""What lies between the stages of a stitched group."""
+TIES = ("barrier", "band", "tickets")
+"""What lies between the stages of a stitched group: a barrier of the grid; nothing, as the blocks that store a band of
+rows go on with it; or nothing, as blocks draw tiles, which wait for tiles of earlier stages."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class Group:
         if len({part.name for part in self.parts}) != len(self.parts):
             raise PlanError(f"{where} has two parts of one name")
         if self.tie not in TIES:
-            raise PlanError(f"{where} has stages tied by {self.tie!r}, not {' or '.join(TIES)}")
+            raise PlanError(f"{where} has stages tied by {self.tie!r}, not {', '.join(TIES)}")
         if self.tie == "band" and [len(stage) for stage in self.stages] != [1, 1]:
             raise PlanError(f"{where} is tied by bands, which takes two stages of one part each")
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeAlias, get_args, get_origin, get_type_hint
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.plan.attention.tiles import AttentionMmaTile, AttentionSimtTile
 from tilestitch.passes.plan.gemm.tiles import Tile
+from tilestitch.passes.plan.sync.edges import Bound, Grouping, TileEdge
 
 from .cpu.schedules import CpuSchedule
 
@@ -120,6 +121,19 @@ class BandSchedule:
 
 
 @dataclass(frozen=True)
+class TicketSchedule:
+    """Stages in one launch of so many blocks, which draw tiles from a counter, stage after stage.
+
+    edges: what tiles of one part wait for of another. A tile that waits needs earlier ones only, which running blocks
+    hold: the launch ends however few of its blocks are resident.
+    """
+
+    template: ClassVar[str] = "tickets"
+    blocks: int
+    edges: tuple[TileEdge, ...]
+
+
+@dataclass(frozen=True)
 class WindowSchedule:
     """A thread for each window."""
 
@@ -161,12 +175,12 @@ class ScatterSchedule:
 Schedule: TypeAlias = (
     ElementwiseSchedule | TransposeSchedule | RowSchedule | SplitRowSchedule | WindowSchedule | ScanSchedule
     | SortSchedule | ScatterSchedule | GemmSchedule | DirectSchedule | BandSchedule
-    | AttentionSchedule | CpuSchedule
+    | TicketSchedule | AttentionSchedule | CpuSchedule
 )  # fmt: skip
 
-_KINDS = (*get_args(Schedule), *get_args(Tile), AttentionMmaTile, AttentionSimtTile)
-TEMPLATES: dict[str, type] = {kind.template: kind for kind in _KINDS}
-"""Every kind of schedule, and of tile inside one, by its name in JSON."""
+_INSIDE = (*get_args(Tile), AttentionMmaTile, AttentionSimtTile, TileEdge, Grouping, Bound)
+TEMPLATES: dict[str, type] = {kind.template: kind for kind in (*get_args(Schedule), *_INSIDE)}
+"""Every kind of schedule, and of tile and edge inside one, by its name in JSON."""
 
 
 def schedule_to_json(schedule: Schedule) -> dict[str, Any]:

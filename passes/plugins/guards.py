@@ -19,9 +19,9 @@ from tilestitch.cost_model.protocol import AnyDevice, Bound, Prediction
 from tilestitch.passes.contract import PLACES, PassContext, PassResult, broken_interface, interface_of
 from tilestitch.passes.fusion.clusters import Fusion
 from tilestitch.passes.fusion.rules.builtin import Fuse
-from tilestitch.passes.fusion.stages import Combine, Kernels
+from tilestitch.passes.fusion.stages import RULE_TIES, Combine, Kernels
 from tilestitch.passes.fusion.stitcher import MOST_PROPOSALS
-from tilestitch.passes.plan import TIES, Group, WhyNot
+from tilestitch.passes.plan import Group, WhyNot
 from tilestitch.passes.plan.own_kernels import KINDS, KernelTarget, OwnKernel, Temporary
 
 from .faults import Identity
@@ -103,8 +103,10 @@ class GuardedRule(Guard):
             named = isinstance(stages, tuple) and all(
                 isinstance(s, tuple) and set(map(type, s)) == {str} for s in stages
             )
-            if not named or combine.tie not in TIES:
-                raise self.identity.fault("combine", f"{combine!r} has no stages of names, or another tie than {TIES}")
+            if not named or combine.tie not in RULE_TIES:
+                raise self.identity.fault(
+                    "combine", f"{combine!r} has no stages of names, or another tie than {RULE_TIES}"
+                )
             yield combine
 
     def _proposals(self, method: str, view: object, kind: Callable[..., T], graph: Graph) -> Iterator[T]:

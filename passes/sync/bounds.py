@@ -36,7 +36,7 @@ def bounds_of(
     """Bounds that hold all that is needed, and as little else as lines in the coordinates allow."""
     first, last = hulls(needs, producer, groupings)
     places = np.array(list(consumer.places()), np.int64).reshape(consumer.blocks, len(consumer.dims))
-    wanting = (first <= last).all(axis=1)
+    wanting = np.asarray((first <= last).all(axis=1))
     lows, highs = [], []
     for axis, grouping in enumerate(groupings):
         lows.append(_bound(places, first[:, axis], wanting, consumer.dims, grouping.count, upper=False))
@@ -105,5 +105,3 @@ def _simplest(least: float, most: float) -> Fraction:
     inverse_least = 1 / (most - whole)
     inverse_most = float("inf") if least == whole else 1 / (least - whole)
     return whole + 1 / _simplest(inverse_least, inverse_most)
-
-

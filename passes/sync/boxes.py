@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 
 import numpy as np
@@ -21,24 +21,24 @@ MOST_PIECES = 1 << 10
 """Into which a box is cut so that each is a box of the tensor, too; beyond, it is covered by fewer."""
 
 
-def interval_boxes(first: int, end: int, sizes: Sequence[int]) -> Iterator[Ranges]:
-    """The row-major positions from `first` up to `end` of a tensor of these sizes, as boxes."""
+def interval_boxes(interval: Range, sizes: Sequence[int]) -> Iterator[Ranges]:
+    """Row-major positions of a tensor of these sizes, from the first up to the second, as boxes."""
+    first, end = interval
     if first >= end:
         return
     if not sizes:
         yield ()
         return
     each = prod(sizes[1:])
-    row, last = first // each, (end - 1) // each
-    if first > row * each or end < (row + 1) * each:
-        inner_end = min(end - row * each, each)
-        for rest in interval_boxes(first - row * each, inner_end, sizes[1:]):
+    row, last = first // each, end // each
+    if first > row * each or row == last:
+        inner = first - row * each, min(end - row * each, each)
+        for rest in interval_boxes(inner, sizes[1:]):
             yield ((row, row + 1), *rest)
-        yield from interval_boxes((row + 1) * each, end, sizes)
+        yield from interval_boxes(((row + 1) * each, end), sizes)
         return
-    whole = last if end < (last + 1) * each else last + 1
-    yield ((row, whole), *((0, size) for size in sizes[1:]))
-    yield from interval_boxes(whole * each, end, sizes)
+    yield ((row, last), *((0, size) for size in sizes[1:]))
+    yield from interval_boxes((last * each, end), sizes)
 
 
 def positions(expr: Integer, ranges: Mapping[Variable, Range], size: int) -> np.ndarray:
@@ -89,7 +89,7 @@ def _cuts(variable: Variable, place: Sequence[Integer], span: Range) -> list[Ran
         if list(variables_of(quotient.dividend)) == [variable]:
             changes |= np.diff(_atom(quotient, {variable: values})) != 0
     at = [first, *(np.flatnonzero(changes) + first + 1).tolist(), end]
-    return list(zip(at, at[1:], strict=False))
+    return list(pairwise(at))
 
 
 def _quotients(expr: Integer) -> Iterator[Quotient]:

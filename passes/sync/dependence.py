@@ -42,9 +42,7 @@ def needs_of(producer: Relation, consumer: Relation, values: Sequence[Value]) ->
 def _needs(producer: Relation, consumer: Relation, value: Value) -> Needs:
     written = [producer.written_by(place, value) for place in producer.grid.places()]
     wanted: dict[frozenset[Box], int] = {}
-    kind = tuple(
-        wanted.setdefault(consumer.read_by(place, value), len(wanted)) for place in consumer.grid.places()
-    )
+    kind = tuple(wanted.setdefault(consumer.read_by(place, value), len(wanted)) for place in consumer.grid.places())
     boxes = _Boxes(written, len(value.shape))
     return Needs(tuple(boxes.meeting(read) for read in wanted), kind)
 

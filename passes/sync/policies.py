@@ -105,6 +105,27 @@ def policy_named(name: str) -> Policy:
     raise SyncPolicyError(f"there is no synchronisation {name!r}; give one of {known}")
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """policies: that edges may have. forced: chains are put in one launch whether that pays or not."""
+
+    policies: tuple[Policy, ...]
+    forced: bool
+
+
+def wanted_sync(option: object) -> Wanted | None:
+    """What `sync` says: off (None), auto, the name of a policy, or a policy. Raises SyncPolicyError otherwise."""
+    if option in (None, "off"):
+        return None
+    if option == "auto":
+        return Wanted(POLICIES, forced=False)
+    if isinstance(option, str):
+        return Wanted((policy_named(option),), forced=True)
+    if not isinstance(option, Policy):
+        raise SyncPolicyError(f"sync is {option!r}; give auto, off, the name of a policy, or a policy")
+    return Wanted((option,), forced=True)
+
+
 def _of_tiles(producer: Grid) -> tuple[Grouping, ...]:
     """A semaphore for every tile; for all parts of one together."""
     sums = producer.tile_rows != 0

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from typing import Any
 
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.compiler.ir.accesses import Place
@@ -29,8 +28,11 @@ from tilestitch.passes.plan.schedules import (
 from tilestitch.passes.plan.sync.grid import Coordinates, Grid, grid_of
 from tilestitch.passes.plan.view import GroupView
 
-from .boxes import Ranges, interval_boxes
+from .boxes import Range, Ranges, interval_boxes
 from .footprints import Relation, Tiles, combined, domain
+
+Spans = Callable[[Coordinates], tuple[int, Range, Range, Range]]
+"""Of a tile of a contraction: its batch, rows, columns and steps of the reduction."""
 
 
 def relation_of(view: GroupView, schedule: Schedule | None) -> Relation | None:
@@ -52,6 +54,11 @@ def relation_of(view: GroupView, schedule: Schedule | None) -> Relation | None:
     return None
 
 
+def _run(number: int, each: int, total: int) -> Range:
+    """Run number `number` of `each` neighbours; the last one may be shorter."""
+    return number * each, min((number + 1) * each, total)
+
+
 # -- contractions ------------------------------------------------------------------------------------------------------
 
 
@@ -65,13 +72,12 @@ def _gemm(view: GroupView, schedule: GemmSchedule, grid: Grid) -> Relation:
     steps = -(-cut.k // tile.bk)
     each = -(-steps // parts) * tile.bk
 
-    def spans(place: Coordinates) -> tuple[int, tuple[int, int], tuple[int, int], tuple[int, int]]:
+    def spans(place: Coordinates) -> tuple[int, Range, Range, Range]:
         """The batch, and which rows, columns and steps of the reduction."""
         part, batch, row, column = place
-        rows = row * tile.bm, min((row + 1) * tile.bm, cut.m)
-        units = cut.units
-        columns = column * units.within(tile.bn), min((column + 1) * units.within(tile.bn), units.width)
-        k = part * each, min((part + 1) * each, cut.k)
+        rows = _run(row, tile.bm, cut.m)
+        columns = _run(column, cut.units.within(tile.bn), cut.units.width)
+        k = _run(part, each, cut.k)
         return (batch, columns, rows, k) if turned else (batch, rows, columns, k)
 
     if group.anchor.op == "matmul":
@@ -79,7 +85,7 @@ def _gemm(view: GroupView, schedule: GemmSchedule, grid: Grid) -> Relation:
     return _conv(view, group, grid, spans)
 
 
-def _matmul(view: GroupView, group: AnchoredGroup, grid: Grid, spans: Any) -> Relation:
+def _matmul(view: GroupView, group: AnchoredGroup, grid: Grid, spans: Spans) -> Relation:
     left, right = group.anchor.inputs
     trans_a, trans_b = bool(group.anchor.attrs.get("trans_a")), bool(group.anchor.attrs.get("trans_b"))
     *lead, m, n = group.result.shape
@@ -89,7 +95,7 @@ def _matmul(view: GroupView, group: AnchoredGroup, grid: Grid, spans: Any) -> Re
     def tiles(place: Coordinates) -> Iterator[Ranges]:
         batch, rows, columns, k = spans(place)
         if shared:
-            outer = interval_boxes(*rows, (*lead, m))
+            outer = interval_boxes(rows, (*lead, m))
         else:
             outer = iter([(*((at, at + 1) for at in unravel(batch, tuple(lead))), rows)])
         return combined(outer, [(columns, k)])
@@ -109,7 +115,7 @@ def _matmul(view: GroupView, group: AnchoredGroup, grid: Grid, spans: Any) -> Re
     return _with_epilogue(relation, group, (*outer, row, column))
 
 
-def _conv(view: GroupView, group: AnchoredGroup, grid: Grid, spans: Any) -> Relation:
+def _conv(view: GroupView, group: AnchoredGroup, grid: Grid, spans: Spans) -> Relation:
     shape = conv_shape(group.anchor)
     pixels = (shape.images, *shape.output)
 
@@ -118,9 +124,9 @@ def _conv(view: GroupView, group: AnchoredGroup, grid: Grid, spans: Any) -> Rela
         rows, channels = (first, second) if shape.channels_last else (second, first)
         own = (number * shape.group_out + channels[0], number * shape.group_out + channels[1])
         sizes = (*shape.kernel, shape.group_in) if shape.channels_last else (shape.group_in, *shape.kernel)
-        ordered = (_taps_last(ranges, shape) for ranges in interval_boxes(*k, sizes))
+        ordered = (_taps_last(ranges, shape) for ranges in interval_boxes(k, sizes))
         group_range = ((number, number + 1),)
-        return combined(interval_boxes(*rows, pixels), [(own,)], ordered, [group_range])
+        return combined(interval_boxes(rows, pixels), [(own,)], ordered, [group_range])
 
     return _of_conv(view, group, grid, tiles)
 
@@ -163,7 +169,7 @@ def _direct(view: GroupView, threads: int, grid: Grid) -> Relation:
 
     def tiles(place: Coordinates) -> Iterator[Ranges]:
         (block,) = place
-        for image, *rest in interval_boxes(block * threads, min((block + 1) * threads, total), sizes):
+        for image, *rest in interval_boxes(_run(block, threads, total), sizes):
             *position, channels = rest if shape.channels_last else (*rest[1:], rest[0])
             whole = ((0, shape.group_in), *((0, size) for size in shape.kernel))
             groups = (channels[0] // shape.group_out, (channels[1] - 1) // shape.group_out + 1)
@@ -211,7 +217,7 @@ def _attention(view: GroupView, schedule: AttentionSchedule, grid: Grid) -> Rela
     def tiles(place: Coordinates) -> Iterator[Ranges]:
         *lead, tile = place
         number = ravel(lead, grid.dims[:-1])
-        rows = interval_boxes(tile * rows_each, min((tile + 1) * rows_each, what.rows), (what.merged, softmax.queries))
+        rows = interval_boxes(_run(tile, rows_each, what.rows), (what.merged, softmax.queries))
         rest = ((0, what.columns), (0, softmax.keys), (0, what.width))
         return combined([((number, number + 1),)], rows, [rest])
 
@@ -259,7 +265,7 @@ def _elementwise(view: GroupView, each: int, grid: Grid) -> Relation:
 
     def tiles(place: Coordinates) -> Iterator[Ranges]:
         (block,) = place
-        return interval_boxes(block * each, min((block + 1) * each, total), sizes)
+        return interval_boxes(_run(block, each, total), sizes)
 
     variables = domain(sizes)
     relation = Relation(grid, variables, tiles)
@@ -280,7 +286,7 @@ def _rows(view: GroupView, each: int, grid: Grid) -> Relation:
 
     def tiles(place: Coordinates) -> Iterator[Ranges]:
         (block,) = place
-        for ranges in interval_boxes(block * each, min((block + 1) * each, total), rows):
+        for ranges in interval_boxes(_run(block, each, total), rows):
             own = dict(zip(kept, ranges, strict=True))
             yield tuple(own.get(axis, (0, size)) for axis, size in enumerate(space.shape))
 

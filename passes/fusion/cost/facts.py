@@ -19,6 +19,7 @@ from tilestitch.passes.schedule.cuda.facts import gpu_facts
 from tilestitch.passes.schedule.device import multiprocessors_of
 from tilestitch.passes.schedule.kernels import schedule_group
 from tilestitch.passes.schedule.structure import Known, structure_of
+from tilestitch.passes.sync.cost import facts_of_tickets
 
 _KNOWN: Known[KernelFacts] = Known()
 
@@ -46,6 +47,11 @@ def _group_facts(
     if group.tie == "band":
         gemm, after = group.parts
         return facts_of_band(nodes, group, (group_facts(nodes, gemm, target), group_facts(nodes, after, target)))
+    if group.tie == "tickets":
+        device = device_of(target)
+        assert isinstance(device, Device)
+        kernels = [group_facts(nodes, part, target, model) for part in group.parts]
+        return facts_of_tickets(nodes, group, kernels, device)
     if group.stages:
         stages = [[part for part in stage if _launches(nodes, part)] for stage in group.stages]
         launched = [stage for stage in stages if stage] or group.stages

@@ -70,6 +70,15 @@ class Bound:
         terms = (scale * at for scale, at in zip(self.scales, place, strict=True) if scale)
         return (sum(terms, self.first - self.before)) // self.divisor
 
+    def why_not(self, place: Sequence[int]) -> str | None:
+        """Why a kernel cannot compute it for tiles of a grid of these extents; None if it can."""
+        if len(self.scales) != len(place):
+            return f"a bound has {len(self.scales)} scales for {len(place)} coordinates"
+        if self.divisor < 1:
+            return "a bound divides by 0"
+        most = sum(scale * at for scale, at in zip(self.scales, place, strict=True)) + self.first + self.before
+        return f"a bound reaches {most}, beyond 32 bits" if most + self.divisor >= MOST_POSTS else None
+
     @property
     def constant(self) -> int | None:
         """The semaphore, where it is the same for all tiles."""
@@ -112,14 +121,16 @@ class TileEdge:
 
     def waits(self, place: Sequence[int]) -> Iterator[tuple[int, ...]]:
         """The semaphores that a tile of the consumer waits for, by their place along each dimension."""
-        ranges = []
-        for first, last, count in zip(self.first, self.last, self.counts, strict=True):
-            ranges.append(range(max(0, first.at(place)), min(count - 1, last.at(place)) + 1))
-        return product(*ranges)
+        ends = zip(self.first, self.last, self.counts, strict=True)
+        return product(*(range(_inside(f.at(place), n), _inside(e.at(place), n) + 1) for f, e, n in ends))
 
     def number(self, semaphore: Sequence[int]) -> int:
         found: int = ravel(semaphore, self.counts)
         return found
+
+
+def _inside(at: int, count: int) -> int:
+    return min(max(0, at), count - 1)
 
 
 def semaphores_at(edges: Sequence[TileEdge]) -> tuple[dict[tuple[int, tuple[Grouping, ...]], int], int]:

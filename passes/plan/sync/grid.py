@@ -47,10 +47,10 @@ class Grid:
     def place(self, block: int) -> Coordinates:
         """Which tile a block computes."""
         if not self.tile_rows:
-            *lead, last = unravel(block, self.dims)
-            return (*lead, self.dims[-1] - 1 - last if self.falling else last)
-        *outer, rows, columns = self.dims
-        lead, tile = unravel(block // (rows * columns), tuple(outer)), block % (rows * columns)
+            *outer, last = unravel(block, self.dims)
+            return (*outer, self.dims[-1] - 1 - last if self.falling else last)
+        *sizes, rows, columns = self.dims
+        lead, tile = unravel(block // (rows * columns), sizes), block % (rows * columns)
         first = tile // (self.tile_rows * columns) * self.tile_rows
         together = min(self.tile_rows, rows - first)
         within = tile - first * columns
@@ -97,5 +97,3 @@ def _rows(view: GroupView) -> int:
     roles = roles_of(view.nodes, view.outputs, view.name)
     assert isinstance(roles, Roles), roles
     return row_loops(view.nodes, roles, view.inputs, view.stored).row_count
-
-

@@ -80,7 +80,7 @@ class Maker:
     # -- GEMMs -------------------------------------------------------------------------------------------------------
 
     def gemm(self, x: Value | None = None) -> Kernel:
-        """A matmul of `x`, as the left or the right operand, maybe after a transpose, and maybe with a view after it."""
+        """A matmul of `x`, as the left or the right operand, maybe of a slice, and maybe with a view after it."""
         graph, first = self.graph, len(self.graph.nodes)
         lead = (self.pick(1, 2, 3),) if x is None or len(x.shape) > 2 else ()
         if x is None:

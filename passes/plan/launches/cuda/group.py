@@ -18,6 +18,7 @@ from tilestitch.passes.plan.launches.cuda.gemm import Rows, contraction
 from tilestitch.passes.plan.launches.cuda.opaque import checks, scan, scatter, sort, window
 from tilestitch.passes.plan.launches.cuda.rows import rowwise, split_rows
 from tilestitch.passes.plan.launches.cuda.stitched import Stitching, private
+from tilestitch.passes.plan.launches.cuda.tickets import Ticketing
 from tilestitch.passes.plan.launches.launch import Launch
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import (
@@ -31,6 +32,7 @@ from tilestitch.passes.plan.schedules import (
     ScatterSchedule,
     SortSchedule,
     SplitRowSchedule,
+    TicketSchedule,
     TransposeSchedule,
     WindowSchedule,
 )
@@ -47,6 +49,8 @@ def cuda_launches(nodes: Nodes, group: Group, multiprocessors: int) -> tuple[Lau
     """
     if group.tie == "band":
         launches = _banded(nodes, group)
+    elif group.tie == "tickets":
+        launches = _ticketed(nodes, group)
     elif group.stages:
         launches = _stitched(nodes, group, multiprocessors)
     else:
@@ -79,6 +83,23 @@ def _stitched(nodes: Nodes, group: Group, multiprocessors: int) -> tuple[Emitted
     if problem is not None:
         raise PlanError(f"group {group.name} is no single launch: {problem}; write the plan again")
     return (*before, stitching.launch())
+
+
+def ticketing_of(nodes: Nodes, group: Group) -> Ticketing:
+    """The parts of a group whose blocks draw tiles, as launches of their own."""
+    views = {part.name: look_up(nodes, part) for part in group.parts}
+    parts = [of_part(views[part.name], part) for part in group.parts]
+    stored = {v for view in views.values() for v in view.stored}
+    return Ticketing(parts, frozenset(v for v in stored if v.name not in group.outputs))
+
+
+def _ticketed(nodes: Nodes, group: Group) -> tuple[Emitted, ...]:
+    if not isinstance(group.schedule, TicketSchedule):
+        raise PlanError(f"group {group.name} has no schedule of its tickets; write the plan again")
+    ticketing = ticketing_of(nodes, group)
+    views = [look_up(nodes, part) for part in group.parts]
+    before = tuple(launch for view in views for launch in checks(view.nodes, view.inputs))
+    return (*before, ticketing.launch(group.schedule))
 
 
 def _banded(nodes: Nodes, group: Group) -> tuple[Emitted, ...]:

@@ -37,7 +37,7 @@ class Stitching:
 
     def launch(self) -> Emitted:
         """The one launch of all parts."""
-        own = [[_apart(part[0], f"{i}.{j}") for j, part in enumerate(stage)] for i, stage in enumerate(self.stages)]
+        own = [[apart(part[0], f"{i}.{j}") for j, part in enumerate(stage)] for i, stage in enumerate(self.stages)]
         flat = [launch for stage in own for launch in stage]
         synchronises = len(own) > 1
         threads = max(launch.threads for launch in flat)
@@ -68,7 +68,7 @@ def private(argument: Argument, inner: frozenset[Value]) -> Argument:
     return argument
 
 
-def _apart(launch: Emitted, part: str) -> Emitted:
+def apart(launch: Emitted, part: str) -> Emitted:
     """The launch with temporary memory that no other part has."""
     arguments = tuple(
         replace(arg, name=f"{arg.name} of {part}") if isinstance(arg, Temporary) else arg for arg in launch.arguments

@@ -1,0 +1,225 @@
+"""Stages in one launch whose blocks draw tiles from a counter, and wait for the tiles that they read.
+
+Tickets are numbers of tiles, stage after stage. A block that waits for a tile waits for one that was drawn earlier, by
+a block that runs: so the launch ends, however few of its blocks are resident, and in whatever order they start.
+
+Memory of the launch's own holds how many tickets were drawn, how many runs have ended, and the semaphores. Every block
+draws one ticket beyond the last tile. The one that draws the last of these sets the tickets to 0 and counts the run:
+all others have ended their tiles by then. Semaphores count on from run to run, and are compared by their difference
+from where the run began, which is exact however often they have wrapped around.
+
+Before a tile, the threads of its block look at a semaphore each until all posts have come: an acquire, and a barrier
+of the block after it. After a tile, a barrier of the block, and one thread's release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr
+from tilestitch.codegen.compute.indexing import ravel, unravel
+from tilestitch.codegen.cuda.abi import (
+    CountersArg,
+    CudaLaunch,
+    Emission,
+    KernelArg,
+    Parameter,
+    Thread,
+    kernel_function,
+    pooled,
+    shared_buffer,
+    within,
+)
+from tilestitch.codegen.cuda.conditions import below
+from tilestitch.codegen.cuda.gemm.partition import locate
+from tilestitch.codegen.cuda.pieces import named, registers, repeated, when
+from tilestitch.codegen.cuda.stitched import apart, only, private
+from tilestitch.passes.plan.gemm.partition import Partition
+from tilestitch.passes.plan.launches.cuda.emitted import COUNTER_BYTES
+from tilestitch.passes.plan.launches.cuda.tickets import OWN_WORDS, shared_of
+from tilestitch.passes.plan.schedules import TicketSchedule
+from tilestitch.passes.plan.sync.edges import Grouping, TileEdge, semaphores_at
+from tilestitch.passes.plan.sync.grid import Grid
+
+
+@dataclass(frozen=True)
+class TicketPart:
+    """A part as a launch of its own, and which tile each of its blocks computes."""
+
+    launch: CudaLaunch
+    grid: Grid
+
+
+def lower_tickets(
+    parts: Sequence[TicketPart], schedule: TicketSchedule, inner: Mapping[str, int], origins: tuple[str, ...]
+) -> CudaLaunch:
+    """The launch of parts, in an order in which none needs a later one. `inner`: values that only the parts need, and
+    their bytes.
+    """
+    own = [replace(part, launch=private(apart(part.launch, str(number)), inner)) for number, part in enumerate(parts)]
+    return _Tickets(own, schedule).launch(origins)
+
+
+class _Tickets:
+    """One launch of all parts."""
+
+    def __init__(self, parts: Sequence[TicketPart], schedule: TicketSchedule) -> None:
+        self.parts, self.schedule = parts, schedule
+        self.threads = max(part.launch.threads for part in parts)
+        self.total = sum(part.grid.blocks for part in parts)
+        self.starts, count = semaphores_at(schedule.edges)
+        self.words = OWN_WORDS + count
+        self.parameters: dict[KernelArg, Parameter] = {}
+        for part in parts:
+            for arg, parameter in zip(part.launch.args, _emission(part).parameters, strict=True):
+                self.parameters.setdefault(arg, replace(parameter, arg=arg))
+
+    def launch(self, origins: tuple[str, ...]) -> CudaLaunch:
+        counters = Parameter(CountersArg(COUNTER_BYTES * self.words, "tickets"), "uint32", self.words)
+        grid, block = (self.schedule.blocks, 1, 1), (self.threads, 1, 1)
+        parameters = [*self.parameters.values(), counters]
+        func = kernel_function(parameters, grid, block, self._body)
+        shared_bytes = max(shared_of(part.launch.shared_bytes, part.launch.static_shared_bytes) for part in self.parts)
+        portable = all(part.launch.portable for part in self.parts)
+        args = tuple(p.arg for p in parameters)
+        return CudaLaunch("tickets", func, grid, block, args, origins, shared_bytes, portable=portable)
+
+    def _body(self, buffers: list[Any], thread: Thread) -> None:
+        given, memory = dict(zip(self.parameters, buffers, strict=False)), buffers[-1]
+        lane, held, ticket = thread.thread[0], shared_buffer(1, "int32"), registers(1, "int32")
+        words, place = T.address_of(memory[0]), T.address_of(held[0])
+        runs = T.bind(T.call_extern("uint32", "ts_grid_runs", words))
+
+        def draw() -> None:
+            T.buffer_store(ticket, T.call_extern("int32", "ts_grid_draw", words, self.total, place), [0])
+
+        draw()
+        with T.While(ticket[0] < self.total):
+            self._tile(0, 0, T.bind(ticket[0]), lane, given, memory, runs)
+            draw()
+
+    def _tile(
+        self, number: int, first: int, ticket: Expr, lane: Expr, given: Mapping[KernelArg, Any], memory: Any, runs: Expr
+    ) -> None:
+        """The tile of a ticket: of part `number`, whose tickets begin with `first`, or of a later one."""
+        part = self.parts[number]
+        if number + 1 == len(self.parts):
+            self._part(number, ticket - first, lane, given, memory, runs)
+            return
+        with T.If(ticket < first + part.grid.blocks):
+            with T.Then():
+                self._part(number, ticket - first, lane, given, memory, runs)
+            with T.Else():
+                self._tile(number + 1, first + part.grid.blocks, ticket, lane, given, memory, runs)
+
+    def _part(
+        self, number: int, block: Expr, lane: Expr, given: Mapping[KernelArg, Any], memory: Any, runs: Expr
+    ) -> None:
+        part = self.parts[number]
+        block = named(block) if part.grid.blocks > 1 else 0
+        place = _located(part.grid, block)
+        awaited = [edge for edge in self.schedule.edges if edge.consumer == number]
+        for edge in awaited:
+            self._wait(edge, place, lane, memory, runs)
+        if awaited:
+            T.evaluate(T.tvm_storage_sync("shared"))
+        self._compute(part, block, lane, given)
+        posted = dict.fromkeys(edge.semaphores for edge in self.schedule.edges if edge.producer == number)
+        for groupings in posted:
+            counts = tuple(grouping.count for grouping in groupings)
+            own = ravel([0 if g.count == 1 else g.of(at) for g, at in zip(groupings, place, strict=True)], counts)
+            word = named(own + (OWN_WORDS + self.starts[number, groupings]))
+            T.evaluate(T.call_extern("void", "ts_grid_post", T.address_of(memory[word])))
+
+    def _compute(self, part: TicketPart, block: Expr, lane: Expr, given: Mapping[KernelArg, Any]) -> None:
+        launch, threads = part.launch, part.launch.threads
+        with within(threads, self.threads), pooled(launch.shared_bytes), only(lane, threads, self.threads):
+            width, height, _ = launch.block
+            across = T.bind(lane % width) if height > 1 else lane
+            along = T.bind(lane // width) if height > 1 else 0
+            thread = Thread((block, 0, 0), (across, along, 0))
+            _emission(part).body([given[arg] for arg in launch.args], thread)
+
+    def _wait(self, edge: TileEdge, place: Sequence[Expr], lane: Expr, memory: Any, runs: Expr) -> None:
+        """The threads of a block look at a semaphore each, and at the next ones if there are more."""
+        firsts, extents = [], []
+        for low, high, count in zip(edge.first, edge.last, edge.counts, strict=True):
+            first, last = _clamped(low.at(place), 0, count - 1), _clamped(high.at(place), 0, count - 1)
+            firsts.append(first)
+            known = isinstance(first, int) and isinstance(last, int)
+            extents.append(max(0, last - first + 1) if known else named(T.max(last - first + 1, 0)))
+        total, most = named(_product(extents)), _most(edge)
+        start = OWN_WORDS + self.starts[edge.producer, edge.semaphores]
+        rounds = -(-most // self.threads) if isinstance(total, int) else (total + (self.threads - 1)) // self.threads
+        with repeated(1 if most <= self.threads else rounds) as turn:
+            number = named(turn * self.threads + lane)
+            counted = isinstance(total, int) and isinstance(rounds, int)
+            there = below(number, total, rounds * self.threads) if counted else number < total
+            with when(there):
+                at = [named(f + own) for f, own in zip(firsts, _unraveled(number, extents), strict=True)]
+                posts = _posts(edge.semaphores, at)
+                word = T.address_of(memory[named(ravel(at, edge.counts) + start)])
+                T.evaluate(T.call_extern("void", "ts_grid_await", word, runs, posts))
+
+
+def _emission(part: TicketPart) -> Emission:
+    assert part.launch.emission is not None, "a plan has no tickets for kernels that cannot be emitted again"
+    return part.launch.emission
+
+
+def _located(grid: Grid, block: Expr) -> tuple[Expr, ...]:
+    """Which tile a block computes, as `Grid.place` says."""
+    if not grid.tile_rows:
+        *lead, last = unravel(block, grid.dims)
+        last = grid.dims[-1] - 1 - last if grid.falling else last
+        return tuple(named(at) for at in (*lead, last))
+    parts, batch, rows, columns = grid.dims
+    return locate(Partition(batch, rows, columns, parts, 1, grid.tile_rows), block)
+
+
+def _clamped(at: Expr, low: int, high: int) -> Expr:
+    if isinstance(at, int):
+        return min(max(at, low), high)
+    return named(T.min(T.max(at, low), high))
+
+
+def _product(extents: Sequence[Expr]) -> Expr:
+    total: Expr = 1
+    for extent in extents:
+        total = extent if isinstance(total, int) and total == 1 else total * extent
+    return total
+
+
+def _most(edge: TileEdge) -> int:
+    """Semaphores that a tile waits for at most, as far as the bounds' constants tell."""
+    most = 1
+    for low, high, count in zip(edge.first, edge.last, edge.counts, strict=True):
+        first, last = low.constant, high.constant
+        most *= count if first is None or last is None else min(last, count - 1) - max(0, first) + 1
+    return most
+
+
+def _unraveled(number: Expr, extents: Sequence[Expr]) -> list[Expr]:
+    """The index of a number in extents that may be known at run time only."""
+    index: list[Expr] = []
+    for extent in reversed(extents):
+        if isinstance(extent, int) and extent == 1:
+            index.insert(0, 0)
+            continue
+        index.insert(0, number % extent)
+        number = named(number // extent)
+    return index
+
+
+def _posts(groupings: Sequence[Grouping], at: Sequence[Expr]) -> Expr:
+    """How many posts a semaphore gets in a run."""
+    posts: Expr = 1
+    for grouping, own in zip(groupings, at, strict=True):
+        usual, last = grouping.posts(0), grouping.posts(grouping.count - 1)
+        posts = posts * (usual if usual == last else T.Select(tirx.EQ(own, grouping.count - 1), last, usual))
+    return posts

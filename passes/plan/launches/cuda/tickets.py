@@ -1,0 +1,69 @@
+"""The launch of stages whose blocks draw tiles from a counter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tilestitch.compiler.ir import Value
+from tilestitch.passes.plan.launches.cuda.emitted import COUNTER_BYTES, Emitted, shared_array
+from tilestitch.passes.plan.launches.cuda.stitched import apart, private
+from tilestitch.passes.plan.schedules import TicketSchedule
+from tilestitch.passes.plan.sync.edges import semaphores_at
+
+OWN_WORDS = 2
+"""Before the semaphores: tickets drawn, and runs ended."""
+TICKET_BYTES = shared_array(1, 4)
+"""Static shared memory: the ticket that a block holds."""
+NO_TILES = frozenset({"gemm_wgmma"})
+"""Templates whose blocks walk over tiles themselves."""
+
+
+def shared_of(dynamic_bytes: int, static_bytes: int) -> int:
+    """Dynamic shared memory of a part that has so much as a launch of its own."""
+    return shared_array(dynamic_bytes, 1) + static_bytes
+
+
+@dataclass(frozen=True)
+class Ticketing:
+    """`parts` has the launches of each part, stage after stage. inner: values that only the parts need."""
+
+    parts: Sequence[Sequence[Emitted]]
+    inner: frozenset[Value]
+
+    def why_not(self, most_shared_bytes: int) -> str | None:
+        """Why it is no single launch on a GPU whose blocks have so much shared memory; None if it is one."""
+        for part in self.parts:
+            if len(part) != 1:
+                return f"a part takes {len(part)} launches"
+            odd = part[0]
+            along_axes = odd.grid[1:] != (1, 1) or odd.cluster != (1, 1, 1) or odd.block[2] != 1
+            if not odd.part or odd.kind in NO_TILES or odd.cooperative or along_axes:
+                return f"a part is a kernel of template {odd.kind}, whose blocks cannot draw tiles"
+        nbytes = self.shared_bytes + TICKET_BYTES
+        if nbytes > most_shared_bytes:
+            return f"a part takes {nbytes} bytes of shared memory, more than {most_shared_bytes}"
+        return None
+
+    @property
+    def tiles(self) -> int:
+        return sum(launch.grid[0] for (launch,) in self.parts)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic: all that a part has, in one place for all of them, since a block computes one after the other."""
+        return max(shared_of(launch.shared_bytes, launch.static_shared_bytes) for (launch,) in self.parts)
+
+    @property
+    def threads(self) -> int:
+        return max(launch.threads for (launch,) in self.parts)
+
+    def launch(self, schedule: TicketSchedule) -> Emitted:
+        own = [apart(launch, str(number)) for number, (launch,) in enumerate(self.parts)]
+        arguments = dict.fromkeys(private(arg, self.inner) for launch in own for arg in launch.arguments)
+        _, semaphores = semaphores_at(schedule.edges)
+        launch = Emitted.of("tickets", schedule.blocks, self.threads, arguments)
+        return replace(
+            launch, counter_bytes=sum(x.counter_bytes for x in own) + COUNTER_BYTES * (OWN_WORDS + semaphores),
+            static_shared_bytes=TICKET_BYTES, shared_bytes=self.shared_bytes,
+        )  # fmt: skip

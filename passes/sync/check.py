@@ -1,0 +1,113 @@
+"""The proof that a launch whose blocks draw tiles neither races nor waits for ever, from the plan alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from tilestitch.compiler.ir import Node, Value
+from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.schedules import TicketSchedule
+from tilestitch.passes.plan.sync.edges import TileEdge, semaphores_at
+from tilestitch.passes.plan.view import look_up
+
+from .dependence import Needs, needs_of, tile_name
+from .footprints import Relation
+from .policies import Pair, why_no_groupings
+from .program import Program, Task, why_not
+from .relations import relation_of
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a launch, stage after stage: their groups, and what their tiles touch."""
+
+    groups: tuple[Group, ...]
+    relations: tuple[Relation, ...]
+    values: Mapping[str, Value]
+
+    @staticmethod
+    def of(nodes: Mapping[str, Node], groups: Sequence[Group]) -> Parts | str:
+        """Why the blocks of a part cannot draw tiles, if they cannot."""
+        found: list[Relation] = []
+        for group in groups:
+            relation = relation_of(look_up(nodes, group), group.schedule)
+            if relation is None:
+                return f"blocks of {group.name} compute no tiles that are known"
+            found.append(relation)
+        values = {v.name: v for group in groups for name in group.nodes for v in nodes[name].outputs}
+        return Parts(tuple(groups), tuple(found), values)
+
+    @cached_property
+    def needs(self) -> dict[tuple[int, int], Needs]:
+        """By the numbers of two parts, what the second needs of the first, where it reads anything of it."""
+        found = {}
+        for consumer, reading in enumerate(self.groups):
+            for producer, storing in enumerate(self.groups):
+                common = [self.values[v] for v in storing.outputs if v in reading.inputs and producer != consumer]
+                if common:
+                    found[producer, consumer] = needs_of(self.relations[producer], self.relations[consumer], common)
+        return found
+
+    def pair(self, producer: int, consumer: int) -> Pair:
+        names = self.groups[producer].name, self.groups[consumer].name
+        grids = self.relations[producer].grid, self.relations[consumer].grid
+        return Pair((producer, consumer), names, *grids, self.needs[producer, consumer])
+
+
+def why_not_tickets(nodes: Mapping[str, Node], group: Group) -> str | None:
+    """Why the launch of a group tied by tickets might race or wait for ever; None if it cannot."""
+    if not isinstance(group.schedule, TicketSchedule):
+        return "it has no schedule of its tickets"
+    if group.schedule.blocks < 1:
+        return "its launch has no blocks"
+    parts = Parts.of(nodes, group.parts)
+    if isinstance(parts, str):
+        return parts
+    problem = next((p for e in group.schedule.edges if (p := _why_no_edge(parts, e)) is not None), None)
+    return problem or why_not(program_of(parts, group.schedule.edges))
+
+
+def _why_no_edge(parts: Parts, edge: TileEdge) -> str | None:
+    """What of an edge is no number of a part, or does not fit the grids."""
+    count = len(parts.groups)
+    if not (0 <= edge.producer < count and 0 <= edge.consumer < count):
+        return f"an edge leads from part {edge.producer} to {edge.consumer}, and there are {count}"
+    producer, consumer = (parts.relations[number].grid for number in (edge.producer, edge.consumer))
+    where = f"the edge from {parts.groups[edge.producer].name} to {parts.groups[edge.consumer].name}"
+    problem = why_no_groupings(producer, edge.semaphores)
+    if problem is not None:
+        return f"semaphores of {where}: {problem}"
+    if not len(edge.first) == len(edge.last) == len(edge.semaphores):
+        return f"{where} has bounds for {len(edge.first)} and {len(edge.last)} dimensions, not {len(edge.semaphores)}"
+    odd = next((p for b in (*edge.first, *edge.last) if (p := b.why_not(consumer.dims)) is not None), None)
+    return None if odd is None else f"{where}: {odd}"
+
+
+def program_of(parts: Parts, edges: Sequence[TileEdge]) -> Program:
+    """The tiles of all parts as tasks, in the order of their tickets."""
+    starts, words = semaphores_at(edges)
+    first = [0]
+    for relation in parts.relations:
+        first.append(first[-1] + relation.grid.blocks)
+    tasks: list[Task] = []
+    for number, (group, relation) in enumerate(zip(parts.groups, parts.relations, strict=True)):
+        posted = dict.fromkeys((edge.producer, edge.semaphores) for edge in edges if edge.producer == number)
+        posting = {(e.producer, e.semaphores): e for e in edges if e.producer == number}
+        kinds = {
+            producer: [frozenset((first[producer] + kind).tolist()) for kind in needs.kinds]
+            for (producer, consumer), needs in parts.needs.items() if consumer == number
+        }  # fmt: skip
+        known: dict[tuple[int, ...], frozenset[int]] = {}
+        for block, place in enumerate(relation.grid.places()):
+            waits = {
+                (starts[edge.producer, edge.semaphores] + edge.number(at), edge.posts(at)): None
+                for edge in edges if edge.consumer == number for at in edge.waits(place)
+            }  # fmt: skip
+            kind = tuple(parts.needs[producer, number].kind[block] for producer in kinds)
+            if kind not in known:
+                known[kind] = frozenset().union(*(kinds[p][k] for p, k in zip(kinds, kind, strict=True)))
+            posts = tuple((starts[key] + posting[key].post(place), 1) for key in posted)
+            tasks.append(Task(f"tile {tile_name(place)} of {group.name}", tuple(waits), posts, known[kind]))
+    return Program(tuple(tasks), (tuple(range(len(tasks))),), words=words)

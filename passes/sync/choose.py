@@ -1,0 +1,161 @@
+"""Which dependent kernels become one launch whose blocks draw tiles, and by which policy each edge waits.
+
+A chain of kernels, each of which reads the one before, grows from its first kernel on, as long as that pays: by what
+`model` predicts with the stages running into each other, and without. A policy that is asked for is taken wherever it
+can be, whether it pays or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tilestitch.compiler.ir import Graph
+from tilestitch.cost_model.devices import Device
+from tilestitch.cost_model.facts import Launch
+from tilestitch.cost_model.protocol import LatencyModel, latency_us
+from tilestitch.passes.fusion.cost.facts import device_of, group_facts, multiprocessors_of
+from tilestitch.passes.fusion.stages import Combine, Kernels
+from tilestitch.passes.plan import Group, WhyNot
+from tilestitch.passes.plan.launches.cuda.group import ticketing_of
+from tilestitch.passes.plan.schedules import TicketSchedule
+from tilestitch.passes.plan.sync.edges import TileEdge
+from tilestitch.passes.schedule.kernels import schedule_group
+
+from .check import Parts, why_not_tickets
+from .cost import drawn_facts, one_launch, slots
+from .policies import POLICIES, Wanted, edge_of
+
+LEAST_GAIN = 0.02
+"""Of what kernels take apart: less is not worth a kernel that is new to the hardware's own order of blocks."""
+MOST_TILES = 1 << 15
+"""Of a launch whose tiles are simulated one by one."""
+RULE = "sync"
+
+
+def synchronise(graph: Graph, kernels: Kernels, wanted: Wanted, model: LatencyModel) -> Iterator[WhyNot]:
+    """Put chains of `kernels`, which have schedules, in one launch each; yields what was refused, and why."""
+    chooser = _Chooser(graph, kernels, wanted, model)
+    for name in list(kernels.order):
+        if name in kernels.groups:
+            yield from chooser.grow(name)
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A group tied by tickets, and what it is predicted to take."""
+
+    group: Group
+    latency_us: float
+
+
+class _Chooser:
+    def __init__(self, graph: Graph, kernels: Kernels, wanted: Wanted, model: LatencyModel) -> None:
+        self.graph, self.kernels, self.wanted, self.model = graph, kernels, wanted, model
+        device = device_of(kernels.target)
+        assert isinstance(device, Device)
+        self.device: Device = device
+
+    def grow(self, first: str) -> Iterator[WhyNot]:
+        """The longest chain from a kernel on that pays."""
+        chain, best = [first], None
+        while True:
+            further, refusals = self._further(chain, best)
+            yield from refusals
+            if further is None:
+                break
+            chain, best = further
+        if best is not None:
+            self.kernels.replace(best.group)
+
+    def _further(self, chain: list[str], best: _Drawn | None) -> tuple[tuple[list[str], _Drawn] | None, list[WhyNot]]:
+        refusals: list[WhyNot] = []
+        readers = self.kernels.readers[chain[-1]]
+        for name in (n for n in self.kernels.order if n in readers and n in self.kernels.groups):
+            found = self._drawn([*chain, name])
+            if isinstance(found, WhyNot):
+                refusals.append(found)
+                continue
+            before_us = best.latency_us if best is not None else self._alone_us(chain[-1])
+            apart_us = before_us + self._alone_us(name)
+            if self.wanted.forced or found.latency_us < (1 - LEAST_GAIN) * apart_us:
+                return ([*chain, name], found), refusals
+            numbers = {"apart_us": round(apart_us, 3), "together_us": round(found.latency_us, 3)}
+            subject = " -> ".join([*chain, name])
+            refusals.append(
+                WhyNot(subject, "sync.gain", "stages that run into each other would save too little", numbers)
+            )
+        return None, refusals
+
+    def _alone_us(self, name: str) -> float:
+        return self.kernels.latency_us(self.kernels.groups[name], self.model)
+
+    def _drawn(self, chain: Sequence[str]) -> _Drawn | WhyNot:
+        """The chain as one launch, with the policies that are predicted to be fastest."""
+        proposal = Combine(tuple((name,) for name in chain), tie="tickets")
+        group = self.kernels.combined(proposal, RULE)
+        if isinstance(group, WhyNot):
+            return group
+        group = self._rescheduled(group)
+        ticketing = ticketing_of(self.kernels.nodes, group)
+        problem = ticketing.why_not(self.device.shared_bytes_per_block)
+        if problem is not None:
+            return WhyNot(proposal.subject, "sync.part", problem)
+        parts = Parts.of(self.kernels.nodes, group.parts)
+        if isinstance(parts, str):
+            return WhyNot(proposal.subject, "sync.part", parts)
+        if ticketing.tiles > MOST_TILES:
+            return WhyNot(proposal.subject, "sync.size", f"{ticketing.tiles} tiles are more than {MOST_TILES}")
+        found = self._fastest(group, parts, ticketing.tiles)
+        if found is None:
+            names = ", ".join(policy.name for policy in self.wanted.policies)
+            return WhyNot(proposal.subject, "sync.policy", f"{names} fits no dependence there")
+        problem = why_not_tickets(self.kernels.nodes, found.group)
+        assert problem is None, (proposal.subject, problem)
+        return found
+
+    def _rescheduled(self, group: Group) -> Group:
+        """Parts that compute a reshape themselves which was none of theirs have a schedule for what they are now."""
+        known = {part.name: part for part in self.kernels.groups.values()}
+
+        def scheduled(part: Group) -> Group:
+            if known[part.name].nodes == part.nodes:
+                return part
+            fresh = replace(part, schedule=None)
+            return schedule_group(self.kernels.nodes, fresh, self.kernels.target, self.model)
+
+        return replace(group, stages=tuple(tuple(map(scheduled, stage)) for stage in group.stages))
+
+    def _fastest(self, group: Group, parts: Parts, tiles: int) -> _Drawn | None:
+        """One policy after the other for each edge, the others as they are so far."""
+        facts = [group_facts(self.kernels.nodes, part, self.kernels.target, self.model) for part in group.parts]
+        blocks = min(tiles, self._slots(one_launch(facts)))
+        edges: list[TileEdge] = []
+        best_us = float("inf")
+        for producer, consumer in sorted(parts.needs, key=lambda pair: pair[::-1]):
+            options = [
+                edge for policy in self.wanted.policies if (edge := edge_of(parts.pair(producer, consumer), policy))
+            ]
+            if not options:
+                return None
+            timed = []
+            for edge in options:
+                rest = [self._whole(parts, *pair) for pair in parts.needs if not _known(pair, [*edges, edge])]
+                drawn = drawn_facts(parts, [*edges, edge, *rest], blocks, facts, self.device)
+                timed.append((latency_us(self.model, drawn, self.device), edge.count, edge))
+            best_us, _, chosen = min(timed, key=lambda entry: entry[:2])
+            edges.append(chosen)
+        schedule = TicketSchedule(blocks, tuple(edges))
+        return _Drawn(replace(group, schedule=schedule), best_us)
+
+    def _whole(self, parts: Parts, producer: int, consumer: int) -> TileEdge:
+        edge = edge_of(parts.pair(producer, consumer), POLICIES[-1])
+        assert edge is not None
+        return edge
+
+    def _slots(self, launch: Launch) -> int:
+        return slots(launch, self.device) // self.device.sm_count * multiprocessors_of(self.kernels.target)
+
+
+def _known(pair: tuple[int, int], edges: Sequence[TileEdge]) -> bool:
+    return any((edge.producer, edge.consumer) == pair for edge in edges)

@@ -1,0 +1,61 @@
+"""What a launch whose blocks draw tiles takes, beside what its stages take one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+
+from tilestitch.compiler.ir import Node
+from tilestitch.cost_model import constants as c
+from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.devices import Device
+from tilestitch.cost_model.facts import KernelFacts, Launch
+from tilestitch.cost_model.on_gpu import resident_blocks
+from tilestitch.cost_model.protocol import LatencyModel, latency_us
+from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.schedules import TicketSchedule
+from tilestitch.passes.plan.sync.edges import TileEdge
+
+from .check import Parts
+from .waves import drawn_us
+
+ANALYTICAL = AnalyticalModel()
+
+
+def facts_of_tickets(
+    nodes: Mapping[str, Node], group: Group, kernels: Sequence[KernelFacts], device: Device
+) -> KernelFacts:
+    """The facts of a group tied by tickets, given those of its parts."""
+    schedule, parts = group.schedule, Parts.of(nodes, group.parts)
+    if not isinstance(schedule, TicketSchedule) or isinstance(parts, str):
+        raise ValueError(f"group {group.name} is no launch whose blocks draw tiles: {parts}; plan the graph again")
+    return drawn_facts(parts, schedule.edges, schedule.blocks, kernels, device)
+
+
+def drawn_facts(
+    parts: Parts, edges: Sequence[TileEdge], blocks: int, kernels: Sequence[KernelFacts], device: Device
+) -> KernelFacts:
+    """The facts of parts that share a launch of so many blocks."""
+    launch = one_launch(kernels, blocks)
+    apart_us = sum(latency_us(ANALYTICAL, kernel, device) - c.GPU_LAUNCH_US for kernel in kernels)
+    tiles_us = [tile_us(kernel, device, ANALYTICAL) for kernel in kernels]
+    together_us = drawn_us(parts, edges, tiles_us, min(blocks, slots(launch, device)), c.GPU_HAND_OVER_US)
+    before = tuple(own for kernel in kernels for own in kernel.sequence[:-1])
+    return KernelFacts((*before, one_launch(kernels, blocks, together_us / apart_us)))
+
+
+def one_launch(kernels: Sequence[KernelFacts], blocks: int = 0, pace: float = 1.0) -> Launch:
+    """The last launches of kernels as one."""
+    return Launch(tuple(kernel.sequence[-1].stages[0] for kernel in kernels), "tickets", blocks, pace)
+
+
+def slots(launch: Launch, device: Device) -> int:
+    """Blocks that the device holds at a time."""
+    return device.sm_count * max(1, resident_blocks(launch, device))
+
+
+def tile_us(kernel: KernelFacts, device: Device, model: LatencyModel) -> float:
+    """Microseconds of a tile, as if all of a round of blocks took as long."""
+    launch = kernel.sequence[-1]
+    rounds = ceil(max(1, launch.tasks) / slots(launch, device))
+    return max(0.0, latency_us(model, kernel, device) - c.GPU_LAUNCH_US) / rounds

@@ -1,0 +1,265 @@
+"""Stages in one launch whose blocks draw tiles and wait for those they read, on the emulated device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.codegen.cuda.cuda_harness import target
+from tests.codegen.kernel_harness import interpret
+from tests.compiled import assert_close
+from tests.passes.sync.graphs import attention, convolutions, mlp, normalised_mlp
+from tests.tolerances import SUMS
+from tilestitch.codegen.assemble import Planned, assemble
+from tilestitch.codegen.cuda.abi import CountersArg, CudaLaunch, TemporaryArg, ValueArg
+from tilestitch.codegen.cuda.backend import CudaBackend
+from tilestitch.codegen.cuda.group import lower_group
+from tilestitch.codegen.cuda.toolchain.compile import BuildOptions, compile_kernels
+from tilestitch.codegen.cuda.toolchain.text import kernel_text
+from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir.types import to_numpy_dtype
+from tilestitch.passes import PassContext, StitchPlan, check_plan, make_plan
+from tilestitch.passes.errors import PlanError
+from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.schedules import GemmSchedule, TicketSchedule
+from tilestitch.passes.plan.sync.edges import Bound, TileEdge
+from tilestitch.runtime import load
+from tilestitch.runtime.artifact import artifact_bytes
+from tilestitch.runtime.emulator import EmulatorOptions, Kernels
+from tilestitch.runtime.emulator.errors import KernelFaultError
+
+ORDERS = [
+    EmulatorOptions(resident_blocks=1),
+    EmulatorOptions(resident_blocks=2, block_order="reversed", thread_order="reversed"),
+    EmulatorOptions(resident_blocks=64, block_order="adversarial", thread_order="random", seed=3),
+    EmulatorOptions(resident_blocks=3, block_order="adversarial", seed=4),
+    EmulatorOptions(resident_blocks=64, block_order="random", seed=5),
+]
+CHAINS: dict[str, Callable[[], Graph]] = {
+    "two GEMMs": lambda: mlp(70, 40, 130),
+    "two GEMMs on tensor cores": lambda: mlp(70, 40, 136, "float16"),
+    "GEMM, rows, GEMM": lambda: normalised_mlp(40, 24, 72),
+    "projection, attention, projection": lambda: attention(24, 2, 16),
+    "two convolutions": lambda: convolutions(2, 8, 9),
+}
+
+
+def planned(graph: Graph, sync: str = "tile", name: str = "cuda:sm_80") -> StitchPlan:
+    """The plan with everything in one launch that can be. Rows are left apart from GEMMs, but those of attention."""
+    planner = "stitch" if graph.name == "attention" else "xla"
+    plan = make_plan(graph, PassContext(target(name).planned_for, {"planner": planner, "sync": sync}))
+    check_plan(plan, graph)
+    return plan
+
+
+def ticketed(plan: StitchPlan) -> Group:
+    (group,) = (group for group in plan.groups if group.tie == "tickets")
+    return group
+
+
+def inputs(graph: Graph) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    return {v.name: random.uniform(-1, 1, v.shape).astype(to_numpy_dtype(v.dtype)) for v in graph.inputs}
+
+
+def check(graph: Graph, plan: StitchPlan, options: EmulatorOptions) -> None:
+    """Three runs: the later ones find the counters as the earlier ones left them."""
+    feeds = inputs(graph)
+    expected = interpret(graph, feeds)[graph.outputs[0]]
+    backend = CudaBackend(target(), BuildOptions(text_only=True))
+    assembled = assemble([Planned(graph, plan, ("y",))], backend, keep_source=True, progress=lambda *_: None)
+    with load(artifact_bytes(replace(assembled.contents, compiler_version="test")), device=options) as module:
+        for _ in range(3):
+            assert_close(module.run(feeds)["y"], expected, 8 * SUMS[graph.outputs[0].dtype])
+
+
+@pytest.mark.parametrize("options", ORDERS, ids=lambda o: f"{o.block_order}-{o.resident_blocks}")
+@pytest.mark.parametrize("chain", CHAINS)
+def test_dependent_kernels_as_one_launch(chain: str, options: EmulatorOptions) -> None:
+    graph = CHAINS[chain]()
+    plan = planned(graph)
+    assert plan.groups == (ticketed(plan),)
+    check(graph, plan, options)
+
+
+@pytest.mark.parametrize(("policy", "semaphores"), [("tile", 9), ("row", 3), ("kernel", 1)])
+def test_every_policy_computes_the_same(policy: str, semaphores: int) -> None:
+    graph = mlp(70, 40, 70)
+    plan = planned(graph, policy)
+    schedule = ticketed(plan).schedule
+    assert isinstance(schedule, TicketSchedule)
+    assert [(edge.policy, edge.count) for edge in schedule.edges] == [(policy, semaphores)]
+    check(graph, plan, ORDERS[2])
+
+
+def test_slices_of_a_projection_share_semaphores() -> None:
+    graph = attention(24, 2, 32)
+    plan = planned(graph, "strided")
+    schedule = ticketed(plan).schedule
+    assert isinstance(schedule, TicketSchedule)
+    first = schedule.edges[0]
+    assert first.semaphores[-1].modulus * 3 == first.semaphores[-1].size
+    check(graph, plan, ORDERS[2])
+
+
+@pytest.mark.parametrize("options", [ORDERS[0], ORDERS[2]], ids=lambda o: f"{o.resident_blocks}")
+def test_sums_in_parts_are_waited_for_by_their_last_part(options: EmulatorOptions) -> None:
+    graph = mlp(40, 300, 40)
+    group = ticketed(planned(graph))
+    part = group.parts[0]
+    assert isinstance(part.schedule, GemmSchedule)
+    split = replace(part, schedule=replace(part.schedule, split_k=3))
+    assert isinstance(group.schedule, TicketSchedule)
+    plan = make_plan(graph, PassContext(target().planned_for, {"planner": "xla"}))
+    apart = replace(plan, groups=(split, *plan.groups[1:]), launches=None, edges=None)
+    plan = retied(graph, apart)
+    check_plan(plan, graph)
+    check(graph, plan, options)
+
+
+def retied(graph: Graph, plan: StitchPlan) -> StitchPlan:
+    """A plan whose kernels lie apart, with the same schedules and all of them in one launch."""
+    from tilestitch.cost_model.analytical import AnalyticalModel
+    from tilestitch.passes.fusion.stages import Kernels as Groups
+    from tilestitch.passes.plan import Segment
+    from tilestitch.passes.schedule.launches import completed
+    from tilestitch.passes.schedule.memory import plan_buffers
+    from tilestitch.passes.sync.choose import synchronise
+    from tilestitch.passes.sync.policies import wanted_sync
+
+    kernels = Groups(graph, plan.groups, (), plan.buffers.aliases, plan.target)
+    wanted = wanted_sync("tile")
+    assert wanted is not None
+    assert not list(synchronise(graph, kernels, wanted, AnalyticalModel()))
+    groups = tuple(kernels.groups.values())
+    segments = (Segment(True, tuple(g.name for g in groups)),)
+    buffers = plan_buffers(graph, groups, (), segments, kernels.aliases, {}, concurrent=True)
+    fresh = replace(plan, groups=groups, segments=segments, buffers=buffers, launches=None, edges=None)
+    return completed(fresh, graph)
+
+
+def test_compiles_for_real_gpus() -> None:
+    for graph in (mlp(70, 40, 136, "float16"), normalised_mlp(40, 24, 72), attention(24, 2, 16, "float16")):
+        plan = planned(graph, name="cuda:sm_80,sm_90a")
+        launches = lower_group(graph, ticketed(plan), target("cuda:sm_80,sm_90a"))
+        compile_kernels(launches, target("cuda:sm_80,sm_90a"), BuildOptions(2), lambda *_: None)
+
+
+# -- planted faults ----------------------------------------------------------------------------------------------------
+
+
+def run(graph: Graph, launch: CudaLaunch, text: str, options: EmulatorOptions, runs: int = 1) -> np.ndarray:
+    """The result of a kernel whose text is given, after so many runs."""
+    memory: dict[str, Any] = dict(inputs(graph))
+    out = graph.outputs[0]
+    memory[out.name] = np.empty(out.shape, to_numpy_dtype(out.dtype))
+    counters = {arg: np.zeros(arg.nbytes, np.uint8) for arg in launch.args if isinstance(arg, CountersArg)}
+    kernels = Kernels({"k": text.replace("TILESTITCH_KERNEL", "k")}, options)
+
+    def array(arg: Any) -> np.ndarray:
+        match arg:
+            case ValueArg(name):
+                return memory[name]
+            case TemporaryArg(name, nbytes):
+                return memory.setdefault(f"temporary {name}", np.full(nbytes, 0xFF, np.uint8))
+        return counters[arg]
+
+    for _ in range(runs):
+        kernels.launch("k", launch.grid, launch.block, [array(a) for a in launch.args], launch.shared_bytes)
+    return np.asarray(memory[out.name])
+
+
+def _text(graph: Graph, plan: StitchPlan) -> tuple[CudaLaunch, str]:
+    (launch,) = lower_group(graph, ticketed(plan), target())
+    return launch, kernel_text(launch.func, target())
+
+
+PLANTED: Mapping[str, tuple[str, str, str]] = {
+    "a post that is missing": (r"\n\s*ts_grid_post\([^;]*;", "", "deadlock"),
+    "a post that orders nothing": (r"red\.release\.gpu", "red.relaxed.gpu", "race"),
+    "a wait that orders nothing": (r"ld\.acquire\.gpu", "ld.relaxed.gpu", "race"),
+    "a wait that is missing": (r"\n\s*ts_grid_await\([^;]*;", "", "race"),
+    "a post before the block's other threads have stored": (
+        r"(void ts_grid_post\(unsigned \*semaphore\) \{\n)\s*__syncthreads\(\);", r"\1", "race",
+    ),
+    "a wait for too many posts": (r"ts_grid_await\((\(&\([^;]*\)\)), v, 1\)", r"ts_grid_await(\1, v, 2)", "deadlock"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_planted_faults_are_found(fault: str) -> None:
+    pattern, instead, found = PLANTED[fault]
+    graph = mlp(40, 40, 70)
+    launch, text = _text(graph, planned(graph))
+    spoilt, count = re.subn(pattern, instead, text)
+    assert count >= 1
+    with pytest.raises(KernelFaultError, match=rf"(?i){found}"):
+        run(graph, launch, spoilt, ORDERS[2])
+    run(graph, launch, text, ORDERS[2])
+
+
+def test_a_run_that_is_not_counted_is_found() -> None:
+    """Semaphores then have the posts of the run before, and tiles are read before they are stored."""
+    graph = mlp(40, 40, 70)
+    launch, text = _text(graph, planned(graph))
+    spoilt, count = re.subn(r'(: "l"\(words \+ 1\), "r"\()1u', r"\g<1>0u", text)
+    assert count == 1
+    with pytest.raises(KernelFaultError, match=r"(?i)race"):
+        run(graph, launch, spoilt, ORDERS[2], runs=2)
+    run(graph, launch, text, ORDERS[2], runs=2)
+
+
+def test_counters_that_wrap_around_are_compared_by_their_difference() -> None:
+    """As after 2^32 - 1 runs: the run after counts to 0, and semaphores go on from where they were."""
+    graph = mlp(40, 40, 70)
+    plan = planned(graph, "row")
+    launch, text = _text(graph, plan)
+    schedule = ticketed(plan).schedule
+    assert isinstance(schedule, TicketSchedule)
+    (edge,) = schedule.edges
+    runs = np.uint32(2**32 - 1)
+    posts = [edge.posts((0, 0, row, 0)) for row in range(edge.counts[2])]
+    words = np.array([0, runs, *(np.uint32(int(runs) * n % 2**32) for n in posts)], np.uint32)
+    feeds = inputs(graph)
+    out, hidden = np.empty((40, 40), np.float32), np.empty(40 * 70, np.float32)
+    kernels = Kernels({"k": text.replace("TILESTITCH_KERNEL", "k")}, ORDERS[2])
+    known: dict[str, Any] = {**feeds, graph.outputs[0].name: out}
+    arrays = [known[a.value] if isinstance(a, ValueArg) else words if isinstance(a, CountersArg) else hidden
+              for a in launch.args]  # fmt: skip
+    for _ in range(2):
+        out[:] = np.nan
+        kernels.launch("k", launch.grid, launch.block, arrays, launch.shared_bytes)
+        assert_close(out, interpret(graph, feeds)[graph.outputs[0]], 8 * SUMS["float32"])
+    assert words[1] == 1
+
+
+def test_what_the_check_refuses_races_on_the_emulated_device() -> None:
+    """A plan edited by hand whose tiles wait for the first tile of a row only."""
+    graph = mlp(40, 40, 70)
+    plan = planned(graph)
+    group = ticketed(plan)
+    assert isinstance(group.schedule, TicketSchedule)
+    (edge,) = group.schedule.edges
+    narrow = replace(edge, last=(*edge.last[:-1], Bound((0, 0, 0, 0), 0, 0, 1)))
+    spoilt = replace(group, schedule=replace(group.schedule, edges=(narrow,)))
+    with pytest.raises(PlanError, match=r"tile \(0, 0, 0, 0\) of matmul\w* reads what tile \(0, 0, 0, 1\) of matmul"):
+        check_plan(replace(plan, groups=(spoilt,)), graph)
+    (launch,) = lower_group(graph, spoilt, target())
+    with pytest.raises(KernelFaultError, match=r"(?i)race"):
+        run(graph, launch, kernel_text(launch.func, target()), ORDERS[2])
+
+
+def test_a_group_without_what_its_tiles_wait_for_is_refused() -> None:
+    graph = mlp(40, 40, 70)
+    plan = planned(graph)
+    group = ticketed(plan)
+    assert isinstance(group.schedule, TicketSchedule)
+    edges: tuple[TileEdge, ...] = ()
+    spoilt = replace(group, schedule=replace(group.schedule, edges=edges))
+    with pytest.raises(PlanError, match="does not wait for it"):
+        check_plan(replace(plan, groups=(spoilt,)), graph)
