@@ -178,7 +178,8 @@ def compile_model(
     from tilestitch.passes.sync.policies import wanted_sync
 
     _check_options(target, precision, num_threads)
-    wanted_sync(sync)
+    if wanted_sync(sync) is not None and sync != "auto" and target.startswith("cpu"):
+        raise OptionError(f"sync is {sync!r}, but kernels of {target} follow each other; give off or auto")
     tell = progress or (lambda stage, done, total: None)
     threads = num_threads or len(os.sched_getaffinity(0))
     backend = _backend(target, threads, cache, nvcc)

@@ -11,6 +11,8 @@ from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.counts import bytes_of, footprint_bytes, operations
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.devices import Device
+from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.laws.waves import waves_apart, waves_together
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
 from tilestitch.passes.fusion.cost.facts import group_facts, nodes_by_name
 from tilestitch.passes.schedule.device import device_of
@@ -22,6 +24,7 @@ from .plan.schedules import TicketSchedule
 from .plan.target import TargetInfo
 from .schedule.launches import nested_graphs
 from .schedule.makespan import plan_us, share_of
+from .sync.cost import slots
 from .waits import described_edge, waits_of
 
 OPERATIONS_PER_BYTE = 16
@@ -76,8 +79,6 @@ def explain_plan(
             else:
                 kernel = {"number": len(kernels), **_kernel(graph, group, values, number)}
                 kernel["sync"] = waits[name]
-                if isinstance(group.schedule, TicketSchedule):
-                    kernel["tiles"] = [described_edge(group, edge) for edge in group.schedule.edges]
                 facts = group_facts(nodes, group, target, model)
                 (found,) = model.predict((facts,), device)
                 durations_us[name] = found.latency_us
@@ -85,6 +86,10 @@ def explain_plan(
                 kernel["predicted_us"] = round(found.latency_us, 3)
                 kernel["predicted_range_us"] = [round(found.low_us, 3), round(found.high_us, 3)]
                 kernel["bound"] = found.bound
+                if isinstance(group.schedule, TicketSchedule) and isinstance(device, Device):
+                    kernel["tiles"] = [described_edge(group, edge) for edge in group.schedule.edges]
+                    parts = [group_facts(nodes, part, target, model) for part in group.parts]
+                    kernel["apart"] = _apart(parts, facts, model, device)
                 if launches is not None:
                     kernel["launches"] = list(launches(given, name))
                 kernels.append(kernel)
@@ -104,6 +109,16 @@ def explain_plan(
         "prediction": {**_prediction(model, device), "total_us": round(plan_us(plan, durations_us, shares), 3)},
         "plugins": [p.to_json() for p in plan.plugins],
         "bodies": bodies,
+    }
+
+
+def _apart(parts: Sequence[KernelFacts], together: KernelFacts, model: LatencyModel, device: Device) -> dict[str, Any]:
+    """What the parts of a kernel whose blocks draw tiles would be as launches of their own, in waves of blocks, too."""
+    tiles, launches = [part.tasks for part in parts], [part.sequence[-1] for part in parts]
+    return {
+        "predicted_us": round(sum(found.latency_us for found in model.predict(parts, device)), 3),
+        "waves": waves_apart(tiles, [slots(launch, device) for launch in launches]),
+        "waves_together": round(waves_together(tiles, slots(together.sequence[-1], device)), 2),
     }
 
 

@@ -157,12 +157,20 @@ def _waits(kernels: Sequence[Mapping[str, Any]]) -> str:
 
 def _tiles(kernels: Sequence[Mapping[str, Any]]) -> list[str]:
     """Which tiles of a kernel wait for which others of it; nothing where none do."""
+    drawing = [kernel for kernel in kernels if kernel.get("tiles")]
+    if not drawing:
+        return []
     rows = [
         (kernel["number"], f"{edge['producer']} -> {edge['consumer']}", edge["policy"], edge["semaphores"],
          ", ".join(f"%{value}" for value in edge["values"]))
-        for kernel in kernels for edge in kernel.get("tiles", ())
+        for kernel in drawing for edge in kernel["tiles"]
     ]  # fmt: skip
-    return [table(rows, ("#", "tiles", "wait by policy", "semaphores", "for the sake of"))] if rows else []
+    gains = [
+        f"{kernel['number']} {kernel['name']}: {apart['waves']} waves of blocks become {apart['waves_together']}; "
+        f"predicted {kernel['predicted_us']} us, apart {apart['predicted_us']} us"
+        for kernel in drawing for apart in (kernel["apart"],)
+    ]  # fmt: skip
+    return [table(rows, ("#", "tiles", "wait by policy", "semaphores", "for the sake of")), *gains]
 
 
 def _launches(kernels: Sequence[Mapping[str, Any]]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from tilestitch.compiler.ir import Graph
 from tilestitch.cost_model.devices import Device
-from tilestitch.cost_model.facts import Launch
+from tilestitch.cost_model.facts import KernelFacts, Launch
 from tilestitch.cost_model.protocol import LatencyModel, latency_us
 from tilestitch.passes.fusion.cost.facts import device_of, group_facts, multiprocessors_of
 from tilestitch.passes.fusion.stages import Combine, Kernels
@@ -106,6 +106,9 @@ class _Chooser:
             return WhyNot(proposal.subject, "sync.part", parts)
         if ticketing.tiles > MOST_TILES:
             return WhyNot(proposal.subject, "sync.size", f"{ticketing.tiles} tiles are more than {MOST_TILES}")
+        if not self.wanted.forced and not self._has_waves(group):
+            reason = "all tiles of each kernel are computed at once, so no multiprocessor stands idle in a last wave"
+            return WhyNot(proposal.subject, "sync.waves", reason, {"tiles": ticketing.tiles})
         found = self._fastest(group, parts, ticketing.tiles)
         if found is None:
             names = ", ".join(policy.name for policy in self.wanted.policies)
@@ -128,7 +131,7 @@ class _Chooser:
 
     def _fastest(self, group: Group, parts: Parts, tiles: int) -> _Drawn | None:
         """One policy after the other for each edge, the others as they are so far."""
-        facts = [group_facts(self.kernels.nodes, part, self.kernels.target, self.model) for part in group.parts]
+        facts = self._facts(group)
         blocks = min(tiles, self._slots(one_launch(facts)))
         edges: list[TileEdge] = []
         best_us = float("inf")
@@ -147,6 +150,14 @@ class _Chooser:
             edges.append(chosen)
         schedule = TicketSchedule(blocks, tuple(edges))
         return _Drawn(replace(group, schedule=schedule), best_us)
+
+    def _facts(self, group: Group) -> list[KernelFacts]:
+        return [group_facts(self.kernels.nodes, part, self.kernels.target, self.model) for part in group.parts]
+
+    def _has_waves(self, group: Group) -> bool:
+        """Whether any part has more tiles than the device holds blocks of it."""
+        launches = [facts.sequence[-1] for facts in self._facts(group)]
+        return any(launch.tasks > slots(launch, self.device) for launch in launches)
 
     def _whole(self, parts: Parts, producer: int, consumer: int) -> TileEdge:
         edge = edge_of(parts.pair(producer, consumer), POLICIES[-1])
