@@ -93,10 +93,10 @@ class _Tickets:
         given, memory = dict(zip(self.parameters, buffers, strict=False)), buffers[-1]
         lane, held, ticket = thread.thread[0], shared_buffer(1, "int32"), registers(1, "int32")
         words, place = T.address_of(memory[0]), T.address_of(held[0])
-        runs = T.bind(T.call_extern("uint32", "ts_grid_runs", words))
+        runs = T.bind(T.call_extern("uint32", "ts_ticket_runs", words))
 
         def draw() -> None:
-            T.buffer_store(ticket, T.call_extern("int32", "ts_grid_draw", words, self.total, place), [0])
+            T.buffer_store(ticket, T.call_extern("int32", "ts_ticket_draw", words, self.total, place), [0])
 
         draw()
         with T.While(ticket[0] < self.total):
@@ -134,7 +134,7 @@ class _Tickets:
             counts = tuple(grouping.count for grouping in groupings)
             own = ravel([0 if g.count == 1 else g.of(at) for g, at in zip(groupings, place, strict=True)], counts)
             word = named(own + (OWN_WORDS + self.starts[number, groupings]))
-            T.evaluate(T.call_extern("void", "ts_grid_post", T.address_of(memory[word])))
+            T.evaluate(T.call_extern("void", "ts_ticket_post", T.address_of(memory[word])))
 
     def _compute(self, part: TicketPart, block: Expr, lane: Expr, given: Mapping[KernelArg, Any]) -> None:
         launch, threads = part.launch, part.launch.threads
@@ -164,7 +164,7 @@ class _Tickets:
                 at = [named(f + own) for f, own in zip(firsts, _unraveled(number, extents), strict=True)]
                 posts = _posts(edge.semaphores, at)
                 word = T.address_of(memory[named(ravel(at, edge.counts) + start)])
-                T.evaluate(T.call_extern("void", "ts_grid_await", word, runs, posts))
+                T.evaluate(T.call_extern("void", "ts_ticket_await", word, runs, posts))
 
 
 def _emission(part: TicketPart) -> Emission:

@@ -44,8 +44,9 @@ _END_OF_PREAMBLE = "#define ushort unsigned short\n#endif\n"
 _OUR_INCLUDES = {"cuda_fp16.h": re.compile(r"\bhalf|__half"), "cuda_bf16.h": re.compile(r"bfloat16")}
 _FUNCTIONS = {
     "grid.cuh": re.compile(r"\bts_grid_\w+\("),
+    "tickets.cuh": re.compile(r"\bts_ticket_\w+\("),
     "sm90.cuh": re.compile(r"\bts_sm90_\w+\("),
-    "device.cuh": re.compile(r"\bts_(?!grid_|sm90_)\w+\("),
+    "device.cuh": re.compile(r"\bts_(?!grid_|ticket_|sm90_)\w+\("),
 }
 _KEPT_INCLUDES = ("mma.h", "cuda/barrier", "cooperative_groups.h", "cuda/pipeline", "cuda_fp8.h", "cuda.h")
 

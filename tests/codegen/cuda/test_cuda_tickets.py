@@ -180,14 +180,14 @@ def _text(graph: Graph, plan: StitchPlan) -> tuple[CudaLaunch, str]:
 
 
 PLANTED: Mapping[str, tuple[str, str, str]] = {
-    "a post that is missing": (r"\n\s*ts_grid_post\([^;]*;", "", "deadlock"),
+    "a post that is missing": (r"\n\s*ts_ticket_post\([^;]*;", "", "deadlock"),
     "a post that orders nothing": (r"red\.release\.gpu", "red.relaxed.gpu", "race"),
     "a wait that orders nothing": (r"ld\.acquire\.gpu", "ld.relaxed.gpu", "race"),
-    "a wait that is missing": (r"\n\s*ts_grid_await\([^;]*;", "", "race"),
+    "a wait that is missing": (r"\n\s*ts_ticket_await\([^;]*;", "", "race"),
     "a post before the block's other threads have stored": (
-        r"(void ts_grid_post\(unsigned \*semaphore\) \{\n)\s*__syncthreads\(\);", r"\1", "race",
+        r"(void ts_ticket_post\(unsigned \*semaphore\) \{\n)\s*__syncthreads\(\);", r"\1", "race",
     ),
-    "a wait for too many posts": (r"ts_grid_await\((\(&\([^;]*\)\)), v, 1\)", r"ts_grid_await(\1, v, 2)", "deadlock"),
+    "a wait for too many posts": (r"ts_ticket_await\((\(&\([^;]*\)\)), v, 1\)", r"ts_ticket_await(\1, v, 2)", "deadlock"),
 }  # fmt: skip
 
 
