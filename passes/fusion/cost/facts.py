@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.joined import joined_facts, listed_facts
 from tilestitch.cost_model.protocol import LatencyModel
@@ -16,7 +17,7 @@ from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.schedule.cpu.facts import cpu_facts
 from tilestitch.passes.schedule.cuda.facts import gpu_facts
-from tilestitch.passes.schedule.device import multiprocessors_of
+from tilestitch.passes.schedule.device import device_of, multiprocessors_of
 from tilestitch.passes.schedule.kernels import schedule_group
 from tilestitch.passes.schedule.structure import Known, structure_of
 from tilestitch.passes.sync.cost import facts_of_tickets
