@@ -187,7 +187,9 @@ PLANTED: Mapping[str, tuple[str, str, str]] = {
     "a post before the block's other threads have stored": (
         r"(void ts_ticket_post\(unsigned \*semaphore\) \{\n)\s*__syncthreads\(\);", r"\1", "race",
     ),
-    "a wait for too many posts": (r"ts_ticket_await\((\(&\([^;]*\)\)), v, 1\)", r"ts_ticket_await(\1, v, 2)", "deadlock"),
+    "a wait for too many posts": (
+        r"ts_ticket_await\((\(&\([^;]*\)\)), v, 1\)", r"ts_ticket_await(\1, v, 2)", "deadlock",
+    ),
 }  # fmt: skip
 
 
