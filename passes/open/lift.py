@@ -10,11 +10,13 @@ from tilestitch.compiler.ir import Node
 from tilestitch.compiler.ir.errors import UndecidedError
 from tilestitch.compiler.ir.sizes import Size, bounds_of, is_empty_without, is_open, symbols_of
 from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.cpu.anchors import window_of
 from tilestitch.passes.plan.cpu.attention import attention_of
 from tilestitch.passes.plan.cpu.gemm import GemmShape
+from tilestitch.passes.plan.cpu.isa import isa_named
 from tilestitch.passes.plan.cpu.limits import LARGEST
 from tilestitch.passes.plan.cpu.opaque import MOST_INSERTED, ScanPlan, ScatterPlan, SortPlan
-from tilestitch.passes.plan.cpu.operands import Matmul
+from tilestitch.passes.plan.cpu.operands import Matmul, conv_of, layout_of
 from tilestitch.passes.plan.cpu.schedules import (
     CpuAttentionSchedule,
     CpuConvSchedule,
@@ -35,21 +37,23 @@ from tilestitch.passes.plan.launches.cpu import cpu_launches
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedule_check import why_not
 from tilestitch.passes.plan.schedules import Schedule
+from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import GroupView, look_up
+from tilestitch.passes.schedule.cpu.open_images import open_conv, open_window
 
 
-def lifted(group: Group, typical: Mapping[str, Node], nodes: Mapping[str, Node]) -> Group | str:
+def lifted(group: Group, typical: Mapping[str, Node], nodes: Mapping[str, Node], target: TargetInfo) -> Group | str:
     """A group that was scheduled among the `typical` nodes, for the open ones of the same names; or why it is none."""
     if not _is_open(group, nodes):
         return group
     try:
         if group.stages:
-            return _stages(group, typical, nodes)
+            return _stages(group, typical, nodes, target)
         view, before = look_up(nodes, group), look_up(typical, group)
         roles = roles_of(view.nodes, view.outputs, view.name)
         if not isinstance(roles, Roles) or roles.kind is not group.kind:
             return f"its nodes form no such group at all sizes: {roles}"
-        schedule = None if group.schedule is None else _schedule(group.schedule, before, view, roles)
+        schedule = None if group.schedule is None else _schedule(group.schedule, before, view, roles, target)
         if isinstance(schedule, str):
             return schedule
         problem = _made_of_nothing(view.nodes, schedule)
@@ -104,10 +108,10 @@ def _is_open(group: Group, nodes: Mapping[str, Node]) -> bool:
     return not all(v.tensor_type.is_static for v in values)
 
 
-def _stages(group: Group, typical: Mapping[str, Node], nodes: Mapping[str, Node]) -> Group | str:
+def _stages(group: Group, typical: Mapping[str, Node], nodes: Mapping[str, Node], target: TargetInfo) -> Group | str:
     stages = []
     for stage in group.stages:
-        parts = [lifted(part, typical, nodes) for part in stage]
+        parts = [lifted(part, typical, nodes, target) for part in stage]
         problem = next((part for part in parts if isinstance(part, str)), None)
         if problem is not None:
             return problem
@@ -115,7 +119,9 @@ def _stages(group: Group, typical: Mapping[str, Node], nodes: Mapping[str, Node]
     return replace(group, stages=tuple(stages))
 
 
-def _schedule(schedule: Schedule, typical: GroupView, view: GroupView, roles: Roles) -> Schedule | str:
+def _schedule(
+    schedule: Schedule, typical: GroupView, view: GroupView, roles: Roles, target: TargetInfo
+) -> Schedule | str:
     match schedule:
         case CpuLoopSchedule():
             return _loops(schedule, typical.stored[0].shape, view.stored[0].shape)
@@ -139,7 +145,7 @@ def _schedule(schedule: Schedule, typical: GroupView, view: GroupView, roles: Ro
         case CpuSuppressSchedule() | CpuRegionSchedule():
             return schedule
         case CpuConvSchedule() | CpuWindowSchedule() | CpuConvTransposeSchedule():
-            return _images(schedule, view)
+            return _images(schedule, view, target)
     return f"kernels of template {schedule.template} are for known sizes only"
 
 
@@ -210,13 +216,27 @@ COPIED = 65536
 Images: TypeAlias = CpuConvSchedule | CpuWindowSchedule | CpuConvTransposeSchedule
 
 
-def _images(schedule: Images, view: GroupView) -> Images | str:
-    """A batch of open size is so many tasks more."""
-    assert view.anchor is not None
-    result = view.anchor.output.shape
-    open_sides = [d for d in (*view.anchor.inputs[0].shape[1:], *result[1:]) if is_open(d)]
-    if open_sides:
-        return f"its images are of open size: {open_sides[0]}"
+def _images(schedule: Images, view: GroupView, target: TargetInfo) -> Images | str:
+    """A batch of open size is so many tasks more; height and width are cut at run time."""
+    group = AnchoredGroup.of(view)
+    layout = layout_of(group.anchor)
+    _, sides, channels = layout.split(group.anchor.inputs[0].shape)
+    weights = group.anchor.inputs[1:]
+    fixed = [
+        d for d in (channels, layout.split(group.result.shape)[2], *(d for w in weights for d in w.shape)) if is_open(d)
+    ]
+    if fixed:
+        return f"its channels or weights are of open size: {fixed[0]}"
+    if not any(map(is_open, sides)):
+        return schedule
+    isa = isa_named(target.isa)
+    match schedule:
+        case CpuConvSchedule():
+            return open_conv(conv_of(group), schedule, isa, target.threads)
+        case CpuWindowSchedule():
+            shape = window_of(group)
+            assert shape is not None
+            return open_window(shape, schedule, isa, target.threads)
     return schedule
 
 

@@ -76,7 +76,7 @@ def _kernels(
         result = stitch(typical, rules, context.target)
         by_name = {node.name: node for node in typical.nodes}
         groups = [
-            lifted(group, by_name, nodes)
+            lifted(group, by_name, nodes, context.target)
             for group in schedule_groups(typical, result.groups, context.target, context.cost_model)
         ]
         problems = {g: p for g, p in zip(result.groups, groups, strict=True) if isinstance(p, str)}

@@ -17,7 +17,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.compiler.ir.sizes import Size, is_open
 from tilestitch.compiler.ir.types import compute_dtype
-from tilestitch.passes.plan.cpu.tiling import OpenSplit, RegisterTile, Split
+from tilestitch.passes.plan.cpu.tiling import EvenSplit, OpenSplit, RegisterTile, Split
 
 Expr = Any
 """A TIR expression or a Python number. TVM builds expressions by overloaded operators, which mypy cannot follow."""
@@ -29,20 +29,21 @@ def serial(first: Expr, last: Expr) -> Any:
     Loop variables are 64 bits wide: LLVM then sees that the addresses of a tile's rows lie a constant apart, without
     a proof that 32 bits do not overflow.
     """
-    return T.serial(_index(first), _index(last))
+    return T.serial(as_index(first), as_index(last))
 
 
 def unroll(first: int, last: int) -> Any:
     """A loop that is written out."""
-    return T.unroll(_index(first), _index(last))
+    return T.unroll(as_index(first), as_index(last))
 
 
 def vectorized(first: int, last: int) -> Any:
     """A loop whose iterations are the lanes of vectors."""
-    return T.vectorized(_index(first), _index(last))
+    return T.vectorized(as_index(first), as_index(last))
 
 
-def _index(value: Expr) -> Expr:
+def as_index(value: Expr) -> Expr:
+    """A number, a size or an expression as one of 64 bits."""
     return (
         T.int64(value) if isinstance(value, int) else value + T.int64(0) if is_open(value) else T.cast(value, "int64")
     )
@@ -50,7 +51,7 @@ def _index(value: Expr) -> Expr:
 
 @dataclass(frozen=True)
 class Piece:
-    """What is left of an open extent after its whole parts, or some of it: the part's number, and where it begins."""
+    """A part of an open extent, or some of what is left after its whole parts: its number, and where it begins."""
 
     number: Expr
     start: Expr
@@ -67,6 +68,8 @@ def start_of(split: Split, part: Expr) -> Expr:
         return part.start
     if isinstance(split, OpenSplit):
         return T.min(part * split.limit, split.extent)
+    if isinstance(split, EvenSplit):
+        return part if split.limit == 1 else part * split.small + T.min(part, split.larger_parts)
     if split.larger_parts == 0:
         return part * split.small
     return part * split.small + T.min(part, split.larger_parts)
@@ -74,15 +77,32 @@ def start_of(split: Split, part: Expr) -> Expr:
 
 def _for_each_open_part(split: OpenSplit, first: Expr, last: Expr, body: Callable[[Expr, int], None]) -> None:
     """Whole parts in a loop; what is left as pieces, of which there are as many as it has bits."""
-    whole = T.bind(_index(split.whole_parts))
+    whole = T.bind(as_index(split.whole_parts))
     with serial(first, T.min(last, whole)) as part:
         body(part, split.limit)
     with T.If(last > whole), T.Then():
         end = T.bind(whole * split.limit)
-        rest = T.bind(_index(split.extent) - end)
+        rest = T.bind(as_index(split.extent) - end)
         for size in split.pieces:
             with T.If(tirx.NE(rest // size % 2, T.int64(0))), T.Then():
                 body(Piece(whole, T.bind(end + rest // (2 * size) * (2 * size))), size)
+
+
+def _for_each_even_part(split: EvenSplit, first: Expr, last: Expr, body: Callable[[Expr, int], None]) -> None:
+    """Code for every size that parts may have, of which two at most occur: the larger parts come first."""
+    if split.limit == 1:
+        with serial(first, last) as part:
+            body(part, 1)
+        return
+    small, larger = T.bind(as_index(split.small)), T.bind(as_index(split.larger_parts))
+    first, last = as_index(first), as_index(last)
+    for size, _ in split.sizes():
+        with T.If(T.Or(tirx.EQ(small, T.int64(size)), tirx.EQ(small, T.int64(size - 1)))), T.Then():
+            rest = T.bind(tirx.EQ(small, T.int64(size)))
+            begin, end = T.Select(rest, T.max(first, larger), first), T.Select(rest, last, T.min(last, larger))
+            before = T.bind(T.Select(rest, larger, T.int64(0)))
+            with serial(T.bind(begin), T.bind(end)) as part:
+                body(Piece(part, T.bind(part * size + before)), size)
 
 
 def allocate(tile: RegisterTile, dtype: str) -> Any:
@@ -153,7 +173,7 @@ def for_each_column(width: Expr, lanes: int, emit: Callable[[Expr], None]) -> No
     What is left of a width that is known at run time only goes one by one.
     """
     if not is_number(width):
-        whole = T.bind(_index(width) // lanes)
+        whole = T.bind(as_index(width) // lanes)
         with serial(0, whole) as index:
             vector(lanes, lambda lane: emit(index * lanes + lane))
         with serial(whole * lanes, width) as column:
@@ -167,6 +187,20 @@ def for_each_column(width: Expr, lanes: int, emit: Callable[[Expr], None]) -> No
             vector(lanes, lambda lane: emit(index * lanes + lane))
     for start, size in chunks(width - whole * lanes, lanes):
         vector(size, lambda lane, first=whole * lanes + start: emit(first + lane))  # type: ignore[misc]
+
+
+def for_each_open_run(width: Expr, lanes: int, emit: Callable[[Expr, int], None]) -> None:
+    """Emits ``emit(first, size)`` for runs that cover ``width``: whole vectors in a loop, then powers of two."""
+    width = T.bind(T.max(as_index(width), T.int64(0)))
+    whole = T.bind(width // lanes)
+    rest = T.bind(width % lanes)
+    with serial(0, whole) as number:
+        emit(T.bind(number * lanes), lanes)
+    size = lanes // 2
+    while size:
+        with T.If(tirx.NE(rest // size % 2, T.int64(0))), T.Then():
+            emit(T.bind(whole * lanes + rest // (2 * size) * (2 * size)), size)
+        size //= 2
 
 
 def finish_row(acc: Any, row: Expr, width: int, lanes: int, emit: Callable[[Expr, Expr], None]) -> None:
@@ -208,6 +242,9 @@ def for_each_part(split: Split, first: Expr, last: Expr, body: Callable[[Expr, i
     """Emits ``body(part, size)`` for the parts in ``[first, last)``, once per size that occurs."""
     if isinstance(split, OpenSplit):
         _for_each_open_part(split, first, last, body)
+        return
+    if isinstance(split, EvenSplit):
+        _for_each_even_part(split, first, last, body)
         return
     if split.larger_parts == 0:
         with serial(first, last) as part:

@@ -24,7 +24,16 @@ from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction import panels
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.codegen.cpu.contraction.panels import Operand
-from tilestitch.codegen.cpu.convolution.geometry import LoadPixel, PixelEpilogue, flatten, inside, nest, tap_range
+from tilestitch.codegen.cpu.convolution.geometry import (
+    LoadPixel,
+    PixelEpilogue,
+    flatten,
+    inside,
+    may_be_positive,
+    nest,
+    tap_range,
+)
+from tilestitch.compiler.ir.sizes import Size, ceil_div, largest, smallest
 from tilestitch.passes.plan.cpu.conv import ConvPlan, staged_extent, staged_step
 from tilestitch.passes.plan.cpu.images import ConvShape, column_runs
 from tilestitch.passes.plan.cpu.tiling import RegisterTile
@@ -140,14 +149,14 @@ class _Emitter:
         )
 
     def _for_each_column_tile(self, y: Expr, y0: Expr, rows: int, body: Callable[[_Site], None]) -> None:
-        first = (y - self.first_tile) * self.plan.x.parts
+        first = (mk.number_of(y) - self.first_tile) * self.plan.x.parts
         if not self.plan.skips:
             mk.for_each_part(
                 self.plan.x,
                 0,
                 self.plan.x.parts,
                 lambda x, columns: body(
-                    _Site(y0, rows, T.bind(mk.start_of(self.plan.x, x)), columns, False, first + x)
+                    _Site(y0, rows, T.bind(mk.start_of(self.plan.x, x)), columns, False, first + mk.number_of(x))
                 ),
             )
             return
@@ -185,13 +194,13 @@ class _Emitter:
         columns = self.plan.staged_shape[2] // channels
         jump = shape.strides[-1] // staged_step(shape, -1)
         pad = shape.pads[-1][0]
-        first = max(0, min(columns, -(-pad // jump)))
-        last = max(first, min(columns, (shape.spatial[-1] - 1 + pad) // jump + 1))
+        first = largest(0, smallest(columns, ceil_div(pad, jump)))
+        last = largest(first, smallest(columns, (shape.spatial[-1] - 1 + pad) // jump + 1))
         lanes = self.plan.tile.lanes
         zero = mk.constant(0, shape.acc_dtype)
 
-        def clear(begin: int, end: int) -> None:
-            if end > begin:
+        def clear(begin: Size, end: Size) -> None:
+            if may_be_positive(end - begin):
                 mk.for_each_column(
                     (end - begin) * channels,
                     lanes,
@@ -208,10 +217,11 @@ class _Emitter:
 
         def row_inside() -> None:
             clear(0, first)
-            if last > first and self.plan.shape.channels_last:
+            some = may_be_positive(last - first)
+            if some and self.plan.shape.channels_last:
                 with mk.serial(first, last) as column:
                     mk.for_each_column(channels, lanes, lambda channel: copy(column, channel))
-            elif last > first:
+            elif some:
                 with mk.serial(0, channels) as channel:
                     mk.for_each_column(last - first, lanes, lambda column: copy(first + column, channel))
             clear(last, columns)
@@ -253,10 +263,11 @@ class _Emitter:
         acc = mk.allocate(tile, shape.acc_dtype)
         mk.fill(acc, tile, mk.constant(0, shape.acc_dtype))
         left = self._left(site)
-        tiles = min(self.schedule.block_tiles, plan.y.parts) * plan.x.parts
+        prefetches = self.schedule.prefetch_next
+        tiles = min(self.schedule.block_tiles, plan.y.parts) * plan.x.parts if prefetches else 0
 
         def step(taps: list[Expr], k: Expr, channel: Expr, pixels: list[int] | None = None) -> None:
-            if self.schedule.prefetch_next:
+            if prefetches:
                 self.panels.prefetch_next(self.group, panel, site.index, tiles, k)
             mk.multiply_add(
                 acc,

@@ -22,7 +22,7 @@ from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.codegen.cpu.contraction.panels import Operand
 from tilestitch.codegen.cpu.convolution.geometry import LoadPixel, PixelEpilogue, nest
 from tilestitch.passes.plan.cpu.conv import ConvTransposePlan
-from tilestitch.passes.plan.cpu.tiling import RegisterTile
+from tilestitch.passes.plan.cpu.tiling import EvenSplit, RegisterTile
 
 
 def transposed_weight_matrix(weights: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
@@ -121,13 +121,20 @@ class _Emitter:
     def _panel(self, panel: Expr, width: int) -> None:
         plan = self.plan
         self.panels.prepare(self.group, panel, width)
-        with mk.serial(0, plan.shape.strides[-1]) as phase, mk.serial(0, plan.column_tiles) as index:
-            self._tile(panel, width, phase, T.bind(index * plan.tile.rows))
+        with mk.serial(0, plan.shape.strides[-1]) as phase:
+            if isinstance(plan.columns, EvenSplit):
+                mk.for_each_part(
+                    plan.columns, 0, plan.columns.parts,
+                    lambda part, rows: self._tile(panel, width, phase, mk.start_of(plan.columns, part), rows),
+                )  # fmt: skip
+                return
+            with mk.serial(0, plan.column_tiles) as index:
+                self._tile(panel, width, phase, T.bind(index * plan.tile.rows), plan.tile.rows)
 
-    def _tile(self, panel: Expr, width: int, phase: Expr, first: Expr) -> None:
+    def _tile(self, panel: Expr, width: int, phase: Expr, first: Expr, rows: int) -> None:
         """Columns ``phase + stride * (first + row)``, row by row of a tile; the last tile may reach past the output."""
         plan, shape = self.plan, self.plan.shape
-        tile = RegisterTile(plan.tile.rows, -(-width // plan.tile.lanes), plan.tile.lanes)
+        tile = RegisterTile(rows, -(-width // plan.tile.lanes), plan.tile.lanes)
         stride, channels = shape.strides[-1], shape.group_in
         acc = mk.allocate(tile, shape.acc_dtype)
         mk.fill(acc, tile, mk.constant(0, shape.acc_dtype))

@@ -8,6 +8,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
+from tilestitch.compiler.ir.sizes import Size, bounds_of
 from tilestitch.passes.plan.cpu.images import ConvShape
 
 LoadPixel = Callable[[Expr, tuple[Expr, ...], Expr], Expr]
@@ -24,6 +25,11 @@ def tap_range(shape: ConvShape, dim: int, at: Expr) -> tuple[Expr, Expr]:
     first = T.max((dilation - 1 - begin) // dilation, 0)
     last = T.min((extent - 1 - begin) // dilation + 1, shape.kernel[dim])
     return first, last
+
+
+def may_be_positive(size: Size) -> bool:
+    """Whether a number of elements, which may be open, is above 0 at some size."""
+    return bounds_of(size)[1] > 0
 
 
 def nest(extents: Sequence[int], body: Callable[[list[Expr]], None]) -> None:
@@ -45,7 +51,7 @@ def inside(position: Sequence[Expr], extents: Sequence[int], pads: Sequence[tupl
     """Whether a position lies inside the input; None when it cannot lie outside."""
     condition: Expr | None = None
     for at, extent, pad in zip(position, extents, pads, strict=True):
-        if not any(pad):
+        if pad == (0, 0):
             continue
         here = T.And(at >= 0, at < extent)
         condition = here if condition is None else T.And(condition, here)

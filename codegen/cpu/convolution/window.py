@@ -18,8 +18,9 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
-from tilestitch.codegen.cpu.convolution.geometry import LoadPixel, PixelEpilogue, flatten, tap_range
+from tilestitch.codegen.cpu.convolution.geometry import LoadPixel, PixelEpilogue, flatten, may_be_positive, tap_range
 from tilestitch.codegen.cpu.convolution.pooling import fill_line, for_each_run, line_buffers, pool_line, spread_phases
+from tilestitch.compiler.ir.sizes import Size, is_open
 from tilestitch.passes.plan.cpu.images import ColumnRun, ConvShape, column_runs
 from tilestitch.passes.plan.cpu.tiling import RegisterTile, split_at_most
 from tilestitch.passes.plan.cpu.window import Line, WindowPlan
@@ -106,8 +107,7 @@ class _Emitter:
             elif self.schedule.form == "across":
                 self._row_across(row)
             else:
-                with mk.serial(0, shape.output[-1]) as column:
-                    self._for_each_channels(lambda channel, tile: self._window(row, column, channel, tile))
+                self._loop_of_windows(row, 0, shape.output[-1])
 
     def _for_each_channels(self, body: Callable[[Expr, RegisterTile], None]) -> None:
         """Emits ``body(first channel, registers)`` over the block's channels; ``rows`` of the registers are columns."""
@@ -126,12 +126,37 @@ class _Emitter:
                 body(whole + start, RegisterTile(self.schedule.columns, 1, size))
 
     def _row_unrolled(self, row: Expr) -> None:
+        if is_open(self.plan.shape.output[-1]):
+            self._open_row_unrolled(row)
+            return
         for run in column_runs(self.plan.shape, split_at_most(self.plan.shape.output[-1], self.schedule.columns)):
             if run.border:
                 self._column_run(row, run.start, run)
                 continue
             with mk.serial(0, run.count) as index:
                 self._column_run(row, T.bind(run.start + index * run.size), run)
+
+    def _open_row_unrolled(self, row: Expr) -> None:
+        """Windows at a border in loops; those between them, which are cut evenly, as written out for each size."""
+        between = self.plan.between
+        first = T.bind(mk.as_index(self.plan.interior[0]))
+        last = T.bind(first + between.extent)
+        self._loop_of_windows(row, 0, first)
+        mk.for_each_part(
+            between,
+            0,
+            between.parts,
+            lambda part, size: self._for_each_channels(
+                lambda channel, tile: self._columns(
+                    row, T.bind(first + mk.start_of(between, part)), size, channel, tile, False
+                )
+            ),
+        )
+        self._loop_of_windows(row, last, self.plan.shape.output[-1])
+
+    def _loop_of_windows(self, row: Expr, first: Expr, last: Expr) -> None:
+        with mk.serial(first, last) as column:
+            self._for_each_channels(lambda channel, tile: self._window(row, column, channel, tile))
 
     def _column_run(self, row: Expr, start: Expr, run: ColumnRun) -> None:
         self._for_each_channels(lambda channel, tile: self._columns(row, start, run.size, channel, tile, run.border))
@@ -200,15 +225,29 @@ class _Emitter:
 
     def _row_across(self, row: Expr) -> None:
         """One output row of every channel, vectors over columns; the last vector is moved back so that it fits."""
-        plan, (first, last) = self.plan, self.plan.interior
+        (first, last), lanes = self.plan.interior, self.schedule.lanes
         with mk.serial(self.first_channel, self.last_channel) as channel:
-            for begin, end in ((0, first), (last, plan.shape.output[-1])):
-                if end > begin:
+
+            def alone(begin: Size, end: Size) -> None:
+                if may_be_positive(end - begin):
                     with mk.serial(begin, end) as column:
                         self._window(row, column, channel, RegisterTile(1, 1, 1))
-            with mk.serial(0, -(-(last - first) // self.schedule.lanes)) as index:
-                start = T.bind(T.min(first + index * self.schedule.lanes, last - self.schedule.lanes))
-                self._window_across(row, start, channel)
+
+            def across() -> None:
+                with mk.serial(0, -(-(last - first) // lanes)) as index:
+                    start = T.bind(T.min(first + index * lanes, last - lanes))
+                    self._window_across(row, start, channel)
+
+            alone(0, first)
+            alone(last, self.plan.shape.output[-1])
+            if not is_open(last - first):
+                across()
+                return
+            with T.If(mk.as_index(last - first) >= lanes):
+                with T.Then():
+                    across()
+                with T.Else():
+                    alone(first, last)
 
     def _window_across(self, row: Expr, start: Expr, channel: Expr) -> None:
         """One vector of output columns from ``start``, whose windows lie inside the columns of the input."""

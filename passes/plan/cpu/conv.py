@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tilestitch.compiler.ir.sizes import ceil_div, largest, smallest
 from tilestitch.compiler.ir.types import storage_bytes
 
 from .gemm import Packing
 from .images import ConvShape, column_runs
 from .limits import right_reasons, task_reasons, tile_reasons
 from .schedules import CpuConvSchedule, CpuConvTransposeSchedule
-from .tiling import RegisterTile, Split, align, split_at_most
+from .tiling import EvenSplit, RegisterTile, Split, align, split_evenly
 
 MOST_BORDER_TAPS = 1024
 """Kernel taps that are written out, each with a loop of its own, for tiles at the border."""
@@ -37,11 +38,11 @@ class ConvPlan:
 
     @property
     def y(self) -> Split:
-        return split_at_most(self.shape.output[-2], self.schedule.rows)
+        return split_evenly(self.shape.output[-2], self.schedule.rows)
 
     @property
     def x(self) -> Split:
-        return split_at_most(self.shape.output[-1], self.schedule.columns)
+        return split_evenly(self.shape.output[-1], self.schedule.columns)
 
     @property
     def tile(self) -> RegisterTile:
@@ -84,7 +85,7 @@ class ConvPlan:
     @property
     def block_rows(self) -> int:
         """Most output rows of one task."""
-        return min(self.shape.output[-2], self.schedule.block_tiles * self.y.largest)
+        return smallest(self.shape.output[-2], self.schedule.block_tiles * self.y.largest)
 
     @property
     def staged_shape(self) -> tuple[int, int, int]:
@@ -124,7 +125,9 @@ class ConvPlan:
         yield from right_reasons(
             self.shape.packed, schedule.widen_right, schedule.rows_outer, schedule.prefetch_next
         )  # fmt: skip
-        if self.skips and self.border_taps > MOST_BORDER_TAPS:
+        if self.skips and (isinstance(self.x, EvenSplit) or (isinstance(self.y, EvenSplit) and self.schedule.rows > 1)):
+            yield "tiles at borders of an open size have no code of their own; its rows are to be copied first"
+        elif self.skips and self.border_taps > MOST_BORDER_TAPS:
             yield (
                 f"{self.border_taps} taps at the border would be written out, more than {MOST_BORDER_TAPS}; its rows "
                 "are to be copied first"
@@ -183,7 +186,7 @@ class ConvTransposeShape:
     @property
     def phase(self) -> int:
         """Output columns of the longest phase: those that meet the same taps."""
-        return -(-self.output[-1] // self.strides[-1])
+        return ceil_div(self.output[-1], self.strides[-1])
 
 
 @dataclass(frozen=True)
@@ -198,9 +201,13 @@ class ConvTransposePlan:
     schedule: CpuConvTransposeSchedule
 
     @property
+    def columns(self) -> Split:
+        """Output columns of the longest phase, cut into register tiles."""
+        return split_evenly(self.shape.phase, self.schedule.rows)
+
+    @property
     def tile(self) -> RegisterTile:
-        rows = split_at_most(self.shape.phase, self.schedule.rows).largest
-        return RegisterTile(rows, self.schedule.vectors, self.schedule.lanes)
+        return RegisterTile(self.columns.largest, self.schedule.vectors, self.schedule.lanes)
 
     @property
     def panels(self) -> int:
@@ -218,7 +225,7 @@ class ConvTransposePlan:
     @property
     def column_tiles(self) -> int:
         """Register tiles of the longest phase."""
-        return math.ceil(self.shape.phase / self.tile.rows)
+        return ceil_div(self.shape.phase, self.tile.rows)
 
     @property
     def first_column(self) -> int:
@@ -231,7 +238,7 @@ class ConvTransposePlan:
         """[taps before the last dimension, columns * channels] of the copied input."""
         shape = self.shape
         last = self.column_tiles * self.tile.rows + (shape.strides[-1] - 1 + shape.pads[-1]) // shape.strides[-1]
-        columns = max(last, shape.spatial[-1]) - self.first_column
+        columns = largest(last, shape.spatial[-1]) - self.first_column
         return (math.prod(shape.kernel[:-1]), columns * shape.group_in)
 
     @property

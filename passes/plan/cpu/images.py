@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tilestitch.compiler.ir.sizes import ceil_div, largest, smallest
+
 from .tiling import Split
 
 
@@ -52,7 +54,7 @@ class ConvShape:
     def output(self) -> tuple[int, ...]:
         """Spatial extents of the output (0 where the window does not fit)."""
         return tuple(
-            max(0, (size + sum(pad) - dilation * (kernel - 1) - 1) // stride + 1)
+            largest(0, (size + sum(pad) - dilation * (kernel - 1) - 1) // stride + 1)
             for size, kernel, stride, dilation, pad in zip(
                 self.spatial, self.kernel, self.strides, self.dilations, self.pads, strict=True
             )
@@ -121,5 +123,5 @@ def interior(shape: ConvShape) -> tuple[int, int]:
     """First and one past the last output column whose window lies inside the input's columns; may be empty."""
     stride, pad, width = shape.strides[-1], shape.pads[-1][0], shape.output[-1]
     reach = shape.dilations[-1] * (shape.kernel[-1] - 1)
-    first = min(width, -(-pad // stride))
-    return first, max(first, min(width, (shape.spatial[-1] - 1 - reach + pad) // stride + 1))
+    first = smallest(width, ceil_div(pad, stride))
+    return first, largest(first, smallest(width, (shape.spatial[-1] - 1 - reach + pad) // stride + 1))

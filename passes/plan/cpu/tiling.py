@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilestitch.compiler.ir.errors import UndecidedError
-from tilestitch.compiler.ir.sizes import Size, ceil_div, is_open
+from tilestitch.compiler.ir.sizes import Size, bounds_of, ceil_div, is_open, largest
 
 LINE_BYTES = 64
 """Of a line of the caches."""
@@ -87,6 +87,45 @@ class OpenSplit(Split):
 
     def all_sizes(self) -> list[int]:
         raise UndecidedError(f"the number of parts of {self.extent}")
+
+
+@dataclass(frozen=True)
+class EvenSplit(Split):
+    """An extent of open size cut as evenly as a known one, into parts of at most `limit`: any size up to it may occur."""
+
+    limit: int
+
+    @property
+    def small(self) -> Size:
+        return self.extent // self.parts
+
+    @property
+    def larger_parts(self) -> Size:
+        return self.extent % self.parts
+
+    @property
+    def largest(self) -> int:
+        return self.limit
+
+    def sizes(self) -> list[tuple[int, int]]:
+        return [(size, 1) for size in range(self._least, self.limit + 1)]
+
+    @property
+    def _least(self) -> int:
+        """The smallest part of any extent in range: of the shortest one, or of the next that has one part more."""
+        shortest = max(1, bounds_of(self.extent)[0])
+        parts = -(-shortest // self.limit)
+        return min(shortest // parts, (parts * self.limit + 1) // (parts + 1))
+
+    def all_sizes(self) -> list[int]:
+        raise UndecidedError(f"the sizes of the parts of {self.extent}")
+
+
+def split_evenly(extent: Size, limit: int) -> Split:
+    """As `split_at_most`, but open extents are cut evenly too: there is code for every size of a part."""
+    if is_open(extent):
+        return EvenSplit(extent, largest(1, ceil_div(extent, limit)), limit)
+    return split_at_most(extent, limit)
 
 
 def split_at_most(extent: int, limit: int) -> Split:

@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tilestitch.compiler.ir.sizes import ceil_div, is_open, largest
 from tilestitch.compiler.ir.types import storage_bytes
 
 from .images import ConvShape, column_runs, interior
 from .limits import lane_reasons
 from .schedules import CpuWindowSchedule
-from .tiling import split_at_most
+from .tiling import Split, split_at_most, split_evenly
 
 FORMS = ("columns", "channels", "across", "line")
 MOST_TAPS = 16
@@ -41,8 +42,8 @@ class Line:
     @property
     def phase(self) -> int:
         reach = (self.output - 1) * self.stride + (self.taps - 1) * self.dilation + 1
-        size = -(-max(reach, self.before + self.extent) // self.stride)
-        return -(-size // self.lanes) * self.lanes
+        size = ceil_div(largest(reach, self.before + self.extent), self.stride)
+        return ceil_div(size, self.lanes) * self.lanes
 
     @property
     def elements(self) -> int:
@@ -54,7 +55,7 @@ def why_no_line(shape: ConvShape, lanes: int) -> str | None:
     """Why windows are not pooled line by line; None if they are."""
     if not shape.pools or shape.channels_last:
         return "only pooling of images with channels first goes line by line"
-    if lanes < 2 or shape.output[-1] < lanes:
+    if lanes < 2 or (not is_open(shape.output[-1]) and shape.output[-1] < lanes):
         return f"lines of {shape.output[-1]} results have no vectors of {lanes}"
     if shape.kernel[-1] > MOST_TAPS or shape.strides[-1] > MOST_PHASES:
         return (
@@ -117,6 +118,12 @@ class WindowPlan:
         return interior(self.shape)
 
     @property
+    def between(self) -> Split:
+        """The columns of the interior, where their number is open, in parts that are computed together."""
+        first, last = self.interior
+        return split_evenly(last - first, self.schedule.columns)
+
+    @property
     def scratch_bytes(self) -> int:
         return 0 if self.line is None else self.line.elements * storage_bytes(self.shape.acc_dtype)
 
@@ -150,8 +157,9 @@ class WindowPlan:
             why = why_no_line(shape, schedule.lanes)
             if why is not None:
                 yield why
-        if schedule.form == "across" and not 1 < schedule.lanes <= last - first:
-            yield f"{last - first} windows beside each other inside the input have no vectors of {schedule.lanes}"
+        beside = last - first
+        if schedule.form == "across" and not (schedule.lanes > 1 and (is_open(beside) or schedule.lanes <= beside)):
+            yield f"{beside} windows beside each other inside the input have no vectors of {schedule.lanes}"
         if schedule.form in ("across", "line") and schedule.vectors * schedule.columns > 1:
             yield f"vectors over columns are one at a time, not {schedule.vectors} of {schedule.columns}"
         if schedule.form == "channels" and schedule.columns > 1:
@@ -162,5 +170,8 @@ class WindowPlan:
     @property
     def written_steps(self) -> int:
         """Steps of a row of windows that are written out, where taps are."""
+        if is_open(self.shape.output[-1]):
+            held = sum(size for size, _ in self.between.sizes())
+            return held * self.schedule.vectors * self.shape.kernel[-1]
         runs = column_runs(self.shape, split_at_most(self.shape.output[-1], self.schedule.columns))
         return sum(run.size for run in runs) * self.schedule.vectors * self.shape.kernel[-1]

@@ -65,8 +65,13 @@ def _registers(shape: ConvShape, isa: Isa, form: str) -> tuple[int, int]:
     if form != "columns":
         return min(isa.vector_registers // 2, MOST_VECTORS, whole), 1
     vectors = max(count for count in (1, 2) if whole % count == 0)
+    return vectors, split_at_most(shape.output[-1], most_columns(shape, vectors, isa)).largest
+
+
+def most_columns(shape: ConvShape, vectors: int, isa: Isa) -> int:
+    """Output columns of so many vectors of channels that are held, and written out, at a time."""
     limit = min((isa.vector_registers - 4) // vectors, MAX_UNROLLED // (shape.kernel[-1] * vectors))
-    return vectors, split_at_most(shape.output[-1], max(1, min(MOST_COLUMNS, limit))).largest
+    return max(1, min(MOST_COLUMNS, limit))
 
 
 def _blocks(plan: WindowPlan, threads: int) -> tuple[int, int]:

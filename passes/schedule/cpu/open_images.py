@@ -1,0 +1,99 @@
+"""Schedules of convolutions and pooling over images of open size.
+
+Register tiles are chosen for images that are wide: code for smaller tiles comes with them. How many rows a task has is
+an expression over the sizes, so that it suits all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from tilestitch.compiler.ir.sizes import Size, ceil_div, is_open, largest, smallest
+from tilestitch.compiler.ir.types import storage_bytes
+from tilestitch.passes.plan.cpu.conv import ConvPlan, staged_extent, staged_step
+from tilestitch.passes.plan.cpu.images import ConvShape
+from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.plan.cpu.schedules import CpuConvSchedule, CpuWindowSchedule
+from tilestitch.passes.plan.cpu.window import WindowPlan, why_no_line
+
+from .tiles import panel_cycles, tile_limits
+from .window import most_columns
+
+TASKS_A_THREAD = 4
+"""Where an image has rows enough."""
+
+
+def open_conv(shape: ConvShape, chosen: CpuConvSchedule, isa: Isa, threads: int) -> CpuConvSchedule:
+    """The schedule for images of open height or width; `chosen` is the one at typical sizes."""
+    shape = shape.in_planes()
+    lanes = chosen.lanes
+    rows, columns, vectors = chosen.rows, chosen.columns, chosen.vectors
+    if is_open(shape.output[-1]):
+        vectors, columns = _wide_tile(shape.group_out, lanes, isa)
+        rows = 1
+    stage = chosen.stage or (shape.padded and (is_open(shape.output[-1]) or rows > 1))
+    panels = -(-shape.group_out // (vectors * lanes))
+    draft = replace(
+        chosen, rows=rows, columns=columns, vectors=vectors, stage=stage, block_tiles=1, block_panels=panels,
+        prefetch_next=False,
+    )  # fmt: skip
+    right_bytes = shape.reduction * shape.group_out * storage_bytes(shape.w_dtype)
+    wanted = _tasks_wanted(threads)
+    if threads > 1 and right_bytes > isa.l2_bytes:
+        draft = replace(draft, block_panels=-(-panels // min(panels, wanted)))
+    plan = ConvPlan(shape, shape.rank, draft)
+    repeats = shape.batch * shape.groups * math.prod(plan.outer) * plan.n_blocks
+    tiles = _share(plan.y.parts, repeats, wanted)
+    if stage:
+        tiles = smallest(tiles, _tiles_that_fit(plan, isa.l2_bytes // 2))
+    return replace(draft, block_tiles=largest(1, tiles))
+
+
+def _wide_tile(channels: int, lanes: int, isa: Isa) -> tuple[int, int]:
+    """Vectors and pixels of the register tile with the fewest estimated cycles a pixel."""
+    candidates = ((panel_cycles(n, channels, v, lanes, isa) / n, v, n) for v, n in tile_limits(channels, lanes, isa))
+    _, vectors, pixels = min(candidates)
+    return vectors, pixels
+
+
+def _tiles_that_fit(plan: ConvPlan, limit_bytes: int) -> Size:
+    """Tiles of rows whose copied input has at most `limit_bytes`, or 0 and less."""
+    shape = plan.shape
+    columns = staged_extent(shape, -1, shape.output[-1])
+    row_bytes = math.prod(shape.kernel[:-2]) * columns * shape.group_in * storage_bytes(shape.acc_dtype)
+    rows = limit_bytes // largest(1, row_bytes) - shape.dilations[-2] * (shape.kernel[-2] - 1) - 1
+    return (rows // staged_step(shape, -2) + 1) // plan.y.largest
+
+
+def open_window(shape: ConvShape, chosen: CpuWindowSchedule, isa: Isa, threads: int) -> CpuWindowSchedule:
+    """The schedule of windows of open height or width; `chosen` is the one at typical sizes."""
+    shape = shape.in_planes()
+    form, columns, lanes = chosen.form, chosen.columns, chosen.lanes
+    if is_open(shape.output[-1]):
+        form, lanes = _open_form(shape, chosen, isa)
+        columns = most_columns(shape, chosen.vectors, isa) if form == "columns" else 1
+    draft = replace(chosen, form=form, lanes=lanes, columns=columns, block_rows=1)
+    plan = WindowPlan(shape, shape.rank, draft)
+    draft = replace(draft, block_channels=-(-shape.out_channels // plan.step) * plan.step)
+    repeats = shape.batch * math.prod(plan.outer)
+    return replace(draft, block_rows=largest(1, _share(shape.output[-2], repeats, _tasks_wanted(threads))))
+
+
+def _open_form(shape: ConvShape, chosen: CpuWindowSchedule, isa: Isa) -> tuple[str, int]:
+    """The form and its lanes: whether there is a vector of columns beside each other is known at run time only."""
+    if shape.channels_last:
+        return chosen.form, chosen.lanes
+    lanes = isa.lanes(shape.acc_dtype)
+    if lanes < 2:
+        return "channels", 1
+    return "line" if why_no_line(shape, lanes) is None else "across", lanes
+
+
+def _tasks_wanted(threads: int) -> int:
+    return 1 if threads == 1 else TASKS_A_THREAD * threads
+
+
+def _share(rows: Size, repeats: Size, tasks: int) -> Size:
+    """Rows of one of at least so many tasks, if there are rows enough."""
+    return rows if tasks == 1 else ceil_div(rows * repeats, tasks)
