@@ -23,7 +23,7 @@ CLEAN_UP = "fixpoint{limit=8}(canonicalise,algebra,fold_constants,dead_branches,
 
 MOTION = "fixpoint{limit=16}(transpose_motion,reshape_motion,refine_axes,canonicalise,fold_constants,dce)"
 
-LAYOUT = f"split_columns,fold_scale_shift,channels_last,{MOTION},fold_transposes,merge_gemms,split_pools"
+LAYOUT = f"split_columns,fold_scale_shift,channels_last,{MOTION},pointwise,fold_transposes,merge_gemms,split_pools"
 
 CANONICAL = f"integers,{CLEAN_UP},{MOTION}"
 """What the default pipeline begins with."""

@@ -221,12 +221,11 @@ def _images(schedule: Images, view: GroupView, target: TargetInfo) -> Images | s
     group = AnchoredGroup.of(view)
     layout = layout_of(group.anchor)
     _, sides, channels = layout.split(group.anchor.inputs[0].shape)
-    weights = group.anchor.inputs[1:]
-    fixed = [
-        d for d in (channels, layout.split(group.result.shape)[2], *(d for w in weights for d in w.shape)) if is_open(d)
-    ]
-    if fixed:
-        return f"its channels or weights are of open size: {fixed[0]}"
+    *_, results = layout.split(group.result.shape)
+    fixed = (channels, results, *(d for weights in group.anchor.inputs[1:] for d in weights.shape))
+    odd = next(filter(is_open, fixed), None)
+    if odd is not None:
+        return f"its channels or weights are of open size: {odd}"
     if not any(map(is_open, sides)):
         return schedule
     isa = isa_named(target.isa)

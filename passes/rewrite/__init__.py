@@ -13,6 +13,7 @@ from .fold_scale_shift import FoldScaleShift
 from .fold_transposes import FoldTransposes
 from .integers import Integers
 from .merge_gemms import MergeGemms
+from .pointwise import Pointwise
 from .precision import Precision
 from .refine_axes import RefineAxes
 from .reshape_motion import ReshapeMotion
@@ -24,8 +25,8 @@ REWRITES: dict[str, type] = {
     cls.name: cls
     for cls in (
         Algebra, Canonicalise, ChannelsLast, CommonSubexpressions, DeadBranches, DeadCode, FoldConstants,
-        FoldScaleShift, FoldTransposes, Integers, MergeGemms, Precision, RefineAxes, ReshapeMotion, SplitColumns,
-        SplitPools, TransposeMotion,
+        FoldScaleShift, FoldTransposes, Integers, MergeGemms, Pointwise, Precision, RefineAxes, ReshapeMotion,
+        SplitColumns, SplitPools, TransposeMotion,
     )
 }  # fmt: skip
 

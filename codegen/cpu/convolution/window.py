@@ -141,17 +141,13 @@ class _Emitter:
         between = self.plan.between
         first = T.bind(mk.as_index(self.plan.interior[0]))
         last = T.bind(first + between.extent)
+
+        def written_out(part: Expr, size: int) -> None:
+            start = T.bind(first + mk.start_of(between, part))
+            self._for_each_channels(lambda channel, tile: self._columns(row, start, size, channel, tile, False))
+
         self._loop_of_windows(row, 0, first)
-        mk.for_each_part(
-            between,
-            0,
-            between.parts,
-            lambda part, size: self._for_each_channels(
-                lambda channel, tile: self._columns(
-                    row, T.bind(first + mk.start_of(between, part)), size, channel, tile, False
-                )
-            ),
-        )
+        mk.for_each_part(between, 0, between.parts, written_out)
         self._loop_of_windows(row, last, self.plan.shape.output[-1])
 
     def _loop_of_windows(self, row: Expr, first: Expr, last: Expr) -> None:

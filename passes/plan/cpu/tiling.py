@@ -91,7 +91,7 @@ class OpenSplit(Split):
 
 @dataclass(frozen=True)
 class EvenSplit(Split):
-    """An extent of open size cut as evenly as a known one, into parts of at most `limit`: any size up to it may occur."""
+    """An extent of open size cut as evenly as a known one: parts may have any size up to `limit`."""
 
     limit: int
 

@@ -1,0 +1,41 @@
+"""Convolutions of one tap over images of open size become matmuls: their rows are the pixels of all images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilestitch.compiler.ir import Graph, Node
+from tilestitch.compiler.ir.sizes import is_open
+from tilestitch.passes.contract import PassContext, PassResult
+
+from .driver import Replacement, apply_patterns, emit_like, is_sized, reshaped
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """Turn conv of layout NXC with one tap, stride 1 and no padding into matmul, where height or width is open.
+
+    Tiles of a convolution end with each row of an image, whose length is known only at run time; those of a matmul do
+    not. A convolution that turns channels-first images on the way stays one.
+    """
+
+    name: ClassVar[str] = "pointwise"
+
+    def run(self, graph: Graph, context: PassContext) -> PassResult:
+        count = apply_patterns(graph, {"conv": [_to_matmul]})
+        return PassResult(graph, count > 0, (f"{count} convolutions",) if count else ())
+
+
+def _to_matmul(graph: Graph, node: Node) -> Replacement | None:
+    x, weight = node.inputs
+    attrs = node.attrs
+    if attrs["layout"] != "NXC" or not is_sized(x) or weight.data is None or attrs["groups"] != 1:
+        return None
+    *kernel, channels, out = weight.shape
+    odd = (*(k != 1 for k in kernel), *(s != 1 for s in attrs["strides"]), *attrs["before"], *attrs["after"])
+    turned = x.producer is not None and x.producer.op == "transpose"
+    if any(odd) or turned or not any(map(is_open, x.shape[1:-1])):
+        return None
+    further = {key: attrs[key] for key in ("out_dtype", "precision") if attrs.get(key) is not None}
+    return [emit_like(graph, node, "matmul", x, reshaped(graph, node, weight, (channels, out)), **further)]

@@ -1,0 +1,163 @@
+"""Convolutions and pooling of open height and width: right at every size, with nothing left to the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from onnx import ModelProto, numpy_helper, parser
+
+from tests.compiled import assert_close
+from tests.tolerances import MODELS
+from tilestitch.compiler import compile_model
+from tilestitch.compiler.cli import rivals
+from tilestitch.compiler.ir.sizes import Symbol, at, parse_size, size_of
+from tilestitch.runtime import load
+from tilestitch.runtime.errors import InputError
+
+pytest.importorskip("onnxruntime")
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
+RANGE = (1, 4096)
+SIZES = [(1, 1, 1), (1, 7, 7), (2, 5, 9), (1, 16, 31), (3, 2, 3), (1, 33, 64), (1, 1, 40), (1, 40, 1)]
+"""Of batch, height and width: smaller than windows, a multiple of vectors and tiles, one more or less, lines."""
+
+IMAGES = {
+    "3x3": ("(float[b,16,h,w] x) => (float[b,32,h,w] y) { y = Conv<pads=[1,1,1,1]>(x, k, o) }", (32, 16, 3, 3)),
+    "1x1": ("(float[b,16,h,w] x) => (float[b,40,h,w] y) { y = Conv(x, k, o) }", (40, 16, 1, 1)),
+    "1x1_of_every_second": (
+        "(float[b,16,h,w] x) => (float[b,40,p,q] y) { y = Conv<strides=[2,2]>(x, k) }",
+        (40, 16, 1, 1),
+    ),
+    "7x7_of_colours": (
+        "(float[b,3,h,w] x) => (float[b,32,p,q] y) { a = Conv<pads=[3,3,3,3], strides=[2,2]>(x, k, o)  y = Relu(a) }",
+        (32, 3, 7, 7),
+    ),
+    "dilated": (
+        "(float[b,16,h,w] x) => (float[b,40,h,w] y) { y = Conv<pads=[2,2,2,2], dilations=[2,2]>(x, k) }",
+        (40, 16, 3, 3),
+    ),
+    "groups": ("(float[b,16,h,w] x) => (float[b,40,h,w] y) { y = Conv<pads=[1,1,1,1], group=4>(x, k) }", (40, 4, 3, 3)),
+    "depthwise": (
+        "(float[b,40,h,w] x) => (float[b,40,h,w] y) { y = Conv<pads=[1,1,1,1], group=40>(x, k, o) }",
+        (40, 1, 3, 3),
+    ),
+    "depthwise_odd": (
+        "(float[b,6,h,w] x) => (float[b,12,p,q] y)\n"
+        "{ y = Conv<pads=[2,1,0,3], strides=[1,2], dilations=[1,2], group=6>(x, k) }",
+        (12, 1, 3, 3),
+    ),
+    "residual": (
+        "(float[b,16,h,w] x) => (float[b,16,h,w] y) { a = Conv<pads=[1,1,1,1]>(x, k, o)  r = Relu(a)  y = Add(r, x) }",
+        (16, 16, 3, 3),
+    ),
+    "transposed": (
+        "(float[b,16,h,w] x) => (float[b,40,p,q] y) { y = ConvTranspose<strides=[2,2]>(x, k) }",
+        (16, 40, 2, 2),
+    ),
+    "transposed_groups": (
+        "(float[b,16,h,w] x) => (float[b,20,p,q] y)\n"
+        "{ y = ConvTranspose<strides=[2,2], pads=[1,1,1,1], output_padding=[1,1], group=2>(x, k) }",
+        (16, 10, 3, 3),
+    ),
+    "volumes": (
+        "(float[b,4,3,h,w] x) => (float[b,20,3,h,w] y) { y = Conv<pads=[1,1,1,1,1,1]>(x, k) }",
+        (20, 4, 3, 3, 3),
+    ),
+    "volumes_of_known_width": (
+        "(float[b,4,h,w,6] x) => (float[b,20,h,w,6] y) { y = Conv<pads=[1,1,1,1,1,1]>(x, k) }",
+        (20, 4, 3, 3, 3),
+    ),
+    "lines": ("(float[b,16,w] x) => (float[b,32,q] y) { y = Conv<pads=[2,2], strides=[2]>(x, k) }", (32, 16, 5)),
+    "known_width": ("(float[b,16,h,8] x) => (float[b,32,h,8] y) { y = Conv<pads=[1,1,1,1]>(x, k) }", (32, 16, 3, 3)),
+    "narrow": ("(float[b,8,h,2] x) => (float[b,32,h,2] y) { y = Conv<pads=[1,1,1,1]>(x, k) }", (32, 8, 3, 3)),
+    "known_height": ("(float[b,16,8,w] x) => (float[b,32,8,w] y) { y = Conv<pads=[1,1,1,1]>(x, k) }", (32, 16, 3, 3)),
+    "same": ('(float[b,16,h,w] x) => (float[b,32,h,w] y) { y = Conv<auto_pad="SAME_UPPER">(x, k) }', (32, 16, 3, 3)),
+    "max": (
+        "(float[b,5,h,w] x) => (float[b,5,p,q] y)\n"
+        "{ y = MaxPool<kernel_shape=[3,3], pads=[1,1,1,1], strides=[2,2]>(x) }",
+        None,
+    ),
+    "max_of_wide_windows": (
+        "(float[b,5,h,w] x) => (float[b,5,p,q] y) { y = MaxPool<kernel_shape=[3,20], pads=[1,10,1,10]>(x) }",
+        None,
+    ),
+    "max_channels_last": (
+        "(float[b,16,h,w] x) => (float[b,32,p,q] y) { a = Conv<pads=[1,1,1,1]>(x, k)\n"
+        "y = MaxPool<kernel_shape=[3,3], pads=[1,1,1,1], strides=[2,2]>(a) }",
+        (32, 16, 3, 3),
+    ),
+    "whole_images": (
+        "(float[b,16,h,w] x) => (float[b,32,1,1] y, float[b,32,1,1] z) { a = Conv<pads=[1,1,1,1]>(x, k)\n"
+        "y = GlobalAveragePool(a)  z = GlobalMaxPool(a) }",
+        (32, 16, 3, 3),
+    ),
+    "lp": (
+        "(float[b,5,h,w] x) => (float[b,5,p,q] y)\n"
+        "{ y = LpPool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(x) }",
+        None,
+    ),
+}
+"""By what is special about them: the model, in which k are the weights and o the bias, and the shape of the weights."""
+
+
+def model_of(text: str, weights: tuple[int, ...] | None) -> ModelProto:
+    model = parser.parse_model(HEAD + text)
+    rng = np.random.default_rng(0)
+    if weights is not None:
+        data = {"k": rng.standard_normal(weights), "o": rng.standard_normal(weights[0])}
+        used = {name for node in model.graph.node for name in node.input}
+        model.graph.initializer.extend(
+            numpy_helper.from_array(values.astype(np.float32), name) for name, values in data.items() if name in used
+        )
+    return model
+
+
+def inputs(model: ModelProto, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    return {
+        info.name: rng.standard_normal(
+            [sizes[d.dim_param] if d.dim_param else d.dim_value for d in info.type.tensor_type.shape.dim]
+        ).astype(np.float32)
+        for info in model.graph.input
+    }
+
+
+def dims_of(model: ModelProto) -> dict[str, tuple[int, int]]:
+    shapes = (info.type.tensor_type.shape for info in model.graph.input)
+    return {d.dim_param: RANGE for shape in shapes for d in shape.dim if d.dim_param}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_images_of_any_size_are_right_at_every_size(name: str) -> None:
+    model = model_of(*IMAGES[name])
+    compiled = compile_model(model, dims=dims_of(model))
+    assert compiled.explain()["host"]["steps"] == 0
+    reference = rivals.onnxruntime(model, 1)
+    with load(compiled.to_bytes(), num_threads=2) as module:
+        for b, h, w in SIZES:
+            feeds = inputs(model, {"b": b, "h": h, "w": w})
+            for actual, wanted in zip(module.run(feeds).values(), reference(feeds), strict=True):
+                assert actual.shape == wanted.shape
+                assert_close(actual, wanted, MODELS["float32"])
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_an_image_is_shared_by_threads_as_far_as_it_has_rows(threads: int) -> None:
+    model = model_of(*IMAGES["3x3"])
+    compiled = compile_model(model, dims=dims_of(model), num_threads=threads)
+    (convolution,) = (k for k in compiled.explain()["kernels"] if k["kind"] == "contraction")
+    (launch,) = convolution["launches"]
+    symbols = {name: size_of(Symbol(name, *RANGE)) for name in "bhw"}
+    tasks = parse_size(launch["tasks"], symbols)
+    assert at(tasks, {"b": 1, "h": 64, "w": 8}) == (1 if threads == 1 else 16)
+    assert at(tasks, {"b": 1, "h": 3, "w": 8}) == (1 if threads == 1 else 3)
+
+
+def test_a_window_that_fits_no_image_of_this_size_is_refused_by_name() -> None:
+    model = model_of("(float[b,4,h,w] x) => (float[b,8,p,q] y) { y = Conv(x, k) }", (8, 4, 5, 5))
+    with load(compile_model(model, dims=dims_of(model)).to_bytes()) as module:
+        assert module.run(inputs(model, {"b": 1, "h": 5, "w": 6}))["y"].shape == (1, 8, 1, 2)
+        with pytest.raises(InputError, match="h"):
+            module.run(inputs(model, {"b": 1, "h": 4, "w": 6}))
