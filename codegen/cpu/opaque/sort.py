@@ -1,4 +1,4 @@
-"""The template of top_k: selection by insertion for small k, a stable merge sort otherwise."""
+"""The template of top_k: selection by insertion for small k, by merge sorts of what may be among the best otherwise."""
 
 from __future__ import annotations
 
@@ -69,6 +69,12 @@ def _levels(count: Expr) -> Expr:
     return T.bind(levels[0])
 
 
+def _counter() -> Any:
+    buffer = T.alloc_buffer((1,), "int32", scope="local")
+    T.buffer_store(buffer, T.int32(0), [0])
+    return buffer
+
+
 class _TopK:
     """One top_k node: keys (in compute dtype) and positions lie in the workspace."""
 
@@ -78,13 +84,13 @@ class _TopK:
         self.plan, self.inner = plan, plan.inner
         self.k: Expr = plan.k
         self.size: Expr = plan.size
+        self.capacity: Expr = plan.capacity
         self.inserts = plan.schedule.inserts
 
     def begin(self) -> None:
         """Once in a task: open sizes are variables of it."""
-        self.k, self.size = (
-            T.bind(integer(size, "int32")) if is_open(size) else size for size in (self.plan.k, self.plan.size)
-        )
+        sizes = (self.plan.k, self.plan.size, self.plan.capacity)
+        self.k, self.size, self.capacity = (T.bind(integer(s, "int32")) if is_open(s) else s for s in sizes)
 
     def before(self, new: Expr, old: Expr) -> Expr:
         """Whether `new`, which stands later in the line, comes before `old`; NaN counts as the largest number."""
@@ -114,12 +120,28 @@ class _TopK:
                 T.buffer_store(keys, value, [slot[0]])
                 T.buffer_store(positions, i, [slot[0]])
 
-    def merge_sort(self, line: _Line, keys: Any, positions: Any) -> Expr:
-        """Sort the whole line; the offset of the result in the workspace."""
+    def select(self, line: _Line, keys: Any, positions: Any) -> Expr:
+        """Gather what may be among the k best, and sort it whenever there is no room for more: the k best of that stay,
+        and from then on only what comes before the last of them is gathered. The offset of the result in the workspace.
+        """
+        room = self.capacity
+        count, last = _counter(), T.alloc_buffer((1,), self.plan.key_dtype, scope="local")
+        sorted_once = _counter()
         with T.serial(0, self.size) as i:
-            T.buffer_store(keys, self.element(line, i), [i])
-            T.buffer_store(positions, i, [i])
-        return merged(keys, positions, self.size, self.size, self.before)
+            value = self.element(line, i)
+            with T.If(tirx.Or(tirx.EQ(sorted_once[0], 0), self.before(value, last[0]))), T.Then():
+                with T.If(tirx.EQ(count[0], room)), T.Then():
+                    offset = T.bind(merged(keys, positions, room, room, self.before))
+                    with T.serial(0, self.k) as j:
+                        T.buffer_store(keys, keys[offset + j], [j])
+                        T.buffer_store(positions, positions[offset + j], [j])
+                    T.buffer_store(last, keys[self.k - 1], [0])
+                    T.buffer_store(sorted_once, T.int32(1), [0])
+                    T.buffer_store(count, T.cast(self.k, "int32"), [0])
+                T.buffer_store(keys, value, [count[0]])
+                T.buffer_store(positions, T.cast(i, "int32"), [count[0]])
+                T.buffer_store(count, count[0] + 1, [0])
+        return merged(keys, positions, T.bind(count[0]), room, self.before)
 
     def line_body(self, buffers: list[Any], number: Expr, keys: Any, positions: Any) -> None:
         source, *results = buffers
@@ -129,7 +151,7 @@ class _TopK:
         if self.inserts:
             self.insert(line, keys, positions)
         else:
-            offset = self.merge_sort(line, keys, positions)
+            offset = self.select(line, keys, positions)
         start = T.bind(outer * (self.plan.k * self.inner) + within)
         values, indices = results
         with T.serial(0, self.k) as i:

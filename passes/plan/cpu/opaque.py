@@ -8,7 +8,7 @@ from math import prod
 from typing import ClassVar, TypeAlias
 
 from tilestitch.compiler.ir import Node
-from tilestitch.compiler.ir.sizes import Size, as_size, ceil_div
+from tilestitch.compiler.ir.sizes import Size, as_size, ceil_div, smallest
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 
 from .limits import lane_reasons
@@ -20,6 +20,8 @@ OpaqueSchedule: TypeAlias = (
 )
 MOST_INSERTED = 1 << 12
 """Elements of a list that others are inserted into, one place after the other."""
+SPARE = 64
+"""Elements that are sorted with those that are asked for, were they few."""
 POSITION_BYTES = 4
 
 
@@ -53,13 +55,22 @@ class SortPlan:
         return ceil_div(self.lines, self.schedule.lines)
 
     @property
+    def capacity(self) -> Size:
+        """Elements that are sorted together: the best so far, and as many that may be better."""
+        return smallest(self.size, 2 * self.k + SPARE)
+
+    @property
     def room(self) -> Size:
         """Elements in the workspace: the best so far, or two halves that take turns."""
-        return self.k if self.schedule.inserts else 2 * self.size
+        return self.k if self.schedule.inserts else 2 * self.capacity
+
+    @property
+    def key_dtype(self) -> str:
+        return compute_dtype(self.node.inputs[0].dtype)
 
     @property
     def key_bytes(self) -> Size:
-        return align(self.room * storage_bytes(compute_dtype(self.node.inputs[0].dtype)))
+        return align(self.room * storage_bytes(self.key_dtype))
 
     @property
     def scratch_bytes(self) -> Size:

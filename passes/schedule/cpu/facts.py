@@ -222,11 +222,12 @@ def _opaque(work: Part, plan: OpaquePlan, isa: Isa) -> Sequence[Part]:
 
 
 def _comparisons(plan: SortPlan) -> int:
-    """Of lines that are sorted whole, or whose elements are compared with the last of a list of the best."""
-    if not plan.schedule.inserts:
-        return plan.lines * plan.size * max(1, ceil(log2(max(1, plan.size))))
-    inserted = plan.k * (1 + log(max(1.0, plan.size / max(1, plan.k))))
-    return plan.lines * (plan.size + int(inserted * plan.k / 2))
+    """Of lines whose elements are compared with the last of the best, which the better ones are sorted into."""
+    gathered = 1 + log(max(1.0, plan.size / max(1, plan.k)))
+    if plan.schedule.inserts:
+        return plan.lines * (plan.size + int(plan.k * gathered * plan.k / 2))
+    sorted_once = plan.capacity * max(1, ceil(log2(max(1, plan.capacity))))
+    return plan.lines * (plan.size + int(gathered * sorted_once))
 
 
 def _scatter(work: Part, plan: ScatterPlan) -> Sequence[Part]:
