@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -219,6 +219,7 @@ class _ProgramWriter:
                 launches = [launch for name in segment.groups for launch in self.launches(name)]
                 if launches:
                     self.check_planned(launches, first)
+                    launches = self.in_lanes(launches, first)
                     steps.append(self.backend.step(launches, self.edges(first, len(launches))))
                 first += len(launches)
                 continue
@@ -271,6 +272,13 @@ class _ProgramWriter:
         emitted = [placed.launch.kind for placed in launches]
         if planned != emitted:
             raise CodegenError(f"the plan has launches {planned}, the templates emit {emitted}; write the plan again")
+
+    def in_lanes(self, launches: Sequence[PlacedLaunch], first: int) -> list[PlacedLaunch]:
+        """The launches from number `first` on with their branches and priorities."""
+        lanes = (self.plan.lanes or ())[first : first + len(launches)]
+        if not lanes:
+            return list(launches)
+        return [replace(launch, lane=lane) for launch, lane in zip(launches, lanes, strict=True)]
 
     def edges(self, first: int, count: int) -> list[tuple[int, int]]:
         """Edges between the launches of one segment, by their numbers in it."""

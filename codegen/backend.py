@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.launches.launch import Lane
 from tilestitch.passes.plan.launches.own import kind_of_plugin
 from tilestitch.passes.plan.own_kernels import KernelTarget, OwnKernel, Temporary
 from tilestitch.passes.plan.target import TargetInfo as PassTarget
@@ -29,11 +30,12 @@ class AnyLaunch(Protocol):
 
 @dataclass(frozen=True)
 class PlacedLaunch:
-    """A launch with the symbol of its compiled kernel, and its arguments as values of the program."""
+    """A launch with the symbol of its compiled kernel, its arguments as values of the program, and where it runs."""
 
     symbol: str
     launch: Any
     args: tuple[rt.Arg, ...]
+    lane: Lane = Lane(0)
 
 
 @dataclass(frozen=True)

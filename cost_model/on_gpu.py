@@ -65,17 +65,24 @@ def floor_us(kernel: KernelFacts, gpu: Device) -> float:
 
 def resident_blocks(launch: Launch, gpu: Device) -> int:
     """Blocks of the launch that one SM holds at a time; 0 if a block does not fit at all."""
-    warps = ceil(max(1, launch.threads) / c.WARP)
-    each = ceil(max(16, launch.registers) * c.WARP / c.GPU_REGISTER_UNIT) * c.GPU_REGISTER_UNIT
-    limits = [gpu.blocks_per_sm, gpu.threads_per_sm // (warps * c.WARP), gpu.registers_per_sm // (warps * each)]
-    shared = launch.shared_bytes + launch.static_shared_bytes
-    if shared > gpu.shared_bytes_per_block:
+    if launch.shared_bytes + launch.static_shared_bytes > gpu.shared_bytes_per_block:
         return 0
+    return min(there // needed for needed, there in room_of_block(launch, gpu) if needed)
+
+
+def room_of_block(launch: Launch, gpu: Device) -> tuple[tuple[int, int], ...]:
+    """What limits the blocks of an SM: what one block needs, and what the SM has, of places for blocks, threads,
+    registers and shared memory.
+    """
+    warps = ceil(max(1, launch.threads) / c.WARP)
+    registers = ceil(max(16, launch.registers) * c.WARP / c.GPU_REGISTER_UNIT) * c.GPU_REGISTER_UNIT
+    shared = launch.shared_bytes + launch.static_shared_bytes
     if gpu.capability >= RESERVES_SHARED:
         shared += c.GPU_RESERVED_SHARED_BYTES
-    if shared:
-        limits.append(gpu.shared_bytes_per_sm // shared)
-    return max(0, min(limits))
+    return (
+        (1, gpu.blocks_per_sm), (warps * c.WARP, gpu.threads_per_sm), (warps * registers, gpu.registers_per_sm),
+        (shared, gpu.shared_bytes_per_sm),
+    )  # fmt: skip
 
 
 def _launch(launch: Launch, gpu: Device) -> tuple[Mapping[Bound, float], float]:

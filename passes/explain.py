@@ -23,7 +23,7 @@ from .plan import Group, HostGroup, StitchPlan, WhyNot
 from .plan.schedules import TicketSchedule
 from .plan.target import TargetInfo
 from .schedule.launches import nested_graphs
-from .schedule.makespan import plan_us, share_of
+from .schedule.makespan import plan_us
 from .sync.cost import slots
 from .waits import described_edge, waits_of
 
@@ -67,7 +67,7 @@ def explain_plan(
     kernels: list[dict[str, Any]] = []
     host_steps: list[dict[str, Any]] = []
     durations_us: dict[str, float] = {}
-    shares: dict[str, float] = {}
+    facts: dict[str, KernelFacts] = {}
     waits = waits_of(plan)
     reasons = {node.name: why for node, why in why_on_host(graph, refused, is_body=is_body).items()}
     for number, segment in enumerate(plan.segments):
@@ -79,10 +79,9 @@ def explain_plan(
             else:
                 kernel = {"number": len(kernels), **_kernel(graph, group, values, number)}
                 kernel["sync"] = waits[name]
-                facts = group_facts(nodes, group, target, model)
-                (found,) = model.predict((facts,), device)
+                facts[name] = group_facts(nodes, group, target, model)
+                (found,) = model.predict((facts[name],), device)
                 durations_us[name] = found.latency_us
-                shares[name] = share_of(facts, device) if isinstance(device, Device) else 1.0
                 kernel["predicted_us"] = round(found.latency_us, 3)
                 kernel["predicted_range_us"] = [round(found.low_us, 3), round(found.high_us, 3)]
                 kernel["bound"] = found.bound
@@ -106,7 +105,7 @@ def explain_plan(
         "buffers": _buffers(plan),
         "target": plan.target.name,
         "planner": plan.planner,
-        "prediction": {**_prediction(model, device), "total_us": round(plan_us(plan, durations_us, shares), 3)},
+        "prediction": {**_prediction(model, device), "total_us": round(plan_us(plan, facts, durations_us, device), 3)},
         "plugins": [p.to_json() for p in plan.plugins],
         "bodies": bodies,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.passes.fusion.rules.inplace import offsets_of
@@ -233,8 +234,11 @@ class _Checker:
             self.fail("the arena holds other temporaries than its launches have")
         if plan.target.is_gpu:
             self._check_edges(expected, Memory(graph, whole.buffers), whole.edges or ())
+            self._check_lanes(expected, whole)
         elif whole.edges:
             self.fail(f"it has {len(whole.edges)} edges, but on a CPU launches follow each other")
+        elif whole.lanes:
+            self.fail(f"it has {len(whole.lanes)} branches and priorities, but on a CPU launches have none")
 
     def _check_edges(self, expected: Sequence[Launch], memory: Memory, edges: Sequence[Edge]) -> None:
         ranges = list(segment_ranges(expected, self.plan.segments))
@@ -258,6 +262,29 @@ class _Checker:
                     f"launch {first + missed.after} ({after.kind} of {after.group}) must wait for {missed.reason}: no "
                     f"edges lead from launch {first + missed.before} ({before.kind} of {before.group}) to it"
                 )
+
+
+    def _check_lanes(self, expected: Sequence[Launch], whole: StitchPlan) -> None:
+        """A launch waits for the one before in its branch, through others maybe."""
+        lanes = whole.lanes or ()
+        if len(lanes) != len(expected):
+            self.fail(f"it has {len(lanes)} branches and priorities for {len(expected)} launches; put null in their place")
+        above: list[int] = []  # of each launch, those that end before it starts, as a set of bits
+        before: dict[int, list[int]] = {}
+        for edge in whole.edges or ():
+            before.setdefault(edge.after, []).append(edge.before)
+        for number in range(len(expected)):
+            above.append(reduce(int.__or__, (above[other] | 1 << other for other in before.get(number, ())), 0))
+        for first, end in segment_ranges(expected, self.plan.segments):
+            last: dict[int, int] = {}
+            for number in range(first, end):
+                branch = lanes[number].branch
+                if branch in last and not above[number] >> last[branch] & 1:
+                    self.fail(
+                        f"launches {last[branch]} and {number} are both in branch {branch}, but the later one does not wait "
+                        "for the other; put null in the place of lanes"
+                    )
+                last[branch] = number
 
 
 def _first_difference(given: tuple[Launch, ...], expected: tuple[Launch, ...]) -> str:

@@ -21,9 +21,10 @@ from .plan import StitchPlan, WhyNot, wholes_of
 from .plan.target import TargetInfo
 from .plan_check import check_plan
 from .schedule.kernels import apart_where_too_large, schedule_groups, without_schedule
-from .schedule.launches import completed, edges_by_hand, nested_graphs, with_edges
-from .schedule.memory import plan_buffers
+from .schedule.launches import completed, edges_by_hand, nested_graphs, with_edges, with_priorities
+from .schedule.memory import WINDOW, plan_buffers
 from .schedule.order import segments_of
+from .schedule.parallel.arrange import arranged
 from .sync.choose import synchronise
 from .sync.policies import wanted_sync
 
@@ -72,13 +73,14 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
             segments,
             aliases,
             result.places,
-            concurrent=context.target.is_gpu,
+            window=WINDOW if context.target.is_gpu else 0,
         ),
         refusals=(*result.refusals, *too_large, *tied),
         plugins=tuple(context.plugins),
         bodies={key: make_plan(body, context) for key, body in nested_graphs(graph).items()},
     )
-    return completed(plan, graph, context.kernels_of)
+    plan = completed(plan, graph, context.kernels_of)
+    return arranged(plan, graph, context.cost_model, context.options.get("branch_bytes"))
 
 
 def storing(plan: StitchPlan, graph: Graph, names: Sequence[str], kernels_of: KernelsOf = no_kernels) -> StitchPlan:
@@ -98,10 +100,11 @@ def storing(plan: StitchPlan, graph: Graph, names: Sequence[str], kernels_of: Ke
     graph.outputs = [*graph.outputs, *(stored[name] for name in names)]
     buffers = plan_buffers(
         graph, plan.groups, plan.host_groups, plan.segments, plan.buffers.aliases, plan.buffers.places,
-        concurrent=plan.target.is_gpu,
+        window=WINDOW if plan.target.is_gpu else 0,
     )  # fmt: skip
     changed = replace(plan, fingerprint=fingerprint(graph), buffers=buffers, launches=None, edges=None)
     changed = with_edges(completed(changed, graph, kernels_of), added)
+    changed = with_priorities(changed, [lane.priority for lane in plan.lanes or ()])
     check_plan(changed, graph, kernels_of=kernels_of)
     return changed
 

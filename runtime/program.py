@@ -39,6 +39,7 @@ MAX_TASKS = 2**31 - 1
 MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_BLOCK = (1024, 1024, 64)
 MAX_CLUSTER = 16
+MAX_PRIORITY = 5
 EDGE_KINDS = ("full", "programmatic", "launch_order")
 
 
@@ -241,7 +242,8 @@ class DeviceLaunch:
     `grid` is in blocks, `block` in threads, `cluster` in blocks, each (x, y, z). `shared_bytes` is the dynamic shared
     memory of a block. `cooperative`: all blocks are resident together, so that the kernel may synchronise its grid;
     `elastic`: it computes the same with any smaller `grid` along x, so that a GPU that holds fewer blocks can run it.
-    `origins` and `faults` as in `Launch`.
+    `branch`: launches of one number follow each other; for profiles, the edges are what orders them. `priority`: of
+    launches that are ready, blocks of those with the highest start first. `origins` and `faults` as in `Launch`.
     """
 
     symbol: str
@@ -254,6 +256,8 @@ class DeviceLaunch:
     cooperative: bool = False
     cluster: tuple[int, int, int] = (1, 1, 1)
     elastic: bool = False
+    branch: int = 0
+    priority: int = 0
 
     @property
     def blocks(self) -> tuple[int, int, int]:
@@ -272,7 +276,7 @@ class DeviceLaunch:
     def to_json(self) -> dict[str, Any]:
         return {
             "symbol": self.symbol, **self.extent, "args": [arg.to_json() for arg in self.args],
-            "origins": list(self.origins), "faults": list(self.faults),
+            "origins": list(self.origins), "faults": list(self.faults), "branch": self.branch, "priority": self.priority,
         }  # fmt: skip
 
     @staticmethod
@@ -283,7 +287,8 @@ class DeviceLaunch:
             shared_bytes=fields.integer("shared_bytes"), args=fields.sequence("args", Arg.from_json),
             origins=fields.strings("origins"), faults=fields.strings("faults"),
             cooperative=fields.boolean("cooperative"), cluster=_extent(fields, "cluster"),
-            elastic=fields.boolean("elastic"),
+            elastic=fields.boolean("elastic"), branch=fields.integer("branch"),
+            priority=fields.integer("priority", 0, MAX_PRIORITY),
         )  # fmt: skip
         fields.done()
         return launch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tilestitch.codegen.backend import Compiled, OwnedKernel, PlacedLaunch, Progress
@@ -102,7 +102,8 @@ class CudaBackend:
     def step(self, launches: Sequence[PlacedLaunch], edges: Sequence[tuple[int, int]]) -> rt.DeviceStep:
         """One CUDA graph, whose branches are the launches that do not depend on each other."""
         return rt.DeviceStep(
-            tuple(self.placed(one.symbol, one.launch, one.args) for one in launches),
+            tuple(replace(self.placed(one.symbol, one.launch, one.args), branch=one.lane.branch, priority=one.lane.priority)
+                for one in launches),
             tuple(rt.Edge(before, after) for before, after in edges),
         )
 

@@ -16,7 +16,7 @@ from tilestitch.passes.fusion.cost.facts import group_facts
 from tilestitch.passes.pipeline import run_pipeline
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.planner import make_plan
-from tilestitch.passes.schedule.makespan import plan_us, share_of
+from tilestitch.passes.schedule.makespan import plan_us
 
 from .errors import ForecastError
 from .gpus import Gpu
@@ -102,14 +102,13 @@ def _ours(graph: Graph, gpu: Gpu, precision: str) -> Forecast:
     nodes = {node.name: node for node in graph.nodes}
     facts = {group.name: group_facts(nodes, group, target) for group in plan.groups}
     found = dict(zip(facts, model.predict(list(facts.values()), device), strict=True))
-    shares = {name: share_of(one, device) for name, one in facts.items()}
     kernels = tuple(
         KernelForecast(g.name, tuple(g.origins), p.latency_us, p.low_us, p.high_us, p.bound)
         for g, p in zip(plan.groups, found.values(), strict=True)
     )
 
     def total_us(which: str) -> float:
-        return plan_us(plan, {name: getattr(p, which) for name, p in found.items()}, shares)
+        return plan_us(plan, facts, {name: getattr(p, which) for name, p in found.items()}, device)
 
     weights = _bytes(graph.constants)
     values = plan.buffers.arena_bytes + _bytes((*graph.inputs, *graph.outputs))

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import fingerprint
 from tilestitch.passes.errors import PlanError, PlanMismatchError
-from tilestitch.passes.plan.launches.launch import Edge, Launch
+from tilestitch.passes.plan.launches.launch import Edge, Lane, Launch
 from tilestitch.runtime.archive import atomic_file
 from tilestitch.runtime.errors import ArtifactSchemaError
 from tilestitch.runtime.jsonfields import Fields, parse_json, sequence
@@ -74,7 +74,8 @@ class StitchPlan:
     """The whole plan of one graph. `bodies` holds the plans of nested graphs, by `node.attribute`.
 
     `segments`, read one after another, are the order of the groups; `launches` are theirs in that order, and `edges`
-    say which wait for which (on a CPU they follow each other). None: what follows from the rest is still to be written.
+    say which wait for which (on a CPU they follow each other); `lanes` are the branch and the priority of each launch (on a
+    CPU there are none). None: what follows from the rest is still to be written.
     """
 
     graph: str
@@ -87,6 +88,7 @@ class StitchPlan:
     buffers: BufferPlan = field(default_factory=BufferPlan)
     launches: tuple[Launch, ...] | None = None
     edges: tuple[Edge, ...] | None = None
+    lanes: tuple[Lane, ...] | None = None
     refusals: tuple[WhyNot, ...] = ()
     plugins: tuple[PluginRecord, ...] = ()
     bodies: Mapping[str, StitchPlan] = field(default_factory=dict)
@@ -132,6 +134,7 @@ class StitchPlan:
             "segments": [s.to_json() for s in self.segments],
             "launches": None if self.launches is None else [launch.to_json() for launch in self.launches],
             "edges": None if self.edges is None else [edge.to_json() for edge in self.edges],
+            "lanes": None if self.lanes is None else [lane.to_json() for lane in self.lanes],
             "buffers": self.buffers.to_json(),
             "refusals": [r.to_json() for r in self.refusals], "plugins": [p.to_json() for p in self.plugins],
             "bodies": {k: b.to_json() for k, b in self.bodies.items()},
@@ -199,6 +202,7 @@ def _plan_from_json(data: Any, where: str) -> StitchPlan:
         buffers=BufferPlan.from_json(fields.take("buffers"), f"{where}.buffers"),
         launches=_if_any(fields.take("launches"), f"{where}.launches", Launch.from_json),
         edges=_if_any(fields.take("edges"), f"{where}.edges", Edge.from_json),
+        lanes=_if_any(fields.take("lanes"), f"{where}.lanes", Lane.from_json),
         refusals=fields.sequence("refusals", WhyNot.from_json),
         plugins=fields.sequence("plugins", PluginRecord.from_json),
         bodies={k: _plan_from_json(v, f"{where}.bodies[{k!r}]") for k, v in fields.mapping("bodies").items()},

@@ -8,10 +8,11 @@ from dataclasses import replace
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.passes.plan import ALIGNMENT, BufferPlan, Group, Segment, StitchPlan
 from tilestitch.passes.plan.buffers import TemporaryBuffer
+from tilestitch.passes.plan.launches.branches import branches
 from tilestitch.passes.plan.launches.cpu import cpu_launches
 from tilestitch.passes.plan.launches.cuda.group import cuda_launches
-from tilestitch.passes.plan.launches.dependences import edges_of
-from tilestitch.passes.plan.launches.launch import Edge, Launch
+from tilestitch.passes.plan.launches.dependences import edges_of, segment_ranges
+from tilestitch.passes.plan.launches.launch import Edge, Lane, Launch
 from tilestitch.passes.plan.launches.own import KernelsOf, no_kernels, own_launches
 from tilestitch.passes.plan.target import TargetInfo
 
@@ -38,7 +39,25 @@ def completed_alone(plan: StitchPlan, graph: Graph, kernels_of: KernelsOf = no_k
     edges = plan.edges
     if edges is None:
         edges = edges_of(graph, launches, plan.segments, buffers) if plan.target.is_gpu else ()
-    return replace(plan, launches=launches, edges=edges, buffers=buffers)
+    lanes = plan.lanes if plan.launches is not None else None
+    if lanes is None:
+        lanes = lanes_of(launches, plan.segments, edges) if plan.target.is_gpu else ()
+    return replace(plan, launches=launches, edges=edges, lanes=lanes, buffers=buffers)
+
+
+def lanes_of(launches: Sequence[Launch], segments: Sequence[Segment], edges: Sequence[Edge]) -> tuple[Lane, ...]:
+    """Branches by the edges, those of each segment numbered from 0; no priorities."""
+    found: list[Lane] = []
+    for first, end in segment_ranges(launches, segments):
+        inside = ((e.before - first, e.after - first) for e in edges if first <= e.before < end)
+        found += map(Lane, branches(end - first, inside))
+    return tuple(found)
+
+
+def with_priorities(plan: StitchPlan, priorities: Iterable[int]) -> StitchPlan:
+    """The plan with priorities of its launches."""
+    pairs = zip(plan.lanes or (), priorities, strict=True)
+    return replace(plan, lanes=tuple(replace(lane, priority=priority) for lane, priority in pairs))
 
 
 def edges_by_hand(plan: StitchPlan, graph: Graph) -> list[Edge]:

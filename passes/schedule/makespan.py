@@ -1,38 +1,63 @@
-"""How long a launch graph takes: kernels side by side as its edges allow, where the device has room for them."""
+"""How long a launch graph takes, by the discrete-event model of kernels side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.facts import KernelFacts
-from tilestitch.cost_model.laws.makespan import makespan_us
-from tilestitch.cost_model.on_gpu import resident_blocks
+from tilestitch.cost_model.laws.makespan import Span, Work, spans
+from tilestitch.cost_model.protocol import AnyDevice
+from tilestitch.cost_model.side_by_side import works_of
 from tilestitch.passes.plan import StitchPlan
+from tilestitch.passes.plan.launches.dependences import segment_ranges
+from tilestitch.passes.plan.launches.launch import Launch
+
+NOTHING = Work(0.0, 0.0)
 
 
-def plan_us(plan: StitchPlan, durations_us: Mapping[str, float], shares: Mapping[str, float]) -> float:
+def plan_us(
+    plan: StitchPlan, facts: Mapping[str, KernelFacts], latencies_us: Mapping[str, float], device: AnyDevice
+) -> float:
     """Microseconds of all kernels of a plan, by the name of their groups; host steps between them take none.
 
     On a CPU kernels follow each other; segments do anywhere.
     """
-    if not plan.target.is_gpu:
-        return sum(durations_us.values())
-    launches, total_us = plan.launches or (), 0.0
-    before: dict[str, set[str]] = {}
-    for edge in plan.edges or ():
-        before.setdefault(launches[edge.after].group, set()).add(launches[edge.before].group)
-    for segment in plan.segments:
-        number = {name: i for i, name in enumerate(segment.groups)} if segment.native else {}
-        pairs = {
-            (number[other], number[name]) for name in number for other in before.get(name, ())
-            if other in number and other != name
-        }  # fmt: skip
-        total_us += makespan_us([durations_us[name] for name in number], [shares[name] for name in number], pairs)
-    return total_us
+    if not isinstance(device, Device):
+        return sum(latencies_us.values())
+    return max((span.end_us for span in spans_of(plan, works_of(facts, latencies_us, device))), default=0.0)
 
 
-def share_of(kernel: KernelFacts, device: Device) -> float:
-    """Of the device that a kernel occupies: thread blocks over those that it holds together, at most 1."""
-    held = (device.sm_count * max(1, resident_blocks(launch, device)) for launch in kernel.sequence)
-    return min(1.0, max(launch.grid / count for launch, count in zip(kernel.sequence, held, strict=True)))
+def spans_of(plan: StitchPlan, works: Mapping[str, Sequence[Work]]) -> list[Span]:
+    """When each launch of a plan for a GPU runs. works: of the launches of each group."""
+    launches = plan.launches or ()
+    needs = launch_works(launches, works)
+    priorities = [lane.priority for lane in plan.lanes or ()]
+    found: list[Span] = []
+    for first, end in segment_ranges(launches, plan.segments):
+        edges = [(e.before - first, e.after - first) for e in plan.edges or () if first <= e.before < end]
+        start_us = max((span.end_us for span in found), default=0.0)
+        inside = spans(needs[first:end], edges, priorities[first:end])
+        found += [Span(*(start_us + us for us in span)) for span in inside]
+    return found
+
+
+def launch_works(launches: Sequence[Launch], works: Mapping[str, Sequence[Work]]) -> list[Work]:
+    """Of each launch. Where a plug-in brings another number of launches than the facts of its group have, the first of
+    them stands for all.
+    """
+    counts: dict[str, int] = {}
+    for launch in launches:
+        counts[launch.group] = counts.get(launch.group, 0) + 1
+    left = {name: iter(_of_group(works[name], count)) for name, count in counts.items()}
+    return [next(left[launch.group]) for launch in launches]
+
+
+def _of_group(works: Sequence[Work], count: int) -> Sequence[Work]:
+    if len(works) == count:
+        return works
+    total_us = sum(work.alone_us for work in works)
+    largest = max(works, key=lambda work: work.body_us)
+    whole = replace(largest, gap_us=works[0].gap_us, body_us=total_us - works[0].gap_us)
+    return (whole, *(NOTHING for _ in range(count - 1)))

@@ -29,17 +29,18 @@ def plan_buffers(
     aliases: Mapping[str, str],
     places: Mapping[str, Place] | None = None,
     *,
-    concurrent: bool = False,
+    window: int = 0,
 ) -> BufferPlan:
     """Place every value that native groups write and only native groups read. Sizes are rounded up to `ALIGNMENT`.
 
-    concurrent: the device runs launches together that do not depend on each other.
+    window: launches that are no further apart than this may run side by side where they do not depend on each other; 0
+    where each has ended before the next begins.
     """
     values = {o.name: o for n in graph.nodes for o in n.outputs}
     lifetimes = lifetimes_of(groups, segments, aliases, places)
     outside = {v.name for v in graph.outputs} | {aliases.get(v, v) for g in host_groups for v in g.inputs}
     placed = [(values[name], first, last) for name, (first, last) in lifetimes.items() if name not in outside]
-    buffers = _place(placed, _unordered(groups, segments, aliases, places or {}) if concurrent else _overlapping)
+    buffers = _place(placed, _unordered(groups, segments, aliases, places or {}, window) if window else _overlapping)
     size = max((b.offset_bytes + _rounded(b.nbytes) for b in buffers), default=0)
     return BufferPlan(size, tuple(sorted(buffers, key=lambda b: (b.first, b.value))), dict(aliases), dict(places or {}))
 
@@ -84,8 +85,9 @@ def _overlapping(a: str, alive_a: Lifetime, b: str, alive_b: Lifetime) -> bool:
 
 
 def _unordered(
-    groups: Sequence[Group], segments: Sequence[Segment], aliases: Mapping[str, str], places: Mapping[str, Place]
-) -> Together:
+    groups: Sequence[Group], segments: Sequence[Segment], aliases: Mapping[str, str], places: Mapping[str, Place],
+    window: int,
+) -> Together:  # fmt: skip
     """Whether the launches that use one value may run beside the launch that writes the other."""
     wholes = wholes_of(places)
     by_name = {g.name: g for g in groups}
@@ -112,7 +114,7 @@ def _unordered(
             return True
         earlier, start = (a, alive_b[0]) if alive_a[1] < alive_b[0] else (b, alive_a[0])
         beside = users[earlier] & ~ancestors[start]
-        return beside >> max(0, start - WINDOW) != 0
+        return beside >> max(0, start - window) != 0
 
     return together
 

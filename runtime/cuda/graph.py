@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilestitch.runtime.artifact import aligned_bytes
-from tilestitch.runtime.program import DeviceLaunch, Edge
+from tilestitch.runtime.program import MAX_PRIORITY, DeviceLaunch, Edge
 from tilestitch.runtime.tensor_map import TensorMap
 
 from . import tensor_maps
@@ -69,6 +69,7 @@ class LaunchGraph:
         self._device = device
         self._launches, self._functions, self._parameters = launches, functions, parameters
         self._clear = clear
+        self._priorities: tuple[int, int] | None = None
         self._graph = device.call("cuGraphCreate", 0)
         self._exec: Any = None
         try:
@@ -109,7 +110,18 @@ class LaunchGraph:
             extent = value.clusterDim
             extent.x, extent.y, extent.z = launch.cluster
             found.append(("CLUSTER_DIMENSION", value))
+        if launch.priority:
+            value = new_value()
+            value.priority = self._priority(launch.priority)
+            found.append(("PRIORITY", value))
         return found
+
+    def _priority(self, level: int) -> int:
+        """The GPU's own number for a priority from 0 to MAX_PRIORITY: the higher, the lower its number."""
+        if self._priorities is None:
+            self._priorities = self._device.call("cuCtxGetStreamPriorityRange")
+        least, greatest = self._priorities
+        return int(least) - level * (int(least) - int(greatest)) // MAX_PRIORITY
 
     def _add_edges(self, edges: Sequence[Edge]) -> None:
         before = [self._nodes[edge.before] for edge in edges]

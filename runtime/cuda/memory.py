@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from tilestitch.runtime.branches import branches
 from tilestitch.runtime.device import OnDevice, RecordTime
 from tilestitch.runtime.dtypes import numpy_dtype
 from tilestitch.runtime.errors import ArtifactSchemaError, ExecutionError, InputError
@@ -202,9 +201,8 @@ class CudaSegment:
             self.graph.launch(memory.queue.stream)
         else:
             times = self.graph.launch_timed(memory.queue.stream)
-            lanes = branches(len(times), self._step.dependences)
-            for launch, microseconds, branch in zip(self._step.launches, times, lanes, strict=True):
-                record(launch.symbol, launch.origins, microseconds, branch)
+            for launch, microseconds in zip(self._step.launches, times, strict=True):
+                record(launch.symbol, launch.origins, microseconds, launch.branch)
         if self._has_status:
             self._check_status()
 

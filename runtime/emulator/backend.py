@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilestitch.runtime.artifact import Artifact, aligned_bytes, cuda_source_member
-from tilestitch.runtime.branches import branches
 from tilestitch.runtime.device import HostOnly, Memory, RecordTime
 from tilestitch.runtime.errors import ArtifactSchemaError, DeviceError, ExecutionError
 from tilestitch.runtime.hostmemory import HostArena, empty_tensor
@@ -149,17 +148,15 @@ class BoundLaunches:
             if isinstance(value.location, Counters)
         }
         count = len(step.launches)
-        lanes = branches(count, step.dependences)
-        sequence = _sequence(count, step.dependences, options)
-        self._launches = [(step.launches[number], lanes[number]) for number in sequence]
+        self._launches = [step.launches[number] for number in _sequence(count, step.dependences, options)]
 
     def run(self, values: list[Any], record: RecordTime | None) -> None:
         """Raises `ExecutionError` when a kernel reports a fault, `KernelFaultError` when it commits one."""
-        for launch, branch in self._launches:
+        for launch in self._launches:
             start = time.perf_counter_ns()
             self._run(launch, values)
             if record is not None:
-                record(launch.symbol, launch.origins, (time.perf_counter_ns() - start) / 1000, branch)
+                record(launch.symbol, launch.origins, (time.perf_counter_ns() - start) / 1000, launch.branch)
 
     def _run(self, launch: DeviceLaunch, values: list[Any]) -> None:
         status = np.zeros(1, np.int32)

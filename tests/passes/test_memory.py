@@ -66,7 +66,7 @@ def test_branches_share_memory_only_far_apart_where_launches_run_together() -> N
     graph.outputs = results
     context = PassContext(TargetInfo("cpu", 2), options={"planner": "none"})
     plan = make_plan(graph, context)
-    found = plan_buffers(graph, plan.groups, plan.host_groups, plan.segments, plan.buffers.aliases, concurrent=True)
+    found = plan_buffers(graph, plan.groups, plan.host_groups, plan.segments, plan.buffers.aliases, window=WINDOW)
     shared = [sorted(pair, key=lambda b: b.first) for pair in combinations(found.buffers, 2) if share_memory(*pair)]
     assert shared
     assert all(branch_of[a.value] == branch_of[b.value] or b.first - a.last > WINDOW for a, b in shared)

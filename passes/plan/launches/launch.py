@@ -143,3 +143,33 @@ class Edge:
         if not (isinstance(data, list) and len(data) == 4 and all(type(n) is int for n in data[:2])):
             raise PlanError(f"{where} is not [before, after, kind, reason]; write the plan again")
         return Edge(data[0], data[1], string(data[2], where), string(data[3], where))
+
+
+HIGHEST_PRIORITY = 5
+"""NVIDIA GPUs tell six priorities apart (`cuCtxGetStreamPriorityRange`)."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Where a launch runs. branch: those of one number follow each other, in each segment; priority: of launches that are
+    ready, blocks of those with the highest start first.
+    """
+
+    branch: int
+    priority: int = 0
+
+    def __post_init__(self) -> None:
+        if self.branch < 0 or not 0 <= self.priority <= HIGHEST_PRIORITY:
+            raise PlanError(
+                f"a launch in branch {self.branch} with priority {self.priority}: branches are numbered from 0, priorities "
+                f"are 0 to {HIGHEST_PRIORITY}; put null in the place of lanes"
+            )
+
+    def to_json(self) -> list[int]:
+        return [self.branch, self.priority]
+
+    @staticmethod
+    def from_json(data: Any, where: str = "lane") -> Lane:
+        if not (isinstance(data, list) and len(data) == 2 and all(type(n) is int for n in data)):
+            raise PlanError(f"{where} is not [branch, priority]; put null in the place of lanes")
+        return Lane(data[0], data[1])

@@ -1,45 +1,133 @@
-"""How long a launch graph takes."""
+"""When kernels run that share a GPU."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilestitch.cost_model.laws.makespan import makespan_us
+from tilestitch.cost_model.laws.makespan import MOST_GRIDS, Span, Work, makespan_us, spans
 
 DIAMOND = [(0, 1), (0, 2), (1, 3), (2, 3)]
+Edges = list[tuple[int, int]]
+
+
+def work(body_us: float, blocks: int = 1, room: float = 0.0, gap_us: float = 0.0, **more: object) -> Work:
+    """On a device with one kind of room, of which a block takes a share."""
+    resident = int(1 / room + 1e-9) if room else 1000
+    return replace(Work(gap_us, body_us, blocks, resident, (room,)), **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("durations", "shares", "edges", "expected"),
+    ("works", "edges", "expected"),
     [
-        ([], [], [], 0.0),
-        ([5.0], [0.1], [], 5.0),
-        ([1.0, 2.0, 3.0], [1.0] * 3, [(0, 1), (1, 2)], 6.0),
-        ([1.0, 2.0, 3.0, 1.0], [0.5] * 4, DIAMOND, 5.0),  # the branches fit side by side
-        ([1.0, 2.0, 2.0, 1.0], [1.0] * 4, DIAMOND, 6.0),  # each branch needs all of the device
-        ([4.0, 4.0], [0.75, 0.75], [], 6.0),
-        ([0.0, 3.0], [1.0, 1.0], [(0, 1)], 3.0),
+        pytest.param([], [], [], id="nothing"),
+        pytest.param([work(5, gap_us=1)], [], [(1, 1, 6)], id="a gap, then the body"),
+        pytest.param([work(1, gap_us=1), work(2, gap_us=1)], [(0, 1)], [(1, 1, 2), (3, 3, 5)], id="a chain"),
+        pytest.param(
+            [work(1, 1, 0.5), work(2, 1, 0.5), work(3, 1, 0.5), work(1, 1, 0.5)], DIAMOND,
+            [(0, 0, 1), (1, 1, 3), (1, 1, 4), (4, 4, 5)], id="branches that fit side by side",
+        ),
+        pytest.param(
+            [work(1, 1, 1), work(2, 1, 1), work(2, 1, 1), work(1, 1, 1)], DIAMOND,
+            [(0, 0, 1), (1, 1, 3), (1, 3, 5), (5, 5, 6)], id="branches that each fill the device",
+        ),
+        pytest.param([work(6, 6, 0.25)], [], [(0, 0, 6)], id="two rounds of blocks"),
+        pytest.param(  # rounds of 3 us: four blocks, then two; the other kernel's two blocks run beside these
+            [work(6, 6, 0.25), work(1, 2, 0.25)], [], [(0, 0, 6), (0, 3, 4)], id="room beside the last round",
+        ),
+        pytest.param(  # the second waits for the first, and the small third, for which there is room, for the second
+            [work(4, 3, 0.25), work(4, 2, 0.25), work(1, 1, 0.125)], [],
+            [(0, 0, 4), (0, 0, 8), (0, 4, 5)], id="the head of the queue goes first",
+        ),
+        pytest.param(
+            [work(4, 3, 0.25), work(4, 2, 0.25, whole=True)], [], [(0, 0, 4), (0, 4, 8)], id="all blocks or none",
+        ),
+        pytest.param(
+            [work(4, rates=(0.75,)), work(4, rates=(0.75,))], [], [(0, 0, 6), (0, 0, 6)], id="bandwidth is shared",
+        ),
+        pytest.param(  # until 6, each at half its pace; the rest of the second alone
+            [work(3, rates=(1.0,)), work(4, rates=(1.0,))], [], [(0, 0, 6), (0, 0, 7)], id="until one has ended",
+        ),
+        pytest.param(
+            [work(4, rates=(1.0, 0.0)), work(4, rates=(0.0, 1.0))], [], [(0, 0, 4), (0, 0, 4)], id="unlike kernels",
+        ),
+        pytest.param(
+            [work(4, rates=(0.0,), cache=0.6, uncached=0.5), work(4, rates=(0.5,), cache=0.4)], [],
+            [(0, 0, 4), (0, 0, 4)], id="both in the cache",
+        ),
+        pytest.param(  # at 1.5 times what DRAM gives, until the kernel in 4 * 1.5 has ended
+            [work(4, rates=(0.0,), cache=0.6, uncached=1.0), work(4, rates=(0.5,), cache=0.5)], [],
+            [(0, 0, 6), (0, 0, 6)], id="not together in the cache",
+        ),
+        pytest.param([work(2, 1, 3.0), work(1, 1, 1)], [], [(0, 0, 2), (0, 2, 3)], id="a block that fits nowhere"),
+        pytest.param([work(0, 1, 1), work(3, 1, 1)], [(0, 1)], [(0, 0, 0), (0, 0, 3)], id="a kernel that takes no time"),
     ],
-)
-def test_kernels_run_side_by_side_where_there_is_room(
-    durations: list[float], shares: list[float], edges: list[tuple[int, int]], expected: float
-) -> None:
-    assert makespan_us(durations, shares, edges) == pytest.approx(expected)
+)  # fmt: skip
+def test_cases_by_hand(works: list[Work], edges: Edges, expected: list[tuple[float, float, float]]) -> None:
+    found = spans(works, edges)
+    assert [tuple(span) for span in found] == [pytest.approx(one) for one in expected]
+    assert makespan_us(works, edges) == pytest.approx(max((end for _, _, end in expected), default=0.0))
 
 
-@given(st.lists(st.tuples(st.floats(0.0, 100.0), st.floats(0.01, 1.0)), max_size=10), st.data())
-def test_it_lies_between_the_longest_path_or_the_work_and_the_sum(
-    kernels: list[tuple[float, float]], data: st.DataObject
-) -> None:
-    pairs = [(i, j) for j in range(len(kernels)) for i in range(j)]
+def test_higher_priorities_go_first() -> None:
+    works = [work(1, 1, 1), work(1, 1, 1), work(5)]
+    assert makespan_us(works, [(1, 2)]) == 7  # 0, then 1, then what waits for it
+    assert makespan_us(works, [(1, 2)], [0, 1, 0]) == 6
+
+
+def test_only_so_many_kernels_run_at_a_time() -> None:
+    assert makespan_us([work(1)] * MOST_GRIDS, []) == 1
+    assert makespan_us([work(1)] * (MOST_GRIDS + 1), []) == 2
+
+
+def test_kernels_of_very_many_blocks_take_as_long_alone() -> None:
+    assert spans([work(8, 2**31, 0.25, gap_us=1)], []) == [Span(1, 1, pytest.approx(9))]
+
+
+WORKS = st.lists(
+    st.builds(
+        lambda gap_us, body_us, blocks, room, rates, cache: work(
+            body_us, blocks, room, gap_us, rates=rates, cache=cache, uncached=min(1.0, rates[0] + 0.1)
+        ),
+        st.floats(0.0, 2.0), st.floats(0.0, 50.0), st.integers(1, 40), st.sampled_from([0.01, 0.05, 0.1, 0.3, 1.0]),
+        st.tuples(st.floats(0, 1), st.floats(0, 1)), st.floats(0, 1),
+    ),
+    max_size=9,
+)  # fmt: skip
+
+
+@given(WORKS, st.data())
+@settings(deadline=None)
+def test_dependences_are_kept_and_no_bound_is_broken(works: list[Work], data: st.DataObject) -> None:
+    """Nothing starts before what it waits for has ended; the longest path, the room and the bandwidth are bounds."""
+    pairs = [(i, j) for j in range(len(works)) for i in range(j)]
     edges = data.draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
-    durations, shares = [d for d, _ in kernels], [s for _, s in kernels]
-    found = makespan_us(durations, shares, edges)
-    ends: list[float] = []
-    for number, duration in enumerate(durations):
-        ends.append(duration + max((ends[before] for before, after in edges if after == number), default=0.0))
-    least = max([sum(d * s for d, s in kernels), *ends], default=0.0)
-    assert least <= found * (1 + 1e-9) + 1e-9
-    assert found <= sum(durations) * (1 + 1e-9) + 1e-9
+    priorities = data.draw(st.lists(st.integers(0, 5), min_size=len(works), max_size=len(works)))
+    found = spans(works, edges, priorities)
+    near = 1e-6
+    for number, (span, one) in enumerate(zip(found, works)):
+        before = [found[i].end_us for i, j in edges if j == number]
+        assert span.ready_us == pytest.approx(max(before, default=0.0) + one.gap_us)
+        assert span.ready_us <= span.start_us + near
+        assert span.end_us - span.start_us >= one.body_us - near
+    total_us = max((span.end_us for span in found), default=0.0)
+    room_us = sum(one.body_us / -(-one.blocks // one.resident) * one.blocks * one.room[0] for one in works)
+    assert total_us >= room_us - near
+    assert total_us >= sum(one.body_us * one.rates[1] for one in works) - near
+
+
+@given(WORKS)
+@settings(deadline=None)
+def test_a_chain_takes_the_sum(works: list[Work]) -> None:
+    chain = [(number - 1, number) for number in range(1, len(works))]
+    assert makespan_us(works, chain) == pytest.approx(sum(one.alone_us for one in works))
+
+
+@given(WORKS, st.permutations(range(9)))
+@settings(deadline=None)
+def test_equal_questions_have_equal_answers(works: list[Work], priorities: list[int]) -> None:
+    given = priorities[: len(works)]
+    assert spans(works, [], given) == spans(works, [], given)

@@ -12,7 +12,7 @@ from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.passes import PassContext, PlanError, StitchPlan, TargetInfo, check_plan, make_plan
 from tilestitch.passes.plan import Group, GroupKind, Segment
 from tilestitch.passes.schedule.kernels import schedule_group
-from tilestitch.passes.schedule.memory import plan_buffers
+from tilestitch.passes.schedule.memory import WINDOW, plan_buffers
 
 A100 = TargetInfo("cuda", 1, "A100", ("sm_80",), 108)
 ROWS = """
@@ -44,7 +44,7 @@ def stitched(first: str, second: str, tie: str, target: TargetInfo = A100) -> tu
     both = schedule_group(nodes, both, target, AnalyticalModel())
     plan = make_plan(graph, PassContext(target, {"planner": "none"}))
     segments = (Segment(True, ("both",)),)
-    buffers = plan_buffers(graph, (both,), (), segments, {}, {}, concurrent=target.is_gpu)
+    buffers = plan_buffers(graph, (both,), (), segments, {}, {}, window=WINDOW if target.is_gpu else 0)
     return replace(plan, groups=(both,), segments=segments, buffers=buffers, launches=None, edges=None), graph
 
 

@@ -106,6 +106,7 @@ class FakeDriver:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.fail: dict[str, str] = {}
         self.has_library = True
+        self.least_and_greatest_priority = (0, -5)
         self.argument_counts = argument_counts or {}
         self._contexts: list[int] = []
         self._next = itertools.count(1000)
@@ -442,6 +443,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     ),
     "cuFuncSetAttribute": lambda fake, function, attribute, value: None,
     "cuStreamCreate": lambda fake, flags: fake._new("stream", flags),
+    "cuCtxGetStreamPriorityRange": lambda fake: fake.least_and_greatest_priority,
     "cuStreamCreateWithPriority": lambda fake, flags, priority: fake._new("stream", priority),
     "cuStreamDestroy": _drop("stream"),
     "cuStreamSynchronize": lambda fake, stream: fake._stream(stream),

@@ -290,10 +290,26 @@ def test_profile_gives_the_time_of_every_launch(fake: FakeDriver, tmp_path: Path
 
 def test_profile_tells_the_branches(fake: FakeDriver, tmp_path: Path) -> None:
     values = tuple(ValueSpec(name, FLOAT4, Input(0)) if name == "x" else ValueSpec(name, FLOAT4) for name in "xabc")
-    launches = (launch("increment", 0, 1), launch("increment", 0, 2), launch("add", 1, 2, 3))
+    launches = (launch("increment", 0, 1), launch("increment", 0, 2, branch=1), launch("add", 1, 2, 3))
     step = DeviceStep(launches, (Edge(0, 2), Edge(1, 2)))
     with module(tmp_path, Program("p", (0,), (3,), values, (step,))) as loaded:
         assert [time.branch for time in loaded.profile({"x": X})] == [0, 1, 0]
+
+
+@pytest.mark.parametrize(("greatest", "expected"), [(-5, [0, -2, -5]), (-1, [0, 0, -1])])
+def test_launches_have_their_priorities(fake: FakeDriver, tmp_path: Path, greatest: int, expected: list[int]) -> None:
+    """In the GPU's own numbers, of which some GPUs have fewer."""
+    fake.least_and_greatest_priority = (0, greatest)
+    values = tuple(ValueSpec(name, FLOAT4, Input(0)) if name == "x" else ValueSpec(name, FLOAT4) for name in "xabc")
+    launches = (
+        launch("increment", 0, 1), launch("increment", 0, 2, branch=1, priority=2), launch("add", 1, 2, 3, priority=5),
+    )  # fmt: skip
+    step = DeviceStep(launches, (Edge(0, 2), Edge(1, 2)))
+    with module(tmp_path, Program("p", (0,), (3,), values, (step,))) as loaded:
+        loaded.run({"x": X})
+        (graph,) = fake.graphs()
+        found = [node.attributes.get("PRIORITY") for node in graph]
+    assert [0 if value is None else value.priority for value in found] == expected
 
 
 def test_profilers_are_told_the_onnx_nodes(fake: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

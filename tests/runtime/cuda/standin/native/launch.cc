@@ -118,6 +118,10 @@ void set_attribute(Launch& launch, CUlaunchAttributeID id, const CUlaunchAttribu
     case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
       launch.cluster = {value.clusterDim.x, value.clusterDim.y, value.clusterDim.z};
       return;
+    case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+      if (value.priority > kLeastPriority || value.priority < kGreatestPriority)
+        refuse(CUDA_ERROR_INVALID_VALUE, "priority %d is not between %d and %d", value.priority, kGreatestPriority, kLeastPriority);
+      return;
     default: refuse(CUDA_ERROR_NOT_SUPPORTED, "launch attribute %d is not checked here", int(id));
   }
 }

@@ -134,6 +134,8 @@ void count_modules(std::map<std::string, int>& kinds);
 
 // -- launches (launch.cc, graph.cc) ------------------------------------------------------------------------------
 
+constexpr int kLeastPriority = 0, kGreatestPriority = -5;
+
 struct Launch {
   CUfunction function = nullptr;
   Extent grid{1, 1, 1}, block{1, 1, 1}, cluster{1, 1, 1};

@@ -256,7 +256,7 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
 }
 
 CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
-  return guarded(__func__, Needs::context, [&] { *least = 0, *greatest = -5; });
+  return guarded(__func__, Needs::context, [&] { *least = kLeastPriority, *greatest = kGreatestPriority; });
 }
 
 CUresult cuEventCreate(CUevent* event, unsigned flags) {

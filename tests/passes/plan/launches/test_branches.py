@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 
-from tilestitch.runtime.branches import branches
-from tilestitch.runtime.program import Edge
+from tilestitch.passes.plan.launches.branches import branches
 
 
 def test_a_chain_is_one_branch() -> None:
-    assert branches(4, [Edge(i, i + 1) for i in range(3)]) == (0, 0, 0, 0)
+    assert branches(4, [(i, i + 1) for i in range(3)]) == (0, 0, 0, 0)
 
 
 def test_launches_that_nothing_orders_are_branches_of_their_own() -> None:
@@ -18,12 +17,12 @@ def test_launches_that_nothing_orders_are_branches_of_their_own() -> None:
 
 def test_a_fork_and_its_join() -> None:
     """0 → (1 → 3, 2 → 4) → 5: the second branch ends where the first goes on."""
-    edges = [Edge(0, 1), Edge(0, 2), Edge(1, 3), Edge(2, 4), Edge(3, 5), Edge(4, 5)]
+    edges = [(0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 5)]
     assert branches(6, edges) == (0, 0, 1, 0, 1, 0)
 
 
 def test_a_branch_that_has_ended_is_used_again() -> None:
-    edges = [Edge(0, 1), Edge(0, 2), Edge(1, 3), Edge(2, 3), Edge(3, 4), Edge(3, 5)]
+    edges = [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (3, 5)]
     assert branches(6, edges) == (0, 0, 1, 0, 0, 1)
 
 
@@ -35,9 +34,9 @@ def test_launches_of_a_branch_are_ordered_by_edges() -> None:
     rng = random.Random(0)
     for _ in range(50):
         count = rng.randrange(1, 20)
-        edges = [Edge(a, b) for b in range(count) for a in range(b) if rng.random() < 0.2]
+        edges = [(a, b) for b in range(count) for a in range(b) if rng.random() < 0.2]
         found = branches(count, edges)
-        reached = [{edge.before for edge in edges if edge.after == number} for number in range(count)]
+        reached = [{before for before, after in edges if after == number} for number in range(count)]
         for number in range(count):
             for other in list(reached[number]):
                 reached[number] |= reached[other]

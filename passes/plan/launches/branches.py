@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from .program import Edge
+from collections.abc import Iterable
 
 
-def branches(count: int, edges: Sequence[Edge]) -> tuple[int, ...]:
-    """The branch of each of `count` launches, numbered from 0. Each launch comes after the one before in its branch."""
+def branches(count: int, edges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
+    """The branch of each of `count` launches, numbered from 0. Each launch comes after the one before in its branch.
+
+    edges: (before, after), the second being later.
+    """
     waits_for: list[list[int]] = [[] for _ in range(count)]
-    for edge in edges:
-        waits_for[edge.after].append(edge.before)
+    for before, after in edges:
+        waits_for[after].append(before)
     earlier: list[int] = []  # for each launch the set, as bits, of those that end before it starts
     ends: list[int] = []  # the last launch of each branch
     found = []
     for number in range(count):
-        before = 0
+        above = 0
         for other in waits_for[number]:
-            before |= earlier[other] | 1 << other
-        earlier.append(before)
-        free = (branch for branch, end in enumerate(ends) if before >> end & 1)
+            above |= earlier[other] | 1 << other
+        earlier.append(above)
+        free = (branch for branch, end in enumerate(ends) if above >> end & 1)
         branch = next(free, len(ends))
         ends[branch : branch + 1] = [number]
         found.append(branch)

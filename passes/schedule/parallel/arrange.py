@@ -1,0 +1,155 @@
+"""A plan for a GPU with its launches in the order, and with the branches and priorities, of the least predicted
+makespan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from tilestitch.compiler.ir import Graph
+from tilestitch.cost_model.devices import Device
+from tilestitch.cost_model.laws.makespan import Work
+from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.cost_model.side_by_side import works_of
+from tilestitch.passes.fusion.cost.facts import group_facts, nodes_by_name
+from tilestitch.passes.plan import ALIGNMENT, BufferPlan, Segment, StitchPlan
+from tilestitch.passes.plan.launches.dependences import edges_of, segment_ranges
+from tilestitch.passes.plan.launches.launch import Launch
+from tilestitch.passes.schedule.device import device_of
+from tilestitch.passes.schedule.launches import lanes_of, place_temporaries, with_priorities
+from tilestitch.passes.schedule.makespan import NOTHING, launch_works, spans_of
+from tilestitch.passes.schedule.memory import WINDOW, plan_buffers
+
+from .graph import LaunchGraph, last_us
+from .search import LEAST_GAIN, best_order
+
+WINDOWS = (WINDOW, 16, 8, 4, 2, 0)
+"""Launches that are further apart in the order may use the same memory, and then wait for each other."""
+Levels = dict[tuple[str, int], int]
+"""Priorities by the group of a launch and its number among the launches of the group."""
+
+
+def arranged(plan: StitchPlan, graph: Graph, model: LatencyModel, most_bytes: int | None = None) -> StitchPlan:
+    """The plan with the groups of each segment in the order, and its launches with the priorities, of the least predicted
+    makespan. The given order is kept where no other is predicted to be faster.
+
+    most_bytes: how many bytes more than one launch at a time needs the arena may have, for launches side by side.
+    """
+    device = device_of(plan.target)
+    if not isinstance(device, Device) or not plan.launches:
+        return plan
+    works = _works(plan, graph, model, device)
+    ours = _best_segments(plan, graph, works)
+    options: Iterator[StitchPlan]
+    if most_bytes is None:
+        options = iter((plan, _placed(plan, graph, *ours, WINDOW)))
+    else:
+        most_bytes += one_at_a_time_bytes(plan, graph)
+        orders = ((plan.segments, Levels()), ours)
+        all_options = (_placed(plan, graph, *order, window) for window in WINDOWS for order in orders)
+        options = (option for option in all_options if option.buffers.arena_bytes <= most_bytes)
+    best = next(options)
+    best_us = last_us(spans_of(best, works))
+    for option in options:
+        option_us = last_us(spans_of(option, works))
+        if option_us < best_us * (1 - LEAST_GAIN):
+            best, best_us = option, option_us
+    return best
+
+
+def one_at_a_time_bytes(plan: StitchPlan, graph: Graph) -> int:
+    """The arena of the same kernels in the same order, if each had ended before the next began."""
+    return _placed(plan, graph, plan.segments, {}, 0).buffers.arena_bytes
+
+
+def _works(plan: StitchPlan, graph: Graph, model: LatencyModel, gpu: Device) -> dict[str, tuple[Work, ...]]:
+    nodes = nodes_by_name(graph)
+    facts = {group.name: group_facts(nodes, group, plan.target, model) for group in plan.groups}
+    found = model.predict(list(facts.values()), gpu)
+    return works_of(facts, {name: one.latency_us for name, one in zip(facts, found, strict=True)}, gpu)
+
+
+# -- order -------------------------------------------------------------------------------------------------------------
+
+
+def _best_segments(
+    plan: StitchPlan, graph: Graph, works: Mapping[str, tuple[Work, ...]]
+) -> tuple[tuple[Segment, ...], Levels]:
+    """The segments with their groups in the best order by data flow alone, and the priorities of launches."""
+    launches = plan.launches or ()
+    edges = edges_of(graph, launches, plan.segments, _apart(plan.buffers))
+    needs = launch_works(launches, works)
+    native = iter(segment_ranges(launches, plan.segments))
+    segments: list[Segment] = []
+    levels: Levels = {}
+    for segment in plan.segments:
+        if not segment.native:
+            segments.append(segment)
+            continue
+        first, end = next(native)
+        inside = tuple((e.before - first, e.after - first) for e in edges if first <= e.before < end)
+        chosen = best_order(LaunchGraph(tuple(needs[first:end]), inside))
+        mine = launches[first:end]
+        levels.update(zip(_keys(mine), chosen.levels, strict=True))
+        segments.append(Segment(True, _groups_in_order(segment, mine, inside, chosen.order)))
+    return tuple(segments), levels
+
+
+def _keys(launches: tuple[Launch, ...]) -> Iterator[tuple[str, int]]:
+    counts: dict[str, int] = {}
+    for launch in launches:
+        number = counts.get(launch.group, 0)
+        counts[launch.group] = number + 1
+        yield launch.group, number
+
+
+def _groups_in_order(
+    segment: Segment, launches: tuple[Launch, ...], edges: tuple[tuple[int, int], ...], order: tuple[int, ...]
+) -> tuple[str, ...]:
+    """Those of a segment by the places of their first launches, as far as data flow allows."""
+    number = {name: at for at, name in enumerate(segment.groups)}
+    group = [number[launch.group] for launch in launches]
+    between = {(group[before], group[after]) for before, after in edges}
+    place: dict[int, int] = {}
+    for at, launch in enumerate(order):
+        place.setdefault(group[launch], at)
+    whole = LaunchGraph((NOTHING,) * len(number), tuple(sorted(pair for pair in between if pair[0] != pair[1])))
+    return tuple(segment.groups[at] for at in whole.ordered(lambda at: place.get(at, -1)))
+
+
+def _apart(buffers: BufferPlan) -> BufferPlan:
+    """The same values and temporaries, none of which shares memory with another."""
+    end = 0
+    moved, temporaries = [], []
+    for buffer in buffers.buffers:
+        moved.append(replace(buffer, offset_bytes=end))
+        end += _rounded(buffer.nbytes)
+    for temporary in buffers.temporaries:
+        temporaries.append(replace(temporary, offset_bytes=end))
+        end += _rounded(temporary.nbytes)
+    return replace(buffers, arena_bytes=end, buffers=tuple(moved), temporaries=tuple(temporaries))
+
+
+def _rounded(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def _placed(
+    plan: StitchPlan, graph: Graph, segments: tuple[Segment, ...], levels: Levels, window: int
+) -> StitchPlan:
+    """The plan in another order, with memory, edges, branches and priorities that fit it."""
+    by_group: dict[str, list[Launch]] = {}
+    for launch in plan.launches or ():
+        by_group.setdefault(launch.group, []).append(launch)
+    launches = tuple(launch for segment in segments for name in segment.groups for launch in by_group.get(name, ()))
+    aliases, places = plan.buffers.aliases, plan.buffers.places
+    values = plan_buffers(graph, plan.groups, plan.host_groups, segments, aliases, places, window=window)
+    buffers = place_temporaries(launches, values, concurrent=window > 0)
+    edges = edges_of(graph, launches, segments, buffers)
+    lanes = lanes_of(launches, segments, edges)
+    moved = replace(plan, segments=segments, buffers=buffers, launches=launches, edges=edges, lanes=lanes)
+    return with_priorities(moved, [levels.get(key, 0) for key in _keys(launches)])

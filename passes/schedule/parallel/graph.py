@@ -1,0 +1,119 @@
+"""A graph of launches as orders of it are compared: what each needs of the device, and which wait for which."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from tilestitch.cost_model.laws.makespan import Span, Work, spans
+from tilestitch.passes.plan.launches.launch import HIGHEST_PRIORITY
+
+LEVELS = HIGHEST_PRIORITY + 1
+"""Priorities are 0 to 5."""
+
+
+@dataclass(frozen=True)
+class LaunchGraph:
+    """Launches by number, and edges (before, after), the second being the larger number."""
+
+    works: tuple[Work, ...]
+    edges: tuple[tuple[int, int], ...]
+
+    @cached_property
+    def before(self) -> list[list[int]]:
+        return self._neighbours(1, 0)
+
+    @cached_property
+    def after(self) -> list[list[int]]:
+        return self._neighbours(0, 1)
+
+    def _neighbours(self, of: int, which: int) -> list[list[int]]:
+        found: list[list[int]] = [[] for _ in self.works]
+        for edge in self.edges:
+            found[edge[of]].append(edge[which])
+        return found
+
+    @cached_property
+    def rest_us(self) -> list[float]:
+        """From the moment at which all that a launch waits for has ended to the end of all, by the longest path."""
+        found = [0.0] * len(self.works)
+        for number in reversed(range(len(self.works))):
+            found[number] = self.works[number].alone_us + max((found[n] for n in self.after[number]), default=0.0)
+        return found
+
+    @cached_property
+    def slack_us(self) -> list[float]:
+        """How much later each launch could start with nothing else being later, if all ran side by side unhindered."""
+        start_us = [0.0] * len(self.works)
+        for number, before in enumerate(self.before):
+            start_us[number] = max((start_us[n] + self.works[n].alone_us for n in before), default=0.0)
+        longest_us = max(self.rest_us, default=0.0)
+        return [longest_us - start - rest for start, rest in zip(start_us, self.rest_us)]
+
+    def ordered(self, key: Callable[[int], Any]) -> tuple[int, ...]:
+        """The launches in an order that the edges allow, always the ready one with the least key next."""
+        waits = [len(before) for before in self.before]
+        ready = [(key(number), number) for number, count in enumerate(waits) if not count]
+        heapq.heapify(ready)
+        found = []
+        while ready:
+            _, number = heapq.heappop(ready)
+            found.append(number)
+            for other in self.after[number]:
+                waits[other] -= 1
+                if not waits[other]:
+                    heapq.heappush(ready, (key(other), other))
+        return tuple(found)
+
+    def parts(self) -> list[tuple[int, ...]]:
+        """Runs of launches each of which has ended before the next begins, whatever the order. Launches that wait for
+        all before them, and that all after them wait for, are parts of their own.
+        """
+        count = len(self.works)
+        above = [0] * count  # those that end before it starts, as bits
+        below = [0] * count
+        for number in range(count):
+            for other in self.before[number]:
+                above[number] |= above[other] | 1 << other
+        for number in reversed(range(count)):
+            for other in self.after[number]:
+                below[number] |= below[other] | 1 << other
+        found: list[tuple[int, ...]] = []
+        between: list[int] = []
+        for number in range(count):
+            if above[number].bit_count() + below[number].bit_count() + 1 < count:
+                between.append(number)
+                continue
+            found += [tuple(between)] if between else []
+            found.append((number,))
+            between = []
+        return [*found, tuple(between)] if between else found
+
+    def part(self, numbers: Sequence[int]) -> LaunchGraph:
+        """The graph of some launches, in that order, and the edges between them."""
+        place = {number: at for at, number in enumerate(numbers)}
+        edges = tuple((place[i], place[j]) for i, j in self.edges if i in place and j in place)
+        return LaunchGraph(tuple(self.works[number] for number in numbers), edges)
+
+
+class Order(NamedTuple):
+    """In which order launches are added to a CUDA graph, and the priority of each (by its number, not by its place)."""
+
+    order: tuple[int, ...]
+    levels: tuple[int, ...]
+
+
+def spans_in(graph: LaunchGraph, chosen: Order) -> list[Span]:
+    """When each launch runs, by its number."""
+    place = {number: at for at, number in enumerate(chosen.order)}
+    works = [graph.works[number] for number in chosen.order]
+    edges = [(place[i], place[j]) for i, j in graph.edges]
+    found = spans(works, edges, [chosen.levels[number] for number in chosen.order])
+    return [found[place[number]] for number in range(len(found))]
+
+
+def last_us(found: Sequence[Span]) -> float:
+    return max((span.end_us for span in found), default=0.0)

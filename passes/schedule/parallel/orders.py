@@ -1,0 +1,67 @@
+"""Ways to order launches: as they are, Opara's, and ours by the longest path."""
+
+from __future__ import annotations
+
+import heapq
+
+from tilestitch.cost_model.laws.makespan import Work
+
+from .graph import LEVELS, LaunchGraph, Order
+
+DRAM, L2 = 0, 1
+"""Places of memory among `Work.rates`."""
+SLACKS = (0.01, 0.05, 0.15, 0.3, 0.6)
+"""Of the longest path: launches of no more slack than the first have the highest priority, and so on."""
+
+
+def as_given(graph: LaunchGraph) -> Order:
+    """In the order of their numbers; Nimble's, too, which keeps the order of the model (NeurIPS 2020)."""
+    return Order(tuple(range(len(graph.works))), (0,) * len(graph.works))
+
+
+def by_longest_path(graph: LaunchGraph) -> Order:
+    """Those first from which the way to the end is longest, without priorities."""
+    return Order(graph.ordered(lambda number: -graph.rest_us[number]), (0,) * len(graph.works))
+
+
+def by_slack(graph: LaunchGraph) -> Order:
+    """The same with priorities: the less slack, the higher."""
+    longest_us = max(graph.rest_us, default=0.0) or 1.0
+    levels = [LEVELS - 1 - sum(slack > share * longest_us for share in SLACKS) for slack in graph.slack_us]
+    return Order(by_longest_path(graph).order, tuple(levels))
+
+
+def opara(graph: LaunchGraph) -> Order:
+    """Opara's launch order (IEEE TC 2025, algorithm 2): of those that are ready, one bound by memory and one bound by
+    arithmetic in turns, each time that whose blocks need least.
+    """
+    waits = [len(before) for before in graph.before]
+    ready: dict[bool, list[tuple[float, int]]] = {True: [], False: []}
+    found: list[int] = []
+
+    def add(number: int) -> None:
+        work = graph.works[number]
+        heapq.heappush(ready[_is_memory_bound(work)], (max(work.room, default=0.0), number))
+
+    for number, count in enumerate(waits):
+        if not count:
+            add(number)
+    memory_next = True
+    while ready[True] or ready[False]:
+        kind = memory_next if ready[memory_next] else not memory_next
+        _, number = heapq.heappop(ready[kind])
+        memory_next = not kind
+        found.append(number)
+        for other in graph.after[number]:
+            waits[other] -= 1
+            if not waits[other]:
+                add(other)
+    return Order(tuple(found), (0,) * len(found))
+
+
+def _is_memory_bound(work: Work) -> bool:
+    return max(work.rates[: L2 + 1], default=0.0) >= max(work.rates[L2 + 1 :], default=0.0)
+
+
+CANDIDATES = (as_given, opara, by_longest_path, by_slack)
+"""The first is kept where no other is better."""

@@ -1,0 +1,108 @@
+"""The order and priorities of launches with the least predicted makespan: list schedules, then local search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tilestitch.cost_model.laws.makespan import Span
+
+from .graph import LEVELS, LaunchGraph, Order, last_us, spans_in
+from .orders import CANDIDATES
+
+EFFORT = 40_000
+"""What local search may spend: some tenths of a second. A simulation costs a unit for each launch, and for each that runs
+beside it.
+"""
+LEAST_GAIN = 1e-3
+"""Of the makespan, for which an order is left. No prediction is better than that."""
+
+
+def best_order(graph: LaunchGraph) -> Order:
+    """The best of the candidates, improved part by part. Equal questions have equal answers."""
+    order: list[int] = []
+    levels = [0] * len(graph.works)
+    for numbers in graph.parts():
+        if len(numbers) == 1:
+            order += numbers
+            continue
+        chosen = _best_of_part(graph.part(numbers), EFFORT * len(numbers) // len(graph.works))
+        order += (numbers[place] for place in chosen.order)
+        for place, level in enumerate(chosen.levels):
+            levels[numbers[place]] = level
+    return Order(tuple(order), tuple(levels))
+
+
+def _best_of_part(graph: LaunchGraph, effort: int) -> Order:
+    best, *others = dict.fromkeys(candidate(graph) for candidate in CANDIDATES)
+    found = spans_in(graph, best)
+    rounds = effort // _cost(found) - len(others)
+    for other in others:
+        spans = spans_in(graph, other)
+        if _is_better(spans, found):
+            best, found = other, spans
+    return _climbed(graph, best, found, rounds)
+
+
+def _climbed(graph: LaunchGraph, best: Order, found: list[Span], rounds: int) -> Order:
+    """The order after so many moves have been tried, of which each that helps is kept."""
+    tried = {best}
+    while last_us(found) > max(graph.rest_us) * (1 + LEAST_GAIN):  # no order is faster than the longest path
+        for move in _moves(graph, best, found):
+            if rounds <= 0:
+                return best
+            if move in tried:
+                continue
+            tried.add(move)
+            rounds -= 1
+            spans = spans_in(graph, move)
+            if _is_better(spans, found):
+                best, found = move, spans
+                break
+        else:
+            return best
+    return best
+
+
+def _cost(spans: Sequence[Span]) -> int:
+    running_us = sum(span.end_us - span.start_us for span in spans)
+    return len(spans) + int(len(spans) * running_us / max(last_us(spans), 1e-9))
+
+
+def _is_better(spans: Sequence[Span], than: Sequence[Span]) -> bool:
+    return last_us(spans) < last_us(than) * (1 - LEAST_GAIN)
+
+
+def _moves(graph: LaunchGraph, chosen: Order, spans: Sequence[Span]) -> Iterator[Order]:
+    """For each launch that the end waited for and that waited for room itself: it goes first, or what ran last."""
+    for number in critical_path(graph, spans):
+        span = spans[number]
+        if span.start_us <= span.ready_us and span.end_us - span.start_us <= graph.works[number].body_us * 1.001:
+            continue
+        yield _raised(chosen, number, 1)
+        yield _raised(chosen, number, LEVELS)
+        beside = [n for n, other in enumerate(spans) if _meet(span, other) and n != number]
+        for other in sorted(beside, key=lambda n: -graph.slack_us[n]):
+            yield _raised(chosen, other, -1)
+            yield _raised(chosen, other, -LEVELS)
+
+
+def _meet(span: Span, other: Span) -> bool:
+    return other.ready_us < span.end_us and span.ready_us < other.end_us
+
+
+def _raised(chosen: Order, number: int, by: int) -> Order:
+    levels = list(chosen.levels)
+    levels[number] = min(LEVELS - 1, max(0, levels[number] + by))
+    return Order(chosen.order, tuple(levels))
+
+
+def critical_path(graph: LaunchGraph, spans: Sequence[Span]) -> list[int]:
+    """The launches that the end waited for, first to last."""
+    if not spans:
+        return []
+    number = max(range(len(spans)), key=lambda n: (spans[n].end_us, -n))
+    found = [number]
+    while graph.before[number]:
+        number = max(graph.before[number], key=lambda n: (spans[n].end_us, -n))
+        found.append(number)
+    return found[::-1]
