@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.passes.plan import Group
-from tilestitch.passes.plan.launches.launch import Lane
+from tilestitch.passes.plan.launches.launch import FIRST_LANE, Lane
 from tilestitch.passes.plan.launches.own import kind_of_plugin
 from tilestitch.passes.plan.own_kernels import KernelTarget, OwnKernel, Temporary
 from tilestitch.passes.plan.target import TargetInfo as PassTarget
@@ -35,7 +35,7 @@ class PlacedLaunch:
     symbol: str
     launch: Any
     args: tuple[rt.Arg, ...]
-    lane: Lane = Lane(0)
+    lane: Lane = FIRST_LANE
 
 
 @dataclass(frozen=True)

@@ -136,6 +136,7 @@ def compile_model(
     nvcc: str | None = None,
     expose: Sequence[str] = (),
     host_steps: bool = True,
+    branch_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> CompiledModel:
     """Compile an ONNX model.
@@ -167,6 +168,8 @@ def compile_model(
     cache: keep compiled CUDA kernels in this folder; True is the user's cache folder, False none.
     nvcc: path of a CUDA compiler to use instead of NVRTC.
     host_steps: whether what has no kernel may run on the host with numpy. If not, HostStepsError says what and why.
+    branch_bytes: how many bytes more than one launch at a time needs the memory of values on a GPU may take, so that
+        launches can run side by side; None: as many as that takes.
     expose: names of ONNX values to add to the outputs; with `plan`, of what its kernels store (`outputs` of `explain`).
 
     Raises OptionError, ExportError, and the errors of frontend, passes and code generation; each message ends with
@@ -177,7 +180,7 @@ def compile_model(
     from tilestitch.passes.plugins.load import Installed, as_texts, load_plugins
     from tilestitch.passes.sync.policies import wanted_sync
 
-    _check_options(target, precision, num_threads)
+    _check_options(target, precision, num_threads, branch_bytes)
     if wanted_sync(sync) is not None and sync != "auto" and target.startswith("cpu"):
         raise OptionError(f"sync is {sync!r}, but kernels of {target} follow each other; give off or auto")
     tell = progress or (lambda stage, done, total: None)
@@ -196,7 +199,7 @@ def compile_model(
         record["sync"] = sync if isinstance(sync, str) else sync.name
     context = PassContext(
         backend.planned_for(threads),
-        options={"planner": planner, "precision": precision, "sync": sync},
+        options={"planner": planner, "precision": precision, "sync": sync, "branch_bytes": branch_bytes},
         rules=plugins.rules,
         plugins=plugins.records,
         cost_model=_cost_model(cost_model, plugins.cost_model),
@@ -323,7 +326,7 @@ def _backend(target: str, threads: int, cache: str | os.PathLike[str] | bool, nv
     raise OptionError(f"no code generation for target {target!r}; give cpu, cpu:NAME, cuda:sm_90a, or emulator")
 
 
-def _check_options(target: str, precision: str, num_threads: int | None) -> None:
+def _check_options(target: str, precision: str, num_threads: int | None, branch_bytes: int | None) -> None:
     from tilestitch.passes.rewrite.precision import PRECISIONS
 
     if not isinstance(target, str):
@@ -332,6 +335,8 @@ def _check_options(target: str, precision: str, num_threads: int | None) -> None
         raise OptionError(f"precision {precision!r} is not supported; give one of {', '.join(PRECISIONS)}")
     if num_threads is not None and not (isinstance(num_threads, int) and num_threads >= 1):
         raise OptionError(f"num_threads is {num_threads!r}; give an integer of at least 1, or None for all cores")
+    if branch_bytes is not None and not (isinstance(branch_bytes, int) and branch_bytes >= 0):
+        raise OptionError(f"branch_bytes is {branch_bytes!r}; give a number of bytes, 0 or more, or None")
 
 
 def _cost_model(name: str | None, plugin: LatencyModel | None) -> LatencyModel:

@@ -11,7 +11,6 @@ from .facts import KernelFacts, Launch, Traffic, merged
 from .laws.makespan import Work
 from .on_gpu import TENSOR_UNITS, rate_per_second, resident_blocks, room_of_block
 
-
 ANALYTICAL = AnalyticalModel()
 
 

@@ -50,7 +50,8 @@ def explain_plan(
     the nodes of the model that each node of the graph stems from. Bytes are counted once for each tensor; `unfused` is
     what a kernel's nodes would be as a kernel each; `sync` says what it waits for. `predicted_us` is what
     `model` says of each kernel on the device of `target` (default: the plan's target, one thread); `prediction` names
-    both, and says how long all take together (`total_us`): side by side where edges and the device allow it.
+    both, and says how long all take together (`total_us`): side by side where edges and the device allow it, as
+    `schedule` shows for a GPU.
     """
     given, nested = plan, nested_graphs(graph)
     if graph.symbols:
@@ -88,7 +89,7 @@ def explain_plan(
                 if isinstance(group.schedule, TicketSchedule) and isinstance(device, Device):
                     kernel["tiles"] = [described_edge(group, edge) for edge in group.schedule.edges]
                     parts = [group_facts(nodes, part, target, model) for part in group.parts]
-                    kernel["apart"] = _apart(parts, facts, model, device)
+                    kernel["apart"] = _apart(parts, facts[name], model, device)
                 if launches is not None:
                     kernel["launches"] = list(launches(given, name))
                 kernels.append(kernel)
@@ -106,6 +107,7 @@ def explain_plan(
         "target": plan.target.name,
         "planner": plan.planner,
         "prediction": {**_prediction(model, device), "total_us": round(plan_us(plan, facts, durations_us, device), 3)},
+        "schedule": _schedule(plan, graph, facts, durations_us, device),
         "plugins": [p.to_json() for p in plan.plugins],
         "bodies": bodies,
     }

@@ -263,12 +263,13 @@ class _Checker:
                     f"edges lead from launch {first + missed.before} ({before.kind} of {before.group}) to it"
                 )
 
-
     def _check_lanes(self, expected: Sequence[Launch], whole: StitchPlan) -> None:
         """A launch waits for the one before in its branch, through others maybe."""
         lanes = whole.lanes or ()
         if len(lanes) != len(expected):
-            self.fail(f"it has {len(lanes)} branches and priorities for {len(expected)} launches; put null in their place")
+            self.fail(
+                f"it has {len(lanes)} branches and priorities for {len(expected)} launches; put null in their place"
+            )
         above: list[int] = []  # of each launch, those that end before it starts, as a set of bits
         before: dict[int, list[int]] = {}
         for edge in whole.edges or ():
@@ -281,8 +282,8 @@ class _Checker:
                 branch = lanes[number].branch
                 if branch in last and not above[number] >> last[branch] & 1:
                     self.fail(
-                        f"launches {last[branch]} and {number} are both in branch {branch}, but the later one does not wait "
-                        "for the other; put null in the place of lanes"
+                        f"launches {last[branch]} and {number} are both in branch {branch}, but the later one does "
+                        "not wait for the other; put null in the place of lanes"
                     )
                 last[branch] = number
 

@@ -276,7 +276,8 @@ class DeviceLaunch:
     def to_json(self) -> dict[str, Any]:
         return {
             "symbol": self.symbol, **self.extent, "args": [arg.to_json() for arg in self.args],
-            "origins": list(self.origins), "faults": list(self.faults), "branch": self.branch, "priority": self.priority,
+            "origins": list(self.origins), "faults": list(self.faults), "branch": self.branch,
+            "priority": self.priority,
         }  # fmt: skip
 
     @staticmethod

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from .archive import atomic_file
@@ -47,6 +47,23 @@ def trace_events(launches: Sequence[Timed], title: str) -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ns"}
 
 
+def timeline_events(launches: Sequence[Mapping[str, Any]], title: str) -> dict[str, Any]:
+    """A predicted schedule (`launches` of `explain`'s `schedule`) as JSON data, each branch in a row of its own."""
+    branches = sorted({launch["branch"] for launch in launches})
+    events: list[dict[str, Any]] = [{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": title}}]
+    events += (
+        {"ph": "M", "pid": 1, "tid": branch, "name": "thread_name", "args": {"name": f"branch {branch}"}}
+        for branch in branches
+    )
+    for launch in launches:
+        events.append({
+            "ph": "X", "pid": 1, "tid": launch["branch"], "name": launch["kernel"], "ts": launch["start_us"],
+            "dur": round(launch["end_us"] - launch["start_us"], 3),
+            "args": {key: launch[key] for key in ("priority", "critical", "alone_us", "after", "why", "beside")},
+        })  # fmt: skip
+    return {"traceEvents": events, "displayTimeUnit": "ns"}
+
+
 def _title(origins: tuple[str, ...]) -> str:
     more = f" + {len(origins) - _SHOWN} more" if len(origins) > _SHOWN else ""
     return ", ".join(origins[:_SHOWN]) + more or "(no ONNX node)"
@@ -56,3 +73,9 @@ def write_trace(path: str | os.PathLike[str], launches: Sequence[Timed], title: 
     """Write the trace atomically. Raises `ArtifactWriteError` when the file cannot be written."""
     with atomic_file(path) as file:
         file.write(json.dumps(trace_events(launches, title)).encode())
+
+
+def write_timeline(path: str | os.PathLike[str], launches: Sequence[Mapping[str, Any]], title: str) -> None:
+    """Write a predicted schedule atomically. Raises `ArtifactWriteError` when the file cannot be written."""
+    with atomic_file(path) as file:
+        file.write(json.dumps(timeline_events(launches, title)).encode())

@@ -101,9 +101,10 @@ class CudaBackend:
 
     def step(self, launches: Sequence[PlacedLaunch], edges: Sequence[tuple[int, int]]) -> rt.DeviceStep:
         """One CUDA graph, whose branches are the launches that do not depend on each other."""
+        kernels = (self.placed(one.symbol, one.launch, one.args) for one in launches)
+        lanes = (one.lane for one in launches)
         return rt.DeviceStep(
-            tuple(replace(self.placed(one.symbol, one.launch, one.args), branch=one.lane.branch, priority=one.lane.priority)
-                for one in launches),
+            tuple(replace(kernel, branch=lane.branch, priority=lane.priority) for kernel, lane in zip(kernels, lanes)),
             tuple(rt.Edge(before, after) for before, after in edges),
         )
 

@@ -66,9 +66,19 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strip-weights", action="store_true", help="leave the weights out; they are supplied at load")
     parser.add_argument("--dump-ir", metavar="DIR", help="write the graph after every pass there")
     parser.add_argument("--threads", type=positive, metavar="N", help="threads that the plan is made for")
+    parser.add_argument(
+        "--branch-memory", type=_nbytes, metavar="BYTES",
+        help="memory of values that launches side by side on a GPU may take besides (default: as much as they want)",
+    )  # fmt: skip
     parser.add_argument("--keep-source", action="store_true", help="keep the kernels' source in the artifact")
     parser.add_argument("--cache", metavar="DIR|off", help="keep compiled CUDA kernels there (default: in ~/.cache)")
     parser.add_argument("--nvcc", metavar="PATH", help="compile CUDA with this nvcc instead of NVRTC")
+
+
+def _nbytes(text: str) -> int:
+    if not text.isascii() or not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes; give 0 or more")
+    return int(text)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -151,6 +161,7 @@ def compile_with(source: Any, options: argparse.Namespace, progress: Progress, r
         cache=cache,
         nvcc=options.nvcc,
         host_steps=not options.no_host,
+        branch_bytes=options.branch_memory,
         progress=progress,
     )
 

@@ -34,13 +34,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also the launches of each kernel: extents, what they need of a GPU, and what their machine code is like",
     )
+    parser.add_argument(
+        "--schedule", action="store_true", help="also when each launch is predicted to run on the GPU, and beside which"
+    )
+    parser.add_argument("--trace", metavar="FILE.json", help="write that for ui.perfetto.dev")
     parser.add_argument("--report", metavar="REPORT.html", help="write it as a page")
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     target = None if options.report is None else writable(options.report, [options.artifact])
+    trace = None if options.trace is None else writable(options.trace, [options.artifact])
     explained = read_explain(existing(options.artifact))
+    if (options.schedule or trace is not None) and not explained.get("schedule"):
+        raise errors.UsageError(f"{options.artifact} has no schedule of launches side by side; compile it for a GPU")
     explained = {**explained, **_asked(explained, options)}
     if options.launches:
         explained.update(machine_code(Path(options.artifact), explained))
@@ -48,10 +55,15 @@ def run(options: argparse.Namespace) -> int:
         from tilestitch.compiler.report import write_report
 
         write_report(target, {"model": Path(options.artifact).stem, **explained})
+    if trace is not None:
+        from tilestitch.runtime.trace import write_timeline
+
+        device = explained["prediction"]["device"]
+        write_timeline(trace, explained["schedule"]["launches"], f"{options.artifact}, predicted for {device}")
     if options.json:
         give(explained)
     else:
-        say(describe(explained, with_launches=options.launches))
+        say(describe(explained, with_launches=options.launches, with_schedule=options.schedule))
         if target is not None:
             say(f"report: {target}")
     return errors.OK
@@ -93,7 +105,7 @@ def _similar(explained: Mapping[str, Any], node: str) -> str:
     return f"; there is {', '.join(close)}" if close else "; it may have been folded away: `explain` lists all nodes"
 
 
-def describe(explained: Mapping[str, Any], *, with_launches: bool = False) -> str:
+def describe(explained: Mapping[str, Any], *, with_launches: bool = False, with_schedule: bool = False) -> str:
     """EXPLAINED as text for people."""
     kernels = explained["kernels"]
     rows = [
@@ -111,6 +123,8 @@ def describe(explained: Mapping[str, Any], *, with_launches: bool = False) -> st
         if with_launches and explained["target"] != "cpu":
             parts.append(_waits(kernels))
             parts.extend(_tiles(kernels))
+    if with_schedule:
+        parts.append(_schedule(explained))
     if "node" in explained:
         parts.extend(_inside(explained, kernel, kernel["stitches"]) for kernel in kernels)
     if "producer" in explained:
@@ -171,6 +185,27 @@ def _tiles(kernels: Sequence[Mapping[str, Any]]) -> list[str]:
         for kernel in drawing for apart in (kernel["apart"],)
     ]  # fmt: skip
     return [table(rows, ("#", "tiles", "wait by policy", "semaphores", "for the sake of")), *gains]
+
+
+def _schedule(explained: Mapping[str, Any]) -> str:
+    """When each launch is predicted to run, and what the end waits for."""
+    schedule, device = explained["schedule"], explained["prediction"]["device"]
+    launches = schedule["launches"]
+    rows = [
+        (
+            f"{one['start_us']:.1f}", f"{one['end_us']:.1f}", one["branch"], one["priority"],
+            f"{'* ' if one['critical'] else '  '}{one['kernel']}", len(one["beside"]), one["why"],
+        )
+        for one in sorted(launches, key=lambda one: (one["start_us"], one["branch"]))
+    ]  # fmt: skip
+    path = [launches[number] for number in schedule["critical_path"]]
+    longer = schedule["arena_bytes"] - schedule["one_at_a_time_bytes"]
+    return "\n".join((
+        table(rows, ("start us", "end us", "branch", "priority", "kernel", "beside", "why not earlier")),
+        f"predicted on {device}: {schedule['makespan_us']:.1f} us, one launch at a time "
+        f"{schedule['one_at_a_time_us']:.1f} us; the memory of values takes {longer} bytes more for that",
+        f"critical path (*): {len(path)} launches, {sum(one['alone_us'] for one in path):.1f} us if nothing else ran",
+    ))  # fmt: skip
 
 
 def _launches(kernels: Sequence[Mapping[str, Any]]) -> str:

@@ -1,16 +1,16 @@
 """When kernels that share one GPU start and end: a discrete-event model of thread blocks on multiprocessors.
 
 A kernel is ready a launch gap after all that it waits for has ended. Ready kernels are in one queue: those of higher
-priority first, then those that were ready earlier, then those that come first in the order of launches. The head of the
-queue places as many thread blocks as there is room for (threads, registers, shared memory, blocks); as long as blocks of
-it are left, no other kernel places any, even where one of its blocks would fit. Blocks that were placed together end
-together; fewer than a quarter of those that the device could hold are not placed. What they share (DRAM, the L2 cache, arithmetic units) is divided in proportion to what each would use if it
-were alone, so that nothing is ever busier than it can be; kernels whose data fit the L2 cache alone, but not together,
-use DRAM for them.
+priority first, then those that were ready earlier, then those that come first in the order of launches. The head of
+the queue places as many thread blocks as there is room for (threads, registers, shared memory, blocks); as long as
+blocks of it are left, no other kernel places any, even where one of its blocks would fit. Blocks that were placed
+together end together; fewer than a quarter of those that the device could hold are not placed. What they share (DRAM,
+the L2 cache, arithmetic units) is divided in proportion to what each would use if it were alone, so that nothing is
+ever busier than it can be; kernels whose data fit the L2 cache alone, but not together, use DRAM for them.
 
 Sources. The queue: Amert et al., GPU Scheduling on the NVIDIA TX2: Hidden Details Revealed (RTSS 2017). At most 128
-grids at a time: CUDA C++ Programming Guide, compute capability 7.0 and later. Room is counted over the whole device, not
-for each multiprocessor.
+grids at a time: CUDA C++ Programming Guide, compute capability 7.0 and later. Room is counted over the whole device,
+not for each multiprocessor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_GRIDS = 128
 MOST_ROUNDS = 8
 """Kernels whose blocks go through the device more often are taken to have larger ones, which do so as often as this."""
 LEAST_LOT = 0.25
-"""Of the blocks that the device holds of a kernel: no fewer are placed at a time, or there would be no end of events."""
+"""Of the blocks that the device holds of a kernel: no fewer are placed at a time, or events would have no end."""
 _NOTHING = 1e-9
 
 
@@ -33,11 +33,11 @@ class Work:
     """A kernel as a device sees it that runs several at a time.
 
     gap_us: from the end of what it waits for until its blocks may start; it occupies nothing meanwhile. body_us: from
-    the start of its first block to the end of its last one, alone on the device. resident: blocks that the device holds
-    at a time. room: what one block takes of each thing that limits how many are held, as shares of the device. whole:
-    all blocks must be held together. rates: what it takes of each thing that kernels share while they run, on average
-    and alone, as shares of the device; the first is DRAM. cache: of the L2 cache that its data fill. uncached: its share
-    of DRAM if they find no room there.
+    the start of its first block to the end of its last one, alone on the device. resident: blocks that the device
+    holds at a time. room: what one block takes of each thing that limits how many are held, as shares of the device.
+    whole: all blocks must be held together. rates: what it takes of each thing that kernels share while they run, on
+    average and alone, as shares of the device; the first is DRAM. cache: of the L2 cache that its data fill. uncached:
+    its share of DRAM if they find no room there.
     """
 
     gap_us: float
@@ -69,7 +69,7 @@ def makespan_us(works: Sequence[Work], edges: Iterable[tuple[int, int]], priorit
 
 
 def spans(works: Sequence[Work], edges: Iterable[tuple[int, int]], priorities: Sequence[int] = ()) -> list[Span]:
-    """When each kernel runs. edges: (before, after), without a cycle. priorities: the higher goes first; default: none."""
+    """When each kernel runs. edges: (before, after), without a cycle. priorities: the higher goes first."""
     return _Device(works, edges, priorities).run()
 
 

@@ -74,8 +74,8 @@ class StitchPlan:
     """The whole plan of one graph. `bodies` holds the plans of nested graphs, by `node.attribute`.
 
     `segments`, read one after another, are the order of the groups; `launches` are theirs in that order, and `edges`
-    say which wait for which (on a CPU they follow each other); `lanes` are the branch and the priority of each launch (on a
-    CPU there are none). None: what follows from the rest is still to be written.
+    say which wait for which (on a CPU they follow each other); `lanes` are the branch and the priority of each launch
+    (on a CPU there are none). None: what follows from the rest is still to be written.
     """
 
     graph: str

@@ -151,8 +151,8 @@ HIGHEST_PRIORITY = 5
 
 @dataclass(frozen=True)
 class Lane:
-    """Where a launch runs. branch: those of one number follow each other, in each segment; priority: of launches that are
-    ready, blocks of those with the highest start first.
+    """Where a launch runs. branch: those of one number follow each other, in each segment; priority: of launches that
+    are ready, blocks of those with the highest start first.
     """
 
     branch: int
@@ -161,8 +161,8 @@ class Lane:
     def __post_init__(self) -> None:
         if self.branch < 0 or not 0 <= self.priority <= HIGHEST_PRIORITY:
             raise PlanError(
-                f"a launch in branch {self.branch} with priority {self.priority}: branches are numbered from 0, priorities "
-                f"are 0 to {HIGHEST_PRIORITY}; put null in the place of lanes"
+                f"a launch in branch {self.branch} with priority {self.priority}: branches are numbered from 0, "
+                f"priorities are 0 to {HIGHEST_PRIORITY}; put null in the place of lanes"
             )
 
     def to_json(self) -> list[int]:
@@ -173,3 +173,6 @@ class Lane:
         if not (isinstance(data, list) and len(data) == 2 and all(type(n) is int for n in data)):
             raise PlanError(f"{where} is not [branch, priority]; put null in the place of lanes")
         return Lane(data[0], data[1])
+
+
+FIRST_LANE = Lane(0)

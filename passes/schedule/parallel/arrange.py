@@ -31,23 +31,22 @@ Levels = dict[tuple[str, int], int]
 
 
 def arranged(plan: StitchPlan, graph: Graph, model: LatencyModel, most_bytes: int | None = None) -> StitchPlan:
-    """The plan with the groups of each segment in the order, and its launches with the priorities, of the least predicted
-    makespan. The given order is kept where no other is predicted to be faster.
+    """The plan with the groups of each segment in the order, and its launches with the priorities, of the least
+    predicted makespan. The given order is kept where no other is predicted to be faster.
 
     most_bytes: how many bytes more than one launch at a time needs the arena may have, for launches side by side.
     """
-    device = device_of(plan.target)
-    if not isinstance(device, Device) or not plan.launches:
+    if not plan.target.is_gpu or not plan.launches:
         return plan
-    works = _works(plan, graph, model, device)
+    works = works_of_plan(plan, graph, model)
     ours = _best_segments(plan, graph, works)
     options: Iterator[StitchPlan]
     if most_bytes is None:
-        options = iter((plan, _placed(plan, graph, *ours, WINDOW)))
+        options = iter((plan, placed(plan, graph, *ours)))
     else:
         most_bytes += one_at_a_time_bytes(plan, graph)
         orders = ((plan.segments, Levels()), ours)
-        all_options = (_placed(plan, graph, *order, window) for window in WINDOWS for order in orders)
+        all_options = (placed(plan, graph, *order, window) for window in WINDOWS for order in orders)
         options = (option for option in all_options if option.buffers.arena_bytes <= most_bytes)
     best = next(options)
     best_us = last_us(spans_of(best, works))
@@ -60,10 +59,13 @@ def arranged(plan: StitchPlan, graph: Graph, model: LatencyModel, most_bytes: in
 
 def one_at_a_time_bytes(plan: StitchPlan, graph: Graph) -> int:
     """The arena of the same kernels in the same order, if each had ended before the next began."""
-    return _placed(plan, graph, plan.segments, {}, 0).buffers.arena_bytes
+    return placed(plan, graph, plan.segments, window=0).buffers.arena_bytes
 
 
-def _works(plan: StitchPlan, graph: Graph, model: LatencyModel, gpu: Device) -> dict[str, tuple[Work, ...]]:
+def works_of_plan(plan: StitchPlan, graph: Graph, model: LatencyModel) -> dict[str, tuple[Work, ...]]:
+    """Of the groups of a plan for a GPU, what each of their launches needs."""
+    gpu = device_of(plan.target)
+    assert isinstance(gpu, Device), gpu
     nodes = nodes_by_name(graph)
     facts = {group.name: group_facts(nodes, group, plan.target, model) for group in plan.groups}
     found = model.predict(list(facts.values()), gpu)
@@ -138,10 +140,10 @@ def _rounded(nbytes: int) -> int:
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
-def _placed(
-    plan: StitchPlan, graph: Graph, segments: tuple[Segment, ...], levels: Levels, window: int
+def placed(
+    plan: StitchPlan, graph: Graph, segments: tuple[Segment, ...], levels: Levels | None = None, window: int = WINDOW
 ) -> StitchPlan:
-    """The plan in another order, with memory, edges, branches and priorities that fit it."""
+    """The plan in another order, with memory, edges, branches and priorities (default: none) that fit it."""
     by_group: dict[str, list[Launch]] = {}
     for launch in plan.launches or ():
         by_group.setdefault(launch.group, []).append(launch)
@@ -152,4 +154,4 @@ def _placed(
     edges = edges_of(graph, launches, segments, buffers)
     lanes = lanes_of(launches, segments, edges)
     moved = replace(plan, segments=segments, buffers=buffers, launches=launches, edges=edges, lanes=lanes)
-    return with_priorities(moved, [levels.get(key, 0) for key in _keys(launches)])
+    return with_priorities(moved, [(levels or {}).get(key, 0) for key in _keys(launches)])

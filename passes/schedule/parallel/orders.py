@@ -31,6 +31,15 @@ def by_slack(graph: LaunchGraph) -> Order:
     return Order(by_longest_path(graph).order, tuple(levels))
 
 
+def in_order(graph: LaunchGraph) -> Order:
+    """The same, with priorities that fall from the first launch to the last."""
+    order = by_longest_path(graph).order
+    levels = [0] * len(order)
+    for place, number in enumerate(order):
+        levels[number] = LEVELS - 1 - place * LEVELS // len(order)
+    return Order(order, tuple(levels))
+
+
 def opara(graph: LaunchGraph) -> Order:
     """Opara's launch order (IEEE TC 2025, algorithm 2): of those that are ready, one bound by memory and one bound by
     arithmetic in turns, each time that whose blocks need least.
@@ -63,5 +72,5 @@ def _is_memory_bound(work: Work) -> bool:
     return max(work.rates[: L2 + 1], default=0.0) >= max(work.rates[L2 + 1 :], default=0.0)
 
 
-CANDIDATES = (as_given, opara, by_longest_path, by_slack)
+CANDIDATES = (as_given, opara, by_longest_path, by_slack, in_order)
 """The first is kept where no other is better."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from tilestitch.cost_model.laws.makespan import Span
 
 from .graph import LEVELS, LaunchGraph, Order, last_us, spans_in
 from .orders import CANDIDATES
 
-EFFORT = 40_000
-"""What local search may spend: some tenths of a second. A simulation costs a unit for each launch, and for each that runs
-beside it.
+EFFORT = 25_000
+"""What local search may spend: some tenths of a second. A simulation costs a unit for each launch, and for each that
+runs beside it.
 """
 LEAST_GAIN = 1e-3
 """Of the makespan, for which an order is left. No prediction is better than that."""
@@ -33,34 +34,45 @@ def best_order(graph: LaunchGraph) -> Order:
 
 
 def _best_of_part(graph: LaunchGraph, effort: int) -> Order:
-    best, *others = dict.fromkeys(candidate(graph) for candidate in CANDIDATES)
-    found = spans_in(graph, best)
-    rounds = effort // _cost(found) - len(others)
-    for other in others:
-        spans = spans_in(graph, other)
+    """The best that is found from any of the candidates; the earlier one of equals."""
+    starts = [(order, spans_in(graph, order)) for order in dict.fromkeys(one(graph) for one in CANDIDATES)]
+    rounds = effort // _cost(starts[0][1]) - len(starts)
+    climb = _Climb(graph, rounds, {order for order, _ in starts})
+    best, found = starts[0]
+    for order, spans in starts[1:]:
         if _is_better(spans, found):
-            best, found = other, spans
-    return _climbed(graph, best, found, rounds)
-
-
-def _climbed(graph: LaunchGraph, best: Order, found: list[Span], rounds: int) -> Order:
-    """The order after so many moves have been tried, of which each that helps is kept."""
-    tried = {best}
-    while last_us(found) > max(graph.rest_us) * (1 + LEAST_GAIN):  # no order is faster than the longest path
-        for move in _moves(graph, best, found):
-            if rounds <= 0:
-                return best
-            if move in tried:
-                continue
-            tried.add(move)
-            rounds -= 1
-            spans = spans_in(graph, move)
-            if _is_better(spans, found):
-                best, found = move, spans
-                break
-        else:
-            return best
+            best, found = order, spans
+    for order, spans in [(best, found), *(start for start in starts if start[0] != best)]:
+        order, spans = climb.best_from(order, spans)
+        if _is_better(spans, found):
+            best, found = order, spans
     return best
+
+
+@dataclass
+class _Climb:
+    """Tries moves, each once and so many in all, and keeps those that help."""
+
+    graph: LaunchGraph
+    rounds: int
+    tried: set[Order]
+
+    def best_from(self, best: Order, found: list[Span]) -> tuple[Order, list[Span]]:
+        while last_us(found) > max(self.graph.rest_us) * (1 + LEAST_GAIN):  # no order is faster than the longest path
+            for move in _moves(self.graph, best, found):
+                if self.rounds <= 0:
+                    return best, found
+                if move in self.tried:
+                    continue
+                self.tried.add(move)
+                self.rounds -= 1
+                spans = spans_in(self.graph, move)
+                if _is_better(spans, found):
+                    best, found = move, spans
+                    break
+            else:
+                break
+        return best, found
 
 
 def _cost(spans: Sequence[Span]) -> int:
@@ -73,7 +85,9 @@ def _is_better(spans: Sequence[Span], than: Sequence[Span]) -> bool:
 
 
 def _moves(graph: LaunchGraph, chosen: Order, spans: Sequence[Span]) -> Iterator[Order]:
-    """For each launch that the end waited for and that waited for room itself: it goes first, or what ran last."""
+    """For each launch that the end waited for, and that waited for room or was slowed down itself: it goes earlier, or
+    what ran beside it later. Then any launch with any priority.
+    """
     for number in critical_path(graph, spans):
         span = spans[number]
         if span.start_us <= span.ready_us and span.end_us - span.start_us <= graph.works[number].body_us * 1.001:
@@ -84,6 +98,9 @@ def _moves(graph: LaunchGraph, chosen: Order, spans: Sequence[Span]) -> Iterator
         for other in sorted(beside, key=lambda n: -graph.slack_us[n]):
             yield _raised(chosen, other, -1)
             yield _raised(chosen, other, -LEVELS)
+    for number in range(len(spans)):
+        for level in range(LEVELS):
+            yield _raised(chosen, number, level - chosen.levels[number])
 
 
 def _meet(span: Span, other: Span) -> bool:

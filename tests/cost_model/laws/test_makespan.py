@@ -63,7 +63,7 @@ def work(body_us: float, blocks: int = 1, room: float = 0.0, gap_us: float = 0.0
             [(0, 0, 6), (0, 0, 6)], id="not together in the cache",
         ),
         pytest.param([work(2, 1, 3.0), work(1, 1, 1)], [], [(0, 0, 2), (0, 2, 3)], id="a block that fits nowhere"),
-        pytest.param([work(0, 1, 1), work(3, 1, 1)], [(0, 1)], [(0, 0, 0), (0, 0, 3)], id="a kernel that takes no time"),
+        pytest.param([work(0, 1, 1), work(3, 1, 1)], [(0, 1)], [(0, 0, 0), (0, 0, 3)], id="a kernel of no time"),
     ],
 )  # fmt: skip
 def test_cases_by_hand(works: list[Work], edges: Edges, expected: list[tuple[float, float, float]]) -> None:
