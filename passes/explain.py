@@ -14,6 +14,7 @@ from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.laws.waves import waves_apart, waves_together
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
+from tilestitch.cost_model.side_by_side import works_of
 from tilestitch.passes.fusion.cost.facts import group_facts, nodes_by_name
 from tilestitch.passes.schedule.device import device_of
 
@@ -24,6 +25,8 @@ from .plan.schedules import TicketSchedule
 from .plan.target import TargetInfo
 from .schedule.launches import nested_graphs
 from .schedule.makespan import plan_us
+from .schedule.parallel.arrange import one_at_a_time_bytes
+from .schedule.parallel.timeline import timeline_of
 from .sync.cost import slots
 from .waits import described_edge, waits_of
 
@@ -120,6 +123,21 @@ def _apart(parts: Sequence[KernelFacts], together: KernelFacts, model: LatencyMo
         "predicted_us": round(sum(found.latency_us for found in model.predict(parts, device)), 3),
         "waves": waves_apart(tiles, [slots(launch, device) for launch in launches]),
         "waves_together": round(waves_together(tiles, slots(together.sequence[-1], device)), 2),
+    }
+
+
+def _schedule(
+    plan: StitchPlan, graph: Graph, facts: Mapping[str, KernelFacts], durations_us: Mapping[str, float],
+    device: AnyDevice,
+) -> dict[str, Any] | None:  # fmt: skip
+    """The predicted timeline of launches, and the price of running them side by side; None on a CPU."""
+    if not isinstance(device, Device):
+        return None
+    timeline = timeline_of(plan, works_of(facts, durations_us, device))
+    return {
+        **timeline,
+        "arena_bytes": plan.buffers.arena_bytes,
+        "one_at_a_time_bytes": one_at_a_time_bytes(plan, graph),
     }
 
 

@@ -153,7 +153,8 @@ class _Device:
     def _fitting(self, number: int) -> int:
         """Blocks of a kernel for which there is room now."""
         work = self._works[number]
-        count = self._unplaced[number]
+        running = self._unended[number] - self._unplaced[number]
+        count = min(self._unplaced[number], self._together[number] - running)
         for free, each in zip(self._free, work.room):
             if each > 0:
                 count = min(count, int((free + _NOTHING) / each))

@@ -119,6 +119,17 @@ def test_dependences_are_kept_and_no_bound_is_broken(works: list[Work], data: st
     assert total_us >= sum(one.body_us * one.rates[1] for one in works) - near
 
 
+@given(st.integers(1, 300), st.integers(1, 100), st.floats(0.0005, 0.02), st.floats(0, 1), st.floats(0, 1))
+@settings(deadline=None)
+def test_a_kernel_alone_takes_what_it_takes_alone(
+    blocks: int, resident: int, room: float, rate: float, cache: float
+) -> None:
+    """Also where there would be room for more blocks by threads and registers of the whole device."""
+    room = min(room, 1 / resident)
+    one = Work(1.0, 8.0, blocks, resident, (room,), rates=(rate,), cache=cache, uncached=1.0)
+    assert spans([one], []) == [Span(1, 1, pytest.approx(9))]
+
+
 @given(WORKS)
 @settings(deadline=None)
 def test_a_chain_takes_the_sum(works: list[Work]) -> None:
