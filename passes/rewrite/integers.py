@@ -142,7 +142,7 @@ def _sums(graph: Graph, node: Node, x: Value, zero: Value | None, w: _Weights) -
         return None
     x, zero = _unsigned(graph, node, x, zero)
     attrs = {k: v for k, v in node.attrs.items() if k != "precision"} | {"out_dtype": "int32"}
-    if node.op == "conv" and not _is_zero(zero) and any((*attrs["before"], *attrs["after"])):
+    if node.op == "conv" and not _is_zero(zero) and any(p != 0 for p in (*attrs["before"], *attrs["after"])):
         x, attrs = _padded(graph, node, x, zero, attrs)
     weights = graph.constant(w.data, name=node.inputs[1].name)
     sums = computed_like(graph, node, node.op, x, weights, **attrs)

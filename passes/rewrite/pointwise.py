@@ -33,9 +33,9 @@ def _to_matmul(graph: Graph, node: Node) -> Replacement | None:
     if attrs["layout"] != "NXC" or not is_sized(x) or weight.data is None or attrs["groups"] != 1:
         return None
     *kernel, channels, out = weight.shape
-    odd = (*(k != 1 for k in kernel), *(s != 1 for s in attrs["strides"]), *attrs["before"], *attrs["after"])
+    odd = any(n != 1 for n in (*kernel, *attrs["strides"])) or any(n != 0 for n in (*attrs["before"], *attrs["after"]))
     turned = x.producer is not None and x.producer.op == "transpose"
-    if any(odd) or turned or not any(map(is_open, x.shape[1:-1])):
+    if odd or turned or not any(map(is_open, x.shape[1:-1])):
         return None
     further = {key: attrs[key] for key in ("out_dtype", "precision") if attrs.get(key) is not None}
     return [emit_like(graph, node, "matmul", x, reshaped(graph, node, weight, (channels, out)), **further)]

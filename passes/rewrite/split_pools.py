@@ -102,7 +102,7 @@ def _separate(pool: Node) -> bool:
     """Whether the windows of a max pooling do not overlap and lie inside."""
     attrs = pool.attrs
     apart = all(s >= k for s, k in zip(attrs["strides"], attrs["kernel"], strict=True))
-    plain = all(d == 1 for d in attrs["dilations"]) and not any((*attrs["before"], *attrs["after"]))
+    plain = all(d == 1 for d in attrs["dilations"]) and all(p == 0 for p in (*attrs["before"], *attrs["after"]))
     return attrs["reducer"] == "max" and apart and plain and pool.output.tensor_type.num_elements > 0
 
 

@@ -172,7 +172,7 @@ def _joined(graph: Graph, node: Node, a: Value, b: Value, axis: int) -> Value | 
 
 
 def pad_nothing(graph: Graph, node: Node) -> Replacement | None:
-    return [node.inputs[0]] if not any((*node.attrs["before"], *node.attrs["after"])) else None
+    return [node.inputs[0]] if all(p == 0 for p in (*node.attrs["before"], *node.attrs["after"])) else None
 
 
 VIEW_PATTERNS: dict[str, list[Pattern]] = {

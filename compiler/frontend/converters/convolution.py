@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.sizes import Size, ceil_div, is_open, largest
 from tilestitch.compiler.ir.types import to_numpy_dtype
 
 from ..builder import Builder, dtype_of
@@ -68,13 +69,21 @@ def window_of(ctx: Context, x: Value, kernel: Sequence[int]) -> Window:
         raise ctx.fail(f"auto_pad is {auto_pad!r}, none of NOTSET, VALID, SAME_UPPER, SAME_LOWER")
     before, after = [], []
     for i in range(spatial):
-        size = ctx.dim(x, 2 + i)
-        steps = -(-size // strides[i])
-        total = max((steps - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1 - size, 0)
+        total = same_padding(ctx.dim(x, 2 + i), strides[i], (kernel[i] - 1) * dilations[i] + 1)
         small, large = total // 2, total - total // 2
         before.append(small if auto_pad == "SAME_UPPER" else large)
         after.append(large if auto_pad == "SAME_UPPER" else small)
     return Window(tuple(kernel), strides, tuple(before), tuple(after), dilations)
+
+
+def same_padding(size: Size, stride: int, extent: int) -> Size:
+    """What makes windows of `extent` start at every place that is a multiple of the stride. It is never negative where
+    neighbouring windows touch, whatever the size is: there is nothing to compare then.
+    """
+    missing = (ceil_div(size, stride) - 1) * stride + extent - size
+    if is_open(missing) and extent >= stride:
+        return missing
+    return 0 if extent == 1 else largest(missing, 0)
 
 
 def conv_window(ctx: Context, x: Value, w: Value) -> Window:

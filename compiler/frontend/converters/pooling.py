@@ -11,12 +11,14 @@ import numpy as np
 
 from tilestitch.compiler.ir import Value
 from tilestitch.compiler.ir.claims import may_be_natural
+from tilestitch.compiler.ir.sizes import ceil_div, is_open, largest, smallest
 from tilestitch.compiler.ir.types import is_float, to_numpy_dtype
 
 from ..builder import dtype_of
 from ..context import Context, Converted, Versioned
 from .common import outputs_named
 from .convolution import Window, window_of
+from .open_windows import open_counts, open_places
 from .quantization import integer_range
 
 MOST_SLICES = 32
@@ -43,19 +45,24 @@ def _pool_window(ctx: Context, x: Value) -> Window:
         size, stride = ctx.dim(x, 2 + i), window.strides[i]
         span = size + window.before[i] + window.after[i] - window.extent(i)
         steps = -(-span // stride) + 1
-        if (steps - 1) * stride >= size + window.before[i]:
+        if is_open(size):
+            steps = smallest(steps, ceil_div(size + window.before[i], stride))
+        elif (steps - 1) * stride >= size + window.before[i]:
             steps -= 1
         after.append((steps - 1) * stride + window.extent(i) - size - window.before[i])
     return Window(window.kernel, window.strides, window.before, tuple(after), window.dilations)
 
 
 def _window_reduce(ctx: Context, x: Value, window: Window, reducer: str) -> Value:
-    """`after` may be negative when ceil_mode drops a window: the operand is then cut."""
-    after = window.after
+    """`after` may be negative when ceil_mode drops a window: the operand is then cut. Where that depends on open sizes,
+    it is not: no window reaches what would be cut off.
+    """
+    after = list(window.after)
     for i, pad in enumerate(after):
-        if pad < 0:
+        if not is_open(pad) and pad < 0:
             x = ctx.slice_axis(x, 2 + i, 0, ctx.dim(x, 2 + i) + pad)
-    attrs = window.attrs() | {"after": tuple(max(p, 0) for p in after)}
+            after[i] = 0
+    attrs = window.attrs() | {"after": tuple(after)}
     return ctx.emit("window_reduce", x, reducer=reducer, kernel=window.kernel, **attrs)
 
 
@@ -76,9 +83,12 @@ def average_pool(ctx: Context, x: Value) -> Value:
     total = _window_reduce(ctx, x, window, "sum")
     spatial = len(window.kernel)
     stated = window_of(ctx, x, window.kernel)
-    if not any(window.before) and not any(window.after):
+    if all(pad == 0 for pad in (*window.before, *window.after)):
         return ctx.div(total, prod(window.kernel))
     include = ctx.attr("count_include_pad", 0)
+    if any(is_open(size) for size in ctx.shape(x)[2:]):
+        padding = (stated.before, stated.after) if include else ((0,) * spatial, (0,) * spatial)
+        return ctx.div(total, ctx.cast(open_counts(ctx, ctx.shape(x), ctx.shape(total), window, padding), x.dtype))
     counts = np.ones((1,) * spatial)
     for i in range(spatial):
         size, steps = ctx.dim(x, 2 + i), ctx.dim(total, 2 + i)
@@ -112,13 +122,18 @@ def _max_with_indices(ctx: Context, x: Value, window: Window) -> list[Value | No
     """
     shape = ctx.shape(x)
     spatial = shape[2:]
-    pads_after = [max(p, 0) for p in window.after]
+    pads_after = [largest(p, 0) for p in window.after]
     padded = ctx.pad(x, (0, 0, *window.before), (0, 0, *pads_after), value=ctx.constant(_lowest(dtype_of(x))))
     steps = [
         (s + b + a - window.extent(i)) // window.strides[i] + 1
         for i, (s, b, a) in enumerate(zip(spatial, window.before, window.after, strict=True))
     ]
     starts = list(product(*(range(0, k * d, d) for k, d in zip(window.kernel, window.dilations, strict=True))))
+    if any(map(is_open, shape)):
+        stacked = _sliced(ctx, padded, window, starts, steps)
+        best = ctx.emit("arg_max", stacked, axis=0, keepdims=False, select_last=False)
+        values = ctx.reduce("max", stacked, (0,), keepdims=False)
+        return [values, open_places(ctx, best, shape, window, bool(ctx.attr("storage_order", 0)))]
     places = []
     for start in starts:
         lines = [start[i] - window.before[i] + np.arange(steps[i]) * window.strides[i] for i in range(len(spatial))]

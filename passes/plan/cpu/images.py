@@ -75,7 +75,7 @@ class ConvShape:
 
     @property
     def padded(self) -> bool:
-        return any(before or after for before, after in self.pads)
+        return any(pad != (0, 0) for pad in self.pads)
 
     def source(self, dim: int, output: Any, tap: Any) -> Any:
         """Input coordinate (possibly outside) that output coordinate and kernel tap meet, numbers or expressions."""
