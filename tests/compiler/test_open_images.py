@@ -18,7 +18,7 @@ from tilestitch.runtime.errors import InputError
 
 pytest.importorskip("onnxruntime")
 
-HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
+HEAD = '<ir_version: 9, opset_import: ["" : 19]> g '
 RANGE = (1, 4096)
 SIZES = [(1, 1, 1), (1, 7, 7), (2, 5, 9), (1, 16, 31), (3, 2, 3), (1, 33, 64), (1, 1, 40), (1, 40, 1)]
 """Of batch, height and width: smaller than windows, a multiple of vectors and tiles, one more or less, lines."""
@@ -96,6 +96,64 @@ IMAGES = {
     "lp": (
         "(float[b,5,h,w] x) => (float[b,5,p,q] y)\n"
         "{ y = LpPool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(x) }",
+        None,
+    ),
+    "averages": (
+        "(float[b,5,h,w] x) => (float[b,5,p,q] inside, float[b,5,p,q] all, float[b,5,r,s] ceil, float[b,5,t,u] same)\n"
+        "{ inside = AveragePool<kernel_shape=[3,3], pads=[1,1,1,1], strides=[2,2]>(x)\n"
+        "all = AveragePool<kernel_shape=[3,3], pads=[1,1,1,1], strides=[2,2], count_include_pad=1>(x)\n"
+        "ceil = AveragePool<kernel_shape=[2,3], pads=[1,1,0,1], strides=[2,2], ceil_mode=1>(x)\n"
+        'same = AveragePool<kernel_shape=[3,3], strides=[2,2], auto_pad="SAME_UPPER">(x) }',
+        None,
+    ),
+    "dilated_averages": (
+        "(float[b,5,h,w] x) => (float[b,5,p,q] y)\n"
+        "{ y = AveragePool<kernel_shape=[3,3], pads=[2,2,2,2], dilations=[2,1], strides=[2,1]>(x) }",
+        None,
+    ),
+    "max_of_a_last_part": (
+        "(float[b,5,h,w] x) => (float[b,5,p,q] y)\n"
+        "{ y = MaxPool<kernel_shape=[3,3], strides=[2,2], ceil_mode=1, pads=[1,1,1,1]>(x) }",
+        None,
+    ),
+    "same_with_strides": (
+        '(float[b,16,h,w] x) => (float[b,16,p,q] y) { y = Conv<auto_pad="SAME_LOWER", strides=[3,2]>(x, k) }',
+        (16, 16, 4, 5),
+    ),
+    "same_depthwise": (
+        '(float[b,16,h,w] x) => (float[b,16,p,q] y) { y = Conv<auto_pad="SAME_UPPER", strides=[2,2], group=16>(x, k) }',
+        (16, 1, 3, 3),
+    ),
+    "same_1x1": (
+        '(float[b,16,h,w] x) => (float[b,16,p,q] y) { y = Conv<auto_pad="SAME_UPPER", strides=[2,2]>(x, k) }',
+        (16, 16, 1, 1),
+    ),
+    "places_of_the_largest": (
+        "(float[b,5,h,w] x) => (float[b,5,p,q] y, int64[b,5,p,q] z, float[b,5,r,s] v, int64[b,5,r,s] u)\n"
+        "{ y, z = MaxPool<kernel_shape=[2,2], strides=[2,2], pads=[1,1,1,1]>(x)\n"
+        "v, u = MaxPool<kernel_shape=[3,3], strides=[2,1], pads=[2,2,2,2], dilations=[2,2], storage_order=1>(x) }",
+        None,
+    ),
+    "enlarged": (
+        "(float[b,5,h,w] x) => (float[b,5,p,q] y, float[b,5,r,s] z, float[b,5,t,u] c)\n"
+        "<float[4] two={1,1,2,2}>\n"
+        '{ y = Resize<mode="linear">(x, , two)\n'
+        'z = Resize<mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor">(x, , two)\n'
+        'c = Resize<mode="cubic", exclude_outside=1>(x, , two) }',
+        None,
+    ),
+    "brought_to_the_size_of_another": (
+        "(float[b,5,h,w] x) => (float[b,5,h,w] y, float[b,5,7,9] z)\n"
+        "<int64[1] none={0}, int64[1] two={2}, int64[1] four={4}, int64[2] sides={7,9}>\n"
+        "{ small = MaxPool<kernel_shape=[2,2], strides=[2,2], pads=[0,0,1,1]>(x)\n"
+        "shape = Shape(x)  lead = Slice(shape, none, two)  whole = Slice(shape, two, four)\n"
+        "like = Concat<axis=0>(lead, whole)  known = Concat<axis=0>(lead, sides)\n"
+        'y = Resize<mode="linear", coordinate_transformation_mode="pytorch_half_pixel">(small, , , like)\n'
+        'z = Resize<mode="linear", coordinate_transformation_mode="align_corners">(small, , , known) }',
+        None,
+    ),
+    "padded": (
+        "(float[b,5,h,w] x) => (float[b,5,p,q] y) <int64[8] pads={0,0,1,2,0,0,3,4}> { y = Pad(x, pads) }",
         None,
     ),
 }

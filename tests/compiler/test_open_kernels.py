@@ -16,7 +16,6 @@ from tests.tolerances import MODELS
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli import rivals
 from tilestitch.compiler.errors import OptionError
-from tilestitch.compiler.frontend.errors import ConversionError
 from tilestitch.runtime import load
 from tilestitch.runtime.errors import InputError
 
@@ -149,15 +148,6 @@ def test_padding_mirrors_axes_of_any_size(mode: str) -> None:
         for size in (1, 2, 4, 5, 17, 1000):
             x = np.arange(2 * size, dtype=np.float32).reshape(2, size)
             np.testing.assert_array_equal(module.run({"x": x})["y"], np.pad(x, ((0, 0), (2, 3)), mode=mode))
-
-
-def test_what_needs_a_known_batch_says_so() -> None:
-    model = parser.parse_model(
-        HEAD + "(float[b, 2, 7, 9] x) => (float[b, 2, 3, 4] y, int64[b, 2, 3, 4] z)\n"
-        "{ y, z = MaxPool<kernel_shape=[3, 3], strides=[2, 2]>(x) }"
-    )
-    with pytest.raises(ConversionError, match=r"MaxPool.* known only at run time"):
-        compile_model(model, dims={"b": (1, 8)})
 
 
 def test_a_size_out_of_range_is_refused_by_name() -> None:

@@ -42,8 +42,8 @@ def _taps_before(ctx: Context, first: Value, end: Size, window: Window, axis: in
 
 
 def open_places(ctx: Context, best: Value, images: Sequence[Size], window: Window, column_major: bool) -> Value:
-    """Places in the flattened images of the taps `best`, which count row-major. A tap in the padding has that of the next
-    one inside.
+    """Places in the flattened images of the taps `best`, which count row-major; a tap in the padding has that of the
+    next one inside.
     """
     spatial, steps = images[2:], ctx.shape(best)[2:]
     total = _image_places(ctx, images)

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.sizes import Size, is_open
 from tilestitch.compiler.ir.types import is_float, to_numpy_dtype
 
 from ..builder import dtype_of, normalize_axis
 from ..context import Context, Versioned
+from ..errors import NotStatic
 from .common import HALVES
 from .indexing import along_axis
+from .open_resize import OpenAxis, resampled, scaled_size
 from .quantization import saturating_cast
 
 MAX_GATHERED_TAPS = 4
@@ -164,6 +167,18 @@ def resample(ctx: Context, x: Value, tables: Mapping[int, AxisTable], extrapolat
     return ctx.cast(y, dtype) if is_float(dtype) else saturating_cast(ctx, y, None, dtype)
 
 
+def resample_open(ctx: Context, x: Value, sampling: Sampling, axes: Mapping[int, OpenAxis]) -> Value:
+    """x resampled along axes of open size."""
+    dtype = dtype_of(x)
+    exact = sampling.mode == "nearest" or (is_float(dtype) and dtype not in HALVES)
+    y = x if exact else ctx.cast(x, "float32")
+    for axis, how in axes.items():
+        y = resampled(ctx, y, axis, how, vars(sampling))
+    if dtype_of(y) == dtype:
+        return y
+    return ctx.cast(y, dtype) if is_float(dtype) else saturating_cast(ctx, y, None, dtype)
+
+
 # -- the operators ---------------------------------------------------------------------------------------------------
 
 
@@ -185,17 +200,26 @@ def convert_resize(ctx: Context) -> Value:
     if len(roi) != 2 * len(axes):
         raise ctx.fail(f"roi has {len(roi)} entries for {len(axes)} axes")
     _check_scales(ctx, shape, axes, sizes, scales)
-    tables = {}
+    tables, opened = dict[int, AxisTable](), dict[int, OpenAxis]()
     for i, axis in enumerate(axes):
-        window = (roi[i], roi[i + len(axes)])
-        if sizes[i] == shape[axis] and np.isclose(scales[i], 1.0) and window == (0.0, 1.0):
+        window, scale = (roi[i], roi[i + len(axes)]), scales[i]
+        if sizes[i] == shape[axis] and (scale is None or np.isclose(scale, 1.0)) and window == (0.0, 1.0):
             continue
-        tables[axis] = axis_table(sampling, shape[axis], sizes[i], scales[i], window)
-    return resample(ctx, x, tables, ctx.attr("extrapolation_value", 0.0))
+        if scale is None or is_open(shape[axis]):
+            opened[axis] = OpenAxis(shape[axis], sizes[i], scale)
+        else:
+            tables[axis] = axis_table(sampling, shape[axis], sizes[i], scale, window)
+    if not opened:
+        return resample(ctx, x, tables, ctx.attr("extrapolation_value", 0.0))
+    if crops or sampling.antialias:
+        raise NotStatic(f"which places of {x.tensor_type} a crop or an antialiased window covers depends on open sizes")
+    return resample_open(ctx, resample(ctx, x, tables, 0.0), sampling, opened)
 
 
-def _sizes_and_scales(ctx: Context, shape: Sequence[int], axes: Sequence[int]) -> tuple[list[int], list[float]]:
-    """Output size and scale of each axis, from whichever of the two the node gives."""
+def _sizes_and_scales(ctx: Context, shape: Sequence[int], axes: Sequence[int]) -> tuple[list[int], list[float | None]]:
+    """Output size and scale of each axis, from whichever of the two the node gives. None: the quotient of two sizes of
+    which one is open.
+    """
     scales_at, sizes_at = (1, None) if ctx.opset < 11 else (2, 3)
     given = ctx.optional(scales_at)
     if given is not None and (sizes_at is None or ctx.optional(sizes_at) is None or ctx.constant_of(scales_at).size):
@@ -204,16 +228,18 @@ def _sizes_and_scales(ctx: Context, shape: Sequence[int], axes: Sequence[int]) -
             raise ctx.fail(f"{len(scales)} scales are given for {len(axes)} axes")
         if not all(np.isfinite(s) and s > 0 for s in scales):
             raise ctx.fail(f"scales are {scales}; each must be a positive number")
-        return [_scaled(shape[a], s) for a, s in zip(axes, scales, strict=True)], scales
+        return [_scaled(shape[a], s) for a, s in zip(axes, scales, strict=True)], list(scales)
     if sizes_at is None or ctx.optional(sizes_at) is None:
         raise ctx.fail("neither scales nor sizes are given")
     sizes = list(ctx.ints_of(sizes_at))
     if len(sizes) != len(axes):
         raise ctx.fail(f"{len(sizes)} sizes are given for {len(axes)} axes")
-    scales = [s / shape[a] if shape[a] else 1.0 for a, s in zip(axes, sizes, strict=True)]
     policy = ctx.attr("keep_aspect_ratio_policy", "stretch")
+    if policy == "stretch" and any(map(is_open, (*sizes, *(shape[a] for a in axes)))):
+        return sizes, [_quotient(s, shape[a]) for a, s in zip(axes, sizes, strict=True)]
+    scales = [s / shape[a] if shape[a] else 1.0 for a, s in zip(axes, sizes, strict=True)]
     if policy == "stretch":
-        return sizes, scales
+        return sizes, list(scales)
     if policy not in ("not_larger", "not_smaller"):
         raise ctx.fail(f"keep_aspect_ratio_policy is {policy!r}, none of stretch, not_larger, not_smaller")
     scale = min(scales) if policy == "not_larger" else max(scales)
@@ -221,14 +247,23 @@ def _sizes_and_scales(ctx: Context, shape: Sequence[int], axes: Sequence[int]) -
 
 
 def _scaled(size: int, scale: float) -> int:
-    """A size that stays as it is may be open."""
-    return size if scale == 1.0 else int(np.floor(size * scale))
+    if scale == 1.0:
+        return size
+    return scaled_size(size, scale) if is_open(size) else int(np.floor(size * scale))
+
+
+def _quotient(out: Size, size: Size) -> float | None:
+    if is_open(out) or is_open(size):
+        return 1.0 if out == size else None
+    return out / size if size else 1.0
 
 
 def _check_scales(
-    ctx: Context, shape: Sequence[int], axes: Sequence[int], sizes: Sequence[int], scales: Sequence[float]
+    ctx: Context, shape: Sequence[int], axes: Sequence[int], sizes: Sequence[int], scales: Sequence[float | None]
 ) -> None:
     for axis, size, scale in zip(axes, sizes, scales, strict=True):
+        if is_open(size) or is_open(shape[axis]):
+            continue
         if size < 0 or (size > 0 and shape[axis] == 0):
             raise ctx.fail(f"axis {axis} of {shape[axis]} elements cannot be resized to {size} (scale {scale})")
 
@@ -246,12 +281,18 @@ def convert_upsample(ctx: Context) -> Value:
     sampling = Sampling(
         "linear" if mode in ("linear", "bilinear") else "nearest", "asymmetric", "floor", -0.75, False, False
     )
+    changed = {axis: scale for axis, scale in enumerate(scales) if scale != 1.0}
     tables = {
-        axis: axis_table(sampling, shape[axis], int(np.floor(shape[axis] * scale)), scale, (0.0, 1.0))
-        for axis, scale in enumerate(scales)
-        if scale != 1.0
+        axis: axis_table(sampling, shape[axis], _scaled(shape[axis], scale), scale, (0.0, 1.0))
+        for axis, scale in changed.items()
+        if not is_open(shape[axis])
     }
-    return resample(ctx, x, tables, 0.0)
+    opened = {
+        axis: OpenAxis(shape[axis], _scaled(shape[axis], scale), scale)
+        for axis, scale in changed.items()
+        if is_open(shape[axis])
+    }
+    return resample_open(ctx, resample(ctx, x, tables, 0.0), sampling, opened)
 
 
 CONVERTERS: Mapping[str, Sequence[Versioned]] = {

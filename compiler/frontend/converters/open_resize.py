@@ -1,0 +1,109 @@
+"""Resize along axes of open size: the tables of input places and weights are computed when the model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import reduce
+
+from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.sizes import Size
+
+from ..builder import dtype_of
+from ..context import Context
+from .indexing import along_axis
+
+PLACES = "float64"
+"""What places are computed in, as those of known sizes are."""
+
+
+@dataclass(frozen=True)
+class OpenAxis:
+    """`size` places become `out`. scale: the quotient, as the model gives it; None: that of both sizes."""
+
+    size: Size
+    out: Size
+    scale: float | None
+
+
+def scaled_size(size: Size, scale: float) -> Size:
+    """The floor of an open size times a number, which is taken as the fraction that it is exactly."""
+    exact = Fraction(scale)
+    return size * exact.numerator // exact.denominator
+
+
+def resampled(ctx: Context, x: Value, axis: int, how: OpenAxis, sampling: Mapping[str, object]) -> Value:
+    """x resampled along one axis. sampling: mode, coordinates, nearest_mode, cubic_a and exclude_outside."""
+    places = _source_places(ctx, how, str(sampling["coordinates"]))
+    last = ctx.size(how.size - 1)
+    if sampling["mode"] == "nearest":
+        rounded = ctx.cast(_ROUNDINGS[str(sampling["nearest_mode"])](ctx, places), "int64")
+        return ctx.gather(x, ctx.clamp(rounded, 0, last), axis)
+    taps = (0, 1) if sampling["mode"] == "linear" else (-1, 0, 1, 2)
+    first = ctx.emit("floor", places)
+    terms: list[tuple[Value, Value]] = []
+    for tap in taps:
+        place = ctx.add(first, tap)
+        distance = ctx.emit("abs", ctx.sub(place, places))
+        weight = _linear(ctx, distance) if len(taps) == 2 else _cubic(ctx, distance, sampling["cubic_a"], tap)
+        terms.append((ctx.cast(place, "int64"), weight))
+    if sampling["exclude_outside"]:
+        terms = _inside_only(ctx, terms, last)
+    return reduce(ctx.add, (_term(ctx, x, axis, place, weight, last) for place, weight in terms))
+
+
+def _term(ctx: Context, x: Value, axis: int, place: Value, weight: Value, last: Value) -> Value:
+    factor = along_axis(ctx, ctx.cast(weight, dtype_of(x)), axis, ctx.rank(x))
+    return ctx.mul(ctx.gather(x, ctx.clamp(place, 0, last), axis), factor)
+
+
+def _source_places(ctx: Context, how: OpenAxis, coordinates: str) -> Value:
+    """Real-valued input places of the output places."""
+    place = ctx.cast(ctx.iota(how.out), PLACES)
+    size, out = ctx.cast(ctx.size(how.size), PLACES), ctx.cast(ctx.size(how.out), PLACES)
+    scale = ctx.div(out, size) if how.scale is None else ctx.constant(how.scale, PLACES)
+    length = out if how.scale is None else ctx.mul(size, how.scale)
+    if coordinates == "align_corners":
+        steps = ctx.maximum(ctx.sub(length, 1.0), 1e-300)
+        return ctx.select(ctx.equal(length, 1.0), 0.0, ctx.div(ctx.mul(place, ctx.sub(size, 1.0)), steps))
+    if coordinates == "asymmetric":
+        return ctx.div(place, scale)
+    half_pixel = ctx.sub(ctx.div(ctx.add(place, 0.5), scale), 0.5)
+    if coordinates == "pytorch_half_pixel":
+        return ctx.select(ctx.equal(length, 1.0), -0.5, half_pixel)
+    if coordinates == "half_pixel_symmetric":
+        missing = ctx.sub(1.0, ctx.div(out, length))
+        return ctx.add(half_pixel, ctx.mul(ctx.div(size, 2.0), missing))
+    return half_pixel
+
+
+_ROUNDINGS: Mapping[str, Callable[[Context, Value], Value]] = {
+    "round_prefer_floor": lambda ctx, x: ctx.emit("ceil", ctx.sub(x, 0.5)),
+    "round_prefer_ceil": lambda ctx, x: ctx.emit("floor", ctx.add(x, 0.5)),
+    "floor": lambda ctx, x: ctx.emit("floor", x),
+    "ceil": lambda ctx, x: ctx.emit("ceil", x),
+}
+
+
+def _linear(ctx: Context, distance: Value) -> Value:
+    return ctx.sub(1.0, distance)
+
+
+def _cubic(ctx: Context, x: Value, a: object, tap: int) -> Value:
+    """The taps next to a place are at most 1 away from it, the others 1 to 2."""
+    assert isinstance(a, float)
+    if tap in (0, 1):
+        return ctx.add(ctx.mul(ctx.mul(ctx.sub(ctx.mul(x, a + 2), a + 3), x), x), 1.0)
+    return ctx.sub(ctx.mul(ctx.add(ctx.mul(ctx.sub(ctx.mul(x, a), 5 * a), x), 8 * a), x), 4 * a)
+
+
+def _inside_only(ctx: Context, terms: list[tuple[Value, Value]], last: Value) -> list[tuple[Value, Value]]:
+    """Without the weights of places outside; the others sum up to 1."""
+    kept = []
+    for place, weight in terms:
+        inside = ctx.emit("logical_and", ctx.less_equal(0, place), ctx.less_equal(place, last))
+        kept.append((place, ctx.select(inside, weight, 0.0)))
+    total = reduce(ctx.add, (weight for _, weight in kept))
+    total = ctx.select(ctx.equal(total, 0.0), 1.0, total)
+    return [(place, ctx.div(weight, total)) for place, weight in kept]
