@@ -9,7 +9,7 @@ from typing import Any
 from tilestitch.passes.errors import PlanError
 from tilestitch.runtime.jsonfields import Fields, sequence, string
 
-from .cpu.schedules import CpuDotGemmSchedule
+from .cpu.schedules import DotSchedule
 from .schedules import Schedule, schedule_from_json, schedule_to_json
 
 
@@ -134,7 +134,7 @@ class Group:
     def instructions(self) -> frozenset[str]:
         """Those for integers, by their names, that its kernels need."""
         schedules = [part.schedule for part in (self, *self.parts)]
-        return frozenset(each.dot for each in schedules if isinstance(each, CpuDotGemmSchedule))
+        return frozenset(each.dot for each in schedules if isinstance(each, DotSchedule))
 
     @property
     def schemes(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from onnx.helper import make_node as onnx_node
 from tests.compiler.quantised_models import Sketch, unoptimised
 from tilestitch.compiler import compile_model
 from tilestitch.passes.plan import GroupKind
-from tilestitch.passes.plan.cpu.schedules import CpuDotGemmSchedule
+from tilestitch.passes.plan.cpu.schedules import DotSchedule
 from tilestitch.runtime import load
 
 TARGETS = ("cpu", "cpu:x86-64-v3", "cpu:x86-64-v4")
@@ -29,7 +29,7 @@ def check(
     assert np.abs(actual.astype(np.float64) - expected.astype(np.float64)).max(initial=0) <= step * 1.0001
     parts = [part for group in compiled.plan.groups for part in group.parts or (group,)]
     contractions = [part for part in parts if part.kind is GroupKind.CONTRACTION]
-    dots = [group for group in contractions if isinstance(group.schedule, CpuDotGemmSchedule)]
+    dots = [group for group in contractions if isinstance(group.schedule, DotSchedule)]
     assert contractions and len(dots) == (len(contractions) if kernels is None else kernels)
 
 
@@ -136,7 +136,60 @@ def test_weights_stay_bytes_in_the_artifact() -> None:
 def test_on_a_cpu_without_such_instructions_floats_are_multiplied() -> None:
     model = layer(4, 32, 24, ("uint8", 128), ("int8", 0), True, ("uint8", 128))
     compiled = compile_model(model, "cpu:x86-64", num_threads=1)
-    assert not any(isinstance(group.schedule, CpuDotGemmSchedule) for group in compiled.plan.groups)
+    assert not any(isinstance(group.schedule, DotSchedule) for group in compiled.plan.groups)
     x = floats(4, 32)
     actual = next(iter(load(compiled.to_bytes()).run({"x": x}).values()))
     assert np.abs(actual - unoptimised(model, {"x": x})).max() <= 0.05 * 1.0001
+
+
+def convolution(
+    x: tuple[int, ...], w: tuple[int, ...], left: tuple[str, int], by_channel: bool, seed: int = 0, **attrs: object
+) -> bytes:
+    """A quantised image through a convolution, a bias and a ReLU, quantised again."""
+    s = Sketch(seed)
+    image = s.there_and_back("x", 0.03, left[1], left[0])
+    bias = s.constant(s.random.normal(size=w[0]).astype(np.float32))
+    y = s.node("Conv", image, s.weights(w, "int8", 0, 0 if by_channel else None), bias, **attrs)
+    return s.model({"x": ("float32", x)}, s.there_and_back(s.node("Relu", y), 0.05, 0, "uint8"))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("left", [("uint8", 0), ("uint8", 114), ("int8", 0), ("int8", -128)])
+@pytest.mark.parametrize(
+    ("x", "w", "attrs"),
+    [
+        ((1, 16, 9, 11), (24, 16, 3, 3), {"pads": [1, 1, 1, 1]}),
+        ((2, 3, 13, 12), (17, 3, 5, 5), {"pads": [2, 2, 2, 2], "strides": [2, 2]}),
+        ((1, 32, 6, 5), (40, 32, 1, 1), {}),
+        ((1, 20, 7), (18, 20, 3), {"pads": [1, 0], "dilations": [2]}),
+    ],
+    ids=["3x3", "stem", "1x1", "line"],
+)
+def test_convolutions(
+    x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, object], left: tuple[str, int], target: str
+) -> None:
+    check(convolution(x, w, left, True, **attrs), {"x": floats(*x)}, 0.05, target)
+
+
+@pytest.mark.parametrize("groups", [2, 5])
+def test_convolutions_in_groups(groups: int) -> None:
+    """Of 10 and 4 channels: not, and just, whole groups of the instruction."""
+    model = convolution((1, 20, 8, 9), (30, 20 // groups, 3, 3), ("uint8", 7), False, group=groups, pads=[1, 0, 0, 1])
+    check(model, {"x": floats(1, 20, 8, 9)}, 0.05)
+
+
+def test_depthwise_convolutions_stay_float() -> None:
+    model = convolution((1, 20, 8, 9), (20, 1, 3, 3), ("uint8", 7), True, group=20, pads=[1, 1, 1, 1])
+    check(model, {"x": floats(1, 20, 8, 9)}, 0.05, kernels=0)
+
+
+@pytest.mark.parametrize("dtypes", [("uint8", "int8"), ("uint8", "uint8"), ("int8", "int8")])
+def test_convolutions_of_integers(dtypes: tuple[str, str]) -> None:
+    left, right = dtypes
+    s = Sketch()
+    scale, zero = s.constant(np.float32(0.02)), s.constant({"uint8": np.uint8(9), "int8": np.int8(-4)}[left])
+    weights = s.constant(np.clip(s.bytes((18, 8, 3, 3), right), 8, 247 if right == "uint8" else 127))
+    of_weights = s.constant(s.scales(None)), s.constant({"uint8": np.uint8(128), "int8": np.int8(0)}[right])
+    result = s.constant(np.float32(0.5)), s.constant({"uint8": np.uint8(50), "int8": np.int8(20)}[left])
+    y = s.node("QLinearConv", "a", scale, zero, weights, *of_weights, *result, pads=[1, 1, 1, 1])
+    check(s.model({"a": (left, (1, 8, 6, 7))}, y, left), {"a": s.bytes((1, 8, 6, 7), left)}, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tvm import tirx
@@ -25,18 +25,33 @@ _INTRINSICS: Mapping[tuple[str, int], str] = {
 
 
 def dot_add(
-    acc: Any, tile: RegisterTile, dot: Dot, left: Callable[[Expr], Expr], right: Callable[[Expr], Expr]
+    acc: Any,
+    tile: RegisterTile,
+    dot: Dot,
+    left: Callable[[Expr], Expr],
+    right: Callable[[Expr], Expr],
+    rows: Sequence[int] | None = None,
 ) -> None:
     """One step: ``acc[row, column] +=`` the sum over a group of ``left(row)`` times that of ``right(column)``.
 
-    ``left`` gives the elements of a group, ``right`` those of all groups of a vector of columns.
+    ``left`` gives the elements of a group, ``right`` those of all groups of a vector of columns. For all rows or the
+    given ones.
     """
-    with mk.unroll(0, tile.rows) as row, mk.unroll(0, tile.vectors) as vector:
+
+    def step(row: Expr, vector: Expr) -> None:
         first = vector * tile.lanes
         place = T.ramp(first, T.int64(1), tile.lanes)
         group = T.reinterpret("int32", left(row))
         everywhere = T.reinterpret(f"{dot.left}x{tile.lanes * dot.group}", tirx.Broadcast(group, tile.lanes))
         T.buffer_store(acc, _added(dot, tile.lanes, acc[row, place], everywhere, right(first)), [row, place])
+
+    if rows is None or len(rows) == tile.rows:
+        with mk.unroll(0, tile.rows) as row, mk.unroll(0, tile.vectors) as vector:
+            step(row, vector)
+        return
+    for each in rows:
+        with mk.unroll(0, tile.vectors) as vector:
+            step(each, vector)
 
 
 def _added(dot: Dot, lanes: int, sums: Expr, left: Expr, right: Expr) -> Expr:

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from tvm.script.ir_builder import tirx as T
 
+from tilestitch.codegen.cpu.contraction import dots, panels
 from tilestitch.codegen.cpu.contraction import microkernel as mk
-from tilestitch.codegen.cpu.contraction import panels
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.codegen.cpu.contraction.panels import Operand
 from tilestitch.codegen.cpu.convolution.geometry import (
@@ -90,11 +90,13 @@ class _Emitter:
         self.load_x: LoadPixel = lambda image, position, channel: load_x(image, position[-plan.spatial_rank :], channel)
         shape, tile = plan.shape, plan.tile
         if self.schedule.stage:
-            self.staged = mk.scratch_buffer(scratch, 0, plan.staged_shape, shape.acc_dtype, "staged")
+            self.staged = mk.scratch_buffer(scratch, 0, plan.staged_shape, plan.staged_dtype, "staged")
         panel = None
         if plan.panel_bytes:
             panel = panels.workspace(scratch, plan.staged_bytes, shape.reduction, tile.columns, shape.w_dtype)
-        self.panels = panels.Panels(weights, shape.reduction, tile, shape.w_dtype, shape.acc_dtype, panel)
+        self.panels = panels.Panels(
+            weights, plan.steps, tile, shape.w_dtype, shape.acc_dtype, panel, plan.neighbours
+        )  # fmt: skip
         if self.schedule.spill:
             offset = plan.staged_bytes + plan.panel_bytes
             self.sums = mk.scratch_buffer(scratch, offset, (tile.rows, tile.columns), shape.acc_dtype, "sums")
@@ -191,27 +193,28 @@ class _Emitter:
 
     def _stage_row(self, flat: Expr, row: Expr, position: list[Expr]) -> None:
         shape, channels = self.plan.shape, self.plan.shape.group_in
-        columns = self.plan.staged_shape[2] // channels
+        room = self.plan.channel_steps * self.plan.neighbours
+        columns = self.plan.staged_shape[2] // room
         jump = shape.strides[-1] // staged_step(shape, -1)
         pad = shape.pads[-1][0]
         first = largest(0, smallest(columns, ceil_div(pad, jump)))
         last = largest(first, smallest(columns, (shape.spatial[-1] - 1 + pad) // jump + 1))
         lanes = self.plan.tile.lanes
-        zero = mk.constant(0, shape.acc_dtype)
+        zero = mk.constant(0, self.plan.staged_dtype)
 
         def clear(begin: Size, end: Size) -> None:
             if may_be_positive(end - begin):
                 mk.for_each_column(
-                    (end - begin) * channels,
+                    (end - begin) * room,
                     lanes,
-                    lambda at: T.buffer_store(self.staged, zero, [flat, row, begin * channels + at]),
+                    lambda at: T.buffer_store(self.staged, zero, [flat, row, begin * room + at]),
                 )
 
         def copy(column: Expr, channel: Expr) -> None:
             where = (*position, column * jump - pad)
             value = self.load_x(self.image, where, self.group * channels + channel)
-            value = mk.widen(value, shape.x_dtype, shape.acc_dtype)
-            T.buffer_store(self.staged, value, [flat, row, column * channels + channel])
+            value = mk.widen(value, shape.x_dtype, self.plan.staged_dtype)
+            T.buffer_store(self.staged, value, [flat, row, column * room + channel])
 
         within = inside(position, shape.spatial[:-1], shape.pads[:-1])
 
@@ -236,15 +239,16 @@ class _Emitter:
                 clear(0, columns)
 
     def _left(self, site: _Site) -> Callable[[Expr, list[Expr], Expr], Expr]:
-        """``left(pixel of the tile, kernel taps, channel)``."""
-        shape, kernel = self.plan.shape, self.plan.shape.kernel
+        """``left(pixel of the tile, kernel taps, channel)``; the channel may be a ramp."""
+        shape, kernel, dot = self.plan.shape, self.plan.shape.kernel, self.plan.dot
+        room = self.plan.channel_steps * self.plan.neighbours
         if not self.schedule.stage:
 
             def direct(pixel: Expr, taps: list[Expr], channel: Expr) -> Expr:
                 output = (*self.outer, site.y0 + pixel // site.columns, site.x0 + pixel % site.columns)
                 where = tuple(shape.source(dim, output[dim], tap) for dim, tap in enumerate(taps))
                 value = self.load_x(self.image, where, self.group * shape.group_in + channel)
-                return mk.widen(value, shape.x_dtype, shape.acc_dtype)
+                return value if dot is not None else mk.widen(value, shape.x_dtype, shape.acc_dtype)
 
             return direct
         step_y, step_x = staged_step(shape, -2), staged_step(shape, -1)
@@ -253,7 +257,7 @@ class _Emitter:
             flat = flatten(taps[:-2], kernel[:-2])
             row = (site.y0 - self.first_row + pixel // site.columns) * step_y + taps[-2] * shape.dilations[-2]
             column = (site.x0 + pixel % site.columns) * step_x + taps[-1] * shape.dilations[-1]
-            return self.staged[flat, row, column * shape.group_in + channel]
+            return self.staged[flat, row, column * room + channel]
 
         return staged
 
@@ -269,6 +273,13 @@ class _Emitter:
         def step(taps: list[Expr], k: Expr, channel: Expr, pixels: list[int] | None = None) -> None:
             if prefetches:
                 self.panels.prefetch_next(self.group, panel, site.index, tiles, k)
+            if plan.dot is not None:
+                group = T.ramp(channel * plan.dot.group, T.int64(1), plan.dot.group)
+                dots.dot_add(
+                    acc, tile, plan.dot, lambda pixel: left(pixel, taps, group),
+                    lambda column: self.panels.neighbours_at(self.group, panel, k, column, tile.lanes), pixels,
+                )  # fmt: skip
+                return
             mk.multiply_add(
                 acc,
                 tile,
@@ -288,7 +299,7 @@ class _Emitter:
         shape, kernel = self.plan.shape, self.plan.shape.kernel
         merged = self.schedule.stage and shape.dilations[-1] == 1
         looped = kernel[:-1] if merged else kernel
-        run = shape.group_in * (kernel[-1] if merged else 1)
+        run = self.plan.channel_steps * (kernel[-1] if merged else 1)
 
         def body(taps: list[Expr]) -> None:
             first = T.bind(flatten(taps, looped) * run) if taps else 0
@@ -304,8 +315,8 @@ class _Emitter:
         def channels(taps: list[Expr], pixels: list[int]) -> None:
             if not pixels:
                 return
-            first = T.bind(T.cast(flatten(taps, kernel) * shape.group_in, "int64"))
-            with mk.serial(0, shape.group_in) as channel:
+            first = T.bind(T.cast(flatten(taps, kernel) * self.plan.channel_steps, "int64"))
+            with mk.serial(0, self.plan.channel_steps) as channel:
                 step(taps, first + channel, channel, pixels)
 
         def columns(taps: list[Expr], rows: list[int]) -> None:

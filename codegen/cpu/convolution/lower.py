@@ -60,7 +60,9 @@ def lower_conv(group: Operands, plan: ConvPlan) -> KernelLaunch:
             grouped = data.reshape(taps, shape.group_in, groups, shape.group_out).transpose(2, 0, 1, 3)
         else:
             grouped = data.reshape(groups, shape.group_out, shape.group_in, taps).transpose(0, 3, 2, 1)
-        return np.ascontiguousarray(grouped).reshape(groups, taps * shape.group_in, shape.group_out)
+        missing = plan.channel_steps * plan.neighbours - shape.group_in
+        whole = np.pad(grouped, ((0, 0), (0, 0), (0, missing), (0, 0))) if missing else np.ascontiguousarray(grouped)
+        return whole.reshape(groups, -1, shape.group_out)
 
     def emit(around: Surroundings, task: Expr, scratch: Expr) -> None:
         def load_w(number: Expr, k: Expr, column: Expr) -> Expr:

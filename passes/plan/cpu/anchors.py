@@ -14,6 +14,7 @@ from .operands import Matmul, conv_of, conv_transpose_of, layout_of, pool_of
 from .schedules import (
     CpuConvSchedule,
     CpuConvTransposeSchedule,
+    CpuDotConvSchedule,
     CpuDotGemmSchedule,
     CpuGemmSchedule,
     CpuGemvSchedule,
@@ -26,6 +27,7 @@ AnchoredSchedule: TypeAlias = (
     | CpuDotGemmSchedule
     | CpuGemvSchedule
     | CpuConvSchedule
+    | CpuDotConvSchedule
     | CpuConvTransposeSchedule
     | CpuWindowSchedule
 )

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from tilestitch.compiler.ir.sizes import ceil_div, largest, smallest
 from tilestitch.compiler.ir.types import storage_bytes
 
-from .gemm import Packing
+from .dots import dot_reasons
+from .gemm import DotPacking, Packing
 from .images import ConvShape, column_runs
+from .isa import DOTS, Dot
 from .limits import right_reasons, task_reasons, tile_reasons
-from .schedules import CpuConvSchedule, CpuConvTransposeSchedule
+from .schedules import CpuConvSchedule, CpuConvTransposeSchedule, CpuDotConvSchedule
 from .tiling import EvenSplit, RegisterTile, Split, align, split_evenly
 
 MOST_BORDER_TAPS = 1024
@@ -35,6 +37,30 @@ class ConvPlan:
     @staticmethod
     def of(shape: ConvShape, schedule: CpuConvSchedule) -> ConvPlan:
         return ConvPlan(shape.in_planes(), shape.rank, schedule)
+
+    @property
+    def dot(self) -> Dot | None:
+        """The instruction that multiplies groups of integers, if one does."""
+        return DOTS.get(self.schedule.dot) if isinstance(self.schedule, CpuDotConvSchedule) else None
+
+    @property
+    def neighbours(self) -> int:
+        """Channels that are one step of the reduction."""
+        return 1 if self.dot is None else self.dot.group
+
+    @property
+    def channel_steps(self) -> int:
+        """Steps over the channels of a group."""
+        return -(-self.shape.group_in // self.neighbours)
+
+    @property
+    def steps(self) -> int:
+        """Of the whole reduction."""
+        return self.channel_steps * math.prod(self.shape.kernel)
+
+    @property
+    def staged_dtype(self) -> str:
+        return self.shape.acc_dtype if self.dot is None else self.dot.left
 
     @property
     def y(self) -> Split:
@@ -89,14 +115,14 @@ class ConvPlan:
 
     @property
     def staged_shape(self) -> tuple[int, int, int]:
-        """[taps of the outer dimensions, rows, columns * channels] of the copied input."""
+        """[taps of the outer dimensions, rows, columns * channels of whole steps] of the copied input."""
         rows = staged_extent(self.shape, -2, self.block_rows)
         columns = staged_extent(self.shape, -1, self.shape.output[-1])
-        return (math.prod(self.shape.kernel[:-2]), rows, columns * self.shape.group_in)
+        return (math.prod(self.shape.kernel[:-2]), rows, columns * self.channel_steps * self.neighbours)
 
     @property
     def staged_bytes(self) -> int:
-        size = math.prod(self.staged_shape) * storage_bytes(self.shape.acc_dtype)
+        size = math.prod(self.staged_shape) * storage_bytes(self.staged_dtype)
         return align(size) if self.schedule.stage else 0
 
     @property
@@ -111,9 +137,10 @@ class ConvPlan:
 
     @property
     def packing(self) -> Packing:
-        """Layout of constant weights [groups, kernel positions * channels in, channels out]."""
+        """Layout of constant weights [groups, kernel positions * channels in of whole steps, channels out]."""
         shape = self.shape
-        return Packing(shape.groups, shape.reduction, shape.group_out, self.tile.columns, shape.w_dtype)
+        matrix = shape.groups, self.steps * self.neighbours, shape.group_out, self.tile.columns, shape.w_dtype
+        return Packing(*matrix) if self.dot is None else DotPacking(*matrix, self.dot.group)
 
     def reasons(self) -> Iterator[str]:
         """Why no kernel computes the convolution as scheduled."""
@@ -122,6 +149,8 @@ class ConvPlan:
         if odd is not None:
             yield odd
             return
+        if isinstance(schedule, CpuDotConvSchedule):
+            yield from dot_reasons(self.shape, schedule, schedule.stage)
         yield from right_reasons(
             self.shape.packed, schedule.widen_right, schedule.rows_outer, schedule.prefetch_next
         )  # fmt: skip

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from tilestitch.compiler.ir.sizes import bounds_of, ceil_div, is_open, largest
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 
-from .isa import DOT_LANES, DOTS, Dot
+from .dots import dot_reasons
+from .isa import DOTS, Dot
 from .limits import LARGEST, right_reasons, task_reasons, tile_reasons
 from .schedules import CpuDotGemmSchedule, CpuGemmSchedule, CpuGemvSchedule
 from .tiling import LINE_BYTES, RegisterTile, Split, align, split_at_most
@@ -203,7 +204,8 @@ class GemmPlan:
         if odd is not None:
             yield odd
             return
-        yield from self._dot_reasons()
+        if isinstance(schedule, CpuDotGemmSchedule):
+            yield from dot_reasons(shape, schedule, schedule.stage_left)
         if shape.k != 0 and schedule.k_block == 0:
             yield "a pass has 0 steps of the reduction; it has at least one"
         if self.splits_k and (schedule.rows_outer or shape.gates > 1):
@@ -216,22 +218,6 @@ class GemmPlan:
         )  # fmt: skip
         if schedule.widen_right and shape.gates > 1:
             yield "panels of several gates are not widened: one has the place of the other"
-
-    def _dot_reasons(self) -> Iterator[str]:
-        schedule, shape = self.schedule, self.shape
-        if not isinstance(schedule, CpuDotGemmSchedule):
-            return
-        if self.dot is None:
-            yield f"no instruction {schedule.dot!r} multiplies groups of integers; known are {', '.join(DOTS)}"
-            return
-        if not shape.multiplies_bytes:
-            yield f"{schedule.dot} multiplies uint8 by constant int8 into int32, without gates"
-        if schedule.lanes not in DOT_LANES:
-            yield f"{schedule.dot} has {', '.join(map(str, DOT_LANES))} sums, not {schedule.lanes}"
-        if not schedule.stage_left and not shape.reads_in_place(self.dot):
-            yield f"{schedule.dot} reads whole groups of {self.dot.group}; rows without them are copied first"
-        if schedule.widen_right:
-            yield f"{schedule.dot} reads panels as they are packed: there are none to widen"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tilestitch.compiler.ir.sizes import ceil_div, largest, smallest
 
+from .isa import Dot
 from .tiling import Split
 
 
@@ -72,6 +73,15 @@ class ConvShape:
     def reduction(self) -> int:
         """Multiply-adds of one output element."""
         return self.group_in * math.prod(self.kernel)
+
+    @property
+    def multiplies_bytes(self) -> bool:
+        """Whether an instruction for groups of 8-bit integers computes it, from constant panels."""
+        return (self.x_dtype, self.w_dtype, self.acc_dtype) == ("uint8", "int8", "int32") and self.packed
+
+    def reads_in_place(self, dot: Dot) -> bool:
+        """Whether whole groups of channels are read where they lie."""
+        return self.plain and self.channels_last and self.x_dtype == dot.left and self.group_in % dot.group == 0
 
     @property
     def padded(self) -> bool:

@@ -84,6 +84,16 @@ class CpuConvSchedule:
 
 
 @dataclass(frozen=True)
+class CpuDotConvSchedule(CpuConvSchedule):
+    """A convolution of 8-bit integers, by the instruction `dot`, which multiplies groups of neighbouring channels. stage:
+    as above, in the dtype that the instruction multiplies, with room for whole groups.
+    """
+
+    template: ClassVar[str] = "cpu_dot_conv"
+    dot: str = "vpdpbusd"
+
+
+@dataclass(frozen=True)
 class CpuConvTransposeSchedule:
     """A transposed convolution: a task computes a row of `block_panels` panels of channels.
 
@@ -227,8 +237,12 @@ class CpuRegionSchedule:
     channels: int
 
 
+DotSchedule: TypeAlias = CpuDotGemmSchedule | CpuDotConvSchedule
+"""Of kernels that need an instruction for integers."""
+
 CpuSchedule: TypeAlias = (
-    CpuGemmSchedule | CpuDotGemmSchedule | CpuGemvSchedule | CpuConvSchedule | CpuConvTransposeSchedule
-    | CpuWindowSchedule | CpuAttentionSchedule | CpuLoopSchedule | CpuRowSchedule | CpuSplitRowSchedule
-    | CpuSortSchedule | CpuScanSchedule | CpuScatterSchedule | CpuSuppressSchedule | CpuRegionSchedule
+    CpuGemmSchedule | CpuDotGemmSchedule | CpuGemvSchedule | CpuConvSchedule | CpuDotConvSchedule
+    | CpuConvTransposeSchedule | CpuWindowSchedule | CpuAttentionSchedule | CpuLoopSchedule | CpuRowSchedule
+    | CpuSplitRowSchedule | CpuSortSchedule | CpuScanSchedule | CpuScatterSchedule | CpuSuppressSchedule
+    | CpuRegionSchedule
 )  # fmt: skip

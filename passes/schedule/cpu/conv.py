@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import lru_cache
 
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan, ConvTransposeShape
 from tilestitch.passes.plan.cpu.images import ConvShape
 from tilestitch.passes.plan.cpu.isa import Isa
-from tilestitch.passes.plan.cpu.schedules import CpuConvSchedule, CpuConvTransposeSchedule
+from tilestitch.passes.plan.cpu.schedules import CpuConvSchedule, CpuConvTransposeSchedule, CpuDotConvSchedule
 from tilestitch.passes.plan.cpu.tiling import Split, split_at_most
 
 from .cycles import conv_task, conv_transpose_task
@@ -29,14 +29,19 @@ def choose_conv(shape: ConvShape, isa: Isa, threads: int) -> CpuConvSchedule:
     whole = shape.in_planes()
     if min(whole.batch, whole.group_out, *whole.output) < 1:
         raise ValueError(f"convolution with an empty result {shape}; skip the launch")
-    draft = ConvPlan(whole, shape.rank, _choose_tile(whole, isa))
-    copied = not whole.plain or not whole.channels_last or whole.x_dtype != whole.acc_dtype
+    tile = _choose_tile(whole, isa)
+    if isa.dot is not None and whole.multiplies_bytes:
+        tile = CpuDotConvSchedule(*astuple(tile), dot=isa.dot.name)
+        copied = not whole.reads_in_place(isa.dot)
+    else:
+        copied = not whole.plain or not whole.channels_last or whole.x_dtype != whole.acc_dtype
+    draft = ConvPlan(whole, shape.rank, tile)
     stage = copied or (whole.padded and not _can_skip(draft))
     draft = replace(draft, schedule=replace(draft.schedule, stage=stage, spill=whole.long_epilogue))
     block_tiles, block_panels = _blocks(draft, isa, threads)
     right_bytes = whole.reduction * whole.group_out * storage_bytes(whole.w_dtype)
     tiles = block_tiles * draft.x.parts
-    widen = whole.packed and widens(whole.w_dtype, tiles)
+    widen = whole.packed and draft.dot is None and widens(whole.w_dtype, tiles)
     rows_outer = whole.packed and right_bytes <= isa.l2_bytes // 4 and not widen
     return replace(
         draft.schedule, block_tiles=block_tiles, block_panels=block_panels, widen_right=widen, rows_outer=rows_outer,
@@ -80,7 +85,7 @@ def _choose_tile(shape: ConvShape, isa: Isa) -> CpuConvSchedule:
 def _blocks(plan: ConvPlan, isa: Isa, threads: int) -> tuple[int, int]:
     """Parts of rows and panels of one task; the copied rows of a task stay in half of the second-level cache."""
     shape, task = plan.shape, conv_task(plan, isa)
-    element = storage_bytes(shape.acc_dtype)
+    element = storage_bytes(plan.staged_dtype)
 
     def cycles(tiles: int, panels: int) -> float | None:
         if tiles > 1:

@@ -49,7 +49,7 @@ def _tile_and_row(plan: GemmPlan, isa: Isa) -> tuple[float, float]:
 def conv_task(plan: ConvPlan, isa: Isa) -> TaskCycles:
     """As that of a GEMM; the rows that neighbouring tasks both need are copied by both."""
     shape, stage, columns = plan.shape, plan.schedule.stage, plan.x.parts
-    reduction = max(1, shape.reduction)
+    reduction = max(1, plan.steps)
     tile = step_cycles(plan.tile.rows, plan.tile.vectors, isa) * reduction
     right_bytes = shape.reduction * shape.group_out * storage_bytes(shape.w_dtype)
     panel = plan.tile.columns * reduction * right_cycles(shape.packed, right_bytes, isa)

@@ -173,12 +173,12 @@ def _cycles(plan: AnchoredPlan, isa: Isa) -> float:
 
 def _multiplied(plan: AnchoredPlan | AttentionPlan) -> str:
     """The dtype of what is multiplied: sums of groups of integers are wider."""
-    dot = plan.dot if isinstance(plan, GemmPlan) else None
+    dot = plan.dot if isinstance(plan, GemmPlan | ConvPlan) else None
     return plan.shape.acc_dtype if dot is None else dot.right
 
 
 def _neighbours(plan: AnchoredPlan | AttentionPlan) -> int:
-    return plan.neighbours if isinstance(plan, GemmPlan) else 1
+    return plan.neighbours if isinstance(plan, GemmPlan | ConvPlan) else 1
 
 
 def _tiled(
