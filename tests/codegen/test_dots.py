@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +15,11 @@ from tilestitch.codegen.cpu.group import lower_group
 from tilestitch.codegen.cpu.target import CpuTarget, parse_target
 from tilestitch.codegen.cpu.toolchain.build import _codegen, lower
 from tilestitch.codegen.errors import KernelError
-from tilestitch.compiler.ir import Graph, TensorType
+from tilestitch.compiler.ir import Graph, TensorType, reference
 from tilestitch.passes import PassContext, TargetInfo, make_plan
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.plan import StitchPlan
-from tilestitch.passes.plan.cpu.schedules import CpuDotGemmSchedule, CpuGemmSchedule
+from tilestitch.passes.plan.cpu.schedules import CpuDotConvSchedule, CpuDotGemmSchedule, DotSchedule
 from tilestitch.passes.planner import check_plan
 
 VNNI, PAIRS = TargetInfo(isa="avx512", dot="vpdpbusd"), TargetInfo(isa="avx2", dot="vpmaddwd")
@@ -38,7 +39,7 @@ def planned(graph: Graph, target: TargetInfo = VNNI) -> StitchPlan:
     return make_plan(graph, PassContext(target))
 
 
-def launch_of(graph: Graph, schedule: CpuGemmSchedule) -> KernelLaunch:
+def launch_of(graph: Graph, schedule: DotSchedule) -> KernelLaunch:
     (launch,) = lower_group(graph, replace(cpu_group(graph), schedule=schedule))
     return launch
 
@@ -98,7 +99,7 @@ def test_rows_of_whole_groups_are_read_where_they_lie() -> None:
         ({"spill": True, "rows_outer": True}, 4, 5 * 32 * 4),
     ],
 )
-def test_tiles_are_those_of_the_plan(changes: dict[str, int], tasks: int, scratch_bytes: int) -> None:
+def test_tiles_are_those_of_the_plan(changes: dict[str, Any], tasks: int, scratch_bytes: int) -> None:
     graph = gemm()
     launch = launch_of(graph, replace(DOT, **changes))
     x = np.random.default_rng(1).integers(0, 256, (14, 40)).astype(np.uint8)
@@ -107,6 +108,43 @@ def test_tiles_are_those_of_the_plan(changes: dict[str, int], tasks: int, scratc
     (y,) = run_launches([launch], {"x": x, w.name: w.data}, graph.outputs).values()
     np.testing.assert_array_equal(y, x.astype(np.int32) @ w.data.astype(np.int32))
     assert launch.tasks == tasks and launch.scratch_bytes == scratch_bytes
+
+
+CONV = CpuDotConvSchedule(1, 5, 2, 16, 2, 1)
+
+
+def conv(channels: int = 8, padding: int = 1) -> Graph:
+    graph = Graph("conv")
+    x = graph.add_input("x", TensorType("uint8", (2, 7, 9, channels)))
+    w = np.random.default_rng(channels).integers(-128, 128, (3, 3, channels, 40)).astype(np.int8)
+    pads = (padding, padding)
+    attrs = {"strides": (1, 1), "before": pads, "after": pads, "dilations": (1, 1), "groups": 1, "layout": "NXC"}
+    graph.outputs = [graph.emit("conv", x, graph.constant(w), out_dtype="int32", **attrs)]
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("channels", "changes", "scratch_bytes"),
+    [
+        (8, {}, 0),
+        (8, {"rows": 3, "columns": 3, "rows_outer": True}, 0),
+        (8, {"lanes": 8, "vectors": 3, "spill": True}, 5 * 24 * 4),
+        (8, {"stage": True}, 4 * 11 * 8),
+        (8, {"stage": True, "dot": "vpmaddwd"}, 4 * 11 * 8 * 2),
+        (7, {"stage": True}, 4 * 11 * 8),  # room for whole groups
+        (3, {"stage": True, "dot": "vpmaddwd"}, 4 * 11 * 4 * 2),
+    ],
+)
+def test_convolutions_are_those_of_the_plan(channels: int, changes: dict[str, Any], scratch_bytes: int) -> None:
+    graph = conv(channels)
+    launch = launch_of(graph, replace(CONV, **changes))
+    x = np.random.default_rng(1).integers(0, 256, (2, 7, 9, channels)).astype(np.uint8)
+    w = graph.nodes[0].inputs[1]
+    assert w.data is not None
+    (y,) = run_launches([launch], {"x": x, w.name: w.data}, graph.outputs).values()
+    (expected,) = reference("conv")([x, w.data], graph.nodes[0].attrs)
+    np.testing.assert_array_equal(y, expected)
+    assert launch.scratch_bytes == -(-scratch_bytes // 64) * 64
 
 
 @pytest.mark.parametrize(
@@ -120,9 +158,13 @@ def test_tiles_are_those_of_the_plan(changes: dict[str, int], tasks: int, scratc
         (gemm(), replace(DOT, dot="vpmaddwd"), "whole groups of 2"),
         (gemm(), replace(DOT, widen_right=True), "none to widen"),
         (gemm(), replace(DOT, k_block=0), "0 steps of the reduction"),
+        (conv(), replace(CONV, dot="fmul"), "no instruction 'fmul'"),
+        (conv(7), CONV, "whole groups of 4"),
+        (conv(), replace(CONV, dot="vpmaddwd"), "whole groups of 2"),
+        (conv(), replace(CONV, lanes=2), "has 4, 8, 16 sums, not 2"),
     ],
 )
-def test_what_cannot_be_emitted_is_refused(graph: Graph, schedule: CpuDotGemmSchedule, reason: str) -> None:
+def test_what_cannot_be_emitted_is_refused(graph: Graph, schedule: DotSchedule, reason: str) -> None:
     with pytest.raises(KernelError, match=f"{reason}.*repair the plan or write it again"):
         launch_of(graph, schedule)
 

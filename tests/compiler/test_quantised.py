@@ -193,3 +193,19 @@ def test_convolutions_of_integers(dtypes: tuple[str, str]) -> None:
     result = s.constant(np.float32(0.5)), s.constant({"uint8": np.uint8(50), "int8": np.int8(20)}[left])
     y = s.node("QLinearConv", "a", scale, zero, weights, *of_weights, *result, pads=[1, 1, 1, 1])
     check(s.model({"a": (left, (1, 8, 6, 7))}, y, left), {"a": s.bytes((1, 8, 6, 7), left)}, 1)
+
+
+def test_a_residual_is_read_as_bytes() -> None:
+    """What the next convolution reads as bytes, and the sum after it as floats, is stored once, as bytes."""
+    s = Sketch()
+    x = s.there_and_back("x", 0.03, 100, "uint8")
+    first = s.there_and_back(
+        s.node("Relu", s.node("Conv", x, s.weights((16, 8, 1, 1), "int8", 0, 0))), 0.02, 3, "uint8"
+    )
+    second = s.there_and_back(s.node("Conv", first, s.weights((16, 16, 1, 1), "int8", 0, 0)), 0.03, 120, "uint8")
+    model = s.model({"x": ("float32", (1, 8, 7, 7))}, s.there_and_back(s.node("Add", second, first), 0.05, 90, "uint8"))
+    check(model, {"x": floats(1, 8, 7, 7)}, 0.05)
+    compiled = compile_model(model, num_threads=1)
+    dtypes = {value.name: value.dtype for node in compiled.specialisations[0].graph.nodes for value in node.outputs}
+    first_group = next(group for group in compiled.plan.groups if group.kind is GroupKind.CONTRACTION)
+    assert [dtypes[name] for name in first_group.outputs] == ["uint8"]

@@ -17,6 +17,9 @@ FEW_CHANNELS = 16
 """A padded convolution of fewer channels copies its image on a CPU."""
 UNALIGNED_CHANNELS = 4
 """A GPU fetches the pixels of images with fewer channels element by element."""
+BYTES = ("int8", "uint8")
+MOST_WIDENING = 4
+"""Operators from bytes to what is dequantised: wider, less the zero point, as float, times the scale."""
 DUPLICATE_ELEMENTS = 4096
 """Values up to this size may be computed again by each of their readers, if that takes no transcendental function."""
 
@@ -33,7 +36,10 @@ class AllowsAll:
 
 @dataclass(frozen=True)
 class Epilogue(AllowsAll):
-    """Element-wise readers join a contraction or a window; then a transpose of the result, if nothing else reads it."""
+    """Element-wise readers join a contraction or a window; then a transpose of the result, if nothing else reads it.
+
+    What others read as bytes is stored as bytes, and each reader makes it wider: that is cheaper than to store both.
+    """
 
     name: ClassVar[str] = "epilogue"
 
@@ -43,6 +49,7 @@ class Epilogue(AllowsAll):
             if not is_native(anchor):
                 continue
             yield from _growing(state, anchor, _elementwise_readers)
+            yield from _with_widened(state, anchor)
             if kind_of(anchor.op) is Kind.CONTRACTION:
                 chain = moving_views(state, anchor)
                 if chain:
@@ -71,9 +78,44 @@ def _elementwise_readers(state: Fusion, anchor: Node) -> list[Node]:
     found = []
     for reader in state.readers(state.cluster_of(anchor)):
         nodes = state.in_order(reader.owned)
-        if len(nodes) == 1 and is_native(nodes[0]) and is_elementwise(nodes[0].op) and nodes[0].output.shape == shape:
+        if len(nodes) != 1 or _widens_what_is_stored(state, nodes[0]):
+            continue
+        if is_native(nodes[0]) and is_elementwise(nodes[0].op) and nodes[0].output.shape == shape:
             found.append(nodes[0])
     return found
+
+
+def _widens_what_is_stored(state: Fusion, node: Node) -> bool:
+    """Whether a node makes 8-bit integers wider that others want as they are."""
+    if node.op != "cast" or node.inputs[0].dtype not in BYTES or node.output.dtype in BYTES:
+        return False
+    source = node.inputs[0]
+    return source.producer is not None and (state.graph.is_output(source) or len(source.users) > 1)
+
+
+def _with_widened(state: Fusion, anchor: Node) -> Iterator[Fuse]:
+    """Proposals to dequantise, in the cluster of an anchor, what lies in memory as bytes."""
+    shape, cluster = anchor.outputs[0].shape, state.cluster_of(anchor)
+    wanted = dict.fromkeys(v for n in state.in_order(cluster.members) for v in n.inputs if v.shape == shape)
+    for value in wanted:
+        chain = _widening(state, value)
+        if chain and not any(node in cluster.members for node in chain):
+            yield Fuse((anchor,), copies=tuple(state.in_order(set(chain))))
+
+
+def _widening(state: Fusion, value: Value) -> list[Node]:
+    """The element-wise nodes that make a value of bytes that are stored and of constants; none if it is not so made."""
+    chain: list[Node] = []
+    while value.producer is not None and is_elementwise(value.producer.op) and len(chain) < MOST_WIDENING:
+        node = value.producer
+        chain.append(node)
+        if _widens_what_is_stored(state, node):
+            return chain
+        operands = [v for v in node.inputs if not v.is_constant]
+        if len(operands) != 1 or node.op not in _CHEAP:
+            return []
+        value = operands[0]
+    return []
 
 
 def moving_views(state: Fusion, anchor: Node) -> list[Node]:
