@@ -15,8 +15,8 @@ from tilestitch.passes.plan.target import TargetInfo
 
 MOST_KNOWN = 4096
 MOST_CONSTANT_BYTES = 1024
-"""Of constants whose elements are compared. Larger ones are not compared if they are floats, which no schedule reads;
-others, such as indices, make a group one of its own."""
+"""Of constants whose elements are compared. Larger ones are not compared if they are floats or bytes, which no schedule
+reads; others, such as indices, make a group one of its own."""
 PLAIN = (str, int, float, bool, type(None))
 
 T = TypeVar("T")
@@ -126,5 +126,5 @@ def _constant(value: Value) -> Iterator[Hashable]:
         return
     if value.data.nbytes <= MOST_CONSTANT_BYTES:
         yield value.data.tobytes()
-    elif value.data.dtype.kind in "iub":
+    elif value.data.dtype.kind in "iub" and value.data.itemsize > 1:
         raise _Incomparable

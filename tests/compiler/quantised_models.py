@@ -62,7 +62,9 @@ class Sketch:
         attrs = {} if axis is None else {"axis": axis}
         return self.dequantise(self.constant(self.bytes(shape, dtype)), self.scales(count), zeros, **attrs)
 
-    def model(self, inputs: Mapping[str, tuple[str, Sequence[int]]], output: str, dtype: str = "float32") -> bytes:
+    def model(
+        self, inputs: Mapping[str, tuple[str, Sequence[int | str]]], output: str, dtype: str = "float32"
+    ) -> bytes:
         kinds = {"float32": onnx.TensorProto.FLOAT, "uint8": onnx.TensorProto.UINT8, "int8": onnx.TensorProto.INT8,
                  "int32": onnx.TensorProto.INT32}  # fmt: skip
         formal = [helper.make_tensor_value_info(name, kinds[kind], shape) for name, (kind, shape) in inputs.items()]

@@ -209,3 +209,17 @@ def test_a_residual_is_read_as_bytes() -> None:
     dtypes = {value.name: value.dtype for node in compiled.specialisations[0].graph.nodes for value in node.outputs}
     first_group = next(group for group in compiled.plan.groups if group.kind is GroupKind.CONTRACTION)
     assert [dtypes[name] for name in first_group.outputs] == ["uint8"]
+
+
+def test_open_batches_and_image_sizes() -> None:
+    s = Sketch()
+    image = s.there_and_back("x", 0.03, 114, "uint8")
+    y = s.node("Conv", image, s.weights((24, 16, 3, 3), "int8", 0, 0), pads=[1, 1, 1, 1])
+    model = s.model({"x": ("float32", ("n", 16, "h", 11))}, s.there_and_back(y, 0.05, 100, "uint8"))
+    compiled = compile_model(model, dims={"n": (1, 4), "h": (3, 40)}, num_threads=1)
+    assert compiled.plan.target.dot and not compiled.plan.host_groups
+    loaded = load(compiled.to_bytes())
+    for shape in [(1, 16, 3, 11), (4, 16, 23, 11)]:
+        x = floats(*shape)
+        (actual,) = loaded.run({"x": x}).values()
+        assert np.abs(actual - unoptimised(model, {"x": x})).max() <= 0.05 * 1.0001

@@ -85,8 +85,9 @@ class CpuConvSchedule:
 
 @dataclass(frozen=True)
 class CpuDotConvSchedule(CpuConvSchedule):
-    """A convolution of 8-bit integers, by the instruction `dot`, which multiplies groups of neighbouring channels. stage:
-    as above, in the dtype that the instruction multiplies, with room for whole groups.
+    """A convolution of 8-bit integers, by the instruction `dot`, which multiplies groups of neighbouring channels.
+
+    stage: as above, in the dtype that the instruction multiplies, with room for whole groups.
     """
 
     template: ClassVar[str] = "cpu_dot_conv"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 
 from tilestitch.compiler.ir.types import storage_bytes
@@ -29,13 +29,13 @@ def choose_conv(shape: ConvShape, isa: Isa, threads: int) -> CpuConvSchedule:
     whole = shape.in_planes()
     if min(whole.batch, whole.group_out, *whole.output) < 1:
         raise ValueError(f"convolution with an empty result {shape}; skip the launch")
-    tile = _choose_tile(whole, isa)
-    if isa.dot is not None and whole.multiplies_bytes:
-        tile = CpuDotConvSchedule(*astuple(tile), dot=isa.dot.name)
-        copied = not whole.reads_in_place(isa.dot)
-    else:
+    tile, dot = _choose_tile(whole, isa), isa.dot if whole.multiplies_bytes else None
+    if dot is None:
         copied = not whole.plain or not whole.channels_last or whole.x_dtype != whole.acc_dtype
-    draft = ConvPlan(whole, shape.rank, tile)
+        draft = ConvPlan(whole, shape.rank, tile)
+    else:
+        copied = not whole.reads_in_place(dot)
+        draft = ConvPlan(whole, shape.rank, CpuDotConvSchedule(**asdict(tile), dot=dot.name))
     stage = copied or (whole.padded and not _can_skip(draft))
     draft = replace(draft, schedule=replace(draft.schedule, stage=stage, spill=whole.long_epilogue))
     block_tiles, block_panels = _blocks(draft, isa, threads)
