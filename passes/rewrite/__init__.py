@@ -11,6 +11,7 @@ from .dead_branches import DeadBranches
 from .fold_constants import FoldConstants
 from .fold_scale_shift import FoldScaleShift
 from .fold_transposes import FoldTransposes
+from .independent_turns import IndependentTurns
 from .integers import Integers
 from .merge_gemms import MergeGemms
 from .pointwise import Pointwise
@@ -25,8 +26,8 @@ REWRITES: dict[str, type] = {
     cls.name: cls
     for cls in (
         Algebra, Canonicalise, ChannelsLast, CommonSubexpressions, DeadBranches, DeadCode, FoldConstants,
-        FoldScaleShift, FoldTransposes, Integers, MergeGemms, Pointwise, Precision, RefineAxes, ReshapeMotion,
-        SplitColumns, SplitPools, TransposeMotion,
+        FoldScaleShift, FoldTransposes, IndependentTurns, Integers, MergeGemms, Pointwise, Precision, RefineAxes,
+        ReshapeMotion, SplitColumns, SplitPools, TransposeMotion,
     )
 }  # fmt: skip
 

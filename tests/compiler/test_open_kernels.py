@@ -95,7 +95,7 @@ def test_open_models_are_right_at_twelve_sizes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["resnet.script", "mobilenet.dynamo", "gpt2.dynamo", "llama.script",
-                                  "whisper.dynamo"])  # fmt: skip
+                                  "whisper.dynamo", "dlrm.script", "keras_cnn.keras"])  # fmt: skip
 def test_images_of_any_batch_and_texts_of_any_length_leave_nothing_to_the_host(name: str) -> None:
     fixture = fixture_of(name)
     assert compile_model(fixture.model, dims={}).explain()["host"]["steps"] == 0

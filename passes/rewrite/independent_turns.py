@@ -1,0 +1,289 @@
+"""Loops whose turns do not depend on each other become batches: every operator computes all turns at once.
+
+So exporters write sums of embeddings: a turn for each row, which reads the rows of a table between two offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tilestitch.compiler.ir import Graph, Node, Value, is_elementwise
+from tilestitch.compiler.ir.errors import TypeRuleError, UndecidedError
+from tilestitch.compiler.ir.sizes import Size, at, bounds_of, is_open, symbols_of
+from tilestitch.compiler.ir.types import storage_bytes, types_compatible
+from tilestitch.passes.contract import PassContext, PassResult
+
+from .driver import is_tensor, splat
+from .runs import Run, combined, run_of
+
+MOST_TURN_BYTES = 1 << 20
+"""Of a value of one turn: all turns have theirs at the same time."""
+
+
+@dataclass(frozen=True)
+class IndependentTurns:
+    """loop(n, body) becomes body over n rows, where no turn reads what another one computes."""
+
+    name: ClassVar[str] = "independent_turns"
+
+    def run(self, graph: Graph, context: PassContext) -> PassResult:
+        count = 0
+        for node in graph.nodes:
+            if node.op == "loop" and _is_independent(node):
+                count += _Batch(graph, node).put_in_place()
+        return PassResult(graph, count > 0, (f"{count} loops",) if count else ())
+
+
+def _is_independent(node: Node) -> bool:
+    body, again = node.attrs["body"], node.attrs["body"].outputs[0]
+    condition = node.inputs[1]
+    absent = condition.producer is not None and condition.producer.op == "host.none"
+    runs_all = absent or (splat(condition) is True and (again is body.inputs[1] or splat(again) is True))
+    return runs_all and not node.attrs["num_carried"] and run_of(node.inputs[0]) is not None
+
+
+class _NoBatch(Exception):
+    """Something is not known to be the same for all turns at once."""
+
+
+class _Batch:
+    """The body of a loop as nodes before it. Values of the body are known in up to three ways.
+
+    whole: the value for all turns, with a dimension more at its head; outside: one value for all; runs: small integers
+    that lie evenly apart from turn to turn.
+    """
+
+    def __init__(self, graph: Graph, loop: Node) -> None:
+        self.graph, self.loop, self.body = graph, loop, loop.attrs["body"]
+        counted = run_of(loop.inputs[0])
+        assert counted is not None
+        self.turns = counted.first
+        turn, condition, *captured = self.body.inputs
+        self.outside: dict[Value, Value] = dict(zip((condition, *captured), loop.inputs[1:], strict=True))
+        self.whole: dict[Value, Value] = {}
+        self.turn = Run(0, 0 if self.turns == 1 else 1)
+        self.runs: dict[Value, Run] = {turn: self.turn}
+        self.sizes: dict[str, Size] = {}
+        self.added: list[Node] = []
+
+    def put_in_place(self) -> bool:
+        """Whether the loop was replaced; if not, the graph is as before."""
+        try:
+            if bounds_of(self.turns)[0] < 1:
+                raise _NoBatch
+            for node in self.body.nodes:
+                self._node(node)
+            results = [self._all_turns(value) for value in self.body.outputs[1:]]
+            if not all(types_compatible(r.type, o.type) for r, o in zip(results, self.loop.outputs, strict=True)):
+                raise _NoBatch
+        except (_NoBatch, TypeRuleError, UndecidedError):
+            for node in reversed(self.added):
+                self.graph.remove(node)
+            return False
+        self.graph.replace(self.loop, results)
+        return True
+
+    # -- nodes of the body -----------------------------------------------------------------------------------------
+
+    def _node(self, node: Node) -> None:
+        run = self._run_after(node)
+        if run is not None:
+            self.runs[node.output] = run
+            return
+        rule = _ELEMENTWISE if is_elementwise(node.op) else _RULES.get(node.op)
+        if rule is None or not all(is_tensor(v) for v in (*node.inputs, *node.outputs)):
+            raise _NoBatch
+        if not any(v in self.runs or v in self.whole for v in node.inputs):
+            self._shared(node)
+            return
+        result = rule(self, node)
+        self.whole[node.output] = result
+        inner, outer = node.output.shape, result.shape[1:]
+        self.sizes.update({s.name: o for d, o in zip(inner, outer, strict=True) for s in _alone(d) if not is_open(o)})
+        if is_open(prod(outer)) or prod(outer) * storage_bytes(result.dtype) > MOST_TURN_BYTES:
+            raise _NoBatch
+
+    def _shared(self, node: Node) -> None:
+        """What is the same in all turns is computed once, unless it may fail, in a loop that has no turn at all."""
+        operands = [self.one(v) for v in node.inputs]
+        if node.op in ("gather", "host.Slice") or None in operands:
+            raise _NoBatch
+        self.outside[node.output] = self.add(node.op, *(v for v in operands if v is not None), **node.attrs)
+
+    def _run_after(self, node: Node) -> Run | None:
+        """What a small integer of the body is, turn by turn."""
+        if not is_tensor(node.outputs[0]) or node.outputs[0].dtype not in ("int32", "int64"):
+            return None
+        if node.op in ("cast", "reshape") and node.inputs[0] in self.runs:
+            return self.runs[node.inputs[0]]
+        if node.op == "gather" and self.runs.get(node.inputs[1]) == self.turn:
+            numbers = self.one(node.inputs[0])
+            line = run_of(numbers) if numbers is not None and len(numbers.shape) == 1 else None
+            known = numbers is not None and line is not None and _is_natural(numbers.shape[0] - self.turns)
+            return line.at(self.turn) if known and line is not None else None
+        if not _is_single(node.outputs[0]) or not any(v in self.runs for v in node.inputs):
+            return None
+        return combined(node.op, [self._run(v) for v in node.inputs])
+
+    def _run(self, value: Value) -> Run | None:
+        if value in self.runs:
+            return self.runs[value]
+        known = self.one(value)
+        return run_of(known) if known is not None and _is_single(known) else None
+
+    # -- values ----------------------------------------------------------------------------------------------------
+
+    def add(self, op: str, *inputs: Value, **attrs: Any) -> Value:
+        node = self.graph.add(op, inputs, attrs, origins=self.loop.origins, insert_before=self.loop)
+        self.added.append(node)
+        return node.output
+
+    def one(self, value: Value) -> Value | None:
+        """A value that all turns share; None of another."""
+        if value.data is not None:
+            return self.outside.setdefault(value, self.graph.constant(value.data, name=value.name))
+        return self.outside.get(value)
+
+    def _all_turns(self, value: Value) -> Value:
+        """A value of the body for all turns, with them as its first dimension."""
+        if value in self.runs:
+            return self.numbers(self.runs[value], value)
+        if value in self.whole:
+            return self.whole[value]
+        shared = self.one(value)
+        if shared is None:
+            raise _NoBatch
+        return self.add("broadcast_to", shared, shape=(self.turns, *shared.shape))
+
+    def numbers(self, run: Run, like: Value) -> Value:
+        """Integers that lie evenly apart, of the dtype and shape of `like` each."""
+        place = self.add("iota", shape=(self.turns,), axis=0, dtype=like.dtype)
+        factor = self.graph.constant(np.asarray(run.slope), like.dtype)
+        scaled = place if run.slope == 1 else self.add("mul", place, factor)
+        first = (
+            self.add("sizes", values=(run.first,), shape=(), dtype=like.dtype)
+            if is_open(run.first)
+            else self.graph.constant(np.asarray(run.first), like.dtype)
+        )
+        moved = scaled if run.first == 0 else self.add("add", scaled, first)
+        return self.add("reshape", moved, shape=(self.turns, *like.shape)) if like.shape else moved
+
+    def aligned(self, value: Value, rank: int) -> Value:
+        """An operand of an element-wise operator whose result has so many dimensions in each turn."""
+        shared = None if value in self.runs or value in self.whole else self.one(value)
+        if shared is not None:
+            return shared
+        batch = self._all_turns(value)
+        missing = rank - (len(batch.shape) - 1)
+        return self.add("reshape", batch, shape=(self.turns, *(1,) * missing, *batch.shape[1:])) if missing else batch
+
+    def rows(self, value: Value) -> Value:
+        """An operand that is another one in each turn."""
+        return self._all_turns(value)
+
+    def sized(self, shape: Sequence[Size]) -> tuple[Size, ...]:
+        """A shape of the body, where sizes that the body's data decides are known by now."""
+        return (self.turns, *(at(size, self.sizes) for size in shape))
+
+
+def _is_single(value: Value) -> bool:
+    return all(size == 1 for size in value.shape)
+
+
+def _is_natural(size: Size) -> bool:
+    return bounds_of(size)[0] >= 0
+
+
+def _alone(size: Size | str) -> list[Any]:
+    """The symbol that a size is by itself."""
+    return list(symbols_of([size])) if is_open(size) and str(size).isidentifier() else []
+
+
+# -- rules: an operator for all turns --------------------------------------------------------------------------------
+
+
+def _elementwise(batch: _Batch, node: Node) -> Value:
+    rank = len(node.output.shape)
+    return batch.add(node.op, *(batch.aligned(v, rank) for v in node.inputs), **node.attrs)
+
+
+def _reshape(batch: _Batch, node: Node) -> Value:
+    return batch.add("reshape", batch.rows(node.inputs[0]), shape=batch.sized(node.attrs["shape"]))
+
+
+def _broadcast(batch: _Batch, node: Node) -> Value:
+    aligned = batch.aligned(node.inputs[0], len(node.output.shape))
+    return batch.add("broadcast_to", aligned, shape=batch.sized(node.attrs["shape"]))
+
+
+def _transpose(batch: _Batch, node: Node) -> Value:
+    return batch.add("transpose", batch.rows(node.inputs[0]), perm=(0, *(p + 1 for p in node.attrs["perm"])))
+
+
+def _reduce(batch: _Batch, node: Node) -> Value:
+    attrs = {**node.attrs, "axes": tuple(axis + 1 for axis in node.attrs["axes"])}
+    return batch.add(node.op, batch.rows(node.inputs[0]), **attrs)
+
+
+def _concat(batch: _Batch, node: Node) -> Value:
+    return batch.add("concat", *(batch.rows(v) for v in node.inputs), axis=node.attrs["axis"] + 1)
+
+
+def _slice(batch: _Batch, node: Node) -> Value:
+    attrs = node.attrs
+    return batch.add(
+        "slice", batch.rows(node.inputs[0]), starts=(0, *attrs["starts"]), steps=(1, *attrs["steps"]),
+        sizes=batch.sized(attrs["sizes"]),
+    )  # fmt: skip
+
+
+def _gather(batch: _Batch, node: Node) -> Value:
+    x, indices = node.inputs
+    table, axis = batch.one(x), node.attrs["axis"]
+    if table is None:
+        places = batch.one(indices)
+        if places is None:
+            raise _NoBatch
+        return batch.add("gather", batch.rows(x), places, axis=axis + 1)
+    return _first(batch, batch.add("gather", table, batch.rows(indices), axis=axis), axis)
+
+
+def _first(batch: _Batch, value: Value, axis: int) -> Value:
+    """A value whose turns are dimension `axis`, with them in front."""
+    rest = [a for a in range(len(value.shape)) if a != axis]
+    return batch.add("transpose", value, perm=(axis, *rest)) if axis else value
+
+
+def _slice_by_data(batch: _Batch, node: Node) -> Value:
+    """As many elements from place to place as in every other turn."""
+    x, starts, ends, *rest = node.inputs
+    table, axis = batch.one(x), splat(rest[0]) if rest else 0
+    first, last = batch.runs.get(starts), batch.runs.get(ends)
+    if table is None or first is None or last is None or not isinstance(axis, int | np.integer) or axis < 0:
+        raise _NoBatch
+    if any(splat(step) != 1 for step in rest[1:]) or first.slope != last.slope or first.slope < 0:
+        raise _NoBatch
+    count, extent = last.first - first.first, table.shape[axis]
+    inside = _is_natural(first.first) and _is_natural(extent - last.first - last.slope * (batch.turns - 1))
+    if not isinstance(count, int) or count < 1 or not inside:
+        raise _NoBatch
+    head, tail = table.shape[:axis], table.shape[axis + 1 :]
+    if first == Run(0, count * batch.turn.slope) and extent == batch.turns * count:
+        return _first(batch, batch.add("reshape", table, shape=(*head, batch.turns, count, *tail)), int(axis))
+    start = batch.add("reshape", batch.numbers(first, starts), shape=(batch.turns, 1))
+    places = batch.add("add", start, batch.add("iota", shape=(count,), axis=0, dtype=starts.dtype))
+    return _first(batch, batch.add("gather", table, places, axis=int(axis)), int(axis))
+
+
+_Rule = Callable[[_Batch, Node], Value]
+_ELEMENTWISE: _Rule = _elementwise
+_RULES: Mapping[str, _Rule] = {
+    "reshape": _reshape, "broadcast_to": _broadcast, "transpose": _transpose, "concat": _concat, "gather": _gather,
+    "slice": _slice, "host.Slice": _slice_by_data,
+    **dict.fromkeys(("reduce_sum", "reduce_max", "reduce_min", "reduce_prod"), _reduce),
+}  # fmt: skip
