@@ -74,7 +74,8 @@ class Part:
     static_shared_bytes what a block has besides. registers: of a thread. barriers: waits of a block's threads for each
     other; grid_barriers: waits of all blocks. steps: trips to memory of a block, each after the one before, of which
     `ahead` are on their way at a time; 0: as many as its bytes take. tail: what is left at the end. lanes: elements
-    that an instruction of a CPU computes; 0: as many as a register has.
+    that an instruction of a CPU computes; 0: as many as a register has. template: of its schedule; choices: the numbers
+    of that, and of the shape that it is for, by name, for models that learn what they are worth; neither must be given.
     """
 
     kind: str
@@ -94,6 +95,8 @@ class Part:
     ahead: int = 1
     tail: Tail | None = None
     lanes: int = 0
+    template: str = ""
+    choices: tuple[tuple[str, int], ...] = ()
 
     @cached_property
     def traffic(self) -> tuple[Traffic, ...]:

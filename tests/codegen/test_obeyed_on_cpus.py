@@ -192,6 +192,7 @@ LOOPS = CpuLoopSchedule((40, 33), 8, 33, 4)
         (turned(), replace(LOOPS, branches=(0, 1, 17, 40)), 10),
         (joined(), CpuLoopSchedule((3, 32), 8, 32, 1, cuts=(10,)), 3),
         (joined(), CpuLoopSchedule((96,), 16, 96, 1), 1),
+        (joined(), CpuLoopSchedule((96,), 32, 48, 1), 2),
     ],
 )
 def test_other_loops_are_emitted_as_they_are(graph: Graph, schedule: CpuLoopSchedule, tasks: int) -> None:

@@ -129,7 +129,8 @@ class _Emitter:
         """All elements [start, end) of the last dimension: whole vectors, the last one moved back so that it fits."""
         lanes, inner = self.loops.schedule.lanes, self.loops.inner
         length = end - start
-        low, high, exact = 0, inner, inner % lanes == 0
+        chunk = self.loops.schedule.chunk if self.loops.is_cut else inner
+        low, high, exact = 0, inner, inner % lanes == 0 and chunk % lanes == 0
         if isinstance(length, int):
             lanes = min(lanes, 1 << (length.bit_length() - 1))
             low, high, exact = start, end, length % lanes == 0

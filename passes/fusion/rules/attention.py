@@ -14,7 +14,7 @@ from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.counts import bytes_of
 from tilestitch.cost_model.protocol import LatencyModel, hardly_slower, latency_us
 from tilestitch.passes.fusion import legality
-from tilestitch.passes.fusion.clusters import Fusion
+from tilestitch.passes.fusion.clusters import Fusion, Union
 from tilestitch.passes.fusion.cost.facts import facts_of
 from tilestitch.passes.fusion.rules.builtin import Fuse
 from tilestitch.passes.plan import WhyNot
@@ -67,13 +67,13 @@ class Attention:
     def _refusal(self, state: Fusion, first: Node, inner: Sequence[Node], anchor: Node) -> WhyNot | None:
         subject = f"{first.name} -> {anchor.name}"
         nodes = state.in_order({first, *inner, anchor})
-        clusters = [state.cluster_of(n) for n in nodes]
+        clusters = list(dict.fromkeys(state.cluster_of(n) for n in nodes))
         refusal = legality.why_not(state, clusters, (), subject)
         if refusal is not None:
             return refusal
-        roles = roles_of(nodes, state.stored(nodes, set(nodes)))
-        assert isinstance(roles, Roles), roles
-        return self._profit(state, roles, subject)
+        union = state.union(clusters, set())  # another rule may have joined a node with what follows it
+        assert isinstance(union.roles, Roles), union.roles
+        return self._profit(state, union, union.roles, subject)
 
     def _inside(self, state: Fusion, nodes: Sequence[Node], masks: Sequence[Node]) -> Sequence[Node]:
         """`masks`, if evaluating them for every head is predicted to be faster than storing them; else none."""
@@ -94,14 +94,14 @@ class Attention:
         stored_us = latency_us(self.model, facts_of(ordered, border, alone, target, self.model), device)
         return masks if computed_us([*nodes, *masks]) <= computed_us(nodes) + stored_us else ()
 
-    def _profit(self, state: Fusion, roles: Roles, subject: str) -> WhyNot | None:
+    def _profit(self, state: Fusion, union: Union, roles: Roles, subject: str) -> WhyNot | None:
         """Refuses what is predicted to be slower than three kernels; hardly slower, one kernel has fewer launches."""
         device, target = device_of(state.target), state.target
         assert roles.softmax is not None
         if target.name == "cpu" and roles.softmax.queries < LEAST_QUERIES:
             few = {"queries": roles.softmax.queries, "least": LEAST_QUERIES}
             return WhyNot(subject, "attention.profit", "keys would be packed for the work of few queries", few)
-        facts = facts_of(list(roles.parts), [_result(roles)], roles, target, self.model)
+        facts = facts_of(union.nodes, union.stored, roles, target, self.model)
         together = latency_us(self.model, facts, device)
         apart = sum(self._apart_us(target, nodes, stored) for nodes, stored in _apart(roles))
         if hardly_slower(together, apart):
@@ -116,11 +116,6 @@ class Attention:
             return latency_us(self.model, facts_of(nodes, stored, roles, target, self.model), device_of(target))
         launched = [node for node in nodes if node.op != "reshape"]
         return sum(self._apart_us(target, [node], node.outputs) for node in launched) if len(nodes) > 1 else 0.0
-
-
-def _result(roles: Roles) -> Value:
-    assert roles.anchor is not None
-    return roles.anchor.output
 
 
 def _scores_bytes(roles: Roles) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, log, log2, prod
+from typing import Any
 
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Traffic, Unit, kernel_of
@@ -29,6 +30,7 @@ from tilestitch.passes.plan.cpu.schedules import (
     CpuAttentionSchedule,
     CpuLoopSchedule,
     CpuRowSchedule,
+    CpuSchedule,
     CpuSplitRowSchedule,
 )
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
@@ -39,6 +41,7 @@ from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.view import GroupView, look_up
 from tilestitch.passes.schedule.work import read_again, sides_of, work_of
 
+from .choices import choices_of
 from .cycles import attention_cycles, conv_cycles, conv_transpose_cycles, gemm_cycles, window_cycles
 
 
@@ -73,7 +76,7 @@ def _scheduled(view: GroupView, group: Group, roles: Roles, isa: Isa) -> Sequenc
     schedule = group.schedule
     match schedule:
         case CpuLoopSchedule():
-            return (replace(work_of(view.nodes, view.outputs, roles), lanes=schedule.lanes),)
+            return (_loops(work_of(view.nodes, view.outputs, roles), schedule),)
         case CpuRowSchedule():
             return (_rows(RowGroup(view.nodes, roles, view.inputs, view.stored), schedule),)
         case CpuSplitRowSchedule():
@@ -91,6 +94,15 @@ def _scheduled(view: GroupView, group: Group, roles: Roles, isa: Isa) -> Sequenc
     return (_anchored(view, roles, plan, isa),)
 
 
+def _loops(work: Part, schedule: CpuLoopSchedule) -> Part:
+    return _chosen(replace(work, lanes=schedule.lanes), schedule)
+
+
+def _chosen(part: Part, schedule: CpuSchedule, **shape: Any) -> Part:
+    """The part with what a model may learn from: its template, and what was chosen for which shape."""
+    return replace(part, template=schedule.template, choices=choices_of(schedule=schedule, **shape))
+
+
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
@@ -101,7 +113,8 @@ def _rows(group: RowGroup, schedule: CpuRowSchedule) -> Part:
     # Neighbours of one vector may lie in different operands of a concat, which are told apart one by one.
     chosen = sum(n.output.tensor_type.num_elements * computed.get(n.output, 1) for n in group.nodes if _joins_lanes(n))
     told_apart = (Arithmetic("scalar", work.dtype, chosen),) if chosen else ()
-    return replace(work, arithmetic=(*work.arithmetic, *told_apart), lanes=schedule.lanes)
+    work = replace(work, arithmetic=(*work.arithmetic, *told_apart), lanes=schedule.lanes)
+    return _chosen(work, schedule, computed=sum(computed.values()))
 
 
 def _joins_lanes(node: Node) -> bool:
@@ -121,7 +134,7 @@ def _pieces(view: GroupView, roles: Roles, schedule: CpuSplitRowSchedule) -> Ite
         if isinstance(each, CpuRowSchedule):
             part = _rows(RowGroup(piece.nodes, its, piece.inputs, piece.outputs), each)
         else:
-            part = replace(work_of(piece.nodes, piece.outputs, its), lanes=each.lanes)
+            part = _loops(work_of(piece.nodes, piece.outputs, its), each)
         yield replace(part, reads=tuple(map(named, part.reads)), writes=tuple(map(named, part.writes)))
 
 
@@ -199,7 +212,8 @@ def _tiled(
         return replace(a, operations=a.operations * times) if a.unit == "scalar" else a
 
     reads = read_again(work.reads, sides_of(view.nodes, operands), again)
-    return replace(work, reads=reads, arithmetic=tuple(map(scheduled, work.arithmetic)), lanes=lanes)
+    work = replace(work, reads=reads, arithmetic=tuple(map(scheduled, work.arithmetic)), lanes=lanes)
+    return _chosen(work, plan.schedule, shape=plan.shape)
 
 
 # -- the rest ----------------------------------------------------------------------------------------------------------
@@ -208,17 +222,18 @@ def _tiled(
 def _opaque(work: Part, plan: OpaquePlan, isa: Isa) -> Sequence[Part]:
     match plan:
         case SortPlan():
-            return (replace(work, arithmetic=(Arithmetic("alu", work.dtype, _comparisons(plan)),), lanes=1),)
+            sorts = (Arithmetic("alu", work.dtype, _comparisons(plan)),)
+            return (_chosen(replace(work, arithmetic=sorts, lanes=1), plan.schedule, size=plan.size, k=plan.k),)
         case ScanPlan():
             # Each addition waits for the one before.
             chained = tuple(replace(a, share=1 / isa.fma_latency) for a in work.arithmetic)
-            return (replace(work, arithmetic=chained, lanes=plan.schedule.lanes),)
+            return (_chosen(replace(work, arithmetic=chained, lanes=plan.schedule.lanes), plan.schedule),)
         case SuppressPlan():
             pairs = plan.tasks * plan.boxes * max(1, ceil(log2(max(1, plan.boxes))))
             return (replace(work, arithmetic=(Arithmetic("alu", "float32", pairs),), lanes=1),)
         case RegionPlan():
             return (work,)
-    return _scatter(work, plan)
+    return [_chosen(part, plan.schedule) for part in _scatter(work, plan)]
 
 
 def _comparisons(plan: SortPlan) -> int:

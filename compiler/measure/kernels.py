@@ -1,0 +1,159 @@
+"""Times of kernels where they run: in whole models, of which several plans take turns."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilestitch import __version__
+from tilestitch.codegen.assemble import Planned, assemble
+from tilestitch.codegen.cpu.backend import CpuBackend
+from tilestitch.codegen.cpu.target import CpuTarget
+from tilestitch.compiler.cli.arguments import make_inputs
+from tilestitch.compiler.cli.doctor import examine
+from tilestitch.compiler.frontend import import_model
+from tilestitch.compiler.ir import Graph
+from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.cost_model.records import Machine, Record
+from tilestitch.passes.contract import PassContext
+from tilestitch.passes.fusion.cost.facts import group_facts
+from tilestitch.passes.pipeline import run_pipeline
+from tilestitch.passes.plan import StitchPlan
+from tilestitch.passes.plan.schedules import schedule_to_json
+from tilestitch.runtime import load
+from tilestitch.runtime.artifact import artifact_bytes
+from tilestitch.runtime.execution import HOST_PREFIX
+from tilestitch.runtime.session import Module
+
+from .plans import structure_digest
+
+Inputs = Mapping[str, Any]
+TOLERANCE = 1e-2
+"""Of results of two plans, which may round half floats at other places."""
+
+
+def machine_of(target: CpuTarget, threads: int) -> Machine:
+    """This machine with the kernels of a target."""
+    several = "s" if threads > 1 else ""
+    device = f"{examine()['cpu']['model']} ({target.isa.name}, {threads} thread{several})"
+    system = f"{platform.system()} {platform.release()}"
+    return Machine(device, system, f"tilestitch {__version__}, TVM {version('apache-tvm')}")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model as the planner gets it, and what its plans are made with."""
+
+    name: str
+    graph: Graph
+    output_names: tuple[str, ...]
+    context: PassContext
+    backend: CpuBackend
+    inputs: Inputs | None
+
+    @staticmethod
+    def of(path: Path, target: CpuTarget, threads: int, model: LatencyModel) -> Subject:
+        """Inputs are those of a .npz file beside the model, or random. Raises the errors of frontend and passes."""
+        backend = CpuBackend(target, threads)
+        context = PassContext(backend.planned_for(threads), {"planner": "stitch"}, cost_model=model)
+        imported = import_model(path)
+        graph = run_pipeline(imported.graph, context)
+        beside = path.with_suffix(".npz")
+        inputs = dict(np.load(beside)) if beside.is_file() else None
+        return Subject(path.stem, graph, tuple(imported.output_names), context, backend, inputs)
+
+    def compiled(self, plan: StitchPlan) -> Module:
+        """The model by a plan, ready to run."""
+        planned = Planned(self.graph, plan, self.output_names)
+        assembled = assemble([planned], self.backend, keep_source=False, progress=lambda *_: None)
+        contents = replace(assembled.contents, compiler_version=__version__)
+        return load(artifact_bytes(contents), device="cpu", num_threads=self.backend.threads)
+
+
+@dataclass(frozen=True)
+class Times:
+    """Least microseconds of each launch of a plan, and of whole runs; how many of both there were."""
+
+    launches_us: np.ndarray
+    whole_us: float
+    rounds: int
+
+
+def time_in_turns(modules: Sequence[Module], inputs: Inputs | None, rounds: int, most_s: float) -> list[Times]:
+    """Each module runs once a round, whole and with its launches timed, until the rounds or the seconds are over.
+
+    Whatever slows the machine down for longer than a round slows all of them; the least counts.
+    """
+    feeds = inputs if inputs is not None else make_inputs(modules[0], {}, seed=0)
+    launches: list[np.ndarray | None] = [None] * len(modules)
+    whole = [float("inf")] * len(modules)
+    until, done = time.monotonic() + most_s, 0
+    for module in modules:
+        module.run(feeds)
+    for done in range(1, rounds + 1):
+        for place, module in enumerate(modules):
+            start = time.perf_counter_ns()
+            module.run(feeds)
+            whole[place] = min(whole[place], (time.perf_counter_ns() - start) / 1000)
+            found = np.array([t.microseconds for t in module.profile(feeds) if not t.symbol.startswith(HOST_PREFIX)])
+            before = launches[place]
+            launches[place] = found if before is None else np.minimum(before, found)
+        if time.monotonic() > until:
+            break
+    return [Times(us, each, done) for us, each in zip(launches, whole, strict=True) if us is not None]
+
+
+def why_other_results(module: Module, reference: Module, inputs: Inputs | None) -> str | None:
+    """Which output differs from that of another plan by more than rounding and its order explain; None if none does."""
+    feeds = inputs if inputs is not None else make_inputs(reference, {}, seed=0)
+    expected = reference.run(feeds)
+    for name, found in module.run(feeds).items():
+        one, other = (np.asarray(result, np.float64) for result in (found, expected[name]))
+        most = np.abs(other[np.isfinite(other)]).max(initial=0.0)
+        if not np.allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE * most, equal_nan=True):
+            return f"output {name} differs from what the rules' plan computes"
+    return None
+
+
+def records_of(subject: Subject, plan: StitchPlan, times: Times, machine: Machine) -> Iterator[Record]:
+    """A record for each structure and schedule of a plan: the least of the kernels that are alike.
+
+    None for a plan whose launches lie in nested graphs, as these are not told apart in a profile.
+    """
+    launches = plan.launches or ()
+    if len(launches) != len(times.launches_us) or plan.bodies:
+        return
+    nodes = {node.name: node for node in subject.graph.nodes}
+    spent: dict[str, float] = {}
+    for launch, us in zip(launches, times.launches_us.tolist(), strict=True):
+        spent[launch.group] = spent.get(launch.group, 0.0) + us
+    least: dict[tuple[str, str], Record] = {}
+    for group in plan.groups:
+        structure = structure_digest(nodes, group, plan.target)
+        us = spent.get(group.name, 0.0)
+        if structure is None or us <= 0:
+            continue
+        schedule = _schedule_text(group)
+        kernel = group_facts(nodes, group, plan.target, subject.context.cost_model)
+        record = Record(machine, structure, schedule, kernel, us, times.rounds, subject.name)
+        other = least.get((structure, schedule))
+        if other is None or us < other.latency_us:
+            least[structure, schedule] = record
+    yield from least.values()
+
+
+def _schedule_text(group: Any) -> str:
+    import json
+
+    def of(one: Any) -> Any:
+        own = None if one.schedule is None else schedule_to_json(one.schedule)
+        return [own, [[of(part) for part in stage] for stage in one.stages]] if one.stages else own
+
+    return json.dumps(of(group), separators=(",", ":"), sort_keys=True)

@@ -1,0 +1,82 @@
+"""Kernels as JSON data: lists of what they hold, without what has its default."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from .errors import MeasurementError
+from .facts import Arithmetic, KernelFacts, Launch, Part, Tail, Traffic
+
+LISTS: Mapping[str, Callable[[Any], Any]] = {
+    "reads": lambda data: Traffic(*data), "writes": lambda data: Traffic(*data),
+    "arithmetic": lambda data: Arithmetic(*data), "choices": lambda data: (str(data[0]), int(data[1])),
+}  # fmt: skip
+"""Fields of a part that are lists, and what an entry is."""
+DEFAULTS = {field.name: field.default for field in fields(Part)}
+
+
+def facts_to_json(kernel: KernelFacts) -> list[dict[str, Any]]:
+    """The launches of a kernel."""
+    return [
+        {"stages": [[_part(part) for part in stage] for stage in launch.stages], "tie": launch.tie,
+         "blocks": launch.blocks}
+        for launch in kernel.sequence
+    ]  # fmt: skip
+
+
+def facts_from_json(data: Any) -> KernelFacts:
+    """Raises MeasurementError unless `data` is what `facts_to_json` writes."""
+    try:
+        launches = tuple(
+            Launch(tuple(tuple(map(_part_of, stage)) for stage in one["stages"]), one["tie"], one["blocks"])
+            for one in data
+        )
+    except (TypeError, KeyError, ValueError, IndexError, AttributeError) as error:
+        raise MeasurementError(f"a record's kernel is not what this version writes ({error}); measure again") from None
+    if not launches or not all(launch.stages and all(launch.stages) for launch in launches):
+        raise MeasurementError("a record's kernel has no launches, or an empty one; measure again")
+    return KernelFacts(launches)
+
+
+def facts_key(kernel: KernelFacts) -> str:
+    """Equal for kernels that differ in the names of their tensors only."""
+    numbers: dict[str, str] = {}
+    named = kernel.renamed(lambda name: numbers.setdefault(name, str(len(numbers))))
+    return digest_of(facts_to_json(named))
+
+
+def digest_of(data: Any) -> str:
+    text = json.dumps(data, separators=(",", ":"), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _part(part: Part) -> dict[str, Any]:
+    found = {}
+    for name, default in DEFAULTS.items():
+        value = getattr(part, name)
+        if value == default:
+            continue
+        if name in LISTS:
+            value = [list(_plain(entry)) for entry in value]
+        elif isinstance(value, Tail):
+            value = list(_plain(value))
+        found[name] = value
+    return found
+
+
+def _plain(entry: Any) -> Sequence[Any]:
+    return entry if isinstance(entry, tuple) else [getattr(entry, field.name) for field in fields(entry)]
+
+
+def _part_of(data: Mapping[str, Any]) -> Part:
+    given = dict(data)
+    for name, make in LISTS.items():
+        if name in given:
+            given[name] = tuple(map(make, given[name]))
+    if given.get("tail") is not None:
+        given["tail"] = Tail(*given["tail"])
+    return Part(**given)

@@ -1,0 +1,141 @@
+"""The learned model: for each template, trees that say by which factor a kernel takes longer than the laws say.
+
+It was fitted to kernels that were measured with one thread. What several threads gain is the laws' word, and so is all
+of what it has no trees for: GPUs, and templates that were not measured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.cpu import CpuDevice
+from tilestitch.cost_model.errors import MeasurementError
+from tilestitch.cost_model.facts import KernelFacts, Launch, Part
+from tilestitch.cost_model.library.trees import Forest, forest_from_json
+from tilestitch.cost_model.on_cpu import floor_us, predict_on_cpu
+from tilestitch.cost_model.protocol import AnyDevice, Prediction
+
+from .adaptation import Adaptation
+from .features import Described, described, matrix
+
+SHIPPED = Path(__file__).with_name("cpu.json")
+FORMAT = 1
+LAWS = AnalyticalModel()
+
+
+@dataclass(frozen=True)
+class Template:
+    """What was learned of one template. names: choices that are features. low, high: factors on a prediction between
+    which 80 % of what was measured of models that were left out lies.
+    """
+
+    forest: Forest
+    names: tuple[str, ...]
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class LearnedModel:
+    """Predicts kernels of CPUs. `facts`: the recipe, what it was trained on and how well it did; for people."""
+
+    templates: Mapping[str, Template]
+    adaptation: Adaptation = field(default_factory=Adaptation)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return "learned"
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def predict(self, batch: Sequence[KernelFacts], device: AnyDevice) -> list[Prediction]:
+        if not isinstance(device, CpuDevice):
+            return LAWS.predict(batch, device)
+        parts = [part for kernel in batch for part in kernel.parts]
+        factors = iter(self._factors(parts, device))
+        return [self._predict(kernel, device, [next(factors) for _ in kernel.parts]) for kernel in batch]
+
+    def _factors(self, parts: Sequence[Part], cpu: CpuDevice) -> list[tuple[float, float, str]]:
+        """Of each part: by what the laws are wrong, what it takes by them on one core, and its template."""
+        rows = [described(part, cpu) for part in parts]
+        logs = np.zeros(len(rows))
+        for name in dict.fromkeys(row.template for row in rows):
+            if name not in self.templates:
+                continue
+            places = [at for at, row in enumerate(rows) if row.template == name]
+            template = self.templates[name]
+            logs[places] = template.forest(matrix([rows[at] for at in places], template.names))
+        logs += self.adaptation.of([row.template for row in rows], logs + np.log([row.law_us for row in rows]))
+        return [(float(factor), row.law_us, row.template) for factor, row in zip(np.exp(logs), rows, strict=True)]
+
+    def _predict(
+        self, kernel: KernelFacts, cpu: CpuDevice, factors: Sequence[tuple[float, float, str]]
+    ) -> Prediction:
+        given = iter(factors)
+        latency_us = low_us = high_us = 0.0
+        for launch in kernel.sequence:
+            us, low, high = self._launch(launch, cpu, [next(given) for _ in launch.parts])
+            latency_us, low_us, high_us = latency_us + us, low_us + us * low, high_us + us * high
+        floor = floor_us(kernel, cpu)
+        latency_us = max(latency_us, floor)
+        bound = predict_on_cpu(kernel, cpu).bound
+        return Prediction(latency_us, min(latency_us, max(low_us, floor)), max(latency_us, high_us), bound)
+
+    def _launch(
+        self, launch: Launch, cpu: CpuDevice, factors: Sequence[tuple[float, float, str]]
+    ) -> tuple[float, float, float]:
+        """Microseconds, and the interval's ends as factors. Parts side by side are wrong by their mean."""
+        law_us = predict_on_cpu(KernelFacts((launch,)), cpu).latency_us
+        alone_us = sum(us for _, us, _ in factors)
+        mean = sum(factor * us for factor, us, _ in factors) / alone_us
+        spreads = [self.templates[name] for _, _, name in factors if name in self.templates]
+        low, high = min((t.low for t in spreads), default=1.0), max((t.high for t in spreads), default=1.0)
+        return law_us * mean, low, high
+
+    def to_json(self) -> dict[str, Any]:
+        templates = {
+            name: {"names": list(t.names), "low": t.low, "high": t.high, "forest": t.forest.to_json()}
+            for name, t in sorted(self.templates.items())
+        }
+        adaptation = self.adaptation.to_json()
+        return {"format": FORMAT, "facts": dict(self.facts), "adaptation": adaptation, "templates": templates}
+
+
+def learned_from_json(data: Any, where: str) -> LearnedModel:
+    """Raises MeasurementError unless `data` is what `to_json` writes."""
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise MeasurementError(f"{where} is no learned model of format {FORMAT}; train it again")
+    try:
+        templates = {
+            name: Template(
+                forest_from_json(one["forest"]), tuple(map(str, one["names"])), float(one["low"]), float(one["high"])
+            )
+            for name, one in data["templates"].items()
+        }
+        return LearnedModel(templates, Adaptation.from_json(data["adaptation"]), dict(data["facts"]))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise MeasurementError(f"{where} is damaged ({error}); train it again") from None
+
+
+def load_learned(path: str | Path) -> LearnedModel:
+    """Raises MeasurementError for a file that is no learned model."""
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise MeasurementError(f"{path} cannot be read as a learned model: {error}") from None
+    return learned_from_json(data, str(path))
+
+
+@cache
+def shipped() -> LearnedModel:
+    return load_learned(SHIPPED)

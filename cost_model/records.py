@@ -1,0 +1,239 @@
+"""Measured kernels: a file of records (SQLite), its text form (JSON lines), and the latency model that looks them up.
+
+A record is of one kernel as it was compiled (its structure and its schedule) on one machine (device, driver, versions
+of what compiles). The same kernel measured again keeps the lower time: other work on a machine makes kernels slower,
+nothing makes them faster.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from .errors import MeasurementError
+from .facts import KernelFacts
+from .facts_json import facts_from_json, facts_key, facts_to_json
+from .protocol import AnyDevice, LatencyModel, Prediction
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where kernels were measured. device: a processor with its vector unit and threads, or a GPU; driver: of a GPU, of
+    a CPU its operating system; versions: of what makes the machine code.
+    """
+
+    device: str
+    driver: str
+    versions: str
+
+    def __str__(self) -> str:
+        return f"{self.device}, {self.driver}, {self.versions}"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One measured kernel. structure: a digest of its nodes and operands without their names; schedule: JSON text of
+    what was chosen for it; rounds: how often it was measured, of which latency_us is the least; model: where it is from.
+    """
+
+    machine: Machine
+    structure: str
+    schedule: str
+    kernel: KernelFacts
+    latency_us: float
+    rounds: int
+    model: str
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.latency_us) and self.latency_us > 0 and self.rounds >= 1):
+            raise MeasurementError(
+                f"a record of {self.model} says {self.latency_us} us of {self.rounds} rounds; measure it again"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **asdict(self.machine), "structure": self.structure, "schedule": self.schedule,
+            "kernel": facts_to_json(self.kernel), "latency_us": self.latency_us, "rounds": self.rounds,
+            "model": self.model,
+        }  # fmt: skip
+
+    @staticmethod
+    def from_json(data: Any) -> Record:
+        """Raises MeasurementError unless `data` is what `to_json` writes."""
+        wanted = {*(f.name for f in fields(Machine)), *(f.name for f in fields(Record))} - {"machine"}
+        if not isinstance(data, dict) or set(data) != wanted:
+            raise MeasurementError(f"a record has the fields {', '.join(sorted(wanted))}; export the records again")
+        try:
+            return Record(
+                Machine(*(str(data[f.name]) for f in fields(Machine))), str(data["structure"]), str(data["schedule"]),
+                facts_from_json(data["kernel"]), float(data["latency_us"]), int(data["rounds"]), str(data["model"]),
+            )  # fmt: skip
+        except (TypeError, ValueError) as error:
+            raise MeasurementError(f"a record has a field of another type: {error}; export the records again") from None
+
+
+class Records:
+    """A file of records. Several processes may add to it."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path, self._connection = path, connection
+
+    @staticmethod
+    def open(path: str | Path, *, frozen: bool = False) -> Records:
+        """frozen: the file is there, and is not changed. Raises MeasurementError if it is no file of records."""
+        path = Path(path)
+        if frozen and not path.is_file():
+            raise MeasurementError(f"{path} is not there; measure kernels with `python -m tilestitch.compiler.measure`")
+        try:
+            name = f"{path.absolute().as_uri()}?mode={'ro' if frozen else 'rwc'}"
+            connection = sqlite3.connect(name, uri=True, timeout=60)
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            if not frozen and not version and not tables:
+                connection.executescript(SCHEMA)
+                version = FORMAT
+        except sqlite3.Error as error:
+            raise MeasurementError(f"{path} is no file of records: {error}; name another file") from None
+        if version != FORMAT:
+            raise MeasurementError(f"{path} has records of format {version}, not {FORMAT}; name another file")
+        return Records(path, connection)
+
+    def __enter__(self) -> Records:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def add(self, records: Iterable[Record]) -> None:
+        rows = [
+            (*asdict(r.machine).values(), r.structure, r.schedule, facts_key(r.kernel),
+             json.dumps(facts_to_json(r.kernel), separators=(",", ":")), r.latency_us, r.rounds, r.model)
+            for r in records
+        ]  # fmt: skip
+        try:
+            with self._connection:
+                self._connection.executemany(INSERT, rows)
+        except sqlite3.Error as error:
+            raise MeasurementError(f"{self.path} takes no records: {error}; name a file that may be written") from None
+
+    def __iter__(self) -> Iterator[Record]:
+        """All records, in an order that depends on nothing but them."""
+        order = "device, driver, versions, structure, schedule"
+        query = f"SELECT {order}, kernel, latency_us, rounds, model FROM records ORDER BY {order}"
+        for device, driver, versions, structure, schedule, kernel, us, rounds, model in self._rows(query):
+            machine = Machine(device, driver, versions)
+            yield Record(machine, structure, schedule, facts_from_json(json.loads(kernel)), us, rounds, model)
+
+    def __len__(self) -> int:
+        ((count,),) = self._rows("SELECT count(*) FROM records")
+        return int(count)
+
+    def machines(self) -> list[Machine]:
+        query = "SELECT DISTINCT device, driver, versions FROM records ORDER BY device, driver, versions"
+        return [Machine(*row) for row in self._rows(query)]
+
+    def known(self) -> set[tuple[str, str, Machine]]:
+        """Structure, schedule and machine of every record."""
+        query = "SELECT structure, schedule, device, driver, versions FROM records"
+        return {(structure, schedule, Machine(*rest)) for structure, schedule, *rest in self._rows(query)}
+
+    def _rows(self, query: str) -> Iterable[Sequence[Any]]:
+        try:
+            return self._connection.execute(query).fetchall()
+        except sqlite3.Error as error:
+            raise MeasurementError(f"{self.path} cannot be read: {error}; import its JSON lines anew") from None
+
+
+SCHEMA = f"""
+CREATE TABLE records (
+  device TEXT, driver TEXT, versions TEXT, structure TEXT, schedule TEXT, facts TEXT, kernel TEXT,
+  latency_us REAL, rounds INTEGER, model TEXT,
+  PRIMARY KEY (structure, schedule, device, driver, versions)
+) WITHOUT ROWID;
+PRAGMA user_version = {FORMAT};
+"""
+INSERT = """
+INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
+  latency_us = min(latency_us, excluded.latency_us), rounds = rounds + excluded.rounds,
+  facts = excluded.facts, kernel = excluded.kernel
+"""
+
+
+# -- as text -----------------------------------------------------------------------------------------------------------
+
+
+def export_records(records: Iterable[Record], path: str | Path) -> int:
+    """Writes one JSON object a line, compressed where the name ends with .gz; returns how many."""
+    lines = [json.dumps(record.to_json(), separators=(",", ":"), sort_keys=True) + "\n" for record in records]
+    data = "".join(lines).encode()
+    Path(path).write_bytes(gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
+    return len(lines)
+
+
+def import_records(path: str | Path) -> Iterator[Record]:
+    """Raises MeasurementError, naming the line, for what is no record."""
+    try:
+        data = Path(path).read_bytes()
+        text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise MeasurementError(f"{path} cannot be read as JSON lines: {error}") from None
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            yield Record.from_json(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise MeasurementError(f"{path}, line {number}: no JSON ({error}); export the records again") from None
+        except MeasurementError as error:
+            raise MeasurementError(f"{path}, line {number}: {error}") from None
+
+
+def read_records(path: str | Path) -> list[Record]:
+    """The records of a file of either form."""
+    with open(path, "rb") as file:
+        is_database = file.read(6) == b"SQLite"
+    if not is_database:
+        return list(import_records(path))
+    with Records.open(path, frozen=True) as records:
+        return list(records)
+
+
+# -- as a latency model ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RecordedModel:
+    """What was measured, where it was measured, and what another model predicts for all other kernels."""
+
+    measured_us: dict[str, float]
+    otherwise: LatencyModel
+
+    @property
+    def name(self) -> str:
+        return f"records+{self.otherwise.name}"
+
+    @staticmethod
+    def of(records: Iterable[Record], otherwise: LatencyModel) -> RecordedModel:
+        """records: all of one machine."""
+        found: dict[str, float] = {}
+        for record in records:
+            key = facts_key(record.kernel)
+            found[key] = min(record.latency_us, found.get(key, record.latency_us))
+        return RecordedModel(found, otherwise)
+
+    def predict(self, batch: Sequence[KernelFacts], device: AnyDevice) -> list[Prediction]:
+        predicted = self.otherwise.predict(batch, device)
+        return [self._measured(kernel, given) for kernel, given in zip(batch, predicted, strict=True)]
+
+    def _measured(self, kernel: KernelFacts, predicted: Prediction) -> Prediction:
+        us = self.measured_us.get(facts_key(kernel))
+        return predicted if us is None else Prediction(us, us, us, predicted.bound)
