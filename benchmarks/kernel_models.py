@@ -47,11 +47,24 @@ def _residual(random: Random) -> ModelProto:
     return residual_block(batch=random.choice((1, 2)), cin=cin, cout=cout, size=random.choice(SIZES))
 
 
+def _attention(random: Random) -> ModelProto:
+    queries, keys = random.choice(ROWS), random.choice(ROWS[2:])
+    return catalogue.attention(queries, keys, random.choice((1, 4, 8)), random.choice((32, 64)))
+
+
+def _recurrent(kind: str, gates: int) -> Callable[[Random], ModelProto]:
+    def build(random: Random) -> ModelProto:
+        steps, batch = random.choice((2, 4)), random.choice((1, 3))
+        return catalogue.recurrent(kind, gates, steps, batch, random.choice(WIDTHS), random.choice(WIDTHS))
+
+    return build
+
+
 BLOCKS: Mapping[str, Callable[[Random], ModelProto]] = {
     "gated_mlp": lambda r: catalogue.gated_mlp(r.choice(ROWS), r.choice(WIDTHS), 2 * r.choice(WIDTHS)),
-    "attention": lambda r: catalogue.attention(r.choice(ROWS), r.choice(ROWS[2:]), r.choice((1, 4, 8)), r.choice((32, 64))),
-    "lstm": lambda r: catalogue.recurrent("LSTM", 4, r.choice((2, 4)), r.choice((1, 3)), r.choice(WIDTHS), r.choice(WIDTHS)),
-    "gru": lambda r: catalogue.recurrent("GRU", 3, r.choice((2, 4)), r.choice((1, 3)), r.choice(WIDTHS), r.choice(WIDTHS)),
+    "attention": _attention,
+    "lstm": _recurrent("LSTM", 4),
+    "gru": _recurrent("GRU", 3),
     "inception": lambda r: catalogue.inception(r.choice(CHANNELS), r.choice(SIZES)),
     "mobile_block": lambda r: catalogue.mobile_block(r.choice(CHANNELS), r.choice(SIZES)),
     "group_norm": lambda r: catalogue.group_norm(r.choice(CHANNELS), r.choice(SIZES)),
@@ -60,8 +73,11 @@ BLOCKS: Mapping[str, Callable[[Random], ModelProto]] = {
     "projections": lambda r: catalogue.projections(r.choice(ROWS), r.choice(WIDTHS)),
     "sorting": lambda r: catalogue.sorting(r.choice((5, 33)), r.choice((30, 300, 999))),
     "cnn": lambda r: cnn(channels=r.choice(CHANNELS), size=r.choice((16, 32, 64))),
-    "transformer": _transformer, "bert": _bert, "gpt2": _gpt2, "residual": _residual,
-}  # fmt: skip
+    "transformer": _transformer,
+    "bert": _bert,
+    "gpt2": _gpt2,
+    "residual": _residual,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from tilestitch import __version__
 from tilestitch.compiler.ir import Graph
-from tilestitch.cost_model.models import MODELS
+from tilestitch.cost_model.errors import MeasurementError
+from tilestitch.cost_model.models import model_named
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.errors import PlanError, PluginWarning
@@ -127,6 +128,9 @@ def compile_model(
     planner: str = "stitch",
     cost_model: str | None = None,
     sync: str | Policy = "off",
+    records: str | os.PathLike[str] | None = None,
+    frozen: bool = False,
+    plan_budget_s: float | None = None,
     strip_weights: bool = False,
     dump_ir: str | os.PathLike[str] | None = None,
     report: str | os.PathLike[str] | None = None,
@@ -159,8 +163,11 @@ def compile_model(
     passes: plug-ins: instances, classes, or texts `MODULE:CLASS{field=value}`. installed_plugins: whether those of
         installed packages take part, too.
     plan: replay this StitchPlan instead of planning. planner: stitch, explore, xla, injective or none.
-    cost_model: what predicts how long kernels take: analytical or random; default: a plug-in if one does, else
-        analytical.
+    cost_model: what predicts how long kernels take: analytical, learned, random, or a file that training wrote;
+        default: a plug-in if one does, else analytical.
+    records: a file of measured kernels, which take what they took on this machine; the model is asked for all others.
+        frozen: whatever machine this is, so that the artifact depends on the file alone; it has records of one.
+    plan_budget_s: seconds that each search for a better plan may take; default: until it pays no more.
     strip_weights: leave the weights out of the artifact.
     dump_ir: a folder for the graph after every pass, and for views of the final one. report: path of an HTML report.
     num_threads: threads that tasks are sized for, and processes that compile CUDA (default: all cores).
@@ -181,6 +188,7 @@ def compile_model(
     from tilestitch.passes.sync.policies import wanted_sync
 
     _check_options(target, precision, num_threads, branch_bytes)
+    _check_budget(plan_budget_s)
     if wanted_sync(sync) is not None and sync != "auto" and target.startswith("cpu"):
         raise OptionError(f"sync is {sync!r}, but kernels of {target} follow each other; give off or auto")
     tell = progress or (lambda stage, done, total: None)
@@ -194,15 +202,22 @@ def compile_model(
     record: dict[str, Any] = {
         "target": target, "precision": precision, "planner": planner, "passes": as_texts(passes),
         "installed_plugins": installed_plugins, "threads": threads, "cost_model": cost_model,
+        "records": None if records is None else os.fspath(records), "frozen": frozen,
     }  # fmt: skip
     if sync != "off":
         record["sync"] = sync if isinstance(sync, str) else sync.name
     context = PassContext(
         backend.planned_for(threads),
-        options={"planner": planner, "precision": precision, "sync": sync, "branch_bytes": branch_bytes},
+        options={
+            "planner": planner,
+            "precision": precision,
+            "sync": sync,
+            "branch_bytes": branch_bytes,
+            "plan_budget_s": plan_budget_s,
+        },
         rules=plugins.rules,
         plugins=plugins.records,
-        cost_model=_cost_model(cost_model, plugins.cost_model),
+        cost_model=_with_records(_cost_model(cost_model, plugins.cost_model), records, frozen, target, threads),
         kernels_of=KernelsOfPlugins(plugins.schedules, backend.target_of_schedules),
     )
     prepared = []
@@ -339,15 +354,46 @@ def _check_options(target: str, precision: str, num_threads: int | None, branch_
         raise OptionError(f"branch_bytes is {branch_bytes!r}; give a number of bytes, 0 or more, or None")
 
 
+def _check_budget(plan_budget_s: float | None) -> None:
+    if plan_budget_s is not None and not plan_budget_s >= 0:
+        raise OptionError(f"plan_budget_s is {plan_budget_s!r}; give seconds, 0 or more")
+
+
 def _cost_model(name: str | None, plugin: LatencyModel | None) -> LatencyModel:
     """The model of this name. Raises OptionError where a plug-in predicts, too."""
     if name is None:
-        return plugin or MODELS["analytical"]
-    if name not in MODELS:
-        raise OptionError(f"cost model {name!r} is not known; give one of {', '.join(MODELS)}")
+        return plugin or model_named("analytical")
     if plugin is not None:
         raise OptionError(f"both {name} and the plug-in {plugin.name} are cost models; leave out one of the two")
-    return MODELS[name]
+    try:
+        return model_named(name)
+    except MeasurementError as error:
+        raise OptionError(str(error)) from None
+
+
+def _with_records(
+    model: LatencyModel, path: str | os.PathLike[str] | None, frozen: bool, target: str, threads: int
+) -> LatencyModel:
+    """What was measured, and `model` for the rest. Raises OptionError where the file has nothing for this machine."""
+    if path is None:
+        if frozen:
+            raise OptionError("frozen are records; give their file with records (--records)")
+        return model
+    if not target.startswith("cpu"):
+        raise OptionError(f"records are of kernels for CPUs, not for {target}; leave them out")
+    from tilestitch.codegen.cpu.target import parse_target
+    from tilestitch.cost_model.records import RecordedModel, Records
+
+    from .machine import machine_of
+
+    with Records.open(os.fspath(path), frozen=True) as records:
+        machines = records.machines()
+        here = machines[0] if frozen and len(machines) == 1 else machine_of(parse_target(target), threads)
+        if frozen and len(machines) != 1:
+            raise OptionError(f"{path} has records of {len(machines)} machines; frozen ones are of one: export those")
+        if here not in machines:
+            raise OptionError(f"{path} has no records of this machine ({here}); measure some, or take them frozen")
+        return RecordedModel.of((record for record in records if record.machine == here), model)
 
 
 def _regions(

@@ -41,7 +41,8 @@ class Machine:
 @dataclass(frozen=True)
 class Record:
     """One measured kernel. structure: a digest of its nodes and operands without their names; schedule: JSON text of
-    what was chosen for it; rounds: how often it was measured, of which latency_us is the least; model: where it is from.
+    what was chosen for it; rounds: how often it was measured, of which latency_us is the least; model: where it is
+    from.
     """
 
     machine: Machine
@@ -220,6 +221,10 @@ class RecordedModel:
     @property
     def name(self) -> str:
         return f"records+{self.otherwise.name}"
+
+    @property
+    def judges_schedules(self) -> bool:
+        return bool(getattr(self.otherwise, "judges_schedules", False))
 
     @staticmethod
     def of(records: Iterable[Record], otherwise: LatencyModel) -> RecordedModel:

@@ -75,6 +75,11 @@ class PassContext:
     bisect_limit: int | None = None
     passes_run: int = 0
 
+    @property
+    def cost_model_judges_schedules(self) -> bool:
+        """Whether the model has learned what choices of schedules are worth; others know bytes and operations."""
+        return bool(getattr(self.cost_model, "judges_schedules", False))
+
     def may_run(self) -> bool:
         """Count one pass execution; False once the bisection limit is used up."""
         self.passes_run += 1

@@ -25,14 +25,21 @@ from .schedule.launches import completed, edges_by_hand, nested_graphs, with_edg
 from .schedule.memory import WINDOW, plan_buffers
 from .schedule.order import segments_of
 from .schedule.parallel.arrange import arranged
+from .schedule.search import Searched, search_schedules
 from .sync.choose import synchronise
 from .sync.policies import wanted_sync
+
+SEARCH_S = 10.0
+"""That schedules are looked for, where nothing else is said."""
 
 
 def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     """Plan `graph` and the graphs nested in it by the planner `context.options["planner"]` (default `stitch`).
 
     `context.options["sync"]` says whether dependent kernels become launches whose blocks draw tiles (`sync.choose`).
+    A planner that searches, and the search for schedules where the model knows what these are worth, take at most
+    `context.options["plan_budget_s"]` seconds each.
+
     Rules of plug-ins (`context.rules`) are asked before the planner's own. Raises PassError for an unknown planner, and
     PassContractError if a rule does not follow its protocol.
     """
@@ -40,7 +47,8 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     if planner not in PLANNERS:
         raise PassError(f"there is no planner {planner!r}; known: {', '.join(PLANNERS)}")
     wanted = wanted_sync(context.options.get("sync"))
-    rules: tuple[FusionRule, ...] = (*context.rules, *asking(PLANNERS[planner], context.cost_model))
+    budget_s = context.options.get("plan_budget_s")
+    rules: tuple[FusionRule, ...] = (*context.rules, *asking(PLANNERS[planner], context.cost_model, budget_s))
     if graph.symbols:
         return make_open_plan(graph, context, planner, rules, make_plan)
     result = stitch(graph, rules, context.target, aliases=planner != "none")
@@ -48,6 +56,11 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     scheduled = schedule_groups(graph, result.groups, context.target, context.cost_model)
     groups, too_large = apart_where_too_large(graph, scheduled, context.target)
     groups = tuple(without_schedule(g) if context.kernels_of(graph, g) else g for g in groups)
+    searched = Searched(groups)
+    if context.cost_model_judges_schedules and not context.target.is_gpu:
+        limit_s = SEARCH_S if budget_s is None else budget_s
+        searched = search_schedules(graph, groups, context.target, context.cost_model, limit_s)
+        groups = searched.groups
     aliases: Mapping[str, str] = result.aliases
     tied: tuple[WhyNot, ...] = ()
     if wanted is not None and context.target.is_gpu:
@@ -75,7 +88,7 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
             result.places,
             window=WINDOW if context.target.is_gpu else 0,
         ),
-        refusals=(*result.refusals, *too_large, *tied),
+        refusals=(*result.refusals, *too_large, *searched.remarks, *tied),
         plugins=tuple(context.plugins),
         bodies={key: make_plan(body, context) for key, body in nested_graphs(graph).items()},
     )

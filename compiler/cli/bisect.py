@@ -78,6 +78,8 @@ class Search:
             planner=made["planner"],
             cost_model=made.get("cost_model"),
             sync=made.get("sync", "off"),
+            records=made.get("records"),
+            frozen=made.get("frozen", False),
             plan=plan,
             num_threads=made["threads"],
             keep_source=self.device == "emulator",

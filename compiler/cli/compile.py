@@ -22,7 +22,7 @@ from tilestitch.compiler.cli.paths import existing, writable, writable_folder
 SUMMARY = "compile an ONNX model into an artifact"
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 PLANNERS = ("stitch", "explore", "xla", "injective", "none")
-COST_MODELS = ("analytical", "random")
+COST_MODELS = ("analytical", "learned", "random")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +58,12 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-plugins", action="store_true", help="leave out the plug-ins of installed packages")
     parser.add_argument("--plan", metavar="PLAN.json", help="use this plan instead of making one")
     parser.add_argument("--planner", choices=PLANNERS, default="stitch", help="how operators are grouped into kernels")
-    parser.add_argument("--cost-model", choices=COST_MODELS, help="what predicts how long kernels take")
+    parser.add_argument(
+        "--cost-model", metavar="MODEL", help=f"what predicts kernels' times: {', '.join(COST_MODELS)}, or FILE.json"
+    )
+    parser.add_argument("--plan-budget", type=float, metavar="S", help="seconds that a search for plans may take")
+    parser.add_argument("--records", metavar="FILE", help="measured kernels of this machine take what they took")
+    parser.add_argument("--frozen", action="store_true", help="take the records whatever machine this is")
     parser.add_argument(
         "--sync", default="off", metavar="auto|off|POLICY", help="whether kernels wait for tiles of others"
     )
@@ -153,6 +158,9 @@ def compile_with(source: Any, options: argparse.Namespace, progress: Progress, r
         planner=options.planner,
         cost_model=options.cost_model,
         sync=options.sync,
+        records=existing(options.records) if options.records else None,
+        frozen=options.frozen,
+        plan_budget_s=options.plan_budget,
         strip_weights=options.strip_weights,
         dump_ir=options.dump_ir,
         report=report,

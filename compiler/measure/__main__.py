@@ -5,8 +5,8 @@
   python -m tilestitch.compiler.measure --records FILE.db --import FILE.jsonl.gz
 
 Of each model the plan of the rules and random legal plans are compiled, each with the schedules of the rules and with
-random legal ones; they take turns. Each kernel is timed where it runs, with the caches as its neighbours leave them. The least of all rounds counts: other work on the machine makes
-kernels slower, and nothing makes them faster.
+random legal ones; they take turns. Each kernel is timed where it runs, with the caches as its neighbours leave them.
+The least of all rounds counts: other work on the machine makes kernels slower, and nothing makes them faster.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tilestitch.codegen.cpu.target import CpuTarget, parse_target
+from tilestitch.compiler.machine import machine_of
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.records import Record, Records, export_records, import_records
 from tilestitch.passes.plan import StitchPlan
 from tilestitch.passes.planner import make_plan
 
-from .kernels import Subject, machine_of, records_of, time_in_turns, why_other_results
+from .kernels import Subject, records_of, time_in_turns, why_other_results
 from .plans import random_plan, with_random_schedules
 
 TOGETHER = 4
@@ -55,7 +56,9 @@ def measure(path: Path, target: CpuTarget, threads: int, options: argparse.Names
 def _plans(subject: Subject, options: argparse.Namespace) -> Iterator[StitchPlan]:
     for number in range(options.plans):
         seed = options.seed + number
-        plan = random_plan(subject.graph, subject.context, seed) if number else make_plan(subject.graph, subject.context)
+        plan = (
+            random_plan(subject.graph, subject.context, seed) if number else make_plan(subject.graph, subject.context)
+        )
         yield plan
         for other in range(1, options.schedules):
             yield with_random_schedules(subject.graph, plan, options.schedules * seed + other)

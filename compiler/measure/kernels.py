@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import platform
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from tilestitch.codegen.assemble import Planned, assemble
 from tilestitch.codegen.cpu.backend import CpuBackend
 from tilestitch.codegen.cpu.target import CpuTarget
 from tilestitch.compiler.cli.arguments import make_inputs
-from tilestitch.compiler.cli.doctor import examine
 from tilestitch.compiler.frontend import import_model
 from tilestitch.compiler.ir import Graph
 from tilestitch.cost_model.protocol import LatencyModel
@@ -37,14 +35,6 @@ from .plans import structure_digest
 Inputs = Mapping[str, Any]
 TOLERANCE = 1e-2
 """Of results of two plans, which may round half floats at other places."""
-
-
-def machine_of(target: CpuTarget, threads: int) -> Machine:
-    """This machine with the kernels of a target."""
-    several = "s" if threads > 1 else ""
-    device = f"{examine()['cpu']['model']} ({target.isa.name}, {threads} thread{several})"
-    system = f"{platform.system()} {platform.release()}"
-    return Machine(device, system, f"tilestitch {__version__}, TVM {version('apache-tvm')}")
 
 
 @dataclass(frozen=True)
@@ -94,10 +84,12 @@ def time_in_turns(modules: Sequence[Module], inputs: Inputs | None, rounds: int,
     feeds = inputs if inputs is not None else make_inputs(modules[0], {}, seed=0)
     launches: list[np.ndarray | None] = [None] * len(modules)
     whole = [float("inf")] * len(modules)
-    until, done = time.monotonic() + most_s, 0
+    until = time.monotonic() + most_s
     for module in modules:
         module.run(feeds)
-    for done in range(1, rounds + 1):
+    done = 0
+    while done < rounds and (not done or time.monotonic() <= until):
+        done += 1
         for place, module in enumerate(modules):
             start = time.perf_counter_ns()
             module.run(feeds)
@@ -105,8 +97,6 @@ def time_in_turns(modules: Sequence[Module], inputs: Inputs | None, rounds: int,
             found = np.array([t.microseconds for t in module.profile(feeds) if not t.symbol.startswith(HOST_PREFIX)])
             before = launches[place]
             launches[place] = found if before is None else np.minimum(before, found)
-        if time.monotonic() > until:
-            break
     return [Times(us, each, done) for us, each in zip(launches, whole, strict=True) if us is not None]
 
 
@@ -150,8 +140,6 @@ def records_of(subject: Subject, plan: StitchPlan, times: Times, machine: Machin
 
 
 def _schedule_text(group: Any) -> str:
-    import json
-
     def of(one: Any) -> Any:
         own = None if one.schedule is None else schedule_to_json(one.schedule)
         return [own, [[of(part) for part in stage] for stage in one.stages]] if one.stages else own

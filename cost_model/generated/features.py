@@ -5,7 +5,7 @@ Sizes are logarithms to base 2, so that a kernel twice as large is one step away
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log2
 
@@ -33,7 +33,7 @@ class Described:
     template: str
     law_us: float
     common: tuple[float, ...]
-    choices: dict[str, int]
+    choices: dict[str, float]
 
     def row(self, names: Sequence[str]) -> list[float]:
         """The common numbers, and those of these choices; -1 where it has no such choice."""
@@ -43,7 +43,8 @@ class Described:
 
 def described(part: Part, cpu: CpuDevice) -> Described:
     law = predict_on_cpu(KernelFacts((Launch(((part,),)),)), replace(cpu, cores=1))
-    return Described(part.template, law.latency_us, tuple(_common(part, law)), dict(part.choices))
+    choices = dict(part.choices)
+    return Described(part.template, law.latency_us, tuple(_common(part, law)), {**choices, **derived(choices)})
 
 
 def _common(part: Part, law: Prediction) -> list[float]:
@@ -70,6 +71,51 @@ def _sums(reads: Sequence[Traffic]) -> tuple[int, int]:
 
 def _log(count: float) -> float:
     return log2(1.0 + count)
+
+
+# -- what follows from choices -----------------------------------------------------------------------------------------
+
+
+def derived(choices: Mapping[str, int]) -> dict[str, float]:
+    """What register tiles and tasks come to: sums in registers, work beyond the edges, bytes that are to stay near."""
+    found: dict[str, float] = {}
+    for schedule, extents in (("schedule", _extents(choices)), ("schedule.scores", None), ("schedule.weighed", None)):
+        if f"{schedule}.vectors" in choices and f"{schedule}.rows" in choices:
+            found |= {f"{schedule} {name}": value for name, value in _tile(choices, schedule, extents).items()}
+    return found
+
+
+def _extents(choices: Mapping[str, int]) -> tuple[int, int, int] | None:
+    """Rows, columns and steps of the GEMM that a contraction amounts to; the rows of a convolution are its columns."""
+    if {"shape.m", "shape.n", "shape.k"} <= choices.keys():
+        return choices["shape.m"], choices["shape.n"], choices["shape.k"]
+    if {"shape.spatial.0", "shape.kernel.0", "shape.out_channels"} <= choices.keys():
+        groups = max(1, choices.get("shape.groups", 1))
+        taps = choices["shape.kernel.0"] * choices.get("shape.kernel.1", 1)
+        width = -(-choices["shape.spatial.0"] // max(1, choices.get("shape.strides.0", 1)))
+        return width, choices["shape.out_channels"] // groups, choices["shape.in_channels"] // groups * taps
+    return None
+
+
+def _tile(choices: Mapping[str, int], schedule: str, extents: tuple[int, int, int] | None) -> dict[str, float]:
+    rows, vectors, lanes = (max(1, choices.get(f"{schedule}.{name}", 1)) for name in ("rows", "vectors", "lanes"))
+    pixels = max(1, choices.get(f"{schedule}.columns", 1))
+    if extents is None:
+        sums = rows * pixels * vectors
+        return {"sums": sums, "loads": (rows * pixels + vectors) / sums, "bytes": 4 * lanes * vectors}
+    m, n, k = (max(1, extent) for extent in extents)
+    most = pixels if pixels > 1 else rows  # a convolution's tiles are cut along its columns
+    parts = -(-m // most)
+    even = -(-m // parts) * (rows if pixels > 1 else 1)
+    columns, sums = vectors * lanes, even * vectors
+    panels = -(-n // columns)
+    task_rows = min(parts, choices.get(f"{schedule}.block_tiles", 1)) * even
+    return {
+        "sums": sums, "loads": (even + vectors) / sums, "edge": panels * columns / n,
+        "panels": panels, "parts": parts, "panel bytes": 4 * k * columns, "task rows": task_rows,
+        "left bytes": 4 * k * task_rows, "right bytes": 4 * k * n,
+        "task panels": min(panels, choices.get(f"{schedule}.block_panels", 1)),
+    }  # fmt: skip
 
 
 def matrix(rows: Sequence[Described], names: Sequence[str]) -> np.ndarray:

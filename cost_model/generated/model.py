@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from tilestitch.cost_model.on_cpu import floor_us, predict_on_cpu
 from tilestitch.cost_model.protocol import AnyDevice, Prediction
 
 from .adaptation import Adaptation
-from .features import Described, described, matrix
+from .features import described, matrix
 
 SHIPPED = Path(__file__).with_name("cpu.json")
 FORMAT = 1
@@ -50,6 +50,8 @@ class LearnedModel:
     templates: Mapping[str, Template]
     adaptation: Adaptation = field(default_factory=Adaptation)
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+    judges_schedules: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
@@ -78,15 +80,13 @@ class LearnedModel:
         logs += self.adaptation.of([row.template for row in rows], logs + np.log([row.law_us for row in rows]))
         return [(float(factor), row.law_us, row.template) for factor, row in zip(np.exp(logs), rows, strict=True)]
 
-    def _predict(
-        self, kernel: KernelFacts, cpu: CpuDevice, factors: Sequence[tuple[float, float, str]]
-    ) -> Prediction:
+    def _predict(self, kernel: KernelFacts, cpu: CpuDevice, factors: Sequence[tuple[float, float, str]]) -> Prediction:
         given = iter(factors)
         latency_us = low_us = high_us = 0.0
         for launch in kernel.sequence:
             us, low, high = self._launch(launch, cpu, [next(given) for _ in launch.parts])
             latency_us, low_us, high_us = latency_us + us, low_us + us * low, high_us + us * high
-        floor = floor_us(kernel, cpu)
+        floor = floor_us(kernel, replace(cpu, launch_us=0.0))  # of launches more is known than the laws say
         latency_us = max(latency_us, floor)
         bound = predict_on_cpu(kernel, cpu).bound
         return Prediction(latency_us, min(latency_us, max(low_us, floor)), max(latency_us, high_us), bound)

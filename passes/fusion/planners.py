@@ -37,14 +37,18 @@ PLANNERS: dict[str, tuple[FusionRule, ...]] = {
 `stitch` is the default, `explore` searches by predicted latency."""
 
 
-def asking(rules: Sequence[FusionRule], model: LatencyModel) -> tuple[FusionRule, ...]:
-    """Built-in rules that ask `model` how long kernels take, and let the rules that they try ask it."""
-    return tuple(_asking(rule, model) for rule in rules)
+def asking(rules: Sequence[FusionRule], model: LatencyModel, budget_s: float | None = None) -> tuple[FusionRule, ...]:
+    """Built-in rules that ask `model` how long kernels take, and let the rules that they try ask it. budget_s: for
+    those that search; None: as long as they want.
+    """
+    return tuple(_asking(rule, model, budget_s) for rule in rules)
 
 
-def _asking(rule: Any, model: LatencyModel) -> Any:
+def _asking(rule: Any, model: LatencyModel, budget_s: float | None) -> Any:
     names = {f.name for f in dataclasses.fields(rule)}
     changes: dict[str, Any] = {"model": model} if "model" in names else {}
+    if "budget_s" in names and budget_s is not None:
+        changes["budget_s"] = budget_s
     if "then" in names:
-        changes["then"] = asking(rule.then, model)
+        changes["then"] = asking(rule.then, model, budget_s)
     return dataclasses.replace(rule, **changes) if changes else rule

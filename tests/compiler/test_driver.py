@@ -242,7 +242,7 @@ def test_the_cost_model_that_was_chosen_predicts() -> None:
 
 
 def test_a_cost_model_that_is_not_known_or_is_one_of_two_is_refused() -> None:
-    with pytest.raises(OptionError, match="cost model 'learnt' is not known; give one of analytical, random"):
+    with pytest.raises(OptionError, match="cost model 'learnt' is not known; give one of analytical, learned, random"):
         compile_model(models.cnn(), cost_model="learnt")
     with pytest.raises(OptionError, match="both analytical and the plug-in flat are cost models"):
         compile_model(models.cnn(), cost_model="analytical", passes=[Flat()])

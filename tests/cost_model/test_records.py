@@ -31,8 +31,9 @@ THERE = replace(HERE, device="another CPU")
 
 
 def kernel(elements: int = 1000, name: str = "x") -> KernelFacts:
+    read, written = (Traffic(value, 4 * elements, 4 * elements) for value in (name, "y"))
     return kernel_of(Part(
-        "injective", "float32", (Traffic(name, 4 * elements, 4 * elements),), (Traffic("y", 4 * elements, 4 * elements),),
+        "injective", "float32", (read,), (written,),
         (Arithmetic("alu", "float32", elements),), elements, template="cpu_loops", choices=(("schedule.rows", 4),),
     ))  # fmt: skip
 
@@ -128,7 +129,10 @@ def test_frozen_records_must_be_there_and_do_not_change(tmp_path: Path) -> None:
         Records.open(tmp_path / "none.db", frozen=True)
     assert not (tmp_path / "none.db").exists()
     Records.open(tmp_path / "r.db").close()
-    with Records.open(tmp_path / "r.db", frozen=True) as records, pytest.raises(MeasurementError, match="may be written"):
+    with (
+        Records.open(tmp_path / "r.db", frozen=True) as records,
+        pytest.raises(MeasurementError, match="may be written"),
+    ):
         records.add([record()])
 
 

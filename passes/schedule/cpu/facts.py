@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ceil, log, log2, prod
 from typing import Any
 
-from tilestitch.compiler.ir import Node, Value
+from tilestitch.compiler.ir import Kind, Node, Value, kind_of
 from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Traffic, Unit, kernel_of
 from tilestitch.passes.plan.access.split_rows import pieces_of
 from tilestitch.passes.plan.cpu.anchors import AnchoredPlan, AnchoredSchedule, plan_of
@@ -44,6 +44,11 @@ from tilestitch.passes.schedule.work import read_again, sides_of, work_of
 from .choices import choices_of
 from .cycles import attention_cycles, conv_cycles, conv_transpose_cycles, gemm_cycles, window_cycles
 
+COUNTED = {
+    "gathers": frozenset({"gather", "gather_nd", "gather_elements"}), "divisions": frozenset({"div", "mod", "fmod"}),
+    "selects": frozenset({"select"}), "casts": frozenset({"cast"}), "concats": frozenset({"concat", "pad"}),
+}  # fmt: skip
+
 
 def cpu_facts(nodes: Mapping[str, Node], group: Group, roles: Roles, isa: Isa) -> KernelFacts:
     """The facts of a scheduled group of one part; `nodes` are those of its graph by name."""
@@ -76,7 +81,7 @@ def _scheduled(view: GroupView, group: Group, roles: Roles, isa: Isa) -> Sequenc
     schedule = group.schedule
     match schedule:
         case CpuLoopSchedule():
-            return (_loops(work_of(view.nodes, view.outputs, roles), schedule),)
+            return (_loops(view.nodes, work_of(view.nodes, view.outputs, roles), schedule),)
         case CpuRowSchedule():
             return (_rows(RowGroup(view.nodes, roles, view.inputs, view.stored), schedule),)
         case CpuSplitRowSchedule():
@@ -94,13 +99,18 @@ def _scheduled(view: GroupView, group: Group, roles: Roles, isa: Isa) -> Sequenc
     return (_anchored(view, roles, plan, isa),)
 
 
-def _loops(work: Part, schedule: CpuLoopSchedule) -> Part:
-    return _chosen(replace(work, lanes=schedule.lanes), schedule)
+def _loops(nodes: Sequence[Node], work: Part, schedule: CpuLoopSchedule) -> Part:
+    return _chosen(nodes, replace(work, lanes=schedule.lanes), schedule)
 
 
-def _chosen(part: Part, schedule: CpuSchedule, **shape: Any) -> Part:
-    """The part with what a model may learn from: its template, and what was chosen for which shape."""
-    return replace(part, template=schedule.template, choices=choices_of(schedule=schedule, **shape))
+def _chosen(nodes: Sequence[Node], part: Part, schedule: CpuSchedule, **shape: Any) -> Part:
+    """The part with what a model may learn from: its template, what was chosen for which shape, and how many nodes of
+    some kinds it computes.
+    """
+    counts = {name: sum(node.op in ops for node in nodes) for name, ops in COUNTED.items()}
+    counts["views"] = sum(kind_of(node.op) is Kind.VIEW for node in nodes)
+    choices = choices_of(nodes=len(nodes), **counts, schedule=schedule, **shape)
+    return replace(part, template=schedule.template, choices=choices)
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -114,7 +124,7 @@ def _rows(group: RowGroup, schedule: CpuRowSchedule) -> Part:
     chosen = sum(n.output.tensor_type.num_elements * computed.get(n.output, 1) for n in group.nodes if _joins_lanes(n))
     told_apart = (Arithmetic("scalar", work.dtype, chosen),) if chosen else ()
     work = replace(work, arithmetic=(*work.arithmetic, *told_apart), lanes=schedule.lanes)
-    return _chosen(work, schedule, computed=sum(computed.values()))
+    return _chosen(group.nodes, work, schedule, computed=sum(computed.values()))
 
 
 def _joins_lanes(node: Node) -> bool:
@@ -134,7 +144,7 @@ def _pieces(view: GroupView, roles: Roles, schedule: CpuSplitRowSchedule) -> Ite
         if isinstance(each, CpuRowSchedule):
             part = _rows(RowGroup(piece.nodes, its, piece.inputs, piece.outputs), each)
         else:
-            part = _loops(work_of(piece.nodes, piece.outputs, its), each)
+            part = _loops(piece.nodes, work_of(piece.nodes, piece.outputs, its), each)
         yield replace(part, reads=tuple(map(named, part.reads)), writes=tuple(map(named, part.writes)))
 
 
@@ -213,7 +223,7 @@ def _tiled(
 
     reads = read_again(work.reads, sides_of(view.nodes, operands), again)
     work = replace(work, reads=reads, arithmetic=tuple(map(scheduled, work.arithmetic)), lanes=lanes)
-    return _chosen(work, plan.schedule, shape=plan.shape)
+    return _chosen(view.nodes, work, plan.schedule, shape=plan.shape)
 
 
 # -- the rest ----------------------------------------------------------------------------------------------------------
@@ -223,17 +233,19 @@ def _opaque(work: Part, plan: OpaquePlan, isa: Isa) -> Sequence[Part]:
     match plan:
         case SortPlan():
             sorts = (Arithmetic("alu", work.dtype, _comparisons(plan)),)
-            return (_chosen(replace(work, arithmetic=sorts, lanes=1), plan.schedule, size=plan.size, k=plan.k),)
+            work = replace(work, arithmetic=sorts, lanes=1)
+            return (_chosen((plan.node,), work, plan.schedule, size=plan.size, k=plan.k),)
         case ScanPlan():
             # Each addition waits for the one before.
             chained = tuple(replace(a, share=1 / isa.fma_latency) for a in work.arithmetic)
-            return (_chosen(replace(work, arithmetic=chained, lanes=plan.schedule.lanes), plan.schedule),)
+            work = replace(work, arithmetic=chained, lanes=plan.schedule.lanes)
+            return (_chosen((plan.node,), work, plan.schedule),)
         case SuppressPlan():
             pairs = plan.tasks * plan.boxes * max(1, ceil(log2(max(1, plan.boxes))))
             return (replace(work, arithmetic=(Arithmetic("alu", "float32", pairs),), lanes=1),)
         case RegionPlan():
             return (work,)
-    return [_chosen(part, plan.schedule) for part in _scatter(work, plan)]
+    return [_chosen((plan.node,), part, plan.schedule) for part in _scatter(work, plan)]
 
 
 def _comparisons(plan: SortPlan) -> int:

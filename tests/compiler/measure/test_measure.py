@@ -1,4 +1,4 @@
-"""Measuring kernels of small models on this machine: every kernel of every plan has a record, and plans compute alike."""
+"""Kernels of small models are measured on this machine: each has a record, and random plans compute the same."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ def test_records_are_of_both_models_with_schedules_and_facts(measured: Path) -> 
     records = read_records(measured / "r.db")
     assert {record.model for record in records} == {"cnn", "transformer"}
     assert all(isinstance(record.kernel, KernelFacts) and record.latency_us > 0 for record in records)
-    assert {part.template for record in records for part in record.kernel.parts} >= {"cpu_conv", "cpu_gemm", "cpu_loops"}
+    assert {part.template for record in records for part in record.kernel.parts} >= {
+        "cpu_conv",
+        "cpu_gemm",
+        "cpu_loops",
+    }
     of_a_structure = {record.structure: 0 for record in records}
     for record in records:
         of_a_structure[record.structure] += 1

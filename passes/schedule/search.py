@@ -1,0 +1,113 @@
+"""Better schedules than the rules', by a model that has learned what choices of schedules are worth."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tilestitch.compiler.ir import Graph, Node
+from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
+from tilestitch.passes.fusion.cost.facts import device_of, group_facts
+from tilestitch.passes.plan import Group, WhyNot
+from tilestitch.passes.plan.roles import Roles, roles_of
+from tilestitch.passes.plan.schedules import Schedule
+from tilestitch.passes.plan.target import TargetInfo
+from tilestitch.passes.plan.view import look_up
+
+from .structure import structure_of
+from .variants import variants
+
+LEAST_GAIN = 0.05
+"""Of the predicted time, that another schedule than the rules' must promise: predictions have errors, too."""
+MOST_STEPS = 6
+SHARE = 0.002
+"""Of the predicted time of all kernels: those of less are left as the rules have them."""
+
+
+@dataclass(frozen=True)
+class Searched:
+    """The groups with the schedules that were found, and what is to be said of the search."""
+
+    groups: tuple[Group, ...]
+    remarks: tuple[WhyNot, ...] = ()
+
+
+def search_schedules(
+    graph: Graph, groups: Sequence[Group], target: TargetInfo, model: LatencyModel, budget_s: float
+) -> Searched:
+    """Each step takes the schedule that is predicted to be fastest among those that differ in one choice.
+
+    Kernels that take longest come first; those of one structure get the same schedule. After `budget_s` seconds, or
+    when the user interrupts, what was found until then is the answer, and a remark says so.
+    """
+    deadline = time.monotonic() + budget_s
+    nodes = {node.name: node for node in graph.nodes}
+    device = device_of(target)
+    alone = [group for group in groups if not group.stages and group.schedule is not None]
+    kernels = [group_facts(nodes, group, target) for group in alone]
+    latencies = [prediction.latency_us for prediction in model.predict(kernels, device)] if kernels else []
+    alike = _alike(nodes, alone, latencies, target)
+    total_us = sum(latencies)
+    found: dict[str, Schedule] = {}
+    remarks: tuple[WhyNot, ...] = ()
+    try:
+        for us, members in sorted(alike, key=lambda pair: (-pair[0], pair[1][0].name)):
+            if us < SHARE * total_us:
+                break
+            if time.monotonic() > deadline:
+                remarks = (_ended(graph, "the budget", budget_s, len(found)),)
+                break
+            schedule = _climbed(nodes, members[0], target, model, device, deadline)
+            found.update((group.name, schedule) for group in members)
+    except KeyboardInterrupt:
+        remarks = (_ended(graph, "an interrupt", budget_s, len(found)),)
+    changed = tuple(replace(group, schedule=found.get(group.name, group.schedule)) for group in groups)
+    return Searched(changed, remarks)
+
+
+def _ended(graph: Graph, what: str, budget_s: float, done: int) -> WhyNot:
+    reason = f"{what} ended the search for schedules; another run may find others"
+    return WhyNot(graph.name, "schedule.search", reason, {"budget_s": budget_s, "kernels_done": done})
+
+
+def _alike(
+    nodes: Mapping[str, Node], groups: Sequence[Group], latencies: Sequence[float], target: TargetInfo
+) -> list[tuple[float, list[Group]]]:
+    """Groups of one structure, and what they take together."""
+    found: dict[object, tuple[float, list[Group]]] = {}
+    for group, us in zip(groups, latencies, strict=True):
+        structure = structure_of(nodes, group, target)
+        key = group.name if structure is None else structure.key
+        before, members = found.get(key, (0.0, []))
+        found[key] = before + us, [*members, group]
+    return list(found.values())
+
+
+def _climbed(
+    nodes: Mapping[str, Node], group: Group, target: TargetInfo, model: LatencyModel, device: AnyDevice, deadline: float
+) -> Schedule:
+    assert group.schedule is not None
+    view = look_up(nodes, group)
+    roles = roles_of(view.nodes, view.outputs, view.name)
+    assert isinstance(roles, Roles), roles
+    seen, best = {group.schedule}, group.schedule
+    first_us = best_us = _predicted(nodes, [group], target, model, device)[0]
+    for _ in range(MOST_STEPS):
+        others = [one for one in variants(view, group.kind, roles, best) if one not in seen]
+        if not others or time.monotonic() > deadline:
+            break
+        seen.update(others)
+        tried = [replace(group, schedule=one) for one in others]
+        us, place = min((us, at) for at, us in enumerate(_predicted(nodes, tried, target, model, device)))
+        if us >= best_us:
+            break
+        best, best_us = others[place], us
+    return best if best_us <= (1 - LEAST_GAIN) * first_us else group.schedule
+
+
+def _predicted(
+    nodes: Mapping[str, Node], groups: Sequence[Group], target: TargetInfo, model: LatencyModel, device: AnyDevice
+) -> list[float]:
+    kernels = [group_facts(nodes, group, target) for group in groups]
+    return [prediction.latency_us for prediction in model.predict(kernels, device)]

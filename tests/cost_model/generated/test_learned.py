@@ -1,0 +1,143 @@
+"""The learned model of generated kernels: it learns what the laws do not say, and is never faster than hardware."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from tests.cost_model.generated.made import CPU, kernel, records
+from tests.cost_model.kernels import kernels
+from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.devices import find_device
+from tilestitch.cost_model.errors import MeasurementError
+from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.generated import fit, train
+from tilestitch.cost_model.generated.model import LearnedModel, load_learned, shipped
+from tilestitch.cost_model.joined import listed_facts
+from tilestitch.cost_model.models import model_named
+from tilestitch.cost_model.on_cpu import floor_us
+from tilestitch.cost_model.records import Record, export_records
+
+pytest.importorskip("xgboost")
+
+
+@pytest.fixture(scope="module")
+def trained() -> LearnedModel:
+    return train.train(records(60, seed=1), seed=0)
+
+
+def error(model: object, given: list[Record]) -> float:
+    """Mean of the absolute logarithm to base 2."""
+    predicted = model.predict([record.kernel for record in given], CPU)  # type: ignore[attr-defined]
+    ratios = [record.latency_us / one.latency_us for record, one in zip(given, predicted, strict=True)]
+    return float(np.mean(np.abs(np.log2(ratios))))
+
+
+def test_it_learns_what_a_schedule_is_worth(trained: LearnedModel) -> None:
+    others = records(30, seed=2)
+    assert error(trained, others) < 0.3 * error(AnalyticalModel(), others)
+    tiles = [kernel(200, 200, 200, rows) for rows in (1, 6, 14)]
+    one, six, fourteen = (found.latency_us for found in trained.predict(tiles, CPU))
+    assert six < one and six < fourteen
+    assert len({found.latency_us for found in AnalyticalModel().predict(tiles, CPU)}) == 1
+
+
+def test_validation_says_how_well_models_do_that_were_left_out(trained: LearnedModel) -> None:
+    (row,) = trained.facts["validation"].values()
+    assert row["learned rank"] > 0.97 > row["random rank"]
+    assert row["learned rank of schedules"] > 0.9 > row["analytical rank of schedules"]
+    assert 1.0 <= row["learned choice over best"] < 1.1 < row["random choice over best"]
+
+
+def test_intervals_hold_most_of_what_was_left_out(trained: LearnedModel) -> None:
+    others = records(30, seed=3)
+    predicted = trained.predict([record.kernel for record in others], CPU)
+    inside = [p.low_us <= r.latency_us <= p.high_us for p, r in zip(predicted, others, strict=True)]
+    assert 0.6 < np.mean(inside) <= 1.0
+
+
+def test_the_same_records_give_the_same_file_whatever_their_order_in_it(tmp_path: Path) -> None:
+    given = records(30, seed=1)
+    for name in ("one", "two"):
+        export_records(given, tmp_path / f"{name}.jsonl")
+        assert train.main([str(tmp_path / f"{name}.jsonl"), "-o", str(tmp_path / f"{name}.json")]) == 0
+    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
+    read, made = load_learned(tmp_path / "one.json"), train.train(given, 0)
+    asked = [record.kernel for record in records(5, seed=9)]
+    for a, b in zip(read.predict(asked, CPU), made.predict(asked, CPU), strict=True):
+        assert a.latency_us == pytest.approx(b.latency_us, rel=1e-3)
+
+
+def test_two_hundred_records_of_another_machine_are_worth_more_than_none(trained: LearnedModel, tmp_path: Path) -> None:
+    there = records(90, seed=4, slower=2.3, device="another CPU (avx512, 1 thread)")
+    few, others = there[:200], there[200:]
+    tuned = fit.fine_tune(trained, fit.samples_of(few, CPU), CPU)
+    assert error(tuned, others) < 0.4 * error(trained, others)
+    (tmp_path / "model.json").write_text(json.dumps(trained.to_json()))
+    export_records(few, tmp_path / "few.jsonl")
+    command = [str(tmp_path / "few.jsonl"), "--tune", str(tmp_path / "model.json"), "-o", str(tmp_path / "tuned.json")]
+    assert train.main(command) == 0
+    assert error(model_named(str(tmp_path / "tuned.json")), others) == pytest.approx(error(tuned, others), abs=0.01)
+
+
+@given(kernels)
+@settings(max_examples=60, deadline=None)
+def test_no_prediction_is_faster_than_nominal_rates(kernel: KernelFacts) -> None:
+    model = shipped()
+    for cores in (1, 7):
+        cpu = replace(CPU, cores=cores)
+        (found,) = model.predict([kernel], cpu)
+        assert found.low_us <= found.latency_us <= found.high_us
+        assert found.latency_us >= floor_us(kernel, replace(cpu, launch_us=0.0)) and np.isfinite(found.high_us)
+
+
+def test_several_threads_gain_what_the_laws_say(trained: LearnedModel) -> None:
+    (part,) = kernel(256, 256, 256, 6).parts
+    tasks = kernel(256, 256, 256, 6).renamed(str)
+    wide = KernelFacts((replace(tasks.sequence[0], stages=((replace(part, tasks=8),),)),))
+    one, four = (trained.predict([wide], replace(CPU, cores=cores))[0].latency_us for cores in (1, 4))
+    laws = [AnalyticalModel().predict([wide], replace(CPU, cores=cores))[0].latency_us for cores in (1, 4)]
+    assert one / four == pytest.approx(laws[0] / laws[1])
+
+
+def test_kernels_side_by_side_are_wrong_by_their_mean(trained: LearnedModel) -> None:
+    good, bad = kernel(128, 128, 128, 6), kernel(128, 128, 128, 1)
+    one, both, other = (trained.predict([k], CPU)[0].latency_us for k in (good, listed_facts([good, bad]), bad))
+    assert 2 * one < both < 2 * other
+
+
+def test_of_gpus_it_has_the_analytical_model_s_word() -> None:
+    gpu = find_device("h100")
+    assert shipped().predict([kernel(64, 64, 64, 6)], gpu) == AnalyticalModel().predict([kernel(64, 64, 64, 6)], gpu)
+
+
+EMPTY = '{"format":1,"facts":{},"adaptation":{"lines":{},"centre":0},"templates":{"a":{}}}'
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"format": 9, "templates": {}}', EMPTY])
+def test_a_file_that_is_no_model_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "odd.json").write_text(text)
+    with pytest.raises(MeasurementError, match=r"odd\.json"):
+        load_learned(tmp_path / "odd.json")
+
+
+def test_records_of_two_devices_or_too_few_train_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mixed = [*records(2, seed=1), *records(2, seed=1, device="another CPU (avx2, 1 thread)")]
+    few = records(2, seed=1)
+    for each, reason in ((mixed, "records of 2 devices"), (few, "too few"), ([], "records of 0 devices")):
+        export_records(each, tmp_path / "r.jsonl")
+        assert train.main([str(tmp_path / "r.jsonl"), "-o", str(tmp_path / "m.json")]) == 1
+        assert reason in capsys.readouterr().err
+    assert not (tmp_path / "m.json").exists()
+
+
+def test_the_shipped_file_is_small_and_says_what_it_was_made_of() -> None:
+    from tilestitch.cost_model.generated.model import SHIPPED
+
+    assert SHIPPED.stat().st_size < 2_000_000
+    assert {"recipe", "device", "digest", "validation"} <= shipped().facts.keys()

@@ -1,0 +1,89 @@
+"""The search for schedules: what the model predicts gets no longer, and time and interrupts end it with what it has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import pytest
+
+from tests.models import transformer
+from tilestitch.compiler.frontend import import_model
+from tilestitch.compiler.ir import Graph
+from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, Prediction
+from tilestitch.passes import PassContext, StitchPlan, check_plan, make_plan, run_pipeline
+from tilestitch.passes.plan.target import TargetInfo
+
+TARGET = TargetInfo("cpu", 1, isa="avx512")
+
+
+@dataclass
+class Flat:
+    """A model to which every row of a tile, or of a task, costs a twentieth, up to twenty."""
+
+    interrupts_after: int = 10**9
+    asked: list[int] = field(default_factory=list)
+    judges_schedules: ClassVar[bool] = True
+    name: ClassVar[str] = "flat"
+
+    def predict(self, batch: Sequence[KernelFacts], device: AnyDevice) -> list[Prediction]:
+        self.asked.append(len(batch))
+        if len(self.asked) > self.interrupts_after:
+            raise KeyboardInterrupt
+        return [Prediction(us := self.us(kernel), us, us) for kernel in batch]
+
+    def us(self, kernel: KernelFacts) -> float:
+        choices = dict(kernel.parts[0].choices)
+        return 100.0 * (1 + min(20, choices.get("schedule.rows", 0)) / 20)
+
+
+def graph() -> Graph:
+    return run_pipeline(import_model(transformer(hidden=64, sequence=33)).graph, PassContext(TARGET))
+
+
+def planned(graph: Graph, model: LatencyModel, budget_s: float | None = None) -> StitchPlan:
+    plan = make_plan(graph, PassContext(TARGET, {"plan_budget_s": budget_s}, cost_model=model))
+    check_plan(plan, graph)
+    return plan
+
+
+def total_us(graph: Graph, plan: StitchPlan) -> float:
+    from tilestitch.passes.fusion.cost.facts import group_facts
+
+    nodes = {node.name: node for node in graph.nodes}
+    return sum(Flat().us(group_facts(nodes, group, TARGET)) for group in plan.groups)
+
+
+def remarks(plan: StitchPlan) -> list[str]:
+    return [str(refusal) for refusal in plan.refusals if refusal.rule == "schedule.search"]
+
+
+def test_schedules_that_are_predicted_to_be_faster_are_chosen() -> None:
+    made = graph()
+    plan, rules = planned(made, Flat()), planned(made, AnalyticalModel())
+    assert total_us(made, plan) < total_us(made, rules)
+    assert not remarks(plan)
+
+
+def test_without_time_the_rules_schedules_stay_and_it_is_said() -> None:
+    made = graph()
+    plan, rules = planned(made, Flat(), budget_s=0.0), planned(made, AnalyticalModel())
+    assert [group.schedule for group in plan.groups] == [group.schedule for group in rules.groups]
+    assert any("the budget ended the search" in said for said in remarks(plan))
+
+
+@pytest.mark.parametrize("after", [60, 64, 80])
+def test_an_interrupt_keeps_what_was_found(after: int) -> None:
+    made = graph()
+    before = Flat()
+    planned(made, before, budget_s=0.0)
+    plan = planned(made, Flat(interrupts_after=len(before.asked) + after - 58))
+    assert any("an interrupt ended the search" in said for said in remarks(plan))
+
+
+def test_a_model_that_knows_nothing_of_schedules_is_not_asked() -> None:
+    made = graph()
+    assert planned(made, AnalyticalModel(), 0.0).groups == planned(made, AnalyticalModel(), 10.0).groups
