@@ -1,4 +1,4 @@
-"""Better schedules than the rules', by a model that has learned what choices of schedules are worth."""
+"""Better schedules for CPUs than those of the rules, by a model that has learned what choices of schedules are worth."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
-from tilestitch.passes.fusion.cost.facts import device_of, group_facts
 from tilestitch.passes.plan import Group, WhyNot
+from tilestitch.passes.plan.cpu.isa import isa_named
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import Schedule
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import look_up
 
+from .cpu.facts import cpu_facts
+from .device import device_of
 from .structure import structure_of
 from .variants import variants
 
@@ -45,8 +47,7 @@ def search_schedules(
     nodes = {node.name: node for node in graph.nodes}
     device = device_of(target)
     alone = [group for group in groups if not group.stages and group.schedule is not None]
-    kernels = [group_facts(nodes, group, target) for group in alone]
-    latencies = [prediction.latency_us for prediction in model.predict(kernels, device)] if kernels else []
+    latencies = _predicted(nodes, alone, target, model, device)
     alike = _alike(nodes, alone, latencies, target)
     total_us = sum(latencies)
     found: dict[str, Schedule] = {}
@@ -88,9 +89,7 @@ def _climbed(
     nodes: Mapping[str, Node], group: Group, target: TargetInfo, model: LatencyModel, device: AnyDevice, deadline: float
 ) -> Schedule:
     assert group.schedule is not None
-    view = look_up(nodes, group)
-    roles = roles_of(view.nodes, view.outputs, view.name)
-    assert isinstance(roles, Roles), roles
+    view, roles = look_up(nodes, group), _roles(nodes, group)
     seen, best = {group.schedule}, group.schedule
     first_us = best_us = _predicted(nodes, [group], target, model, device)[0]
     for _ in range(MOST_STEPS):
@@ -109,5 +108,13 @@ def _climbed(
 def _predicted(
     nodes: Mapping[str, Node], groups: Sequence[Group], target: TargetInfo, model: LatencyModel, device: AnyDevice
 ) -> list[float]:
-    kernels = [group_facts(nodes, group, target) for group in groups]
+    isa = isa_named(target.isa, target.dot)
+    kernels = [cpu_facts(nodes, group, _roles(nodes, group), isa) for group in groups]
     return [prediction.latency_us for prediction in model.predict(kernels, device)]
+
+
+def _roles(nodes: Mapping[str, Node], group: Group) -> Roles:
+    view = look_up(nodes, group)
+    roles = roles_of(view.nodes, view.outputs, view.name)
+    assert isinstance(roles, Roles), roles
+    return roles
