@@ -1,4 +1,4 @@
-"""Better schedules for CPUs than those of the rules, by a model that has learned what choices of schedules are worth."""
+"""Better schedules for CPUs than those of the rules, by a model that has learned what schedules are worth."""
 
 from __future__ import annotations
 
