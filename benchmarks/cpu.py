@@ -28,9 +28,9 @@ os.environ.setdefault("ORT_TELEMETRY_DISABLED", "1")
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli import rivals
 from tilestitch.compiler.cli.accuracy import difference
-from tilestitch.compiler.cli.arguments import make_inputs
 from tilestitch.compiler.cli.bench import interleaved, statistics
 from tilestitch.compiler.cli.doctor import examine
+from tilestitch.compiler.cli.inputs import make_inputs
 from tilestitch.compiler.cli.output import Progress, table
 from tilestitch.runtime import load
 

@@ -21,7 +21,7 @@ os.environ.setdefault("ORT_TELEMETRY_DISABLED", "1")
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli import rivals
 from tilestitch.compiler.cli.accuracy import Limits, difference
-from tilestitch.compiler.cli.arguments import make_inputs
+from tilestitch.compiler.cli.inputs import make_inputs
 from tilestitch.compiler.cli.output import table
 from tilestitch.runtime import load
 from tilestitch.runtime.emulator import EmulatorOptions

@@ -25,8 +25,8 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from tilestitch.compiler import compile_model
-from tilestitch.compiler.cli.arguments import make_inputs
 from tilestitch.compiler.cli.doctor import examine
+from tilestitch.compiler.cli.inputs import make_inputs
 from tilestitch.compiler.cli.output import table
 from tilestitch.runtime import load
 

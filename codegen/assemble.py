@@ -254,6 +254,8 @@ class _ProgramWriter:
             return rt.Input(self.input_index[value.name])
         if value.producer is not None and value.producer.name in self.native and value.tensor_type.num_elements == 0:
             # No kernel is launched for it: there is nothing to compute.
+            if not value.tensor_type.is_static:
+                return rt.Arena(0, 0)
             return rt.Constant(self.tensors.add(value.name, np.empty(value.shape, to_numpy_dtype(value.dtype))))
         root = self.plan.buffers.aliases.get(value.name, value.name)
         place = self.plan.buffers.places.get(root)

@@ -6,48 +6,46 @@ compile_model("model.onnx", shapes={"x": (1, 3, 224, 224)}).save("model.tsm")
 from __future__ import annotations
 
 import json
-import operator
 import os
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilestitch import __version__
+from tilestitch.codegen.errors import CodegenError
+from tilestitch.compiler.frontend import FrontendError
 from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir.errors import IRError
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.models import model_named
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.contract import PassContext
-from tilestitch.passes.errors import PlanError, PluginWarning
-from tilestitch.passes.pipeline import DumpListener, NotesListener, run_pipeline
+from tilestitch.passes.errors import PassError, PlanError, PluginWarning
 from tilestitch.passes.plan import StitchPlan
-from tilestitch.runtime.archive import atomic_files
 from tilestitch.runtime.artifact import ArtifactContents, artifact_bytes, read_artifact, weights_path, write_artifact
 from tilestitch.runtime.jsonfields import parse_json
 
-from .arithmetic import arithmetic_of_outputs
-from .errors import HostStepsError, OptionError
-from .sources import Source, opened
+from .errors import OptionError
+from .prepare import Job, Prepared, Progress
+from .sources import opened
+from .specialise import Region, ShapeSet, regions_of, shape_sets_of
 
 if TYPE_CHECKING:
     import onnx
     import torch
 
-    from tilestitch.codegen.assemble import Assembled, Planned
+    from tilestitch.codegen.assemble import Assembled
     from tilestitch.codegen.backend import Backend
     from tilestitch.passes.plugins.load import Named
     from tilestitch.passes.sync.policies import Policy
 
-ShapeSet = Mapping[str, Sequence[int]]
-Progress = Callable[[str, int, int], None]
-"""Told of every step: stage, how many of its parts are done, how many there are."""
-
 EXPLANATION = "explain.json"
 """The artifact's member that `tilestitch explain` reads."""
+_REFUSALS = (FrontendError, IRError, PassError, CodegenError)
+"""What is raised for a model that cannot be compiled for all sizes, among other reasons."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +55,6 @@ class Specialisation:
     graph: Graph
     plan: StitchPlan
     explanation: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class _Prepared:
-    """A specialisation whose plan is made, and what its explanation holds besides what the plan says."""
-
-    planned: Planned
-    remarks: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -155,9 +145,9 @@ def compile_model(
         only, for the emulated device.
     shapes: sizes of inputs, name to shape, for dimensions that the model leaves open; several such sets give an
         artifact with one specialisation each.
-    dims: the least and the largest size of dimensions that the model leaves open, by name; kernels are then compiled
-        for all sizes between. {}: every open dimension has the default range. None: open dimensions are left to the
-        host.
+    dims: the least and the largest size of dimensions that the model leaves open, by name; others have a default range
+        (docs/dynamic_shapes.md). None: all have it, and are left to the host where not all of their sizes can be
+        compiled, or on a GPU.
     precision: of contractions with float32 operands: fp32 (float32 stays float32), tf32 (GPUs), fp16 or bf16. Sums and
         statistics are float32 always; `passes.rewrite.precision` has the whole table.
     passes: plug-ins: instances, classes, or texts `MODULE:CLASS{field=value}`. installed_plugins: whether those of
@@ -197,15 +187,7 @@ def compile_model(
     plugins = load_plugins(passes, None if installed_plugins else Installed())
     for warning in plugins.warnings:
         warnings.warn(warning, PluginWarning, stacklevel=2)
-    shape_sets = [(shape_set, region) for shape_set in _shape_sets(shapes) for region in _regions(dims, target, plan)]
-    replayed = _load_plans(plan, len(shape_sets))
-    record: dict[str, Any] = {
-        "target": target, "precision": precision, "planner": planner, "passes": as_texts(passes),
-        "installed_plugins": installed_plugins, "threads": threads, "cost_model": cost_model,
-        "records": None if records is None else os.fspath(records), "frozen": frozen,
-    }  # fmt: skip
-    if sync != "off":
-        record["sync"] = sync if isinstance(sync, str) else sync.name
+    shape_sets, regions = shape_sets_of(shapes), regions_of(dims, target, plan is not None)
     context = PassContext(
         backend.planned_for(threads),
         options={
@@ -220,90 +202,49 @@ def compile_model(
         cost_model=_with_records(_cost_model(cost_model, plugins.cost_model), records, frozen, target, threads),
         kernels_of=KernelsOfPlugins(plugins.schedules, backend.target_of_schedules),
     )
-    prepared = []
+    record: dict[str, Any] = {
+        "target": target, "precision": precision, "planner": planner, "passes": as_texts(passes),
+        "installed_plugins": installed_plugins, "threads": threads, "cost_model": cost_model,
+        "records": None if records is None else os.fspath(records), "frozen": frozen,
+    }  # fmt: skip
+    if sync != "off":
+        record["sync"] = sync if isinstance(sync, str) else sync.name
+    replayed = _load_plans(plan, len(shape_sets))
+    folder = Path(dump_ir) if dump_ir else None
     with opened(model, example_inputs, external_data) as source:
-        for number, (shape_set, region) in enumerate(shape_sets):
-            tell("import and plan", number, len(shape_sets))
-            folder = Path(dump_ir, str(number) if len(shape_sets) > 1 else "") if dump_ir else None
-            replay = replayed[number] if replayed else None
-            watched = replace(context, listeners=[DumpListener(folder)] if folder else [])
-            options = {**record, "shapes": {name: list(shape) for name, shape in shape_set.items()}}
-            prepared.append(_plan(source, shape_set, expose, watched, plugins.passes, replay, options, region))
-            if not host_steps:
-                _refuse_host_steps(prepared[-1].planned)
-            if folder:
-                _write_views(folder, prepared[-1].planned)
-    tell("import and plan", len(shape_sets), len(shape_sets))
-    planned = [p.planned for p in prepared]
-    assembled = assemble(planned, backend, keep_source=keep_source, progress=tell, schedules=plugins.schedules)
-    compiled = _explained(assembled, prepared, precision, strip_weights, context)
-    if report is not None:
-        from tilestitch.compiler.report import write_report
+        job = Job(source, context, plugins.passes, tuple(expose), replayed, record, folder, host_steps)
 
-        write_report(report, {"model": source.name or planned[0].graph.name, **compiled.explain()})
+        def compiled_for(job: Job, regions: Sequence[Region | None]) -> CompiledModel:
+            prepared = job.prepared(shape_sets, regions, tell)
+            planned = [p.planned for p in prepared]
+            assembled = assemble(planned, backend, keep_source=keep_source, progress=tell, schedules=plugins.schedules)
+            return _explained(assembled, prepared, precision, strip_weights, context)
+
+        try:
+            compiled = compiled_for(job, regions)
+        except _REFUSALS as error:
+            if dims is not None or regions == [None] or not job.leaves_open(shape_sets):
+                raise
+            compiled = _with_open_on_host(lambda refused: compiled_for(replace(job, refused=refused), [None]), error)
+        if report is not None:
+            from tilestitch.compiler.report import write_report
+
+            write_report(report, {"model": source.name or compiled.specialisations[0].graph.name, **compiled.explain()})
     return compiled
 
 
-def _plan(
-    source: Source,
-    shapes: ShapeSet,
-    expose: Sequence[str],
-    context: PassContext,
-    extra: Sequence[Any],
-    replay: StitchPlan | None,
-    options: Mapping[str, Any],
-    ranges: Mapping[str, tuple[int, int]] | None,
-) -> _Prepared:
-    from tilestitch.codegen.assemble import Planned
-    from tilestitch.compiler.frontend import import_model
-    from tilestitch.passes.open.regions import with_regions
-    from tilestitch.passes.plan_check import check_plan
-    from tilestitch.passes.planner import make_plan, storing
-    from tilestitch.passes.schedule.launches import completed
-
-    notes = NotesListener()
-    context = replace(context, listeners=[*context.listeners, notes])
-    stored = () if replay is None else tuple(expose)  # kernels that are given can show no more than what they store
-    names = () if stored else expose
-    imported = import_model(source.model, shapes=shapes, ranges=ranges, expose=names, folder=source.folder)
-    graph = run_pipeline(imported.graph, context, extra=extra)
-    graph = with_regions(graph) if graph.symbols else graph
-    if replay is None:
-        plan = make_plan(graph, context)
-    else:
-        check_plan(replay, graph, context.target, context.kernels_of)
-        plan = completed(replay, graph, context.kernels_of)
-        plan = storing(plan, graph, stored, context.kernels_of) if stored else plan
-    output_names = (*imported.output_names, *stored)
-    found = arithmetic_of_outputs(imported.graph, graph, stored)
-    arithmetic = [{"output": name, **one.to_json()} for name, one in zip(output_names, found, strict=True)]
-    told = [{"pass": name, "note": note} for name, note in notes.notes]
-    remarks = {"notes": told, "arithmetic": arithmetic, "options": {**options, "planner": plan.planner}}
-    return _Prepared(Planned(graph, plan, output_names), remarks)
-
-
-def _refuse_host_steps(planned: Planned) -> None:
-    from tilestitch.passes.host_steps import describe_host, host_summary
-
-    told = describe_host(host_summary(planned.graph, planned.plan, []))
-    if told:
-        raise HostStepsError(f"{told}\nThis was ruled out; compile without --no-host (host_steps=True) to allow it.")
-
-
-def _write_views(folder: Path, planned: Planned) -> None:
-    """The final graph for Graphviz (one box a kernel) and for Netron, beside the dumps of the passes."""
-    from tilestitch.compiler.ir.dot import to_dot
-    from tilestitch.compiler.netron import to_onnx
-
-    folder.mkdir(parents=True, exist_ok=True)
-    groups = {node: group.name for group in planned.plan.groups for node in group.nodes}
-    with atomic_files(folder / "final.dot", folder / "final.onnx") as (dot, netron):
-        dot.write(to_dot(planned.graph, groups).encode())
-        netron.write(to_onnx(planned.graph).SerializeToString())
+def _with_open_on_host(compiled: Callable[[str], CompiledModel], error: Exception) -> CompiledModel:
+    """The model with its open dimensions left to the host, as there are no kernels for all sizes; what was refused for
+    that reason, where this is refused, too.
+    """
+    try:
+        return compiled(str(error))
+    except _REFUSALS:
+        raise error from None
 
 
 def _explained(
-    assembled: Assembled, prepared: Sequence[_Prepared], precision: str, strip_weights: bool, context: PassContext
+    assembled: Assembled, prepared: Sequence[Prepared], precision: str, strip_weights: bool, context: PassContext
 ) -> CompiledModel:
     from tilestitch.passes.explain import explain_plan
 
@@ -394,53 +335,6 @@ def _with_records(
         if here not in machines:
             raise OptionError(f"{path} has no records of this machine ({here}); measure some, or take them frozen")
         return RecordedModel.of((record for record in records if record.machine == here), model)
-
-
-def _regions(
-    dims: Mapping[str, tuple[int, int]] | None, target: str, plan: Any
-) -> list[Mapping[str, tuple[int, int]] | None]:
-    """The ranges of open dimensions, cut where one of them may be 0: nothing of that size is computed with.
-
-    Raises OptionError for what is no range, and for what knows no open dimensions.
-    """
-    if dims is None:
-        return [None]
-    if not target.startswith("cpu"):
-        raise OptionError(f"open dimensions are compiled for CPUs, not for {target}; give sizes with shapes (--shape)")
-    if plan is not None:
-        raise OptionError("a plan is replayed for given sizes; give shapes (--shape) instead of dims (--dim)")
-    cuts = [[(name, each) for each in _cut(name, given)] for name, given in dims.items()]
-    return [dict(region) for region in product(*cuts)]
-
-
-def _cut(name: str, given: Any) -> list[tuple[int, int]]:
-    try:
-        low, high = (operator.index(size) for size in given)
-    except (TypeError, ValueError):
-        raise OptionError(f"dims: {given!r} is no range of {name!r}; give its least and its largest size") from None
-    if not 0 <= low <= high:
-        raise OptionError(f"dims: {low}..{high} is no range of {name!r}; it rises from 0 or more")
-    return [(0, 0), (1, high)] if low == 0 < high else [(low, high)]
-
-
-def _shape_sets(shapes: ShapeSet | Sequence[ShapeSet] | None) -> list[ShapeSet]:
-    several = shapes if isinstance(shapes, list | tuple) else () if shapes is None else (shapes,)
-    return [_shape_set(one) for one in several] or [{}]
-
-
-def _shape_set(given: Any) -> ShapeSet:
-    """Sizes as integers. Raises OptionError for anything else than a mapping from names to sequences of them."""
-    try:
-        return {name: _sizes(shape) for name, shape in given.items()}
-    except (AttributeError, TypeError):
-        raise OptionError(
-            f"shapes: {given!r} is no mapping from names of inputs to sequences of integers; give "
-            "{'x': (1, 3, 224, 224)}, or a list of several such"
-        ) from None
-
-
-def _sizes(shape: Any) -> tuple[int, ...]:
-    return tuple(operator.index(size) for size in shape)
 
 
 def _load_plans(plan: StitchPlan | str | os.PathLike[str] | None, count: int) -> list[StitchPlan] | None:

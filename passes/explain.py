@@ -56,9 +56,9 @@ def explain_plan(
     both, and says how long all take together (`total_us`): side by side where edges and the device allow it, as
     `schedule` shows for a GPU.
     """
-    given, nested = plan, nested_graphs(graph)
-    if graph.symbols:
-        sizes = typical_sizes(graph)
+    given, given_graph, nested = plan, graph, nested_graphs(graph)
+    sizes = typical_sizes(graph)
+    if sizes:
         graph, plan = graph_at(graph, sizes), data_at(plan, sizes)
     target = target or plan.target
     device = device_of(target)
@@ -96,6 +96,7 @@ def explain_plan(
                 if launches is not None:
                     kernel["launches"] = list(launches(given, name))
                 kernels.append(kernel)
+    total_us = round(plan_us(plan, facts, durations_us, device), 3)
     bodies = {
         key: explain_plan(body, given.bodies[key], launches=launches, target=target, model=model, is_body=True)
         for key, body in nested.items()
@@ -103,13 +104,13 @@ def explain_plan(
     return {
         "kernels": kernels,
         "host_steps": host_steps,
-        "host": host_summary(graph, plan, _all_kernels(kernels, bodies), is_body=is_body),
+        "host": host_summary(graph, plan, _all_kernels(kernels, bodies), given=given_graph, is_body=is_body),
         "refusals": [r.to_json() for r in plan.refusals],
         "origins": {n.name: list(n.origins) for n in graph.nodes},
         "buffers": _buffers(plan),
         "target": plan.target.name,
         "planner": plan.planner,
-        "prediction": {**_prediction(model, device), "total_us": round(plan_us(plan, facts, durations_us, device), 3)},
+        "prediction": {**_prediction(model, device), "sizes": sizes, "total_us": total_us},
         "schedule": _schedule(plan, graph, facts, durations_us, device),
         "plugins": [p.to_json() for p in plan.plugins],
         "bodies": bodies,

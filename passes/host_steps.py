@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tilestitch.compiler.ir import Graph, Kind, Node, TensorType, Value, kind_of
+from tilestitch.compiler.ir.types import is_static_tensor
 
 from .open.plan import OPEN_KERNEL
 from .open.regions import CALL
@@ -16,6 +17,8 @@ from .schedule.launches import nested_graphs
 _NONE: Mapping[str, WhyNot] = {}
 STEP_US = 10.0
 """What a host step costs at least, before it computes anything: see docs/cpu_runtime.md."""
+BYTES_PER_US = 20_000
+"""What numpy moves at most, 20 GB/s: it reads every operand and writes every result to memory of its own."""
 
 REMEDIES = {
     "host.open_dimension": "name sizes for them: {shapes}",
@@ -95,7 +98,7 @@ def open_inputs(graph: Graph) -> list[str]:
     return [
         f"--shape {v.name}={'x'.join(str(d) if isinstance(d, int) else f'<{d}>' for d in v.type.shape)}"
         for v in graph.inputs
-        if isinstance(v.type, TensorType) and not v.type.is_sized
+        if isinstance(v.type, TensorType) and not v.type.is_static
     ]
 
 
@@ -113,20 +116,26 @@ def _nodes(graph: Graph) -> Iterator[Node]:
 
 
 def host_summary(
-    graph: Graph, plan: StitchPlan, kernels: Sequence[Mapping[str, Any]], *, is_body: bool = False
+    graph: Graph,
+    plan: StitchPlan,
+    kernels: Sequence[Mapping[str, Any]],
+    *,
+    given: Graph | None = None,
+    is_body: bool = False,
 ) -> dict[str, Any]:
     """How much of a planned model runs on the host, bodies of loops and branches included.
 
     `steps`; `onnx_nodes` that have a part in them, `of_onnx_nodes` in all; `predicted_us_at_least`, and its share
     beside what is predicted of the kernels; `reasons`, each with `rule`, `reason`, `steps`, `operators`, `remedy`.
+    given: the graph as it was given, where `graph` is one at typical sizes.
     """
-    shapes = " ".join(open_inputs(graph))
+    shapes = " ".join(open_inputs(given or graph))
     found = list(_everywhere(graph, plan, is_body))
     by_reason: dict[tuple[str, str], list[Node]] = {}
     for node, why in found:
         by_reason.setdefault((why.rule, why.reason), []).append(node)
     everything = {origin for node in _nodes(graph) for origin in node.origins}
-    least_us = STEP_US * len(found)
+    least_us = round(sum(_least_us(node) for node, _ in found), 3)
     total_us = least_us + sum(kernel["predicted_us"] or 0.0 for kernel in kernels)
     return {
         "steps": len(found),
@@ -136,6 +145,14 @@ def host_summary(
         "predicted_share_at_least": round(least_us / total_us, 4) if found else 0.0,
         "reasons": [_reason(rule, reason, nodes, shapes) for (rule, reason), nodes in by_reason.items()],
     }
+
+
+def _least_us(node: Node) -> float:
+    """Views are free, whatever their size."""
+    if kind_of(node.op) is Kind.VIEW:
+        return STEP_US
+    types = [v.type for v in (*node.inputs, *node.outputs)]
+    return STEP_US + sum(t.nbytes for t in types if is_static_tensor(t) and isinstance(t, TensorType)) / BYTES_PER_US
 
 
 def _reason(rule: str, reason: str, nodes: Sequence[Node], shapes: str) -> dict[str, Any]:
@@ -150,6 +167,8 @@ def _reason(rule: str, reason: str, nodes: Sequence[Node], shapes: str) -> dict[
 
 MOST_OPERATORS = 5
 MOST_REASONS = 8
+TRACE = 0.01
+"""The share of the predicted time up to which steps on the host are worth a word, not a warning."""
 
 
 def describe_host(host: Mapping[str, Any]) -> str:
@@ -170,3 +189,9 @@ def describe_host(host: Mapping[str, Any]) -> str:
     if left_out > 0:
         lines.append(f"  and {left_out} more reasons: `tilestitch explain --json` has all")
     return "\n".join(lines)
+
+
+def describe_share(host: Mapping[str, Any]) -> str:
+    """What of the predicted time steps on the host take."""
+    least_us, share = host["predicted_us_at_least"], host["predicted_share_at_least"]
+    return f"predicted of these: at least {least_us:.0f} µs, {100 * share:.0f} % of all"

@@ -67,26 +67,39 @@ def in_one_line(infos: Sequence[ValueInfo]) -> str:
 
 
 def infos(programs: Sequence[Program]) -> tuple[tuple[ValueInfo, ...], tuple[ValueInfo, ...]]:
-    """The inputs and the outputs of a model, one description of each over all specialisations. Where there are some
-    with symbols, the others are points in their ranges and left out.
+    """The inputs and the outputs of a model, one description of each over all specialisations. Those with fewer
+    symbols than others are points in the ranges of these, and only widen them.
     """
-    programs = [program for program in programs if program.symbols] or programs
-    first, symbols = programs[0], _widest(programs)
-    inputs = [[p.values[p.inputs[i]].type for p in programs] for i in range(len(first.inputs))]
-    outputs = [[p.values[p.outputs[i]].type for p in programs] for i in range(len(first.outputs))]
-    names = [first.values[number].name for number in first.inputs]
-    return (
-        tuple(replace(merged_info(name, types), symbols=symbols) for name, types in zip(names, inputs)),
-        tuple(replace(merged_info(name, types), symbols=symbols) for name, types in zip(first.result_names, outputs)),
-    )
+    most = max(len(program.symbols) for program in programs)
+    general = [program for program in programs if len(program.symbols) == most]
+    first = general[0]
+    inputs = [[p.values[p.inputs[i]].type for p in general] for i in range(len(first.inputs))]
+    outputs = [[p.values[p.outputs[i]].type for p in general] for i in range(len(first.outputs))]
+    taken = [merged_info(first.values[number].name, types) for number, types in zip(first.inputs, inputs)]
+    made = [merged_info(name, types) for name, types in zip(first.result_names, outputs)]
+    symbols = _widest(programs, taken)
+    return tuple(replace(i, symbols=symbols) for i in taken), tuple(replace(o, symbols=symbols) for o in made)
 
 
-def _widest(programs: Sequence[Program]) -> tuple[Symbol, ...]:
-    """The symbols of all programs, each with the range that has all others."""
+def _widest(programs: Sequence[Program], infos: Sequence[ValueInfo]) -> tuple[Symbol, ...]:
+    """The symbols of all programs, each with a range that has those of all others, and what it is in programs where
+    it is a number.
+    """
     found: dict[str, Symbol] = {}
+
+    def widen(name: str, low: int, high: int) -> None:
+        other = found.setdefault(name, Symbol(name, low, high))
+        found[name] = Symbol(name, min(low, other.low), max(high, other.high))
+
     for symbol in (symbol for program in programs for symbol in program.symbols):
-        other = found.get(symbol.name, symbol)
-        found[symbol.name] = Symbol(symbol.name, min(symbol.low, other.low), max(symbol.high, other.high))
+        widen(symbol.name, symbol.low, symbol.high)
+    for program in programs:
+        for info, number in zip(infos, program.inputs):
+            type_ = program.values[number].type
+            actual = type_.shape if isinstance(type_, TensorType) else None
+            for name, size in zip(info.shape or (), actual or ()):
+                if name in found and isinstance(size, int):
+                    widen(str(name), size, size)
     return tuple(found.values())
 
 

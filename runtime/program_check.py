@@ -103,7 +103,7 @@ class _Checker:
         self.require.within(program.arena_bytes, 0, MAX_INT, "the size of the arena")
         for number, value in enumerate(program.values):
             self._check_location(value)
-            if isinstance(value.location, (Input, Constant, Literal)):
+            if isinstance(value.location, (Input, Constant, Literal)) or _is_empty(value.location):
                 self.set_values.add(number)
         for index, step in enumerate(program.steps):
             self._check_step(step, f"step {index}")
@@ -339,6 +339,11 @@ class _Checker:
                 self._fail(f"{where}: value {value.name!r} is made by a host step, but is not located on the heap")
             self.set_values.add(number)
             self.made_on_host.add(number)
+
+
+def _is_empty(location: object) -> bool:
+    """Whether it is a place in the arena for no byte at all, where there is nothing to compute."""
+    return isinstance(location, Arena) and location.nbytes == 0
 
 
 def _product(sizes: Iterable[int]) -> int:

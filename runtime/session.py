@@ -116,6 +116,11 @@ class Module:
             tuple(ValueInfo(p.values[n].name, p.values[n].type, p.symbols) for n in p.inputs) for p in self._programs
         )
 
+    def specialisation_for(self, feeds: Mapping[str, Any]) -> int:
+        """The number of the specialisation that a run with these inputs takes. Raises `InputError` where none fits."""
+        selection, _ = self._reader.read(feeds, None)
+        return selection.number
+
     def get_inputs(self) -> tuple[ValueInfo, ...]:
         return self.inputs
 

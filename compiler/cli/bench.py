@@ -17,16 +17,13 @@ from typing import Any
 from tilestitch.compiler.cli import errors, rivals
 from tilestitch.compiler.cli.arguments import (
     add_device,
-    add_inputs,
     add_json,
     add_threads,
     add_weights,
-    input_files,
     load_artifact,
-    make_inputs,
     positive,
-    read_inputs,
 )
+from tilestitch.compiler.cli.inputs import add_inputs, input_files, inputs_for
 from tilestitch.compiler.cli.output import Progress, give, say, table
 from tilestitch.compiler.cli.paths import existing, writable
 
@@ -59,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     taken = [options.artifact, options.weights, options.model, *input_files(options.input)]
     trace = None if options.trace is None else writable(options.trace, taken)
     model = load_artifact(options)
-    inputs = make_inputs(model, read_inputs(options.input), options.seed)
+    inputs = inputs_for(model, options)
     engines = {"tilestitch": lambda: model.run(inputs), **_rivals(options, inputs)}
     with Progress() as progress:
         times = interleaved(engines, options.rounds, options.warmup, progress)

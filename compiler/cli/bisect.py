@@ -63,6 +63,11 @@ class Search:
     threads: int | None
     device: str
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the artifact has this specialisation for open dimensions. Such plans cannot be replayed."""
+        return bool(self.explained.get("sizes", {}).get("symbols"))
+
     def compiled(self, model: ModelProto, plan: StitchPlan | None = None, names: Sequence[str] = ()) -> CompiledModel:
         """`model`, compiled as the artifact was."""
         from tilestitch.compiler.driver import compile_model
@@ -72,6 +77,7 @@ class Search:
             model,
             made["target"],
             shapes=made["shapes"],
+            dims=None if plan is not None else made.get("dims"),
             precision=made["precision"],
             passes=made["passes"],
             installed_plugins=made["installed_plugins"],
@@ -123,7 +129,6 @@ def first_difference(
     """
     from tilestitch.compiler.frontend.importer import load_model
     from tilestitch.passes.errors import PlanMismatchError
-    from tilestitch.passes.plan import StitchPlan
 
     search = Search(
         load_model(model, external_data=True), inputs, explained, options.against, options.rtol, options.atol,
@@ -132,14 +137,20 @@ def first_difference(
     order = [kernel["name"] for kernel in explained["kernels"]]
     with Progress() as progress:
         try:
-            found = _by_plan(search, StitchPlan.from_json(plan), progress)
-            usual = search.compiled(search.model).plan.to_json() == plan
+            found = _by_names(search, progress) if search.is_open else _by_both(search, plan, progress)
         except PlanMismatchError:
             return None, ANOTHER
-        if usual or not found:
-            found = [*_by_names(search, progress), *found]
     first = min(found, key=lambda one: order.index(one["kernel"]), default=None)
     return first, first["text"] if first else NOTHING
+
+
+def _by_both(search: Search, plan: Any, progress: Progress) -> list[dict[str, Any]]:
+    """By the artifact's plan; and by names, where that plan is what the options lead to or all is well in it."""
+    from tilestitch.passes.plan import StitchPlan
+
+    found = _by_plan(search, StitchPlan.from_json(plan), progress)
+    usual = search.compiled(search.model).plan.to_json() == plan
+    return [*_by_names(search, progress), *found] if usual or not found else found
 
 
 def _by_plan(search: Search, plan: StitchPlan, progress: Progress) -> list[dict[str, Any]]:

@@ -18,16 +18,13 @@ from typing import TYPE_CHECKING, Any
 from tilestitch.compiler.cli import errors, rivals
 from tilestitch.compiler.cli.arguments import (
     add_device,
-    add_inputs,
     add_json,
     add_threads,
     add_weights,
     load_artifact,
-    make_inputs,
-    read_inputs,
-    specialisation_of,
 )
 from tilestitch.compiler.cli.explain import read_explain
+from tilestitch.compiler.cli.inputs import add_inputs, inputs_for
 from tilestitch.compiler.cli.output import give, say, table
 from tilestitch.compiler.cli.paths import existing
 
@@ -70,10 +67,9 @@ def run(options: argparse.Namespace) -> int:
     explained = read_explain(artifact)
     if "arithmetic" not in explained:
         raise errors.UsageError(f"{artifact} was compiled by an older version of tilestitch; compile the model again")
-    given = read_inputs(options.input)
     model = load_artifact(options)
-    inputs = make_inputs(model, given, options.seed)
-    index = specialisation_of(model, inputs)
+    inputs = inputs_for(model, options)
+    index = model.specialisation_for(inputs)
     explained = [explained, *explained.get("specialisations", [])][index]
     outputs = model.run(inputs)
     expected = rivals.CHECKERS[options.against](path)(inputs)

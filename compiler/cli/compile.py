@@ -2,8 +2,9 @@
 
   tilestitch compile model.onnx -o model.tsm
 
-A model with dynamic dimensions needs --shape for its inputs. A name given again begins another set of shapes: the
-artifact holds one specialisation for each set and picks the one that fits when it runs.
+Dimensions that the model leaves open are compiled for all sizes, on CPUs; --dim gives them ranges. --shape fixes the
+sizes of an input instead. A name given again begins another set of shapes: the artifact holds one specialisation for
+each set and picks the one that fits when it runs.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tilestitch.compiler.cli import errors
 from tilestitch.compiler.cli.arguments import add_json, parse_dim, parse_shape, positive, shape_sets
-from tilestitch.compiler.cli.output import Progress, give, say, warn
+from tilestitch.compiler.cli.output import Progress, describe_sizes, give, note, say, warn
 from tilestitch.compiler.cli.paths import existing, writable, writable_folder
 
 SUMMARY = "compile an ONNX model into an artifact"
@@ -42,7 +44,7 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--dim", action="append", type=parse_dim, default=[], metavar="NAME=1..64",
-        help="compile for all sizes of an open dimension in this range (CPUs)",
+        help="range of an open dimension (default: from 1 on)",
     )  # fmt: skip
     parser.add_argument(
         "--precision", choices=PRECISIONS, default="fp32", help="of float32 matmuls and convolutions (default: fp32)"
@@ -95,13 +97,16 @@ def run(options: argparse.Namespace) -> int:
         progress("writing the artifact")
         compiled.save(target)
     seconds = time.perf_counter() - start
-    facts = summary(compiled.explain(), target, seconds)
-    for told in _on_host(compiled.explain()):
-        warn(told)
+    explained = compiled.explain()
+    facts = summary(explained, target, seconds)
+    for tell, told in _remarks([explained, *explained.get("specialisations", ())]):
+        tell(told)
     if options.json:
         give(facts)
     else:
         say(f"{target}: {facts['kernels']} kernels, {_size(facts['bytes'])}, compiled in {seconds:.1f} s")
+        for sizes in filter(None, facts["sizes"]):
+            say(f"compiled for {describe_sizes(sizes)}")
         if report is not None:
             say(f"report: {report}")
     return errors.OK
@@ -193,12 +198,24 @@ def check_target(target: str) -> None:
         raise errors.UsageError(f"--target {target} is not available; this version compiles for cpu, cuda and emulator")
 
 
-def _on_host(explained: dict[str, Any]) -> list[str]:
-    """What runs on the host, once for all specialisations that are alike in it."""
-    from tilestitch.passes.host_steps import describe_host
+def _remarks(specialisations: Sequence[Mapping[str, Any]]) -> Sequence[tuple[Callable[[str], None], str]]:
+    """Why sizes are left open to the host, and what runs there; once for all specialisations that are alike in it, and
+    as a warning if it is more than a trace.
+    """
+    from tilestitch.passes.host_steps import TRACE, describe_host, describe_share
 
-    told = (describe_host(one["host"]) for one in (explained, *explained.get("specialisations", ())))
-    return [text for text in dict.fromkeys(told) if text]
+    refused = dict.fromkeys(one["sizes"]["refused"] for one in specialisations if one["sizes"]["refused"])
+    hosts: dict[str, Mapping[str, Any]] = {}
+    for one in specialisations:
+        if any(symbol["high"] == 0 for symbol in one["sizes"]["symbols"]):
+            continue  # little is computed where a size is 0
+        hosts.setdefault(describe_host(one["host"]), one["host"])
+    hosts.pop("", None)  # everything is in kernels
+    remarks = [(warn, f"open dimensions are left to the host, for not all sizes can be compiled: {r}") for r in refused]
+    return remarks + [
+        (note if host["predicted_share_at_least"] <= TRACE else warn, f"{told}\n{describe_share(host)}")
+        for told, host in hosts.items()
+    ]
 
 
 def summary(explained: dict[str, Any], target: Path, seconds: float) -> dict[str, Any]:
@@ -213,6 +230,7 @@ def summary(explained: dict[str, Any], target: Path, seconds: float) -> dict[str
         "kernels": len(explained["kernels"]),
         "refusals": len(explained["refusals"]),
         "host": explained["host"],
+        "sizes": [one["sizes"]["symbols"] for one in (explained, *explained.get("specialisations", ()))],
     }
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from tilestitch.compiler.cli import errors
 from tilestitch.compiler.cli.arguments import add_json
+from tilestitch.compiler.cli.inputs import add_sizes, check_sizes, sizes_of
 from tilestitch.compiler.cli.machine_code import describe_machine_code, machine_code
-from tilestitch.compiler.cli.output import give, say, table
+from tilestitch.compiler.cli.output import describe_sizes, give, say, table
 from tilestitch.compiler.cli.paths import existing, writable
 
 SUMMARY = "say which kernels an artifact has, and why"
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--schedule", action="store_true", help="also when each launch is predicted to run on the GPU, and beside which"
     )
     parser.add_argument("--trace", metavar="FILE.json", help="write that for ui.perfetto.dev")
+    add_sizes(parser, "speak of the specialisation that runs these sizes, with numbers for its launches and memory")
     parser.add_argument("--report", metavar="REPORT.html", help="write it as a page")
     add_json(parser)
 
@@ -45,7 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     target = None if options.report is None else writable(options.report, [options.artifact])
     trace = None if options.trace is None else writable(options.trace, [options.artifact])
-    explained = read_explain(existing(options.artifact))
+    artifact = existing(options.artifact)
+    explained = read_explain(artifact)
+    if options.dim:
+        explained = at_sizes(artifact, explained, sizes_of(options.dim))
     if (options.schedule or trace is not None) and not explained.get("schedule"):
         raise errors.UsageError(f"{options.artifact} has no schedule of launches side by side; compile it for a GPU")
     explained = {**explained, **_asked(explained, options)}
@@ -82,6 +87,38 @@ def read_explain(path: Path) -> dict[str, Any]:
     return explained
 
 
+def at_sizes(path: Path, explained: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
+    """What is said of the specialisation that runs SIZES, by name of dimension, with numbers where expressions are.
+
+    Raises UsageError for sizes that none runs, and where one is missing.
+    """
+    from tilestitch.runtime.artifact import read_artifact
+    from tilestitch.runtime.feeds import infos
+    from tilestitch.runtime.sizes import value_of
+
+    programs = read_artifact(path).programs
+    check_sizes(infos(programs)[0], sizes)
+    specialisations = [explained, *explained.get("specialisations", ())]
+    for number, (one, program) in enumerate(zip(specialisations, programs, strict=True)):
+        symbols = one["sizes"]["symbols"]
+        if not all(symbol["low"] <= sizes.get(symbol["name"], symbol["low"]) <= symbol["high"] for symbol in symbols):
+            continue
+        lacking = [symbol["name"] for symbol in symbols if symbol["name"] not in sizes]
+        if lacking:
+            raise errors.UsageError(f"sizes of {', '.join(lacking)} are missing; add --dim {lacking[0]}=N")
+        kernels = [{**kernel, "launches": [_launch_at(launch, sizes) for launch in kernel["launches"]]}
+                   for kernel in one["kernels"]]  # fmt: skip
+        at = {"specialisation": number, "sizes": dict(sizes), "arena_bytes": value_of(program.arena_bytes, sizes)}
+        return {**one, "kernels": kernels, "at": at}
+    raise errors.UsageError("no specialisation runs these sizes; compile the model with --dim for them")
+
+
+def _launch_at(launch: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
+    from tilestitch.runtime.sizes import value_of
+
+    return {**launch, **{key: value_of(launch[key], sizes) for key in ("tasks", "scratch_bytes") if key in launch}}
+
+
 def _asked(explained: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """What is different in an explanation that speaks of a node or an edge only."""
     from tilestitch.passes.explanation import explain_edge, explain_node, knows
@@ -115,6 +152,7 @@ def describe(explained: Mapping[str, Any], *, with_launches: bool = False, with_
         f"target {explained['target']}, planner {explained['planner']}, precision {explained['precision']}, "
         f"{len(kernels)} kernels",
     ]
+    parts.extend(_sizes(explained))
     if explained["plugins"]:
         given = (f"{p['name']}{p['arguments']} ({p['owner']})" for p in explained["plugins"])
         parts.append(f"plug-ins: {', '.join(given)}")
@@ -149,13 +187,35 @@ def describe(explained: Mapping[str, Any], *, with_launches: bool = False, with_
     return "\n".join(parts)
 
 
+def _sizes(explained: Mapping[str, Any]) -> list[str]:
+    """Which sizes all this is about, and others that the artifact is for."""
+    found = [f"compiled for {describe_sizes(symbols)}"] if (symbols := _symbols(explained)) else []
+    if "at" in explained:
+        at = explained["at"]
+        named = ", ".join(f"{name}={size}" for name, size in at["sizes"].items())
+        found.append(f"at {named}: specialisation {at['specialisation'] + 1}, {at['arena_bytes']} bytes of memory")
+    elif symbols:
+        typical = ", ".join(f"{name}={size}" for name, size in explained["prediction"].get("sizes", {}).items())
+        found.append(f"predictions are for {typical}")
+    found += [
+        f"{len(other['kernels'])} kernels and {other['host']['steps']} host steps more for {describe_sizes(symbols)}"
+        for other in explained.get("specialisations", ())
+        if (symbols := _symbols(other))
+    ]
+    return found
+
+
+def _symbols(explained: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """None for artifacts of earlier versions."""
+    found: Sequence[Mapping[str, Any]] = explained.get("sizes", {}).get("symbols", [])
+    return found
+
+
 def _on_host(explained: Mapping[str, Any]) -> str:
     """What runs on the host, why, and what of the predicted time that is."""
-    from tilestitch.passes.host_steps import describe_host
+    from tilestitch.passes.host_steps import describe_host, describe_share
 
-    host = explained["host"]
-    least_us, share = host["predicted_us_at_least"], host["predicted_share_at_least"]
-    return f"{describe_host(host)}\npredicted of these: at least {least_us:.0f} µs, {100 * share:.0f} % of all"
+    return f"{describe_host(explained['host'])}\n{describe_share(explained['host'])}"
 
 
 def _waits(kernels: Sequence[Mapping[str, Any]]) -> str:

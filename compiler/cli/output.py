@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -20,10 +20,27 @@ def warn(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
+def note(text: str) -> None:
+    """What the user may want to know, on standard error."""
+    print(f"note: {text}", file=sys.stderr, flush=True)
+
+
 def give(value: Any) -> None:
     """The result of a command with --json."""
     json.dump(value, sys.stdout, indent=2, allow_nan=False)
     sys.stdout.write("\n")
+
+
+def describe_sizes(symbols: Sequence[Mapping[str, Any]]) -> str:
+    """Sizes that a specialisation is for, as `batch 1..64, length 1.. (default)`."""
+    return ", ".join(_range(**symbol) for symbol in symbols)
+
+
+def _range(name: str, low: int, high: int, default: bool) -> str:
+    from tilestitch.runtime.symbols import NO_LIMIT
+
+    sizes = str(low) if low == high else f"{low}..{'' if high >= NO_LIMIT else high}"
+    return f"{name} {sizes}{' (default)' if default else ''}"
 
 
 def table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> str:

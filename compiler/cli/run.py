@@ -12,15 +12,12 @@ from typing import TYPE_CHECKING, Any
 from tilestitch.compiler.cli import errors
 from tilestitch.compiler.cli.arguments import (
     add_device,
-    add_inputs,
     add_json,
     add_threads,
     add_weights,
-    input_files,
     load_artifact,
-    make_inputs,
-    read_inputs,
 )
+from tilestitch.compiler.cli.inputs import add_inputs, input_files, inputs_for
 from tilestitch.compiler.cli.output import give, say, table
 from tilestitch.compiler.cli.paths import writable
 
@@ -46,9 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     taken = [options.artifact, options.weights, *input_files(options.input)]
     target = None if options.output is None else _replaceable(writable(options.output, taken))
-    given = read_inputs(options.input)
     model = load_artifact(options)
-    outputs = model.run(make_inputs(model, given, options.seed))
+    outputs = model.run(inputs_for(model, options))
     if target is not None:
         _save(target, outputs)
     summary = [describe(name, value) for name, value in outputs.items()]

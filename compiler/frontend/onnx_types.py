@@ -89,7 +89,7 @@ def to_type_proto(type_: Type) -> TypeProto:
     if isinstance(type_, AnyRankTensor):
         return onnx.helper.make_tensor_type_proto(elem_type_of(type_.dtype), None)
     if isinstance(type_, TensorType):
-        shape = [None if d == UNKNOWN else d for d in type_.shape]
+        shape = [None if d == UNKNOWN else d if isinstance(d, int) else str(d) for d in type_.shape]
         return onnx.helper.make_tensor_type_proto(elem_type_of(type_.dtype), shape)
     if isinstance(type_, SequenceType):
         return onnx.helper.make_sequence_type_proto(to_type_proto(type_.element))

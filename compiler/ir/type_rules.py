@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-from .claims import may_be_natural
+from .claims import may_be_equal, may_be_natural
 from .errors import TypeRuleError
 from .sizes import Size, is_open
 from .types import (
@@ -364,12 +364,9 @@ def conv(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     out, per_group, kernel = (
         (w.shape[0], w.shape[1], w.shape[2:]) if layout == "NCX" else (w.shape[-1], w.shape[-2], w.shape[:-2])
     )
-    if not any(isinstance(d, str) or is_open(d) for d in (channels, per_group, out)):
-        assert not isinstance(channels, str) and not isinstance(per_group, str) and not isinstance(out, str)
-        _require(
-            channels == per_group * groups and out % groups == 0,
-            f"{channels} channels, {groups} groups, weight {w} do not fit",
-        )
+    fits = isinstance(channels, str) or isinstance(per_group, str) or may_be_equal(channels, per_group * groups)
+    fits &= isinstance(out, str) or is_open(out) or out % groups == 0
+    _require(fits, f"{channels} channels, {groups} groups, weight {w} do not fit")
     _require(x.dtype == w.dtype or attrs.get("out_dtype") is not None, "operands of different dtypes need out_dtype")
     shape = _join_layout(batch, out, _window_sizes(spatial, kernel, attrs), layout)
     return [TensorType(attrs.get("out_dtype") or x.dtype, shape)]

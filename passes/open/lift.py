@@ -56,7 +56,7 @@ def lifted(group: Group, typical: Mapping[str, Node], nodes: Mapping[str, Node],
         schedule = None if group.schedule is None else _schedule(group.schedule, before, view, roles, target)
         if isinstance(schedule, str):
             return schedule
-        problem = _made_of_nothing(view.nodes, schedule)
+        problem = _uneven(view.nodes) or _made_of_nothing(view.nodes, schedule)
         if problem is None and schedule is not None:
             problem = why_not(view, group.kind, roles, schedule)
         if problem is not None:
@@ -67,6 +67,15 @@ def lifted(group: Group, typical: Mapping[str, Node], nodes: Mapping[str, Node],
         return result
     except UndecidedError as error:
         return str(error)
+
+
+def _uneven(nodes: Sequence[Node]) -> str | None:
+    """Why a group is none whose indices cannot be computed: a reshape between sizes that are equal by a claim only."""
+    for node in (node for node in nodes if node.op == "reshape"):
+        before, after = node.inputs[0].tensor_type.num_elements, node.output.tensor_type.num_elements
+        if before != after:
+            return f"{before} elements become {after}, which is the same number at some sizes only"
+    return None
 
 
 _OF_NOTHING = frozenset(

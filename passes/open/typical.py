@@ -3,26 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import count
+from itertools import count, islice, permutations
 
 from tilestitch.compiler.ir import Graph, TensorType
-from tilestitch.compiler.ir.sizes import Symbol
+from tilestitch.compiler.ir.claims import Claim
+from tilestitch.compiler.ir.errors import UndecidedError
+from tilestitch.compiler.ir.sizes import Symbol, typical
 
 FIRST = 97
 """Where to look for a size that a range says nothing of: kernels then have some work, and no size is special."""
+FACTORS = (1, 2, 4, 8, 16, 3, 6, 12, 5, 7, 9, 10)
+"""Sizes are multiplied by the first of these that makes them what the graph claims, as that one is even."""
+MOST_ORDERS = 24
+"""Of the sizes among the symbols that are tried, as one may have to be less than another."""
 
 
 def typical_sizes(graph: Graph, given: Mapping[str, int] | None = None) -> dict[str, int]:
     """A size for each symbol, in its range if that allows: what is given, else primes that the graph has not already,
-    so that nothing holds at these sizes that does not hold at others.
+    so that nothing holds at these sizes that does not hold at others; or multiples of these, if they keep what the
+    graph claims. Raises UndecidedError where none is found that does.
     """
     taken = {d for node in graph.nodes for v in node.outputs if isinstance(v.type, TensorType) for d in v.type.shape}
-    primes = (p for p in _primes(FIRST) if p not in taken)
-    return {s.name: _in_range(s, (given or {}).get(s.name) or next(primes)) for s in graph.symbols}
+    primes = islice((p for p in _primes(FIRST) if p not in taken), len(graph.symbols))
+    for order in islice(permutations(primes), MOST_ORDERS):
+        first = {s.name: (given or {}).get(s.name) or prime for s, prime in zip(graph.symbols, order, strict=True)}
+        for factor in FACTORS:
+            sizes = {s.name: _in_range(s, first[s.name], factor) for s in graph.symbols}
+            if all(_holds(claim, sizes) for claim in graph.claims):
+                return sizes
+    raise UndecidedError("what typical sizes are that keep all of " + "; ".join(map(str, graph.claims)))
 
 
-def _in_range(symbol: Symbol, size: int) -> int:
-    return min(max(size, symbol.low), symbol.high)
+def _holds(claim: Claim, sizes: Mapping[str, int]) -> bool:
+    value = typical(claim.size, sizes)
+    return value == 0 if claim.exact else value >= 0
+
+
+def _in_range(symbol: Symbol, size: int, factor: int) -> int:
+    """A multiple of `factor` in the range, `size` of them if that allows; one of its ends if there is none."""
+    if size * factor > symbol.high:
+        size = symbol.high // factor
+    return max(size * factor, symbol.low)
 
 
 def _primes(first: int) -> Iterator[int]:

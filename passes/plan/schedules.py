@@ -218,6 +218,11 @@ def _from_json(data: Any, wanted: Any, where: str) -> Any:
         if not isinstance(data, list):
             raise PlanError(f"{where} is no list; write the plan again")
         return tuple(_from_json(entry, item, f"{where}[{i}]") for i, entry in enumerate(data))
+    if wanted is int and isinstance(data, str):
+        raise PlanError(
+            f"{where} is the open size {data!r}, and plans are replayed for given sizes only; compile the model with "
+            "shapes (--shape), and replay that plan"
+        )
     if wanted in (int, bool, str):
         if type(data) is not wanted or (wanted is int and data < 0):
             raise PlanError(f"{where} is {data!r}, no {'natural number' if wanted is int else wanted.__name__}")

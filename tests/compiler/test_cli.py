@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tilestitch import __version__
-from tilestitch.compiler.cli import arguments, bench, doctor, errors, main, output
+from tilestitch.compiler.cli import arguments, bench, doctor, errors, inputs, main, output
 from tilestitch.compiler.cli.accuracy import Limits, difference
 
 CLI = [sys.executable, "-m", "tilestitch.compiler.cli"]
@@ -212,9 +212,9 @@ def test_missing_inputs_are_random_and_repeatable() -> None:
         spec("flag", "bool", ()),
         spec("h", "bfloat16", (2,)),
     ]
-    first = arguments.fill_inputs(specs, {}, seed=1)
-    again = arguments.fill_inputs(specs, {}, seed=1)
-    other = arguments.fill_inputs(specs, {}, seed=2)
+    first = inputs.fill_inputs(specs, {}, seed=1)
+    again = inputs.fill_inputs(specs, {}, seed=1)
+    other = inputs.fill_inputs(specs, {}, seed=2)
     assert [(str(value.dtype), value.shape) for value in first.values()] == [
         ("float32", (2, 3)),
         ("int64", (4,)),
@@ -230,8 +230,8 @@ def test_missing_inputs_are_random_and_repeatable() -> None:
 def test_what_is_given_does_not_change_what_is_drawn() -> None:
     specs = [spec("x", "float32", (3,)), spec("y", "float32", (3,))]
     given = np.ones(3, np.float32)
-    drawn = arguments.fill_inputs(specs, {}, seed=0)["y"]
-    filled = arguments.fill_inputs(specs, {"x": given}, seed=0)
+    drawn = inputs.fill_inputs(specs, {}, seed=0)["y"]
+    filled = inputs.fill_inputs(specs, {"x": given}, seed=0)
     np.testing.assert_array_equal(filled["y"], drawn)
     assert filled["x"] is given
     assert list(filled) == ["x", "y"]
@@ -239,32 +239,32 @@ def test_what_is_given_does_not_change_what_is_drawn() -> None:
 
 def test_inputs_that_cannot_be_made_up_or_do_not_exist() -> None:
     with pytest.raises(errors.UsageError, match="cannot be made up"):
-        arguments.fill_inputs([spec("names", "string", (2,))], {}, seed=0)
-    with pytest.raises(errors.UsageError, match=r"cannot be made up; .* or name its sizes .* --shape x=<n>x2"):
-        arguments.fill_inputs([spec("x", "float32", ("n", 2))], {}, seed=0)
+        inputs.fill_inputs([spec("names", "string", (2,))], {}, seed=0)
+    with pytest.raises(errors.UsageError, match=r"cannot be made up; .* or sizes: --dim n=N"):
+        inputs.fill_inputs([spec("x", "float32", ("n", 2))], {}, seed=0)
     with pytest.raises(errors.UsageError, match="no input z; its inputs: x"):
-        arguments.fill_inputs([spec("x", "float32", (2,))], {"z": np.ones(2)}, seed=0)
+        inputs.fill_inputs([spec("x", "float32", (2,))], {"z": np.ones(2)}, seed=0)
 
 
 def test_inputs_choose_the_specialisation_that_they_fit() -> None:
     small, large = ([spec("x", "float32", (n,)), spec("y", "float32", (n,))] for n in (2, 5))
     model = SimpleNamespace(specialisations=(small, large))
-    assert arguments.make_inputs(model, {}, seed=0)["y"].shape == (2,)
-    assert arguments.make_inputs(model, {"x": np.ones(5, np.float32)}, seed=0)["y"].shape == (5,)
+    assert inputs.make_inputs(model, {}, seed=0)["y"].shape == (2,)
+    assert inputs.make_inputs(model, {"x": np.ones(5, np.float32)}, seed=0)["y"].shape == (5,)
 
 
 def test_inputs_from_files(tmp_path: Path) -> None:
     path = tmp_path / "x.npy"
     np.save(path, np.arange(3))
-    np.testing.assert_array_equal(arguments.read_inputs([f"a=b={path}"])["a=b"], np.arange(3))
+    np.testing.assert_array_equal(inputs.read_inputs([f"a=b={path}"])["a=b"], np.arange(3))
     np.save(path, np.array([{}], dtype=object), allow_pickle=True)
     with pytest.raises(errors.UsageError, match=r"not a plain \.npy file"):
-        arguments.read_inputs([f"x={path}"])
+        inputs.read_inputs([f"x={path}"])
     np.savez(tmp_path / "x.npz", a=np.ones(1))
     with pytest.raises(errors.UsageError, match="several arrays"):
-        arguments.read_inputs([f"x={tmp_path / 'x.npz'}"])
+        inputs.read_inputs([f"x={tmp_path / 'x.npz'}"])
     with pytest.raises(errors.UsageError, match="not of the form"):
-        arguments.read_inputs([str(path)])
+        inputs.read_inputs([str(path)])
 
 
 # --- accuracy ---------------------------------------------------------------------------------------------------------

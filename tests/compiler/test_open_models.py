@@ -23,11 +23,8 @@ from tilestitch.runtime import load
 
 pytest.importorskip("onnxruntime")
 
-STATIC = "pooling, LSTM and RoiAlign need sizes at compile time"
-REFUSED = {
-    "resnet.script", "resnet.dynamo", "resnet_sides.script", "resnet_sides.dynamo", "mobilenet_sides.script",
-    "tagger.script", "tagger.dynamo", "keras_cnn.keras", "two_stage.script",
-}  # fmt: skip
+STATIC = "RoiAlign needs sizes at compile time"
+REFUSED = {"two_stage.script"}
 CASES = [
     pytest.param(name, marks=pytest.mark.xfail(name in REFUSED, raises=ConversionError, strict=True, reason=STATIC))
     for name in BUILDERS

@@ -120,7 +120,7 @@ def test_every_kernel_has_a_predicted_latency_and_the_prediction_says_whose_it_i
         assert 0 < low_us <= kernel["predicted_us"] <= high_us and kernel["bound"]
     assert four["kernels"][0]["predicted_us"] < one["kernels"][0]["predicted_us"]
     total_us = sum(kernel["predicted_us"] for kernel in four["kernels"])
-    expected = {"model": "analytical", "device": "generic CPU", "cores": 4, "estimate": True}
+    expected = {"model": "analytical", "device": "generic CPU", "cores": 4, "estimate": True, "sizes": {}}
     assert four["prediction"] == {**expected, "total_us": pytest.approx(total_us)}
     gpu = TargetInfo("cuda")
     found = explain_plan(graph, make_plan(graph, PassContext(gpu)), target=gpu)

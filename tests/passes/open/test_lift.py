@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from tilestitch.compiler.ir.claims import Claim
+from tilestitch.compiler.ir.errors import UndecidedError
 from tilestitch.compiler.ir.sizes import Symbol, size_of
 from tilestitch.compiler.ir.substitute import data_at, graph_at
 from tilestitch.compiler.ir.text import parse_graph
@@ -44,6 +48,29 @@ def test_typical_sizes_are_new_to_the_graph_and_in_range() -> None:
     sizes = typical_sizes(graph)
     assert sizes["n"] not in (97, sizes["m"])
     assert sizes["m"] == 8
+
+
+@pytest.mark.parametrize(
+    ("claim", "holds"),
+    [
+        (Claim(B % 4, exact=True), lambda b, s: b % 4 == 0),
+        (Claim(B - S, exact=False), lambda b, s: b >= s),
+        (Claim(S % 8, exact=True), lambda b, s: s == 8),
+    ],
+    ids=["multiples", "order", "short range"],
+)
+def test_typical_sizes_are_as_the_graph_claims(claim: Claim, holds: Callable[[int, int], bool]) -> None:
+    graph = parse_graph("graph @g[b=1.., s=1..9] (%x: float32[b,s]) -> (%y) { %y = neg(%x) : float32[b,s] }")
+    graph.claims = (claim,)
+    sizes = typical_sizes(graph)
+    assert holds(sizes["b"], sizes["s"]), sizes
+
+
+def test_sizes_that_no_claim_allows_are_none() -> None:
+    graph = parse_graph("graph @g[b=1.., s=1..8] (%x: float32[b,s]) -> (%y) { %y = neg(%x) : float32[b,s] }")
+    graph.claims = (Claim(S - 9, exact=False),)
+    with pytest.raises(UndecidedError, match="typical sizes"):
+        typical_sizes(graph)
 
 
 def test_the_plan_at_some_sizes_is_one_of_the_graph_at_these() -> None:

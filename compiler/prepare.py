@@ -1,0 +1,140 @@
+"""From an ONNX model to its plans, one for each specialisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilestitch.compiler.ir.errors import IRError
+from tilestitch.passes.contract import PassContext
+from tilestitch.passes.errors import PassError
+from tilestitch.passes.pipeline import DumpListener, NotesListener, run_pipeline
+from tilestitch.passes.plan import StitchPlan
+from tilestitch.runtime.archive import atomic_files
+
+from .arithmetic import arithmetic_of_outputs
+from .errors import HostStepsError
+from .sources import Source
+from .specialise import Region, ShapeSet, Variant, variants
+
+if TYPE_CHECKING:
+    from tilestitch.codegen.assemble import Planned
+    from tilestitch.compiler.frontend import ImportedModel
+
+Progress = Callable[[str, int, int], None]
+"""Told of every step: stage, how many of its parts are done, how many there are."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A specialisation whose plan is made, and what its explanation holds besides what the plan says."""
+
+    planned: Planned
+    remarks: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model, and what all of its specialisations have in common.
+
+    plans: to replay, one for each specialisation; None to make them. options: what `explain` tells of how it was
+    compiled. refused: why open dimensions are left to the host though nothing demands that.
+    """
+
+    source: Source
+    context: PassContext
+    passes: Sequence[Any]
+    expose: tuple[str, ...]
+    plans: Sequence[StitchPlan] | None
+    options: Mapping[str, Any]
+    dump_ir: Path | None
+    host_steps: bool
+    refused: str = ""
+
+    def prepared(
+        self, shape_sets: Sequence[ShapeSet], regions: Sequence[Region | None], tell: Progress
+    ) -> list[Prepared]:
+        """Plans for all sets of shapes and regions. Raises HostStepsError where nothing may be left to the host."""
+        tell("import and plan", 0, len(shape_sets))
+        found = list(variants(self._imported, shape_sets, regions))
+        result = []
+        for number, variant in enumerate(found):
+            tell("import and plan", number, len(found))
+            folder = self.dump_ir and self.dump_ir / (str(number) if len(found) > 1 else "")
+            try:
+                result.append(self._planned(variant, self.plans[number] if self.plans else None, folder))
+            except (IRError, PassError, HostStepsError):
+                if variant.asked:
+                    raise
+        tell("import and plan", len(found), len(found))
+        return result
+
+    def leaves_open(self, shape_sets: Sequence[ShapeSet]) -> bool:
+        """Whether inputs have dimensions that no set of shapes gives a size."""
+        from tilestitch.compiler.frontend.importer import leaves_open
+
+        return any(leaves_open(self.source.model, shapes) for shapes in shape_sets)
+
+    def _imported(self, shapes: ShapeSet, region: Region | None) -> ImportedModel:
+        from tilestitch.compiler.frontend import import_model
+
+        # Kernels that are given can show no more than what they store.
+        names = () if self.plans else self.expose
+        return import_model(self.source.model, shapes=shapes, ranges=region, expose=names, folder=self.source.folder)
+
+    def _planned(self, variant: Variant, replay: StitchPlan | None, folder: Path | None) -> Prepared:
+        from tilestitch.codegen.assemble import Planned
+        from tilestitch.passes.open.regions import with_regions
+        from tilestitch.passes.plan_check import check_plan
+        from tilestitch.passes.planner import make_plan, storing
+        from tilestitch.passes.schedule.launches import completed
+
+        notes = NotesListener()
+        dumps = [DumpListener(folder)] if folder else []
+        context = replace(self.context, listeners=[*self.context.listeners, *dumps, notes])
+        imported = variant.imported
+        graph = run_pipeline(imported.graph, context, extra=self.passes)
+        graph = with_regions(graph) if graph.symbols else graph
+        stored = () if replay is None else self.expose
+        if replay is None:
+            plan = make_plan(graph, context)
+        else:
+            check_plan(replay, graph, context.target, context.kernels_of)
+            plan = completed(replay, graph, context.kernels_of)
+            plan = storing(plan, graph, stored, context.kernels_of) if stored else plan
+        output_names = (*imported.output_names, *stored)
+        found = arithmetic_of_outputs(imported.graph, graph, stored)
+        remarks = {
+            "notes": [{"pass": name, "note": note} for name, note in notes.notes],
+            "arithmetic": [{"output": name, **one.to_json()} for name, one in zip(output_names, found, strict=True)],
+            "options": {**self.options, **variant.options(), "planner": plan.planner},
+            "sizes": {"symbols": variant.symbols(), "refused": self.refused},
+        }
+        prepared = Prepared(Planned(graph, plan, output_names), remarks)
+        if not self.host_steps:
+            _refuse_host_steps(prepared.planned)
+        if folder:
+            _write_views(folder, prepared.planned)
+        return prepared
+
+
+def _refuse_host_steps(planned: Planned) -> None:
+    from tilestitch.passes.host_steps import describe_host, host_summary
+
+    told = describe_host(host_summary(planned.graph, planned.plan, []))
+    if told:
+        raise HostStepsError(f"{told}\nThis was ruled out; compile without --no-host (host_steps=True) to allow it.")
+
+
+def _write_views(folder: Path, planned: Planned) -> None:
+    """The final graph for Graphviz (one box a kernel) and for Netron, beside the dumps of the passes."""
+    from tilestitch.compiler.ir.dot import to_dot
+    from tilestitch.compiler.netron import to_onnx
+
+    folder.mkdir(parents=True, exist_ok=True)
+    groups = {node: group.name for group in planned.plan.groups for node in group.nodes}
+    with atomic_files(folder / "final.dot", folder / "final.onnx") as (dot, netron):
+        dot.write(to_dot(planned.graph, groups).encode())
+        netron.write(to_onnx(planned.graph).SerializeToString())

@@ -1,0 +1,169 @@
+"""Which sizes a model is compiled for: those that were given, and regions of the dimensions that these leave open.
+
+The runtime takes the first specialisation that fits, so regions share no size. Kernels are for sizes from 1 on: where
+a dimension may be 0, that is a region of its own.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, islice, product
+from typing import TYPE_CHECKING, Any
+
+from tilestitch.compiler.ir import Graph, Kind, TensorType, Type, Value, kind_of
+from tilestitch.compiler.ir.ops import DATA_MOVEMENT
+from tilestitch.compiler.ir.sizes import size_of
+
+from .errors import OptionError
+
+if TYPE_CHECKING:
+    from tilestitch.compiler.frontend import ImportedModel
+
+ShapeSet = Mapping[str, Sequence[int]]
+Range = tuple[int, int]
+"""The least and the largest size, both included."""
+Region = Mapping[str, Range]
+"""Ranges of open dimensions by name; those that are not named have the default range."""
+Convert = Callable[[ShapeSet, "Region | None"], "ImportedModel"]
+MOST_EMPTY = 4
+"""Specialisations for dimensions of size 0 that are made without being asked for."""
+FEW_NODES = 32
+"""What may be left to compute where a dimension is 0 that is no cache: most models are nothing then, or fail."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What one specialisation is compiled from. `region` is None where open dimensions are left to the host; `asked`:
+    whether it is one of those that the user gave.
+    """
+
+    shapes: ShapeSet
+    region: Region | None
+    imported: ImportedModel
+    asked: bool = True
+
+    def symbols(self) -> list[dict[str, Any]]:
+        """The sizes that it is compiled for, as JSON data. `default`: nothing was said of this dimension."""
+        given = self.region or {}
+        ranges = [(s.name, s.low, s.high) for s in self.imported.graph.symbols]
+        ranges += [(name, *range_) for name, range_ in given.items() if range_[0] == range_[1]]
+        return [
+            {"name": name, "low": low, "high": high, "default": name not in given or (high == 0 and not self.asked)}
+            for name, low, high in ranges
+        ]
+
+    def options(self) -> dict[str, Any]:
+        """What `compile_model` was given, or would have to be, for this variant alone."""
+        dims = {name: list(range_) for name, range_ in (self.region or {}).items()}
+        return {"shapes": {name: list(shape) for name, shape in self.shapes.items()}, "dims": dims or None}
+
+
+def variants(convert: Convert, shape_sets: Sequence[ShapeSet], regions: Sequence[Region | None]) -> Iterator[Variant]:
+    """A model converted for each set of shapes and each region; and for dimensions of size 0 that no region speaks of,
+    where the model allows that.
+    """
+    for shapes, region in product(shape_sets, regions):
+        first = Variant(shapes, region, convert(shapes, region))
+        yield first
+        if region is not None:
+            yield from islice(_of_size_0(convert, first, region), MOST_EMPTY)
+
+
+def _of_size_0(convert: Convert, first: Variant, region: Region) -> Iterator[Variant]:
+    from tilestitch.compiler.frontend import FrontendError
+
+    graph = first.imported.graph
+    caches = [name for name in caches_of(graph) if name not in region]
+    others = [symbol.name for symbol in graph.symbols if symbol.name not in (*region, *caches)]
+    together = [names for count in range(1, len(caches) + 1) for names in combinations(caches, count)]
+    for names in (*together, *((name,) for name in others)):
+        empty = {**region, **dict.fromkeys(names, (0, 0))}
+        try:
+            imported = convert(first.shapes, empty)
+        except FrontendError:  # the model forbids these sizes
+            continue
+        if names[0] in caches or _computed_nodes(imported.graph) <= FEW_NODES:
+            yield Variant(first.shapes, empty, imported, asked=False)
+
+
+def _is_empty(type_: Type) -> bool:
+    return isinstance(type_, TensorType) and 0 in type_.shape
+
+
+def _computed_nodes(graph: Graph) -> int:
+    """Nodes with results that have elements, as far as that is known."""
+    return sum(not all(_is_empty(value.type) for value in node.outputs) for node in graph.nodes)
+
+
+# -- what is open ------------------------------------------------------------------------------------------------------
+
+
+def regions_of(dims: Region | None, target: str, replayed: bool) -> list[Region | None]:
+    """The ranges of open dimensions, cut where one of them begins with 0; the region without a 0 is the first. [None]
+    where open dimensions are left to the host.
+
+    Raises OptionError for what is no range, and for what knows no open dimensions.
+    """
+    knows = target.startswith("cpu")
+    if dims is None:
+        return [{}] if knows and not replayed else [None]
+    if not knows:
+        raise OptionError(f"open dimensions are compiled for CPUs, not for {target}; give sizes with shapes (--shape)")
+    if replayed:
+        raise OptionError("a plan is replayed for given sizes; give shapes (--shape) instead of dims (--dim)")
+    cuts = [[(name, each) for each in _cut(name, given)] for name, given in dims.items()]
+    return [dict(region) for region in product(*cuts)]
+
+
+def _cut(name: str, given: Any) -> list[Range]:
+    try:
+        low, high = (operator.index(size) for size in given)
+    except (TypeError, ValueError):
+        raise OptionError(f"dims: {given!r} is no range of {name!r}; give its least and its largest size") from None
+    if not 0 <= low <= high:
+        raise OptionError(f"dims: {low}..{high} is no range of {name!r}; it rises from 0 or more")
+    return [(1, high), (0, 0)] if low == 0 < high else [(low, high)]
+
+
+def caches_of(graph: Graph) -> list[str]:
+    """Symbols that are the length of an input which the model concatenates something to: it may be empty at first."""
+    symbols = {size_of(symbol): symbol.name for symbol in graph.symbols}
+    found: dict[str, None] = {}
+    for node in graph.nodes:
+        if node.op != "concat":
+            continue
+        for value in node.inputs:
+            name = symbols.get(value.tensor_type.shape[node.attrs["axis"]])
+            if name is not None and _is_moved_input(graph, value):
+                found[name] = None
+    return list(found)
+
+
+def _is_moved_input(graph: Graph, value: Value) -> bool:
+    """Whether its elements are those of an input of the graph."""
+    while (node := value.producer) is not None and node.inputs:
+        if kind_of(node.op) is not Kind.VIEW and node.op not in DATA_MOVEMENT:
+            return False
+        value = node.inputs[0]
+    return value in graph.inputs
+
+
+# -- what is given -----------------------------------------------------------------------------------------------------
+
+
+def shape_sets_of(shapes: ShapeSet | Sequence[ShapeSet] | None) -> list[ShapeSet]:
+    """The sets of sizes of inputs, as integers; one empty set where none is given. Raises OptionError."""
+    several = shapes if isinstance(shapes, list | tuple) else () if shapes is None else (shapes,)
+    return [_shape_set(one) for one in several] or [{}]
+
+
+def _shape_set(given: Any) -> ShapeSet:
+    try:
+        return {name: tuple(operator.index(size) for size in shape) for name, shape in given.items()}
+    except (AttributeError, TypeError):
+        raise OptionError(
+            f"shapes: {given!r} is no mapping from names of inputs to sequences of integers; give "
+            "{'x': (1, 3, 224, 224)}, or a list of several such"
+        ) from None

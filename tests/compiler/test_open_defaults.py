@@ -1,0 +1,113 @@
+"""Without ranges or shapes, on CPUs: open dimensions are compiled for all sizes, or left to the host."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import ModelProto, parser
+
+from tests.open_models.catalogue import fixture_of
+from tilestitch.compiler import CompiledModel, compile_model
+from tilestitch.compiler.specialise import MOST_EMPTY
+from tilestitch.runtime import load
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
+LARGEST = 2**31 - 1
+
+
+def model(text: str) -> ModelProto:
+    return parser.parse_model(HEAD + text)
+
+
+def ranges(compiled: CompiledModel) -> list[dict[str, tuple[int, int]]]:
+    """Of each specialisation, in their order."""
+    everything = [s.explanation["sizes"]["symbols"] for s in compiled.specialisations]
+    return [{symbol["name"]: (symbol["low"], symbol["high"]) for symbol in symbols} for symbols in everything]
+
+
+NEG = "(float[n, 3] x) => (float[n, 3] y) { y = Neg(x) }"
+CACHE = "(float[past, 2] x, float[new, 2] w) => (float[t, 2] y) { n = Neg(w)  y = Concat<axis=0>(x, n) }"
+
+
+def test_an_open_model_becomes_kernels_for_all_sizes() -> None:
+    compiled = compile_model(model(NEG))
+    assert (compiled.explain()["host"]["steps"], ranges(compiled)) == (0, [{"n": (1, LARGEST)}, {"n": (0, 0)}])
+    with load(compiled.to_bytes()) as module:
+        for n in (0, 1, 2, 7, 100):
+            np.testing.assert_array_equal(module.run({"x": np.ones((n, 3), np.float32)})["y"], np.full((n, 3), -1))
+
+
+def test_the_explanation_tells_default_ranges_from_given_ones() -> None:
+    text = "(float[n, m] x) => (float[n, m] y) { y = Neg(x) }"
+    symbols = compile_model(model(text), dims={"n": (2, 4)}).specialisations[0].explanation["sizes"]["symbols"]
+    assert {symbol["name"]: symbol["default"] for symbol in symbols} == {"n": False, "m": True}
+
+
+@pytest.mark.parametrize(("n", "m"), [(0, 5), (4, 0), (4, 5)])
+def test_where_one_size_is_0_the_others_are_open(n: int, m: int) -> None:
+    text = "(float[n, m] x) => (float[n, m] y, float[m, n] z) { y = Neg(x)  z = Transpose(y) }"
+    with load(compile_model(model(text)).to_bytes()) as module:
+        y, z = module.run({"x": np.ones((n, m), np.float32)}).values()
+        assert (y.shape, z.shape) == ((n, m), (m, n))
+
+
+def test_a_static_model_has_no_sizes_to_tell() -> None:
+    compiled = compile_model(model(NEG.replace("n,", "4,")))
+    assert (ranges(compiled), compiled.explain()["sizes"]["refused"]) == ([{}], "")
+
+
+def test_a_model_that_forbids_size_0_is_compiled_without() -> None:
+    """Reshape takes 0 for the size of its operand, which is another here."""
+    text = """(float[n, 6] x) => (float[a, b, c] y) <int64[2] t = {2, 3}>
+        { s = Shape<start=0, end=1>(x)  u = Concat<axis=0>(t, s)  r = Reshape(x, u)  y = Neg(r) }"""
+    compiled = compile_model(model(text))
+    assert ranges(compiled) == [{"n": (1, LARGEST)}]
+
+
+def test_a_cache_may_be_empty() -> None:
+    """An input that something is concatenated to."""
+    compiled = compile_model(model(CACHE))
+    assert [sizes["past"] for sizes in ranges(compiled)] == [(1, LARGEST), (0, 0), (1, LARGEST)]
+    with load(compiled.to_bytes()) as module:
+        assert [str(info) for info in module.inputs] == ["x: float32[past:0.., 2]", "w: float32[new:0.., 2]"]
+        for past, new in ((0, 3), (1, 1), (9, 2), (4, 0)):
+            x, w = np.ones((past, 2), np.float32), np.full((new, 2), 2, np.float32)
+            np.testing.assert_array_equal(module.run({"x": x, "w": w})["y"], np.concatenate([x, -w]))
+
+
+def test_what_is_made_for_size_0_unasked_is_left_out_where_it_would_need_the_host() -> None:
+    text = "(float[n] x, float[m] w) => (float[k] y) { c = Concat<axis=0>(x, w)  y = Softmax(c) }"
+    assert compile_model(model(text), host_steps=False).explain()["host"]["steps"] == 0
+
+
+def test_a_cache_with_a_range_has_that_range() -> None:
+    assert ranges(compile_model(model(CACHE), dims={"past": (2, 9)})) == [
+        {"past": (2, 9), "new": (1, LARGEST)}, {"past": (2, 9), "new": (0, 0)},
+    ]  # fmt: skip
+
+
+def test_sizes_of_0_are_served_one_by_one_if_they_are_many() -> None:
+    names = [f"x{i}" for i in range(MOST_EMPTY + 1)]
+    inputs = ", ".join(f"float[n{i}] {name}" for i, name in enumerate(names))
+    compiled = compile_model(model(f"({inputs}) => (float[t] y) {{ y = Concat<axis=0>({', '.join(names)}) }}"))
+    assert len(compiled.specialisations) == 1 + MOST_EMPTY
+
+
+@pytest.mark.parametrize("name", ["llama.dynamo", "gpt2.script", "older_decoder.script", "whisper.script"])
+def test_caches_of_decoders_are_found(name: str) -> None:
+    compiled = compile_model(fixture_of(name).model)
+    assert [sizes["past"] for sizes in ranges(compiled)[:2]] == [(1, LARGEST), (0, 0)]
+
+
+def test_shapes_leave_ranges_to_the_other_inputs() -> None:
+    text = "(float[n] x, float[m] z) => (float[n] y, float[m] t) { y = Neg(x)  t = Exp(z) }"
+    compiled = compile_model(model(text), shapes={"x": (2,)})
+    assert (compiled.explain()["host"]["steps"], ranges(compiled)[0]) == (0, {"m": (1, LARGEST)})
+
+
+def test_other_targets_leave_open_dimensions_to_the_host() -> None:
+    explained = compile_model(model(NEG), "emulator").explain()
+    assert explained["sizes"] == {"symbols": [], "refused": ""}
+    assert [(r["rule"], r["remedy"]) for r in explained["host"]["reasons"]] == [
+        ("host.open_dimension", "name sizes for them: --shape x=<n>x3")
+    ]
