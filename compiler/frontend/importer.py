@@ -17,6 +17,7 @@ from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, Graph, TensorType, Ty
 from tilestitch.compiler.ir.claims import Claim, noting
 from tilestitch.compiler.ir.sizes import Symbol, symbols_of
 from tilestitch.compiler.ir.substitute import change_ranges
+from tilestitch.compiler.ir.symbol_uses import remove_dead
 from tilestitch.compiler.ir.types import is_static_tensor
 
 from .checking import check_model
@@ -24,7 +25,7 @@ from .dispatch import convert_node, require_supported
 from .errors import ModelError
 from .expansion import check_expanded_size
 from .onnx_types import from_type_proto
-from .scope import FunctionKey, Module, Scope, canonical_domain, remove_dead_nodes
+from .scope import FunctionKey, Module, Scope, canonical_domain
 from .symbols import Range, Symbols
 from .walks import all_tensors, node_tensors, subgraphs
 
@@ -89,7 +90,7 @@ def import_model(
     graph.outputs = [*graph.outputs, *(_exposed(scope, name) for name in expose)]
     output_names = (*(o.name for o in proto.graph.output), *expose)
     _name_outputs(graph, output_names)
-    remove_dead_nodes(graph)
+    remove_dead(graph)
     _check_sizes(graph)
     return ImportedModel(graph, tuple(v.name for v in graph.inputs), output_names, opsets, _metadata(proto))
 

@@ -14,6 +14,7 @@ from onnx import FunctionProto, GraphProto, NodeProto
 
 from tilestitch.compiler.ir import Graph, Type, Value
 from tilestitch.compiler.ir.claims import Claim, noting
+from tilestitch.compiler.ir.symbol_uses import remove_dead
 
 from .errors import ModelError
 from .onnx_types import from_type_proto
@@ -161,7 +162,7 @@ class Scope:
             for formal, type_ in zip(proto.input, types, strict=True):
                 scope.bind(formal.name, graph.add_input(formal.name, sized(type_, formal.name)))
             graph.outputs = scope.body(proto)
-        remove_dead_nodes(graph)
+        remove_dead(graph)
         graph.symbols, graph.claims = new_symbols(outer), tuple(claims)
         return graph, list(scope.captures.values())
 
@@ -195,11 +196,3 @@ def declared_type(proto: GraphProto, index: int) -> Type | None:
     """The type a subgraph declares for its `index`-th input, if it declares one."""
     type_ = proto.input[index].type
     return from_type_proto(type_) if type_.WhichOneof("value") else None
-
-
-def remove_dead_nodes(graph: Graph) -> None:
-    """Remove nodes of which no output is read, last first."""
-    outputs = set(graph.outputs)
-    for node in reversed(graph.nodes):
-        if not any(v.uses or v in outputs for v in node.outputs):
-            graph.remove(node)

@@ -11,76 +11,38 @@ whose shapes determine those.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from tilestitch.compiler.ir import UNKNOWN, Graph, Kind, Node, TensorType, Type, Value, kind_of
-from tilestitch.compiler.ir.sizes import Symbol, is_open, size_of, symbols_of
+from tilestitch.compiler.ir import UNKNOWN, Graph, Node, Value
+from tilestitch.compiler.ir.sizes import Symbol, symbols_of
+from tilestitch.compiler.ir.symbol_uses import (
+    NO_SYMBOLS,
+    Symbols,
+    bodies_of,
+    determined_by,
+    made_by,
+    symbols_of_node,
+    symbols_of_type,
+    symbols_of_values,
+    symbols_within,
+)
 
 CALL = "call"
-Symbols = frozenset[Symbol]
-NO_SYMBOLS: Symbols = frozenset()
 
 
 def with_regions(graph: Graph) -> Graph:
     """The graph, changed in place: it and all that is nested in it have the symbols that their inputs determine."""
-    known = _of_values(graph.inputs)
+    known = symbols_of_values(graph.inputs)
     levels = _Levels.of(graph, known)
     calls = _moved(graph, levels)
     _place_claims(graph, known, calls, levels)
     for node in graph.nodes:
         _close(graph, node, known | levels.of_symbol.keys())
-        for body in _bodies(node):
+        for body in bodies_of(node):
             with_regions(body)
     _forget(graph, known)
     return graph
-
-
-# --- what a node has to do with symbols -------------------------------------------------------------------------------
-
-
-def _bodies(node: Node) -> list[Graph]:
-    return [attr for attr in node.attrs.values() if isinstance(attr, Graph)]
-
-
-def _of_type(type_: Type) -> Symbols:
-    return symbols_of(type_.shape) if isinstance(type_, TensorType) else NO_SYMBOLS
-
-
-def _of_values(values: Iterable[Value]) -> Symbols:
-    return NO_SYMBOLS.union(*(_of_type(value.type) for value in values))
-
-
-def _of_attribute(attribute: Any) -> Symbols:
-    if isinstance(attribute, tuple):
-        return NO_SYMBOLS.union(*map(_of_attribute, attribute))
-    return _occurring(attribute) if isinstance(attribute, Graph) else symbols_of([attribute])
-
-
-def _of_node(node: Node) -> Symbols:
-    """All symbols that occur in a node, those of its results and of what is nested in it among them."""
-    return _of_values((*node.inputs, *node.outputs)).union(*map(_of_attribute, node.attrs.values()))
-
-
-def _occurring(graph: Graph) -> Symbols:
-    claimed = symbols_of(claim.size for claim in graph.claims)
-    return (_of_values(graph.inputs) | claimed).union(*map(_of_node, graph.nodes))
-
-
-def _determined(values: Iterable[Value]) -> Symbols:
-    """The symbols that are a dimension by themselves."""
-    dims = {d for v in values if isinstance(v.type, TensorType) for d in v.type.shape if is_open(d)}
-    return frozenset(s for s in symbols_of(dims) if size_of(s) in dims)
-
-
-def _made(node: Node, known: Symbols) -> Symbols:
-    """The symbols that a host or control node brings into the world: dimensions of its results, and of nothing that it
-    is given.
-    """
-    if kind_of(node.op) not in (Kind.HOST, Kind.CONTROL):
-        return NO_SYMBOLS
-    return _determined(node.outputs) - known - _of_values(node.inputs)
 
 
 # --- levels -----------------------------------------------------------------------------------------------------------
@@ -106,8 +68,8 @@ class _Levels:
         return found
 
     def _settle(self, node: Node, known: Symbols) -> bool:
-        made = _made(node, known)
-        needed = _of_node(node) - known - made - _own_symbols(node)
+        made = made_by(node, known)
+        needed = symbols_of_node(node) - known - made - _own_symbols(node)
         producers = [v.producer for v in node.inputs if v.producer is not None]
         if not needed <= self.of_symbol.keys() or not all(p in self.of_node for p in producers):
             return False
@@ -125,7 +87,7 @@ class _Levels:
 
 def _own_symbols(node: Node) -> Symbols:
     """The symbols that only bodies of the node have."""
-    return frozenset(symbol for body in _bodies(node) for symbol in body.symbols)
+    return frozenset(symbol for body in bodies_of(node) for symbol in body.symbols)
 
 
 # --- calls ------------------------------------------------------------------------------------------------------------
@@ -174,8 +136,8 @@ def _call(graph: Graph, nodes: Sequence[Node], name: str) -> Node:
 
 def _close(graph: Graph, node: Node, known: Symbols) -> None:
     """Give the bodies of a node inputs that determine the symbols that they have from outside."""
-    bodies = _bodies(node)
-    missing = NO_SYMBOLS.union(*((_occurring(body) & known) - _determined(body.inputs) for body in bodies))
+    bodies = bodies_of(node)
+    missing = NO_SYMBOLS.union(*((symbols_within(body) & known) - determined_by(body.inputs) for body in bodies))
     for value in list(_determining(graph, node, missing)):
         graph.append_input(node, value)
         for body in bodies:
@@ -187,15 +149,15 @@ def _determining(graph: Graph, node: Node, missing: Symbols) -> Iterator[Value]:
     open_ = sorted(missing, key=lambda symbol: symbol.name)
     while open_:
         symbol = open_.pop()
-        found = next((v for v in _before(graph, node) if symbol in _determined([v])), None)
+        found = next((v for v in _before(graph, node) if symbol in determined_by([v])), None)
         if found is not None:
             yield found
-            done = _determined([found])
+            done = determined_by([found])
             open_ = [s for s in open_ if s not in done]
             continue
-        mentioning = [v for v in graph.inputs if symbol in _of_type(v.type)]  # of sums, and the like
+        mentioning = [v for v in graph.inputs if symbol in symbols_of_type(v.type)]  # of sums, and the like
         yield from mentioning
-        open_ = [s for s in open_ if s not in _of_values(mentioning)]
+        open_ = [s for s in open_ if s not in symbols_of_values(mentioning)]
 
 
 def _before(graph: Graph, node: Node) -> Iterator[Value]:
@@ -231,6 +193,6 @@ def _forget(graph: Graph, known: Symbols) -> None:
     )
     for node in graph.nodes:
         for output in node.outputs:
-            if not _of_type(output.type) <= known:
+            if not symbols_of_type(output.type) <= known:
                 left = (d if symbols_of([d]) <= known else UNKNOWN for d in output.tensor_type.shape)
                 output.type = output.tensor_type.with_shape(tuple(left))
