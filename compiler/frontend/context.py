@@ -21,6 +21,7 @@ from tilestitch.compiler.ir.sizes import as_size
 
 from .builder import Builder
 from .errors import ConversionError, NotStatic
+from .found_sizes import entries_of, sizes_of
 from .onnx_types import dtype_of, from_type_proto
 from .scope import Scope, declared_type
 from .sizes import contents_of
@@ -79,6 +80,11 @@ class Context(Builder):
         if known is not None:
             return tuple(as_size(v) for v in known.reshape(-1))
         return tuple(int(v) for v in self.constant_of(index).reshape(-1))
+
+    def sizes_of(self, index: int) -> tuple[int, ...]:
+        """A required operand of sizes, flattened; what only a run can tell of them becomes symbols, or NotStatic."""
+        entries = entries_of(self.input(index))
+        return self.ints_of(index) if entries is None else sizes_of(self, entries)
 
     def optional_ints(self, index: int) -> tuple[int, ...] | None:
         return None if self.optional(index) is None else self.ints_of(index)

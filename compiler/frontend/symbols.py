@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
-from tilestitch.compiler.ir import UNKNOWN, Type
+from tilestitch.compiler.ir import UNKNOWN, Type, Value
 from tilestitch.compiler.ir.claims import Claim
 from tilestitch.compiler.ir.errors import IRError
 from tilestitch.compiler.ir.sizes import Size, Symbol, at, bounds_of, is_open, parse_size, size_of, symbols_of
@@ -41,11 +41,14 @@ class Symbols:
     _found: dict[str, Symbol] = field(default_factory=dict)
     """Those of dimensions that only a run can tell, as they were when a model was converted last."""
     _counts: dict[str, int] = field(default_factory=dict)
+    extents: dict[Value, Value] = field(default_factory=dict)
+    """Tensors whose elements were taken for sizes, and what has these for its dimensions."""
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
         """Let dimensions that only a run can tell be symbols as well while this lasts (`sized`)."""
         self._counts.clear()
+        self.extents.clear()
         self._found.update((name, self.by_name.pop(name)) for name in list(self._found) if name in self.by_name)
         token = _IN_FORCE.set(self)
         try:
@@ -150,6 +153,11 @@ def sized(type_: Type, hint: str) -> Type:
         return type_
     dims = enumerate(type_.shape)
     return type_.with_shape(tuple(symbols.found(f"{hint}_{i}") if isinstance(d, str) else d for i, d in dims))
+
+
+def symbols_in_force() -> Symbols | None:
+    """The symbols of the model that is being converted; None where open dimensions are left to the host."""
+    return _IN_FORCE.get()
 
 
 def sizes_are_symbols() -> bool:

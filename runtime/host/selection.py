@@ -97,6 +97,14 @@ def _kept(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     return [np.concatenate([np.argwhere(found)[:, :2], places[found][:, None]], 1).astype(np.int64)]
 
 
+def _extent(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
+    """A tensor that has these sizes, and takes no memory."""
+    (sizes,) = inputs
+    if len(sizes) and sizes.min() < 0:
+        raise HostError(f"a size that the model computes is {sizes.min()}")
+    return [np.broadcast_to(np.False_, tuple(int(size) for size in sizes))]
+
+
 def _corners(boxes: np.ndarray, center_point_box: int) -> np.ndarray:
     """Boxes as [.., y_min, x_min, y_max, x_max]."""
     if center_point_box:
@@ -133,5 +141,5 @@ def _intersection_over_union(box: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 TABLE: Mapping[str, HostFn] = {
     "NonZero": _non_zero, "Compress": _compress, "Unique": _unique, "NonMaxSuppression": _non_max_suppression,
-    "suppress": _suppress, "Kept": _kept,
+    "suppress": _suppress, "Kept": _kept, "Extent": _extent,
 }  # fmt: skip

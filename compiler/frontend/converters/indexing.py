@@ -47,7 +47,7 @@ def convert_scatter_nd(ctx: Context) -> Value:
 
 def convert_one_hot(ctx: Context) -> Value:
     indices, values = ctx.input(0), ctx.input(2)
-    (depth,) = ctx.ints_of(1)
+    (depth,) = ctx.sizes_of(1)
     rank = ctx.rank(indices) + 1
     axis = ctx.attr("axis", -1)
     if not -rank <= axis < rank:

@@ -145,7 +145,7 @@ def _arg(op: str) -> Callable[[Context], Value]:
 
 def convert_top_k(ctx: Context) -> Converted:
     x = ctx.input(0)
-    k = ctx.attr("k") if ctx.opset < 10 else ctx.ints_of(1)[0]
+    k = ctx.attr("k") if ctx.opset < 10 else ctx.sizes_of(1)[0]
     axis = ctx.axis(x, ctx.attr("axis", -1))
     return ctx.emit_many("top_k", [x], {"k": k, "axis": axis, "largest": bool(ctx.attr("largest", 1))})
 

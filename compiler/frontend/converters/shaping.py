@@ -381,7 +381,7 @@ def _dense(ctx: Context) -> np.ndarray:
 
 def convert_constant_of_shape(ctx: Context) -> Value:
     value = np.asarray(ctx.attr("value", np.zeros(1, np.float32))).reshape(())
-    return ctx.broadcast_to(ctx.constant(value), ctx.ints_of(0))
+    return ctx.broadcast_to(ctx.constant(value), ctx.sizes_of(0))
 
 
 def convert_range(ctx: Context) -> Value:
