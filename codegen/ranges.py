@@ -49,6 +49,7 @@ def ranged(graph: Graph, group: Group) -> Ranged | None:
     names = {node: _free(f"{node.output.name}.range", taken) for node in found}
     operands = {(node, node.inputs[0]): Value(names[node], node.output.type) for node in found}
     alone = Graph(graph.name)
+    alone.symbols = graph.symbols
     alone.copy_nodes(nodes, operands)
     for node in found:
         rank = len(node.output.shape)

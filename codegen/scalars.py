@@ -40,6 +40,7 @@ class ScalarArguments:
         if not names:
             return graph, group
         alone = Graph(graph.name)
+        alone.symbols = graph.symbols
         nodes = [graph.node(name) for name in group.nodes]
         inputs = {
             value: Value(value.name, value.type) for node in nodes for value in node.inputs if value.name in names

@@ -14,6 +14,7 @@ from tilestitch.compiler.ir.text import digest
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.attention.mask_band import band_of, same_inside
 
+from .compute.sizes import symbols_among
 from .groups import roles_in, view_group
 from .launch import KernelArg, PackedArg, TensorMapArg, ValueArg
 from .ranges import ranged
@@ -67,6 +68,8 @@ def signature(graph: Graph, group: Group, scalars: frozenset[str] = frozenset())
 
     nodes = [graph.node(name) for name in group.nodes]
     parts: list[object] = [group.kind.value, group.tie, group.schedule]
+    if symbols_among(nodes):
+        parts.append(graph.symbols)  # kernels find each by its place
     if group.kind is GroupKind.ATTENTION:
         # Kernels leave out keys that masks hide from every query, also masks that other kernels make.
         parts += _band(graph, group, place)

@@ -32,6 +32,10 @@ MODELS_BY_NAME = {
     "sums_of_none": "(float[n, 4] x, bool[n] m) => (float[4] y, float[o] v) <int64[1] a = {0}>\n"
     "{ g = Compress<axis=0>(x, m)  y = ReduceSum<keepdims=0>(g, a)  q = ReduceProd<axes=[0], keepdims=0>(g)\n"
     "f = Shape(g)  f0 = Gather(f, a)  f1 = Cast<to=1>(f0)  v = Add(f1, q) }",
+    "equal_groups_among_other_symbols": "(float[n, 4] x, bool[n] m) => (float[n, 4] y, float[n, 4] z, float[k, 4] w)\n"
+    "<int64[1] a = {0}, float c = {2}>\n"
+    "{ y = Mul(x, c)  g = Compress<axis=0>(y, m)  w = Exp(g)  h = Shape(g)  k0 = Gather(h, a)  k1 = Cast<to=1>(k0)\n"
+    "p = Sub(k1, k1)  u = Add(y, p)  u2 = Softmax<axis=1>(u)  z = Mul(u2, c) }",
     "only_how_many": "(float[n, 4] x, bool[n] m) => (int64[1] y, float[k] z) <int64[1] a = {1}, float c = {1}>\n"
     "{ f = NonZero(m)  h = Shape(f)  y = Gather(h, a)  z0 = ConstantOfShape(y)  z = Add(z0, c) }",
     "different": "(float[n] x, bool[n] m) => (int64[k] y, float[k] z)\n"

@@ -231,7 +231,7 @@ def _sizes_and_scales(ctx: Context, shape: Sequence[int], axes: Sequence[int]) -
         return [_scaled(shape[a], s) for a, s in zip(axes, scales, strict=True)], list(scales)
     if sizes_at is None or ctx.optional(sizes_at) is None:
         raise ctx.fail("neither scales nor sizes are given")
-    sizes = list(ctx.ints_of(sizes_at))
+    sizes = list(ctx.sizes_of(sizes_at))
     if len(sizes) != len(axes):
         raise ctx.fail(f"{len(sizes)} sizes are given for {len(axes)} axes")
     policy = ctx.attr("keep_aspect_ratio_policy", "stretch")

@@ -15,8 +15,10 @@ from tilestitch.compiler.ir.types import broadcast_shapes, to_numpy_dtype
 from ..builder import dtype_of, normalize_axis
 from ..context import Context, Converted, Versioned
 from ..errors import NotStatic
+from ..found_sizes import Element, entries_of
 from ..sizes import contents_of
 from .common import axes_of
+from .computed_pads import pad_as_computed
 
 
 def convert_reshape(ctx: Context) -> Value:
@@ -182,6 +184,9 @@ def convert_pad(ctx: Context) -> Value:
         fill: Value | None = ctx.like(ctx.attr("value", 0.0), x)
         axes: tuple[int, ...] | None = None
     else:
+        entries = entries_of(ctx.input(1))
+        if entries is not None and any(isinstance(entry, Element) for entry in entries):
+            return pad_as_computed(ctx, x, entries)
         pads = ctx.ints_of(1)
         given = ctx.optional(2)
         fill = None if given is None else ctx.cast(ctx.reshape(given, ()), dtype_of(x))

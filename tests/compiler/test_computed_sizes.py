@@ -1,0 +1,121 @@
+"""Sizes that a model computes: of resized and padded images, and how many of the best are asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import parser
+
+from tests.compiled import assert_close
+from tests.tolerances import MODELS
+from tilestitch.compiler import compile_model
+from tilestitch.compiler.cli import rivals
+from tilestitch.runtime import load
+from tilestitch.runtime.errors import ExecutionError
+
+pytest.importorskip("onnxruntime")
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
+SIDES = ((1, 1), (2, 3), (7, 5), (17, 31), (64, 40))
+OPEN = {"h": (1, 99), "w": (1, 99)}
+
+
+def operators_on_host(text: str, dims: dict[str, tuple[int, int]], given: list[dict[str, Any]]) -> set[str]:
+    """Of the compiled model, which is compared with ONNX Runtime."""
+    model = parser.parse_model(HEAD + text)
+    compiled = compile_model(model, dims=dims)
+    reference = rivals.onnxruntime(model, 1)
+    with load(compiled.to_bytes(), num_threads=2) as module:
+        for feeds in given:
+            for actual, wanted in zip(module.run(feeds).values(), reference(feeds), strict=True):
+                assert_close(actual, wanted, MODELS["float32"])
+    return {operator for reason in compiled.explain()["host"]["reasons"] for operator in reason["operators"]}
+
+
+def images(*channels: int) -> list[np.ndarray]:
+    random = np.random.default_rng(0)
+    return [random.standard_normal((*channels, *side)).astype(np.float32) for side in SIDES]
+
+
+@pytest.mark.parametrize(
+    ("mode", "coordinates", "nearest"),
+    [
+        ("linear", "half_pixel", "floor"),
+        ("linear", "asymmetric", "floor"),
+        ("linear", "pytorch_half_pixel", "floor"),
+        ("linear", "align_corners", "floor"),
+        ("nearest", "asymmetric", "floor"),
+        ("nearest", "half_pixel", "round_prefer_floor"),
+        ("nearest", "half_pixel", "round_prefer_ceil"),
+        ("nearest", "asymmetric", "ceil"),
+    ],
+)
+def test_images_are_resized_to_sizes_that_are_computed(mode: str, coordinates: str, nearest: str) -> None:
+    text = (
+        "(float[1, 2, h, w] x, int64[2] s) => (float[1, 2, p, q] y) <int64[2] n = {1, 2}>\n"
+        f'{{ z = Concat<axis=0>(n, s)  y = Resize<mode="{mode}", coordinate_transformation_mode="{coordinates}",\n'
+        f'nearest_mode="{nearest}">(x, , , z) }}'
+    )
+    wanted = ((1, 1), (3, 2), (13, 29), (64, 65))
+    given = [{"x": x, "s": np.array(sides, np.int64)} for x in images(1, 2) for sides in wanted]
+    assert operators_on_host(text, OPEN, given) == {"Extent"}
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+@pytest.mark.parametrize("scales", [(2, 2), (1, 3), (0.5, 0.5)])
+def test_images_of_any_size_are_resized_by_scales(mode: str, scales: tuple[float, float]) -> None:
+    text = (
+        f"(float[1, 2, h, w] x) => (float[1, 2, p, q] y) <float[4] n = {{1, 1, {scales[0]}, {scales[1]}}}>\n"
+        f'{{ y = Resize<mode="{mode}", coordinate_transformation_mode="asymmetric", nearest_mode="floor">(x, , n) }}'
+    )
+    given = [{"x": x} for x in images(1, 2) if x.shape[-1] > 1]
+    assert not operators_on_host(text, {"h": (2, 99), "w": (2, 99)}, given)
+
+
+def test_a_way_to_resize_that_needs_known_sizes_is_left_to_the_host() -> None:
+    text = (
+        "(float[1, 2, h, w] x, int64[2] s) => (float[1, 2, p, q] y) <int64[2] n = {1, 2}>\n"
+        '{ z = Concat<axis=0>(n, s)  y = Resize<mode="cubic">(x, , , z) }'
+    )
+    given = [{"x": x, "s": np.array((13, 29), np.int64)} for x in images(1, 2)]
+    assert "Resize" in operators_on_host(text, OPEN, given)
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge"])
+def test_images_are_padded_and_cropped_by_amounts_that_are_computed(mode: str) -> None:
+    text = (
+        "(float[2, h, w] x, int64[3] s) => (float[2, p, q] y)\n"
+        "<int64[1] z = {0}, int64[2] n = {0, 1}, float v = {2.5}>\n"
+        f'{{ pads = Concat<axis=0>(n, s, z)  y = Pad<mode="{mode}">(x, pads, v) }}'
+    )
+    amounts = [(0, 0, 0), (3, 2, 1), (0, 5, 9)] + ([(-1, 2, 3)] if mode == "constant" else [])
+    given = [{"x": x, "s": np.array(three, np.int64)} for x in images(2) for three in amounts]
+    assert operators_on_host(text, OPEN, given) == {"Extent"}
+
+
+def test_as_many_of_the_best_as_are_computed() -> None:
+    text = (
+        "(float[n] x, int64[2] k) => (float[q] y, int64[q] i, float[r] z)\n"
+        "<int64[1] one = {1}, int64[1] zero = {0}, int64[1] two = {2}>\n"
+        "{ k1 = Slice(k, one, two, zero)  y, i = TopK(x, k1)\n"
+        "k0 = Slice(k, zero, one, zero)  c = ConstantOfShape(k0)  d = Exp(c)  z = Concat<axis=0>(d, x) }"
+    )
+    random = np.random.default_rng(0)
+    given = [
+        {"x": random.standard_normal(n).astype(np.float32), "k": np.array([k + 2, k])}
+        for n in (5, 17, 97, 1000)
+        for k in (0, 1, 5)
+    ]
+    assert operators_on_host(text, {"n": (1, 1000)}, given) == {"Extent"}
+
+
+def test_a_size_below_0_is_a_fault() -> None:
+    model = parser.parse_model(HEAD + "(float[n] x, int64[1] k) => (float[q] y, int64[q] i) { y, i = TopK(x, k) }")
+    feeds, message = {"x": np.ones(3, np.float32), "k": np.array([-1])}, "a size that the model computes is -1"
+    with (
+        load(compile_model(model, dims={"n": (1, 9)}).to_bytes()) as module,
+        pytest.raises(ExecutionError, match=message),
+    ):
+        module.run(feeds)
