@@ -1,24 +1,45 @@
 """Quick bounds: what a rule or a search leaves out before a latency model is asked, or where asking would be too slow.
 
-They know no shapes and no schedules. But for `launch_bytes` they take every machine for a core of a CPU, on which
-arithmetic is dearest: on GPUs they allow less to be computed again than would pay.
+They know no shapes and no schedules, but the machine: what it computes, and moves, in the time of a launch.
 """
 
 from __future__ import annotations
 
-from .constants import GPU_LAUNCH_BYTES, LAUNCH_BYTES, LAUNCH_OPERATIONS, OPERATIONS_PER_BYTE
+from . import constants as c
+from .devices import Device
+from .protocol import AnyDevice
 
 
-def most_operations_again(bytes_saved: int) -> int:
-    """Operations that may be done again where one kernel takes the place of several, and so many bytes stay put."""
-    return OPERATIONS_PER_BYTE * bytes_saved + LAUNCH_OPERATIONS
+def most_operations_again(bytes_saved: int, results: int, device: AnyDevice) -> int:
+    """Operations that may be done again where one kernel takes the place of several, and so many bytes stay put.
+
+    results: elements that are computed side by side at most; a GPU has a lane for each of many.
+    """
+    if not isinstance(device, Device):
+        return c.OPERATIONS_PER_BYTE * bytes_saved + c.LAUNCH_OPERATIONS
+    lanes = max(1, min(results, device.sm_count * c.GPU_LANES))
+    return int((c.GPU_LAUNCH_US / 1e6 + _moving_s(bytes_saved, device)) * lanes * device.clock_hz)
 
 
-def most_bytes_gained(bytes_saved: int, launches_saved: int, operations_again: int) -> float:
+def most_bytes_gained(bytes_saved: int, launches_saved: int, operations_again: int, device: AnyDevice) -> float:
     """What one kernel gains over several, everything as bytes that move to memory and back."""
-    return bytes_saved + LAUNCH_BYTES * launches_saved - operations_again / OPERATIONS_PER_BYTE
+    return bytes_saved + launch_bytes(device) * launches_saved - operations_again / _operations_per_byte(device)
 
 
-def launch_bytes(on_gpu: bool) -> int:
+def launch_bytes(device: AnyDevice) -> float:
     """Bytes that move to memory and back in the time of a launch."""
-    return GPU_LAUNCH_BYTES if on_gpu else LAUNCH_BYTES
+    if not isinstance(device, Device):
+        return c.LAUNCH_BYTES
+    return c.GPU_LAUNCH_US / 1e6 / _moving_s(1, device)
+
+
+def _operations_per_byte(device: AnyDevice) -> float:
+    """Arithmetic of the whole machine in the time of moving a byte to memory and back."""
+    if not isinstance(device, Device):
+        return c.OPERATIONS_PER_BYTE
+    return _moving_s(1, device) * device.sm_count * c.GPU_LANES * device.clock_hz
+
+
+def _moving_s(nbytes: int, gpu: Device) -> float:
+    """Seconds in which a GPU stores so many bytes and loads them again: from its L2 cache, where they are at best."""
+    return 2 * nbytes / (gpu.sm_count * c.rates_of(gpu).l2_bytes_per_cycle * gpu.clock_hz)

@@ -118,5 +118,3 @@ OPERATIONS_PER_BYTE = 2
 """Vector arithmetic in the time of moving a byte to memory and back, for a core of a CPU of today."""
 LAUNCH_OPERATIONS, LAUNCH_BYTES = 20_000, 40_000
 """Such operations, and bytes that move, in the time of one launch with its barrier."""
-GPU_LAUNCH_BYTES = 6_000_000
-"""The same bytes on a GPU: GPU_LAUNCH_US at 4.6 TB/s."""

@@ -13,6 +13,7 @@ from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.compiler.ir.types import is_float
 from tilestitch.cost_model.bounds import launch_bytes
 from tilestitch.passes.contract import PassContext, PassResult
+from tilestitch.passes.schedule.device import device_of
 
 from .driver import Replacement, apply_patterns, is_sized, produced_by, single_reader
 
@@ -37,7 +38,7 @@ class SplitPools:
     def run(self, graph: Graph, context: PassContext) -> PassResult:
         if context.options.get("planner", "stitch") in BASELINES:
             return PassResult(graph, False)
-        least = launch_bytes(context.target.is_gpu)
+        least = launch_bytes(device_of(context.target))
 
         def split(graph: Graph, node: Node) -> Replacement | None:
             return self._split(graph, node, least)
@@ -45,7 +46,7 @@ class SplitPools:
         count = apply_patterns(graph, {"window_reduce": [split]})
         return PassResult(graph, count > 0, (f"{count} windows",) if count else ())
 
-    def _split(self, graph: Graph, pool: Node, launch: int) -> Replacement | None:
+    def _split(self, graph: Graph, pool: Node, launch: float) -> Replacement | None:
         chain, conv = _source(graph, pool)
         places = prod(pool.attrs["kernel"])
         if conv is None or not _separate(pool) or not 1 < places <= self.most:

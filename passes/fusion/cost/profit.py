@@ -12,6 +12,7 @@ from tilestitch.passes.fusion.clusters import Cluster, Fusion
 from tilestitch.passes.fusion.legality import roles_of_union
 from tilestitch.passes.plan import WhyNot
 from tilestitch.passes.plan.roles import Roles
+from tilestitch.passes.schedule.device import device_of
 from tilestitch.passes.schedule.evaluations import evaluations
 
 MOST_NODES = 160
@@ -52,7 +53,8 @@ def _too_much_work(
     before = sum(bytes_of(state.outputs_of(c)) for c in clusters) + bytes_of(fetched)
     saved = max(0, before - bytes_of(stored))
     again = recomputation(nodes, stored, roles) + _copied_work(state, copies)
-    if again <= most_operations_again(saved):
+    results = prod(roles.rows.shape) if roles.rows is not None else max(v.tensor_type.num_elements for v in stored)
+    if again <= most_operations_again(saved, results, device_of(state.target)):
         return None
     return WhyNot(
         subject, "profit.recompute", "values would be computed again more often than storing them costs",
