@@ -1,11 +1,11 @@
 """What stitching is worth on the CPU: each model compiled by several planners, which take turns.
 
-    python -m benchmarks.planners [--models NAME ...] [--threads N ...] [--rounds N]
+    python -m benchmarks.planners [--models NAME ...] [--threads N ...] [--rounds N] [--page]
 
 In every round each planner's module runs a few times in a row, the order of the planners changing from round to round,
 and the least of them counts. A speed-up is the median over rounds of the ratio within a round: whatever slows the
 machine down for longer than a round slows all of them. Writes benchmarks/results/cpu_planners.json,
-anew after each model.
+anew after each model, and from it docs/measurements/planners_on_cpus.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -44,6 +44,7 @@ OURS, RIVALS = "stitch", ("injective", "none")
 GOAL = 1.3
 """Over `injective`, geometric mean over the transformers of one length."""
 RESULT = Path(__file__).parent / "results" / "cpu_planners.json"
+PAGE = Path(__file__).parents[1] / "docs" / "measurements" / "planners_on_cpus.md"
 HEADER = ("model", "threads", *(f"{p} ms (min)" for p in (OURS, *RIVALS)), *(f"over {p}" for p in RIVALS))
 Runner = Callable[[], object]
 
@@ -124,6 +125,37 @@ def save(results: Sequence[dict[str, Any]], given: Sequence[str], path: Path) ->
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    if path == RESULT:
+        PAGE.write_text(page(content), encoding="utf-8")
+
+
+def page(content: Mapping[str, Any]) -> str:
+    """The page of what was measured."""
+    results, versions = content["results"], ", ".join(f"{name} {it}" for name, it in content["versions"].items())
+    cpu, load = content["cpu"], content["load_average_1min"]
+    lines = [
+        "# Planners on the CPU",
+        "<!-- written by: python -m benchmarks.planners -->",
+        f"How many times as fast models run when `{OURS}` plans them as when others do: the median over rounds in "
+        "which the planners took turns. Times are medians, and the least in brackets.",
+        f"{cpu['model']}, {cpu['cores']} CPUs; {versions}; {content['date'][:10]}, load {load:.1f}.",
+        markdown(HEADER, map(row, results)),
+        "Geometric means over the transformers, each with the length that benchmarks mostly take (`standard`: 128, 64 "
+        f"and 197 tokens) and with all its context (`full`: 512, 1024 and 577). The goal is {content['goal']} over "
+        f"`{RIVALS[0]}`.",
+        markdown(("threads", "length", *(f"over {p}" for p in RIVALS)), _means(results)),
+    ]
+    return "\n\n".join(lines) + "\n"
+
+
+def _means(results: Sequence[dict[str, Any]]) -> Iterator[tuple[object, ...]]:
+    for threads, by_length in summary(results).items():
+        for length, by_rival in by_length.items():
+            yield threads, length, *(f"{by_rival[p]:.2f}" for p in RIVALS)
+
+
+def markdown(header: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in (header, ["---"] * len(header), *rows))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -136,7 +168,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="runs in a row (default 3)")
     parser.add_argument("--check", action="store_true", help="fail if the goal is missed")
     parser.add_argument("-o", "--output", type=Path, default=RESULT, metavar="OUT.json")
+    parser.add_argument("--page", action="store_true", help="write the page anew from the file, and measure nothing")
     options = parser.parse_args(given)
+    if options.page:
+        PAGE.write_text(page(json.loads(RESULT.read_text(encoding="utf-8"))), encoding="utf-8")
+        return 0
     results = []
     for threads in options.threads:
         for name in options.models:

@@ -147,11 +147,11 @@ class Fusion:
         return all(is_native(n) for n in cluster.owned)
 
     def stored(self, owned: Iterable[Node], members: set[Node]) -> list[Value]:
-        """Values of `owned` that somebody outside `members` needs, were `members` one cluster."""
+        """Values of `owned` that a cluster outside `members`, or the caller, needs, were `members` one cluster."""
         return [out for n in self.in_order(owned) for out in n.outputs if self.is_needed(out, members)]
 
     def is_needed(self, value: Value, members: set[Node]) -> bool:
-        """Whether somebody outside `members`, were they one cluster, needs `value`."""
+        """Whether a cluster outside `members`, were they one, or the caller needs `value`."""
         if value in self._outputs:
             return True
         known = set[Cluster]()

@@ -411,7 +411,7 @@ class Kernels:
         )
 
     def _needed(self, value: str, members: set[str]) -> bool:
-        """Whether somebody besides the groups `members` reads a value, or an alias of it."""
+        """Whether a kernel besides the groups `members` reads a value, or an alias of it."""
         if self.graph.is_output(self.values[value]) or value in self.places:
             return True
         names = (value, *self._names_of.get(value, ()))
