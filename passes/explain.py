@@ -15,8 +15,8 @@ from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.laws.waves import waves_apart, waves_together
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel
 from tilestitch.cost_model.side_by_side import works_of
-from tilestitch.passes.fusion.cost.facts import group_facts, nodes_by_name
 from tilestitch.passes.schedule.device import device_of
+from tilestitch.passes.schedule.facts import group_facts, nodes_by_name
 
 from .host_steps import host_summary, refused_kernels, why_on_host
 from .open.typical import typical_sizes

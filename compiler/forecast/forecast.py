@@ -12,10 +12,10 @@ from tilestitch.compiler.ir import Graph, Value
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.library.model import EAGER_GAP_SHARE, Timed, in_sequence_us, shipped_model
 from tilestitch.passes.contract import PassContext
-from tilestitch.passes.fusion.cost.facts import group_facts
 from tilestitch.passes.pipeline import run_pipeline
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.planner import make_plan
+from tilestitch.passes.schedule.facts import group_facts
 from tilestitch.passes.schedule.makespan import plan_us
 
 from .errors import ForecastError

@@ -15,7 +15,6 @@ from typing import ClassVar, Protocol, runtime_checkable
 from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, latency_us
-from tilestitch.passes.fusion.cost.facts import group_facts
 from tilestitch.passes.fusion.cost.profit import MOST_OPERANDS
 from tilestitch.passes.fusion.cost.row_bands import why_no_band
 from tilestitch.passes.fusion.rules.few_rows import most_shared_bytes, rows_of
@@ -24,6 +23,7 @@ from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.schedule.cuda.spread import may_spread
 from tilestitch.passes.schedule.device import device_of, multiprocessors_of
+from tilestitch.passes.schedule.facts import group_facts
 from tilestitch.passes.schedule.order import written
 
 from .closure import Closure, Reach

@@ -14,13 +14,13 @@ from tilestitch.compiler.ir import Graph
 from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.facts import KernelFacts, Launch
 from tilestitch.cost_model.protocol import LatencyModel, latency_us
-from tilestitch.passes.fusion.cost.facts import group_facts
 from tilestitch.passes.fusion.stages import Combine, Kernels
 from tilestitch.passes.plan import Group, WhyNot
 from tilestitch.passes.plan.launches.cuda.group import ticketing_of
 from tilestitch.passes.plan.schedules import TicketSchedule
 from tilestitch.passes.plan.sync.edges import TileEdge
 from tilestitch.passes.schedule.device import device_of, multiprocessors_of
+from tilestitch.passes.schedule.facts import group_facts
 from tilestitch.passes.schedule.kernels import schedule_group
 
 from .check import Parts, why_not_tickets

@@ -18,11 +18,11 @@ from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.protocol import latency_us
 from tilestitch.passes import PassContext, StitchPlan, TargetInfo, WhyNot, check_plan, explain_plan, make_plan
 from tilestitch.passes.errors import PlanError
-from tilestitch.passes.fusion.cost.facts import group_facts, nodes_by_name
 from tilestitch.passes.fusion.rules.bands import Bands
 from tilestitch.passes.fusion.rules.remote import GlobalStitching
 from tilestitch.passes.plan import GroupKind
 from tilestitch.passes.plan.schedules import BandSchedule, RowSchedule
+from tilestitch.passes.schedule.facts import group_facts, nodes_by_name
 
 SOFTMAX = """
   %m = reduce_max(%p) {axes=[1], keepdims=true} : float32[M,1]

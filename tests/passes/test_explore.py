@@ -22,7 +22,6 @@ from tilestitch.cost_model.random_model import RandomModel
 from tilestitch.passes import PassContext, StitchPlan, TargetInfo, WhyNot, check_plan, make_plan
 from tilestitch.passes.fusion.bitsets import bits
 from tilestitch.passes.fusion.clusters import Fusion
-from tilestitch.passes.fusion.cost.facts import group_facts, nodes_by_name
 from tilestitch.passes.fusion.planners import PLANNERS, VIEWED
 from tilestitch.passes.fusion.rules.builtin import Fuse
 from tilestitch.passes.fusion.rules.explore import SEEDS, Explore
@@ -30,6 +29,7 @@ from tilestitch.passes.fusion.rules.remote import Packing
 from tilestitch.passes.fusion.search.exact import TooLargeError, exact
 from tilestitch.passes.fusion.search.space import Space
 from tilestitch.passes.schedule.device import device_of
+from tilestitch.passes.schedule.facts import group_facts, nodes_by_name
 
 ALONE = Explore(seeded=False)
 """Exploration without the partition of the other rules to fall back on."""

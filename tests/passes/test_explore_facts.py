@@ -7,7 +7,7 @@ from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.passes import PassContext, TargetInfo, make_plan
-from tilestitch.passes.fusion.cost.facts import group_facts, nodes_by_name
+from tilestitch.passes.schedule.facts import group_facts, nodes_by_name
 
 
 def facts(text: str | Graph, target: str = "cpu", planner: str = "stitch", threads: int = 2) -> list[KernelFacts]:

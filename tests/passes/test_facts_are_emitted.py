@@ -16,7 +16,6 @@ from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.passes import PassContext, TargetInfo, make_plan, run_pipeline
-from tilestitch.passes.fusion.cost.facts import group_facts, nodes_by_name
 from tilestitch.passes.fusion.rules.remote import GlobalStitching, Packing
 from tilestitch.passes.plan import Group, StitchPlan
 from tilestitch.passes.plan.cpu.isa import isa_named
@@ -24,6 +23,7 @@ from tilestitch.passes.plan.cpu.schedules import CpuGemmSchedule, CpuSplitRowSch
 from tilestitch.passes.plan.launches.launch import Launch
 from tilestitch.passes.plan.registers import registers_of
 from tilestitch.passes.plan.view import look_up
+from tilestitch.passes.schedule.facts import group_facts, nodes_by_name
 from tilestitch.passes.schedule.structure import Structure, structure_of
 
 MODELS: dict[str, Callable[[], ModelProto]] = {

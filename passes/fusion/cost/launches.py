@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.protocol import LatencyModel, latency_us
-from tilestitch.passes.fusion.cost.facts import joined
 from tilestitch.passes.fusion.cost.profit import MOST_OPERANDS
 from tilestitch.passes.fusion.stages import MOST_PARTS, Kernels
+from tilestitch.passes.schedule.facts import joined
 
 
 @dataclass(eq=False)

@@ -13,16 +13,8 @@ from collections.abc import Collection, Mapping
 from math import prod
 
 from tilestitch.compiler.ir import Node, Value, is_elementwise
-from tilestitch.cost_model.facts import KernelFacts
-from tilestitch.cost_model.joined import banded_facts
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
-from tilestitch.passes.plan.gemm.rows_after import RowsAfter
 from tilestitch.passes.plan.roles import Part, Roles, roles_of
-from tilestitch.passes.plan.schedules import BandSchedule, RowSchedule
-from tilestitch.passes.plan.view import look_up
-from tilestitch.passes.schedule.cuda.band_facts import tail_of
-
-# -- legality ----------------------------------------------------------------------------------------------------------
 
 
 def why_no_band(nodes: Mapping[str, Node], gemm: Group, after: Group, subject: str) -> WhyNot | None:
@@ -94,25 +86,3 @@ def _turned(gemm: Roles, value: Value) -> Node | None:
             return producer
         producer = producer.inputs[0].producer
     return None
-
-
-# -- cost --------------------------------------------------------------------------------------------------------------
-
-
-def facts_of_band(nodes: Mapping[str, Node], group: Group, facts: tuple[KernelFacts, KernelFacts]) -> KernelFacts:
-    """The facts of a scheduled GEMM with rows after it in one launch; `facts` are those of the two apart."""
-    gemm, after = group.parts
-    assert isinstance(group.schedule, BandSchedule) and isinstance(after.schedule, RowSchedule)
-    rows, columns, length = band_extents(nodes, gemm, after)
-    work = RowsAfter.of(look_up(nodes, after), columns).walk.scheduled(after.schedule)
-    tail = tail_of(rows, columns // length, group.schedule.share_rows, work, facts[1].parts[-1])
-    return banded_facts(*facts, tail)
-
-
-def band_extents(nodes: Mapping[str, Node], gemm: Group, after: Group) -> tuple[int, int, int]:
-    """Rows and columns of a GEMM, and elements of the rows of what comes after it. Both must be legal."""
-    assert gemm.anchor is not None
-    result, rows = nodes[gemm.anchor].output, _roles_in(nodes, after)
-    assert isinstance(rows, Roles) and rows.rows is not None
-    columns = result.shape[-1]
-    return result.tensor_type.num_elements // columns, columns, rows.rows.length

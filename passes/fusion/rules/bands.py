@@ -10,11 +10,11 @@ from tilestitch.compiler.ir import Node
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.protocol import LatencyModel, hardly_slower, latency_us
 from tilestitch.passes.fusion.clusters import Fusion
-from tilestitch.passes.fusion.cost.row_bands import band_extents
 from tilestitch.passes.fusion.rules.builtin import Fuse
 from tilestitch.passes.fusion.rules.few_rows import MOST_ROWS
 from tilestitch.passes.fusion.stages import Combine, Kernels
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
+from tilestitch.passes.schedule.cuda.band_facts import band_extents
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import ceil, prod
 
@@ -10,13 +10,15 @@ from tilestitch.compiler.ir import Node, Value, op_spec
 from tilestitch.cost_model.counts import operations
 from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Tail, Traffic, kernel_of
 from tilestitch.cost_model.joined import banded_facts
-from tilestitch.passes.plan import GroupKind
+from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.access.row_loops import REGISTER_ELEMENTS, RowLoops
 from tilestitch.passes.plan.gemm.gemm import Gemm
 from tilestitch.passes.plan.gemm.rows_after import WARP_ROWS, Band, RowsAfter
 from tilestitch.passes.plan.gemm.tiles import WARP, GemvTile, Tile, WgmmaTile
 from tilestitch.passes.plan.parts import Part as Place
-from tilestitch.passes.plan.schedules import GemmSchedule
+from tilestitch.passes.plan.roles import Roles, roles_of
+from tilestitch.passes.plan.schedules import BandSchedule, GemmSchedule, RowSchedule
+from tilestitch.passes.plan.view import look_up
 
 from .gemm_facts import RESULT, partition_of
 
@@ -90,3 +92,26 @@ def _traffic(values: Iterable[Value], work: RowLoops) -> Iterable[Traffic]:
         nbytes, elements = value.tensor_type.nbytes, value.tensor_type.num_elements
         again = 1 if elements >= full else work.row_count
         yield Traffic(value.name, again * nbytes, nbytes, "weight" if value.is_constant else "activation")
+
+
+# -- a band as planned -------------------------------------------------------------------------------------------------
+
+
+def facts_of_band(nodes: Mapping[str, Node], group: Group, facts: tuple[KernelFacts, KernelFacts]) -> KernelFacts:
+    """The facts of a scheduled GEMM with rows after it in one launch; `facts` are those of the two apart."""
+    gemm, after = group.parts
+    assert isinstance(group.schedule, BandSchedule) and isinstance(after.schedule, RowSchedule)
+    rows, columns, length = band_extents(nodes, gemm, after)
+    work = RowsAfter.of(look_up(nodes, after), columns).walk.scheduled(after.schedule)
+    tail = tail_of(rows, columns // length, group.schedule.share_rows, work, facts[1].parts[-1])
+    return banded_facts(*facts, tail)
+
+
+def band_extents(nodes: Mapping[str, Node], gemm: Group, after: Group) -> tuple[int, int, int]:
+    """Rows and columns of a GEMM, and elements of the rows of what comes after it. Both must be legal."""
+    assert gemm.anchor is not None
+    result, view = nodes[gemm.anchor].output, look_up(nodes, after)
+    rows = roles_of(view.nodes, view.outputs, after.name)
+    assert isinstance(rows, Roles) and rows.rows is not None, rows
+    columns = result.shape[-1]
+    return result.tensor_type.num_elements // columns, columns, rows.rows.length

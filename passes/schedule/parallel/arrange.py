@@ -12,11 +12,11 @@ from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.laws.makespan import Work
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.cost_model.side_by_side import works_of
-from tilestitch.passes.fusion.cost.facts import group_facts, nodes_by_name
 from tilestitch.passes.plan import ALIGNMENT, BufferPlan, Segment, StitchPlan
 from tilestitch.passes.plan.launches.dependences import edges_of, segment_ranges
 from tilestitch.passes.plan.launches.launch import Launch
 from tilestitch.passes.schedule.device import device_of
+from tilestitch.passes.schedule.facts import group_facts, nodes_by_name
 from tilestitch.passes.schedule.launches import lanes_of, place_temporaries, with_priorities
 from tilestitch.passes.schedule.makespan import NOTHING, launch_works, spans_of
 from tilestitch.passes.schedule.memory import WINDOW, plan_buffers

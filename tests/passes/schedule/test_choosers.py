@@ -18,7 +18,6 @@ from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, kernel_of
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, Prediction, latency_us
 from tilestitch.cost_model.random_model import RandomModel
 from tilestitch.passes import PassContext, TargetInfo, check_plan, make_plan
-from tilestitch.passes.fusion.cost.facts import group_facts, nodes_by_name
 from tilestitch.passes.fusion.rules.bands import Bands
 from tilestitch.passes.plan.attention.operands import attention_of
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
@@ -39,6 +38,7 @@ from tilestitch.passes.schedule.cuda.band_facts import banded_candidate, writer_
 from tilestitch.passes.schedule.cuda.gemm import band_schedule, choose_gemm, gemm_schedules
 from tilestitch.passes.schedule.cuda.gemm_facts import candidate_facts
 from tilestitch.passes.schedule.cuda.gpu import Gpu
+from tilestitch.passes.schedule.facts import group_facts, nodes_by_name
 from tilestitch.passes.schedule.fastest import fastest
 
 A100 = TargetInfo("cuda", device="A100", architectures=("sm_80",))

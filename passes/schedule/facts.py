@@ -1,0 +1,85 @@
+"""A group as numbers for the latency models: bytes, operations, and launches as its schedule has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tilestitch.compiler.ir import Graph, Node
+from tilestitch.cost_model.devices import Device
+from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.joined import joined_facts, listed_facts
+from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.passes.plan import Group, WhyNot
+from tilestitch.passes.plan.cpu.isa import isa_named
+from tilestitch.passes.plan.roles import roles_of
+from tilestitch.passes.plan.target import TargetInfo
+from tilestitch.passes.sync.cost import facts_of_tickets
+
+from .cpu.facts import cpu_facts
+from .cuda.band_facts import facts_of_band
+from .cuda.facts import gpu_facts
+from .device import device_of, multiprocessors_of
+from .kernels import schedule_group
+from .structure import Known, structure_of
+
+_KNOWN: Known[KernelFacts] = Known()
+
+
+def group_facts(
+    nodes: Mapping[str, Node], group: Group, target: TargetInfo, model: LatencyModel | None = None
+) -> KernelFacts:
+    """The facts of a planned group; `nodes` are the graph's by name. The group must be legal (`legality.check_group`).
+
+    They are those of its schedule; a group that has none yet gets the one that it will have by `model`. Raises
+    ValueError for a group that is none.
+    """
+    structure = structure_of(nodes, group, target)
+    if structure is None:
+        return _group_facts(nodes, group, target, model)
+    known, facts = _KNOWN.of(structure, model, lambda: _group_facts(nodes, group, target, model))
+    return facts if known.names == structure.names else facts.renamed(known.renaming(structure))
+
+
+def _group_facts(
+    nodes: Mapping[str, Node], group: Group, target: TargetInfo, model: LatencyModel | None
+) -> KernelFacts:
+    if model is not None and not (group.schedule or any(part.schedule for part in group.parts)):
+        group = schedule_group(nodes, group, target, model)
+    if group.tie == "band":
+        gemm, after = group.parts
+        return facts_of_band(nodes, group, (group_facts(nodes, gemm, target), group_facts(nodes, after, target)))
+    if group.tie == "tickets":
+        device = device_of(target)
+        assert isinstance(device, Device)
+        kernels = [group_facts(nodes, part, target, model) for part in group.parts]
+        return facts_of_tickets(nodes, group, kernels, device)
+    if group.stages:
+        stages = [[part for part in stage if _launches(nodes, part)] for stage in group.stages]
+        launched = [stage for stage in stages if stage] or group.stages
+        return joined([[group_facts(nodes, part, target, model) for part in stage] for stage in launched], target)
+    members = [nodes[name] for name in group.nodes]
+    values = {o.name: o for n in members for o in n.outputs}
+    stored = [values[name] for name in group.outputs]
+    roles = roles_of(members, stored, group.name)
+    if isinstance(roles, WhyNot):
+        raise ValueError(f"no kernel: {roles}; plan the graph again")
+    if not target.is_gpu:
+        return cpu_facts(nodes, group, roles, isa_named(target.isa, target.dot))
+    return gpu_facts(nodes, group, roles, multiprocessors_of(target))
+
+
+def _launches(nodes: Mapping[str, Node], part: Group) -> bool:
+    """Whether a part of a kernel stores anything that has elements."""
+    return any(v.name in part.outputs and v.tensor_type.num_elements for n in part.nodes for v in nodes[n].outputs)
+
+
+def joined(stages: Sequence[Sequence[KernelFacts]], target: TargetInfo) -> KernelFacts:
+    """The facts of kernels as one kernel: stage after stage, on a CPU one stage only."""
+    if target.is_gpu:
+        return joined_facts(stages)
+    (stage,) = stages
+    return listed_facts(stage)
+
+
+def nodes_by_name(graph: Graph) -> dict[str, Node]:
+    return {n.name: n for n in graph.nodes}
