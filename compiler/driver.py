@@ -31,7 +31,7 @@ from tilestitch.runtime.jsonfields import parse_json
 from .errors import OptionError
 from .prepare import Job, Prepared, Progress
 from .sources import opened
-from .specialise import Region, ShapeSet, regions_of, shape_sets_of
+from .specialise import Region, ShapeSet, favoured_regions, regions_of, shape_sets_of
 
 if TYPE_CHECKING:
     import onnx
@@ -111,6 +111,7 @@ def compile_model(
     external_data: str | os.PathLike[str] | None = None,
     shapes: ShapeSet | Sequence[ShapeSet] | None = (),
     dims: Mapping[str, tuple[int, int]] | None = None,
+    favour: Sequence[Mapping[str, int]] = (),
     precision: str = "fp32",
     passes: Sequence[Named] | Named | None = (),
     installed_plugins: bool = True,
@@ -148,6 +149,7 @@ def compile_model(
     dims: the least and the largest size of dimensions that the model leaves open, by name; others have a default range
         (docs/dynamic_shapes.md). None: all have it, and are left to the host where not all of their sizes can be
         compiled, or on a GPU.
+    favour: points of sizes, by name of dimension, that get a specialisation of their own; the others stay open.
     precision: of contractions with float32 operands: fp32 (float32 stays float32), tf32 (GPUs), fp16 or bf16. Sums and
         statistics are float32 always; `passes.rewrite.precision` has the whole table.
     passes: plug-ins: instances, classes, or texts `MODULE:CLASS{field=value}`. installed_plugins: whether those of
@@ -188,6 +190,7 @@ def compile_model(
     for warning in plugins.warnings:
         warnings.warn(warning, PluginWarning, stacklevel=2)
     shape_sets, regions = shape_sets_of(shapes), regions_of(dims, target, plan is not None)
+    favoured = favoured_regions(favour, regions)
     context = PassContext(
         backend.planned_for(threads),
         options={
@@ -215,15 +218,15 @@ def compile_model(
         job = Job(source, context, plugins.passes, tuple(expose), replayed, record, folder, host_steps)
 
         def compiled_for(job: Job, regions: Sequence[Region | None]) -> CompiledModel:
-            prepared = job.prepared(shape_sets, regions, tell)
+            prepared = job.prepared(shape_sets, regions, tell, len(favoured))
             planned = [p.planned for p in prepared]
             assembled = assemble(planned, backend, keep_source=keep_source, progress=tell, schedules=plugins.schedules)
             return _explained(assembled, prepared, precision, strip_weights, context)
 
         try:
-            compiled = compiled_for(job, regions)
+            compiled = compiled_for(job, [*favoured, *regions])
         except _REFUSALS as error:
-            if dims is not None or regions == [None] or not job.leaves_open(shape_sets):
+            if dims is not None or favoured or regions == [None] or not job.leaves_open(shape_sets):
                 raise
             compiled = _with_open_on_host(lambda refused: compiled_for(replace(job, refused=refused), [None]), error)
         if report is not None:

@@ -54,11 +54,14 @@ class Job:
     refused: str = ""
 
     def prepared(
-        self, shape_sets: Sequence[ShapeSet], regions: Sequence[Region | None], tell: Progress
+        self, shape_sets: Sequence[ShapeSet], regions: Sequence[Region | None], tell: Progress, favoured: int = 0
     ) -> list[Prepared]:
-        """Plans for all sets of shapes and regions. Raises HostStepsError where nothing may be left to the host."""
+        """Plans for all sets of shapes and regions, the first ones of which are `favoured`.
+
+        Raises HostStepsError where nothing may be left to the host.
+        """
         tell("import and plan", 0, len(shape_sets))
-        found = list(variants(self._imported, shape_sets, regions))
+        found = list(variants(self._imported, shape_sets, regions, favoured))
         result = []
         for number, variant in enumerate(found):
             tell("import and plan", number, len(found))

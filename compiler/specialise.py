@@ -1,7 +1,7 @@
 """Which sizes a model is compiled for: those that were given, and regions of the dimensions that these leave open.
 
-The runtime takes the first specialisation that fits, so regions share no size. Kernels are for sizes from 1 on: where
-a dimension may be 0, that is a region of its own.
+The runtime takes the first specialisation that fits: favoured sizes come first, and the regions after them share no
+size. Kernels are for sizes from 1 on: where a dimension may be 0, that is a region of its own.
 """
 
 from __future__ import annotations
@@ -60,14 +60,16 @@ class Variant:
         return {"shapes": {name: list(shape) for name, shape in self.shapes.items()}, "dims": dims or None}
 
 
-def variants(convert: Convert, shape_sets: Sequence[ShapeSet], regions: Sequence[Region | None]) -> Iterator[Variant]:
+def variants(
+    convert: Convert, shape_sets: Sequence[ShapeSet], regions: Sequence[Region | None], favoured: int = 0
+) -> Iterator[Variant]:
     """A model converted for each set of shapes and each region; and for dimensions of size 0 that no region speaks of,
-    where the model allows that.
+    where the model allows that. favoured: so many of the regions, the first ones, are parts of later ones.
     """
-    for shapes, region in product(shape_sets, regions):
+    for shapes, (number, region) in product(shape_sets, enumerate(regions)):
         first = Variant(shapes, region, convert(shapes, region))
         yield first
-        if region is not None:
+        if region is not None and number >= favoured:
             yield from islice(_of_size_0(convert, first, region), MOST_EMPTY)
 
 
@@ -115,6 +117,28 @@ def regions_of(dims: Region | None, target: str, replayed: bool) -> list[Region 
         raise OptionError("a plan is replayed for given sizes; give shapes (--shape) instead of dims (--dim)")
     cuts = [[(name, each) for each in _cut(name, given)] for name, given in dims.items()]
     return [dict(region) for region in product(*cuts)]
+
+
+def favoured_regions(favour: Sequence[Mapping[str, int]], regions: Sequence[Region | None]) -> list[Region]:
+    """Regions of sizes that deserve kernels of their own; dimensions that a point does not name stay open.
+
+    Raises OptionError for what is no point, or lies in no region.
+    """
+    return [_favoured(point, regions[0]) for point in favour]
+
+
+def _favoured(point: Mapping[str, int], region: Region | None) -> Region:
+    if region is None:
+        raise OptionError("favour: sizes are favoured among those that one artifact has kernels for; compile for a CPU")
+    try:
+        sizes = {name: operator.index(size) for name, size in point.items()}
+    except (AttributeError, TypeError):
+        raise OptionError(f"favour: {point!r} is no mapping from names of dimensions to sizes") from None
+    for name, size in sizes.items():
+        low, high = region.get(name, (1, size))
+        if not low <= size <= high or size < 1:
+            raise OptionError(f"favour: {name}={size} is not in {low}..{high}; favour a size of the range")
+    return {**region, **{name: (size, size) for name, size in sizes.items()}}
 
 
 def _cut(name: str, given: Any) -> list[Range]:

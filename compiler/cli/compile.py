@@ -18,6 +18,7 @@ from typing import Any
 
 from tilestitch.compiler.cli import errors
 from tilestitch.compiler.cli.arguments import add_json, parse_dim, parse_shape, positive, shape_sets
+from tilestitch.compiler.cli.inputs import parse_sizes
 from tilestitch.compiler.cli.output import Progress, describe_sizes, give, note, say, warn
 from tilestitch.compiler.cli.paths import existing, writable, writable_folder
 
@@ -45,6 +46,10 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dim", action="append", type=parse_dim, default=[], metavar="NAME=1..64",
         help="range of an open dimension (default: from 1 on)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--favour", action="append", type=parse_sizes, default=[], metavar="NAME=1[,NAME=128]…",
+        help="sizes of open dimensions that deserve kernels of their own",
     )  # fmt: skip
     parser.add_argument(
         "--precision", choices=PRECISIONS, default="fp32", help="of float32 matmuls and convolutions (default: fp32)"
@@ -156,6 +161,7 @@ def compile_with(source: Any, options: argparse.Namespace, progress: Progress, r
         options.target,
         shapes=shape_sets(options.shape),
         dims=dict(options.dim) if options.dim else None,
+        favour=[dict(point) for point in options.favour],
         precision=options.precision,
         passes=tuple(options.passes),
         installed_plugins=not options.no_plugins,

@@ -15,16 +15,16 @@ from tilestitch import __version__
 from tilestitch.codegen.assemble import Planned, assemble
 from tilestitch.codegen.cpu.backend import CpuBackend
 from tilestitch.codegen.cpu.target import CpuTarget
-from tilestitch.compiler.cli.arguments import make_inputs
+from tilestitch.compiler.cli.inputs import make_inputs
 from tilestitch.compiler.frontend import import_model
 from tilestitch.compiler.ir import Graph
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.cost_model.records import Machine, Record
 from tilestitch.passes.contract import PassContext
-from tilestitch.passes.fusion.cost.facts import group_facts
 from tilestitch.passes.pipeline import run_pipeline
 from tilestitch.passes.plan import StitchPlan
 from tilestitch.passes.plan.schedules import schedule_to_json
+from tilestitch.passes.schedule.facts import group_facts
 from tilestitch.runtime import load
 from tilestitch.runtime.artifact import artifact_bytes
 from tilestitch.runtime.execution import HOST_PREFIX

@@ -8,6 +8,8 @@ from onnx import ModelProto, parser
 
 from tests.open_models.catalogue import fixture_of
 from tilestitch.compiler import CompiledModel, compile_model
+from tilestitch.compiler.errors import OptionError
+from tilestitch.compiler.frontend.errors import ModelError
 from tilestitch.compiler.specialise import MOST_EMPTY
 from tilestitch.runtime import load
 
@@ -111,3 +113,39 @@ def test_other_targets_leave_open_dimensions_to_the_host() -> None:
     assert [(r["rule"], r["remedy"]) for r in explained["host"]["reasons"]] == [
         ("host.open_dimension", "name sizes for them: --shape x=<n>x3")
     ]
+
+
+TWO = "(float[n, m] x) => (float[n, m] y) { e = Neg(x)  y = Softmax<axis=-1>(e) }"
+
+
+def test_a_favoured_point_has_the_plan_of_a_static_model_and_comes_first() -> None:
+    compiled = compile_model(model(TWO), favour=[{"n": 3, "m": 5}, {"m": 7}], dims={"n": (1, 9), "m": (1, 9)})
+    everything = {"n": (1, 9), "m": (1, 9)}
+    assert ranges(compiled) == [{"n": (3, 3), "m": (5, 5)}, {**everything, "m": (7, 7)}, everything]
+    static = compile_model(model(TWO), shapes={"x": (3, 5)})
+    assert compiled.specialisations[0].plan.groups == static.plan.groups
+    with load(compiled.to_bytes()) as module:
+        for shape in [(3, 5), (2, 7), (9, 9), (1, 1)]:
+            x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape) / 8
+            exponentials = np.exp(x.min(axis=-1, keepdims=True) - x)
+            wanted = exponentials / exponentials.sum(axis=-1, keepdims=True)
+            np.testing.assert_allclose(module.run({"x": x})["y"], wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("favour", "dims", "target", "told"),
+    [
+        ({"n": 10}, {"n": (1, 9)}, "cpu", "n=10 is not in 1..9"),
+        ({"n": 0}, None, "cpu", "n=0 is not in"),
+        ({"n": "3"}, None, "cpu", "no mapping"),
+        ({"n": 3}, None, "emulator", "compile for a CPU"),
+    ],
+)
+def test_a_point_that_cannot_be_favoured_is_refused(favour: object, dims: object, target: str, told: str) -> None:
+    with pytest.raises(OptionError, match=told):
+        compile_model(model(TWO), target, favour=[favour], dims=dims)  # type: ignore[list-item, arg-type]
+
+
+def test_a_favoured_dimension_that_is_not_there_is_refused_by_name() -> None:
+    with pytest.raises(ModelError, match="k"):
+        compile_model(model(TWO), favour=[{"k": 3}])
