@@ -11,6 +11,7 @@ are stored less their zero point where that is in the range of int8, and less 12
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 import numpy as np
@@ -19,11 +20,12 @@ from tilestitch.compiler.ir import Graph, Node, Value
 from tilestitch.passes.contract import PassContext, PassResult
 
 from .driver import computed_like, is_sized
-from .quantised import Quantised, dequantised
+from .quantised import BYTES, dequantised
 
 SHIFT = 128
 """From int8 to uint8."""
-BYTES = ("int8", "uint8")
+MOST_REDUCED = (1 << 31) // 255**2
+"""Products of two differences of bytes whose sum is in the range of int32, whatever they are."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,18 @@ class Integers:
     def run(self, graph: Graph, context: PassContext) -> PassResult:
         if not context.target.dot:
             return PassResult(graph, False)
-        count = sum(_rewritten(graph, node) for node in graph.nodes if node.op in ("matmul", "conv"))
+        count, reasons = 0, list[str]()
+        for node in [node for node in graph.nodes if node.op in ("matmul", "conv")]:
+            found = _in_integers(graph, node)
+            if isinstance(found, Value):
+                graph.replace(node, [found])
+                count += 1
+            elif found is not None:
+                reasons.append(f"{', '.join(node.origins) or node.name} multiplies {node.inputs[0].dtype}: {found}")
         if count:
             graph.sort()
-        notes = (f"{count} contractions multiply 8-bit integers",) if count else ()
-        return PassResult(graph, count > 0, notes)
+        notes = [f"{count} contractions multiply 8-bit integers"] if count else []
+        return PassResult(graph, count > 0, (*notes, *reasons))
 
 
 @dataclass(frozen=True)
@@ -63,39 +72,54 @@ def _fits(data: np.ndarray) -> bool:
     return bool(data.size == 0 or (data.min() >= info.min and data.max() <= info.max))
 
 
-def _rewritten(graph: Graph, node: Node) -> bool:
-    """Whether a contraction was replaced by one of uint8 and int8."""
+def _in_integers(graph: Graph, node: Node) -> Value | str | None:
+    """A contraction of bytes, or of what was bytes, by uint8 and int8; or why it stays; None of any other."""
     left, right = node.inputs
-    if not all(is_sized(v) for v in (left, right, node.output)) or _is_depthwise(node):
-        return False
+    if not all(is_sized(v) for v in (left, right, node.output)):
+        return None
     if node.output.dtype == "float32":
         return _dequantised(graph, node)
     if (left.dtype, right.dtype) == ("uint8", "int8") or node.output.dtype != "int32":
-        return False
-    if left.dtype not in BYTES or right.dtype not in BYTES or right.data is None:
-        return False
-    sums = _sums(graph, node, left, None, _Weights.of(right.data, np.int32(0)))
-    if sums is None:
-        return False
-    graph.replace(node, [sums])
-    return True
+        return None
+    if left.dtype not in BYTES or right.dtype not in BYTES:
+        return None
+    if right.data is None:
+        return "both operands are known at run time only"
+    return _why_not(node) or _sums(graph, node, left, None, _Weights.of(right.data, np.zeros((), np.int32)))
 
 
-def _dequantised(graph: Graph, node: Node) -> bool:
+def _dequantised(graph: Graph, node: Node) -> Value | str | None:
     x, w = (dequantised(graph, node, v) for v in node.inputs)
-    if x is None or w is None or not x.per_tensor or w.q.data is None:
-        return False
-    scale, zero = _by_column(graph, node, w.scale), _zero_of(w)
-    if scale is None or zero is None:
-        return False
+    if x is None and w is None:
+        return None
+    if x is None:
+        return "its left operand is not quantised"
+    if w is None or w.q.data is None:
+        return "its right operand is no constant of 8-bit integers"
+    if not x.per_tensor:
+        return "its left operand has several scales"
+    zero = np.zeros((), np.int32) if w.zero is None else w.zero.data
+    if zero is None or not all(_by_column(node, shape) for shape in (w.scale.shape, zero.shape)):
+        return "the scales or zero points of its weights are not one for each column"
+    problem = _why_not(node)
+    if problem is not None:
+        return problem
     sums = _sums(graph, node, x.q, x.zero, _Weights.of(w.q.data, zero))
-    if sums is None:
-        return False
-    factor = computed_like(graph, node, "mul", x.scale, scale)
-    graph.replace(
-        node, [computed_like(graph, node, "mul", computed_like(graph, node, "cast", sums, to="float32"), factor)]
-    )
-    return True
+    if isinstance(sums, str):
+        return sums
+    scale = computed_like(graph, node, "reshape", w.scale, shape=_columns(node, w.scale.shape))
+    factor = computed_like(graph, node, "mul", computed_like(graph, node, "reshape", x.scale, shape=()), scale)
+    return computed_like(graph, node, "mul", computed_like(graph, node, "cast", sums, to="float32"), factor)
+
+
+def _why_not(node: Node) -> str | None:
+    """Why the sums of a contraction are not of 32 bits."""
+    if _is_depthwise(node):
+        return "windows over each channel by itself are no GEMM"
+    depth = prod(node.inputs[1].shape[axis] for axis in _reduced(node))
+    if depth > MOST_REDUCED:
+        return f"sums of {depth} products of bytes may be more than 32 bits hold"
+    return None
 
 
 def _is_depthwise(node: Node) -> bool:
@@ -111,35 +135,29 @@ def _reduced(node: Node) -> tuple[int, ...]:
     return (rank - 1 if node.attrs.get("trans_b") else rank - 2,)
 
 
-def _zero_of(w: Quantised) -> np.ndarray | None:
-    """The zero point of weights, if it is known."""
-    if w.zero is None:
-        return np.zeros((1,) * len(w.q.shape), np.int32)
-    return w.zero.data
+def _by_column(node: Node, shape: tuple[int, ...]) -> bool:
+    """Whether parameters of a shape against the right operand do not differ along the reduction."""
+    padded = _padded_shape(node, shape)
+    return all(padded[axis] == 1 for axis in _reduced(node))
 
 
-def _by_column(graph: Graph, node: Node, parameter: Value) -> Value | None:
-    """A scale of weights shaped to broadcast against the result; None if it differs along the reduction."""
-    shape, reduced = parameter.shape, _reduced(node)
-    rank = len(node.inputs[1].shape)
-    padded = (1,) * (rank - len(shape)) + tuple(shape)
-    if any(padded[axis] != 1 for axis in reduced):
-        return None
-    return computed_like(graph, node, "reshape", parameter, shape=_columns(node, padded))
+def _padded_shape(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (1,) * (len(node.inputs[1].shape) - len(shape)) + tuple(shape)
 
 
 def _columns(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape against the result of what has `shape` against the right operand, with 1 along the reduction."""
+    shape = _padded_shape(node, shape)
     if node.op == "matmul":
         return (*shape[:-2], 1, shape[-2]) if node.attrs.get("trans_b") else shape
     rank = len(node.output.shape)
     return (1, shape[0], *(1,) * (rank - 2)) if node.attrs["layout"] == "NCX" else (*(1,) * (rank - 1), shape[-1])
 
 
-def _sums(graph: Graph, node: Node, x: Value, zero: Value | None, w: _Weights) -> Value | None:
-    """The contraction of x - zero and w.data - w.zero in int32, where `node` is; None if no kernel is good at it."""
-    if x.dtype not in BYTES or (w.zero.any() and node.op == "conv"):
-        return None
+def _sums(graph: Graph, node: Node, x: Value, zero: Value | None, w: _Weights) -> Value | str:
+    """The contraction of x - zero and w.data - w.zero in int32, where `node` is; or why no kernel is good at it."""
+    if w.zero.any() and node.op == "conv":
+        return "the zero points of its weights do not fit into int8"
     x, zero = _unsigned(graph, node, x, zero)
     attrs = {k: v for k, v in node.attrs.items() if k != "precision"} | {"out_dtype": "int32"}
     if node.op == "conv" and not _is_zero(zero) and any(p != 0 for p in (*attrs["before"], *attrs["after"])):
@@ -167,9 +185,7 @@ def _without_weights_zero(
     if node.attrs.get("trans_a"):
         perm = (*range(axis), axis + 1, axis)
         rows = computed_like(graph, node, "transpose", rows, perm=perm)
-    rank = len(node.inputs[1].shape)
-    padded = of_weights.reshape((1,) * (rank - of_weights.ndim) + of_weights.shape)
-    factor = graph.constant(padded.reshape(_columns(node, padded.shape)), name="zero")
+    factor = graph.constant(of_weights.reshape(_columns(node, of_weights.shape)), name="zero")
     return computed_like(graph, node, "sub", sums, computed_like(graph, node, "mul", rows, factor))
 
 

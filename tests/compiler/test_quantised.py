@@ -223,3 +223,33 @@ def test_open_batches_and_image_sizes() -> None:
         x = floats(*shape)
         (actual,) = loaded.run({"x": x}).values()
         assert np.abs(actual - unoptimised(model, {"x": x})).max() <= 0.05 * 1.0001
+
+
+def notes(model: bytes) -> str:
+    explained = compile_model(model, num_threads=1).explain()
+    return " | ".join(note["note"] for note in explained["notes"] if note["pass"] == "integers")
+
+
+def test_it_is_said_what_stays_float_and_why() -> None:
+    s = Sketch()
+    x = s.there_and_back("x", 0.03, 114, "uint8")
+    integers = s.node("MatMul", x, s.weights((16, 24), "int8", 0, 1))
+    by_rows = s.node("MatMul", x, s.weights((16, 24), "int8", 0, 0))
+    plain = s.node("MatMul", "x", s.weights((16, 24), "int8", 0, 1))
+    y = s.node("Add", s.node("Add", integers, by_rows), plain)
+    told = notes(s.model({"x": ("float32", (5, 16))}, y))
+    assert "1 contractions multiply 8-bit integers" in told
+    assert f"MatMul_{by_rows[1:]} multiplies float32: the scales or zero points of its weights" in told
+    assert f"MatMul_{plain[1:]} multiplies float32: its left operand is not quantised" in told
+
+
+def test_sums_that_32_bits_may_not_hold_stay_float() -> None:
+    s = Sketch()
+    x = s.there_and_back("x", 0.03, 0, "uint8")
+    w = s.dequantise(s.constant(np.full((70_000, 2), 127, np.int8)), np.float32(0.01), np.int8(-128))
+    model = s.model({"x": ("float32", (1, 70_000))}, s.node("MatMul", x, w))
+    assert "sums of 70000 products of bytes may be more than 32 bits hold" in notes(model)
+    x_ = np.full((1, 70_000), 9, np.float32)
+    (actual,) = load(compile_model(model, num_threads=1).to_bytes()).run({"x": x_}).values()
+    exact = 70_000 * (255 * 0.03) * (255 * 0.01)  # 2.1 times as much as int32 holds, in steps of both scales
+    np.testing.assert_allclose(actual, exact, rtol=70_000 * np.finfo(np.float32).eps)
