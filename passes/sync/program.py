@@ -10,7 +10,7 @@ nothing that was not drawn before it. A need is covered if the wait cannot be ov
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -171,21 +171,16 @@ def held_by(program: Program, task: int, ended: Sequence[set[int]]) -> set[int]:
     """The tasks that cannot end as long as `task` has not, however many blocks are resident: `task`, and those that
     wait for it, or for others that do.
     """
-    held = {task}
+    left = set(range(len(program.tasks))) - {task}
+    posted: dict[int, int] = {}
     while True:
-        launches = {program.launch_of[number] for number in held}
-        further = {number for number in _waiting(program, held) if number not in held}
-        for number, launch in enumerate(program.launches):
-            if ended[number] & launches:
-                further |= set(launch) - held
-        if not further:
-            return held
-        held |= further
-
-
-def _waiting(program: Program, held: set[int]) -> Iterator[int]:
-    missing: dict[int, int] = {}
-    _add_posts(program, tuple(held), missing)
-    for number, task in enumerate(program.tasks):
-        if any(program.totals.get(s, 0) - missing.get(s, 0) < value for s, value in task.waits):
-            yield number
+        waiting = {program.launch_of[number] for number in (*left, task)}
+        free = [
+            number for number in left
+            if not ended[program.launch_of[number]] & waiting
+            and all(posted.get(semaphore, 0) >= value for semaphore, value in program.tasks[number].waits)
+        ]  # fmt: skip
+        if not free:
+            return {task, *left}
+        left.difference_update(free)
+        _add_posts(program, free, posted)
