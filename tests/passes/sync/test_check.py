@@ -110,7 +110,7 @@ def test_other_tiles_than_the_semaphores_are_for_are_refused() -> None:
     (group,) = plan.groups
     first, second = group.parts
     assert isinstance(first.schedule, GemmSchedule)
-    wider = replace(first.schedule, tile=SimtTile(64, 64, 8, 4, 4))
+    wider = replace(first.schedule, tile=SimtTile(64, 64, 8, 4, 4), tile_rows=2)
     parts: tuple[tuple[Group, ...], ...] = ((replace(first, schedule=wider),), (second,))
     with pytest.raises(PlanError, match=r"they are for \(1, 1, 3, 3\) tiles, and there are \(1, 1, 2, 2\)"):
         check_plan(replace(plan, groups=(replace(group, stages=parts),), launches=None, edges=None), graph)
