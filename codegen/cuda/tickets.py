@@ -43,7 +43,7 @@ from tilestitch.passes.plan.gemm.partition import Partition
 from tilestitch.passes.plan.launches.cuda.emitted import COUNTER_BYTES
 from tilestitch.passes.plan.launches.cuda.tickets import OWN_WORDS, shared_of
 from tilestitch.passes.plan.schedules import TicketSchedule
-from tilestitch.passes.plan.sync.edges import Grouping, TileEdge, semaphores_at
+from tilestitch.passes.plan.sync.edges import Bound, Grouping, TileEdge, semaphores_at
 from tilestitch.passes.plan.sync.grid import Grid
 
 
@@ -121,7 +121,8 @@ class _Tickets:
         self, number: int, block: Expr, lane: Expr, given: Mapping[KernelArg, Any], memory: Any, runs: Expr
     ) -> None:
         part = self.parts[number]
-        block = named(block) if part.grid.blocks > 1 else 0
+        # The limits tell TVM that no remainder is negative, and that indices fit 32 bits.
+        block = T.bind(T.min(T.max(block, 0), part.grid.blocks - 1)) if part.grid.blocks > 1 else 0
         place = _located(part.grid, block)
         awaited = [edge for edge in self.schedule.edges if edge.consumer == number]
         for edge in awaited:
@@ -149,7 +150,7 @@ class _Tickets:
         """The threads of a block look at a semaphore each, and at the next ones if there are more."""
         firsts, extents = [], []
         for low, high, count in zip(edge.first, edge.last, edge.counts, strict=True):
-            first, last = _clamped(low.at(place), 0, count - 1), _clamped(high.at(place), 0, count - 1)
+            first, last = _inside(low, place, count), _inside(high, place, count)
             firsts.append(first)
             known = isinstance(first, int) and isinstance(last, int)
             extents.append(max(0, last - first + 1) if known else named(T.max(last - first + 1, 0)))
@@ -182,10 +183,14 @@ def _located(grid: Grid, block: Expr) -> tuple[Expr, ...]:
     return locate(Partition(batch, rows, columns, parts, 1, grid.tile_rows), block)
 
 
-def _clamped(at: Expr, low: int, high: int) -> Expr:
-    if isinstance(at, int):
-        return min(max(at, low), high)
-    return named(T.min(T.max(at, low), high))
+def _inside(bound: Bound, place: Sequence[Expr], count: int) -> Expr:
+    """A bound, inside of a dimension of so many semaphores: what lies below 0 is 0, so that nothing negative is divided
+    and no floor is needed.
+    """
+    if bound.constant is not None:
+        return min(max(bound.constant, 0), count - 1)
+    total = T.max(bound.dividend(place), 0)
+    return named(T.min(tirx.truncdiv(total, tirx.IntImm("int32", bound.divisor)), count - 1))
 
 
 def _product(extents: Sequence[Expr]) -> Expr:

@@ -13,8 +13,10 @@ from tilestitch.passes.plan.sync.grid import Grid
 
 from .dependence import Needs
 
-LARGEST_DENOMINATOR = 1 << 10
-"""Of a slope that fits no line exactly."""
+MOST_DIVISOR = 1 << 14
+"""Of a bound: a kernel computes it in 32 bits."""
+DENOMINATORS = (64, 8, 1)
+"""Of slopes, one after the other, until they have a common one that is not more."""
 
 
 def hulls(needs: Needs, producer: Grid, groupings: Sequence[Grouping]) -> tuple[np.ndarray, np.ndarray]:
@@ -55,6 +57,10 @@ def _bound(
     at = tuple(places[wanting].T)
     values[at], known[at] = wanted[wanting], True
     slopes = [_slope(*_line(values, known, axis), count, upper) for axis in range(len(dims))]
+    for most in DENOMINATORS:
+        if lcm(*(slope.denominator for slope in slopes)) <= MOST_DIVISOR:
+            break
+        slopes = [slope.limit_denominator(most) for slope in slopes]
     divisor = lcm(*(slope.denominator for slope in slopes))
     scales = [int(slope * divisor) for slope in slopes]
     reached = places[wanting] @ np.array(scales, np.int64)
@@ -94,7 +100,7 @@ def _slope(values: np.ndarray, known: np.ndarray, count: int, upper: bool) -> Fr
     if least < most and most > 0:
         return _simplest(max(0.0, least), most)
     rise = Fraction(int(values[at[-1]] - values[at[0]]), int(at[-1] - at[0]))
-    return max(Fraction(0), rise.limit_denominator(LARGEST_DENOMINATOR))
+    return max(Fraction(0), rise)
 
 
 def _simplest(least: float, most: float) -> Fraction:

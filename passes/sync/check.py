@@ -19,6 +19,27 @@ from .program import Program, Task, why_not
 from .relations import relation_of
 
 
+class Known:
+    """What was found of kernels of one graph, and of pairs of them: chains that grow ask for the same again."""
+
+    def __init__(self) -> None:
+        self._relations: dict[tuple[tuple[str, ...], tuple[str, ...], object], Relation | None] = {}
+        self._needs: dict[tuple[int, int], Needs] = {}
+
+    def relation(self, nodes: Mapping[str, Node], group: Group) -> Relation | None:
+        key = group.nodes, group.outputs, group.schedule
+        if key not in self._relations:
+            self._relations[key] = relation_of(look_up(nodes, group), group.schedule)
+        return self._relations[key]
+
+    def needs(self, producer: Relation, consumer: Relation, values: Sequence[Value]) -> Needs:
+        """Of relations that are known here, which live as long."""
+        key = id(producer), id(consumer)
+        if key not in self._needs:
+            self._needs[key] = needs_of(producer, consumer, values)
+        return self._needs[key]
+
+
 @dataclass(frozen=True)
 class Parts:
     """The parts of a launch, stage after stage: their groups, and what their tiles touch."""
@@ -26,18 +47,20 @@ class Parts:
     groups: tuple[Group, ...]
     relations: tuple[Relation, ...]
     values: Mapping[str, Value]
+    known: Known
 
     @staticmethod
-    def of(nodes: Mapping[str, Node], groups: Sequence[Group]) -> Parts | str:
-        """Why the blocks of a part cannot draw tiles, if they cannot."""
+    def of(nodes: Mapping[str, Node], groups: Sequence[Group], known: Known | None = None) -> Parts | str:
+        """Why the blocks of a part cannot draw tiles, if they cannot. known: what was found of them before."""
+        known = Known() if known is None else known
         found: list[Relation] = []
         for group in groups:
-            relation = relation_of(look_up(nodes, group), group.schedule)
+            relation = known.relation(nodes, group)
             if relation is None:
                 return f"blocks of {group.name} compute no tiles that are known"
             found.append(relation)
         values = {v.name: v for group in groups for name in group.nodes for v in nodes[name].outputs}
-        return Parts(tuple(groups), tuple(found), values)
+        return Parts(tuple(groups), tuple(found), values, known)
 
     @cached_property
     def needs(self) -> dict[tuple[int, int], Needs]:
@@ -47,7 +70,8 @@ class Parts:
             for producer, storing in enumerate(self.groups):
                 common = [self.values[v] for v in storing.outputs if v in reading.inputs and producer != consumer]
                 if common:
-                    found[producer, consumer] = needs_of(self.relations[producer], self.relations[consumer], common)
+                    pair = self.relations[producer], self.relations[consumer]
+                    found[producer, consumer] = self.known.needs(*pair, common)
         return found
 
     def pair(self, producer: int, consumer: int) -> Pair:
@@ -60,13 +84,16 @@ def why_not_tickets(nodes: Mapping[str, Node], group: Group) -> str | None:
     """Why the launch of a group tied by tickets might race or wait for ever; None if it cannot."""
     if not isinstance(group.schedule, TicketSchedule):
         return "it has no schedule of its tickets"
-    if group.schedule.blocks < 1:
-        return "its launch has no blocks"
     parts = Parts.of(nodes, group.parts)
-    if isinstance(parts, str):
-        return parts
-    problem = next((p for e in group.schedule.edges if (p := _why_no_edge(parts, e)) is not None), None)
-    return problem or why_not(program_of(parts, group.schedule.edges))
+    return parts if isinstance(parts, str) else why_not_drawn(parts, group.schedule)
+
+
+def why_not_drawn(parts: Parts, schedule: TicketSchedule) -> str | None:
+    """Why parts whose tiles are drawn so might race or wait for ever; None if they cannot."""
+    if schedule.blocks < 1:
+        return "its launch has no blocks"
+    problem = next((p for e in schedule.edges if (p := _why_no_edge(parts, e)) is not None), None)
+    return problem or why_not(program_of(parts, schedule.edges))
 
 
 def _why_no_edge(parts: Parts, edge: TileEdge) -> str | None:

@@ -23,7 +23,7 @@ from tilestitch.passes.schedule.device import device_of, multiprocessors_of
 from tilestitch.passes.schedule.facts import group_facts
 from tilestitch.passes.schedule.kernels import schedule_group
 
-from .check import Parts, why_not_tickets
+from .check import Known, Parts, why_not_drawn
 from .cost import drawn_facts, one_launch, slots
 from .policies import POLICIES, Wanted, edge_of
 
@@ -56,6 +56,7 @@ class _Chooser:
         device = device_of(kernels.target)
         assert isinstance(device, Device)
         self.device: Device = device
+        self.known = Known()
 
     def grow(self, first: str) -> Iterator[WhyNot]:
         """The longest chain from a kernel on that pays."""
@@ -102,7 +103,7 @@ class _Chooser:
         problem = ticketing.why_not(self.device.shared_bytes_per_block)
         if problem is not None:
             return WhyNot(proposal.subject, "sync.part", problem)
-        parts = Parts.of(self.kernels.nodes, group.parts)
+        parts = Parts.of(self.kernels.nodes, group.parts, self.known)
         if isinstance(parts, str):
             return WhyNot(proposal.subject, "sync.part", parts)
         if ticketing.tiles > MOST_TILES:
@@ -114,7 +115,8 @@ class _Chooser:
         if found is None:
             names = ", ".join(policy.name for policy in self.wanted.policies)
             return WhyNot(proposal.subject, "sync.policy", f"{names} fits no dependence there")
-        problem = why_not_tickets(self.kernels.nodes, found.group)
+        assert isinstance(found.group.schedule, TicketSchedule)
+        problem = why_not_drawn(parts, found.group.schedule)
         assert problem is None, (proposal.subject, problem)
         return found
 

@@ -45,6 +45,7 @@ class Relation:
     reads: dict[Value, dict[Place, None]] = field(default_factory=dict)
     writes: dict[Value, dict[Place, None]] = field(default_factory=dict)
     _boxes: dict[object, tuple[Box, ...]] = field(default_factory=dict)
+    _axes: dict[object, bytes] = field(default_factory=dict)
 
     def follow(self, value: Value, index: Place, sources: Sequence[Value]) -> None:
         """Note all that is read of `sources` to compute `value` at an index."""
@@ -85,7 +86,11 @@ class Relation:
         return self._boxes[key]
 
     def _axis(self, expr: Integer, ranges: Mapping[Variable, Range], size: int) -> bytes:
-        return positions(expr, ranges, size).astype(np.uint8).tobytes()
+        own = tuple((v, ranges[v]) for v in variables_of(expr) if v in ranges)
+        key = expr, own, size
+        if key not in self._axes:
+            self._axes[key] = positions(expr, dict(own), size).astype(np.uint8).tobytes()
+        return self._axes[key]
 
     @cached_property
     def _variables(self) -> tuple[Variable | None, ...]:

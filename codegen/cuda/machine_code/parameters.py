@@ -9,7 +9,7 @@ for two addresses so.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from .code import MachineCode
 from .instructions import GLOBAL_LOADS, GLOBAL_STORES, Instruction
@@ -26,6 +26,7 @@ _CONSTANT = re.compile(r"c\[0x0\]\[0x([0-9a-f]+)\]")
 _NOTHING: Arguments = frozenset()
 _ACCESSES = GLOBAL_LOADS | GLOBAL_STORES | {"ATOMG", "ATOM"}
 _NO_ADDRESSES = frozenset({"LDG", "LDS", "LDL", "LDSM", "ATOMG", "ATOM", "ATOMS", "S2R", "S2UR", "CS2R", "SHFL", "I2F"})
+_LOADS = frozenset({"LDG", "LDS", "LDL"})
 _NO_RESULTS = GLOBAL_STORES | {
     "LDGSTS",
     "STS",
@@ -91,13 +92,28 @@ def _step(state: _State, instruction: Instruction, first: int) -> _State:
         offsets = (int(text, 16) for text in _CONSTANT.findall(sources))
         found = frozenset(offset & ~7 for offset in offsets if offset >= first)
         found |= _held(state, _REGISTER.findall(sources), instruction.predicate)
-    held = {place for place in state if place[0] == target}
+    for register in _results(instruction, target):
+        state = _with(state, register, instruction.predicate, found)
+    return state
+
+
+def _results(instruction: Instruction, target: str) -> Iterator[str]:
+    """The registers that an instruction writes: pairs and more have the name of the first."""
+    file, first = target.rstrip("0123456789"), int(target.lstrip("UR"))
+    wide = "WIDE" in instruction.modifiers or (instruction.name == "CS2R" and "32" not in instruction.modifiers)
+    count = instruction.access_bytes // 4 if instruction.name in _LOADS else 2 if wide else 1
+    return (f"{file}{first + number}" for number in range(max(1, count)))
+
+
+def _with(state: _State, register: str, predicate: str, found: Arguments) -> _State:
+    """The state when a register has been written."""
+    held = {place for place in state if place[0] == register}
     if not (held or found):
         return state  # registers that hold no address are not mentioned: most of them
-    if instruction.predicate:
-        return {**state, (target, instruction.predicate): found}
+    if predicate:
+        return {**state, (register, predicate): found}
     kept = {place: arguments for place, arguments in state.items() if place not in held}
-    return {**kept, (target, ""): found} if found else kept
+    return {**kept, (register, ""): found} if found else kept
 
 
 def _forgotten(state: _State, targets: list[str]) -> _State:

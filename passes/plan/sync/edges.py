@@ -38,7 +38,9 @@ class Grouping:
 
     def posts(self, semaphore: int) -> int:
         """Tiles that share a semaphore."""
-        return sum(1 for tile in range(self.size) if self.of(tile) == semaphore)
+        if self.modulus:
+            return self.group * (self.size // self.modulus)
+        return min(self.group, self.size - semaphore * self.group)
 
     @property
     def even(self) -> bool:
@@ -67,8 +69,11 @@ class Bound:
     divisor: int
 
     def at(self, place: Sequence[Any]) -> Any:
-        terms = (scale * at for scale, at in zip(self.scales, place, strict=True) if scale)
-        return (sum(terms, self.first - self.before)) // self.divisor
+        return self.dividend(place) // self.divisor
+
+    def dividend(self, place: Sequence[Any]) -> Any:
+        terms = (at if scale == 1 else at * scale for scale, at in zip(self.scales, place, strict=True) if scale)
+        return sum(terms, self.first - self.before)
 
     def why_not(self, place: Sequence[int]) -> str | None:
         """Why a kernel cannot compute it for tiles of a grid of these extents; None if it can."""

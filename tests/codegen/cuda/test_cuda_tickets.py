@@ -143,6 +143,15 @@ def retied(graph: Graph, plan: StitchPlan) -> StitchPlan:
     return completed(fresh, graph)
 
 
+def test_tiles_of_large_kernels_have_indices_of_32_bits() -> None:
+    """TVM knows how many tiles a part has; else it writes divisions that could be of any number with 64 bits."""
+    graph = convolutions(1, 64, 64)
+    group = ticketed(planned(graph))
+    assert [part.kind.value for part in group.parts] == ["contraction", "injective"]
+    (launch,) = lower_group(graph, group, target())
+    assert "TILESTITCH_KERNEL" in kernel_text(launch.func, target())
+
+
 def test_compiles_for_real_gpus() -> None:
     for graph in (mlp(70, 40, 136, "float16"), normalised_mlp(40, 24, 72), attention(24, 2, 16, "float16")):
         plan = planned(graph, name="cuda:sm_80,sm_90a")
