@@ -99,6 +99,9 @@ class _Chooser:
         if isinstance(group, WhyNot):
             return group
         group = self._rescheduled(group)
+        odd = next((part.name for part in group.parts if part.schedule is None), None)
+        if odd is not None:
+            return WhyNot(proposal.subject, "sync.part", f"{odd} has no schedule of tilestitch's, or stores nothing")
         ticketing = ticketing_of(self.kernels.nodes, group)
         problem = ticketing.why_not(self.device.shared_bytes_per_block)
         if problem is not None:

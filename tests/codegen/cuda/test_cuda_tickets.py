@@ -13,7 +13,7 @@ import pytest
 from tests.codegen.cuda.cuda_harness import target
 from tests.codegen.kernel_harness import interpret
 from tests.compiled import assert_close
-from tests.passes.sync.graphs import attention, convolutions, mlp, normalised_mlp
+from tests.passes.sync.graphs import attention, convolutions, mlp, normalised_mlp, operand
 from tests.tolerances import SUMS
 from tilestitch.codegen.assemble import Planned, assemble
 from tilestitch.codegen.cuda.abi import CountersArg, CudaLaunch, TemporaryArg, ValueArg
@@ -85,6 +85,24 @@ def test_dependent_kernels_as_one_launch(chain: str, options: EmulatorOptions) -
     plan = planned(graph)
     assert plan.groups == (ticketed(plan),)
     check(graph, plan, options)
+
+
+@pytest.mark.parametrize(("rows", "width", "hidden"), [(1, 1, 1), (1, 40, 130), (5, 3, 7), (33, 1, 65)])
+def test_odd_sizes(rows: int, width: int, hidden: int) -> None:
+    graph = mlp(rows, width, hidden)
+    plan = planned(graph)
+    ticketed(plan)
+    check(graph, plan, ORDERS[2])
+
+
+def test_both_operands_are_waited_for() -> None:
+    graph = Graph("square")
+    x, w = operand(graph, "x", 40, 24), operand(graph, "w", 24, 40)
+    inner = graph.emit("matmul", x, w)
+    graph.outputs = [graph.emit("matmul", inner, inner)]
+    plan = planned(graph)
+    ticketed(plan)
+    check(graph, plan, ORDERS[2])
 
 
 @pytest.mark.parametrize(("policy", "semaphores"), [("tile", 9), ("row", 3), ("kernel", 1)])

@@ -65,6 +65,11 @@ def test_auto_ties_kernels_whose_last_waves_are_hardly_filled() -> None:
     assert kernel["apart"]["predicted_us"] > kernel["predicted_us"]
 
 
+def test_kernels_without_elements_or_without_a_schedule_are_left_alone() -> None:
+    for graph in (mlp(0, 40, 70), mlp(4, 40, 0)):
+        assert all(group.tie == "barrier" for group in planned(graph, "tile").groups)
+
+
 def test_a_plan_survives_its_json() -> None:
     plan = planned(mlp(70, 40, 130), "row")
     assert StitchPlan.from_json(plan.to_json()) == plan
