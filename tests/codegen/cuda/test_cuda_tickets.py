@@ -156,7 +156,7 @@ def retied(graph: Graph, plan: StitchPlan) -> StitchPlan:
     assert not list(synchronise(graph, kernels, wanted, AnalyticalModel()))
     groups = tuple(kernels.groups.values())
     segments = (Segment(True, tuple(g.name for g in groups)),)
-    buffers = plan_buffers(graph, groups, (), segments, kernels.aliases, {}, concurrent=True)
+    buffers = plan_buffers(graph, groups, (), segments, kernels.aliases, {}, window=0)
     fresh = replace(plan, groups=groups, segments=segments, buffers=buffers, launches=None, edges=None)
     return completed(fresh, graph)
 
