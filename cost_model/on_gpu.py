@@ -191,9 +191,11 @@ class _Machine:
     cold: bool
 
     def stage(self, parts: Sequence[Part]) -> _Stage:
-        alone = [self._load([part]).stage(self._barriers_us([part])) for part in parts]
         if len(parts) == 1:
-            return alone[0]
+            return self._load(parts).stage(self._barriers_us(parts))
+        # With fewer blocks on an SM fewer have their tails together, but no tail is over earlier for that.
+        apart = (_machine(Launch(((part,),)), self.gpu) if part.tail is not None else self for part in parts)
+        alone = [machine.stage([part]) for machine, part in zip(apart, parts, strict=True)]
         together = self._load(parts).stage(self._barriers_us(parts))
         slowest = max((together, *alone), key=lambda stage: stage.latency_us)
         return replace(slowest, added_us=max(slowest.added_us, together.added_us))

@@ -12,7 +12,7 @@ from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.constants import GPU_LAUNCH_US, GPU_RATES
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.devices import Device, devices, find_device
-from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Launch, Part, Traffic, kernel_of
+from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Launch, Part, Tail, Traffic, kernel_of
 from tilestitch.cost_model.on_gpu import resident_blocks
 from tilestitch.cost_model.protocol import AnyDevice, Bound, LatencyModel, latency_us
 from tilestitch.cost_model.random_model import RandomModel
@@ -92,6 +92,14 @@ def test_a_joined_kernel_takes_no_less_than_any_of_its_parts_alone(kernel: Kerne
     for device in EVERYWHERE:
         whole_us = latency_us(MODEL, kernel, device)
         assert all(whole_us * NEARLY >= latency_us(MODEL, kernel_of(part), device) for part in kernel.parts)
+
+
+def test_a_tail_takes_no_less_beside_a_part_that_leaves_its_blocks_less_room() -> None:
+    wide = Part("injective", "float32", threads=1024)
+    narrow = Part("injective", "float32", tasks=131, tail=Tail(rows=0, nbytes=MB, blocks=41))
+    for device in devices():
+        joined = KernelFacts((Launch(((wide, narrow),)),))
+        assert latency_us(MODEL, joined, device) * NEARLY >= latency_us(MODEL, kernel_of(narrow), device)
 
 
 def test_a_tensor_that_one_part_barely_touches_is_as_large_as_the_other_makes_it() -> None:
