@@ -18,7 +18,7 @@ from tilestitch.compiler.cli import errors
 from tilestitch.compiler.cli.arguments import Shape, add_json, parse_shape, positive, shape_sets
 from tilestitch.compiler.cli.compile import PRECISIONS
 from tilestitch.compiler.cli.output import Progress, give, say, table
-from tilestitch.compiler.cli.paths import existing
+from tilestitch.compiler.cli.paths import existing, writable
 
 if TYPE_CHECKING:
     from tilestitch.compiler.forecast.forecast import Forecast
@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sweep", type=parse_sweep, metavar="DIM=1,2,4", help="sizes of a named dimension, one by one")
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="as for compile (default: fp32)")
     parser.add_argument("--all", action="store_true", help="show all kernels, not only those that take longest")
+    parser.add_argument("--report", metavar="PAGE.html", help="write a page with a plot and timelines of the launches")
     add_json(parser)
 
 
@@ -56,9 +57,12 @@ def parse_sweep(text: str) -> tuple[str, tuple[int, ...]]:
 def run(options: argparse.Namespace) -> int:
     from tilestitch.compiler.forecast.forecast import forecast
     from tilestitch.compiler.forecast.gpus import find_gpu
+    from tilestitch.compiler.forecast.page import Case, page
     from tilestitch.compiler.frontend import import_model
+    from tilestitch.runtime.archive import atomic_file
 
     source = existing(options.model)
+    report = None if options.report is None else writable(options.report, [options.model])
     gpus = [find_gpu(name if not name.endswith(".json") else str(existing(name))) for name in _names(options.device)]
     found: list[tuple[int | None, Forecast]] = []
     with Progress() as progress:
@@ -70,6 +74,10 @@ def run(options: argparse.Namespace) -> int:
                 graph = import_model(source, shapes=shapes).graph
                 found.append((size, forecast(graph, gpu, options.runtime, options.precision)))
     swept = options.sweep[0] if options.sweep else None
+    if report is not None:
+        text = page(options.model, swept, [Case(size, one) for size, one in found])
+        with atomic_file(report) as file:
+            file.write(text.encode(errors="backslashreplace"))
     if options.json:
         give({"model": options.model, "sweep": swept, "forecasts": [_json(swept, *one) for one in found]})
     elif len(found) == 1:
