@@ -18,6 +18,9 @@ from .policies import Pair, why_no_groupings
 from .program import Program, Task, why_not
 from .relations import relation_of
 
+MOST_CELLS = 1 << 27
+"""Positions along an axis times tiles: the sets of positions that tiles touch lie in memory."""
+
 
 class Known:
     """What was found of kernels of one graph, and of pairs of them: chains that grow ask for the same again."""
@@ -60,6 +63,13 @@ class Parts:
                 return f"blocks of {group.name} compute no tiles that are known"
             found.append(relation)
         values = {v.name: v for group in groups for name in group.nodes for v in nodes[name].outputs}
+        read = {name for group in groups for name in group.inputs}
+        blocks = max(relation.grid.blocks for relation in found)
+        large = next(
+            (v for v in values.values() if v.name in read and max(v.shape, default=0) * blocks > MOST_CELLS), None
+        )
+        if large is not None:
+            return f"%{large.name} is too long for an analysis of {blocks} tiles"
         return Parts(tuple(groups), tuple(found), values, known)
 
     @cached_property

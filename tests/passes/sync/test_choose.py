@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.passes.sync.graphs import mlp
+from tests.passes.sync.graphs import mlp, operand
 from tilestitch.compiler.ir import Graph
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.passes import PassContext, StitchPlan, TargetInfo, check_plan, make_plan
@@ -68,6 +68,15 @@ def test_auto_ties_kernels_whose_last_waves_are_hardly_filled() -> None:
 def test_kernels_without_elements_or_without_a_schedule_are_left_alone() -> None:
     for graph in (mlp(0, 40, 70), mlp(4, 40, 0)):
         assert all(group.tie == "barrier" for group in planned(graph, "tile").groups)
+
+
+def test_values_that_are_too_long_for_the_analysis_are_left_alone() -> None:
+    graph = Graph("long")
+    graph.outputs = [graph.emit("tanh", graph.emit("exp", operand(graph, "x", 1 << 24)))]
+    plan = make_plan(graph, PassContext(GPU, {"planner": "none", "sync": "tile"}))
+    assert len(plan.groups) == 2
+    reason = next(refusal.reason for refusal in plan.refusals if refusal.rule == "sync.part")
+    assert reason.startswith("%exp is too long for an analysis of")
 
 
 def test_a_plan_survives_its_json() -> None:
