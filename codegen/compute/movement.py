@@ -80,7 +80,7 @@ def _concat(access: Access) -> Expr:
     position, start = access.index[axis], 0
     parts: list[tuple[int, Value]] = []
     for operand in node.inputs:
-        if operand.shape[axis]:
+        if is_open(operand.shape[axis]) or operand.shape[axis]:
             parts.append((start, operand))
             start += operand.shape[axis]
     return _pick(access, parts, position, axis)

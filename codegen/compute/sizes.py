@@ -13,7 +13,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.compiler.ir.polynomial import Extreme, Integer, Polynomial, Quotient, bounds_of, lowering
-from tilestitch.compiler.ir.sizes import Size, Symbol, is_empty_without, is_open, size_of, symbols_of
+from tilestitch.compiler.ir.sizes import Size, Symbol, is_empty_without, is_open, symbols_of
 from tilestitch.compiler.ir.types import TensorType
 
 from .dtypes import Expr
@@ -49,12 +49,16 @@ def where_present(symbols: frozenset[Symbol]) -> Iterator[None]:
 
 def loaded(buffer: Any, position: Expr, type_: TensorType) -> Expr:
     """An element of a tensor. One that may have none, in a kernel that is launched nevertheless, gives zeros then."""
-    lacking = [s for s in symbols_of(type_.sizes) if s.or_empty and s not in _PRESENT.get()]
-    sizes = [size_of(s) for s in lacking if is_empty_without(type_.num_elements, s)]
+    sizes = [size for size in dict.fromkeys(type_.sizes) if is_open(size) and _may_be_empty(size)]
     if not sizes:
         return buffer[position]
     some = tirx.all(*(integer(size, "int64") > 0 for size in sizes))
     return tirx.if_then_else(some, buffer[position], tirx.const(0, str(buffer.dtype)))
+
+
+def _may_be_empty(size: Size) -> bool:
+    lacking = (s for s in symbols_of([size]) if s.or_empty and s not in _PRESENT.get())
+    return bounds_of(size)[0] <= 0 or any(is_empty_without(size, s) for s in lacking)
 
 
 def symbols_among(nodes: Sequence[Node]) -> bool:

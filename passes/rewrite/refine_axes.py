@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import ClassVar
 
 from tilestitch.compiler.ir import Graph, Kind, Node, Value, is_elementwise, kind_of
+from tilestitch.compiler.ir.errors import UndecidedError
 from tilestitch.compiler.ir.sizes import Size
 from tilestitch.passes.contract import PassContext, PassResult
 
@@ -36,7 +37,10 @@ class RefineAxes:
         for node in position:
             if node in settled or not _reduces(node):
                 continue
-            region = _Region(node, position)
+            try:
+                region = _Region(node, position)
+            except UndecidedError:  # its axes divide each other at some sizes only
+                continue
             settled.update(region.nodes)
             if region.has_inner_reshape:
                 _Refined(graph, region).rebuild()

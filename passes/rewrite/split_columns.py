@@ -99,7 +99,7 @@ def _column_range(node: Node) -> tuple[int, int] | None:
         return None
     starts, steps, sizes = node.attrs["starts"], node.attrs["steps"], node.attrs["sizes"]
     rows = node.inputs[0].shape[:-1]
-    if tuple(sizes[:-1]) != rows or any(starts[:-1]) or any(s != 1 for s in steps):
+    if tuple(sizes[:-1]) != rows or any(start != 0 for start in starts[:-1]) or any(s != 1 for s in steps):
         return None
     return starts[-1], starts[-1] + sizes[-1]
 

@@ -180,3 +180,25 @@ def test_ranges_that_are_none_are_refused(options: Mapping[str, object], message
     model = parser.parse_model(HEAD + "(float[n] x) => (float[n] y) { y = Neg(x) }")
     with pytest.raises(OptionError, match=message):
         compile_model(model, **options)  # type: ignore[arg-type]
+
+
+PERHAPS_EMPTY = {
+    "all_but_the_first_added_up": "(float[b, s] x) => (float[1, s] y) <int64[1] one = {1}, int64[1] nine = {9},\n"
+    "int64[1] zero = {0}> { c = Slice(x, one, nine, zero)  y = ReduceSum<keepdims=1>(c, zero) }",
+    "all_but_the_first_joined": "(float[b, s] x) => (float[t, s] y) <int64[1] one = {1}, int64[1] nine = {9},\n"
+    "int64[1] zero = {0}> { c = Slice(x, one, nine, zero)  e = Exp(c)  y = Concat<axis=0>(e, x) }",
+    "all_but_the_first_normalised": "(float[b, s] x) => (float[t, s] y) <int64[1] one = {1}, int64[1] nine = {9},\n"
+    "int64[1] zero = {0}> { c = Slice(x, one, nine, zero)  y = Softmax<axis=1>(c) }",
+}
+
+
+@pytest.mark.parametrize("name", PERHAPS_EMPTY)
+def test_sizes_that_may_come_to_nothing_are_right(name: str) -> None:
+    model = parser.parse_model(HEAD + PERHAPS_EMPTY[name])
+    compiled = compile_model(model, dims={"b": (1, 64), "s": (1, 1000)})
+    reference = rivals.onnxruntime(model, 1)
+    with load(compiled.to_bytes(), num_threads=2) as module:
+        for b, s in ((1, 1), (1, 97), (2, 3), (17, 1000)):
+            feeds = inputs(model, {"b": b, "s": s})
+            for actual, wanted in zip(module.run(feeds).values(), reference(feeds), strict=True):
+                assert_close(actual, wanted, MODELS["float32"])

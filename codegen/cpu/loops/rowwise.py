@@ -106,7 +106,7 @@ class _Emitter:
         accumulators = {node: _Accumulator(node, self) for node in stage.reductions}
         for accumulator in accumulators.values():
             accumulator.reset()
-        if self.loops.row_elements:
+        if is_open(self.loops.row_elements) or self.loops.row_elements:
             self._walk(stage, accumulators)
         for value in stage.cached:
             self.evaluator.sources[value] = self._cache_source(value)
