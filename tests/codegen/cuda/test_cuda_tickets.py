@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from examples.sync_policy import HalfRows
 from tests.codegen.cuda.cuda_harness import target
 from tests.codegen.kernel_harness import interpret
 from tests.compiled import assert_close
@@ -112,6 +113,14 @@ def test_every_policy_computes_the_same(policy: str, semaphores: int) -> None:
     schedule = ticketed(plan).schedule
     assert isinstance(schedule, TicketSchedule)
     assert [(edge.policy, edge.count) for edge in schedule.edges] == [(policy, semaphores)]
+    check(graph, plan, ORDERS[2])
+
+
+def test_a_policy_of_a_users_own_computes_the_same() -> None:
+    graph = mlp(70, 40, 130)
+    plan = make_plan(graph, PassContext(target().planned_for, {"planner": "xla", "sync": HalfRows()}))
+    check_plan(plan, graph)
+    ticketed(plan)
     check(graph, plan, ORDERS[2])
 
 

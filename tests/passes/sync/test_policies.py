@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
+from examples.sync_policy import HalfRows
 from tests.passes.sync.graphs import mlp
 from tests.passes.sync.pairs import random_pair
 from tilestitch.cost_model.analytical import AnalyticalModel
@@ -65,17 +65,6 @@ def test_a_gemm_of_aligned_tiles_waits_for_its_rows_only() -> None:
 
 
 # -- policies of a user's own ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class HalfRows:
-    """A semaphore for each half of a row of tiles."""
-
-    name: ClassVar[str] = "half_rows"
-
-    def semaphores(self, producer: Grid, needs: Needs) -> tuple[Grouping, ...]:
-        parts, batch, rows, columns = producer.dims
-        return Grouping(parts, parts), Grouping(batch), Grouping(rows), Grouping(columns, ceil(columns / 2))
 
 
 @dataclass(frozen=True)
