@@ -33,7 +33,7 @@ from tilestitch.codegen.cpu.convolution.geometry import (
     nest,
     tap_range,
 )
-from tilestitch.compiler.ir.sizes import Size, ceil_div, largest, smallest
+from tilestitch.compiler.ir.sizes import Size, ceil_div, is_open, largest, smallest
 from tilestitch.passes.plan.cpu.conv import ConvPlan, staged_extent, staged_step
 from tilestitch.passes.plan.cpu.images import ConvShape, column_runs
 from tilestitch.passes.plan.cpu.tiling import RegisterTile
@@ -91,6 +91,9 @@ class _Emitter:
         shape, tile = plan.shape, plan.tile
         if self.schedule.stage:
             self.staged = mk.scratch_buffer(scratch, 0, plan.staged_shape, plan.staged_dtype, "staged")
+            if is_open(shape.output[-1]):
+                elements = math.prod(plan.staged_shape)
+                self.line = T.decl_buffer((elements,), plan.staged_dtype, data=self.staged.data)
         panel = None
         if plan.panel_bytes:
             panel = panels.workspace(scratch, plan.staged_bytes, shape.reduction, tile.columns, shape.w_dtype)
@@ -261,6 +264,15 @@ class _Emitter:
 
         return staged
 
+    def _staged_run(self, site: _Site, taps: list[Expr], channel: Expr) -> Callable[[Expr], Expr]:
+        """Elements of the copied input by the pixel of a tile, all in one row: a constant apart, from one place."""
+        shape = self.plan.shape
+        row = (site.y0 - self.first_row) * staged_step(shape, -2) + taps[-2] * shape.dilations[-2]
+        column = site.x0 * staged_step(shape, -1) + taps[-1] * shape.dilations[-1]
+        lines = flatten(taps[:-2], shape.kernel[:-2]) * self.plan.staged_shape[1] + row
+        first = T.bind(lines * self.plan.staged_shape[2] + column * shape.group_in + channel)
+        return lambda pixel: self.line[first + pixel * (staged_step(shape, -1) * shape.group_in)]
+
     def _tile(self, panel: Expr, width: int, site: _Site) -> None:
         plan, shape = self.plan, self.plan.shape
         tile = RegisterTile(site.pixels, -(-width // plan.tile.lanes), plan.tile.lanes)
@@ -280,10 +292,11 @@ class _Emitter:
                     lambda column: self.panels.neighbours_at(self.group, panel, k, column, tile.lanes), pixels,
                 )  # fmt: skip
                 return
+            at = self._staged_run(site, taps, channel) if is_open(shape.output[-1]) and self.schedule.stage else None
             mk.multiply_add(
                 acc,
                 tile,
-                lambda pixel: left(pixel, taps, channel),
+                lambda pixel: left(pixel, taps, channel) if at is None else at(pixel),
                 lambda column: self.panels.at(self.group, panel, k, column),
                 pixels,
             )

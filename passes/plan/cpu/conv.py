@@ -154,6 +154,8 @@ class ConvPlan:
         yield from right_reasons(
             self.shape.packed, schedule.widen_right, schedule.rows_outer, schedule.prefetch_next
         )  # fmt: skip
+        if isinstance(self.x, EvenSplit) and schedule.rows > 1:
+            yield f"a tile has {schedule.rows} rows of an image of open width; there it has one"
         if self.skips and (isinstance(self.x, EvenSplit) or (isinstance(self.y, EvenSplit) and self.schedule.rows > 1)):
             yield "tiles at borders of an open size have no code of their own; its rows are to be copied first"
         elif self.skips and self.border_taps > MOST_BORDER_TAPS:

@@ -1,7 +1,8 @@
 """Schedules of convolutions and pooling over images of open size.
 
-Register tiles are chosen for images that are wide: code for smaller tiles comes with them. How many rows a task has is
-an expression over the sizes, so that it suits all of them.
+Register tiles are chosen for images that are wide: code for smaller tiles comes with them. Their results are spilled,
+so that this code is short: an epilogue that is written out for every register of every tile takes LLVM twice as long.
+How many rows a task has is an expression over the sizes, so that it suits all of them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def open_conv(shape: ConvShape, chosen: CpuConvSchedule, isa: Isa, threads: int)
     panels = -(-shape.group_out // (vectors * lanes))
     draft = replace(
         chosen, rows=rows, columns=columns, vectors=vectors, stage=stage, block_tiles=1, block_panels=panels,
-        prefetch_next=False,
+        prefetch_next=False, spill=chosen.spill or is_open(shape.output[-1]),
     )  # fmt: skip
     right_bytes = shape.reduction * shape.group_out * storage_bytes(shape.w_dtype)
     wanted = _tasks_wanted(threads)
