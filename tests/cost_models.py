@@ -46,3 +46,17 @@ class DearBarriers:
         return [
             replace(p, latency_us=p.latency_us + us, high_us=p.high_us + us) for p, us in zip(found, added, strict=True)
         ]
+
+
+@dataclass(frozen=True)
+class FreeBarriers:
+    """Predicts as the analytical model does, but next to nothing for kernels that wait for the whole grid."""
+
+    name: str = "free_barriers"
+
+    def predict(self, batch: Sequence[KernelFacts], device: AnyDevice) -> list[Prediction]:
+        found = ANALYTICAL.predict(batch, device)
+        return [FREE if k.grid_barriers else p for k, p in zip(batch, found, strict=True)]
+
+
+FREE = Prediction(1e-3, 1e-3, 1e-3)

@@ -20,8 +20,8 @@ from tilestitch.runtime.program import NativeStep
 
 
 def branches() -> Graph:
-    """A GEMM, a softmax, a convolution, a sum of one long row (launches for its parts, if there are threads for them), a
-    gather with checks, and an exp.
+    """A GEMM, a softmax, a convolution, a sum of one long row (with threads for its parts, several launches), a gather
+    with checks, and an exp.
     """
     rng = np.random.default_rng(0)
     graph = Graph("branches")

@@ -47,14 +47,15 @@ def scheduled(graph: Graph, group: Group, name: str = "cuda:sm_80", model: Laten
     return schedule_group({node.name: node for node in graph.nodes}, group, target(name).planned_for, model)
 
 
-def text_of(graph: Graph) -> str:
+def text_of(graph: Graph, model: LatencyModel = ANALYTICAL) -> str:
     """The CUDA text of the graph's kernels, without what stands before each."""
-    return "\n".join(kernel_text(launch.func, target()).partition(PRELUDE)[2] for launch in launches_of(graph))
+    launches = launches_of(graph, model=model)
+    return "\n".join(kernel_text(launch.func, target()).partition(PRELUDE)[2] for launch in launches)
 
 
-def build(graph: Graph, name: str = "cuda:sm_80,sm_90a") -> CudaKernels:
+def build(graph: Graph, name: str = "cuda:sm_80,sm_90a", model: LatencyModel = ANALYTICAL) -> CudaKernels:
     """Machine code of the whole graph as one group, from an empty cache."""
-    return compile_kernels(launches_of(graph, name=name), target(name), BuildOptions(2), lambda *_: None)
+    return compile_kernels(launches_of(graph, name=name, model=model), target(name), BuildOptions(2), lambda *_: None)
 
 
 def emulated(

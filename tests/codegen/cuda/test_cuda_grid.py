@@ -14,6 +14,7 @@ from tests.codegen.cuda.cuda_harness import build, emulated, launches_of, target
 from tests.codegen.cuda.test_cuda_rows import numbers, softmax
 from tests.codegen.kernel_harness import interpret
 from tests.compiled import assert_close
+from tests.cost_models import FreeBarriers
 from tests.tolerances import DEVICE_KERNELS
 from tilestitch.codegen.cuda.abi import Parameter, TemporaryArg, Thread, ValueArg, kernel_function
 from tilestitch.codegen.cuda.rows.gridteam import counter_parameter, grid_barrier
@@ -64,10 +65,10 @@ def places(shape: tuple[int, ...], axis: int, last: bool) -> Graph:
 
 def check(graph: Graph, feeds: Mapping[str, np.ndarray], options: EmulatorOptions, factor: float = 4) -> None:
     """One cooperative launch computes the graph, in two runs: the second finds the counter as the first left it."""
-    (launch,) = launches_of(graph)
+    (launch,) = launches_of(graph, model=FreeBarriers())
     assert launch.cooperative and launch.grid[0] > 1
     expected = interpret(graph, feeds)
-    with load(emulated(graph, pipeline=""), device=options) as module:
+    with load(emulated(graph, pipeline="", model=FreeBarriers()), device=options) as module:
         for _ in range(2):
             for value, got in zip(graph.outputs, module.run(dict(feeds)).values(), strict=True):
                 assert_close(got, expected[value], factor * DEVICE_KERNELS.get(value.dtype, 0))
@@ -107,14 +108,14 @@ def test_ties_between_blocks_go_to_the_place_that_is_asked_for(shape: tuple[int,
 
 
 def test_a_row_stays_in_registers_across_the_barrier() -> None:
-    text = text_of(softmax((1, 65536), 1))
+    text = text_of(softmax((1, 65536), 1), FreeBarriers())
     assert text.count("*(float4*)(p0") == 2, "two vectors a thread, each loaded once"
     assert len(re.findall(r"^ +ts_grid_barrier\(", text, re.MULTILINE)) == 2
 
 
 def test_more_blocks_than_are_resident_are_refused() -> None:
     graph = softmax((1, 65536), 1)
-    artifact = emulated(graph, pipeline="")
+    artifact = emulated(graph, pipeline="", model=FreeBarriers())
     feeds = {"x": numbers((1, 65536), "float32")}
     with load(artifact, device=EmulatorOptions(cooperative_blocks=32)) as module:
         module.run(feeds)
@@ -134,13 +135,13 @@ def test_the_grid_is_within_what_the_smallest_gpu_holds() -> None:
 
 
 def test_compiles_for_real_gpus() -> None:
-    build(batch_norm(1100, 40, "float16"))
-    build(places((40000,), 0, False))
+    build(batch_norm(1100, 40, "float16"), model=FreeBarriers())
+    build(places((40000,), 0, False), model=FreeBarriers())
 
 
 @pytest.mark.parametrize(
     ("shape", "axis", "scheme"),
-    [((4096, 128), 1, "warp"), ((16, 4096), 1, "block"), ((300, 4), 0, "block"), ((1, 65536), 1, "global")],
+    [((4096, 128), 1, "warp"), ((16, 4096), 1, "block"), ((300, 4), 0, "block"), ((1, 1 << 18), 1, "global")],
 )
 def test_the_plan_says_how_a_row_is_exchanged(shape: tuple[int, int], axis: int, scheme: str) -> None:
     graph = softmax(shape, axis)
