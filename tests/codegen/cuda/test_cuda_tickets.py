@@ -134,17 +134,27 @@ def test_slices_of_a_projection_share_semaphores() -> None:
     check(graph, plan, ORDERS[2])
 
 
+SUMS_IN_PARTS: dict[str, tuple[Callable[[], Graph], int]] = {
+    "first of two GEMMs": (lambda: mlp(40, 300, 40), 0),
+    "second of two GEMMs": (lambda: mlp(40, 40, 300), 1),
+    "second of two convolutions": (lambda: convolutions(2, 16, 9), -1),
+}
+
+
 @pytest.mark.parametrize("options", [ORDERS[0], ORDERS[2]], ids=lambda o: f"{o.resident_blocks}")
-def test_sums_in_parts_are_waited_for_by_their_last_part(options: EmulatorOptions) -> None:
-    graph = mlp(40, 300, 40)
-    group = ticketed(planned(graph))
-    part = group.parts[0]
-    assert isinstance(part.schedule, GemmSchedule)
-    split = replace(part, schedule=replace(part.schedule, split_k=3))
-    assert isinstance(group.schedule, TicketSchedule)
+@pytest.mark.parametrize("chain", SUMS_IN_PARTS)
+def test_sums_in_parts(chain: str, options: EmulatorOptions) -> None:
+    """What a split-K kernel stores is there when its last part has come; a part of one waits for what it reads."""
+    make, place = SUMS_IN_PARTS[chain]
+    graph = make()
     plan = make_plan(graph, PassContext(target().planned_for, {"planner": "xla"}))
-    apart = replace(plan, groups=(split, *plan.groups[1:]), launches=None, edges=None)
-    plan = retied(graph, apart)
+    groups = list(plan.groups)
+    gemms = [n for n, group in enumerate(groups) if isinstance(group.schedule, GemmSchedule)]
+    number = gemms[place]
+    schedule = groups[number].schedule
+    assert isinstance(schedule, GemmSchedule)
+    groups[number] = replace(groups[number], schedule=replace(schedule, split_k=3))
+    plan = retied(graph, replace(plan, groups=tuple(groups), launches=None, edges=None))
     check_plan(plan, graph)
     check(graph, plan, options)
 

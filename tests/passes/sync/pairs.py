@@ -34,7 +34,7 @@ Owner = np.ndarray
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel: its result, and by whom each element of that is owned; name(coordinates) gives the owner's number."""
+    """A kernel: its result, and which tile owns each element of that; name(coordinates) gives the tile's number."""
 
     view: GroupView
     schedule: Schedule
@@ -179,7 +179,7 @@ class Maker:
         columns = -(-channels // tile.bn)
         owner = cells // channels // tile.bm * columns + cells % channels // tile.bn
         out = graph.emit("abs", result) if self.random.random() < 0.5 else result
-        schedule = GemmSchedule(tile, 1, 0, self.pick(1, 2))
+        schedule = GemmSchedule(tile, self.pick(1, 1, 2), 0, self.pick(1, 2))
         return self.kernel(first, out, schedule, owner, result.producer, lambda p: p[2] * columns + p[3])
 
     # -- rows, element-wise work, attention --------------------------------------------------------------------------
