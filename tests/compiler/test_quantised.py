@@ -211,6 +211,18 @@ def test_a_residual_is_read_as_bytes() -> None:
     assert [dtypes[name] for name in first_group.outputs] == ["uint8"]
 
 
+def test_both_branches_of_a_sum_are_stored_as_bytes() -> None:
+    s = Sketch()
+    x = s.there_and_back("x", 0.03, 100, "uint8")
+    one, two = (s.node("Conv", x, s.weights((16, 8, 1, 1), "int8", 0, 0)) for _ in range(2))
+    total = s.node("Add", s.there_and_back(one, 0.02, 3, "uint8"), s.there_and_back(two, 0.03, 120, "uint8"))
+    model = s.model({"x": ("float32", (1, 8, 7, 7))}, s.node("Relu", total))
+    check(model, {"x": floats(1, 8, 7, 7)}, 0.05)
+    compiled = compile_model(model, num_threads=1)
+    dtypes = {value.name: value.dtype for node in compiled.specialisations[0].graph.nodes for value in node.outputs}
+    assert [dtypes[name] for group in compiled.plan.groups for name in group.outputs][-2:] == ["uint8", "float32"]
+
+
 def test_open_batches_and_image_sizes() -> None:
     s = Sketch()
     image = s.there_and_back("x", 0.03, 114, "uint8")

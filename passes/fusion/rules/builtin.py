@@ -87,10 +87,15 @@ def _elementwise_readers(state: Fusion, anchor: Node) -> list[Node]:
 
 def _widens_what_is_stored(state: Fusion, node: Node) -> bool:
     """Whether a node makes 8-bit integers wider that others want as they are."""
+    source = node.inputs[0] if _widens(node) else None
+    return source is not None and (state.graph.is_output(source) or len(source.users) > 1)
+
+
+def _widens(node: Node) -> bool:
+    """Whether a node makes computed 8-bit integers wider."""
     if node.op != "cast" or node.inputs[0].dtype not in BYTES or node.output.dtype in BYTES:
         return False
-    source = node.inputs[0]
-    return source.producer is not None and (state.graph.is_output(source) or len(source.users) > 1)
+    return node.inputs[0].producer is not None
 
 
 def _with_widened(state: Fusion, anchor: Node) -> Iterator[Fuse]:
@@ -98,18 +103,18 @@ def _with_widened(state: Fusion, anchor: Node) -> Iterator[Fuse]:
     shape, cluster = anchor.outputs[0].shape, state.cluster_of(anchor)
     wanted = dict.fromkeys(v for n in state.in_order(cluster.members) for v in n.inputs if v.shape == shape)
     for value in wanted:
-        chain = _widening(state, value)
+        chain = _widening(value)
         if chain and not any(node in cluster.members for node in chain):
             yield Fuse((anchor,), copies=tuple(state.in_order(set(chain))))
 
 
-def _widening(state: Fusion, value: Value) -> list[Node]:
-    """The element-wise nodes that make a value of bytes that are stored and of constants; none if it is not so made."""
+def _widening(value: Value) -> list[Node]:
+    """The element-wise nodes that make a value of bytes and of constants; none if it is not so made."""
     chain: list[Node] = []
     while value.producer is not None and is_elementwise(value.producer.op) and len(chain) < MOST_WIDENING:
         node = value.producer
         chain.append(node)
-        if _widens_what_is_stored(state, node):
+        if _widens(node):
             return chain
         operands = [v for v in node.inputs if not v.is_constant]
         if len(operands) != 1 or node.op not in _CHEAP:
