@@ -223,8 +223,8 @@ class RecordedModel:
         return f"records+{self.otherwise.name}"
 
     @property
-    def judges_schedules(self) -> bool:
-        return bool(getattr(self.otherwise, "judges_schedules", False))
+    def judges_schedules(self) -> frozenset[str]:
+        return frozenset(getattr(self.otherwise, "judges_schedules", ()))
 
     @staticmethod
     def of(records: Iterable[Record], otherwise: LatencyModel) -> RecordedModel:

@@ -76,9 +76,9 @@ class PassContext:
     passes_run: int = 0
 
     @property
-    def cost_model_judges_schedules(self) -> bool:
-        """Whether the model has learned what choices of schedules are worth; others know bytes and operations."""
-        return bool(getattr(self.cost_model, "judges_schedules", False))
+    def judged_schedules(self) -> frozenset[str]:
+        """Templates of which the model has learned what choices are worth; others know bytes and operations."""
+        return frozenset(getattr(self.cost_model, "judges_schedules", ()))
 
     def may_run(self) -> bool:
         """Count one pass execution; False once the bisection limit is used up."""

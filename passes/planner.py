@@ -57,9 +57,10 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     groups, too_large = apart_where_too_large(graph, scheduled, context.target)
     groups = tuple(without_schedule(g) if context.kernels_of(graph, g) else g for g in groups)
     searched = Searched(groups)
-    if context.cost_model_judges_schedules and not context.target.is_gpu:
+    if context.judged_schedules and not context.target.is_gpu:
         limit_s = SEARCH_S if budget_s is None else budget_s
-        searched = search_schedules(graph, groups, context.target, context.cost_model, limit_s)
+        judged = context.judged_schedules
+        searched = search_schedules(graph, groups, context.target, context.cost_model, judged, limit_s)
         groups = searched.groups
     aliases: Mapping[str, str] = result.aliases
     tied: tuple[WhyNot, ...] = ()

@@ -6,7 +6,7 @@ Sizes are logarithms to base 2, so that a kernel twice as large is one step away
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import log2
 
 import numpy as np
@@ -31,9 +31,13 @@ class Described:
     """A part as a launch of its own on one core: what laws say of it, and its numbers by name."""
 
     template: str
-    law_us: float
+    law: Prediction
     common: tuple[float, ...]
     choices: dict[str, float]
+
+    @property
+    def law_us(self) -> float:
+        return self.law.latency_us
 
     def row(self, names: Sequence[str]) -> list[float]:
         """The common numbers, and those of these choices; -1 where it has no such choice."""
@@ -41,10 +45,11 @@ class Described:
         return [*self.common, *(_log(own[name]) if name in own else -1.0 for name in names)]
 
 
-def described(part: Part, cpu: CpuDevice) -> Described:
-    law = predict_on_cpu(KernelFacts((Launch(((part,),)),)), replace(cpu, cores=1))
+def described(part: Part, core: CpuDevice) -> Described:
+    """core: a CPU with one."""
+    law = predict_on_cpu(KernelFacts((Launch(((part,),)),)), core)
     choices = dict(part.choices)
-    return Described(part.template, law.latency_us, tuple(_common(part, law)), {**choices, **derived(choices)})
+    return Described(part.template, law, tuple(_common(part, law)), {**choices, **derived(choices)})
 
 
 def _common(part: Part, law: Prediction) -> list[float]:

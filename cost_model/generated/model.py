@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,15 +20,19 @@ from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.facts import KernelFacts, Launch, Part
 from tilestitch.cost_model.library.trees import Forest, forest_from_json
-from tilestitch.cost_model.on_cpu import floor_us, predict_on_cpu
+from tilestitch.cost_model.on_cpu import predict_on_cpu
 from tilestitch.cost_model.protocol import AnyDevice, Prediction
 
 from .adaptation import Adaptation
-from .features import described, matrix
+from .features import Described, described, matrix
 
 SHIPPED = Path(__file__).with_name("cpu.json")
 FORMAT = 1
 LAWS = AnalyticalModel()
+LEAST_RANK = 0.5
+"""Rank correlation among schedules of one kernel, from which on the best predicted one is likely to be a good one."""
+ENDS = ("latency", "low", "high")
+Factor: TypeAlias = tuple[float, Described]
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,12 @@ class LearnedModel:
     adaptation: Adaptation = field(default_factory=Adaptation)
     facts: Mapping[str, Any] = field(default_factory=dict)
 
-    judges_schedules: ClassVar[bool] = True
+    @property
+    def judges_schedules(self) -> frozenset[str]:
+        """Templates of which it ranked the schedules of kernels well that were left out of training."""
+        rows: Mapping[str, Mapping[str, float]] = self.facts.get("validation", {})
+        ranks = {name: row.get("learned rank of schedules", 0.0) for name, row in rows.items()}
+        return frozenset(name for name, rank in ranks.items() if rank >= LEAST_RANK)
 
     @property
     def name(self) -> str:
@@ -67,9 +76,10 @@ class LearnedModel:
         factors = iter(self._factors(parts, device))
         return [self._predict(kernel, device, [next(factors) for _ in kernel.parts]) for kernel in batch]
 
-    def _factors(self, parts: Sequence[Part], cpu: CpuDevice) -> list[tuple[float, float, str]]:
-        """Of each part: by what the laws are wrong, what it takes by them on one core, and its template."""
-        rows = [described(part, cpu) for part in parts]
+    def _factors(self, parts: Sequence[Part], cpu: CpuDevice) -> list[Factor]:
+        """Of each part: by what the laws are wrong, and what they say of it on one core."""
+        core = replace(cpu, cores=1)
+        rows = [described(part, core) for part in parts]
         logs = np.zeros(len(rows))
         for name in dict.fromkeys(row.template for row in rows):
             if name not in self.templates:
@@ -78,29 +88,25 @@ class LearnedModel:
             template = self.templates[name]
             logs[places] = template.forest(matrix([rows[at] for at in places], template.names))
         logs += self.adaptation.of([row.template for row in rows], logs + np.log([row.law_us for row in rows]))
-        return [(float(factor), row.law_us, row.template) for factor, row in zip(np.exp(logs), rows, strict=True)]
+        return list(zip(np.exp(logs).tolist(), rows, strict=True))
 
-    def _predict(self, kernel: KernelFacts, cpu: CpuDevice, factors: Sequence[tuple[float, float, str]]) -> Prediction:
+    def _predict(self, kernel: KernelFacts, cpu: CpuDevice, factors: Sequence[Factor]) -> Prediction:
         given = iter(factors)
-        latency_us = low_us = high_us = 0.0
-        for launch in kernel.sequence:
-            us, low, high = self._launch(launch, cpu, [next(given) for _ in launch.parts])
-            latency_us, low_us, high_us = latency_us + us, low_us + us * low, high_us + us * high
-        floor = floor_us(kernel, replace(cpu, launch_us=0.0))  # of launches more is known than the laws say
-        latency_us = max(latency_us, floor)
-        bound = predict_on_cpu(kernel, cpu).bound
-        return Prediction(latency_us, min(latency_us, max(low_us, floor)), max(latency_us, high_us), bound)
+        launches = [self._launch(launch, cpu, [next(given) for _ in launch.parts]) for launch in kernel.sequence]
+        latency_us, low_us, high_us = (sum(getattr(p, f"{end}_us") for p in launches) for end in ENDS)
+        return Prediction(latency_us, low_us, high_us, max(launches, key=lambda p: p.latency_us).bound)
 
-    def _launch(
-        self, launch: Launch, cpu: CpuDevice, factors: Sequence[tuple[float, float, str]]
-    ) -> tuple[float, float, float]:
-        """Microseconds, and the interval's ends as factors. Parts side by side are wrong by their mean."""
-        law_us = predict_on_cpu(KernelFacts((launch,)), cpu).latency_us
-        alone_us = sum(us for _, us, _ in factors)
-        mean = sum(factor * us for factor, us, _ in factors) / alone_us
-        spreads = [self.templates[name] for _, _, name in factors if name in self.templates]
+    def _launch(self, launch: Launch, cpu: CpuDevice, factors: Sequence[Factor]) -> Prediction:
+        """Parts side by side are wrong by their mean. Launches are no floor: more is known of them than laws say."""
+        alone = len(factors) == 1 and cpu.cores == 1
+        law = factors[0][1].law if alone else predict_on_cpu(KernelFacts((launch,)), cpu)
+        mean = sum(factor * row.law_us for factor, row in factors) / sum(row.law_us for _, row in factors)
+        spreads = [self.templates[row.template] for _, row in factors if row.template in self.templates]
         low, high = min((t.low for t in spreads), default=1.0), max((t.high for t in spreads), default=1.0)
-        return law_us * mean, low, high
+        floor_us = max(0.0, law.low_us - cpu.launch_us)
+        latency_us = max(law.latency_us * mean, floor_us)
+        ends = min(latency_us, max(latency_us * low, floor_us)), max(latency_us, latency_us * high)
+        return Prediction(latency_us, *ends, law.bound)
 
     def to_json(self) -> dict[str, Any]:
         templates = {

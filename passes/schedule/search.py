@@ -20,7 +20,7 @@ from .device import device_of
 from .structure import structure_of
 from .variants import variants
 
-LEAST_GAIN = 0.05
+LEAST_GAIN = 0.1
 """Of the predicted time, that another schedule than the rules' must promise: predictions have errors, too."""
 MOST_STEPS = 6
 SHARE = 0.002
@@ -36,17 +36,23 @@ class Searched:
 
 
 def search_schedules(
-    graph: Graph, groups: Sequence[Group], target: TargetInfo, model: LatencyModel, budget_s: float
+    graph: Graph,
+    groups: Sequence[Group],
+    target: TargetInfo,
+    model: LatencyModel,
+    judged: frozenset[str],
+    budget_s: float,
 ) -> Searched:
     """Each step takes the schedule that is predicted to be fastest among those that differ in one choice.
 
-    Kernels that take longest come first; those of one structure get the same schedule. After `budget_s` seconds, or
-    when the user interrupts, what was found until then is the answer, and a remark says so.
+    judged: templates whose schedules `model` knows to compare; the others stay as they are. Kernels that take longest
+    come first; those of one structure get the same schedule. After `budget_s` seconds, or when the user interrupts,
+    what was found until then is the answer, and a remark says so.
     """
     deadline = time.monotonic() + budget_s
     nodes = {node.name: node for node in graph.nodes}
     device = device_of(target)
-    alone = [group for group in groups if not group.stages and group.schedule is not None]
+    alone = [g for g in groups if not g.stages and g.schedule is not None and g.schedule.template in judged]
     latencies = _predicted(nodes, alone, target, model, device)
     alike = _alike(nodes, alone, latencies, target)
     total_us = sum(latencies)

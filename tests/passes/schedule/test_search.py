@@ -26,7 +26,7 @@ class Flat:
 
     interrupts_after: int = 10**9
     asked: list[int] = field(default_factory=list)
-    judges_schedules: ClassVar[bool] = True
+    judges_schedules: frozenset[str] = frozenset({"cpu_gemm", "cpu_rows", "cpu_loops", "cpu_attention"})
     name: ClassVar[str] = "flat"
 
     def predict(self, batch: Sequence[KernelFacts], device: AnyDevice) -> list[Prediction]:
@@ -66,6 +66,13 @@ def test_schedules_that_are_predicted_to_be_faster_are_chosen() -> None:
     plan, rules = planned(made, Flat()), planned(made, AnalyticalModel())
     assert total_us(made, plan) < total_us(made, rules)
     assert not remarks(plan)
+
+
+def test_schedules_of_templates_that_the_model_does_not_judge_stay() -> None:
+    made = graph()
+    plan, rules = planned(made, Flat(judges_schedules=frozenset({"cpu_gemm"}))), planned(made, AnalyticalModel())
+    changed = {a.schedule.template for a, b in zip(plan.groups, rules.groups, strict=True) if a.schedule != b.schedule}
+    assert changed == {"cpu_gemm"}
 
 
 def test_without_time_the_rules_schedules_stay_and_it_is_said() -> None:
