@@ -41,6 +41,9 @@ from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import GroupView, look_up
 from tilestitch.passes.schedule.cpu.open_images import open_conv, open_window
 
+COPIED = 65536
+"""Elements that a task copies one by one."""
+
 
 def lifted(group: Group, typical: Mapping[str, Node], nodes: Mapping[str, Node], target: TargetInfo) -> Group | str:
     """A group that was scheduled among the `typical` nodes, for the open ones of the same names; or why it is none."""
@@ -220,8 +223,6 @@ def _scatter(schedule: CpuScatterSchedule, plan: ScatterPlan) -> CpuScatterSched
     return replace(vectors, lanes=1) if is_open(plan.extent) else vectors
 
 
-COPIED = 65536
-"""Elements that a task copies one by one."""
 Images: TypeAlias = CpuConvSchedule | CpuWindowSchedule | CpuConvTransposeSchedule
 
 

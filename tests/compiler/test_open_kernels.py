@@ -54,7 +54,6 @@ KERNELS = {
     '{ j = Mod(i, m)  y = ScatterElements<axis=1, reduction="max">(x, j, u) }',
 }
 """By what is open in them; b and s are."""
-UNTIL_NOW_ON_HOST = {"two_stage.script"}
 
 
 def inputs(model: ModelProto, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
@@ -82,7 +81,7 @@ def test_one_kernel_is_right_at_every_size(name: str) -> None:
                 assert_close(actual, wanted, MODELS[wanted.dtype.name if wanted.dtype.kind == "f" else "float32"])
 
 
-@pytest.mark.parametrize("name", [name for name in BUILDERS if name not in UNTIL_NOW_ON_HOST])
+@pytest.mark.parametrize("name", BUILDERS)
 def test_open_models_are_right_at_twelve_sizes(name: str) -> None:
     fixture = fixture_of(name)
     compiled = compile_model(fixture.model, dims=dict(fixture.ranges))
@@ -92,6 +91,13 @@ def test_open_models_are_right_at_twelve_sizes(name: str) -> None:
             feeds = fixture.feeds(sizes, np.random.default_rng(number))
             for actual, wanted in zip(module.run(feeds).values(), reference(feeds), strict=True):
                 assert_close(actual, wanted, MODELS["float32"])
+
+
+@pytest.mark.parametrize("name", ["one_stage.script", "two_stage.script"])
+def test_of_detectors_the_host_makes_sizes_only(name: str) -> None:
+    fixture = fixture_of(name)
+    reasons = compile_model(fixture.model, dims=dict(fixture.ranges)).explain()["host"]["reasons"]
+    assert {operator for reason in reasons for operator in reason["operators"]} <= {"Extent", "Kept", "NonZero", "if"}
 
 
 @pytest.mark.parametrize("name", ["resnet.script", "mobilenet.dynamo", "gpt2.dynamo", "llama.script",
