@@ -28,7 +28,7 @@ from .cost import drawn_facts, one_launch, slots
 from .policies import POLICIES, Wanted, edge_of
 
 LEAST_GAIN = 0.02
-"""Of what kernels take apart: less is not worth a kernel that is new to the hardware's own order of blocks."""
+"""Of what kernels take apart: less is within the error of any prediction."""
 MOST_TILES = 1 << 15
 """Of a launch whose tiles are simulated one by one."""
 RULE = "sync"
