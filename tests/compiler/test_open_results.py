@@ -56,6 +56,13 @@ CONTROL = {
     "{ y = Loop (t, c, x) <body = b (int64 i, bool ci, float[k] v) => (bool co, float[k2] d)\n"
     "{ co = Identity(ci)  e = Abs(v)  m = Less(e, v)  mm = Not(m)  z = NonZero(mm)  s = Squeeze(z, a)\n"
     "g = Gather(v, s)  d = Mul(g, g) }> }",
+    "branches_in_a_loop": "(float[n, 4] x, int64 t) => (float[q, 4] y)\n"
+    "<bool c = {1}, float z = {0.1}, int64[1] a1 = {1}, int64[2] a01 = {0, 1}>\n"
+    "{ y = Loop (t, c, x) <body = b (int64 i, bool ci, float[k, 4] a) => (bool co, float[k2, 4] d)\n"
+    "{ co = Identity(ci)  s = ReduceSum<keepdims=0>(a, a1)  m = Greater(s, z)  u = ReduceSum<keepdims=0>(a, a01)\n"
+    "p = Greater(u, z)  d = If (p)\n"
+    "<then_branch = t1 () => (float[k3, 4] d1) { f = Compress<axis=0>(a, m)  d1 = Tanh(f) },\n"
+    "else_branch = e1 () => (float[k4, 4] d2) { d2 = Concat<axis=0>(a, x) }> }> }",
     "a_scan": "(float[n, 4] x, float[4] h) => (float[4] y, float[n, 4] ys)\n"
     "{ y, ys = Scan <num_scan_inputs=1, body = b (float[4] a, float[4] e) => (float[4] o, float[4] p)\n"
     "{ t = Tanh(a)  o = Add(t, e)  p = Exp(t) }> (h, x) }",
@@ -103,7 +110,7 @@ def test_what_follows_a_size_that_the_data_decides_is_in_kernels(name: str) -> N
 def test_bodies_over_open_sizes_are_compiled(name: str) -> None:
     compiled = assert_equal_to_onnxruntime(parser.parse_model(HEAD + CONTROL[name]), {"n": (1, 1000)})
     operators = {op for reason in compiled.explain()["host"]["reasons"] for op in reason["operators"]}
-    assert operators <= {"if", "loop", "scan", "NonZero"}
+    assert operators <= {"if", "loop", "scan", "NonZero", "Compress"}
 
 
 HIDDEN, INPUTS, GATES = 8, 5, {"LSTM": 4, "GRU": 3, "RNN": 1}
