@@ -1,4 +1,4 @@
-"""Models with open dimensions at twelve sizes each: compiled once and open, compiled for that size, and ONNX Runtime.
+"""Models with open dimensions at twelve sizes each: compiled once for all sizes, for that size alone, and ONNX Runtime.
 
     python -m benchmarks.open_dims [NAME ...] [--exporters script dynamo keras] [--threads N ...] [--points N]
                                    [--no-static] [--seconds S]
@@ -84,6 +84,7 @@ def compiled(path: Path, threads: int, shapes: Mapping[str, Sequence[int]] | Non
         "compile_s": round(time.perf_counter() - start, 2),
         "kernels": len(told["kernels"]),
         "host_steps": told["host"]["steps"],
+        "sizes": [one["sizes"] for one in (told, *told.get("specialisations", ()))],
     }
     return Compiled(lambda feeds: list(model.run(feeds).values()), facts)
 

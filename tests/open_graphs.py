@@ -163,7 +163,9 @@ class _Growing:
             helper.make_tensor_value_info(f"y{index}", TensorProto.FLOAT, [None] * end.rank)
             for index, end in enumerate(ends)
         ]
-        return OpenFixture(b.model("open", given, results, b.opset), self.ranges, _feeds(self.inputs))
+        declared = {dim for x in self.inputs for dim in _declared(x)}
+        ranges = {name: range_ for name, range_ in self.ranges.items() if name in declared}
+        return OpenFixture(b.model("open", given, results, b.opset), ranges, _feeds(self.inputs))
 
 
 def _declared(x: Tensor) -> list[str | int]:
