@@ -7,8 +7,8 @@ from itertools import count, islice, permutations
 
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.compiler.ir.claims import Claim
-from tilestitch.compiler.ir.errors import UndecidedError
 from tilestitch.compiler.ir.sizes import Symbol, typical
+from tilestitch.passes.errors import PassError
 
 FIRST = 97
 """Where to look for a size that a range says nothing of: kernels then have some work, and no size is special."""
@@ -21,7 +21,7 @@ MOST_ORDERS = 24
 def typical_sizes(graph: Graph, given: Mapping[str, int] | None = None) -> dict[str, int]:
     """A size for each symbol, in its range if that allows: what is given, else primes that the graph has not already,
     so that nothing holds at these sizes that does not hold at others; or multiples of these, if they keep what the
-    graph claims. Raises UndecidedError where none is found that does.
+    graph claims. Raises PassError where none is found that does.
     """
     taken = {d for node in graph.nodes for v in node.outputs if isinstance(v.type, TensorType) for d in v.type.shape}
     primes = islice((p for p in _primes(FIRST) if p not in taken), len(graph.symbols))
@@ -31,7 +31,11 @@ def typical_sizes(graph: Graph, given: Mapping[str, int] | None = None) -> dict[
             sizes = {s.name: _in_range(s, first[s.name], factor) for s in graph.symbols}
             if all(_holds(claim, sizes) for claim in graph.claims):
                 return sizes
-    raise UndecidedError("what typical sizes are that keep all of " + "; ".join(map(str, graph.claims)))
+    claims = "; ".join(f"{claim} ({claim.reason})" if claim.reason else str(claim) for claim in graph.claims)
+    raise PassError(
+        f"no typical sizes were found for which all holds that the model takes for granted: {claims}; give sizes with "
+        "shapes (--shape), or ranges with dims (--dim) that leave fewer"
+    )
 
 
 def _holds(claim: Claim, sizes: Mapping[str, int]) -> bool:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import onnx
 import pytest
 from onnx import ModelProto, parser
 
 from tests.open_models.catalogue import fixture_of
 from tilestitch.compiler import CompiledModel, compile_model
+from tilestitch.compiler.cli import errors, main
 from tilestitch.compiler.errors import OptionError
 from tilestitch.compiler.frontend.errors import ModelError
 from tilestitch.compiler.specialise import MOST_EMPTY
+from tilestitch.passes.errors import PassError
 from tilestitch.runtime import load
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> g '
@@ -105,6 +110,34 @@ def test_shapes_leave_ranges_to_the_other_inputs() -> None:
     text = "(float[n] x, float[m] z) => (float[n] y, float[m] t) { y = Neg(x)  t = Exp(z) }"
     compiled = compile_model(model(text), shapes={"x": (2,)})
     assert (compiled.explain()["host"]["steps"], ranges(compiled)[0]) == (0, {"m": (1, LARGEST)})
+
+
+PRODUCT = "(float[n, m] x) => (float[6] y) <int64[1] s = {6}> { r = Reshape(x, s)  y = Neg(r) }"
+"""What is claimed of two sizes together is no range of either."""
+
+
+def test_what_cannot_be_compiled_for_all_sizes_is_left_to_the_host_with_the_reason() -> None:
+    compiled = compile_model(model(PRODUCT))
+    explained = compiled.explain()
+    assert "no typical sizes" in explained["sizes"]["refused"]
+    assert {one["rule"] for one in explained["host"]["reasons"]} == {"host.open_dimension"}
+    with load(compiled.to_bytes()) as module:
+        for n in (1, 2, 6):
+            x = np.arange(6, dtype=np.float32).reshape(n, -1)
+            np.testing.assert_array_equal(module.run({"x": x})["y"], -x.reshape(6))
+
+
+def test_ranges_that_were_asked_for_are_compiled_or_refused() -> None:
+    with pytest.raises(PassError, match=r"no typical sizes .* give sizes with shapes"):
+        compile_model(model(PRODUCT), dims={"n": (1, 9)})
+
+
+def test_compile_warns_where_open_dimensions_are_left_to_the_host(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx.save(model(PRODUCT), tmp_path / "m.onnx")
+    assert main.main(["compile", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "m.tsm")]) == errors.OK
+    assert "warning: open dimensions are left to the host, for not all sizes can be compiled" in capsys.readouterr().err
 
 
 def test_other_targets_leave_open_dimensions_to_the_host() -> None:
