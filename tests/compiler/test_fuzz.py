@@ -73,13 +73,14 @@ def test_every_planner_agrees_with_numpy(shard: int, graph: Graph, special: bool
 
 @pytest.mark.parametrize("shard", range(2))
 @given(
-    graph=mixed_graphs(), planner=st.sampled_from(list(PLANNERS)), order=st.sampled_from(ORDERS), special=st.booleans()
-)
+    graph=mixed_graphs(), planner=st.sampled_from(list(PLANNERS)), order=st.sampled_from(ORDERS), special=st.booleans(),
+    sync=st.sampled_from(("off", "tile", "row", "kernel")),
+)  # fmt: skip
 @fuzzing
 def test_kernels_on_the_emulated_gpu_agree_with_numpy(
-    shard: int, graph: Graph, planner: str, order: str, special: bool
+    shard: int, graph: Graph, planner: str, order: str, special: bool, sync: str
 ) -> None:
     inputs = feeds(graph, special=special)
     expected = reference(graph, inputs)
-    with load(emulated(graph, planner), device=EmulatorOptions(block_order=order, seed=3)) as module:
+    with load(emulated(graph, planner, sync=sync), device=EmulatorOptions(block_order=order, seed=3)) as module:
         check(graph, expected, list(module.run(dict(inputs)).values()))

@@ -59,10 +59,11 @@ def build(graph: Graph, name: str = "cuda:sm_80,sm_90a", model: LatencyModel = A
 
 
 def emulated(
-    graph: Graph, planner: str = "stitch", pipeline: str | None = None, model: LatencyModel = ANALYTICAL
-) -> bytes:
+    graph: Graph, planner: str = "stitch", pipeline: str | None = None, model: LatencyModel = ANALYTICAL,
+    sync: str = "off",
+) -> bytes:  # fmt: skip
     """An artifact of the graph for the emulated device."""
-    context = PassContext(target().planned_for, options={"planner": planner}, cost_model=model)
+    context = PassContext(target().planned_for, options={"planner": planner, "sync": sync}, cost_model=model)
     prepared = run_pipeline(graph, context, pipeline)
     names = tuple(f"y{i}" for i in range(len(graph.outputs)))
     planned = [Planned(prepared, make_plan(prepared, context), names)]
