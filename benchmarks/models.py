@@ -22,6 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .branchy import Experts, NasnetCells, TwoTowers
+
 FOLDER = Path(__file__).parent / "models"
 OPSET = 20
 SEED = 0
@@ -367,6 +369,17 @@ def gpt2_inputs(tokens: int = 64) -> dict[str, Tensor]:
     return {"input_ids": torch.randint(0, 50257, (1, tokens))}
 
 
+def tokens(count: int = 16, width: int = 512) -> dict[str, Tensor]:
+    return {"tokens": torch.randn(count, width)}
+
+
+def user_and_item(batch: int = 16, features: int = 128) -> dict[str, Tensor]:
+    return {
+        "user": torch.randint(0, 20_000, (batch,)), "user_features": torch.randn(batch, features),
+        "item": torch.randint(0, 20_000, (batch,)), "item_features": torch.randn(batch, features),
+    }  # fmt: skip
+
+
 MODELS = {
     "resnet50": Model(resnet50, image),
     "mobilenetv2": Model(mobilenetv2, image),
@@ -385,7 +398,14 @@ LONG = {
     "vit_b16_384": Model(partial(vit_b16, 384), partial(image, 384)),
 }
 """The transformers again, with all the context that they were made for."""
-ALL = MODELS | LONG
+BRANCHY = {
+    "nasnet_a_cells": Model(lambda: calibrated(NasnetCells()), image),
+    "experts_4": Model(partial(Experts, 4), tokens),
+    "experts_16": Model(partial(Experts, 16), tokens),
+    "two_towers": Model(TwoTowers, user_and_item),
+}
+"""Models of many branches."""
+ALL = MODELS | LONG | BRANCHY
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -5,7 +5,7 @@ makespan.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from tilestitch.compiler.ir import Graph
 from tilestitch.cost_model.devices import Device
@@ -14,10 +14,10 @@ from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.cost_model.side_by_side import works_of
 from tilestitch.passes.plan import ALIGNMENT, BufferPlan, Segment, StitchPlan
 from tilestitch.passes.plan.launches.dependences import edges_of, segment_ranges
-from tilestitch.passes.plan.launches.launch import Launch
+from tilestitch.passes.plan.launches.launch import Edge, Launch
 from tilestitch.passes.schedule.device import device_of
 from tilestitch.passes.schedule.facts import group_facts, nodes_by_name
-from tilestitch.passes.schedule.launches import lanes_of, place_temporaries, with_priorities
+from tilestitch.passes.schedule.launches import lanes_of, place_temporaries, with_edges, with_priorities
 from tilestitch.passes.schedule.makespan import NOTHING, launch_works, spans_of
 from tilestitch.passes.schedule.memory import WINDOW, plan_buffers
 
@@ -26,8 +26,19 @@ from .search import LEAST_GAIN, best_order
 
 WINDOWS = (WINDOW, 16, 8, 4, 2, 0)
 """Launches that are further apart in the order may use the same memory, and then wait for each other."""
-Levels = dict[tuple[str, int], int]
-"""Priorities by the group of a launch and its number among the launches of the group."""
+HELD = "its turn"
+"""The reason of an edge that no dependence needs: with fewer launches side by side, all end sooner."""
+Key = tuple[str, int]
+"""A launch by its group and its number among the launches of the group."""
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Segments with their groups in an order, priorities of launches (default: 0), and edges that nothing needs."""
+
+    segments: tuple[Segment, ...]
+    levels: Mapping[Key, int] = field(default_factory=dict)
+    held: tuple[tuple[Key, Key], ...] = ()
 
 
 def arranged(plan: StitchPlan, graph: Graph, model: LatencyModel, most_bytes: int | None = None) -> StitchPlan:
@@ -39,14 +50,13 @@ def arranged(plan: StitchPlan, graph: Graph, model: LatencyModel, most_bytes: in
     if not plan.target.is_gpu or not plan.launches:
         return plan
     works = works_of_plan(plan, graph, model)
-    ours = _best_segments(plan, graph, works)
+    given, ours = Arrangement(plan.segments), _best_arrangement(plan, graph, works)
     options: Iterator[StitchPlan]
     if most_bytes is None:
-        options = iter((plan, placed(plan, graph, *ours)))
+        options = iter((plan, placed(plan, graph, ours)))
     else:
         most_bytes += one_at_a_time_bytes(plan, graph)
-        orders = ((plan.segments, Levels()), ours)
-        all_options = (placed(plan, graph, *order, window) for window in WINDOWS for order in orders)
+        all_options = (placed(plan, graph, order, window) for window in WINDOWS for order in (given, ours))
         options = (option for option in all_options if option.buffers.arena_bytes <= most_bytes)
     best = next(options)
     best_us = last_us(spans_of(best, works))
@@ -59,7 +69,7 @@ def arranged(plan: StitchPlan, graph: Graph, model: LatencyModel, most_bytes: in
 
 def one_at_a_time_bytes(plan: StitchPlan, graph: Graph) -> int:
     """The arena of the same kernels in the same order, if each had ended before the next began."""
-    return placed(plan, graph, plan.segments, window=0).buffers.arena_bytes
+    return placed(plan, graph, Arrangement(plan.segments), window=0).buffers.arena_bytes
 
 
 def works_of_plan(plan: StitchPlan, graph: Graph, model: LatencyModel) -> dict[str, tuple[Work, ...]]:
@@ -75,30 +85,39 @@ def works_of_plan(plan: StitchPlan, graph: Graph, model: LatencyModel) -> dict[s
 # -- order -------------------------------------------------------------------------------------------------------------
 
 
-def _best_segments(
-    plan: StitchPlan, graph: Graph, works: Mapping[str, tuple[Work, ...]]
-) -> tuple[tuple[Segment, ...], Levels]:
-    """The segments with their groups in the best order by data flow alone, and the priorities of launches."""
+def _best_arrangement(plan: StitchPlan, graph: Graph, works: Mapping[str, tuple[Work, ...]]) -> Arrangement:
+    """The best by data flow alone."""
     launches = plan.launches or ()
-    edges = edges_of(graph, launches, plan.segments, _apart(plan.buffers))
-    needs = launch_works(launches, works)
     native = iter(segment_ranges(launches, plan.segments))
+    graphs = iter(graphs_by_data(plan, graph, works))
     segments: list[Segment] = []
-    levels: Levels = {}
+    levels: dict[Key, int] = {}
+    held: list[tuple[Key, Key]] = []
     for segment in plan.segments:
         if not segment.native:
             segments.append(segment)
             continue
         first, end = next(native)
+        mine, whole = launches[first:end], next(graphs)
+        chosen = best_order(whole)
+        keys = list(_keys(mine))
+        levels.update(zip(keys, chosen.levels, strict=True))
+        held += ((keys[before], keys[after]) for before, after in chosen.held)
+        segments.append(Segment(True, _groups_in_order(segment, mine, whole.edges, chosen.order)))
+    return Arrangement(tuple(segments), levels, tuple(held))
+
+
+def graphs_by_data(plan: StitchPlan, graph: Graph, works: Mapping[str, tuple[Work, ...]]) -> Iterator[LaunchGraph]:
+    """The launches of each native segment, of which none waits for another for the sake of memory."""
+    launches = plan.launches or ()
+    edges = edges_of(graph, launches, plan.segments, _apart(plan.buffers))
+    needs = launch_works(launches, works)
+    for first, end in segment_ranges(launches, plan.segments):
         inside = tuple((e.before - first, e.after - first) for e in edges if first <= e.before < end)
-        chosen = best_order(LaunchGraph(tuple(needs[first:end]), inside))
-        mine = launches[first:end]
-        levels.update(zip(_keys(mine), chosen.levels, strict=True))
-        segments.append(Segment(True, _groups_in_order(segment, mine, inside, chosen.order)))
-    return tuple(segments), levels
+        yield LaunchGraph(tuple(needs[first:end]), inside)
 
 
-def _keys(launches: tuple[Launch, ...]) -> Iterator[tuple[str, int]]:
+def _keys(launches: tuple[Launch, ...]) -> Iterator[Key]:
     counts: dict[str, int] = {}
     for launch in launches:
         number = counts.get(launch.group, 0)
@@ -140,10 +159,9 @@ def _rounded(nbytes: int) -> int:
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
-def placed(
-    plan: StitchPlan, graph: Graph, segments: tuple[Segment, ...], levels: Levels | None = None, window: int = WINDOW
-) -> StitchPlan:
-    """The plan in another order, with memory, edges, branches and priorities (default: none) that fit it."""
+def placed(plan: StitchPlan, graph: Graph, arrangement: Arrangement, window: int = WINDOW) -> StitchPlan:
+    """The plan in another order, with memory, edges, branches and priorities that fit it."""
+    segments = arrangement.segments
     by_group: dict[str, list[Launch]] = {}
     for launch in plan.launches or ():
         by_group.setdefault(launch.group, []).append(launch)
@@ -152,6 +170,10 @@ def placed(
     values = plan_buffers(graph, plan.groups, plan.host_groups, segments, aliases, places, window=window)
     buffers = place_temporaries(launches, values, concurrent=window > 0)
     edges = edges_of(graph, launches, segments, buffers)
-    lanes = lanes_of(launches, segments, edges)
-    moved = replace(plan, segments=segments, buffers=buffers, launches=launches, edges=edges, lanes=lanes)
-    return with_priorities(moved, [(levels or {}).get(key, 0) for key in _keys(launches)])
+    number = {key: at for at, key in enumerate(_keys(launches))}
+    pairs = ((number[before], number[after]) for before, after in arrangement.held)
+    held = [Edge(before, after, reason=HELD) for before, after in pairs if before < after]
+    moved = replace(plan, segments=segments, buffers=buffers, launches=launches, edges=edges, lanes=None)
+    moved = with_edges(moved, held) if held else moved
+    moved = replace(moved, lanes=lanes_of(launches, segments, moved.edges or ()))
+    return with_priorities(moved, [arrangement.levels.get(key, 0) for key in number])

@@ -68,16 +68,21 @@ class LaunchGraph:
                     heapq.heappush(ready, (key(other), other))
         return tuple(found)
 
+    @cached_property
+    def above(self) -> list[int]:
+        """Of each launch, those that end before it starts, as bits."""
+        found = [0] * len(self.works)
+        for number, before in enumerate(self.before):
+            for other in before:
+                found[number] |= found[other] | 1 << other
+        return found
+
     def parts(self) -> list[tuple[int, ...]]:
         """Runs of launches each of which has ended before the next begins, whatever the order. Launches that wait for
         all before them, and that all after them wait for, are parts of their own.
         """
         count = len(self.works)
-        above = [0] * count  # those that end before it starts, as bits
-        below = [0] * count
-        for number in range(count):
-            for other in self.before[number]:
-                above[number] |= above[other] | 1 << other
+        above, below = self.above, [0] * count
         for number in reversed(range(count)):
             for other in self.after[number]:
                 below[number] |= below[other] | 1 << other
@@ -100,17 +105,21 @@ class LaunchGraph:
 
 
 class Order(NamedTuple):
-    """In which order launches are added to a CUDA graph, and the priority of each (by its number, not by its place)."""
+    """In which order launches are added to a CUDA graph, and the priority of each (by its number, not by its place).
+
+    held: edges (before, after) besides those that dependences need, so that fewer launches run side by side.
+    """
 
     order: tuple[int, ...]
     levels: tuple[int, ...]
+    held: tuple[tuple[int, int], ...] = ()
 
 
 def spans_in(graph: LaunchGraph, chosen: Order) -> list[Span]:
     """When each launch runs, by its number."""
     place = {number: at for at, number in enumerate(chosen.order)}
     works = [graph.works[number] for number in chosen.order]
-    edges = [(place[i], place[j]) for i, j in graph.edges]
+    edges = [(place[i], place[j]) for i, j in (*graph.edges, *chosen.held)]
     found = spans(works, edges, [chosen.levels[number] for number in chosen.order])
     return [found[place[number]] for number in range(len(found))]
 

@@ -40,6 +40,14 @@ def in_order(graph: LaunchGraph) -> Order:
     return Order(order, tuple(levels))
 
 
+def at_most(graph: LaunchGraph, side_by_side: int) -> Order:
+    """By the longest path, each launch after the one so many places before it."""
+    order = by_longest_path(graph).order
+    pairs = zip(order, order[side_by_side:])
+    held = tuple(pair for pair in pairs if not graph.above[pair[1]] >> pair[0] & 1)
+    return Order(order, (0,) * len(order), held)
+
+
 def opara(graph: LaunchGraph) -> Order:
     """Opara's launch order (IEEE TC 2025, algorithm 2): of those that are ready, one bound by memory and one bound by
     arithmetic in turns, each time that whose blocks need least.
@@ -74,3 +82,5 @@ def _is_memory_bound(work: Work) -> bool:
 
 CANDIDATES = (as_given, opara, by_longest_path, by_slack, in_order)
 """The first is kept where no other is better."""
+FEWER = (1, 2, 3, 4, 6, 8)
+"""Launches side by side at most, where there is time to try that."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tilestitch.cost_model.laws.makespan import Span
 
 from .graph import LEVELS, LaunchGraph, Order, last_us, spans_in
-from .orders import CANDIDATES
+from .orders import CANDIDATES, FEWER, at_most
 
 EFFORT = 25_000
 """What local search may spend: some tenths of a second. A simulation costs a unit for each launch, and for each that
@@ -22,27 +22,33 @@ def best_order(graph: LaunchGraph) -> Order:
     """The best of the candidates, improved part by part. Equal questions have equal answers."""
     order: list[int] = []
     levels = [0] * len(graph.works)
+    held: list[tuple[int, int]] = []
     for numbers in graph.parts():
         if len(numbers) == 1:
             order += numbers
             continue
         chosen = _best_of_part(graph.part(numbers), EFFORT * len(numbers) // len(graph.works))
         order += (numbers[place] for place in chosen.order)
+        held += ((numbers[before], numbers[after]) for before, after in chosen.held)
         for place, level in enumerate(chosen.levels):
             levels[numbers[place]] = level
-    return Order(tuple(order), tuple(levels))
+    return Order(tuple(order), tuple(levels), tuple(held))
 
 
 def _best_of_part(graph: LaunchGraph, effort: int) -> Order:
     """The best that is found from any of the candidates; the earlier one of equals."""
     starts = [(order, spans_in(graph, order)) for order in dict.fromkeys(one(graph) for one in CANDIDATES)]
     rounds = effort // _cost(starts[0][1]) - len(starts)
+    fewer = [at_most(graph, count) for count in FEWER if count < len(graph.works)] if rounds > len(FEWER) else []
+    starts += [(order, spans_in(graph, order)) for order in fewer if order.held]
+    rounds -= len(fewer)
     climb = _Climb(graph, rounds, {order for order, _ in starts})
     best, found = starts[0]
     for order, spans in starts[1:]:
         if _is_better(spans, found):
             best, found = order, spans
-    for order, spans in [(best, found), *(start for start in starts if start[0] != best)]:
+    others = sorted((start for start in starts if start[0] != best), key=lambda start: last_us(start[1]))
+    for order, spans in [(best, found), *others]:
         order, spans = climb.best_from(order, spans)
         if _is_better(spans, found):
             best, found = order, spans
@@ -86,8 +92,9 @@ def _is_better(spans: Sequence[Span], than: Sequence[Span]) -> bool:
 
 def _moves(graph: LaunchGraph, chosen: Order, spans: Sequence[Span]) -> Iterator[Order]:
     """For each launch that the end waited for, and that waited for room or was slowed down itself: it goes earlier, or
-    what ran beside it later. Then any launch with any priority.
+    what ran beside it later, or after it. Then any launch with any priority.
     """
+    place = {number: at for at, number in enumerate(chosen.order)}
     for number in critical_path(graph, spans):
         span = spans[number]
         if span.start_us <= span.ready_us and span.end_us - span.start_us <= graph.works[number].body_us * 1.001:
@@ -98,6 +105,8 @@ def _moves(graph: LaunchGraph, chosen: Order, spans: Sequence[Span]) -> Iterator
         for other in sorted(beside, key=lambda n: -graph.slack_us[n]):
             yield _raised(chosen, other, -1)
             yield _raised(chosen, other, -LEVELS)
+            if place[number] < place[other] and (number, other) not in chosen.held:
+                yield chosen._replace(held=(*chosen.held, (number, other)))
     for number in range(len(spans)):
         for level in range(LEVELS):
             yield _raised(chosen, number, level - chosen.levels[number])
@@ -110,7 +119,7 @@ def _meet(span: Span, other: Span) -> bool:
 def _raised(chosen: Order, number: int, by: int) -> Order:
     levels = list(chosen.levels)
     levels[number] = min(LEVELS - 1, max(0, levels[number] + by))
-    return Order(chosen.order, tuple(levels))
+    return chosen._replace(levels=tuple(levels))
 
 
 def critical_path(graph: LaunchGraph, spans: Sequence[Span]) -> list[int]:

@@ -18,7 +18,13 @@ from tilestitch.passes.plan import Segment, StitchPlan
 from tilestitch.passes.plan.launches.launch import Lane
 from tilestitch.passes.plan_check import check_plan
 from tilestitch.passes.schedule.makespan import spans_of
-from tilestitch.passes.schedule.parallel.arrange import arranged, one_at_a_time_bytes, placed, works_of_plan
+from tilestitch.passes.schedule.parallel.arrange import (
+    Arrangement,
+    arranged,
+    one_at_a_time_bytes,
+    placed,
+    works_of_plan,
+)
 
 A100 = TargetInfo("cuda", 1, "A100", ("sm_80",), 108)
 
@@ -99,7 +105,7 @@ def without_order(plan: StitchPlan, graph: Graph) -> StitchPlan:
     """The same kernels in the order of the model."""
     position = {node.name: number for number, node in enumerate(graph.nodes)}
     names = sorted((group.name for group in plan.groups), key=lambda name: position[plan.group(name).nodes[-1]])
-    return placed(plan, graph, (Segment(True, tuple(names)),))
+    return placed(plan, graph, Arrangement((Segment(True, tuple(names)),)))
 
 
 def test_on_a_cpu_launches_have_no_branches() -> None:

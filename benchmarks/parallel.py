@@ -1,0 +1,169 @@
+"""Launches side by side: what orders of them are predicted to take, by model, GPU and way to order.
+
+    python -m benchmarks.parallel [NAME ...] [--device H200 ...] [--seconds N]
+
+All figures are predictions of the makespan law (docs/parallel_launches.md); no GPU is involved. Writes
+benchmarks/results/parallel.json and docs/measurements/parallel_launches.md. Needs OR-tools (`pip install ortools`) for
+the exact schedules of parts of at most 40 launches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tilestitch.compiler.cli.output import table
+from tilestitch.compiler.frontend import import_model
+from tilestitch.compiler.ir import Graph
+from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.devices import find_device
+from tilestitch.passes.contract import PassContext
+from tilestitch.passes.pipeline import run_pipeline
+from tilestitch.passes.plan import StitchPlan, wholes_of
+from tilestitch.passes.plan.target import TargetInfo
+from tilestitch.passes.planner import make_plan
+from tilestitch.passes.schedule.makespan import spans_of
+from tilestitch.passes.schedule.order import segments_of
+from tilestitch.passes.schedule.parallel.arrange import (
+    Arrangement,
+    arranged,
+    graphs_by_data,
+    one_at_a_time_bytes,
+    placed,
+    works_of_plan,
+)
+from tilestitch.passes.schedule.parallel.graph import LaunchGraph, last_us, spans_in
+from tilestitch.passes.schedule.parallel.orders import as_given, opara
+from tilestitch.passes.schedule.parallel.search import best_order
+
+from . import models
+from .exact_schedules import exact_us
+
+NAMES = ("googlenet", "inception_v3", *models.BRANCHY, "dien", "bert_base", "resnet50")
+DEVICES = ("H200", "A100 40GB", "T4")
+EXACT = 40
+"""Launches of a part at most, for an exact schedule."""
+RESULT = Path(__file__).parent / "results" / "parallel.json"
+PAGE = Path(__file__).parent.parent / "docs" / "measurements" / "parallel_launches.md"
+HEADER = (
+    "model", "GPU", "launches", "one at a time µs", "as given µs", "Opara's order µs", "ours µs", "times as fast",
+    "ours / exact", "longest path µs", "of the plan µs", "seconds", "memory MiB", "one at a time MiB",
+)  # fmt: skip
+
+
+def planned(name: str, device: str) -> tuple[StitchPlan, Graph]:
+    """The plan of a model as it is made, and the graph that it is for."""
+    gpu = find_device(device)
+    target = TargetInfo("cuda", 1, gpu.name, (gpu.architecture,), gpu.sm_count)
+    context = PassContext(target, options={"planner": "stitch", "precision": "fp32"})
+    graph = run_pipeline(import_model(models.export(name)).graph, context)
+    return make_plan(graph, context), graph
+
+
+def in_model_order(plan: StitchPlan, graph: Graph) -> StitchPlan:
+    """The plan before its launches are ordered."""
+    positions = {node.name: number for number, node in enumerate(graph.nodes)}
+    position = {group.name: max(positions[node] for node in group.nodes) for group in plan.groups}
+    position.update((group.name, positions[group.name]) for group in plan.host_groups)
+    wholes = wholes_of(plan.buffers.places)
+    segments = segments_of(plan.groups, plan.host_groups, plan.buffers.aliases, position, wholes)
+    return placed(plan, graph, Arrangement(segments))
+
+
+def measure(name: str, device: str, seconds: float) -> dict[str, Any]:
+    """One row of the table."""
+    plan, graph = planned(name, device)
+    given = in_model_order(plan, graph)
+    works = works_of_plan(plan, graph, AnalyticalModel())
+    start = time.process_time()
+    arranged(given, graph, AnalyticalModel())
+    took = time.process_time() - start
+    found: dict[str, float] = dict.fromkeys(("alone", "given", "opara", "ours", "path"), 0.0)
+    judged = {"ours": 0.0, "exact": 0.0}
+    proven = True
+    for whole in graphs_by_data(given, graph, works):
+        found["alone"] += sum(work.alone_us for work in whole.works)
+        found["given"] += last_us(spans_in(whole, as_given(whole)))
+        found["opara"] += last_us(spans_in(whole, opara(whole)))
+        found["ours"] += last_us(spans_in(whole, best_order(whole)))
+        found["path"] += max(whole.rest_us, default=0.0)
+        for part in map(whole.part, whole.parts()):
+            if len(part.works) <= EXACT:
+                exact, optimal = _exact_us(part, seconds)
+                judged["exact"] += exact
+                judged["ours"] += last_us(spans_in(part, best_order(part)))
+                proven &= optimal
+    return {
+        "model": name, "device": device, "launches": len(plan.launches or ()),
+        **{f"{key}_us": round(us, 2) for key, us in found.items()},
+        "plan_us": round(last_us(spans_of(plan, works)), 2),
+        "ours_over_exact": round(judged["ours"] / judged["exact"], 4) if judged["exact"] else None,
+        "exact_is_proven": proven, "exact_covers": round(judged["ours"] / found["ours"], 3) if found["ours"] else 0.0,
+        "scheduling_seconds": round(took, 3), "arena_bytes": plan.buffers.arena_bytes,
+        "one_at_a_time_bytes": one_at_a_time_bytes(given, graph),
+    }  # fmt: skip
+
+
+def _exact_us(part: LaunchGraph, seconds: float) -> tuple[float, bool]:
+    if len(part.works) == 1:
+        return part.works[0].alone_us, True
+    return exact_us(part, seconds)
+
+
+def row(one: dict[str, Any]) -> tuple[object, ...]:
+    exact = "-" if one["ours_over_exact"] is None else f"{one['ours_over_exact']:.3f}"
+    times = (f"{one[f'{key}_us']:.1f}" for key in ("alone", "given", "opara", "ours"))
+    return (
+        one["model"], one["device"], one["launches"], *times, f"{one['alone_us'] / one['plan_us']:.2f}",
+        exact, f"{one['path_us']:.1f}", f"{one['plan_us']:.1f}", f"{one['scheduling_seconds']:.2f}",
+        f"{one['arena_bytes'] / 2**20:.1f}", f"{one['one_at_a_time_bytes'] / 2**20:.1f}",
+    )  # fmt: skip
+
+
+def page(results: Sequence[dict[str, Any]]) -> str:
+    lines = ["| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
+    lines += ("| " + " | ".join(map(str, row(one))) + " |" for one in results)
+    return f"""# Launches side by side, predicted
+
+Predicted by the model of [parallel_launches.md](../parallel_launches.md); nothing here was measured on a GPU.
+Generated by `python -m benchmarks.parallel`. Batch 1 for images and BERT (128 tokens), 16 for experts and towers,
+64 for DIEN; float32.
+
+"As given", "Opara's order" and "ours" are orders by data alone; "of the plan" is what the plan takes with the
+memory that it was given, and "times as fast" compares that with one launch at a time. "Longest path" is a bound for
+every order. "Ours / exact" is over the parts of at most {EXACT} launches, by CP-SAT
+(`benchmarks/exact_schedules.py`): below 1 where launches that slow each other down end sooner than any schedule in
+which none is slowed down. Seconds are processor time of ordering on one core. One at a time: the arena if no
+launches ran side by side.
+
+{chr(10).join(lines)}
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the table and writes both files; exit code 3 where an order is worse than the model's or Opara's."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.parallel", description="Predict launches side by side.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: {' '.join(NAMES)}")
+    parser.add_argument("--device", nargs="+", default=list(DEVICES), metavar="GPU")
+    parser.add_argument("--seconds", type=float, default=5.0, help="for the exact schedule of a part (default 5)")
+    options = parser.parse_args(arguments)
+    results = []
+    for name in options.names or NAMES:
+        for device in options.device:
+            results.append(measure(name, device, options.seconds))
+            print(results[-1], file=sys.stderr)
+    print(table(list(map(row, results)), HEADER))
+    if not options.names and options.device == list(DEVICES):
+        RESULT.write_text(json.dumps({"predicted": True, "results": results}, indent=1) + "\n", encoding="utf-8")
+        PAGE.write_text(page(results), encoding="utf-8")
+    worse = [one for one in results if one["ours_us"] > 1.001 * min(one["given_us"], one["opara_us"])]
+    return 3 if worse else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
