@@ -48,7 +48,7 @@ class NasnetCells(nn.Module):
         for stage in range(2):
             own = width << stage
             widths = [cin, cin] + [6 * own] * cells
-            self.stages.append(nn.ModuleList(NormalCell(*widths[i : i + 2], own) for i in range(cells)))
+            self.stages.append(nn.ModuleList(NormalCell(widths[i], widths[i + 1], own) for i in range(cells)))
             cin = 6 * own
         self.shrink = nn.MaxPool2d(2)
         self.head = nn.Linear(cin, 1000)
@@ -57,7 +57,7 @@ class NasnetCells(nn.Module):
         x = self.stem(image)
         for number, stage in enumerate(self.stages):
             before = last = x if number == 0 else self.shrink(x)
-            for cell in stage:  # type: ignore[attr-defined]
+            for cell in stage:
                 before, last = last, cell(before, last)
             x = last
         return self.head(torch.relu(x).mean((2, 3)))
@@ -76,7 +76,7 @@ class Experts(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         weights = torch.softmax(self.gate(tokens), -1)
-        return sum(weights[:, i : i + 1] * expert(tokens) for i, expert in enumerate(self.experts))  # type: ignore[return-value]
+        return sum(weights[:, i : i + 1] * expert(tokens) for i, expert in enumerate(self.experts))
 
 
 def tower(cin: int) -> nn.Module:

@@ -21,8 +21,8 @@ from statistics import median
 from typing import Any
 
 from tilestitch.compiler import compile_model
-from tilestitch.compiler.cli.arguments import make_inputs
 from tilestitch.compiler.cli.doctor import examine
+from tilestitch.compiler.cli.inputs import make_inputs
 from tilestitch.compiler.cli.output import table
 from tilestitch.compiler.driver import CompiledModel
 from tilestitch.runtime import load
@@ -59,7 +59,7 @@ def measure(name: str, threads: int, rounds: int, repeats: int) -> dict[str, Any
     both = {"packed": compiled, "apart": one_at_a_time(compiled)}
     modules = {way: load(one.to_bytes(), device="cpu", num_threads=threads) for way, one in both.items()}
     inputs = make_inputs(modules["packed"], {}, seed=0)
-    runners = {way: lambda module=module: module.run(inputs) for way, module in modules.items()}  # type: ignore[misc]
+    runners = {way: lambda module=module: module.run(inputs) for way, module in modules.items()}
     paired(runners, 1, 2)  # warm up
     gc.disable()
     times = paired(runners, rounds, repeats)
