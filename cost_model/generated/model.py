@@ -60,7 +60,7 @@ class LearnedModel:
         """Templates of which it ranked the schedules of kernels well that were left out of training."""
         rows: Mapping[str, Mapping[str, float]] = self.facts.get("validation", {})
         ranks = {name: row.get("learned rank of schedules", 0.0) for name, row in rows.items()}
-        return frozenset(name for name, rank in ranks.items() if rank >= LEAST_RANK)
+        return frozenset(name for name, rank in ranks.items() if rank >= LEAST_RANK and name in self.templates)
 
     @property
     def name(self) -> str:
