@@ -91,6 +91,7 @@ def _network(name: str) -> Callable[[str], onnx.ModelProto]:
 
 APART = ("benchmarks.device.rules:NoBands",)
 STAGES = ("benchmarks.device.rules:AllStages",)
+PARTS = ("benchmarks.device.rules:NoGridBarriers",)
 
 
 CASES = {
@@ -104,8 +105,8 @@ CASES = {
     "long_rows_small": Family(partial(long_rows, rows=2, columns=66_004), ("float32",), ("float32",)),
     "columns_sum": Family(columns_sum, TWO),
     "columns_sum_small": Family(partial(columns_sum, rows=70, columns=33), ("float32",), ("float32",)),
-    "long_sums": Family(long_sums, TWO),
-    "long_sums_small": Family(partial(long_sums, rows=2, columns=66_000), ("float32",), ("float32",)),
+    "long_sums": Family(long_sums, TWO, passes=PARTS),
+    "long_sums_small": Family(partial(long_sums, rows=2, columns=132_000), ("float32",), ("float32",), PARTS),
     "largest_places": Family(largest_places, ("float32",), ("float32",)),
     "stages": Family(both_softmaxes, FLOATS, ("float32", "float16"), STAGES),
     "layer_norm": Family(layer_norm, FLOATS),

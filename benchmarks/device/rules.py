@@ -1,4 +1,6 @@
-"""Fusion rules of single cases: what the planner would join stays apart, or is joined whether it pays or not."""
+"""Fusion rules, and a cost model, of single cases: what the planner would join stays apart, or is joined whether it
+pays or not.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilestitch.passes.api import Combine, KernelsView, Kind, Node, PlannerView, Rule, WhyNot, kind_of
+from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.protocol import AnyDevice, latency_us
+from tilestitch.passes.api import Combine, CostModel, KernelsView, Kind, Node, PlannerView, Rule, WhyNot, kind_of
 
 
 @dataclass(frozen=True)
@@ -33,3 +38,13 @@ class AllStages(Rule):
             for producer in sorted(kernels.producers(reader)) if reader in kernels.groups else ():
                 if reader in kernels.groups and producer in kernels.groups:
                     yield Combine(((producer,), (reader,)), forced=True)
+
+
+@dataclass(frozen=True)
+class NoGridBarriers(CostModel):
+    """The analytical model, to which a wait of the whole grid takes a second: rows are cut into launches instead."""
+
+    name: ClassVar[str] = "no_grid_barriers"
+
+    def latency_us(self, kernel: KernelFacts, device: AnyDevice) -> float:
+        return latency_us(AnalyticalModel(), kernel, device) + 1e6 * kernel.grid_barriers
