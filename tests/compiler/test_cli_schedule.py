@@ -16,7 +16,7 @@ from tilestitch.compiler.cli.main import main
 @pytest.fixture
 def model(tmp_path: Path) -> str:
     """Three matmuls of one input, each with a softmax, and their sum."""
-    weights = [numpy_helper.from_array(np.eye(32, dtype=np.float32), f"w{i}") for i in range(3)]
+    weights = [numpy_helper.from_array(np.roll(np.eye(32, dtype=np.float32), i, 0), f"w{i}") for i in range(3)]
     nodes = [helper.make_node("MatMul", ["x", f"w{i}"], [f"m{i}"]) for i in range(3)]
     nodes += [helper.make_node("Softmax", [f"m{i}"], [f"s{i}"]) for i in range(3)]
     nodes.append(helper.make_node("Sum", [f"s{i}" for i in range(3)], ["y"]))
