@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tilestitch.codegen.cpu.target import CpuTarget, parse_target
+from tilestitch.compiler.cli.arguments import positive
 from tilestitch.compiler.machine import machine_of
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.errors import MeasurementError
@@ -106,10 +107,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("models", nargs="*", type=Path, metavar="MODEL.onnx")
     parser.add_argument("--records", required=True, metavar="FILE.db", help="the file that records are added to")
     parser.add_argument("--target", default="cpu", help="cpu, or cpu:NAME for kernels that use less of this machine")
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="default: 1")
-    parser.add_argument("--plans", type=int, default=3, metavar="N", help="of each model (default: 3)")
-    parser.add_argument("--schedules", type=int, default=4, metavar="N", help="of each plan (default: 4)")
-    parser.add_argument("--rounds", type=int, default=20, metavar="N", help="of each plan at most (default: 20)")
+    parser.add_argument("--threads", type=positive, default=1, metavar="N", help="default: 1")
+    parser.add_argument("--plans", type=positive, default=3, metavar="N", help="of each model (default: 3)")
+    parser.add_argument("--schedules", type=positive, default=4, metavar="N", help="of each plan (default: 4)")
+    parser.add_argument("--rounds", type=positive, default=20, metavar="N", help="of each plan at most (default: 20)")
     parser.add_argument("--seconds", type=float, default=4.0, metavar="S", help="of a turn of plans at most")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random plans")
     parser.add_argument("--import", dest="imported", metavar="FILE.jsonl", help="add these records first")

@@ -50,3 +50,10 @@ def test_a_model_that_is_none_is_left_out_and_told(
     (tmp_path / "odd.onnx").write_text("no model")
     assert main([str(tmp_path / "odd.onnx"), "--records", str(tmp_path / "r.db")]) == 1
     assert "left out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--plans", "--schedules", "--rounds", "--threads"])
+def test_none_of_what_is_measured_is_no_measurement(option: str, measured: Path) -> None:
+    with pytest.raises(SystemExit):
+        main([str(measured / "cnn.onnx"), "--records", str(measured / "none.db"), option, "0"])
+    assert not (measured / "none.db").exists()
