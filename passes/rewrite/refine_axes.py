@@ -247,8 +247,15 @@ class _Refined:
         strides = self.strides if elements(walked) == self.region.count else self.row_strides
         padded = (1,) * (len(walked) - len(shape)) + tuple(shape)
         spans = zip(pairwise(strides_of(walked)), padded, strict=True)
-        varies = [range(low, high) for (high, low), size in spans if size != 1]
+        varies = [(low, high) for (high, low), size in spans if size != 1]
         return tuple(
-            size if any(stride in span for span in varies) else 1
+            size if any(_lies_in(stride, low, high) for low, high in varies) else 1
             for size, stride in zip(self.sizes, strides, strict=True)
         )
+
+
+def _lies_in(stride: Size, low: Size, high: Size) -> bool:
+    """Whether a stride is from `low` on and before `high`, where each of them divides the next. Of open sizes that is
+    known, and often not which is larger.
+    """
+    return stride != 0 and stride != high and stride % low == 0 and high % stride == 0

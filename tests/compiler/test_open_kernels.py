@@ -113,6 +113,13 @@ FURTHER = {
         (1, 2),
         (1, 2),
     ),
+    "rows_in_other_shapes": (
+        "(float[2, s] x, float[b] u) => (float[i, j, k] y, float[b] v) <int64[2] some = {2, 1}> {\n"
+        "p = Softmax<axis=0>(x)  d = Shape<start=1>(x)  t = Concat<axis=0>(some, d)  r = Reshape(p, t)\n"
+        "q = Shape(r)  c = ConstantOfShape(q)  a = Add(r, c)  h = Tanh(a)  y = Softmax<axis=0>(h)  v = Neg(u) }",
+        (1, 2),
+        (1, 2),
+    ),
     "columns_apart": (
         "(float[b, s, 3] x) => (float[b, s, 2] y, float[b, s, 4] z)\n"
         "<float[3, 6] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9}, int64[2] parts = {2, 4}>\n"
