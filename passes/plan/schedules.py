@@ -218,7 +218,7 @@ def _from_json(data: Any, wanted: Any, where: str) -> Any:
         if not isinstance(data, list):
             raise PlanError(f"{where} is no list; write the plan again")
         return tuple(_from_json(entry, item, f"{where}[{i}]") for i, entry in enumerate(data))
-    if wanted is int and isinstance(data, str):
+    if wanted is int and isinstance(data, str) and not data.isdecimal():
         raise PlanError(
             f"{where} is the open size {data!r}, and plans are replayed for given sizes only; compile the model with "
             "shapes (--shape), and replay that plan"
