@@ -14,14 +14,19 @@ DEFAULT_CAPABILITY = 90
 def device_of(target: TargetInfo) -> AnyDevice:
     """The device that a target is planned for: a CPU with its threads and vector unit, or a GPU of the table.
 
-    A bare `cuda` stands for Hopper. Raises DeviceError for a device that is not in the table.
+    A bare `cuda` stands for Hopper, `cuda:sm_80` for the usual GPU of an architecture, `cuda:h200` for that one.
+    Raises DeviceError for a device that is not in the table.
     """
     if target.device:
         return find_device(target.device)
     if not target.name.startswith("cuda"):
         return _cpu(isa_named(target.isa, target.dot), max(1, target.threads))
-    digits = "".join(c for c in target.name if c.isdigit())
-    return representative(int(digits) if digits else DEFAULT_CAPABILITY)
+    named = [part for part in target.name.partition(":")[2].split(",") if part]
+    if not named:
+        return representative(DEFAULT_CAPABILITY)
+    if not all(part.startswith("sm_") for part in named):
+        return find_device(named[0])
+    return representative(min(int("".join(c for c in part if c.isdigit())) for part in named))
 
 
 def _cpu(isa: Isa, cores: int) -> CpuDevice:
