@@ -103,7 +103,8 @@ def bundle_case(name: str, variant: str, folder: Path) -> dict[str, Any]:
     """The artifact; the graph; the constants that the artifact lacks; what the emulated device makes of one input."""
     kind, family = VARIANTS[variant], CASES[name]
     model = family.make(kind.dtype)
-    compiled = compile_model(model, family.target, precision=kind.precision, passes=family.passes, keep_source=True)
+    compiled = compile_model(model, family.target, precision=kind.precision, passes=family.passes, sync=family.sync,
+                             keep_source=True)  # fmt: skip
     entry = f"{name}.{variant}"
     graph = compiled.specialisations[0].graph
     (folder / f"{entry}.graph").write_text(print_graph(graph))

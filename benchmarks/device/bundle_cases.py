@@ -32,6 +32,7 @@ from benchmarks.device.case_models import (
     looked_up,
     lstm,
     max_pool,
+    mlp,
     running_sum,
     scattered,
     signal,
@@ -74,7 +75,7 @@ class Family:
     """A case in its variants. smoke: the variants that are run first, with what the emulated device made of them.
 
     passes: further ones that it is compiled with. target: what it is compiled for. image: the kind of file that its
-    kernels travel as.
+    kernels travel as. sync: how dependent kernels wait for each other.
     """
 
     make: Callable[[str], onnx.ModelProto]
@@ -83,6 +84,7 @@ class Family:
     passes: tuple[str, ...] = ()
     target: str = TARGET
     image: str = "cubin"
+    sync: str = "off"
 
 
 def _network(name: str) -> Callable[[str], onnx.ModelProto]:
@@ -120,6 +122,10 @@ CASES = {
     "large_gemm": Family(partial(wide_gemm, m=4100, k=1032, n=4104), GEMMS),
     "cluster_gemm": Family(partial(wide_gemm, m=2048, k=64, n=1024), ("float16", "bfloat16"), ("float16",)),
     "wide_cluster_gemm": Family(partial(wide_gemm, m=2048, k=64, n=2048), ("float16",), ("float16",)),
+    "tickets": Family(mlp, TWO, sync="tile"),
+    "tickets_small": Family(
+        partial(mlp, rows=150, width=72, hidden=136), ("float32", "float16"), ("float32",), sync="tile"
+    ),
     "dense_norm": Family(dense_norm, FLOATS),
     "dense_norm_small": Family(partial(dense_norm, rows=40, width=128), ("float16",), ("float16",)),
     "dense_norm_wide": Family(partial(dense_norm, rows=512, width=1024), ("float16", "bfloat16")),

@@ -72,6 +72,16 @@ def linear_gelu(dtype: str, rows: int = 130, width: int = 384, hidden: int = 520
     return _model(nodes, {"x": (rows, width)}, (rows, hidden), dtype, w=(width, hidden), b=(hidden,))
 
 
+def mlp(dtype: str, rows: int = 512, width: int = 512, hidden: int = 2048) -> onnx.ModelProto:
+    """Two dependent GEMMs."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Relu", ["p"], ["s"]),
+        helper.make_node("MatMul", ["s", "v"], ["y"]),
+    ]
+    return _model(nodes, {"x": (rows, width)}, (rows, width), dtype, w=(width, hidden), v=(hidden, width))
+
+
 def dense_norm(dtype: str, rows: int = 128, width: int = 512) -> onnx.ModelProto:
     """What follows attention in a transformer: projection, bias, residual, LayerNorm."""
     shape = (rows, width)

@@ -44,12 +44,13 @@ def plan_of(
     target: str = "cpu",
     planner: str = "stitch",
     shapes: Mapping[str, Sequence[int]] | None = None,
+    sync: str = "off",
 ) -> StitchPlan:
     """The plan for a model, or for a graph, with the plug-ins `passes` and no installed ones; nothing is compiled.
 
-    target: cpu or cuda.
+    target: cpu or cuda. sync: how dependent kernels wait for each other, as for `compile_model`.
     """
-    return _planned(model, passes, target, planner, shapes)[1]
+    return _planned(model, passes, target, planner, shapes, sync)[1]
 
 
 def kernels_of(
@@ -68,10 +69,12 @@ def kernels_of(
 
 
 def _planned(
-    model: Any, passes: Sequence[Any], target: str, planner: str, shapes: Mapping[str, Sequence[int]] | None
-) -> tuple[Graph, StitchPlan]:
+    model: Any, passes: Sequence[Any], target: str, planner: str, shapes: Mapping[str, Sequence[int]] | None,
+    sync: str = "off",
+) -> tuple[Graph, StitchPlan]:  # fmt: skip
     plugins = load_plugins(passes, Installed())
-    context = PassContext(TargetInfo(target), {"planner": planner}, [VerifyListener()], plugins.rules, plugins.records)
+    options = {"planner": planner, "sync": sync}
+    context = PassContext(TargetInfo(target), options, [VerifyListener()], plugins.rules, plugins.records)
     if plugins.cost_model is not None:
         context.cost_model = plugins.cost_model
     graph = run_pipeline(_graph(model, shapes), context, extra=plugins.passes)

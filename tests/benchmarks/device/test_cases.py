@@ -28,7 +28,7 @@ from tilestitch.passes.plugins.testing import plan_of
 KINDS = {
     "injective", "turned", "rowwise", "packed", "stages", "gemv", "gemm_simt", "gemm_mma", "gemm_wgmma", "conv_direct",
     "attention_simt", "attention_mma", "join", "window", "cumulative", "top_k", "copy", "scatter_nd",
-    "scatter_nd_claim", "scatter_elements", "scatter_elements_claim", "check",
+    "scatter_nd_claim", "scatter_elements", "scatter_elements_claim", "check", "tickets",
 }  # fmt: skip
 """Of launches."""
 
@@ -46,7 +46,7 @@ def plans() -> list[StitchPlan]:
 
 
 def planned(family: Family, variant: str) -> StitchPlan:
-    return plan_of(family.make(VARIANTS[variant].dtype), family.passes, target="cuda:h200")
+    return plan_of(family.make(VARIANTS[variant].dtype), family.passes, target="cuda:h200", sync=family.sync)
 
 
 def groups(plans: list[StitchPlan]) -> Iterator[Group]:
