@@ -9,18 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from tilestitch.compiler.ir import Value, reference
 from tilestitch.compiler.ir.claims import may_be_natural
 from tilestitch.compiler.ir.errors import UndecidedError
 from tilestitch.compiler.ir.sizes import Size, bounds_of, is_open, largest, smallest
-from tilestitch.compiler.ir.types import is_float, is_integer
+from tilestitch.compiler.ir.types import is_float, is_integer, storage_bytes, to_numpy_dtype
 
 MOST_ELEMENTS = 64
 """Longer tensors of integers are data, not shapes."""
 _EXACT: Mapping[str, int] = {"float32": 1 << 24, "float64": 1 << 53}
 """Up to where floats have every integer."""
+_LEAST_BYTES = 4
+"""Of integers that have every size."""
 
 
 def contents_of(value: Value) -> np.ndarray | None:
@@ -68,10 +71,19 @@ def _result(op: str, operands: Sequence[np.ndarray], attrs: Mapping[str, Any]) -
 
 def _cast(operand: np.ndarray, dtype: str, to: str) -> np.ndarray | None:
     """Old converters take sizes to floats and back: nothing is lost of those that a float has exactly."""
+    if is_integer(to) and storage_bytes(to) < _LEAST_BYTES and not _fits(operand, to):
+        return None
     if is_integer(to) and dtype in _EXACT:
         most, sizes = _EXACT[dtype], operand.reshape(-1)
         return operand if all(bounds_of(s)[0] >= -most and may_be_natural(most - s) for s in sizes) else None
     return operand if not is_float(dtype) and (is_integer(to) or to in _EXACT) else None
+
+
+def _fits(operand: np.ndarray, dtype: str) -> bool:
+    """Whether no element is ever too large or too small for integers of this dtype, which would wrap around."""
+    limits = ml_dtypes.iinfo(to_numpy_dtype(dtype))
+    bounds = map(bounds_of, operand.reshape(-1))
+    return all(limits.min <= low and high <= limits.max for low, high in bounds)
 
 
 def _objects(elements: Sequence[Any], shape: Sequence[int]) -> np.ndarray:

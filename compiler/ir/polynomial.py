@@ -162,14 +162,11 @@ class Polynomial:
             rest = made({_left(monomial, common): factor for monomial, factor in self.terms.items()})
             corners = [a * b for a in _bounds_of_product(common) for b in bounds_of(rest)]
             return min(corners), max(corners)
-        low = high = 0
-        for monomial, factor in self.terms.items():
-            ends = (factor, factor)
-            for atom in monomial:
-                corners = [a * b for a in ends for b in atom.bounds]
-                ends = min(corners), max(corners)
-            low, high = low + min(ends), high + max(ends)
-        return low, high
+        low, high = _bounds_of_sum(self.terms, lambda atom: atom.bounds)
+        if not any(len(monomial) > 1 for monomial in self.terms):
+            return low, high
+        least, most = _bounds_of_sum(_above_least(self.terms), lambda atom: (0, atom.bounds[1] - atom.bounds[0]))
+        return max(low, least), min(high, most)
 
     @cached_property
     def symbols(self) -> frozenset[Symbol]:
@@ -436,6 +433,34 @@ def _bounds_of_product(monomial: Monomial) -> tuple[int, int]:
         corners = [a * b for a in (low, high) for b in atom.bounds]
         low, high = min(corners), max(corners)
     return low, high
+
+
+def _bounds_of_sum(terms: Mapping[Monomial, int], bounds: Callable[[Atom], tuple[int, int]]) -> tuple[int, int]:
+    """Bounds of a sum each of whose terms is taken by itself."""
+    low = high = 0
+    for monomial, factor in terms.items():
+        ends = factor, factor
+        for atom in monomial:
+            corners = [a * b for a in ends for b in bounds(atom)]
+            ends = min(corners), max(corners)
+        low, high = low + ends[0], high + ends[1]
+    return low, high
+
+
+def _above_least(terms: Mapping[Monomial, int]) -> dict[Monomial, int]:
+    """The same sum, where each atom stands for how far it is above its least value.
+
+    So `h * w - 2 * h - 2 * w + 4` is positive for `h` and `w` from 3 on: terms of one sign are left.
+    """
+    total: dict[Monomial, int] = {}
+    for monomial, factor in terms.items():
+        parts: list[tuple[Monomial, int]] = [((), factor)]
+        for atom in monomial:
+            least = atom.bounds[0]
+            parts = [part for m, f in parts for part in (((*m, atom), f), (m, f * least))]
+        for part, count in parts:
+            total[part] = total.get(part, 0) + count
+    return total
 
 
 def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:

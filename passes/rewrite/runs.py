@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tilestitch.compiler.ir import TensorType, Value
+from tilestitch.compiler.ir import Node, TensorType, Value
 from tilestitch.compiler.ir.sizes import Size
 
 
@@ -40,9 +40,12 @@ def run_of(value: Value) -> Run | None:
     """
     if not isinstance(value.type, TensorType) or value.dtype not in ("int32", "int64") or len(value.shape) > 1:
         return None
-    if value.data is not None:
-        return _of_numbers(value.data.reshape(-1).tolist())
-    node = value.producer
+    run = _of_numbers(value.data.reshape(-1).tolist()) if value.data is not None else _run_made_by(value.producer)
+    single = all(size == 1 for size in value.shape)  # broadcasts: the step that it was taken out of says nothing
+    return Run(run.first) if run is not None and single else run
+
+
+def _run_made_by(node: Node | None) -> Run | None:
     if node is None:
         return None
     match node.op:

@@ -201,6 +201,26 @@ def test_images_of_any_size_are_right_at_every_size(name: str) -> None:
                 assert_close(actual, wanted, MODELS["float32"])
 
 
+WITHOUT_PADDING = {
+    "a_window": "(float[b,4,h,w] x) => (float[b,4,p,q] y) { y = Conv(x, k) }",
+    "two_windows": "(float[b,4,h,w] x) => (float[b,4,p,q] y) { a = Conv(x, k)  r = Relu(a)  y = Conv(r, k) }",
+    "largest": "(float[b,4,h,w] x) => (float[b,4,p,q] y) { a = Conv(x, k)  y = MaxPool<kernel_shape=[2,2]>(a) }",
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_PADDING)
+def test_images_that_windows_fit_into_are_compiled_without_padding(name: str) -> None:
+    model = model_of(WITHOUT_PADDING[name], (4, 4, 3, 3))
+    compiled = compile_model(model)
+    assert compiled.explain()["host"]["steps"] == 0
+    reference = rivals.onnxruntime(model, 1)
+    with load(compiled.to_bytes(), num_threads=2) as module:
+        for b, h, w in ((1, 5, 5), (2, 7, 5), (1, 6, 41)):
+            feeds = inputs(model, {"b": b, "h": h, "w": w})
+            (actual,), (wanted,) = module.run(feeds).values(), reference(feeds)
+            assert_close(actual, wanted, MODELS["float32"])
+
+
 @pytest.mark.parametrize("threads", [1, 4])
 def test_an_image_is_shared_by_threads_as_far_as_it_has_rows(threads: int) -> None:
     model = model_of(*IMAGES["3x3"])

@@ -81,6 +81,17 @@ def test_arithmetic_of_floats_is_none_of_sizes() -> None:
     assert [n.op for n in graph.nodes] == ["sizes", "add"]
 
 
+@pytest.mark.parametrize("through", ["", "floats = Cast<to=1>(shape)  shape1 = Identity(floats)"])
+def test_sizes_that_small_integers_may_not_have_are_computed_as_data(through: str) -> None:
+    last = "shape1" if through else "shape"
+    text = (
+        f"(float[b] x) => (int64[1] z) {{ shape = Shape(x)  {through}\n"
+        f"small = Cast<to=2>({last})  z = Cast<to=7>(small) }}"
+    )
+    assert "cast" in [n.op for n in imported(text).nodes]
+    assert [n.op for n in imported(text, b=(1, 255)).nodes] == ["sizes"]
+
+
 def test_an_expansion_that_keeps_minus_one_is_decided() -> None:
     """The idiom of exporters: Where(target == -1, 1, target)."""
     graph = imported("""(float[1, 1, s] x, float[b] y) => (float[b, 1, s] z) {

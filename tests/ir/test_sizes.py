@@ -110,6 +110,14 @@ def test_an_open_order_raises_instead_of_being_guessed() -> None:
     assert bool(S)
 
 
+def test_a_window_over_an_image_that_is_large_enough_has_results() -> None:
+    """Whatever the normal form makes of the number: no term of it is always larger than the others."""
+    h, w = (size_of(Symbol(name, 3, 99)) for name in "hw")
+    assert bounds_of(B * (h - 2) * (w - 2) + P) == (1, 64 * 97 * 97 + 100)
+    assert bounds_of(-(h - 3) * (w - 3) - P * B) == (-(96 * 96 + 6400), 0)
+    assert bounds_of((h - 3) * (h - 3) + P) == (0, 96 * 96 + 100)
+
+
 def test_division_by_what_may_be_0_raises() -> None:
     with pytest.raises(UndecidedError, match="p > 0"):
         S // P

@@ -102,6 +102,22 @@ def test_operators_of_a_turn_compute_all_turns(name: str) -> None:
     assert_same(model, graph, {"x": x})
 
 
+def test_one_number_of_a_run_is_added_to_all_others() -> None:
+    model = parser.parse_model(
+        HEAD
+        + "(float[n] x) => (int64[n] y) <int64 zero = {0}, int64 one = {1}, int64[1] at = {1}, int64[1] stop = {2},\n"
+        "bool yes = {1}> {\n"
+        "turns = Size(x)  numbers = Range(zero, turns, one)  second = Slice(numbers, at, stop)\n"
+        "moved = Add(numbers, second)\n"
+        "y = Loop(turns, yes) <body = turn (int64 i, bool go) => (bool on, int64 row)\n"
+        "{ row = Gather(moved, i)  on = Identity(go) }> }"
+    )
+    graph = batched(import_model(model, ranges={"n": (2, 99)}).graph)
+    assert "loop" not in [node.op for node in graph.nodes]
+    for n in (2, 3, 7):
+        assert_same(model, graph_at(graph, {"n": n}), {"x": np.zeros(n, np.float32)})
+
+
 DEPENDENT = {
     "carried": "(float[5, 3] x, float[3] s) => (float[3] y) <int64 turns = {5}, bool yes = {1}> {\n"
     "y = Loop(turns, yes, s) <body = turn (int64 i, bool go, float[3] a) => (bool on, float[3] b)\n"
