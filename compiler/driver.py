@@ -231,7 +231,7 @@ def compile_model(
         try:
             compiled = compiled_for(job, [*favoured, *regions])
         except _REFUSALS as error:
-            if dims is not None or favoured or regions == [None] or not job.leaves_open(shape_sets):
+            if dims is not None or favoured or regions == [None]:
                 raise
             compiled = _with_open_on_host(lambda refused: compiled_for(replace(job, refused=refused), [None]), error)
         if report is not None:

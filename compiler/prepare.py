@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.errors import IRError
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.errors import PassError
@@ -74,12 +75,6 @@ class Job:
         tell("import and plan", len(found), len(found))
         return result
 
-    def leaves_open(self, shape_sets: Sequence[ShapeSet]) -> bool:
-        """Whether inputs have dimensions that no set of shapes gives a size."""
-        from tilestitch.compiler.frontend.importer import leaves_open
-
-        return any(leaves_open(self.source.model, shapes) for shapes in shape_sets)
-
     def _imported(self, shapes: ShapeSet, region: Region | None) -> ImportedModel:
         from tilestitch.compiler.frontend import import_model
 
@@ -99,7 +94,7 @@ class Job:
         context = replace(self.context, listeners=[*self.context.listeners, *dumps, notes])
         imported = variant.imported
         graph = run_pipeline(imported.graph, context, extra=self.passes)
-        graph = with_regions(graph) if graph.symbols else graph
+        graph = with_regions(graph) if _has_symbols(graph) else graph
         stored = () if replay is None else self.expose
         if replay is None:
             plan = make_plan(graph, context)
@@ -121,6 +116,10 @@ class Job:
         if folder:
             _write_views(folder, prepared.planned)
         return prepared
+
+
+def _has_symbols(graph: Graph) -> bool:
+    return bool(graph.symbols) or any(map(_has_symbols, graph.subgraphs()))
 
 
 def _refuse_host_steps(planned: Planned) -> None:

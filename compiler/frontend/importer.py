@@ -239,15 +239,6 @@ def _add_inputs(scope: Scope, proto: ModelProto, shapes: dict[str, Sequence[int]
         scope.bind(info.name, scope.graph.add_input(info.name, known))
 
 
-def leaves_open(model: str | os.PathLike[str] | ModelProto, shapes: Shapes) -> bool:
-    """Whether an input has dimensions without a size where others have these shapes."""
-    graph = (model if isinstance(model, ModelProto) else load_model(Path(model))).graph
-    constants = {t.name for t in graph.initializer}
-    formal = [i for i in graph.input if i.name not in constants]
-    sizes = _symbol_sizes(formal, shapes)
-    return any(not is_static_tensor(_substituted(_input_type(i, shapes.get(i.name)), sizes)) for i in formal)
-
-
 def _declared(info: ValueInfoProto) -> Type:
     if not info.type.WhichOneof("value"):
         raise ModelError(f"input {info.name!r} has no type; export the model again")
