@@ -19,6 +19,9 @@ from .errors import ModelError
 DEFAULT_RANGE = (1, (1 << 31) - 1)
 """Of an open dimension that is given none."""
 
+MOST_TRIED = 64
+"""Sizes that are tried, from the least one on, until one is what a claim asks for."""
+
 Range = tuple[int, int]
 """The least and the largest size, both included."""
 
@@ -106,7 +109,9 @@ class Symbols:
 
     def learned(self, claims: Iterable[Claim]) -> bool:
         """Whether one of some claims says what a symbol is, or narrows its range; then it is known from now on."""
-        return any(self._solved(claim) if claim.exact else self._narrowed(claim) for claim in claims)
+        return any(
+            (self._solved(claim) if claim.exact else self._narrowed(claim)) or self._raised(claim) for claim in claims
+        )
 
     def _solved(self, claim: Claim) -> bool:
         """A symbol that the claim gives by others: the last one that is a sum of them, not a difference."""
@@ -136,6 +141,20 @@ class Symbols:
             return False
         rises = not is_open(claim.size - size_of(symbol))
         narrow = replace(symbol, low=max(symbol.low, bound)) if rises else replace(symbol, high=min(symbol.high, bound))
+        return self._put(symbol, narrow, claim)
+
+    def _raised(self, claim: Claim) -> bool:
+        """The least sizes are left out that break the claim, as few of them as can be tried: `h // 2 - 7 >= 0`."""
+        found = symbols_of([claim.size])
+        if len(found) != 1:
+            return False
+        (symbol,) = found
+        last = min(symbol.high, symbol.low + MOST_TRIED)
+        low = next((size for size in range(symbol.low, last + 1) if claim.holds({symbol.name: size})), None)
+        return low is not None and self._put(symbol, replace(symbol, low=low), claim)
+
+    def _put(self, symbol: Symbol, narrow: Symbol, claim: Claim) -> bool:
+        """Whether that is another range of a symbol; it has this one from now on."""
         if narrow.low > narrow.high:
             raise ModelError(f"dimension {symbol.name} must be {claim}, which its range {symbol.bounds} does not allow")
         self.by_name[symbol.name] = narrow

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
-from .sizes import Size, bounds_of
+from .sizes import Size, bounds_of, typical
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,11 @@ class Claim:
     size: Size
     exact: bool
     reason: str = field(default="", compare=False)
+
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        """Whether it is true where all symbols have values."""
+        value = typical(self.size, sizes)
+        return value == 0 if self.exact else value >= 0
 
     def __str__(self) -> str:
         return f"{self.size} {'=' if self.exact else '>='} 0"

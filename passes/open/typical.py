@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from itertools import count, islice, permutations
 
 from tilestitch.compiler.ir import Graph, TensorType
-from tilestitch.compiler.ir.claims import Claim
-from tilestitch.compiler.ir.sizes import Symbol, typical
+from tilestitch.compiler.ir.sizes import Symbol
 from tilestitch.passes.errors import PassError
 
-FIRST = 97
-"""Where to look for a size that a range says nothing of: kernels then have some work, and no size is special."""
+FIRSTS = (97, 29, 5, 1)
+"""Where to look for a size that a range says nothing of: kernels then have some work, and no size is special. From the
+others on where it must be no larger than one of a short range.
+"""
 FACTORS = (1, 2, 4, 8, 16, 3, 6, 12, 5, 7, 9, 10)
 """Sizes are multiplied by the first of these that makes them what the graph claims, as that one is even."""
 MOST_ORDERS = 24
@@ -24,12 +25,11 @@ def typical_sizes(graph: Graph, given: Mapping[str, int] | None = None) -> dict[
     graph claims. Raises PassError where none is found that does.
     """
     taken = {d for node in graph.nodes for v in node.outputs if isinstance(v.type, TensorType) for d in v.type.shape}
-    primes = islice((p for p in _primes(FIRST) if p not in taken), len(graph.symbols))
-    for order in islice(permutations(primes), MOST_ORDERS):
+    for order in _orders(taken, len(graph.symbols)):
         first = {s.name: (given or {}).get(s.name) or prime for s, prime in zip(graph.symbols, order, strict=True)}
         for factor in FACTORS:
             sizes = {s.name: _in_range(s, first[s.name], factor) for s in graph.symbols}
-            if all(_holds(claim, sizes) for claim in graph.claims):
+            if all(claim.holds(sizes) for claim in graph.claims):
                 return sizes
     claims = "; ".join(f"{claim} ({claim.reason})" if claim.reason else str(claim) for claim in graph.claims)
     raise PassError(
@@ -38,9 +38,11 @@ def typical_sizes(graph: Graph, given: Mapping[str, int] | None = None) -> dict[
     )
 
 
-def _holds(claim: Claim, sizes: Mapping[str, int]) -> bool:
-    value = typical(claim.size, sizes)
-    return value == 0 if claim.exact else value >= 0
+def _orders(taken: Set[object], length: int) -> Iterator[tuple[int, ...]]:
+    """Primes that are not taken, in some orders: larger ones first."""
+    for first in FIRSTS:
+        primes = islice((p for p in _primes(first) if p not in taken), length)
+        yield from islice(permutations(primes), MOST_ORDERS)
 
 
 def _in_range(symbol: Symbol, size: int, factor: int) -> int:

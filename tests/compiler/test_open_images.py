@@ -201,9 +201,23 @@ def test_images_of_any_size_are_right_at_every_size(name: str) -> None:
                 assert_close(actual, wanted, MODELS["float32"])
 
 
+def test_blocks_of_an_image_become_channels_where_they_fill_it() -> None:
+    model = model_of("(float[b,3,h,w] x) => (float[b,12,p,q] y) { y = SpaceToDepth<blocksize=2>(x) }", None)
+    compiled = compile_model(model)
+    assert compiled.explain()["host"]["steps"] == 0
+    with load(compiled.to_bytes(), num_threads=2) as module:
+        for b, h, w in ((1, 2, 2), (2, 4, 6), (1, 34, 2)):
+            feeds = inputs(model, {"b": b, "h": h, "w": w})
+            assert_close(module.run(feeds)["y"], rivals.onnxruntime(model, 1)(feeds)[0], MODELS["float32"])
+        with pytest.raises(InputError, match="h // 2"):
+            module.run(inputs(model, {"b": 1, "h": 3, "w": 2}))
+
+
 WITHOUT_PADDING = {
     "a_window": "(float[b,4,h,w] x) => (float[b,4,p,q] y) { y = Conv(x, k) }",
     "two_windows": "(float[b,4,h,w] x) => (float[b,4,p,q] y) { a = Conv(x, k)  r = Relu(a)  y = Conv(r, k) }",
+    "of_what_is_pooled": "(float[b,4,h,w] x) => (float[b,q] y)\n"
+    "{ a = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)  c = Conv(a, k)  y = Flatten(c) }",
     "largest": "(float[b,4,h,w] x) => (float[b,4,p,q] y) { a = Conv(x, k)  y = MaxPool<kernel_shape=[2,2]>(a) }",
 }
 
@@ -215,7 +229,7 @@ def test_images_that_windows_fit_into_are_compiled_without_padding(name: str) ->
     assert compiled.explain()["host"]["steps"] == 0
     reference = rivals.onnxruntime(model, 1)
     with load(compiled.to_bytes(), num_threads=2) as module:
-        for b, h, w in ((1, 5, 5), (2, 7, 5), (1, 6, 41)):
+        for b, h, w in ((1, 6, 6), (2, 7, 6), (1, 8, 41)):
             feeds = inputs(model, {"b": b, "h": h, "w": w})
             (actual,), (wanted,) = module.run(feeds).values(), reference(feeds)
             assert_close(actual, wanted, MODELS["float32"])

@@ -157,6 +157,14 @@ def test_a_symbol_that_must_be_a_product_becomes_it() -> None:
     assert str(graph.inputs[1].type) == "float32[a * b]"
 
 
+def test_the_least_sizes_that_break_a_claim_are_left_out() -> None:
+    graph = imported("""(float[b, 1, h] x, float[1, 1, 5] k) => (float[b, 1, q] z) {
+        a = MaxPool<kernel_shape=[2], strides=[2]>(x)
+        z = Conv(a, k)
+    }""")
+    assert {s.name: s.low for s in graph.symbols} == {"b": 1, "h": 10}
+
+
 def test_a_claim_that_no_symbol_follows_from_is_kept() -> None:
     graph = imported("""(float[a, b] x, float[c, d] y) => (float[n] z) {
         flat = Constant<value_ints=[-1]>()

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from tilestitch.compiler.ir import TensorType, Value
-from tilestitch.compiler.ir.claims import may_be_natural
+from tilestitch.compiler.ir.claims import may_be_equal, may_be_natural
 from tilestitch.compiler.ir.sizes import Size, as_size, bounds_of, ceil_div, is_open, largest, smallest
 from tilestitch.compiler.ir.types import broadcast_shapes, to_numpy_dtype
 
@@ -324,9 +324,12 @@ def convert_depth_to_space(ctx: Context) -> Value:
 def convert_space_to_depth(ctx: Context) -> Value:
     x, block = ctx.input(0), ctx.attr("blocksize")
     batch, channels, *spatial = ctx.shape(x)
-    if any(s % block for s in spatial):
+    if not all(may_be_equal(s % block, 0) for s in spatial):
         raise ctx.fail(f"spatial sizes {spatial} are not multiples of {block}")
     count = len(spatial)
+    whole = (batch, channels, *(s // block * block for s in spatial))
+    if whole != (batch, channels, *spatial):  # equal by that claim only: indices are computed with multiples
+        x = ctx.emit("slice", x, starts=(0,) * len(whole), steps=(1,) * len(whole), sizes=whole)
     split = ctx.reshape(x, (batch, channels, *(d for s in spatial for d in (s // block, block))))
     inner = [3 + 2 * i for i in range(count)]
     outer = [2 + 2 * i for i in range(count)]
