@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Set
 from itertools import count, islice, permutations
 
 from tilestitch.compiler.ir import Graph, TensorType
-from tilestitch.compiler.ir.sizes import Symbol
+from tilestitch.compiler.ir.sizes import Size, Symbol, size_of, symbols_of
 from tilestitch.passes.errors import PassError
 
 FIRSTS = (97, 29, 5, 1)
@@ -24,11 +24,12 @@ def typical_sizes(graph: Graph, given: Mapping[str, int] | None = None) -> dict[
     so that nothing holds at these sizes that does not hold at others; or multiples of these, if they keep what the
     graph claims. Raises PassError where none is found that does.
     """
+    leaders = _leaders(graph)
     taken = {d for node in graph.nodes for v in node.outputs if isinstance(v.type, TensorType) for d in v.type.shape}
     for order in _orders(taken, len(graph.symbols)):
         first = {s.name: (given or {}).get(s.name) or prime for s, prime in zip(graph.symbols, order, strict=True)}
         for factor in FACTORS:
-            sizes = {s.name: _in_range(s, first[s.name], factor) for s in graph.symbols}
+            sizes = {s.name: _in_range(s, first[leaders[s.name]], factor) for s in graph.symbols}
             if all(claim.holds(sizes) for claim in graph.claims):
                 return sizes
     claims = "; ".join(f"{claim} ({claim.reason})" if claim.reason else str(claim) for claim in graph.claims)
@@ -36,6 +37,21 @@ def typical_sizes(graph: Graph, given: Mapping[str, int] | None = None) -> dict[
         f"no typical sizes were found for which all holds that the model takes for granted: {claims}; give sizes with "
         "shapes (--shape), or ranges with dims (--dim) that leave fewer"
     )
+
+
+def _leaders(graph: Graph) -> dict[str, str]:
+    """For each symbol the first one that claims say it equals; it has the same size."""
+    leaders = {symbol.name: symbol.name for symbol in graph.symbols}
+    for claim in graph.claims:
+        pair = [symbol for symbol in graph.symbols if symbol in symbols_of([claim.size])]
+        if claim.exact and len(pair) == 2 and claim.size in _differences(*pair):
+            first, second = (leaders[symbol.name] for symbol in pair)
+            leaders = {name: first if leader == second else leader for name, leader in leaders.items()}
+    return leaders
+
+
+def _differences(a: Symbol, b: Symbol) -> tuple[Size, Size]:
+    return size_of(a) - size_of(b), size_of(b) - size_of(a)
 
 
 def _orders(taken: Set[object], length: int) -> Iterator[tuple[int, ...]]:
