@@ -189,8 +189,8 @@ def test_an_artifact_records_how_it_was_compiled(tmp_path: Path) -> None:
     assert read_explain(artifact)["options"] == {
         "target": "cpu", "precision": "bf16", "planner": "injective", "cost_model": "random", "threads": 1,
         "passes": ["examples.custom_pass.tilestitch_example_rules.hard_gelu:HardGelu{slope=0.5}"],
-        "installed_plugins": True,
-        "shapes": {"x": [1, 3, 16, 16]},
+        "installed_plugins": True, "records": None, "frozen": False,
+        "shapes": {"x": [1, 3, 16, 16]}, "dims": None,
     }  # fmt: skip
 
 

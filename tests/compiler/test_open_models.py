@@ -18,17 +18,9 @@ from tests.open_models.styles import STYLES
 from tests.tolerances import MODELS
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli import rivals
-from tilestitch.compiler.frontend.errors import ConversionError
 from tilestitch.runtime import load
 
 pytest.importorskip("onnxruntime")
-
-STATIC = "RoiAlign needs sizes at compile time"
-REFUSED = {"two_stage.script"}
-CASES = [
-    pytest.param(name, marks=pytest.mark.xfail(name in REFUSED, raises=ConversionError, strict=True, reason=STATIC))
-    for name in BUILDERS
-]
 
 
 def expected(model: ModelProto, feeds: Feeds) -> list[Any]:
@@ -40,7 +32,7 @@ def inputs_at_all_sizes(fixture: OpenFixture) -> Iterator[Feeds]:
         yield fixture.feeds(sizes, np.random.default_rng(number))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", BUILDERS)
 def test_one_artifact_is_right_at_twelve_sizes(name: str) -> None:
     fixture = fixture_of(name)
     reference = rivals.onnxruntime(fixture.model, 1)

@@ -52,7 +52,9 @@ DTYPES = {
     ),
 }
 """Where they are not float32 alone."""
-DEVICE_OPS = [name for name, spec in OPS.items() if spec.kind not in (Kind.HOST, Kind.CONTROL)]
+ON_CPUS = {"suppress", "roi_align"}
+"""What the frontend makes for CPUs only, where sizes are open."""
+DEVICE_OPS = [name for name, spec in OPS.items() if spec.kind not in (Kind.HOST, Kind.CONTROL) and name not in ON_CPUS]
 
 
 def operand(graph: Graph, kind: str, dtype: str) -> Value:
