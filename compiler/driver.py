@@ -248,7 +248,7 @@ def _with_open_on_host(compiled: Callable[[str], CompiledModel], error: Exceptio
     try:
         return compiled(str(error))
     except _REFUSALS:
-        raise error from None
+        raise error from error.__cause__
 
 
 def _explained(
