@@ -28,6 +28,7 @@ from benchmarks.device.bundle_kernels import bundle_kernels
 from benchmarks.device.bundle_sizes import onnx_of
 from benchmarks.device.feeds import feeds_of, poisoned, sample
 from benchmarks.device.interpreters import unsupported
+from benchmarks.device.launch_orders import reordered
 from benchmarks.device.sizes import SIZES
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.driver import CompiledModel
@@ -44,7 +45,7 @@ COMPILER = (
     "compiler", "passes", "codegen", "cost_model", "runtime", "tests/networks.py", "tests/models.py",
     "benchmarks/replay/catalogue.py",
     *(f"benchmarks/device/{name}.py" for name in ("bundle", "bundle_cases", "case_models", "bundle_sizes",
-      "gemm_bundle", "emulator_bundle", "sizes", "feeds", "rules")),
+      "gemm_bundle", "emulator_bundle", "launch_orders", "sizes", "feeds", "rules")),
 )  # fmt: skip
 """What entries depend on."""
 
@@ -86,11 +87,11 @@ def entries() -> Iterator[Entry]:
 
 def _models() -> tuple[str, ...]:
     try:
-        from benchmarks.models import MODELS
+        from benchmarks.models import BRANCHY, MODELS
     except ImportError as error:
         print(f"without the models: {error}", file=sys.stderr)
         return ()
-    return tuple(MODELS)
+    return (*MODELS, *BRANCHY)
 
 
 def _exported(name: str) -> Path:
@@ -135,12 +136,18 @@ def _record(compiled: CompiledModel, path: Path) -> None:
 def _stripped(
     entry: str, model: Callable[[], Path | onnx.ModelProto], precision: str, facts: dict[str, Any], folder: Path
 ) -> dict[str, Any]:
-    """Artifact and graph without constants; which there are, by digest."""
+    """Artifact and graph without constants; which there are, by digest. If it branches, other orders, too."""
     compiled = compile_model(model(), TARGET, precision=precision, strip_weights=True)
     graph = compiled.specialisations[0].graph
     (folder / f"{entry}.graph").write_text(print_graph(graph))
     constants = {digest: [data.dtype.name, list(data.shape)] for digest, data in constants_of(graph).items()}
-    return {**facts, "constants": constants, "reference": not unsupported(graph), **_saved(compiled, folder, entry)}
+    known = {**facts, "constants": constants, "reference": not unsupported(graph), **_saved(compiled, folder, entry)}
+    others = reordered(with_one_image(compiled.contents, "cubin"))
+    for order, contents in others.items():
+        write_artifact(folder / f"{entry}.{order}.tsm", contents)
+    schedule = compiled.explain()["schedule"]
+    orders = {order: f"{entry}.{order}" for order in others}
+    return {**known, "orders": orders, "one_at_a_time_us": schedule["one_at_a_time_us"]}
 
 
 def _saved(compiled: CompiledModel, folder: Path, entry: str, image: str = "cubin") -> dict[str, Any]:
@@ -205,6 +212,7 @@ class Lists:
         for row in (row for listing in ("cases", "sizes", "models") for row in self.rows[listing].values()):
             suffixes = [".tsm", ".graph"] + [".npz"] * ("variant" in row) + [".recorded.npz"] * row.get("smoke", False)
             found |= {self.folder / f"{row['name']}{suffix}" for suffix in suffixes}
+            found |= {self.folder / f"{name}.tsm" for name in row.get("orders", {}).values()}
         for kernel in (kernel for row in self.rows["gemm"].values() for kernel in row["kernels"]):
             found |= {self.folder / "gemm" / f"{launch['symbol']}.cubin" for launch in kernel["launches"]}
         for row in self.rows["emulator"].values():

@@ -23,6 +23,8 @@ from benchmarks.device.peers import DTYPES, measured, prepared, runner
 from benchmarks.device.timing import Timer, torch_stream
 
 NAMES = ("bert_base", "resnet50", "gpt2_small", "gpt2_decode", "vit_b16", "mobilenetv2", "googlenet", "inception_v3")
+BRANCHY = ("dien", "nasnet_a_cells", "experts_4", "experts_16", "two_towers")
+"""Models of branches; with one batch, since they are made for one."""
 BATCHES = (1, 8)
 PEER_DTYPES = {"fp32": "float32", "tf32": "tf32", "bf16": "bfloat16"}
 """What PyTorch calls the precisions that models are compiled in."""
@@ -45,14 +47,14 @@ def build(name: str, batch: int) -> tuple[Any, list[Any]]:
     import torch
 
     from benchmarks.device.decode import Decode, decode_inputs
-    from benchmarks.models import MODELS, SEED, randomise
+    from benchmarks.models import ALL, SEED, randomise
 
     torch.manual_seed(SEED)
     if name == "gpt2_decode":
         return Decode(), decode_inputs(batch)
-    module = MODELS[name].build()
+    module = ALL[name].build()
     randomise(module)
-    inputs = [x.repeat(batch, *[1] * (x.dim() - 1)) for x in MODELS[name].inputs().values()]
+    inputs = [x.repeat(batch, *[1] * (x.dim() - 1)) for x in ALL[name].inputs().values()]
     return module, [torch.randn_like(x) if x.is_floating_point() else x for x in inputs]
 
 
@@ -115,6 +117,6 @@ def _torch(part: str, setup: Setup, modes: tuple[str, ...], limit_s: float) -> I
     for mode in modes:
         for batch in BATCHES:
             for dtype in DTYPES:
-                for name in NAMES:
+                for name in NAMES if batch > 1 else NAMES + BRANCHY:
                     run = partial(time_torch, setup, name, batch, dtype, mode)
                     yield Case(part, _key(name, batch, dtype, f"torch {mode}"), run, limit_s, ("torch",))

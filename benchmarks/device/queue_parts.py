@@ -41,6 +41,7 @@ PARTS = (
     Part("A3", "a3_sync:cases", 30, "Costs of barriers and hand-overs: grid, semaphore, cluster, mbarrier"),
     Part("A4", "a4_order:cases", 45, "Are blocks placed in launch order? Can a waiting kernel starve?"),
     Part("M1", "m_models:ours", 60, "Whole models of ours: device, wall clock, host"),
+    Part("M5", "m5_orders:cases", 60, "Models with branches: as planned against one launch at a time"),
     Part("D3", "d1_sizes:right", 40, "Are large operators of ours right, where indices are large?"),
     Part("C1", "c1_emulator:cases", 60, "Do Hopper's asynchronous units do what the emulated device does?", 4),
     Part("B4", "b3_gemm:peers", 60, "The GEMMs and convolutions of B3 through cuBLAS and cuDNN"),

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.device import bundle, gemm_bundle, package, run_queue
 from benchmarks.device.a4_order import early_blocks
@@ -22,20 +24,37 @@ from benchmarks.device.b2_sanitizer import FOUND, verdict
 from benchmarks.device.bundle import Entry
 from benchmarks.device.bundle_kernels import KERNELS, SOURCES, compile_cubin
 from benchmarks.device.bundle_sizes import onnx_of
-from benchmarks.device.case import Case, Setup
+from benchmarks.device.case import Case, Setup, WrongResult
 from benchmarks.device.feeds import PERIOD, random_like, relative_error, sample
 from benchmarks.device.gemm_bundle import Shape
 from benchmarks.device.gpu import Gpu
 from benchmarks.device.journal import Journal, calls, lines_of, read
+from benchmarks.device.launch_orders import has_branches, without_priorities
+from benchmarks.device.m5_orders import check_same
 from benchmarks.device.queue_parts import PARTS
 from benchmarks.device.run_queue import Queue, run_parts
 from benchmarks.device.sizes import BY_NAME
 from tests.runtime.cuda.standin.build import build, missing
 from tests.runtime.cuda.standin.child import StandIn, run
+from tilestitch.compiler import compile_model
+from tilestitch.runtime import load
+from tilestitch.runtime.artifact import read_artifact
 from tilestitch.runtime.cuda.driver import CudaError
+from tilestitch.runtime.program import DeviceLaunch, DeviceStep
 
 CLUSTERED = Shape("clusters", 2048, 1024, 64)
 OPERATOR = "attention_1x16x2048x128.float16"
+
+
+def two_branches(size: int = 512) -> onnx.ModelProto:
+    """A GEMM after a GEMM, and beside them a GEMM after a Softmax."""
+    rng = np.random.default_rng(0)
+    weights = [numpy_helper.from_array(rng.standard_normal((size, size), np.float32), name) for name in "uvw"]
+    nodes = [helper.make_node("MatMul", ["x", "u"], ["a"]), helper.make_node("MatMul", ["a", "v"], ["b"]),
+             helper.make_node("Softmax", ["y"], ["s"]), helper.make_node("MatMul", ["s", "w"], ["c"])]  # fmt: skip
+    x, y, b, c = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [size, size]) for name in "xybc")
+    graph = helper.make_graph(nodes, "two_branches", [x, y], [b, c], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +71,11 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Entry("gemm", CLUSTERED.name, partial(gemm_bundle.bundle, CLUSTERED)),
         Entry("sizes", OPERATOR, size),
         Entry("models", "m.fp32", lambda f: {**size(f), "model": "bert_base", "precision": "fp32"}),
+        Entry(
+            "models",
+            "b.fp32",
+            partial(bundle._stripped, "b.fp32", two_branches, "fp32", {"model": "two_towers", "precision": "fp32"}),
+        ),
     ]
     lists = bundle.Lists(folder, "this compiler")
     assert bundle.build(lists, chosen) == 0
@@ -77,12 +101,46 @@ def dry_run(archive: Path, out: Path, *options: str) -> dict[str, Any]:
 
 def test_our_kernels_are_launched_as_a_driver_wants_it(archive: Path, tmp_path: Path) -> None:
     """Clusters, cooperative launches, tensor maps and large shared memory among them."""
-    ends = dry_run(archive, tmp_path, "--only", "S0,B1,B3,D1,M1")
-    assert [end["part"] for end in ends.values()] == ["S0", "S0", "B1", "B1", "B3", "D1", "M1"]
+    ends = dry_run(archive, tmp_path, "--only", "S0,B1,B3,D1,M1,M5")
+    assert [end["part"] for end in ends.values()] == ["S0", "S0", "B1", "B1", "B3", "D1", "M1", "M1", "M5"]
     assert {end["state"] for end in ends.values()} == {"measured"}
     assert ends['B1 {"name": "softmax_small.float32"}']["row"] == {"relative_error": None, "right": None}
     assert calls(lines_of(tmp_path))[0]["gpu"]["multiprocessors"] == 132
     assert "H200" in (tmp_path / "README.md").read_text()
+
+
+def test_orders_of_launches_beside_the_planned_one(archive: Path) -> None:
+    """Branches become a chain over the same kernels; a chain, as `m` is, has no other order."""
+    folder = package.unpacked(archive)
+    listed = {entry["name"]: entry for entry in Setup(folder).listing("models")}
+    assert not listed["m.fp32"]["orders"]
+    planned, chain = (read_artifact(folder / f"{name}.tsm") for name in ("b.fp32", "b.fp32.one_at_a_time"))
+    (step,), (other,) = planned.programs[0].steps, chain.programs[0].steps
+    assert isinstance(step, DeviceStep) and isinstance(other, DeviceStep)
+    assert has_branches(step) and not has_branches(other)
+    assert step.launches == other.launches
+    assert listed["b.fp32"]["one_at_a_time_us"] > listed["b.fp32"]["predicted_us"]
+
+
+def test_priorities_are_left_out_in_an_order_of_their_own() -> None:
+    launches = tuple(DeviceLaunch("k", (1, 1, 1), (32, 1, 1), 0, (), priority=n) for n in (0, 2))
+    assert [launch.priority for launch in without_priorities(DeviceStep(launches, ())).launches] == [0, 0]
+
+
+@pytest.mark.parametrize("spoilt", [False, True])
+def test_an_order_that_gives_other_bytes_is_found(spoilt: bool) -> None:
+    content = compile_model(two_branches(8)).to_bytes()
+    planned, other = load(content), load(content)
+    run = other.run
+
+    def spoil(feeds: Any) -> Any:
+        found = run(feeds)
+        found["c"].reshape(-1)[-1] += float(spoilt)
+        return found
+
+    other.run = spoil  # type: ignore[method-assign, assignment]
+    with pytest.raises(WrongResult, match="'c' of order 'one_at_a_time'") if spoilt else contextlib.nullcontext():
+        check_same({"planned": planned, "one_at_a_time": other})
 
 
 @pytest.mark.parametrize(("part", "some", "least"), [("A1", "16", 3), ("A2", "132", 5), ("A3", "cluster", 3),
