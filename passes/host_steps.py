@@ -103,10 +103,33 @@ def open_inputs(graph: Graph) -> list[str]:
 
 
 def _everywhere(graph: Graph, plan: StitchPlan, is_body: bool) -> Iterator[tuple[Node, WhyNot]]:
-    """Nodes that are in no kernel and why, those of nested graphs among them."""
-    yield from why_on_host(graph, refused_kernels(plan), is_body=is_body).items()
+    """Nodes that are in no kernel and why, those of nested graphs among them; loops of kernels alone are none."""
+    for node, why in why_on_host(graph, refused_kernels(plan), is_body=is_body).items():
+        if not takes_native_turns(node, plan):
+            yield node, why
     for key, body in nested_graphs(graph).items():
         yield from _everywhere(body, plan.bodies[key], True)
+
+
+def takes_native_turns(node: Node, plan: StitchPlan) -> bool:
+    """Whether native code goes from turn to turn of a loop: its body is one segment of kernels, and what a turn hands
+    on is of one type and computed by them (`runtime/turns.py` asks the same of a program).
+    """
+    if node.op not in ("scan", "loop") or plan.target.is_gpu:
+        return False
+    body, inner = node.attrs["body"], plan.bodies[f"{node.name}.body"]
+    if inner.host_groups or len(inner.segments) != 1:
+        return False
+    leading = 2 if node.op == "loop" else 0
+    count = node.attrs["num_carried" if node.op == "loop" else "num_state"]
+    states = list(zip(body.inputs[leading : leading + count], body.outputs[leading // 2 :], strict=False))
+    results = body.outputs[leading // 2 + count :]
+    written = [after for before, after in states if after is not before]
+    if node.op == "loop" and body.outputs[0].producer is not None:
+        written.append(body.outputs[0])
+    distinct = len(set(written)) == len(written) and len(set(results)) == len(results)
+    computed = all(value.producer is not None for value in (*written, *results))
+    return distinct and computed and all(before.type == after.type for before, after in states)
 
 
 def _nodes(graph: Graph) -> Iterator[Node]:

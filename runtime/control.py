@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,9 +20,23 @@ from .program import (
     TensorType,
     ValueType,
 )
+from .turns import Done, Turns
 
-RunBody = Callable[[Sequence[Any]], list[Any]]
-"""Runs a nested program on its formal inputs; the captured values are added."""
+MOST_TURNS = 1024
+"""Turns of a loop that one native call executes: until it returns, nothing interrupts it, and memory for the outputs of
+all of them is there.
+"""
+
+
+class RunBody(Protocol):
+    """A nested program on its formal inputs; the captured values are added."""
+
+    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+        """Run it once."""
+
+    def repeat(self, turns: Turns) -> Done | None:
+        """Run it turn after turn in native code; None where that cannot be done."""
+
 
 Get = Callable[[int], Any]
 """The value of a number, None for one that is absent."""
@@ -57,8 +71,20 @@ def _run_loop(step: LoopStep, get: Get, body: RunBody, type_of: TypeOf) -> list[
     carried = [get(number) for number in step.carried]
     collected: list[list[Any]] = [[] for _ in step.outputs[len(carried) :]]
     trip, shape, true = 0, _formal_shape(step.body, 0), np.ones(_formal_shape(step.body, 1), np.bool_)
+    native = True
     while going and (limit is None or trip < limit):
-        going_now, *results = body([np.array(trip, np.int64).reshape(shape), true, *carried])
+        most = MOST_TURNS if limit is None else min(MOST_TURNS, limit - trip)
+        leading = np.array(trip, np.int64).reshape(shape), true
+        done = None
+        if native:
+            done = body.repeat(Turns(most, carried, results_backwards=(False,) * len(collected), leading=leading))
+            native = done is not None
+        if done is not None:
+            carried, going, trip = done.states, done.going, trip + done.turns
+            for parts, slices in zip(collected, done.results):
+                parts.extend(slices)
+            continue
+        going_now, *results = body([*leading, *carried])
         carried = results[: len(carried)]
         for parts, part in zip(collected, results[len(carried) :]):
             parts.append(part)
@@ -72,27 +98,39 @@ def _run_loop(step: LoopStep, get: Get, body: RunBody, type_of: TypeOf) -> list[
 
 def _run_scan(step: ScanStep, get: Get, body: RunBody, type_of: TypeOf) -> list[Any]:
     states = [get(number) for number in step.states]
-    slices = []
-    for number, axis, direction in zip(step.scans, step.input_axes, step.input_directions):
-        moved = np.moveaxis(_array_with_axis(get(number), axis, step), axis, 0)
-        slices.append(moved[::-1] if direction else moved)
+    slices = [
+        _moved(_array_with_axis(get(number), axis, step), axis, 0) for number, axis in zip(step.scans, step.input_axes)
+    ]
     lengths = {len(part) for part in slices}
     if len(lengths) != 1:
         raise ExecutionError(
             f"{_name(step)}: the scan inputs have different lengths {sorted(lengths)}; give equal ones"
         )
+    length = lengths.pop()
+    collected: Sequence[Any]
+    if length and (done := body.repeat(Turns(length, states, slices, step.input_directions, step.output_directions))):
+        states, collected = done.states, done.results
+    else:
+        states, collected = _turns(step, body, states, slices, length)
+    outputs = []
+    for parts, number, axis in zip(collected, step.outputs[len(states) :], step.output_axes):
+        stacked = _stacked(parts) if length else _empty_scan(step, number, axis, type_of)
+        outputs.append(np.ascontiguousarray(_moved(_array_with_axis(stacked, axis, step), 0, axis)))
+    return states + outputs
+
+
+def _turns(
+    step: ScanStep, body: RunBody, states: list[Any], slices: Sequence[np.ndarray], length: int
+) -> tuple[list[Any], list[list[Any]]]:
+    """The states and the slices of outputs, one turn after the other."""
     collected: list[list[Any]] = [[] for _ in step.output_axes]
-    for trip in range(lengths.pop()):
-        results = body([*states, *(np.array(part[trip], order="C") for part in slices)])
+    ordered = [part[::-1] if flag else part for part, flag in zip(slices, step.input_directions)]
+    for trip in range(length):
+        results = body([*states, *(np.array(part[trip], order="C") for part in ordered)])
         states = results[: len(states)]
         for parts, part in zip(collected, results[len(states) :]):
             parts.append(part)
-    outputs = []
-    numbers = step.outputs[len(states) :]
-    for parts, number, axis, direction in zip(collected, numbers, step.output_axes, step.output_directions):
-        stacked = np.stack(parts[::-1] if direction else parts) if parts else _empty_scan(step, number, axis, type_of)
-        outputs.append(np.ascontiguousarray(np.moveaxis(_array_with_axis(stacked, axis, step), 0, axis)))
-    return states + outputs
+    return states, [parts[::-1] if flag else parts for parts, flag in zip(collected, step.output_directions)]
 
 
 def _run_sequence_map(step: SequenceMapStep, get: Get, body: RunBody) -> list[Any]:
@@ -123,6 +161,14 @@ def _truth(value: Any, step: ControlStep) -> bool:
     if array.size != 1:
         raise ExecutionError(f"{_name(step)}: the condition has shape {list(array.shape)}, not one element")
     return bool(array.item())
+
+
+def _stacked(parts: Any) -> np.ndarray:
+    return parts if isinstance(parts, np.ndarray) else np.stack(parts)
+
+
+def _moved(array: np.ndarray, axis: int, to: int) -> np.ndarray:
+    return array if axis == to else np.moveaxis(array, axis, to)
 
 
 def _array_with_axis(value: Any, axis: int, step: ControlStep) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from .program import (
     ValueSpec,
 )
 from .sizing import Bound, Sizing
+from .turns import Done, Repeatable, Repetition, Turns, repetition_of, run_turns
 from .types import TensorType
 
 _STEP_FAULTS = (
@@ -65,6 +67,7 @@ class Execution:
         self._steps: list[Segment | tuple[int, HostStep | ControlStep]] = []
         self._attrs: dict[int, Any] = {}
         self._nested: dict[int, Execution | SizedExecutions] = {}
+        self._repetitions: dict[int, Repetition | None] = {}
         for index, step in enumerate(program.steps):
             if isinstance(step, (NativeStep, DeviceStep)):
                 self._steps.append(self._memory.bind(step, self._fixed))
@@ -72,8 +75,12 @@ class Execution:
             self._steps.append((index, step))
             if isinstance(step, HostStep):
                 self._attrs[index] = loaded.attributes(dict(step.attrs))
+            if isinstance(step, (LoopStep, ScanStep)):
+                self._repetitions[index] = repetition_of(step)
             for body in bodies(step):
                 self._nested[id(body)] = executions(body.program, loaded, worker)
+        only: object = self._steps[0] if len(self._steps) == 1 else None
+        self._repeatable = only if isinstance(only, Repeatable) else None
         self._sized_attrs = dict(self._attrs) if program.symbols else {}
         self._viewed = _viewed(program) if program.symbols else ()
         self._outputs = outputs = program.outputs
@@ -141,6 +148,20 @@ class Execution:
             for number, in_arena in self._arena_outputs
         ]
 
+    def repeat(
+        self, repetition: Repetition, turns: Turns, inputs: Sequence[Any], record: RecordTime | None, step: ControlStep
+    ) -> Done | None:
+        """Run as the body of `step`, turn after turn in native code; `inputs` are those of the first turn. None where
+        that cannot be done.
+        """
+        segment = self._repeatable
+        if segment is None:
+            return None
+        values = self._fixed.copy()
+        for number, item in zip(self._inputs, inputs, strict=True):
+            values[number] = self._typed(self._value(number), item, step)
+        return run_turns(repetition, turns, segment, values, self._value, record)
+
     def _execute(self, inputs: Sequence[Any], record: RecordTime | None, preset: Mapping[int, Any] | None) -> list[Any]:
         """Run the steps; returns all values."""
         values = self._fixed.copy()
@@ -165,9 +186,9 @@ class Execution:
             return None if number == ABSENT else to_host(values[number])
 
         def body(nested: Body) -> control.RunBody:
-            execution = self._nested[id(nested)]
+            assert not isinstance(step, HostStep)
             captured = [get(number) for number in nested.captures]
-            return lambda arguments: execution.run_nested([*arguments, *captured], record, step)
+            return _BoundBody(self._nested[id(nested)], captured, self._repetitions.get(index), record, step)
 
         try:
             if isinstance(step, HostStep):
@@ -249,6 +270,8 @@ class SizedExecutions:
     def __init__(self, program: Program, sizing: Sizing, loaded: Loaded, worker: Worker) -> None:
         self._program, self._sizing, self._loaded, self._worker = program, sizing, loaded, worker
         self._kept: dict[tuple[int, ...], Execution] = {}
+        self._shapes: tuple[tuple[int, ...], ...] = ()
+        self._last: Bound | None = None  # for inputs of these shapes
 
     def of(self, bound: Bound) -> Execution:
         """The execution with the sizes of `bound`."""
@@ -266,16 +289,50 @@ class SizedExecutions:
 
     def run_nested(self, inputs: Sequence[Any], record: RecordTime | None, step: HostStep | ControlStep) -> list[Any]:
         """Run as the body of `step`, like `Execution.run_nested`."""
+        return self._of_inputs(inputs, step).run_nested(inputs, record, step)
+
+    def _of_inputs(self, inputs: Sequence[Any], step: HostStep | ControlStep) -> Execution:
+        shapes = tuple(getattr(value, "shape", ()) for value in inputs)
+        if shapes == self._shapes and self._last is not None:
+            return self.of(self._last)
         try:
-            bound = self._sizing.bind(inputs)
+            self._shapes, self._last = shapes, self._sizing.bind(inputs)
+            return self.of(self._last)
         except InputError as error:
             raise ExecutionError(f"{_where(step)}: in its body, {error}") from error
-        return self.of(bound).run_nested(inputs, record, step)
+
+    def repeat(
+        self, repetition: Repetition, turns: Turns, inputs: Sequence[Any], record: RecordTime | None, step: ControlStep
+    ) -> Done | None:
+        """Run as the body of `step`, like `Execution.repeat`."""
+        if not self._worker.resizes:
+            return None
+        return self._of_inputs(inputs, step).repeat(repetition, turns, inputs, record, step)
 
     def release(self, worker: Worker) -> None:
         for execution in self._kept.values():
             execution.release(worker)
         self._kept.clear()
+
+
+@dataclass(frozen=True)
+class _BoundBody:
+    """A body of a control step in one run."""
+
+    execution: Execution | SizedExecutions
+    captured: Sequence[Any]
+    repetition: Repetition | None
+    record: RecordTime | None
+    step: ControlStep
+
+    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+        return self.execution.run_nested([*inputs, *self.captured], self.record, self.step)
+
+    def repeat(self, turns: Turns) -> Done | None:
+        if self.repetition is None:
+            return None
+        inputs = [*turns.formal, *self.captured]
+        return self.execution.repeat(self.repetition, turns, inputs, self.record, self.step)
 
 
 def executions(program: Program, loaded: Loaded, worker: Worker) -> Execution | SizedExecutions:

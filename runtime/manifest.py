@@ -16,7 +16,7 @@ from .jsonfields import Fields
 from .types import check_sizes
 
 FORMAT_NAME = "tilestitch"
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 """Raised whenever an older runtime would misread a newer artifact."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")

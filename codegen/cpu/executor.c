@@ -13,6 +13,8 @@
  *   - no thread ever waits for a thread that owns no task, so a machine with fewer cores than threads makes progress,
  *     and a run need not wait until the workers wake up;
  *   - small launches cost no hand-over between threads.
+ * The launches of a loop's body are executed turn after turn: after the last one, the words that differ in the next turn are
+ * changed (addresses of slices and states, mostly), by the thread that would end the run otherwise.
  * Threads without work spin for a while, then sleep on a futex.
  */
 #include <stdatomic.h>
@@ -33,6 +35,22 @@ typedef struct {
     int64_t together; /* launches from this one on that are packed together; 1 if it is alone */
 } Launch;
 
+/* A word that differs from turn to turn: in the second turn it is `next`, after that `next` moved on each time. */
+typedef struct {
+    int64_t *place;
+    int64_t next;
+    int64_t stride;
+    int64_t toggle; /* of two numbers that take turns, the one xor the other */
+} Change;
+
+typedef struct {
+    int64_t turns;        /* at least 1; at most so many */
+    int64_t count;        /* of changes */
+    Change *changes;
+    const uint8_t *going; /* after each turn, whether there is to be another; or null */
+    int64_t done;         /* turns that were executed */
+} Loop;
+
 typedef struct {
     /* Set by ts_init. */
     int64_t threads;
@@ -44,6 +62,7 @@ typedef struct {
     const Launch *launches;
     int64_t count;
     int64_t *times_ns;
+    Loop *loop;
     int64_t current;   /* index of the first published launch */
     int64_t tasks;     /* of all published launches */
     /* Written by many threads, hence each in a cache line of its own. */
@@ -58,7 +77,8 @@ typedef struct {
     Team *team;
     const Launch *launches;
     int64_t count;
-    int64_t *times_ns; /* count + 1 clock readings: the start, then the end of each launch; or null */
+    int64_t *times_ns; /* clock readings: the start, then the end of each launch, turn after turn; or null */
+    Loop *loop;        /* or null: one turn. There is a launch then */
 } Run;
 
 struct timespec {
@@ -110,11 +130,28 @@ static void wake_sleepers(Team *team, int64_t most) {
     if (atomic_load(&team->sleepers)) syscall(team->futex, &team->wakeups, FUTEX_WAKE_PRIVATE, most, 0, 0, 0);
 }
 
+/* Make ready for the next turn. Returns whether there is one. */
+static int next_turn(Team *team) {
+    Loop *loop = team->loop;
+    if (!loop || ++loop->done == loop->turns || (loop->going && !*loop->going)) return 0;
+    for (int64_t i = 0; i < loop->count; i++) {
+        Change *change = &loop->changes[i];
+        *change->place = change->next;
+        change->next = (change->next + change->stride) ^ change->toggle;
+    }
+    if (team->times_ns) team->times_ns += team->count;
+    return 1;
+}
+
 /* Run launches from `next` on by this thread alone while they have a single task, then publish the next, or the end of the run.
  * Only the thread that finished the launch before may call this: no other thread owns a task then. */
 static void advance(Team *team, int64_t next, int64_t thread) {
     int64_t tasks = 0;
-    while (next < team->count) {
+    for (;;) {
+        if (next == team->count) {
+            if (!next_turn(team)) break;
+            next = 0;
+        }
         const Launch *launch = &team->launches[next];
         tasks = tasks_together(launch);
         if (tasks > 1) break;
@@ -197,12 +234,15 @@ void ts_run(const Run *run) {
     const Launch *launches = team->launches = run->launches;
     int64_t count = team->count = run->count;
     team->times_ns = run->times_ns;
+    team->loop = run->loop;
     record_time(team, 0, 1);
     if (team->threads == 1) {
-        for (int64_t i = 0; i < count; i++) {
-            for (int64_t task = 0; task < launches[i].tasks; task++) run_task(team, &launches[i], task, 0);
-            record_time(team, i + 1, 1);
-        }
+        do {
+            for (int64_t i = 0; i < count; i++) {
+                for (int64_t task = 0; task < launches[i].tasks; task++) run_task(team, &launches[i], task, 0);
+                record_time(team, i + 1, 1);
+            }
+        } while (next_turn(team));
         return;
     }
     advance(team, 0, 0);

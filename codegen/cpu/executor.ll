@@ -1,8 +1,10 @@
 ; Made from executor.c by `python -m tilestitch.codegen.cpu.executor`; do not edit.
-%struct.Team = type { i64, ptr, i64, i64, i64, ptr, i64, ptr, i64, i64, [48 x i8], i64, [56 x i8], i64, [56 x i8], i32, i32, i32, [52 x i8] }
+%struct.Team = type { i64, ptr, i64, i64, i64, ptr, i64, ptr, ptr, i64, i64, [40 x i8], i64, [56 x i8], i64, [56 x i8], i32, i32, i32, [52 x i8] }
 %struct.timespec = type { i64, i64 }
 %struct.Launch = type { ptr, ptr, i64, i64 }
-%struct.Run = type { ptr, ptr, i64, ptr }
+%struct.Run = type { ptr, ptr, i64, ptr, ptr }
+%struct.Loop = type { i64, i64, ptr, ptr, i64 }
+%struct.Change = type { ptr, i64, i64, i64 }
 
 ; Function Attrs: mustprogress nofree norecurse nosync nounwind willreturn memory(none)
 define i64 @ts_team_bytes() local_unnamed_addr #0 {
@@ -28,11 +30,11 @@ entry:
 ; Function Attrs: nounwind
 define void @ts_worker(ptr noundef %team, i64 noundef %thread) local_unnamed_addr #2 {
 entry:
-  %stopped = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 17
+  %stopped = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 18
   %spins.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 3
-  %ticket.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 11
-  %sleepers.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 16
-  %wakeups3.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 15
+  %ticket.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 12
+  %sleepers.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 17
+  %wakeups3.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 16
   %futex.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 4
   %call4 = tail call fastcc i64 @work(ptr noundef %team, i64 noundef %thread) #5
   %0 = load atomic i32, ptr %stopped seq_cst, align 8
@@ -91,14 +93,14 @@ declare void @llvm.lifetime.start.p0(i64 immarg, ptr nocapture) #3
 define internal fastcc i64 @work(ptr noundef %team, i64 noundef %thread) unnamed_addr #2 {
 entry:
   %now.i = alloca %struct.timespec, align 8
-  %ticket1 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 11
+  %ticket1 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 12
   %0 = load atomic i64, ptr %ticket1 acquire, align 64
   %launches = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 5
-  %current = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 8
-  %tasks = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 9
+  %current = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 9
+  %tasks = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 10
   %scratch.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 1
   %scratch_bytes.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 2
-  %unfinished = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 13
+  %unfinished = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 14
   %times_ns.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 7
   %nanoseconds.i = getelementptr inbounds %struct.timespec, ptr %now.i, i64 0, i32 1
   br label %while.cond.outer
@@ -123,9 +125,9 @@ while.body:
 
 if.end:
   %4 = load ptr, ptr %launches, align 8
-  %5 = load i64, ptr %current, align 64
+  %5 = load i64, ptr %current, align 8
   %arrayidx = getelementptr inbounds %struct.Launch, ptr %4, i64 %5
-  %6 = load i64, ptr %tasks, align 8
+  %6 = load i64, ptr %tasks, align 16
   %sub5 = sub nsw i64 %6, %and.i50
   %tasks9.i = getelementptr inbounds %struct.Launch, ptr %4, i64 %5, i32 2
   %7 = load i64, ptr %tasks9.i, align 8
@@ -171,7 +173,7 @@ if.then9:
   ret i64 %ticket.1
 
 if.end10:
-  %15 = load i64, ptr %current, align 64
+  %15 = load i64, ptr %current, align 8
   %16 = load ptr, ptr %launches, align 8
   %together14 = getelementptr inbounds %struct.Launch, ptr %16, i64 %15, i32 3
   %17 = load i64, ptr %together14, align 8
@@ -261,7 +263,7 @@ declare void @llvm.lifetime.end.p0(i64 immarg, ptr nocapture) #3
 ; Function Attrs: nounwind
 define void @ts_run(ptr nocapture noundef readonly %run) local_unnamed_addr #2 {
 entry:
-  %now.i42 = alloca %struct.timespec, align 8
+  %now.i56 = alloca %struct.timespec, align 8
   %now.i = alloca %struct.timespec, align 8
   %0 = load ptr, ptr %run, align 8
   %launches2 = getelementptr inbounds %struct.Run, ptr %run, i64 0, i32 1
@@ -276,6 +278,10 @@ entry:
   %3 = load ptr, ptr %times_ns, align 8
   %times_ns6 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 7
   store ptr %3, ptr %times_ns6, align 8
+  %loop = getelementptr inbounds %struct.Run, ptr %run, i64 0, i32 4
+  %4 = load ptr, ptr %loop, align 8
+  %loop7 = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 8
+  store ptr %4, ptr %loop7, align 64
   %tobool.not.i = icmp eq ptr %3, null
   br i1 %tobool.not.i, label %record_time.exit, label %if.end.i
 
@@ -283,150 +289,220 @@ if.end.i:
   call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %now.i) #6
   %call.i = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %now.i) #7
   %nanoseconds.i = getelementptr inbounds %struct.timespec, ptr %now.i, i64 0, i32 1
-  %4 = load i64, ptr %now.i, align 8
-  %mul.i = mul nsw i64 %4, 1000000000
-  %5 = load i64, ptr %nanoseconds.i, align 8
-  %add.i = add nsw i64 %mul.i, %5
-  %6 = load ptr, ptr %times_ns6, align 8
-  store i64 %add.i, ptr %6, align 8
+  %5 = load i64, ptr %now.i, align 8
+  %mul.i = mul nsw i64 %5, 1000000000
+  %6 = load i64, ptr %nanoseconds.i, align 8
+  %add.i = add nsw i64 %mul.i, %6
+  %7 = load ptr, ptr %times_ns6, align 8
+  store i64 %add.i, ptr %7, align 8
   call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %now.i) #6
   br label %record_time.exit
 
 record_time.exit:
-  %7 = load i64, ptr %0, align 64
-  %cmp = icmp eq i64 %7, 1
-  br i1 %cmp, label %for.cond.preheader, label %if.end
+  %8 = load i64, ptr %0, align 64
+  %cmp = icmp eq i64 %8, 1
+  br i1 %cmp, label %do.body.preheader, label %if.end
 
-for.cond.preheader:
-  %cmp769 = icmp sgt i64 %2, 0
-  br i1 %cmp769, label %for.cond8.preheader.lr.ph, label %cleanup19
-
-for.cond8.preheader.lr.ph:
+do.body.preheader:
+  %cmp888 = icmp sgt i64 %2, 0
   %scratch.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 1
-  %nanoseconds.i47 = getelementptr inbounds %struct.timespec, ptr %now.i42, i64 0, i32 1
-  br label %for.cond8.preheader
+  %nanoseconds.i61 = getelementptr inbounds %struct.timespec, ptr %now.i56, i64 0, i32 1
+  br label %do.body
 
-for.cond8.preheader:
-  %i.070 = phi i64 [ 0, %for.cond8.preheader.lr.ph ], [ %add, %record_time.exit56 ]
-  %tasks = getelementptr inbounds %struct.Launch, ptr %1, i64 %i.070, i32 2
-  %8 = load i64, ptr %tasks, align 8
-  %cmp967 = icmp sgt i64 %8, 0
-  br i1 %cmp967, label %for.body11.lr.ph, label %for.cond.cleanup10
+do.body:
+  br i1 %cmp888, label %for.cond9.preheader, label %for.cond.cleanup
 
-for.body11.lr.ph:
-  %arrayidx = getelementptr inbounds %struct.Launch, ptr %1, i64 %i.070
-  br label %for.body11
+for.cond9.preheader:
+  %i.089 = phi i64 [ %add, %record_time.exit71 ], [ 0, %do.body ]
+  %tasks = getelementptr inbounds %struct.Launch, ptr %1, i64 %i.089, i32 2
+  %9 = load i64, ptr %tasks, align 8
+  %cmp1086 = icmp sgt i64 %9, 0
+  br i1 %cmp1086, label %for.body12.lr.ph, label %for.cond.cleanup11
 
-for.cond.cleanup10:
-  %add = add nuw nsw i64 %i.070, 1
-  %9 = load ptr, ptr %times_ns6, align 8
-  %tobool.not.i44 = icmp eq ptr %9, null
-  br i1 %tobool.not.i44, label %record_time.exit56, label %if.end.i46
+for.body12.lr.ph:
+  %arrayidx = getelementptr inbounds %struct.Launch, ptr %1, i64 %i.089
+  br label %for.body12
 
-if.end.i46:
-  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %now.i42) #6
-  %call.i45 = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %now.i42) #7
-  %10 = load i64, ptr %now.i42, align 8
-  %mul.i50 = mul nsw i64 %10, 1000000000
-  %11 = load i64, ptr %nanoseconds.i47, align 8
-  %add.i51 = add nsw i64 %mul.i50, %11
-  %12 = load ptr, ptr %times_ns6, align 8
-  %arrayidx.i52 = getelementptr inbounds i64, ptr %12, i64 %add
-  store i64 %add.i51, ptr %arrayidx.i52, align 8
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %now.i42) #6
-  br label %record_time.exit56
+for.cond.cleanup:
+  %10 = load ptr, ptr %loop7, align 64
+  %tobool.not.i48 = icmp eq ptr %10, null
+  br i1 %tobool.not.i48, label %cleanup22, label %lor.lhs.false.i
 
-record_time.exit56:
+lor.lhs.false.i:
+  %done.i = getelementptr inbounds %struct.Loop, ptr %10, i64 0, i32 4
+  %11 = load i64, ptr %done.i, align 8
+  %inc.i49 = add nsw i64 %11, 1
+  store i64 %inc.i49, ptr %done.i, align 8
+  %12 = load i64, ptr %10, align 8
+  %cmp.i = icmp eq i64 %inc.i49, %12
+  br i1 %cmp.i, label %cleanup22, label %lor.lhs.false2.i
+
+lor.lhs.false2.i:
+  %going.i = getelementptr inbounds %struct.Loop, ptr %10, i64 0, i32 3
+  %13 = load ptr, ptr %going.i, align 8
+  %tobool3.not.i = icmp eq ptr %13, null
+  br i1 %tobool3.not.i, label %if.end.i50, label %land.lhs.true.i
+
+land.lhs.true.i:
+  %14 = load i8, ptr %13, align 1
+  %tobool5.not.i = icmp eq i8 %14, 0
+  br i1 %tobool5.not.i, label %cleanup22, label %if.end.i50
+
+if.end.i50:
+  %count.i = getelementptr inbounds %struct.Loop, ptr %10, i64 0, i32 1
+  %15 = load i64, ptr %count.i, align 8
+  %cmp633.i = icmp sgt i64 %15, 0
+  br i1 %cmp633.i, label %for.body.lr.ph.i, label %for.cond.cleanup.i52
+
+for.body.lr.ph.i:
+  %changes.i = getelementptr inbounds %struct.Loop, ptr %10, i64 0, i32 2
+  br label %for.body.i55
+
+for.cond.cleanup.i52:
+  %16 = load ptr, ptr %times_ns6, align 8
+  %tobool10.not.i = icmp eq ptr %16, null
+  br i1 %tobool10.not.i, label %do.body.backedge, label %if.then11.i
+
+do.body.backedge:
+  br label %do.body
+
+for.body.i55:
+  %i.034.i = phi i64 [ 0, %for.body.lr.ph.i ], [ %inc9.i, %for.body.i55 ]
+  %17 = load ptr, ptr %changes.i, align 8
+  %arrayidx.i53 = getelementptr inbounds %struct.Change, ptr %17, i64 %i.034.i
+  %next.i = getelementptr inbounds %struct.Change, ptr %17, i64 %i.034.i, i32 1
+  %18 = load i64, ptr %next.i, align 8
+  %19 = load ptr, ptr %arrayidx.i53, align 8
+  store i64 %18, ptr %19, align 8
+  %20 = load i64, ptr %next.i, align 8
+  %stride.i = getelementptr inbounds %struct.Change, ptr %17, i64 %i.034.i, i32 2
+  %21 = load i64, ptr %stride.i, align 8
+  %add.i54 = add nsw i64 %21, %20
+  %toggle.i = getelementptr inbounds %struct.Change, ptr %17, i64 %i.034.i, i32 3
+  %22 = load i64, ptr %toggle.i, align 8
+  %xor.i = xor i64 %add.i54, %22
+  store i64 %xor.i, ptr %next.i, align 8
+  %inc9.i = add nuw nsw i64 %i.034.i, 1
+  %23 = load i64, ptr %count.i, align 8
+  %cmp6.i = icmp slt i64 %inc9.i, %23
+  br i1 %cmp6.i, label %for.body.i55, label %for.cond.cleanup.i52
+
+if.then11.i:
+  %24 = load i64, ptr %count5, align 16
+  %add.ptr.i = getelementptr inbounds i64, ptr %16, i64 %24
+  store ptr %add.ptr.i, ptr %times_ns6, align 8
+  br label %do.body.backedge
+
+for.cond.cleanup11:
+  %add = add nuw nsw i64 %i.089, 1
+  %25 = load ptr, ptr %times_ns6, align 8
+  %tobool.not.i58 = icmp eq ptr %25, null
+  br i1 %tobool.not.i58, label %record_time.exit71, label %if.end.i60
+
+if.end.i60:
+  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %now.i56) #6
+  %call.i59 = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %now.i56) #7
+  %26 = load i64, ptr %now.i56, align 8
+  %mul.i65 = mul nsw i64 %26, 1000000000
+  %27 = load i64, ptr %nanoseconds.i61, align 8
+  %add.i66 = add nsw i64 %mul.i65, %27
+  %28 = load ptr, ptr %times_ns6, align 8
+  %arrayidx.i67 = getelementptr inbounds i64, ptr %28, i64 %add
+  store i64 %add.i66, ptr %arrayidx.i67, align 8
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %now.i56) #6
+  br label %record_time.exit71
+
+record_time.exit71:
   %exitcond.not = icmp eq i64 %add, %2
-  br i1 %exitcond.not, label %cleanup19, label %for.cond8.preheader
+  br i1 %exitcond.not, label %for.cond.cleanup, label %for.cond9.preheader
 
-for.body11:
-  %13 = phi i64 [ %8, %for.body11.lr.ph ], [ %19, %run_task.exit ]
-  %task.068 = phi i64 [ 0, %for.body11.lr.ph ], [ %inc, %run_task.exit ]
-  %cmp.not10.i = icmp sgt i64 %13, %task.068
-  br i1 %cmp.not10.i, label %run_task.exit, label %for.body.i57
+for.body12:
+  %29 = phi i64 [ %9, %for.body12.lr.ph ], [ %35, %run_task.exit ]
+  %task.087 = phi i64 [ 0, %for.body12.lr.ph ], [ %inc, %run_task.exit ]
+  %cmp.not10.i = icmp sgt i64 %29, %task.087
+  br i1 %cmp.not10.i, label %run_task.exit, label %for.body.i72
 
-for.body.i57:
-  %14 = phi i64 [ %15, %for.body.i57 ], [ %13, %for.body11 ]
-  %launch.addr.012.i = phi ptr [ %incdec.ptr.i, %for.body.i57 ], [ %arrayidx, %for.body11 ]
-  %task.addr.011.i = phi i64 [ %sub.i, %for.body.i57 ], [ %task.068, %for.body11 ]
-  %sub.i = sub nsw i64 %task.addr.011.i, %14
+for.body.i72:
+  %30 = phi i64 [ %31, %for.body.i72 ], [ %29, %for.body12 ]
+  %launch.addr.012.i = phi ptr [ %incdec.ptr.i, %for.body.i72 ], [ %arrayidx, %for.body12 ]
+  %task.addr.011.i = phi i64 [ %sub.i, %for.body.i72 ], [ %task.087, %for.body12 ]
+  %sub.i = sub nsw i64 %task.addr.011.i, %30
   %incdec.ptr.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.012.i, i64 1
   %tasks.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.012.i, i64 1, i32 2
-  %15 = load i64, ptr %tasks.i, align 8
-  %cmp.not.i = icmp slt i64 %sub.i, %15
-  br i1 %cmp.not.i, label %run_task.exit, label %for.body.i57
+  %31 = load i64, ptr %tasks.i, align 8
+  %cmp.not.i = icmp slt i64 %sub.i, %31
+  br i1 %cmp.not.i, label %run_task.exit, label %for.body.i72
 
 run_task.exit:
-  %task.addr.0.lcssa.i = phi i64 [ %task.068, %for.body11 ], [ %sub.i, %for.body.i57 ]
-  %launch.addr.0.lcssa.i = phi ptr [ %arrayidx, %for.body11 ], [ %incdec.ptr.i, %for.body.i57 ]
-  %16 = load ptr, ptr %launch.addr.0.lcssa.i, align 8
+  %task.addr.0.lcssa.i = phi i64 [ %task.087, %for.body12 ], [ %sub.i, %for.body.i72 ]
+  %launch.addr.0.lcssa.i = phi ptr [ %arrayidx, %for.body12 ], [ %incdec.ptr.i, %for.body.i72 ]
+  %32 = load ptr, ptr %launch.addr.0.lcssa.i, align 8
   %args.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.0.lcssa.i, i64 0, i32 1
-  %17 = load ptr, ptr %args.i, align 8
-  %18 = load ptr, ptr %scratch.i, align 8
-  call void %16(ptr noundef %17, i64 noundef %task.addr.0.lcssa.i, ptr noundef %18) #7
-  %inc = add nuw nsw i64 %task.068, 1
-  %19 = load i64, ptr %tasks, align 8
-  %cmp9 = icmp slt i64 %inc, %19
-  br i1 %cmp9, label %for.body11, label %for.cond.cleanup10
+  %33 = load ptr, ptr %args.i, align 8
+  %34 = load ptr, ptr %scratch.i, align 8
+  call void %32(ptr noundef %33, i64 noundef %task.addr.0.lcssa.i, ptr noundef %34) #7
+  %inc = add nuw nsw i64 %task.087, 1
+  %35 = load i64, ptr %tasks, align 8
+  %cmp10 = icmp slt i64 %inc, %35
+  br i1 %cmp10, label %for.body12, label %for.cond.cleanup11
 
 if.end:
   call fastcc void @advance(ptr noundef nonnull %0, i64 noundef 0, i64 noundef 0) #5
-  %call63 = call fastcc i64 @work(ptr noundef nonnull %0, i64 noundef 0) #5
-  %and64 = and i64 %call63, 2147483648
-  %tobool.not65 = icmp eq i64 %and64, 0
-  br i1 %tobool.not65, label %if.end18.lr.ph, label %cleanup19
+  %call1882 = call fastcc i64 @work(ptr noundef nonnull %0, i64 noundef 0) #5
+  %and83 = and i64 %call1882, 2147483648
+  %tobool19.not84 = icmp eq i64 %and83, 0
+  br i1 %tobool19.not84, label %if.end21.lr.ph, label %cleanup22
 
-if.end18.lr.ph:
+if.end21.lr.ph:
   %spins.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 3
-  %ticket.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 11
-  %sleepers.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 16
-  %wakeups3.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 15
+  %ticket.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 12
+  %sleepers.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 17
+  %wakeups3.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 16
   %futex.i = getelementptr inbounds %struct.Team, ptr %0, i64 0, i32 4
-  br label %if.end18
+  br label %if.end21
 
-if.end18:
-  %call66 = phi i64 [ %call63, %if.end18.lr.ph ], [ %call, %wait_for_news.exit ]
-  %20 = load i64, ptr %spins.i, align 8
-  %cmp26.i = icmp sgt i64 %20, 0
-  br i1 %cmp26.i, label %for.body.i58, label %for.end.i
+if.end21:
+  %call1885 = phi i64 [ %call1882, %if.end21.lr.ph ], [ %call18, %wait_for_news.exit ]
+  %36 = load i64, ptr %spins.i, align 8
+  %cmp26.i = icmp sgt i64 %36, 0
+  br i1 %cmp26.i, label %for.body.i74, label %for.end.i
 
-for.body.i58:
-  %i.027.i = phi i64 [ %inc.i59, %if.end.i60 ], [ 0, %if.end18 ]
-  %21 = load atomic i64, ptr %ticket.i monotonic, align 64
-  %cmp1.not.i = icmp eq i64 %21, %call66
-  br i1 %cmp1.not.i, label %if.end.i60, label %wait_for_news.exit
+for.body.i74:
+  %i.027.i = phi i64 [ %inc.i75, %if.end.i77 ], [ 0, %if.end21 ]
+  %37 = load atomic i64, ptr %ticket.i monotonic, align 64
+  %cmp1.not.i = icmp eq i64 %37, %call1885
+  br i1 %cmp1.not.i, label %if.end.i77, label %wait_for_news.exit
 
-if.end.i60:
+if.end.i77:
   call void asm sideeffect "pause", "~{dirflag},~{fpsr},~{flags}"() #6
-  %inc.i59 = add nuw nsw i64 %i.027.i, 1
-  %22 = load i64, ptr %spins.i, align 8
-  %cmp.i = icmp slt i64 %inc.i59, %22
-  br i1 %cmp.i, label %for.body.i58, label %for.end.i
+  %inc.i75 = add nuw nsw i64 %i.027.i, 1
+  %38 = load i64, ptr %spins.i, align 8
+  %cmp.i76 = icmp slt i64 %inc.i75, %38
+  br i1 %cmp.i76, label %for.body.i74, label %for.end.i
 
 for.end.i:
-  %23 = atomicrmw add ptr %sleepers.i, i32 1 seq_cst, align 4
-  %24 = load atomic i32, ptr %wakeups3.i seq_cst, align 64
-  %25 = load atomic i64, ptr %ticket.i seq_cst, align 64
-  %cmp7.i = icmp eq i64 %25, %call66
+  %39 = atomicrmw add ptr %sleepers.i, i32 1 seq_cst, align 4
+  %40 = load atomic i32, ptr %wakeups3.i seq_cst, align 64
+  %41 = load atomic i64, ptr %ticket.i seq_cst, align 64
+  %cmp7.i = icmp eq i64 %41, %call1885
   br i1 %cmp7.i, label %if.then8.i, label %if.end10.i
 
 if.then8.i:
-  %26 = load i64, ptr %futex.i, align 32
-  %call.i61 = call i64 (i64, ...) @syscall(i64 noundef %26, ptr noundef nonnull %wakeups3.i, i32 noundef 128, i32 noundef %24, i32 noundef 0, i32 noundef 0, i32 noundef 0) #7
+  %42 = load i64, ptr %futex.i, align 32
+  %call.i78 = call i64 (i64, ...) @syscall(i64 noundef %42, ptr noundef nonnull %wakeups3.i, i32 noundef 128, i32 noundef %40, i32 noundef 0, i32 noundef 0, i32 noundef 0) #7
   br label %if.end10.i
 
 if.end10.i:
-  %27 = atomicrmw sub ptr %sleepers.i, i32 1 seq_cst, align 4
+  %43 = atomicrmw sub ptr %sleepers.i, i32 1 seq_cst, align 4
   br label %wait_for_news.exit
 
 wait_for_news.exit:
-  %call = call fastcc i64 @work(ptr noundef nonnull %0, i64 noundef 0) #5
-  %and = and i64 %call, 2147483648
-  %tobool.not = icmp eq i64 %and, 0
-  br i1 %tobool.not, label %if.end18, label %cleanup19
+  %call18 = call fastcc i64 @work(ptr noundef nonnull %0, i64 noundef 0) #5
+  %and = and i64 %call18, 2147483648
+  %tobool19.not = icmp eq i64 %and, 0
+  br i1 %tobool19.not, label %if.end21, label %cleanup22
 
-cleanup19:
+cleanup22:
   ret void
 }
 
@@ -434,272 +510,339 @@ cleanup19:
 define internal fastcc void @advance(ptr noundef %team, i64 noundef %next, i64 noundef %thread) unnamed_addr #2 {
 entry:
   %now.i = alloca %struct.timespec, align 8
+  %loop1.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 8
   %count = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 6
-  %0 = load i64, ptr %count, align 16
-  %cmp75 = icmp sgt i64 %0, %next
-  br i1 %cmp75, label %while.body.lr.ph, label %while.end
-
-while.body.lr.ph:
+  %times_ns.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 7
   %launches = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 5
   %scratch.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 1
   %scratch_bytes.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 2
-  %times_ns.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 7
   %nanoseconds.i = getelementptr inbounds %struct.timespec, ptr %now.i, i64 0, i32 1
-  br label %while.body
+  br label %for.cond
 
-while.body:
-  %1 = phi i64 [ %0, %while.body.lr.ph ], [ %30, %cleanup ]
-  %next.addr.076 = phi i64 [ %next, %while.body.lr.ph ], [ %add5, %cleanup ]
-  %2 = load ptr, ptr %launches, align 8
-  %arrayidx = getelementptr inbounds %struct.Launch, ptr %2, i64 %next.addr.076
-  %together.i = getelementptr inbounds %struct.Launch, ptr %2, i64 %next.addr.076, i32 3
-  %3 = load i64, ptr %together.i, align 8
-  %cmp6.i = icmp sgt i64 %3, 0
-  br i1 %cmp6.i, label %for.body.i.preheader, label %if.end3
+for.cond:
+  %tasks.0 = phi i64 [ 0, %entry ], [ %tasks.0.lcssa.i8791, %cleanup ]
+  %next.addr.0 = phi i64 [ %next, %entry ], [ %add11, %cleanup ]
+  %0 = load i64, ptr %count, align 16
+  %cmp = icmp eq i64 %next.addr.0, %0
+  br i1 %cmp, label %if.then, label %if.end2
 
-for.body.i.preheader:
-  %xtraiter = and i64 %3, 3
-  %4 = icmp ult i64 %3, 4
-  br i1 %4, label %tasks_together.exit.unr-lcssa, label %for.body.i.preheader.new
+if.then:
+  %1 = load ptr, ptr %loop1.i, align 64
+  %tobool.not.i = icmp eq ptr %1, null
+  br i1 %tobool.not.i, label %for.end, label %lor.lhs.false.i
 
-for.body.i.preheader.new:
-  %unroll_iter = and i64 %3, -4
-  br label %for.body.i
+lor.lhs.false.i:
+  %done.i = getelementptr inbounds %struct.Loop, ptr %1, i64 0, i32 4
+  %2 = load i64, ptr %done.i, align 8
+  %inc.i = add nsw i64 %2, 1
+  store i64 %inc.i, ptr %done.i, align 8
+  %3 = load i64, ptr %1, align 8
+  %cmp.i = icmp eq i64 %inc.i, %3
+  br i1 %cmp.i, label %for.end, label %lor.lhs.false2.i
 
-for.body.i:
-  %i.08.i = phi i64 [ 0, %for.body.i.preheader.new ], [ %inc.i.3, %for.body.i ]
-  %tasks.07.i = phi i64 [ 0, %for.body.i.preheader.new ], [ %add.i.3, %for.body.i ]
-  %niter = phi i64 [ 0, %for.body.i.preheader.new ], [ %niter.next.3, %for.body.i ]
-  %tasks1.i = getelementptr inbounds %struct.Launch, ptr %arrayidx, i64 %i.08.i, i32 2
-  %5 = load i64, ptr %tasks1.i, align 8
-  %add.i = add nsw i64 %5, %tasks.07.i
-  %inc.i = or i64 %i.08.i, 1
-  %tasks1.i.1 = getelementptr inbounds %struct.Launch, ptr %arrayidx, i64 %inc.i, i32 2
-  %6 = load i64, ptr %tasks1.i.1, align 8
-  %add.i.1 = add nsw i64 %6, %add.i
-  %inc.i.1 = or i64 %i.08.i, 2
-  %tasks1.i.2 = getelementptr inbounds %struct.Launch, ptr %arrayidx, i64 %inc.i.1, i32 2
-  %7 = load i64, ptr %tasks1.i.2, align 8
-  %add.i.2 = add nsw i64 %7, %add.i.1
-  %inc.i.2 = or i64 %i.08.i, 3
-  %tasks1.i.3 = getelementptr inbounds %struct.Launch, ptr %arrayidx, i64 %inc.i.2, i32 2
-  %8 = load i64, ptr %tasks1.i.3, align 8
-  %add.i.3 = add nsw i64 %8, %add.i.2
-  %inc.i.3 = add nuw nsw i64 %i.08.i, 4
-  %niter.next.3 = add i64 %niter, 4
-  %niter.ncmp.3 = icmp eq i64 %niter.next.3, %unroll_iter
-  br i1 %niter.ncmp.3, label %tasks_together.exit.unr-lcssa, label %for.body.i
+lor.lhs.false2.i:
+  %going.i = getelementptr inbounds %struct.Loop, ptr %1, i64 0, i32 3
+  %4 = load ptr, ptr %going.i, align 8
+  %tobool3.not.i = icmp eq ptr %4, null
+  br i1 %tobool3.not.i, label %if.end.i, label %land.lhs.true.i
 
-tasks_together.exit.unr-lcssa:
-  %add.i.lcssa.ph = phi i64 [ undef, %for.body.i.preheader ], [ %add.i.3, %for.body.i ]
-  %i.08.i.unr = phi i64 [ 0, %for.body.i.preheader ], [ %inc.i.3, %for.body.i ]
-  %tasks.07.i.unr = phi i64 [ 0, %for.body.i.preheader ], [ %add.i.3, %for.body.i ]
-  %lcmp.mod.not = icmp eq i64 %xtraiter, 0
-  br i1 %lcmp.mod.not, label %tasks_together.exit, label %for.body.i.epil
-
-for.body.i.epil:
-  %i.08.i.epil = phi i64 [ %inc.i.epil, %for.body.i.epil ], [ %i.08.i.unr, %tasks_together.exit.unr-lcssa ]
-  %tasks.07.i.epil = phi i64 [ %add.i.epil, %for.body.i.epil ], [ %tasks.07.i.unr, %tasks_together.exit.unr-lcssa ]
-  %epil.iter = phi i64 [ %epil.iter.next, %for.body.i.epil ], [ 0, %tasks_together.exit.unr-lcssa ]
-  %tasks1.i.epil = getelementptr inbounds %struct.Launch, ptr %arrayidx, i64 %i.08.i.epil, i32 2
-  %9 = load i64, ptr %tasks1.i.epil, align 8
-  %add.i.epil = add nsw i64 %9, %tasks.07.i.epil
-  %inc.i.epil = add nuw nsw i64 %i.08.i.epil, 1
-  %epil.iter.next = add i64 %epil.iter, 1
-  %epil.iter.cmp.not = icmp eq i64 %epil.iter.next, %xtraiter
-  br i1 %epil.iter.cmp.not, label %tasks_together.exit, label %for.body.i.epil
-
-tasks_together.exit:
-  %add.i.lcssa = phi i64 [ %add.i.lcssa.ph, %tasks_together.exit.unr-lcssa ], [ %add.i.epil, %for.body.i.epil ]
-  %cmp1 = icmp sgt i64 %add.i.lcssa, 1
-  br i1 %cmp1, label %while.end, label %if.end
-
-if.end:
-  %tobool.not = icmp eq i64 %add.i.lcssa, 0
-  br i1 %tobool.not, label %if.end3, label %if.then2
-
-if.then2:
-  %tasks9.i = getelementptr inbounds %struct.Launch, ptr %2, i64 %next.addr.076, i32 2
-  %10 = load i64, ptr %tasks9.i, align 8
-  %cmp.not10.i = icmp sgt i64 %10, 0
-  br i1 %cmp.not10.i, label %run_task.exit, label %for.body.i42
-
-for.body.i42:
-  %11 = phi i64 [ %12, %for.body.i42 ], [ %10, %if.then2 ]
-  %launch.addr.012.i = phi ptr [ %incdec.ptr.i, %for.body.i42 ], [ %arrayidx, %if.then2 ]
-  %task.addr.011.i = phi i64 [ %sub.i, %for.body.i42 ], [ 0, %if.then2 ]
-  %sub.i = sub nsw i64 %task.addr.011.i, %11
-  %incdec.ptr.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.012.i, i64 1
-  %tasks.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.012.i, i64 1, i32 2
-  %12 = load i64, ptr %tasks.i, align 8
-  %cmp.not.i = icmp slt i64 %sub.i, %12
-  br i1 %cmp.not.i, label %run_task.exit, label %for.body.i42
-
-run_task.exit:
-  %task.addr.0.lcssa.i = phi i64 [ 0, %if.then2 ], [ %sub.i, %for.body.i42 ]
-  %launch.addr.0.lcssa.i = phi ptr [ %arrayidx, %if.then2 ], [ %incdec.ptr.i, %for.body.i42 ]
-  %13 = load ptr, ptr %launch.addr.0.lcssa.i, align 8
-  %args.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.0.lcssa.i, i64 0, i32 1
-  %14 = load ptr, ptr %args.i, align 8
-  %15 = load ptr, ptr %scratch.i, align 8
-  %16 = load i64, ptr %scratch_bytes.i, align 16
-  %mul.i = mul nsw i64 %16, %thread
-  %add.ptr.i = getelementptr inbounds i8, ptr %15, i64 %mul.i
-  call void %13(ptr noundef %14, i64 noundef %task.addr.0.lcssa.i, ptr noundef %add.ptr.i) #7
-  %.pre = load i64, ptr %together.i, align 8
-  br label %if.end3
-
-if.end3:
-  %17 = phi i64 [ %.pre, %run_task.exit ], [ %3, %if.end ], [ %3, %while.body ]
-  %tasks.0.lcssa.i6670 = phi i64 [ %add.i.lcssa, %run_task.exit ], [ 0, %if.end ], [ 0, %while.body ]
-  %18 = load ptr, ptr %times_ns.i, align 8
-  %tobool.not.i = icmp eq ptr %18, null
-  br i1 %tobool.not.i, label %cleanup, label %if.end.i
+land.lhs.true.i:
+  %5 = load i8, ptr %4, align 1
+  %tobool5.not.i = icmp eq i8 %5, 0
+  br i1 %tobool5.not.i, label %for.end, label %if.end.i
 
 if.end.i:
-  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %now.i) #6
-  %call.i = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %now.i) #7
-  %cmp6.i43 = icmp sgt i64 %17, 0
-  br i1 %cmp6.i43, label %for.body.i48.preheader, label %for.cond.cleanup.i
+  %count.i = getelementptr inbounds %struct.Loop, ptr %1, i64 0, i32 1
+  %6 = load i64, ptr %count.i, align 8
+  %cmp633.i = icmp sgt i64 %6, 0
+  br i1 %cmp633.i, label %for.body.lr.ph.i, label %for.cond.cleanup.i
 
-for.body.i48.preheader:
-  %xtraiter83 = and i64 %17, 1
-  %19 = icmp eq i64 %17, 1
-  br i1 %19, label %for.cond.cleanup.i.loopexit.unr-lcssa, label %for.body.i48.preheader.new
-
-for.body.i48.preheader.new:
-  %unroll_iter86 = and i64 %17, -2
-  br label %for.body.i48
-
-for.cond.cleanup.i.loopexit.unr-lcssa:
-  %i.07.i.unr = phi i64 [ 0, %for.body.i48.preheader ], [ %add.1, %for.body.i48 ]
-  %lcmp.mod85.not = icmp eq i64 %xtraiter83, 0
-  br i1 %lcmp.mod85.not, label %for.cond.cleanup.i, label %for.body.i48.epil
-
-for.body.i48.epil:
-  %20 = load i64, ptr %now.i, align 8
-  %mul.i44.epil = mul nsw i64 %20, 1000000000
-  %21 = load i64, ptr %nanoseconds.i, align 8
-  %add.i45.epil = add nsw i64 %mul.i44.epil, %21
-  %22 = load ptr, ptr %times_ns.i, align 8
-  %add.epil = add nuw nsw i64 %i.07.i.unr, 1
-  %add2.i.epil = add i64 %add.epil, %next.addr.076
-  %arrayidx.i.epil = getelementptr inbounds i64, ptr %22, i64 %add2.i.epil
-  store i64 %add.i45.epil, ptr %arrayidx.i.epil, align 8
-  br label %for.cond.cleanup.i
+for.body.lr.ph.i:
+  %changes.i = getelementptr inbounds %struct.Loop, ptr %1, i64 0, i32 2
+  br label %for.body.i
 
 for.cond.cleanup.i:
-  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %now.i) #6
-  %.pre81 = load i64, ptr %together.i, align 8
-  br label %cleanup
+  %7 = load ptr, ptr %times_ns.i, align 8
+  %tobool10.not.i = icmp eq ptr %7, null
+  br i1 %tobool10.not.i, label %if.end2, label %if.then11.i
 
-for.body.i48:
-  %i.07.i = phi i64 [ 0, %for.body.i48.preheader.new ], [ %add.1, %for.body.i48 ]
-  %niter87 = phi i64 [ 0, %for.body.i48.preheader.new ], [ %niter87.next.1, %for.body.i48 ]
-  %23 = load i64, ptr %now.i, align 8
-  %mul.i44 = mul nsw i64 %23, 1000000000
-  %24 = load i64, ptr %nanoseconds.i, align 8
-  %add.i45 = add nsw i64 %mul.i44, %24
-  %25 = load ptr, ptr %times_ns.i, align 8
-  %add = or i64 %i.07.i, 1
-  %add2.i = add i64 %add, %next.addr.076
-  %arrayidx.i = getelementptr inbounds i64, ptr %25, i64 %add2.i
-  store i64 %add.i45, ptr %arrayidx.i, align 8
-  %26 = load i64, ptr %now.i, align 8
-  %mul.i44.1 = mul nsw i64 %26, 1000000000
-  %27 = load i64, ptr %nanoseconds.i, align 8
-  %add.i45.1 = add nsw i64 %mul.i44.1, %27
-  %28 = load ptr, ptr %times_ns.i, align 8
-  %add.1 = add nuw nsw i64 %i.07.i, 2
-  %add2.i.1 = add i64 %add.1, %next.addr.076
-  %arrayidx.i.1 = getelementptr inbounds i64, ptr %28, i64 %add2.i.1
-  store i64 %add.i45.1, ptr %arrayidx.i.1, align 8
-  %niter87.next.1 = add nuw i64 %niter87, 2
-  %niter87.ncmp.1 = icmp eq i64 %niter87.next.1, %unroll_iter86
-  br i1 %niter87.ncmp.1, label %for.cond.cleanup.i.loopexit.unr-lcssa, label %for.body.i48
+for.body.i:
+  %i.034.i = phi i64 [ 0, %for.body.lr.ph.i ], [ %inc9.i, %for.body.i ]
+  %8 = load ptr, ptr %changes.i, align 8
+  %arrayidx.i = getelementptr inbounds %struct.Change, ptr %8, i64 %i.034.i
+  %next.i = getelementptr inbounds %struct.Change, ptr %8, i64 %i.034.i, i32 1
+  %9 = load i64, ptr %next.i, align 8
+  %10 = load ptr, ptr %arrayidx.i, align 8
+  store i64 %9, ptr %10, align 8
+  %11 = load i64, ptr %next.i, align 8
+  %stride.i = getelementptr inbounds %struct.Change, ptr %8, i64 %i.034.i, i32 2
+  %12 = load i64, ptr %stride.i, align 8
+  %add.i = add nsw i64 %12, %11
+  %toggle.i = getelementptr inbounds %struct.Change, ptr %8, i64 %i.034.i, i32 3
+  %13 = load i64, ptr %toggle.i, align 8
+  %xor.i = xor i64 %add.i, %13
+  store i64 %xor.i, ptr %next.i, align 8
+  %inc9.i = add nuw nsw i64 %i.034.i, 1
+  %14 = load i64, ptr %count.i, align 8
+  %cmp6.i = icmp slt i64 %inc9.i, %14
+  br i1 %cmp6.i, label %for.body.i, label %for.cond.cleanup.i
 
-cleanup:
-  %29 = phi i64 [ %.pre81, %for.cond.cleanup.i ], [ %17, %if.end3 ]
-  %add5 = add nsw i64 %29, %next.addr.076
-  %30 = load i64, ptr %count, align 16
-  %cmp = icmp slt i64 %add5, %30
-  br i1 %cmp, label %while.body, label %while.end
+if.then11.i:
+  %15 = load i64, ptr %count, align 16
+  %add.ptr.i = getelementptr inbounds i64, ptr %7, i64 %15
+  store ptr %add.ptr.i, ptr %times_ns.i, align 8
+  br label %if.end2
 
-while.end:
-  %31 = phi i64 [ %0, %entry ], [ %1, %tasks_together.exit ], [ %30, %cleanup ]
-  %next.addr.0.lcssa = phi i64 [ %next, %entry ], [ %next.addr.076, %tasks_together.exit ], [ %add5, %cleanup ]
-  %tasks.1 = phi i64 [ 0, %entry ], [ %add.i.lcssa, %tasks_together.exit ], [ %tasks.0.lcssa.i6670, %cleanup ]
-  %cmp7 = icmp eq i64 %next.addr.0.lcssa, %31
-  br i1 %cmp7, label %if.then8, label %if.end12
+if.end2:
+  %next.addr.1 = phi i64 [ %next.addr.0, %for.cond ], [ 0, %for.cond.cleanup.i ], [ 0, %if.then11.i ]
+  %16 = load ptr, ptr %launches, align 8
+  %arrayidx = getelementptr inbounds %struct.Launch, ptr %16, i64 %next.addr.1
+  %together.i = getelementptr inbounds %struct.Launch, ptr %16, i64 %next.addr.1, i32 3
+  %17 = load i64, ptr %together.i, align 8
+  %cmp6.i49 = icmp sgt i64 %17, 0
+  br i1 %cmp6.i49, label %for.body.i53.preheader, label %if.end9
+
+for.body.i53.preheader:
+  %xtraiter = and i64 %17, 3
+  %18 = icmp ult i64 %17, 4
+  br i1 %18, label %tasks_together.exit.unr-lcssa, label %for.body.i53.preheader.new
+
+for.body.i53.preheader.new:
+  %unroll_iter = and i64 %17, -4
+  br label %for.body.i53
+
+for.body.i53:
+  %i.08.i = phi i64 [ 0, %for.body.i53.preheader.new ], [ %inc.i52.3, %for.body.i53 ]
+  %tasks.07.i = phi i64 [ 0, %for.body.i53.preheader.new ], [ %add.i51.3, %for.body.i53 ]
+  %niter = phi i64 [ 0, %for.body.i53.preheader.new ], [ %niter.next.3, %for.body.i53 ]
+  %tasks1.i = getelementptr inbounds %struct.Launch, ptr %arrayidx, i64 %i.08.i, i32 2
+  %19 = load i64, ptr %tasks1.i, align 8
+  %add.i51 = add nsw i64 %19, %tasks.07.i
+  %inc.i52 = or i64 %i.08.i, 1
+  %tasks1.i.1 = getelementptr inbounds %struct.Launch, ptr %arrayidx, i64 %inc.i52, i32 2
+  %20 = load i64, ptr %tasks1.i.1, align 8
+  %add.i51.1 = add nsw i64 %20, %add.i51
+  %inc.i52.1 = or i64 %i.08.i, 2
+  %tasks1.i.2 = getelementptr inbounds %struct.Launch, ptr %arrayidx, i64 %inc.i52.1, i32 2
+  %21 = load i64, ptr %tasks1.i.2, align 8
+  %add.i51.2 = add nsw i64 %21, %add.i51.1
+  %inc.i52.2 = or i64 %i.08.i, 3
+  %tasks1.i.3 = getelementptr inbounds %struct.Launch, ptr %arrayidx, i64 %inc.i52.2, i32 2
+  %22 = load i64, ptr %tasks1.i.3, align 8
+  %add.i51.3 = add nsw i64 %22, %add.i51.2
+  %inc.i52.3 = add nuw nsw i64 %i.08.i, 4
+  %niter.next.3 = add i64 %niter, 4
+  %niter.ncmp.3 = icmp eq i64 %niter.next.3, %unroll_iter
+  br i1 %niter.ncmp.3, label %tasks_together.exit.unr-lcssa, label %for.body.i53
+
+tasks_together.exit.unr-lcssa:
+  %add.i51.lcssa.ph = phi i64 [ undef, %for.body.i53.preheader ], [ %add.i51.3, %for.body.i53 ]
+  %i.08.i.unr = phi i64 [ 0, %for.body.i53.preheader ], [ %inc.i52.3, %for.body.i53 ]
+  %tasks.07.i.unr = phi i64 [ 0, %for.body.i53.preheader ], [ %add.i51.3, %for.body.i53 ]
+  %lcmp.mod.not = icmp eq i64 %xtraiter, 0
+  br i1 %lcmp.mod.not, label %tasks_together.exit, label %for.body.i53.epil
+
+for.body.i53.epil:
+  %i.08.i.epil = phi i64 [ %inc.i52.epil, %for.body.i53.epil ], [ %i.08.i.unr, %tasks_together.exit.unr-lcssa ]
+  %tasks.07.i.epil = phi i64 [ %add.i51.epil, %for.body.i53.epil ], [ %tasks.07.i.unr, %tasks_together.exit.unr-lcssa ]
+  %epil.iter = phi i64 [ %epil.iter.next, %for.body.i53.epil ], [ 0, %tasks_together.exit.unr-lcssa ]
+  %tasks1.i.epil = getelementptr inbounds %struct.Launch, ptr %arrayidx, i64 %i.08.i.epil, i32 2
+  %23 = load i64, ptr %tasks1.i.epil, align 8
+  %add.i51.epil = add nsw i64 %23, %tasks.07.i.epil
+  %inc.i52.epil = add nuw nsw i64 %i.08.i.epil, 1
+  %epil.iter.next = add i64 %epil.iter, 1
+  %epil.iter.cmp.not = icmp eq i64 %epil.iter.next, %xtraiter
+  br i1 %epil.iter.cmp.not, label %tasks_together.exit, label %for.body.i53.epil
+
+tasks_together.exit:
+  %add.i51.lcssa = phi i64 [ %add.i51.lcssa.ph, %tasks_together.exit.unr-lcssa ], [ %add.i51.epil, %for.body.i53.epil ]
+  %cmp4 = icmp sgt i64 %add.i51.lcssa, 1
+  br i1 %cmp4, label %for.end, label %if.end6
+
+if.end6:
+  %tobool7.not = icmp eq i64 %add.i51.lcssa, 0
+  br i1 %tobool7.not, label %if.end9, label %if.then8
 
 if.then8:
-  %ticket.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 11
-  %32 = load atomic i64, ptr %ticket.i monotonic, align 64
-  %shr.i = and i64 %32, -4294967296
+  %tasks9.i = getelementptr inbounds %struct.Launch, ptr %16, i64 %next.addr.1, i32 2
+  %24 = load i64, ptr %tasks9.i, align 8
+  %cmp.not10.i = icmp sgt i64 %24, 0
+  br i1 %cmp.not10.i, label %run_task.exit, label %for.body.i54
+
+for.body.i54:
+  %25 = phi i64 [ %26, %for.body.i54 ], [ %24, %if.then8 ]
+  %launch.addr.012.i = phi ptr [ %incdec.ptr.i, %for.body.i54 ], [ %arrayidx, %if.then8 ]
+  %task.addr.011.i = phi i64 [ %sub.i, %for.body.i54 ], [ 0, %if.then8 ]
+  %sub.i = sub nsw i64 %task.addr.011.i, %25
+  %incdec.ptr.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.012.i, i64 1
+  %tasks.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.012.i, i64 1, i32 2
+  %26 = load i64, ptr %tasks.i, align 8
+  %cmp.not.i = icmp slt i64 %sub.i, %26
+  br i1 %cmp.not.i, label %run_task.exit, label %for.body.i54
+
+run_task.exit:
+  %task.addr.0.lcssa.i = phi i64 [ 0, %if.then8 ], [ %sub.i, %for.body.i54 ]
+  %launch.addr.0.lcssa.i = phi ptr [ %arrayidx, %if.then8 ], [ %incdec.ptr.i, %for.body.i54 ]
+  %27 = load ptr, ptr %launch.addr.0.lcssa.i, align 8
+  %args.i = getelementptr inbounds %struct.Launch, ptr %launch.addr.0.lcssa.i, i64 0, i32 1
+  %28 = load ptr, ptr %args.i, align 8
+  %29 = load ptr, ptr %scratch.i, align 8
+  %30 = load i64, ptr %scratch_bytes.i, align 16
+  %mul.i = mul nsw i64 %30, %thread
+  %add.ptr.i55 = getelementptr inbounds i8, ptr %29, i64 %mul.i
+  call void %27(ptr noundef %28, i64 noundef %task.addr.0.lcssa.i, ptr noundef %add.ptr.i55) #7
+  %.pre = load i64, ptr %together.i, align 8
+  br label %if.end9
+
+if.end9:
+  %31 = phi i64 [ %.pre, %run_task.exit ], [ %17, %if.end6 ], [ %17, %if.end2 ]
+  %tasks.0.lcssa.i8791 = phi i64 [ %add.i51.lcssa, %run_task.exit ], [ 0, %if.end6 ], [ 0, %if.end2 ]
+  %32 = load ptr, ptr %times_ns.i, align 8
+  %tobool.not.i57 = icmp eq ptr %32, null
+  br i1 %tobool.not.i57, label %cleanup, label %if.end.i59
+
+if.end.i59:
+  call void @llvm.lifetime.start.p0(i64 16, ptr nonnull %now.i) #6
+  %call.i = call i32 @clock_gettime(i32 noundef 1, ptr noundef nonnull %now.i) #7
+  %cmp6.i58 = icmp sgt i64 %31, 0
+  br i1 %cmp6.i58, label %for.body.i67.preheader, label %for.cond.cleanup.i61
+
+for.body.i67.preheader:
+  %xtraiter98 = and i64 %31, 1
+  %33 = icmp eq i64 %31, 1
+  br i1 %33, label %for.cond.cleanup.i61.loopexit.unr-lcssa, label %for.body.i67.preheader.new
+
+for.body.i67.preheader.new:
+  %unroll_iter101 = and i64 %31, -2
+  br label %for.body.i67
+
+for.cond.cleanup.i61.loopexit.unr-lcssa:
+  %i.07.i.unr = phi i64 [ 0, %for.body.i67.preheader ], [ %add.1, %for.body.i67 ]
+  %lcmp.mod100.not = icmp eq i64 %xtraiter98, 0
+  br i1 %lcmp.mod100.not, label %for.cond.cleanup.i61, label %for.body.i67.epil
+
+for.body.i67.epil:
+  %34 = load i64, ptr %now.i, align 8
+  %mul.i62.epil = mul nsw i64 %34, 1000000000
+  %35 = load i64, ptr %nanoseconds.i, align 8
+  %add.i63.epil = add nsw i64 %mul.i62.epil, %35
+  %36 = load ptr, ptr %times_ns.i, align 8
+  %add.epil = add nuw nsw i64 %i.07.i.unr, 1
+  %add2.i.epil = add i64 %add.epil, %next.addr.1
+  %arrayidx.i64.epil = getelementptr inbounds i64, ptr %36, i64 %add2.i.epil
+  store i64 %add.i63.epil, ptr %arrayidx.i64.epil, align 8
+  br label %for.cond.cleanup.i61
+
+for.cond.cleanup.i61:
+  call void @llvm.lifetime.end.p0(i64 16, ptr nonnull %now.i) #6
+  %.pre96 = load i64, ptr %together.i, align 8
+  br label %cleanup
+
+for.body.i67:
+  %i.07.i = phi i64 [ 0, %for.body.i67.preheader.new ], [ %add.1, %for.body.i67 ]
+  %niter102 = phi i64 [ 0, %for.body.i67.preheader.new ], [ %niter102.next.1, %for.body.i67 ]
+  %37 = load i64, ptr %now.i, align 8
+  %mul.i62 = mul nsw i64 %37, 1000000000
+  %38 = load i64, ptr %nanoseconds.i, align 8
+  %add.i63 = add nsw i64 %mul.i62, %38
+  %39 = load ptr, ptr %times_ns.i, align 8
+  %add = or i64 %i.07.i, 1
+  %add2.i = add i64 %add, %next.addr.1
+  %arrayidx.i64 = getelementptr inbounds i64, ptr %39, i64 %add2.i
+  store i64 %add.i63, ptr %arrayidx.i64, align 8
+  %40 = load i64, ptr %now.i, align 8
+  %mul.i62.1 = mul nsw i64 %40, 1000000000
+  %41 = load i64, ptr %nanoseconds.i, align 8
+  %add.i63.1 = add nsw i64 %mul.i62.1, %41
+  %42 = load ptr, ptr %times_ns.i, align 8
+  %add.1 = add nuw nsw i64 %i.07.i, 2
+  %add2.i.1 = add i64 %add.1, %next.addr.1
+  %arrayidx.i64.1 = getelementptr inbounds i64, ptr %42, i64 %add2.i.1
+  store i64 %add.i63.1, ptr %arrayidx.i64.1, align 8
+  %niter102.next.1 = add nuw i64 %niter102, 2
+  %niter102.ncmp.1 = icmp eq i64 %niter102.next.1, %unroll_iter101
+  br i1 %niter102.ncmp.1, label %for.cond.cleanup.i61.loopexit.unr-lcssa, label %for.body.i67
+
+cleanup:
+  %43 = phi i64 [ %.pre96, %for.cond.cleanup.i61 ], [ %31, %if.end9 ]
+  %add11 = add nsw i64 %43, %next.addr.1
+  br label %for.cond
+
+for.end:
+  %tasks.1 = phi i64 [ %tasks.0, %land.lhs.true.i ], [ %tasks.0, %lor.lhs.false.i ], [ %tasks.0, %if.then ], [ %add.i51.lcssa, %tasks_together.exit ]
+  %next.addr.3 = phi i64 [ %next.addr.0, %land.lhs.true.i ], [ %next.addr.0, %lor.lhs.false.i ], [ %next.addr.0, %if.then ], [ %next.addr.1, %tasks_together.exit ]
+  %44 = load i64, ptr %count, align 16
+  %cmp13 = icmp eq i64 %next.addr.3, %44
+  br i1 %cmp13, label %if.then14, label %if.end18
+
+if.then14:
+  %ticket.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 12
+  %45 = load atomic i64, ptr %ticket.i monotonic, align 64
+  %shr.i = and i64 %45, -4294967296
   %or.i = add i64 %shr.i, 6442450944
   store atomic i64 %or.i, ptr %ticket.i seq_cst, align 64
-  %tobool9.not = icmp eq i64 %thread, 0
-  br i1 %tobool9.not, label %cleanup14, label %if.then10
+  %tobool15.not = icmp eq i64 %thread, 0
+  br i1 %tobool15.not, label %cleanup20, label %if.then16
 
-if.then10:
-  %wakeups.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 15
-  %33 = atomicrmw add ptr %wakeups.i, i32 1 seq_cst, align 4
-  %sleepers.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 16
-  %34 = load atomic i32, ptr %sleepers.i seq_cst, align 4
-  %tobool.not.i49 = icmp eq i32 %34, 0
-  br i1 %tobool.not.i49, label %cleanup14, label %if.then.i
+if.then16:
+  %wakeups.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 16
+  %46 = atomicrmw add ptr %wakeups.i, i32 1 seq_cst, align 4
+  %sleepers.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 17
+  %47 = load atomic i32, ptr %sleepers.i seq_cst, align 4
+  %tobool.not.i68 = icmp eq i32 %47, 0
+  br i1 %tobool.not.i68, label %cleanup20, label %if.then.i
 
 if.then.i:
   %futex.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 4
-  %35 = load i64, ptr %futex.i, align 32
-  %call.i50 = call i64 (i64, ...) @syscall(i64 noundef %35, ptr noundef nonnull %wakeups.i, i32 noundef 129, i64 noundef 2147483647, i32 noundef 0, i32 noundef 0, i32 noundef 0) #7
-  br label %cleanup14
+  %48 = load i64, ptr %futex.i, align 32
+  %call.i69 = call i64 (i64, ...) @syscall(i64 noundef %48, ptr noundef nonnull %wakeups.i, i32 noundef 129, i64 noundef 2147483647, i32 noundef 0, i32 noundef 0, i32 noundef 0) #7
+  br label %cleanup20
 
-if.end12:
-  %current = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 8
-  store i64 %next.addr.0.lcssa, ptr %current, align 64
-  %tasks13 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 9
-  store i64 %tasks.1, ptr %tasks13, align 8
-  %unfinished = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 13
+if.end18:
+  %current = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 9
+  store i64 %next.addr.3, ptr %current, align 8
+  %tasks19 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 10
+  store i64 %tasks.1, ptr %tasks19, align 16
+  %unfinished = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 14
   store atomic i64 %tasks.1, ptr %unfinished monotonic, align 64
-  %ticket.i52 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 11
-  %36 = load atomic i64, ptr %ticket.i52 monotonic, align 64
-  %shr.i53 = and i64 %36, -4294967296
-  %shl.i54 = add i64 %shr.i53, 4294967296
+  %ticket.i71 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 12
+  %49 = load atomic i64, ptr %ticket.i71 monotonic, align 64
+  %shr.i72 = and i64 %49, -4294967296
+  %shl.i73 = add i64 %shr.i72, 4294967296
   %conv.i = and i64 %tasks.1, 4294967295
-  %or.i55 = or i64 %shl.i54, %conv.i
-  store atomic i64 %or.i55, ptr %ticket.i52 seq_cst, align 64
-  %wakeups.i56 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 15
-  %37 = atomicrmw add ptr %wakeups.i56, i32 1 seq_cst, align 4
-  %sleepers.i57 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 16
-  %38 = load atomic i32, ptr %sleepers.i57 seq_cst, align 4
-  %tobool.not.i58 = icmp eq i32 %38, 0
-  br i1 %tobool.not.i58, label %cleanup14, label %if.then.i61
+  %or.i74 = or i64 %shl.i73, %conv.i
+  store atomic i64 %or.i74, ptr %ticket.i71 seq_cst, align 64
+  %wakeups.i75 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 16
+  %50 = atomicrmw add ptr %wakeups.i75, i32 1 seq_cst, align 4
+  %sleepers.i76 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 17
+  %51 = load atomic i32, ptr %sleepers.i76 seq_cst, align 4
+  %tobool.not.i77 = icmp eq i32 %51, 0
+  br i1 %tobool.not.i77, label %cleanup20, label %if.then.i80
 
-if.then.i61:
+if.then.i80:
   %sub = add nsw i64 %tasks.1, -1
-  %futex.i59 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 4
-  %39 = load i64, ptr %futex.i59, align 32
-  %call.i60 = call i64 (i64, ...) @syscall(i64 noundef %39, ptr noundef nonnull %wakeups.i56, i32 noundef 129, i64 noundef %sub, i32 noundef 0, i32 noundef 0, i32 noundef 0) #7
-  br label %cleanup14
+  %futex.i78 = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 4
+  %52 = load i64, ptr %futex.i78, align 32
+  %call.i79 = call i64 (i64, ...) @syscall(i64 noundef %52, ptr noundef nonnull %wakeups.i75, i32 noundef 129, i64 noundef %sub, i32 noundef 0, i32 noundef 0, i32 noundef 0) #7
+  br label %cleanup20
 
-cleanup14:
+cleanup20:
   ret void
 }
 
 ; Function Attrs: nounwind
 define void @ts_stop(ptr noundef %team) local_unnamed_addr #2 {
 entry:
-  %stopped = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 17
+  %stopped = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 18
   store atomic i32 1, ptr %stopped seq_cst, align 8
-  %ticket.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 11
+  %ticket.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 12
   %0 = load atomic i64, ptr %ticket.i monotonic, align 64
   %shr.i = and i64 %0, -4294967296
   %or.i = add i64 %shr.i, 6442450944
   store atomic i64 %or.i, ptr %ticket.i seq_cst, align 64
-  %wakeups.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 15
+  %wakeups.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 16
   %1 = atomicrmw add ptr %wakeups.i, i32 1 seq_cst, align 4
-  %sleepers.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 16
+  %sleepers.i = getelementptr inbounds %struct.Team, ptr %team, i64 0, i32 17
   %2 = load atomic i32, ptr %sleepers.i seq_cst, align 4
   %tobool.not.i = icmp eq i32 %2, 0
   br i1 %tobool.not.i, label %wake_sleepers.exit, label %if.then.i

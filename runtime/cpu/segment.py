@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from tilestitch.runtime.errors import ExecutionError
 from tilestitch.runtime.hostmemory import empty_tensor, is_small
 from tilestitch.runtime.program import Arena, Constant, DeviceStep, Heap, Input, NativeStep, Program, Sizes, Status
 from tilestitch.runtime.sizes import known
+from tilestitch.runtime.turns import Change
 from tilestitch.runtime.types import TensorType
 
 from .library import Library
@@ -24,7 +26,8 @@ class NativeSegment:
     """One native step of a program, and the team that runs it.
 
     A subclass puts addresses that stay into the table of arguments, and says in `_variable` where those are that every
-    run puts in, by value: rows of the table and offsets in bytes.
+    run puts in, by value: rows of the table and offsets in bytes. `_addressed` has those besides whose values are
+    copied into memory that stays, or out of it: turns of a loop leave them where they are.
     """
 
     def __init__(self, program: Program, step: NativeStep, library: Library, team: Team) -> None:
@@ -36,6 +39,8 @@ class NativeSegment:
         self._copied_in: list[tuple[int, np.ndarray]] = []
         self._copied_out: list[tuple[int, np.ndarray]] = []
         self._variable: dict[int, list[tuple[int, int]]] = {}
+        self._addressed: dict[int, list[tuple[int, int]]] = {}
+        self._places: np.ndarray | None = None
         row = first = 0
         for number, launch in enumerate(step.launches):
             tasks = launch.tasks if isinstance(launch.tasks, int) else 0
@@ -74,6 +79,49 @@ class NativeSegment:
             else:
                 values[number][...] = memory
 
+    def repeat(
+        self, values: list[Any], changes: Sequence[Change], most: int, condition: int | None, record: RecordTime | None
+    ) -> int:
+        """Execute for `most` turns on the program's current values, or until the one of number `condition` is false
+        after a turn. Returns how many it were.
+
+        Raises `ExecutionError` when a kernel reports a fault.
+        """
+        kept = self._args.copy()
+        words = self._begun(values, changes)
+        going = 0 if condition is None else address_of(values[condition])
+        loop = np.array([most, len(words), words.ctypes.data, going, 0], np.int64)
+        times_ns = np.zeros(0 if record is None else most * len(self._launches) + 1, np.int64)
+        times = 0 if record is None else times_ns.ctypes.data
+        self._team.prepare(self._table.ctypes.data, len(self._launches), times, loop.ctypes.data)()
+        done = int(loop[4])
+        self._args[...] = kept
+        if record is not None:
+            self._record(record, times_ns[: done * len(self._launches) + 1])
+        if self._reports and self._status.any():
+            self._raise_fault()
+        return done
+
+    def _begun(self, values: list[Any], changes: Sequence[Change]) -> np.ndarray:
+        """Put the addresses of the first turn into the table; returns the changes as the executor reads them."""
+        numbers = list(self._addressed)
+        places = self._places
+        if places is None:
+            found = [(row, at, offset) for at, n in enumerate(numbers) for row, offset in self._addressed[n]]
+            self._places = places = np.array(found, np.int64).reshape(-1, 3)
+        rows, at, offsets_bytes = places.T
+        addresses = np.array([address_of(self._operand(values, number)) for number in numbers], np.int64)
+        self._args[rows, 1] = addresses[at] + offsets_bytes
+        moving = {
+            change.number: (change.following, change.stride, change.toggle) for change in changes if not change.content
+        }
+        moves = np.array([moving.get(number, (0, 0, 0)) for number in numbers], np.int64).reshape(-1, 3)[at]
+        moves[:, 0] += offsets_bytes
+        words = np.column_stack([self._args.ctypes.data + 8 + 16 * rows, moves])[[numbers[i] in moving for i in at]]
+        trips = [c for c in changes if c.content]
+        counts = [(address_of(values[c.number]), c.following, c.stride, c.toggle) for c in trips]
+        return np.concatenate([words, np.array(counts, np.int64).reshape(-1, 4)])
+
     def _operand(self, values: list[Any], number: int) -> np.ndarray:
         """The value's array, such that a kernel may take its address."""
         array = values[number]
@@ -90,7 +138,11 @@ class NativeSegment:
     def _run_timed(self, record: RecordTime) -> None:
         times_ns = np.zeros(len(self._launches) + 1, np.int64)
         self._team.prepare(self._table.ctypes.data, len(self._launches), times_ns.ctypes.data)()
-        for launch, duration_ns in zip(self._launches, np.diff(times_ns).tolist(), strict=True):
+        self._record(record, times_ns)
+
+    def _record(self, record: RecordTime, times_ns: np.ndarray) -> None:
+        """Record the launches of one turn or more."""
+        for launch, duration_ns in zip(cycle(self._launches), np.diff(times_ns).tolist()):
             record(launch.symbol, launch.origins, duration_ns / 1000, 0)
 
     def _raise_fault(self) -> None:
@@ -117,9 +169,13 @@ class Segment(NativeSegment):
             location, offset_bytes = program.values[arg.value].location, known(arg.offset_bytes)
             if isinstance(location, (Arena, Constant, Sizes)):
                 self._args[row, 1] = fixed[arg.value].ctypes.data + offset_bytes
-            elif arg.value in copies:
+                continue
+            if isinstance(location, Status):
+                continue
+            self._addressed.setdefault(arg.value, []).append((row, offset_bytes))
+            if arg.value in copies:
                 self._args[row, 1] = copies[arg.value].ctypes.data + offset_bytes
-            elif not isinstance(location, Status):
+            else:
                 self._variable.setdefault(arg.value, []).append((row, offset_bytes))
         self._recycled = {number: memory for number in self._variable if (memory := recycled(program.values[number]))}
 

@@ -69,7 +69,10 @@ class SizedSegment(NativeSegment):
         offsets_bytes = sizes[self._offsets]
         self._table[:, 2] = sizes[self._tasks]
         self._args[:, 1] = self._base + self._in_arena * arena_address + sizes[self._begins] + offsets_bytes
-        self._variable = {n: [(row, int(offsets_bytes[row])) for row in rows] for n, rows in self._rows.items()}
+        self._places = None
+        self._addressed = self._variable = {
+            n: [(row, int(offsets_bytes[row])) for row in rows] for n, rows in self._rows.items()
+        }
         self._value = bound.value
 
     def _empty(self, number: int) -> np.ndarray:

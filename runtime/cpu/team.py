@@ -56,13 +56,13 @@ class Team:
                 f"{threads} threads cannot be started ({error}); ask for fewer with num_threads"
             ) from error
 
-    def prepare(self, launches: int, count: int, times_ns: int = 0) -> Callable[[], None]:
+    def prepare(self, launches: int, count: int, times_ns: int = 0, loop: int = 0) -> Callable[[], None]:
         """What executes `count` launches from the table at address `launches`; `times_ns` is the address of count + 1
-        int64, or 0.
+        int64, or 0. `loop` is the address of a `Loop` of the executor, or 0: then there are times of each turn.
 
         Other Python threads run meanwhile. Only one call at a time on a team, and none after `close`.
         """
-        return partial(self._library.run, byref((c_int64 * 4)(self._address, launches, count, times_ns)))
+        return partial(self._library.run, byref((c_int64 * 5)(self._address, launches, count, times_ns, loop)))
 
     def reserve(self, scratch_bytes: int) -> None:
         """Have at least so much scratch memory for each thread. No `run` may be under way.

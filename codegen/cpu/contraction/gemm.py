@@ -163,6 +163,9 @@ class _Emitter:
         row0 = T.bind(mk.start_of(plan.rows, index))
         vectors = -(-width // plan.tile.lanes) if mk.is_number(width) else plan.tile.vectors
         tile = RegisterTile(rows, vectors, plan.tile.lanes)
+        chains = mk.chains(plan.rows, tile) if plan.dot is None else 1
+        if chains > 1:
+            return self._multiply_in_chains(chains, tile, operand, panel, row0, first_k, last_k), tile, row0
         acc = mk.allocate(tile, plan.shape.acc_dtype)
         mk.fill(acc, tile, mk.constant(0, plan.shape.acc_dtype))
         left = self._left(row0)
@@ -176,6 +179,43 @@ class _Emitter:
                     )
                 self._step(acc, tile, left, operand, panel, k)
         return acc, tile, row0
+
+    def _multiply_in_chains(
+        self, chains: int, tile: RegisterTile, operand: Expr, panel: Expr, row0: Expr, first_k: Expr, last_k: Expr
+    ) -> Any:
+        """Accumulators of a low tile: several for each result take turns, so that no step waits for the one before."""
+        wide = RegisterTile(tile.rows * chains, tile.vectors, tile.lanes)
+        acc = mk.allocate(wide, self.plan.shape.acc_dtype)
+        mk.fill(acc, wide, mk.constant(0, self.plan.shape.acc_dtype))
+        left = self._left(row0)
+
+        def step(k: Expr, chain: int) -> None:
+            mk.multiply_add(
+                acc,
+                wide,
+                lambda row: left(row - chain * tile.rows, k),
+                lambda column: self.panels.at(operand, panel, k, column),
+                range(chain * tile.rows, (chain + 1) * tile.rows),
+            )
+
+        first = T.bind(mk.as_index(first_k))
+        groups = T.bind((mk.as_index(last_k) - first) // chains)
+        with mk.serial(0, groups) as group:
+            start = T.bind(first + group * chains)
+            if self.schedule.prefetch_ahead:
+                self.panels.prefetch_ahead(operand, panel, start, AHEAD_BYTES)
+            for chain in range(chains):
+                step(start + chain, chain)
+        with mk.serial(first + groups * chains, last_k) as k:
+            step(k, 0)
+        for chain in range(1, chains):
+            mk.for_each_vector(
+                tile,
+                lambda row, column, below=chain * tile.rows: T.buffer_store(  # type: ignore[misc]
+                    acc, acc[row, column] + acc[below + row, column], [row, column]
+                ),
+            )
+        return acc
 
     def _step(
         self, acc: Any, tile: RegisterTile, left: Callable[[Expr, Expr], Expr], operand: Expr, panel: Expr, k: Expr

@@ -121,6 +121,15 @@ def fill(acc: Any, tile: RegisterTile, value: Expr) -> None:
     for_each_vector(tile, lambda row, column: T.buffer_store(acc, value, [row, column]))
 
 
+BUSY = 8
+"""Multiply-adds under way that keep both units of a core busy: each takes four cycles."""
+
+
+def chains(rows: Split, tile: RegisterTile) -> int:
+    """How many accumulators of a result take turns in a low tile, as there are where the number of rows is open."""
+    return max(1, BUSY // (tile.rows * tile.vectors)) if isinstance(rows, OpenSplit) else 1
+
+
 def multiply_add(
     acc: Any,
     tile: RegisterTile,

@@ -1,0 +1,254 @@
+"""Scans and loops whose bodies are kernels: native code goes from turn to turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tilestitch.compiler import compile_model
+from tilestitch.runtime import control, load
+from tilestitch.runtime.cpu.segment import NativeSegment
+from tilestitch.runtime.errors import ExecutionError
+from tilestitch.runtime.execution import Execution
+
+INPUT, HIDDEN = 5, 12
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What executed bodies: `repeat` for native turns, `run` for a turn that Python asked for."""
+    made: list[str] = []
+    repeat, run_nested = NativeSegment.repeat, Execution.run_nested
+
+    def counted_repeat(*args: Any) -> int:
+        made.append("repeat")
+        return repeat(*args)
+
+    def counted_run(*args: Any) -> list[Any]:
+        made.append("run")
+        return run_nested(*args)
+
+    monkeypatch.setattr(NativeSegment, "repeat", counted_repeat)
+    monkeypatch.setattr(Execution, "run_nested", counted_run)
+    return made
+
+
+def expected(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return list(session.run(None, feeds))
+
+
+def compare(got: Any, wanted: list[np.ndarray]) -> None:
+    for one, other in zip(got.values(), wanted, strict=True):
+        assert one.shape == other.shape and one.dtype == other.dtype
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-6)
+
+
+def value(name: str, dtype: int, shape: Any) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+
+def made(nodes: list[Any], inputs: list[Any], outputs: list[Any], tensors: Any = ()) -> onnx.ModelProto:
+    graph = helper.make_graph(nodes, "g", inputs, outputs, list(tensors))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def recurrent(op: str, direction: str, lengths: bool) -> onnx.ModelProto:
+    random = np.random.default_rng(3)
+    ways, gates = 1 + (direction == "bidirectional"), GATES[op]
+    shapes = {"W": (ways, gates * HIDDEN, INPUT), "R": (ways, gates * HIDDEN, HIDDEN), "B": (ways, 2 * gates * HIDDEN)}
+    tensors = [
+        numpy_helper.from_array(random.standard_normal(shape).astype(np.float32) / 3, name)
+        for name, shape in shapes.items()
+    ]
+    outputs = ["Y", "Y_h", "Y_c"][: 2 + (op == "LSTM")]
+    attrs: dict[str, Any] = {"linear_before_reset": 1} if op == "GRU" else {}
+    inputs = ["X", "W", "R", "B", "lengths" if lengths else ""]
+    node = helper.make_node(op, inputs, outputs, "layer", hidden_size=HIDDEN, direction=direction, **attrs)
+    given = [value("X", TensorProto.FLOAT, ["steps", "batch", INPUT])]
+    given += [value("lengths", TensorProto.INT32, ["batch"])] if lengths else []
+    return made([node], given, [value(name, TensorProto.FLOAT, None) for name in outputs], tensors)
+
+
+@pytest.mark.parametrize(
+    ("op", "direction", "lengths", "threads"),
+    [
+        ("LSTM", "forward", False, 1),
+        ("LSTM", "bidirectional", True, 2),
+        ("GRU", "reverse", False, 2),
+        ("RNN", "bidirectional", True, 1),
+    ],
+)
+def test_recurrent_layers(op: str, direction: str, lengths: bool, threads: int, calls: list[str]) -> None:
+    model = recurrent(op, direction, lengths)
+    compiled = compile_model(model, num_threads=threads)
+    assert all("scan" not in reason["operators"] for reason in compiled.explain()["host"]["reasons"])
+    loaded = load(compiled.to_bytes(), num_threads=threads)
+    random = np.random.default_rng(5)
+    for steps, batch in ((1, 1), (2, 3), (7, 1), (31, 17)):
+        calls.clear()
+        feeds = {"X": random.standard_normal((steps, batch, INPUT)).astype(np.float32)}
+        if lengths:
+            feeds["lengths"] = random.integers(1, steps + 1, batch).astype(np.int32)
+        compare(loaded.run(feeds), expected(model, feeds))
+        assert calls == ["repeat"] * (1 + (direction == "bidirectional"))
+
+
+def loop_model(limit: bool, *, constant_condition: bool = False) -> onnx.ModelProto:
+    """s -> s * 0.999 + 1, and i, until s is above a bound; with s of all turns, and the trip number times s."""
+    body_nodes = [
+        helper.make_node("Mul", ["s", "rate"], ["product"]),
+        helper.make_node("Add", ["product", "one"], ["s_out"]),
+        helper.make_node("Cast", ["i"], ["turn"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["s_out", "turn"], ["weighed"]),
+        helper.make_node("ReduceMax", ["s_out"], ["largest"], keepdims=0),
+        helper.make_node("Less", ["largest", "bound"], ["going"]),
+    ]
+    if constant_condition:
+        body_nodes[-2:] = [helper.make_node("Identity", ["cond"], ["going"])]
+    tensors = [
+        numpy_helper.from_array(np.array(number, np.float32), name)
+        for name, number in {"rate": 0.999, "one": 1.0, "bound": 900.0}.items()
+    ]
+    body = helper.make_graph(
+        body_nodes,
+        "body",
+        [value("i", TensorProto.INT64, []), value("cond", TensorProto.BOOL, []), value("s", TensorProto.FLOAT, [3])],
+        [
+            value("going", TensorProto.BOOL, []),
+            value("s_out", TensorProto.FLOAT, [3]),
+            value("s_out_all", TensorProto.FLOAT, [3]),
+            value("weighed", TensorProto.FLOAT, [3]),
+        ],
+        tensors,
+    )
+    body.node.append(helper.make_node("Identity", ["s_out"], ["s_out_all"]))
+    loop = helper.make_node("Loop", ["n" if limit else "", "start", "s0"], ["last", "all", "sums"], "loop", body=body)
+    start = numpy_helper.from_array(np.array(True), "start")
+    given = [value("s0", TensorProto.FLOAT, [3])] + ([value("n", TensorProto.INT64, [])] if limit else [])
+    outputs = [value("last", TensorProto.FLOAT, [3])]
+    outputs += [value(name, TensorProto.FLOAT, ["turns", 3]) for name in ("all", "sums")]
+    return made([loop], given, outputs, [start])
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, control.MOST_TURNS, control.MOST_TURNS + 3, 5000])
+def test_loops_end_at_their_limit_or_condition(turns: int, calls: list[str]) -> None:
+    model = loop_model(limit=True)
+    loaded = load(compile_model(model).to_bytes(), num_threads=1)
+    feeds = {"s0": np.array([1, -2, 0.5], np.float32), "n": np.array(turns, np.int64)}
+    compare(loaded.run(feeds), expected(model, feeds))
+    assert set(calls) == ({"repeat"} if turns else set())
+
+
+def test_a_loop_without_limit(calls: list[str]) -> None:
+    model = loop_model(limit=False)
+    loaded = load(compile_model(model).to_bytes(), num_threads=1)
+    feeds = {"s0": np.zeros(3, np.float32)}
+    compare(loaded.run(feeds), expected(model, feeds))
+    assert set(calls) == {"repeat"} and len(calls) == 3
+
+
+def test_a_condition_that_is_handed_on(calls: list[str]) -> None:
+    model = loop_model(limit=True, constant_condition=True)
+    loaded = load(compile_model(model).to_bytes(), num_threads=1)
+    feeds = {"s0": np.zeros(3, np.float32), "n": np.array(5, np.int64)}
+    compare(loaded.run(feeds), expected(model, feeds))
+    assert calls in (["repeat"], [])  # without a condition the frontend may write the turns out
+
+
+def scan_model(axes: tuple[int, int], reverse: tuple[int, int]) -> onnx.ModelProto:
+    """A running sum and the running greatest, which change places from turn to turn; slices along any axis."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["a", "x"], ["b_out"]),
+            helper.make_node("Max", ["b", "x"], ["a_out"]),
+            helper.make_node("Sub", ["b_out", "a_out"], ["y"]),
+        ],
+        "body",
+        [value(name, TensorProto.FLOAT, [4]) for name in ("a", "b", "x")],
+        [value(name, TensorProto.FLOAT, [4]) for name in ("a_out", "b_out", "y")],
+    )
+    scan = helper.make_node(
+        "Scan", ["a0", "b0", "xs"], ["a1", "b1", "ys"], "scan", body=body, num_scan_inputs=1,
+        scan_input_axes=[axes[0]], scan_output_axes=[axes[1]],
+        scan_input_directions=[reverse[0]], scan_output_directions=[reverse[1]],
+    )  # fmt: skip
+    shape = ["steps", 4] if axes[0] == 0 else [4, "steps"]
+    given = [value("a0", TensorProto.FLOAT, [4]), value("b0", TensorProto.FLOAT, [4])]
+    given.append(value("xs", TensorProto.FLOAT, shape))
+    outputs = [value("a1", TensorProto.FLOAT, [4]), value("b1", TensorProto.FLOAT, [4]), value("ys", 1, None)]
+    return made([scan], given, outputs)
+
+
+@pytest.mark.parametrize("axes", [(0, 0), (1, 1)])
+@pytest.mark.parametrize("reverse", [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_scans(axes: tuple[int, int], reverse: tuple[int, int], calls: list[str]) -> None:
+    model = scan_model(axes, reverse)
+    loaded = load(compile_model(model).to_bytes(), num_threads=1)
+    random = np.random.default_rng(1)
+    for steps in (1, 2, 3, 8):
+        calls.clear()
+        xs = random.standard_normal((steps, 4)).astype(np.float32)
+        feeds = {"a0": np.ones(4, np.float32), "b0": np.zeros(4, np.float32), "xs": xs if axes[0] == 0 else xs.T.copy()}
+        compare(loaded.run(feeds), expected(model, feeds))
+        assert calls == ["repeat"]
+
+
+def growing_model() -> onnx.ModelProto:
+    """A state that is longer after each turn: no turn is like the one before."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Concat", ["s", "one"], ["s_out"], axis=0),
+            helper.make_node("Identity", ["cond"], ["going"]),
+        ],
+        "body",
+        [value("i", TensorProto.INT64, []), value("cond", TensorProto.BOOL, []), value("s", 1, ["grown"])],
+        [value("going", TensorProto.BOOL, []), value("s_out", 1, ["more"])],
+        [numpy_helper.from_array(np.ones(1, np.float32), "one")],
+    )
+    loop = helper.make_node("Loop", ["n", "", "s0"], ["last"], "loop", body=body)
+    given = [value("n", TensorProto.INT64, []), value("s0", TensorProto.FLOAT, ["length"])]
+    return made([loop], given, [value("last", TensorProto.FLOAT, ["end"])])
+
+
+def test_states_that_grow_take_turns_in_python(calls: list[str]) -> None:
+    model = growing_model()
+    loaded = load(compile_model(model).to_bytes(), num_threads=1)
+    feeds = {"n": np.array(3, np.int64), "s0": np.array([2.0, 3.0], np.float32)}
+    compare(loaded.run(feeds), expected(model, feeds))
+    assert "repeat" not in calls
+    assert "loop" in compile_model(model).explain()["host"]["reasons"][0]["operators"]
+
+
+def test_a_fault_in_a_turn_is_told() -> None:
+    """An index out of range in the third turn."""
+    body = helper.make_graph(
+        [helper.make_node("Gather", ["table", "index"], ["y"]), helper.make_node("Identity", ["s"], ["s_out"])],
+        "body",
+        [value("s", TensorProto.FLOAT, [1]), value("index", TensorProto.INT64, [])],
+        [value("s_out", TensorProto.FLOAT, [1]), value("y", TensorProto.FLOAT, [2])],
+        [numpy_helper.from_array(np.arange(6, dtype=np.float32).reshape(3, 2), "table")],
+    )
+    scan = helper.make_node("Scan", ["s0", "at"], ["s1", "ys"], "scan", body=body, num_scan_inputs=1)
+    given = [value("s0", TensorProto.FLOAT, [1]), value("at", TensorProto.INT64, ["steps"])]
+    model = made([scan], given, [value("s1", 1, [1]), value("ys", 1, ["steps", 2])])
+    loaded = load(compile_model(model).to_bytes(), num_threads=1)
+    feeds = {"s0": np.zeros(1, np.float32), "at": np.array([0, 2, 1, 0], np.int64)}
+    compare(loaded.run(feeds), expected(model, feeds))
+    with pytest.raises(ExecutionError, match=r"outside|out of"):
+        loaded.run({**feeds, "at": np.array([0, 2, 7, 0], np.int64)})
+    compare(loaded.run(feeds), expected(model, feeds))
+
+
+def test_profiles_have_each_turn() -> None:
+    loaded = load(compile_model(recurrent("GRU", "forward", lengths=False)).to_bytes(), num_threads=2)
+    for steps in (1, 5):
+        profile = loaded.profile({"X": np.zeros((steps, 2, INPUT), np.float32)})
+        counts = [sum(launch.symbol == one.symbol for launch in profile) for one in profile]
+        assert steps in counts
