@@ -22,7 +22,8 @@ import numpy as np
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.evaluate import kernel_report, model_report
 from tilestitch.cost_model.library import fitting, model
-from tilestitch.cost_model.library.data import CLASSES, hashes
+from tilestitch.cost_model.library.classes import ConvModel, GemmModel
+from tilestitch.cost_model.library.data import CONV, GEMM_CLASSES, GRAPH_CLASSES, KernelTable, hashes
 from tilestitch.cost_model.library.model import LibraryModel, Spread
 from tilestitch.cost_model.library.scoring import (
     Folder,
@@ -51,9 +52,21 @@ def fit(folder: Folder, without: str | None, seed: int) -> LibraryModel:
     classes: dict[str, model.ClassModel] = {}
     for name, table in folder.kernels.items():
         rows = table if without is None else table.take(np.flatnonzero(table.gpu != without))
-        classes[name] = (fitting.fit_gemms if table.is_gemm else fitting.fit_rows)(rows, folder.sheets, seed)
+        if name == CONV:
+            classes[name] = _fit_convs(rows, folder, classes, seed)
+        else:
+            classes[name] = (fitting.fit_gemms if table.is_gemm else fitting.fit_rows)(rows, folder.sheets, seed)
     used = {gpu for one in classes.values() for gpu in one.seen}
     return LibraryModel(classes, {gpu: folder.sheets[gpu] for gpu in sorted(used)})
+
+
+def _fit_convs(table: KernelTable, folder: Folder, classes: Mapping[str, model.ClassModel], seed: int) -> ConvModel:
+    batched, shared = (classes.get(name) for name in GEMM_CLASSES)
+    if not (isinstance(batched, GemmModel) and isinstance(shared, GemmModel)):
+        raise MeasurementError(
+            f"{folder.path} has convolutions and no GEMMs, by which they are forecast; add bmm.csv.gz and linear.csv.gz"
+        )
+    return fitting.fit_convs(table, folder.sheets, shared, batched, seed)
 
 
 def validate(folder: Folder, seed: int) -> Scores:
@@ -65,7 +78,7 @@ def validate(folder: Folder, seed: int) -> Scores:
         for mode, calibrate in MODES.items():
             kernels, taken = score_kernels(others, folder, [gpu], calibrate)
             scores[mode][0].extend(kernels)
-            if set(CLASSES) <= set(folder.kernels):
+            if set(GRAPH_CLASSES) <= set(folder.kernels):
                 scores[mode][1].extend(score_models(others, folder, taken, mode)[0])
     return scores
 

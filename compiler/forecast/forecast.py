@@ -10,6 +10,7 @@ import numpy as np
 
 from tilestitch.compiler.ir import Graph, Value
 from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.library.graphs import Kernel
 from tilestitch.cost_model.library.model import EAGER_GAP_SHARE, Timed, in_sequence_us, shipped_model
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.pipeline import run_pipeline
@@ -147,14 +148,23 @@ def _bounds(launches: Sequence[Launch], times: Timed, gpu: Gpu) -> list[str]:
         kernel = launch.kernel
         if EAGER_GAP_SHARE * times.gap_us[number] > times.body_us[number]:
             found.append("launch")
-        elif kernel.kernel_class in ("bmm", "linear"):
-            batch, m, n, k = map(float, kernel.sizes)
-            flops_us = 2 * batch * m * n * k / (gpu.sheet.fp32_gflops * 1e3)
-            dram_us = 4 * batch * (m * n + n * k + m * k) / (gpu.sheet.dram_bandwidth_gb_s * 1e3)
+        elif kernel.kernel_class in ("bmm", "linear", "conv"):
+            flops, nbytes = _work(kernel)
+            flops_us, dram_us = flops / (gpu.sheet.fp32_gflops * 1e3), nbytes / (gpu.sheet.dram_bandwidth_gb_s * 1e3)
             found.append("fma" if flops_us > dram_us else "dram")
         else:
             found.append("dram")
     return found
+
+
+def _work(kernel: Kernel) -> tuple[float, float]:
+    """Operations and bytes of a GEMM or a convolution in float32, each operand and result counted once."""
+    if kernel.kernel_class == "conv":
+        batch, channels_in, channels_out, *taps, height, width, _ = map(float, kernel.sizes)
+        pixels, weights = batch * height * width, channels_in * channels_out * np.prod(taps)
+        return float(2 * pixels * weights), float(4 * (pixels * (channels_in + channels_out) + weights))
+    batch, m, n, k = map(float, kernel.sizes)
+    return 2 * batch * m * n * k, 4 * batch * (m * n + n * k + m * k)
 
 
 def _most_alive(graph: Graph, launches: Sequence[Launch]) -> int:

@@ -149,14 +149,26 @@ def _matmul_kernel(node: Node, weight: bool) -> Kernel:
 
 
 def _conv_kernel(node: Node) -> Kernel:
-    """A convolution as the GEMM that it amounts to."""
+    """A convolution of images; what is none, or has groups or one tap, as the GEMM that it amounts to."""
     weight, result = _static(node.inputs[1]).static_shape, _static(node.outputs[0]).static_shape
     channels_last = node.attrs["layout"] != "NCX"
     outer = result[-1] if channels_last else result[1]
     groups = int(node.attrs["groups"])
+    if node.op == "conv" and groups == 1 and len(weight) == 4:
+        taps = weight[:2] if channels_last else weight[2:]
+        if prod(taps) > 1:
+            return _image_kernel(node, taps, result[1:3] if channels_last else result[2:])
     inner = prod(weight) // max(1, outer)
     sizes = (groups, prod(result) // max(1, outer), inner, max(1, outer // groups))
     return Kernel("bmm" if groups > 1 else "linear", "conv", tuple(max(1, size) for size in sizes))
+
+
+def _image_kernel(node: Node, taps: Sequence[int], sides: Sequence[int]) -> Kernel:
+    image, result = (_static(value).static_shape for value in (node.inputs[0], node.outputs[0]))
+    channels = -1 if node.attrs["layout"] != "NCX" else 1
+    unit = all(step == 1 for step in (*node.attrs["strides"], *node.attrs["dilations"]))
+    sizes = (result[0], image[channels], result[channels], *taps, *sides)
+    return Kernel("conv", "conv", (*(max(1, size) for size in sizes), int(unit)))
 
 
 def _row_kernel(nodes: Sequence[Node], reads: Sequence[Value], writes: Sequence[Value]) -> Kernel | None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tilestitch.cost_model.library import gemm, hierarchy, rows
+from tilestitch.cost_model.library import convolution, gemm, hierarchy, rows
+from tilestitch.cost_model.library.convolution import Convs
 from tilestitch.cost_model.library.gemm import Gemms
 from tilestitch.cost_model.library.rows import Kind, RowKernels
 from tilestitch.cost_model.library.sheet import Chips, DataSheet, chips, sheet_of
@@ -189,6 +190,73 @@ class RowModel:
 def rows_from_json(kind: Kind, found: Mapping[str, Any], sheets: Mapping[str, DataSheet]) -> RowModel:
     shared, seen = _read_parameters(rows.FAMILIES[kind], found, sheets)
     return RowModel(kind, shared, seen, forest_from_json(found["correction"]))
+
+
+# -- convolutions ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ConvModel:
+    """Convolutions, by what the model of GEMMs says of those that they amount to. shared_gemm: of GEMMs with one right
+    operand, batched_gemm: of batches; correction: trees for the logarithm of measured over predicted.
+    """
+
+    shared: np.ndarray
+    seen: Mapping[str, Seen]
+    correction: Forest
+    shared_gemm: GemmModel
+    batched_gemm: GemmModel
+
+    def expected(self, sheet: DataSheet) -> Adapted:
+        return expected(convolution.FAMILY, self.seen, sheet)
+
+    def latency_us(self, kernels: Convs, to: Adapted) -> np.ndarray:
+        chip = chips([to.sheet])
+        gemm_us = convolution_gemms_us(kernels, to.sheet, self.shared_gemm, self.batched_gemm)
+        correction = self.correction(convolution.features(kernels, gemm_us, chip, self.shared))
+        return self._corrected(kernels, gemm_us, correction, to)
+
+    def least_us(self, kernels: Convs, sheet: DataSheet) -> np.ndarray:
+        return convolution.least_us(kernels, chips([sheet]))
+
+    def adapted(self, to: Adapted, kernels: Convs, measured_us: np.ndarray) -> Adapted:
+        """After measurements. The correction and the GEMMs stay what they are."""
+        chip = chips([to.sheet])
+        gemm_us = convolution_gemms_us(kernels, to.sheet, self.shared_gemm, self.batched_gemm)
+        correction = self.correction(convolution.features(kernels, gemm_us, chip, self.shared))
+        small = _small(self._corrected(kernels, gemm_us, correction, to), to)
+
+        def log_ratios(traits: np.ndarray) -> np.ndarray:
+            found = np.log(self._corrected(kernels, gemm_us, correction, replace(to, traits=traits)) / measured_us)
+            return np.where(small, np.maximum(0.0, found), found)
+
+        traits = hierarchy.adapted_traits(convolution.FAMILY, to.traits, log_ratios, PRIOR_WORTH)
+        return replace(to, traits=traits)
+
+    def _corrected(self, kernels: Convs, gemm_us: np.ndarray, correction: np.ndarray, to: Adapted) -> np.ndarray:
+        chip = chips([to.sheet])
+        by_law = convolution.latency_us(kernels, gemm_us, chip, self.shared, to.traits)
+        return np.maximum(by_law * np.exp(correction), convolution.least_us(kernels, chip))
+
+    def to_json(self) -> dict[str, Any]:
+        return {**_parameters(convolution.FAMILY, self.shared, self.seen), "correction": self.correction.to_json()}
+
+
+def convolution_gemms_us(kernels: Convs, sheet: DataSheet, shared: GemmModel, batched: GemmModel) -> np.ndarray:
+    """Microseconds, without launching them, of the GEMMs of each algorithm on a GPU: shape (3, kernels)."""
+    one, many = shared.expected(sheet), batched.expected(sheet)
+    return np.stack([
+        shared.latency_us(convolution.implicit(kernels), one) - one.gap_us,
+        batched.latency_us(convolution.fused(kernels), many) - many.gap_us,
+        batched.latency_us(convolution.split(kernels), many) - many.gap_us,
+    ])  # fmt: skip
+
+
+def convs_from_json(
+    found: Mapping[str, Any], sheets: Mapping[str, DataSheet], shared_gemm: GemmModel, batched_gemm: GemmModel
+) -> ConvModel:
+    shared, seen = _read_parameters(convolution.FAMILY, found, sheets)
+    return ConvModel(shared, seen, forest_from_json(found["correction"]), shared_gemm, batched_gemm)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -13,11 +13,20 @@ from pathlib import Path
 import numpy as np
 
 from tilestitch.cost_model.errors import MeasurementError
+from tilestitch.cost_model.library.convolution import Convs
 from tilestitch.cost_model.library.gemm import TILES, Gemms
 from tilestitch.cost_model.library.rows import Kind, RowKernels, row_kernels
 
-CLASSES = ("bmm", "linear", "elementwise", "softmax", "layernorm")
 GEMM_CLASSES = ("bmm", "linear")
+CONV = "conv"
+GRAPH_CLASSES = (*GEMM_CLASSES, "elementwise", "softmax", "layernorm")
+"""Of which the measured whole models consist."""
+CLASSES = (*GRAPH_CLASSES, CONV)
+SIZES = {
+    **dict.fromkeys(GEMM_CLASSES, ("B", "M", "N", "K")),
+    CONV: ("B", "in_channels", "out_channels", "kernel_size", "input_size", "stride", "padding"),
+}
+"""Columns that say how large a kernel is, where they are not B and H."""
 KINDS: dict[str, Kind] = {"elementwise": "elementwise", "softmax": "softmax", "layernorm": "layernorm"}
 LARGE = "_large_shapes"
 _TILE = re.compile(r"(\d+)x(\d+)")
@@ -53,6 +62,11 @@ class KernelTable:
         batch, m, n, k = self.sizes.T.astype(float)
         return Gemms(batch, m, n, k, self.name == "linear")
 
+    def convs(self) -> Convs:
+        batch, inputs, outputs, kernel, edge, stride, padding = self.sizes.T.astype(float)
+        result = np.floor((edge + 2 * padding - kernel) / stride) + 1
+        return Convs(batch, inputs, outputs, kernel, kernel, result, result, (stride == 1).astype(float))
+
     def rows(self) -> RowKernels:
         return row_kernels(KINDS[self.name], self.op, self.sizes[:, 0], self.sizes[:, 1])
 
@@ -74,7 +88,7 @@ def _read_table(path: Path, name: str, large: bool) -> KernelTable:
     try:
         with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
-            sizes = ("B", "M", "N", "K") if name in GEMM_CLASSES else ("B", "H")
+            sizes = SIZES.get(name, ("B", "H"))
             wanted = {"op", "gpu", "latency_ms", *sizes}
             if not wanted <= set(reader.fieldnames or ()):
                 raise MeasurementError(f"{path} lacks columns: it needs {', '.join(sorted(wanted))}")
@@ -85,7 +99,8 @@ def _read_table(path: Path, name: str, large: bool) -> KernelTable:
         if isinstance(error, MeasurementError):
             raise
         raise MeasurementError(f"{path} cannot be read ({error}); give rows of numbers, gzipped") from error
-    if not (np.isfinite(us).all() and (us > 0).all() and (shape > 0).all()):
+    positive = shape[:, [column != "padding" for column in sizes]] > 0
+    if not (np.isfinite(us).all() and (us > 0).all() and positive.all() and (shape >= 0).all()):
         raise MeasurementError(f"{path} has latencies or sizes that are not positive; remove such rows")
     facts = [_tile_and_split(row, name) for row in rows]
     return KernelTable(

@@ -8,20 +8,30 @@ from typing import Any
 
 import numpy as np
 
-from tilestitch.cost_model.library import gemm, rows
-from tilestitch.cost_model.library.classes import GemmModel, RowModel, Seen, choice_features
+from tilestitch.cost_model.library import convolution, gemm, rows
+from tilestitch.cost_model.library.classes import (
+    ConvModel,
+    GemmModel,
+    RowModel,
+    Seen,
+    choice_features,
+    convolution_gemms_us,
+)
 from tilestitch.cost_model.library.data import KernelTable, launch_floor_us
 from tilestitch.cost_model.library.hierarchy import fit_family
 from tilestitch.cost_model.library.sheet import DataSheet, chips
 from tilestitch.cost_model.library.trees import Forest, forest_from_dump
 
-CONTRADICTED = {"P4": {"bmm": 0.5, "linear": 0.05, "elementwise": 0.3, "softmax": 0.3, "layernorm": 0.3}}
+CONTRADICTED = {"P4": {"bmm": 0.5, "linear": 0.05, "elementwise": 0.3, "softmax": 0.3, "layernorm": 0.3, "conv": 0.2}}
 """How much the data of a GPU count that contradict themselves: like GEMMs of P4 differ by up to five times."""
 ROWS_OF_A_GPU = 1500
 """Drawn for a fit from each GPU and file: parameters are few, and rows are much alike."""
 CLEAR_OF_FLOOR = 1.4
 """Rows this many times above the launch floor say something about their kernel."""
 DEPTH = 4
+_SQUARES = {"objective": "reg:squarederror", "base_score": 0.0, "colsample_bytree": 0.6}
+ROW_TREES = {**_SQUARES, "rounds": 120, "eta": 0.06, "min_child_weight": 40, "reg_lambda": 5.0}
+CONV_TREES = {**_SQUARES, "rounds": 200, "eta": 0.1, "min_child_weight": 20, "reg_lambda": 5.0, "max_depth": 5}
 _LEARNING = {"max_depth": DEPTH, "tree_method": "hist", "nthread": 1, "subsample": 0.7}
 
 
@@ -64,16 +74,49 @@ def fit_rows(table: KernelTable, sheets: Mapping[str, DataSheet], seed: int) -> 
     trust = _trust(names, table.name)
     shared, traits = fit_family(family, predict, table.us, gpu, names, trust)
     own = np.stack([traits[name] for name in names])[gpu].T
-    left = np.log(table.us / predict(shared, own))
-    left -= np.array([np.median(left[gpu == at]) for at in range(len(names))])[gpu]
     weights = np.array([trust[name] for name in names])[gpu]
-    correction = _trees(
-        rows.features(kernels, chip, shared, own), left, weights, 120, seed,
-        {"objective": "reg:squarederror", "base_score": 0.0, "eta": 0.06, "min_child_weight": 40, "reg_lambda": 5.0,
-         "colsample_bytree": 0.6}, 1,
-    )  # fmt: skip
+    features = rows.features(kernels, chip, shared, own)
+    correction = _correction(features, table.us, predict(shared, own), gpu, weights, seed, ROW_TREES)
     seen = {name: Seen(sheets[name], traits[name], trust[name]) for name in names}
     return RowModel(kernels.kind, shared, seen, correction)
+
+
+def fit_convs(
+    table: KernelTable, sheets: Mapping[str, DataSheet], shared_gemm: GemmModel, batched_gemm: GemmModel, seed: int
+) -> ConvModel:
+    """Fits the law over the models of GEMMs, and trees to what it leaves."""
+    table = _drawn(table, seed, known_tiles=False)
+    gpus, gpu = np.unique(table.gpu, return_inverse=True)
+    names = [str(name) for name in gpus]
+    chip = chips([sheets[name] for name in names], gpu)
+    kernels = table.convs()
+    gemm_us = np.zeros((3, len(table)))
+    for at, name in enumerate(names):
+        own = np.flatnonzero(gpu == at)
+        gemm_us[:, own] = convolution_gemms_us(kernels.take(own), sheets[name], shared_gemm, batched_gemm)
+
+    def predict(shared: np.ndarray, traits: np.ndarray) -> np.ndarray:
+        return convolution.latency_us(kernels, gemm_us, chip, shared, traits)
+
+    trust = _trust(names, table.name)
+    shared, traits = fit_family(convolution.FAMILY, predict, table.us, gpu, names, trust)
+    features = convolution.features(kernels, gemm_us, chip, shared)
+    by_law = predict(shared, np.stack([traits[name] for name in names])[gpu].T)
+    weights = np.array([trust[name] for name in names])[gpu]
+    correction = _correction(features, table.us, by_law, gpu, weights, seed, CONV_TREES)
+    seen = {name: Seen(sheets[name], traits[name], trust[name]) for name in names}
+    return ConvModel(shared, seen, correction, shared_gemm, batched_gemm)
+
+
+def _correction(
+    features: np.ndarray, measured_us: np.ndarray, by_law_us: np.ndarray, gpu: np.ndarray, weights: np.ndarray,
+    seed: int, settings: Mapping[str, Any],
+) -> Forest:  # fmt: skip
+    """Trees for the logarithm of measured over predicted, less its median on each GPU."""
+    left = np.log(measured_us / by_law_us)
+    left -= np.array([np.median(left[gpu == at]) for at in range(gpu.max() + 1)])[gpu]
+    learning = {key: value for key, value in settings.items() if key != "rounds"}
+    return _trees(features, left, weights, settings["rounds"], seed, learning, 1)
 
 
 def _trust(names: Sequence[str], kernel_class: str) -> dict[str, float]:
@@ -110,5 +153,7 @@ def _trees(
 
     names = [f"f{number}" for number in range(features.shape[1])]
     data = xgboost.DMatrix(features, wanted, weight=weights, feature_names=names)
-    booster = xgboost.train({**_LEARNING, **settings, "seed": seed}, data, rounds)
-    return forest_from_dump([json.loads(tree) for tree in booster.get_dump(dump_format="json")], DEPTH, outputs)
+    learning = {**_LEARNING, **settings, "seed": seed}
+    booster = xgboost.train(learning, data, rounds)
+    dump = [json.loads(tree) for tree in booster.get_dump(dump_format="json")]
+    return forest_from_dump(dump, learning["max_depth"], outputs)

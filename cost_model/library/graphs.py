@@ -19,7 +19,7 @@ _LAYER_MARKS = ("layer_0", "layers_0", "h_0")
 FLOAT_BYTES = 4
 MOVED_BACKWARD = frozenset({"dropout", "where", "contiguous", "EMBEDDING"})
 
-KernelClass = Literal["bmm", "linear", "elementwise", "softmax", "layernorm", "copy"]
+KernelClass = Literal["bmm", "linear", "elementwise", "softmax", "layernorm", "conv", "copy"]
 
 
 @dataclass(frozen=True)

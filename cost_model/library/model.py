@@ -14,13 +14,16 @@ import numpy as np
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.library.classes import (
     Adapted,
+    ConvModel,
     GemmModel,
     RowModel,
+    convs_from_json,
     gemm_from_json,
     rows_from_json,
     sheets_from_json,
 )
-from tilestitch.cost_model.library.data import CLASSES, GEMM_CLASSES, KINDS, KernelTable
+from tilestitch.cost_model.library.convolution import Convs
+from tilestitch.cost_model.library.data import CLASSES, CONV, GEMM_CLASSES, KINDS, KernelTable
 from tilestitch.cost_model.library.gemm import Gemms
 from tilestitch.cost_model.library.graphs import Kernel
 from tilestitch.cost_model.library.rows import RowKernels, row_kernels
@@ -38,7 +41,8 @@ the mean over whole models, predicted from 20 measured kernels a class, of the G
 OTHER_SPREAD = (0.8, 1.25)
 """The interval of a class or a total whose errors were not measured."""
 
-ClassModel = GemmModel | RowModel
+ClassModel = GemmModel | RowModel | ConvModel
+Kernels = Gemms | RowKernels | Convs
 
 
 @dataclass(frozen=True)
@@ -81,13 +85,15 @@ class LibraryModel:
 
     def predict_table(self, table: KernelTable, to: Adapted) -> np.ndarray:
         """Microseconds of each row of a table, all of the GPU that `to` is of."""
-        return self._us(table.name, table.gemms() if table.is_gemm else table.rows(), to)
+        return self._us(table.name, _of_table(table), to)
 
     def adapted(self, table: KernelTable, to: Adapted) -> Adapted:
         """What is taken for traits of the class after the measurements in `table`."""
         model = self.classes[table.name]
         if isinstance(model, GemmModel):
             return model.adapted(to, table.gemms(), table.tile, table.us)
+        if isinstance(model, ConvModel):
+            return model.adapted(to, table.convs(), table.us)
         return model.adapted(to, table.rows(), table.us)
 
     def times(self, kernels: Sequence[Kernel], to: Mapping[str, Adapted]) -> Timed:
@@ -109,16 +115,20 @@ class LibraryModel:
     def spread(self, name: str, mode: str) -> Spread:
         return self.spreads.get(mode, {}).get(name, Spread(*OTHER_SPREAD))
 
-    def _us(self, name: str, kernels: Gemms | RowKernels, to: Adapted) -> np.ndarray:
+    def _us(self, name: str, kernels: Kernels, to: Adapted) -> np.ndarray:
         model = self.classes[name]
         if isinstance(model, GemmModel) and isinstance(kernels, Gemms):
+            return model.latency_us(kernels, to)
+        if isinstance(model, ConvModel) and isinstance(kernels, Convs):
             return model.latency_us(kernels, to)
         assert isinstance(model, RowModel) and isinstance(kernels, RowKernels)
         return model.latency_us(kernels, to)
 
-    def _least_us(self, name: str, kernels: Gemms | RowKernels, to: Adapted) -> np.ndarray:
+    def _least_us(self, name: str, kernels: Kernels, to: Adapted) -> np.ndarray:
         model = self.classes[name]
         if isinstance(model, GemmModel) and isinstance(kernels, Gemms):
+            return model.least_us(kernels, to.sheet)
+        if isinstance(model, ConvModel) and isinstance(kernels, Convs):
             return model.least_us(kernels, to.sheet)
         assert isinstance(model, RowModel) and isinstance(kernels, RowKernels)
         return model.least_us(kernels, to.sheet)
@@ -151,11 +161,19 @@ def in_sequence_us(times: Timed) -> np.ndarray:
     return np.maximum(IN_SEQUENCE * times.body_us, times.least_us) + EAGER_GAP_SHARE * times.gap_us
 
 
-def _as_table(name: str, kernels: Sequence[Kernel]) -> Gemms | RowKernels:
+def _of_table(table: KernelTable) -> Kernels:
+    if table.name == CONV:
+        return table.convs()
+    return table.gemms() if table.is_gemm else table.rows()
+
+
+def _as_table(name: str, kernels: Sequence[Kernel]) -> Kernels:
     sizes = np.array([kernel.sizes for kernel in kernels], float)
     if name in GEMM_CLASSES:
         batch, m, n, k = sizes.T
         return Gemms(batch, m, n, k, name == "linear")
+    if name == CONV:
+        return Convs(*sizes.T)
     if name == "copy":
         # Moves as many bytes as an operator with one tensor read and one written.
         elements = sizes.sum(axis=1) / 8.0
@@ -187,8 +205,13 @@ def _model_of(found: Mapping[str, Any], where: str) -> LibraryModel:
     for name, parameters in found["classes"].items():
         if name in GEMM_CLASSES:
             classes[name] = gemm_from_json(parameters, sheets)
-        else:
-            classes[name] = rows_from_json(name, parameters, sheets)
+        elif name in KINDS:
+            classes[name] = rows_from_json(KINDS[name], parameters, sheets)
+    if CONV in found["classes"]:
+        batched, shared = (classes[name] for name in GEMM_CLASSES)
+        if not (isinstance(shared, GemmModel) and isinstance(batched, GemmModel)):
+            raise MeasurementError(f"{where} has convolutions without GEMMs; train the model again")
+        classes[CONV] = convs_from_json(found["classes"][CONV], sheets, shared, batched)
     spreads = {mode: {n: Spread(*pair) for n, pair in one.items()} for mode, one in found["intervals"].items()}
     facts = {key: value for key, value in found.items() if key not in ("format", "gpus", "intervals", "classes")}
     return LibraryModel(classes, sheets, spreads, facts)

@@ -130,6 +130,8 @@ def score_kernels(
     scores = []
     taken = {gpu: model.expected(sheet_for(folder, gpu)) for gpu in gpus}
     for name, whole in folder.kernels.items():
+        if name not in model.classes:
+            raise MeasurementError(f"the model knows no {name} kernels; train it on measurements of some")
         floor = launch_floor_us(whole)
         for gpu in taken:
             own = np.flatnonzero(whole.gpu == gpu)

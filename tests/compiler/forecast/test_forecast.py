@@ -103,10 +103,18 @@ def test_softmax_is_one_kernel_over_its_axis() -> None:
     assert kinds(eager(graph_of([node("Softmax", "x", "y", axis=-1)], []))) == [("softmax", (BATCH, WIDTH))]
 
 
-def test_a_convolution_is_the_gemm_that_it_amounts_to() -> None:
-    nodes = [node("Conv", "x w", "y", pads=[1, 1, 1, 1])]
-    launches = eager(graph_of(nodes, [weight("w", 8, 4, 3, 3)], (2, 4, 10, 10)))
-    assert kinds(launches) == [("linear", (1, 200, 36, 8))]
+@pytest.mark.parametrize(
+    ("attributes", "filters", "expected"),
+    [
+        ({"pads": [1, 1, 1, 1]}, (8, 4, 3, 3), ("conv", (2, 4, 8, 3, 3, 10, 10, 1))),
+        ({"strides": [2, 1]}, (8, 4, 3, 5), ("conv", (2, 4, 8, 3, 5, 4, 6, 0))),
+        ({}, (8, 4, 1, 1), ("linear", (1, 200, 4, 8))),
+        ({"group": 2}, (8, 2, 3, 3), ("bmm", (2, 128, 18, 4))),
+    ],
+)
+def test_a_convolution_of_images_is_one_and_others_are_gemms(attributes: Any, filters: Any, expected: Any) -> None:
+    launches = eager(graph_of([node("Conv", "x w", "y", **attributes)], [weight("w", *filters)], (2, 4, 10, 10)))
+    assert kinds(launches) == [expected]
 
 
 def test_what_constants_alone_make_is_no_kernel() -> None:

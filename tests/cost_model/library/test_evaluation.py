@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from tilestitch.cost_model.library.gemm import TILES
 from tilestitch.cost_model.library.graphs import Kernel, read_graph
 from tilestitch.cost_model.library.model import shipped_model
 from tilestitch.cost_model.library.scoring import calibration_rows, read_folder
+from tilestitch.cost_model.library.sheet import DataSheet
+from tilestitch.cost_model.train import fit
 
 LAYER = (
     node("embed", "EMBEDDING", ["MEM", [[2, 8], [2, 8, 4]]]),
@@ -172,3 +175,39 @@ def test_training_is_reproducible_and_knows_gpus_that_it_has_not_seen(folder: Pa
     errors = json.loads(first.read_text())["validation"]["calibrated"]["kernels"]
     assert errors["elementwise"]["mean"]["ordinary"] < 5 and errors["linear"]["mean"]["ordinary"] < 25
     assert "| elementwise |" in (tmp_path / "table.md").read_text()
+
+
+# -- convolutions ------------------------------------------------------------------------------------------------------
+
+
+def write_convs(folder: Path, sheets: Sequence[DataSheet] = SHEETS, padding: int = 1) -> None:
+    """Direct convolutions at half of the peak."""
+    random, rows = np.random.default_rng(3), []
+    for sheet in sheets:
+        for _ in range(60):
+            batch, inputs, outputs, edge = (int(2 ** random.uniform(3, 7)) for _ in range(4))
+            flops = 2.0 * batch * inputs * outputs * 9 * (edge + 2 * padding - 2) ** 2
+            rows.append({
+                "op": "conv", "gpu": sheet.gpu, "latency_ms": 0.05 + flops / (sheet.fp32_gflops * 0.5e6), "B": batch,
+                "in_channels": inputs, "out_channels": outputs, "kernel_size": 3, "input_size": edge, "stride": 1,
+                "padding": padding,
+            })  # fmt: skip
+    write_rows(folder, "conv", rows)
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_every_measured_convolution_is_predicted(tmp_path: Path, padding: int) -> None:
+    write_devices(tmp_path)
+    write_convs(tmp_path, padding=padding)
+    zero_shot = evaluation.evaluate(shipped_model(), read_folder(tmp_path))["kernels"]["conv"]
+    calibrated = evaluation.evaluate(shipped_model(), read_folder(tmp_path), 20)["kernels"]["conv"]
+    counts = [found["rows"] + found["below_twice_the_floor"]["rows"] for found in (zero_shot, calibrated)]
+    assert counts == [60 * len(SHEETS), 40 * len(SHEETS)]
+    assert calibrated["mape"] < zero_shot["mape"]
+
+
+def test_convolutions_are_not_learned_without_gemms(tmp_path: Path) -> None:
+    write_devices(tmp_path)
+    write_convs(tmp_path)
+    with pytest.raises(MeasurementError, match=r"no GEMMs.*add bmm.csv.gz"):
+        fit(read_folder(tmp_path), None, seed=0)

@@ -40,7 +40,9 @@ kernels = st.one_of(
     st.tuples(extents, extents).map(lambda s: Kernel("softmax", "softmax", s)),
     st.tuples(extents, extents).map(lambda s: Kernel("layernorm", "ln", s)),
     st.tuples(extents, extents).map(lambda s: Kernel("copy", "copy", s)),
-)
+    st.tuples(st.integers(1, 256), *[st.integers(1, 4096)] * 2, *[st.integers(1, 7)] * 2, *[st.integers(1, 512)] * 2,
+              st.integers(0, 1)).map(lambda s: Kernel("conv", "conv", s)),
+)  # fmt: skip
 
 
 @settings(max_examples=60, deadline=None)
@@ -71,6 +73,15 @@ def test_a_gpu_of_the_future_is_faster_than_those_of_today() -> None:
     asked = [Kernel("linear", "linear", (1, 4096, 4096, 4096)), Kernel("elementwise", "add", (65536, 4096))]
     today = model.times(asked, model.expected(model.sheets["A100-40GB"])).us
     assert (model.times(asked, model.expected(FUTURE)).us < today).all()
+
+
+def test_convolutions_of_three_taps_may_take_less_than_their_direct_arithmetic() -> None:
+    model = shipped_model()
+    sheet = model.sheets["V100-32GB"]
+    unit, strided = (Kernel("conv", "conv", (32, 512, 512, 3, 3, 28, 28, unit)) for unit in (1, 0))
+    found = model.times([unit, strided], model.expected(sheet))
+    direct_us = 2.0 * 32 * 28 * 28 * 9 * 512 * 512 / (sheet.fp32_gflops * 1e3)
+    assert found.least_us[0] < found.body_us[0] < direct_us < found.body_us[1]
 
 
 def test_names_of_gpus_say_nothing() -> None:
