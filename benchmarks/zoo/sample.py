@@ -104,7 +104,9 @@ def export(build: Build, path: Path, exporter: str, opset: int, half: bool = Fal
         }
         arguments = tuple(sample.inputs.values())
         if exporter == "dynamo":
-            shapes = tuple(dict.fromkeys(sample.dynamic.get(name, {}), torch.export.Dim.AUTO) for name in names)
+            shapes: Any = tuple(dict.fromkeys(sample.dynamic.get(name, {}), torch.export.Dim.AUTO) for name in names)
+            if isinstance(sample.module, Flat):  # one parameter takes all
+                shapes = (shapes,)
             program = torch.onnx.export(
                 sample.module, arguments, dynamo=True, dynamic_shapes=shapes if dynamic else None, **shared
             )

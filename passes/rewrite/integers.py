@@ -101,6 +101,8 @@ def _dequantised(graph: Graph, node: Node) -> Value | str | None:
     zero = np.zeros((), np.int32) if w.zero is None else w.zero.data
     if zero is None or not all(_by_column(node, shape) for shape in (w.scale.shape, zero.shape)):
         return "the scales or zero points of its weights are not one for each column"
+    if not all(_keeps_bytes_finite(scale) for scale in (x.scale, w.scale)):
+        return "some of its scales are NaN, infinite, or make infinities of bytes"
     problem = _why_not(node)
     if problem is not None:
         return problem
@@ -110,6 +112,14 @@ def _dequantised(graph: Graph, node: Node) -> Value | str | None:
     scale = computed_like(graph, node, "reshape", w.scale, shape=_columns(node, w.scale.shape))
     factor = computed_like(graph, node, "mul", computed_like(graph, node, "reshape", x.scale, shape=()), scale)
     return computed_like(graph, node, "mul", computed_like(graph, node, "cast", sums, to="float32"), factor)
+
+
+def _keeps_bytes_finite(scale: Value) -> bool:
+    """Else an infinity times the 0 among bytes is NaN, where a sum that is scaled would be infinite. Scales that are
+    known at run time only are taken to.
+    """
+    with np.errstate(over="ignore"):
+        return scale.data is None or bool(np.isfinite(scale.data * np.float32(255)).all())
 
 
 def _why_not(node: Node) -> str | None:

@@ -79,7 +79,7 @@ def _dequantised(graph: Graph, node: Node, value: Value) -> Quantised | None:
     else:
         widened = produced_by(less.inputs[0], "cast")
         q = None if widened is None else widened.inputs[0]
-        zero = _integral(graph, node, less.inputs[1])
+        zero = None if q is None or q.dtype not in BYTES else _integral(graph, node, less.inputs[1], q.dtype)
         if zero is None:
             return None
     if q is None or q.dtype not in BYTES or q.tensor_type.shape != value.tensor_type.shape or not is_sized(value):
@@ -87,14 +87,16 @@ def _dequantised(graph: Graph, node: Node, value: Value) -> Quantised | None:
     return Quantised(q, scale, zero)
 
 
-def _integral(graph: Graph, node: Node, zero: Value) -> Value | None:
-    """A zero point as int32: it is that already, or a byte that was made wider."""
-    if zero.dtype == "int32":
-        return zero
+def _integral(graph: Graph, node: Node, zero: Value, dtype: str) -> Value | None:
+    """A zero point as int32: numbers of `dtype`, or what was that and was made wider. Others may be too large."""
     if zero.data is not None:
-        whole = bool(np.array_equal(zero.data, np.round(zero.data)))
-        return computed_like(graph, node, "cast", zero, to="int32") if whole else None
-    cast = produced_by(zero, "cast")
-    if cast is None or cast.inputs[0].dtype not in BYTES:
+        info = np.iinfo(dtype)
+        fits = (zero.data == np.round(zero.data)) & (zero.data >= info.min) & (zero.data <= info.max)
+        return computed_like(graph, node, "cast", zero, to="int32") if fits.all() else None
+    seen = zero
+    while seen.producer is not None and kind_of(seen.producer.op) is Kind.VIEW:
+        seen = seen.producer.inputs[0]
+    cast = produced_by(seen, "cast")
+    if cast is None or cast.inputs[0].dtype != dtype:
         return None
-    return computed_like(graph, node, "cast", cast.inputs[0], to="int32")
+    return zero if zero.dtype == "int32" else computed_like(graph, node, "cast", zero, to="int32")

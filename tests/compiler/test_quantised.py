@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 from onnx.helper import make_node as onnx_node
 
 from tests.compiler.quantised_models import Sketch, unoptimised
@@ -265,3 +266,34 @@ def test_sums_that_32_bits_may_not_hold_stay_float() -> None:
     (actual,) = load(compile_model(model, num_threads=1).to_bytes()).run({"x": x_}).values()
     exact = 70_000 * (255 * 0.03) * (255 * 0.01)  # 2.1 times as much as int32 holds, in steps of both scales
     np.testing.assert_allclose(actual, exact, rtol=70_000 * np.finfo(np.float32).eps)
+
+
+@pytest.mark.parametrize("odd", [np.inf, np.nan, 3e38])
+def test_scales_that_make_infinities_of_bytes_keep_what_0_makes_of_them(odd: float) -> None:
+    """0 * infinity is NaN in one product of a sum, however large the sum is."""
+    s = Sketch()
+    x = s.there_and_back("x", 1.0, 0, "uint8")
+    w = s.dequantise(
+        s.constant(np.array([[1, 100], [1, 100]], np.int8)), np.array([0.5, odd], np.float32), np.zeros(2, np.int8)
+    )
+    model = s.model({"x": ("float32", (2, 2))}, s.node("MatMul", x, w))
+    assert "some of its scales are NaN, infinite, or make infinities of bytes" in notes(model)
+    feeds = {"x": np.array([[1, 0], [1, 2]], np.float32)}
+    (actual,) = load(compile_model(model, num_threads=1).to_bytes()).run(feeds).values()
+    np.testing.assert_array_equal(actual, unoptimised(model, feeds))
+    assert np.isnan(actual[0, 1]) and actual[0, 0] == 0.5
+
+
+@pytest.mark.parametrize("zero", [np.float32(np.inf), np.float32(3e9), np.float32(-70_000), np.int32(2**24 + 1)])
+def test_what_is_taken_from_bytes_may_be_no_zero_point(zero: np.generic) -> None:
+    """Differences that 32 bits do not hold, or sums of them."""
+    s = Sketch()
+    kind = TensorProto.FLOAT if zero.dtype == np.float32 else TensorProto.INT32
+    less = s.node("Sub", s.node("Cast", "x", to=kind), s.constant(zero))
+    wide = less if zero.dtype == np.float32 else s.node("Cast", less, to=TensorProto.FLOAT)
+    scaled = s.node("Mul", wide, s.constant(np.float32(0.5)))
+    w = s.dequantise(s.constant(np.full((200, 3), 127, np.int8)), np.float32(0.25), np.int8(0))
+    model = s.model({"x": ("uint8", (4, 200))}, s.node("MatMul", scaled, w))
+    feeds = {"x": s.bytes((4, 200), "uint8")}
+    (actual,) = load(compile_model(model, num_threads=1).to_bytes()).run(feeds).values()
+    np.testing.assert_allclose(actual, unoptimised(model, feeds), rtol=1e-4)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper, numpy_helper
 
 from benchmarks.device import b1_right, bundle, package, s0_smoke
 from benchmarks.device.bundle import Entry, Lists, bundle_case
@@ -63,6 +64,22 @@ def test_kernels_travel_as_machine_code_or_as_ptx(tmp_path: Path) -> None:
         kernels = {each for each in names if each.startswith("kernels/")}
         assert member in kernels
         assert {Path(each).suffix for each in kernels} == {Path(member).suffix}
+
+
+def test_weights_begin_again_but_no_rows_are_equal_and_positions_stay() -> None:
+    rng = np.random.default_rng(0)
+    arrays = {"w": rng.standard_normal((300, 256), np.float32), "q": rng.integers(-100, 100, (300, 256)).astype(np.int8),
+              "at": np.arange(70_000), "b": rng.standard_normal(256, np.float32)}  # fmt: skip
+    weights = [numpy_helper.from_array(data, name) for name, data in arrays.items()]
+    model = bundle.repeating(helper.make_model(helper.make_graph([], "g", [], [], weights)))
+    made = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    for name in ("at", "b"):
+        np.testing.assert_array_equal(made[name], arrays[name])
+    for name in ("w", "q"):
+        flat = made[name].reshape(-1)
+        np.testing.assert_array_equal(flat[: bundle.PERIOD], arrays[name].reshape(-1)[: bundle.PERIOD])
+        np.testing.assert_array_equal(flat[bundle.PERIOD :], flat[: -bundle.PERIOD])
+        assert len({row.tobytes() for row in made[name]}) == 300
 
 
 def test_rates() -> None:
