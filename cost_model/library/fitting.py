@@ -84,8 +84,10 @@ def fit_rows(table: KernelTable, sheets: Mapping[str, DataSheet], seed: int) -> 
 def fit_convs(
     table: KernelTable, sheets: Mapping[str, DataSheet], shared_gemm: GemmModel, batched_gemm: GemmModel, seed: int
 ) -> ConvModel:
-    """Fits the law over the models of GEMMs, and trees to what it leaves."""
-    table = _drawn(table, seed, known_tiles=False)
+    """Fits the law over the models of GEMMs, and trees to what it leaves. Small convolutions count, too: they take
+    several launches, which are no matter of the host alone.
+    """
+    table = _drawn(table, seed, known_tiles=False, clear=0.0)
     gpus, gpu = np.unique(table.gpu, return_inverse=True)
     names = [str(name) for name in gpus]
     chip = chips([sheets[name] for name in names], gpu)
@@ -123,10 +125,10 @@ def _trust(names: Sequence[str], kernel_class: str) -> dict[str, float]:
     return {name: CONTRADICTED.get(name, {}).get(kernel_class, 1.0) for name in names}
 
 
-def _drawn(table: KernelTable, seed: int, known_tiles: bool) -> KernelTable:
-    """At most ROWS_OF_A_GPU of each GPU and file, of those that are clear of the launch floor."""
+def _drawn(table: KernelTable, seed: int, known_tiles: bool, clear: float = CLEAR_OF_FLOOR) -> KernelTable:
+    """At most ROWS_OF_A_GPU of each GPU and file, of those that are `clear` times above the launch floor."""
     random = np.random.default_rng(seed)
-    usable = table.us > CLEAR_OF_FLOOR * launch_floor_us(table)
+    usable = table.us > clear * launch_floor_us(table)
     if known_tiles:
         usable &= table.tile >= 0
     kept = []
