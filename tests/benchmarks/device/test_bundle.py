@@ -68,8 +68,9 @@ def test_kernels_travel_as_machine_code_or_as_ptx(tmp_path: Path) -> None:
 
 def test_weights_begin_again_but_no_rows_are_equal_and_positions_stay() -> None:
     rng = np.random.default_rng(0)
-    arrays = {"w": rng.standard_normal((300, 256), np.float32), "q": rng.integers(-100, 100, (300, 256)).astype(np.int8),
-              "at": np.arange(70_000), "b": rng.standard_normal(256, np.float32)}  # fmt: skip
+    whole = rng.integers(-100, 100, (300, 256)).astype(np.int8)
+    arrays = {"w": rng.standard_normal((300, 256), np.float32), "q": whole, "at": np.arange(70_000),
+              "b": rng.standard_normal(256, np.float32)}  # fmt: skip
     weights = [numpy_helper.from_array(data, name) for name, data in arrays.items()]
     model = bundle.repeating(helper.make_model(helper.make_graph([], "g", [], [], weights)))
     made = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
