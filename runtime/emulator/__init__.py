@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from .errors import EmulatorBuildError, EmulatorUnsupportedError, KernelFaultError, NoCompilerError
-from .kernels import Argument, Kernels, TensorArgument
-from .options import EmulatorOptions
+from .kernels import Argument, KernelLaunch, Kernels, Ran, TensorArgument
+from .options import EmulatorOptions, Multiprocessors
 from .traffic import Traffic
 
 __all__ = [
-    "Argument", "EmulatorBuildError", "EmulatorOptions", "EmulatorUnsupportedError", "KernelFaultError", "Kernels",
-    "NoCompilerError", "TensorArgument", "Traffic",
+    "Argument", "EmulatorBuildError", "EmulatorOptions", "EmulatorUnsupportedError", "KernelFaultError", "KernelLaunch",
+    "Kernels", "Multiprocessors", "NoCompilerError", "Ran", "TensorArgument", "Traffic",
 ]  # fmt: skip

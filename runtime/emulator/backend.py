@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,7 @@ from tilestitch.runtime.program import (
 from tilestitch.runtime.sizes import known
 
 from .errors import KernelFaultError
-from .kernels import Argument, Kernels, TensorArgument
+from .kernels import Argument, KernelLaunch, Kernels, Ran, TensorArgument
 from .options import EmulatorOptions
 
 if TYPE_CHECKING:
@@ -135,8 +134,9 @@ class EmulatorMemory:
 
 
 class BoundLaunches:
-    """The launches of a step. With a random or adversarial order of blocks, launches that no edge orders are run in a
-    random order too.
+    """The launches of a step, one after the other or, with `side_by_side`, at the same time where their edges allow.
+    One after the other, and with a random or adversarial order of blocks, those that no edge orders are run in a random
+    order too.
     """
 
     def __init__(self, program: Program, step: DeviceStep, kernels: Kernels, options: EmulatorOptions) -> None:
@@ -148,37 +148,42 @@ class BoundLaunches:
             if isinstance(value.location, Counters)
         }
         count = len(step.launches)
-        self._launches = [step.launches[number] for number in _sequence(count, step.dependences, options)]
+        if options.side_by_side:
+            self._turns: list[tuple[DeviceLaunch, ...]] = [tuple(step.launches)] if count else []
+            self._edges = [(edge.before, edge.after) for edge in step.dependences]
+        else:
+            order = _sequence(count, step.dependences, options)
+            self._turns, self._edges = [(step.launches[number],) for number in order], []
 
     def run(self, values: list[Any], record: RecordTime | None) -> None:
         """Raises `ExecutionError` when a kernel reports a fault, `KernelFaultError` when it commits one."""
-        for launch in self._launches:
-            start = time.perf_counter_ns()
-            self._run(launch, values)
-            if record is not None:
-                record(launch.symbol, launch.origins, (time.perf_counter_ns() - start) / 1000, launch.branch)
+        for launches in self._turns:
+            for launch, ran in zip(launches, self._run(launches, values)):
+                if record is not None:
+                    record(launch.symbol, launch.origins, ran.us, launch.branch)
 
-    def _run(self, launch: DeviceLaunch, values: list[Any]) -> None:
-        status = np.zeros(1, np.int32)
-        grid = self._fitted(launch)
-        arguments = [self._argument(values, arg, status) for arg in launch.args]
+    def _run(self, launches: Sequence[DeviceLaunch], values: list[Any]) -> list[Ran]:
+        """Launches at the same time."""
+        words = [np.zeros(1, np.int32) for _ in launches]
+        requests = [self._request(launch, values, word) for launch, word in zip(launches, words)]
         try:
-            self._kernels.launch(
-                launch.symbol, grid, launch.block, arguments, launch.shared_bytes, launch.cooperative,
-                launch.cluster,
-            )  # fmt: skip
+            found = self._kernels.run(requests, self._edges)
         except ValueError as error:
             raise DeviceError(f"{error}: its text is not what was compiled; compile the model again") from error
         except KernelFaultError as error:
             for counters in self._counters.values():
                 counters[...] = 0  # as after loading anew, which is what a fault on a GPU takes
-            nodes = f"ONNX node {', '.join(launch.origins)}: " if launch.origins else ""
-            raise KernelFaultError(error.kernel, nodes + error.problem, error.line, error.source) from error
-        if status[0]:
-            fault = int(status[0]) - 1
-            message = launch.faults[fault] if 0 <= fault < len(launch.faults) else f"fault {fault}"
-            where = ", ".join(launch.origins) or launch.symbol
-            raise ExecutionError(f"ONNX node {where}: {message}; check the values of the model's inputs")
+            raise _at_node(error, launches[error.launch].origins) from error
+        for launch, word in zip(launches, words):
+            _check_status(launch, int(word[0]))
+        return found
+
+    def _request(self, launch: DeviceLaunch, values: list[Any], status: np.ndarray) -> KernelLaunch:
+        arguments = [self._argument(values, arg, status) for arg in launch.args]
+        return KernelLaunch(
+            launch.symbol, self._fitted(launch), launch.block, arguments, launch.shared_bytes, launch.cooperative,
+            launch.cluster, launch.priority,
+        )  # fmt: skip
 
     def _fitted(self, launch: DeviceLaunch) -> tuple[int, int, int]:
         """The grid of a launch; of a cooperative one with no more blocks than are resident together."""
@@ -213,6 +218,19 @@ class BoundLaunches:
         read_only = isinstance(value.location, (Constant, Input, Sizes))
         address = int(array.__array_interface__["data"][0])
         return Argument(address + offset_bytes, nbytes - offset_bytes, item_bytes, read_only, name=value.name)
+
+
+def _at_node(error: KernelFaultError, origins: Sequence[str]) -> KernelFaultError:
+    nodes = f"ONNX node {', '.join(origins)}: " if origins else ""
+    return KernelFaultError(error.kernel, nodes + error.problem, error.line, error.source, error.launch)
+
+
+def _check_status(launch: DeviceLaunch, status: int) -> None:
+    if not status:
+        return
+    message = launch.faults[status - 1] if 0 < status <= len(launch.faults) else f"fault {status - 1}"
+    where = ", ".join(launch.origins) or launch.symbol
+    raise ExecutionError(f"ONNX node {where}: {message}; check the values of the model's inputs")
 
 
 def _sequence(count: int, edges: Sequence[Edge], options: EmulatorOptions) -> list[int]:

@@ -21,15 +21,17 @@ class EmulatorUnsupportedError(UnsupportedError):
 
 class KernelFaultError(ExecutionError):
     """A kernel did something that is wrong on a GPU. `kernel` is its symbol, `line` the 1-based line of its text or
-    None, `problem` says what happened and which block and thread did it.
+    None, `problem` says what happened and which block and thread did it, `launch` its number among those that ran at
+    the same time.
     """
 
-    def __init__(self, kernel: str, problem: str, line: int | None, source: str) -> None:
+    def __init__(self, kernel: str, problem: str, line: int | None, source: str, launch: int = 0) -> None:
         self.kernel = kernel
         self.problem = problem
         self.line = line
         self.source = source
-        super().__init__(kernel, problem, line, source)
+        self.launch = launch
+        super().__init__(kernel, problem, line, source, launch)
 
     def __str__(self) -> str:
         where = f", line {self.line}" if self.line else ""

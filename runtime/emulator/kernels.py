@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +18,10 @@ from tilestitch.runtime.tensor_map import ITEM_BYTES, SWIZZLES, TensorMap
 
 from .build import build_device, build_kernels, locate
 from .errors import EmulatorBuildError, KernelFaultError
-from .options import ORDERS, EmulatorOptions
+from .options import ORDERS, EmulatorOptions, Multiprocessors
 from .traffic import traffic_of, traffic_records
 
-__all__ = ["Argument", "Dim3", "Kernels", "TensorArgument"]
+__all__ = ["Argument", "Dim3", "KernelLaunch", "Kernels", "Ran", "TensorArgument"]
 
 Dim3 = tuple[int, int, int]
 
@@ -82,6 +83,36 @@ class TensorArgument:
 _TENSOR_MAP_MARK = 0x70616D726F736E74
 
 
+@dataclass(frozen=True)
+class KernelLaunch:
+    """A launch of a kernel, one of several that may run at the same time. `arguments`: one for each parameter:
+    C-contiguous arrays, written in place, and tensor maps. `shared_bytes`: dynamic shared memory of each block.
+    `priority`: of those that are ready, blocks of a higher one start first. `registers`: of a thread, for
+    `EmulatorOptions.multiprocessors`.
+    """
+
+    symbol: str
+    grid: Dim3
+    block: Dim3
+    arguments: Sequence[np.ndarray | Argument | TensorArgument]
+    shared_bytes: int = 0
+    cooperative: bool = False
+    cluster: Dim3 = (1, 1, 1)
+    priority: int = 0
+    registers: int = 0
+
+
+@dataclass(frozen=True)
+class Ran:
+    """When a launch ran: its first block started after so many rounds of waiting threads, its last one had ended after
+    `ended` of them; and the microseconds between.
+    """
+
+    started: int
+    ended: int
+    us: float
+
+
 class Kernels:
     """Kernels compiled for the emulated device.
 
@@ -95,11 +126,11 @@ class Kernels:
         device = build_device(self.options)
         self._path = build_kernels(sources, self.options)
         try:
-            self._launch = _device(device).emu_launch
+            self._run = _device(device).emu_run
             self._library = ctypes.CDLL(str(self._path))
         except OSError as error:
             raise EmulatorBuildError(f"{error}; delete the folder {self._path.parent}, and load again") from error
-        self._launch.restype = ctypes.c_char_p
+        self._run.restype = ctypes.c_char_p
         self._begin = self._address("emu_module_begin")
         self._end = self._address("emu_module_end")
 
@@ -120,24 +151,57 @@ class Kernels:
         `shared_bytes` of dynamic shared memory for each block. `options` may differ from those of the kernels in the
         orders, `resident_blocks`, `seed` and `on_launch`. Raises KernelFaultError.
         """
+        self.run([KernelLaunch(symbol, grid, block, arguments, shared_bytes, cooperative, cluster)], (), options)
+
+    def run(
+        self,
+        launches: Sequence[KernelLaunch],
+        edges: Sequence[tuple[int, int]] = (),
+        options: EmulatorOptions | None = None,
+    ) -> list[Ran]:
+        """Run launches to their ends at the same time, each after those that `edges` (before, after) say, of which the
+        second is the later in `launches`.
+
+        Blocks start as on a GPU: see `native/launches.cc`; with a random or adversarial order those of all launches
+        that are ready are mixed. Raises KernelFaultError, also where two launches that may run at the same time access
+        the same memory and one of them writes it.
+        """
+        if not launches:
+            return []
         options = options or self.options
-        entry = self._entry(symbol, "".join("pm"[isinstance(argument, TensorArgument)] for argument in arguments))
-        _check_extents(symbol, grid, block, cluster)
-        records = (_ArgumentRecord * max(1, len(arguments)))(*map(_record, arguments))
-        counts = traffic_records(len(arguments)) if options.on_launch else None
-        request = _LaunchRecord(
-            symbol.encode(), entry, grid, block, cluster, shared_bytes, ctypes.addressof(records), len(arguments),
-            cooperative, self.options.checked, ORDERS.index(options.block_order), ORDERS.index(options.thread_order),
-            options.resident_blocks, options.seed % 2**64, self._begin, self._end,
-            ctypes.addressof(counts) if counts is not None else None,
-        )  # fmt: skip
-        place, line = ctypes.c_void_p(), ctypes.c_uint32()
+        _check_graph(launches, edges, options)
+        counts = [traffic_records(len(one.arguments)) if options.on_launch else None for one in launches]
+        kept = [self._record(one, options, count) for one, count in zip(launches, counts)]
+        requests = (_LaunchRecord * len(launches))(*(record for record, _ in kept))
+        pairs = (_EdgeRecord * max(1, len(edges)))(*(_EdgeRecord(*edge) for edge in edges))
+        place, line, number = ctypes.c_void_p(), ctypes.c_uint32(), ctypes.c_uint32()
         with _LOCK:
-            fault = self._launch(ctypes.byref(request), ctypes.byref(place), ctypes.byref(line))
+            fault = self._run(
+                ctypes.byref(requests), len(launches), ctypes.byref(pairs), len(edges),
+                ctypes.byref(_limits_record(options.multiprocessors)), ctypes.byref(place), ctypes.byref(line),
+                ctypes.byref(number),
+            )  # fmt: skip
         if fault is not None:
-            raise self._fault(symbol, fault.decode(errors="replace"), place.value, line.value)
-        if options.on_launch is not None and counts is not None:
-            options.on_launch(symbol, traffic_of(map(_name, arguments), counts))
+            symbol = launches[number.value].symbol
+            raise self._fault(symbol, fault.decode(errors="replace"), place.value, line.value, number.value)
+        for one, count in zip(launches, counts):
+            if options.on_launch is not None and count is not None:
+                options.on_launch(one.symbol, traffic_of(map(_name, one.arguments), count))
+        return [Ran(one.started, one.ended, (one.ended_ns - one.started_ns) / 1000) for one in requests]
+
+    def _record(self, one: KernelLaunch, options: EmulatorOptions, counts: Any) -> tuple[_LaunchRecord, Any]:
+        """The record of a launch, and that of its arguments, to which it points."""
+        entry = self._entry(one.symbol, "".join("pm"[isinstance(arg, TensorArgument)] for arg in one.arguments))
+        _check_extents(one.symbol, one.grid, one.block, one.cluster)
+        arguments = (_ArgumentRecord * max(1, len(one.arguments)))(*map(_record, one.arguments))
+        record = _LaunchRecord(
+            one.symbol.encode(), entry, one.grid, one.block, one.cluster, one.shared_bytes,
+            ctypes.addressof(arguments), len(one.arguments), one.cooperative, self.options.checked,
+            ORDERS.index(options.block_order), ORDERS.index(options.thread_order), options.resident_blocks,
+            options.seed % 2**64, self._begin, self._end, ctypes.addressof(counts) if counts is not None else None,
+            one.priority, (prod(one.block), prod(one.block) * one.registers, one.shared_bytes, 1),
+        )  # fmt: skip
+        return record, arguments
 
     def _entry(self, symbol: str, given: str) -> int:
         try:
@@ -161,14 +225,14 @@ class Kernels:
         call.restype = ctypes.c_void_p
         return int(call())
 
-    def _fault(self, symbol: str, problem: str, place: int | None, line: int) -> KernelFaultError:
+    def _fault(self, symbol: str, problem: str, place: int | None, line: int, launch: int) -> KernelFaultError:
         problem = _PLACE.sub(self._line, problem)
         source = symbol if symbol in self._sources else next(iter(self._sources), "")
         if place and self._begin <= place < self._end and (found := locate(self._path, place - self._begin - 1)):
             source, line = found
         lines = self._sources.get(source, "").splitlines()
         quoted = lines[line - 1].strip() if 0 < line <= len(lines) else ""
-        return KernelFaultError(symbol, problem, line or None, quoted)
+        return KernelFaultError(symbol, problem, line or None, quoted, launch)
 
     def _line(self, match: re.Match[str]) -> str:
         """The line of the kernel; `match` has that of the function which the kernel calls there, and an address."""
@@ -224,8 +288,42 @@ class _LaunchRecord(ctypes.Structure):
         ("argument_count", ctypes.c_uint32), ("cooperative", ctypes.c_int), ("checked", ctypes.c_int),
         ("order", ctypes.c_int), ("thread_order", ctypes.c_int), ("resident", ctypes.c_uint32),
         ("seed", ctypes.c_uint64), ("module_begin", ctypes.c_void_p), ("module_end", ctypes.c_void_p),
-        ("traffic", ctypes.c_void_p),
+        ("traffic", ctypes.c_void_p), ("priority", ctypes.c_int), ("needs", ctypes.c_uint32 * 4),
+        ("started", ctypes.c_uint64), ("ended", ctypes.c_uint64), ("started_ns", ctypes.c_uint64),
+        ("ended_ns", ctypes.c_uint64),
     )  # fmt: skip
+
+
+class _EdgeRecord(ctypes.Structure):
+    """`Edge` of native/device.h."""
+
+    _fields_ = (("before", ctypes.c_uint32), ("after", ctypes.c_uint32))
+
+
+class _LimitsRecord(ctypes.Structure):
+    """`Limits` of native/device.h."""
+
+    _fields_ = (("multiprocessors", ctypes.c_uint32), ("each", ctypes.c_uint32 * 4))
+
+
+def _limits_record(given: Multiprocessors | None) -> _LimitsRecord:
+    if given is None:
+        return _LimitsRecord()
+    return _LimitsRecord(given.count, (given.threads, given.registers, given.shared_bytes, given.blocks))
+
+
+_MOST_BLOCKS = 1 << 20
+"""Of all launches that run together: with more, checks would take blocks for each other."""
+
+
+def _check_graph(launches: Sequence[KernelLaunch], edges: Sequence[tuple[int, int]], options: EmulatorOptions) -> None:
+    for before, after in edges:
+        if not 0 <= before < after < len(launches):
+            raise ValueError(
+                f"edge ({before}, {after}) of {len(launches)} launches; it goes from an earlier to a later"
+            )
+    if len(launches) > 1 and options.checked and sum(prod(one.grid) for one in launches) > _MOST_BLOCKS:
+        raise ValueError(f"the launches have more than {_MOST_BLOCKS} blocks together; give checked=False")
 
 
 def _check_extents(symbol: str, grid: Dim3, block: Dim3, cluster: Dim3) -> None:

@@ -8,9 +8,20 @@ from pathlib import Path
 
 from .traffic import Traffic
 
-__all__ = ["ORDERS", "EmulatorOptions"]
+__all__ = ["ORDERS", "EmulatorOptions", "Multiprocessors"]
 
 ORDERS = ("in_order", "reversed", "random", "adversarial")
+
+
+@dataclass(frozen=True)
+class Multiprocessors:
+    """How many there are, and what each holds at a time: threads, registers, bytes of shared memory, blocks."""
+
+    count: int
+    threads: int
+    registers: int
+    shared_bytes: int
+    blocks: int
 
 
 @dataclass(frozen=True)
@@ -21,6 +32,9 @@ class EmulatorOptions:
     way at a time; another starts when one ends, as on a GPU. `cooperative_blocks`: how many blocks of a cooperative
     launch the device holds together (None: all); a launch of more is refused, or made smaller where its kernel allows.
     `seed` decides what is random.
+
+    `side_by_side`: launches that no edge orders run at the same time, in one pool of resident blocks; else each ends
+    before the next begins. `multiprocessors`: what limits resident blocks besides their number (None: nothing).
 
     `checked`: watch every access to memory and every barrier, and report faults; else kernels run several times as fast
     and wrong ones crash the process or give wrong results. `compiler`: the C++ compiler; None for the first of g++ and
@@ -34,6 +48,8 @@ class EmulatorOptions:
     resident_blocks: int = 4
     cooperative_blocks: int | None = None
     seed: int = 0
+    side_by_side: bool = False
+    multiprocessors: Multiprocessors | None = None
     checked: bool = True
     compiler: str | None = None
     cache: Path | None = None

@@ -86,6 +86,8 @@ class RowsAfter:
         return replace(self.walk, team=team, rows=threads // team)
 
     def band(self, rows: int, writers: int, threads: int, warps: bool = False) -> Band:
-        """How the writers of a band share it: as evenly as whole turns of their threads allow."""
+        """How the writers of a band share it: as evenly as whole turns of their threads allow. A turn of more rows than
+        the band has leaves threads idle.
+        """
         turn = max(1, self.work(threads).rows // self.rows_each)
-        return Band(rows, writers, threads, ceil(ceil(rows / writers) / turn) * turn, warps)
+        return Band(rows, writers, threads, min(rows, ceil(ceil(rows / writers) / turn) * turn), warps)

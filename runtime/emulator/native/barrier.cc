@@ -91,14 +91,16 @@ EXPORT void emu_grid_barrier(uint32_t line) {
   if (!launch->cooperative)
     fault(nullptr, line, "%s: synchronises the grid in a launch that is not cooperative", describe(*self));
   uint64_t waiting = 1;
-  for (Block* block : resident_blocks())
+  std::vector<Block*> grid = resident_blocks();
+  grid.erase(std::remove_if(grid.begin(), grid.end(), [](Block* block) { return block->running != running; }), grid.end());
+  for (Block* block : grid)
     for (Thread& thread : block->threads) {
       waiting += thread.state == State::grid;
       if (launch->checked && thread.state == State::exited)
         fault(nullptr, line, "divergent barrier: %s waits for the grid, but %s has exited", describe(*self), describe(thread));
     }
   if (waiting < launch->grid.count() * launch->block.count()) return wait(State::grid, "grid sync", line);
-  for (Block* block : resident_blocks()) {
+  for (Block* block : grid) {
     for (Thread& thread : block->threads)
       if (thread.state == State::grid) wake(thread);
     order_block(*block);
@@ -112,7 +114,7 @@ static std::vector<Block*> cluster_members() {
   uint32_t group = uint32_t(launch->cluster.count());
   std::vector<Block*> members;
   for (Block* block : resident_blocks())
-    if (block->slot / group == self->block->slot / group) members.push_back(block);
+    if (block->running == running && block->slot / group == self->block->slot / group) members.push_back(block);
   return members;
 }
 

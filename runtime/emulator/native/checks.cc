@@ -39,7 +39,7 @@ static const char* access_name(bool write, bool atomic) {
 
 // What a history belongs to, for messages: an argument, or shared memory of a block.
 struct Place {
-  const Slot* slot;
+  const Range* range;
   uint64_t offset;
   Block* owner;
 };
@@ -52,15 +52,24 @@ struct Actor {
 
 static std::string name_of(uint64_t id) { return id >= first_agent ? describe_agent(id) : describe(id); }
 
+[[noreturn]] static void race_of_launches(Actor actor, bool write, const Running& other, bool by_reader, const char* what,
+                                          const void* pc) {
+  fault(pc, 0, "%s%s: %s %s races with a %s kernel %s, which may run at the same time; an edge between the launches is missing",
+        describe(*self), actor.is_agent ? (", " + describe_agent(actor.id)).c_str() : "", write ? "write to" : "read of", what,
+        by_reader ? "read by" : "write by", other.launch->name);
+}
+
 [[noreturn]] static void race(Actor actor, bool write, uint64_t other, bool by_reader, const Place& place, const void* pc) {
   char what[192];
-  if (place.slot)
-    snprintf(what, sizeof what, "byte %llu of argument %u", (unsigned long long)place.offset, place.slot->argument);
+  if (place.range)
+    snprintf(what, sizeof what, "byte %llu of argument %u", (unsigned long long)place.offset, place.range->argument);
   else
     snprintf(what, sizeof what, "%s", describe_shared(place.offset));
-  const char* remedy = place.slot ? "order the blocks: release after the write, acquire before the read"
+  const char* remedy = place.range ? "order the blocks: release after the write, acquire before the read"
                                   : "a __syncthreads() is missing between them";
   if (other >= first_agent) remedy = "wait for the mbarrier or the group that says it is done";
+  const Running* theirs = other == several_readers ? running : &launch_of(other);
+  if (theirs != running) race_of_launches(actor, write, *theirs, by_reader, what, pc);
   fault(pc, 0, "%s%s: %s %s races with a %s %s; %s", describe(*self), actor.is_agent ? (", " + describe_agent(actor.id)).c_str() : "",
         write ? "write to" : "read of", what, by_reader ? "read by" : "write by",
         other == several_readers ? "several threads" : name_of(other).c_str(), remedy);
@@ -140,10 +149,11 @@ static void check_shared_bounds(uint64_t place, uint64_t bytes, bool write, bool
   uint64_t group = launch->cluster.count();
   if (slot / group != self->block->slot / group)
     fault(pc, 0, "%s: %s shared memory of another block", describe(*self), access_name(write, atomic));
-  uint8_t owner = shared_owner[offset];
-  if (owner && shared_owner[offset + bytes - 1] == owner) return;
+  const uint8_t* owners = running->shared.owner.data();
+  uint8_t owner = owners[offset];
+  if (owner && owners[offset + bytes - 1] == owner) return;
   uint64_t inside = offset;
-  while (inside && !shared_owner[inside]) --inside;
+  while (inside && !owners[inside]) --inside;
   fault(pc, 0, "%s: out of bounds: %s %llu bytes, %llu bytes beyond %s, the last", describe(*self),
         access_name(write, atomic), (unsigned long long)bytes, (unsigned long long)(offset - inside), describe_shared(inside));
 }
@@ -214,29 +224,55 @@ static void check_shared(uint64_t at, uint64_t bytes, bool write, bool atomic, A
   }
 }
 
+// What a launch may access at an address: the arguments there, or those nearest.
+static const Range& range_of(uint64_t slot, const char* home) {
+  const std::vector<Range>& ranges = running->ranges;
+  if (launches.size() == 1) return ranges[slot];
+  auto after = std::upper_bound(ranges.begin(), ranges.end(), home, [](const char* at, const Range& one) { return at < one.home; });
+  return after == ranges.begin() ? ranges.front() : *(after - 1);
+}
+
+// Writes to what launches read that nothing orders before this one.
+static void check_launches(uint32_t& set, const Access& access, bool write, bool atomic, Stamp started, Actor actor,
+                           const Place& place, const void* pc) {
+  if (!write) {
+    if (!atomic) across_read(set);
+    return;
+  }
+  const Running* reader = across_write(set);
+  if (!reader || (access.reader != several_readers && access.read >= started && ordered(access.reader, access.read))) return;
+  char what[64];
+  snprintf(what, sizeof what, "byte %llu of argument %u", (unsigned long long)place.offset, place.range->argument);
+  race_of_launches(actor, write, *reader, true, what, pc);
+}
+
 static void check_argument(uint64_t place, uint64_t bytes, bool write, bool atomic, Actor actor, const void* pc) {
   uint64_t number = place / slot_stride;
   if (number >= slots.size())
     fault(pc, 0, "%s: %s an address far from every argument", describe(*self), access_name(write, atomic));
   Slot& slot = slots[number];
-  char* address = argument_base + place;
-  uint64_t offset = address - slot.data;
-  if (offset > slot.bytes || slot.bytes - offset < bytes)
+  const char* home = slot.home + (argument_base + place - slot.data);
+  const Range& range = range_of(number, home);
+  uint64_t offset = home - range.home;
+  if (offset > range.bytes || range.bytes - offset < bytes)
     fault(pc, 0, "%s: out of bounds: %s %llu bytes at byte %lld of argument %u, which has %llu", describe(*self),
-          access_name(write, atomic), (unsigned long long)bytes, (long long)offset, slot.argument,
-          (unsigned long long)slot.bytes);
-  if (write && slot.read_only)
-    fault(pc, 0, "%s: write to argument %u, which is constant", describe(*self), slot.argument);
+          access_name(write, atomic), (unsigned long long)bytes, (long long)offset, range.argument,
+          (unsigned long long)range.bytes);
+  if (write && range.read_only)
+    fault(pc, 0, "%s: write to argument %u, which is constant", describe(*self), range.argument);
   slot.written = slot.written || write;
-  if (launch->traffic) count_traffic(slot.home + offset, bytes, write);
-  if (slot.read_only || slot.unordered) return;
-  Stamp started = launch_started();
-  for (uint64_t item = offset / slot.granule; item <= (offset + bytes - 1) / slot.granule; ++item) {
+  if (launch->traffic) count_traffic(home, bytes, write);
+  if (range.read_only || range.unordered) return;
+  Stamp started = run_started();
+  uint64_t in_slot = home - slot.home;
+  for (uint64_t item = in_slot / slot.granule; item <= (in_slot + bytes - 1) / slot.granule; ++item) {
     Access& access = slot.shadow[item];
-    record(access, write, atomic, started, actor, {&slot, item * slot.granule, nullptr}, pc);
+    uint64_t at = slot.home + item * slot.granule - range.home;
+    if (!slot.readers.empty()) check_launches(slot.readers[item], access, write, atomic, started, actor, {&range, at, nullptr}, pc);
+    record(access, write, atomic, started, actor, {&range, at, nullptr}, pc);
     if (!write && actor.is_agent && access.written >= started && !shown_to_async(access.writer, access.written, Space::global))
       fault(pc, 0, "%s: %s reads byte %llu of argument %u, which %s wrote with no fence.proxy.async after", describe(*self),
-            describe_agent(actor.id).c_str(), (unsigned long long)(item * slot.granule), slot.argument,
+            describe_agent(actor.id).c_str(), (unsigned long long)at, range.argument,
             name_of(access.writer).c_str());
   }
 }

@@ -1,6 +1,7 @@
 // The state of the emulated device, shared by the files of this folder. Kernels see only `include/`.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -39,6 +40,7 @@ struct Copy {  // one cp.async under way
 };
 
 struct Block;
+struct Running;
 
 struct Thread {
   void* stack_pointer;
@@ -99,9 +101,10 @@ struct Warpgroup {
 using Readers = std::vector<std::pair<uint64_t, Stamp>>;
 
 struct Block {
+  Running* running;  // its launch
   Dim3 index;
-  uint64_t number;
-  uint32_t slot;
+  uint64_t number;  // among the blocks of all launches of the run
+  uint32_t slot, multiprocessor;
   uint32_t live;
   std::vector<Thread> threads;
   std::vector<Warp> warps;
@@ -141,6 +144,56 @@ struct Launch {
   uint64_t seed;
   const char *module_begin, *module_end;
   Traffic* traffic;  // of each argument; null if it is not asked for
+  int priority;             // of those that are ready the higher one's blocks start first
+  uint32_t needs[4];        // what a block takes of each thing that `Limits` counts
+  uint64_t started, ended;  // set by the run: polling rounds before the first block started, and the last ended
+  uint64_t started_ns, ended_ns;
+};
+
+struct Edge {
+  uint32_t before, after;
+};
+
+// What each multiprocessor has; none if `multiprocessors` is 0, and then only the number of resident blocks is limited.
+struct Limits {
+  uint32_t multiprocessors, each[4];
+};
+
+struct Range {  // arguments of a launch that overlap, as one
+  const char* home;
+  uint64_t bytes;
+  bool read_only, unordered;
+  uint32_t argument;  // the first of them
+};
+
+struct SharedVariable {
+  uint64_t offset, bytes;
+  const char* name;
+};
+
+struct SharedLayout {
+  std::vector<uint8_t> owner;  // which variable a byte of shared memory belongs to; 0: none
+  std::vector<SharedVariable> variables;
+  uint64_t top = 0, static_bytes = 0;
+  uint64_t dynamic_start = 0;  // 0: not yet known
+};
+
+// A launch of the run.
+struct Running {
+  Launch* launch;
+  uint32_t number;
+  uint64_t first_block;             // the number of its block 0
+  std::vector<uint64_t> to_start;   // its blocks by their numbers in the grid, the next one last
+  std::vector<void*> pointers;      // of its parameters
+  std::vector<Range> ranges;        // by address
+  SharedLayout shared;
+  Stamp grid_floor;                 // what its threads did earlier is ordered before all that they do now
+  uint64_t unended;                 // blocks
+  uint32_t waits_for;               // launches that have not ended
+  uint64_t ready;                   // polling rounds before it was
+  std::vector<uint32_t> readers;    // launches that wait for it
+  std::vector<bool> before;         // by launch: whether it has ended before this one starts
+  std::vector<std::vector<uint8_t>> touched;  // see traffic.cc
 };
 
 struct Fault {
@@ -155,7 +208,9 @@ constexpr uint64_t shared_limit = 227 << 10, static_limit = 48 << 10;
 constexpr uint64_t stack_bytes = 576 << 10;  // a GPU thread has 512 KiB of local memory; only touched pages are real
 
 extern Thread* self;  // null while the scheduler runs
-extern const Launch* launch;
+extern const Launch* launch;  // of the thread that runs
+extern Running* running;
+extern std::vector<std::unique_ptr<Running>> launches;
 extern Fault fault_;
 extern Stamp now;
 extern char *shared_base, *stack_base;
@@ -168,8 +223,23 @@ void wake(Thread& thread);
 void progress();
 [[noreturn]] void abandon();
 uint64_t random_number();
+extern uint64_t polling_rounds;
+bool start_cluster(Running& one);  // the next one; false if there are no slots
 std::vector<Block*> resident_blocks();
+void select(Running& which);  // what `launch` and `running` say
 Block* block_in(uint64_t slot);  // null when the slot is free
+
+// launches.cc: which blocks start when
+void begin_launches(Launch* requests, uint32_t count, const Edge* edges, uint32_t edge_count, const Limits& limits);
+uint64_t resident_limit();  // of blocks
+void start_blocks();
+uint32_t occupy(const Running& one);  // the multiprocessor that the next block of a launch goes to
+void block_ended(const Block& block);
+
+template <class T>
+void shuffle(std::vector<T>& items) {
+  for (size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[random_number() % i]);
+}
 
 // faults.cc
 [[noreturn]] void fault(const void* pc, uint32_t line, const char* format, ...) __attribute__((format(printf, 3, 4)));
@@ -180,9 +250,9 @@ const char* describe(uint64_t id);  // an id that `thread_id` gives
 void report_deadlock();
 
 // memory.cc: where arguments and shared variables lie
-bool place_arguments(std::vector<void*>& pointers);
+bool place_arguments();
 void take_back_arguments();
-void begin_shared();
+bool begin_shared(uint64_t slots);
 void* from_shared(uint32_t address);
 // checks.cc
 void check(const void* address, uint64_t bytes, bool write, bool atomic, const void* pc);
@@ -208,8 +278,10 @@ void order_block(Block& block);
 void order_threads(Block& block, const std::vector<uint16_t>& numbers);
 void order_grid();
 void order_cluster(const std::vector<Block*>& members);
-Stamp launch_started();
+Stamp run_started();
 void begin_order();
+Running& launch_of(uint64_t thread);
+bool follows(const Running& other);  // whether `other` has ended before the current launch started
 uint64_t new_agent(const std::string& what);
 void acts(uint64_t agent, uint32_t line);
 const std::string& describe_agent(uint64_t agent);

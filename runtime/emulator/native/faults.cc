@@ -22,8 +22,9 @@ static const char* format_place(const Dim3& block, const Dim3& thread) {
 const char* describe(const Thread& thread) { return format_place(thread.block->index, thread.index); }
 
 const char* describe(uint64_t id) {
-  const Dim3 &grid = launch->grid, &size = launch->block;
-  uint64_t block = id >> 10, thread = id & 1023;
+  const Running& owner = launch_of(id);
+  const Dim3 &grid = owner.launch->grid, &size = owner.launch->block;
+  uint64_t block = (id >> 10) - owner.first_block, thread = id & 1023;
   return format_place({uint32_t(block % grid.x), uint32_t(block / grid.x % grid.y), uint32_t(block / grid.x / grid.y)},
                       {uint32_t(thread % size.x), uint32_t(thread / size.x % size.y), uint32_t(thread / size.x / size.y)});
 }
@@ -71,16 +72,19 @@ void report_deadlock() {
   std::map<std::string, std::pair<unsigned, std::string>> groups;  // what is waited for: how many, and the first
   uint32_t line = 0;
   const void* place = nullptr;
-  for (Block* block : resident_blocks())
+  for (Block* block : resident_blocks()) {
+    select(*block->running);
     for (const Thread& thread : block->threads) {
       if (thread.state == State::exited) continue;
       auto& group = groups[waits_for(thread)];
       if (!group.first++) group.second = describe(thread), line = thread.line, place = thread.place;
     }
+  }
   std::string text = "deadlock: no thread can go on.";
   for (const auto& [what, waiting] : groups)
     text += " " + waiting.second + (waiting.first > 1 ? " and " + std::to_string(waiting.first - 1) + " more: " : ": ") + what + ".";
-  size_t resident = resident_blocks().size(), total = launch->grid.count();
+  size_t resident = resident_blocks().size(), total = 0;
+  for (auto& one : launches) total += one->launch->grid.count();
   text += " " + std::to_string(resident) + " of " + std::to_string(total) + " blocks are resident.";
   snprintf(fault_.text, sizeof fault_.text, "%s", text.c_str());
   fault_.line = line;

@@ -15,13 +15,10 @@ char* shared_base;
 uint64_t shared_total;
 char* argument_base;
 std::vector<Slot> slots;
-uint8_t shared_owner[shared_stride];
+uint64_t slot_count;
 
 static std::vector<uint64_t> committed;        // bytes of each slot that may be touched
 static std::vector<std::pair<void*, uint64_t>> shadows;  // of each slot
-static std::vector<SharedVariable> variables;
-static uint64_t shared_top, static_bytes;
-static uint64_t dynamic_start;  // 0: not yet known
 constexpr uint64_t dynamic_alignment = 1024;  // at most
 static std::vector<CUtensorMap> tensor_maps;
 
@@ -69,43 +66,86 @@ static bool fill_slot(size_t number) {
   if (!commit(number, slot.bytes + skew + 64)) return false;
   slot.data = argument_base + number * slot_stride + slot_start + skew;
   memcpy(slot.data, slot.home, slot.bytes);
+  if (launches.size() > 1 && !slot.read_only) slot.readers.assign(slot.bytes / slot.granule + 1, 0);
   return slot.read_only || shadow(number, slot);
 }
 
-bool place_arguments(std::vector<void*>& pointers) {
-  pointers.clear();
+static bool reserve_slots(uint64_t count) {
+  if (count <= slot_count) return true;
+  if (argument_base) munmap(argument_base, slot_stride * slot_count);
+  committed.clear();
+  argument_base = reserve(slot_stride * count, PROT_NONE);
+  slot_count = argument_base ? count : 0;
+  return argument_base;
+}
+
+static std::vector<const Argument*> by_address(std::vector<const Argument*> arguments) {
+  std::stable_sort(arguments.begin(), arguments.end(), [](auto* a, auto* b) { return a->data < b->data; });
+  return arguments;
+}
+
+static std::vector<const Argument*> arguments_of(const Launch& one) {
+  std::vector<const Argument*> found;
+  for (uint32_t i = 0; i < one.argument_count; ++i) found.push_back(one.arguments + i);
+  return found;
+}
+
+// Arguments that overlap are one range.
+static void find_ranges(Running& one) {
+  for (const Argument* argument : by_address(arguments_of(*one.launch))) {
+    bool read_only = argument->kind & 1, unordered = argument->kind & 2;
+    if (one.ranges.empty() || argument->data >= one.ranges.back().home + one.ranges.back().bytes) {
+      one.ranges.push_back({argument->data, argument->bytes, read_only, unordered, uint32_t(argument - one.launch->arguments)});
+      continue;
+    }
+    Range& range = one.ranges.back();
+    range.bytes = std::max<uint64_t>(range.bytes, argument->data + argument->bytes - range.home);
+    range.read_only = range.read_only && read_only;
+    range.unordered = range.unordered && unordered;
+  }
+}
+
+// Arguments that overlap share a slot.
+static void find_slots() {
+  std::vector<const Argument*> all;
+  for (auto& one : launches)
+    for (const Argument* argument : arguments_of(*one->launch)) all.push_back(argument);
+  for (const Argument* argument : by_address(std::move(all))) {
+    uint32_t granule = std::min<uint32_t>(4, std::max<uint32_t>(1, argument->item_bytes));
+    if (slots.empty() || argument->data >= slots.back().home + slots.back().bytes) {
+      slots.push_back({argument->data, nullptr, argument->bytes, granule, (argument->kind & 1) != 0, false, nullptr, {}});
+      continue;
+    }
+    Slot& slot = slots.back();
+    slot.bytes = std::max<uint64_t>(slot.bytes, argument->data + argument->bytes - slot.home);
+    slot.granule = std::min(slot.granule, granule);
+    slot.read_only = slot.read_only && (argument->kind & 1);
+  }
+}
+
+static char* placed(char* home) {
+  auto after = std::upper_bound(slots.begin(), slots.end(), home, [](char* at, const Slot& slot) { return at < slot.home; });
+  const Slot& slot = *(after - 1);
+  return slot.data + (home - slot.home);
+}
+
+bool place_arguments() {
   slots.clear();
   tensor_maps.clear();
-  uint32_t count = launch->argument_count;
+  uint64_t count = 0;
+  for (auto& one : launches) count += one->launch->argument_count;
   tensor_maps.reserve(count);
-  if (!launch->checked) {
-    for (uint32_t i = 0; i < count; ++i) pointers.push_back(parameter(launch->arguments[i], launch->arguments[i].data));
-    return true;
-  }
-  if (!argument_base && !(argument_base = reserve(slot_stride * slot_count, PROT_NONE))) return false;
-  std::vector<const Argument*> sorted;
-  for (uint32_t i = 0; i < count; ++i) sorted.push_back(launch->arguments + i);
-  std::stable_sort(sorted.begin(), sorted.end(), [](auto* a, auto* b) { return a->data < b->data; });
-  std::vector<uint32_t> slot_of(count);
-  for (const Argument* argument : sorted) {  // arguments that overlap share a slot
-    uint32_t granule = std::min<uint32_t>(4, std::max<uint32_t>(1, argument->item_bytes));
-    if (!slots.empty() && argument->data < slots.back().home + slots.back().bytes) {
-      Slot& slot = slots.back();
-      slot.bytes = std::max<uint64_t>(slot.bytes, argument->data + argument->bytes - slot.home);
-      slot.granule = std::min(slot.granule, granule);
-      slot.read_only = slot.read_only && (argument->kind & 1);
-      slot.unordered = slot.unordered && (argument->kind & 2);
-    } else {
-      slots.push_back({argument->data, nullptr, argument->bytes, granule, (argument->kind & 1) != 0, (argument->kind & 2) != 0, false, 0, nullptr});
-      slots.back().argument = uint32_t(argument - launch->arguments);
-    }
-    slot_of[argument - launch->arguments] = uint32_t(slots.size() - 1);
+  bool checked = launches[0]->launch->checked;
+  if (checked) {
+    find_slots();
+    if (!reserve_slots(slots.size() > 256 ? most_slots : 256)) return false;
   }
   for (size_t i = 0; i < slots.size(); ++i)
     if (!fill_slot(i)) return false;
-  for (uint32_t i = 0; i < count; ++i) {
-    Slot& slot = slots[slot_of[i]];
-    pointers.push_back(parameter(launch->arguments[i], slot.data + (launch->arguments[i].data - slot.home)));
+  for (auto& one : launches) {
+    if (checked) find_ranges(*one);
+    for (const Argument* argument : arguments_of(*one->launch))
+      one->pointers.push_back(parameter(*argument, checked ? placed(argument->data) : argument->data));
   }
   return true;
 }
@@ -120,24 +160,23 @@ void take_back_arguments() {
   }
 }
 
-void begin_shared() {
-  uint64_t needed = resident_count() * shared_stride;
+bool begin_shared(uint64_t slots) {
+  uint64_t needed = slots * shared_stride;
   if (shared_total < needed) {
     if (shared_base) munmap(shared_base, shared_total);
     shared_base = reserve(needed, PROT_READ | PROT_WRITE);
     shared_total = shared_base ? needed : 0;
   }
-  memset(shared_owner, 0, shared_top + 1024);
-  variables.clear();
-  static_bytes = dynamic_start = 0;
-  shared_top = (dynamic_alignment + launch->shared_bytes + 127) / 64 * 64;
+  for (auto& one : launches) one->shared.top = (dynamic_alignment + one->launch->shared_bytes + 127) / 64 * 64;
   begin_checks();
+  return shared_base;
 }
 
 const char* describe_shared(uint64_t offset) {
   static char text[160];
-  snprintf(text, sizeof text, "byte %llu of dynamic shared memory", (unsigned long long)(offset - dynamic_start));
-  for (const SharedVariable& variable : variables)
+  const SharedLayout& layout = running->shared;
+  snprintf(text, sizeof text, "byte %llu of dynamic shared memory", (unsigned long long)(offset - layout.dynamic_start));
+  for (const SharedVariable& variable : layout.variables)
     if (offset >= variable.offset && variable.bytes)
       snprintf(text, sizeof text, "byte %llu of shared variable %s", (unsigned long long)(offset - variable.offset), variable.name);
   return text;
@@ -145,15 +184,13 @@ const char* describe_shared(uint64_t offset) {
 
 void* from_shared(uint32_t address) { return shared_base + address; }
 
+static void own(SharedLayout& layout, uint64_t offset, uint64_t bytes, uint8_t owner) {
+  memset(layout.owner.data() + offset, owner, bytes);
+}
+
 const Slot* slot_at(const void* address) {
   uint64_t offset = static_cast<const char*>(address) - argument_base;
   return offset < slot_stride * slots.size() ? &slots[offset / slot_stride] : nullptr;
-}
-
-uint64_t resident_count() {
-  uint64_t total = launch->grid.count(), group = launch->cluster.count();
-  uint64_t count = launch->cooperative ? total : std::min<uint64_t>(total, std::max<uint32_t>(1, launch->resident));
-  return (count + group - 1) / group * group;
 }
 
 }  // namespace emu
@@ -163,37 +200,39 @@ using namespace emu;
 // Dynamic shared memory is aligned as its declaration says and no further.
 EXPORT void* emu_dynamic_shared(uint64_t alignment, uint64_t of_type, uint32_t line) {
   alignment = std::min(std::max<uint64_t>(16, std::max(alignment, of_type)), dynamic_alignment);
-  if (!dynamic_start) {
-    dynamic_start = alignment;
+  SharedLayout& layout = running->shared;
+  if (!layout.dynamic_start) {
+    layout.dynamic_start = alignment;
     if (launch->shared_bytes > shared_limit)
       fault(nullptr, line, "%llu bytes of shared memory; a block has %llu", (unsigned long long)launch->shared_bytes,
             (unsigned long long)shared_limit);
-    memset(shared_owner + dynamic_start, 1, launch->shared_bytes);
+    own(layout, alignment, launch->shared_bytes, 1);
   }
-  if (dynamic_start < alignment)
+  if (layout.dynamic_start < alignment)
     fault(nullptr, line, "dynamic shared memory is declared with an alignment of %llu and of %llu; declare it alike",
-          (unsigned long long)dynamic_start, (unsigned long long)alignment);
-  return shared_base + self->block->slot * shared_stride + dynamic_start;
+          (unsigned long long)layout.dynamic_start, (unsigned long long)alignment);
+  return shared_base + self->block->slot * shared_stride + layout.dynamic_start;
 }
 
 // The address of static shared variable `id` of the kernel; all blocks lay them out alike, 64 bytes or more apart.
 EXPORT void* emu_static_shared(uint32_t id, uint64_t bytes, uint64_t alignment, uint32_t line, const char* name) {
-  if (id >= variables.size()) variables.resize(id + 1);
-  SharedVariable& variable = variables[id];
+  SharedLayout& layout = running->shared;
+  if (id >= layout.variables.size()) layout.variables.resize(id + 1);
+  SharedVariable& variable = layout.variables[id];
   if (!variable.bytes) {
     alignment = std::max<uint64_t>(alignment, 16);
-    variable.offset = (shared_top + alignment - 1) / alignment * alignment;
+    variable.offset = (layout.top + alignment - 1) / alignment * alignment;
     variable.bytes = bytes;
     variable.name = name;
-    static_bytes += bytes;
-    if (static_bytes > static_limit)
-      fault(nullptr, line, "%llu bytes of static shared memory; a block has %llu", (unsigned long long)static_bytes,
+    layout.static_bytes += bytes;
+    if (layout.static_bytes > static_limit)
+      fault(nullptr, line, "%llu bytes of static shared memory; a block has %llu", (unsigned long long)layout.static_bytes,
             (unsigned long long)static_limit);
-    if (static_bytes + launch->shared_bytes > shared_limit)
+    if (layout.static_bytes + launch->shared_bytes > shared_limit)
       fault(nullptr, line, "%llu bytes of shared memory; a block has %llu",
-            (unsigned long long)(static_bytes + launch->shared_bytes), (unsigned long long)shared_limit);
-    memset(shared_owner + variable.offset, 2 + id % 250, bytes);
-    shared_top = variable.offset + (bytes + 63) / 64 * 64 + 64;
+            (unsigned long long)(layout.static_bytes + launch->shared_bytes), (unsigned long long)shared_limit);
+    own(layout, variable.offset, bytes, uint8_t(2 + id % 250));
+    layout.top = variable.offset + (bytes + 63) / 64 * 64 + 64;
   }
   return shared_base + self->block->slot * shared_stride + variable.offset;
 }

@@ -15,24 +15,23 @@ struct Slot {
   char *home, *data;  // where the argument lies for the caller, and for the kernel
   uint64_t bytes;
   uint32_t granule;  // bytes that share a record
-  bool read_only, unordered, written;
-  uint32_t argument;
+  bool read_only, written;
   Access* shadow;
+  std::vector<uint32_t> readers;  // of each granule the set of launches that have read it since it was written; across.cc
 };
 
-struct SharedVariable {
-  uint64_t offset, bytes;
-  const char* name;
-};
-
-constexpr uint64_t slot_stride = 16ull << 30, slot_start = 4ull << 30, slot_count = 256;
+constexpr uint64_t slot_stride = 16ull << 30, slot_start = 4ull << 30, most_slots = 2048;
 
 extern char* argument_base;
 extern std::vector<Slot> slots;
-extern uint8_t shared_owner[shared_stride];  // which variable a byte of shared memory belongs to; 0: none
+extern uint64_t slot_count;  // that addresses are reserved for
 
 const char* describe_shared(uint64_t offset);  // in the shared memory of a block: "byte 4 of shared variable t"
 const Slot* slot_at(const void* address);
-uint64_t resident_count();
+
+// across.cc: reads by several launches
+void begin_across();
+void across_read(uint32_t& set);
+const Running* across_write(uint32_t& set);  // a launch that may read at the same time; null if there is none
 
 }  // namespace emu

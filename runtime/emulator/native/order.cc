@@ -4,12 +4,11 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "device.h"
+#include "memory.h"
 
 namespace emu {
 
 static std::unordered_map<const void*, ClockRef> released;  // by the address of the synchronising atomic
-static Stamp grid_floor;
 
 static uint64_t block_key(uint64_t number) { return number << 11 | 1024; }
 static uint64_t thread_key(uint64_t id) { return (id >> 10) << 11 | (id & 1023); }
@@ -53,7 +52,10 @@ ClockRef joined(const ClockRef& a, const ClockRef& b) {
 bool ordered(uint64_t earlier, Stamp stamp) {
   uint64_t number = earlier >> 10;
   const Block& block = *self->block;
-  if (stamp < grid_floor || earlier == thread_id(*self)) return true;
+  if (stamp < run_started() || earlier == thread_id(*self)) return true;
+  if (earlier == several_readers) return launches.size() == 1 && stamp < running->grid_floor;
+  const Running& other = launch_of(earlier);
+  if (&other == running ? stamp < running->grid_floor : follows(other)) return true;
   if (number == block.number && stamp < block.floor) return true;
   uint64_t by_block = block_key(number), by_thread = thread_key(earlier);
   for (const Clock* clock : {self->own.get(), block.known.get()})
@@ -86,8 +88,9 @@ void order_threads(Block& block, const std::vector<uint16_t>& numbers) {
 }
 
 void order_grid() {
-  for (Block* block : resident_blocks()) block->floor = now + 1;
-  grid_floor = ++now;
+  for (Block* block : resident_blocks())
+    if (block->running == running) block->floor = now + 1;
+  running->grid_floor = ++now;
 }
 
 void order_cluster(const std::vector<Block*>& members) {
@@ -104,16 +107,27 @@ struct Agent {
   std::string what;
   uint32_t line;  // that set it to work last
   const void* place;
+  Running* launch;
 };
 static std::vector<Agent> agents;
 
 void begin_order() {
   released.clear();
   agents.clear();
-  started = grid_floor = ++now;
+  started = ++now;
+  for (auto& one : launches) one->grid_floor = started;
 }
 
-Stamp launch_started() { return started; }
+Stamp run_started() { return started; }
+
+Running& launch_of(uint64_t thread) {
+  if (thread >= first_agent) return *agents[thread - first_agent].launch;
+  auto after = std::upper_bound(launches.begin() + 1, launches.end(), thread >> 10,
+                                [](uint64_t block, auto& one) { return block < one->first_block; });
+  return **(after - 1);
+}
+
+bool follows(const Running& other) { return !running->before.empty() && running->before[other.number]; }
 
 // All that has happened before this point of the current thread.
 ClockRef snapshot() {
@@ -147,7 +161,7 @@ void fence() {
 }
 
 uint64_t new_agent(const std::string& what) {
-  agents.push_back({what, 0, nullptr});
+  agents.push_back({what, 0, nullptr, running});
   return first_agent + agents.size() - 1;
 }
 
@@ -158,7 +172,7 @@ void acts(uint64_t agent, uint32_t line) {
 
 const std::string& describe_agent(uint64_t agent) {
   static std::string text;
-  const auto& [what, line, place] = agents[agent - first_agent];
+  const auto& [what, line, place, launch] = agents[agent - first_agent];
   return text = what + " (" + line_text(line, place) + ")";
 }
 

@@ -1,9 +1,8 @@
-// Runs the blocks of a launch: a fibre for each thread, a given number of blocks at a time, in a chosen order.
+// Runs the blocks of launches: a fibre for each thread. Which blocks start when: launches.cc.
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <numeric>
 
 #include "context.h"
@@ -13,6 +12,7 @@ namespace emu {
 
 Thread* self;
 const Launch* launch;
+Running* running;
 Stamp now = 1;
 char* stack_base;
 uint64_t stack_total;
@@ -22,8 +22,7 @@ static void* host_stack;
 static uint64_t random_state;
 static uint64_t progress_made;
 static std::vector<std::unique_ptr<Block>> blocks;  // by slot; null when the slot is free
-static std::vector<uint64_t> to_start;              // block numbers, the next one last
-static std::vector<void*> pointers;
+static uint64_t most_threads;                       // of a block
 static sigjmp_buf crashed;
 static bool has_ready;
 
@@ -36,9 +35,9 @@ uint64_t random_number() {  // splitmix64
   return z ^ z >> 31;
 }
 
-template <class T>
-static void shuffle(std::vector<T>& items) {
-  for (size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[random_number() % i]);
+void select(Running& which) {
+  running = &which;
+  launch = which.launch;
 }
 
 std::vector<Block*> resident_blocks() {
@@ -76,7 +75,7 @@ void abandon() {
 }
 
 static void run_thread() {
-  launch->entry(pointers.data());
+  launch->entry(running->pointers.data());
   leave_mmas(*self);
   leave_stores(*self);
   if (self->block->live == 1) leave_mbarriers(*self->block);
@@ -89,13 +88,16 @@ static void run_thread() {
   abandon();
 }
 
-static void start(uint64_t number, uint32_t slot) {
+static void start(Running& one, uint64_t number, uint32_t slot, uint32_t multiprocessor) {
+  select(one);
   const Dim3& grid = launch->grid;
   const Dim3& shape = launch->block;
   auto block = std::make_unique<Block>();
   block->index = {uint32_t(number % grid.x), uint32_t(number / grid.x % grid.y), uint32_t(number / grid.x / grid.y)};
-  block->number = number;
+  block->running = &one;
+  block->number = one.first_block + number;
   block->slot = slot;
+  block->multiprocessor = multiprocessor;
   uint32_t count = uint32_t(shape.count());
   block->live = count;
   block->threads.resize(count);
@@ -106,7 +108,7 @@ static void start(uint64_t number, uint32_t slot) {
   std::iota(block->order.begin(), block->order.end(), 0);
   if (launch->thread_order == int(Order::reversed)) std::reverse(block->order.begin(), block->order.end());
   if (launch->thread_order >= int(Order::random)) shuffle(block->order);
-  char* top = stack_base + uint64_t(slot) * count * stack_bytes;
+  char* top = stack_base + uint64_t(slot) * most_threads * stack_bytes;
   for (uint32_t i = 0; i < count; ++i) {
     Thread& thread = block->threads[i];
     thread.block = block.get();
@@ -118,20 +120,29 @@ static void start(uint64_t number, uint32_t slot) {
   blocks[slot] = std::move(block);
 }
 
-static void fill_slots() {
-  uint32_t group = uint32_t(launch->cluster.count());
-  for (uint32_t slot = 0; slot < blocks.size() && !to_start.empty(); slot += group) {
+// The first of so many free slots in a row that a cluster may have; none: as many as there are slots.
+static uint32_t free_slots(uint32_t group) {
+  for (uint32_t slot = 0; slot + group <= blocks.size(); slot += group) {
     bool is_free = true;
     for (uint32_t i = 0; i < group; ++i) is_free = is_free && !blocks[slot + i];
-    for (uint32_t i = 0; i < group && is_free; ++i) {
-      start(to_start.back(), slot + i);
-      to_start.pop_back();
-    }
+    if (is_free) return slot;
   }
+  return uint32_t(blocks.size());
+}
+
+bool start_cluster(Running& one) {
+  uint32_t group = uint32_t(one.launch->cluster.count()), slot = free_slots(group);
+  if (slot == blocks.size()) return false;
+  for (uint32_t i = 0; i < group; ++i) {
+    start(one, one.to_start.back(), slot + i, occupy(one));
+    one.to_start.pop_back();
+  }
+  return true;
 }
 
 static bool resume(Thread& thread) {
   self = &thread;
+  select(*thread.block->running);
   emu_switch(&host_stack, thread.stack_pointer);
   return !fault_.raised;
 }
@@ -147,7 +158,10 @@ static bool run_state(State state) {
       if (thread.state == state && !resume(thread)) return false;
       if (adversarial && random_number() % 64 == 0) break;
     }
-    if (!block->live) blocks[block->slot].reset();
+    if (!block->live) {
+      block_ended(*block);
+      blocks[block->slot].reset();
+    }
   }
   return true;
 }
@@ -161,7 +175,7 @@ static bool any(State state) {
 
 static void run_blocks() {
   uint64_t seen = 0, idle = 0;
-  while (fill_slots(), !resident_blocks().empty()) {
+  while (start_blocks(), !resident_blocks().empty()) {
     if (any(State::ready)) {
       if (!run_state(State::ready)) return;
       continue;
@@ -170,25 +184,8 @@ static void run_blocks() {
     if (!any(State::polling)) return report_deadlock();
     if (progress_made != seen) seen = progress_made, idle = 0;
     if (++idle > idle_rounds) return report_deadlock();
+    ++polling_rounds;
     if (!run_state(State::polling)) return;
-  }
-}
-
-static void queue_blocks() {
-  uint64_t total = launch->grid.count(), group = launch->cluster.count();
-  std::vector<uint64_t> groups(total / group);
-  std::iota(groups.begin(), groups.end(), 0);
-  if (launch->order != int(Order::reversed)) std::reverse(groups.begin(), groups.end());
-  if (launch->order >= int(Order::random)) shuffle(groups);
-  to_start.clear();
-  const Dim3 &grid = launch->grid, &size = launch->cluster;
-  for (uint64_t number : groups) {
-    uint64_t across = grid.x / size.x, down = grid.y / size.y;
-    uint64_t x = number % across * size.x, y = number / across % down * size.y, z = number / across / down * size.z;
-    for (uint64_t i = group; i-- > 0;) {
-      uint64_t bx = x + i % size.x, by = y + i / size.x % size.y, bz = z + i / size.x / size.y;
-      to_start.push_back((bz * grid.y + by) * grid.x + bx);
-    }
   }
 }
 
@@ -233,30 +230,33 @@ static void run_guarded() {
 
 using namespace emu;
 
-// Runs a launch to its end. Returns null, or the fault as text; `pc` and `line` say where, if known.
-EXPORT const char* emu_launch(const Launch* request, const void** pc, uint32_t* line) {
-  launch = request;
+// Runs launches to their ends, each after those that edges say. Returns null, or the fault as text; `pc`, `line` and
+// `number` of the launch say where, if known.
+EXPORT const char* emu_run(Launch* requests, uint32_t count, const Edge* edges, uint32_t edge_count, const Limits* limits,
+                           const void** pc, uint32_t* line, uint32_t* number) {
   fault_ = {};
-  random_state = request->seed;
+  random_state = requests->seed;
   progress_made = 0;
-  preempt_in = request->order == int(Order::adversarial) ? 1 + random_number() % 64 : 0;
-  uint64_t total = request->grid.count(), group = request->cluster.count();
-  uint64_t resident = request->cooperative ? total : std::min<uint64_t>(total, std::max<uint64_t>(1, request->resident));
-  resident = (resident + group - 1) / group * group;
-  bool placed = reserve_stacks(resident * request->block.count()) && place_arguments(pointers);
+  preempt_in = requests->order == int(Order::adversarial) ? 1 + random_number() % 64 : 0;
+  begin_launches(requests, count, edges, edge_count, *limits);
+  uint64_t resident = resident_limit();
+  most_threads = 0;
+  for (uint32_t i = 0; i < count; ++i) most_threads = std::max<uint64_t>(most_threads, requests[i].block.count());
+  bool placed = reserve_stacks(resident * most_threads) && place_arguments() && begin_shared(resident);
   if (!placed) return "there is no memory for the emulated device; lower EmulatorOptions.resident_blocks or free some";
   blocks.clear();
   blocks.resize(resident);
-  begin_shared();
   begin_order();
+  begin_across();
   begin_mbarriers();
   begin_traffic();
-  queue_blocks();
   run_guarded();
   blocks.clear();
   take_back_arguments();
   *pc = fault_.pc;
   *line = fault_.line;
+  *number = running->number;
+  launches.clear();
   return fault_.raised ? fault_.text : nullptr;
 }
 

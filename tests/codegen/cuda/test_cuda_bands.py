@@ -157,6 +157,11 @@ def test_statistics_of_rows(after: Rows, dtype: str) -> None:
     check(dense(45, 72, 32, dtype, after=after), lower, ORDERS[2], runs=2)
 
 
+@pytest.mark.parametrize(("m", "n"), [(16, 16), (3, 2), (33, 4)])
+def test_bands_of_fewer_rows_than_threads_take_in_a_turn(m: int, n: int) -> None:
+    check(dense(m, n, 64, after=softmax), lower, ORDERS[2], runs=2)
+
+
 def test_batches_have_bands_of_their_own() -> None:
     check(dense(21, 40, 16, batch=(3,)), lower, ORDERS[2], runs=2)
 
