@@ -13,7 +13,7 @@ from tilestitch.passes.plan.attention.check import why_not_attention
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.check import why_no_band, why_not_scheduled
 from tilestitch.passes.plan.gemm.rows_after import RowsAfter
-from tilestitch.passes.plan.launches.cuda.group import ticketing_of
+from tilestitch.passes.plan.launches.cuda.group import blocking_of, ticketing_of
 from tilestitch.passes.plan.launches.dependences import Memory, segment_ranges, unordered
 from tilestitch.passes.plan.launches.launch import Edge, Launch
 from tilestitch.passes.plan.launches.own import KernelsOf, no_kernels
@@ -74,6 +74,9 @@ class _Checker:
             if lacking:
                 self.fail(f"group {group.name} needs the instruction {lacking[0]}, which {self.plan.target} lacks")
             if self._is_own(group):
+                continue
+            if group.tie == "block":
+                self._check_blocks(group)
                 continue
             for part in group.parts or (group,):
                 self._check_schedule(part)
@@ -136,6 +139,16 @@ class _Checker:
             problem = why_no_band(after, schedules[0], schedules[1], group.schedule)
             if problem is not None:
                 self.fail(f"group {group.name}: {problem}")
+
+    def _check_blocks(self, group: Group) -> None:
+        found = blocking_of(self.nodes, group)
+        if isinstance(found, str):
+            self.fail(f"group {group.name}: {found}")
+            return
+        blocking, schedule = found
+        problem = blocking.why_not(schedule, Gpu.of(self.plan.target).machine.shared_bytes_per_block)
+        if problem is not None:
+            self.fail(f"group {group.name}: {problem}")
 
     def _check_tickets(self, group: Group) -> None:
         most = Gpu.of(self.plan.target).machine.shared_bytes_per_block

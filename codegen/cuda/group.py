@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilestitch.codegen.cuda.abi import CudaLaunch
+from tilestitch.codegen.cuda.blocks import lower_blocks
 from tilestitch.codegen.cuda.elementwise.injective import lower_injective, value_args
 from tilestitch.codegen.cuda.elementwise.turned import lower_turned
 from tilestitch.codegen.cuda.opaque.checks import lower_index_checks
@@ -23,7 +24,7 @@ from tilestitch.codegen.planned import check_planned, members, touched
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.gemm.check import why_no_band
-from tilestitch.passes.plan.launches.cuda.group import cuda_launches, stitching_of, ticketing_of
+from tilestitch.passes.plan.launches.cuda.group import blocking_of, cuda_launches, stitching_of, ticketing_of
 from tilestitch.passes.plan.launches.launch import Launch
 from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.schedule_check import why_not
@@ -61,6 +62,8 @@ def _lowered(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch
         return _banded(graph, group, target)
     if group.tie == "tickets":
         return _ticketed(graph, group, target)
+    if group.tie == "block":
+        return (_blocked(graph, group, target),)
     if group.stages:
         return _stitched(graph, group, target)
     view = view_group(graph, group)
@@ -98,6 +101,15 @@ def _stitched(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunc
     stages = [stage for stage in stages if stage]
     origins = view_group(graph, group).origins
     return (*checks, lower_stitched(stages, inner, origins, target)) if stages else tuple(checks)
+
+
+def _blocked(graph: Graph, group: Group, target: CudaTarget) -> CudaLaunch:
+    view = view_group(graph, group)
+    found = blocking_of(members(graph, group), group)
+    problem = found if isinstance(found, str) else found[0].why_not(found[1], target.device.shared_bytes_per_block)
+    if isinstance(found, str) or problem is not None:
+        raise KernelError(f"group {group.name} is no single launch: {problem}; write the plan again", group.origins)
+    return lower_blocks(*found, view.origins)
 
 
 def _ticketed(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:

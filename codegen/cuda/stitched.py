@@ -134,14 +134,19 @@ class _Whole:
                 self._side_by_side(rest, first + piece.blocks, block, lane, given)
 
     def _piece(self, piece: _Piece, block: Expr, lane: Expr, given: Mapping[KernelArg, Any]) -> None:
-        threads = piece.launch.threads
-        with within(threads, self.threads), only(lane, threads, self.threads):
-            width, height, _ = piece.launch.block
-            across = T.bind(lane % width) if height > 1 else lane
-            along = T.bind(lane // width) if height > 1 else 0
-            number = T.bind(block) if piece.blocks > 1 else 0
-            place = Thread((number, 0, 0), (across, along, 0))
-            piece.emission.body([given[arg] for arg in piece.launch.args], place)
+        number = T.bind(block) if piece.blocks > 1 else 0
+        emit_part(piece.launch, [given[arg] for arg in piece.launch.args], number, lane, self.threads)
+
+
+def emit_part(launch: CudaLaunch, buffers: list[Any], block: Expr, lane: Expr, block_threads: int) -> None:
+    """Emit once more what block number `block` of a launch does, by thread `lane` of a block of so many threads."""
+    assert launch.emission is not None, launch.kind
+    threads = launch.threads
+    with within(threads, block_threads), only(lane, threads, block_threads):
+        width, height, _ = launch.block
+        across = T.bind(lane % width) if height > 1 else lane
+        along = T.bind(lane // width) if height > 1 else 0
+        launch.emission.body(buffers, Thread((block, 0, 0), (across, along, 0)))
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.fusion.rules.attention import Attention
 from tilestitch.passes.fusion.rules.bands import Bands
+from tilestitch.passes.fusion.rules.blocks import BlockStitching
 from tilestitch.passes.fusion.rules.builtin import Copies, Epilogue, FusionRule, Inline, Rows, Views
 from tilestitch.passes.fusion.rules.explore import Explore
 from tilestitch.passes.fusion.rules.gates import Gates, OperandViews
@@ -17,7 +18,7 @@ from tilestitch.passes.fusion.rules.remote import GlobalStitching, Packing
 
 from .xla import DotMerger, KernelLimits, LibraryCalls, MultiOutputFusion, Normalisations, PriorityFusion
 
-REMOTE: tuple[FusionRule, ...] = (InPlace(), Bands(), GlobalStitching(), Packing())
+REMOTE: tuple[FusionRule, ...] = (InPlace(), Bands(), BlockStitching(), GlobalStitching(), Packing())
 
 VIEWED: tuple[FusionRule, ...] = (Copies(), OperandViews(), Views(narrow=0))
 

@@ -19,6 +19,7 @@ from tilestitch.passes.fusion.cost.profit import MOST_OPERANDS
 from tilestitch.passes.fusion.cost.row_bands import why_no_band
 from tilestitch.passes.fusion.rules.few_rows import most_shared_bytes, rows_of
 from tilestitch.passes.plan import Group, GroupKind, HostGroup, Place, Stitch, WhyNot, wholes_of
+from tilestitch.passes.plan.launches.cuda.blocks import axes_of_slabs
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.schedule.cuda.spread import may_spread
@@ -33,7 +34,7 @@ MOST_PARTS = 8
 """Parts of a stitched group: more make a kernel that compiles slowly."""
 PART_SHARED_BYTES = (48 << 10) // MOST_PARTS
 """Of a GEMM in a stitched kernel on a GPU: as much as is there for all parts, in equal shares."""
-RULE_TIES = ("barrier", "band")
+RULE_TIES = ("barrier", "band", "block")
 """What rules may want between stages; tickets are decided after fusion, by the schedules of the parts."""
 GATHERS = frozenset({"gather", "gather_nd", "gather_elements"})
 
@@ -188,6 +189,8 @@ class Kernels:
         """Why no stitched kernel can contain `group` (in a later stage than the first), in words."""
         if self.target.name == "cpu":
             return None
+        if group.tie == "block":
+            return "has slabs, each of which a block computes"
         reasons = (self._no_part(part, first) for part in group.parts or (group,))
         return next((r for r in reasons if r is not None), None)
 
@@ -235,6 +238,8 @@ class Kernels:
             return self._unfit_for_bands(proposal)
         if proposal.tie == "tickets":
             return self._unfit_for_tickets(proposal)
+        if proposal.tie == "block":
+            return self._unfit_for_blocks(proposal)
         for number, stage in enumerate(proposal.stages):
             for group in (self.groups[name] for name in stage):
                 if len(group.stages) > 1 and (number or len(stage) > 1):
@@ -260,6 +265,20 @@ class Kernels:
         if any(n.op in GATHERS and not n.inputs[1].is_constant for n in map(self.nodes.__getitem__, after.nodes)):
             reason = f"{after.name} gathers by indices that are checked before the launch"
             return WhyNot(proposal.subject, "legality.part", reason)
+        return None
+
+    def _unfit_for_blocks(self, proposal: Combine) -> WhyNot | None:
+        """Groups whose templates take a slab; what slabs they have in common is looked at when they are parts."""
+        for group in (self.groups[name] for stage in proposal.stages for name in stage):
+            if group.stages and group.tie != "block":
+                return WhyNot(proposal.subject, "legality.part", f"{group.name} has parts of its own")
+            kinds = {part.kind for part in group.parts or (group,)}
+            if not kinds <= {GroupKind.INJECTIVE, GroupKind.ROWWISE}:
+                reason = f"{group.name} is of kind {group.kind.value}, whose kernels have no slabs"
+                return WhyNot(proposal.subject, "legality.part", reason)
+            if any(n.op in GATHERS and not n.inputs[1].is_constant for n in self._nodes_of(group)):
+                reason = f"{group.name} gathers by indices that are checked before the launch"
+                return WhyNot(proposal.subject, "legality.part", reason)
         return None
 
     def _unfit_for_tickets(self, proposal: Combine) -> WhyNot | None:
@@ -331,7 +350,9 @@ class Kernels:
     def _stitched(self, proposal: Combine, rule: str) -> Group | WhyNot:
         groups = [[self.groups[name] for name in stage] for stage in proposal.stages]
         stages = [[p for g in stage for p in g.parts or (g,)] for stage in groups if len(stage[0].stages) < 2]
-        if len(groups[0][0].stages) > 1:
+        if proposal.tie == "block":
+            stages = [[p] for stage in groups for g in stage for p in g.parts or (g,)]
+        elif len(groups[0][0].stages) > 1:
             stages = [*map(list, groups[0][0].stages), *stages]
         made = {v for stage in stages for part in stage for v in part.outputs}
         owned = [[self._own(part, made) for part in stage] for stage in stages]
@@ -353,7 +374,7 @@ class Kernels:
                 return refused
         members = {g.name for stage in groups for g in stage}
         nodes = {n for p in flat for n in p.nodes}
-        return Group(
+        whole = Group(
             name=self._name(flat),
             kind=GroupKind.STITCHED,
             nodes=tuple(sorted(nodes, key=self.position.__getitem__)),
@@ -366,12 +387,17 @@ class Kernels:
             stages=kept,
             tie=proposal.tie,
         )
+        if proposal.tie == "block" and not axes_of_slabs(self.nodes, whole):
+            reason = "they share no axis along which every block could have a part of all that they store"
+            return WhyNot(proposal.subject, "legality.block_axes", reason)
+        return whole
 
     def _stitches(
         self, groups: Sequence[Sequence[Group]], stages: Sequence[Sequence[Group]], rule: str, tie: str
     ) -> list[Stitch]:
         """Those between parts: what was there before, and new ones through memory and side by side."""
-        old = [s for stage in groups for g in stage if g.parts for s in g.stitches if s.scheme in ("global", "packing")]
+        between = ("global", "packing", "block")
+        old = [s for stage in groups for g in stage if g.parts for s in g.stitches if s.scheme in between]
         known = {(s.producer, s.consumer) for s in old}
         return old + [s for s in _between(self.nodes, stages, rule, tie) if (s.producer, s.consumer) not in known]
 
@@ -427,7 +453,7 @@ def _mask(reaches: Iterable[Reach]) -> int:
 
 def _between(nodes: Mapping[str, Node], stages: Sequence[Sequence[Group]], rule: str, tie: str) -> Iterator[Stitch]:
     """The stitches between parts: through global memory, and side by side."""
-    scheme = {"band": "band", "tickets": "tile"}.get(tie, "global")
+    scheme = {"band": "band", "tickets": "tile", "block": "block"}.get(tie, "global")
     makers = {o.name: n for stage in stages for part in stage for n in part.nodes for o in nodes[n].outputs}
     stored = {v for stage in stages for part in stage for v in part.outputs}
     for stage in stages:

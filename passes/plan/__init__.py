@@ -77,6 +77,10 @@ last, without groups, of a convolution), and lie in memory as the GEMM makes the
 second part, A are the last axes, N is a multiple of the elements of A, and what depends on the GEMM's results has as
 many elements as they, element by element at the same place in row-major order, until it is reduced. GPUs only.
 
+Or stages are tied by *blocks*: each of one part, injective or rowwise, and each block of the launch computes all of
+them for one place along some axes (`slabs`). All values that are stored have these axes, and nothing is reduced,
+gathered or cut along them. GPUs only.
+
 Or stages are tied by *tickets*: the blocks of the launch draw the tiles of the parts, one part after the other, and a
 tile waits for the tiles of earlier parts that it reads, by the edges of the group's schedule (`TicketSchedule`). Every
 element that a tile reads and an earlier part stores is covered by such a wait (`passes.sync.check`). GPUs only.

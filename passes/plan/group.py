@@ -28,19 +28,21 @@ SCHEMES = ("inline", "duplicate", "row", "warp", "block", "global", "prologue", 
            "band", "tile")  # fmt: skip
 """How a value gets from its producer to a reader in the same group.
 
-inline: recomputed or kept in a register at the reader's index; duplicate: likewise, and the producer belongs to another
-group too; row: the reader needs the whole row, so it lies in a buffer of the task; warp, block: the same on a GPU,
-where the threads of a row exchange it in registers or through shared memory; global: it goes through global memory,
-after a barrier of the whole grid; prologue: computed as the anchor fetches its operand; epilogue: computed on the
-anchor's result before it is stored; online: scores and weights of attention, of which a task holds a tile at a time;
-packing: the one does not read the other, both are computed side by side in one launch; band: through global memory,
-read by the last block that stored some of a band of rows; tile: through global memory, by tiles that wait for those
-they read.
+inline: recomputed or kept in a register at the reader's index; duplicate: likewise, and the producer belongs to
+another group too; row: the reader needs the whole row, so it lies in a buffer of the task; warp, block: the same on a
+GPU, where the threads of a row exchange it in registers or through shared memory (block: also between kernels of which
+a block computes a slab each, through global memory where shared memory does not suffice); global: it goes through
+global memory, after a barrier of the whole grid; prologue: computed as the anchor fetches its operand; epilogue:
+computed on the anchor's result before it is stored; online: scores and weights of attention, of which a task holds a
+tile at a time; packing: the one does not read the other, both are computed side by side in one launch; band: through
+global memory, read by the last block that stored some of a band of rows; tile: through global memory, by tiles that
+wait for those they read.
 """
 
-TIES = ("barrier", "band", "tickets")
+TIES = ("barrier", "band", "tickets", "block")
 """What lies between the stages of a stitched group: a barrier of the grid; nothing, as the blocks that store a band of
-rows go on with it; or nothing, as blocks draw tiles, which wait for tiles of earlier stages."""
+rows go on with it; or nothing, as blocks draw tiles, which wait for tiles of earlier stages; or a barrier of the block,
+as each block computes a slab of all stages."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,8 @@ class Group:
             raise PlanError(f"{where} has stages tied by {self.tie!r}, not {', '.join(TIES)}")
         if self.tie == "band" and [len(stage) for stage in self.stages] != [1, 1]:
             raise PlanError(f"{where} is tied by bands, which takes two stages of one part each")
+        if self.tie == "block" and any(len(stage) != 1 for stage in self.stages):
+            raise PlanError(f"{where} is tied by blocks, which takes stages of one part each")
 
     @property
     def parts(self) -> tuple[Group, ...]:

@@ -134,6 +134,28 @@ class TicketSchedule:
 
 
 @dataclass(frozen=True)
+class SharedPlace:
+    """Where a block keeps what it has of a value: of value number `value` among those that the parts store."""
+
+    template: ClassVar[str] = "shared_place"
+    value: int
+    offset_bytes: int
+
+
+@dataclass(frozen=True)
+class BlockSchedule:
+    """Stages in one launch each of whose blocks computes a slab of all of them: one place along `axes` of the first
+    value that the first stage stores, and along what is the same axis of others.
+
+    places: of values that lie in shared memory; all others go through global memory.
+    """
+
+    template: ClassVar[str] = "blocks"
+    axes: tuple[int, ...]
+    places: tuple[SharedPlace, ...]
+
+
+@dataclass(frozen=True)
 class WindowSchedule:
     """A thread for each window."""
 
@@ -175,10 +197,10 @@ class ScatterSchedule:
 Schedule: TypeAlias = (
     ElementwiseSchedule | TransposeSchedule | RowSchedule | SplitRowSchedule | WindowSchedule | ScanSchedule
     | SortSchedule | ScatterSchedule | GemmSchedule | DirectSchedule | BandSchedule
-    | TicketSchedule | AttentionSchedule | CpuSchedule
+    | TicketSchedule | BlockSchedule | AttentionSchedule | CpuSchedule
 )  # fmt: skip
 
-_INSIDE = (*get_args(Tile), AttentionMmaTile, AttentionSimtTile, TileEdge, Grouping, Bound)
+_INSIDE = (*get_args(Tile), AttentionMmaTile, AttentionSimtTile, TileEdge, Grouping, Bound, SharedPlace)
 TEMPLATES: dict[str, type] = {kind.template: kind for kind in (*get_args(Schedule), *_INSIDE)}
 """Every kind of schedule, and of tile and edge inside one, by its name in JSON."""
 

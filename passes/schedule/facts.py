@@ -11,12 +11,14 @@ from tilestitch.cost_model.joined import joined_facts, listed_facts
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import Group, WhyNot
 from tilestitch.passes.plan.cpu.isa import isa_named
+from tilestitch.passes.plan.launches.cuda.group import blocking_of
 from tilestitch.passes.plan.roles import roles_of
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.sync.cost import facts_of_tickets
 
 from .cpu.facts import cpu_facts
 from .cuda.band_facts import facts_of_band
+from .cuda.blocks import facts_of_blocks
 from .cuda.facts import gpu_facts
 from .device import device_of, multiprocessors_of
 from .kernels import schedule_group
@@ -53,6 +55,11 @@ def _group_facts(
         assert isinstance(device, Device)
         kernels = [group_facts(nodes, part, target, model) for part in group.parts]
         return facts_of_tickets(nodes, group, kernels, device)
+    if group.tie == "block":
+        found = blocking_of(nodes, group)
+        if isinstance(found, str):
+            raise ValueError(f"no kernel: {found}; plan the graph again")
+        return facts_of_blocks(*found)
     if group.stages:
         stages = [[part for part in stage if _launches(nodes, part)] for stage in group.stages]
         launched = [stage for stage in stages if stage] or group.stages

@@ -20,6 +20,7 @@ from tilestitch.passes.plan.view import look_up
 
 from .cpu.choose import choose as choose_for_cpu
 from .cuda.band_facts import writer_threads
+from .cuda.blocks import choose_blocks
 from .cuda.choose import choose
 from .cuda.gemm import band_schedule, choose_gemm
 from .cuda.gpu import Gpu
@@ -56,7 +57,7 @@ def apart_where_too_large(
     kept: list[Group] = []
     refusals: list[WhyNot] = []
     for group in groups:
-        joined = target.is_gpu and group.stages and group.tie != "band"
+        joined = target.is_gpu and group.stages and group.tie not in ("band", "block")
         problem = stitching_of(by_name, group, Gpu.of(target).multiprocessors).why_not() if joined else None
         if problem is None:
             kept.append(group)
@@ -101,6 +102,8 @@ def _with_schemes(by_name: Mapping[str, Node], group: Group) -> Group:
 def _scheduled(by_name: Mapping[str, Node], group: Group, target: TargetInfo, model: LatencyModel) -> Group:
     if group.tie == "band":
         return _banded(by_name, group, Gpu.of(target), model)
+    if group.tie == "block":
+        return choose_blocks(by_name, group, Gpu.of(target), model)
     if group.stages:
         stages = tuple(tuple(schedule_group(by_name, part, target, model) for part in stage) for stage in group.stages)
         return replace(group, stages=stages)

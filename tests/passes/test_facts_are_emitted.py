@@ -15,7 +15,9 @@ from tilestitch.compiler.frontend import import_model
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.cost_model.facts import KernelFacts
-from tilestitch.passes import PassContext, TargetInfo, make_plan, run_pipeline
+from tilestitch.passes import PassContext, TargetInfo, check_plan, make_plan, run_pipeline
+from tilestitch.passes.fusion.planners import PLANNERS
+from tilestitch.passes.fusion.rules.blocks import BlockStitching
 from tilestitch.passes.fusion.rules.remote import GlobalStitching, Packing
 from tilestitch.passes.plan import Group, StitchPlan
 from tilestitch.passes.plan.cpu.isa import isa_named
@@ -112,6 +114,17 @@ def test_whatever_the_graph(target: str, graph: Graph) -> None:
 def test_stages_wherever_they_are_legal(target: str, graph: Graph) -> None:
     rules = Packing(forced=True), GlobalStitching(forced=True)
     assert_told(*planned(graph, GPUS[target], *rules), GPUS[target])
+
+
+@pytest.mark.parametrize("target", GPUS)
+@given(graph=mixed_graphs())
+def test_slabs_wherever_they_are_legal(target: str, graph: Graph) -> None:
+    rules = (*PLANNERS["stitch"][:8], BlockStitching(forced=True))
+    context = PassContext(GPUS[target], {"planner": "none"}, rules=rules)
+    graph = run_pipeline(graph, context)
+    plan = make_plan(graph, context)
+    check_plan(plan, graph)
+    assert_told(graph, plan, GPUS[target])
 
 
 @pytest.mark.parametrize("target", CPUS)

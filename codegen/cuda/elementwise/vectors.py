@@ -7,6 +7,7 @@ aligned place loads the whole vector into registers; later lanes that read right
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -28,6 +29,29 @@ def _word(dtype: str, lanes: int) -> tuple[str, int]:
     return ("uint32", nbytes // 4) if nbytes in (4, 8, 16) else ("", 0)
 
 
+@dataclass(frozen=True)
+class Window:
+    """What a kernel sees of a tensor that is larger than what it computes with: one place along some axes (`at`).
+
+    memory: the flat buffer of the whole tensor, which is of type `whole`.
+    """
+
+    memory: Any
+    whole: TensorType
+    at: tuple[Expr | None, ...]
+
+    def position(self, index: Sequence[Expr]) -> Expr:
+        """Where the element of the whole lies that the kernel has at `index`."""
+        places = [i if place is None else place for i, place in zip(index, self.at, strict=True)]
+        return ravel(places, self.whole.static_shape)
+
+
+def _window(buffer: Any, value: Value) -> Window:
+    """A window on a flat buffer that has all of a value, unless it is one already."""
+    type_ = value.tensor_type
+    return buffer if isinstance(buffer, Window) else Window(buffer, type_, (None,) * len(type_.shape))
+
+
 class VectorAccess:
     """Loads of vectors inside one straight piece of code; a new one is needed for every loop or branch."""
 
@@ -36,15 +60,15 @@ class VectorAccess:
         self.loaded: dict[object, tuple[Any, int]] = {}
 
     def source(self, buffer: Any, value: Value) -> Source:
-        """Reads elements of `value` from its flat buffer."""
-        type_ = value.tensor_type
-        shape = type_.static_shape
+        """Reads elements of `value` from its flat buffer, or by a window."""
+        window = _window(buffer, value)
+        buffer, type_ = window.memory, window.whole
         simplify = self.evaluator.simplify
         word, count = _word(type_.dtype, self.lanes)
         whole = self.lanes > 1 and count > 0 and type_.num_elements % self.lanes == 0
 
         def read(index: Sequence[Expr]) -> Expr:
-            position = simplify(ravel(index, shape))
+            position = simplify(window.position(index))
             if not whole:
                 return from_storage(buffer[position], type_.dtype)
             key = _key(buffer, position)
@@ -78,9 +102,10 @@ class VectorAccess:
 
     def store(self, buffer: Any, value: Value, indices: Sequence[Sequence[Expr]], elements: Sequence[Expr]) -> None:
         """Store the lanes of one vector (in compute form) at their indices; in one access if they are neighbours."""
-        type_ = value.tensor_type
+        window = _window(buffer, value)
+        buffer, type_ = window.memory, window.whole
         simplify = self.evaluator.simplify
-        positions = [simplify(ravel(index, type_.static_shape)) for index in indices]
+        positions = [simplify(window.position(index)) for index in indices]
         word, count = _word(type_.dtype, len(elements))
         neighbours = all(_is_number(simplify(p - positions[0]), k) for k, p in enumerate(positions))
         if not (count and neighbours and len(elements) == self.lanes and self._is_aligned(positions[0])):
@@ -105,8 +130,10 @@ def _as_words(buffer: Any, type_: TensorType, word: str) -> Any:
     stored = storage_dtype(type_.dtype)
     if stored == word:
         return buffer
-    nbytes = type_.num_elements * storage_bits(type_.dtype) // 8
-    return T.decl_buffer((nbytes // 4,), word, data=buffer.data)
+    itemsize = storage_bits(type_.dtype) // 8
+    offset = int(buffer.elem_offset) * itemsize // 4 if isinstance(buffer.elem_offset, tirx.IntImm) else 0
+    words = type_.num_elements * itemsize // 4
+    return T.decl_buffer((words,), word, data=buffer.data, scope=buffer.scope(), elem_offset=offset)
 
 
 def _run(start: Expr, count: int) -> Expr:

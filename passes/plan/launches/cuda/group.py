@@ -12,6 +12,7 @@ from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.rows_after import RowsAfter
 from tilestitch.passes.plan.group import Group, GroupKind
 from tilestitch.passes.plan.launches.cuda.attention import attention
+from tilestitch.passes.plan.launches.cuda.blocks import Blocking
 from tilestitch.passes.plan.launches.cuda.elementwise import elementwise, transpose
 from tilestitch.passes.plan.launches.cuda.emitted import Emitted, classified, results_of
 from tilestitch.passes.plan.launches.cuda.gemm import Rows, contraction
@@ -24,6 +25,7 @@ from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import (
     AttentionSchedule,
     BandSchedule,
+    BlockSchedule,
     DirectSchedule,
     ElementwiseSchedule,
     GemmSchedule,
@@ -51,6 +53,8 @@ def cuda_launches(nodes: Nodes, group: Group, multiprocessors: int) -> tuple[Lau
         launches = _banded(nodes, group)
     elif group.tie == "tickets":
         launches = _ticketed(nodes, group)
+    elif group.tie == "block":
+        launches = _blocked(nodes, group)
     elif group.stages:
         launches = _stitched(nodes, group, multiprocessors)
     else:
@@ -100,6 +104,22 @@ def _ticketed(nodes: Nodes, group: Group) -> tuple[Emitted, ...]:
     views = [look_up(nodes, part) for part in group.parts]
     before = tuple(launch for view in views for launch in checks(view.nodes, view.inputs))
     return (*before, ticketing.launch(group.schedule))
+
+
+def blocking_of(nodes: Nodes, group: Group) -> tuple[Blocking, BlockSchedule] | str:
+    """The parts of a group tied by blocks, cut to slabs as its schedule says; or why they cannot be."""
+    if not isinstance(group.schedule, BlockSchedule):
+        return "it has no schedule of its slabs"
+    found = Blocking.of(nodes, group, group.schedule.axes)
+    return found if isinstance(found, str) else (found, group.schedule)
+
+
+def _blocked(nodes: Nodes, group: Group) -> tuple[Emitted, ...]:
+    found = blocking_of(nodes, group)
+    if isinstance(found, str):
+        raise PlanError(f"group {group.name} is no single launch: {found}; write the plan again")
+    blocking, schedule = found
+    return (blocking.launch(schedule),)
 
 
 def _banded(nodes: Nodes, group: Group) -> tuple[Emitted, ...]:
