@@ -166,6 +166,12 @@ def test_batches_have_bands_of_their_own() -> None:
     check(dense(21, 40, 16, batch=(3,)), lower, ORDERS[2], runs=2)
 
 
+@pytest.mark.parametrize("name", ["cuda:sm_80", "cuda:sm_90a"])
+def test_a_turn_of_a_block_may_be_more_than_a_band(name: str) -> None:
+    """Short rows: the threads of a block compute more of them at once than a tile has."""
+    check(dense(12, 12, 64, after=softmax, batch=(1, 4)), lambda g: lower(g, name), ORDERS[2], runs=2)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_what_the_rows_are_computed_from_may_be_stored(dtype: str) -> None:
     graph = dense(35, 80, 24, dtype, stored=True)
