@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import sqlite3
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from math import isfinite
@@ -77,7 +78,9 @@ class Record:
                 Machine(*(str(data[f.name]) for f in fields(Machine))), str(data["structure"]), str(data["schedule"]),
                 facts_from_json(data["kernel"]), float(data["latency_us"]), int(data["rounds"]), str(data["model"]),
             )  # fmt: skip
-        except (TypeError, ValueError) as error:
+        except MeasurementError:
+            raise
+        except (TypeError, ValueError, OverflowError) as error:
             raise MeasurementError(f"a record has a field of another type: {error}; export the records again") from None
 
 
@@ -101,7 +104,7 @@ class Records:
             if not frozen and not version and not tables:
                 connection.executescript(SCHEMA)
                 version = FORMAT
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise MeasurementError(f"{path} is no file of records: {error}; name another file") from None
         if version != FORMAT:
             raise MeasurementError(f"{path} has records of format {version}, not {FORMAT}; name another file")
@@ -132,9 +135,12 @@ class Records:
         """All records, in an order that depends on nothing but them."""
         order = "device, driver, versions, structure, schedule"
         query = f"SELECT {order}, kernel, latency_us, rounds, model FROM records ORDER BY {order}"
-        for device, driver, versions, structure, schedule, kernel, us, rounds, model in self._rows(query):
-            machine = Machine(device, driver, versions)
-            yield Record(machine, structure, schedule, facts_from_json(json.loads(kernel)), us, rounds, model)
+        for row in self._rows(query):
+            try:
+                yield _record(*row)
+            except (TypeError, ValueError, OverflowError, RecursionError) as error:
+                what = f"{self.path} has a record that is none ({error})"
+                raise MeasurementError(f"{what}; import its JSON lines anew") from None
 
     def __len__(self) -> int:
         ((count,),) = self._rows("SELECT count(*) FROM records")
@@ -152,8 +158,24 @@ class Records:
     def _rows(self, query: str) -> Iterable[Sequence[Any]]:
         try:
             return self._connection.execute(query).fetchall()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise MeasurementError(f"{self.path} cannot be read: {error}; import its JSON lines anew") from None
+
+
+def _record(
+    device: str,
+    driver: str,
+    versions: str,
+    structure: str,
+    schedule: str,
+    kernel: Any,
+    us: Any,
+    rounds: Any,
+    model: str,
+) -> Record:
+    """A row of the file. Raises ValueError and its like for what is none: SQLite holds any type in any column."""
+    machine = Machine(device, driver, versions)
+    return Record(machine, structure, schedule, facts_from_json(json.loads(kernel)), float(us), int(rounds), model)
 
 
 SCHEMA = f"""
@@ -187,12 +209,12 @@ def import_records(path: str | Path) -> Iterator[Record]:
     try:
         data = Path(path).read_bytes()
         text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise MeasurementError(f"{path} cannot be read as JSON lines: {error}") from None
     for number, line in enumerate(text.splitlines(), 1):
         try:
             yield Record.from_json(json.loads(line))
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise MeasurementError(f"{path}, line {number}: no JSON ({error}); export the records again") from None
         except MeasurementError as error:
             raise MeasurementError(f"{path}, line {number}: {error}") from None

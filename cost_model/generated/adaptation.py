@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -37,8 +39,12 @@ class Adaptation:
 
     @staticmethod
     def from_json(data: Any) -> Adaptation:
-        lines = {str(name): (float(line[0]), float(line[1])) for name, line in data["lines"].items()}
-        return Adaptation(lines, float(data["centre"]))
+        """Raises ValueError and its like unless `data` is what `to_json` writes."""
+        lines = {str(name): (float(offset), float(slope)) for name, (offset, slope) in data["lines"].items()}
+        centre = float(data["centre"])
+        if not all(map(isfinite, (centre, *chain(*lines.values())))):
+            raise ValueError("its adaptation is not finite")
+        return Adaptation(lines, centre)
 
 
 def adapted(templates: Sequence[str], logs: np.ndarray, measured: np.ndarray) -> Adaptation:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,7 +25,7 @@ from tilestitch.cost_model.on_cpu import predict_on_cpu
 from tilestitch.cost_model.protocol import AnyDevice, Prediction
 
 from .adaptation import Adaptation
-from .features import Described, described, matrix
+from .features import COMMON, Described, described, matrix
 
 SHIPPED = Path(__file__).with_name("cpu.json")
 FORMAT = 1
@@ -122,22 +123,33 @@ def learned_from_json(data: Any, where: str) -> LearnedModel:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise MeasurementError(f"{where} is no learned model of format {FORMAT}; train it again")
     try:
-        templates = {
-            name: Template(
-                forest_from_json(one["forest"]), tuple(map(str, one["names"])), float(one["low"]), float(one["high"])
-            )
-            for name, one in data["templates"].items()
-        }
-        return LearnedModel(templates, Adaptation.from_json(data["adaptation"]), dict(data["facts"]))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        templates = {str(name): _template(one) for name, one in data["templates"].items()}
+        model = LearnedModel(templates, Adaptation.from_json(data["adaptation"]), dict(data["facts"]))
+        _ = model.judges_schedules
+    except MeasurementError as error:
+        raise MeasurementError(f"{where}: {error}") from None
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise MeasurementError(f"{where} is damaged ({error}); train it again") from None
+    return model
+
+
+def _template(data: Mapping[str, Any]) -> Template:
+    """Raises ValueError and its like for what is none."""
+    found = Template(
+        forest_from_json(data["forest"]), tuple(map(str, data["names"])), float(data["low"]), float(data["high"])
+    )
+    if found.forest.outputs != 1 or found.forest.features > len(COMMON) + len(found.names):
+        raise ValueError("its trees are not of its features")
+    if not 0 <= found.low <= found.high < inf:
+        raise ValueError(f"its factors {found.low} and {found.high} are no interval")
+    return found
 
 
 def load_learned(path: str | Path) -> LearnedModel:
     """Raises MeasurementError for a file that is no learned model."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise MeasurementError(f"{path} cannot be read as a learned model: {error}") from None
     return learned_from_json(data, str(path))
 

@@ -24,6 +24,11 @@ class Forest:
     leaf: np.ndarray
     outputs: int = 1
 
+    @property
+    def features(self) -> int:
+        """How many features a row must have."""
+        return int(self.feature.max(initial=-1)) + 1
+
     def __call__(self, features: np.ndarray) -> np.ndarray:
         """Scores, shape (rows,) or (rows, outputs)."""
         single = features.astype(np.float32)  # thresholds are values of features, and were compared in this precision
@@ -49,12 +54,15 @@ class Forest:
 
 
 def forest_from_json(found: Mapping[str, Any]) -> Forest:
-    """Raises MeasurementError where arrays do not fit together."""
+    """Raises MeasurementError where arrays do not fit together, or hold what is no number of a feature or a score."""
     feature, threshold = np.array(found["feature"], np.intp), np.array(found["threshold"], np.float32)
     leaf, outputs = np.array(found["leaf"], float), int(found["outputs"])
     fits = feature.ndim == 2 and feature.shape == threshold.shape and leaf.shape == (len(feature), feature.shape[1] + 1)
-    if not fits or len(leaf) % outputs:
+    is_perfect = fits and leaf.shape[1] & feature.shape[1] == 0
+    if not is_perfect or outputs < 1 or len(leaf) % outputs:
         raise MeasurementError("the trees of a model file do not fit together; train the model again")
+    if not (np.isfinite(threshold).all() and np.isfinite(leaf).all() and (feature >= 0).all()):
+        raise MeasurementError("the trees of a model file have entries that are no numbers; train the model again")
     return Forest(feature, threshold, leaf, outputs)
 
 

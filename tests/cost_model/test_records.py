@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -122,6 +123,45 @@ def test_files_of_something_else_are_refused_and_left_alone(tmp_path: Path) -> N
         list(import_records(cut))
     with sqlite3.connect(other) as connection:
         assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("things",)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["latency_us = NULL", "latency_us = 'soon'", "latency_us = 9e999", "latency_us = -1", "rounds = 'many'",
+     "rounds = 0", "kernel = '{'", "kernel = '[{}]'", "kernel = NULL", "kernel = x'ff00'",
+     f"kernel = '{'[' * 100_000}'"],
+)  # fmt: skip
+def test_a_row_that_is_no_record_is_refused_with_its_file(change: str, tmp_path: Path) -> None:
+    """SQLite holds any type in any column, and NULL for NaN."""
+    with Records.open(tmp_path / "r.db") as records:
+        records.add([record()])
+    with sqlite3.connect(tmp_path / "r.db") as connection:
+        connection.execute(f"UPDATE records SET {change}")
+    with pytest.raises(MeasurementError, match=r"r\.db has a record that is none"):
+        read_records(tmp_path / "r.db")
+
+
+@pytest.mark.parametrize("name", ["r.db", "r.jsonl.gz"])
+def test_damaged_files_are_refused(name: str, tmp_path: Path) -> None:
+    """Wherever bytes are changed or missing: what is read is records, or nothing."""
+    rng, path, refused = random.Random(0), tmp_path / name, 0
+    records = [record(str(number)) for number in range(20)]
+    if name.endswith(".db"):
+        with Records.open(path) as file:
+            file.add(records)
+    else:
+        export_records(records, path)
+    whole = path.read_bytes()
+    for turn in range(80):
+        damaged = bytearray(whole[: rng.randrange(16, len(whole))] if turn % 4 == 0 else whole)
+        for _ in range(rng.randrange(1, 8)):
+            damaged[rng.randrange(8, len(damaged))] = rng.randrange(256)
+        path.write_bytes(damaged)
+        try:
+            read_records(path)
+        except MeasurementError:
+            refused += 1
+    assert refused > 60
 
 
 def test_frozen_records_must_be_there_and_do_not_change(tmp_path: Path) -> None:

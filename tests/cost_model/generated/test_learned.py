@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from tilestitch.cost_model.devices import find_device
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.generated import fit, train
-from tilestitch.cost_model.generated.model import LearnedModel, load_learned, shipped
+from tilestitch.cost_model.generated.model import SHIPPED, LearnedModel, load_learned, shipped
 from tilestitch.cost_model.joined import listed_facts
 from tilestitch.cost_model.models import model_named
 from tilestitch.cost_model.on_cpu import floor_us
@@ -124,6 +125,33 @@ def test_a_file_that_is_no_model_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "odd.json").write_text(text)
     with pytest.raises(MeasurementError, match=r"odd\.json"):
         load_learned(tmp_path / "odd.json")
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("adaptation", "centre"), float("nan")), (("adaptation", "lines"), {"": []}),
+        (("adaptation", "lines"), {"": [0.0, float("inf")]}), (("facts", "validation"), "good"),
+        (("facts", "validation"), {"cpu_gemm": {"learned rank of schedules": "high"}}),
+        (("templates", "cpu_gemm", "low"), float("nan")), (("templates", "cpu_gemm", "high"), -1.0),
+        (("templates", "cpu_gemm", "names"), []), (("templates", "cpu_gemm", "forest", "outputs"), 0),
+        (("templates", "cpu_gemm", "forest", "outputs"), -1),
+        (("templates", "cpu_gemm", "forest", "leaf", 0, 0), float("inf")),
+        (("templates", "cpu_gemm", "forest", "threshold", 0, 0), float("nan")),
+        (("templates", "cpu_gemm", "forest", "feature", 0, 0), 1000),
+        (("templates", "cpu_gemm", "forest", "feature", 0, 0), -1),
+    ],
+)  # fmt: skip
+def test_a_damaged_model_is_refused_when_it_is_loaded(place: tuple[Any, ...], value: object, tmp_path: Path) -> None:
+    """Not when it is asked, in the middle of a search."""
+    data: Any = json.loads(SHIPPED.read_text(encoding="utf-8"))
+    inside = data
+    for name in place[:-1]:
+        inside = inside[name]
+    inside[place[-1]] = value
+    (tmp_path / "m.json").write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(MeasurementError, match=r"m\.json"):
+        load_learned(tmp_path / "m.json")
 
 
 def test_records_of_two_devices_or_too_few_train_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
