@@ -11,6 +11,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -224,9 +225,15 @@ def compile_model(
 
         def compiled_for(job: Job, regions: Sequence[Region | None]) -> CompiledModel:
             prepared = job.prepared(shape_sets, regions, tell, len(favoured))
-            planned = [p.planned for p in prepared]
+            plain: list[Prepared] = []
+            if any(group.tie == "tickets" for p in prepared for group in p.planned.plan.groups):
+                apart = replace(context, options={**context.options, "sync": "off"})
+                plain = replace(job, context=apart, plans=None, dump_ir=None).prepared(
+                    shape_sets, regions, tell, len(favoured)
+                )
+            planned = [p.planned for p in (*prepared, *plain)]
             assembled = assemble(planned, backend, keep_source=keep_source, progress=tell, schedules=plugins.schedules)
-            return _explained(assembled, prepared, precision, strip_weights, context)
+            return _explained(assembled, prepared, plain, precision, strip_weights, context)
 
         try:
             compiled = compiled_for(job, [*favoured, *regions])
@@ -252,18 +259,40 @@ def _with_open_on_host(compiled: Callable[[str], CompiledModel], error: Exceptio
 
 
 def _explained(
-    assembled: Assembled, prepared: Sequence[Prepared], precision: str, strip_weights: bool, context: PassContext
+    assembled: Assembled,
+    prepared: Sequence[Prepared],
+    plain: Sequence[Prepared],
+    precision: str,
+    strip_weights: bool,
+    context: PassContext,
 ) -> CompiledModel:
+    """plain: the counterparts of all specialisations whose kernels wait for whole kernels, if there are any."""
     from tilestitch.passes.explain import explain_plan
 
+    count = len(prepared)
+    programs = tuple(
+        replace(program, plain=number >= count) for number, program in enumerate(assembled.contents.programs)
+    )
+
     contents = replace(
-        assembled.contents, precision=precision, compiler_version=__version__, strip_weights=strip_weights
+        assembled.contents,
+        programs=programs,
+        plan=assembled.contents.plan[:count],
+        precision=precision,
+        compiler_version=__version__,
+        strip_weights=strip_weights,
     )
     specialisations = []
-    for p in prepared:
+
+    def explained(p: Prepared) -> dict[str, Any]:
         graph, plan = p.planned.graph, p.planned.plan
-        model = context.cost_model
-        explanation = explain_plan(graph, plan, launches=assembled.launches, target=context.target, model=model)
+        return explain_plan(graph, plan, launches=assembled.launches, target=context.target, model=context.cost_model)
+
+    for p, counterpart in zip_longest(prepared, plain):
+        graph, plan, explanation = p.planned.graph, p.planned.plan, explained(p)
+        if counterpart is not None:
+            launches, predicted = counterpart.planned.plan.launches or (), explained(counterpart)["prediction"]
+            explanation["plain"] = {"launches": len(launches), "predicted_us": predicted["total_us"]}
         specialisations.append(Specialisation(graph, plan, {**explanation, "precision": precision, **p.remarks}))
     compiled = CompiledModel(contents, tuple(specialisations))
     extra = {**contents.extra, EXPLANATION: json.dumps(compiled.explain(), indent=1).encode()}

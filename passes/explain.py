@@ -21,6 +21,7 @@ from tilestitch.passes.schedule.facts import group_facts, nodes_by_name
 from .host_steps import host_summary, refused_kernels, why_on_host
 from .open.typical import typical_sizes
 from .plan import Group, HostGroup, StitchPlan, WhyNot
+from .plan.launches.cuda.group import ticketing_of
 from .plan.schedules import TicketSchedule
 from .plan.target import TargetInfo
 from .schedule.launches import nested_graphs
@@ -90,7 +91,9 @@ def explain_plan(
                 kernel["predicted_range_us"] = [round(found.low_us, 3), round(found.high_us, 3)]
                 kernel["bound"] = found.bound
                 if isinstance(group.schedule, TicketSchedule) and isinstance(device, Device):
-                    kernel["tiles"] = [described_edge(group, edge) for edge in group.schedule.edges]
+                    launched = zip(group.parts, ticketing_of(nodes, group).parts, strict=True)
+                    drawn = [part for part, launches_ in launched for _ in launches_]
+                    kernel["tiles"] = [described_edge(drawn, edge) for edge in group.schedule.edges]
                     parts = [group_facts(nodes, part, target, model) for part in group.parts]
                     kernel["apart"] = _apart(parts, facts[name], model, device)
                 if launches is not None:

@@ -67,9 +67,9 @@ def _from_before(
     return [_wait(step, "segment", ", ".join(dict.fromkeys(names))) for step, names in values.items()]
 
 
-def described_edge(group: Group, edge: TileEdge) -> dict[str, Any]:
-    """What tiles of one part of a kernel wait for, as `explain` shows it."""
-    producer, consumer = group.parts[edge.producer], group.parts[edge.consumer]
+def described_edge(parts: Sequence[Group], edge: TileEdge) -> dict[str, Any]:
+    """What tiles of one part of a kernel wait for, as `explain` shows it. parts: that of each launch among them."""
+    producer, consumer = parts[edge.producer], parts[edge.consumer]
     return {
         "producer": producer.name, "consumer": consumer.name, "policy": edge.policy,
         "values": [v for v in producer.outputs if v in consumer.inputs], "semaphores": edge.count,

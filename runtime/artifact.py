@@ -65,7 +65,8 @@ def cuda_source_member(symbol: str) -> str:
 class ArtifactContents:
     """What goes into an artifact.
 
-    `programs`: one per specialisation; `signatures`: those of the kernels that they launch, by symbol. `weights`:
+    `programs`: one per specialisation, and those that are `plain` after them; `signatures`: those of the kernels that
+    they launch, by symbol. `weights`:
     arrays by the names that `Constant` locations use. `kernels`: machine code by member name (`cubin_member`, …), empty
     when all steps run on the host. `plan`: the StitchPlan as JSON data. `extra`: further members by name, for instance
     `explain.json` or `kernels/gemm.ll`. `strip_weights`: leave the weights out; they are
@@ -196,9 +197,15 @@ class Artifact:
     ) -> None:
         self.name = name
         self.manifest = manifest
-        self.programs = programs
+        self._all = programs
+        self.programs = tuple(program for program in programs if not program.plain)
         self._data = data
         self._members = members
+
+    def plain(self) -> Artifact:
+        """The same with programs whose kernels wait for whole kernels, where it has such beside the others."""
+        programs = tuple(replace(program, plain=False) for program in self._all if program.plain) or self.programs
+        return Artifact(self.name, self._data, self._members, self.manifest, programs)
 
     @property
     def member_names(self) -> tuple[str, ...]:

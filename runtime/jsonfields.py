@@ -84,6 +84,10 @@ class Fields:
             raise ArtifactSchemaError(f"{self.where}.{name} is {_kind(value)}, not a boolean")
         return value
 
+    def optional_boolean(self, name: str) -> bool:
+        """One that is left out when it is false."""
+        return name in self._data and self.boolean(name)
+
     def one_of(self, name: str, choices: frozenset[str]) -> str:
         value = self.string(name)
         if value not in choices:

@@ -556,6 +556,8 @@ class Program:
     dimensions of tensor maps, and, as a dimension of a `TensorType`, for a size. The shapes of the inputs determine the
     symbols; `checks` must hold of them. A dimension of which a name is no symbol is a size that is known only when the
     value is there, as it is in a program without symbols.
+
+    plain: it is another's counterpart whose kernels wait for whole kernels; `load(..., sync=False)` takes these.
     """
 
     name: str
@@ -567,6 +569,7 @@ class Program:
     output_names: tuple[str, ...] = ()
     symbols: tuple[Symbol, ...] = ()
     checks: tuple[SizeCheck, ...] = ()
+    plain: bool = False
 
     @cached_property
     def result_names(self) -> tuple[str, ...]:
@@ -589,6 +592,8 @@ class Program:
             data["symbols"] = [symbol.to_json() for symbol in self.symbols]
         if self.checks:
             data["checks"] = [check.to_json() for check in self.checks]
+        if self.plain:
+            data["plain"] = True
         return data
 
     @staticmethod
@@ -603,6 +608,7 @@ class Program:
             output_names=fields.strings("output_names"),
             symbols=fields.optional_sequence("symbols", Symbol.from_json),
             checks=fields.optional_sequence("checks", SizeCheck.from_json),
+            plain=fields.optional_boolean("plain"),
         )  # fmt: skip
         fields.done()
         return program

@@ -23,6 +23,7 @@ class Recipe:
     num_threads: int | None
     weights: str | None
     verify: bool
+    sync: bool
     digest: str
 
     @staticmethod
@@ -33,12 +34,13 @@ class Recipe:
         num_threads: int | None,
         weights: Any,
         verify: bool,
+        sync: bool,
     ) -> Recipe | None:
         """None for what was not loaded from files."""
         if isinstance(source, bytes | bytearray | memoryview) or isinstance(weights, Mapping):
             return None
         beside = None if weights is None else os.path.abspath(weights)
-        return Recipe(os.path.abspath(source), device, num_threads, beside, verify, manifest_digest(artifact))
+        return Recipe(os.path.abspath(source), device, num_threads, beside, verify, sync, manifest_digest(artifact))
 
 
 def manifest_digest(artifact: Artifact) -> str:

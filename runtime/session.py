@@ -48,6 +48,7 @@ def load(
     num_threads: int | None = None,
     weights: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     verify: bool = True,
+    sync: bool = True,
 ) -> Module:
     """Load an artifact from a file or from its bytes.
 
@@ -57,6 +58,7 @@ def load(
     use.
     `weights`: a safetensors file or arrays by name, for artifacts whose weights were stripped. `verify=False` skips the
     hash of the weights, also of those that are given, which takes about a second per gigabyte.
+    `sync=False`: kernels wait for whole kernels, as if the model had been compiled with `--sync off`.
 
     Raises a subclass of `ArtifactError` for a file that cannot be used, `DeviceError` when this machine cannot run it,
     `WeightsError` for missing or wrong weights, `UnsupportedError` for operators or data types that are not there. An
@@ -65,8 +67,8 @@ def load(
     name = DeviceName.parse(device)
     threads = thread_count(num_threads)
     artifact = read_artifact(source, verify=verify)
-    module = _module(artifact, name, threads, weights, verify)
-    module._recipe = Recipe.of(artifact, source, device, num_threads, weights, verify)
+    module = _module(artifact if sync else artifact.plain(), name, threads, weights, verify)
+    module._recipe = Recipe.of(artifact, source, device, num_threads, weights, verify, sync)
     return module
 
 
@@ -261,7 +263,7 @@ class Module:
 
 def load_again(recipe: Recipe) -> Module:
     """Raises the errors of `load`, and `ArtifactIntegrityError` when the file is another one by now."""
-    module = load(recipe.source, recipe.device, recipe.num_threads, recipe.weights, recipe.verify)
+    module = load(recipe.source, recipe.device, recipe.num_threads, recipe.weights, recipe.verify, recipe.sync)
     if manifest_digest(module.artifact) == recipe.digest:
         return module
     module.close()

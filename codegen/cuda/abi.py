@@ -30,7 +30,7 @@ from tilestitch.passes.plan.own_kernels import KERNEL_NAME
 
 __all__ = [
     "CountersArg", "CudaLaunch", "KernelArg", "PackedArg", "Parameter", "StatusArg", "TemporaryArg", "TensorMapArg",
-    "ValueArg", "barrier", "buffer_source", "kernel_function", "shared_buffer", "store",
+    "ValueArg", "barrier", "buffer_source", "fault", "faults_from", "kernel_function", "shared_buffer", "store",
 ]  # fmt: skip
 
 Dim3 = tuple[int, int, int]
@@ -224,6 +224,24 @@ def within(threads: int, block_threads: int) -> Iterator[None]:
         yield
     finally:
         _WITHIN.reset(token)
+
+
+_FIRST_FAULT: ContextVar[int] = ContextVar("first_fault", default=0)
+
+
+@contextmanager
+def faults_from(first: int) -> Iterator[None]:
+    """The faults of what is emitted inside are numbered from `first` on: it is part of a kernel that has others."""
+    token = _FIRST_FAULT.set(first)
+    try:
+        yield
+    finally:
+        _FIRST_FAULT.reset(token)
+
+
+def fault(status: Any) -> None:
+    """The kernel has found its fault: the first of `CudaLaunch.faults`."""
+    T.buffer_store(status, T.int32(_FIRST_FAULT.get() + 1), [0])
 
 
 def barrier() -> None:

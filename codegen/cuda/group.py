@@ -43,7 +43,7 @@ from tilestitch.passes.plan.schedules import (
     TransposeSchedule,
     WindowSchedule,
 )
-from tilestitch.passes.plan.sync.grid import grid_of
+from tilestitch.passes.plan.sync.grid import grids_of
 
 
 def lower_group(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
@@ -113,26 +113,22 @@ def _blocked(graph: Graph, group: Group, target: CudaTarget) -> CudaLaunch:
 
 
 def _ticketed(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
-    """Checks of indices run before; they are of the first stage's."""
     schedule = group.schedule
     if not isinstance(schedule, TicketSchedule):
         raise KernelError(f"group {group.name} has no schedule of its tickets; write the plan again", group.origins)
     problem = ticketing_of(members(graph, group), group).why_not(target.device.shared_bytes_per_block)
     if problem is not None:
         raise KernelError(f"group {group.name} is no single launch: {problem}; write the plan again", group.origins)
-    checks: list[CudaLaunch] = []
     parts: list[TicketPart] = []
     inner: dict[str, int] = {}
     for part in group.parts:
         view = view_group(graph, part)
         inner.update((v.name, v.tensor_type.nbytes) for v in view.stored if v.name not in group.outputs)
-        checks += lower_index_checks(view.nodes, view.inputs)
-        (launch,), grid = _template(view, part, target), grid_of(view, part.schedule)
-        if grid is None or grid.blocks != launch.grid[0]:
-            reason = f"blocks of {part.name} ({launch.kind}) cannot draw tiles"
-            raise KernelError(f"group {group.name}: {reason}; write the plan again", group.origins)
-        parts.append(TicketPart(launch, grid))
-    return (*checks, lower_tickets(parts, schedule, inner, view_group(graph, group).origins))
+        checks = () if part.kind is GroupKind.OPAQUE else lower_index_checks(view.nodes, view.inputs)
+        launches = _template(view, part, target)
+        grids = grids_of(view, part.schedule, [launch.grid[0] for launch in launches])
+        parts.append(TicketPart(launches, grids, checks))
+    return (lower_tickets(parts, schedule, inner, view_group(graph, group).origins),)
 
 
 def _banded(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from tvm import tirx
@@ -30,6 +31,7 @@ from tilestitch.codegen.cuda.abi import (
     KernelArg,
     Parameter,
     Thread,
+    faults_from,
     kernel_function,
     pooled,
     shared_buffer,
@@ -49,10 +51,22 @@ from tilestitch.passes.plan.sync.grid import Grid
 
 @dataclass(frozen=True)
 class TicketPart:
-    """A part as a launch of its own, and which tile each of its blocks computes."""
+    """A part as launches of its own, and which tile each of their blocks computes. checks: launches that look at the
+    indices that it reads by.
+    """
+
+    launches: tuple[CudaLaunch, ...]
+    grids: tuple[Grid, ...]
+    checks: tuple[CudaLaunch, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A launch of a part. checks: what the block of its first tile looks at before."""
 
     launch: CudaLaunch
     grid: Grid
+    checks: tuple[CudaLaunch, ...]
 
 
 def lower_tickets(
@@ -61,75 +75,95 @@ def lower_tickets(
     """The launch of parts, in an order in which none needs a later one. `inner`: values that only the parts need, and
     their bytes.
     """
-    own = [replace(part, launch=private(apart(part.launch, str(number)), inner)) for number, part in enumerate(parts)]
-    return _Tickets(own, schedule).launch(origins)
+
+    def own(launch: CudaLaunch, number: int) -> CudaLaunch:
+        return private(apart(launch, str(number)), inner)
+
+    steps = [
+        _Step(own(launch, number), grid, () if at else tuple(own(check, number) for check in part.checks))
+        for number, part in enumerate(parts)
+        for at, (launch, grid) in enumerate(zip(part.launches, part.grids, strict=True))
+    ]
+    return _Tickets(steps, schedule).launch(origins)
 
 
 class _Tickets:
     """One launch of all parts."""
 
-    def __init__(self, parts: Sequence[TicketPart], schedule: TicketSchedule) -> None:
-        self.parts, self.schedule = parts, schedule
-        self.threads = max(part.launch.threads for part in parts)
-        self.total = sum(part.grid.blocks for part in parts)
+    def __init__(self, steps: Sequence[_Step], schedule: TicketSchedule) -> None:
+        self.steps, self.schedule = steps, schedule
+        launches = [launch for step in steps for launch in (step.launch, *step.checks)]
+        self.threads = max(launch.threads for launch in launches)
+        self.firsts = [0, *accumulate(step.grid.blocks for step in steps)]
         self.starts, count = semaphores_at(schedule.edges)
         self.words = OWN_WORDS + count
         self.parameters: dict[KernelArg, Parameter] = {}
-        for part in parts:
-            for arg, parameter in zip(part.launch.args, _emission(part).parameters, strict=True):
+        self.faults: list[str] = []
+        self.first_fault: dict[int, int] = {}  # by the id of a launch
+        for launch in launches:
+            for arg, parameter in zip(launch.args, _emission(launch).parameters, strict=True):
                 self.parameters.setdefault(arg, replace(parameter, arg=arg))
+            self.first_fault[id(launch)] = len(self.faults)
+            self.faults += (f"{fault} ({', '.join(launch.origins)})" for fault in launch.faults)
 
     def launch(self, origins: tuple[str, ...]) -> CudaLaunch:
         counters = Parameter(CountersArg(COUNTER_BYTES * self.words, "tickets"), "uint32", self.words)
         grid, block = (self.schedule.blocks, 1, 1), (self.threads, 1, 1)
         parameters = [*self.parameters.values(), counters]
         func = kernel_function(parameters, grid, block, self._body)
-        shared_bytes = max(shared_of(part.launch.shared_bytes, part.launch.static_shared_bytes) for part in self.parts)
-        portable = all(part.launch.portable for part in self.parts)
-        args = tuple(p.arg for p in parameters)
-        return CudaLaunch("tickets", func, grid, block, args, origins, shared_bytes, portable=portable)
+        launches = [step.launch for step in self.steps]
+        return CudaLaunch(
+            "tickets", func, grid, block, tuple(p.arg for p in parameters), origins,
+            max(shared_of(launch.shared_bytes, launch.static_shared_bytes) for launch in launches),
+            faults=tuple(self.faults), portable=all(launch.portable for launch in launches),
+        )  # fmt: skip
 
     def _body(self, buffers: list[Any], thread: Thread) -> None:
         given, memory = dict(zip(self.parameters, buffers, strict=False)), buffers[-1]
         lane, held, ticket = thread.thread[0], shared_buffer(1, "int32"), registers(1, "int32")
         words, place = T.address_of(memory[0]), T.address_of(held[0])
-        runs = T.bind(T.call_extern("uint32", "ts_ticket_runs", words))
+        runs, total = T.bind(T.call_extern("uint32", "ts_ticket_runs", words)), self.firsts[-1]
 
         def draw() -> None:
-            T.buffer_store(ticket, T.call_extern("int32", "ts_ticket_draw", words, self.total, place), [0])
+            T.buffer_store(ticket, T.call_extern("int32", "ts_ticket_draw", words, total, place), [0])
 
         draw()
-        with T.While(ticket[0] < self.total):
-            self._tile(0, 0, T.bind(ticket[0]), lane, given, memory, runs)
+        with T.While(ticket[0] < total):
+            self._tile(0, len(self.steps), T.bind(ticket[0]), lane, given, memory, runs)
             draw()
 
     def _tile(
-        self, number: int, first: int, ticket: Expr, lane: Expr, given: Mapping[KernelArg, Any], memory: Any, runs: Expr
+        self, first: int, end: int, ticket: Expr, lane: Expr, given: Mapping[KernelArg, Any], memory: Any, runs: Expr
     ) -> None:
-        """The tile of a ticket: of part `number`, whose tickets begin with `first`, or of a later one."""
-        part = self.parts[number]
-        if number + 1 == len(self.parts):
-            self._part(number, ticket - first, lane, given, memory, runs)
+        """The tile of a ticket: of one of the launches from number `first` up to `end`, which is found by halving."""
+        if end - first == 1:
+            self._step(first, ticket - self.firsts[first], lane, given, memory, runs)
             return
-        with T.If(ticket < first + part.grid.blocks):
+        middle = (first + end) // 2
+        with T.If(ticket < self.firsts[middle]):
             with T.Then():
-                self._part(number, ticket - first, lane, given, memory, runs)
+                self._tile(first, middle, ticket, lane, given, memory, runs)
             with T.Else():
-                self._tile(number + 1, first + part.grid.blocks, ticket, lane, given, memory, runs)
+                self._tile(middle, end, ticket, lane, given, memory, runs)
 
-    def _part(
+    def _step(
         self, number: int, block: Expr, lane: Expr, given: Mapping[KernelArg, Any], memory: Any, runs: Expr
     ) -> None:
-        part = self.parts[number]
+        step = self.steps[number]
         # The limits tell TVM that no remainder is negative, and that indices fit 32 bits.
-        block = T.bind(T.min(T.max(block, 0), part.grid.blocks - 1)) if part.grid.blocks > 1 else 0
-        place = _located(part.grid, block)
+        block = T.bind(T.min(T.max(block, 0), step.grid.blocks - 1)) if step.grid.blocks > 1 else 0
+        place = _located(step.grid, block)
         awaited = [edge for edge in self.schedule.edges if edge.consumer == number]
         for edge in awaited:
             self._wait(edge, place, lane, memory, runs)
         if awaited:
             T.evaluate(T.tvm_storage_sync("shared"))
-        self._compute(part, block, lane, given)
+        if step.checks:
+            with when(None if isinstance(block, int) else tirx.EQ(block, 0)):
+                for check in step.checks:
+                    with repeated(check.grid[0]) as turn:
+                        self._compute(check, turn, lane, given)
+        self._compute(step.launch, block, lane, given)
         posted = dict.fromkeys(edge.semaphores for edge in self.schedule.edges if edge.producer == number)
         for groupings in posted:
             counts = tuple(grouping.count for grouping in groupings)
@@ -137,14 +171,15 @@ class _Tickets:
             word = named(own + (OWN_WORDS + self.starts[number, groupings]))
             T.evaluate(T.call_extern("void", "ts_ticket_post", T.address_of(memory[word])))
 
-    def _compute(self, part: TicketPart, block: Expr, lane: Expr, given: Mapping[KernelArg, Any]) -> None:
-        launch, threads = part.launch, part.launch.threads
-        with within(threads, self.threads), pooled(launch.shared_bytes), only(lane, threads, self.threads):
+    def _compute(self, launch: CudaLaunch, block: Expr, lane: Expr, given: Mapping[KernelArg, Any]) -> None:
+        threads = launch.threads
+        scopes = within(threads, self.threads), pooled(launch.shared_bytes), faults_from(self.first_fault[id(launch)])
+        with scopes[0], scopes[1], scopes[2], only(lane, threads, self.threads):
             width, height, _ = launch.block
             across = T.bind(lane % width) if height > 1 else lane
             along = T.bind(lane // width) if height > 1 else 0
             thread = Thread((block, 0, 0), (across, along, 0))
-            _emission(part).body([given[arg] for arg in launch.args], thread)
+            _emission(launch).body([given[arg] for arg in launch.args], thread)
 
     def _wait(self, edge: TileEdge, place: Sequence[Expr], lane: Expr, memory: Any, runs: Expr) -> None:
         """The threads of a block look at a semaphore each, and at the next ones if there are more."""
@@ -168,9 +203,9 @@ class _Tickets:
                 T.evaluate(T.call_extern("void", "ts_ticket_await", word, runs, posts))
 
 
-def _emission(part: TicketPart) -> Emission:
-    assert part.launch.emission is not None, "a plan has no tickets for kernels that cannot be emitted again"
-    return part.launch.emission
+def _emission(launch: CudaLaunch) -> Emission:
+    assert launch.emission is not None, "a plan has no tickets for kernels that cannot be emitted again"
+    return launch.emission
 
 
 def _located(grid: Grid, block: Expr) -> tuple[Expr, ...]:

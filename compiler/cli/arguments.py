@@ -31,13 +31,19 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_sync(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-sync", action="store_true", help="kernels wait for whole kernels, whatever --sync the model had"
+    )
+
+
 def load_artifact(options: argparse.Namespace) -> Any:
     """The artifact that the options name, loaded for their device with their weights and threads."""
     from tilestitch.runtime import load
 
     weights = existing(options.weights) if options.weights else None
     artifact = existing(options.artifact)
-    return load(artifact, device=options.device, num_threads=options.threads, weights=weights)
+    return load(artifact, device=options.device, num_threads=options.threads, weights=weights, sync=not options.no_sync)
 
 
 def positive(text: str) -> int:

@@ -19,6 +19,7 @@ from tilestitch.compiler.cli import errors, rivals
 from tilestitch.compiler.cli.arguments import (
     add_device,
     add_json,
+    add_sync,
     add_threads,
     add_weights,
     load_artifact,
@@ -49,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
     add_threads(parser)
     add_weights(parser)
+    add_sync(parser)
     add_json(parser)
 
 

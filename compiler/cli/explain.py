@@ -153,6 +153,7 @@ def describe(explained: Mapping[str, Any], *, with_launches: bool = False, with_
         f"{len(kernels)} kernels",
     ]
     parts.extend(_sizes(explained))
+    parts.extend(_plain(explained))
     if explained["plugins"]:
         given = (f"{p['name']}{p['arguments']} ({p['owner']})" for p in explained["plugins"])
         parts.append(f"plug-ins: {', '.join(given)}")
@@ -185,6 +186,21 @@ def describe(explained: Mapping[str, Any], *, with_launches: bool = False, with_
         parts.append("not fused:")
         parts.extend(f"  {_refusal(explained, refusal)}" for refusal in explained["refusals"])
     return "\n".join(parts)
+
+
+def _plain(explained: Mapping[str, Any]) -> list[str]:
+    """What the same model is with kernels that wait for whole kernels, where the artifact holds that, too."""
+    plain = explained.get("plain")
+    if plain is None:
+        return []
+    here, launches = (
+        explained["prediction"]["total_us"],
+        sum(len(kernel["launches"]) for kernel in explained["kernels"]),
+    )
+    return [
+        f"{launches} launches, predicted {here} us; loaded with --no-sync {plain['launches']}, "
+        f"predicted {plain['predicted_us']} us"
+    ]
 
 
 def _sizes(explained: Mapping[str, Any]) -> list[str]:

@@ -32,6 +32,10 @@ from .legality import operands
 
 MOST_PARTS = 8
 """Parts of a stitched group: more make a kernel that compiles slowly."""
+MOST_TICKET_PARTS = 512
+"""Parts of a launch whose blocks draw tiles: a branch for each of them, which is found by halving."""
+MOST_TICKET_OPERANDS = 480
+"""Pointers are the parameters of a kernel, of which 4096 bytes are passed on every GPU."""
 PART_SHARED_BYTES = (48 << 10) // MOST_PARTS
 """Of a GEMM in a stitched kernel on a GPU: as much as is there for all parts, in equal shares."""
 RULE_TIES = ("barrier", "band", "block")
@@ -282,14 +286,10 @@ class Kernels:
         return None
 
     def _unfit_for_tickets(self, proposal: Combine) -> WhyNot | None:
-        """Groups of one part; which of their kernels can draw tiles their schedules say."""
-        for number, group in enumerate(self.groups[name] for stage in proposal.stages for name in stage):
-            if group.stages:
-                return WhyNot(proposal.subject, "sync.part", f"{group.name} has parts of its own")
-            if number and any(n.op in GATHERS and not n.inputs[1].is_constant for n in self._nodes_of(group)):
-                reason = f"{group.name} gathers by indices that are checked before the launch"
-                return WhyNot(proposal.subject, "sync.part", reason)
-        return None
+        """Which kernels can draw tiles their schedules say."""
+        if all(len(stage) == 1 for stage in proposal.stages):
+            return None
+        return WhyNot(proposal.subject, "sync.part", "kernels draw tiles one after the other, none beside another")
 
     def _nodes_of(self, group: Group) -> list[Node]:
         return [self.nodes[name] for name in group.nodes]
@@ -349,11 +349,7 @@ class Kernels:
 
     def _stitched(self, proposal: Combine, rule: str) -> Group | WhyNot:
         groups = [[self.groups[name] for name in stage] for stage in proposal.stages]
-        stages = [[p for g in stage for p in g.parts or (g,)] for stage in groups if len(stage[0].stages) < 2]
-        if proposal.tie == "block":
-            stages = [[p] for stage in groups for g in stage for p in g.parts or (g,)]
-        elif len(groups[0][0].stages) > 1:
-            stages = [*map(list, groups[0][0].stages), *stages]
+        stages = _stages_of(groups, proposal.tie)
         made = {v for stage in stages for part in stage for v in part.outputs}
         owned = [[self._own(part, made) for part in stage] for stage in stages]
         refused = next((p for stage in owned for p in stage if isinstance(p, WhyNot)), None)
@@ -364,7 +360,9 @@ class Kernels:
         inputs = dict.fromkeys(v for p in flat for v in p.inputs if v not in made)
         constants = dict.fromkeys(v for p in flat for v in p.constants)
         size = len(inputs) + len(constants) + len(made)
-        if len(flat) > MOST_PARTS or size > MOST_OPERANDS:
+        drawn = proposal.tie == "tickets"
+        most = (MOST_TICKET_PARTS, MOST_TICKET_OPERANDS) if drawn else (MOST_PARTS, MOST_OPERANDS)
+        if len(flat) > most[0] or size > most[1]:
             numbers = {"parts": len(flat), "operands": size}
             return WhyNot(proposal.subject, "profit.size", "the kernel would be too large to compile well", numbers)
         if proposal.tie == "band":
@@ -442,6 +440,16 @@ class Kernels:
             return True
         names = (value, *self._names_of.get(value, ()))
         return any(reader not in members for name in names for reader in self._value_readers.get(name, ()))
+
+
+def _stages_of(groups: Sequence[Sequence[Group]], tie: str) -> list[list[Group]]:
+    """The parts of a combined group: those of groups that have parts, which are stages where there is room for them."""
+    if tie == "tickets":
+        return [list(stage) for (group,) in groups for stage in group.stages or ((group,),)]
+    if tie == "block":
+        return [[p] for stage in groups for g in stage for p in g.parts or (g,)]
+    later = [[p for g in stage for p in g.parts or (g,)] for stage in groups if len(stage[0].stages) < 2]
+    return [*map(list, groups[0][0].stages), *later] if len(groups[0][0].stages) > 1 else later
 
 
 def _mask(reaches: Iterable[Reach]) -> int:

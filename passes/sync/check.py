@@ -8,15 +8,16 @@ from functools import cached_property
 
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.launches.cuda.group import of_part
 from tilestitch.passes.plan.schedules import TicketSchedule
 from tilestitch.passes.plan.sync.edges import TileEdge, semaphores_at
 from tilestitch.passes.plan.view import look_up
 
-from .dependence import Needs, needs_of, tile_name
+from .dependence import Needs, all_of, needs_of, tile_name
 from .footprints import Relation
 from .policies import Pair, why_no_groupings
 from .program import Program, Task, why_not
-from .relations import relation_of
+from .relations import relations_of
 
 MOST_CELLS = 1 << 27
 """Positions along an axis times tiles: the sets of positions that tiles touch lie in memory."""
@@ -26,13 +27,16 @@ class Known:
     """What was found of kernels of one graph, and of pairs of them: chains that grow ask for the same again."""
 
     def __init__(self) -> None:
-        self._relations: dict[tuple[tuple[str, ...], tuple[str, ...], object], Relation | None] = {}
+        self._relations: dict[tuple[tuple[str, ...], tuple[str, ...], object], tuple[Relation, ...]] = {}
         self._needs: dict[tuple[int, int], Needs] = {}
 
-    def relation(self, nodes: Mapping[str, Node], group: Group) -> Relation | None:
+    def relations(self, nodes: Mapping[str, Node], group: Group) -> tuple[Relation, ...]:
+        """Of the launches of a kernel."""
         key = group.nodes, group.outputs, group.schedule
         if key not in self._relations:
-            self._relations[key] = relation_of(look_up(nodes, group), group.schedule)
+            view = look_up(nodes, group)
+            blocks = [launch.grid[0] for launch in of_part(view, group)]
+            self._relations[key] = relations_of(view, group.schedule, blocks)
         return self._relations[key]
 
     def needs(self, producer: Relation, consumer: Relation, values: Sequence[Value]) -> Needs:
@@ -45,7 +49,9 @@ class Known:
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a launch, stage after stage: their groups, and what their tiles touch."""
+    """The launches of the parts of a kernel whose blocks draw tiles, in the order of their tickets: the part that each
+    is of, and what its tiles touch. Most parts are one launch.
+    """
 
     groups: tuple[Group, ...]
     relations: tuple[Relation, ...]
@@ -54,35 +60,45 @@ class Parts:
 
     @staticmethod
     def of(nodes: Mapping[str, Node], groups: Sequence[Group], known: Known | None = None) -> Parts | str:
-        """Why the blocks of a part cannot draw tiles, if they cannot. known: what was found of them before."""
+        """Why it is not known what the tiles of the parts touch, if it is not. known: what was found of them before."""
         known = Known() if known is None else known
-        found: list[Relation] = []
-        for group in groups:
-            relation = known.relation(nodes, group)
-            if relation is None:
-                return f"blocks of {group.name} compute no tiles that are known"
-            found.append(relation)
+        found = [(group, relation) for group in groups for relation in known.relations(nodes, group)]
         values = {v.name: v for group in groups for name in group.nodes for v in nodes[name].outputs}
         read = {name for group in groups for name in group.inputs}
-        blocks = max(relation.grid.blocks for relation in found)
+        blocks = max(relation.grid.blocks for _, relation in found)
         large = next(
             (v for v in values.values() if v.name in read and max(v.shape, default=0) * blocks > MOST_CELLS), None
         )
         if large is not None:
             return f"%{large.name} is too long for an analysis of {blocks} tiles"
-        return Parts(tuple(groups), tuple(found), values, known)
+        return Parts(tuple(group for group, _ in found), tuple(relation for _, relation in found), values, known)
 
     @cached_property
     def needs(self) -> dict[tuple[int, int], Needs]:
-        """By the numbers of two parts, what the second needs of the first, where it reads anything of it."""
-        found = {}
+        """By the numbers of two launches, what the second needs of the first, where it reads anything of it.
+
+        Launches of one part follow each other wholly, so that the tiles of its last one stand for all that it stores.
+        """
+        found: dict[tuple[int, int], Needs] = {}
+        last = {group.name: number for number, group in enumerate(self.groups)}
+        storing = {value: last[group.name] for group in self.groups for value in group.outputs}
         for consumer, reading in enumerate(self.groups):
-            for producer, storing in enumerate(self.groups):
-                common = [self.values[v] for v in storing.outputs if v in reading.inputs and producer != consumer]
-                if common:
-                    pair = self.relations[producer], self.relations[consumer]
-                    found[producer, consumer] = self.known.needs(*pair, common)
+            if consumer and self.groups[consumer - 1] is reading:
+                pair = self.relations[consumer - 1], self.relations[consumer]
+                found[consumer - 1, consumer] = all_of(pair[0].grid.blocks, pair[1].grid.blocks)
+            common: dict[int, list[Value]] = {}
+            for value in reading.inputs:
+                if value in storing and storing[value] != last[reading.name]:
+                    common.setdefault(storing[value], []).append(self.values[value])
+            for producer, values in sorted(common.items()):
+                pair = self.relations[producer], self.relations[consumer]
+                found[producer, consumer] = self.known.needs(*pair, values)
         return found
+
+    def only(self, *numbers: int) -> Parts:
+        """These launches alone."""
+        groups, relations = tuple(self.groups[n] for n in numbers), tuple(self.relations[n] for n in numbers)
+        return Parts(groups, relations, self.values, self.known)
 
     def pair(self, producer: int, consumer: int) -> Pair:
         names = self.groups[producer].name, self.groups[consumer].name

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tilestitch.compiler.ir import Graph
+from tilestitch.cost_model.constants import GPU_HAND_OVER_US
 from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.facts import KernelFacts, Launch
 from tilestitch.cost_model.protocol import LatencyModel, latency_us
@@ -19,38 +20,47 @@ from tilestitch.passes.plan import Group, WhyNot
 from tilestitch.passes.plan.launches.cuda.group import ticketing_of
 from tilestitch.passes.plan.schedules import TicketSchedule
 from tilestitch.passes.plan.sync.edges import TileEdge
+from tilestitch.passes.schedule.cuda.drawn import drawable
+from tilestitch.passes.schedule.cuda.gpu import Gpu
 from tilestitch.passes.schedule.device import device_of, multiprocessors_of
 from tilestitch.passes.schedule.facts import group_facts
 from tilestitch.passes.schedule.kernels import schedule_group
 
 from .check import Known, Parts, why_not_drawn
-from .cost import drawn_facts, one_launch, slots
+from .cost import ANALYTICAL, drawn_facts, launches_of, one_launch, slots, tile_us
 from .policies import POLICIES, Wanted, edge_of
+from .waves import drawn_us
+from .whole import synchronise_whole
 
 LEAST_GAIN = 0.02
 """Of what kernels take apart: less is within the error of any prediction."""
 MOST_TILES = 1 << 15
 """Of a launch whose tiles are simulated one by one."""
 RULE = "sync"
+COMPUTED_TOGETHER = ("band", "block")
+"""Ties of groups the schedules of whose parts are for blocks that compute them together."""
 
 
 def synchronise(graph: Graph, kernels: Kernels, wanted: Wanted, model: LatencyModel) -> Iterator[WhyNot]:
     """Put chains of `kernels`, which have schedules, in one launch each; yields what was refused, and why."""
-    chooser = _Chooser(graph, kernels, wanted, model)
+    chooser = Chooser(graph, kernels, wanted, model)
+    if wanted.whole:
+        yield from synchronise_whole(chooser)
+        return
     for name in list(kernels.order):
         if name in kernels.groups:
             yield from chooser.grow(name)
 
 
 @dataclass(frozen=True)
-class _Drawn:
+class Drawn:
     """A group tied by tickets, and what it is predicted to take."""
 
     group: Group
     latency_us: float
 
 
-class _Chooser:
+class Chooser:
     def __init__(self, graph: Graph, kernels: Kernels, wanted: Wanted, model: LatencyModel) -> None:
         self.graph, self.kernels, self.wanted, self.model = graph, kernels, wanted, model
         device = device_of(kernels.target)
@@ -70,11 +80,13 @@ class _Chooser:
         if best is not None:
             self.kernels.replace(best.group)
 
-    def _further(self, chain: list[str], best: _Drawn | None) -> tuple[tuple[list[str], _Drawn] | None, list[WhyNot]]:
+    def _further(self, chain: list[str], best: Drawn | None) -> tuple[tuple[list[str], Drawn] | None, list[WhyNot]]:
         refusals: list[WhyNot] = []
+        if self.kernels.groups[chain[-1]].stages:
+            return None, refusals
         readers = self.kernels.readers[chain[-1]]
         for name in (n for n in self.kernels.order if n in readers and n in self.kernels.groups):
-            found = self._drawn([*chain, name])
+            found = self._with_parts(name) or self.drawn([*chain, name])
             if isinstance(found, WhyNot):
                 refusals.append(found)
                 continue
@@ -92,8 +104,14 @@ class _Chooser:
     def _alone_us(self, name: str) -> float:
         return self.kernels.latency_us(self.kernels.groups[name], self.model)
 
-    def _drawn(self, chain: Sequence[str]) -> _Drawn | WhyNot:
-        """The chain as one launch, with the policies that are predicted to be fastest."""
+    def _with_parts(self, name: str) -> WhyNot | None:
+        """Kernels of several parts are no links of chains: whether these are better apart is no question of one edge."""
+        if not self.kernels.groups[name].stages:
+            return None
+        return WhyNot(name, "sync.part", f"{name} has parts of its own")
+
+    def drawn(self, chain: Sequence[str]) -> Drawn | WhyNot:
+        """Kernels, in an order that dependences allow, as one launch, with the policies predicted to be fastest."""
         proposal = Combine(tuple((name,) for name in chain), tie="tickets")
         group = self.kernels.combined(proposal, RULE)
         if isinstance(group, WhyNot):
@@ -124,21 +142,32 @@ class _Chooser:
         return found
 
     def _rescheduled(self, group: Group) -> Group:
-        """Parts that compute a reshape themselves which was none of theirs have a schedule for what they are now."""
-        known = {part.name: part for part in self.kernels.groups.values()}
+        """Parts that compute a reshape themselves which was none of theirs have a schedule for what they are now, and
+        so have those of bands.
+        """
+        holders = (self.kernels.groups[name] for name in {self.kernels.holder(part.name) for part in group.parts})
+        known = {part.name: (part, holder.tie) for holder in holders for part in holder.parts or (holder,)}
 
         def scheduled(part: Group) -> Group:
-            if known[part.name].nodes == part.nodes:
-                return part
-            fresh = replace(part, schedule=None)
-            return schedule_group(self.kernels.nodes, fresh, self.kernels.target, self.model)
+            before, tie = known[part.name]
+            return self.drawable(part if before.nodes == part.nodes else replace(part, schedule=None), tie)
 
         return replace(group, stages=tuple(tuple(map(scheduled, stage)) for stage in group.stages))
 
-    def _fastest(self, group: Group, parts: Parts, tiles: int) -> _Drawn | None:
+    def drawable(self, part: Group, tie: str) -> Group:
+        """A part with a schedule for its own blocks, where it was tied to others or has none."""
+        if tie in COMPUTED_TOGETHER or part.schedule is None:
+            part = schedule_group(self.kernels.nodes, replace(part, schedule=None), self.kernels.target, self.model)
+        return (
+            drawable(self.kernels.nodes, part, Gpu.of(self.kernels.target), self.model) if self.wanted.whole else part
+        )
+
+    def _fastest(self, group: Group, parts: Parts, tiles: int) -> Drawn | None:
         """One policy after the other for each edge, the others as they are so far."""
         facts = self._facts(group)
-        blocks = min(tiles, self._slots(one_launch(facts)))
+        blocks = min(tiles, self._slots(one_launch(launches_of(parts, facts))))
+        if self.wanted.whole:
+            return self._of_pairs(group, parts, blocks, facts)
         edges: list[TileEdge] = []
         best_us = float("inf")
         for producer, consumer in sorted(parts.needs, key=lambda pair: pair[::-1]):
@@ -155,7 +184,32 @@ class _Chooser:
             best_us, _, chosen = min(timed, key=lambda entry: entry[:2])
             edges.append(chosen)
         schedule = TicketSchedule(blocks, tuple(edges))
-        return _Drawn(replace(group, schedule=schedule), best_us)
+        return Drawn(replace(group, schedule=schedule), best_us)
+
+    def _of_pairs(self, group: Group, parts: Parts, blocks: int, facts: Sequence[KernelFacts]) -> Drawn | None:
+        """For each edge the policy that is fastest for its two launches alone, one semaphore rather than many where it
+        makes no difference: launches of a model are too many to simulate all for every choice.
+        """
+        steps = launches_of(parts, facts)
+        times_us = [tile_us(step, self.device, ANALYTICAL) for step in steps]
+        resident = min(blocks, slots(one_launch(steps), self.device))
+        edges: list[TileEdge] = []
+        for producer, consumer in sorted(parts.needs, key=lambda pair: pair[::-1]):
+            two = parts.only(producer, consumer)
+            timed = []
+            for policy in self.wanted.policies:
+                edge = edge_of(parts.pair(producer, consumer), policy)
+                if edge is None:
+                    continue
+                alone = replace(edge, producer=0, consumer=1)
+                own_us = (times_us[producer], times_us[consumer])
+                timed.append((drawn_us(two, [alone], own_us, resident, GPU_HAND_OVER_US), edge.count, edge))
+            if not timed:
+                return None
+            edges.append(min(timed, key=lambda entry: entry[:2])[2])
+        found = drawn_facts(parts, edges, blocks, facts, self.device)
+        drawn = replace(group, schedule=TicketSchedule(blocks, tuple(edges)))
+        return Drawn(drawn, latency_us(self.model, found, self.device))
 
     def _facts(self, group: Group) -> list[KernelFacts]:
         return [group_facts(self.kernels.nodes, part, self.kernels.target, self.model) for part in group.parts]

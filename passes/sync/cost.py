@@ -35,18 +35,29 @@ def facts_of_tickets(
 def drawn_facts(
     parts: Parts, edges: Sequence[TileEdge], blocks: int, kernels: Sequence[KernelFacts], device: Device
 ) -> KernelFacts:
-    """The facts of parts that share a launch of so many blocks."""
-    launch = one_launch(kernels, blocks)
-    apart_us = sum(latency_us(ANALYTICAL, kernel, device) - c.GPU_LAUNCH_US for kernel in kernels)
-    tiles_us = [tile_us(kernel, device, ANALYTICAL) for kernel in kernels]
+    """The facts of parts, which are `kernels` as launches of their own, in one launch of so many blocks."""
+    steps = launches_of(parts, kernels)
+    launch = one_launch(steps, blocks)
+    apart_us = sum(latency_us(ANALYTICAL, step, device) - c.GPU_LAUNCH_US for step in steps)
+    tiles_us = [tile_us(step, device, ANALYTICAL) for step in steps]
     together_us = drawn_us(parts, edges, tiles_us, min(blocks, slots(launch, device)), c.GPU_HAND_OVER_US)
-    before = tuple(own for kernel in kernels for own in kernel.sequence[:-1])
-    return KernelFacts((*before, one_launch(kernels, blocks, together_us / apart_us)))
+    return KernelFacts((one_launch(steps, blocks, together_us / apart_us if apart_us > 0 else 1.0),))
 
 
-def one_launch(kernels: Sequence[KernelFacts], blocks: int = 0, pace: float = 1.0) -> Launch:
-    """The last launches of kernels as one."""
-    return Launch(tuple(kernel.sequence[-1].stages[0] for kernel in kernels), "tickets", blocks, pace)
+def launches_of(parts: Parts, kernels: Sequence[KernelFacts]) -> list[KernelFacts]:
+    """Each launch of the parts as a kernel; those that only look at indices are left out."""
+    counts: dict[str, int] = {}
+    for group in parts.groups:
+        counts[group.name] = counts.get(group.name, 0) + 1
+    return [
+        KernelFacts((launch,))
+        for kernel, count in zip(kernels, counts.values(), strict=True) for launch in kernel.sequence[-count:]
+    ]  # fmt: skip
+
+
+def one_launch(steps: Sequence[KernelFacts], blocks: int = 0, pace: float = 1.0) -> Launch:
+    """Launches as one."""
+    return Launch(tuple(step.sequence[-1].stages[0] for step in steps), "tickets", blocks, pace)
 
 
 def slots(launch: Launch, device: Device) -> int:

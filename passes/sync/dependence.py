@@ -28,6 +28,11 @@ class Needs:
         return self.kinds[self.kind[block]]
 
 
+def all_of(producers: int, consumers: int) -> Needs:
+    """Every block of one kernel needs all of another's."""
+    return Needs((np.arange(producers),), (0,) * consumers)
+
+
 def needs_of(producer: Relation, consumer: Relation, values: Sequence[Value]) -> Needs:
     """What the consumer needs of the producer for the sake of `values`, which the one stores and the other reads."""
     each = [_needs(producer, consumer, value) for value in values]

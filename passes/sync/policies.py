@@ -101,28 +101,33 @@ def policy_named(name: str) -> Policy:
     for policy in POLICIES:
         if policy.name == name:
             return policy
-    known = ", ".join(["auto", "off", *(p.name for p in POLICIES)])
+    known = ", ".join(["auto", "model", "off", *(p.name for p in POLICIES)])
     raise SyncPolicyError(f"there is no synchronisation {name!r}; give one of {known}")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """policies: that edges may have. forced: chains are put in one launch whether that pays or not."""
+    """policies: that edges may have. forced: chains are put in one launch whether that pays or not. whole: so is the
+    whole model.
+    """
 
     policies: tuple[Policy, ...]
     forced: bool
+    whole: bool = False
 
 
 def wanted_sync(option: object) -> Wanted | None:
-    """What `sync` says: off (None), auto, the name of a policy, or a policy. Raises SyncPolicyError otherwise."""
+    """What `sync` says: off (None), auto, model, a policy or the name of one. Raises SyncPolicyError otherwise."""
     if option in (None, "off"):
         return None
     if option == "auto":
         return Wanted(POLICIES, forced=False)
+    if option == "model":
+        return Wanted(POLICIES, forced=True, whole=True)
     if isinstance(option, str):
         return Wanted((policy_named(option),), forced=True)
     if not isinstance(option, Policy):
-        raise SyncPolicyError(f"sync is {option!r}; give auto, off, the name of a policy, or a policy")
+        raise SyncPolicyError(f"sync is {option!r}; give auto, model, off, the name of a policy, or a policy")
     return Wanted((option,), forced=True)
 
 

@@ -15,6 +15,7 @@ from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import ConvShape, conv_shape, gemm_of, shares_right
 from tilestitch.passes.plan.gemm.gemv import with_large_right
 from tilestitch.passes.plan.gemm.tiles import GemvTile
+from tilestitch.passes.plan.index_checks import pending_checks, read_for
 from tilestitch.passes.plan.parts import Part, Roles
 from tilestitch.passes.plan.roles import roles_of
 from tilestitch.passes.plan.schedules import (
@@ -25,7 +26,7 @@ from tilestitch.passes.plan.schedules import (
     RowSchedule,
     Schedule,
 )
-from tilestitch.passes.plan.sync.grid import Coordinates, Grid, grid_of
+from tilestitch.passes.plan.sync.grid import Coordinates, Grid, grid_of, grids_of
 from tilestitch.passes.plan.view import GroupView
 
 from .boxes import Range, Ranges, interval_boxes
@@ -33,6 +34,26 @@ from .footprints import Relation, Tiles, combined, domain
 
 Spans = Callable[[Coordinates], tuple[int, Range, Range, Range]]
 """Of a tile of a contraction: its batch, rows, columns and steps of the reduction."""
+
+
+def relations_of(view: GroupView, schedule: Schedule | None, blocks: Sequence[int]) -> tuple[Relation, ...]:
+    """The relations of the launches of a kernel, which have so many blocks.
+
+    Where it is not known which tile a block computes, or there are several launches, every block reads and stores
+    everything. Indices that are looked at before anything is read by them are read by every block, too.
+    """
+    grids = grids_of(view, schedule, blocks)
+    known = relation_of(view, schedule) if len(grids) == 1 else None
+    if known is None or known.grid != grids[0]:
+        return tuple(Relation(grid, (), _everything) for grid in grids)
+    pending = pending_checks(view.nodes)
+    for value in read_for([check for checks in pending.values() for check in checks], view.inputs):
+        known.reads.pop(value, None)
+    return (known,)
+
+
+def _everything(place: Coordinates) -> Iterator[Ranges]:
+    yield ()
 
 
 def relation_of(view: GroupView, schedule: Schedule | None) -> Relation | None:

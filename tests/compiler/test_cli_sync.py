@@ -75,7 +75,10 @@ def test_a_plan_with_tickets_is_replayed(model: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--sync", "rows"], "there is no synchronisation 'rows'; give one of auto, off, tile, row, strided, kernel"),
+        (
+            ["--sync", "rows"],
+            "there is no synchronisation 'rows'; give one of auto, model, off, tile, row, strided, kernel",
+        ),
         (["--sync", "row", "--target", "cpu"], "kernels of cpu follow each other; give off or auto"),
     ],
 )

@@ -11,7 +11,16 @@ from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.faults import fault_message, is_out_of_range
 from tilestitch.codegen.compute.indexing import index_dtype, values_between
 from tilestitch.codegen.cuda import functions
-from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, StatusArg, Thread, buffer_source, kernel_function
+from tilestitch.codegen.cuda.abi import (
+    CudaLaunch,
+    Emission,
+    Parameter,
+    StatusArg,
+    Thread,
+    buffer_source,
+    fault,
+    kernel_function,
+)
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.passes.plan.index_checks import IndexCheck, pending_checks, read_for
 
@@ -42,8 +51,9 @@ def _launch(node: Node, checks: Sequence[IndexCheck], inputs: Sequence[Value]) -
                 at = T.bind(i)
                 evaluator.assume(at, 0, check.count)
                 with T.If(is_out_of_range(check, at, evaluator)), T.Then():
-                    T.buffer_store(buffers[-1], T.int32(1), [0])
+                    fault(buffers[-1])
 
     func = kernel_function(parameters, grid, block, body)
     args = tuple(p.arg for p in parameters)
-    return CudaLaunch("check", func, grid, block, args, node.origins, faults=(fault_message(node),))
+    faults, emission = (fault_message(node),), Emission(tuple(parameters), body)
+    return CudaLaunch("check", func, grid, block, args, node.origins, faults=faults, emission=emission)

@@ -17,7 +17,16 @@ from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.faults import fault_message
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.compute.scattering import in_range, slice_of, wrapped
-from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, StatusArg, TemporaryArg, Thread, kernel_function
+from tilestitch.codegen.cuda.abi import (
+    CudaLaunch,
+    Emission,
+    Parameter,
+    StatusArg,
+    TemporaryArg,
+    Thread,
+    fault,
+    kernel_function,
+)
 from tilestitch.compiler.ir.graph import Node
 
 NO_OWNER = -1
@@ -95,7 +104,7 @@ def _claim(updates: Updates) -> CudaLaunch:
                 claim = T.call_extern("int32", "atomicMax", T.address_of(owners[place]), T.cast(number, "int32"))
                 T.evaluate(claim)
             with T.Else():
-                T.buffer_store(status, T.int32(1), [0])
+                fault(status)
 
     return _launch(updates, f"{updates.node.op}_claim", updates.count, parameters, emit, (fault_message(updates.node),))
 
@@ -127,4 +136,5 @@ def _launch(
             emit(buffers, number)
 
     func = kernel_function(parameters, grid, block, body)
-    return CudaLaunch(kind, func, grid, block, tuple(p.arg for p in parameters), updates.node.origins, faults=faults)
+    args, emission = tuple(p.arg for p in parameters), Emission(tuple(parameters), body)
+    return CudaLaunch(kind, func, grid, block, args, updates.node.origins, faults=faults, emission=emission)

@@ -10,7 +10,7 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, named, to_storage
 from tilestitch.codegen.compute.indexing import index_dtype
-from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, Thread, barrier, kernel_function, shared_buffer
+from tilestitch.codegen.cuda.abi import CudaLaunch, Emission, Parameter, Thread, barrier, kernel_function, shared_buffer
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.passes.plan.schedules import ScanSchedule
 
@@ -39,7 +39,8 @@ def lower_cumulative(node: Node, schedule: ScanSchedule) -> CudaLaunch:
             scan.walk(buffers, line, 0, size, scan.identity(), store=True)
 
     func = kernel_function(parameters, grid, block, body)
-    return CudaLaunch("cumulative", func, grid, block, tuple(p.arg for p in parameters), node.origins)
+    args, emission = tuple(p.arg for p in parameters), Emission(tuple(parameters), body)
+    return CudaLaunch("cumulative", func, grid, block, args, node.origins, emission=emission)
 
 
 class _Scan:

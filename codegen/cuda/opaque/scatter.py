@@ -13,7 +13,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.faults import fault_message
 from tilestitch.codegen.compute.scattering import in_range, offset_of, slice_of, store_update, wrapped
-from tilestitch.codegen.cuda.abi import Body, CudaLaunch, Parameter, StatusArg, Thread, kernel_function
+from tilestitch.codegen.cuda.abi import Body, CudaLaunch, Emission, Parameter, StatusArg, Thread, fault, kernel_function
 from tilestitch.codegen.cuda.opaque.claims import lower_claims
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.passes.plan.schedules import ScatterSchedule
@@ -46,7 +46,8 @@ def _copy(node: Node, threads: int) -> CudaLaunch:
             T.buffer_store(target, source[i], [i])
 
     func = kernel_function(parameters, grid, block, body)
-    return CudaLaunch("copy", func, grid, block, tuple(p.arg for p in parameters), node.origins)
+    args, emission = tuple(p.arg for p in parameters), Emission(tuple(parameters), body)
+    return CudaLaunch("copy", func, grid, block, args, node.origins, emission=emission)
 
 
 def _launch(node: Node, count: int, threads: int, body: Body) -> CudaLaunch:
@@ -55,8 +56,9 @@ def _launch(node: Node, count: int, threads: int, body: Body) -> CudaLaunch:
     parameters = [*(Parameter.of(v.name, v.tensor_type) for v in values), Parameter(StatusArg(), "int32", 1)]
     grid, block = _threads(count, threads)
     func = kernel_function(parameters, grid, block, body)
-    args = tuple(p.arg for p in parameters)
-    return CudaLaunch(node.op, func, grid, block, args, node.origins, faults=(fault_message(node),))
+    args, emission = tuple(p.arg for p in parameters), Emission(tuple(parameters), body)
+    faults = (fault_message(node),)
+    return CudaLaunch(node.op, func, grid, block, args, node.origins, faults=faults, emission=emission)
 
 
 def _elements(node: Node, threads: int) -> CudaLaunch:
@@ -81,7 +83,7 @@ def _elements(node: Node, threads: int) -> CudaLaunch:
                     with T.Then():
                         store_update(node, target, base + place * strides[axis], updates[at])
                     with T.Else():
-                        T.buffer_store(status, T.int32(1), [0])
+                        fault(status)
 
     return _launch(node, outer * inner, threads, body)
 
@@ -102,6 +104,6 @@ def _slices(node: Node, threads: int) -> CudaLaunch:
                 with T.Then():
                     store_update(node, target, base + j, updates[T.cast(i, "int64") * width + j])
                 with T.Else():
-                    T.buffer_store(status, T.int32(1), [0])
+                    fault(status)
 
     return _launch(node, width, threads, body)

@@ -15,6 +15,7 @@ from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, is_nan, named, storage_bits, to_storage
 from tilestitch.codegen.cuda.abi import (
     CudaLaunch,
+    Emission,
     Parameter,
     TemporaryArg,
     Thread,
@@ -46,7 +47,8 @@ def lower_top_k(node: Node, schedule: SortSchedule) -> CudaLaunch:
         top.emit(buffers, line, thread.thread[0], threads)
 
     func = kernel_function(parameters, grid, block, body)
-    return CudaLaunch("top_k", func, grid, block, tuple(p.arg for p in parameters), node.origins)
+    args, emission = tuple(p.arg for p in parameters), Emission(tuple(parameters), body)
+    return CudaLaunch("top_k", func, grid, block, args, node.origins, emission=emission)
 
 
 class _TopK:

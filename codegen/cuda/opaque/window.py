@@ -14,7 +14,16 @@ from tilestitch.codegen.compute.dtypes import Expr, named
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import index_dtype_of, unravel
 from tilestitch.codegen.cuda import functions
-from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, Thread, ValueArg, buffer_source, kernel_function, store
+from tilestitch.codegen.cuda.abi import (
+    CudaLaunch,
+    Emission,
+    Parameter,
+    Thread,
+    ValueArg,
+    buffer_source,
+    kernel_function,
+    store,
+)
 from tilestitch.codegen.groups import GroupView
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.passes.plan.roles import Roles
@@ -49,7 +58,8 @@ def lower_window(view: GroupView, roles: Roles, outputs: Sequence[Value], schedu
 
     func = kernel_function(parameters, grid, block, body)
     args = tuple(ValueArg(v.name) for v in (*view.inputs, *outputs))
-    return CudaLaunch("window", func, grid, block, args, view.origins)
+    emission = Emission(tuple(parameters), body)
+    return CudaLaunch("window", func, grid, block, args, view.origins, emission=emission)
 
 
 class _Window:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
@@ -91,6 +91,16 @@ def grid_of(view: GroupView, schedule: Schedule | None) -> Grid | None:
         case RowSchedule(blocks_per_row=1, rows=rows):
             return Grid((ceil(_rows(view) / rows),))
     return None
+
+
+def grids_of(view: GroupView, schedule: Schedule | None, blocks: Sequence[int]) -> tuple[Grid, ...]:
+    """The grid of each launch of a kernel, which have so many blocks. Where it is not known which tile a block
+    computes, or there are several launches, blocks are numbers only.
+    """
+    known = grid_of(view, schedule) if len(blocks) == 1 else None
+    if known is not None and known.blocks == blocks[0]:
+        return (known,)
+    return tuple(Grid((count,)) for count in blocks)
 
 
 def _rows(view: GroupView) -> int:

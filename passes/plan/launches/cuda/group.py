@@ -93,17 +93,15 @@ def ticketing_of(nodes: Nodes, group: Group) -> Ticketing:
     """The parts of a group whose blocks draw tiles, as launches of their own."""
     views = {part.name: look_up(nodes, part) for part in group.parts}
     parts = [of_part(views[part.name], part) for part in group.parts]
+    looks = [_checks(views[part.name], part) for part in group.parts]
     stored = {v for view in views.values() for v in view.stored}
-    return Ticketing(parts, frozenset(v for v in stored if v.name not in group.outputs))
+    return Ticketing(parts, looks, frozenset(v for v in stored if v.name not in group.outputs))
 
 
 def _ticketed(nodes: Nodes, group: Group) -> tuple[Emitted, ...]:
     if not isinstance(group.schedule, TicketSchedule):
         raise PlanError(f"group {group.name} has no schedule of its tickets; write the plan again")
-    ticketing = ticketing_of(nodes, group)
-    views = [look_up(nodes, part) for part in group.parts]
-    before = tuple(launch for view in views for launch in checks(view.nodes, view.inputs))
-    return (*before, ticketing.launch(group.schedule))
+    return (ticketing_of(nodes, group).launch(group.schedule),)
 
 
 def blocking_of(nodes: Nodes, group: Group) -> tuple[Blocking, BlockSchedule] | str:

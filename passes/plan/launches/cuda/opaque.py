@@ -20,20 +20,20 @@ def checks(nodes: Sequence[Node], inputs: Sequence[Value]) -> Iterator[Emitted]:
     """One for each gather whose indices are not known to be in range."""
     for pending in pending_checks(nodes).values():
         count = max(1, *(check.count for check in pending))
-        yield Emitted.of("check", ceil(count / CHECK_THREADS), CHECK_THREADS, read_for(pending, inputs))
+        yield Emitted.of("check", ceil(count / CHECK_THREADS), CHECK_THREADS, read_for(pending, inputs), part=True)
 
 
 def window(view: GroupView, schedule: WindowSchedule) -> Emitted:
     assert view.anchor is not None
     blocks = ceil(view.anchor.outputs[0].tensor_type.num_elements / schedule.threads)
-    return Emitted.of("window", blocks, schedule.threads, (*view.inputs, *view.stored))
+    return Emitted.of("window", blocks, schedule.threads, (*view.inputs, *view.stored), part=True)
 
 
 def scan(node: Node, schedule: ScanSchedule) -> Emitted:
     x, out = node.inputs[0], node.outputs[0]
     lines = x.tensor_type.num_elements // x.shape[node.attrs["axis"]]
     blocks = lines if schedule.by_block else ceil(lines / schedule.threads)
-    launch = Emitted.of("cumulative", blocks, schedule.threads, (x, out))
+    launch = Emitted.of("cumulative", blocks, schedule.threads, (x, out), part=True)
     if not schedule.by_block:
         return launch
     return replace(launch, static_shared_bytes=shared_array(schedule.threads, accumulator_bytes(x.dtype)))
@@ -44,7 +44,7 @@ def sort(node: Node, schedule: SortSchedule) -> Emitted:
     size = x.shape[node.attrs["axis"]]
     lines, room = x.tensor_type.num_elements // size, max(2, 1 << (size - 1).bit_length())
     key = accumulator_bytes(x.dtype)
-    launch = Emitted.of("top_k", lines, schedule.threads, (*node.inputs, *node.outputs))
+    launch = Emitted.of("top_k", lines, schedule.threads, (*node.inputs, *node.outputs), part=True)
     if schedule.in_shared:
         return replace(launch, static_shared_bytes=shared_array(room, key) + shared_array(room, 4))
     memory = [
@@ -57,7 +57,7 @@ def scatter(node: Node, schedule: ScatterSchedule) -> tuple[Emitted, ...]:
     """A copy and, if there are updates, what applies them."""
     (x, indices, updates), out, threads = node.inputs, node.outputs[0], schedule.threads
     blocks = ceil(x.tensor_type.num_elements / threads)
-    copy = Emitted.of("copy", blocks, threads, (x, out))
+    copy = Emitted.of("copy", blocks, threads, (x, out), part=True)
     if not updates.tensor_type.num_elements:
         return (copy,)
     if schedule.by_claims:
@@ -66,7 +66,7 @@ def scatter(node: Node, schedule: ScatterSchedule) -> tuple[Emitted, ...]:
         count = indices.tensor_type.num_elements // indices.shape[node.attrs["axis"]]
     else:
         count = prod(x.shape[indices.shape[-1] :])
-    return copy, Emitted.of(node.op, ceil(count / threads), threads, (indices, updates, out))
+    return copy, Emitted.of(node.op, ceil(count / threads), threads, (indices, updates, out), part=True)
 
 
 def _claims(node: Node, threads: int, copy_blocks: int) -> tuple[Emitted, ...]:
@@ -78,7 +78,7 @@ def _claims(node: Node, threads: int, copy_blocks: int) -> tuple[Emitted, ...]:
         count, width, places = prod(indices.shape[:-1]), prod(x.shape[depth:]), prod(x.shape[:depth])
     owners = Temporary("owners", 4 * places)
     return (
-        Emitted.of("copy", copy_blocks, threads, (x, out, owners)),
-        Emitted.of(f"{node.op}_claim", ceil(count / threads), threads, (indices, owners)),
-        Emitted.of(node.op, ceil(count * width / threads), threads, (indices, updates, out, owners)),
+        Emitted.of("copy", copy_blocks, threads, (x, out, owners), part=True),
+        Emitted.of(f"{node.op}_claim", ceil(count / threads), threads, (indices, owners), part=True),
+        Emitted.of(node.op, ceil(count * width / threads), threads, (indices, updates, out, owners), part=True),
     )

@@ -26,17 +26,22 @@ def shared_of(dynamic_bytes: int, static_bytes: int) -> int:
 
 @dataclass(frozen=True)
 class Ticketing:
-    """`parts` has the launches of each part, stage after stage. inner: values that only the parts need."""
+    """`parts` has the launches of each part, stage after stage, and `checks` those that look at its indices before.
+    inner: values that only the parts need.
+
+    Launches of one part follow each other wholly: the tiles of the second wait for all tiles of the first. What looks
+    at indices has no tickets of its own: the block of a part's first tile does it.
+    """
 
     parts: Sequence[Sequence[Emitted]]
+    checks: Sequence[Sequence[Emitted]]
     inner: frozenset[Value]
 
     def why_not(self, most_shared_bytes: int) -> str | None:
         """Why it is no single launch on a GPU whose blocks have so much shared memory; None if it is one."""
-        for part in self.parts:
-            if len(part) != 1:
-                return f"a part takes {len(part)} launches"
-            odd = part[0]
+        if not all(self.parts):
+            return "a part stores nothing"
+        for odd in self.steps:
             along_axes = odd.grid[1:] != (1, 1) or odd.cluster != (1, 1, 1) or odd.block[2] != 1
             if not odd.part or odd.kind in NO_TILES or odd.cooperative or along_axes:
                 return f"a part is a kernel of template {odd.kind}, whose blocks cannot draw tiles"
@@ -46,20 +51,25 @@ class Ticketing:
         return None
 
     @property
+    def steps(self) -> list[Emitted]:
+        """The launches of all parts, whose tiles are drawn one launch after the other: edges have their numbers."""
+        return [launch for part in self.parts for launch in part]
+
+    @property
     def tiles(self) -> int:
-        return sum(launch.grid[0] for (launch,) in self.parts)
+        return sum(launch.grid[0] for launch in self.steps)
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic: all that a part has, in one place for all of them, since a block computes one after the other."""
-        return max(shared_of(launch.shared_bytes, launch.static_shared_bytes) for (launch,) in self.parts)
+        return max(shared_of(launch.shared_bytes, launch.static_shared_bytes) for launch in self.steps)
 
     @property
     def threads(self) -> int:
-        return max(launch.threads for (launch,) in self.parts)
+        return max(launch.threads for part in (*self.parts, *self.checks) for launch in part)
 
     def launch(self, schedule: TicketSchedule) -> Emitted:
-        own = [apart(launch, str(number)) for number, (launch,) in enumerate(self.parts)]
+        own = [apart(launch, str(number)) for number, part in enumerate(self.parts) for launch in part]
         arguments = dict.fromkeys(private(arg, self.inner) for launch in own for arg in launch.arguments)
         _, semaphores = semaphores_at(schedule.edges)
         launch = Emitted.of("tickets", schedule.blocks, self.threads, arguments)

@@ -1,0 +1,104 @@
+"""Decode steps of small language models as one launch whose blocks draw tiles, on the emulated device."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import ModelProto
+
+from tests.compiled import assert_close
+from tests.open_models.catalogue import fixture_of
+from tests.open_models.sizes import Feeds
+from tests.tolerances import SUMS
+from tilestitch.compiler.driver import CompiledModel, compile_model
+from tilestitch.passes.plan.schedules import TicketSchedule
+from tilestitch.runtime import load
+from tilestitch.runtime.emulator import EmulatorOptions
+from tilestitch.runtime.errors import ExecutionError
+
+ORDERS = [
+    EmulatorOptions(resident_blocks=1),
+    EmulatorOptions(resident_blocks=2, block_order="reversed", thread_order="reversed"),
+    EmulatorOptions(resident_blocks=64, block_order="adversarial", thread_order="random", seed=3),
+    EmulatorOptions(resident_blocks=3, block_order="adversarial", seed=4),
+    EmulatorOptions(resident_blocks=64, block_order="random", seed=5),
+]
+STEPS = {
+    "gpt2": ("gpt2.script", 1, 7, "fp32"),
+    "llama": ("llama.dynamo", 1, 1, "fp32"),
+    "two sequences": ("gpt2.script", 2, 13, "fp32"),
+    "halves": ("llama.dynamo", 2, 5, "fp16"),
+}
+"""The model, batch, length of the cache, and precision."""
+
+
+def feeds_of(name: str, batch: int, past: int) -> tuple[ModelProto, Feeds]:
+    """A step of one new token."""
+    fixture = fixture_of(name)
+    return fixture.model, fixture.feeds({"batch": batch, "past": past, "new": 1}, np.random.default_rng(1))
+
+
+@cache
+def compiled(step: str) -> CompiledModel:
+    name, batch, past, precision = STEPS[step]
+    model, feeds = feeds_of(name, batch, past)
+    shapes = {key: value.shape for key, value in feeds.items()}
+    return compile_model(model, "emulator", shapes=shapes, precision=precision, sync="model")
+
+
+@cache
+def expected(step: str) -> dict[str, np.ndarray]:
+    """What ONNX Runtime computes in float32."""
+    name, batch, past, _ = STEPS[step]
+    model, feeds = feeds_of(name, batch, past)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
+
+
+def check(step: str, options: EmulatorOptions, runs: int = 2, sync: bool = True) -> None:
+    name, batch, past, precision = STEPS[step]
+    _, feeds = feeds_of(name, batch, past)
+    tolerance = 8 * SUMS["float16" if precision == "fp16" else "float32"]
+    with load(compiled(step).to_bytes(), device=options, sync=sync) as module:
+        for _ in range(runs):
+            for output, found in module.run(feeds).items():
+                assert_close(found, expected(step)[output], tolerance)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_decode_step_is_one_launch_that_the_plan_shows(step: str) -> None:
+    plan = compiled(step).plan
+    (group,) = plan.groups
+    assert plan.launches is not None and [launch.kind for launch in plan.launches] == ["tickets"]
+    assert group.tie == "tickets" and isinstance(group.schedule, TicketSchedule)
+    assert {edge.consumer for edge in group.schedule.edges} > set(range(10, len(group.parts)))
+    check(step, ORDERS[2])
+
+
+@pytest.mark.parametrize("options", ORDERS, ids=lambda o: f"{o.block_order}-{o.resident_blocks}")
+def test_in_any_order_of_blocks(options: EmulatorOptions) -> None:
+    check("gpt2", options, runs=3)
+
+
+@pytest.mark.parametrize("step", ["gpt2", "halves"])
+def test_the_same_artifact_can_be_loaded_with_plain_ordering(step: str) -> None:
+    found = compiled(step)
+    (plain,) = (program for program in found.contents.programs if program.plain)
+    assert sum(len(launches) for s in plain.steps if (launches := getattr(s, "launches", ()))) > 10
+    check(step, ORDERS[2], sync=False)
+    told = found.explain()["plain"]
+    assert told["launches"] > 10 and told["predicted_us"] > 0
+
+
+def test_indices_are_looked_at_in_the_launch() -> None:
+    _, feeds = feeds_of(*STEPS["gpt2"][:3])
+    with load(compiled("gpt2").to_bytes(), device=ORDERS[2]) as module:
+        module.run(feeds)
+        for name in ("input_ids", "position_ids"):
+            wrong = {**feeds, name: feeds[name] + 1000}
+            with pytest.raises(ExecutionError, match="gather: an index is out of range"):
+                module.run(wrong)
+        module.run(feeds)
