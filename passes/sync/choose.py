@@ -105,7 +105,7 @@ class Chooser:
         return self.kernels.latency_us(self.kernels.groups[name], self.model)
 
     def _with_parts(self, name: str) -> WhyNot | None:
-        """Kernels of several parts are no links of chains: whether these are better apart is no question of one edge."""
+        """Kernels of several parts are no links of chains: one edge does not say whether these are better apart."""
         if not self.kernels.groups[name].stages:
             return None
         return WhyNot(name, "sync.part", f"{name} has parts of its own")

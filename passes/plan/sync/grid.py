@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil, prod
 
 from tilestitch.compiler.ir.indexing import unravel
@@ -58,7 +59,11 @@ class Grid:
 
     def places(self) -> Iterator[Coordinates]:
         """The tiles in the order of the blocks' numbers."""
-        return map(self.place, range(self.blocks))
+        return iter(self._places)
+
+    @cached_property
+    def _places(self) -> tuple[Coordinates, ...]:
+        return tuple(map(self.place, range(self.blocks)))
 
 
 def grid_of(view: GroupView, schedule: Schedule | None) -> Grid | None:
