@@ -30,15 +30,13 @@ from .check import Known, Parts, why_not_drawn
 from .cost import ANALYTICAL, drawn_facts, launches_of, one_launch, slots, tile_us
 from .policies import POLICIES, Wanted, edge_of
 from .waves import drawn_us
-from .whole import synchronise_whole
+from .whole import COMPUTED_TOGETHER, synchronise_whole
 
 LEAST_GAIN = 0.02
 """Of what kernels take apart: less is within the error of any prediction."""
 MOST_TILES = 1 << 15
 """Of a launch whose tiles are simulated one by one."""
 RULE = "sync"
-COMPUTED_TOGETHER = ("band", "block")
-"""Ties of groups the schedules of whose parts are for blocks that compute them together."""
 
 
 def synchronise(graph: Graph, kernels: Kernels, wanted: Wanted, model: LatencyModel) -> Iterator[WhyNot]:
@@ -150,17 +148,16 @@ class Chooser:
 
         def scheduled(part: Group) -> Group:
             before, tie = known[part.name]
-            return self.drawable(part if before.nodes == part.nodes else replace(part, schedule=None), tie)
+            return self.drawable(part, before.nodes != part.nodes or tie in COMPUTED_TOGETHER)
 
         return replace(group, stages=tuple(tuple(map(scheduled, stage)) for stage in group.stages))
 
-    def drawable(self, part: Group, tie: str) -> Group:
-        """A part with a schedule for its own blocks, where it was tied to others or has none."""
-        if tie in COMPUTED_TOGETHER or part.schedule is None:
-            part = schedule_group(self.kernels.nodes, replace(part, schedule=None), self.kernels.target, self.model)
-        return (
-            drawable(self.kernels.nodes, part, Gpu.of(self.kernels.target), self.model) if self.wanted.whole else part
-        )
+    def drawable(self, part: Group, afresh: bool) -> Group:
+        """A part with a schedule by which its own blocks can draw tiles. afresh: the one that it has is for another."""
+        kernels = self.kernels
+        if afresh:
+            part = schedule_group(kernels.nodes, replace(part, schedule=None), kernels.target, self.model)
+        return drawable(kernels.nodes, part, Gpu.of(kernels.target), self.model) if self.wanted.whole else part
 
     def _fastest(self, group: Group, parts: Parts, tiles: int) -> Drawn | None:
         """One policy after the other for each edge, the others as they are so far."""

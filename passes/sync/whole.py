@@ -16,6 +16,9 @@ from tilestitch.passes.plan.launches.cuda.group import ticketing_of
 if TYPE_CHECKING:
     from .choose import Chooser
 
+COMPUTED_TOGETHER = ("band", "block")
+"""Ties of groups the schedules of whose parts are for blocks that compute them together."""
+
 
 def synchronise_whole(chooser: Chooser) -> Iterator[WhyNot]:
     """Put all kernels that can be in as few launches as possible; yields what cannot, and why."""
@@ -29,10 +32,9 @@ def _why_alone(chooser: Chooser, name: str) -> WhyNot | None:
     """Why a kernel is no part of any launch whose blocks draw tiles; None if it can be."""
     kernels = chooser.kernels
     group = kernels.groups[name]
-    own = (group.schedule, *(part.schedule for part in group.parts))
-    if not any(own):
+    if not any(part.schedule for part in (group, *group.parts)):
         return WhyNot(name, "sync.part", f"{name} has no schedule of tilestitch's, or stores nothing")
-    parts = [chooser.drawable(part, group.tie) for part in group.parts or (group,)]
+    parts = [chooser.drawable(part, group.tie in COMPUTED_TOGETHER) for part in group.parts or (group,)]
     alone = replace(group, stages=tuple((part,) for part in parts))
     problem = ticketing_of(kernels.nodes, alone).why_not(chooser.device.shared_bytes_per_block)
     return None if problem is None else WhyNot(name, "sync.part", problem)
