@@ -88,7 +88,7 @@ def _pairs(size: int, windows: int, kernel: int, stride: int, before: int, dilat
 def _multiplications(node: Node) -> int:
     x, w = (v.tensor_type for v in node.inputs)
     result = node.outputs[0].tensor_type
-    if node.op == "matmul":
+    if node.op in ("matmul", "block_matmul"):
         return result.num_elements * x.static_shape[-2 if node.attrs.get("trans_a") else -1]
     first = node.attrs["layout"] == "NCX"
     channel_axis = 1 if first else len(result.shape) - 1

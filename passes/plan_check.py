@@ -22,6 +22,7 @@ from tilestitch.runtime.program import MAX_BLOCK, MAX_GRID
 from .errors import PlanError
 from .fusion.legality import check_group
 from .plan import ALIGNMENT, BufferPlan, Group, GroupKind, HostGroup, StitchPlan, WhyNot, wholes_of
+from .plan.cpu.isa import isa_named
 from .plan.cpu.schedules import CpuSchedule
 from .plan.roles import Roles, is_native, roles_of
 from .plan.schedule_check import why_not
@@ -73,6 +74,8 @@ class _Checker:
             lacking = sorted(group.instructions - {self.plan.target.dot})
             if lacking:
                 self.fail(f"group {group.name} needs the instruction {lacking[0]}, which {self.plan.target} lacks")
+            if group.looks_up and not isa_named(self.plan.target.isa).looks_up:
+                self.fail(f"group {group.name} looks up floats, for which {self.plan.target} has no instruction")
             if self._is_own(group):
                 continue
             if group.tie == "block":

@@ -212,6 +212,19 @@ _SPECS: list[OpSpec] = [
         precision=_OPTIONAL,
     ),
     _spec(
+        "block_matmul",
+        Kind.CONTRACTION,
+        rule.block_matmul,
+        2,
+        "x[.., K] times the transpose of weights in blocks that share a scale, uint8[N, blocks, bytes of one]: each "
+        "has `block` codes, 4 bits each (low halves of bytes first) or 8, a scale, and perhaps a zero point",
+        codes=_REQUIRED,
+        block=_REQUIRED,
+        scales=_REQUIRED,
+        zeros=_REQUIRED,
+        depth=_REQUIRED,
+    ),
+    _spec(
         "conv",
         Kind.CONTRACTION,
         rule.conv,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
+from .blocks import BlockFormat
 from .claims import may_be_equal, may_be_natural
 from .errors import TypeRuleError
 from .sizes import Size, is_open
@@ -320,6 +321,17 @@ def matmul(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     kb, n = (b.shape[-1], b.shape[-2]) if attrs.get("trans_b") else (b.shape[-2], b.shape[-1])
     _require(dims_compatible(ka, kb), f"inner dimensions {ka} and {kb} differ")
     return [TensorType(widened or a.dtype, (*broadcast_shapes(a.shape[:-2], b.shape[:-2]), m, n))]
+
+
+def block_matmul(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    x, w = _tensors(inputs)
+    form = BlockFormat.of(attrs)
+    _require(form.problem is None, form.problem or "")
+    _require(x.rank >= 2 and is_float(x.dtype), "x is of floats, of rank >= 2")
+    _require(w.rank == 3 and w.dtype == "uint8", "weights are uint8[N, blocks, bytes of a block]")
+    _require(dims_compatible(x.shape[-1], form.depth), f"inner dimensions {x.shape[-1]} and {form.depth} differ")
+    _require(w.shape[1:] == (form.blocks, form.block_bytes), f"blocks are {form.blocks} of {form.block_bytes} bytes")
+    return [TensorType(x.dtype, (*x.shape[:-1], w.shape[0]))]
 
 
 def _split_layout(x: TensorType, layout: str) -> tuple[Dim, Dim, Shape]:

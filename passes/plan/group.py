@@ -9,7 +9,7 @@ from typing import Any
 from tilestitch.passes.errors import PlanError
 from tilestitch.runtime.jsonfields import Fields, sequence, string
 
-from .cpu.schedules import DotSchedule
+from .cpu.schedules import CpuBlockGemmSchedule, DotSchedule
 from .schedules import Schedule, schedule_from_json, schedule_to_json
 
 
@@ -139,6 +139,12 @@ class Group:
         """Those for integers, by their names, that its kernels need."""
         schedules = [part.schedule for part in (self, *self.parts)]
         return frozenset(each.dot for each in schedules if isinstance(each, DotSchedule))
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether its kernels need an instruction that looks up floats."""
+        schedules = [part.schedule for part in (self, *self.parts)]
+        return any(isinstance(each, CpuBlockGemmSchedule) and each.look_up for each in schedules)
 
     @property
     def schemes(self) -> tuple[str, ...]:

@@ -21,13 +21,14 @@ from .reshape_motion import ReshapeMotion
 from .split_columns import SplitColumns
 from .split_pools import SplitPools
 from .transpose_motion import TransposeMotion
+from .weight_only import WeightOnly
 
 REWRITES: dict[str, type] = {
     cls.name: cls
     for cls in (
         Algebra, Canonicalise, ChannelsLast, CommonSubexpressions, DeadBranches, DeadCode, FoldConstants,
         FoldScaleShift, FoldTransposes, IndependentTurns, Integers, MergeGemms, Pointwise, Precision, RefineAxes,
-        ReshapeMotion, SplitColumns, SplitPools, TransposeMotion,
+        ReshapeMotion, SplitColumns, SplitPools, TransposeMotion, WeightOnly,
     )
 }  # fmt: skip
 

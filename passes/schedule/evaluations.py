@@ -46,13 +46,16 @@ def _reads(node: Node, index: int, value: Value, mine: float) -> tuple[float, bo
     if kind is Kind.REDUCTION:
         return float(size), True
     if kind is Kind.CONTRACTION:
-        return size * (_windows(node) if node.op != "matmul" and index == 0 else 1.0), True
+        return size * (_windows(node) if node.op in WINDOWED and index == 0 else 1.0), True
     if node.op == "concat":
         total = node.output.tensor_type.num_elements
         return (mine * size / total if total else 0.0), False
     if node.op == "reshape":
         return mine, True
     return mine, kind is Kind.INJECTIVE and value.tensor_type.shape == node.outputs[0].tensor_type.shape
+
+
+WINDOWED = frozenset({"conv", "conv_transpose"})
 
 
 def _windows(node: Node) -> float:

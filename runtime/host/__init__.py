@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from . import (
     absent,
+    blocks,
     casting,
     contraction,
     elementwise,
@@ -40,8 +41,8 @@ from .errors import HostError
 __all__ = ["ALIASING", "NON_DETERMINISTIC", "TABLE", "HostError", "HostFn"]
 
 _MODULES = (
-    absent, casting, contraction, elementwise, folding, images, learning, movement, pictures, random, reductions,
-    regions, scatter, selection, sequences, shaping, signal, sorting, strings, windows,
+    absent, blocks, casting, contraction, elementwise, folding, images, learning, movement, pictures, random,
+    reductions, regions, scatter, selection, sequences, shaping, signal, sorting, strings, windows,
 )  # fmt: skip
 
 TABLE: Mapping[str, HostFn] = {name: function for module in _MODULES for name, function in module.TABLE.items()}

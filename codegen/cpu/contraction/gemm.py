@@ -45,17 +45,17 @@ class Window:
 
 def emit_gemm(
     plan: GemmPlan, load_a: Load, b: Operand, epilogue: Epilogue, task: Expr, scratch: Expr,
-    window: Window | None = None,
+    window: Window | None = None, emitter: type[GemmEmitter] | None = None,
 ) -> None:  # fmt: skip
     """Emits the body of one task, or of what of it lies in a window.
 
     ``scratch`` is the workspace handle, at least ``plan.scratch_bytes`` long.
     """
     whole = Window((0, plan.shape.n), (0, plan.steps))
-    _Emitter(plan, load_a, b, epilogue, scratch, window or whole).run(task)
+    (emitter or GemmEmitter)(plan, load_a, b, epilogue, scratch, window or whole).run(task)
 
 
-class _Emitter:
+class GemmEmitter:
     """State shared by the pieces of one kernel: the plan, the callbacks and the workspace buffers."""
 
     def __init__(
@@ -70,10 +70,14 @@ class _Emitter:
         panel = None
         if plan.panel_bytes:
             panel = panels.workspace(scratch, plan.staged_bytes, shape.k, tile.columns, shape.b_dtype)
-        self.panels = panels.Panels(b, plan.steps, tile, shape.b_dtype, shape.acc_dtype, panel, plan.neighbours)
+        self.panels = self._panels(b, panel)
         if plan.sums_rows:
             offset = plan.staged_bytes + plan.panel_bytes
             self.sums = mk.scratch_buffer(scratch, offset, (plan.sums_rows, tile.columns), shape.acc_dtype, "sums")
+
+    def _panels(self, b: Operand, panel: Any) -> panels.Panels:
+        plan, shape = self.plan, self.plan.shape
+        return panels.Panels(b, plan.steps, plan.tile, shape.b_dtype, shape.acc_dtype, panel, plan.neighbours)
 
     def run(self, task: Expr) -> None:
         plan = self.plan
@@ -124,9 +128,13 @@ class _Emitter:
         if shape.left_runs == "m":
             with mk.serial(0, shape.k) as k, mk.serial(0, count) as row:
                 copy(row, k)
-            return
-        with mk.serial(0, count) as row:
-            mk.for_each_column(shape.k, plan.tile.lanes, lambda k: copy(row, k))
+        else:
+            with mk.serial(0, count) as row:
+                mk.for_each_column(shape.k, plan.tile.lanes, lambda k: copy(row, k))
+        if plan.staged_steps != shape.k:
+            zero = mk.constant(0, plan.staged_dtype)
+            with mk.serial(0, count) as row, mk.serial(shape.k, plan.staged_steps) as k:
+                T.buffer_store(self.staged, zero, [row, k])
 
     def _panel(self, panel: Expr, width: Expr) -> None:
         """All row tiles of the block by one panel, of which ``width`` columns exist."""

@@ -10,7 +10,8 @@ import numpy as np
 from tilestitch.codegen.compute.dtypes import Expr, from_storage
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.cpu.abi import KernelLaunch
-from tilestitch.codegen.cpu.contraction.gemm import emit_gemm
+from tilestitch.codegen.cpu.contraction.blocks import BlockEmitter
+from tilestitch.codegen.cpu.contraction.gemm import GemmEmitter, emit_gemm
 from tilestitch.codegen.cpu.contraction.gemv import emit_gemv
 from tilestitch.codegen.cpu.contraction.panels import LoadedOperand, Operand, PackedOperand
 from tilestitch.codegen.cpu.surroundings import Operands, Surroundings
@@ -56,6 +57,8 @@ def lower_gemm(group: Operands, plan: GemmPlan) -> KernelLaunch:
     packing = plan.packing(shape.batch * shape.gates) if shape.packed else None
 
     def matrix(data: np.ndarray) -> np.ndarray:
+        if shape.blocks is not None:
+            return data
         swapped = np.swapaxes(data, -1, -2) if trans_b else data
         if shape.gates > 1:
             return np.moveaxis(swapped.reshape(shape.k, shape.gates, shape.n), 1, 0)
@@ -66,9 +69,11 @@ def lower_gemm(group: Operands, plan: GemmPlan) -> KernelLaunch:
         if packing is not None:
             one = matmul.shared and shape.gates == 1
             weights = PackedOperand(around.packed, (lambda b: 0) if one else (lambda b: b))
+        emitter = GemmEmitter if shape.blocks is None else BlockEmitter
         emit_gemm(
-            plan, lambda *at: matmul.load_a(around, *at), weights, lambda *at: matmul.finish(around, *at), task, scratch
-        )
+            plan, lambda *at: matmul.load_a(around, *at), weights, lambda *at: matmul.finish(around, *at), task,
+            scratch, emitter=emitter,
+        )  # fmt: skip
 
     return group.launch("matmul", plan.tasks, plan.scratch_bytes, packing, matrix, emit)
 

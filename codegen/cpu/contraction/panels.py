@@ -21,7 +21,7 @@ from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.codegen.cpu.contraction.transpose import transpose_tile
 from tilestitch.compiler.ir.sizes import Size, is_open, largest
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
-from tilestitch.passes.plan.cpu.gemm import Packing
+from tilestitch.passes.plan.cpu.gemm import BlockPacking, Packing
 from tilestitch.passes.plan.cpu.tiling import RegisterTile
 
 
@@ -30,6 +30,8 @@ def pack(matrix: npt.NDArray[Any], packing: Packing) -> npt.NDArray[Any]:
 
     Raises ValueError when the matrix is not of the shape that the packing was planned for.
     """
+    if isinstance(packing, BlockPacking):
+        return pack_blocks(matrix, packing)
     wanted = (packing.groups, packing.k, packing.n)
     if matrix.shape != wanted and (packing.groups != 1 or matrix.shape != wanted[1:]):
         raise ValueError(f"matrix of shape {matrix.shape} does not fit the packing of {wanted}; plan the kernel again")
@@ -38,6 +40,38 @@ def pack(matrix: npt.NDArray[Any], packing: Packing) -> npt.NDArray[Any]:
     padded[:, : packing.k, : packing.n] = matrix
     split = padded.reshape(groups, steps, together, panels, packing.columns)
     return np.ascontiguousarray(split.transpose(0, 3, 1, 4, 2)).reshape(packing.shape)
+
+
+def pack_blocks(weights: npt.NDArray[np.uint8], packing: BlockPacking) -> npt.NDArray[np.uint8]:
+    """Packs [columns, blocks, bytes of a block] into `packing.shape`."""
+    form, columns, panels = packing.form, packing.columns, packing.panels
+    wanted = (packing.n, form.blocks, form.block_bytes)
+    if weights.shape != wanted:
+        raise ValueError(f"weights of shape {weights.shape} do not fit the packing of {wanted}; plan the kernel again")
+    padded = np.zeros((panels * columns, *wanted[1:]), np.uint8)
+    padded[: packing.n] = weights
+    if form.integers:  # from two's complement to what is larger than the least integer by the code
+        sign = np.uint8(0x88 if form.bits == 4 else 0x80)
+        padded[..., : form.code_bytes] ^= sign
+        padded[..., form.block_bytes - form.zeros :] ^= sign
+    # [panels, columns, blocks, bytes] as [panels, blocks, ..., columns, ...]
+    by_panel = padded.reshape(panels, columns, form.blocks, form.block_bytes).transpose(0, 2, 1, 3)
+    words = by_panel[..., : form.code_bytes].reshape(panels, form.blocks, columns, form.words, 4)
+    scales = by_panel[..., form.code_bytes : form.code_bytes + form.scale_bytes]
+    parts = [words.transpose(0, 1, 3, 2, 4), scales]
+    if form.zeros:
+        zeros = by_panel[..., -1]
+        if form.bits == 4:
+            vectors = -(-columns // packing.lanes)
+            even = np.zeros((panels, form.blocks, vectors + vectors % 2, packing.lanes), np.uint8)
+            even[:, :, :vectors] = zeros.reshape(panels, form.blocks, vectors, packing.lanes)
+            zeros = (even[:, :, 0::2] & 15) | (even[:, :, 1::2] << np.uint8(4))
+        parts.append(zeros)
+    flat = [np.ascontiguousarray(part).reshape(panels, -1) for part in parts]
+    packed = np.zeros((panels, packing.shape[-1]), np.uint8)
+    joined = np.concatenate(flat, 1)
+    packed[:, : joined.shape[1]] = joined
+    return packed.reshape(packing.shape)
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.blocks import SCALES
 from tilestitch.compiler.ir.types import dtype_kind, is_float, is_integer, to_numpy_dtype
 
 from ..builder import dtype_of
 from ..context import Context, Converted, Versioned
 from ..onnx_types import dtype_of as elem_dtype
+from .blocks import integers_in_blocks
 from .convolution import Window, conv_window
 from .matmul import matmul_any_rank
 
@@ -94,6 +96,9 @@ def convert_dequantize(ctx: Context) -> Value:
     dtype = elem_dtype(output) if output else dtype_of(scale)
     if dtype == "float8_e8m0fnu":
         dtype = "float32"
+    kept = _in_blocks(ctx, x, scale, zero_point, dtype)
+    if kept is not None:
+        return kept
     compute = "float64" if dtype == "float64" else "float32"
     if is_zero(zero_point) or zero_point is None:
         value = _widened(ctx, x, compute)
@@ -103,6 +108,36 @@ def convert_dequantize(ctx: Context) -> Value:
     else:
         value = ctx.sub(ctx.cast(x, compute), along(ctx, x, ctx.cast(zero_point, compute), axis, block_size))
     return ctx.cast(ctx.mul(value, along(ctx, x, ctx.cast(scale, compute), axis, block_size)), dtype)
+
+
+def _in_blocks(ctx: Context, x: Value, scale: Value, zero_point: Value | None, dtype: str) -> Value | None:
+    """Constant matrices of small integers whose rows or columns are cut into blocks that share a scale, and those of 4
+    bits whose columns share one; None of others.
+    """
+    zeros = None if zero_point is None else zero_point.data
+    if x.data is None or scale.data is None or (zero_point is not None and zeros is None):
+        return None
+    axis, block = _default_axis(ctx), ctx.attr("block_size", 0)
+    if dtype not in SCALES or dtype_of(x) not in _BLOCKED or x.data.ndim != 2 or (not block and dtype_of(x) in _BYTES):
+        return None
+    points = np.zeros(scale.data.shape, np.int64) if zeros is None else zeros.astype(np.int64)
+    codes, scales = x.data, scale.data
+    if not block:
+        if scales.ndim == 1 and scales.size > 1 and ctx.axis(x, axis) != 1:
+            return None
+        scales, points = (np.broadcast_to(v.reshape(1, -1), (1, codes.shape[1])) for v in (scales, points))
+        axis, block = 0, -(-codes.shape[0] // 8) * 8
+    turned = ctx.axis(x, axis) == 0
+    if turned:
+        codes, scales, points = codes.T, scales.T, points.T
+    if scales.ndim != 2:
+        return None
+    kept = integers_in_blocks(ctx, codes, np.ascontiguousarray(scales), points, block, dtype)
+    return kept if kept is None or not turned else ctx.swap_axes(kept, 0, 1)
+
+
+_BYTES = ("int8", "uint8")
+_BLOCKED = ("int2", "uint2", "int4", "uint4", *_BYTES)
 
 
 def _widened(ctx: Context, x: Value, dtype: str) -> Value:

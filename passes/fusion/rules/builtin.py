@@ -273,7 +273,7 @@ class Views(AllowsAll):
 
 def _fetches_once(anchor: Node, target: str) -> bool:
     """Whether a tile of results asks once for an element of the first operand."""
-    if anchor.op == "matmul":
+    if anchor.op in ("matmul", "block_matmul"):
         return True
     if anchor.op != "conv" or target == "cpu" or anchor.attrs["groups"] != 1 or anchor.attrs["layout"] != "NXC":
         return False

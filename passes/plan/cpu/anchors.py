@@ -12,6 +12,7 @@ from .gemm import GemmPlan, GemvPlan
 from .images import ConvShape
 from .operands import Matmul, conv_of, conv_transpose_of, layout_of, pool_of
 from .schedules import (
+    CpuBlockGemmSchedule,
     CpuConvSchedule,
     CpuConvTransposeSchedule,
     CpuDotConvSchedule,
@@ -25,6 +26,7 @@ from .window import WindowPlan
 AnchoredSchedule: TypeAlias = (
     CpuGemmSchedule
     | CpuDotGemmSchedule
+    | CpuBlockGemmSchedule
     | CpuGemvSchedule
     | CpuConvSchedule
     | CpuDotConvSchedule
@@ -63,7 +65,7 @@ def _plan_of(group: AnchoredGroup, schedule: AnchoredSchedule) -> AnchoredPlan |
             return ConvPlan.of(conv_of(group), schedule)
         case CpuConvTransposeSchedule() if op == "conv_transpose":
             return ConvTransposePlan(conv_transpose_of(group), schedule)
-        case CpuGemmSchedule() if op == "matmul":
+        case CpuGemmSchedule() if op in ("matmul", "block_matmul"):
             return GemmPlan(Matmul(group).gemm, schedule)
         case CpuGemvSchedule() if op == "matmul":
             matmul = Matmul(group)

@@ -7,16 +7,20 @@ into its workspace.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from tilestitch.compiler.ir.sizes import bounds_of, ceil_div, is_open, largest
+from tilestitch.compiler.ir.blocks import BlockFormat
+from tilestitch.compiler.ir.sizes import Size, bounds_of, ceil_div, is_open, largest
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 
 from .dots import dot_reasons
 from .isa import DOTS, Dot
 from .limits import LARGEST, right_reasons, task_reasons, tile_reasons
-from .schedules import CpuDotGemmSchedule, CpuGemmSchedule, CpuGemvSchedule
+from .schedules import CpuBlockGemmSchedule, CpuDotGemmSchedule, CpuGemmSchedule, CpuGemvSchedule
 from .tiling import LINE_BYTES, RegisterTile, Split, align, split_at_most
+
+LOOKED_UP = 16
+"""Floats of a table of codes."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,41 @@ class DotPacking(Packing):
 
 
 @dataclass(frozen=True)
+class BlockPacking(Packing):
+    """Weights in blocks [n, blocks, bytes], as panels of bytes: words [steps, columns] of neighbouring codes, scales
+    [blocks, columns], zero points [blocks, columns], those of 4 bits as two vectors of `lanes` in one of bytes.
+    """
+
+    form: BlockFormat = field(kw_only=True)
+    lanes: int = field(kw_only=True)
+
+    @property
+    def scales_at(self) -> int:
+        """Of a panel."""
+        return self.form.blocks * self.form.code_bytes * self.columns
+
+    @property
+    def zeros_at(self) -> int:
+        return self.scales_at + self.form.blocks * self.form.scale_bytes * self.columns
+
+    @property
+    def zeros_bytes(self) -> int:
+        """Of a block of all columns."""
+        if not self.form.zeros:
+            return 0
+        vectors = self.columns // self.lanes
+        return self.lanes * (vectors if self.form.bits == 8 else -(-vectors // 2))
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return (1, self.panels, 1, align(self.zeros_at + self.form.blocks * self.zeros_bytes))
+
+    @property
+    def panel_bytes(self) -> int:
+        return self.form.blocks * self.form.block * self.columns * storage_bytes("float32")
+
+
+@dataclass(frozen=True)
 class GemmShape:
     """`batch` GEMMs of [m, k] by [k, n]; elements are widened to `acc_dtype`, in which the sum is kept.
 
@@ -67,6 +106,7 @@ class GemmShape:
     lie side by side as packing groups, and the epilogue gets element (m, n) of all their results together. packed: the
     right operand is a constant. plain: an element of the left one is just a load, without a prologue; left_runs: the
     index ("m" or "k") that runs along its memory. long_epilogue: of code too long to be repeated for every register.
+    blocks: how the right operand is stored, if that is in blocks, whose elements are float32 once they are dequantised.
     """
 
     m: int
@@ -81,9 +121,12 @@ class GemmShape:
     plain: bool = True
     left_runs: str = "k"
     long_epilogue: bool = False
+    blocks: BlockFormat | None = None
 
     @property
     def right_bytes(self) -> int:
+        if self.blocks is not None:
+            return self.n * self.blocks.blocks * self.blocks.block_bytes
         return self.gates * self.k * self.n * storage_bytes(self.b_dtype)
 
     @property
@@ -91,6 +134,11 @@ class GemmShape:
         """Whether an instruction for groups of 8-bit integers computes it, from constant panels."""
         dtypes = self.a_dtype, self.b_dtype, self.acc_dtype
         return dtypes == ("uint8", "int8", "int32") and self.packed and self.gates == 1
+
+    @property
+    def reads_floats(self) -> bool:
+        """Whether rows of the left operand are read where they lie, by whole runs."""
+        return self.plain and self.left_runs == "k" and self.a_dtype == self.acc_dtype
 
     def reads_in_place(self, dot: Dot) -> bool:
         """Whether whole groups of the left operand's elements are read where they lie."""
@@ -160,10 +208,16 @@ class GemmPlan:
         return self.schedule.k_block < min(bounds_of(self.steps)[1], LARGEST)
 
     @property
+    def staged_steps(self) -> Size:
+        """Elements of a row that is copied: whole blocks of weights meet zeros in the last one."""
+        form = self.shape.blocks
+        return self.shape.k if form is None or self.schedule.widen_right else form.blocks * form.block
+
+    @property
     def staged_stride(self) -> int:
         """Elements between staged rows: an odd number of cache lines, so that rows meet no set conflict."""
         lanes = LINE_BYTES // storage_bytes(self.staged_dtype)
-        lines = -(-self.shape.k // lanes)
+        lines = -(-self.staged_steps // lanes)
         return (lines + 1 - lines % 2) * lanes
 
     @property
@@ -194,6 +248,9 @@ class GemmPlan:
 
     def packing(self, groups: int = 1) -> Packing:
         """Layout of a constant right operand."""
+        if self.shape.blocks is not None:
+            at = groups, self.shape.k, self.shape.n, self.tile.columns, "uint8"
+            return BlockPacking(*at, form=self.shape.blocks, lanes=self.schedule.lanes)
         matrix = groups, self.shape.k, self.shape.n, self.tile.columns, self.shape.b_dtype
         return Packing(*matrix) if self.dot is None else DotPacking(*matrix, self.dot.group)
 
@@ -206,6 +263,10 @@ class GemmPlan:
             return
         if isinstance(schedule, CpuDotGemmSchedule):
             yield from dot_reasons(shape, schedule, schedule.stage_left)
+        if isinstance(schedule, CpuBlockGemmSchedule) != (shape.blocks is not None):
+            yield "weights in blocks, and no others, are for the template of blocks"
+        elif shape.blocks is not None:
+            yield from self._block_reasons(shape.blocks)
         if shape.k != 0 and schedule.k_block == 0:
             yield "a pass has 0 steps of the reduction; it has at least one"
         if self.splits_k and (schedule.rows_outer or shape.gates > 1):
@@ -218,6 +279,24 @@ class GemmPlan:
         )  # fmt: skip
         if schedule.widen_right and shape.gates > 1:
             yield "panels of several gates are not widened: one has the place of the other"
+
+    def _block_reasons(self, form: BlockFormat) -> Iterator[str]:
+        schedule, shape = self.schedule, self.shape
+        looks_up = isinstance(schedule, CpuBlockGemmSchedule) and schedule.look_up
+        if looks_up and (form.bits != 4 or schedule.lanes != LOOKED_UP):
+            yield f"tables are of {LOOKED_UP} floats, for codes of 4 bits, in vectors of {LOOKED_UP} lanes"
+        if not looks_up and not form.integers:
+            yield f"{form.codes} are looked up: they cannot be converted"
+        if not shape.packed or shape.gates > 1 or shape.batch > 1:
+            yield "weights in blocks are one constant matrix, without gates"
+        if schedule.rows_outer or schedule.prefetch_next:
+            yield "panels of blocks are dequantised one at a time, and ask for no other"
+        if schedule.widen_right:
+            return
+        if self.splits_k:
+            yield "blocks that are dequantised in registers are summed in one pass"
+        if not schedule.stage_left and not (shape.reads_floats and shape.k % form.block == 0):
+            yield f"rows of floats are read where they lie if they are whole blocks of {form.block}; others are copied"
 
 
 @dataclass(frozen=True)

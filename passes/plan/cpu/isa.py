@@ -46,13 +46,15 @@ class Isa:
     l1_bytes: int = 32 * 1024
     l2_bytes: int = 1024 * 1024
     dot: Dot | None = None
+    looks_up: bool = False
+    """Whether an instruction looks up 16 floats at once."""
 
     def lanes(self, dtype: str) -> int:
         """Elements of `dtype` in one vector register."""
         return max(1, self.vector_bytes // storage_bytes(dtype))
 
 
-AVX512 = Isa("avx512", 64, 32, l1_bytes=48 * 1024, l2_bytes=2 * 1024 * 1024)
+AVX512 = Isa("avx512", 64, 32, l1_bytes=48 * 1024, l2_bytes=2 * 1024 * 1024, looks_up=True)
 AVX2 = Isa("avx2", 32, 16)
 SSE = Isa("sse", 16, 16)
 NEON = Isa("neon", 16, 32, l1_bytes=64 * 1024)

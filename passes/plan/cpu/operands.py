@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from tilestitch.compiler.ir import Node, Value
+from tilestitch.compiler.ir.blocks import BlockFormat
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import shares_right
 from tilestitch.passes.plan.parts import Part
@@ -52,6 +53,12 @@ class Matmul:
         attrs = self.group.anchor.attrs
         return bool(attrs.get("trans_a")), bool(attrs.get("trans_b"))
 
+    @property
+    def blocks(self) -> BlockFormat | None:
+        """How the right operand is stored, if that is in blocks."""
+        anchor = self.group.anchor
+        return BlockFormat.of(anchor.attrs) if anchor.op == "block_matmul" else None
+
     @cached_property
     def extents(self) -> tuple[tuple[int, ...], int, int, int]:
         """Batch dimensions, m, n and k of the node."""
@@ -61,7 +68,7 @@ class Matmul:
 
     @cached_property
     def shared(self) -> bool:
-        return shares_right(self.group.anchor)
+        return self.blocks is not None or shares_right(self.group.anchor)
 
     @property
     def batch(self) -> int:
@@ -82,7 +89,7 @@ class Matmul:
         """Whether the larger operand of a single row or column is a run-time value, and can be read as it lies."""
         n, group = self.extents[2], self.group
         matrix = self.operands[1] if self.by_row else self.operands[0]
-        plain = matrix.data is None and is_plain(group, matrix)
+        plain = matrix.data is None and is_plain(group, matrix) and self.blocks is None
         return plain and 1 in (self.rows, n) and group.roles.gate_width is None
 
     @property
@@ -90,11 +97,12 @@ class Matmul:
         (left, right), (batch, _, n, k), group = self.operands, self.extents, self.group
         width = group.roles.gate_width
         gates = 1 if width is None or n == 0 else n // width
+        blocks = self.blocks
         return GemmShape(
-            self.rows, n // gates, k, self.batch, left.dtype, right.dtype, group.acc_dtype, gates,
-            packed=right.data is not None and (self.shared or right.shape[:-2] == batch),
+            self.rows, n // gates, k, self.batch, left.dtype, right.dtype if blocks is None else "float32",
+            group.acc_dtype, gates, packed=right.data is not None and (self.shared or right.shape[:-2] == batch),
             plain=is_plain(group, left), left_runs="m" if self.transposed[0] else "k",
-            long_epilogue=has_long_epilogue(group),
+            long_epilogue=has_long_epilogue(group), blocks=blocks,
         )  # fmt: skip
 
     @property

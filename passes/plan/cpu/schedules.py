@@ -47,6 +47,18 @@ class CpuDotGemmSchedule(CpuGemmSchedule):
 
 
 @dataclass(frozen=True)
+class CpuBlockGemmSchedule(CpuGemmSchedule):
+    """A GEMM by constant weights in blocks that share a scale. widen_right: a task dequantises each panel into its
+    workspace, for all its tiles; else each tile does so in registers. stage_left: as above, with zeros up to whole
+    blocks. look_up: codes of 4 bits are looked up in a table of 16 floats, by an instruction of AVX-512; else integers
+    are converted.
+    """
+
+    template: ClassVar[str] = "cpu_block_gemm"
+    look_up: bool = False
+
+
+@dataclass(frozen=True)
 class CpuGemvSchedule:
     """A matrix that is known at run time only, times a vector: it is read once, as it lies, in vectors of `lanes`.
 
@@ -242,7 +254,7 @@ DotSchedule: TypeAlias = CpuDotGemmSchedule | CpuDotConvSchedule
 """Of kernels that need an instruction for integers."""
 
 CpuSchedule: TypeAlias = (
-    CpuGemmSchedule | CpuDotGemmSchedule | CpuGemvSchedule | CpuConvSchedule | CpuDotConvSchedule
+    CpuGemmSchedule | CpuDotGemmSchedule | CpuBlockGemmSchedule | CpuGemvSchedule | CpuConvSchedule | CpuDotConvSchedule
     | CpuConvTransposeSchedule | CpuWindowSchedule | CpuAttentionSchedule | CpuLoopSchedule | CpuRowSchedule
     | CpuSplitRowSchedule | CpuSortSchedule | CpuScanSchedule | CpuScatterSchedule | CpuSuppressSchedule
     | CpuRegionSchedule

@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
+from tilestitch.compiler.ir.blocks import BlockFormat
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemmShape, GemvShape
 from tilestitch.passes.plan.cpu.isa import Isa
-from tilestitch.passes.plan.cpu.schedules import CpuDotGemmSchedule, CpuGemmSchedule, CpuGemvSchedule
+from tilestitch.passes.plan.cpu.schedules import (
+    CpuBlockGemmSchedule,
+    CpuDotGemmSchedule,
+    CpuGemmSchedule,
+    CpuGemvSchedule,
+)
 from tilestitch.passes.plan.cpu.tiling import RegisterTile, Split, split_at_most
 
 from .cycles import gemm_task
@@ -21,6 +27,11 @@ STREAMS = 8
 """Rows, or columns, that are read at the same time of a matrix that is read once."""
 MOST_SUMS = 4096
 """Results of one task that multiplies such a matrix: their sums stay in the first-level cache."""
+MOST_STREAMED = 8
+"""Rows for which weights in blocks are dequantised in registers; more of them are worth a panel in the workspace."""
+STREAMED_VECTORS = (1, 2, 4)
+MOST_SUMMED = 16
+"""Vectors of sums of such a tile, without those of a block."""
 TASKS_A_THREAD = 3
 TASK_ELEMENTS = 16384
 """The least that a task reads of such a matrix where there are several tasks: a few microseconds, as long as a thread
@@ -35,13 +46,16 @@ def choose_gemm(shape: GemmShape, isa: Isa, threads: int) -> CpuGemmSchedule:
         raise ValueError(f"gates of {shape} need one packed right operand; leave the slices out of the kernel")
     if min(shape.m, shape.n, shape.batch) < 1 or shape.k < 0:
         raise ValueError(f"GEMM of an empty shape {shape}; skip the launch")
+    if shape.blocks is not None and shape.m <= MOST_STREAMED:
+        return _streamed(shape, shape.blocks, isa, threads)
     tile, rows = choose_tile(shape.m, shape.n, isa.lanes(shape.acc_dtype), isa)
     draft = _draft(shape, tile, isa)
     k_block = _reduction_block(GemmPlan(shape, draft), rows, isa)
     draft = replace(draft, k_block=k_block)
     block_tiles, block_panels = _blocks(GemmPlan(shape, draft), isa, threads)
     dots = isinstance(draft, CpuDotGemmSchedule)
-    widen = shape.packed and shape.gates == 1 and not dots and widens(shape.b_dtype, block_tiles)
+    blocks = shape.blocks is not None
+    widen = blocks or (shape.packed and shape.gates == 1 and not dots and widens(shape.b_dtype, block_tiles))
     near = shape.packed and not GemmPlan(shape, draft).splits_k and shape.right_bytes <= isa.l2_bytes // 4
     rows_outer = near and rows.parts >= LEAST_TILES and not widen
     several = -(-shape.n // tile.columns) > 1
@@ -49,9 +63,25 @@ def choose_gemm(shape: GemmShape, isa: Isa, threads: int) -> CpuGemmSchedule:
         draft, block_tiles=block_tiles, block_panels=block_panels, widen_right=widen,
         spill=shape.long_epilogue or shape.gates > 1,
         rows_outer=rows_outer,
-        prefetch_next=shape.packed and not rows_outer and several and block_tiles >= tile.vectors,
-        prefetch_ahead=shape.packed and rows.parts == 1 and shape.right_bytes > isa.l2_bytes // 2,
+        prefetch_next=shape.packed and not (rows_outer or blocks) and several and block_tiles >= tile.vectors,
+        prefetch_ahead=shape.packed and not blocks and rows.parts == 1 and shape.right_bytes > isa.l2_bytes // 2,
     )  # fmt: skip
+
+
+def _streamed(shape: GemmShape, form: BlockFormat, isa: Isa, threads: int) -> CpuBlockGemmSchedule:
+    """Few rows: each panel is read once, and dequantised in registers. There are two sums for each result: that of a
+    block waits for its scale.
+    """
+    lanes = isa.lanes(shape.acc_dtype)
+    vectors = max(v for v in STREAMED_VECTORS if v == 1 or (v * lanes <= shape.n and v * shape.m <= MOST_SUMMED))
+    stage = not (shape.reads_floats and shape.k % form.block == 0)
+    ahead = shape.right_bytes > isa.l2_bytes // 2
+    draft = CpuBlockGemmSchedule(
+        shape.m, vectors, lanes, 1, 1, shape.k, stage, spill=shape.long_epilogue, prefetch_ahead=ahead,
+        look_up=_looks_up(form, isa),
+    )  # fmt: skip
+    block_tiles, block_panels = _blocks(GemmPlan(shape, draft), isa, threads)
+    return replace(draft, block_tiles=block_tiles, block_panels=block_panels)
 
 
 def _draft(shape: GemmShape, tile: RegisterTile, isa: Isa) -> CpuGemmSchedule:
@@ -59,8 +89,16 @@ def _draft(shape: GemmShape, tile: RegisterTile, isa: Isa) -> CpuGemmSchedule:
     if isa.dot is not None and shape.multiplies_bytes:
         stage = not shape.reads_in_place(isa.dot)
         return CpuDotGemmSchedule(tile.rows, tile.vectors, tile.lanes, 1, 1, shape.k, stage, dot=isa.dot.name)
-    stage = shape.a_dtype != shape.acc_dtype or shape.left_runs == "m" or not shape.plain
-    return CpuGemmSchedule(tile.rows, tile.vectors, tile.lanes, 1, 1, shape.k, stage)
+    stage = not shape.reads_floats
+    sizes = tile.rows, tile.vectors, tile.lanes, 1, 1, shape.k, stage
+    if shape.blocks is not None:
+        return CpuBlockGemmSchedule(*sizes, look_up=_looks_up(shape.blocks, isa))
+    return CpuGemmSchedule(*sizes)
+
+
+def _looks_up(form: BlockFormat, isa: Isa) -> bool:
+    """A look-up takes one instruction after a shift, a conversion two."""
+    return form.bits == 4 and isa.looks_up
 
 
 def _reduction_block(plan: GemmPlan, rows: Split, isa: Isa) -> int:

@@ -98,7 +98,8 @@ def check_node(op: str, inputs: Arrays, attrs: Mapping[str, Any] | None = None, 
     assert len(ours) == len(expected)
     for got, want in zip(ours, expected, strict=True):
         assert_close(got, want)
-    assert not [n.op for n in graph.nodes if n.op.startswith("host.")]
+    # Passes compute what depends on constants only: weights that no kernel reads as they are.
+    assert not [n.op for n in graph.nodes if n.op.startswith("host.") and not all(v.is_constant for v in n.inputs)]
     return graph
 
 

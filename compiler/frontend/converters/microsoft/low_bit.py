@@ -8,23 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilestitch.compiler.ir import Value
-from tilestitch.compiler.ir.types import dtype_kind, is_float
+from tilestitch.compiler.ir.types import dtype_kind, is_float, to_numpy_dtype
+from tilestitch.runtime.host.blocks import CODES
 
 from ...builder import Builder, dtype_of
 from ...context import Context
+from ..blocks import in_blocks, integers_in_blocks
 from ..common import widened
 from ..matmul import matmul_any_rank
 from .operator import Operator
-
-NF4 = (
-    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
-    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
-    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
-)  # fmt: skip
-"""Quantiles of the normal distribution (Dettmers et al., QLoRA, 2023)."""
-
-FP4 = (0.0, 5.208333333e-03, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
-"""Magnitudes of bitsandbytes' 4-bit floats; the fourth bit is the sign."""
 
 
 def unpacked(b: Builder, x: Value, bits: int) -> Value:
@@ -64,6 +56,9 @@ def _weights(ctx: Context, depth: int, width: int) -> Value:
     wide_scales = ctx.reshape(widened(ctx, scales), (width, blocks))
     zeros = _zero_points(ctx, bits, width, blocks)
     groups = ctx.optional(4)
+    kept = _kept(ctx, codes, scales, (width, depth, blocks)) if groups is None else None
+    if kept is not None:
+        return kept
     if groups is None:
         spread = (width, blocks, 1)
         centred = ctx.sub(
@@ -75,6 +70,24 @@ def _weights(ctx: Context, depth: int, width: int) -> Value:
     by_row = zeros if not ctx.rank(zeros) else ctx.gather(zeros, ctx.slice_axis(groups, 0, 0, depth), 1)
     w = ctx.mul(ctx.sub(codes, by_row), ctx.gather(wide_scales, ctx.slice_axis(groups, 0, 0, depth), 1))
     return ctx.cast(w, dtype_of(scales))
+
+
+def _kept(ctx: Context, codes: Value, scales: Value, sizes: tuple[int, int, int]) -> Value | None:
+    """Constant weights as they are, unless their zero points are floats."""
+    (width, depth, blocks), zeros = sizes, ctx.optional(3)
+    whole = zeros is None or dtype_of(zeros) == "uint8"
+    if not whole or codes.data is None or scales.data is None or (zeros is not None and zeros.data is None):
+        return None
+    bits = checked_bits(ctx)
+    points = np.full((width, blocks), 1 << (bits - 1))
+    if zeros is not None:
+        rows = unpacked(ctx, ctx.reshape(zeros, (width, -(-blocks * bits // 8))), bits).data
+        if rows is None:
+            return None
+        points = rows[:, :blocks].astype(np.int64)
+    by_block, kind = scales.data.reshape(width, blocks), to_numpy_dtype(f"uint{bits}")
+    data = codes.data[:, :depth].astype(kind)
+    return integers_in_blocks(ctx, data, by_block, points, ctx.attr("block_size"), dtype_of(scales))
 
 
 def _reshaped(b: Builder, x: Value, shape: tuple[int, ...]) -> Value:
@@ -178,12 +191,17 @@ def matmul_bnb4(ctx: Context) -> Value:
     depth, width, block, kind = (ctx.attr(name) for name in ("K", "N", "block_size", "quant_type"))
     if kind not in (0, 1):
         raise ctx.fail(f"quant_type is {kind}, neither 0 (FP4) nor 1 (NF4); correct the model")
-    table = NF4 if kind else (*FP4, *(-value for value in FP4))
+    name = "nf4" if kind else "fp4"
     # The high half of a byte comes first.
     rows = ctx.reshape(packed, (-1, 1))
     halves = [ctx.emit("shift_right", rows, ctx.like(4, rows)), ctx.emit("bitwise_and", rows, ctx.like(15, rows))]
     codes = ctx.reshape(ctx.concat(halves, 1), (-1,))
-    values = ctx.gather(ctx.constant(np.array(table), "float32"), ctx.cast(codes, "int32"), 0)
+    if ctx.attr("transB", 1) and codes.data is not None and scales.data is not None and depth % block == 0:
+        by_row, by_block = codes.data[: depth * width].reshape(width, depth), scales.data.reshape(width, -1)
+        kept = in_blocks(ctx, name, by_row, by_block, None, block, dtype_of(x))
+        if kept is not None:
+            return matmul_any_rank(ctx, x, ctx.swap_axes(kept, 0, 1))
+    values = ctx.gather(ctx.constant(np.array(CODES[name]), "float32"), ctx.cast(codes, "int32"), 0)
     by_element = _spread(ctx, widened(ctx, scales), 0, block, depth * width)
     weights = ctx.mul(ctx.slice_axis(values, 0, 0, depth * width), by_element)
     w = ctx.cast(ctx.reshape(weights, (width, depth)), dtype_of(x))

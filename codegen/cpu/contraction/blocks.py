@@ -1,0 +1,220 @@
+"""GEMMs by weights in blocks: codes of 4 or 8 bits become floats in registers, or panels in the workspace of a task.
+
+A word of 32 bits has neighbouring codes of one column, and a vector of words those of as many columns.
+
+Codes of 4 bits are brought to the lowest bits of words, by which a table of 16 floats is looked up, where there is an
+instruction for that. Else integers become floats where they stand: with the exponent by which the lowest of their bits
+counts 1, the bits of a code are the end of the mantissa of 2^n + code, from which 2^n and the zero point are taken at
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import storage_dtype
+from tilestitch.codegen.cpu.contraction import microkernel as mk
+from tilestitch.codegen.cpu.contraction.gemm import AHEAD_BYTES, GemmEmitter
+from tilestitch.codegen.cpu.contraction.microkernel import Expr
+from tilestitch.codegen.cpu.contraction.panels import Operand, PackedOperand, Panels
+from tilestitch.compiler.ir.blocks import BlockFormat
+from tilestitch.compiler.ir.types import storage_bytes
+from tilestitch.passes.plan.cpu.gemm import BlockPacking
+from tilestitch.passes.plan.cpu.schedules import CpuBlockGemmSchedule
+from tilestitch.passes.plan.cpu.tiling import LINE_BYTES, RegisterTile
+from tilestitch.runtime.host.blocks import CODES
+
+MANTISSA_BITS, EXPONENT_BIAS = 23, 127
+LOOK_UP = {16: "llvm.x86.avx512.permvar.sf.512"}
+"""By lanes, LLVM's name of what looks up floats by the lowest bits of integers; the table is a vector."""
+
+
+@dataclass(frozen=True)
+class BlockPanels(Panels):
+    """Panels of codes, scales and zero points; the workspace has whole blocks of floats."""
+
+    packing: BlockPacking | None = None
+    table: Any = None
+    """A buffer of the floats that codes stand for, where they are looked up."""
+
+    def prepare(self, batch: Expr, panel: Expr, width: Expr, steps: tuple[Expr, Expr] | None = None) -> None:
+        """Dequantises one panel, all of its steps."""
+        if self.workspace is None:
+            return
+        form, lanes = self._form, self.tile.lanes
+        with mk.serial(0, form.blocks) as block:
+            for vector in range(self.tile.vectors):
+                place = T.ramp(T.int64(vector * lanes), T.int64(1), lanes)
+                scale, taken = self.scale(panel, block, vector), self.taken(panel, block, vector)
+                with mk.serial(0, form.words) as word:
+                    words = self.words(panel, block * form.words + word, vector)
+                    for number in range(self.per_word):
+                        k = block * form.block + word * self.per_word + number
+                        T.buffer_store(self.workspace, self.value(words, number, taken) * scale, [k, place])
+
+    @property
+    def per_word(self) -> int:
+        return 32 // self._form.bits
+
+    @property
+    def _form(self) -> Any:
+        assert self.packing is not None
+        return self.packing.form
+
+    @property
+    def _places(self) -> int:
+        """Codes that find room in a mantissa."""
+        return 1 if self.table is not None else MANTISSA_BITS // self._form.bits
+
+    def words(self, panel: Expr, step: Expr, vector: int) -> list[Expr]:
+        """int32: a word of each column of a vector; and, to be converted, the same with later codes at its end."""
+        lanes, bits = self.tile.lanes, self._form.bits
+        first = T.bind(self._read(panel, (step * self.tile.columns + vector * lanes) * 4, "int32", 4))
+        shifts = () if self.table is not None else range(self._places, self.per_word, self._places)
+        return [first, *(T.bind(T.shift_right(first, _all(T.int32(each * bits), lanes))) for each in shifts)]
+
+    def scale(self, panel: Expr, block: Expr, vector: int) -> Expr:
+        """float32: the scales of a block."""
+        assert self.packing is not None
+        form, lanes = self._form, self.tile.lanes
+        at = (block * self.tile.columns + vector * lanes) * form.scale_bytes + self.packing.scales_at
+        raw = self._read(panel, at, storage_dtype(form.scales), form.scale_bytes)
+        if form.scales == "bfloat16":
+            wide = T.cast(raw, f"uint32x{lanes}")
+            return T.bind(T.reinterpret(f"float32x{lanes}", T.shift_left(wide, _all(T.uint32(16), lanes))))
+        return T.bind(raw if form.scales == "float32" else T.cast(raw, f"float32x{lanes}"))
+
+    def taken(self, panel: Expr, block: Expr, vector: int) -> list[Expr]:
+        """float32: what is taken from the codes of a block, for each place of a word; nothing where that is none."""
+        form, lanes = self._form, self.tile.lanes
+        zero = self._zero(panel, block, vector) if form.zeros else None
+        if self.table is not None:
+            return [] if zero is None else [zero]
+        powers = [float(1 << (MANTISSA_BITS - place * form.bits)) for place in range(self._places)]
+        if zero is None:
+            return [_all(mk.constant(power + (1 << (form.bits - 1)), "float32"), lanes) for power in powers]
+        return [T.bind(zero + _all(mk.constant(power, "float32"), lanes)) for power in powers]
+
+    def _zero(self, panel: Expr, block: Expr, vector: int) -> Expr:
+        assert self.packing is not None
+        form, lanes = self._form, self.tile.lanes
+        place = vector if form.bits == 8 else vector // 2
+        raw = self._read(panel, block * self.packing.zeros_bytes + place * lanes + self.packing.zeros_at, "uint8", 1)
+        wide = T.cast(raw, f"int32x{lanes}")
+        if form.bits == 4:
+            wide = T.bitwise_and(T.shift_right(wide, _all(T.int32(vector % 2 * 4), lanes)), _all(T.int32(15), lanes))
+        return T.bind(T.cast(wide, f"float32x{lanes}"))
+
+    def value(self, words: Sequence[Expr], number: int, taken: Sequence[Expr]) -> Expr:
+        """float32: one code of each word, less its zero point."""
+        form, lanes = self._form, self.tile.lanes
+        wide, place = f"float32x{lanes}", number % self._places
+        if self.table is not None:
+            word = T.shift_right(words[0], _all(T.int32(number * form.bits), lanes)) if number else words[0]
+            table = self.table[T.ramp(T.int64(0), T.int64(1), lanes)]
+            found = T.call_llvm_pure_intrin(wide, LOOK_UP[lanes], table, word)
+            return found - taken[0] if taken else found
+        word, shift = words[number // self._places], place * form.bits
+        mask, exponent = ((1 << form.bits) - 1) << shift, (EXPONENT_BIAS + MANTISSA_BITS - shift) << MANTISSA_BITS
+        bits = T.bitwise_or(T.bitwise_and(word, _all(T.int32(mask), lanes)), _all(T.int32(exponent), lanes))
+        return T.reinterpret(wide, bits) - taken[place]
+
+    def ask(self, panel: Expr, block: Expr) -> None:
+        """Asks for the codes that come some lines after those of a block."""
+        form = self._form
+        size = form.code_bytes * self.tile.columns
+        for line in range(0, size, LINE_BYTES):
+            self.prefetch(panel, block * size + (line + AHEAD_BYTES))
+
+    def prefetch(self, panel: Expr, at: Expr) -> None:
+        assert isinstance(self.operand, PackedOperand)
+        mk.prefetch(T.address_of(self.operand.buffer[0, panel, 0, at]))
+
+    def _read(self, panel: Expr, at: Expr, dtype: str, size: int) -> Expr:
+        """A vector of `dtype` from some byte of a panel on."""
+        assert isinstance(self.operand, PackedOperand)
+        lanes = self.tile.lanes
+        raw = self.operand.buffer[0, panel, 0, T.ramp(mk.as_index(at), T.int64(1), lanes * size)]
+        return raw if dtype == "uint8" else T.reinterpret(f"{dtype}x{lanes}", raw)
+
+
+def _all(value: Expr, lanes: int) -> Expr:
+    return tirx.Broadcast(value, lanes)
+
+
+class BlockEmitter(GemmEmitter):
+    """A GEMM by weights in blocks."""
+
+    def _panels(self, b: Operand, panel: Any) -> Panels:
+        plan, shape, packing = self.plan, self.plan.shape, self.plan.packing()
+        assert isinstance(packing, BlockPacking)
+        if panel is not None:
+            shape_of_panel = (packing.panel_bytes // (packing.columns * storage_bytes("float32")), packing.columns)
+            panel = T.decl_buffer(shape_of_panel, "float32", data=panel.data)
+        table = None
+        if isinstance(plan.schedule, CpuBlockGemmSchedule) and plan.schedule.look_up:
+            table = T.alloc_buffer((plan.schedule.lanes,), "float32", scope="local")
+            for place, value in enumerate(_looked_up(packing.form)):
+                T.buffer_store(table, mk.constant(float(value), "float32"), [place])
+        return BlockPanels(
+            b, plan.steps, plan.tile, shape.b_dtype, shape.acc_dtype, panel, packing=packing, table=table
+        )
+
+    def _multiply(
+        self, panel: Expr, width: Expr, index: Expr, rows: int, first_k: Expr, last_k: Expr, gate: Expr | None = None
+    ) -> tuple[Any, RegisterTile, Expr]:
+        """In registers: sums of a block wait for its scale."""
+        if self.schedule.widen_right:
+            return super()._multiply(panel, width, index, rows, first_k, last_k, gate)
+        plan, panels = self.plan, self.panels
+        assert isinstance(panels, BlockPanels) and plan.shape.blocks is not None
+        row0 = T.bind(mk.start_of(plan.rows, index))
+        vectors = -(-width // plan.tile.lanes) if mk.is_number(width) else plan.tile.vectors
+        tile = RegisterTile(rows, vectors, plan.tile.lanes)
+        total, sums = (mk.allocate(tile, plan.shape.acc_dtype) for _ in range(2))
+        zero = mk.constant(0, plan.shape.acc_dtype)
+        mk.fill(total, tile, zero)
+        with mk.serial(0, plan.shape.blocks.blocks) as block:
+            if self.schedule.prefetch_ahead:
+                panels.ask(panel, block)
+            mk.fill(sums, tile, zero)
+            self._add_block(sums, tile, panels, panel, block, row0)
+            for vector in range(tile.vectors):
+                scale, place = panels.scale(panel, block, vector), _place(tile, vector)
+                for row in range(rows):
+                    T.buffer_store(total, total[row, place] + sums[row, place] * scale, [row, place])
+        return total, tile, row0
+
+    def _add_block(
+        self, sums: Any, tile: RegisterTile, panels: BlockPanels, panel: Expr, block: Expr, row0: Expr
+    ) -> None:
+        left, form = self._left(row0), self.plan.shape.blocks
+        assert form is not None
+        taken = [panels.taken(panel, block, vector) for vector in range(tile.vectors)]
+        with mk.serial(0, form.words) as word:
+            words = [panels.words(panel, block * form.words + word, vector) for vector in range(tile.vectors)]
+            for number in range(panels.per_word):
+                k = block * form.block + word * panels.per_word + number
+                factors = [T.bind(left(row, k)) for row in range(tile.rows)]
+                for vector in range(tile.vectors):
+                    value = T.bind(panels.value(words[vector], number, taken[vector]))
+                    place = _place(tile, vector)
+                    for row, factor in enumerate(factors):
+                        added = _all(factor, tile.lanes) * value
+                        T.buffer_store(sums, sums[row, place] + added, [row, place])
+
+
+def _looked_up(form: BlockFormat) -> Sequence[float]:
+    """What codes stand for as they are packed, before zero points are taken from them."""
+    if not form.integers:
+        return CODES[form.codes]
+    return range(16) if form.zeros else range(-8, 8)
+
+
+def _place(tile: RegisterTile, vector: int) -> Expr:
+    return T.ramp(T.int64(vector * tile.lanes), T.int64(1), tile.lanes)

@@ -1,0 +1,41 @@
+"""Constant weights in blocks, for passes to keep as they are or to dequantise."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilestitch.compiler.ir import TensorType, Value
+from tilestitch.compiler.ir.blocks import SCALES, BlockFormat
+from tilestitch.compiler.ir.types import from_numpy_dtype
+
+from ..builder import Builder
+
+
+def integers_in_blocks(
+    b: Builder, codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray, block: int, to: str
+) -> Value | None:
+    """(codes - zeros) * scales as `to` [columns, depth]; None if no format has it.
+
+    codes: integers of some small dtype [columns, depth]; scales, zeros: [columns, blocks], zeros of a wider dtype.
+    """
+    kind = from_numpy_dtype(codes.dtype)
+    bits = 8 if kind.endswith("int8") else 4
+    shift = 1 << (int(kind.removeprefix("uint")) - 1) if kind.startswith("uint") else 0
+    wide, points = codes.astype(np.int16) - shift, zeros.astype(np.int64) - shift
+    if points.size and (points.min() < -(1 << (bits - 1)) or points.max() >= 1 << (bits - 1)):
+        return None
+    stored = None if not points.any() else points.astype(np.uint8)
+    return in_blocks(b, f"int{bits}", wide.astype(np.uint8), scales, stored, block, to)
+
+
+def in_blocks(
+    b: Builder, kind: str, codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, block: int, to: str
+) -> Value | None:
+    """The same of codes of a format, uint8, one a byte."""
+    dtype = from_numpy_dtype(scales.dtype)
+    form = BlockFormat(kind, block, dtype, zeros is not None, codes.shape[1])
+    if dtype not in SCALES or form.problem is not None or 0 in codes.shape:
+        return None
+    weights = b.constant(form.encode(codes, scales, zeros), "uint8")
+    attrs = {**form.attrs, "to": to}
+    return b.emit_many("host.dequantise_blocks", (weights,), attrs, [TensorType(to, codes.shape)])[0]

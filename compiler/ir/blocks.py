@@ -1,0 +1,95 @@
+"""Weights in blocks that share a scale, as `block_matmul` reads them: uint8 [columns, blocks, bytes of a block]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from .types import storage_bytes
+
+CODE_BITS: Mapping[str, int] = {"int4": 4, "int8": 8, "nf4": 4, "fp4": 4}
+SCALES = ("float32", "float16", "bfloat16")
+WORD_BITS = 32
+"""Blocks are whole words of codes."""
+
+
+@dataclass(frozen=True)
+class BlockFormat:
+    """Blocks of `block` codes along a reduction of `depth`; w = (code - zero) * scale.
+
+    codes: int4, int8, nf4 or fp4; scales: the dtype of a block's scale; zeros: whether a block has a zero point, which
+    is a code too (of 4 bits in a byte of its own).
+    """
+
+    codes: str
+    block: int
+    scales: str
+    zeros: bool
+    depth: int
+
+    @staticmethod
+    def of(attrs: Mapping[str, Any]) -> BlockFormat:
+        """From the attributes of a node."""
+        return BlockFormat(attrs["codes"], attrs["block"], attrs["scales"], bool(attrs["zeros"]), attrs["depth"])
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def bits(self) -> int:
+        return CODE_BITS[self.codes]
+
+    @property
+    def integers(self) -> bool:
+        """Whether codes are integers, in two's complement."""
+        return self.codes.startswith("int")
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.depth // self.block)
+
+    @property
+    def words(self) -> int:
+        """Of a block's codes, of 32 bits each."""
+        return self.block * self.bits // WORD_BITS
+
+    @property
+    def code_bytes(self) -> int:
+        return self.block * self.bits // 8
+
+    @property
+    def scale_bytes(self) -> int:
+        return storage_bytes(self.scales)
+
+    @property
+    def block_bytes(self) -> int:
+        return self.code_bytes + self.scale_bytes + self.zeros
+
+    @property
+    def problem(self) -> str | None:
+        """Why there are no such weights."""
+        if self.codes not in CODE_BITS or self.scales not in SCALES:
+            return f"codes {self.codes} with scales {self.scales} are none of {', '.join(CODE_BITS)} with a float"
+        if self.block < 1 or self.depth < 1 or self.block * self.bits % WORD_BITS:
+            return f"blocks of {self.block} codes of {self.bits} bits are no whole words of {WORD_BITS} bits"
+        return None
+
+    def encode(self, codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None = None) -> np.ndarray:
+        """uint8 [columns, blocks, bytes] of codes uint8 [columns, depth], one a byte, and of scales and zero points
+        [columns, blocks]. What a last block has beyond the depth is 0.
+        """
+        columns = len(codes)
+        padded = np.zeros((columns, self.blocks * self.block), np.uint8)
+        padded[:, : self.depth] = codes
+        blocks = padded.reshape(columns, self.blocks, self.block)
+        if self.bits == 4:
+            blocks = (blocks[..., 0::2] & 15) | (blocks[..., 1::2] << np.uint8(4))
+        raw = np.ascontiguousarray(scales).reshape(columns, self.blocks, 1).view(np.uint8)
+        parts = [blocks, raw]
+        if zeros is not None:
+            parts.append(zeros.astype(np.uint8).reshape(columns, self.blocks, 1))
+        return np.concatenate(parts, -1)

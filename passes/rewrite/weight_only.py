@@ -1,0 +1,141 @@
+"""Weights of 4 or 8 bits in blocks stay as they are: matmuls with them become `block_matmul`.
+
+Converters emit `host.dequantise_blocks` of constant weights. What is left of those, as an operand of something else or
+for a target without such kernels, is computed now. Weights of 8 bits with a scale for each column, times floats, are
+one block a column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tilestitch.compiler.ir import Graph, Node, Value, reference
+from tilestitch.compiler.ir.blocks import BlockFormat
+from tilestitch.compiler.ir.types import from_numpy_dtype, is_float
+from tilestitch.passes.contract import PassContext, PassResult
+from tilestitch.passes.plan.cpu.isa import isa_named
+from tilestitch.runtime.host.blocks import scale_values
+
+from .driver import emit_like, is_sized, produced_by
+from .quantised import Quantised, dequantised
+
+DEQUANTISE = "host.dequantise_blocks"
+
+
+@dataclass(frozen=True)
+class WeightOnly:
+    """Keep weights in blocks, on CPUs."""
+
+    name: ClassVar[str] = "weight_only"
+
+    def run(self, graph: Graph, context: PassContext) -> PassResult:
+        count, reasons = 0, list[str]()
+        for node in [node for node in graph.nodes if node.op == "matmul"]:
+            found = _kept(graph, node, context)
+            if isinstance(found, Value):
+                graph.replace(node, [found])
+                count += 1
+            elif found is not None:
+                reasons.append(f"{', '.join(node.origins) or node.name} multiplies floats: {found}")
+        folded = _fold(graph)
+        if count or folded:
+            graph.sort()
+        notes = [f"{count} matmuls keep their weights in blocks"] if count else []
+        return PassResult(graph, count + folded > 0, (*notes, *reasons))
+
+
+def _kept(graph: Graph, node: Node, context: PassContext) -> Value | str | None:
+    """The matmul with weights in blocks; why it is none; None of another."""
+    left, right = node.inputs
+    if not is_float(node.output.dtype) or node.attrs.get("out_dtype") or not is_sized(node.output):
+        return None
+    blocks = _of_blocks(node, right) or _of_columns(graph, node)
+    if blocks is None or isinstance(blocks, str):
+        return blocks
+    form, weights = blocks
+    if not _is_finite(form, weights):
+        return "some of its weights, or of its scales, are NaN or infinite"
+    if context.target.is_gpu:
+        return "kernels of GPUs have no weights in blocks"
+    if not form.integers and not isa_named(context.target.isa).looks_up:
+        return f"{form.codes} needs an instruction that looks up 16 floats, which {context.target} has not"
+    if node.attrs.get("trans_a"):
+        rank = len(left.shape)
+        left = emit_like(graph, node, "transpose", left, perm=(*range(rank - 2), rank - 1, rank - 2))
+    return emit_like(graph, node, "block_matmul", left, weights, **form.attrs)
+
+
+def _is_finite(form: BlockFormat, weights: Value) -> bool:
+    """Sums of codes are scaled afterwards, where 0 times infinity is 0."""
+    assert weights.data is not None
+    raw = weights.data[..., form.code_bytes : form.code_bytes + form.scale_bytes]
+    with np.errstate(over="ignore", invalid="ignore"):
+        largest = np.abs(scale_values(raw, form.scales)) * np.float32(1 << form.bits)
+    return bool(np.isfinite(largest).all())
+
+
+def _of_blocks(node: Node, right: Value) -> tuple[BlockFormat, Value] | str | None:
+    """Format and weights of a right operand that is dequantised, and perhaps transposed."""
+    turned = bool(node.attrs.get("trans_b"))
+    view = produced_by(right, "transpose")
+    if view is not None and tuple(view.attrs["perm"]) == (1, 0):
+        right, turned = view.inputs[0], not turned
+    source = produced_by(right, DEQUANTISE)
+    if source is None:
+        return None
+    if not turned:
+        return "its blocks do not run along the reduction"
+    form = BlockFormat.of(source.attrs)
+    return form.problem or (form, source.inputs[0])
+
+
+def _of_columns(graph: Graph, node: Node) -> tuple[BlockFormat, Value] | str | None:
+    """Constant weights of 8 bits whose scales and zero points are one for each column, as blocks of whole columns."""
+    found = dequantised(graph, node, node.inputs[1])
+    if found is None or found.q.data is None or len(found.q.shape) != 2:
+        return None
+    data = _by_column(found, bool(node.attrs.get("trans_b")))
+    if data is None:
+        return "scales or zero points of its weights are not constants, one for each column"
+    codes, scales, zeros = data
+    width, depth = codes.shape
+    if not codes.size:
+        return None
+    shift = 128 if codes.dtype == np.uint8 else 0
+    centred = (codes.astype(np.int32) - shift).astype(np.uint8)
+    points = (zeros.astype(np.int32) - shift).astype(np.uint8).reshape(width, 1)
+    form = BlockFormat("int8", -(-depth // 4) * 4, from_numpy_dtype(scales.dtype), bool(points.any()), depth)
+    encoded = form.encode(centred, scales.reshape(width, 1), points if form.zeros else None)
+    return form.problem or (form, graph.constant(encoded, name=node.inputs[1].name))
+
+
+def _by_column(found: Quantised, turned: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Codes [columns, depth], and scales and zero points [columns]."""
+    codes = found.q.data
+    scale, zero = found.scale.data, np.zeros((), np.int32) if found.zero is None else found.zero.data
+    if codes is None or scale is None or zero is None:
+        return None
+    spread = []
+    for parameter in (scale, zero):
+        wide = np.atleast_2d(parameter)
+        wide = wide if turned else wide.T
+        if wide.shape[1:] != (1,):
+            return None
+        spread.append(np.broadcast_to(wide[:, 0], (codes.shape[0] if turned else codes.shape[1],)))
+    return (codes if turned else codes.T), np.ascontiguousarray(spread[0]), spread[1]
+
+
+def _fold(graph: Graph) -> int:
+    """Compute what is still dequantised."""
+    count = 0
+    for node in [node for node in graph.nodes if node.op == DEQUANTISE]:
+        if node.output.uses or graph.is_output(node.output):
+            (values,) = reference(node.op)([node.inputs[0].data], node.attrs)
+            graph.replace(node, [graph.constant(values, name=node.output.name)])
+        else:
+            graph.remove(node)
+        count += 1
+    return count
