@@ -26,6 +26,7 @@ from tilestitch.compiler.ir.text import digest
 from tilestitch.compiler.ir.types import from_numpy_dtype, to_numpy_dtype
 from tilestitch.passes.plan import ALIGNMENT, StitchPlan
 from tilestitch.passes.plan.buffers import TemporaryBuffer
+from tilestitch.passes.plan.launches.launch import Edge
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.artifact import ArtifactContents
 from tilestitch.runtime.kernel_signature import KernelSignature
@@ -204,9 +205,9 @@ class _ProgramWriter:
         self.temporaries = _temporaries(plan)
         self.arena_bytes = _align(plan.buffers.arena_bytes)
         self.status: int | None = None
-        self.edges_into: dict[int, list[int]] = {}
+        self.edges_into: dict[int, list[Edge]] = {}
         for edge in plan.edges or ():
-            self.edges_into.setdefault(edge.after, []).append(edge.before)
+            self.edges_into.setdefault(edge.after, []).append(edge)
         self.sizes: int | None = None
 
     def write(self, output_names: tuple[str, ...] = ()) -> rt.Program:
@@ -282,21 +283,24 @@ class _ProgramWriter:
             return list(launches)
         return [replace(launch, lane=lane) for launch, lane in zip(launches, lanes, strict=True)]
 
-    def edges(self, first: int, count: int) -> list[tuple[int, int]]:
+    def edges(self, first: int, count: int) -> list[Edge]:
         """Edges between the launches of one segment, by their numbers in it."""
         return [
-            (before - first, number) for number in range(count) for before in self.edges_into.get(first + number, ())
-        ]
+            replace(edge, before=edge.before - first, after=number)
+            for number in range(count) for edge in self.edges_into.get(first + number, ())
+        ]  # fmt: skip
 
     # -- native steps --------------------------------------------------------------------------------------------
 
     def launches(self, group: str) -> Iterator[PlacedLaunch]:
         temporaries: dict[str, int] = {}
+        shared: dict[CountersArg, int] = {}
         for symbol, launch in self.named[id(self.plan), group]:
-            args = tuple(self.argument(group, arg, temporaries) for arg in launch.args)
+            args = tuple(self.argument(group, arg, temporaries, shared) for arg in launch.args)
             yield PlacedLaunch(symbol, launch, args)
 
-    def argument(self, group: str, arg: Any, temporaries: dict[str, int]) -> rt.Arg:
+    def argument(self, group: str, arg: Any, temporaries: dict[str, int], shared: dict[CountersArg, int]) -> rt.Arg:
+        """temporaries, shared: the numbers of the group's own memory so far."""
         match arg:
             case ValueArg(name):
                 return rt.Arg(self.memory_of(name))
@@ -305,7 +309,7 @@ class _ProgramWriter:
             case PackedArg():
                 return rt.Arg(self.packed(arg))
             case TensorMapArg(over, tensor_map, offset_bytes):
-                return rt.Arg(self.argument(group, over, temporaries).value, offset_bytes, tensor_map)
+                return rt.Arg(self.argument(group, over, temporaries, shared).value, offset_bytes, tensor_map)
             case TemporaryArg(name, nbytes):
                 if name not in temporaries:
                     temporaries[name] = self.temporary(group, len(temporaries), name, nbytes)
@@ -315,9 +319,11 @@ class _ProgramWriter:
             case SizesArg():
                 return rt.Arg(self.sizes_value())
             case CountersArg(nbytes):
-                return rt.Arg(
-                    self.add_spec(rt.ValueSpec("counters", rt.TensorType("uint8", (nbytes,)), rt.Counters(nbytes)))
-                )
+                if arg.shared and arg in shared:
+                    return rt.Arg(shared[arg])
+                spec = rt.ValueSpec("counters", rt.TensorType("uint8", (nbytes,)), rt.Counters(nbytes))
+                shared[arg] = self.add_spec(spec)
+                return rt.Arg(shared[arg])
         raise CodegenError(f"unknown kernel argument {arg!r}")
 
     def packed(self, arg: PackedArg) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.passes.plan import Group
-from tilestitch.passes.plan.launches.launch import FIRST_LANE, Lane
+from tilestitch.passes.plan.launches.launch import FIRST_LANE, Edge, Lane
 from tilestitch.passes.plan.launches.own import kind_of_plugin
 from tilestitch.passes.plan.own_kernels import KernelTarget, OwnKernel, Temporary
 from tilestitch.passes.plan.target import TargetInfo as PassTarget
@@ -123,7 +123,7 @@ class Backend(Protocol):
         """A launch as the program writes it."""
         ...
 
-    def step(self, launches: Sequence[PlacedLaunch], edges: Sequence[tuple[int, int]]) -> rt.Step:
+    def step(self, launches: Sequence[PlacedLaunch], edges: Sequence[Edge]) -> rt.Step:
         """The program's step for launches without host steps between them. edges: numbers of launches, of which the
         second waits for the first.
         """

@@ -60,11 +60,12 @@ class StatusArg:
 class CountersArg:
     """`nbytes` of the launch's own memory: 0 when the model is loaded, and kept from one run to the next.
 
-    name: tells several of one launch apart.
+    name: tells several of one launch apart. shared: all launches of the group have it together.
     """
 
     nbytes: int
     name: str = ""
+    shared: bool = False
 
 
 @dataclass(frozen=True)

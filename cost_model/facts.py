@@ -121,12 +121,13 @@ class Launch:
 
     tie: what lies between stages, a `barrier` of the grid; or `band`: the blocks of the first stage do the work of the
     second, for the rows that they have stored, and its tail is what the last of them do; or `tickets`: blocks draw
-    tasks stage after stage, and wait for those they need. blocks: that go through the tasks of every stage; 0: one for
-    each task. pace: with tickets, what the stages take together, over what they would take one after the other.
+    tasks stage after stage, and wait for those they need; or `beside`: of one stage, which begins while the launch
+    before it is under way. blocks: that go through the tasks of every stage; 0: one for each task. pace: where tasks
+    wait for tasks, what the stages (of all launches) take together, over what they would take one after the other.
     """
 
     stages: tuple[tuple[Part, ...], ...]
-    tie: Literal["barrier", "band", "tickets"] = "barrier"
+    tie: Literal["barrier", "band", "tickets", "beside"] = "barrier"
     blocks: int = 0
     pace: float = 1.0
 

@@ -88,7 +88,7 @@ def room_of_block(launch: Launch, gpu: Device) -> tuple[tuple[int, int], ...]:
 def _launch(launch: Launch, gpu: Device) -> tuple[Mapping[Bound, float], float]:
     """Microseconds by what they are spent on, and their sum if nothing overlapped."""
     spent = defaultdict[Bound, float](float)
-    spent["launch"] += c.GPU_LAUNCH_US
+    spent["launch"] += 0.0 if launch.tie == "beside" else c.GPU_LAUNCH_US
     spent["barrier"] += launch.grid_barriers * c.GPU_GRID_BARRIER_US
     machine = _machine(launch, gpu)
     stages = [_banded(launch, gpu)] if launch.tie == "band" else [machine.stage(stage) for stage in launch.stages]

@@ -22,7 +22,7 @@ from .host_steps import host_summary, refused_kernels, why_on_host
 from .open.typical import typical_sizes
 from .plan import Group, HostGroup, StitchPlan, WhyNot
 from .plan.launches.cuda.group import ticketing_of
-from .plan.schedules import TicketSchedule
+from .plan.schedules import LaunchesSchedule, TicketSchedule
 from .plan.target import TargetInfo
 from .schedule.launches import nested_graphs
 from .schedule.makespan import plan_us
@@ -90,7 +90,8 @@ def explain_plan(
                 kernel["predicted_us"] = round(found.latency_us, 3)
                 kernel["predicted_range_us"] = [round(found.low_us, 3), round(found.high_us, 3)]
                 kernel["bound"] = found.bound
-                if isinstance(group.schedule, TicketSchedule) and isinstance(device, Device):
+                tied = isinstance(group.schedule, TicketSchedule | LaunchesSchedule)
+                if tied and isinstance(device, Device):
                     launched = zip(group.parts, ticketing_of(nodes, group).parts, strict=True)
                     drawn = [part for part, launches_ in launched for _ in launches_]
                     kernel["tiles"] = [described_edge(drawn, edge) for edge in group.schedule.edges]
@@ -123,10 +124,11 @@ def explain_plan(
 def _apart(parts: Sequence[KernelFacts], together: KernelFacts, model: LatencyModel, device: Device) -> dict[str, Any]:
     """What the parts of a kernel whose blocks draw tiles would be as launches of their own, in waves of blocks, too."""
     tiles, launches = [part.tasks for part in parts], [part.sequence[-1] for part in parts]
+    tied = [one for one in together.sequence if one.pace != 1.0] or together.sequence[-1:]
     return {
         "predicted_us": round(sum(found.latency_us for found in model.predict(parts, device)), 3),
         "waves": waves_apart(tiles, [slots(launch, device) for launch in launches]),
-        "waves_together": round(waves_together(tiles, slots(together.sequence[-1], device)), 2),
+        "waves_together": round(waves_together(tiles, min(slots(one, device) for one in tied)), 2),
     }
 
 
@@ -173,6 +175,7 @@ def _kernel(graph: Graph, group: Group, values: Mapping[str, Value], segment: in
         "stored_by": [n.name for n in nodes if any(o.name in group.outputs for o in n.outputs)],
         "composition": list(group.schemes),
         "stages": [[_part(part, nodes, values) for part in stage] for stage in group.stages],
+        "tie": group.tie if group.stages else "",
         "stitches": [
             {"producer": s.producer, "consumer": s.consumer, "scheme": s.scheme, "rule": s.rule} for s in group.stitches
         ],

@@ -13,8 +13,8 @@ from tilestitch.passes.plan.attention.check import why_not_attention
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.check import why_no_band, why_not_scheduled
 from tilestitch.passes.plan.gemm.rows_after import RowsAfter
-from tilestitch.passes.plan.launches.cuda.group import blocking_of, ticketing_of
-from tilestitch.passes.plan.launches.dependences import Memory, segment_ranges, unordered
+from tilestitch.passes.plan.launches.cuda.group import blocking_of, ticketing_of, tying_of
+from tilestitch.passes.plan.launches.dependences import Accesses, Memory, segment_ranges, shared_memory, unordered
 from tilestitch.passes.plan.launches.launch import Edge, Launch
 from tilestitch.passes.plan.launches.own import KernelsOf, no_kernels
 from tilestitch.runtime.program import MAX_BLOCK, MAX_GRID
@@ -33,7 +33,7 @@ from .schedule.cuda.gpu import Gpu
 from .schedule.launches import completed_alone, launches_of, nested_graphs
 from .schedule.memory import lifetimes_of
 from .schedule.order import written
-from .sync.check import why_not_tickets
+from .sync.check import why_not_tickets, why_not_tied
 
 
 def check_plan(
@@ -87,6 +87,8 @@ class _Checker:
                 self._check_band(group)
             elif group.tie == "tickets":
                 self._check_tickets(group)
+            elif group.tie == "launches":
+                self._check_tied(group)
             elif group.parts and group.schedule is not None:
                 self.fail(f"group {group.name} has stages, and a schedule besides those of its parts")
         self._check_host_groups()
@@ -156,6 +158,12 @@ class _Checker:
     def _check_tickets(self, group: Group) -> None:
         most = Gpu.of(self.plan.target).machine.shared_bytes_per_block
         problem = ticketing_of(self.nodes, group).why_not(most) or why_not_tickets(self.nodes, group)
+        if problem is not None:
+            self.fail(f"group {group.name}: {problem}")
+
+    def _check_tied(self, group: Group) -> None:
+        least = Gpu.of(self.plan.target).capability
+        problem = tying_of(self.nodes, group).why_not(least) or why_not_tied(self.nodes, group)
         if problem is not None:
             self.fail(f"group {group.name}: {problem}")
 
@@ -271,13 +279,38 @@ class _Checker:
             known.add((edge.before, edge.after))
             own[number].append(replace(edge, before=edge.before - first, after=edge.after - first))
         for (first, end), inside in zip(ranges, own, strict=True):
-            missed = unordered([memory.accesses(launch) for launch in expected[first:end]], inside)
+            accesses = [memory.accesses(launch) for launch in expected[first:end]]
+            self._check_overlaps(expected, first, accesses, inside)
+            missed = unordered(accesses, inside)
             if missed is not None:
                 before, after = (expected[first + number] for number in (missed.before, missed.after))
                 self.fail(
                     f"launch {first + missed.after} ({after.kind} of {after.group}) must wait for {missed.reason}: no "
                     f"edges lead from launch {first + missed.before} ({before.kind} of {before.group}) to it"
                 )
+
+    def _check_overlaps(
+        self, expected: Sequence[Launch], first: int, accesses: Sequence[Accesses], edges: Sequence[Edge]
+    ) -> None:
+        """Only launches whose blocks wait for tiles may begin before others have ended, and touch no memory of theirs
+        but those.
+        """
+        for edge in edges:
+            tied = edge.after - edge.before in accesses[edge.after].overlaps
+            if edge.kind != "full" and not tied:
+                before, after = (expected[first + number] for number in (edge.before, edge.after))
+                self.fail(
+                    f"the edge from launch {first + edge.before} ({before.kind} of {before.group}) to "
+                    f"{first + edge.after} ({after.kind} of {after.group}) is {edge.kind}, but no block of the second "
+                    "waits for tiles of the first"
+                )
+        shared = shared_memory(accesses)
+        if shared is not None:
+            before, after = (expected[first + number] for number in shared[:2])
+            self.fail(
+                f"launches {first + shared[0]} ({before.kind} of {before.group}) and {first + shared[1]} ({after.kind} "
+                f"of {after.group}) may run side by side, and the memory of %{shared[2]} is used by both"
+            )
 
     def _check_lanes(self, expected: Sequence[Launch], whole: StitchPlan) -> None:
         """A launch waits for the one before in its branch, through others maybe."""

@@ -68,12 +68,17 @@ class LaunchChecker:
         self._counters: set[int] = set()
 
     def check(
-        self, launch: Launch | DeviceLaunch, where: str, known: Collection[int], made_on_host: Collection[int]
+        self,
+        launch: Launch | DeviceLaunch,
+        where: str,
+        known: Collection[int],
+        made_on_host: Collection[int],
+        shared: Collection[int] = (),
     ) -> frozenset[int]:
         """The numbers of the values that the launch writes.
 
         `known`: the values that are computed before it; `made_on_host`: those that host steps made, whose arrays may be
-        others' or read-only.
+        others' or read-only. `shared`: counters of launches that it overlaps.
         """
         kernel = f"{where}: kernel {launch.symbol!r}"
         signature = self._signatures.get(launch.symbol)
@@ -88,6 +93,7 @@ class LaunchChecker:
         for number, (arg, parameter) in enumerate(arguments):
             self._check_argument(arg, parameter, f"{kernel}, argument {number},")
             self._check_access(arg, parameter, f"{kernel}, argument {number},", known, made_on_host)
+            self._check_counters(arg, f"{kernel}, argument {number},", shared)
         self._check_apart(arguments, kernel)
         return frozenset(arg.value for arg, parameter in arguments if parameter.writes)
 
@@ -153,16 +159,19 @@ class LaunchChecker:
             ARGUMENT_ALIGNMENT,
             lambda: f"{user} is {value.name!r}, which does not begin at a multiple of {ARGUMENT_ALIGNMENT} bytes",
         )
-        if isinstance(location, Counters):
-            if arg.value in self._counters:
-                self._fail(f"{user} is the counters {arg.value}, which another launch has")
-            self._counters.add(arg.value)
         if parameter.kind != "tensor":
             return
         if parameter.writes and (not isinstance(location, (Arena, Heap)) or arg.value in made_on_host):
             self._fail(f"{user} is {value.name!r}, which the kernel would write, but it is no memory of its own")
         if not parameter.writes and isinstance(location, Heap) and arg.value not in known:
             self._fail(f"{user} is {value.name!r}, which is read before anything computes it")
+
+    def _check_counters(self, arg: Arg, user: str, shared: Collection[int]) -> None:
+        if not isinstance(self._values[arg.value].location, Counters):
+            return
+        if arg.value in self._counters and arg.value not in shared:
+            self._fail(f"{user} is the counters {arg.value}, which another launch has")
+        self._counters.add(arg.value)
 
     def _check_apart(self, arguments: Iterable[tuple[Arg, Parameter]], kernel: str) -> None:
         """What a kernel writes may be no other argument's memory: it is compiled for that."""

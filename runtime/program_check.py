@@ -240,9 +240,12 @@ class _Checker:
         check_program(body.program, self.signatures)
 
     def _check_device_step(self, step: DeviceStep, where: str) -> None:
-        for launch in step.launches:
+        for number, launch in enumerate(step.launches):
             self._check_extents(launch, where)
-            self._check_launch(launch, where)
+            edges = [edge for edge in step.dependences if edge.after == number and edge.kind != "full"]
+            overlapped = [step.launches[edge.before] for edge in edges if 0 <= edge.before < number]
+            shared = {arg.value for other in overlapped for arg in other.args}
+            self.set_values |= self.launches.check(launch, where, self.set_values, self.made_on_host, shared)
         for edge in step.dependences:
             if not 0 <= edge.before < edge.after < len(step.launches):
                 self._fail(f"{where}: the edge from launch {edge.before} to {edge.after} leads nowhere")

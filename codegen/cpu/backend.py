@@ -12,6 +12,7 @@ from tilestitch.codegen.cpu.toolchain.link import link
 from tilestitch.codegen.program_types import runtime_size
 from tilestitch.compiler.ir import Graph
 from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.launches.launch import Edge
 from tilestitch.passes.plan.own_kernels import KernelTarget
 from tilestitch.passes.plan.target import TargetInfo as PassTarget
 from tilestitch.runtime import program as rt
@@ -85,7 +86,7 @@ class CpuBackend:
             packed=launch.packed,
         )
 
-    def step(self, launches: Sequence[PlacedLaunch], edges: Sequence[tuple[int, int]]) -> rt.NativeStep:
+    def step(self, launches: Sequence[PlacedLaunch], edges: Sequence[Edge]) -> rt.NativeStep:
         """Launches follow each other, whatever the edges."""
         return rt.NativeStep(tuple(self.placed(one.symbol, one.launch, one.args) for one in launches))
 

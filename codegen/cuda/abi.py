@@ -7,7 +7,7 @@ alias one another where a kernel writes. They are `__restrict__`, but for memory
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -64,7 +64,8 @@ class CudaLaunch:
     cooperative: all blocks must be resident together. elastic: the kernel computes the same with any smaller grid along
     x, so that fewer resident blocks do. cluster: blocks of a thread block cluster. portable: not if the
     kernel uses features of one architecture only (`CudaTarget.specific`), so that no PTX for newer GPUs can be made.
-    emission: for kernels that stitched groups can contain. owner: the plug-in that brought the kernel.
+    emission: for kernels that stitched groups can contain. overlaps: as `Launch` has it. owner: the plug-in that
+    brought the kernel.
     """
 
     kind: str
@@ -79,6 +80,7 @@ class CudaLaunch:
     elastic: bool = False
     cluster: Dim3 = (1, 1, 1)
     portable: bool = True
+    overlaps: tuple[int, ...] = ()
     emission: Emission | None = field(default=None, compare=False, repr=False)
     owner: str = ""
 
@@ -106,11 +108,13 @@ Body = Callable[[list[Any], Thread], None]
 
 
 def kernel_function(
-    parameters: Sequence[Parameter], grid: Dim3, block: Dim3, body: Body, blocks_per_sm: int | None = None
-) -> Any:
+    parameters: Sequence[Parameter], grid: Dim3, block: Dim3, body: Body, blocks_per_sm: int | None = None,
+    changing: Collection[KernelArg] = (),
+) -> Any:  # fmt: skip
     """The PrimFunc of a kernel; threads of one block are at most 1024.
 
-    blocks_per_sm: how many blocks an SM must hold, which bounds the registers of a thread.
+    blocks_per_sm: how many blocks an SM must hold, which bounds the registers of a thread. changing: arguments that
+    other kernels write while this one runs.
     """
     assert 1 <= prod(block) <= 1024, block
     with IRBuilder() as builder, T.prim_func(s_tir=True):
@@ -129,7 +133,8 @@ def kernel_function(
     func = builder.get().with_attr(STATIC_SHARED, declared.nbytes)
     if any(isinstance(p.arg, CountersArg) for p in parameters):
         written = _written(func)
-        func = func.with_attr(EXCHANGED, [f"p{i}" for i, buffer in enumerate(buffers) if hash(buffer) in written])
+        exchanged = [hash(b) in written or p.arg in changing for b, p in zip(buffers, parameters, strict=True)]
+        func = func.with_attr(EXCHANGED, [f"p{i}" for i, is_exchanged in enumerate(exchanged) if is_exchanged])
     return func
 
 

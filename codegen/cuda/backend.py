@@ -15,6 +15,7 @@ from tilestitch.codegen.cuda.toolchain.compile import BuildOptions, compile_kern
 from tilestitch.codegen.cuda.toolchain.resources import KernelResources, kernel_resources
 from tilestitch.compiler.ir import Graph
 from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.launches.launch import Edge
 from tilestitch.passes.plan.own_kernels import KernelTarget
 from tilestitch.passes.plan.target import TargetInfo as PassTarget
 from tilestitch.runtime import program as rt
@@ -99,13 +100,13 @@ class CudaBackend:
             elastic=launch.elastic,
         )
 
-    def step(self, launches: Sequence[PlacedLaunch], edges: Sequence[tuple[int, int]]) -> rt.DeviceStep:
+    def step(self, launches: Sequence[PlacedLaunch], edges: Sequence[Edge]) -> rt.DeviceStep:
         """One CUDA graph, whose branches are the launches that do not depend on each other."""
         kernels = (self.placed(one.symbol, one.launch, one.args) for one in launches)
         lanes = (one.lane for one in launches)
         return rt.DeviceStep(
             tuple(replace(kernel, branch=lane.branch, priority=lane.priority) for kernel, lane in zip(kernels, lanes)),
-            tuple(rt.Edge(before, after) for before, after in edges),
+            tuple(rt.Edge(edge.before, edge.after, edge.kind) for edge in edges),
         )
 
 

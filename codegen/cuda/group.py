@@ -18,13 +18,20 @@ from tilestitch.codegen.cuda.rows.rows import lower_rowwise
 from tilestitch.codegen.cuda.stitched import lower_stitched, private
 from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.cuda.tickets import TicketPart, lower_tickets
+from tilestitch.codegen.cuda.tied import TiedPart, lower_tied
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import GroupView, roles_in, view_group
 from tilestitch.codegen.planned import check_planned, members, touched
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.gemm.check import why_no_band
-from tilestitch.passes.plan.launches.cuda.group import blocking_of, cuda_launches, stitching_of, ticketing_of
+from tilestitch.passes.plan.launches.cuda.group import (
+    blocking_of,
+    cuda_launches,
+    stitching_of,
+    ticketing_of,
+    tying_of,
+)
 from tilestitch.passes.plan.launches.launch import Launch
 from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.schedule_check import why_not
@@ -34,6 +41,7 @@ from tilestitch.passes.plan.schedules import (
     DirectSchedule,
     ElementwiseSchedule,
     GemmSchedule,
+    LaunchesSchedule,
     RowSchedule,
     ScanSchedule,
     ScatterSchedule,
@@ -43,7 +51,7 @@ from tilestitch.passes.plan.schedules import (
     TransposeSchedule,
     WindowSchedule,
 )
-from tilestitch.passes.plan.sync.grid import grids_of
+from tilestitch.passes.plan.sync.grid import grid_of, grids_of
 
 
 def lower_group(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
@@ -64,6 +72,8 @@ def _lowered(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch
         return _ticketed(graph, group, target)
     if group.tie == "block":
         return (_blocked(graph, group, target),)
+    if group.tie == "launches":
+        return _tied(graph, group, target)
     if group.stages:
         return _stitched(graph, group, target)
     view = view_group(graph, group)
@@ -78,6 +88,7 @@ def _described(graph: Graph, group: Group, launch: CudaLaunch) -> Launch:
     plain = Launch(
         launch.kind, launch.grid, launch.block, cluster=launch.cluster, shared_bytes=launch.shared_bytes,
         static_shared_bytes=launch.static_shared_bytes, cooperative=launch.cooperative, elastic=launch.elastic,
+        overlaps=launch.overlaps,
     )  # fmt: skip
     return touched(graph, group, launch.args, plain)
 
@@ -129,6 +140,29 @@ def _ticketed(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunc
         grids = grids_of(view, part.schedule, [launch.grid[0] for launch in launches])
         parts.append(TicketPart(launches, grids, checks))
     return (lower_tickets(parts, schedule, inner, view_group(graph, group).origins),)
+
+
+def _tied(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
+    """Checks of indices run before; they are of the first stage's."""
+    schedule = group.schedule
+    if not isinstance(schedule, LaunchesSchedule):
+        raise KernelError(f"group {group.name} has no schedule of what its tiles wait for; write the plan again")
+    problem = tying_of(members(graph, group), group).why_not(target.capability)
+    if problem is not None:
+        raise KernelError(f"group {group.name}: {problem}; write the plan again", group.origins)
+    checks: list[CudaLaunch] = []
+    parts: list[TiedPart] = []
+    inner: dict[str, int] = {}
+    for part in group.parts:
+        view = view_group(graph, part)
+        inner.update((v.name, v.tensor_type.nbytes) for v in view.stored if v.name not in group.outputs)
+        checks += lower_index_checks(view.nodes, view.inputs)
+        (launch,), grid = _template(view, part, target), grid_of(view, part.schedule)
+        if grid is None or grid.blocks != launch.grid[0]:
+            reason = f"blocks of {part.name} ({launch.kind}) are not one tile each"
+            raise KernelError(f"group {group.name}: {reason}; write the plan again", group.origins)
+        parts.append(TiedPart(launch, grid, frozenset(v.name for v in view.stored)))
+    return (*checks, *lower_tied(parts, schedule, inner))
 
 
 def _banded(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:

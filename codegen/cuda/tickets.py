@@ -23,7 +23,6 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
-from tilestitch.codegen.compute.indexing import ravel, unravel
 from tilestitch.codegen.cuda.abi import (
     CountersArg,
     CudaLaunch,
@@ -37,15 +36,13 @@ from tilestitch.codegen.cuda.abi import (
     shared_buffer,
     within,
 )
-from tilestitch.codegen.cuda.conditions import below
-from tilestitch.codegen.cuda.gemm.partition import locate
-from tilestitch.codegen.cuda.pieces import named, registers, repeated, when
+from tilestitch.codegen.cuda.pieces import registers, repeated, when
+from tilestitch.codegen.cuda.semaphores import located, post, wait_for
 from tilestitch.codegen.cuda.stitched import apart, only, private
-from tilestitch.passes.plan.gemm.partition import Partition
 from tilestitch.passes.plan.launches.cuda.emitted import COUNTER_BYTES
 from tilestitch.passes.plan.launches.cuda.tickets import OWN_WORDS, shared_of
 from tilestitch.passes.plan.schedules import TicketSchedule
-from tilestitch.passes.plan.sync.edges import Bound, Grouping, TileEdge, semaphores_at
+from tilestitch.passes.plan.sync.edges import semaphores_at
 from tilestitch.passes.plan.sync.grid import Grid
 
 
@@ -152,10 +149,11 @@ class _Tickets:
         step = self.steps[number]
         # The limits tell TVM that no remainder is negative, and that indices fit 32 bits.
         block = T.bind(T.min(T.max(block, 0), step.grid.blocks - 1)) if step.grid.blocks > 1 else 0
-        place = _located(step.grid, block)
+        place = located(step.grid, block)
         awaited = [edge for edge in self.schedule.edges if edge.consumer == number]
         for edge in awaited:
-            self._wait(edge, place, lane, memory, runs)
+            start = OWN_WORDS + self.starts[edge.producer, edge.semaphores]
+            wait_for(edge, place, lane, self.threads, memory, start, runs)
         if awaited:
             T.evaluate(T.tvm_storage_sync("shared"))
         if step.checks:
@@ -166,10 +164,7 @@ class _Tickets:
         self._compute(step.launch, block, lane, given)
         posted = dict.fromkeys(edge.semaphores for edge in self.schedule.edges if edge.producer == number)
         for groupings in posted:
-            counts = tuple(grouping.count for grouping in groupings)
-            own = ravel([0 if g.count == 1 else g.of(at) for g, at in zip(groupings, place, strict=True)], counts)
-            word = named(own + (OWN_WORDS + self.starts[number, groupings]))
-            T.evaluate(T.call_extern("void", "ts_ticket_post", T.address_of(memory[word])))
+            post(groupings, place, memory, OWN_WORDS + self.starts[number, groupings])
 
     def _compute(self, launch: CudaLaunch, block: Expr, lane: Expr, given: Mapping[KernelArg, Any]) -> None:
         threads = launch.threads
@@ -181,85 +176,7 @@ class _Tickets:
             thread = Thread((block, 0, 0), (across, along, 0))
             _emission(launch).body([given[arg] for arg in launch.args], thread)
 
-    def _wait(self, edge: TileEdge, place: Sequence[Expr], lane: Expr, memory: Any, runs: Expr) -> None:
-        """The threads of a block look at a semaphore each, and at the next ones if there are more."""
-        firsts, extents = [], []
-        for low, high, count in zip(edge.first, edge.last, edge.counts, strict=True):
-            first, last = _inside(low, place, count), _inside(high, place, count)
-            firsts.append(first)
-            known = isinstance(first, int) and isinstance(last, int)
-            extents.append(max(0, last - first + 1) if known else named(T.max(last - first + 1, 0)))
-        total, most = named(_product(extents)), _most(edge)
-        start = OWN_WORDS + self.starts[edge.producer, edge.semaphores]
-        rounds = -(-most // self.threads) if isinstance(total, int) else (total + (self.threads - 1)) // self.threads
-        with repeated(1 if most <= self.threads else rounds) as turn:
-            number = named(turn * self.threads + lane)
-            counted = isinstance(total, int) and isinstance(rounds, int)
-            there = below(number, total, rounds * self.threads) if counted else number < total
-            with when(there):
-                at = [named(f + own) for f, own in zip(firsts, _unraveled(number, extents), strict=True)]
-                posts = _posts(edge.semaphores, at)
-                word = T.address_of(memory[named(ravel(at, edge.counts) + start)])
-                T.evaluate(T.call_extern("void", "ts_ticket_await", word, runs, posts))
-
 
 def _emission(launch: CudaLaunch) -> Emission:
     assert launch.emission is not None, "a plan has no tickets for kernels that cannot be emitted again"
     return launch.emission
-
-
-def _located(grid: Grid, block: Expr) -> tuple[Expr, ...]:
-    """Which tile a block computes, as `Grid.place` says."""
-    if not grid.tile_rows:
-        *lead, last = unravel(block, grid.dims)
-        last = grid.dims[-1] - 1 - last if grid.falling else last
-        return tuple(named(at) for at in (*lead, last))
-    parts, batch, rows, columns = grid.dims
-    return locate(Partition(batch, rows, columns, parts, 1, grid.tile_rows), block)
-
-
-def _inside(bound: Bound, place: Sequence[Expr], count: int) -> Expr:
-    """A bound, inside of a dimension of so many semaphores: what lies below 0 is 0, so that nothing negative is divided
-    and no floor is needed.
-    """
-    if bound.constant is not None:
-        return min(max(bound.constant, 0), count - 1)
-    total = T.max(bound.dividend(place), 0)
-    return named(T.min(tirx.truncdiv(total, tirx.IntImm("int32", bound.divisor)), count - 1))
-
-
-def _product(extents: Sequence[Expr]) -> Expr:
-    total: Expr = 1
-    for extent in extents:
-        total = extent if isinstance(total, int) and total == 1 else total * extent
-    return total
-
-
-def _most(edge: TileEdge) -> int:
-    """Semaphores that a tile waits for at most, as far as the bounds' constants tell."""
-    most = 1
-    for low, high, count in zip(edge.first, edge.last, edge.counts, strict=True):
-        first, last = low.constant, high.constant
-        most *= count if first is None or last is None else min(last, count - 1) - max(0, first) + 1
-    return most
-
-
-def _unraveled(number: Expr, extents: Sequence[Expr]) -> list[Expr]:
-    """The index of a number in extents that may be known at run time only."""
-    index: list[Expr] = []
-    for extent in reversed(extents):
-        if isinstance(extent, int) and extent == 1:
-            index.insert(0, 0)
-            continue
-        index.insert(0, number % extent)
-        number = named(number // extent)
-    return index
-
-
-def _posts(groupings: Sequence[Grouping], at: Sequence[Expr]) -> Expr:
-    """How many posts a semaphore gets in a run."""
-    posts: Expr = 1
-    for grouping, own in zip(groupings, at, strict=True):
-        usual, last = grouping.posts(0), grouping.posts(grouping.count - 1)
-        posts = posts * (usual if usual == last else T.Select(tirx.EQ(own, grouping.count - 1), last, usual))
-    return posts

@@ -245,6 +245,10 @@ def _waits(kernels: Sequence[Mapping[str, Any]]) -> str:
     return table(rows, ("#", "waits for", "how", "for the sake of")) if rows else "no kernel waits for another"
 
 
+FORMS = {"tickets": "as one launch", "launches": "as launches that overlap"}
+"""Of kernels whose tiles wait for tiles, by what ties them."""
+
+
 def _tiles(kernels: Sequence[Mapping[str, Any]]) -> list[str]:
     """Which tiles of a kernel wait for which others of it; nothing where none do."""
     drawing = [kernel for kernel in kernels if kernel.get("tiles")]
@@ -257,7 +261,7 @@ def _tiles(kernels: Sequence[Mapping[str, Any]]) -> list[str]:
     ]  # fmt: skip
     gains = [
         f"{kernel['number']} {kernel['name']}: {apart['waves']} waves of blocks become {apart['waves_together']}; "
-        f"predicted {kernel['predicted_us']} us, apart {apart['predicted_us']} us"
+        f"predicted {kernel['predicted_us']} us {FORMS[kernel['tie']]}, apart {apart['predicted_us']} us"
         for kernel in drawing for apart in (kernel["apart"],)
     ]  # fmt: skip
     return [table(rows, ("#", "tiles", "wait by policy", "semaphores", "for the sake of")), *gains]

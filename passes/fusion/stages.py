@@ -39,7 +39,7 @@ MOST_TICKET_OPERANDS = 480
 PART_SHARED_BYTES = (48 << 10) // MOST_PARTS
 """Of a GEMM in a stitched kernel on a GPU: as much as is there for all parts, in equal shares."""
 RULE_TIES = ("barrier", "band", "block")
-"""What rules may want between stages; tickets are decided after fusion, by the schedules of the parts."""
+"""What rules may want between stages; tiles are tied after fusion, by the schedules of the parts."""
 GATHERS = frozenset({"gather", "gather_nd", "gather_elements"})
 
 
@@ -242,6 +242,8 @@ class Kernels:
             return self._unfit_for_bands(proposal)
         if proposal.tie == "tickets":
             return self._unfit_for_tickets(proposal)
+        if proposal.tie == "launches":
+            return self._unfit_for_launches(proposal)
         if proposal.tie == "block":
             return self._unfit_for_blocks(proposal)
         for number, stage in enumerate(proposal.stages):
@@ -290,6 +292,16 @@ class Kernels:
         if all(len(stage) == 1 for stage in proposal.stages):
             return None
         return WhyNot(proposal.subject, "sync.part", "kernels draw tiles one after the other, none beside another")
+
+    def _unfit_for_launches(self, proposal: Combine) -> WhyNot | None:
+        """Groups of one part, which are launches of their own; what their blocks compute their schedules say."""
+        for number, group in enumerate(self.groups[name] for stage in proposal.stages for name in stage):
+            if group.stages:
+                return WhyNot(proposal.subject, "sync.part", f"{group.name} has parts of its own")
+            if number and any(n.op in GATHERS and not n.inputs[1].is_constant for n in self._nodes_of(group)):
+                reason = f"{group.name} gathers by indices that are checked before the launch"
+                return WhyNot(proposal.subject, "sync.part", reason)
+        return None
 
     def _nodes_of(self, group: Group) -> list[Node]:
         return [self.nodes[name] for name in group.nodes]
@@ -461,7 +473,7 @@ def _mask(reaches: Iterable[Reach]) -> int:
 
 def _between(nodes: Mapping[str, Node], stages: Sequence[Sequence[Group]], rule: str, tie: str) -> Iterator[Stitch]:
     """The stitches between parts: through global memory, and side by side."""
-    scheme = {"band": "band", "tickets": "tile", "block": "block"}.get(tie, "global")
+    scheme = {"band": "band", "tickets": "tile", "launches": "tile", "block": "block"}.get(tie, "global")
     makers = {o.name: n for stage in stages for part in stage for n in part.nodes for o in nodes[n].outputs}
     stored = {v for stage in stages for part in stage for v in part.outputs}
     for stage in stages:

@@ -85,6 +85,9 @@ Or stages are tied by *tickets*: the blocks of the launch draw the tiles of the 
 tile waits for the tiles of earlier parts that it reads, by the edges of the group's schedule (`TicketSchedule`). Every
 element that a tile reads and an earlier part stores is covered by such a wait (`passes.sync.check`). GPUs only.
 
+Or stages are tied by *launches*: every part has a launch of its own, which begins when all blocks of those that it
+waits for have begun (a programmatic edge), and its tiles wait as with tickets (`LaunchesSchedule`). GPUs from sm_90 on.
+
 `passes.fusion.legality.check_group` checks these conditions, `roles_of` says which part each node plays.
 
 Aliases: a value in `buffers.aliases` is computed by no group. It is a reshape of its root and has the root's bytes:

@@ -39,7 +39,7 @@ global memory, read by the last block that stored some of a band of rows; tile: 
 wait for those they read.
 """
 
-TIES = ("barrier", "band", "tickets", "block")
+TIES = ("barrier", "band", "tickets", "launches", "block")
 """What lies between the stages of a stitched group: a barrier of the grid; nothing, as the blocks that store a band of
 rows go on with it; or nothing, as blocks draw tiles, which wait for tiles of earlier stages; or a barrier of the block,
 as each block computes a slab of all stages."""

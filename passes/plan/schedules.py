@@ -134,6 +134,18 @@ class TicketSchedule:
 
 
 @dataclass(frozen=True)
+class LaunchesSchedule:
+    """Parts in launches of their own, each of which begins when all blocks of those before it have begun.
+
+    edges: what tiles of one part wait for of another. Blocks that wait need what other resident blocks compute: so all
+    launches end, however few blocks are resident.
+    """
+
+    template: ClassVar[str] = "launches"
+    edges: tuple[TileEdge, ...]
+
+
+@dataclass(frozen=True)
 class SharedPlace:
     """Where a block keeps what it has of a value: of value number `value` among those that the parts store."""
 
@@ -197,7 +209,7 @@ class ScatterSchedule:
 Schedule: TypeAlias = (
     ElementwiseSchedule | TransposeSchedule | RowSchedule | SplitRowSchedule | WindowSchedule | ScanSchedule
     | SortSchedule | ScatterSchedule | GemmSchedule | DirectSchedule | BandSchedule
-    | TicketSchedule | BlockSchedule | AttentionSchedule | CpuSchedule
+    | TicketSchedule | LaunchesSchedule | BlockSchedule | AttentionSchedule | CpuSchedule
 )  # fmt: skip
 
 _INSIDE = (*get_args(Tile), AttentionMmaTile, AttentionSimtTile, TileEdge, Grouping, Bound, SharedPlace)

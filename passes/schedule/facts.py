@@ -14,7 +14,7 @@ from tilestitch.passes.plan.cpu.isa import isa_named
 from tilestitch.passes.plan.launches.cuda.group import blocking_of
 from tilestitch.passes.plan.roles import roles_of
 from tilestitch.passes.plan.target import TargetInfo
-from tilestitch.passes.sync.cost import facts_of_tickets
+from tilestitch.passes.sync.cost import facts_of_launches, facts_of_tickets
 
 from .cpu.facts import cpu_facts
 from .cuda.band_facts import facts_of_band
@@ -60,6 +60,11 @@ def _group_facts(
         if isinstance(found, str):
             raise ValueError(f"no kernel: {found}; plan the graph again")
         return facts_of_blocks(*found)
+    if group.tie == "launches":
+        device = device_of(target)
+        assert isinstance(device, Device)
+        kernels = [group_facts(nodes, part, target, model) for part in group.parts]
+        return facts_of_launches(nodes, group, kernels, device)
     if group.stages:
         stages = [[part for part in stage if _launches(nodes, part)] for stage in group.stages]
         launched = [stage for stage in stages if stage] or group.stages

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.launches.cuda.group import of_part
-from tilestitch.passes.plan.schedules import TicketSchedule
+from tilestitch.passes.plan.schedules import LaunchesSchedule, TicketSchedule
 from tilestitch.passes.plan.sync.edges import TileEdge, semaphores_at
 from tilestitch.passes.plan.view import look_up
 
@@ -114,6 +115,23 @@ def why_not_tickets(nodes: Mapping[str, Node], group: Group) -> str | None:
     return parts if isinstance(parts, str) else why_not_drawn(parts, group.schedule)
 
 
+def why_not_tied(nodes: Mapping[str, Node], group: Group) -> str | None:
+    """Why launches whose blocks wait for tiles of others might race or wait for ever; None if they cannot."""
+    if not isinstance(group.schedule, LaunchesSchedule):
+        return "it has no schedule of what its tiles wait for"
+    parts = Parts.of(nodes, group.parts)
+    return parts if isinstance(parts, str) else why_not_beside(parts, group.schedule)
+
+
+def why_not_beside(parts: Parts, schedule: LaunchesSchedule) -> str | None:
+    """Why parts in launches that overlap so might race or wait for ever; None if they cannot."""
+    problem = next((p for e in schedule.edges if (p := _why_no_edge(parts, e)) is not None), None)
+    late = next((e for e in schedule.edges if e.producer >= e.consumer), None)
+    if problem is None and late is not None:
+        return f"an edge leads from part {late.producer} to {late.consumer}, which comes before it"
+    return problem or why_not(program_of(parts, schedule.edges, apart=True))
+
+
 def why_not_drawn(parts: Parts, schedule: TicketSchedule) -> str | None:
     """Why parts whose tiles are drawn so might race or wait for ever; None if they cannot."""
     if schedule.blocks < 1:
@@ -138,8 +156,10 @@ def _why_no_edge(parts: Parts, edge: TileEdge) -> str | None:
     return None if odd is None else f"{where}: {odd}"
 
 
-def program_of(parts: Parts, edges: Sequence[TileEdge]) -> Program:
-    """The tiles of all parts as tasks, in the order of their tickets."""
+def program_of(parts: Parts, edges: Sequence[TileEdge], *, apart: bool = False) -> Program:
+    """The tiles of all parts as tasks, in the order of their tickets. apart: in launches of their own, each of which
+    begins when all blocks of those have begun that it waits for; the blocks of one start in any order.
+    """
     starts, words = semaphores_at(edges)
     first = [0]
     for relation in parts.relations:
@@ -163,4 +183,8 @@ def program_of(parts: Parts, edges: Sequence[TileEdge]) -> Program:
                 known[kind] = frozenset().union(*(kinds[p][k] for p, k in zip(kinds, kind, strict=True)))
             posts = tuple((starts[key] + posting[key].post(place), 1) for key in posted)
             tasks.append(Task(f"tile {tile_name(place)} of {group.name}", tuple(waits), posts, known[kind]))
-    return Program(tuple(tasks), (tuple(range(len(tasks))),), words=words)
+    if not apart:
+        return Program(tuple(tasks), (tuple(range(len(tasks))),), words=words)
+    launches = tuple(tuple(range(start, end)) for start, end in pairwise(first))
+    pairs = dict.fromkeys((edge.producer, edge.consumer) for edge in edges)
+    return Program(tuple(tasks), launches, tuple((*pair, "begun") for pair in pairs), words)

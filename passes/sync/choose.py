@@ -1,8 +1,9 @@
-"""Which dependent kernels become one launch whose blocks draw tiles, and by which policy each edge waits.
+"""Which dependent kernels are tied tile by tile, in which form, and by which policy each edge waits.
 
 A chain of kernels, each of which reads the one before, grows from its first kernel on, as long as that pays: by what
-`model` predicts with the stages running into each other, and without. A policy that is asked for is taken wherever it
-can be, whether it pays or not.
+`model` predicts with the kernels running into each other, and without. Its form, one launch or launches that overlap,
+is the one that is predicted to be faster. A policy that is asked for is taken wherever it can be, whether it pays or
+not.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tilestitch.cost_model.facts import KernelFacts, Launch
 from tilestitch.cost_model.protocol import LatencyModel, latency_us
 from tilestitch.passes.fusion.stages import Combine, Kernels
 from tilestitch.passes.plan import Group, WhyNot
-from tilestitch.passes.plan.launches.cuda.group import ticketing_of
+from tilestitch.passes.plan.launches.cuda.group import ticketing_of, tying_of
 from tilestitch.passes.plan.schedules import TicketSchedule
 from tilestitch.passes.plan.sync.edges import TileEdge
 from tilestitch.passes.schedule.cuda.drawn import drawable
@@ -26,6 +27,7 @@ from tilestitch.passes.schedule.device import device_of, multiprocessors_of
 from tilestitch.passes.schedule.facts import group_facts
 from tilestitch.passes.schedule.kernels import schedule_group
 
+from .beside import Beside
 from .check import Known, Parts, why_not_drawn
 from .cost import ANALYTICAL, drawn_facts, launches_of, one_launch, slots, tile_us
 from .policies import POLICIES, Wanted, edge_of
@@ -40,7 +42,7 @@ RULE = "sync"
 
 
 def synchronise(graph: Graph, kernels: Kernels, wanted: Wanted, model: LatencyModel) -> Iterator[WhyNot]:
-    """Put chains of `kernels`, which have schedules, in one launch each; yields what was refused, and why."""
+    """Tie chains of `kernels`, which have schedules; yields what was refused, and why."""
     chooser = Chooser(graph, kernels, wanted, model)
     if wanted.whole:
         yield from synchronise_whole(chooser)
@@ -52,7 +54,7 @@ def synchronise(graph: Graph, kernels: Kernels, wanted: Wanted, model: LatencyMo
 
 @dataclass(frozen=True)
 class Drawn:
-    """A group tied by tickets, and what it is predicted to take."""
+    """A group whose tiles wait for tiles, and what it is predicted to take."""
 
     group: Group
     latency_us: float
@@ -84,9 +86,10 @@ class Chooser:
             return None, refusals
         readers = self.kernels.readers[chain[-1]]
         for name in (n for n in self.kernels.order if n in readers and n in self.kernels.groups):
-            found = self._with_parts(name) or self.drawn([*chain, name])
-            if isinstance(found, WhyNot):
-                refusals.append(found)
+            odd = self._with_parts(name)
+            found, why = (None, [odd]) if odd is not None else self._tied([*chain, name])
+            refusals += why
+            if found is None:
                 continue
             before_us = best.latency_us if best is not None else self._alone_us(chain[-1])
             apart_us = before_us + self._alone_us(name)
@@ -108,9 +111,16 @@ class Chooser:
             return None
         return WhyNot(name, "sync.part", f"{name} has parts of its own")
 
-    def drawn(self, chain: Sequence[str]) -> Drawn | WhyNot:
-        """Kernels, in an order that dependences allow, as one launch, with the policies predicted to be fastest."""
-        proposal = Combine(tuple((name,) for name in chain), tie="tickets")
+    def _tied(self, chain: Sequence[str]) -> tuple[Drawn | None, list[WhyNot]]:
+        """The chain in the form that is predicted to be fastest; and why not, where no form can be had."""
+        found = [self.drawn(chain, form) for form in self.wanted.forms]
+        tied = [each for each in found if isinstance(each, Drawn)]
+        refusals = [each for n, each in enumerate(found) if isinstance(each, WhyNot) and each not in found[:n]]
+        return min(tied, key=lambda each: each.latency_us, default=None), [] if tied else refusals
+
+    def drawn(self, chain: Sequence[str], form: str = "tickets") -> Drawn | WhyNot:
+        """Kernels, in an order that dependences allow, tied in a form, with the policies predicted to be fastest."""
+        proposal = Combine(tuple((name,) for name in chain), tie=form)
         group = self.kernels.combined(proposal, RULE)
         if isinstance(group, WhyNot):
             return group
@@ -118,26 +128,38 @@ class Chooser:
         odd = next((part.name for part in group.parts if part.schedule is None), None)
         if odd is not None:
             return WhyNot(proposal.subject, "sync.part", f"{odd} has no schedule of tilestitch's, or stores nothing")
-        ticketing = ticketing_of(self.kernels.nodes, group)
-        problem = ticketing.why_not(self.device.shared_bytes_per_block)
+        problem = self._unfit(group)
         if problem is not None:
             return WhyNot(proposal.subject, "sync.part", problem)
         parts = Parts.of(self.kernels.nodes, group.parts, self.known)
         if isinstance(parts, str):
             return WhyNot(proposal.subject, "sync.part", parts)
-        if ticketing.tiles > MOST_TILES:
-            return WhyNot(proposal.subject, "sync.size", f"{ticketing.tiles} tiles are more than {MOST_TILES}")
+        tiles = sum(relation.grid.blocks for relation in parts.relations)
+        if tiles > MOST_TILES:
+            return WhyNot(proposal.subject, "sync.size", f"{tiles} tiles are more than {MOST_TILES}")
         if not self.wanted.forced and not self._has_waves(group):
             reason = "all tiles of each kernel are computed at once, so no multiprocessor stands idle in a last wave"
-            return WhyNot(proposal.subject, "sync.waves", reason, {"tiles": ticketing.tiles})
-        found = self._fastest(group, parts, ticketing.tiles)
+            return WhyNot(proposal.subject, "sync.waves", reason, {"tiles": tiles})
+        found = self._fastest(group, parts, tiles) if form == "tickets" else self._beside(group, parts)
         if found is None:
             names = ", ".join(policy.name for policy in self.wanted.policies)
             return WhyNot(proposal.subject, "sync.policy", f"{names} fits no dependence there")
-        assert isinstance(found.group.schedule, TicketSchedule)
-        problem = why_not_drawn(parts, found.group.schedule)
-        assert problem is None, (proposal.subject, problem)
+        if isinstance(found.group.schedule, TicketSchedule):
+            problem = why_not_drawn(parts, found.group.schedule)
+            assert problem is None, (proposal.subject, problem)
         return found
+
+    def _unfit(self, group: Group) -> str | None:
+        """Why kernels cannot be tied as the group says."""
+        nodes = self.kernels.nodes
+        if group.tie == "tickets":
+            return ticketing_of(nodes, group).why_not(self.device.shared_bytes_per_block)
+        return tying_of(nodes, group).why_not(Gpu.of(self.kernels.target).capability)
+
+    def _beside(self, group: Group, parts: Parts) -> Drawn | None:
+        gpu = Gpu.of(self.kernels.target)
+        found = Beside(parts, self.wanted.policies, self._facts(group), gpu, self.model).fastest(group)
+        return None if found is None else Drawn(*found)
 
     def _rescheduled(self, group: Group) -> Group:
         """Parts that compute a reshape themselves which was none of theirs have a schedule for what they are now, and

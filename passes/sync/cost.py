@@ -1,8 +1,9 @@
-"""What a launch whose blocks draw tiles takes, beside what its stages take one after the other."""
+"""What kernels take whose tiles wait for tiles, beside what they take one after the other."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import ceil
 
 from tilestitch.compiler.ir import Node
@@ -13,11 +14,11 @@ from tilestitch.cost_model.facts import KernelFacts, Launch
 from tilestitch.cost_model.on_gpu import resident_blocks
 from tilestitch.cost_model.protocol import LatencyModel, latency_us
 from tilestitch.passes.plan import Group
-from tilestitch.passes.plan.schedules import TicketSchedule
+from tilestitch.passes.plan.schedules import LaunchesSchedule, TicketSchedule
 from tilestitch.passes.plan.sync.edges import TileEdge
 
 from .check import Parts
-from .waves import drawn_us
+from .waves import beside_us, drawn_us
 
 ANALYTICAL = AnalyticalModel()
 
@@ -42,6 +43,33 @@ def drawn_facts(
     tiles_us = [tile_us(step, device, ANALYTICAL) for step in steps]
     together_us = drawn_us(parts, edges, tiles_us, min(blocks, slots(launch, device)), c.GPU_HAND_OVER_US)
     return KernelFacts((one_launch(steps, blocks, together_us / apart_us if apart_us > 0 else 1.0),))
+
+
+def facts_of_launches(
+    nodes: Mapping[str, Node], group: Group, kernels: Sequence[KernelFacts], device: Device
+) -> KernelFacts:
+    """The facts of a group whose launches overlap, given those of its parts."""
+    schedule, parts = group.schedule, Parts.of(nodes, group.parts)
+    if not isinstance(schedule, LaunchesSchedule) or isinstance(parts, str):
+        raise ValueError(f"group {group.name} has no launches that overlap: {parts}; plan the graph again")
+    return beside_facts(parts, schedule.edges, kernels, device)
+
+
+def beside_facts(
+    parts: Parts, edges: Sequence[TileEdge], kernels: Sequence[KernelFacts], device: Device
+) -> KernelFacts:
+    """The facts of parts in launches of their own that overlap."""
+    steps = launches_of(parts, kernels)
+    apart_us = sum(latency_us(ANALYTICAL, step, device) - c.GPU_LAUNCH_US for step in steps)
+    tiles_us = [tile_us(step, device, ANALYTICAL) for step in steps]
+    resident = [slots(step.sequence[-1], device) // device.sm_count for step in steps]
+    together_us = beside_us(parts, edges, tiles_us, resident, device.sm_count, c.GPU_HAND_OVER_US, c.GPU_LAUNCH_US)
+    pace = together_us / apart_us if apart_us > 0 else 1.0
+    before = tuple(own for kernel in kernels for own in kernel.sequence[:-1])
+    first, *others = (step.sequence[-1] for step in steps)
+    return KernelFacts(
+        (*before, replace(first, pace=pace), *(replace(launch, tie="beside", pace=pace) for launch in others))
+    )
 
 
 def launches_of(parts: Parts, kernels: Sequence[KernelFacts]) -> list[KernelFacts]:

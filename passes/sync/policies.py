@@ -23,6 +23,10 @@ PARTS = 0
 """Of the dimensions of a GEMM's grid, that of the parts of a sum: a tile is stored when all of them have come."""
 
 
+TIES_OF_TILES = ("tickets", "launches")
+"""Ties of groups whose tiles wait for tiles. The first is what a policy that is asked for by name has."""
+
+
 @runtime_checkable
 class Policy(Protocol):
     """See the module's docstring."""
@@ -107,28 +111,33 @@ def policy_named(name: str) -> Policy:
 
 @dataclass(frozen=True)
 class Wanted:
-    """policies: that edges may have. forced: chains are put in one launch whether that pays or not. whole: so is the
-    whole model.
+    """policies: that edges may have. forced: chains are tied whether that pays or not. whole: so is the whole model.
+    forms: ties that chains may have.
     """
 
     policies: tuple[Policy, ...]
     forced: bool
     whole: bool = False
+    forms: tuple[str, ...] = TIES_OF_TILES[:1]
 
 
 def wanted_sync(option: object) -> Wanted | None:
-    """What `sync` says: off (None), auto, model, a policy or the name of one. Raises SyncPolicyError otherwise."""
+    """What `sync` says: off (None), auto, model, a policy or the name of one; `/tickets` or `/launches` after a name
+    says which form chains take. Raises SyncPolicyError otherwise.
+    """
     if option in (None, "off"):
         return None
-    if option == "auto":
-        return Wanted(POLICIES, forced=False)
     if option == "model":
         return Wanted(POLICIES, forced=True, whole=True)
-    if isinstance(option, str):
-        return Wanted((policy_named(option),), forced=True)
-    if not isinstance(option, Policy):
-        raise SyncPolicyError(f"sync is {option!r}; give auto, model, off, the name of a policy, or a policy")
-    return Wanted((option,), forced=True)
+    if not isinstance(option, str):
+        if not isinstance(option, Policy):
+            raise SyncPolicyError(f"sync is {option!r}; give auto, model, off, the name of a policy, or a policy")
+        return Wanted((option,), forced=True)
+    name, _, form = option.partition("/")
+    if form and form not in TIES_OF_TILES:
+        raise SyncPolicyError(f"sync is {option!r}: there is no form {form!r}; give one of {', '.join(TIES_OF_TILES)}")
+    forms = (form,) if form else TIES_OF_TILES if name == "auto" else TIES_OF_TILES[:1]
+    return Wanted(POLICIES if name == "auto" else (policy_named(name),), forced=name != "auto", forms=forms)
 
 
 def _of_tiles(producer: Grid) -> tuple[Grouping, ...]:

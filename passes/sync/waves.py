@@ -1,4 +1,4 @@
-"""When the tiles of a launch are over whose blocks draw them one after the other: a simulation, tile by tile."""
+"""When tiles are over that wait for tiles, of one launch or of launches that overlap: simulations, tile by tile."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import numpy as np
 from tilestitch.passes.plan.sync.edges import TileEdge
 
 from .check import Parts
+
+ROUNDING = 1e-6
+"""Of the sum of shares of a multiprocessor."""
 
 
 def drawn_us(
@@ -38,6 +41,46 @@ def drawn_us(
                 own[at] = max(own[at], done)
             end = max(end, done)
             heapq.heappush(free, done)
+    return end
+
+
+def beside_us(
+    parts: Parts,
+    edges: Sequence[TileEdge],
+    tile_us: Sequence[float],
+    resident: Sequence[int],
+    multiprocessors: int,
+    hand_over_us: float,
+    launch_us: float,
+) -> float:
+    """Microseconds until all tiles are over of parts in launches of their own, each of which begins its blocks
+    `launch_us` after all blocks of the one before have begun. A block keeps its place while it waits.
+
+    resident: blocks of each part that a multiprocessor holds at a time.
+    """
+    over = {(edge.producer, edge.semaphores): np.zeros(edge.counts) for edge in edges}
+    running: list[tuple[float, float]] = []  # when blocks end, and what they take of the device
+    room, now, end = float(multiprocessors), 0.0, 0.0
+    for number, relation in enumerate(parts.relations):
+        awaited = [edge for edge in edges if edge.consumer == number]
+        posted = [(own, groupings) for (producer, groupings), own in over.items() if producer == number]
+        taken = 1 / resident[number]
+        now += launch_us if number else 0.0
+        while running and running[0][0] <= now:
+            room += heapq.heappop(running)[1]
+        for place in relation.grid.places():
+            while room < taken - ROUNDING:
+                ended, freed = heapq.heappop(running)
+                now, room = max(now, ended), room + freed
+            start = now
+            for edge in awaited:
+                start = max(start, float(over[edge.producer, edge.semaphores][_box(edge, place)].max()) + hand_over_us)
+            done = start + tile_us[number]
+            for own, groupings in posted:
+                at = tuple(g.of(i) for g, i in zip(groupings, place, strict=True))
+                own[at] = max(own[at], done)
+            end, room = max(end, done), room - taken
+            heapq.heappush(running, (done, taken))
     return end
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -133,10 +133,24 @@ class EmulatorMemory:
         raise ValueError("the sizes of an emulated device's memory do not change")
 
 
+class _Turn(NamedTuple):
+    """Launches at the same time, and the edges between them by their numbers here."""
+
+    launches: tuple[DeviceLaunch, ...]
+    edges: tuple[tuple[int, int, str], ...]
+
+    @staticmethod
+    def of(step: DeviceStep, numbers: Sequence[int]) -> _Turn:
+        place = {number: at for at, number in enumerate(numbers)}
+        inside = (edge for edge in step.dependences if edge.before in place and edge.after in place)
+        edges = tuple((place[edge.before], place[edge.after], edge.kind) for edge in inside)
+        return _Turn(tuple(step.launches[number] for number in numbers), edges)
+
+
 class BoundLaunches:
     """The launches of a step, one after the other or, with `side_by_side`, at the same time where their edges allow.
     One after the other, and with a random or adversarial order of blocks, those that no edge orders are run in a random
-    order too.
+    order too. Launches that programmatic or launch-order edges tie are at the same time in any case.
     """
 
     def __init__(self, program: Program, step: DeviceStep, kernels: Kernels, options: EmulatorOptions) -> None:
@@ -148,26 +162,25 @@ class BoundLaunches:
             if isinstance(value.location, Counters)
         }
         count = len(step.launches)
-        if options.side_by_side:
-            self._turns: list[tuple[DeviceLaunch, ...]] = [tuple(step.launches)] if count else []
-            self._edges = [(edge.before, edge.after) for edge in step.dependences]
-        else:
-            order = _sequence(count, step.dependences, options)
-            self._turns, self._edges = [(step.launches[number],) for number in order], []
+        turns = [tuple(range(count))] if count else []
+        if not options.side_by_side:
+            turns = _sequence(count, step.dependences, options)
+        self._turns = [_Turn.of(step, turn) for turn in turns]
 
     def run(self, values: list[Any], record: RecordTime | None) -> None:
         """Raises `ExecutionError` when a kernel reports a fault, `KernelFaultError` when it commits one."""
-        for launches in self._turns:
-            for launch, ran in zip(launches, self._run(launches, values)):
+        for turn in self._turns:
+            for launch, ran in zip(turn.launches, self._run(turn, values)):
                 if record is not None:
                     record(launch.symbol, launch.origins, ran.us, launch.branch)
 
-    def _run(self, launches: Sequence[DeviceLaunch], values: list[Any]) -> list[Ran]:
+    def _run(self, turn: _Turn, values: list[Any]) -> list[Ran]:
         """Launches at the same time."""
+        launches = turn.launches
         words = [np.zeros(1, np.int32) for _ in launches]
         requests = [self._request(launch, values, word) for launch, word in zip(launches, words)]
         try:
-            found = self._kernels.run(requests, self._edges)
+            found = self._kernels.run(requests, turn.edges)
         except ValueError as error:
             raise DeviceError(f"{error}: its text is not what was compiled; compile the model again") from error
         except KernelFaultError as error:
@@ -233,14 +246,44 @@ def _check_status(launch: DeviceLaunch, status: int) -> None:
     raise ExecutionError(f"ONNX node {where}: {message}; check the values of the model's inputs")
 
 
-def _sequence(count: int, edges: Sequence[Edge], options: EmulatorOptions) -> list[int]:
-    """Launch numbers in an order that the edges allow."""
-    if options.block_order in ("in_order", "reversed"):
-        return list(range(count))
-    waiting = [{edge.before for edge in edges if edge.after == number} for number in range(count)]
+def _sequence(count: int, edges: Sequence[Edge], options: EmulatorOptions) -> list[tuple[int, ...]]:
+    """Launch numbers in an order that the edges allow; those that are under way together are one entry."""
+    unit = _together(count, edges)
+    members = {first: tuple(n for n in range(count) if unit[n] == first) for first in dict.fromkeys(unit)}
+    waiting = {first: {unit[edge.before] for edge in edges if unit[edge.after] == first} - {first} for first in members}
+    in_order = options.block_order in ("in_order", "reversed")
     chooser = random.Random(options.seed)
     order: list[int] = []
-    while len(order) < count:
-        ready = [number for number in range(count) if number not in order and waiting[number] <= set(order)]
-        order.append(chooser.choice(ready))
-    return order
+    while len(order) < len(members):
+        ready = [first for first in members if first not in order and waiting[first] <= set(order)]
+        order.append(ready[0] if in_order else chooser.choice(ready))
+    return [members[first] for first in order]
+
+
+def _together(count: int, edges: Sequence[Edge]) -> list[int]:
+    """For each launch, the first of those that it is under way with: edges other than full ones connect them, and what
+    lies between two of them is with them.
+    """
+    unit = list(range(count))
+    before = [{edge.before for edge in edges if edge.after == number} for number in range(count)]
+    above: list[set[int]] = []
+    for number in range(count):
+        above.append(before[number].union(*(above[other] for other in before[number])))
+
+    def join(one: int, other: int) -> None:
+        low, high = sorted((unit[one], unit[other]))
+        unit[:] = [low if each == high else each for each in unit]
+
+    for edge in edges:
+        if edge.kind != "full":
+            join(edge.before, edge.after)
+    changed = len(set(unit)) < count
+    while changed:
+        changed = False
+        for last in range(count):
+            for between in above[last]:
+                reaches = any(unit[first] == unit[last] for first in above[between])
+                if reaches and unit[between] != unit[last]:
+                    join(between, last)
+                    changed = True
+    return unit

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tilestitch.runtime.program import EDGE_KINDS
 from tilestitch.runtime.tensor_map import ITEM_BYTES, SWIZZLES, TensorMap
 
 from .build import build_device, build_kernels, locate
@@ -24,6 +25,7 @@ from .traffic import traffic_of, traffic_records
 __all__ = ["Argument", "Dim3", "KernelLaunch", "Kernels", "Ran", "TensorArgument"]
 
 Dim3 = tuple[int, int, int]
+KernelEdge = tuple[int, int] | tuple[int, int, str]
 
 _LOCK = threading.Lock()  # the device has one state: one launch at a time in a process
 
@@ -156,11 +158,11 @@ class Kernels:
     def run(
         self,
         launches: Sequence[KernelLaunch],
-        edges: Sequence[tuple[int, int]] = (),
+        edges: Sequence[KernelEdge] = (),
         options: EmulatorOptions | None = None,
     ) -> list[Ran]:
         """Run launches to their ends at the same time, each after those that `edges` (before, after) say, of which the
-        second is the later in `launches`.
+        second is the later in `launches`; a third entry says that it begins earlier (`EDGE_KINDS`).
 
         Blocks start as on a GPU: see `native/launches.cc`; with a random or adversarial order those of all launches
         that are ready are mixed. Raises KernelFaultError, also where two launches that may run at the same time access
@@ -173,7 +175,7 @@ class Kernels:
         counts = [traffic_records(len(one.arguments)) if options.on_launch else None for one in launches]
         kept = [self._record(one, options, count) for one, count in zip(launches, counts)]
         requests = (_LaunchRecord * len(launches))(*(record for record, _ in kept))
-        pairs = (_EdgeRecord * max(1, len(edges)))(*(_EdgeRecord(*edge) for edge in edges))
+        pairs = (_EdgeRecord * max(1, len(edges)))(*map(_edge_record, edges))
         place, line, number = ctypes.c_void_p(), ctypes.c_uint32(), ctypes.c_uint32()
         with _LOCK:
             fault = self._run(
@@ -297,7 +299,12 @@ class _LaunchRecord(ctypes.Structure):
 class _EdgeRecord(ctypes.Structure):
     """`Edge` of native/device.h."""
 
-    _fields_ = (("before", ctypes.c_uint32), ("after", ctypes.c_uint32))
+    _fields_ = (("before", ctypes.c_uint32), ("after", ctypes.c_uint32), ("tie", ctypes.c_uint32))
+
+
+def _edge_record(edge: KernelEdge) -> _EdgeRecord:
+    before, after, *kind = edge
+    return _EdgeRecord(before, after, EDGE_KINDS.index(kind[0]) if kind else 0)
 
 
 class _LimitsRecord(ctypes.Structure):
@@ -316,8 +323,8 @@ _MOST_BLOCKS = 1 << 20
 """Of all launches that run together: with more, checks would take blocks for each other."""
 
 
-def _check_graph(launches: Sequence[KernelLaunch], edges: Sequence[tuple[int, int]], options: EmulatorOptions) -> None:
-    for before, after in edges:
+def _check_graph(launches: Sequence[KernelLaunch], edges: Sequence[KernelEdge], options: EmulatorOptions) -> None:
+    for before, after, *_ in edges:
         if not 0 <= before < after < len(launches):
             raise ValueError(
                 f"edge ({before}, {after}) of {len(launches)} launches; it goes from an earlier to a later"

@@ -45,8 +45,9 @@ _OUR_INCLUDES = {"cuda_fp16.h": re.compile(r"\bhalf|__half"), "cuda_bf16.h": re.
 _FUNCTIONS = {
     "grid.cuh": re.compile(r"\bts_grid_\w+\("),
     "tickets.cuh": re.compile(r"\bts_ticket_\w+\("),
+    "tied.cuh": re.compile(r"\bts_tied_\w+\("),
     "sm90.cuh": re.compile(r"\bts_sm90_\w+\("),
-    "device.cuh": re.compile(r"\bts_(?!grid_|ticket_|sm90_)\w+\("),
+    "device.cuh": re.compile(r"\bts_(?!grid_|ticket_|tied_|sm90_)\w+\("),
 }
 _KEPT_INCLUDES = ("mma.h", "cuda/barrier", "cooperative_groups.h", "cuda/pipeline", "cuda_fp8.h", "cuda.h")
 

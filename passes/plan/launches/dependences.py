@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import NamedTuple
 
 from tilestitch.compiler.ir import Graph
@@ -23,10 +24,13 @@ class Region(NamedTuple):
 
 @dataclass(frozen=True)
 class Accesses:
-    """What one launch reads and writes, by the name of the value or temporary; a region may be in both."""
+    """What one launch reads and writes, by the name of the value or temporary; a region may be in both. overlaps: how
+    many launches before it those are that it may run beside, as `Launch` has it.
+    """
 
     reads: tuple[tuple[str, Region], ...]
     writes: tuple[tuple[str, Region], ...]
+    overlaps: tuple[int, ...] = ()
 
 
 class Memory:
@@ -46,7 +50,7 @@ class Memory:
             placed = self._temporaries[launch.group, temporary.name]
             end = placed.offset_bytes + placed.nbytes
             writes.append((temporary.name, Region("arena", placed.offset_bytes, end)))
-        return Accesses(tuple(reads), tuple(writes))
+        return Accesses(tuple(reads), tuple(writes), launch.overlaps)
 
     def _region(self, name: str) -> Region:
         root = self._aliases.get(name, name)
@@ -116,18 +120,43 @@ class _Contents:
 def dependences(launches: Sequence[Accesses]) -> Iterator[Edge]:
     """Edges between launches, by their numbers, without those that follow from others.
 
-    Launches that no chain of edges connects may run in any order, or at the same time, and leave the same memory.
+    Launches that no chain of edges connects may run in any order, or at the same time, and leave the same memory. Those
+    that overlap by their own account are tied by programmatic edges, and wait for each other's tiles.
     """
     memories: dict[str, _Contents] = {}
-    ancestors: list[int] = []  # of each launch, as a set of bits
+    ended = Ended()
     for number, accesses in enumerate(launches):
         before = _before(memories, accesses)
-        reached = 0
-        for other in _nearest(before, ancestors):
-            yield Edge(other, number, reason=before[other])
-            reached |= ancestors[other] | 1 << other
-        ancestors.append(reached)
+        tied = {number - place for place in accesses.overlaps} & set(before)
+        kept = [*_nearest(set(before) - tied, ended), *tied]
+        edges = [Edge(n, number, "programmatic" if n in tied else "full", before[n]) for n in sorted(kept)]
+        yield from edges
+        ended.add(edges)
         _remember(memories, accesses, number)
+
+
+class Ended:
+    """Which launches have surely ended, with all that they wrote visible, when each begins, as sets of bits: those at
+    the beginning of a full edge, and what had ended when they did. A launch after a programmatic edge waits at its own
+    end for the one before it; that this had waited for others says nothing of what the later one sees.
+    """
+
+    def __init__(self) -> None:
+        self.at_start: list[int] = []
+        self._at_end: list[int] = []
+
+    def add(self, incoming: Iterable[Edge]) -> None:
+        """The next launch, by the edges that lead to it."""
+        start = end = 0
+        for edge in incoming:
+            start |= self.with_(edge.before) if edge.kind == "full" else 0
+            end |= self.with_(edge.before)
+        self.at_start.append(start)
+        self._at_end.append(end)
+
+    def with_(self, number: int) -> int:
+        """Launch `number`, and all that have ended when it has."""
+        return self._at_end[number] | 1 << number
 
 
 def _before(memories: dict[str, _Contents], accesses: Accesses) -> dict[int, str]:
@@ -145,14 +174,14 @@ def _before(memories: dict[str, _Contents], accesses: Accesses) -> dict[int, str
     return found
 
 
-def _nearest(before: Iterable[int], ancestors: Sequence[int]) -> list[int]:
-    """Those of `before` that are not ancestors of another one, in order."""
+def _nearest(before: Iterable[int], ended: Ended) -> list[int]:
+    """Those of `before` that have not ended anyway when others of them have, in order."""
     above = 0
     nearest = []
     for other in sorted(before, reverse=True):
         if not above >> other & 1:
             nearest.append(other)
-            above |= ancestors[other]
+            above |= ended.with_(other)
     return nearest[::-1]
 
 
@@ -166,16 +195,32 @@ def _remember(memories: dict[str, _Contents], accesses: Accesses, number: int) -
 
 def unordered(launches: Sequence[Accesses], edges: Sequence[Edge]) -> Edge | None:
     """A dependence of launches that `edges` (all of them, by numbers) do not keep; None if they keep all."""
-    incoming: dict[int, list[int]] = {}
+    incoming: dict[int, list[Edge]] = {}
     for edge in edges:
-        incoming.setdefault(edge.after, []).append(edge.before)
-    ancestors: list[int] = []
+        incoming.setdefault(edge.after, []).append(edge)
+    ended = Ended()
+    begun: list[int] = []  # of each launch, those whose blocks have begun when it does, as a set of bits
     for number in range(len(launches)):
-        reached = 0
-        for other in incoming.get(number, ()):
-            reached |= ancestors[other] | 1 << other
-        ancestors.append(reached)
-    return next((edge for edge in dependences(launches) if not ancestors[edge.after] >> edge.before & 1), None)
+        ended.add(incoming.get(number, ()))
+        begun.append(reduce(int.__or__, (begun[e.before] | 1 << e.before for e in incoming.get(number, ())), 0))
+    kept = {"full": ended.at_start, "programmatic": begun}
+    return next((edge for edge in dependences(launches) if not kept[edge.kind][edge.after] >> edge.before & 1), None)
+
+
+def shared_memory(launches: Sequence[Accesses]) -> tuple[int, int, str] | None:
+    """Two launches that may run side by side, and what the later one would write or read over the other's memory by
+    another name; None if there are none. What has one name, tiles wait for.
+    """
+    for number, later in enumerate(launches):
+        for earlier in (number - place for place in later.overlaps):
+            mine, its = [*later.reads, *later.writes], [*launches[earlier].reads, *launches[earlier].writes]
+            written = {*later.writes, *launches[earlier].writes}
+            for name, region in mine:
+                for other, theirs in its:
+                    touch = region.memory == theirs.memory and region.start < theirs.end and theirs.start < region.end
+                    if name != other and touch and ({(name, region), (other, theirs)} & written):
+                        return earlier, number, name
+    return None
 
 
 def edges_of(

@@ -23,7 +23,9 @@ class Launch:
     cluster: blocks of a thread block cluster. shared_bytes: dynamic shared memory of a block; static_shared_bytes: what
     its kernel declares, each array rounded up to `SHARED_ALIGNMENT`. cooperative: all blocks must be resident together.
     elastic: it computes the same in fewer blocks. scratch_bytes: on a CPU, workspace of each thread. beside: on a CPU,
-    its tasks and those of the launch before are one list. group: whose it is; "" where that is known.
+    its tasks and those of the launch before are one list. overlaps: how many places before it in its group those
+    launches are whose tiles its blocks wait for themselves, so that it begins when theirs have begun; its last block
+    waits until they have ended. group: whose it is; "" where that is known.
     """
 
     kind: str
@@ -40,6 +42,7 @@ class Launch:
     elastic: bool = False
     scratch_bytes: int = 0
     beside: bool = False
+    overlaps: tuple[int, ...] = ()
     group: str = ""
 
     @property
@@ -63,13 +66,16 @@ class Launch:
         for name in ("reads", "writes"):
             data[name] = list(getattr(self, name))
         data.update({name: getattr(self, name) for name in (*_COUNTS, *_FLAGS) if getattr(self, name)})
+        if self.overlaps:
+            data["overlaps"] = list(self.overlaps)
         if self.temporaries:
             data["temporaries"] = [[each.name, each.nbytes] for each in self.temporaries]
         return data
 
     @staticmethod
     def from_json(data: Any, where: str = "launch") -> Launch:
-        given = {"block": [1, 1, 1], "cluster": [1, 1, 1], "temporaries": [], **dict.fromkeys(_COUNTS, 0)}
+        given: dict[str, Any] = {"block": [1, 1, 1], "cluster": [1, 1, 1], "temporaries": [], "overlaps": []}
+        given.update(dict.fromkeys(_COUNTS, 0))
         fields = Fields({**given, **dict.fromkeys(_FLAGS, False), **data} if isinstance(data, dict) else data, where)
         launch = Launch(
             kind=fields.string("kind"),
@@ -86,6 +92,7 @@ class Launch:
             elastic=fields.boolean("elastic"),
             scratch_bytes=fields.integer("scratch_bytes"),
             beside=fields.boolean("beside"),
+            overlaps=sequence(fields.take("overlaps"), f"{where}.overlaps", lambda entry, at: integer(entry, at, 1)),
             group=fields.string("group"),
         )
         fields.done()
@@ -112,13 +119,15 @@ def _temporary(data: Any, where: str) -> Temporary:
         raise PlanError(f"{where}: {error}") from None
 
 
-EDGE_KINDS = ("full",)
-"""full: the launch after begins when the launch before has ended, and sees all that it wrote."""
+EDGE_KINDS = ("full", "programmatic")
+"""full: the launch after begins when the launch before has ended, and sees all that it wrote. programmatic: it begins
+when all blocks of the launch before have begun, and its blocks wait for the tiles that they read.
+"""
 
 
 @dataclass(frozen=True)
 class Edge:
-    """The launch number `after` waits for the launch number `before`, both of one segment.
+    """The launch number `after` waits for the launch number `before`, both of one segment, as `kind` says.
 
     reason: the value or temporary for whose sake, and whether it is read after it was written ("data"), or its memory
     is used again ("memory").

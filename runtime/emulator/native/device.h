@@ -106,6 +106,7 @@ struct Block {
   uint64_t number;  // among the blocks of all launches of the run
   uint32_t slot, multiprocessor;
   uint32_t live;
+  bool triggered;  // has called griddepcontrol.launch_dependents
   std::vector<Thread> threads;
   std::vector<Warp> warps;
   Barrier barriers[16];
@@ -150,8 +151,12 @@ struct Launch {
   uint64_t started_ns, ended_ns;
 };
 
+// `after` is ready when `before` has ended (full), when its blocks have called griddepcontrol.launch_dependents or ended
+// (programmatic), or when they have started (launch_order).
+enum class Tie : uint32_t { full, programmatic, launch_order };
 struct Edge {
   uint32_t before, after;
+  Tie tie;
 };
 
 // What each multiprocessor has; none if `multiprocessors` is 0, and then only the number of resident blocks is limited.
@@ -188,11 +193,13 @@ struct Running {
   std::vector<Range> ranges;        // by address
   SharedLayout shared;
   Stamp grid_floor;                 // what its threads did earlier is ordered before all that they do now
-  uint64_t unended;                 // blocks
-  uint32_t waits_for;               // launches that have not ended
+  uint64_t unended, untriggered;    // blocks
+  uint32_t waits_for;               // edges that hold it
   uint64_t ready;                   // polling rounds before it was
-  std::vector<uint32_t> readers;    // launches that wait for it
+  std::vector<Edge> edges;          // from it
+  std::vector<uint32_t> ties;       // launches that it may overlap
   std::vector<bool> before;         // by launch: whether it has ended before this one starts
+  bool awaited;                     // a thread has waited for `ties` to end
   std::vector<std::vector<uint8_t>> touched;  // see traffic.cc
 };
 
@@ -234,7 +241,9 @@ void begin_launches(Launch* requests, uint32_t count, const Edge* edges, uint32_
 uint64_t resident_limit();  // of blocks
 void start_blocks();
 uint32_t occupy(const Running& one);  // the multiprocessor that the next block of a launch goes to
-void block_ended(const Block& block);
+void block_ended(Block& block);
+void trigger(Block& block);
+std::vector<bool> ended_with(const Running& one);  // by launch: whether it has ended when this one has
 
 template <class T>
 void shuffle(std::vector<T>& items) {
@@ -281,6 +290,7 @@ void order_cluster(const std::vector<Block*>& members);
 Stamp run_started();
 void begin_order();
 Running& launch_of(uint64_t thread);
+void know_launches(const std::vector<bool>& which);  // the current thread comes after all that they did
 bool follows(const Running& other);  // whether `other` has ended before the current launch started
 uint64_t new_agent(const std::string& what);
 void acts(uint64_t agent, uint32_t line);

@@ -56,19 +56,45 @@ static void make_ready(Running& one) {
   queue.insert(std::upper_bound(queue.begin(), queue.end(), &one, goes_before), &one);
 }
 
-// Of every launch, those that have ended before it starts. Edges go from smaller numbers to larger ones.
-static void find_before(const Edge* edges, uint32_t edge_count) {
+static void add(std::vector<bool>& known, const std::vector<bool>& more) {
+  for (size_t i = 0; i < known.size(); ++i) known[i] = known[i] || more[i];
+}
+
+std::vector<bool> ended_with(const Running& one) {
+  std::vector<bool> known = one.before;
+  known[one.number] = true;
+  for (uint32_t tied : one.ties)
+    if (one.awaited) add(known, ended_with(*launches[tied]));
+  return known;
+}
+
+// Something that edges of a kind wait for has come.
+static void release(Running& one, Tie tie) {
+  for (const Edge& edge : one.edges) {
+    Running& reader = *launches[edge.after];
+    if (edge.tie != tie) continue;
+    if (tie == Tie::full) add(reader.before, ended_with(one));
+    if (!--reader.waits_for) make_ready(reader);
+  }
+}
+
+void trigger(Block& block) {
+  if (block.triggered) return;
+  block.triggered = true;
+  progress();
+  if (!--block.running->untriggered) release(*block.running, Tie::programmatic);
+}
+
+// Edges go from smaller numbers to larger ones.
+static void add_edges(const Edge* edges, uint32_t edge_count) {
   if (launches.size() == 1) return;
   for (auto& one : launches) one->before.resize(launches.size());
   for (uint32_t i = 0; i < edge_count; ++i) {
-    launches[edges[i].before]->readers.push_back(edges[i].after);
-    ++launches[edges[i].after]->waits_for;
+    Running& reader = *launches[edges[i].after];
+    launches[edges[i].before]->edges.push_back(edges[i]);
+    ++reader.waits_for;
+    if (edges[i].tie != Tie::full) reader.ties.push_back(edges[i].before);
   }
-  for (auto& one : launches)
-    for (uint32_t reader : one->readers) {
-      std::vector<bool>& known = launches[reader]->before;
-      for (size_t i = 0; i < known.size(); ++i) known[i] = known[i] || one->before[i] || i == one->number;
-    }
 }
 
 void begin_launches(Launch* requests, uint32_t count, const Edge* edges, uint32_t edge_count, const Limits& given) {
@@ -84,11 +110,11 @@ void begin_launches(Launch* requests, uint32_t count, const Edge* edges, uint32_
     one.launch = requests + i;
     one.number = i;
     one.first_block = first;
-    one.unended = requests[i].grid.count();
+    one.unended = one.untriggered = requests[i].grid.count();
     first += one.unended;
   }
   select(*launches[0]);
-  find_before(edges, edge_count);
+  add_edges(edges, edge_count);
   for (auto& one : launches)
     if (!one->waits_for) make_ready(*one);
 }
@@ -149,19 +175,35 @@ void start_blocks() {
     if (is_first) one.launch->started = polling_rounds, one.launch->started_ns = nanoseconds();
     for (uint64_t i = 0; i < together; i += one.launch->cluster.count())
       if (!start_cluster(one)) return;  // the free slots lie apart; a cluster waits for more
-    if (one.to_start.empty()) queue.erase(queue.begin() + long(place));
+    if (!one.to_start.empty()) continue;
+    queue.erase(queue.begin() + long(place));
+    release(one, Tie::launch_order);
   }
 }
 
-void block_ended(const Block& block) {
+void block_ended(Block& block) {
   Running& one = *block.running;
+  trigger(block);
   for (int kind = 0; kind < 4 && limits.multiprocessors; ++kind) used[block.multiprocessor][kind] -= one.launch->needs[kind];
   if (--one.unended) return;
   one.launch->ended = polling_rounds;
   one.launch->ended_ns = nanoseconds();
   one.shared.owner = {};
-  for (uint32_t reader : one.readers)
-    if (!--launches[reader]->waits_for) make_ready(*launches[reader]);
+  release(one, Tie::full);
 }
 
 }  // namespace emu
+
+using namespace emu;
+
+EXPORT void emu_trigger() { trigger(*self->block); }
+
+// Whether the launches have ended that griddepcontrol.wait waits for; then the thread comes after them.
+EXPORT int emu_dependencies_over() {
+  for (uint32_t tied : running->ties)
+    if (launches[tied]->unended) return false;
+  if (running->ties.empty()) return true;
+  running->awaited = true;
+  for (uint32_t tied : running->ties) know_launches(ended_with(*launches[tied]));
+  return true;
+}

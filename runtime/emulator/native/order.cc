@@ -127,6 +127,19 @@ Running& launch_of(uint64_t thread) {
   return **(after - 1);
 }
 
+void know_launches(const std::vector<bool>& which) {
+  if (!launch->checked) return;
+  auto all = std::make_shared<Clock>();
+  Stamp stamp = ++now;
+  for (auto& one : launches)
+    for (uint64_t i = 0; which[one->number] && i < one->launch->grid.count(); ++i)
+      all->known.push_back({block_key(one->first_block + i), stamp});
+  for (uint64_t i = 0; i < agents.size(); ++i)
+    if (which[agents[i].launch->number]) all->known.push_back({thread_key(first_agent + i), stamp});
+  std::sort(all->known.begin(), all->known.end());
+  self->own = joined(self->own, all);
+}
+
 bool follows(const Running& other) { return !running->before.empty() && running->before[other.number]; }
 
 // All that has happened before this point of the current thread.

@@ -40,6 +40,7 @@ class Emitted:
     elastic: bool = False
     beside: bool = False
     scratch_bytes: int = 0
+    overlaps: tuple[int, ...] = ()
     part: bool = False
 
     @staticmethod
@@ -78,5 +79,5 @@ def classified(launch: Emitted, results: frozenset[Value], group: str) -> Launch
         temporaries=tuple(dict.fromkeys(arg for arg in launch.arguments if isinstance(arg, Temporary))),
         counter_bytes=launch.counter_bytes, cluster=launch.cluster, shared_bytes=launch.shared_bytes,
         static_shared_bytes=launch.static_shared_bytes, cooperative=launch.cooperative, elastic=launch.elastic,
-        beside=launch.beside, scratch_bytes=launch.scratch_bytes, group=group,
+        beside=launch.beside, scratch_bytes=launch.scratch_bytes, overlaps=launch.overlaps, group=group,
     )  # fmt: skip

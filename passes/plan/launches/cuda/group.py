@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from tilestitch.compiler.ir import Node
+from tilestitch.compiler.ir import Node, Value
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.rows_after import RowsAfter
@@ -20,6 +20,7 @@ from tilestitch.passes.plan.launches.cuda.opaque import checks, scan, scatter, s
 from tilestitch.passes.plan.launches.cuda.rows import rowwise, split_rows
 from tilestitch.passes.plan.launches.cuda.stitched import Stitching, private
 from tilestitch.passes.plan.launches.cuda.tickets import Ticketing
+from tilestitch.passes.plan.launches.cuda.tied import Tying
 from tilestitch.passes.plan.launches.launch import Launch
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import (
@@ -29,6 +30,7 @@ from tilestitch.passes.plan.schedules import (
     DirectSchedule,
     ElementwiseSchedule,
     GemmSchedule,
+    LaunchesSchedule,
     RowSchedule,
     ScanSchedule,
     ScatterSchedule,
@@ -55,6 +57,8 @@ def cuda_launches(nodes: Nodes, group: Group, multiprocessors: int) -> tuple[Lau
         launches = _ticketed(nodes, group)
     elif group.tie == "block":
         launches = _blocked(nodes, group)
+    elif group.tie == "launches":
+        launches = _tied(nodes, group)
     elif group.stages:
         launches = _stitched(nodes, group, multiprocessors)
     else:
@@ -91,11 +95,27 @@ def _stitched(nodes: Nodes, group: Group, multiprocessors: int) -> tuple[Emitted
 
 def ticketing_of(nodes: Nodes, group: Group) -> Ticketing:
     """The parts of a group whose blocks draw tiles, as launches of their own."""
+    parts, inner = _parts_and_inner(nodes, group)
+    return Ticketing(parts, [_checks(look_up(nodes, part), part) for part in group.parts], inner)
+
+
+def tying_of(nodes: Nodes, group: Group) -> Tying:
+    """The parts of a group in launches whose blocks wait for tiles of others."""
+    return Tying(*_parts_and_inner(nodes, group))
+
+
+def _parts_and_inner(nodes: Nodes, group: Group) -> tuple[list[tuple[Emitted, ...]], frozenset[Value]]:
     views = {part.name: look_up(nodes, part) for part in group.parts}
     parts = [of_part(views[part.name], part) for part in group.parts]
-    looks = [_checks(views[part.name], part) for part in group.parts]
     stored = {v for view in views.values() for v in view.stored}
-    return Ticketing(parts, looks, frozenset(v for v in stored if v.name not in group.outputs))
+    return parts, frozenset(v for v in stored if v.name not in group.outputs)
+
+
+def _tied(nodes: Nodes, group: Group) -> tuple[Emitted, ...]:
+    if not isinstance(group.schedule, LaunchesSchedule):
+        raise PlanError(f"group {group.name} has no schedule of what its tiles wait for; write the plan again")
+    before = tuple(launch for part in group.parts for launch in _checks(look_up(nodes, part), part))
+    return (*before, *tying_of(nodes, group).launches(group.schedule))
 
 
 def _ticketed(nodes: Nodes, group: Group) -> tuple[Emitted, ...]:

@@ -10,6 +10,8 @@ void emu_cluster_arrive(int releases, uint32_t line);
 void emu_cluster_wait(uint32_t line);
 void emu_fence();
 void emu_pause(const char* name, uint32_t line);
+void emu_trigger();
+int emu_dependencies_over();
 }
 
 inline void __syncthreads(EMU_LINE) { emu_barrier(0, 0, "__syncthreads", line); }

@@ -66,8 +66,8 @@ EMU_SCOPES(EMU_CAS, acquire)
 EMU_SCOPES(EMU_CAS, acq_rel)
 
 // Launches run one after the other here: there is nothing to wait for.
-EMU_PTX void griddepcontrol_wait() {}
-EMU_PTX void griddepcontrol_launch_dependents() {}
+EMU_PTX void griddepcontrol_wait(EMU_LINE) { while (!emu_dependencies_over()) emu_pause("griddepcontrol.wait", line); }
+EMU_PTX void griddepcontrol_launch_dependents() { emu_trigger(); }
 template <class N> EMU_PTX void setmaxnreg_inc_sync_aligned_u32(N) {}
 template <class N> EMU_PTX void setmaxnreg_dec_sync_aligned_u32(N) {}
 EMU_PTX void nanosleep_u32(unsigned, EMU_LINE) { emu_pause("nanosleep", line); }

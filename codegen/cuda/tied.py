@@ -1,0 +1,120 @@
+"""Launches that overlap, whose blocks wait for the tiles of others that they read.
+
+A launch begins when all blocks of those have begun that it waits for: each of these says so first of all
+(`griddepcontrol.launch_dependents`), and the edge to the launch is programmatic. So what a block waits for is computed
+by blocks that are resident or over, however few the device holds, and all launches end.
+
+The launches of a group share memory for semaphores (see `semaphores`), and for each launch two words: how many of its
+blocks have ended, and how many runs. Its last block counts the run: all others have looked at the number of runs by
+then. It then waits until the launches before have ended (`griddepcontrol.wait`), so that whatever waits for
+this launch waits for those too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.cuda.abi import (
+    CountersArg,
+    CudaLaunch,
+    Emission,
+    KernelArg,
+    Parameter,
+    Thread,
+    kernel_function,
+)
+from tilestitch.codegen.cuda.pieces import named
+from tilestitch.codegen.cuda.semaphores import located, post, wait_for
+from tilestitch.codegen.cuda.stitched import apart, private
+from tilestitch.codegen.launch import TemporaryArg, ValueArg
+from tilestitch.passes.plan.launches.cuda.emitted import COUNTER_BYTES
+from tilestitch.passes.plan.launches.cuda.tied import PART_WORDS, overlaps_of, words_of
+from tilestitch.passes.plan.schedules import LaunchesSchedule
+from tilestitch.passes.plan.sync.edges import semaphores_at
+from tilestitch.passes.plan.sync.grid import Grid
+
+
+@dataclass(frozen=True)
+class TiedPart:
+    """A part as a launch of its own, which tile each of its blocks computes, and the values that it stores."""
+
+    launch: CudaLaunch
+    grid: Grid
+    stored: frozenset[str]
+
+
+def lower_tied(
+    parts: Sequence[TiedPart], schedule: LaunchesSchedule, inner: Mapping[str, int]
+) -> tuple[CudaLaunch, ...]:
+    """The launches of parts, each after those that it waits for. `inner`: values that only the parts need, and their
+    bytes.
+    """
+    words = words_of(schedule, len(parts))
+    memory = Parameter(CountersArg(COUNTER_BYTES * words, "tied", shared=True), "uint32", words)
+    changing = frozenset().union(*(part.stored for part in parts))
+    return tuple(
+        _Tied(number, private(apart(part.launch, str(number)), inner), part.grid, schedule, len(parts))
+        .launch(memory, changing - part.stored)
+        for number, part in enumerate(parts)
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Tied:
+    """The launch of part `number` of so many."""
+
+    number: int
+    plain: CudaLaunch
+    grid: Grid
+    schedule: LaunchesSchedule
+    parts: int
+
+    def launch(self, memory: Parameter, changing: frozenset[str]) -> CudaLaunch:
+        pairs = zip(self.plain.args, self.emission.parameters, strict=True)
+        parameters = [*(replace(parameter, arg=arg) for arg, parameter in pairs), memory]
+        others = [arg for arg in self.plain.args if _value(arg) in changing]
+        func = kernel_function(parameters, self.plain.grid, self.plain.block, self._body, changing=others)
+        args, overlaps = (*self.plain.args, memory.arg), overlaps_of(self.schedule, self.number)
+        return replace(self.plain, func=func, args=args, overlaps=overlaps, emission=None)
+
+    @property
+    def emission(self) -> Emission:
+        assert self.plain.emission is not None, "a plan ties no kernels that cannot be emitted again"
+        return self.plain.emission
+
+    def _body(self, buffers: list[Any], thread: Thread) -> None:
+        *given, memory = buffers
+        edges, starts = self.schedule.edges, semaphores_at(self.schedule.edges)[0]
+        awaited = [edge for edge in edges if edge.consumer == self.number]
+        posted = dict.fromkeys(edge.semaphores for edge in edges if edge.producer == self.number)
+        own, first = T.address_of(memory[PART_WORDS * self.number]), PART_WORDS * self.parts
+        place = located(self.grid, thread.block[0])
+        if posted:
+            T.evaluate(T.call_extern("void", "ts_tied_begin"))
+        if awaited:
+            width, height, _ = self.plain.block
+            lane = named(thread.thread[1] * width + thread.thread[0]) if height > 1 else thread.thread[0]
+            runs = T.bind(T.call_extern("uint32", "ts_tied_runs", own))
+            for edge in awaited:
+                start = first + starts[edge.producer, edge.semaphores]
+                wait_for(edge, place, lane, self.plain.threads, memory, start, runs)
+            T.evaluate(T.tvm_storage_sync("shared"))
+        self.emission.body(given, thread)
+        for groupings in posted:
+            post(groupings, place, memory, first + starts[self.number, groupings])
+        if awaited:
+            T.evaluate(T.call_extern("void", "ts_tied_end", own))
+
+
+def _value(arg: KernelArg) -> str:
+    """The value that an argument stands for; "" for none."""
+    match arg:
+        case ValueArg(value):
+            return value
+        case TemporaryArg(name):
+            return name
+    return ""

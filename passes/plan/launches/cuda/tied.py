@@ -1,0 +1,68 @@
+"""The launches of parts whose blocks wait for tiles of other launches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tilestitch.compiler.ir import Value
+from tilestitch.passes.plan.launches.cuda.emitted import COUNTER_BYTES, Emitted
+from tilestitch.passes.plan.launches.cuda.stitched import apart, private
+from tilestitch.passes.plan.launches.cuda.tickets import NO_TILES
+from tilestitch.passes.plan.schedules import LaunchesSchedule
+from tilestitch.passes.plan.sync.edges import semaphores_at
+
+PART_WORDS = 2
+"""Of each part, before the semaphores: blocks that have ended in this run, and runs ended."""
+LEAST_CAPABILITY = 90
+"""Of GPUs that know programmatic edges."""
+
+
+@dataclass(frozen=True)
+class Tying:
+    """`parts` has the launches of each part, stage after stage. inner: values that only the parts need."""
+
+    parts: Sequence[Sequence[Emitted]]
+    inner: frozenset[Value]
+
+    def why_not(self, capability: int) -> str | None:
+        """Why their blocks cannot wait for each other on GPUs of this capability, times 10; None if they can."""
+        if capability < LEAST_CAPABILITY:
+            return f"launches that overlap need sm_{LEAST_CAPABILITY}, and sm_{capability} is among the architectures"
+        for part in self.parts:
+            if len(part) != 1:
+                return f"a part takes {len(part)} launches"
+            odd = part[0]
+            along_axes = odd.grid[1:] != (1, 1) or odd.cluster != (1, 1, 1)
+            if not odd.part or odd.kind in NO_TILES or odd.cooperative or along_axes:
+                return f"a part is a kernel of template {odd.kind}, whose blocks are not one tile each"
+        return None
+
+    @property
+    def tiles(self) -> int:
+        return sum(launch.grid[0] for (launch,) in self.parts)
+
+    def launches(self, schedule: LaunchesSchedule) -> tuple[Emitted, ...]:
+        """One for each part. All have the memory of the semaphores."""
+        counter_bytes = COUNTER_BYTES * words_of(schedule, len(self.parts))
+        found = []
+        for number, (launch,) in enumerate(self.parts):
+            own = apart(launch, str(number))
+            arguments = tuple(dict.fromkeys(private(arg, self.inner) for arg in own.arguments))
+            found.append(
+                replace(
+                    own, arguments=arguments, counter_bytes=own.counter_bytes + counter_bytes,
+                    overlaps=overlaps_of(schedule, number), part=False,
+                )
+            )  # fmt: skip
+        return tuple(found)
+
+
+def words_of(schedule: LaunchesSchedule, parts: int) -> int:
+    """Words of the memory that the launches of so many parts share."""
+    return PART_WORDS * parts + semaphores_at(schedule.edges)[1]
+
+
+def overlaps_of(schedule: LaunchesSchedule, number: int) -> tuple[int, ...]:
+    """How many places before part `number` those are whose tiles it waits for."""
+    return tuple(sorted({number - edge.producer for edge in schedule.edges if edge.consumer == number}))

@@ -1,0 +1,53 @@
+"""Chains of kernels as launches that overlap: by which policy each edge waits, and what that is predicted to take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.protocol import LatencyModel, latency_us
+from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.schedules import LaunchesSchedule
+from tilestitch.passes.plan.sync.edges import TileEdge
+from tilestitch.passes.schedule.cuda.gpu import Gpu
+
+from .check import Parts, why_not_beside
+from .cost import beside_facts
+from .policies import POLICIES, Policy, edge_of
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What is known of launches that overlap. kernels: what the model is told of each part."""
+
+    parts: Parts
+    policies: Sequence[Policy]
+    kernels: Sequence[KernelFacts]
+    gpu: Gpu
+    model: LatencyModel
+
+    def fastest(self, group: Group) -> tuple[Group, float] | None:
+        """The group with a schedule, and its predicted microseconds: one policy after the other for each edge, later
+        edges waiting for whole kernels. None where no policy fits a dependence.
+        """
+        edges: list[TileEdge] = []
+        best_us = float("inf")
+        pairs = sorted(self.parts.needs, key=lambda pair: pair[::-1])
+        for number, pair in enumerate(pairs):
+            whole = [edge_of(self.parts.pair(*later), POLICIES[-1]) for later in pairs[number + 1 :]]
+            rest = [edge for edge in whole if edge is not None]
+            options = [edge for policy in self.policies if (edge := edge_of(self.parts.pair(*pair), policy))]
+            if not options:
+                return None
+            timed = [(self._us([*edges, edge, *rest]), edge.count, edge) for edge in options]
+            best_us, _, chosen = min(timed, key=lambda entry: entry[:2])
+            edges.append(chosen)
+        schedule = LaunchesSchedule(tuple(edges))
+        problem = why_not_beside(self.parts, schedule)
+        assert problem is None, (group.name, problem)
+        return replace(group, schedule=schedule), best_us
+
+    def _us(self, edges: Sequence[TileEdge]) -> float:
+        facts = beside_facts(self.parts, edges, self.kernels, self.gpu.device)
+        return latency_us(self.model, facts, self.gpu.device)
