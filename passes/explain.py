@@ -90,8 +90,7 @@ def explain_plan(
                 kernel["predicted_us"] = round(found.latency_us, 3)
                 kernel["predicted_range_us"] = [round(found.low_us, 3), round(found.high_us, 3)]
                 kernel["bound"] = found.bound
-                tied = isinstance(group.schedule, TicketSchedule | LaunchesSchedule)
-                if tied and isinstance(device, Device):
+                if isinstance(group.schedule, TicketSchedule | LaunchesSchedule) and isinstance(device, Device):
                     launched = zip(group.parts, ticketing_of(nodes, group).parts, strict=True)
                     drawn = [part for part, launches_ in launched for _ in launches_]
                     kernel["tiles"] = [described_edge(drawn, edge) for edge in group.schedule.edges]
