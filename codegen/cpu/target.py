@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -48,6 +48,7 @@ _X86_FEATURES = [
     "vaes",
     "vpclmulqdq",
 ]
+_VNNI = ("avx512vnni", "avxvnni")
 _ARCHITECTURES = ("x86_64", "aarch64", "arm64")
 _ARM_FEATURES = ["neon", "fullfp16", "dotprod", "bf16", "i8mm", "sve", "sve2", "lse"]
 
@@ -80,6 +81,13 @@ class CpuTarget:
         if self.has("avx512vnni" if wide else "avxvnni"):
             return "vpdpbusd"
         return "vpmaddwd" if not wide or self.has("avx512bw") else ""
+
+    @cached_property
+    def without_dots(self) -> CpuTarget:
+        """The same for kernels that do not call `vpdpbusd`. LLVM (22) makes one of what is a sum over 16 products of
+        bytes, and takes a fourth of the sum for all of it.
+        """
+        return replace(self, mattr=(*self.mattr, *(f"-{name}" for name in _VNNI if self.has(name))))
 
     def has(self, feature: str) -> bool:
         """Whether LLVM may use a feature, in its own spelling."""

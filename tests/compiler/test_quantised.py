@@ -10,6 +10,7 @@ from onnx import TensorProto
 from onnx.helper import make_node as onnx_node
 
 from tests.compiler.quantised_models import Sketch, unoptimised
+from tilestitch.codegen.cpu.target import parse_target
 from tilestitch.compiler import compile_model
 from tilestitch.passes.plan import GroupKind
 from tilestitch.passes.plan.cpu.schedules import DotSchedule
@@ -116,6 +117,31 @@ def test_operators_of_integers(dtypes: tuple[str, str]) -> None:
     y = s.node("QLinearMatMul", "a", scale, zero, weights, *of_weights, *result)
     model = s.model({"a": (left, (7, 30))}, y, left)
     check(model, {"a": s.bytes((7, 30), left)}, 1)
+
+
+@pytest.mark.parametrize("m", [1, 3, 5])
+@pytest.mark.parametrize("k", [15, 16, 17, 48])
+def test_one_column_of_few_bytes(m: int, k: int) -> None:
+    """LLVM makes `vpdpbusd` of a sum over 16 products of bytes, and took the first of its four sums for all of them."""
+    s = Sketch(seed=k)
+    x, w = s.bytes((m, k), "uint8"), s.bytes((k, 1), "int8")
+    model = s.model({"x": ("uint8", (m, k))}, s.node("MatMulInteger", "x", s.constant(w)), "int32")
+    (actual,) = load(compile_model(model, num_threads=1).to_bytes()).run({"x": x}).values()
+    np.testing.assert_array_equal(actual, x.astype(np.int32) @ w.astype(np.int32))
+
+
+def test_only_kernels_that_call_for_dots_are_compiled_with_them() -> None:
+    name = "cpu:x86-64-v4,+avx512vnni"
+    target = parse_target(name)
+    assert target.has("avx512vnni") and not target.without_dots.has("avx512vnni")
+    assert target.without_dots.has("avx512bw") and parse_target("cpu:x86-64-v3").without_dots.mattr == ()
+    s = Sketch()
+    y = s.node("Softmax", s.node("MatMul", s.there_and_back("x", 0.03, 3, "uint8"), s.weights((64, 48), "int8", 0, 1)))
+    compiled = compile_model(s.model({"x": ("float32", (5, 64))}, y), name, num_threads=1, keep_source=True)
+    texts = [data.decode() for member, data in compiled.contents.extra.items() if member.endswith(".ll")]
+    dots = [text for text in texts if "@llvm.x86.avx512.vpdpbusd" in text]
+    assert 0 < len(dots) < len(texts)
+    assert all(("-avx512vnni" in text) == (text not in dots) for text in texts)
 
 
 def test_dynamic_quantisation() -> None:

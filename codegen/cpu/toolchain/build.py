@@ -7,11 +7,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import tvm
 import tvm.s_tir.pipeline
+from tvm.target import codegen as target_codegen
 from tvm.tirx import transform as lowering
 
 from tilestitch.codegen.cpu.abi import KernelLaunch
@@ -57,27 +58,51 @@ def compile_kernels(
     Raises KernelError, naming the kernel and its ONNX nodes, if TVM or LLVM refuses one.
     """
     ends = digests or [""] * len(launches)
-    functions = {id(launch.func): launch.func for launch in launches}
-    hashes = {key: content_hash(func) for key, func in functions.items()}
+    texts = {id(launch.func): _text(launch.func) for launch in launches}
+    hashes = {key: _hash(text) for key, text in texts.items()}
     symbols = tuple(f"{launch.kind}_{hashes[id(launch.func)]}{end}" for launch, end in zip(launches, ends, strict=True))
     unique: dict[str, KernelLaunch] = {}
     for symbol, launch in zip(symbols, launches, strict=True):
         unique.setdefault(symbol, launch)
-    batches = list(_batches(list(unique.items())))
-    build = partial(_compile, target=target, keep_source=keep_source)
+    dots, others = dict[str, KernelLaunch](), dict[str, KernelLaunch]()
+    for symbol, launch in unique.items():
+        (dots if calls_dots(texts[id(launch.func)]) else others)[symbol] = launch
+    batches = [(batch, target) for batch in _batches(list(dots.items()))]
+    batches += [(batch, target.without_dots) for batch in _batches(list(others.items()))]
+    build = partial(_compile, keep_source=keep_source)
     if jobs > 1 and len(batches) > 1:
         with ThreadPoolExecutor(jobs) as pool:
-            built = list(pool.map(build, batches))
+            built = list(pool.map(lambda batch: build(*batch), batches))
     else:
-        built = [build(batch) for batch in batches]
+        built = [build(*batch) for batch in batches]
     sources = tuple(source for _, batch_sources in built for source in batch_sources)
     return CompiledKernels(tuple(data for data, _ in built), symbols, sources)
 
 
 def content_hash(func: Any) -> str:
     """Hex digits that are equal for kernels that do the same in the same way, on any machine and in any process."""
-    text = func.text if isinstance(func, CText) else str(tvm.ir.save_json(func))
+    return _hash(_text(func))
+
+
+def _text(func: Any) -> str:
+    """C text, or TIR as JSON."""
+    return func.text if isinstance(func, CText) else str(tvm.ir.save_json(func))
+
+
+def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def calls_dots(text: str) -> bool:
+    """Whether a kernel, as JSON, calls `vpdpbusd`. Of others this may be said that happen to have its number."""
+    return "call_llvm_pure_intrin" in text and any(f'"data":{number}}}' in text for number in _dot_numbers())
+
+
+@cache
+def _dot_numbers() -> tuple[int, ...]:
+    """LLVM's numbers of the intrinsics."""
+    names = (f"llvm.x86.avx512.vpdpbusd.{bits}" for bits in (128, 256, 512))
+    return tuple(int(target_codegen.llvm_lookup_intrinsic_id(name)) for name in names)
 
 
 _VARIABLES_TO_MEMORY = lowering.prim_func_pass(
