@@ -45,6 +45,7 @@ class Planned:
     graph: Graph
     plan: StitchPlan
     output_names: tuple[str, ...]
+    caches: tuple[rt.Cache, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,9 @@ def assemble(
     compiled = backend.compile(launches, digests, keep_source=keep_source, progress=progress)
     symbols = iter(compiled.symbols)
     named = {key: tuple((next(symbols), launch) for launch in group) for key, group in lowered.items()}
-    programs = tuple(_ProgramWriter(p.graph, p.plan, backend, named, tensors).write(p.output_names) for p in planned)
+    programs = tuple(
+        _ProgramWriter(p.graph, p.plan, backend, named, tensors).write(p.output_names, p.caches) for p in planned
+    )
     contents = ArtifactContents(
         programs=programs,
         weights=tensors.arrays,
@@ -210,7 +213,7 @@ class _ProgramWriter:
             self.edges_into.setdefault(edge.after, []).append(edge)
         self.sizes: int | None = None
 
-    def write(self, output_names: tuple[str, ...] = ()) -> rt.Program:
+    def write(self, output_names: tuple[str, ...] = (), caches: tuple[rt.Cache, ...] = ()) -> rt.Program:
         inputs = tuple(self.number(v.name) for v in self.graph.inputs)
         host = {g.name for g in self.plan.host_groups}
         steps: list[rt.Step] = []
@@ -230,6 +233,7 @@ class _ProgramWriter:
         return rt.Program(
             self.graph.name, inputs, outputs, tuple(self.specs), tuple(steps), runtime_size(self.arena_bytes),
             output_names, symbols=runtime_symbols(self.graph), checks=runtime_checks(self.graph),
+            caches=caches,
         )  # fmt: skip
 
     # -- values ------------------------------------------------------------------------------------------------

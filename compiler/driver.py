@@ -137,6 +137,7 @@ def compile_model(
     nvcc: str | None = None,
     expose: Sequence[str] = (),
     host_steps: bool = True,
+    donate: Sequence[str] = (),
     branch_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> CompiledModel:
@@ -173,6 +174,8 @@ def compile_model(
     cache: keep compiled CUDA kernels in this folder; True is the user's cache folder, False none.
     nvcc: path of a CUDA compiler to use instead of NVRTC.
     host_steps: whether what has no kernel may run on the host with numpy. If not, HostStepsError says what and why.
+    donate: patterns of the names of inputs that a decoder grows (`past_*`), on a CPU: their new rows are stored in the
+        memory that they lie in, if the runtime is given that (`load(..., donate=...)`).
     branch_bytes: how many bytes more than one launch at a time needs the memory of values on a GPU may take, so that
         launches can run side by side; None: as many as that takes.
     expose: names of ONNX values to add to the outputs; with `plan`, of what its kernels store (`outputs` of `explain`).
@@ -189,6 +192,8 @@ def compile_model(
     _check_budget(plan_budget_s)
     if wanted_sync(sync) is not None and sync != "auto" and target.startswith("cpu"):
         raise OptionError(f"sync is {sync!r}, but kernels of {target} follow each other; give off or auto")
+    if donate and (not target.startswith("cpu") or regions_of(dims, target, plan is not None) == [None]):
+        raise OptionError("donate is for open dimensions on a CPU; leave it out")
     tell = progress or (lambda stage, done, total: None)
     threads = num_threads or len(os.sched_getaffinity(0))
     backend = _backend(target, threads, cache, nvcc)
@@ -222,6 +227,7 @@ def compile_model(
     folder = Path(dump_ir) if dump_ir else None
     with opened(model, example_inputs, external_data) as source:
         job = Job(source, context, plugins.passes, tuple(expose), replayed, record, folder, host_steps)
+        job = replace(job, donate=tuple(donate))
 
         def compiled_for(job: Job, regions: Sequence[Region | None]) -> CompiledModel:
             prepared = job.prepared(shape_sets, regions, tell, len(favoured))
@@ -238,7 +244,7 @@ def compile_model(
         try:
             compiled = compiled_for(job, [*favoured, *regions])
         except _REFUSALS as error:
-            if dims is not None or favoured or regions == [None]:
+            if dims is not None or favoured or donate or regions == [None]:
                 raise
             compiled = _with_open_on_host(lambda refused: compiled_for(replace(job, refused=refused), [None]), error)
         if report is not None:

@@ -16,6 +16,7 @@ from tilestitch.passes.plan import StitchPlan
 from tilestitch.runtime.archive import atomic_files
 
 from .arithmetic import arithmetic_of_outputs
+from .caches import check_grown, with_caches
 from .errors import HostStepsError
 from .sources import Source
 from .specialise import Region, ShapeSet, Variant, variants
@@ -41,7 +42,8 @@ class Job:
     """A model, and what all of its specialisations have in common.
 
     plans: to replay, one for each specialisation; None to make them. options: what `explain` tells of how it was
-    compiled. refused: why open dimensions are left to the host though nothing demands that.
+    compiled. refused: why open dimensions are left to the host though nothing demands that. donate: inputs that
+    grow where they lie (`caches`).
     """
 
     source: Source
@@ -53,6 +55,7 @@ class Job:
     dump_ir: Path | None
     host_steps: bool
     refused: str = ""
+    donate: Sequence[str] = ()
 
     def prepared(
         self, shape_sets: Sequence[ShapeSet], regions: Sequence[Region | None], tell: Progress, favoured: int = 0
@@ -93,6 +96,7 @@ class Job:
         dumps = [DumpListener(folder)] if folder else []
         context = replace(self.context, listeners=[*self.context.listeners, *dumps, notes])
         imported = variant.imported
+        caches = with_caches(imported.graph, imported.output_names, self.donate) if self.donate else ()
         graph = run_pipeline(imported.graph, context, extra=self.passes)
         graph = with_regions(graph) if _has_symbols(graph) else graph
         stored = () if replay is None else self.expose
@@ -103,6 +107,7 @@ class Job:
             plan = completed(replay, graph, context.kernels_of)
             plan = storing(plan, graph, stored, context.kernels_of) if stored else plan
         output_names = (*imported.output_names, *stored)
+        check_grown(graph, plan, output_names, caches)
         found = arithmetic_of_outputs(imported.graph, graph, stored)
         remarks = {
             "notes": [{"pass": name, "note": note} for name, note in notes.notes],
@@ -110,7 +115,7 @@ class Job:
             "options": {**self.options, **variant.options(), "planner": plan.planner},
             "sizes": {"symbols": variant.symbols(), "refused": self.refused},
         }
-        prepared = Prepared(Planned(graph, plan, output_names), remarks)
+        prepared = Prepared(Planned(graph, plan, output_names, caches), remarks)
         if not self.host_steps:
             _refuse_host_steps(prepared.planned)
         if folder:

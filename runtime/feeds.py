@@ -11,7 +11,7 @@ import numpy as np
 from .device import Backend, OnDevice
 from .dtypes import ITEM_BYTES, dtype_name, numpy_dtype
 from .errors import InputError
-from .program import Program, ValueSpec
+from .program import Cache, Program, ValueSpec
 from .sizing import Bound, Sizing
 from .symbols import Symbol
 from .types import OptionalType, SequenceType, Shape, TensorType, ValueType
@@ -78,7 +78,34 @@ def infos(programs: Sequence[Program]) -> tuple[tuple[ValueInfo, ...], tuple[Val
     taken = [merged_info(first.values[number].name, types) for number, types in zip(first.inputs, inputs)]
     made = [merged_info(name, types) for name, types in zip(first.result_names, outputs)]
     symbols = _widest(programs, taken)
+    taken, made = _with_caches(taken, made, general)
     return tuple(replace(i, symbols=symbols) for i in taken), tuple(replace(o, symbols=symbols) for o in made)
+
+
+def inputs_of(program: Program) -> tuple[ValueInfo, ...]:
+    """The inputs of one specialisation."""
+    taken = [ValueInfo(program.values[n].name, program.values[n].type) for n in program.inputs]
+    return tuple(replace(info, symbols=program.symbols) for info in _with_caches(taken, [], [program])[0])
+
+
+def _with_caches(
+    taken: Sequence[ValueInfo], made: Sequence[ValueInfo], programs: Sequence[Program]
+) -> tuple[list[ValueInfo], list[ValueInfo]]:
+    """Inputs and outputs with the caches as users know them, instead of buffers and what tells their sizes."""
+    caches = programs[0].caches
+    inside = {cache.sizes for cache in caches}
+    inputs = [info for info in taken if info.name not in inside]
+    for number, cache in sorted(enumerate(caches), key=lambda pair: pair[1].position):
+        types = [program.caches[number].type for program in programs]
+        inputs.insert(cache.position, merged_info(cache.input, types))
+    grown = {cache.output: cache for cache in caches}
+    return inputs, [_grown(info, grown[info.name]) if info.name in grown else info for info in made]
+
+
+def _grown(info: ValueInfo, cache: Cache) -> ValueInfo:
+    shape = cache.type.shape or ()
+    total = f"{shape[cache.axis]} + {cache.new}"
+    return ValueInfo(info.name, TensorType(cache.type.dtype, (*shape[: cache.axis], total, *shape[cache.axis + 1 :])))
 
 
 def _widest(programs: Sequence[Program], infos: Sequence[ValueInfo]) -> tuple[Symbol, ...]:
@@ -328,7 +355,7 @@ def by_position(arrays: Any, programs: Sequence[Program]) -> dict[str, Any]:
     """
     if not isinstance(arrays, (list, tuple)):
         raise _no_inputs(arrays, programs)
-    inputs = [programs[0].values[number] for number in programs[0].inputs]
+    inputs = inputs_of(programs[0])
     left_out = inputs[len(arrays) :]
     if len(arrays) > len(inputs) or not all(isinstance(value.type, OptionalType) for value in left_out):
         count = "1 input was" if len(arrays) == 1 else f"{len(arrays)} inputs were"

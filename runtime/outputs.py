@@ -65,11 +65,12 @@ class Wanted:
         on_device: bool,
         backend: Backend,
         stream: Any,
+        preset: Mapping[int, np.ndarray] | None = None,
     ) -> None:
         self._program, self._out, self._on_device = results.program, out, on_device
         self._value = results.value
         self._targets = _targets(results, out, lambda value: backend.adopt(value, stream))
-        self._preset = _preset(results, inputs, self._targets, backend.writes_host_memory)
+        self._preset = {**_preset(results, inputs, self._targets, backend.writes_host_memory), **(preset or {})}
 
     def run(
         self, execution: Execution, worker: Worker, inputs: Sequence[Any], record: RecordTime | None

@@ -24,7 +24,7 @@ from .tensor_map import TensorMap
 from .types import OptionalType, SequenceType, Shape, TensorType, ValueType, type_from_json
 
 __all__ = [
-    "ABSENT", "Arena", "Arg", "Body", "CallStep", "Constant", "Counters", "DeviceLaunch", "DeviceStep", "Edge",
+    "ABSENT", "Arena", "Arg", "Body", "Cache", "CallStep", "Constant", "Counters", "DeviceLaunch", "DeviceStep", "Edge",
     "Heap", "HostStep", "IfStep", "Input", "Launch", "Literal",
     "Location",
     "LoopStep", "NativeStep", "OptionalType", "Program", "ScanStep", "SequenceMapStep", "SequenceType", "Status",
@@ -148,6 +148,41 @@ class ValueSpec:
         )  # fmt: skip
         fields.done()
         return spec
+
+
+@dataclass(frozen=True)
+class Cache:
+    """An input of the model that grows where it lies. The program has the input `sizes` of shape [length, capacity, 0]
+    in its place, and stores `new` rows along `axis` into the memory that the result `output` is given, after those that
+    are there. `position`: among the inputs of the model; `type`: of the input.
+    """
+
+    input: str
+    output: str
+    position: int
+    type: TensorType
+    axis: int
+    new: Size
+    sizes: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "input": self.input, "output": self.output, "position": self.position, "type": self.type.to_json(),
+            "axis": self.axis, "new": self.new, "sizes": self.sizes,
+        }  # fmt: skip
+
+    @staticmethod
+    def from_json(data: Any, where: str) -> Cache:
+        fields = Fields(data, where)
+        type_ = type_from_json(fields.take("type"), f"{where}.type")
+        if not isinstance(type_, TensorType):
+            raise ArtifactSchemaError(f"{where} is no tensor")
+        cache = Cache(
+            fields.string("input"), fields.string("output"), fields.integer("position"), type_,
+            fields.integer("axis"), fields.size("new"), fields.string("sizes"),
+        )  # fmt: skip
+        fields.done()
+        return cache
 
 
 # --- steps -----------------------------------------------------------------------------------------------------------
@@ -570,6 +605,7 @@ class Program:
     symbols: tuple[Symbol, ...] = ()
     checks: tuple[SizeCheck, ...] = ()
     plain: bool = False
+    caches: tuple[Cache, ...] = ()
 
     @cached_property
     def result_names(self) -> tuple[str, ...]:
@@ -594,6 +630,8 @@ class Program:
             data["checks"] = [check.to_json() for check in self.checks]
         if self.plain:
             data["plain"] = True
+        if self.caches:
+            data["caches"] = [cache.to_json() for cache in self.caches]
         return data
 
     @staticmethod
@@ -609,6 +647,7 @@ class Program:
             symbols=fields.optional_sequence("symbols", Symbol.from_json),
             checks=fields.optional_sequence("checks", SizeCheck.from_json),
             plain=fields.optional_boolean("plain"),
+            caches=fields.optional_sequence("caches", Cache.from_json),
         )  # fmt: skip
         fields.done()
         return program

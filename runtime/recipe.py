@@ -24,6 +24,7 @@ class Recipe:
     weights: str | None
     verify: bool
     sync: bool
+    donate: tuple[str, ...]
     digest: str
 
     @staticmethod
@@ -35,12 +36,14 @@ class Recipe:
         weights: Any,
         verify: bool,
         sync: bool,
+        donate: tuple[str, ...],
     ) -> Recipe | None:
         """None for what was not loaded from files."""
         if isinstance(source, bytes | bytearray | memoryview) or isinstance(weights, Mapping):
             return None
         beside = None if weights is None else os.path.abspath(weights)
-        return Recipe(os.path.abspath(source), device, num_threads, beside, verify, sync, manifest_digest(artifact))
+        place, digest = os.path.abspath(source), manifest_digest(artifact)
+        return Recipe(place, device, num_threads, beside, verify, sync, donate, digest)
 
 
 def manifest_digest(artifact: Artifact) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from . import feeds as feeds_
 from .artifact import Artifact, read_artifact
+from .caches import Caches
 from .cpu.threads import thread_count
 from .device import Backend, DeviceName, RecordTime, check_target, open_backend
 from .errors import ArtifactIntegrityError
@@ -49,6 +50,7 @@ def load(
     weights: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     verify: bool = True,
     sync: bool = True,
+    donate: Sequence[str] = (),
 ) -> Module:
     """Load an artifact from a file or from its bytes.
 
@@ -59,6 +61,8 @@ def load(
     `weights`: a safetensors file or arrays by name, for artifacts whose weights were stripped. `verify=False` skips the
     hash of the weights, also of those that are given, which takes about a second per gigabyte.
     `sync=False`: kernels wait for whole kernels, as if the model had been compiled with `--sync off`.
+    `donate`: patterns of the names of caches whose memory runs may write to, of artifacts that were compiled for that:
+    where an array is the first rows of a buffer, as results are, the rows after them are written over.
 
     Raises a subclass of `ArtifactError` for a file that cannot be used, `DeviceError` when this machine cannot run it,
     `WeightsError` for missing or wrong weights, `UnsupportedError` for operators or data types that are not there. An
@@ -67,8 +71,8 @@ def load(
     name = DeviceName.parse(device)
     threads = thread_count(num_threads)
     artifact = read_artifact(source, verify=verify)
-    module = _module(artifact if sync else artifact.plain(), name, threads, weights, verify)
-    module._recipe = Recipe.of(artifact, source, device, num_threads, weights, verify, sync)
+    module = _module(artifact if sync else artifact.plain(), name, threads, weights, verify, donate)
+    module._recipe = Recipe.of(artifact, source, device, num_threads, weights, verify, sync, tuple(donate))
     return module
 
 
@@ -83,10 +87,11 @@ def _module(
     threads: int,
     weights: str | os.PathLike[str] | Mapping[str, Any] | None,
     verify: bool,
+    donate: Sequence[str] = (),
 ) -> Module:
     check_target(artifact, name)
     loaded = Loaded(artifact, artifact.weights(weights, verify=verify))
-    return Module(artifact, loaded, open_backend(artifact, loaded, name, threads), threads)
+    return Module(artifact, loaded, open_backend(artifact, loaded, name, threads), threads, donate)
 
 
 class Module:
@@ -94,7 +99,9 @@ class Module:
     own.
     """
 
-    def __init__(self, artifact: Artifact, loaded: Loaded, backend: Backend, num_threads: int) -> None:
+    def __init__(
+        self, artifact: Artifact, loaded: Loaded, backend: Backend, num_threads: int, donate: Sequence[str] = ()
+    ) -> None:
         self._artifact = artifact
         self._programs = artifact.programs
         self._backend = backend
@@ -104,6 +111,7 @@ class Module:
         self._reader = Inputs(self._programs, [loaded.sizing(program) for program in self._programs], backend)
         self._results = [Results(program, program.values.__getitem__) for program in self._programs]
         self._pool = Pool(loaded, self._programs, backend)
+        self._caches = Caches(self._programs, self._names, donate)
         self._recipe: Recipe | None = None
 
     @property
@@ -114,12 +122,12 @@ class Module:
     @property
     def specialisations(self) -> tuple[tuple[ValueInfo, ...], ...]:
         """The inputs of each specialisation."""
-        return tuple(
-            tuple(ValueInfo(p.values[n].name, p.values[n].type, p.symbols) for n in p.inputs) for p in self._programs
-        )
+        return tuple(feeds_.inputs_of(program) for program in self._programs)
 
     def specialisation_for(self, feeds: Mapping[str, Any]) -> int:
         """The number of the specialisation that a run with these inputs takes. Raises `InputError` where none fits."""
+        if self._caches:
+            feeds = self._caches.lent(feeds, None).feeds
         selection, _ = self._reader.read(feeds, None)
         return selection.number
 
@@ -238,11 +246,14 @@ class Module:
         stream: Any = None,
         on_device: bool = False,
     ) -> dict[str, Any]:
-        (index, bound), inputs = self._reader.read(feeds, stream)
-        program, wanted = self._programs[index], None
+        lent = self._caches.lent(feeds, out) if self._caches else None
+        (index, bound), inputs = self._reader.read(feeds if lent is None else lent.feeds, stream)
+        program, wanted, preset = self._programs[index], None, None
+        if lent is not None and bound is not None:
+            preset = lent.preset(program.results, lambda number: bound.value(number).shape)
         if out or on_device:
             results = self._results[index] if bound is None else Results(program, bound.value)
-            wanted = Wanted(results, inputs, out or {}, on_device, self._backend, stream)
+            wanted = Wanted(results, inputs, out or {}, on_device, self._backend, stream, preset)
         context = self._pool.acquire()
         try:
             worker = context.worker
@@ -250,11 +261,15 @@ class Module:
             try:
                 execution = context.execution(index, bound)
                 if wanted is not None:
-                    return wanted.run(execution, worker, inputs, record)
-                made = execution.run(inputs, record)
-                if not self._backend.writes_host_memory:
-                    made = [on_host(result, worker) for result in made]
-                return dict(zip(program.result_names, made))
+                    named = wanted.run(execution, worker, inputs, record)
+                else:
+                    made = execution.run(inputs, record, preset)
+                    if not self._backend.writes_host_memory:
+                        made = [on_host(result, worker) for result in made]
+                    named = dict(zip(program.result_names, made))
+                if lent is not None:
+                    lent.views(named)
+                return named
             finally:
                 worker.end()
         finally:
@@ -263,7 +278,9 @@ class Module:
 
 def load_again(recipe: Recipe) -> Module:
     """Raises the errors of `load`, and `ArtifactIntegrityError` when the file is another one by now."""
-    module = load(recipe.source, recipe.device, recipe.num_threads, recipe.weights, recipe.verify, recipe.sync)
+    module = load(
+        recipe.source, recipe.device, recipe.num_threads, recipe.weights, recipe.verify, recipe.sync, recipe.donate
+    )  # fmt: skip
     if manifest_digest(module.artifact) == recipe.digest:
         return module
     module.close()

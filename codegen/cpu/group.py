@@ -10,6 +10,7 @@ from tilestitch.codegen.cpu.contraction.lower import lower_gemm, lower_gemv
 from tilestitch.codegen.cpu.convolution.lower import lower_conv, lower_conv_transpose, lower_depthwise, lower_window
 from tilestitch.codegen.cpu.loops.injective import emit_injective
 from tilestitch.codegen.cpu.loops.rowwise import emit_rowwise
+from tilestitch.codegen.cpu.opaque.append import lower_append
 from tilestitch.codegen.cpu.opaque.checks import lower_index_checks
 from tilestitch.codegen.cpu.opaque.regions import lower_roi_align
 from tilestitch.codegen.cpu.opaque.scan import lower_cumulative
@@ -29,6 +30,7 @@ from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan
 from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemvPlan
 from tilestitch.passes.plan.cpu.loops import LoopPlan
 from tilestitch.passes.plan.cpu.opaque import (
+    AppendPlan,
     OpaqueSchedule,
     RegionPlan,
     ScanPlan,
@@ -160,6 +162,8 @@ def _opaque(anchor: Node, schedule: OpaqueSchedule) -> tuple[KernelLaunch, ...]:
             return (lower_suppress(plan),)
         case RegionPlan():
             return (lower_roi_align(plan),)
+        case AppendPlan():
+            return (lower_append(plan),)
     raise AssertionError(plan)  # the schedule was checked
 
 

@@ -75,6 +75,10 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
         "--sync", default="off", metavar="auto|model|off|POLICY", help="whether kernels wait for tiles of others"
     )
     parser.add_argument("--no-host", action="store_true", help="refuse a model of which a part would run with numpy")
+    parser.add_argument(
+        "--donate", action="append", default=[], metavar="INPUT",
+        help="a cache (or a pattern: 'past_*') that grows in memory that the runtime is given",
+    )  # fmt: skip
     parser.add_argument("--strip-weights", action="store_true", help="leave the weights out; they are supplied at load")
     parser.add_argument("--dump-ir", metavar="DIR", help="write the graph after every pass there")
     parser.add_argument("--threads", type=positive, metavar="N", help="threads that the plan is made for")
@@ -180,6 +184,7 @@ def compile_with(source: Any, options: argparse.Namespace, progress: Progress, r
         cache=cache,
         nvcc=options.nvcc,
         host_steps=not options.no_host,
+        donate=options.donate,
         branch_bytes=options.branch_memory,
         progress=progress,
     )

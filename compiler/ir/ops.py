@@ -333,6 +333,18 @@ _SPECS: list[OpSpec] = [
         scale=_REQUIRED,
         offset=_REQUIRED,
     ),
+    _spec(
+        "append",
+        Kind.OPAQUE,
+        rule.append,
+        1,
+        "x along `axis` from place `at` on, of `capacity` places; what stands elsewhere was there before the run, in "
+        "the memory that the result is written to: that of `cache`",
+        cache=_REQUIRED,
+        axis=_REQUIRED,
+        at=_REQUIRED,
+        capacity=_REQUIRED,
+    ),
     # control: operands are loop state first, then captured outer values; nested graphs take them all as inputs
     _spec(
         "if",

@@ -456,5 +456,14 @@ def roi_align(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     return [x.with_shape((regions.shape[0], x.shape[1], *attrs["size"]))]
 
 
+def append(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
+    (x,) = _tensors(inputs)
+    axis, at, capacity = attrs["axis"], attrs["at"], attrs["capacity"]
+    _require(0 <= axis < x.rank, f"axis {axis} of a tensor of rank {x.rank}")
+    fits = may_be_natural(at) and may_be_natural(capacity - at - x.shape[axis])
+    _require(fits, f"{x.shape[axis]} places from {at} on do not fit in {capacity}")
+    return [x.with_shape((*x.shape[:axis], capacity, *x.shape[axis + 1 :]))]
+
+
 def stated(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     raise TypeRuleError("output types must be stated")

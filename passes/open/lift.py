@@ -18,6 +18,7 @@ from tilestitch.passes.plan.cpu.limits import LARGEST
 from tilestitch.passes.plan.cpu.opaque import MOST_INSERTED, ScanPlan, ScatterPlan, SortPlan
 from tilestitch.passes.plan.cpu.operands import Matmul, conv_of, layout_of
 from tilestitch.passes.plan.cpu.schedules import (
+    CpuAppendSchedule,
     CpuAttentionSchedule,
     CpuConvSchedule,
     CpuConvTransposeSchedule,
@@ -154,7 +155,7 @@ def _schedule(
             return _scan(schedule, ScanPlan(_anchor(view), schedule))
         case CpuScatterSchedule():
             return _scatter(schedule, ScatterPlan(_anchor(view), schedule))
-        case CpuSuppressSchedule() | CpuRegionSchedule():
+        case CpuSuppressSchedule() | CpuRegionSchedule() | CpuAppendSchedule():
             return schedule
         case CpuConvSchedule() | CpuWindowSchedule() | CpuConvTransposeSchedule():
             return _images(schedule, view, target)

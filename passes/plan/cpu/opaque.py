@@ -12,11 +12,18 @@ from tilestitch.compiler.ir.sizes import Size, as_size, ceil_div, smallest
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 
 from .limits import lane_reasons
-from .schedules import CpuRegionSchedule, CpuScanSchedule, CpuScatterSchedule, CpuSortSchedule, CpuSuppressSchedule
+from .schedules import (
+    CpuAppendSchedule,
+    CpuRegionSchedule,
+    CpuScanSchedule,
+    CpuScatterSchedule,
+    CpuSortSchedule,
+    CpuSuppressSchedule,
+)
 from .tiling import align
 
 OpaqueSchedule: TypeAlias = (
-    CpuSortSchedule | CpuScanSchedule | CpuScatterSchedule | CpuSuppressSchedule | CpuRegionSchedule
+    CpuSortSchedule | CpuScanSchedule | CpuScatterSchedule | CpuSuppressSchedule | CpuRegionSchedule | CpuAppendSchedule
 )
 MOST_INSERTED = 1 << 12
 """Elements of a list that others are inserted into, one place after the other."""
@@ -245,7 +252,34 @@ class RegionPlan:
             yield "a task has 0 channels; it has at least one"
 
 
-OpaquePlan: TypeAlias = SortPlan | ScanPlan | ScatterPlan | SuppressPlan | RegionPlan
+@dataclass(frozen=True)
+class AppendPlan:
+    """An append node and its schedule."""
+
+    node: Node
+    schedule: CpuAppendSchedule
+    scratch_bytes: ClassVar[int] = 0
+
+    @property
+    def outer(self) -> Size:
+        """Combinations of places along the axes before."""
+        return prod(self.node.inputs[0].shape[: self.node.attrs["axis"]])
+
+    @property
+    def inner(self) -> Size:
+        return prod(self.node.inputs[0].shape[self.node.attrs["axis"] + 1 :])
+
+    @property
+    def tasks(self) -> Size:
+        return ceil_div(self.outer, self.schedule.parts)
+
+    def reasons(self) -> Iterator[str]:
+        """Why no kernel appends as scheduled."""
+        if not self.schedule.parts:
+            yield "a task has 0 parts; it has at least one"
+
+
+OpaquePlan: TypeAlias = SortPlan | ScanPlan | ScatterPlan | SuppressPlan | RegionPlan | AppendPlan
 
 
 def opaque_plan(node: Node, schedule: OpaqueSchedule) -> OpaquePlan | str:
@@ -266,4 +300,6 @@ def _plan_of(node: Node, schedule: OpaqueSchedule) -> OpaquePlan | str:
             return SuppressPlan(node, schedule)
         case CpuRegionSchedule() if node.op == "roi_align":
             return RegionPlan(node, schedule)
+        case CpuAppendSchedule() if node.op == "append":
+            return AppendPlan(node, schedule)
     return f"template {schedule.template} does not compute {node.op}"

@@ -250,6 +250,14 @@ class CpuRegionSchedule:
     channels: int
 
 
+@dataclass(frozen=True)
+class CpuAppendSchedule:
+    """A task has `parts` of what lies before the axis, each with all places along it and what lies after it."""
+
+    template: ClassVar[str] = "cpu_append"
+    parts: int
+
+
 DotSchedule: TypeAlias = CpuDotGemmSchedule | CpuDotConvSchedule
 """Of kernels that need an instruction for integers."""
 
@@ -257,5 +265,5 @@ CpuSchedule: TypeAlias = (
     CpuGemmSchedule | CpuDotGemmSchedule | CpuBlockGemmSchedule | CpuGemvSchedule | CpuConvSchedule | CpuDotConvSchedule
     | CpuConvTransposeSchedule | CpuWindowSchedule | CpuAttentionSchedule | CpuLoopSchedule | CpuRowSchedule
     | CpuSplitRowSchedule | CpuSortSchedule | CpuScanSchedule | CpuScatterSchedule | CpuSuppressSchedule
-    | CpuRegionSchedule
+    | CpuRegionSchedule | CpuAppendSchedule
 )  # fmt: skip

@@ -16,6 +16,7 @@ from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan
 from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemvPlan
 from tilestitch.passes.plan.cpu.isa import Isa
 from tilestitch.passes.plan.cpu.opaque import (
+    AppendPlan,
     OpaquePlan,
     OpaqueSchedule,
     RegionPlan,
@@ -245,6 +246,9 @@ def _opaque(work: Part, plan: OpaquePlan, isa: Isa) -> Sequence[Part]:
             return (replace(work, arithmetic=(Arithmetic("alu", "float32", pairs),), lanes=1),)
         case RegionPlan():
             return (work,)
+        case AppendPlan():
+            x = plan.node.inputs[0].tensor_type
+            return (replace(work, writes=(Traffic(plan.node.output.name, x.nbytes, x.nbytes),)),)
     return [_chosen((plan.node,), part, plan.schedule) for part in _scatter(work, plan)]
 
 

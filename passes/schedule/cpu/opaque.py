@@ -8,6 +8,7 @@ from tilestitch.compiler.ir import Node
 from tilestitch.passes.plan.cpu.isa import Isa
 from tilestitch.passes.plan.cpu.opaque import OpaqueSchedule
 from tilestitch.passes.plan.cpu.schedules import (
+    CpuAppendSchedule,
     CpuRegionSchedule,
     CpuScanSchedule,
     CpuScatterSchedule,
@@ -41,6 +42,9 @@ def choose_opaque(node: Node, isa: Isa) -> OpaqueSchedule | None:
         return CpuSuppressSchedule()
     if node.op == "roi_align":
         return CpuRegionSchedule(min(REGION_CHANNELS, node.inputs[0].shape[1]))
+    if node.op == "append":
+        x, axis = node.inputs[0], node.attrs["axis"]
+        return CpuAppendSchedule(max(1, COPY_ELEMENTS // max(1, prod(x.shape[axis:]))))
     return _scatter(node, isa) if node.op in ("scatter_elements", "scatter_nd") else None
 
 

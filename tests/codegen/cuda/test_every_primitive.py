@@ -52,7 +52,7 @@ DTYPES = {
     ),
 }
 """Where they are not float32 alone."""
-ON_CPUS = {"suppress", "roi_align"}
+ON_CPUS = {"suppress", "roi_align", "append"}
 """What the frontend makes for CPUs only, where sizes are open."""
 DEVICE_OPS = [name for name, spec in OPS.items() if spec.kind not in (Kind.HOST, Kind.CONTROL) and name not in ON_CPUS]
 

@@ -1,0 +1,115 @@
+"""Caches that grow in memory of the caller's: what a decoder keeps of earlier tokens is not copied by each step.
+
+A decoder concatenates what it is given of the past to what it computed, and gives the whole back. Here that becomes an
+`append`: only the new rows are stored, at their place in a buffer that has room for more along this axis. What reads
+the whole reads the first rows of that buffer. The input itself is no input of the graph any more: its rows are in the
+buffer already. Its length, and how many rows the buffer has room for, are the shape of an input without elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from tilestitch.codegen.program_types import SymbolNames, runtime_size, runtime_type
+from tilestitch.compiler.ir import Graph, Node, TensorType, Value
+from tilestitch.compiler.ir.claims import Claim
+from tilestitch.compiler.ir.sizes import FAR, Size, Symbol, size_of
+from tilestitch.compiler.ir.symbol_uses import determined_by, symbols_of_values
+from tilestitch.passes.plan import StitchPlan
+from tilestitch.runtime.program import Cache
+from tilestitch.runtime.types import TensorType as RuntimeType
+
+from .errors import OptionError
+
+
+def with_caches(graph: Graph, output_names: Sequence[str], patterns: Sequence[str]) -> tuple[Cache, ...]:
+    """Change the graph in place: inputs of these names are grown. Raises OptionError where that cannot be done."""
+    names = [v.name for v in graph.inputs]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise OptionError(f"donate: no input is named {pattern!r}; inputs are {', '.join(names)}")
+    chosen = [v for v in graph.inputs if any(fnmatchcase(v.name, pattern) for pattern in patterns)]
+    found, lengths = [], dict[Size, Value]()
+    for value in chosen:
+        concat = _growing(graph, value)
+        axis = concat.attrs["axis"]
+        length = value.tensor_type.shape[axis]
+        if length not in lengths:
+            lengths[length] = _sizes_input(graph, length, len(lengths))
+        sizes = lengths[length]
+        output = output_names[graph.outputs.index(concat.output)]
+        found.append(
+            Cache(
+                value.name, output, names.index(value.name), _type(value), axis,
+                runtime_size(concat.inputs[1].tensor_type.shape[axis]), sizes.name,
+            )
+        )  # fmt: skip
+        _append(graph, value, concat, sizes.tensor_type.sizes[1])
+    needed = symbols_of_values(v for node in graph.nodes for v in node.outputs)
+    lost = sorted(str(symbol) for symbol in needed - determined_by(graph.inputs))
+    if lost:
+        raise OptionError(f"donate: only the shapes of these caches tell {', '.join(lost)}; give sizes with --shape")
+    return tuple(found)
+
+
+def check_grown(graph: Graph, plan: StitchPlan, output_names: Sequence[str], caches: Sequence[Cache]) -> None:
+    """Raise OptionError unless kernels store the new rows of all caches."""
+    native = {name for group in plan.groups for name in group.nodes}
+    outputs = dict(zip(output_names, graph.outputs, strict=True))
+    for cache in caches:
+        producer = outputs[cache.output].producer
+        if producer is None or producer.op != "append" or producer.name not in native:
+            raise OptionError(f"donate: no kernel stores the new rows of {cache.input}; leave it out")
+
+
+def _growing(graph: Graph, value: Value) -> Node:
+    """The one node that reads the value: it puts something after it, and its result is an output."""
+    users = [user for user, _ in value.uses]
+    if len(users) != 1 or users[0].op != "concat" or graph.is_output(value):
+        told = ", ".join(dict.fromkeys(user.op for user in users)) or "nothing"
+        raise OptionError(f"donate: input {value.name} is read by {told}; a cache is read by one concatenation alone")
+    (concat,) = users
+    if len(concat.inputs) != 2 or concat.inputs[0] is not value or list(graph.outputs).count(concat.output) != 1:
+        raise OptionError(
+            f"donate: what grows input {value.name} is no output of the model that has its new rows last; leave it out"
+        )
+    return concat
+
+
+def _sizes_input(graph: Graph, length: Size, number: int) -> Value:
+    """The input that tells a length and its capacity."""
+    name = graph.fresh_name("capacity" if not number else f"capacity_{number}")
+    capacity = Symbol(name, 1, FAR if not graph.symbols else max(s.high for s in graph.symbols))
+    graph.symbols = (*graph.symbols, capacity)
+    return graph.add_input(f"sizes_of_{name}", TensorType("bool", (length, size_of(capacity), 0)))
+
+
+def _append(graph: Graph, value: Value, concat: Node, capacity: Size) -> None:
+    axis, new = concat.attrs["axis"], concat.inputs[1]
+    length, whole = value.tensor_type.shape[axis], concat.output
+    graph.claims = (
+        *graph.claims,
+        Claim(capacity - whole.tensor_type.shape[axis], exact=False, reason=f"input {value.name}: room for its rows"),
+    )
+    buffer = graph.emit(
+        "append", new, cache=value.name, axis=axis, at=length, capacity=capacity, origins=concat.origins,
+        insert_before=concat,
+    )  # fmt: skip
+    rank = len(whole.tensor_type.shape)
+    rows = graph.emit(
+        "slice", buffer, starts=(0,) * rank, steps=(1,) * rank, sizes=whole.tensor_type.shape, origins=concat.origins,
+        insert_before=concat,
+    )  # fmt: skip
+    outputs = [buffer if output is whole else output for output in graph.outputs]
+    graph.outputs = outputs
+    graph.replace_uses(whole, rows)
+    whole.name, buffer.name = buffer.name, whole.name
+    graph.remove(concat)
+    graph.inputs.remove(value)
+
+
+def _type(value: Value) -> RuntimeType:
+    type_ = runtime_type(value.type, SymbolNames())
+    assert isinstance(type_, RuntimeType)
+    return type_

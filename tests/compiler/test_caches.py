@@ -1,0 +1,228 @@
+"""Caches that grow where they lie: `donate` of the compiler and of the runtime."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+from tests.open_models.decoders import llama
+from tests.open_models.styles import Script
+from tilestitch.compiler import compile_model
+from tilestitch.compiler.driver import CompiledModel
+from tilestitch.compiler.errors import OptionError
+from tilestitch.runtime import Module, load
+from tilestitch.runtime.errors import InputError
+
+PAST, PRESENT = "past_key_values", "present"
+CACHES = ("past_key_values.*",)
+
+
+@cache
+def decoder() -> tuple[onnx.ModelProto, CompiledModel]:
+    model = llama(Script).model
+    return model, compile_model(model, num_threads=2, donate=CACHES, host_steps=False)
+
+
+class Decoding:
+    """Steps of random tokens; what a call gives of the cache is the next one's."""
+
+    def __init__(self, run: Any, names: list[str], batch: int) -> None:
+        self._run, self._names = run, names
+        self.cache: Mapping[str, np.ndarray] = {name: np.zeros((batch, 2, 0, 4), np.float32) for name in names}
+
+    def step(self, new: int, seed: int) -> dict[str, np.ndarray]:
+        batch, _, past, _ = self.cache[self._names[0]].shape
+        ids = np.random.default_rng(seed).integers(0, 20, (batch, new))
+        positions = np.tile(np.arange(past, past + new), (batch, 1))
+        mask = np.ones((batch, past + new), np.int64)
+        feeds = {"input_ids": ids, "position_ids": positions, "attention_mask": mask, **self.cache}
+        results: dict[str, np.ndarray] = self._run(feeds)
+        self.cache = {name: results[name.replace(PAST, PRESENT)] for name in self._names}
+        return results
+
+
+def of_onnx_runtime(model: onnx.ModelProto) -> Any:
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda feeds: dict(zip(names, session.run(None, feeds), strict=True))
+
+
+def names_of(module: Module) -> list[str]:
+    return [info.name for info in module.inputs if info.name.startswith(PAST)]
+
+
+def assert_equal(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> None:
+    for name, value in theirs.items():
+        assert ours[name].shape == value.shape
+        np.testing.assert_allclose(ours[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("donate", [(), CACHES])
+def test_decoding_agrees_and_stays_where_it_is(donate: tuple[str, ...]) -> None:
+    model, compiled = decoder()
+    module = load(compiled.to_bytes(), num_threads=2, donate=donate)
+    ours = Decoding(module.run, names_of(module), batch=2)
+    theirs = Decoding(of_onnx_runtime(model), names_of(module), batch=2)
+    places = []
+    for seed in range(24):
+        new = 5 if not seed else 1 + seed % 3
+        assert_equal(ours.step(new, seed), theirs.step(new, seed))
+        places.append([array.ctypes.data for array in ours.cache.values()])
+    moves = sum(one != other for one, other in pairwise(places))
+    assert moves == 2 if donate else moves > 2  # rooms of 16, 34, 70 rows for 51
+    assert all(len(set(one)) == len(one) for one in places)
+
+
+def test_a_users_buffer_is_written_behind_its_rows_only() -> None:
+    """A buffer with room is used as it is; the rows before stay, and those after the new ones."""
+    _, compiled = decoder()
+    module = load(compiled.to_bytes(), num_threads=1, donate=CACHES)
+    decoding = Decoding(module.run, names_of(module), batch=1)
+    buffers = {name: np.full((1, 2, 9, 4), 7.0, np.float32) for name in decoding.cache}
+    decoding.cache = {name: buffer[:, :, :3] for name, buffer in buffers.items()}
+    decoding.step(2, seed=1)
+    for name, buffer in buffers.items():
+        assert decoding.cache[name].base is buffer and decoding.cache[name].shape == (1, 2, 5, 4)
+        assert (buffer[:, :, :3] == 7).all() and (buffer[:, :, 5:] == 7).all() and (buffer[:, :, 3:5] != 7).all()
+
+
+def test_without_donation_nothing_of_the_caller_is_written() -> None:
+    _, compiled = decoder()
+    module = load(compiled.to_bytes(), num_threads=1)
+    decoding = Decoding(module.run, names_of(module), batch=1)
+    buffers = {name: np.full((1, 2, 9, 4), 7.0, np.float32) for name in decoding.cache}
+    decoding.cache = {name: buffer[:, :, :3] for name, buffer in buffers.items()}
+    decoding.step(2, seed=1)
+    assert all((buffer == 7).all() for buffer in buffers.values())
+
+
+def test_caches_in_one_buffer_get_their_own() -> None:
+    model, compiled = decoder()
+    module = load(compiled.to_bytes(), num_threads=1, donate=CACHES)
+    shared = np.ones((1, 2, 9, 4), np.float32)
+    ours = Decoding(module.run, names_of(module), batch=1)
+    theirs = Decoding(of_onnx_runtime(model), names_of(module), batch=1)
+    for decoding in (ours, theirs):
+        decoding.cache = dict.fromkeys(decoding.cache, shared[:, :, :3])
+    assert_equal(ours.step(1, seed=2), theirs.step(1, seed=2))
+    assert (shared == 1).all()
+
+
+def test_inputs_and_outputs_are_told_as_the_model_has_them() -> None:
+    _, compiled = decoder()
+    module = load(compiled.to_bytes(), num_threads=1)
+    model, _ = decoder()
+    assert [info.name for info in module.inputs] == [value.name for value in model.graph.input]
+    told = {info.name: str(info) for info in (*module.inputs, *module.outputs)}
+    assert told["past_key_values.0.key"] == "past_key_values.0.key: float32[batch:1.., 2, past:0.., 4]"
+    assert told["present.1.value"] == "present.1.value: float32[batch:1.., 2, past + new, 4]"
+
+
+def test_inputs_by_position() -> None:
+    _, compiled = decoder()
+    module = load(compiled.to_bytes(), num_threads=1)
+    by_name = Decoding(module.run, names_of(module), batch=1).step(3, seed=0)
+    order = [info.name for info in module.inputs]
+    by_place = Decoding(lambda feeds: module.run([feeds[name] for name in order]), names_of(module), 1).step(3, seed=0)
+    assert_equal(by_place, by_name)
+
+
+def test_the_loaded_module_can_be_copied(tmp_path: Path) -> None:
+    _, compiled = decoder()
+    module = copy.copy(load(compiled.save(tmp_path / "m.tsm"), num_threads=1, donate=CACHES))
+    decoding = Decoding(module.run, names_of(module), batch=1)
+    decoding.step(1, seed=0)
+    before = [array.ctypes.data for array in decoding.cache.values()]
+    decoding.step(1, seed=1)
+    assert before == [array.ctypes.data for array in decoding.cache.values()]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"past_key_values.0.key": None}, "'past_key_values.0.key' is missing"),
+        ({"past_key_values.0.key": np.zeros((1, 2, 4, 4), np.float32)}, "equal length"),
+        ({"past_key_values.0.key": np.zeros((1, 2, 3), np.float32)}, "must be float32"),
+        ({"past_key_values.0.key": np.zeros((1, 2, 3, 4), np.float64)}, "must be float32"),
+        ({"past_key_values.0.key": np.zeros((1, 3, 3, 4), np.float32)}, "does not fit"),
+        ({"past_key_values.0.key": np.zeros((2, 2, 3, 4), np.float32)}, "does not fit"),
+        ({"attention_mask": np.ones((1, 9), np.int64)}, "attention_mask"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: dict[str, Any], message: str) -> None:
+    _, compiled = decoder()
+    module = load(compiled.to_bytes(), num_threads=1, donate=CACHES)
+    feeds = {
+        "input_ids": np.zeros((1, 1), np.int64), "position_ids": np.zeros((1, 1), np.int64),
+        "attention_mask": np.ones((1, 4), np.int64),
+        **{name: np.zeros((1, 2, 3, 4), np.float32) for name in names_of(module)},
+    }  # fmt: skip
+    module.run(feeds)
+    with pytest.raises(InputError, match=message):
+        module.run({name: value for name, value in {**feeds, **change}.items() if value is not None})
+
+
+def test_caches_take_no_out() -> None:
+    _, compiled = decoder()
+    module = load(compiled.to_bytes(), num_threads=1, donate=CACHES)
+    decoding = Decoding(lambda feeds: module.run(feeds, {"present.0.key": np.zeros(1)}), names_of(module), 1)
+    with pytest.raises(InputError, match="leave it out"):
+        decoding.step(1, seed=0)
+
+
+def test_what_was_not_compiled_for_it_is_not_donated() -> None:
+    model, _ = decoder()
+    plain = compile_model(model, num_threads=1).to_bytes()
+    with pytest.raises(InputError, match="Compile with --donate"):
+        load(plain, donate=CACHES)
+
+
+def small(nodes: list[Any], outputs: list[str]) -> onnx.ModelProto:
+    given = [
+        helper.make_tensor_value_info("past", TensorProto.FLOAT, ["length", 4]),
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["new", 4]),
+    ]
+    wanted = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+    graph = helper.make_graph(nodes, "g", given, wanted)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+CONCAT = helper.make_node("Concat", ["past", "x"], ["whole"], axis=0)
+SUM = helper.make_node("ReduceSum", ["whole"], ["sum"], keepdims=0)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "outputs", "donate", "message"),
+    [
+        ([CONCAT, SUM], ["sum"], ["past"], "no output of the model"),
+        ([CONCAT, SUM, helper.make_node("Exp", ["past"], ["e"])], ["whole", "e"], ["past"], "one concatenation alone"),
+        ([helper.make_node("Concat", ["x", "past"], ["whole"], axis=0)], ["whole"], ["past"], "new rows last"),
+        ([CONCAT], ["whole"], ["pest"], "no input is named 'pest'"),
+    ],
+)
+def test_inputs_that_are_no_caches_are_refused(
+    nodes: list[Any], outputs: list[str], donate: list[str], message: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        compile_model(small(nodes, outputs), donate=donate)
+
+
+def test_the_first_axis_may_grow() -> None:
+    module = load(compile_model(small([CONCAT, SUM], ["whole", "sum"]), donate=["past"]).to_bytes(), donate=["p*"])
+    rows, cache = [], np.zeros((0, 4), np.float32)
+    for step in range(30):
+        rows += list(np.full((step % 3 + 1, 4), step, np.float32))
+        results = module.run({"past": cache, "x": np.array(rows[len(cache) :])})
+        cache = results["whole"]
+        np.testing.assert_array_equal(cache, rows)
+        np.testing.assert_allclose(results["sum"], np.sum(rows), rtol=1e-5)
