@@ -64,7 +64,7 @@ def _measured(name: str, form: str, folder: Path, rounds: int) -> dict[str, Any]
             "onnxruntime": lambda: rival.run(None, feeds),
             "float32": lambda: wide.run(feeds),
         }
-        least = _least_ms(ways, rounds)
+        least = least_ms(ways, rounds)
     return {
         "model": name, "form": form, **{f"{way}_ms": round(ms, 2) for way, ms in least.items()},
         "against_onnxruntime": round(least["onnxruntime"] / least["ours"], 2),
@@ -72,7 +72,7 @@ def _measured(name: str, form: str, folder: Path, rounds: int) -> dict[str, Any]
     }  # fmt: skip
 
 
-def _least_ms(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+def least_ms(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """Of CPU time, over turns after one that warms up."""
     least = dict.fromkeys(ways, float("inf"))
     for turn in range(rounds + 1):

@@ -2,10 +2,10 @@
 
 A word of 32 bits has neighbouring codes of one column, and a vector of words those of as many columns.
 
-Codes of 4 bits are brought to the lowest bits of words, by which a table of 16 floats is looked up, where there is an
-instruction for that. Else integers become floats where they stand: with the exponent by which the lowest of their bits
-counts 1, the bits of a code are the end of the mantissa of 2^n + code, from which 2^n and the zero point are taken at
-once.
+Integers become floats where they stand: with the exponent by which the lowest of their bits counts 1, the bits of a
+code are the end of the mantissa of 2^n + code, from which 2^n and the zero point are taken at once. Or codes of 4 bits
+are brought to the lowest bits, by which a table of 16 floats is looked up, where there is an instruction for that. Of
+integers, those that need no shift are converted, and the others looked up: both together keep all units busy.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class BlockPanels(Panels):
     @property
     def _places(self) -> int:
         """Codes that find room in a mantissa."""
-        return 1 if self.table is not None else MANTISSA_BITS // self._form.bits
+        return MANTISSA_BITS // self._form.bits
 
     def words(self, panel: Expr, step: Expr, vector: int) -> list[Expr]:
         """int32: a word of each column of a vector; and, to be converted, the same with later codes at its end."""
@@ -89,16 +89,18 @@ class BlockPanels(Panels):
             return T.bind(T.reinterpret(f"float32x{lanes}", T.shift_left(wide, _all(T.uint32(16), lanes))))
         return T.bind(raw if form.scales == "float32" else T.cast(raw, f"float32x{lanes}"))
 
-    def taken(self, panel: Expr, block: Expr, vector: int) -> list[Expr]:
-        """float32: what is taken from the codes of a block, for each place of a word; nothing where that is none."""
+    def taken(self, panel: Expr, block: Expr, vector: int) -> list[Expr | None]:
+        """float32: what is taken from codes of a block that are converted, for each place in a mantissa, and last from
+        those that are looked up, if anything is."""
         form, lanes = self._form, self.tile.lanes
         zero = self._zero(panel, block, vector) if form.zeros else None
-        if self.table is not None:
-            return [] if zero is None else [zero]
+        if not form.integers:
+            return [zero]
         powers = [float(1 << (MANTISSA_BITS - place * form.bits)) for place in range(self._places)]
         if zero is None:
-            return [_all(mk.constant(power + (1 << (form.bits - 1)), "float32"), lanes) for power in powers]
-        return [T.bind(zero + _all(mk.constant(power, "float32"), lanes)) for power in powers]
+            middle = 1 << (form.bits - 1)
+            return [*(_all(mk.constant(power + middle, "float32"), lanes) for power in powers), None]
+        return [*(T.bind(zero + _all(mk.constant(power, "float32"), lanes)) for power in powers), zero]
 
     def _zero(self, panel: Expr, block: Expr, vector: int) -> Expr:
         assert self.packing is not None
@@ -110,19 +112,24 @@ class BlockPanels(Panels):
             wide = T.bitwise_and(T.shift_right(wide, _all(T.int32(vector % 2 * 4), lanes)), _all(T.int32(15), lanes))
         return T.bind(T.cast(wide, f"float32x{lanes}"))
 
-    def value(self, words: Sequence[Expr], number: int, taken: Sequence[Expr]) -> Expr:
+    def value(self, words: Sequence[Expr], number: int, taken: Sequence[Expr | None]) -> Expr:
         """float32: one code of each word, less its zero point."""
-        form, lanes = self._form, self.tile.lanes
-        wide, place = f"float32x{lanes}", number % self._places
-        if self.table is not None:
-            word = T.shift_right(words[0], _all(T.int32(number * form.bits), lanes)) if number else words[0]
-            table = self.table[T.ramp(T.int64(0), T.int64(1), lanes)]
-            found = T.call_llvm_pure_intrin(wide, LOOK_UP[lanes], table, word)
-            return found - taken[0] if taken else found
+        converts = self.table is None or (self._form.integers and 0 < number < self._places)
+        return self._converted(words, number, taken) if converts else self._looked_up(words[0], number, taken[-1])
+
+    def _looked_up(self, word: Expr, number: int, zero: Expr | None) -> Expr:
+        lanes = self.tile.lanes
+        index = T.shift_right(word, _all(T.int32(number * self._form.bits), lanes)) if number else word
+        table = self.table[T.ramp(T.int64(0), T.int64(1), lanes)]
+        found = T.call_llvm_pure_intrin(f"float32x{lanes}", LOOK_UP[lanes], table, index)
+        return found if zero is None else found - zero
+
+    def _converted(self, words: Sequence[Expr], number: int, taken: Sequence[Expr | None]) -> Expr:
+        form, lanes, place = self._form, self.tile.lanes, number % self._places
         word, shift = words[number // self._places], place * form.bits
         mask, exponent = ((1 << form.bits) - 1) << shift, (EXPONENT_BIAS + MANTISSA_BITS - shift) << MANTISSA_BITS
         bits = T.bitwise_or(T.bitwise_and(word, _all(T.int32(mask), lanes)), _all(T.int32(exponent), lanes))
-        return T.reinterpret(wide, bits) - taken[place]
+        return T.reinterpret(f"float32x{lanes}", bits) - taken[place]
 
     def ask(self, panel: Expr, block: Expr) -> None:
         """Asks for the codes that come some lines after those of a block."""

@@ -20,10 +20,8 @@ from .tiles import PACK_CYCLES, right_cycles, step_cycles
 
 COPY_CYCLES, TURN_CYCLES, NEAR_CYCLES = 0.5, 1.5, 0.1
 """Of an element of the left operand: copied as it lies, copied from channels first, and read where it lies."""
-BLOCK_CYCLES = 0.15
-"""To read and dequantise an element of weights in blocks: a shift, a look-up and, in a panel, a multiplication and a
-store for each vector.
-"""
+BLOCK_CYCLES, IN_REGISTERS_CYCLES = 0.15, 0.03
+"""To dequantise an element of weights in blocks into a panel, and, besides multiplying, in registers."""
 WINDOW_CYCLES, RUN_CYCLES = 4.0, 8.0
 """Of a window besides its taps; of a short run of channels, which uses memory badly."""
 ACROSS_LANES = 4
@@ -36,13 +34,19 @@ TaskCycles: TypeAlias = Callable[[int, int], float]
 def gemm_task(plan: GemmPlan, isa: Isa) -> TaskCycles:
     """Every task reads its panels and its rows from further away once."""
     shape, (tile, row) = plan.shape, _tile_and_row(plan, isa)
-    read = BLOCK_CYCLES if shape.blocks is not None else right_cycles(shape.packed, shape.right_bytes, isa)
-    panel = plan.tile.columns * max(1, plan.steps) * read
+    panel = plan.tile.columns * max(1, plan.steps) * _right_cycles(plan, isa)
 
     def cycles(tiles: int, panels: int) -> float:
         return shape.gates * panels * (tiles * tile + panel) + tiles * row
 
     return cycles
+
+
+def _right_cycles(plan: GemmPlan, isa: Isa) -> float:
+    """Of an element of the right operand, each time that a task needs it."""
+    if plan.shape.blocks is None:
+        return right_cycles(plan.shape.packed, plan.shape.right_bytes, isa)
+    return BLOCK_CYCLES if plan.schedule.widen_right else IN_REGISTERS_CYCLES
 
 
 def _tile_and_row(plan: GemmPlan, isa: Isa) -> tuple[float, float]:

@@ -1,0 +1,175 @@
+"""A decoding step of Llama-like models with weights of 4 bits in blocks, against ONNX Runtime.
+
+    python -m benchmarks.block_weights [--hidden 1024] [--layers 6] [--rounds N] [--forms symmetric ...]
+
+One thread; all take turns, and CPU time counts, which a busy machine does not lengthen. Weights are random, in the form
+that exporters of language models write: MatMulNBits, GroupQueryAttention with its cache, root mean squares. The rate of
+reading is that of a dot of two vectors beyond all caches, in large pages. Results go to benchmarks/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from benchmarks.quantised import MEBIBYTE, least_ms
+from benchmarks.turns import onnxruntime_session, write_results
+from tilestitch.compiler import compile_model
+from tilestitch.compiler.cli.output import table
+from tilestitch.runtime import load
+
+BLOCK, HEAD, PAST, VOCABULARY = 32, 64, 127, 8192
+FORMS = {"symmetric": (False, 0), "zero points": (True, 0), "int8 allowed": (False, 4)}
+"""Whether there are zero points, and `accuracy_level`: with 4, ONNX Runtime rounds activations to 8 bits; we do not."""
+
+
+@dataclass
+class Decoder:
+    """Makes the model: one token of one sequence, after `PAST` others."""
+
+    hidden: int
+    layers: int
+    zeros: bool
+    accuracy_level: int
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    stored: list[onnx.TensorProto] = field(default_factory=list)
+    random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    @property
+    def inner(self) -> int:
+        return self.hidden * 11 // 4
+
+    @property
+    def heads(self) -> tuple[int, int]:
+        """Of queries, and of keys and values."""
+        count = self.hidden // HEAD
+        return count, max(1, count // 4)
+
+    def node(self, op: str, inputs: list[str], outputs: list[str], **attrs: Any) -> str:
+        self.nodes.append(helper.make_node(op, inputs, outputs, name=outputs[0], **attrs))
+        return outputs[0]
+
+    def store(self, name: str, data: np.ndarray) -> str:
+        self.stored.append(numpy_helper.from_array(data, name))
+        return name
+
+    def linear(self, x: str, name: str, depth: int, width: int) -> str:
+        blocks = depth // BLOCK
+        codes = self.random.integers(0, 256, (width, blocks, BLOCK // 2), np.uint8)
+        scales = (self.random.random((width, blocks)) / (4 * np.sqrt(depth))).astype(np.float32)
+        operands = [x, self.store(f"{name}.codes", codes), self.store(f"{name}.scales", scales)]
+        if self.zeros:
+            points = self.random.integers(0x66, 0x99, (width, -(-blocks // 2)), np.uint8)
+            operands.append(self.store(f"{name}.zeros", points))
+        attrs = {"K": depth, "N": width, "bits": 4, "block_size": BLOCK, "accuracy_level": self.accuracy_level}
+        return self.node("MatMulNBits", operands, [name], domain="com.microsoft", **attrs)
+
+    def normalised(self, x: str, skip: str | None, name: str) -> tuple[str, str]:
+        """The normalised sum, and the sum."""
+        gain = self.store(f"{name}.gain", np.ones(self.hidden, np.float32))
+        if skip is None:
+            return self.node("SimplifiedLayerNormalization", [x, gain], [name], epsilon=1e-5, axis=-1), x
+        outputs = [name, "", "", f"{name}.sum"]
+        attrs = {"epsilon": 1e-5, "domain": "com.microsoft"}
+        return self.node("SkipSimplifiedLayerNormalization", [x, skip, gain], outputs, **attrs), outputs[-1]
+
+    def layer(self, number: int, x: str, skip: str | None) -> tuple[str, str]:
+        name, (heads, few) = f"layer{number}", self.heads
+        y, total = self.normalised(x, skip, f"{name}.norm")
+        q = self.linear(y, f"{name}.q", self.hidden, self.hidden)
+        k, v = (self.linear(y, f"{name}.{part}", self.hidden, few * HEAD) for part in "kv")
+        operands = [q, k, v, f"{name}.past_k", f"{name}.past_v", "lengths", "total", "cos", "sin"]
+        attrs = {"num_heads": heads, "kv_num_heads": few, "do_rotary": 1, "domain": "com.microsoft"}
+        results = [f"{name}.attention", f"{name}.present_k", f"{name}.present_v"]
+        y = self.linear(
+            self.node("GroupQueryAttention", operands, results, **attrs), f"{name}.o", self.hidden, self.hidden
+        )
+        y, total = self.normalised(y, total, f"{name}.after")
+        gate, up = (self.linear(y, f"{name}.{part}", self.hidden, self.inner) for part in ("gate", "up"))
+        gate = self.node("Mul", [gate, self.node("Sigmoid", [gate], [f"{name}.sigmoid"])], [f"{name}.silu"])
+        y = self.linear(self.node("Mul", [gate, up], [f"{name}.gated"]), f"{name}.down", self.inner, self.hidden)
+        return y, total
+
+    def model(self) -> onnx.ModelProto:
+        angles = np.arange(PAST + 1)[:, None] / 10000 ** (np.arange(HEAD // 2) / (HEAD // 2))
+        self.store("cos", np.cos(angles).astype(np.float32))
+        self.store("sin", np.sin(angles).astype(np.float32))
+        self.store("lengths", np.array([PAST], np.int32))
+        self.store("total", np.array(PAST + 1, np.int32))
+        y, total = "x", None
+        for number in range(self.layers):
+            y, total = self.layer(number, y, total)
+        y, _ = self.normalised(y, total, "last")
+        self.linear(y, "logits", self.hidden, VOCABULARY)
+        inputs = {"x": (1, 1, self.hidden)}
+        outputs = {"logits": (1, 1, VOCABULARY)}
+        for number in range(self.layers):
+            for part in "kv":
+                inputs[f"layer{number}.past_{part}"] = (1, self.heads[1], PAST, HEAD)
+                outputs[f"layer{number}.present_{part}"] = (1, self.heads[1], PAST + 1, HEAD)
+        told = [
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in each.items()]
+            for each in (inputs, outputs)
+        ]
+        graph = helper.make_graph(self.nodes, "decoder", *told, self.stored)
+        domains = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+        return helper.make_model(graph, opset_imports=domains, ir_version=10)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.block_weights", description=__doc__)
+    parser.add_argument("--hidden", type=int, default=1024, metavar="N", help="a multiple of 256")
+    parser.add_argument("--layers", type=int, default=6, metavar="N")
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
+    parser.add_argument("--rounds", type=int, default=25, metavar="N")
+    options = parser.parse_args(arguments)
+    rows = []
+    for form in options.forms:
+        rows.append(_measured(Decoder(options.hidden, options.layers, *FORMS[form]), form, options.rounds))
+        print(rows[-1], flush=True)
+    print(table([list(row.values()) for row in rows], list(rows[0])))
+    print(write_results("block_weights", rows))
+    return 0
+
+
+def _measured(decoder: Decoder, form: str, rounds: int) -> dict[str, Any]:
+    model = decoder.model()
+    data = model.SerializeToString()
+    artifact = compile_model(model, num_threads=1).to_bytes()
+    rival = onnxruntime_session(model, 1)
+    random = np.random.default_rng(1)
+    feeds = {
+        value.name: random.standard_normal([d.dim_value for d in value.type.tensor_type.shape.dim]).astype(np.float32)
+        for value in model.graph.input
+    }
+    packed = sum(t.ByteSize() for t in model.graph.initializer)
+    vectors = random.standard_normal((2, 32 * MEBIBYTE // 4)).astype(np.float32)
+    with load(artifact, num_threads=1) as ours:
+        ways = {
+            "ours": lambda: ours.run(feeds),
+            "onnxruntime": lambda: rival.run(None, feeds),
+            "reading": lambda: np.dot(*vectors),
+        }
+        least = least_ms(ways, rounds)
+        error = _error(ours.run(feeds)["logits"], rival.run(["logits"], feeds)[0])
+    rate, most = packed / least["ours"] / 1e6, vectors.nbytes / least.pop("reading") / 1e6
+    return {
+        "form": form, **{f"{way}_ms": round(ms, 2) for way, ms in least.items()},
+        "against_onnxruntime": round(least["onnxruntime"] / least["ours"], 2),
+        "packed_gb_s": round(rate, 1), "of_reading": round(rate / most, 2), "relative_error": f"{error:.1e}",
+        "artifact_mib": round(len(artifact) / MEBIBYTE, 1), "model_mib": round(len(data) / MEBIBYTE, 1),
+    }  # fmt: skip
+
+
+def _error(ours: np.ndarray, theirs: np.ndarray) -> float:
+    return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
