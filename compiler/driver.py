@@ -192,7 +192,7 @@ def compile_model(
     _check_budget(plan_budget_s)
     if wanted_sync(sync) is not None and sync != "auto" and target.startswith("cpu"):
         raise OptionError(f"sync is {sync!r}, but kernels of {target} follow each other; give off or auto")
-    if donate and (not target.startswith("cpu") or regions_of(dims, target, plan is not None) == [None]):
+    if donate and (not target.startswith("cpu") or regions_of(dims, plan is not None) == [None]):
         raise OptionError("donate is for open dimensions on a CPU; leave it out")
     tell = progress or (lambda stage, done, total: None)
     threads = num_threads or len(os.sched_getaffinity(0))
@@ -200,7 +200,7 @@ def compile_model(
     plugins = load_plugins(passes, None if installed_plugins else Installed())
     for warning in plugins.warnings:
         warnings.warn(warning, PluginWarning, stacklevel=2)
-    shape_sets, regions = shape_sets_of(shapes), regions_of(dims, target, plan is not None)
+    shape_sets, regions = shape_sets_of(shapes), regions_of(dims, plan is not None)
     favoured = favoured_regions(favour, regions)
     context = PassContext(
         backend.planned_for(threads),

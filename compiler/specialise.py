@@ -102,17 +102,14 @@ def _computed_nodes(graph: Graph) -> int:
 # -- what is open ------------------------------------------------------------------------------------------------------
 
 
-def regions_of(dims: Region | None, target: str, replayed: bool) -> list[Region | None]:
+def regions_of(dims: Region | None, replayed: bool) -> list[Region | None]:
     """The ranges of open dimensions, cut where one of them begins with 0; the region without a 0 is the first. [None]
     where open dimensions are left to the host.
 
-    Raises OptionError for what is no range, and for what knows no open dimensions.
+    Raises OptionError for what is no range, and for ranges where a plan is replayed.
     """
-    knows = target.startswith("cpu")
     if dims is None:
-        return [{}] if knows and not replayed else [None]
-    if not knows:
-        raise OptionError(f"open dimensions are compiled for CPUs, not for {target}; give sizes with shapes (--shape)")
+        return [None] if replayed else [{}]
     if replayed:
         raise OptionError("a plan is replayed for given sizes; give shapes (--shape) instead of dims (--dim)")
     cuts = [[(name, each) for each in _cut(name, given)] for name, given in dims.items()]
@@ -129,7 +126,7 @@ def favoured_regions(favour: Sequence[Mapping[str, int]], regions: Sequence[Regi
 
 def _favoured(point: Mapping[str, int], region: Region | None) -> Region:
     if region is None:
-        raise OptionError("favour: sizes are favoured among those that one artifact has kernels for; compile for a CPU")
+        raise OptionError("favour: a plan is replayed for given sizes; leave out the plan, or what is favoured")
     try:
         sizes = {name: operator.index(size) for name, size in point.items()}
     except (AttributeError, TypeError):

@@ -1,14 +1,15 @@
 """The calling convention of CUDA kernels, and how a kernel function is opened and closed.
 
 A kernel is `extern "C" __global__ void NAME(T0 *p0, T1 *p1, ...)`: one pointer for each argument, or one
-`const __grid_constant__ CUtensorMap`; no scalars. Pointers are of `storage_dtype`, at least 16-byte aligned, and never
+`const __grid_constant__ CUtensorMap`; no scalars. Kernels over open sizes find the values of the symbols in their last
+argument. Pointers are of `storage_dtype`, at least 16-byte aligned, and never
 alias one another where a kernel writes. They are `__restrict__`, but for memory that thread blocks exchange.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from math import prod
@@ -24,7 +25,18 @@ from tvm.tirx import TensorMapType
 
 from tilestitch.codegen.buffers import Parameter, buffer_source, store
 from tilestitch.codegen.compute.dtypes import Expr, storage_bits, storage_dtype
-from tilestitch.codegen.launch import CountersArg, KernelArg, PackedArg, StatusArg, TemporaryArg, TensorMapArg, ValueArg
+from tilestitch.codegen.compute.sizes import integer, reading, symbols_in_force, with_natural_quotients
+from tilestitch.codegen.launch import (
+    CountersArg,
+    KernelArg,
+    PackedArg,
+    SizesArg,
+    StatusArg,
+    TemporaryArg,
+    TensorMapArg,
+    ValueArg,
+)  # fmt: skip
+from tilestitch.compiler.ir.sizes import is_open, largest
 from tilestitch.passes.plan.launches.cuda.emitted import shared_array
 from tilestitch.passes.plan.own_kernels import KERNEL_NAME
 
@@ -117,25 +129,34 @@ def kernel_function(
     other kernels write while this one runs.
     """
     assert 1 <= prod(block) <= 1024, block
+    symbols = symbols_in_force()
+    variables: frozenset[Any] = frozenset()
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("kernel")
         bound = {} if blocks_per_sm is None else {"tirx.launch_bounds_min_blocks_per_sm": blocks_per_sm}
         T.func_attr({"calling_conv": 2, "tirx.noalias": True, "tirx.is_global_func": True, **bound})
-        pointers = [T.arg(f"p{i}", tirx.Var(f"p{i}", _kind(p))) for i, p in enumerate(parameters)]
-        buffers = [
-            T.address_of(pointer)
-            if isinstance(p.arg, TensorMapArg)
-            else T.decl_buffer((max(1, p.size),), storage_dtype(p.dtype), data=pointer)
-            for p, pointer in zip(parameters, pointers, strict=True)
-        ]
-        with _counting() as declared:
+        every = [*parameters, *([Parameter(SizesArg(), "int64", len(symbols))] if symbols else [])]
+        pointers = [T.arg(f"p{i}", tirx.Var(f"p{i}", _kind(p))) for i, p in enumerate(every)]
+        with _counting() as declared, ExitStack() as stack:
+            if symbols:
+                values = T.decl_buffer((len(symbols),), "int64", data=pointers[-1])
+                variables = stack.enter_context(reading(symbols, values))
+            buffers = [_buffer(p, pointer) for p, pointer in zip(parameters, pointers[: len(parameters)], strict=True)]
             _launched(list(zip(("blockIdx", "threadIdx"), (grid, block), strict=True)), buffers, body)
     func = builder.get().with_attr(STATIC_SHARED, declared.nbytes)
+    func = with_natural_quotients(func, variables) if variables else func
     if any(isinstance(p.arg, CountersArg) for p in parameters):
         written = _written(func)
         exchanged = [hash(b) in written or p.arg in changing for b, p in zip(buffers, parameters, strict=True)]
         func = func.with_attr(EXCHANGED, [f"p{i}" for i, is_exchanged in enumerate(exchanged) if is_exchanged])
     return func
+
+
+def _buffer(parameter: Parameter, pointer: Any) -> Any:
+    """What the body gets for an argument."""
+    if isinstance(parameter.arg, TensorMapArg):
+        return T.address_of(pointer)
+    return T.decl_buffer((largest(1, parameter.size),), storage_dtype(parameter.dtype), data=pointer)
 
 
 def _written(func: Any) -> set[int]:
@@ -176,7 +197,7 @@ def _launched(extents: list[tuple[str, Dim3]], buffers: list[Any], body: Body) -
             found.append(0)
             enter(number + 1)
             return
-        with T.launch_thread(tag, size) as index:
+        with T.launch_thread(tag, integer(size, "int32") if is_open(size) else size) as index:
             found.append(index)
             enter(number + 1)
 

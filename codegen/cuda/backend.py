@@ -13,6 +13,7 @@ from tilestitch.codegen.cuda.own import own_launch
 from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.cuda.toolchain.compile import BuildOptions, compile_kernels
 from tilestitch.codegen.cuda.toolchain.resources import KernelResources, kernel_resources
+from tilestitch.codegen.program_types import runtime_size
 from tilestitch.compiler.ir import Graph
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.launches.launch import Edge
@@ -72,7 +73,7 @@ class CudaBackend:
         """
         device, needs = self.target.device, compiled.facts.get(symbol, {})
         return {
-            "symbol": symbol, "grid": list(launch.grid), "block": list(launch.block),
+            "symbol": symbol, "grid": list(_grid(launch)), "block": list(launch.block),
             "shared_bytes": launch.shared_bytes, "static_shared_bytes": launch.static_shared_bytes,
             "cooperative": launch.cooperative, "device": device.name,
             "widest_access": asdict(asked(launch.func)),
@@ -89,7 +90,7 @@ class CudaBackend:
     def placed(self, symbol: str, launch: CudaLaunch, args: tuple[rt.Arg, ...]) -> rt.DeviceLaunch:
         return rt.DeviceLaunch(
             symbol=symbol,
-            grid=launch.grid,
+            grid=_grid(launch),
             block=launch.block,
             shared_bytes=launch.shared_bytes,
             args=args,
@@ -108,6 +109,11 @@ class CudaBackend:
             tuple(replace(kernel, branch=lane.branch, priority=lane.priority) for kernel, lane in zip(kernels, lanes)),
             tuple(rt.Edge(edge.before, edge.after, edge.kind) for edge in edges),
         )
+
+
+def _grid(launch: CudaLaunch) -> tuple[rt.Size, rt.Size, rt.Size]:
+    x, y, z = launch.grid
+    return runtime_size(x), runtime_size(y), runtime_size(z)
 
 
 def _resources(members: Mapping[str, bytes]) -> dict[str, dict[str, KernelResources]]:

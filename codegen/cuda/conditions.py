@@ -5,6 +5,7 @@ from __future__ import annotations
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
+from tilestitch.compiler.ir.sizes import surely
 
 
 def both(*conditions: Expr | None) -> Expr | None:
@@ -18,4 +19,4 @@ def both(*conditions: Expr | None) -> Expr | None:
 
 def below(index: Expr, end: int, reached: int) -> Expr | None:
     """Whether `index < end`; None if indices stay below `reached <= end` anyway."""
-    return None if reached <= end else index < end
+    return None if surely(lambda: reached <= end) else index < end

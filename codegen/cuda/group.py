@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tilestitch.codegen.compute.sizes import kernels_over, symbols_among
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.blocks import lower_blocks
 from tilestitch.codegen.cuda.elementwise.injective import lower_injective, value_args
@@ -21,6 +22,7 @@ from tilestitch.codegen.cuda.tickets import TicketPart, lower_tickets
 from tilestitch.codegen.cuda.tied import TiedPart, lower_tied
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import GroupView, roles_in, view_group
+from tilestitch.codegen.launch import SizesArg
 from tilestitch.codegen.planned import check_planned, members, touched
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.passes.plan import Group, GroupKind
@@ -59,7 +61,16 @@ def lower_group(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLau
 
     Raises KernelError, naming the ONNX nodes, for a group that no template fits.
     """
-    launches = _lowered(graph, group, target)
+    if not symbols_among([graph.node(name) for name in group.nodes]):
+        return _checked(graph, group, target, _lowered(graph, group, target))
+    with kernels_over(graph.symbols):
+        launches = _lowered(graph, group, target)
+    return _checked(graph, group, target, tuple(replace(one, args=(*one.args, SizesArg())) for one in launches))
+
+
+def _checked(
+    graph: Graph, group: Group, target: CudaTarget, launches: tuple[CudaLaunch, ...]
+) -> tuple[CudaLaunch, ...]:
     planned = cuda_launches(members(graph, group), group, target.multiprocessors)
     check_planned(group, [_described(graph, group, launch) for launch in launches], planned)
     return launches

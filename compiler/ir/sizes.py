@@ -8,6 +8,7 @@ when the program runs it is none, so that nothing takes a number from it unseen:
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,8 @@ else:
     Size = int | Polynomial
 
 __all__ = [
-    "FAR", "Size", "Symbol", "as_size", "at", "bounds_of", "ceil_div", "if_any", "is_empty_without", "is_open",
-    "largest", "over", "parse_size", "size_of", "smallest", "symbols_of", "typical",
+    "FAR", "Size", "Symbol", "as_size", "at", "bounds_of", "ceil_div", "divisor_of", "if_any", "is_empty_without",
+    "is_open", "largest", "over", "parse_size", "size_of", "smallest", "surely", "symbols_of", "typical",
 ]  # fmt: skip
 
 
@@ -93,6 +94,19 @@ def smallest(a: Size, *others: Size) -> Size:
 def ceil_div(size: Size, divisor: Size) -> Size:
     """How many parts of `divisor` cover `size`."""
     return (size + divisor - 1) // divisor
+
+
+def divisor_of(size: Size) -> int:
+    """The largest number that certainly divides a size, whatever its symbols are."""
+    return math.gcd(*size.terms.values()) if isinstance(size, Polynomial) else abs(size)
+
+
+def surely(condition: Callable[[], bool]) -> bool:
+    """Whether a condition holds for all sizes of the ranges; no where that is not known."""
+    try:
+        return bool(condition())
+    except UndecidedError:
+        return False
 
 
 def typical(size: Size, values: Mapping[str, int]) -> int:

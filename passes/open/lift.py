@@ -9,7 +9,9 @@ from typing import TypeAlias
 from tilestitch.compiler.ir import Node
 from tilestitch.compiler.ir.errors import UndecidedError
 from tilestitch.compiler.ir.sizes import Size, bounds_of, is_empty_without, is_open, symbols_of
+from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.attention.check import why_not_attention
 from tilestitch.passes.plan.cpu.anchors import window_of
 from tilestitch.passes.plan.cpu.attention import attention_of
 from tilestitch.passes.plan.cpu.gemm import GemmShape
@@ -34,43 +36,69 @@ from tilestitch.passes.plan.cpu.schedules import (
     CpuWindowSchedule,
 )
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.check import why_not_scheduled
 from tilestitch.passes.plan.launches.cpu import cpu_launches
+from tilestitch.passes.plan.launches.cuda.group import cuda_launches
+from tilestitch.passes.plan.launches.launch import Launch
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedule_check import why_not
-from tilestitch.passes.plan.schedules import Schedule
+from tilestitch.passes.plan.schedules import AttentionSchedule, DirectSchedule, GemmSchedule, Schedule
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import GroupView, look_up
 from tilestitch.passes.schedule.cpu.open_images import open_conv, open_window
+from tilestitch.passes.schedule.cuda.gpu import Gpu
+
+from .cuda import lifted_schedule
+from .extents import joined
 
 COPIED = 65536
 """Elements that a task copies one by one."""
 
 
-def lifted(group: Group, typical: Mapping[str, Node], nodes: Mapping[str, Node], target: TargetInfo) -> Group | str:
+def lifted(
+    group: Group, typical: Mapping[str, Node], nodes: Mapping[str, Node], target: TargetInfo, model: LatencyModel
+) -> Group | str:
     """A group that was scheduled among the `typical` nodes, for the open ones of the same names; or why it is none."""
     if not _is_open(group, nodes):
         return group
     try:
         if group.stages:
-            return _stages(group, typical, nodes, target)
+            return _stages(group, typical, nodes, target, model)
         view, before = look_up(nodes, group), look_up(typical, group)
         roles = roles_of(view.nodes, view.outputs, view.name)
         if not isinstance(roles, Roles) or roles.kind is not group.kind:
             return f"its nodes form no such group at all sizes: {roles}"
-        schedule = None if group.schedule is None else _schedule(group.schedule, before, view, roles, target)
+        if group.schedule is None and target.is_gpu and view.stored:
+            return f"no kernel of a GPU computes {view.anchor.op if view.anchor else group.kind.value}"
+        schedule = None
+        if group.schedule is not None:
+            schedule = _schedule(group.schedule, before, view, roles, target, model)
         if isinstance(schedule, str):
             return schedule
         problem = _uneven(view.nodes) or _made_of_nothing(view.nodes, schedule)
         if problem is None and schedule is not None:
-            problem = why_not(view, group.kind, roles, schedule)
+            problem = _why_not(view, group, roles, schedule, target)
         if problem is not None:
             return problem
         result = replace(group, schedule=schedule)
-        if any(launch.temporaries for launch in cpu_launches(nodes, result)):
+        if any(launch.temporaries for launch in _launches(nodes, result, target)):
             return "its launches exchange memory of open size"
         return result
     except UndecidedError as error:
         return str(error)
+
+
+def _why_not(view: GroupView, group: Group, roles: Roles, schedule: Schedule, target: TargetInfo) -> str | None:
+    match schedule:
+        case GemmSchedule() | DirectSchedule():
+            return why_not_scheduled(AnchoredGroup.of(view), schedule, Gpu.of(target).machine)
+        case AttentionSchedule():
+            return why_not_attention(AnchoredGroup.of(view), schedule, Gpu.of(target).machine)
+    return why_not(view, group.kind, roles, schedule)
+
+
+def _launches(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> tuple[Launch, ...]:
+    return cuda_launches(nodes, group, Gpu.of(target).multiprocessors) if target.is_gpu else cpu_launches(nodes, group)
 
 
 def _uneven(nodes: Sequence[Node]) -> str | None:
@@ -121,10 +149,12 @@ def _is_open(group: Group, nodes: Mapping[str, Node]) -> bool:
     return not all(v.tensor_type.is_static for v in values)
 
 
-def _stages(group: Group, typical: Mapping[str, Node], nodes: Mapping[str, Node], target: TargetInfo) -> Group | str:
+def _stages(
+    group: Group, typical: Mapping[str, Node], nodes: Mapping[str, Node], target: TargetInfo, model: LatencyModel
+) -> Group | str:
     stages = []
     for stage in group.stages:
-        parts = [lifted(part, typical, nodes, target) for part in stage]
+        parts = [lifted(part, typical, nodes, target, model) for part in stage]
         problem = next((part for part in parts if isinstance(part, str)), None)
         if problem is not None:
             return problem
@@ -133,8 +163,10 @@ def _stages(group: Group, typical: Mapping[str, Node], nodes: Mapping[str, Node]
 
 
 def _schedule(
-    schedule: Schedule, typical: GroupView, view: GroupView, roles: Roles, target: TargetInfo
+    schedule: Schedule, typical: GroupView, view: GroupView, roles: Roles, target: TargetInfo, model: LatencyModel
 ) -> Schedule | str:
+    if target.is_gpu:
+        return lifted_schedule(schedule, typical, view, target, model)
     match schedule:
         case CpuLoopSchedule():
             return _loops(schedule, typical.stored[0].shape, view.stored[0].shape)
@@ -257,19 +289,3 @@ def _rows(schedule: CpuRowSchedule, typical: Sequence[int], shape: Sequence[Size
     if not schedule.reduced[-1] and is_open(extents[-1]):
         return replace(schedule, extents=extents, lanes=1, vectors=1)  # a vector of neighbouring rows might be too long
     return replace(schedule, extents=extents)
-
-
-def joined(extents: Sequence[int], typical: Sequence[int], shape: Sequence[Size]) -> tuple[Size, ...] | None:
-    """Products of runs of `shape`, such that those of `typical` are `extents`; None if there are no such runs."""
-    pairs = [(a, b) for a, b in zip(typical, shape, strict=True) if a != 1 or is_open(b)]
-    result: list[Size] = []
-    for extent in extents:
-        before: int = 1
-        after: Size = 1
-        while before != extent and pairs:
-            one, other = pairs.pop(0)
-            before, after = before * one, after * other
-        if before != extent:
-            return None
-        result.append(after)
-    return None if pairs else tuple(result)

@@ -8,6 +8,7 @@ for which it does not is computed by the host, with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.substitute import graph_at
@@ -21,6 +22,7 @@ from tilestitch.passes.schedule.kernels import schedule_groups
 from tilestitch.passes.schedule.launches import completed, nested_graphs
 from tilestitch.passes.schedule.order import segments_of
 
+from .cuda import launched_apart
 from .lift import lifted
 from .memory import place_open
 from .typical import typical_sizes
@@ -74,9 +76,11 @@ def _kernels(
             if node.name in refused:
                 node.op = HOSTED + node.op
         result = stitch(typical, rules, context.target)
+        if context.target.is_gpu:
+            result = replace(result, groups=launched_apart(result.groups))
         by_name = {node.name: node for node in typical.nodes}
         groups = [
-            lifted(group, by_name, nodes, context.target)
+            lifted(group, by_name, nodes, context.target, context.cost_model)
             for group in schedule_groups(typical, result.groups, context.target, context.cost_model)
         ]
         problems = {g: p for g, p in zip(result.groups, groups, strict=True) if isinstance(p, str)}

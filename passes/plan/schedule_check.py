@@ -11,8 +11,9 @@ from math import prod
 
 from tilestitch.compiler.ir import Value
 from tilestitch.compiler.ir.accesses import elementwise_walk
+from tilestitch.compiler.ir.sizes import divisor_of
 from tilestitch.compiler.ir.types import storage_bytes
-from tilestitch.passes.plan.access.row_loops import RowLoops, row_loops
+from tilestitch.passes.plan.access.row_loops import RowLoops, row_loops, scheduled_loops
 from tilestitch.passes.plan.access.split_rows import pieces_of, why_not_cut
 from tilestitch.passes.plan.access.turn import accesses_along
 
@@ -22,6 +23,8 @@ from .group import GroupKind
 from .parts import Roles
 from .schedules import (
     ElementwiseSchedule,
+    OpenElementwiseSchedule,
+    OpenRowSchedule,
     RowSchedule,
     ScanSchedule,
     ScatterSchedule,
@@ -61,7 +64,9 @@ def _reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule)
         case TransposeSchedule() if kind is GroupKind.INJECTIVE:
             yield from _transpose(schedule, view.inputs, outputs)
         case RowSchedule() if kind is GroupKind.ROWWISE:
-            yield from row_reasons(schedule, row_loops(view.nodes, roles, view.inputs, outputs))
+            if isinstance(schedule, OpenRowSchedule):
+                yield from _open_rows(schedule, roles)
+            yield from row_reasons(schedule, scheduled_loops(view.nodes, roles, view.inputs, outputs, schedule))
         case SplitRowSchedule() if kind is GroupKind.ROWWISE:
             yield from _split_rows(schedule, view, roles)
         case WindowSchedule() | ScanSchedule() | SortSchedule() | ScatterSchedule() if kind is GroupKind.OPAQUE:
@@ -82,9 +87,14 @@ def block_size(threads: int) -> Iterator[str]:
 
 
 def _elementwise(schedule: ElementwiseSchedule, inputs: Sequence[Value], outputs: Sequence[Value]) -> Iterator[str]:
-    extents, _ = elementwise_walk(inputs, outputs)
+    if isinstance(schedule, OpenElementwiseSchedule):
+        extents = schedule.extents
+        if prod(extents) != outputs[0].tensor_type.num_elements:
+            yield f"extents {extents} are not those of {outputs[0].tensor_type.num_elements} elements"
+    else:
+        extents, _ = elementwise_walk(inputs, outputs)
     yield from block_size(schedule.threads)
-    if schedule.lanes < 1 or extents[-1] % schedule.lanes:
+    if schedule.lanes < 1 or divisor_of(extents[-1]) % schedule.lanes:
         yield f"{schedule.lanes} lanes do not divide the {extents[-1]} elements of the last dimension"
     if schedule.vectors < 1 or (schedule.cuts and schedule.vectors > 1):
         yield f"a thread has {schedule.vectors} vectors; it has at least one, and one only where there are cuts"
@@ -120,13 +130,13 @@ def _transpose(schedule: TransposeSchedule, inputs: Sequence[Value], outputs: Se
 def row_reasons(schedule: RowSchedule, loops: RowLoops) -> Iterator[str]:
     """Why rows with these loops cannot be computed as the schedule says."""
     yield from block_size(schedule.threads)
-    if not 1 <= schedule.blocks_per_row <= max(1, prod(loops.line_extents)):
+    if schedule.blocks_per_row != 1 and not 1 <= schedule.blocks_per_row <= max(1, prod(loops.line_extents)):
         yield f"rows of {prod(loops.line_extents)} elements are not shared by {schedule.blocks_per_row} blocks"
     if loops.columns:
         if schedule.lanes != 1:
             yield f"neighbouring threads have neighbouring rows; {schedule.lanes} lanes would be of several"
         return
-    if schedule.lanes < 1 or loops.extents[-1] % schedule.lanes:
+    if schedule.lanes < 1 or divisor_of(loops.extents[-1]) % schedule.lanes:
         yield f"{schedule.lanes} lanes do not divide the {loops.extents[-1]} elements that lie together in a row"
     if schedule.team <= WARP and schedule.team & (schedule.team - 1):
         yield f"{schedule.team} lanes of a warp share a row; their number is a power of two"
@@ -134,6 +144,19 @@ def row_reasons(schedule: RowSchedule, loops: RowLoops) -> Iterator[str]:
         yield f"{schedule.team} threads share a row: more than a warp are whole warps, and the only ones of a block"
     if schedule.blocks_per_row > 1 and schedule.rows > 1:
         yield f"a block that shares a row with others has {schedule.rows} rows, not one"
+
+
+def _open_rows(schedule: OpenRowSchedule, roles: Roles) -> Iterator[str]:
+    """Complaints of extents that are not those of the rows."""
+    assert roles.rows is not None
+    shape, axes = roles.rows.shape, roles.rows.axes
+    length = prod(shape[axis] for axis in axes)
+    pairs = list(zip(schedule.extents, schedule.reduced, strict=False))
+    found = prod(e for e, reduced in pairs if reduced), prod(e for e, reduced in pairs if not reduced)
+    if len(schedule.extents) != len(schedule.reduced) or found != (length, roles.rows.count):
+        yield f"extents {schedule.extents} are not those of {roles.rows.count} rows of {length}"
+    if schedule.blocks_per_row != 1:
+        yield "rows of open length are in one block"
 
 
 def _split_rows(schedule: SplitRowSchedule, view: GroupView, roles: Roles) -> Iterator[str]:

@@ -35,6 +35,14 @@ class ElementwiseSchedule:
 
 
 @dataclass(frozen=True)
+class OpenElementwiseSchedule(ElementwiseSchedule):
+    """The same over open sizes: the dimensions of the iteration space, joined, are `extents`."""
+
+    template: ClassVar[str] = "open_elementwise"
+    extents: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class TransposeSchedule:
     """Tiles of `edge` x `edge` elements of the last dimension and `axis`, in shared memory; `lines` lines at a time.
 
@@ -63,6 +71,15 @@ class RowSchedule:
     @property
     def threads(self) -> int:
         return self.team * self.rows
+
+
+@dataclass(frozen=True)
+class OpenRowSchedule(RowSchedule):
+    """The same over open sizes: the dimensions, joined, are `extents`; those that `reduced` says make up a row."""
+
+    template: ClassVar[str] = "open_rows"
+    extents: tuple[int, ...] = ()
+    reduced: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -207,7 +224,8 @@ class ScatterSchedule:
 
 
 Schedule: TypeAlias = (
-    ElementwiseSchedule | TransposeSchedule | RowSchedule | SplitRowSchedule | WindowSchedule | ScanSchedule
+    ElementwiseSchedule | OpenElementwiseSchedule | TransposeSchedule | RowSchedule | OpenRowSchedule
+    | SplitRowSchedule | WindowSchedule | ScanSchedule
     | SortSchedule | ScatterSchedule | GemmSchedule | DirectSchedule | BandSchedule
     | TicketSchedule | LaunchesSchedule | BlockSchedule | AttentionSchedule | CpuSchedule
 )  # fmt: skip

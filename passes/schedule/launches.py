@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tilestitch.compiler.ir import Graph, Node
+from tilestitch.compiler.ir.sizes import is_open, largest
 from tilestitch.passes.plan import ALIGNMENT, BufferPlan, Group, Segment, StitchPlan
 from tilestitch.passes.plan.buffers import TemporaryBuffer
 from tilestitch.passes.plan.launches.branches import branches
@@ -109,7 +110,8 @@ def place_temporaries(launches: Sequence[Launch], buffers: BufferPlan, *, concur
     """
     if not any(launch.temporaries for launch in launches):
         return buffers
-    base = max((_aligned(b.offset_bytes + b.nbytes) for b in buffers.buffers), default=0)
+    ends = (_aligned(b.offset_bytes + b.nbytes) for b in buffers.buffers)
+    base = _aligned(buffers.arena_bytes) if is_open(buffers.arena_bytes) else max(ends, default=0)
     end = most = base
     placed: dict[tuple[str, str], TemporaryBuffer] = {}
     group = ""
@@ -122,7 +124,7 @@ def place_temporaries(launches: Sequence[Launch], buffers: BufferPlan, *, concur
             group = launch.group
             placed[group, temporary.name] = TemporaryBuffer(group, temporary.name, end, temporary.nbytes)
             end += _aligned(temporary.nbytes)
-            most = max(most, end)
+            most = largest(most, end)
     return replace(buffers, arena_bytes=most, temporaries=tuple(placed.values()))
 
 

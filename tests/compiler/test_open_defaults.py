@@ -141,12 +141,10 @@ def test_compile_warns_where_open_dimensions_are_left_to_the_host(
     assert "warning: open dimensions are left to the host, for not all sizes can be compiled" in capsys.readouterr().err
 
 
-def test_other_targets_leave_open_dimensions_to_the_host() -> None:
+def test_gpus_have_kernels_for_all_sizes_too() -> None:
     explained = compile_model(model(NEG), "emulator").explain()
-    assert explained["sizes"] == {"symbols": [], "refused": ""}
-    assert [(r["rule"], r["remedy"]) for r in explained["host"]["reasons"]] == [
-        ("host.open_dimension", "name sizes for them: --shape x=<n>x3")
-    ]
+    assert [(s["name"], s["low"], s["default"]) for s in explained["sizes"]["symbols"]] == [("n", 1, True)]
+    assert explained["host"]["steps"] == 0
 
 
 TWO = "(float[n, m] x) => (float[n, m] y) { e = Neg(x)  y = Softmax<axis=-1>(e) }"
@@ -172,7 +170,7 @@ def test_a_favoured_point_has_the_plan_of_a_static_model_and_comes_first() -> No
         ({"n": 10}, {"n": (1, 9)}, "cpu", "n=10 is not in 1..9"),
         ({"n": 0}, None, "cpu", "n=0 is not in"),
         ({"n": "3"}, None, "cpu", "no mapping"),
-        ({"n": 3}, None, "emulator", "compile for a CPU"),
+        ({"n": 10}, {"n": (1, 9)}, "emulator", "n=10 is not in 1..9"),
     ],
 )
 def test_a_point_that_cannot_be_favoured_is_refused(favour: object, dims: object, target: str, told: str) -> None:

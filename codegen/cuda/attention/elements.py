@@ -15,6 +15,7 @@ from tilestitch.codegen.cuda.attention.walk import Sink, Walk, below_or_last, di
 from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.pieces import named, registers, when, zero
 from tilestitch.codegen.cuda.surroundings import Surroundings
+from tilestitch.compiler.ir.sizes import surely
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Elements:
 
     @property
     def _ends_early(self) -> bool:
-        return self.what.keys < self.walk.steps * self.walk.bn
+        return not surely(lambda: self.what.keys >= self.walk.steps * self.walk.bn)
 
     def score(self, scores: Any, place: Expr, row: Expr, key: Expr) -> None:
         """The score of a row and a key from their dot product, in its place; -inf after the last key."""

@@ -10,6 +10,7 @@ from tilestitch.codegen.compute.attention import Between, as_dtype
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype
 from tilestitch.codegen.cuda.gemm.indexed import Operand
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
+from tilestitch.compiler.ir.sizes import surely
 from tilestitch.passes.plan.attention.mask_band import Band, band_of
 from tilestitch.passes.plan.attention.operands import AttentionShape, along, attention_of, result_lanes
 from tilestitch.passes.plan.parts import Softmax
@@ -98,7 +99,7 @@ def attended(group: Anchored) -> Attended:
         return batch if merged == 1 else batch * merged
 
     def index_query(batch: Expr, row: Expr, k: Expr) -> tuple[Expr, ...]:
-        if merged > 1 and queries > 1:
+        if merged > 1 and not surely(lambda: queries <= 1):
             batch, row = batch * merged + row // queries, row % queries
         elif merged > 1:
             batch, row = batch * merged + row, 0

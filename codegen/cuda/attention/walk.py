@@ -22,12 +22,14 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, immediate, storage_bits
 from tilestitch.codegen.compute.indexing import unravel
+from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, TemporaryArg, Thread
 from tilestitch.codegen.cuda.attention.operands import Attended
 from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.functions import call
 from tilestitch.codegen.cuda.pieces import move, named, registers, repeated, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Surroundings
+from tilestitch.compiler.ir.sizes import is_open, surely
 from tilestitch.passes.plan.attention.operands import lanes_of_sums
 
 
@@ -54,7 +56,7 @@ class Walk:
     def locate(self, block: Expr) -> tuple[Expr, Expr, Expr]:
         """Part, batch and tile of a block. Tiles with most work come first where queries see few keys after them."""
         part, batch, tile = unravel(block, (self.parts, self.batch, self.tiles))
-        return named(part), named(batch), named(self.tiles - 1 - tile if self.tiles > 1 else 0)
+        return named(part), named(batch), named(0 if surely(lambda: self.tiles <= 1) else self.tiles - 1 - tile)
 
     def steps_of(self, attended: Attended, part: Expr, first_row: Expr) -> tuple[Expr, Expr]:
         """The first step of a block, and the one after its last."""
@@ -72,14 +74,14 @@ class Walk:
 
 
 def _index(value: Expr) -> Expr:
-    return tirx.IntImm("int32", value) if isinstance(value, int) else value
+    return integer(value, "int32") if isinstance(value, int) or is_open(value) else value
 
 
 def walk(attended: Attended, bm: int, bn: int, parts: int) -> Walk:
     """Tiles of bm rows by bn keys, the keys in at most so many parts."""
     tiles, steps = -(-attended.rows // bm), -(-attended.keys // bn)
     each = -(-steps // parts)
-    return Walk(bm, bn, tiles, steps, -(-steps // each), attended.batch)
+    return Walk(bm, bn, tiles, steps, 1 if parts == 1 else -(-steps // each), attended.batch)
 
 
 BlockBody = Callable[[Surroundings, Thread, Expr, "Sink"], None]
@@ -196,7 +198,7 @@ def infinity(dtype: str) -> Expr:
 
 def below_or_last(index: Expr, end: int, reached: int) -> Expr:
     """`index`, or the last one below `end` in its place; indices stay below `reached`."""
-    return index if reached <= end else T.min(index, end - 1)
+    return index if surely(lambda: reached <= end) else T.min(index, end - 1)
 
 
 def store_results(

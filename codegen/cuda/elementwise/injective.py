@@ -17,12 +17,14 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import Index, domain_indices, index_dtype, unravel, values_between
+from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda import functions
 from tilestitch.codegen.cuda.abi import CudaLaunch, Emission, Parameter, Thread, ValueArg, kernel_function
 from tilestitch.codegen.cuda.elementwise.vectors import VectorAccess
 from tilestitch.compiler.ir.accesses import elementwise_walk
 from tilestitch.compiler.ir.graph import Value
-from tilestitch.passes.plan.schedules import ElementwiseSchedule
+from tilestitch.compiler.ir.sizes import is_open
+from tilestitch.passes.plan.schedules import ElementwiseSchedule, OpenElementwiseSchedule
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,10 @@ def lower_injective(
     origins: tuple[str, ...],
 ) -> CudaLaunch:  # fmt: skip
     """The launch of an injective group. `args`: of the inputs, then of the outputs."""
-    work = Work(elementwise_walk(inputs, outputs)[0], schedule)
+    extents = (
+        schedule.extents if isinstance(schedule, OpenElementwiseSchedule) else elementwise_walk(inputs, outputs)[0]
+    )
+    work = Work(extents, schedule)
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*inputs, *outputs)]
     grid, block = (work.blocks, 1, 1), (work.threads, 1, 1)
 
@@ -97,11 +102,12 @@ class _Emitter:
         first = T.bind(T.cast(thread.block[0], self.dtype) * (work.threads * work.vectors) + thread.thread[0])
         self.evaluator.assume(first, 0, work.blocks * work.threads * work.vectors)
         exact = work.count == work.blocks * work.threads * work.vectors
+        last = integer(work.count - 1, self.dtype) if is_open(work.count) else work.count - 1
         points = []
         for vector in range(work.vectors):
             place = first + vector * work.threads
             # Threads past the end compute the last vector, too, and do not store it.
-            points.append((place, place if exact else T.min(place, work.count - 1)))
+            points.append((place, place if exact else T.min(place, last)))
         stores = [self._vector(T.bind(at) if not isinstance(at, int) else at) for _, at in points]
         for (place, _), store in zip(points, stores, strict=True):
             if exact:

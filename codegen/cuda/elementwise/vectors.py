@@ -17,7 +17,9 @@ from tvm_ffi import StructuralKey
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, storage_dtype, to_storage
 from tilestitch.codegen.compute.evaluator import Evaluator, Source
 from tilestitch.codegen.compute.indexing import ravel
+from tilestitch.codegen.compute.sizes import loaded
 from tilestitch.compiler.ir.graph import Value
+from tilestitch.compiler.ir.sizes import divisor_of
 from tilestitch.compiler.ir.types import TensorType
 
 
@@ -43,7 +45,7 @@ class Window:
     def position(self, index: Sequence[Expr]) -> Expr:
         """Where the element of the whole lies that the kernel has at `index`."""
         places = [i if place is None else place for i, place in zip(index, self.at, strict=True)]
-        return ravel(places, self.whole.static_shape)
+        return ravel(places, self.whole.sizes)
 
 
 def _window(buffer: Any, value: Value) -> Window:
@@ -65,17 +67,17 @@ class VectorAccess:
         buffer, type_ = window.memory, window.whole
         simplify = self.evaluator.simplify
         word, count = _word(type_.dtype, self.lanes)
-        whole = self.lanes > 1 and count > 0 and type_.num_elements % self.lanes == 0
+        whole = self.lanes > 1 and count > 0 and divisor_of(type_.num_elements) % self.lanes == 0
 
         def read(index: Sequence[Expr]) -> Expr:
             position = simplify(window.position(index))
             if not whole:
-                return from_storage(buffer[position], type_.dtype)
+                return from_storage(loaded(buffer, position, type_), type_.dtype)
             key = _key(buffer, position)
             if key not in self.loaded and self._is_aligned(position):
                 self._load(buffer, type_, position, word, count)
             if key not in self.loaded:
-                return from_storage(buffer[position], type_.dtype)
+                return from_storage(loaded(buffer, position, type_), type_.dtype)
             local, lane = self.loaded[key]
             return from_storage(local[lane], type_.dtype)
 

@@ -23,6 +23,7 @@ from tilestitch.codegen.cuda.gemm.partition import Sink, launch, locate
 from tilestitch.codegen.cuda.gemm.simt import store_rows
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, run, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
+from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.passes.plan.gemm.partition import Partition
 from tilestitch.passes.plan.gemm.tiles import MmaTile
 
@@ -83,22 +84,24 @@ class _Block:
             T.buffer_store(self.acc, zero(self.instruction.sums), [i])
         ahead = tile.stages - 1
         for step in range(ahead):
-            if step < steps:
-                self._fetch(step, step)
-                self._keep(step)
+            if is_open(steps) or step < steps:
+                with when(tirx.IntImm("int64", step) < steps if is_open(steps) else None):
+                    self._fetch(step, step)
+                    self._keep(step)
             self._commit()
         if steps:
             with repeated(steps) as step:
                 self._wait(tile.stages - 2)
                 barrier()
-                later = None if steps <= ahead else step + ahead < steps
+                several = is_open(steps) or steps > ahead
+                later = step + ahead < steps if several else None
                 stage = named((step + ahead) % tile.stages)
-                if steps > ahead:
+                if several:
                     with when(later):
                         self._fetch(step + ahead, stage)
                 self._commit()
                 self._multiply(named(step % tile.stages))
-                if steps > ahead and any(piece.prefetched for piece in self.pieces):
+                if several and any(piece.prefetched for piece in self.pieces):
                     with when(later):
                         self._keep(stage)
         self._wait(0)

@@ -21,6 +21,7 @@ from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm
 from tilestitch.codegen.cuda.pieces import move, named, registers, repeated, unrolled, when, zero
 from tilestitch.codegen.cuda.rows.bands import Turn, last_of
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
+from tilestitch.compiler.ir.sizes import divisor_of, smallest, surely
 from tilestitch.passes.plan.access.neighbours import lie_together
 from tilestitch.passes.plan.access.vectors import lanes_of
 from tilestitch.passes.plan.gemm.partition import Partition
@@ -46,10 +47,10 @@ class Sink:
 def locate(partition: Partition, block: Expr) -> tuple[Expr, Expr, Expr, Expr]:
     """Part, batch, tile row and tile column of a block."""
     tiles, group = partition.m_blocks * partition.n_blocks, partition.tile_rows
-    several = partition.parts * partition.batch > 1
+    several = not surely(lambda: partition.parts * partition.batch <= 1)
     part, batch = unravel(block // tiles if several else 0, (partition.parts, partition.batch))
     tile = named(block % tiles if several else block)
-    if partition.m_blocks <= group:
+    if surely(lambda: partition.m_blocks <= group):
         return named(part), named(batch), named(tile % partition.m_blocks), named(tile // partition.m_blocks)
     first = named(tile // (group * partition.n_blocks) * group)
     within, left = named(tile % (group * partition.n_blocks)), partition.m_blocks % group
@@ -93,7 +94,7 @@ def _lanes(group: Anchored, gemm: IndexedGemm) -> int:
     if storage_bits(gemm.acc_dtype) != 32 or not units.dense:
         return 1
     lanes = min(MOST_LANES // units.gates, lanes_of([*group.read_after(), *group.outputs]))
-    while lanes > 1 and not (units.width % lanes == 0 and _lie_together(group, gemm, lanes)):
+    while lanes > 1 and not (divisor_of(units.width) % lanes == 0 and _lie_together(group, gemm, lanes)):
         lanes //= 2
     return max(1, lanes)
 
@@ -114,7 +115,7 @@ def launch(
     kernel: Kernel, shared_bytes: int = 0,
 ) -> tuple[CudaLaunch, ...]:  # fmt: skip
     """The launch of a kernel that gets the number of its block; `tile` is the extents of a tile."""
-    parts, counted = partition.parts, sum(_counters(group, partition, min(tile[0], gemm.m), threads))
+    parts, counted = partition.parts, sum(_counters(group, partition, smallest(tile[0], gemm.m), threads))
     tiles = partition.blocks // parts
     size = parts * gemm.elements
     sums = Parameter(TemporaryArg("sums", size * storage_bits(gemm.acc_dtype) // 8), gemm.acc_dtype, size)
@@ -232,6 +233,6 @@ def _added(around: Surroundings, gemm: IndexedGemm, place: Expr, count: int, par
 def _lanes_of_sums(gemm: IndexedGemm) -> int:
     """Neighbouring sums that a thread moves to and from temporary memory in one access."""
     lanes = MOST_LANES if storage_bits(gemm.acc_dtype) == 32 else 1
-    while gemm.n % lanes:
+    while divisor_of(gemm.n) % lanes:
         lanes //= 2
     return lanes

@@ -17,12 +17,14 @@ from typing import Any
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, storage_dtype
+from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda.abi import CudaLaunch, Thread, barrier, shared_buffer
 from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, Operand, simplified, step_of, widen
 from tilestitch.codegen.cuda.gemm.partition import Sink, launch, locate
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, run, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
+from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.passes.plan.gemm.partition import Partition
 from tilestitch.passes.plan.gemm.tiles import QUAD, SimtTile
 
@@ -112,14 +114,14 @@ class _Block:
             self._fetch(0)
             self._keep(0)
             barrier()
-        if steps > 1:
+        if is_open(steps) or steps > 1:
             with repeated(steps - 1) as step:
                 self._fetch(step + 1)
                 self._multiply(step % 2)
                 self._keep((step + 1) % 2)
                 barrier()
         if steps:
-            self._multiply((steps - 1) % 2)
+            self._multiply(integer((steps - 1) % 2, "int32") if is_open(steps) else (steps - 1) % 2)
         self._finish()
 
     # -- operands ----------------------------------------------------------------------------------------------------

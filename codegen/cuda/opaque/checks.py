@@ -22,6 +22,7 @@ from tilestitch.codegen.cuda.abi import (
     kernel_function,
 )
 from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.compiler.ir.sizes import largest
 from tilestitch.passes.plan.index_checks import IndexCheck, pending_checks, read_for
 
 THREADS = 256
@@ -36,7 +37,7 @@ def _launch(node: Node, checks: Sequence[IndexCheck], inputs: Sequence[Value]) -
     needed = read_for(checks, inputs)
     parameters = [Parameter.of(v.name, v.tensor_type) for v in needed]
     parameters.append(Parameter(StatusArg(), "int32", 1))
-    count = max(1, *(check.count for check in checks))
+    count = largest(1, *(check.count for check in checks))
     grid, block = (-(-count // THREADS), 1, 1), (THREADS, 1, 1)
 
     positions = index_dtype(values_between((check.indices for check in checks), needed))

@@ -18,6 +18,7 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.evaluator import Evaluator, Source
 from tilestitch.codegen.compute.indexing import Index, index_dtype_of, reshape_index, unravel
+from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda import functions
 from tilestitch.codegen.cuda.abi import CudaLaunch, Emission, Parameter, Thread, kernel_function
 from tilestitch.codegen.cuda.elementwise.injective import lower_injective
@@ -27,7 +28,8 @@ from tilestitch.codegen.cuda.rows.team import Accumulator, Team, accumulator_dty
 from tilestitch.codegen.groups import GroupView, before_views, levels
 from tilestitch.codegen.launch import KernelArg, TemporaryArg, ValueArg
 from tilestitch.compiler.ir.graph import Node, Value
-from tilestitch.passes.plan.access.row_loops import RowLoops, full_outputs, row_loops
+from tilestitch.compiler.ir.sizes import is_open
+from tilestitch.passes.plan.access.row_loops import RowLoops, full_outputs, scheduled_loops
 from tilestitch.passes.plan.access.split_rows import pieces_of
 from tilestitch.passes.plan.parts import Part, Roles
 from tilestitch.passes.plan.schedules import RowSchedule, SplitRowSchedule
@@ -66,7 +68,7 @@ def _launch(
     nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value],
     args: tuple[KernelArg, ...], origins: tuple[str, ...], schedule: RowSchedule,
 ) -> CudaLaunch:  # fmt: skip
-    work = row_loops(nodes, roles, inputs, outputs).scheduled(schedule)
+    work = scheduled_loops(nodes, roles, inputs, outputs, schedule)
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*inputs, *outputs)]
     dtype, spread = index_dtype_of(nodes), work.parts > 1
     reductions = [n for n, part in roles.parts.items() if part is Part.REDUCTION]
@@ -128,7 +130,7 @@ class RowEmitter:
             grid = GridTeam(team, work.parts, part, work.row_blocks * work.rows, place, *self.exchange)
         # Threads past the last row compute it, too, and do not store it.
         exact = work.row_count % work.rows == 0
-        number = place if exact else T.bind(T.min(place, work.row_count - 1))
+        number = place if exact else T.bind(T.min(place, _size(work.row_count - 1, self.dtype)))
         self.row(team, number, None if exact else place < work.row_count, part, grid)
 
     def row(
@@ -166,11 +168,11 @@ class RowEmitter:
         if not finished and not stored:
             return
         accumulators = [Accumulator(node, self.evaluator, self.dtype) for node in finished]
-        if work.vectors and work.unrolled:
+        if (is_open(work.vectors) or work.vectors) and work.unrolled:
             for step in range(work.steps):
                 self._vector(step, accumulators, stored)
-        elif work.vectors:
-            with T.serial(0, work.steps) as step, self.evaluator.scope((step, 0, work.steps)):
+        elif is_open(work.vectors) or work.vectors:
+            with T.serial(0, _size(work.steps, self.dtype)) as step, self.evaluator.scope((step, 0, work.steps)):
                 self.access = self._fresh_access()
                 self._vector(step, accumulators, stored)
             self.access = self._fresh_access()
@@ -215,7 +217,7 @@ class RowEmitter:
         if not isinstance(place, int):
             number = place = T.bind(place)
             if work.vectors != work.steps * work.walkers:
-                fresh, number = place < work.vectors, T.bind(T.min(place, work.vectors - 1))
+                fresh, number = place < work.vectors, T.bind(T.min(place, _size(work.vectors - 1, self.dtype)))
         if not isinstance(number, int):
             self.evaluator.assume(number, 0, work.vectors)
         return fresh, [self._index(number * work.lanes + lane) for lane in range(work.lanes)]
@@ -265,3 +267,7 @@ class RowEmitter:
 def _always(result: Expr) -> Source:
     """Reads what is the same wherever this thread looks: it computes one row only."""
     return lambda index: result
+
+
+def _size(size: int, dtype: str) -> Expr:
+    return integer(size, dtype) if is_open(size) else size

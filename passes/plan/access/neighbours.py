@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.compiler.ir.affine import Integer, variable
 from tilestitch.compiler.ir.indexing import forward_index, ravel
+from tilestitch.compiler.ir.sizes import divisor_of, is_open
 from tilestitch.passes.plan.parts import Part, Roles
 
 Place = Callable[[Any, Any, Any], Sequence[Any]]
@@ -21,6 +23,8 @@ def lie_together(
 
     extents: of batch, row and column; `lanes` divides the last.
     """
+    if any(not v.tensor_type.is_static for v in outputs) or any(map(is_open, extents)):
+        return lanes == 1 or all(_open_run(roles, value) % lanes == 0 for value in outputs)
     batch, row, run = variable("batch", extents[0]), variable("row", extents[1]), variable("run", extents[2] // lanes)
     indices = [tuple(place(batch, row, run * lanes + lane)) for lane in range(lanes)]
     for value in outputs:
@@ -29,6 +33,23 @@ def lie_together(
         if first % lanes != 0 or any(other - first != lane for lane, other in enumerate(others, 1)):
             return False
     return True
+
+
+def _open_run(roles: Roles, value: Value) -> int:
+    """So many results, from a multiple of that number on, lie together in an output, whatever the sizes are."""
+    anchor = roles.anchor
+    assert anchor is not None
+    if anchor.op != "matmul" and anchor.attrs.get("layout") != "NXC":
+        return 1  # columns are pixels, of several images
+    views = _views_before(roles, value)
+    run = divisor_of((views[0].inputs[0] if views else value).shape[-1])
+    for view in views:
+        if view.op == "transpose":
+            rank = len(view.attrs["perm"])
+            run = math.gcd(run, divisor_of(view.output.shape[-1])) if view.attrs["perm"][-1] == rank - 1 else 1
+        elif view.op != "reshape":
+            return 1
+    return run
 
 
 def _views_before(roles: Roles, value: Value) -> list[Node]:

@@ -9,9 +9,10 @@ from math import prod
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.compiler.ir.accesses import merge, walk_of
 from tilestitch.compiler.ir.indexing import reshape_index
+from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.passes.plan.access.vectors import lanes_of
 from tilestitch.passes.plan.parts import Part, Roles
-from tilestitch.passes.plan.schedules import RowSchedule
+from tilestitch.passes.plan.schedules import OpenRowSchedule, RowSchedule
 
 REGISTER_ELEMENTS = 32
 """Elements of a row that a thread keeps in registers."""
@@ -61,7 +62,7 @@ class RowLoops:
 
     @property
     def unrolled(self) -> bool:
-        return self.steps * self.lanes <= REGISTER_ELEMENTS
+        return not is_open(self.steps) and self.steps * self.lanes <= REGISTER_ELEMENTS
 
     @property
     def row_count(self) -> int:
@@ -108,6 +109,16 @@ def row_loops(nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outp
     while extents[-1] % lanes:
         lanes //= 2
     return RowLoops(shape, tuple(extents), tuple(reduced), lanes, 1, 1)
+
+
+def scheduled_loops(
+    nodes: Sequence[Node], roles: Roles, inputs: Sequence[Value], outputs: Sequence[Value], schedule: RowSchedule
+) -> RowLoops:
+    """The loops of a row-wise kernel as its schedule says."""
+    if not isinstance(schedule, OpenRowSchedule):
+        return row_loops(nodes, roles, inputs, outputs).scheduled(schedule)
+    assert roles.rows is not None
+    return RowLoops(roles.rows.shape, schedule.extents, schedule.reduced, 1, 1, 1).scheduled(schedule)
 
 
 def full_outputs(roles: Roles, outputs: Sequence[Value]) -> list[Value]:

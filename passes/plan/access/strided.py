@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from tilestitch.compiler.ir import Kind, Node, Value, kind_of
+from tilestitch.compiler.ir.sizes import divisor_of, surely
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Strided:
 
     def runs_along(self, axis: int) -> bool:
         """Whether neighbours along an axis are neighbours in memory."""
-        return self.strides[axis] == 1 and self.shape[axis] > 1
+        return self.strides[axis] == 1 and not surely(lambda: self.shape[axis] <= 1)
 
     def run(self, axis: int, extent: int) -> int:
         """So many elements along an axis, from a multiple of that number on, lie together, at a multiple of it.
@@ -43,7 +43,7 @@ class Strided:
             return 1
         axis %= len(self.shape)
         others = [s for i, (d, s) in enumerate(zip(self.shape, self.strides, strict=True)) if i != axis and d != 1]
-        return math.gcd(extent, self.offset, *others)
+        return math.gcd(*map(divisor_of, (extent, self.offset, *others)))
 
     @property
     def is_whole(self) -> bool:
@@ -61,41 +61,71 @@ def strided(nodes: Iterable[Node], inputs: Collection[Value], value: Value) -> S
             return None
         views.append(node)
         value = node.inputs[0]
-    # numpy keeps the books: one byte stands for an element, and no memory is ever read.
-    base = np.zeros(1, np.int8)
-    array = np.lib.stride_tricks.as_strided(base, value.shape, row_major(value.shape))
+    layout = Strided(value, value.shape, row_major(value.shape))
     for view in reversed(views):
-        seen = _seen(array, view)
+        seen = _seen(layout, view)
         if seen is None:
             return None
-        array = seen
-    offset = array.__array_interface__["data"][0] - base.__array_interface__["data"][0] if array.size else 0
-    return Strided(value, array.shape, array.strides, offset)
+        layout = seen
+    return layout if value.tensor_type.num_elements else replace(layout, offset=0)
 
 
-def _seen(array: np.ndarray, view: Node) -> np.ndarray | None:
-    attrs = view.attrs
+def _seen(layout: Strided, view: Node) -> Strided | None:
+    """The result of a view of a tensor that lies so."""
+    attrs, shape, strides = view.attrs, layout.shape, layout.strides
     if view.op == "transpose":
-        return array.transpose(attrs["perm"])
+        turned = [(shape[d], strides[d]) for d in attrs["perm"]]
+        return replace(layout, shape=tuple(d for d, _ in turned), strides=tuple(s for _, s in turned))
     if view.op == "broadcast_to":
-        return np.broadcast_to(array, view.output.shape)
+        wide = view.output.shape
+        own = zip((1,) * (len(wide) - len(shape)) + shape, (0,) * (len(wide) - len(shape)) + strides, wide, strict=True)
+        return replace(layout, shape=wide, strides=tuple(s if d == w else 0 for d, s, w in own))
     if view.op == "slice":
         if not view.output.tensor_type.num_elements:
             return None
         # A step may be negative; an axis of one element may name any step.
-        lead = array[tuple(slice(start, start + 1) for start in attrs["starts"])]
-        strides = tuple(s * step for s, step in zip(array.strides, attrs["steps"], strict=True))
-        return np.lib.stride_tricks.as_strided(lead, view.output.shape, strides)
+        offset = sum((start * s for start, s in zip(attrs["starts"], strides, strict=True)), layout.offset)
+        stepped = tuple(s * step for s, step in zip(strides, attrs["steps"], strict=True))
+        return replace(layout, shape=view.output.shape, strides=stepped, offset=offset)
     if view.op == "reshape":
-        result = array.view()
-        try:
-            result.shape = view.output.shape
-        except AttributeError:
-            return None
-        return result
+        reshaped = _reshaped(shape, strides, view.output.shape)
+        return None if reshaped is None else replace(layout, shape=view.output.shape, strides=reshaped)
     return None
 
 
-def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _reshaped(shape: Sequence[int], strides: Sequence[int], target: Sequence[int]) -> tuple[int, ...] | None:
+    """The strides of a tensor in another shape; None if it would have to be copied.
+
+    Runs of dimensions become runs of as many elements, each of which must lie evenly.
+    """
+    if math.prod(shape) == 0:
+        return row_major(target)
+    left = [(d, s) for d, s in zip(shape, strides, strict=True) if d != 1]
+    wanted = [d for d in target if d != 1]
+    found: list[int] = []
+    while wanted:
+        pair = next(
+            (
+                (a, b)
+                for a, b in itertools.product(range(1, len(left) + 1), range(1, len(wanted) + 1))
+                if math.prod(d for d, _ in left[:a]) == math.prod(wanted[:b])
+            ),
+            None,
+        )
+        if pair is None or any(s != inner * d for (_, s), (d, inner) in itertools.pairwise(left[: pair[0]])):
+            return None
+        last = left[pair[0] - 1][1]
+        found += (last * each for each in row_major(wanted[: pair[1]]))
+        left, wanted = left[pair[0] :], wanted[pair[1] :]
+    result: list[int] = []
+    for i in reversed(range(len(target))):
+        if target[i] != 1:
+            result.insert(0, found.pop())
+        else:  # as numpy has it
+            result.insert(0, result[0] * target[i + 1] if result else found[-1] if found else 1)
+    return tuple(result)
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
     """Elements from one index to the next along each axis."""
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from math import ceil
 
+from tilestitch.compiler.ir.sizes import ceil_div
 from tilestitch.compiler.ir.types import HALVES, storage_bytes
 from tilestitch.passes.plan.attention.operands import AttentionShape, attention_of
 from tilestitch.passes.plan.attention.pieces import pieces_of, stage_bytes
@@ -52,7 +52,7 @@ def why_not_attention(group: AnchoredGroup, schedule: AttentionSchedule, machine
 
 def _parts(schedule: AttentionSchedule, what: AttentionShape) -> Iterator[str]:
     """Complaints of parts of the keys that there are not."""
-    steps, parts = ceil(what.keys / schedule.tile.bn), what.parts(schedule.tile.bn, schedule.split_keys)
+    steps, parts = ceil_div(what.keys, schedule.tile.bn), what.parts(schedule.tile.bn, schedule.split_keys)
     if parts != schedule.split_keys:
         yield f"split_keys is {schedule.split_keys}: {steps} tiles of keys are cut into {parts} parts by that"
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.compiler.ir.indexing import unravel
+from tilestitch.compiler.ir.sizes import divisor_of, surely
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.access.neighbours import lie_together
 from tilestitch.passes.plan.access.vectors import VECTOR_BYTES, lanes_of
@@ -59,6 +60,8 @@ class AttentionShape:
 
     def parts(self, bn: int, most: int) -> int:
         """Into how many parts tiles of `bn` keys are cut, at most `most`, all of one size but for the last."""
+        if most == 1:
+            return 1
         steps = -(-self.keys // bn)
         return -(-steps // -(-steps // most))
 
@@ -78,8 +81,8 @@ def attention_of(group: AnchoredGroup) -> AttentionShape:
     query = Source(group.nodes, softmax.query, matmul.output.shape[:-2])
     key = Source(group.nodes, softmax.key, matmul.output.shape[:-2])
     value = Source(group.nodes, anchor.inputs[1], group.result.shape[:-2])
-    shared = math.gcd(key.repeated, value.repeated)
-    merged = shared if shared * softmax.queries <= MERGED_ROWS else 1
+    shared = math.gcd(divisor_of(key.repeated), divisor_of(value.repeated))
+    merged = shared if surely(lambda: shared * softmax.queries <= MERGED_ROWS) else 1
 
     def layout(source: Source, rows: int, last: str) -> OperandLayout:
         return operand_layout(source.value, memory_of(group, {}, source.value), rows, last)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilestitch.compiler.ir.sizes import smallest
 from tilestitch.passes.plan.gemm.gemm import Gemm
 
 
@@ -37,6 +38,6 @@ def cut(gemm: Gemm, tile: tuple[int, int, int], parts: int, tile_rows: int = TIL
     """
     steps = -(-gemm.k // tile[2])
     each = -(-steps // parts)
-    used = -(-steps // each) if each else 1
+    used = 1 if parts == 1 else -(-steps // each) if each else 1
     m_blocks, n_blocks = -(-gemm.m // tile[0]), -(-gemm.n // tile[1])
-    return Partition(gemm.batch, m_blocks, n_blocks, used, each, min(tile_rows, m_blocks))
+    return Partition(gemm.batch, m_blocks, n_blocks, used, each, smallest(tile_rows, m_blocks))

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tilestitch.compiler.ir.sizes import surely
 from tilestitch.passes.plan.parts import Roles
 
 FEW_ROWS = 8
@@ -87,4 +88,4 @@ def units_of(roles: Roles) -> Units | None:
     *rows, columns = roles.anchor.output.shape
     gates = columns // width
     # Reading the matrix is what takes the time with few rows: no column may be empty.
-    return Units(gates, width, gates if prod(rows) <= FEW_ROWS else PERIOD)
+    return Units(gates, width, gates if surely(lambda: prod(rows) <= FEW_ROWS) else PERIOD)

@@ -9,6 +9,7 @@ from functools import reduce
 from typing import NamedTuple
 
 from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.passes.plan.buffers import BufferPlan
 from tilestitch.passes.plan.launches.launch import Edge, Launch
 from tilestitch.passes.plan.stitch_plan import Segment
@@ -41,6 +42,8 @@ class Memory:
         self._aliases, self._places = buffers.aliases, buffers.places
         self._arena = {b.value: b for b in buffers.buffers}
         self._temporaries = {(t.group, t.name): t for t in buffers.temporaries}
+        self._open = is_open(buffers.arena_bytes)
+        """Whether memory is slots, each for whole values: where they lie has no order."""
 
     def accesses(self, launch: Launch) -> Accesses:
         """Where a launch reads and writes."""
@@ -49,7 +52,8 @@ class Memory:
         for temporary in launch.temporaries:
             placed = self._temporaries[launch.group, temporary.name]
             end = placed.offset_bytes + placed.nbytes
-            writes.append((temporary.name, Region("arena", placed.offset_bytes, end)))
+            region = Region("temporaries", 0, 1) if self._open else Region("arena", placed.offset_bytes, end)
+            writes.append((temporary.name, region))
         return Accesses(tuple(reads), tuple(writes), launch.overlaps)
 
     def _region(self, name: str) -> Region:
@@ -59,6 +63,8 @@ class Memory:
             start = self._arena[place.whole].offset_bytes + place.offset_bytes
             return Region("arena", start, start + self._values[root].tensor_type.nbytes)
         buffer = self._arena.get(root)
+        if buffer is not None and self._open:
+            return Region(f"arena {buffer.offset_bytes}", 0, 1)
         if buffer is not None:
             return Region("arena", buffer.offset_bytes, buffer.offset_bytes + buffer.nbytes)
         return Region(f"%{root}", 0, 1)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import ceil
 
+from tilestitch.compiler.ir.sizes import ceil_div
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.attention.operands import AttentionShape, attention_of, lanes_of_sums, result_lanes
 from tilestitch.passes.plan.attention.pieces import pieces_of, stage_bytes
@@ -25,7 +25,7 @@ def attention(group: AnchoredGroup, schedule: AttentionSchedule) -> tuple[Emitte
     else:
         shared_bytes = tile.shared_bytes
     parts = what.parts(tile.bn, schedule.split_keys)
-    blocks = what.batch * ceil(what.rows / tile.bm) * parts
+    blocks = what.batch * ceil_div(what.rows, tile.bm) * parts
     everything = (*group.inputs, *group.outputs)
     if parts == 1:
         launch = Emitted.of(tile.template, blocks, tile.threads, everything, part=True)
@@ -34,7 +34,7 @@ def attention(group: AnchoredGroup, schedule: AttentionSchedule) -> tuple[Emitte
     first = Emitted.of(tile.template, blocks, tile.threads, (*group.read_before(), sums), part=True)
     lanes = min(result_lanes(group, what), lanes_of_sums(what))
     results = what.batch * what.rows * what.columns
-    join = Emitted.of("join", ceil(results / (lanes * JOIN_THREADS)), JOIN_THREADS, (*everything, sums), part=True)
+    join = Emitted.of("join", ceil_div(results, lanes * JOIN_THREADS), JOIN_THREADS, (*everything, sums), part=True)
     return replace(first, shared_bytes=shared_bytes), join
 
 

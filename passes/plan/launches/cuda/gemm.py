@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import ceil
 
 from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.sizes import ceil_div
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.access.packed import packed_layouts
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
@@ -28,7 +28,7 @@ def contraction(
 ) -> Emitted:  # fmt: skip
     """The launch of a contraction, and of rows after it."""
     if isinstance(schedule, DirectSchedule):
-        blocks = ceil(group.result.tensor_type.num_elements / schedule.threads)
+        blocks = ceil_div(group.result.tensor_type.num_elements, schedule.threads)
         return Emitted.of("conv_direct", blocks, schedule.threads, (*group.inputs, *group.outputs), part=True)
     gemm = gemm_of(group)
     assert gemm is not None, "a convolution without tiles has a direct schedule"
@@ -102,7 +102,7 @@ def _wgmma(
     group: AnchoredGroup, gemm: Gemm, tile: WgmmaTile, partition: Partition, blocks: int, after: Rows | None
 ) -> Emitted:
     bm, static = tile.bm * tile.cluster, 0
-    bands, n_tiles = ceil(gemm.m / bm) * bm // WARP_ROWS, ceil(gemm.n / tile.bn)
+    bands, n_tiles = ceil_div(gemm.m, bm) * bm // WARP_ROWS, ceil_div(gemm.n, tile.bn)
     sums = _sums(gemm, partition, 4)
     counted = gemm.batch * n_tiles * bands if sums else 0
     if after is not None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import ceil, prod
+from math import prod
 
 from tilestitch.compiler.ir import Node, Value
+from tilestitch.compiler.ir.sizes import ceil_div, largest
 from tilestitch.passes.plan.index_checks import pending_checks, read_for
 from tilestitch.passes.plan.launches.cuda.emitted import Emitted, accumulator_bytes, shared_array
 from tilestitch.passes.plan.own_kernels import Temporary
@@ -19,20 +20,20 @@ CHECK_THREADS = 256
 def checks(nodes: Sequence[Node], inputs: Sequence[Value]) -> Iterator[Emitted]:
     """One for each gather whose indices are not known to be in range."""
     for pending in pending_checks(nodes).values():
-        count = max(1, *(check.count for check in pending))
-        yield Emitted.of("check", ceil(count / CHECK_THREADS), CHECK_THREADS, read_for(pending, inputs), part=True)
+        count = largest(1, *(check.count for check in pending))
+        yield Emitted.of("check", ceil_div(count, CHECK_THREADS), CHECK_THREADS, read_for(pending, inputs), part=True)
 
 
 def window(view: GroupView, schedule: WindowSchedule) -> Emitted:
     assert view.anchor is not None
-    blocks = ceil(view.anchor.outputs[0].tensor_type.num_elements / schedule.threads)
+    blocks = ceil_div(view.anchor.outputs[0].tensor_type.num_elements, schedule.threads)
     return Emitted.of("window", blocks, schedule.threads, (*view.inputs, *view.stored), part=True)
 
 
 def scan(node: Node, schedule: ScanSchedule) -> Emitted:
     x, out = node.inputs[0], node.outputs[0]
     lines = x.tensor_type.num_elements // x.shape[node.attrs["axis"]]
-    blocks = lines if schedule.by_block else ceil(lines / schedule.threads)
+    blocks = lines if schedule.by_block else ceil_div(lines, schedule.threads)
     launch = Emitted.of("cumulative", blocks, schedule.threads, (x, out), part=True)
     if not schedule.by_block:
         return launch
@@ -56,7 +57,7 @@ def sort(node: Node, schedule: SortSchedule) -> Emitted:
 def scatter(node: Node, schedule: ScatterSchedule) -> tuple[Emitted, ...]:
     """A copy and, if there are updates, what applies them."""
     (x, indices, updates), out, threads = node.inputs, node.outputs[0], schedule.threads
-    blocks = ceil(x.tensor_type.num_elements / threads)
+    blocks = ceil_div(x.tensor_type.num_elements, threads)
     copy = Emitted.of("copy", blocks, threads, (x, out), part=True)
     if not updates.tensor_type.num_elements:
         return (copy,)
@@ -66,7 +67,7 @@ def scatter(node: Node, schedule: ScatterSchedule) -> tuple[Emitted, ...]:
         count = indices.tensor_type.num_elements // indices.shape[node.attrs["axis"]]
     else:
         count = prod(x.shape[indices.shape[-1] :])
-    return copy, Emitted.of(node.op, ceil(count / threads), threads, (indices, updates, out), part=True)
+    return copy, Emitted.of(node.op, ceil_div(count, threads), threads, (indices, updates, out), part=True)
 
 
 def _claims(node: Node, threads: int, copy_blocks: int) -> tuple[Emitted, ...]:
@@ -79,6 +80,6 @@ def _claims(node: Node, threads: int, copy_blocks: int) -> tuple[Emitted, ...]:
     owners = Temporary("owners", 4 * places)
     return (
         Emitted.of("copy", copy_blocks, threads, (x, out, owners), part=True),
-        Emitted.of(f"{node.op}_claim", ceil(count / threads), threads, (indices, owners), part=True),
-        Emitted.of(node.op, ceil(count * width / threads), threads, (indices, updates, out, owners), part=True),
+        Emitted.of(f"{node.op}_claim", ceil_div(count, threads), threads, (indices, owners), part=True),
+        Emitted.of(node.op, ceil_div(count * width, threads), threads, (indices, updates, out, owners), part=True),
     )

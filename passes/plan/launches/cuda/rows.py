@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.access.positions import index_dtype_of
-from tilestitch.passes.plan.access.row_loops import RowLoops, row_loops
+from tilestitch.passes.plan.access.row_loops import RowLoops, scheduled_loops
 from tilestitch.passes.plan.access.split_rows import pieces_of
 from tilestitch.passes.plan.launches.cuda.elementwise import elementwise
 from tilestitch.passes.plan.launches.cuda.emitted import (
@@ -30,7 +30,7 @@ def rowwise(
     arguments: Sequence[Argument], schedule: RowSchedule,
 ) -> Emitted:  # fmt: skip
     """arguments: what stands for the inputs and outputs."""
-    loops = row_loops(nodes, roles, inputs, outputs).scheduled(schedule)
+    loops = scheduled_loops(nodes, roles, inputs, outputs, schedule)
     spread = loops.parts > 1
     partials = _partials(nodes, roles, loops.parts * loops.row_blocks * loops.rows) if spread else []
     return Emitted(

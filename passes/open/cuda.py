@@ -1,0 +1,122 @@
+"""Schedules of GPUs chosen at typical sizes, carried over to all sizes of a range.
+
+Grids are expressions; threads, tiles and shared memory are numbers. What reaches over an edge is masked, so that tiles
+need not fit. Vectors are as wide as sizes certainly allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tilestitch.compiler.ir.accesses import elementwise_walk
+from tilestitch.compiler.ir.sizes import Size, divisor_of, symbols_of
+from tilestitch.cost_model.protocol import LatencyModel
+from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.access.row_loops import row_loops
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.contractions import gemm_of
+from tilestitch.passes.plan.gemm.kernels import why_not_mma
+from tilestitch.passes.plan.gemm.tiles import MmaTile, SimtTile
+from tilestitch.passes.plan.roles import Roles, roles_of
+from tilestitch.passes.plan.schedules import (
+    AttentionSchedule,
+    DirectSchedule,
+    ElementwiseSchedule,
+    GemmSchedule,
+    OpenElementwiseSchedule,
+    OpenRowSchedule,
+    RowSchedule,
+    Schedule,
+    SplitRowSchedule,
+    TransposeSchedule,
+    WindowSchedule,
+)
+from tilestitch.passes.plan.target import TargetInfo
+from tilestitch.passes.plan.view import GroupView
+from tilestitch.passes.schedule.cuda.elementwise import choose_vectors
+from tilestitch.passes.schedule.cuda.gemm import choose_among, mma_schedules, simt_schedules
+from tilestitch.passes.schedule.cuda.gpu import Gpu
+from tilestitch.passes.schedule.cuda.rows import row_schedules
+
+from .extents import joined
+
+
+def launched_apart(groups: Iterable[Group]) -> tuple[Group, ...]:
+    """The groups with those that are one launch of several parts taken apart: such launches are for known sizes."""
+    return tuple(part for group in groups for part in (group.parts if group.stages else (group,)))
+
+
+def lifted_schedule(
+    schedule: Schedule, before: GroupView, view: GroupView, target: TargetInfo, model: LatencyModel
+) -> Schedule | str:
+    """The schedule of a group at typical sizes, `before`, for the same group at all sizes; or why there is none."""
+    empty = [s for s in symbols_of(d for n in view.nodes for v in n.outputs for d in v.tensor_type.sizes) if s.or_empty]
+    if empty:
+        return f"{empty[0]} may be 0, and a GPU launches no grid without blocks"
+    gpu = Gpu.of(target)
+    match schedule:
+        case TransposeSchedule():
+            usual = choose_vectors(before.nodes, before.inputs, before.stored, gpu.device.sm_count)
+            return _elementwise(usual, before, view)
+        case ElementwiseSchedule():
+            return _elementwise(schedule, before, view)
+        case RowSchedule() | SplitRowSchedule():
+            return _rows(schedule, before, view, gpu)
+        case GemmSchedule():
+            return _gemm(schedule, before, gpu, model)
+        case AttentionSchedule():
+            return replace(schedule, split_keys=1)
+        case DirectSchedule() | WindowSchedule():
+            return schedule
+    return f"kernels of template {schedule.template} are for known sizes only"
+
+
+def _elementwise(schedule: ElementwiseSchedule, before: GroupView, view: GroupView) -> Schedule | str:
+    """Places where operands of a concat meet are left out: they are places among known sizes."""
+    known, _ = elementwise_walk(before.inputs, before.stored)
+    extents = joined(known, before.stored[0].shape, view.stored[0].shape)
+    if extents is None:
+        return f"loops over {known} are no dimensions of {before.stored[0].shape}, joined"
+    lanes = _lanes(schedule.lanes, extents[-1])
+    return OpenElementwiseSchedule(schedule.threads, lanes, schedule.vectors, extents=extents)
+
+
+def _lanes(lanes: int, extent: Size) -> int:
+    """As many of the lanes as certainly divide an extent."""
+    while divisor_of(extent) % lanes:
+        lanes //= 2
+    return lanes
+
+
+def _rows(schedule: RowSchedule | SplitRowSchedule, before: GroupView, view: GroupView, gpu: Gpu) -> Schedule | str:
+    """Rows of open length have one block at most."""
+    roles, known = _roles(view), _roles(before)
+    assert roles.rows is not None and known.rows is not None
+    if isinstance(schedule, SplitRowSchedule) or schedule.blocks_per_row > 1:
+        usual = row_schedules(before, known, gpu)[0]
+        assert isinstance(usual, RowSchedule)
+        schedule = usual
+    loops = row_loops(before.nodes, known, before.inputs, before.stored)
+    extents = joined(loops.extents, known.rows.shape, roles.rows.shape)
+    if extents is None:
+        return f"loops over {loops.extents} are no dimensions of {known.rows.shape}, joined"
+    lanes = 1 if loops.columns else _lanes(schedule.lanes, extents[-1])
+    return OpenRowSchedule(lanes, schedule.team, schedule.rows, extents=extents, reduced=loops.reduced)
+
+
+def _roles(view: GroupView) -> Roles:
+    roles = roles_of(view.nodes, view.outputs, view.name)
+    assert isinstance(roles, Roles), roles
+    return roles
+
+
+def _gemm(schedule: GemmSchedule, before: GroupView, gpu: Gpu, model: LatencyModel) -> GemmSchedule:
+    """Tiles whose last ones are masked, row of tiles after row, each with the whole reduction."""
+    gemm = gemm_of(AnchoredGroup.of(before))
+    assert gemm is not None
+    if not isinstance(schedule.tile, MmaTile | SimtTile) or schedule.split_k > 1:
+        several = mma_schedules if why_not_mma(gemm, gpu.capability) is None else simt_schedules
+        whole = [each for each in several(gemm, gpu.device) if each.split_k == 1]
+        schedule = choose_among(gemm, whole, gpu.device, model)
+    return replace(schedule, split_k=1, tile_rows=1)

@@ -1,0 +1,86 @@
+"""CUDA kernels over open sizes on the emulated device: compiled once, right at every size."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+from onnx import parser
+
+from tests.compiled import assert_close
+from tests.compiler.test_open_kernels import HEAD, KERNELS, SIZES, inputs
+from tests.open_models.catalogue import fixture_of
+from tests.open_models.sizes import spread
+from tests.tolerances import MODELS
+from tilestitch.compiler import compile_model
+from tilestitch.compiler.cli import rivals
+from tilestitch.passes.plan.schedules import OpenElementwiseSchedule
+from tilestitch.runtime import load
+
+pytest.importorskip("onnxruntime")
+if shutil.which("g++") is None:
+    pytest.skip("the emulated device needs g++", allow_module_level=True)
+
+DIMS = {"b": (1, 64), "s": (1, 1 << 20)}
+OWN = {
+    "product": "(float[b, s, 24] x, float[b, 24, s] w) => (float[b, s, s] y) { y = MatMul(x, w) }",
+    "steps": "(float[b, 8, s] x, float[b, s, 8] w) => (float[b, 8, 8] y) { y = MatMul(x, w) }",
+    "image": "(float[b, 3, s, 5] x, float[8, 3, 3, 3] w) => (float[b, 8, s, 5] y)\n"
+    "{ c = Conv<pads=[1, 1, 1, 1]>(x, w)  p = MaxPool<kernel_shape=[3, 3], pads=[1, 1, 1, 1]>(c)  y = Relu(p) }",
+    "turned": "(float[b, s, 2, 8] x) => (float[b, 2, s, 8] y) { t = Transpose<perm=[0, 2, 1, 3]>(x)  y = Tanh(t) }",
+}
+HOSTED = {"running_sums", "sums_of_neighbours", "best", "sorted", "at_most_so_many", "slices_added",
+          "elements_replaced"}  # fmt: skip
+NATIVE = {**{name: text for name, text in KERNELS.items() if name not in HOSTED}, **OWN}
+
+
+def test_one_kernel_is_right_at_every_size() -> None:
+    """All of them in one artifact would be one graph; here, each is loaded for itself."""
+    for name, text in NATIVE.items():
+        model = parser.parse_model(HEAD + text)
+        compiled = compile_model(model, "emulator", dims=DIMS)
+        assert compiled.explain()["host"]["steps"] == 0, name
+        reference = rivals.onnxruntime(model, 1)
+        with load(compiled.to_bytes(), device="emulator") as module:
+            for b, s in SIZES[:6]:
+                feeds = inputs(model, {"b": b, "s": s})
+                for actual, wanted in zip(module.run(feeds).values(), reference(feeds), strict=True):
+                    assert_close(actual, wanted, MODELS[wanted.dtype.name if wanted.dtype.kind == "f" else "float32"])
+
+
+@pytest.mark.parametrize("name", ["encoder.script", "gpt2.dynamo", "llama.script", "resnet.dynamo"])
+def test_open_models_are_right_at_four_sizes_and_leave_nothing_to_the_host(name: str) -> None:
+    fixture = fixture_of(name)
+    compiled = compile_model(fixture.model, "emulator", dims=dict(fixture.ranges))
+    assert compiled.explain()["host"]["steps"] == 0
+    reference = rivals.onnxruntime(fixture.model, 1)
+    with load(compiled.to_bytes(), device="emulator") as module:
+        for number, sizes in enumerate(spread(fixture.ranges, 4)):
+            feeds = fixture.feeds(sizes, np.random.default_rng(number))
+            for actual, wanted in zip(module.run(feeds).values(), reference(feeds), strict=True):
+                assert_close(actual, wanted, MODELS["float32"])
+
+
+def test_accesses_are_as_wide_as_sizes_certainly_allow() -> None:
+    def lanes(text: str) -> int:
+        compiled = compile_model(parser.parse_model(HEAD + text), "emulator", dims=DIMS)
+        (group,) = compiled.specialisations[0].plan.groups
+        assert isinstance(group.schedule, OpenElementwiseSchedule)
+        return group.schedule.lanes
+
+    assert lanes("(float[b, s, 24] x) => (float[b, s, 24] y) { y = Neg(x) }") == 4
+    assert lanes("(float[b, s, 6] x) => (float[b, s, 6] y) { y = Neg(x) }") == 2
+    assert lanes("(float[b, s] x) => (float[b, s] y) { y = Neg(x) }") == 1
+
+
+def test_what_has_no_kernel_for_all_sizes_is_left_to_the_host_with_the_reason() -> None:
+    model = parser.parse_model(HEAD + KERNELS["running_sums"])
+    compiled = compile_model(model, "emulator")
+    (reason,) = compiled.explain()["host"]["reasons"]
+    assert (reason["rule"], reason["reason"]) == (
+        "host.open_kernel", "kernels of template scan are for known sizes only"
+    )  # fmt: skip
+    with load(compiled.to_bytes(), device="emulator") as module:
+        feeds = inputs(model, {"b": 3, "s": 7})
+        np.testing.assert_allclose(module.run(feeds)["y"], rivals.onnxruntime(model, 1)(feeds)[0], rtol=1e-5, atol=1e-5)
