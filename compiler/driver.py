@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from tilestitch.codegen.assemble import Assembled
     from tilestitch.codegen.backend import Backend
+    from tilestitch.passes.plan import PluginRecord
     from tilestitch.passes.plugins.load import Named
     from tilestitch.passes.sync.policies import Policy
 
@@ -185,12 +186,18 @@ def compile_model(
     """
     from tilestitch.codegen.assemble import assemble
     from tilestitch.codegen.schedule import KernelsOfPlugins
-    from tilestitch.passes.plugins.load import Installed, as_texts, load_plugins
-    from tilestitch.passes.sync.policies import wanted_sync
+    from tilestitch.passes.plugins.load import Installed, as_texts, load_plugins, load_policy
+    from tilestitch.passes.sync.policies import form_of, wanted_policy, wanted_sync
 
     _check_options(target, precision, num_threads, branch_bytes)
     _check_budget(plan_budget_s)
-    if wanted_sync(sync) is not None and sync != "auto" and target.startswith("cpu"):
+    given_sync: object = sync
+    policies: tuple[PluginRecord, ...] = ()
+    if isinstance(sync, str) and ":" in sync:
+        text, form = form_of(sync)
+        policy, record_of_policy = load_policy(text)
+        given_sync, policies = wanted_policy(policy, form), (record_of_policy,)
+    if wanted_sync(given_sync) is not None and sync != "auto" and target.startswith("cpu"):
         raise OptionError(f"sync is {sync!r}, but kernels of {target} follow each other; give off or auto")
     if donate and (not target.startswith("cpu") or regions_of(dims, plan is not None) == [None]):
         raise OptionError("donate is for open dimensions on a CPU; leave it out")
@@ -207,12 +214,12 @@ def compile_model(
         options={
             "planner": planner,
             "precision": precision,
-            "sync": sync,
+            "sync": given_sync,
             "branch_bytes": branch_bytes,
             "plan_budget_s": plan_budget_s,
         },
         rules=plugins.rules,
-        plugins=plugins.records,
+        plugins=(*plugins.records, *policies),
         cost_model=_with_records(_cost_model(cost_model, plugins.cost_model), records, frozen, target, threads),
         kernels_of=KernelsOfPlugins(plugins.schedules, backend.target_of_schedules),
     )

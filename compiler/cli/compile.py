@@ -72,7 +72,11 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--records", metavar="FILE", help="measured kernels of this machine take what they took")
     parser.add_argument("--frozen", action="store_true", help="take the records whatever machine this is")
     parser.add_argument(
-        "--sync", default="off", metavar="auto|model|off|POLICY", help="whether kernels wait for tiles of others"
+        "--sync",
+        default="off",
+        metavar="auto|model|off|POLICY[/FORM]",
+        help="whether kernels wait for tiles of others; a policy by its name or MODULE:CLASS{field=value}, and the form "
+        "that chains take: tickets or launches",
     )
     parser.add_argument("--no-host", action="store_true", help="refuse a model of which a part would run with numpy")
     parser.add_argument(

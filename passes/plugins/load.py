@@ -16,7 +16,7 @@ import importlib.metadata
 import inspect
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from tilestitch.passes.fusion.planners import PLANNERS
 from tilestitch.passes.pipeline import pass_table
 from tilestitch.passes.pipeline_text import PassText, arguments_text, build_from_class, parse_text, required_fields
 from tilestitch.passes.plan import PluginRecord
+from tilestitch.passes.sync.policies import Policy
 
 from .check import check_class, is_model, is_pass, is_rule, is_schedule
 from .faults import Identity, import_fault, told
@@ -247,8 +248,31 @@ def _built(identity: Identity, entry: PassText) -> Any:
 
 
 def _from_module(name: str, text: str) -> Identity:
+    cls = _class_named(name, f"--pass {text}")
+    check_class(cls, f"--pass {text}")
+    return Identity(cls, f"--pass {name}")
+
+
+def load_policy(text: str) -> tuple[Policy, PluginRecord]:
+    """The policy of synchronisation that `MODULE:CLASS{field=value}` names, and its record. Raises PluginError for what
+    is none, or cannot be made.
+    """
+    owner = f"--sync {text}"
+    entries = parse_text(text)
+    if len(entries) != 1 or ":" not in entries[0].name:
+        raise PluginError(f"{owner}: it names no class; write MODULE:CLASS{{field=value}}")
+    cls = _class_named(entries[0].name, owner)
+    if not (inspect.isclass(cls) and isinstance(getattr(cls, "name", None), str) and is_dataclass(cls)):
+        raise PluginError(f"{owner}: it is no dataclass with a `name`; see `tilestitch.passes.sync.policies`")
+    identity = Identity(cls, f"--sync {entries[0].name}")
+    policy = _built(identity, entries[0])
+    if not isinstance(policy, Policy):
+        raise PluginError(f"{owner}: it has no method `semaphores`; see `tilestitch.passes.sync.policies`")
+    return policy, _record(policy, identity)
+
+
+def _class_named(name: str, owner: str) -> Any:
     module_name, _, class_name = name.partition(":")
-    owner = f"--pass {text}"
     try:
         module = _imported(module_name)
     except (Exception, SystemExit) as error:
@@ -262,8 +286,7 @@ def _from_module(name: str, text: str) -> Identity:
         classes = [n for n, c in vars(module).items() if inspect.isclass(c) and c.__module__ == module.__name__]
         known = f"it has {', '.join(classes)}" if classes else "it has no classes"
         raise PluginError(f"{owner}: module {module_name} has no attribute {class_name!r}; {known}")
-    check_class(cls, owner)
-    return Identity(cls, f"--pass {name}")
+    return cls
 
 
 def _imported(name: str) -> Any:

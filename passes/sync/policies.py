@@ -127,17 +127,30 @@ def wanted_sync(option: object) -> Wanted | None:
     """
     if option in (None, "off"):
         return None
+    if isinstance(option, Wanted):
+        return option
     if option == "model":
         return Wanted(POLICIES, forced=True, whole=True)
     if not isinstance(option, str):
         if not isinstance(option, Policy):
             raise SyncPolicyError(f"sync is {option!r}; give auto, model, off, the name of a policy, or a policy")
         return Wanted((option,), forced=True)
-    name, _, form = option.partition("/")
-    if form and form not in TIES_OF_TILES:
-        raise SyncPolicyError(f"sync is {option!r}: there is no form {form!r}; give one of {', '.join(TIES_OF_TILES)}")
+    name, form = form_of(option)
     forms = (form,) if form else TIES_OF_TILES if name == "auto" else TIES_OF_TILES[:1]
     return Wanted(POLICIES if name == "auto" else (policy_named(name),), forced=name != "auto", forms=forms)
+
+
+def form_of(option: str) -> tuple[str, str]:
+    """The text before the form that chains are to take, and the form; "" for none."""
+    name, _, form = option.rpartition("/") if "/" in option.rpartition("}")[2] else (option, "", "")
+    if form not in ("", *TIES_OF_TILES):
+        raise SyncPolicyError(f"sync is {option!r}: there is no form {form!r}; give one of {', '.join(TIES_OF_TILES)}")
+    return name, form
+
+
+def wanted_policy(policy: Policy, form: str = "") -> Wanted:
+    """A user's own policy, and the form that chains are to take."""
+    return Wanted((policy,), forced=True, forms=(form or TIES_OF_TILES[0],))
 
 
 def _of_tiles(producer: Grid) -> tuple[Grouping, ...]:

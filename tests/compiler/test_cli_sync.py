@@ -98,3 +98,42 @@ def test_the_machine_code_has_nothing_that_it_must_not_have(model: Path, capsys:
     assert main(["explain", str(artifact), "--launches", "--json"]) == errors.OK
     rows = json.loads(capsys.readouterr().out)["machine_code"]
     assert [(row["architecture"], row["findings"]) for row in rows] == [("sm_80", []), ("sm_90a", [])]
+
+
+def test_a_policy_of_ones_own_is_named_by_module_and_class(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    artifact = compiled(model, "own", "--sync", "examples.sync_policy:HalfRows")
+    capsys.readouterr()
+    assert main(["explain", str(artifact), "--json"]) == errors.OK
+    explained = json.loads(capsys.readouterr().out)
+    (kernel,) = explained["kernels"]
+    assert [edge["policy"] for edge in kernel["tiles"]] == ["half_rows"]
+    assert "half_rows" in [plugin["name"] for plugin in explained["plugins"]]
+
+
+def test_a_policy_takes_arguments_and_a_form(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "tilestitch.passes.sync.policies:RowSync{rows=2}/launches"
+    artifact = compiled(model, "rows", "--sync", text, target="emulator:sm_90")
+    assert main(["check", str(artifact), str(model), "--against", "reference", "--device", "emulator"]) == errors.OK
+    capsys.readouterr()
+    assert main(["explain", str(artifact), "--launches"]) == errors.OK
+    told = capsys.readouterr().out
+    assert "as launches that overlap" in told
+    assert main(["explain", str(artifact), "--json"]) == errors.OK
+    (kernel,) = json.loads(capsys.readouterr().out)["kernels"]
+    assert [(edge["policy"], edge["semaphores"]) for edge in kernel["tiles"]] == [("row", 2)]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("examples.sync_policy:Nothing", "has no attribute 'Nothing'"),
+        ("no_such_module:Policy", "no_such_module"),
+        ("tilestitch.passes.sync.bounds:Needs", "no dataclass with a `name`"),
+        ("tile/branches", "there is no form 'branches'"),
+        ("tilestitch.passes.sync.policies:RowSync{lines=2}", "lines"),
+    ],
+)
+def test_what_is_no_policy_is_refused(model: Path, given: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["compile", str(model), "-o", str(model.with_name("x.tsm")), "--target", TARGET, "--sync", given]
+    assert main(arguments) == errors.USER
+    assert said in capsys.readouterr().err
