@@ -75,8 +75,8 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
         "--sync",
         default="off",
         metavar="auto|model|off|POLICY[/FORM]",
-        help="whether kernels wait for tiles of others; a policy by its name or MODULE:CLASS{field=value}, and the form "
-        "that chains take: tickets or launches",
+        help="whether kernels wait for tiles of others; a policy by its name or MODULE:CLASS{field=value}, and the "
+        "form that chains take: tickets or launches",
     )
     parser.add_argument("--no-host", action="store_true", help="refuse a model of which a part would run with numpy")
     parser.add_argument(
