@@ -347,8 +347,8 @@ def bert_inputs(tokens: int = 128) -> dict[str, Tensor]:
     return {"input_ids": torch.randint(0, 30522, (1, tokens)), "attention_mask": mask}
 
 
-def wide_image() -> dict[str, Tensor]:
-    return {"image": torch.randn(1, 3, 299, 299)}
+def wide_image(batch: int = 1) -> dict[str, Tensor]:
+    return {"image": torch.randn(batch, 3, 299, 299)}
 
 
 def text_line() -> dict[str, Tensor]:
@@ -405,7 +405,9 @@ BRANCHY = {
     "two_towers": Model(TwoTowers, user_and_item),
 }
 """Models of many branches."""
-ALL = MODELS | LONG | BRANCHY
+BATCHED = {"inception_v3_32": Model(inception_v3, partial(wide_image, 32))}
+"""As published measurements have them."""
+ALL = MODELS | LONG | BRANCHY | BATCHED
 
 
 def main(arguments: list[str] | None = None) -> None:

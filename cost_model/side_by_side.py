@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import inf
 
 from . import constants as c
 from .analytical import AnalyticalModel
@@ -18,10 +19,14 @@ def works_of(
     kernels: Mapping[str, KernelFacts], latencies_us: Mapping[str, float], gpu: Device
 ) -> dict[str, tuple[Work, ...]]:
     """The launches of each kernel, by name. Those of one kernel take together what is given for it, each the part of
-    it that the analytical model sees.
+    it that the analytical model sees. Raises ValueError for a latency that is negative or not finite.
     """
     found = {}
     for name, kernel in kernels.items():
+        if not 0 <= latencies_us[name] < inf:
+            raise ValueError(
+                f"kernel {name} is predicted to take {latencies_us[name]} us; repair the cost model, or choose another"
+            )
         times = [1.0]
         if kernel.launches > 1:
             pieces = ANALYTICAL.predict([KernelFacts((one,)) for one in kernel.sequence], gpu)

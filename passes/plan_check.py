@@ -319,6 +319,12 @@ class _Checker:
             self.fail(
                 f"it has {len(lanes)} branches and priorities for {len(expected)} launches; put null in their place"
             )
+        for number, lane in enumerate(lanes):
+            if lane.branch >= len(lanes):
+                self.fail(
+                    f"launch {number} is in branch {lane.branch}, of {len(lanes)} launches; put null in the place of "
+                    "lanes"
+                )
         above: list[int] = []  # of each launch, those that end before it starts, as a set of bits
         before: dict[int, list[int]] = {}
         for edge in whole.edges or ():

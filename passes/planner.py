@@ -17,14 +17,15 @@ from .fusion.planners import PLANNERS, asking
 from .fusion.stages import Kernels
 from .fusion.stitcher import stitch
 from .open.plan import make_open_plan
-from .plan import StitchPlan, WhyNot, wholes_of
+from .plan import Group, StitchPlan, WhyNot, wholes_of
 from .plan.target import TargetInfo
 from .plan_check import check_plan
 from .schedule.kernels import apart_where_too_large, schedule_groups, without_schedule
 from .schedule.launches import completed, edges_by_hand, nested_graphs, with_edges, with_priorities
 from .schedule.memory import WINDOW, plan_buffers
 from .schedule.order import segments_of
-from .schedule.parallel.arrange import arranged
+from .schedule.parallel.alternatives import Alternatives
+from .schedule.parallel.arrange import arranged, sooner
 from .schedule.search import Searched, search_schedules
 from .sync.choose import synchronise
 from .sync.policies import wanted_sync
@@ -39,6 +40,9 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     `context.options["sync"]` says whether dependent kernels become launches whose blocks draw tiles (`sync.choose`).
     A planner that searches, and the search for schedules where the model knows what these are worth, take at most
     `context.options["plan_budget_s"]` seconds each.
+
+    On a GPU, kernels packed into one launch are taken apart, and tiles chosen for fewer multiprocessors, where launches
+    side by side are predicted to end sooner; with `context.options["alone"]` they are as they are best alone.
 
     Rules of plug-ins (`context.rules`) are asked before the planner's own. Raises PassError for an unknown planner, and
     PassContractError if a rule does not follow its protocol.
@@ -68,33 +72,37 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
         kernels = Kernels(graph, groups, result.host_groups, aliases, context.target, result.places)
         tied = tuple(synchronise(graph, kernels, wanted, context.cost_model))
         groups, aliases = tuple(kernels.groups.values()), kernels.aliases
-    position = {g.name: max(positions[n] for n in g.nodes) for g in groups}
-    position.update((g.name, positions[g.name]) for g in result.host_groups)
+    bodies = {key: make_plan(body, context) for key, body in nested_graphs(graph).items()}
     wholes = wholes_of(result.places)
-    segments = segments_of(groups, result.host_groups, aliases, position, wholes)
-    plan = StitchPlan(
-        graph=graph.name,
-        fingerprint=fingerprint(graph),
-        planner=planner,
-        target=context.target.needed_by(groups),
-        groups=groups,
-        host_groups=result.host_groups,
-        segments=segments,
-        buffers=plan_buffers(
-            graph,
-            groups,
-            result.host_groups,
-            segments,
-            aliases,
-            result.places,
-            window=WINDOW if context.target.is_gpu else 0,
-        ),
-        refusals=(*result.refusals, *too_large, *searched.remarks, *tied),
-        plugins=tuple(context.plugins),
-        bodies={key: make_plan(body, context) for key, body in nested_graphs(graph).items()},
-    )
-    plan = completed(plan, graph, context.kernels_of)
-    return arranged(plan, graph, context.cost_model, context.options.get("branch_bytes"))
+
+    def written_down(groups: tuple[Group, ...]) -> StitchPlan:
+        position = {g.name: max(positions[n] for n in g.nodes) for g in groups}
+        position.update((g.name, positions[g.name]) for g in result.host_groups)
+        segments = segments_of(groups, result.host_groups, aliases, position, wholes)
+        window = WINDOW if context.target.is_gpu else 0
+        buffers = plan_buffers(graph, groups, result.host_groups, segments, aliases, result.places, window=window)
+        plan = StitchPlan(
+            graph=graph.name,
+            fingerprint=fingerprint(graph),
+            planner=planner,
+            target=context.target.needed_by(groups),
+            groups=groups,
+            host_groups=result.host_groups,
+            segments=segments,
+            buffers=buffers,
+            refusals=(*result.refusals, *too_large, *searched.remarks, *tied),
+            plugins=tuple(context.plugins),
+            bodies=bodies,
+        )
+        plan = completed(plan, graph, context.kernels_of)
+        return arranged(plan, graph, context.cost_model, context.options.get("branch_bytes"))
+
+    plan = written_down(groups)
+    own = any(context.kernels_of(graph, group) for group in groups)
+    if own or not context.target.is_gpu or context.options.get("alone"):
+        return plan
+    others = Alternatives(graph, context.target, context.cost_model, aliases, wholes).best(groups)
+    return plan if others == groups else sooner(plan, written_down(others), graph, context.cost_model)
 
 
 def storing(plan: StitchPlan, graph: Graph, names: Sequence[str], kernels_of: KernelsOf = no_kernels) -> StitchPlan:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 MOST_GRIDS = 128
@@ -69,7 +70,10 @@ def makespan_us(works: Sequence[Work], edges: Iterable[tuple[int, int]], priorit
 
 
 def spans(works: Sequence[Work], edges: Iterable[tuple[int, int]], priorities: Sequence[int] = ()) -> list[Span]:
-    """When each kernel runs. edges: (before, after), without a cycle. priorities: the higher goes first."""
+    """When each kernel runs. edges: (before, after), without a cycle. priorities: the higher goes first.
+
+    Raises ValueError for times that are negative or not finite.
+    """
     return _Device(works, edges, priorities).run()
 
 
@@ -79,6 +83,11 @@ class _Device:
     """
 
     def __init__(self, works: Sequence[Work], edges: Iterable[tuple[int, int]], priorities: Sequence[int]) -> None:
+        for number, work in enumerate(works):
+            if not (0 <= work.gap_us < inf and 0 <= work.body_us < inf):
+                raise ValueError(
+                    f"kernel {number} takes {work.gap_us} + {work.body_us} us; times are finite, and at least 0"
+                )
         self._works = works
         self._priorities = priorities or [0] * len(works)
         self._waits = [0] * len(works)

@@ -12,7 +12,7 @@ from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.laws.makespan import Work
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.cost_model.side_by_side import works_of
-from tilestitch.passes.plan import ALIGNMENT, BufferPlan, Segment, StitchPlan
+from tilestitch.passes.plan import ALIGNMENT, BufferPlan, Segment, StitchPlan, WhyNot
 from tilestitch.passes.plan.launches.dependences import edges_of, segment_ranges
 from tilestitch.passes.plan.launches.launch import Edge, Launch
 from tilestitch.passes.schedule.device import device_of
@@ -65,6 +65,22 @@ def arranged(plan: StitchPlan, graph: Graph, model: LatencyModel, most_bytes: in
         if option_us < best_us * (1 - LEAST_GAIN):
             best, best_us = option, option_us
     return best
+
+
+def sooner(plan: StitchPlan, other: StitchPlan, graph: Graph, model: LatencyModel) -> StitchPlan:
+    """The plan whose last launch is predicted to end sooner, the first of equals; if it is the other, with what of the
+    first it has in another form among its refusals.
+    """
+    us, other_us = (last_us(spans_of(one, works_of_plan(one, graph, model))) for one in (plan, other))
+    if other_us >= us * (1 - LEAST_GAIN):
+        return plan
+    left = {group.name for group in other.groups}
+    numbers = {"packed_us": round(us, 3), "apart_us": round(other_us, 3)}
+    apart = [
+        WhyNot(group.name, "schedule.beside", "its parts end sooner as launches side by side", numbers)
+        for group in plan.groups if group.name not in left
+    ]  # fmt: skip
+    return replace(other, refusals=(*other.refusals, *apart))
 
 
 def one_at_a_time_bytes(plan: StitchPlan, graph: Graph) -> int:

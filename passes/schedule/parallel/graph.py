@@ -100,7 +100,7 @@ class LaunchGraph:
     def part(self, numbers: Sequence[int]) -> LaunchGraph:
         """The graph of some launches, in that order, and the edges between them."""
         place = {number: at for at, number in enumerate(numbers)}
-        edges = tuple((place[i], place[j]) for i, j in self.edges if i in place and j in place)
+        edges = tuple((place[i], place[j]) for j in numbers for i in self.before[j] if i in place)
         return LaunchGraph(tuple(self.works[number] for number in numbers), edges)
 
 

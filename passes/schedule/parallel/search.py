@@ -38,7 +38,7 @@ def best_order(graph: LaunchGraph) -> Order:
 def _best_of_part(graph: LaunchGraph, effort: int) -> Order:
     """The best that is found from any of the candidates; the earlier one of equals."""
     starts = [(order, spans_in(graph, order)) for order in dict.fromkeys(one(graph) for one in CANDIDATES)]
-    rounds = effort // _cost(starts[0][1]) - len(starts)
+    rounds = effort // cost_of(starts[0][1]) - len(starts)
     fewer = [at_most(graph, count) for count in FEWER if count < len(graph.works)] if rounds > len(FEWER) else []
     starts += [(order, spans_in(graph, order)) for order in fewer if order.held]
     rounds -= len(fewer)
@@ -81,7 +81,7 @@ class _Climb:
         return best, found
 
 
-def _cost(spans: Sequence[Span]) -> int:
+def cost_of(spans: Sequence[Span]) -> int:
     running_us = sum(span.end_us - span.start_us for span in spans)
     return len(spans) + int(len(spans) * running_us / max(last_us(spans), 1e-9))
 

@@ -142,3 +142,10 @@ def test_a_chain_takes_the_sum(works: list[Work]) -> None:
 def test_equal_questions_have_equal_answers(works: list[Work], priorities: list[int]) -> None:
     given = priorities[: len(works)]
     assert spans(works, [], given) == spans(works, [], given)
+
+
+@pytest.mark.parametrize("us", [float("nan"), float("inf"), -1.0])
+def test_times_that_are_none_are_refused(us: float) -> None:
+    for wrong in (Work(0.0, us), Work(us, 1.0)):
+        with pytest.raises(ValueError, match="kernel 1 takes .* times are finite"):
+            spans([Work(0.0, 1.0), wrong], [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from tests.passes.simulate import simulate
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.compiler.ir.evaluate import evaluate
 from tilestitch.cost_model.analytical import AnalyticalModel
+from tilestitch.cost_model.protocol import AnyDevice, KernelFacts, Prediction
 from tilestitch.passes import PassContext, TargetInfo, make_plan
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.plan import Segment, StitchPlan
@@ -121,6 +123,9 @@ def test_on_a_cpu_launches_have_no_branches() -> None:
     [
         (lambda lanes: lanes[:-1], "put null in their place"),
         (lambda lanes: tuple(Lane(0) for _ in lanes), "are both in branch 0, but the later one does not wait"),
+        (lambda lanes: tuple(Lane(3) for _ in lanes), "are both in branch 3, but the later one does not wait"),
+        (lambda lanes: (*lanes, Lane(7)), "put null in their place"),
+        (lambda lanes: (Lane(len(lanes)), *lanes[1:]), "is in branch 24, of 24 launches"),
     ],
 )
 def test_branches_that_do_not_fit_the_edges_are_refused(edit: object, said: str) -> None:
@@ -140,3 +145,55 @@ def test_odd_branches_and_priorities_are_refused(data: object) -> None:
 def test_a_plan_with_branches_reads_back() -> None:
     plan = planned(random_graph(2))
     assert StitchPlan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize("nodes", [0, 1])
+def test_graphs_of_no_launch_and_of_one(nodes: int) -> None:
+    graph = Graph("few")
+    x = graph.add_input("x", TensorType("float32", (4, 5)))
+    graph.outputs = [graph.emit("tanh", x) if nodes else x]
+    for branch_bytes in (None, 0):
+        plan = planned(graph, branch_bytes)
+        check_plan(plan, graph)
+        assert len(plan.launches or ()) == len(plan.lanes or ()) == nodes
+
+
+@pytest.mark.parametrize("us", [float("nan"), float("inf"), -1.0])
+def test_predictions_that_are_no_times_are_refused(us: float) -> None:
+    class Wrong(AnalyticalModel):
+        def predict(self, batch: Sequence[KernelFacts], device: AnyDevice) -> Sequence[Prediction]:
+            return [replace(one, latency_us=us) for one in super().predict(batch, device)]
+
+    graph = random_graph(0)
+    with pytest.raises(ValueError, match=r"is predicted to take (nan|inf|-1.0) us; repair the cost model"):
+        works_of_plan(planned(graph), graph, Wrong())
+
+
+def test_launches_that_take_no_time_have_an_order() -> None:
+    class Nothing(AnalyticalModel):
+        def predict(self, batch: Sequence[KernelFacts], device: AnyDevice) -> Sequence[Prediction]:
+            return [replace(one, latency_us=0.0) for one in super().predict(batch, device)]
+
+    graph = random_graph(0)
+    plan = arranged(planned(graph), graph, Nothing())
+    check_plan(plan, graph)
+    assert {span.end_us for span in spans_of(plan, works_of_plan(plan, graph, Nothing()))} == {0.0}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_order_in_which_a_launch_waits_for_a_later_one_is_refused(seed: int) -> None:
+    graph = random_graph(seed)
+    plan = planned(graph)
+    (segment,) = plan.segments
+    turned = replace(plan, segments=(replace(segment, groups=segment.groups[::-1]),))
+    with pytest.raises(PlanError):
+        check_plan(turned, graph)
+    with pytest.raises(PlanError):
+        check_plan(replace(turned, launches=(plan.launches or ())[::-1]), graph)
+    edge = next(edge for edge in plan.edges or ())
+    with pytest.raises(PlanError, match=r"earlier|later|before"):
+        check_plan(
+            replace(plan, edges=(*(plan.edges or ()), replace(edge, before=edge.after, after=edge.before))), graph
+        )
+    with pytest.raises(PlanError):
+        check_plan(replace(plan, edges=(plan.edges or ())[1:]), graph)
