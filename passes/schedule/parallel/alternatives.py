@@ -76,7 +76,7 @@ class Alternatives:
 
     def _moves(self, groups: State, found: Sequence[Span]) -> Iterator[Mapping[str, State]]:
         """By the name of a group what to put in its place: for many at once, then for each by itself."""
-        packs = {group.name: group.parts for group in groups if group.stages and group.tie == "barrier"}
+        packs = {group.name: group.parts for group in groups if len(group.stages) == 1}
         yield packs
         beside = self._beside(groups, found)
         narrow = [{g.name: (other,) for g in beside if (other := self._narrower(g, share)) != g} for share in SHARES]

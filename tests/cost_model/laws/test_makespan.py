@@ -147,5 +147,5 @@ def test_equal_questions_have_equal_answers(works: list[Work], priorities: list[
 @pytest.mark.parametrize("us", [float("nan"), float("inf"), -1.0])
 def test_times_that_are_none_are_refused(us: float) -> None:
     for wrong in (Work(0.0, us), Work(us, 1.0)):
-        with pytest.raises(ValueError, match="kernel 1 takes .* times are finite"):
+        with pytest.raises(ValueError, match=r"kernel 1 takes .* times are finite"):
             spans([Work(0.0, 1.0), wrong], [])
