@@ -85,10 +85,12 @@ class Memory(Protocol):
 class Worker(Protocol):
     """What one run at a time needs besides memory: threads, or a stream. All but `close` is called within a run.
 
-    `resizes`: its memory takes programs with symbols, and other values of them at any time.
+    `resizes`: its memory takes programs with symbols, and other values of them at any time. `most_kept`: for so many
+    values of its symbols a program has memory and bound steps ready.
     """
 
     resizes: bool
+    most_kept: int
 
     def begin(self, stream: Any) -> None:
         """Start a run. `stream` is the user's, or None; raises `InputError` if it means nothing here."""
@@ -139,6 +141,7 @@ class HostOnly:
 
     writes_host_memory = True
     resizes = False
+    most_kept = 8
 
     def adopt(self, value: Any, stream: Any) -> OnDevice | None:
         return None

@@ -43,9 +43,6 @@ _STEP_FAULTS = (
 )  # fmt: skip
 """What a step on the host raises when its operands are not what ONNX prescribes, as in a forged program."""
 
-MOST_KEPT = 8
-"""Values of a program's symbols for which a device whose memory is not resized has executions ready."""
-
 HOST_PREFIX = "host."
 """Of the symbols of host steps in profiles; a kernel's has no dot."""
 
@@ -265,7 +262,7 @@ class Execution:
 
 
 class SizedExecutions:
-    """Executions of a program with symbols: one that is resized, or one for each of the values that were used last."""
+    """Executions of a program with symbols, for each of the values that were used last."""
 
     def __init__(self, program: Program, sizing: Sizing, loaded: Loaded, worker: Worker) -> None:
         self._program, self._sizing, self._loaded, self._worker = program, sizing, loaded, worker
@@ -275,16 +272,28 @@ class SizedExecutions:
 
     def of(self, bound: Bound) -> Execution:
         """The execution with the sizes of `bound`."""
-        key = () if self._worker.resizes else bound.values
-        execution = self._kept.pop(key, None)
+        execution = self._kept.pop(bound.values, None)
         if execution is None:
-            if len(self._kept) == MOST_KEPT:
-                self._kept.pop(next(iter(self._kept))).release(self._worker)
-            program = self._program if self._worker.resizes else bound.program
-            execution = Execution(program, self._loaded, self._worker)
-        if self._worker.resizes:
-            execution.resize(bound)
-        self._kept[key] = execution  # as the one that was used last
+            execution = self._another(bound)
+        self._kept[bound.values] = execution  # as the one that was used last
+        return execution
+
+    def _another(self, bound: Bound) -> Execution:
+        """One that had other sizes, the longest unused one, where as many are kept as may be; else a new one."""
+        worker, resizes = self._worker, self._worker.resizes
+        full = len(self._kept) >= worker.most_kept
+        execution = self._kept.pop(next(iter(self._kept))) if full else None
+        if execution is not None and not resizes:
+            execution.release(worker)
+            execution = None
+        if execution is None:
+            execution = Execution(self._program if resizes else bound.program, self._loaded, worker)
+        if resizes:
+            try:
+                execution.resize(bound)
+            except BaseException:
+                execution.release(worker)
+                raise
         return execution
 
     def run_nested(self, inputs: Sequence[Any], record: RecordTime | None, step: HostStep | ControlStep) -> list[Any]:

@@ -67,6 +67,7 @@ class CpuWorker(HostOnly):
     """A team of threads."""
 
     resizes = True
+    most_kept = 1
 
     def __init__(self, loaded: Loaded, library: Library | None, team: Team | None) -> None:
         self._loaded, self._library, self._team = loaded, library, team

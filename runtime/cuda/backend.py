@@ -23,6 +23,9 @@ from .modules import Modules
 from .queue import Queue
 from .stream_memory import LEGACY_STREAM, StreamMemory
 
+MOST_KEPT = 8
+"""Graphs of a program with symbols, each for other values of these, which run as they are when a shape comes again."""
+
 _devices: weakref.WeakValueDictionary[int, Device] = weakref.WeakValueDictionary()
 _devices_lock = threading.Lock()
 
@@ -108,7 +111,8 @@ def _close_backend(modules: Modules, weights: Allocation | None, workers: list[W
 class CudaWorker:
     """A stream, and the memory of the programs that run in it."""
 
-    resizes = False
+    resizes = True
+    most_kept = MOST_KEPT
 
     def __init__(
         self, file: str, device: Device, modules: Modules, weights: Mapping[str, int], parts: WorkerParts

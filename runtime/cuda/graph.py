@@ -67,7 +67,7 @@ class LaunchGraph:
         clear: tuple[int, int] = (0, 0),
     ) -> None:
         self._device = device
-        self._launches, self._functions, self._parameters = launches, functions, parameters
+        self._launches, self._functions, self._parameters = list(launches), functions, parameters
         self._clear = clear
         self._priorities: tuple[int, int] | None = None
         self._graph = device.call("cuGraphCreate", 0)
@@ -151,8 +151,13 @@ class LaunchGraph:
         context = self._device.call("cuCtxGetCurrent")
         return self._device.call("cuGraphAddMemsetNode", self._graph, None, 0, parameters, context)
 
+    def relaunch(self, number: int, launch: DeviceLaunch) -> bool:
+        """Have another grid from the next `update` of a launch on. Whether it is another one."""
+        before, self._launches[number] = self._launches[number], launch
+        return launch.grid != before.grid
+
     def update(self, number: int) -> None:
-        """Pass a launch's pointers as they are now from the next `launch` on."""
+        """Pass a launch's grid and pointers as they are now from the next `launch` on."""
         self._device.call(
             "cuGraphExecKernelNodeSetParams", self._exec, self._nodes[number], self._node_parameters(number)
         )

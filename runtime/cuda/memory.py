@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tilestitch.runtime.program import (
     Arg,
     Constant,
     Counters,
+    DeviceLaunch,
     DeviceStep,
     Heap,
     Input,
@@ -25,7 +27,7 @@ from tilestitch.runtime.program import (
     Status,
     ValueSpec,
 )
-from tilestitch.runtime.sizes import known
+from tilestitch.runtime.sizes import Size, known
 from tilestitch.runtime.sizing import Bound
 from tilestitch.runtime.types import TensorType
 
@@ -41,74 +43,106 @@ KERNEL_ALIGNMENT = 16
 
 
 class CudaMemory:
-    """One allocation: the program's arena, a slot for every input and heap value that kernels use, status words."""
+    """One allocation: status words, counters and values of symbols, then the program's arena, and a slot for every
+    input and heap value that kernels use. That of a program with symbols is as large as the sizes so far needed.
+    """
 
     def __init__(self, program: Program, file: str, queue: Queue, modules: Modules, weights: Mapping[str, int]) -> None:
         self.program, self.queue, self.modules = program, queue, modules
         self.device = queue.device
         self.slots: dict[int, int] = {}
+        self.spec: Callable[[int], ValueSpec] = program.values.__getitem__
+        self.of: Callable[[Size], int] = known
+        self.segments: list[CudaSegment] = []
         self._file = file
         self._weights = weights
         self._uploaded: dict[int, np.ndarray | OnDevice] = {}
         self._run = -1
-        end = aligned(known(program.arena_bytes))
-        for number in sorted(set(_slotted(program))):
-            self.slots[number] = end
-            end += aligned(tensor_type(program.values[number]).nbytes)
-        counters = end
+        self._bound_status = 0
+        launches = sum(len(step.launches) for step in program.steps if isinstance(step, DeviceStep))
+        self._counters = self._sizes = aligned(KERNEL_ALIGNMENT * launches)
         for number, value in enumerate(program.values):
             if isinstance(value.location, Counters):
-                self.slots[number] = end
-                end += aligned(value.location.nbytes)
-        counter_bytes = end - counters
-        sizes = {number: value for number, value in enumerate(program.values) if isinstance(value.location, Sizes)}
-        for number, value in sizes.items():
-            self.slots[number] = end
-            end += aligned(tensor_type(value).nbytes)
-        launches = sum(len(step.launches) for step in program.steps if isinstance(step, DeviceStep))
-        self._status = end
-        self.allocation = Allocation(self.device, end + KERNEL_ALIGNMENT * launches, f"values of {file}")
-        self.segments: list[CudaSegment] = []
-        if counter_bytes:
-            queue.clear(self.allocation.address + counters, counter_bytes)
-        self._sizes: list[np.ndarray] = []  # the copies may be under way for as long as the memory is there
-        for number, value in sizes.items():
+                self.slots[number] = self._sizes
+                self._sizes += aligned(value.location.nbytes)
+        self._arena = self._sizes
+        for number, value in enumerate(program.values):
             if isinstance(value.location, Sizes):
-                self._sizes.append(np.array(value.location.values, np.int64))
-                queue.write(self.slot(number), self._sizes[-1])
+                self.slots[number] = self._arena
+                self._arena += aligned(8 * max(1, len(program.symbols)))
+        self._slotted = sorted(set(_slotted(program)))
+        self._symbols = np.zeros(0, np.int64)  # the copy may be under way for as long as the memory has these sizes
+        self._allocation: Allocation | None = None
+        if not program.symbols:
+            self._lay_out()
+
+    @property
+    def allocation(self) -> Allocation:
+        assert self._allocation is not None, "memory of open size was not given sizes yet"
+        return self._allocation
+
+    def _lay_out(self) -> bool:
+        """Places for what the sizes say, in an allocation with room for them. Whether it is another one than before."""
+        end = self._arena + aligned(self.of(self.program.arena_bytes))
+        for number in self._slotted:
+            self.slots[number] = end
+            end += aligned(tensor_type(self.spec(number)).nbytes)
+        before = self._allocation
+        if before is not None and before.nbytes >= end:
+            return False
+        if before is not None:
+            self._allocation = None
+            before.close()
+            end = max(end, before.nbytes * 3 // 2)
+        self._allocation = Allocation(self.device, end, f"values of {self._file}")
+        if self._sizes > self._counters:
+            self.queue.clear(self.allocation.address + self._counters, self._sizes - self._counters)
+        return True
+
+    def resize(self, bound: Bound) -> None:
+        """Waits for the last run. The graphs stay, with other grids and pointers, unless the memory had to grow."""
+        self.queue.wait()
+        self.spec, self.of = bound.value, bound.of
+        self._uploaded.clear()
+        moved = self._lay_out()
+        self._symbols = np.array(bound.values, np.int64)
+        for number, value in enumerate(self.program.values):
+            if isinstance(value.location, Sizes):
+                self.queue.write(self.slot(number), self._symbols)
+        for segment in self.segments:
+            segment.resize(moved)
 
     def fixed(self, value: ValueSpec) -> DeviceArray:
         if not isinstance(value.location, Arena):
             raise ValueError(f"value {value.name!r} is not in the arena")
-        return self._array(value, self.allocation.address + known(value.location.offset_bytes))
+        return self._array(value, self.allocation.address + self._arena + known(value.location.offset_bytes))
 
     def bind(self, step: NativeStep | DeviceStep, fixed: Sequence[Any]) -> CudaSegment:
         if not isinstance(step, DeviceStep):
             raise ArtifactSchemaError("the program has steps for the CPU's kernels", file=self._file)
-        segment = CudaSegment(self, step, self.allocation.address + self._status)
-        self._status += KERNEL_ALIGNMENT * len(step.launches)
+        segment = CudaSegment(self, step, self._bound_status)
+        self._bound_status += KERNEL_ALIGNMENT * len(step.launches)
         self.segments.append(segment)
+        if self._allocation is not None:
+            segment.resize(moved=True)
         return segment
 
     def overlaps(self, array: np.ndarray) -> bool:
         return False
-
-    def resize(self, bound: Bound) -> None:
-        raise ValueError("the sizes of a GPU's memory do not change")
 
     def address(self, arg: Arg) -> int:
         """Where an argument points unless a run brings memory of its own."""
         value = self.program.values[arg.value]
         match value.location:
             case Arena(offset_bytes):
-                base = self.allocation.address + known(offset_bytes)
+                base = self.allocation.address + self._arena + self.of(offset_bytes)
             case Constant(tensor, offset_bytes):
                 base = self._weights[tensor] + offset_bytes
             case Input() | Heap() | Counters() | Sizes():
                 base = self.slot(arg.value)
             case Literal() | Status():
                 raise ArtifactSchemaError(f"a kernel takes the value {value.name!r}, no tensor", file=self._file)
-        return base + known(arg.offset_bytes)
+        return base + self.of(arg.offset_bytes)
 
     def slot(self, number: int) -> int:
         return self.allocation.address + self.slots[number]
@@ -119,7 +153,7 @@ class CudaMemory:
         """
         value = values[number]
         if value is None:
-            values[number] = self._array(self.program.values[number], self.slot(number))
+            values[number] = self._array(self.spec(number), self.slot(number))
         elif isinstance(value, OnDevice) and value.address % KERNEL_ALIGNMENT == 0:
             return value.address
         else:
@@ -141,9 +175,10 @@ class CudaMemory:
 
     def close(self) -> None:
         for segment in self.segments:
-            segment.graph.close()
+            segment.close()
         self.segments.clear()
-        self.allocation.close()
+        if self._allocation is not None:
+            self._allocation.close()
 
 
 class WorkArray(DeviceArray):
@@ -160,39 +195,68 @@ class WorkArray(DeviceArray):
 
 
 class CudaSegment:
-    """A device step as a graph. Pointers to the arena and to constants are fixed, the others follow the run's values.
+    """A device step as a graph. Pointers to the arena and to constants are those of the sizes that the memory has, the
+    others follow the run's values.
 
-    `status_address`: an int32 for each launch, `KERNEL_ALIGNMENT` bytes from one to the next.
+    `status`: where in the memory the launches have an int32 each, `KERNEL_ALIGNMENT` bytes from one to the next.
     """
 
-    def __init__(self, memory: CudaMemory, step: DeviceStep, status_address: int) -> None:
+    def __init__(self, memory: CudaMemory, step: DeviceStep, status: int) -> None:
         self._memory = memory
         self._step = step
-        self._status_address = status_address
-        self._has_status = False
+        self._status = status
+        locations = memory.program.values
+        self._has_status = any(
+            isinstance(locations[arg.value].location, Status) for launch in step.launches for arg in launch.args
+        )
         self._variable: dict[int, list[tuple[int, int, int]]] = {}  # value -> (launch, position, offset in bytes)
         self._bound: dict[int, int] = {}  # value -> the address that the graph has now
         self._parameters = [Parameters.of(launch) for launch in step.launches]
+        self._graph: LaunchGraph | None = None
+
+    @property
+    def graph(self) -> LaunchGraph:
+        assert self._graph is not None, "the segment was not given sizes yet"
+        return self._graph
+
+    @property
+    def _status_address(self) -> int:
+        return self._memory.allocation.address + self._status
+
+    def resize(self, moved: bool) -> None:
+        """Have the sizes of the memory. moved: it is another allocation, for which the graph is made anew."""
+        memory, step = self._memory, self._step
+        self._variable.clear()
+        self._bound.clear()
+        before = [parameters.pointers.copy() for parameters in self._parameters]
         for number, launch in enumerate(step.launches):
             for position, arg in enumerate(launch.args):
                 self._parameters[number].point(memory.device, position, self._address(number, position, arg))
+        launches = [memory.modules.fitted(_sized(launch, memory.of)) for launch in step.launches]
+        if self._graph is not None and not moved:
+            for number, launch in enumerate(launches):
+                if self.graph.relaunch(number, launch) or (before[number] != self._parameters[number].pointers).any():
+                    self.graph.update(number)
+            return
+        self.close()
         functions = [memory.modules.function(launch.symbol) for launch in step.launches]
-        clear = (status_address, KERNEL_ALIGNMENT * len(step.launches) if self._has_status else 0)
-        launches = [memory.modules.fitted(launch) for launch in step.launches]
-        self.graph = LaunchGraph(
-            memory.device, launches, step.dependences, functions, self._parameters, clear
-        )  # fmt: skip
+        clear = (self._status_address, KERNEL_ALIGNMENT * len(step.launches) if self._has_status else 0)
+        self._graph = LaunchGraph(memory.device, launches, step.dependences, functions, self._parameters, clear)
+
+    def close(self) -> None:
+        if self._graph is not None:
+            self._graph.close()
+        self._graph = None
 
     def _address(self, number: int, position: int, arg: Arg) -> int:
-        location = self._memory.program.values[arg.value].location
+        memory, offset_bytes = self._memory, self._memory.of(arg.offset_bytes)
+        location = memory.program.values[arg.value].location
         if isinstance(location, Status):
-            self._has_status = True
-            return self._status_address + KERNEL_ALIGNMENT * number + known(arg.offset_bytes)
-        address = self._memory.address(arg)
+            return self._status_address + KERNEL_ALIGNMENT * number + offset_bytes
         if isinstance(location, (Input, Heap)):
-            self._variable.setdefault(arg.value, []).append((number, position, known(arg.offset_bytes)))
-            self._bound[arg.value] = self._memory.slot(arg.value)
-        return address
+            self._variable.setdefault(arg.value, []).append((number, position, offset_bytes))
+            self._bound[arg.value] = memory.slot(arg.value)
+        return memory.address(arg)
 
     def run(self, values: list[Any], record: RecordTime | None) -> None:
         memory = self._memory
@@ -233,6 +297,11 @@ class CudaSegment:
         message = launch.faults[fault] if 0 <= fault < len(launch.faults) else f"fault {fault}"
         where = ", ".join(launch.origins) or launch.symbol
         raise ExecutionError(f"ONNX node {where}: {message}; check the values of the model's inputs")
+
+
+def _sized(launch: DeviceLaunch, of: Callable[[Size], int]) -> DeviceLaunch:
+    x, y, z = launch.grid
+    return replace(launch, grid=(of(x), of(y), of(z)))
 
 
 def _slotted(program: Program) -> Iterator[int]:

@@ -92,6 +92,7 @@ def bind_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     from tilestitch.runtime.cpu.backend import CpuWorker
 
     monkeypatch.setattr(CpuWorker, "resizes", False)
+    monkeypatch.setattr(CpuWorker, "most_kept", 8)
 
 
 SHAPES = [(1, 1), (2, 7), (64, 3000), (1, 1), (3, 64), (64, 1), (1, 3000), (2, 7)]

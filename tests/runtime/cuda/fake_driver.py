@@ -365,6 +365,7 @@ def _instantiate(fake: FakeDriver, graph: Any, flags: int) -> int:
 
 def _update(fake: FakeDriver, executable: Any, node: Any, parameters: Any) -> None:
     assert int(node) in fake._get("exec", executable)
+    fake._nodes[int(node)].parameters = parameters
     fake._nodes[int(node)].pointers = fake.read_pointers(parameters.func, parameters.kernelParams)
 
 

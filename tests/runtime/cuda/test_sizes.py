@@ -64,12 +64,27 @@ def test_a_shape_that_was_used_lately_has_its_graph(fake: Any, tmp_path: Path) -
         assert len(fake.named("cuGraphInstantiate")) == 2
 
 
-def test_graphs_and_memory_of_other_shapes_are_given_back(fake: Any, tmp_path: Path) -> None:
+def test_a_new_shape_takes_the_graph_that_was_not_used_for_longest(fake: Any, tmp_path: Path) -> None:
+    """Its launches get other grids and pointers; none is made anew, and no memory is asked for."""
     with module(tmp_path, rows_program(), kernels=CUBIN, weights={}) as loaded:
-        for seq in range(1, 30):
+        for seq in range(1, 16):
             x = sample(2, seq)
             np.testing.assert_array_equal(loaded.run({"x": x})["y"], x + 1 + 1)
+            if seq == 8:
+                allocated = fake.leaks()
+        assert fake.leaks() == allocated
+        assert len(fake.named("cuGraphInstantiate")) == 8
         assert (fake.leaks()["exec"], fake.leaks()["graph"]) == (8, 8)
+
+
+def test_memory_grows_where_a_shape_needs_more(fake: Any, tmp_path: Path) -> None:
+    """By half at least: a cache that is one longer each time has a new place seldom."""
+    with module(tmp_path, rows_program(), kernels=CUBIN, weights={}) as loaded:
+        for seq in range(1, 1001):
+            x = sample(8, seq)
+            np.testing.assert_array_equal(loaded.run({"x": x})["y"], x + 1 + 1)
+        assert len(fake.named("cuGraphInstantiate")) < 100
+        assert fake.leaks()["exec"] == 8
 
 
 def test_results_stay_on_the_device(fake: Any, tmp_path: Path) -> None:

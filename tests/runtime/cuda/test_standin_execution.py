@@ -125,3 +125,45 @@ def test_a_graph_without_its_edges_gives_other_results(
         assert any(wrong)
 
     on_standin(run)
+
+
+SIZED = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[b, s, 24] x, float[b, p, 24] past) => (float[b, t, t] y, float[b, t, 24] present) {
+  present = Concat<axis=1>(past, x)
+  turned = Transpose<perm=[0, 2, 1]>(present)
+  scores = MatMul(present, turned)
+  y = Softmax<axis=-1>(scores)
+}"""
+
+
+def test_open_sizes_alternate_and_memory_does_not_grow(on_standin: OnStandIn, tmp_path: Path) -> None:
+    """A cache that grows, two shapes in turns, then more shapes than graphs are kept for; nothing is compiled, and what
+    is loaded twice is given back once.
+    """
+    proto = onnx.parser.parse_model(SIZED)
+    compiled = compile_model(
+        proto, "cuda:sm_90a", keep_source=True, dims={"b": (1, 4), "s": (1, 40), "p": (1, 40)}
+    ).save(tmp_path / "m.tsm")
+    kernels = emulated(read_artifact(compiled))
+    reference = ReferenceEvaluator(proto)
+
+    def fed(b: int, s: int, p: int) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(s)
+        return {n: rng.standard_normal((b, d, 24)).astype(np.float32) for n, d in (("x", s), ("past", p))}
+
+    def run(stand_in: StandIn) -> None:
+        stand_in.execute(executor(kernels))
+        with load(compiled, device="cuda:0") as loaded:
+            for sizes in [
+                (2, 3, 5),
+                (4, 17, 31),
+                (2, 3, 5),
+                (4, 17, 31),
+                *((1, 1, p) for p in range(1, 14)),
+                (2, 3, 5),
+            ]:
+                given = fed(*sizes)
+                close(loaded.run(given).values(), reference.run(None, given), 1e-5)
+
+    on_standin(run)
