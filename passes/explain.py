@@ -29,6 +29,7 @@ from .schedule.makespan import plan_us
 from .schedule.parallel.arrange import one_at_a_time_bytes
 from .schedule.parallel.timeline import timeline_of
 from .sync.cost import slots
+from .sync.joins import joined_of
 from .waits import described_edge, waits_of
 
 OPERATIONS_PER_BYTE = 16
@@ -96,6 +97,8 @@ def explain_plan(
                     kernel["tiles"] = [described_edge(drawn, edge) for edge in group.schedule.edges]
                     parts = [group_facts(nodes, part, target, model) for part in group.parts]
                     kernel["apart"] = _apart(parts, facts[name], model, device)
+                elif (joined := joined_of(nodes, group)) is not None:
+                    kernel["tiles"] = [described_edge(joined.groups, edge) for edge in joined.edges]
                 if launches is not None:
                     kernel["launches"] = list(launches(given, name))
                 kernels.append(kernel)

@@ -34,6 +34,7 @@ from .schedule.launches import completed_alone, launches_of, nested_graphs
 from .schedule.memory import lifetimes_of
 from .schedule.order import written
 from .sync.check import why_not_tickets, why_not_tied
+from .sync.joins import joined_of, why_not_joined
 
 
 def check_plan(
@@ -91,6 +92,8 @@ class _Checker:
                 self._check_tied(group)
             elif group.parts and group.schedule is not None:
                 self.fail(f"group {group.name} has stages, and a schedule besides those of its parts")
+            for kernel in (group,) if group.tie == "band" else group.parts or (group,):
+                self._check_joins(kernel)
         self._check_host_groups()
         self._check_aliases()
         self._check_places()
@@ -166,6 +169,12 @@ class _Checker:
         problem = tying_of(self.nodes, group).why_not(least) or why_not_tied(self.nodes, group)
         if problem is not None:
             self.fail(f"group {group.name}: {problem}")
+
+    def _check_joins(self, kernel: Group) -> None:
+        joined = joined_of(self.nodes, kernel)
+        problem = None if joined is None else why_not_joined(joined)
+        if problem is not None:
+            self.fail(f"group {kernel.name}: {problem}")
 
     def _check_host_groups(self) -> None:
         named = {g.name for g in self.plan.host_groups}

@@ -233,23 +233,32 @@ def declared_bytes() -> int:
 
 @dataclass(frozen=True)
 class Within:
-    """While a kernel is emitted as a part of another: whether its threads are fewer than the block's."""
+    """While a kernel is emitted as a part of another: whether its threads are fewer than the block's. held: the address
+    of a word of shared memory that it may use between its barriers.
+    """
 
     threads: int
     block_threads: int
+    held: Any = None
 
 
 _WITHIN: ContextVar[Within | None] = ContextVar("within", default=None)
 
 
 @contextmanager
-def within(threads: int, block_threads: int) -> Iterator[None]:
+def within(threads: int, block_threads: int, held: Any = None) -> Iterator[None]:
     """What is emitted inside is done by the first `threads` threads of a block."""
-    token = _WITHIN.set(Within(threads, block_threads))
+    token = _WITHIN.set(Within(threads, block_threads, held))
     try:
         yield
     finally:
         _WITHIN.reset(token)
+
+
+def part_of_block() -> Within | None:
+    """Which threads of a block a kernel is emitted for, if they are not all."""
+    scope = _WITHIN.get()
+    return None if scope is None or scope.threads == scope.block_threads else scope
 
 
 _FIRST_FAULT: ContextVar[int] = ContextVar("first_fault", default=0)
@@ -272,8 +281,8 @@ def fault(status: Any) -> None:
 
 def barrier() -> None:
     """All threads of the kernel's block wait for each other: `__syncthreads()` unless it is part of another kernel."""
-    scope = _WITHIN.get()
-    if scope is None or scope.threads == scope.block_threads:
+    scope = part_of_block()
+    if scope is None:
         T.evaluate(T.tvm_storage_sync("shared"))
     else:
         T.evaluate(T.call_extern("void", "ts_grid_part_barrier", scope.threads))

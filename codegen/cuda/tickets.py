@@ -95,6 +95,7 @@ class _Tickets:
         self.starts, count = semaphores_at(schedule.edges)
         self.words = OWN_WORDS + count
         self.parameters: dict[KernelArg, Parameter] = {}
+        self.held: Expr = None
         self.faults: list[str] = []
         self.first_fault: dict[int, int] = {}  # by the id of a launch
         for launch in launches:
@@ -107,7 +108,8 @@ class _Tickets:
         counters = Parameter(CountersArg(COUNTER_BYTES * self.words, "tickets"), "uint32", self.words)
         grid, block = (self.schedule.blocks, 1, 1), (self.threads, 1, 1)
         parameters = [*self.parameters.values(), counters]
-        func = kernel_function(parameters, grid, block, self._body)
+        bound = self.schedule.blocks_per_sm if self.schedule.blocks_per_sm > 1 else None
+        func = kernel_function(parameters, grid, block, self._body, bound)
         launches = [step.launch for step in self.steps]
         return CudaLaunch(
             "tickets", func, grid, block, tuple(p.arg for p in parameters), origins,
@@ -119,6 +121,7 @@ class _Tickets:
         given, memory = dict(zip(self.parameters, buffers, strict=False)), buffers[-1]
         lane, held, ticket = thread.thread[0], shared_buffer(1, "int32"), registers(1, "int32")
         words, place = T.address_of(memory[0]), T.address_of(held[0])
+        self.held = place
         runs, total = T.bind(T.call_extern("uint32", "ts_ticket_runs", words)), self.firsts[-1]
 
         def draw() -> None:
@@ -168,7 +171,11 @@ class _Tickets:
 
     def _compute(self, launch: CudaLaunch, block: Expr, lane: Expr, given: Mapping[KernelArg, Any]) -> None:
         threads = launch.threads
-        scopes = within(threads, self.threads), pooled(launch.shared_bytes), faults_from(self.first_fault[id(launch)])
+        scopes = (
+            within(threads, self.threads, self.held),
+            pooled(launch.shared_bytes),
+            faults_from(self.first_fault[id(launch)]),
+        )
         with scopes[0], scopes[1], scopes[2], only(lane, threads, self.threads):
             width, height, _ = launch.block
             across = T.bind(lane % width) if height > 1 else lane

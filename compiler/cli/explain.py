@@ -262,7 +262,7 @@ def _tiles(kernels: Sequence[Mapping[str, Any]]) -> list[str]:
     gains = [
         f"{kernel['number']} {kernel['name']}: {apart['waves']} waves of blocks become {apart['waves_together']}; "
         f"predicted {kernel['predicted_us']} us {FORMS[kernel['tie']]}, apart {apart['predicted_us']} us"
-        for kernel in drawing for apart in (kernel["apart"],)
+        for kernel in drawing if (apart := kernel.get("apart"))
     ]  # fmt: skip
     return [table(rows, ("#", "tiles", "wait by policy", "semaphores", "for the sake of")), *gains]
 

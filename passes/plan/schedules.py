@@ -142,12 +142,14 @@ class TicketSchedule:
     """Stages in one launch of so many blocks, which draw tiles from a counter, stage after stage.
 
     edges: what tiles of one part wait for of another. A tile that waits needs earlier ones only, which running blocks
-    hold: the launch ends however few of its blocks are resident.
+    hold: the launch ends however few of its blocks are resident. blocks_per_sm: that a multiprocessor shall hold at a
+    time, which bounds the registers of a thread; 1: they are not bound.
     """
 
     template: ClassVar[str] = "tickets"
     blocks: int
     edges: tuple[TileEdge, ...]
+    blocks_per_sm: int = 1
 
 
 @dataclass(frozen=True)

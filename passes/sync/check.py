@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Protocol
 
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.passes.plan import Group
@@ -20,6 +21,8 @@ from .policies import Pair, why_no_groupings
 from .program import Program, Task, why_not
 from .relations import relations_of
 
+MOST_BLOCKS_PER_SM = 32
+"""Of any GPU."""
 MOST_CELLS = 1 << 27
 """Positions along an axis times tiles: the sets of positions that tiles touch lie in memory."""
 
@@ -46,6 +49,19 @@ class Known:
         if key not in self._needs:
             self._needs[key] = needs_of(producer, consumer, values)
         return self._needs[key]
+
+
+class Linked(Protocol):
+    """Steps whose tiles need tiles of others: the group that each computes, its tiles, and what these need."""
+
+    @property
+    def groups(self) -> tuple[Group, ...]: ...
+
+    @property
+    def relations(self) -> tuple[Relation, ...]: ...
+
+    @property
+    def needs(self) -> Mapping[tuple[int, int], Needs]: ...
 
 
 @dataclass(frozen=True)
@@ -136,11 +152,13 @@ def why_not_drawn(parts: Parts, schedule: TicketSchedule) -> str | None:
     """Why parts whose tiles are drawn so might race or wait for ever; None if they cannot."""
     if schedule.blocks < 1:
         return "its launch has no blocks"
-    problem = next((p for e in schedule.edges if (p := _why_no_edge(parts, e)) is not None), None)
+    if not 1 <= schedule.blocks_per_sm <= MOST_BLOCKS_PER_SM:
+        return f"a multiprocessor holds {schedule.blocks_per_sm} of its blocks"
+    problem = next((p for e in schedule.edges if (p := why_no_edge(parts, e)) is not None), None)
     return problem or why_not(program_of(parts, schedule.edges))
 
 
-def _why_no_edge(parts: Parts, edge: TileEdge) -> str | None:
+def why_no_edge(parts: Linked, edge: TileEdge) -> str | None:
     """What of an edge is no number of a part, or does not fit the grids."""
     count = len(parts.groups)
     if not (0 <= edge.producer < count and 0 <= edge.consumer < count):
@@ -156,7 +174,7 @@ def _why_no_edge(parts: Parts, edge: TileEdge) -> str | None:
     return None if odd is None else f"{where}: {odd}"
 
 
-def program_of(parts: Parts, edges: Sequence[TileEdge], *, apart: bool = False) -> Program:
+def program_of(parts: Linked, edges: Sequence[TileEdge], *, apart: bool = False) -> Program:
     """The tiles of all parts as tasks, in the order of their tickets. apart: in launches of their own, each of which
     begins when all blocks of those have begun that it waits for; the blocks of one start in any order.
     """

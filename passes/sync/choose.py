@@ -29,7 +29,7 @@ from tilestitch.passes.schedule.kernels import schedule_group
 
 from .beside import Beside
 from .check import Known, Parts, why_not_drawn
-from .cost import ANALYTICAL, drawn_facts, launches_of, one_launch, slots, tile_us
+from .cost import ANALYTICAL, drawn_facts, launches_of, one_launch, roomy_blocks, slots, tile_us
 from .policies import POLICIES, Wanted, edge_of
 from .waves import drawn_us
 from .whole import COMPUTED_TOGETHER, synchronise_whole
@@ -186,7 +186,7 @@ class Chooser:
         facts = self._facts(group)
         blocks = min(tiles, self._slots(one_launch(launches_of(parts, facts))))
         if self.wanted.whole:
-            return self._of_pairs(group, parts, blocks, facts)
+            return self._of_pairs(group, parts, tiles, facts)
         edges: list[TileEdge] = []
         best_us = float("inf")
         for producer, consumer in sorted(parts.needs, key=lambda pair: pair[::-1]):
@@ -205,12 +205,14 @@ class Chooser:
         schedule = TicketSchedule(blocks, tuple(edges))
         return Drawn(replace(group, schedule=schedule), best_us)
 
-    def _of_pairs(self, group: Group, parts: Parts, blocks: int, facts: Sequence[KernelFacts]) -> Drawn | None:
+    def _of_pairs(self, group: Group, parts: Parts, tiles: int, facts: Sequence[KernelFacts]) -> Drawn | None:
         """For each edge the policy that is fastest for its two launches alone, one semaphore rather than many where it
         makes no difference: launches of a model are too many to simulate all for every choice.
         """
         steps = launches_of(parts, facts)
         times_us = [tile_us(step, self.device, ANALYTICAL) for step in steps]
+        each = roomy_blocks(steps, self.device)
+        blocks = min(tiles, each * multiprocessors_of(self.kernels.target))
         resident = min(blocks, slots(one_launch(steps), self.device))
         edges: list[TileEdge] = []
         for producer, consumer in sorted(parts.needs, key=lambda pair: pair[::-1]):
@@ -227,7 +229,7 @@ class Chooser:
                 return None
             edges.append(min(timed, key=lambda entry: entry[:2])[2])
         found = drawn_facts(parts, edges, blocks, facts, self.device)
-        drawn = replace(group, schedule=TicketSchedule(blocks, tuple(edges)))
+        drawn = replace(group, schedule=TicketSchedule(blocks, tuple(edges), each))
         return Drawn(drawn, latency_us(self.model, found, self.device))
 
     def _facts(self, group: Group) -> list[KernelFacts]:

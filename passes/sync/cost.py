@@ -21,6 +21,8 @@ from .check import Parts
 from .waves import beside_us, drawn_us
 
 ANALYTICAL = AnalyticalModel()
+TICKET_REGISTERS = 16
+"""Of a thread, for the ticket, the run, and what the compiler keeps of other parts."""
 
 
 def facts_of_tickets(
@@ -86,6 +88,17 @@ def launches_of(parts: Parts, kernels: Sequence[KernelFacts]) -> list[KernelFact
 def one_launch(steps: Sequence[KernelFacts], blocks: int = 0, pace: float = 1.0) -> Launch:
     """Launches as one."""
     return Launch(tuple(step.sequence[-1].stages[0] for step in steps), "tickets", blocks, pace)
+
+
+def roomy_blocks(steps: Sequence[KernelFacts], device: Device) -> int:
+    """Blocks of launches as one that a multiprocessor holds if a thread has some registers more than the largest takes
+    alone. Without a bound a compiler keeps what it has computed of one part while others run, and takes all there are.
+    """
+    launch = one_launch(steps)
+    wider = tuple(
+        tuple(replace(part, registers=part.registers + TICKET_REGISTERS) for part in stage) for stage in launch.stages
+    )
+    return max(1, resident_blocks(replace(launch, stages=wider), device))
 
 
 def slots(launch: Launch, device: Device) -> int:

@@ -32,8 +32,8 @@ from tilestitch.passes.plan.view import GroupView
 from .boxes import Range, Ranges, interval_boxes
 from .footprints import Relation, Tiles, combined, domain
 
-Spans = Callable[[Coordinates], tuple[int, Range, Range, Range]]
-"""Of a tile of a contraction: its batch, rows, columns and steps of the reduction."""
+Spans = Callable[[Coordinates], Iterator[tuple[int, Range, Range, Range]]]
+"""Of the pieces of a tile of a contraction: the batch, rows, columns and steps of the reduction."""
 
 
 def relations_of(view: GroupView, schedule: Schedule | None, blocks: Sequence[int]) -> tuple[Relation, ...]:
@@ -93,17 +93,20 @@ def _gemm(view: GroupView, schedule: GemmSchedule, grid: Grid) -> Relation:
     steps = -(-cut.k // tile.bk)
     each = -(-steps // parts) * tile.bk
 
-    def spans(place: Coordinates) -> tuple[int, Range, Range, Range]:
-        """The batch, and which rows, columns and steps of the reduction."""
+    def spans(place: Coordinates) -> Iterator[tuple[int, Range, Range, Range]]:
         part, batch, row, column = place
         rows = _run(row, tile.bm, cut.m)
         columns = _run(column, cut.units.within(tile.bn), cut.units.width)
         k = _run(part, each, cut.k)
-        return (batch, columns, rows, k) if turned else (batch, rows, columns, k)
+        yield (batch, columns, rows, k) if turned else (batch, rows, columns, k)
 
-    if group.anchor.op == "matmul":
-        return _matmul(view, group, grid, spans)
-    return _conv(view, group, grid, spans)
+    return contraction_relation(view, grid, spans)
+
+
+def contraction_relation(view: GroupView, grid: Grid, spans: Spans) -> Relation:
+    """The relation of a contraction by the rows, columns and steps of its tiles."""
+    group = AnchoredGroup.of(view)
+    return (_matmul if group.anchor.op == "matmul" else _conv)(view, group, grid, spans)
 
 
 def _matmul(view: GroupView, group: AnchoredGroup, grid: Grid, spans: Spans) -> Relation:
@@ -114,12 +117,12 @@ def _matmul(view: GroupView, group: AnchoredGroup, grid: Grid, spans: Spans) -> 
     k_size = left.shape[-2] if trans_a else left.shape[-1]
 
     def tiles(place: Coordinates) -> Iterator[Ranges]:
-        batch, rows, columns, k = spans(place)
-        if shared:
-            outer = interval_boxes(rows, (*lead, m))
-        else:
-            outer = iter([(*((at, at + 1) for at in unravel(batch, tuple(lead))), rows)])
-        return combined(outer, [(columns, k)])
+        for batch, rows, columns, k in spans(place):
+            if shared:
+                outer = interval_boxes(rows, (*lead, m))
+            else:
+                outer = iter([(*((at, at + 1) for at in unravel(batch, tuple(lead))), rows)])
+            yield from combined(outer, [(columns, k)])
 
     variables = domain((*lead, m, width, k_size))
     *outer, row, column, k = variables
@@ -141,13 +144,13 @@ def _conv(view: GroupView, group: AnchoredGroup, grid: Grid, spans: Spans) -> Re
     pixels = (shape.images, *shape.output)
 
     def tiles(place: Coordinates) -> Iterator[Ranges]:
-        number, first, second, k = spans(place)
-        rows, channels = (first, second) if shape.channels_last else (second, first)
-        own = (number * shape.group_out + channels[0], number * shape.group_out + channels[1])
-        sizes = (*shape.kernel, shape.group_in) if shape.channels_last else (shape.group_in, *shape.kernel)
-        ordered = (_taps_last(ranges, shape) for ranges in interval_boxes(k, sizes))
-        group_range = ((number, number + 1),)
-        return combined(interval_boxes(rows, pixels), [(own,)], ordered, [group_range])
+        for number, first, second, k in spans(place):
+            rows, channels = (first, second) if shape.channels_last else (second, first)
+            own = (number * shape.group_out + channels[0], number * shape.group_out + channels[1])
+            sizes = (*shape.kernel, shape.group_in) if shape.channels_last else (shape.group_in, *shape.kernel)
+            ordered = (_taps_last(ranges, shape) for ranges in interval_boxes(k, sizes))
+            group_range = ((number, number + 1),)
+            yield from combined(interval_boxes(rows, pixels), [(own,)], ordered, [group_range])
 
     return _of_conv(view, group, grid, tiles)
 
@@ -298,6 +301,14 @@ def _elementwise(view: GroupView, each: int, grid: Grid) -> Relation:
 
 
 def _rows(view: GroupView, each: int, grid: Grid) -> Relation:
+    def intervals(place: Coordinates) -> Iterator[Range]:
+        yield place[0] * each, (place[0] + 1) * each
+
+    return rows_relation(view, grid, intervals)
+
+
+def rows_relation(view: GroupView, grid: Grid, intervals: Callable[[Coordinates], Iterator[Range]]) -> Relation:
+    """The relation of row-wise work by the numbers of the rows of its tiles; there may be none of the last ones."""
     roles = roles_of(view.nodes, view.outputs, view.name)
     assert isinstance(roles, Roles) and roles.rows is not None, roles
     space = roles.rows
@@ -306,10 +317,10 @@ def _rows(view: GroupView, each: int, grid: Grid) -> Relation:
     total = prod(rows)
 
     def tiles(place: Coordinates) -> Iterator[Ranges]:
-        (block,) = place
-        for ranges in interval_boxes(_run(block, each, total), rows):
-            own = dict(zip(kept, ranges, strict=True))
-            yield tuple(own.get(axis, (0, size)) for axis, size in enumerate(space.shape))
+        for first, end in intervals(place):
+            for ranges in interval_boxes((first, min(end, total)), rows):
+                own = dict(zip(kept, ranges, strict=True))
+                yield tuple(own.get(axis, (0, size)) for axis, size in enumerate(space.shape))
 
     variables = domain(space.shape)
     relation = Relation(grid, variables, tiles)

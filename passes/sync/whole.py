@@ -14,7 +14,7 @@ from tilestitch.passes.plan import WhyNot
 from tilestitch.passes.plan.launches.cuda.group import ticketing_of
 
 if TYPE_CHECKING:
-    from .choose import Chooser
+    from .choose import Chooser, Drawn
 
 COMPUTED_TOGETHER = ("band", "block")
 """Ties of groups the schedules of whose parts are for blocks that compute them together."""
@@ -55,6 +55,14 @@ def _launches(chooser: Chooser, refused: set[str]) -> list[list[str]]:
     return launches
 
 
+def _losing(chooser: Chooser, names: Sequence[str], found: Drawn) -> Iterator[WhyNot]:
+    """What speaks against a launch that was asked for, if anything does."""
+    apart_us = sum(chooser.kernels.latency_us(chooser.kernels.groups[name], chooser.model) for name in names)
+    if found.latency_us > apart_us:
+        numbers = {"apart_us": round(apart_us, 3), "together_us": round(found.latency_us, 3)}
+        yield WhyNot(found.group.name, "sync.gain", "it was asked for, but is predicted to be slower", numbers)
+
+
 def _tied(chooser: Chooser, names: Sequence[str]) -> Iterator[WhyNot]:
     """Kernels in one launch, or in two where one cannot be, and so on."""
     group = chooser.kernels.groups[names[0]] if len(names) == 1 else None
@@ -62,6 +70,7 @@ def _tied(chooser: Chooser, names: Sequence[str]) -> Iterator[WhyNot]:
         return
     found = chooser.drawn(names)
     if not isinstance(found, WhyNot):
+        yield from _losing(chooser, names, found)
         chooser.kernels.replace(found.group)
         return
     yield found

@@ -21,7 +21,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.indexing import index_dtype
-from tilestitch.codegen.cuda.abi import barrier
+from tilestitch.codegen.cuda.abi import barrier, part_of_block
 from tilestitch.codegen.cuda.conditions import both
 from tilestitch.codegen.cuda.pieces import when
 from tilestitch.codegen.cuda.rows.rows import RowEmitter
@@ -136,4 +136,8 @@ class BandRows(RowsAfter):
 
 def last_of(counter: Any, count: int, function: str = "ts_grid_last") -> Expr:
     """Whether the block (or warp, by another function) is the last of `count` that come here with a counter."""
+    scope = part_of_block()
+    if function == "ts_grid_last" and scope is not None and scope.held is not None:
+        part = T.call_extern("int32", f"{function}_part", T.address_of(counter), count, scope.threads, scope.held)
+        return T.bind(part) != 0
     return T.call_extern("int32", function, T.address_of(counter), count) != 0

@@ -115,4 +115,16 @@ static __device__ __forceinline__ void ts_grid_part_barrier(int threads) {
   asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
 }
 
+// As `ts_grid_last`, for the first `threads` threads of a block, whole warps. `held`: a word of shared memory.
+static __device__ __forceinline__ int ts_grid_last_part(unsigned *word, unsigned count, int threads, int *held) {
+  ts_grid_part_barrier(threads);
+  if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) {
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(word), "r"(count - 1u) : "memory");
+    *held = before == count - 1u;
+  }
+  ts_grid_part_barrier(threads);
+  return *held;
+}
+
 static __device__ __forceinline__ int ts_grid_blocks() { return (int)gridDim.x; }

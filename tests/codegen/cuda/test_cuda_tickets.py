@@ -29,6 +29,7 @@ from tilestitch.passes.errors import PlanError
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.schedules import GemmSchedule, TicketSchedule
 from tilestitch.passes.plan.sync.edges import Bound, TileEdge
+from tilestitch.passes.schedule.cuda.gemm_tiles import MMA_TILES
 from tilestitch.runtime import load
 from tilestitch.runtime.artifact import artifact_bytes
 from tilestitch.runtime.emulator import EmulatorOptions, Kernels
@@ -157,6 +158,21 @@ def test_sums_in_parts(chain: str, options: EmulatorOptions) -> None:
     plan = retied(graph, replace(plan, groups=tuple(groups), launches=None, edges=None))
     check_plan(plan, graph)
     check(graph, plan, options)
+
+
+def test_sums_in_parts_by_fewer_threads_than_the_launch_has() -> None:
+    """The threads that the part leaves waiting take no part in its barriers."""
+    graph = mlp(40, 384, 40, "float16")
+    plan = make_plan(graph, PassContext(target().planned_for, {"planner": "xla"}))
+    groups = list(plan.groups)
+    narrow, wide = (next(tile for tile in MMA_TILES if tile.threads == count) for count in (128, 256))
+    for group, tile, parts in zip(plan.groups, (narrow, wide), (3, 1), strict=True):
+        schedule = replace(group.schedule, tile=tile, split_k=parts, tile_rows=1)  # type: ignore[type-var]
+        groups[groups.index(group)] = replace(group, schedule=schedule)
+    plan = retied(graph, replace(plan, groups=tuple(groups), launches=None, edges=None))
+    check_plan(plan, graph)
+    for options in ORDERS[:3]:
+        check(graph, plan, options)
 
 
 def retied(graph: Graph, plan: StitchPlan) -> StitchPlan:
