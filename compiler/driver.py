@@ -187,7 +187,7 @@ def compile_model(
     from tilestitch.codegen.assemble import assemble
     from tilestitch.codegen.schedule import KernelsOfPlugins
     from tilestitch.passes.plugins.load import Installed, as_texts, load_plugins, load_policy
-    from tilestitch.passes.sync.policies import form_of, wanted_policy, wanted_sync
+    from tilestitch.passes.sync.policies import TIES_OF_TILES, form_of, wanted_policy, wanted_sync
 
     _check_options(target, precision, num_threads, branch_bytes)
     _check_budget(plan_budget_s)
@@ -239,7 +239,7 @@ def compile_model(
         def compiled_for(job: Job, regions: Sequence[Region | None]) -> CompiledModel:
             prepared = job.prepared(shape_sets, regions, tell, len(favoured))
             plain: list[Prepared] = []
-            if any(group.tie == "tickets" for p in prepared for group in p.planned.plan.groups):
+            if any(group.tie in TIES_OF_TILES for p in prepared for group in p.planned.plan.groups):
                 apart = replace(context, options={**context.options, "sync": "off"})
                 plain = replace(job, context=apart, plans=None, dump_ir=None).prepared(
                     shape_sets, regions, tell, len(favoured)

@@ -119,9 +119,9 @@ class _Tickets:
 
     def _body(self, buffers: list[Any], thread: Thread) -> None:
         given, memory = dict(zip(self.parameters, buffers, strict=False)), buffers[-1]
-        lane, held, ticket = thread.thread[0], shared_buffer(1, "int32"), registers(1, "int32")
+        lane, held, ticket = thread.thread[0], shared_buffer(2, "int32"), registers(1, "int32")
         words, place = T.address_of(memory[0]), T.address_of(held[0])
-        self.held = place
+        self.held = T.address_of(held[1])
         runs, total = T.bind(T.call_extern("uint32", "ts_ticket_runs", words)), self.firsts[-1]
 
         def draw() -> None:

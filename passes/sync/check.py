@@ -141,7 +141,7 @@ def why_not_tied(nodes: Mapping[str, Node], group: Group) -> str | None:
 
 def why_not_beside(parts: Parts, schedule: LaunchesSchedule) -> str | None:
     """Why parts in launches that overlap so might race or wait for ever; None if they cannot."""
-    problem = next((p for e in schedule.edges if (p := _why_no_edge(parts, e)) is not None), None)
+    problem = next((p for e in schedule.edges if (p := why_no_edge(parts, e)) is not None), None)
     late = next((e for e in schedule.edges if e.producer >= e.consumer), None)
     if problem is None and late is not None:
         return f"an edge leads from part {late.producer} to {late.consumer}, which comes before it"
