@@ -6,13 +6,13 @@ need not fit. Vectors are as wide as sizes certainly allow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from tilestitch.compiler.ir.accesses import elementwise_walk
 from tilestitch.compiler.ir.sizes import Size, divisor_of, symbols_of
 from tilestitch.cost_model.protocol import LatencyModel
-from tilestitch.passes.plan import Group
+from tilestitch.passes.fusion.stitcher import Stitched
+from tilestitch.passes.plan import WhyNot
 from tilestitch.passes.plan.access.row_loops import row_loops
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
@@ -27,6 +27,8 @@ from tilestitch.passes.plan.schedules import (
     OpenElementwiseSchedule,
     OpenRowSchedule,
     RowSchedule,
+    ScanSchedule,
+    ScatterSchedule,
     Schedule,
     SplitRowSchedule,
     TransposeSchedule,
@@ -41,10 +43,16 @@ from tilestitch.passes.schedule.cuda.rows import row_schedules
 
 from .extents import joined
 
+OPEN_LAUNCH = "launch.open"
+"""The rule by which parts that would be one launch for known sizes are launches of their own."""
 
-def launched_apart(groups: Iterable[Group]) -> tuple[Group, ...]:
-    """The groups with those that are one launch of several parts taken apart: such launches are for known sizes."""
-    return tuple(part for group in groups for part in (group.parts if group.stages else (group,)))
+
+def launched_apart(stitched: Stitched) -> Stitched:
+    """The groups with those that are one launch of several parts taken apart."""
+    reason = "kernels of several parts are for known sizes only; favour sizes (--favour) to have them there"
+    told = tuple(WhyNot(group.name, OPEN_LAUNCH, reason) for group in stitched.groups if group.stages)
+    apart = tuple(part for group in stitched.groups for part in (group.parts if group.stages else (group,)))
+    return replace(stitched, groups=apart, refusals=(*stitched.refusals, *told))
 
 
 def lifted_schedule(
@@ -67,7 +75,9 @@ def lifted_schedule(
             return _gemm(schedule, before, gpu, model)
         case AttentionSchedule():
             return replace(schedule, split_keys=1)
-        case DirectSchedule() | WindowSchedule():
+        case ScatterSchedule():
+            return replace(schedule, by_claims=False)  # claims are memory of open size
+        case DirectSchedule() | WindowSchedule() | ScanSchedule():
             return schedule
     return f"kernels of template {schedule.template} are for known sizes only"
 

@@ -8,7 +8,6 @@ for which it does not is computed by the host, with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.substitute import graph_at
@@ -21,6 +20,7 @@ from tilestitch.passes.plan import Group, StitchPlan, WhyNot
 from tilestitch.passes.schedule.kernels import schedule_groups
 from tilestitch.passes.schedule.launches import completed, nested_graphs
 from tilestitch.passes.schedule.order import segments_of
+from tilestitch.passes.sync.policies import wanted_sync
 
 from .cuda import launched_apart
 from .lift import lifted
@@ -53,11 +53,21 @@ def make_open_plan(
         host_groups=result.host_groups,
         segments=segments,
         buffers=place_open(graph, groups, result.host_groups, segments, result.aliases),
-        refusals=(*result.refusals, *refusals),
+        refusals=(*result.refusals, *refusals, *_not_tied(graph, context)),
         plugins=tuple(context.plugins),
         bodies={key: plan_of(body, context) for key, body in nested_graphs(graph).items()},
     )
     return completed(plan, graph, context.kernels_of)
+
+
+def _not_tied(graph: Graph, context: PassContext) -> tuple[WhyNot, ...]:
+    """That launches over open sizes are not synchronised by tile, where that was wanted."""
+    if not context.target.is_gpu or wanted_sync(context.options.get("sync")) is None:
+        return ()
+    reason = (
+        "tiles of open sizes are not known when the model is compiled; favour sizes (--favour) to tie kernels there"
+    )
+    return (WhyNot(graph.name, "sync.open", reason),)
 
 
 def _kernels(
@@ -77,7 +87,7 @@ def _kernels(
                 node.op = HOSTED + node.op
         result = stitch(typical, rules, context.target)
         if context.target.is_gpu:
-            result = replace(result, groups=launched_apart(result.groups))
+            result = launched_apart(result)
         by_name = {node.name: node for node in typical.nodes}
         groups = [
             lifted(group, by_name, nodes, context.target, context.cost_model)

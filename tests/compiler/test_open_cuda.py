@@ -30,8 +30,7 @@ OWN = {
     "{ c = Conv<pads=[1, 1, 1, 1]>(x, w)  p = MaxPool<kernel_shape=[3, 3], pads=[1, 1, 1, 1]>(c)  y = Relu(p) }",
     "turned": "(float[b, s, 2, 8] x) => (float[b, 2, s, 8] y) { t = Transpose<perm=[0, 2, 1, 3]>(x)  y = Tanh(t) }",
 }
-HOSTED = {"running_sums", "sums_of_neighbours", "best", "sorted", "at_most_so_many", "slices_added",
-          "elements_replaced"}  # fmt: skip
+HOSTED = {"best", "sorted", "at_most_so_many"}
 NATIVE = {**{name: text for name, text in KERNELS.items() if name not in HOSTED}, **OWN}
 
 
@@ -75,12 +74,30 @@ def test_accesses_are_as_wide_as_sizes_certainly_allow() -> None:
 
 
 def test_what_has_no_kernel_for_all_sizes_is_left_to_the_host_with_the_reason() -> None:
-    model = parser.parse_model(HEAD + KERNELS["running_sums"])
+    model = parser.parse_model(HEAD + KERNELS["best"])
     compiled = compile_model(model, "emulator")
     (reason,) = compiled.explain()["host"]["reasons"]
     assert (reason["rule"], reason["reason"]) == (
-        "host.open_kernel", "kernels of template scan are for known sizes only"
+        "host.open_kernel", "kernels of template sort are for known sizes only"
     )  # fmt: skip
     with load(compiled.to_bytes(), device="emulator") as module:
         feeds = inputs(model, {"b": 3, "s": 7})
-        np.testing.assert_allclose(module.run(feeds)["y"], rivals.onnxruntime(model, 1)(feeds)[0], rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(module.run(feeds)["y"], rivals.onnxruntime(model, 1)(feeds)[0])
+
+
+def test_a_favoured_point_has_the_plan_of_a_static_model() -> None:
+    model = parser.parse_model(HEAD + KERNELS["softmax"])
+    compiled = compile_model(model, "emulator", dims=DIMS, favour=[{"b": 3, "s": 64}])
+    static = compile_model(model, "emulator", shapes={"x": (3, 64)})
+    assert compiled.specialisations[0].plan.groups == static.specialisations[0].plan.groups
+    with load(compiled.to_bytes(), device="emulator") as module:
+        for b, s in [(3, 64), (3, 65)]:
+            feeds = inputs(model, {"b": b, "s": s})
+            assert_close(module.run(feeds)["y"], rivals.onnxruntime(model, 1)(feeds)[0], MODELS["float32"])
+
+
+def test_what_is_for_known_sizes_only_is_told() -> None:
+    model = parser.parse_model(HEAD + "(float[b, s] x, float[b, s] u) => (float[b, s] y, float[b, s] z)\n"
+                               "{ y = Softmax<axis=-1>(x)  z = Softmax<axis=-1>(u) }")  # fmt: skip
+    compiled = compile_model(model, "emulator", dims={"b": (1, 9), "s": (1, 9)}, sync="tile")
+    assert {"launch.open", "sync.open"} <= {each["rule"] for each in compiled.explain()["refusals"]}

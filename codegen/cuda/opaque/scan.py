@@ -10,8 +10,10 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, named, to_storage
 from tilestitch.codegen.compute.indexing import index_dtype
+from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda.abi import CudaLaunch, Emission, Parameter, Thread, barrier, kernel_function, shared_buffer
 from tilestitch.compiler.ir.graph import Node
+from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.passes.plan.schedules import ScanSchedule
 
 
@@ -36,7 +38,7 @@ def lower_cumulative(node: Node, schedule: ScanSchedule) -> CudaLaunch:
             return
         line = T.bind(T.cast(thread.block[0], dtype) * threads + thread.thread[0])
         with T.If(line < lines), T.Then():
-            scan.walk(buffers, line, 0, size, scan.identity(), store=True)
+            scan.walk(buffers, line, 0, scan.end, scan.identity(), store=True)
 
     func = kernel_function(parameters, grid, block, body)
     args, emission = tuple(p.arg for p in parameters), Emission(tuple(parameters), body)
@@ -49,6 +51,11 @@ class _Scan:
         self.dtype, self.size, self.inner, self.index_dtype = node.inputs[0].dtype, size, inner, dtype
         self.reducer, self.exclusive, self.reverse = (node.attrs[n] for n in ("reducer", "exclusive", "reverse"))
 
+    @property
+    def end(self) -> Expr:
+        """The size of a line, in a kernel."""
+        return integer(self.size, self.index_dtype) if is_open(self.size) else self.size
+
     def identity(self) -> Expr:
         return reducers.identity(self.reducer, self.dtype)
 
@@ -58,8 +65,8 @@ class _Scan:
     def by_block(self, buffers: list[Any], line: Expr, lane: Expr) -> None:
         length = -(-self.size // self.threads)
         totals = shared_buffer(self.threads, reducers.accumulator_dtype(self.dtype))
-        first = T.bind(T.min(T.cast(lane, self.index_dtype) * length, self.size))
-        end = T.bind(T.min(first + length, self.size))
+        first = T.bind(T.min(T.cast(lane, self.index_dtype) * length, self.end))
+        end = T.bind(T.min(first + length, self.end))
         total = self.walk(buffers, line, first, end, self.identity(), store=False)
         T.buffer_store(totals, total, [lane])
         barrier()

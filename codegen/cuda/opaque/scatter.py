@@ -11,11 +11,14 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
+from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.faults import fault_message
 from tilestitch.codegen.compute.scattering import in_range, offset_of, slice_of, store_update, wrapped
+from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda.abi import Body, CudaLaunch, Emission, Parameter, StatusArg, Thread, fault, kernel_function
 from tilestitch.codegen.cuda.opaque.claims import lower_claims
 from tilestitch.compiler.ir.graph import Node
+from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.passes.plan.schedules import ScatterSchedule
 
 
@@ -76,7 +79,7 @@ def _elements(node: Node, threads: int) -> CudaLaunch:
         with T.If(line < outer * inner), T.Then():
             before, within = T.bind(line // inner), T.bind(line % inner)
             base = T.bind(offset(before, range(axis)) + offset(within, range(axis + 1, len(shape))))
-            with T.serial(0, size) as i:
+            with T.serial(0, _count(size)) as i:
                 at = T.bind((before * size + i) * inner + within)
                 place = wrapped(index[at], x.shape[axis])
                 with T.If(in_range(place, x.shape[axis])):
@@ -97,7 +100,7 @@ def _slices(node: Node, threads: int) -> CudaLaunch:
     def body(buffers: list[Any], thread: Thread) -> None:
         index, updates, target, status = buffers
         j = T.bind(T.cast(thread.block[0], "int64") * threads + thread.thread[0])
-        with T.If(j < width), T.Then(), T.serial(0, count) as i:
+        with T.If(j < width), T.Then(), T.serial(0, _count(count)) as i:
             place, inside = slice_of(node, index, i)
             base = T.bind(place * width)
             with T.If(inside):
@@ -107,3 +110,7 @@ def _slices(node: Node, threads: int) -> CudaLaunch:
                     fault(status)
 
     return _launch(node, width, threads, body)
+
+
+def _count(size: int) -> Expr:
+    return integer(size, "int64") if is_open(size) else size
