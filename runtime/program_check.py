@@ -19,6 +19,7 @@ from .program import (
     MAX_TASKS,
     Arena,
     Body,
+    Cache,
     CallStep,
     Constant,
     Counters,
@@ -83,7 +84,8 @@ def check_program(program: Program, signatures: Signatures) -> tuple[Requirement
 def _interface(program: Program) -> list[tuple[str, str]]:
     names = [*(program.values[number].name for number in program.inputs), *program.result_names]
     dtypes = [program.values[number].dtype for number in (*program.inputs, *program.outputs)]
-    return list(zip(names, dtypes))
+    caches = [(cache.input, f"{cache.output}, {cache.position}, {cache.axis}") for cache in program.caches]
+    return [*zip(names, dtypes), *caches]
 
 
 class _Checker:
@@ -99,6 +101,7 @@ class _Checker:
     def run(self) -> tuple[Requirement, ...]:
         program = self.program
         self._check_inputs()
+        self._check_caches()
         self._check_symbols()
         self.require.within(program.arena_bytes, 0, MAX_INT, "the size of the arena")
         for number, value in enumerate(program.values):
@@ -127,6 +130,25 @@ class _Checker:
         located = sum(isinstance(value.location, Input) for value in self.program.values)
         if located != len(self.program.inputs):
             self._fail(f"{located} values are located in inputs, but there are {len(self.program.inputs)} inputs")
+
+    def _check_caches(self) -> None:
+        """That what grows is an output of one more size than there was, and an input tells both sizes."""
+        program = self.program
+        inputs = {program.values[number].name: program.values[number] for number in program.inputs}
+        for cache in program.caches:
+            told, number = inputs.get(cache.sizes), program.results.get(cache.output)
+            shape, grown = cache.type.shape or (), () if number is None else program.values[number].shape or ()
+            if cache.axis >= len(shape) or len(grown) != len(shape) or told is None or len(told.shape or ()) != 3:
+                self._fail(
+                    f"cache {cache.input!r} does not fit its output {cache.output!r}, or nothing tells its sizes"
+                )
+            if not isinstance(program.values[number or 0].location, Heap):
+                self._fail(f"cache {cache.input!r}: the memory of {cache.output!r} cannot be the caller's")
+            self._check_added(cache)
+
+    def _check_added(self, cache: Cache) -> None:
+        if isinstance(cache.new, str):
+            self.require.known(cache.new, f"cache {cache.input!r}")
 
     def _check_symbols(self) -> None:
         program = self.program

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +22,8 @@ from tilestitch.compiler import compile_model
 from tilestitch.compiler.driver import CompiledModel
 from tilestitch.compiler.errors import OptionError
 from tilestitch.runtime import Module, load
-from tilestitch.runtime.errors import InputError
+from tilestitch.runtime.errors import ArtifactSchemaError, InputError
+from tilestitch.runtime.program_check import check_program
 
 PAST, PRESENT = "past_key_values", "present"
 CACHES = ("past_key_values.*",)
@@ -226,3 +228,15 @@ def test_the_first_axis_may_grow() -> None:
         cache = results["whole"]
         np.testing.assert_array_equal(cache, rows)
         np.testing.assert_allclose(results["sum"], np.sum(rows), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "change", [{"axis": 4}, {"output": "logits"}, {"output": "none"}, {"sizes": "input_ids"}, {"new": "unknown + 1"}]
+)
+def test_forged_caches_are_refused(change: dict[str, Any]) -> None:
+    contents = decoder()[1].contents
+    program = contents.programs[0]
+    check_program(program, contents.signatures)
+    forged = replace(program, caches=(replace(program.caches[0], **change), *program.caches[1:]))
+    with pytest.raises(ArtifactSchemaError, match="cache"):
+        check_program(forged, contents.signatures)
