@@ -25,6 +25,7 @@ from tilestitch.cost_model.models import model_named
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.errors import PassError, PlanError, PluginWarning
+from tilestitch.passes.fusion.planners import DEFAULT_WORK
 from tilestitch.passes.plan import StitchPlan
 from tilestitch.runtime.artifact import ArtifactContents, artifact_bytes, read_artifact, weights_path, write_artifact
 from tilestitch.runtime.jsonfields import parse_json
@@ -217,6 +218,7 @@ def compile_model(
             "sync": given_sync,
             "branch_bytes": branch_bytes,
             "plan_budget_s": plan_budget_s,
+            "plan_work": DEFAULT_WORK if plan_budget_s is None and not target.startswith("cpu") else 0,
         },
         rules=plugins.rules,
         plugins=(*plugins.records, *policies),

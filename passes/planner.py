@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import fingerprint
+from tilestitch.cost_model.protocol import hardly_slower
 from tilestitch.passes.fusion.rules.builtin import FusionRule
 from tilestitch.passes.plan.launches.own import KernelsOf, no_kernels
 
 from .contract import PassContext
 from .errors import PassError, PlanError
-from .fusion.planners import PLANNERS, asking
+from .fusion.planners import PLANNERS, SEARCHES, asking
 from .fusion.stages import Kernels
 from .fusion.stitcher import stitch
 from .open.plan import make_open_plan
 from .plan import Group, StitchPlan, WhyNot, wholes_of
 from .plan.target import TargetInfo
 from .plan_check import check_plan
+from .schedule.device import device_of
+from .schedule.facts import group_facts, nodes_by_name
 from .schedule.kernels import apart_where_too_large, schedule_groups, without_schedule
 from .schedule.launches import completed, edges_by_hand, nested_graphs, with_edges, with_priorities
+from .schedule.makespan import plan_us
 from .schedule.memory import WINDOW, plan_buffers
 from .schedule.order import segments_of
 from .schedule.parallel.alternatives import Alternatives
@@ -38,8 +43,10 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     """Plan `graph` and the graphs nested in it by the planner `context.options["planner"]` (default `stitch`).
 
     `context.options["sync"]` says whether dependent kernels become launches whose blocks draw tiles (`sync.choose`).
-    A planner that searches, and the search for schedules where the model knows what these are worth, take at most
-    `context.options["plan_budget_s"]` seconds each.
+    The rules of `stitch` make a first plan; with `context.options["plan_work"]`, as many kernels as the search may look
+    at, or `context.options["plan_budget_s"]`, seconds, a search starts from what they made, and its plan takes the
+    place of theirs if the latency model predicts it to be faster by more than a hundredth. Seconds are also the limit
+    of planners that search by themselves, and of the search for schedules where the model knows what these are worth.
 
     On a GPU, kernels packed into one launch are taken apart, and tiles chosen for fewer multiprocessors, where launches
     side by side are predicted to end sooner; with `context.options["alone"]` they are as they are best alone.
@@ -50,11 +57,41 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     planner = str(context.options.get("planner", "stitch"))
     if planner not in PLANNERS:
         raise PassError(f"there is no planner {planner!r}; known: {', '.join(PLANNERS)}")
-    wanted = wanted_sync(context.options.get("sync"))
+    wanted_sync(context.options.get("sync"))
     budget_s = context.options.get("plan_budget_s")
     rules: tuple[FusionRule, ...] = (*context.rules, *asking(PLANNERS[planner], context.cost_model, budget_s))
     if graph.symbols:
         return make_open_plan(graph, context, planner, rules, make_plan)
+    bodies = {key: make_plan(body, context) for key, body in nested_graphs(graph).items()}
+    plan = _planned(graph, context, planner, rules, bodies)
+    work = int(context.options.get("plan_work", 0))
+    if planner not in SEARCHES or not (budget_s or work):
+        return plan
+    rules = (*context.rules, *asking(SEARCHES[planner], context.cost_model, budget_s or inf, work))
+    try:
+        searched = _planned(graph, context, planner, rules, bodies)
+    except KeyboardInterrupt:
+        reason = "an interrupt ended the search for a better plan; another run may find one"
+        return replace(plan, refusals=(*plan.refusals, WhyNot(graph.name, "search", reason)))
+    times_us = [_predicted_us(found, graph, context) for found in (plan, searched)]
+    return plan if hardly_slower(*times_us) else searched
+
+
+def _predicted_us(plan: StitchPlan, graph: Graph, context: PassContext) -> float:
+    """The full estimate: of all launches, side by side as the plan has them."""
+    nodes, device = nodes_by_name(graph), device_of(context.target)
+    facts = {group.name: group_facts(nodes, group, context.target, context.cost_model) for group in plan.groups}
+    found = context.cost_model.predict(list(facts.values()), device)
+    latencies = {name: each.latency_us for name, each in zip(facts, found, strict=True)}
+    return plan_us(plan, facts, latencies, device)
+
+
+def _planned(
+    graph: Graph, context: PassContext, planner: str, rules: Sequence[FusionRule], bodies: Mapping[str, StitchPlan]
+) -> StitchPlan:
+    """The plan that `rules` make; `bodies` are those of nested graphs."""
+    wanted = wanted_sync(context.options.get("sync"))
+    budget_s = context.options.get("plan_budget_s")
     result = stitch(graph, rules, context.target, aliases=planner != "none")
     positions = {n.name: i for i, n in enumerate(graph.nodes)}
     scheduled = schedule_groups(graph, result.groups, context.target, context.cost_model)
@@ -72,7 +109,6 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
         kernels = Kernels(graph, groups, result.host_groups, aliases, context.target, result.places)
         tied = tuple(synchronise(graph, kernels, wanted, context.cost_model))
         groups, aliases = tuple(kernels.groups.values()), kernels.aliases
-    bodies = {key: make_plan(body, context) for key, body in nested_graphs(graph).items()}
     wholes = wholes_of(result.places)
 
     def written_down(groups: tuple[Group, ...]) -> StitchPlan:
@@ -92,7 +128,7 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
             buffers=buffers,
             refusals=(*result.refusals, *too_large, *searched.remarks, *tied),
             plugins=tuple(context.plugins),
-            bodies=bodies,
+            bodies=dict(bodies),
         )
         plan = completed(plan, graph, context.kernels_of)
         return arranged(plan, graph, context.cost_model, context.options.get("branch_bytes"))

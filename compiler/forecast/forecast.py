@@ -13,6 +13,7 @@ from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.library.graphs import Kernel
 from tilestitch.cost_model.library.model import EAGER_GAP_SHARE, Timed, in_sequence_us, shipped_model
 from tilestitch.passes.contract import PassContext
+from tilestitch.passes.fusion.planners import DEFAULT_WORK
 from tilestitch.passes.pipeline import run_pipeline
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.planner import make_plan
@@ -91,7 +92,8 @@ def forecast(graph: Graph, gpu: Gpu, runtime: Runtime, precision: str = "fp32") 
 def _ours(graph: Graph, gpu: Gpu, precision: str) -> Forecast:
     device, model = gpu.device, AnalyticalModel()
     target = TargetInfo("cuda", 1, gpu.planned_for, (device.architecture,), device.sm_count)
-    context = PassContext(target, options={"planner": "stitch", "precision": precision}, cost_model=model)
+    options = {"planner": "stitch", "precision": precision, "plan_work": DEFAULT_WORK}
+    context = PassContext(target, options=options, cost_model=model)
     graph = run_pipeline(graph, context)
     plan = make_plan(graph, context)
     if plan.bodies or plan.host_groups:

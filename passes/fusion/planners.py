@@ -27,29 +27,41 @@ XLA: tuple[FusionRule, ...] = (
     MultiOutputFusion(), DotMerger(),
 )  # fmt: skip
 
+AFTER: tuple[FusionRule, ...] = (Copies(), OperandViews(), Views(), *REMOTE)
+
 PLANNERS: dict[str, tuple[FusionRule, ...]] = {
     "none": (),
     "injective": (Inline(),),
     "xla": XLA,
-    "stitch": (Attention(), Epilogue(), Gates(), Rows(), Inline(), Copies(), OperandViews(), Views(), *REMOTE),
+    "stitch": (Attention(), Epilogue(), Gates(), Rows(), Inline(), *AFTER),
     "explore": (Attention(), Explore(then=(*VIEWED, *REMOTE)), *VIEWED, *REMOTE),
 }
 """`none` gives every operator a kernel, `injective` fuses element-wise chains, `xla` is a baseline to compare with,
 `stitch` is the default, `explore` searches by predicted latency."""
 
+SEARCHES: dict[str, tuple[FusionRule, ...]] = {"stitch": (Attention(), Explore(then=AFTER), *AFTER)}
+"""What looks for a better plan than the rules of a planner have made: climbs from that, and from patterns where the
+graph is small."""
+DEFAULT_WORK = 3000
+"""Kernels that this search looks at in a compilation, where no seconds are given: some seconds."""
 
-def asking(rules: Sequence[FusionRule], model: LatencyModel, budget_s: float | None = None) -> tuple[FusionRule, ...]:
-    """Built-in rules that ask `model` how long kernels take, and let the rules that they try ask it. budget_s: for
-    those that search; None: as long as they want.
+
+def asking(
+    rules: Sequence[FusionRule], model: LatencyModel, budget_s: float | None = None, work: int = 0
+) -> tuple[FusionRule, ...]:
+    """Built-in rules that ask `model` how long kernels take, and let the rules that they try ask it. budget_s, work: of
+    those that search, in seconds (None: what they take by themselves), in kernels (0: no limit).
     """
-    return tuple(_asking(rule, model, budget_s) for rule in rules)
+    return tuple(_asking(rule, model, budget_s, work) for rule in rules)
 
 
-def _asking(rule: Any, model: LatencyModel, budget_s: float | None) -> Any:
+def _asking(rule: Any, model: LatencyModel, budget_s: float | None, work: int) -> Any:
     names = {f.name for f in dataclasses.fields(rule)}
     changes: dict[str, Any] = {"model": model} if "model" in names else {}
     if "budget_s" in names and budget_s is not None:
         changes["budget_s"] = budget_s
+    if "work" in names and work:
+        changes["work"] = work
     if "then" in names:
-        changes["then"] = asking(rule.then, model, budget_s)
+        changes["then"] = asking(rule.then, model, budget_s, work)
     return dataclasses.replace(rule, **changes) if changes else rule

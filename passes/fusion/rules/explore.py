@@ -5,10 +5,10 @@ Unlike the other rules it does not look for what it knows, but scores whatever l
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from math import isfinite
+from typing import ClassVar, TypeAlias
 
 from tilestitch.compiler.ir import Node
 from tilestitch.cost_model.analytical import AnalyticalModel
@@ -18,7 +18,8 @@ from tilestitch.passes.fusion.clusters import Fusion
 from tilestitch.passes.fusion.rules.builtin import Epilogue, Fuse, FusionRule, Inline, Rows
 from tilestitch.passes.fusion.rules.gates import Gates
 from tilestitch.passes.fusion.search.beam import beam_search
-from tilestitch.passes.fusion.search.candidates import OutOfTime, candidates
+from tilestitch.passes.fusion.search.budget import Budget
+from tilestitch.passes.fusion.search.candidates import OutOfBudget, candidates
 from tilestitch.passes.fusion.search.climb import climb
 from tilestitch.passes.fusion.search.cover import Cover
 from tilestitch.passes.fusion.search.space import Space
@@ -26,13 +27,15 @@ from tilestitch.passes.fusion.stitcher import attempt, combined
 from tilestitch.passes.plan import WhyNot
 from tilestitch.passes.schedule.device import device_of
 
+Key: TypeAlias = tuple[tuple[int, int], ...]
+"""What tells covers apart."""
 SEEDS: tuple[FusionRule, ...] = (Epilogue(), Gates(), Rows(), Inline())
 """What these rules make is one of the finalists."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A plan, its full estimate, and whether the time sufficed."""
+    """A plan, its full estimate, and whether neither time nor the user ended the search."""
 
     cover: Cover
     predicted_us: float
@@ -44,14 +47,16 @@ class Explore:
     """Proposes the partition of the graph with the least predicted latency that it finds.
 
     k: patterns kept for each node. beam: sets of patterns kept. budget_s: seconds after which exploration ends with
-    what it has; the result is the same in every run unless that happens, and then the plan says so. seeded: the
-    partition that the other rules make is a finalist, too. then: the rules that come after this one; each finalist is
-    judged by what they make of it, views and packing included. model: what predicts.
+    what it has; the result is the same in every run unless that happens, and then the plan says so. work: kernels that
+    it looks at before it ends likewise, the same in every run; 0: no limit. seeded: the partition that the other rules
+    make is a finalist, too, and the first one that is improved. then: the rules that come after this one; each
+    finalist is judged by what they make of it, views and packing included. model: what predicts.
     """
 
     k: int = 3
     beam: int = 3
     budget_s: float = 60.0
+    work: int = 0
     seeded: bool = True
     then: tuple[FusionRule, ...] = ()
     model: LatencyModel = field(default_factory=AnalyticalModel)
@@ -61,8 +66,9 @@ class Explore:
         space = Space(state, self.model, device_of(state.target))
         found = self.search(space)
         if not found.in_time:
-            reason = "the time budget ended the exploration; another run may find another plan"
-            state.remarks.append(WhyNot(state.graph.name, self.name, reason, {"budget_s": self.budget_s}))
+            reason = "the time budget, or an interrupt, ended the exploration; another run may find another plan"
+            figures = {"budget_s": self.budget_s} if isfinite(self.budget_s) else {}
+            state.remarks.append(WhyNot(state.graph.name, self.name, reason, figures))
         yield from _proposals(state, found.cover)
 
     def forbid(self, state: Fusion, nodes: Sequence[Node]) -> WhyNot | None:
@@ -70,24 +76,42 @@ class Explore:
 
     def search(self, space: Space) -> Found:
         """The best partition found in `space`."""
-        deadline = time.monotonic() + self.budget_s
-        in_time = True
+        budget = Budget.of(space, self.work or None, self.budget_s)
+        first = Cover(space, seed(space) if self.seeded else ())
+        found = {first.key: first}
         try:
-            patterns = candidates(space, self.k, deadline)
-        except OutOfTime as stop:
-            patterns, in_time = list(stop.found.values()), False
-        finalists: list[Sequence[int]] = list(beam_search(space, patterns, self.beam))
-        placed = [p.mask for p in patterns]
-        if self.seeded:
-            finalists.append(seed(space))
-        starts = [Cover(space, masks) for masks in finalists]
-        improved = [climb(cover.copy(), placed, deadline) for cover in starts]
-        found = {cover.key: cover for cover in (*improved, *(starts[-1:] if self.seeded else ()))}
-        judged = self._with_what_follows_us if self.then and len(found) > 1 else _total_us
-        ranked = sorted(found.values(), key=lambda cover: (cover.total_us, cover.key))
-        further = climb(ranked[0].copy(), placed, deadline, joining=True)
-        best = min((*ranked, further), key=lambda cover: (judged(cover), cover.key))
-        return Found(best, best.total_us, in_time and time.monotonic() <= deadline)
+            if self.seeded:
+                _note(found, climb(first.copy(), (), budget))
+            placed = self._from_patterns(space, first, budget, found) if budget.is_ample else []
+            best = self._best(placed, budget, found)
+        except KeyboardInterrupt:
+            best = min(found.values(), key=_ranked)
+            return Found(best, best.total_us, in_time=False)
+        return Found(best, best.total_us, in_time=not budget.is_late)
+
+    def _from_patterns(self, space: Space, first: Cover, budget: Budget, found: dict[Key, Cover]) -> list[int]:
+        """Climb from what the beam makes of the best patterns, which are returned, and with them from `first`."""
+        try:
+            patterns = candidates(space, self.k, budget)
+        except OutOfBudget as stop:
+            patterns = list(stop.found.values())
+        placed = [pattern.mask for pattern in patterns]
+        starts = [Cover(space, masks) for masks in beam_search(space, patterns, self.beam)]
+        for start in (*starts, *([first] if self.seeded else ())):
+            _note(found, climb(start.copy(), placed, budget))
+        return placed
+
+    def _best(self, placed: Sequence[int], budget: Budget, found: dict[Key, Cover]) -> Cover:
+        """The best of `found`. If patterns were looked for, what becomes of it by several steps at a time, too, and by
+        what later rules make of each.
+        """
+        best = min(found.values(), key=_ranked)
+        if budget.is_spent or not placed:
+            return best
+        further = climb(best.copy(), placed, budget, joining=True)
+        judged = self._with_what_follows_us if self.then else _total_us
+        ranked = sorted(found.values(), key=_ranked)
+        return min((*ranked, further), key=lambda cover: (judged(cover), cover.key))
 
     def _with_what_follows_us(self, cover: Cover) -> float:
         """The full estimate of what the rules after this one make of a plan."""
@@ -100,6 +124,14 @@ class Explore:
                 attempt(state, rule, proposal, rules)
         kernels, _ = combined(state, self.then)
         return sum(kernels.latency_us(g, self.model) for g in kernels.groups.values())
+
+
+def _note(found: dict[Key, Cover], cover: Cover) -> None:
+    found[cover.key] = cover
+
+
+def _ranked(cover: Cover) -> tuple[float, Key]:
+    return cover.total_us, cover.key
 
 
 def _total_us(cover: Cover) -> float:

@@ -8,41 +8,41 @@ of readers, since a kernel with several producers begins with none of them.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from tilestitch.passes.fusion.bitsets import bits
+from tilestitch.passes.fusion.search.budget import Budget
 from tilestitch.passes.fusion.search.space import Pattern, Space
 
 
-class OutOfTime(Exception):
-    """The time budget is used up; what was found until then is in `found`."""
+class OutOfBudget(Exception):
+    """The budget is used up; what was found until then is in `found`."""
 
     def __init__(self, found: dict[int, Pattern]) -> None:
         super().__init__()
         self.found = found
 
 
-def candidates(space: Space, k: int, deadline: float) -> list[Pattern]:
+def candidates(space: Space, k: int, budget: Budget) -> list[Pattern]:
     """The patterns of more than one atom that PatternReduction finds, each once, the same in every run.
 
-    `deadline` is of `time.monotonic`; raises OutOfTime after it.
+    Raises OutOfBudget when `budget` is spent.
     """
     found: dict[int, Pattern] = {}
-    _reduce(space, list(reversed(range(len(space.atoms)))), space.after, k, deadline, found)
-    _reduce(space, list(range(len(space.atoms))), space.before, k, deadline, found)
+    _reduce(space, list(reversed(range(len(space.atoms)))), space.after, k, budget, found)
+    _reduce(space, list(range(len(space.atoms))), space.before, k, budget, found)
     return list(found.values())
 
 
 def _reduce(
-    space: Space, order: Sequence[int], onwards: Sequence[int], k: int, deadline: float, found: dict[int, Pattern]
+    space: Space, order: Sequence[int], onwards: Sequence[int], k: int, budget: Budget, found: dict[int, Pattern]
 ) -> None:
     best: dict[int, list[int]] = {}
     for atom in order:
         if not space.native >> atom & 1:
             continue
-        if time.monotonic() > deadline:
-            raise OutOfTime(found)
+        if budget.is_spent:
+            raise OutOfBudget(found)
         start = 1 << atom
         options = [[1 << n, *best[n]] for n in bits(onwards[atom] & space.native)]
         masks = _combine(space, start, options, k)

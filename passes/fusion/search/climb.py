@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from tilestitch.passes.fusion.bitsets import bits
+from tilestitch.passes.fusion.search.budget import Budget
 from tilestitch.passes.fusion.search.cover import LEAST_GAIN, Cover, Move, placing
 
 MOST_ROUNDS = 20
@@ -14,23 +14,23 @@ MOST_JOINED = 6
 """Kernels that one joins in a row though each time the plan gets slower."""
 
 
-def climb(cover: Cover, patterns: Sequence[int], deadline: float, *, joining: bool = False) -> Cover:
+def climb(cover: Cover, patterns: Sequence[int], budget: Budget, *, joining: bool = False) -> Cover:
     """Improve a plan until no move of an atom, and none of `patterns` as a kernel, makes anything faster.
 
-    joining: nor several kernels joined in a row, which takes longer to find out. `deadline` is of `time.monotonic`;
-    after it the plan is left as far as it got.
+    joining: nor several kernels joined in a row, which takes longer to find out. When `budget` is spent the plan is
+    left as far as it got.
     """
     open_ = cover.space.native
     for _ in range(MOST_ROUNDS):
         cover.touched = 0
         for atom in bits(open_):
-            if time.monotonic() <= deadline:
+            if not budget.is_spent:
                 _improve(cover, atom)
         for mask in patterns:
-            if mask & open_ and time.monotonic() <= deadline:
+            if mask & open_ and not budget.is_spent:
                 cover.change(placing(cover, mask))
         for part in sorted(p for p, mask in cover.kernels.items() if mask & open_ and joining):
-            if part in cover.kernels and time.monotonic() <= deadline:
+            if part in cover.kernels and not budget.is_spent:
                 cover = _joined_on(cover, part) or cover
         open_ = cover.touched | cover.space.neighbours(cover.touched)
         if not open_:

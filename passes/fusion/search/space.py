@@ -73,6 +73,11 @@ class Space:
         self._moved: dict[int, int] = {}
         self._reach: dict[int, int] = {}
 
+    @property
+    def looked_at(self) -> int:
+        """Kernels whose legality was looked into: how much work the search has done."""
+        return len(self._shapes)
+
     # -- legality ------------------------------------------------------------------------------------------------
 
     def is_convex(self, mask: int) -> bool:

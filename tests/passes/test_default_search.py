@@ -1,0 +1,99 @@
+"""The default planner: rules make a first plan, a search with a budget of work looks for a better one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from tests.networks import residual_block
+from tests.passes.helpers import assert_close
+from tests.passes.simulate import simulate
+from tests.strategies import feeds, graphs
+from tilestitch.compiler.frontend import import_model
+from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir.evaluate import evaluate
+from tilestitch.compiler.ir.text import parse_graph
+from tilestitch.passes import PassContext, StitchPlan, TargetInfo, check_plan, explain_plan, make_plan, run_pipeline
+from tilestitch.passes.fusion.planners import DEFAULT_WORK
+from tilestitch.passes.fusion.rules import explore
+
+TARGETS = {
+    "cpu": TargetInfo("cpu", 2, isa="avx512"),
+    "A100": TargetInfo("cuda", 1, "A100", ("sm_80",)),
+    "H200": TargetInfo("cuda", 1, "H200", ("sm_90a",)),
+}
+
+
+def planned(graph: Graph, target: str, **options: Any) -> StitchPlan:
+    plan = make_plan(graph, PassContext(TARGETS[target], options))
+    check_plan(plan, graph)
+    return plan
+
+
+def predicted_us(graph: Graph, plan: StitchPlan, target: str) -> float:
+    found: float = explain_plan(graph, plan, target=TARGETS[target])["prediction"]["total_us"]
+    return found
+
+
+def block() -> Graph:
+    graph = import_model(residual_block()).graph
+    return run_pipeline(graph, PassContext(TARGETS["H200"]))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@settings(max_examples=15)
+@given(graph=graphs())
+def test_the_plan_is_never_predicted_to_be_slower_than_that_of_the_rules(target: str, graph: Graph) -> None:
+    rules, plan = planned(graph, target), planned(graph, target, plan_work=DEFAULT_WORK)
+    assert predicted_us(graph, plan, target) <= predicted_us(graph, rules, target)
+    assert plan == planned(graph, target, plan_work=DEFAULT_WORK)
+    inputs = feeds(graph)
+    assert_close(evaluate(graph, inputs), simulate(plan, graph, inputs))
+
+
+def test_it_finds_what_no_rule_looks_for() -> None:
+    graph = block()
+    rules, plan = planned(graph, "H200"), planned(graph, "H200", plan_work=DEFAULT_WORK)
+    assert predicted_us(graph, plan, "H200") < 0.9 * predicted_us(graph, rules, "H200")
+    assert plan.planner == rules.planner == "stitch"
+    assert planned(graph, "H200", plan_budget_s=60.0).groups == plan.groups
+
+
+def test_without_a_budget_the_plan_is_that_of_the_rules() -> None:
+    graph = block()
+    rules = planned(graph, "H200")
+    assert planned(graph, "H200", plan_work=1) == rules
+    assert planned(graph, "H200", plan_budget_s=0.0) == rules
+
+
+@pytest.mark.parametrize("calls", [0, 1, 3])
+def test_an_interrupt_keeps_the_best_plan_so_far(monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
+    graph, climb, left = block(), explore.climb, [calls]
+
+    def interrupted(*args: Any, **others: Any) -> Any:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return climb(*args, **others)
+
+    rules = planned(graph, "H200")
+    monkeypatch.setattr(explore, "climb", interrupted)
+    plan = planned(graph, "H200", plan_work=DEFAULT_WORK)
+    if calls:
+        assert predicted_us(graph, plan, "H200") < predicted_us(graph, rules, "H200")
+        assert any(r.rule == "explore" and "ended" in r.reason for r in plan.refusals)
+    else:
+        assert plan == rules
+
+
+def test_an_interrupt_after_the_search_keeps_the_plan_of_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = parse_graph("graph @g(%x: float32[8,9]) -> (%y) {\n  %y = exp(%x) : float32[8,9]\n}")
+
+    def interrupted(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(explore.Explore, "search", interrupted)
+    plan = planned(graph, "H200", plan_work=DEFAULT_WORK)
+    assert [r.rule for r in plan.refusals] == ["search"] and "another run may find one" in plan.refusals[0].reason
