@@ -240,7 +240,7 @@ MISTAKES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         def combine(self, kernels):  # here
             yield Combine((tuple(kernels.groups)[:2],), tie="string")
         """,
-        ("another tie than ('barrier', 'band')",),
+        ("another tie than ('barrier', 'band', 'block')",),
     ),
     "a rule combines by a list": (
         "Rule",
