@@ -1,9 +1,11 @@
 """Whole models on the emulated device against ONNX Runtime: does the CUDA text of every kernel compute the right thing?
 
     python -m benchmarks.emulated [NAME ...] [--target emulator:sm_90a] [--precision fp16] [--checked]
+                                  [--side-by-side] [--orders N]
 
 NAME is a model of benchmarks.models, or one of the light models inside the onnx package. Blocks run in a random order,
-as do launches that no edge of the graph orders. It says nothing about speed on a GPU; seconds are of the emulation.
+as do launches that no edge of the graph orders; with --side-by-side blocks of these are interleaved. It says nothing
+about speed on a GPU; seconds are processor time of the emulation.
 """
 
 from __future__ import annotations
@@ -44,20 +46,23 @@ def exported_models() -> dict[str, Path]:
     return {path.stem: path for path in sorted(FOLDER.glob("*.onnx"))}
 
 
-def check(path: Path, target: str, precision: str, options: EmulatorOptions) -> tuple[object, ...]:
-    """One row of the table."""
+def check(path: Path, target: str, precision: str, orders: Sequence[EmulatorOptions]) -> tuple[object, ...]:
+    """One row of the table: the worst error, and the seconds of all orders."""
     compiled = compile_model(path, target, precision=precision)
     steps = [step for program in compiled.contents.programs for step in program.steps]
     launches = sum(len(getattr(step, "launches", ())) for step in steps)
-    with load(compiled.to_bytes(), device=options) as model:
-        inputs = make_inputs(model, {}, seed=0)
-        start = time.perf_counter()
-        results = list(model.run(inputs).values())
-        seconds = time.perf_counter() - start
+    artifact, results, seconds = compiled.to_bytes(), [], 0.0
+    for options in orders:
+        with load(artifact, device=options) as model:
+            inputs = make_inputs(model, {}, seed=0)
+            start = time.process_time()
+            results.append(list(model.run(inputs).values()))
+            seconds += time.process_time() - start
     expected = rivals.onnxruntime(path, 1)(inputs)
     found = [
         difference(str(i), got, want, Limits(rtol=TOLERANCES[precision]))
-        for i, (got, want) in enumerate(zip(results, expected))
+        for of_order in results
+        for i, (got, want) in enumerate(zip(of_order, expected))
     ]
     worst = max(found, key=lambda one: one.error)
     depth = sum(_depth(step) for step in steps)
@@ -80,11 +85,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--target", default="emulator:sm_90a")
     parser.add_argument("--precision", choices=TOLERANCES, default="fp32")
     parser.add_argument("--checked", action="store_true", help="also find races and accesses out of bounds")
+    parser.add_argument("--side-by-side", action="store_true", help="interleave blocks of launches that no edge orders")
+    parser.add_argument("--orders", type=int, default=1, metavar="N", help="random orders of blocks (default 1)")
     options = parser.parse_args(arguments)
-    emulator = EmulatorOptions(checked=options.checked, block_order="random", seed=1)
+    emulated = [
+        EmulatorOptions(
+            checked=options.checked, block_order="random", seed=1 + number, side_by_side=options.side_by_side,
+            resident_blocks=16 if options.side_by_side else 4,
+        )
+        for number in range(options.orders)
+    ]  # fmt: skip
     rows = []
     for name in options.names or models:
-        rows.append(check(models[name], options.target, options.precision, emulator))
+        rows.append(check(models[name], options.target, options.precision, emulated))
         print("  ".join(map(str, rows[-1])), file=sys.stderr)
     print(table(rows, HEADER))
     return 0 if all(row[-1] == "ok" for row in rows) else 3

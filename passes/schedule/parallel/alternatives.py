@@ -58,9 +58,11 @@ class Alternatives:
 
     def best(self, groups: State) -> State:
         """The groups with those of least predicted makespan; the given ones where no others are predicted to be
-        faster.
+        faster, or where there are too many to try anything.
         """
         self.nodes: dict[str, Node] = nodes_by_name(self.graph)
+        if len(groups) * len(WAYS) > self.effort:
+            return groups
         best = groups
         way, found = self._best_way(best)
         for move in self._moves(groups, found):
