@@ -107,8 +107,8 @@ class Decoder:
             y, total = self.layer(number, y, total)
         y, _ = self.normalised(y, total, "last")
         self.linear(y, "logits", self.hidden, VOCABULARY)
-        inputs = {"x": (1, 1, self.hidden)}
-        outputs = {"logits": (1, 1, VOCABULARY)}
+        inputs: dict[str, tuple[int, ...]] = {"x": (1, 1, self.hidden)}
+        outputs: dict[str, tuple[int, ...]] = {"logits": (1, 1, VOCABULARY)}
         for number in range(self.layers):
             for part in "kv":
                 inputs[f"layer{number}.past_{part}"] = (1, self.heads[1], PAST, HEAD)
