@@ -42,7 +42,7 @@ class CpuBackend:
         return True  # machine code reads constants from memory as well
 
     def planned_for(self, threads: int) -> PassTarget:
-        return PassTarget("cpu", threads, isa=self.target.isa.name, dot=self.target.dot)
+        return PassTarget("cpu", threads, isa=self.target.isa.name, dot=self.target.dot, half_dot=self.target.half_dot)
 
     @property
     def info(self) -> TargetInfo:

@@ -89,6 +89,11 @@ class CpuTarget:
         """
         return replace(self, mattr=(*self.mattr, *(f"-{name}" for name in _VNNI if self.has(name))))
 
+    @cached_property
+    def half_dot(self) -> str:
+        """The instruction that multiplies half floats, by its name in `isa.HALF_DOTS`; "" for none."""
+        return "vdpbf16ps" if self.isa is AVX512 and self.has("avx512bf16") else ""
+
     def has(self, feature: str) -> bool:
         """Whether LLVM may use a feature, in its own spelling."""
         return bool(target_codegen.llvm_cpu_has_features(feature, self.tvm_target))

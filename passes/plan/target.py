@@ -28,6 +28,8 @@ class TargetInfo:
     dot: str = ""
     """The instruction by which a CPU multiplies 8-bit integers, by its name in `cpu.isa`; "" for none. Of a plan: the
     one that its kernels need."""
+    half_dot: str = ""
+    """The same for half floats."""
     task_buffer_bytes: int = 256 * 1024
     """Scratch that one task may use and expect to stay in its cache."""
 
@@ -48,6 +50,8 @@ class TargetInfo:
             return f"it was made for {self}, not for {machine}"
         if self.dot not in ("", machine.dot):
             return f"its kernels need the instruction {self.dot}; {machine} has {machine.dot or 'none such'}"
+        if self.half_dot not in ("", machine.half_dot):
+            return f"its kernels need the instruction {self.half_dot}; {machine} has {machine.half_dot or 'none such'}"
         if (machine.multiprocessors or 0) < (self.multiprocessors or 0):
             return f"its blocks need {self.multiprocessors} multiprocessors, {machine} has {machine.multiprocessors}"
         if machine.multiprocessors != self.multiprocessors:
@@ -55,8 +59,10 @@ class TargetInfo:
         return None
 
     def needed_by(self, groups: Iterable[Group]) -> TargetInfo:
-        """The target without an instruction for integers that no group needs."""
-        return self if any(self.dot in group.instructions for group in groups) else replace(self, dot="")
+        """The target without instructions for integers or half floats that no group needs."""
+        needed = frozenset().union(*(group.instructions for group in groups))
+        dot, half = (name if name in needed else "" for name in (self.dot, self.half_dot))
+        return replace(self, dot=dot, half_dot=half)
 
     def __str__(self) -> str:
         named = self.device or self.name
@@ -64,11 +70,9 @@ class TargetInfo:
         return f"{named} ({', '.join(parts)})" if parts else named
 
     def to_json(self) -> dict[str, Any]:
-        """`dot` is left out where there is none."""
+        """`dot` and `half_dot` are left out where there is none."""
         data = {**asdict(self), "architectures": list(self.architectures)}
-        if not self.dot:
-            del data["dot"]
-        return data
+        return {key: value for key, value in data.items() if value or key not in ("dot", "half_dot")}
 
     @staticmethod
     def from_json(data: Any, where: str = "target") -> TargetInfo:
@@ -85,6 +89,7 @@ class TargetInfo:
             else integer(multiprocessors, f"{where}.multiprocessors", 1),
             isa=fields.string("isa"),
             dot=fields.string("dot") if "dot" in data else "",
+            half_dot=fields.string("half_dot") if "half_dot" in data else "",
             task_buffer_bytes=fields.integer("task_buffer_bytes"),
         )
         fields.done()

@@ -59,7 +59,12 @@ class Precision:
             return PassResult(graph, False)
         if self.to == "tf32":
             return _allow_tf32(graph, context)
-        return _Narrowing(graph, HALF_DTYPES[self.to]).run()
+        result = _Narrowing(graph, HALF_DTYPES[self.to]).run()
+        target = context.target
+        if target.is_gpu or (self.to == "bf16" and target.half_dot):
+            return result
+        widened = f"{target} multiplies no {HALF_DTYPES[self.to]}: operands are widened to float32 as they are read"
+        return PassResult(result.graph, result.modified, (*result.notes, *([widened] if result.modified else [])))
 
 
 def _contractions(graph: Graph) -> list[Node]:

@@ -20,7 +20,7 @@ def device_of(target: TargetInfo) -> AnyDevice:
     if target.device:
         return find_device(target.device)
     if not target.name.startswith("cuda"):
-        return _cpu(isa_named(target.isa, target.dot), max(1, target.threads))
+        return _cpu(isa_named(target.isa, target.dot, target.half_dot), max(1, target.threads))
     named = [part for part in target.name.partition(":")[2].split(",") if part]
     if not named:
         return representative(DEFAULT_CAPABILITY)

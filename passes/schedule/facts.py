@@ -76,7 +76,7 @@ def _group_facts(
     if isinstance(roles, WhyNot):
         raise ValueError(f"no kernel: {roles}; plan the graph again")
     if not target.is_gpu:
-        return cpu_facts(nodes, group, roles, isa_named(target.isa, target.dot))
+        return cpu_facts(nodes, group, roles, isa_named(target.isa, target.dot, target.half_dot))
     return gpu_facts(nodes, group, roles, multiprocessors_of(target))
 
 

@@ -114,7 +114,7 @@ def _climbed(
 def _predicted(
     nodes: Mapping[str, Node], groups: Sequence[Group], target: TargetInfo, model: LatencyModel, device: AnyDevice
 ) -> list[float]:
-    isa = isa_named(target.isa, target.dot)
+    isa = isa_named(target.isa, target.dot, target.half_dot)
     kernels = [cpu_facts(nodes, group, _roles(nodes, group), isa) for group in groups]
     return [prediction.latency_us for prediction in model.predict(kernels, device)]
 

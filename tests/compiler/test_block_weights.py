@@ -11,6 +11,7 @@ os.environ["ORT_DISABLE_TELEMETRY"] = os.environ["ORT_TELEMETRY_DISABLED"] = "1"
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 from onnx import helper, numpy_helper
 
@@ -243,6 +244,29 @@ def test_what_is_not_kept_is_said_and_right() -> None:
     with load(compiled.to_bytes(), num_threads=1) as loaded:
         actual = loaded.run({"x": x})["y"]
     np.testing.assert_allclose(actual, unoptimised(data, {"x": x}), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("planner", ["none", "injective", "xla", "explore"])
+def test_all_planners(planner: str) -> None:
+    x = floats(3, 64)
+    data = n_bits(x, 20)
+    compiled = compile_model(data, num_threads=1, planner=planner)
+    assert packed_kernels(compiled) == 1
+    with load(compiled.to_bytes(), num_threads=1) as loaded:
+        np.testing.assert_allclose(loaded.run({"x": x})["y"], unoptimised(data, {"x": x}), rtol=1e-4, atol=1e-5)
+
+
+def test_rows_of_any_number() -> None:
+    proto = onnx.load_from_string(n_bits(floats(2, 72), 37, zeros=True))
+    for value in (proto.graph.input[0], proto.graph.output[0]):
+        value.type.tensor_type.shape.dim[0].dim_param = "rows"
+    data = proto.SerializeToString()
+    compiled = compile_model(data, num_threads=1)
+    assert packed_kernels(compiled) == 1
+    with load(compiled.to_bytes(), num_threads=1) as loaded:
+        for rows in (0, 1, 3, 8, 17, 40):
+            x = floats(rows, 72)
+            np.testing.assert_allclose(loaded.run({"x": x})["y"], unoptimised(data, {"x": x}), rtol=1e-4, atol=1e-4)
 
 
 # -- schedules ---------------------------------------------------------------------------------------------------------

@@ -1,13 +1,17 @@
-"""Register tiles of sums of 32 bits over groups of 8-bit integers, by instructions that multiply a group at once."""
+"""Register tiles of sums of 32 bits over groups of 8-bit integers, or of half floats, by instructions that multiply a
+group at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from tilestitch.codegen.compute.dtypes import storage_dtype
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.passes.plan.cpu.isa import Dot
@@ -22,6 +26,38 @@ _INTRINSICS: Mapping[tuple[str, int], str] = {
     ("vpmaddwd", 4): "llvm.x86.sse2.pmadd.wd",
 }
 """LLVM's names by instruction and number of sums."""
+
+_WRAPPED: Mapping[str, str] = {
+    "vdpbf16ps": """
+declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
+define linkonce_odr hidden <16 x float> @tilestitch_vdpbf16ps(<16 x float> %s, <32 x i16> %a, <32 x i16> %b)
+    alwaysinline {
+  %x = bitcast <32 x i16> %a to <32 x bfloat>
+  %y = bitcast <32 x i16> %b to <32 x bfloat>
+  %r = call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float> %s, <32 x bfloat> %x, <32 x bfloat> %y)
+  ret <16 x float> %r
+}
+""",
+}
+"""LLVM's text of functions for instructions on bfloat16, which TVM cannot name: it holds them as integers."""
+
+
+def imported(dot: Dot | None) -> Any:
+    """A context for code that uses the instruction: what it calls is part of the kernel's module."""
+    if dot is None or dot.name not in _WRAPPED:
+        return nullcontext()
+    return T.attr(T.int32(0), "pragma_import_llvm", _WRAPPED[dot.name])
+
+
+def half_bits(value: Expr) -> Expr:
+    """uint16: bfloat16 as it is stored, of a float32 that is one."""
+    return T.cast(T.shift_right(T.reinterpret("uint32", value), T.uint32(16)), "uint16")
+
+
+def pair_bits(first: Expr, second: Expr) -> Expr:
+    """uint32: two neighbours of bfloat16 as they are stored, of float32 that are some."""
+    low = T.shift_right(T.reinterpret("uint32", first), T.uint32(16))
+    return T.bitwise_or(low, T.bitwise_and(T.reinterpret("uint32", second), T.uint32(0xFFFF0000)))
 
 
 def dot_add(
@@ -42,7 +78,8 @@ def dot_add(
         first = vector * tile.lanes
         place = T.ramp(first, T.int64(1), tile.lanes)
         group = T.reinterpret("int32", left(row))
-        everywhere = T.reinterpret(f"{dot.left}x{tile.lanes * dot.group}", tirx.Broadcast(group, tile.lanes))
+        stored = storage_dtype(dot.left)
+        everywhere = T.reinterpret(f"{stored}x{tile.lanes * dot.group}", tirx.Broadcast(group, tile.lanes))
         T.buffer_store(acc, _added(dot, tile.lanes, acc[row, place], everywhere, right(first)), [row, place])
 
     if rows is None or len(rows) == tile.rows:
@@ -55,6 +92,8 @@ def dot_add(
 
 
 def _added(dot: Dot, lanes: int, sums: Expr, left: Expr, right: Expr) -> Expr:
+    if dot.name in _WRAPPED:
+        return T.call_pure_extern(f"{dot.sums}x{lanes}", f"tilestitch_{dot.name}", sums, left, right)
     intrinsic, result = _INTRINSICS[dot.name, lanes], f"int32x{lanes}"
     if dot.name == "vpdpbusd":
         return T.call_llvm_pure_intrin(result, intrinsic, sums, left, right)

@@ -11,11 +11,13 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
+from tilestitch.codegen.compute.dtypes import storage_dtype
 from tilestitch.codegen.cpu.contraction import dots, panels
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.codegen.cpu.contraction.panels import Operand
 from tilestitch.compiler.ir.sizes import is_open
+from tilestitch.compiler.ir.types import HALVES
 from tilestitch.passes.plan.cpu.gemm import GemmPlan
 from tilestitch.passes.plan.cpu.tiling import RegisterTile
 
@@ -52,7 +54,8 @@ def emit_gemm(
     ``scratch`` is the workspace handle, at least ``plan.scratch_bytes`` long.
     """
     whole = Window((0, plan.shape.n), (0, plan.steps))
-    (emitter or GemmEmitter)(plan, load_a, b, epilogue, scratch, window or whole).run(task)
+    with dots.imported(plan.dot):
+        (emitter or GemmEmitter)(plan, load_a, b, epilogue, scratch, window or whole).run(task)
 
 
 class GemmEmitter:
@@ -66,7 +69,7 @@ class GemmEmitter:
         shape, tile = plan.shape, plan.tile
         if plan.schedule.stage_left:
             staged_shape = (plan.block_rows, plan.staged_stride)
-            self.staged = mk.scratch_buffer(scratch, 0, staged_shape, plan.staged_dtype, "staged")
+            self.staged = mk.scratch_buffer(scratch, 0, staged_shape, storage_dtype(plan.staged_dtype), "staged")
         panel = None
         if plan.panel_bytes:
             panel = panels.workspace(scratch, plan.staged_bytes, shape.k, tile.columns, shape.b_dtype)
@@ -119,11 +122,14 @@ class GemmEmitter:
 
     def _stage_rows(self) -> None:
         plan, shape = self.plan, self.plan.shape
+        halves = plan.dot is not None and plan.dot.left in HALVES
         count = mk.start_of(plan.rows, self.last_tile) - self.first_row
 
         def copy(row: Expr, k: Expr) -> None:
             value = self.load_a(self.batch, self.first_row + row, k)
-            T.buffer_store(self.staged, mk.widen(value, shape.a_dtype, plan.staged_dtype), [row, k])
+            wide = mk.widen(value, shape.a_dtype, shape.acc_dtype) if halves else value
+            stored = dots.half_bits(wide) if halves else mk.widen(value, shape.a_dtype, plan.staged_dtype)
+            T.buffer_store(self.staged, stored, [row, k])
 
         if shape.left_runs == "m":
             with mk.serial(0, shape.k) as k, mk.serial(0, count) as row:
@@ -132,7 +138,7 @@ class GemmEmitter:
             with mk.serial(0, count) as row:
                 mk.for_each_column(shape.k, plan.tile.lanes, lambda k: copy(row, k))
         if plan.staged_steps != shape.k:
-            zero = mk.constant(0, plan.staged_dtype)
+            zero = mk.constant(0, storage_dtype(plan.staged_dtype))
             with mk.serial(0, count) as row, mk.serial(shape.k, plan.staged_steps) as k:
                 T.buffer_store(self.staged, zero, [row, k])
 
@@ -159,6 +165,10 @@ class GemmEmitter:
             local = row0 - self.first_row
             return lambda row, k: self.staged[local + row, k]
         if dot is not None:
+            if dot.left in HALVES:
+                return lambda row, k: dots.pair_bits(
+                    *(self.load_a(self.batch, row0 + row, k.base + place) for place in range(dot.group))
+                )
             return lambda row, k: self.load_a(self.batch, row0 + row, k)
         return lambda row, k: mk.widen(self.load_a(self.batch, row0 + row, k), shape.a_dtype, shape.acc_dtype)
 

@@ -14,7 +14,7 @@ from tilestitch.compiler.ir.sizes import Size, bounds_of, ceil_div, is_open, lar
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 
 from .dots import dot_reasons
-from .isa import DOTS, Dot
+from .isa import ALL_DOTS, Dot
 from .limits import LARGEST, right_reasons, task_reasons, tile_reasons
 from .schedules import CpuBlockGemmSchedule, CpuDotGemmSchedule, CpuGemmSchedule, CpuGemvSchedule
 from .tiling import LINE_BYTES, RegisterTile, Split, align, split_at_most
@@ -129,11 +129,10 @@ class GemmShape:
             return self.n * self.blocks.blocks * self.blocks.block_bytes
         return self.gates * self.k * self.n * storage_bytes(self.b_dtype)
 
-    @property
-    def multiplies_bytes(self) -> bool:
-        """Whether an instruction for groups of 8-bit integers computes it, from constant panels."""
-        dtypes = self.a_dtype, self.b_dtype, self.acc_dtype
-        return dtypes == ("uint8", "int8", "int32") and self.packed and self.gates == 1
+    def multiplied_by(self, dot: Dot) -> bool:
+        """Whether an instruction for groups of 8-bit integers, or of half floats, computes it, from constant panels."""
+        operands = ("uint8", "int8") if dot.sums == "int32" else (dot.left, dot.right)
+        return (self.a_dtype, self.b_dtype, self.acc_dtype) == (*operands, dot.sums) and self.packed and self.gates == 1
 
     @property
     def reads_floats(self) -> bool:
@@ -156,7 +155,7 @@ class GemmPlan:
     @property
     def dot(self) -> Dot | None:
         """The instruction that multiplies groups of integers, if one does."""
-        return DOTS.get(self.schedule.dot) if isinstance(self.schedule, CpuDotGemmSchedule) else None
+        return ALL_DOTS.get(self.schedule.dot) if isinstance(self.schedule, CpuDotGemmSchedule) else None
 
     @property
     def neighbours(self) -> int:
@@ -209,9 +208,11 @@ class GemmPlan:
 
     @property
     def staged_steps(self) -> Size:
-        """Elements of a row that is copied: whole blocks of weights meet zeros in the last one."""
+        """Elements of a row that is copied: whole groups, and whole blocks of weights, meet zeros in the last one."""
         form = self.shape.blocks
-        return self.shape.k if form is None or self.schedule.widen_right else form.blocks * form.block
+        if form is None:
+            return self.steps * self.neighbours
+        return self.shape.k if self.schedule.widen_right else form.blocks * form.block
 
     @property
     def staged_stride(self) -> int:

@@ -79,6 +79,10 @@ class ConvShape:
         """Whether an instruction for groups of 8-bit integers computes it, from constant panels."""
         return (self.x_dtype, self.w_dtype, self.acc_dtype) == ("uint8", "int8", "int32") and self.packed
 
+    def multiplied_by(self, dot: Dot) -> bool:
+        """Whether an instruction computes it: one for integers."""
+        return dot.sums == self.acc_dtype and self.multiplies_bytes
+
     def reads_in_place(self, dot: Dot) -> bool:
         """Whether whole groups of channels are read where they lie."""
         return self.plain and self.channels_last and self.x_dtype == dot.left and self.group_in % dot.group == 0

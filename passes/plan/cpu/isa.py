@@ -13,19 +13,21 @@ class Dot:
     """An instruction that multiplies 8-bit integers, unsigned ones of the left operand by signed ones of the right, and
     adds up those of each `group` of neighbours in 32 bits, without saturation.
 
-    left, right: the dtypes that it multiplies; operands that are narrower are widened before.
+    left, right: the dtypes that it multiplies; operands that are narrower are widened before. sums: the dtype of sums;
+    lanes: how many it adds to. Of half floats, one that adds up in float32.
     """
 
     name: str
     group: int
     left: str
     right: str
+    sums: str = "int32"
+    lanes: tuple[int, ...] = (4, 8, 16)
 
 
 DOTS = {dot.name: dot for dot in (Dot("vpdpbusd", 4, "uint8", "int8"), Dot("vpmaddwd", 2, "int16", "int16"))}
-
-DOT_LANES = (4, 8, 16)
-"""Sums that such an instruction adds to."""
+HALF_DOTS = {"vdpbf16ps": Dot("vdpbf16ps", 2, "bfloat16", "bfloat16", "float32", (16,))}
+ALL_DOTS = {**DOTS, **HALF_DOTS}
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Isa:
     l1_bytes: int = 32 * 1024
     l2_bytes: int = 1024 * 1024
     dot: Dot | None = None
+    half_dot: Dot | None = None
+    """What multiplies groups of half floats, if anything does."""
     looks_up: bool = False
     """Whether an instruction looks up 16 floats at once."""
 
@@ -65,11 +69,13 @@ USUAL = AVX2
 """The vector unit that kernels are scheduled for where a target names none."""
 
 
-def isa_named(name: str, dot: str = "") -> Isa:
-    """The vector unit of that name, the usual one for "", with that instruction; PlanError if there is none such."""
+def isa_named(name: str, dot: str = "", half_dot: str = "") -> Isa:
+    """The vector unit of that name, the usual one for "", with those instructions; PlanError if there is none such."""
     if name and name not in ISAS:
         raise PlanError(f"no CPU has the vector unit {name!r}; known are {', '.join(ISAS)}")
     if dot and dot not in DOTS:
         raise PlanError(f"no CPU multiplies integers by {dot!r}; known are {', '.join(DOTS)}")
+    if half_dot and half_dot not in HALF_DOTS:
+        raise PlanError(f"no CPU multiplies half floats by {half_dot!r}; known are {', '.join(HALF_DOTS)}")
     isa = ISAS[name] if name else USUAL
-    return replace(isa, dot=DOTS[dot]) if dot else isa
+    return replace(isa, dot=DOTS.get(dot), half_dot=HALF_DOTS.get(half_dot))

@@ -31,7 +31,7 @@ def choose(nodes: Mapping[str, Node], group: Group, target: TargetInfo, model: L
 
     `nodes` are those of its graph by name. `model` says whether few long rows are worth being cut into parts.
     """
-    view, isa, threads = look_up(nodes, group), isa_named(target.isa, target.dot), target.threads
+    view, isa, threads = look_up(nodes, group), isa_named(target.isa, target.dot, target.half_dot), target.threads
     outputs, anchor = view.stored, view.anchor
     if not outputs:
         return None

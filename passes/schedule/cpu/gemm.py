@@ -86,9 +86,10 @@ def _streamed(shape: GemmShape, form: BlockFormat, isa: Isa, threads: int) -> Cp
 
 def _draft(shape: GemmShape, tile: RegisterTile, isa: Isa) -> CpuGemmSchedule:
     """One tile a task, in one pass."""
-    if isa.dot is not None and shape.multiplies_bytes:
-        stage = not shape.reads_in_place(isa.dot)
-        return CpuDotGemmSchedule(tile.rows, tile.vectors, tile.lanes, 1, 1, shape.k, stage, dot=isa.dot.name)
+    dot = next((dot for dot in (isa.dot, isa.half_dot) if dot is not None and shape.multiplied_by(dot)), None)
+    if dot is not None:
+        stage = not shape.reads_in_place(dot)
+        return CpuDotGemmSchedule(tile.rows, tile.vectors, tile.lanes, 1, 1, shape.k, stage, dot=dot.name)
     stage = not shape.reads_floats
     sizes = tile.rows, tile.vectors, tile.lanes, 1, 1, shape.k, stage
     if shape.blocks is not None:

@@ -52,8 +52,8 @@ DTYPES = {
     ),
 }
 """Where they are not float32 alone."""
-ON_CPUS = {"suppress", "roi_align", "append"}
-"""What the frontend makes for CPUs only, where sizes are open."""
+ON_CPUS = {"suppress", "roi_align", "append", "block_matmul"}
+"""What is made for CPUs only: by the frontend, where sizes are open, and of weights that stay in blocks."""
 DEVICE_OPS = [name for name, spec in OPS.items() if spec.kind not in (Kind.HOST, Kind.CONTROL) and name not in ON_CPUS]
 
 

@@ -1,0 +1,161 @@
+"""GEMMs of bfloat16 by the instruction that multiplies pairs: which CPUs have it, results, and what plans may say."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.codegen.kernel_harness import cpu_group, run_launches
+from tests.codegen.test_dots import assembly
+from tilestitch.codegen.cpu.group import lower_group
+from tilestitch.codegen.cpu.target import host_target, parse_target
+from tilestitch.codegen.errors import KernelError
+from tilestitch.compiler import compile_model
+from tilestitch.compiler.frontend import import_model
+from tilestitch.compiler.ir import Graph, TensorType
+from tilestitch.passes import PassContext, TargetInfo, make_plan, run_pipeline
+from tilestitch.passes.errors import PlanError
+from tilestitch.passes.pipeline import NotesListener
+from tilestitch.passes.plan.cpu.schedules import CpuDotGemmSchedule
+from tilestitch.passes.planner import check_plan
+from tilestitch.runtime import load
+
+PAIRS = TargetInfo(isa="avx512", half_dot="vdpbf16ps")
+DOT = CpuDotGemmSchedule(6, 2, 16, 2, 1, 20, dot="vdpbf16ps")
+here = pytest.mark.skipif(not host_target().half_dot, reason="this CPU has no AVX512-BF16")
+
+
+def rounded(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(ml_dtypes.bfloat16)
+
+
+def gemm(m: int = 14, n: int = 50, k: int = 40, trans_a: bool = False) -> Graph:
+    graph = Graph("gemm")
+    x = graph.add_input("x", TensorType("bfloat16", (k, m) if trans_a else (m, k)))
+    attrs = {"trans_a": True} if trans_a else {}
+    graph.outputs = [graph.emit("matmul", x, graph.constant(rounded(k, n), "bfloat16"), out_dtype="float32", **attrs)]
+    return graph
+
+
+def check(graph: Graph, schedule: CpuDotGemmSchedule, x: np.ndarray) -> None:
+    (launch,) = lower_group(graph, replace(cpu_group(graph), schedule=schedule))
+    w = graph.nodes[0].inputs[1]
+    assert w.data is not None
+    (y,) = run_launches([launch], {"x": x, w.name: w.data}, graph.outputs).values()
+    left = x.T if graph.nodes[0].attrs.get("trans_a") else x
+    with np.errstate(invalid="ignore"):
+        expected = left.astype(np.float32) @ w.data.astype(np.float32)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5 * 40)
+
+
+@pytest.mark.parametrize(
+    ("name", "has"),
+    [("cpu:znver4", True), ("cpu:cooperlake", True), ("cpu:sapphirerapids", True), ("cpu:x86-64-v4", False)]
+    + [("cpu:znver3", False), ("cpu:aarch64-linux-gnu/neoverse-v2", False)],
+)
+def test_which_cpus_have_it(name: str, has: bool) -> None:
+    cpu = parse_target(name)
+    assert cpu.half_dot == ("vdpbf16ps" if has else "")
+    graph = gemm()
+    (group,) = make_plan(graph, PassContext(TargetInfo(isa=cpu.isa.name, dot=cpu.dot, half_dot=cpu.half_dot))).groups
+    assert isinstance(group.schedule, CpuDotGemmSchedule) == has
+    (launch,) = lower_group(graph, group)
+    text = assembly(launch, cpu)
+    assert bool(re.search(r"vdpbf16ps\s.*zmm", text)) == has
+    assert "tilestitch_" not in text
+
+
+@here
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"rows": 3}, {"vectors": 1, "block_tiles": 1}, {"k_block": 3}, {"stage_left": True}, {"spill": True}]
+    + [{"stage_left": True, "rows_outer": True}],
+)
+def test_tiles_are_those_of_the_plan(changes: dict[str, Any]) -> None:
+    check(gemm(), replace(DOT, **changes), rounded(14, 40, seed=1))
+
+
+@here
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 1, 7), (2, 33, 41), (29, 65, 3), (15, 130, 64)])
+def test_odd_sizes(shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    check(gemm(m, n, k), replace(DOT, stage_left=True), rounded(m, k, seed=1))
+
+
+@here
+def test_a_transposed_left_operand() -> None:
+    check(gemm(5, 33, 7, trans_a=True), replace(DOT, stage_left=True), rounded(7, 5, seed=1))
+
+
+@here
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("k", [40, 41])
+def test_what_is_no_number_stays_in_its_row(value: float, k: int) -> None:
+    x = rounded(4, k, seed=1)
+    x[1, 3] = value
+    check(gemm(4, 20, k), replace(DOT, stage_left=True), x)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [({"lanes": 8}, "has 16 sums"), ({"dot": "vpdpbusd"}, "uint8 by constant int8"), ({"widen_right": True}, "widen")],
+)
+def test_what_no_kernel_does_is_refused(changes: dict[str, Any], problem: str) -> None:
+    graph = gemm()
+    with pytest.raises(KernelError, match=problem):
+        lower_group(graph, replace(cpu_group(graph), schedule=replace(DOT, **changes)))
+
+
+def test_plans_say_what_they_need() -> None:
+    graph = gemm()
+    plan = make_plan(graph, PassContext(PAIRS))
+    assert plan.target.half_dot == "vdpbf16ps" and TargetInfo.from_json(plan.target.to_json()) == plan.target
+    other = TargetInfo(isa="avx512")
+    assert "vdpbf16ps" in (plan.target.why_not_on(other) or "")
+    with pytest.raises(PlanError, match="needs the instruction vdpbf16ps"):
+        check_plan(replace(plan, target=other), graph)
+
+
+def two_layers() -> bytes:
+    stored = [numpy_helper.from_array(rounded(96, 96, seed=s).astype(np.float32), name) for s, name in enumerate("vw")]
+    nodes = [
+        helper.make_node("MatMul", ["x", "v"], ["h"]), helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("MatMul", ["r", "w"], ["y"]),
+    ]  # fmt: skip
+    told = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (20, 96)) for name in "xy"]
+    graph = helper.make_graph(nodes, "layers", told[:1], told[1:], stored)
+    return bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10).SerializeToString()
+    )
+
+
+@here
+def test_a_model_in_bf16() -> None:
+    """Operands are rounded as the pass says, once; sums are float32."""
+    compiled = compile_model(two_layers(), num_threads=1, precision="bf16")
+    dots = [group for group in compiled.plan.groups if isinstance(group.schedule, CpuDotGemmSchedule)]
+    assert len(dots) == 2
+    x = rounded(20, 96, seed=7).astype(np.float32) * np.float32(1.001)
+    v, w = (rounded(96, 96, seed=s).astype(np.float32) for s in range(2))
+    hidden = np.maximum(x.astype(ml_dtypes.bfloat16).astype(np.float32) @ v, 0).astype(ml_dtypes.bfloat16)
+    with load(compiled.to_bytes(), num_threads=1) as loaded:
+        actual = loaded.run({"x": x})["y"]
+    expected = hidden.astype(np.float32) @ w
+    assert np.abs(actual - expected).max() <= 2e-3 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("half_dot", ["", "vdpbf16ps"])
+def test_without_the_instruction_the_pass_says_so(half_dot: str) -> None:
+    notes = NotesListener()
+    context = PassContext(
+        TargetInfo(isa="avx512", half_dot=half_dot), {"precision": "bf16"}, listeners=[notes]
+    )  # fmt: skip
+    run_pipeline(import_model(onnx.load_from_string(two_layers())).graph, context)
+    assert any("widened to float32" in note for _, note in notes.notes) == (not half_dot)
