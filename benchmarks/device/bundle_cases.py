@@ -126,6 +126,10 @@ CASES = {
     "tickets_small": Family(
         partial(mlp, rows=150, width=72, hidden=136), ("float32", "float16"), ("float32",), sync="tile"
     ),
+    "launches": Family(mlp, ("float32",), sync="tile/launches"),
+    "launches_small": Family(
+        partial(mlp, rows=150, width=72, hidden=136), ("float32",), ("float32",), sync="tile/launches"
+    ),
     "dense_norm": Family(dense_norm, FLOATS),
     "dense_norm_small": Family(partial(dense_norm, rows=40, width=128), ("float16",), ("float16",)),
     "dense_norm_wide": Family(partial(dense_norm, rows=512, width=1024), ("float16", "bfloat16")),
