@@ -50,9 +50,11 @@ def branches() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
 
 
-def executed(proto: onnx.ModelProto, folder: Path, work: Callable[[Any], None]) -> Callable[[StandIn], None]:
+def executed(
+    proto: onnx.ModelProto, folder: Path, work: Callable[[Any], None], sync: str = "off"
+) -> Callable[[StandIn], None]:
     """Call `work` with the model on the GPU, once for each order."""
-    path = compile_model(proto, target="cuda:sm_90a", keep_source=True).save(folder / "m.tsm")
+    path = compile_model(proto, target="cuda:sm_90a", keep_source=True, sync=sync).save(folder / "m.tsm")
     kernels = emulated(read_artifact(path))
 
     def run(stand_in: StandIn) -> None:
@@ -94,6 +96,30 @@ def test_results(
         there.clear()
 
     on_standin(executed(proto, tmp_path, work))
+
+
+def test_launches_that_overlap(on_standin: OnStandIn, tmp_path: Path) -> None:
+    """In a graph with programmatic edges, in runs one after the other, and one launch at a time."""
+    rng = np.random.default_rng(0)
+    up, down = (rng.standard_normal(shape).astype(np.float32) for shape in ((40, 70), (70, 40)))
+    nodes = [
+        helper.make_node("MatMul", ["x", "up"], ["u"]),
+        helper.make_node("Relu", ["u"], ["h"]),
+        helper.make_node("MatMul", ["h", "down"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (70, 40)) for name in "xy"]
+    weights = [numpy_helper.from_array(up, "up"), numpy_helper.from_array(down, "down")]
+    graph = helper.make_graph(nodes, "mlp", ends[:1], ends[1:], weights)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+    x = rng.standard_normal((70, 40)).astype(np.float32)
+
+    def work(loaded: Any) -> None:
+        for scale in (1, 2, 3):
+            expected = ReferenceEvaluator(proto).run(None, {"x": scale * x})
+            close(loaded.run({"x": scale * x}).values(), expected, 1e-5)
+            assert len(loaded.profile({"x": x})) == 2
+
+    on_standin(executed(proto, tmp_path, work, "tile/launches"))
 
 
 def test_faults_of_the_data(on_standin: OnStandIn, tmp_path: Path) -> None:
