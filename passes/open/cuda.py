@@ -6,13 +6,15 @@ need not fit. Vectors are as wide as sizes certainly allow.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from tilestitch.compiler.ir import Node
 from tilestitch.compiler.ir.accesses import elementwise_walk
 from tilestitch.compiler.ir.sizes import Size, divisor_of, symbols_of
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.fusion.stitcher import Stitched
-from tilestitch.passes.plan import WhyNot
+from tilestitch.passes.plan import Group, WhyNot
 from tilestitch.passes.plan.access.row_loops import row_loops
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
@@ -41,17 +43,21 @@ from tilestitch.passes.schedule.cuda.gemm import choose_among, mma_schedules, si
 from tilestitch.passes.schedule.cuda.gpu import Gpu
 from tilestitch.passes.schedule.cuda.rows import row_schedules
 
-from .extents import joined
+from .extents import is_of_open_size, joined
 
 OPEN_LAUNCH = "launch.open"
 """The rule by which parts that would be one launch for known sizes are launches of their own."""
 
 
-def launched_apart(stitched: Stitched) -> Stitched:
-    """The groups with those that are one launch of several parts taken apart."""
+def launched_apart(stitched: Stitched, nodes: Mapping[str, Node]) -> Stitched:
+    """The groups with those over open sizes that are one launch of several parts taken apart. nodes: the open ones."""
     reason = "kernels of several parts are for known sizes only; favour sizes (--favour) to have them there"
-    told = tuple(WhyNot(group.name, OPEN_LAUNCH, reason) for group in stitched.groups if group.stages)
-    apart = tuple(part for group in stitched.groups for part in (group.parts if group.stages else (group,)))
+
+    def several(group: Group) -> bool:
+        return bool(group.stages) and is_of_open_size(group, nodes)
+
+    told = tuple(WhyNot(group.name, OPEN_LAUNCH, reason) for group in stitched.groups if several(group))
+    apart = tuple(part for group in stitched.groups for part in (group.parts if several(group) else (group,)))
     return replace(stitched, groups=apart, refusals=(*stitched.refusals, *told))
 
 

@@ -1,10 +1,18 @@
-"""Dimensions that are joined at typical sizes, as they are at all sizes."""
+"""Which groups are of open size, and dimensions that are joined at typical sizes as they are at all sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from tilestitch.compiler.ir import Node
 from tilestitch.compiler.ir.sizes import Size, is_open
+from tilestitch.passes.plan import Group
+
+
+def is_of_open_size(group: Group, nodes: Mapping[str, Node]) -> bool:
+    """Whether values of a group are, as the open graph, whose nodes are given by name, has them."""
+    values = (v for name in group.nodes for v in (*nodes[name].inputs, *nodes[name].outputs))
+    return not all(v.tensor_type.is_static for v in values)
 
 
 def joined(extents: Sequence[int], typical: Sequence[int], shape: Sequence[Size]) -> tuple[Size, ...] | None:

@@ -49,7 +49,7 @@ from tilestitch.passes.schedule.cpu.open_images import open_conv, open_window
 from tilestitch.passes.schedule.cuda.gpu import Gpu
 
 from .cuda import lifted_schedule
-from .extents import joined
+from .extents import is_of_open_size, joined
 
 COPIED = 65536
 """Elements that a task copies one by one."""
@@ -59,7 +59,7 @@ def lifted(
     group: Group, typical: Mapping[str, Node], nodes: Mapping[str, Node], target: TargetInfo, model: LatencyModel
 ) -> Group | str:
     """A group that was scheduled among the `typical` nodes, for the open ones of the same names; or why it is none."""
-    if not _is_open(group, nodes):
+    if not is_of_open_size(group, nodes):
         return group
     try:
         if group.stages:
@@ -142,11 +142,6 @@ def _made_of_nothing(nodes: Sequence[Node], schedule: Schedule | None) -> str | 
             if empty and not known and not all(is_empty_without(count, symbol) for count in results):
                 return f"{node.op} has a result where {symbol} is 0, and no kernel for that"
     return None
-
-
-def _is_open(group: Group, nodes: Mapping[str, Node]) -> bool:
-    values = (v for name in group.nodes for v in (*nodes[name].inputs, *nodes[name].outputs))
-    return not all(v.tensor_type.is_static for v in values)
 
 
 def _stages(

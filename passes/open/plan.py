@@ -8,6 +8,7 @@ for which it does not is computed by the host, with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.substitute import graph_at
@@ -17,7 +18,7 @@ from tilestitch.passes.fusion.rules.builtin import FusionRule
 from tilestitch.passes.fusion.rules.inplace import InPlace
 from tilestitch.passes.fusion.stitcher import Stitched, stitch
 from tilestitch.passes.plan import Group, StitchPlan, WhyNot
-from tilestitch.passes.schedule.kernels import schedule_groups
+from tilestitch.passes.schedule.kernels import apart_where_too_large, schedule_groups
 from tilestitch.passes.schedule.launches import completed, nested_graphs
 from tilestitch.passes.schedule.order import segments_of
 from tilestitch.passes.sync.policies import wanted_sync
@@ -87,13 +88,13 @@ def _kernels(
                 node.op = HOSTED + node.op
         result = stitch(typical, rules, context.target)
         if context.target.is_gpu:
-            result = launched_apart(result)
+            result = launched_apart(result, nodes)
         by_name = {node.name: node for node in typical.nodes}
-        groups = [
-            lifted(group, by_name, nodes, context.target, context.cost_model)
-            for group in schedule_groups(typical, result.groups, context.target, context.cost_model)
-        ]
-        problems = {g: p for g, p in zip(result.groups, groups, strict=True) if isinstance(p, str)}
+        scheduled = schedule_groups(typical, result.groups, context.target, context.cost_model)
+        scheduled, too_large = apart_where_too_large(typical, scheduled, context.target)
+        result = replace(result, refusals=(*result.refusals, *too_large))
+        groups = [lifted(group, by_name, nodes, context.target, context.cost_model) for group in scheduled]
+        problems = {g: p for g, p in zip(scheduled, groups, strict=True) if isinstance(p, str)}
         if not problems:
             return result, tuple(g for g in groups if isinstance(g, Group)), tuple(refused.values())
         for group, reason in problems.items():
