@@ -168,7 +168,8 @@ def compile_model(
         default: a plug-in if one does, else analytical.
     records: a file of measured kernels, which take what they took on this machine; the model is asked for all others.
         frozen: whatever machine this is, so that the artifact depends on the file alone; it has records of one.
-    plan_budget_s: seconds that each search for a better plan may take; default: until it pays no more.
+    plan_budget_s: seconds that each search for a better plan may take; 0: the plan of the rules; default: on GPUs a
+        budget of work, the same on every machine, on CPUs none but for schedules.
     strip_weights: leave the weights out of the artifact.
     dump_ir: a folder for the graph after every pass, and for views of the final one. report: path of an HTML report.
     num_threads: threads that tasks are sized for, and processes that compile CUDA (default: all cores).

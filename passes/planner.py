@@ -65,7 +65,8 @@ def make_plan(graph: Graph, context: PassContext) -> StitchPlan:
     bodies = {key: make_plan(body, context) for key, body in nested_graphs(graph).items()}
     plan = _planned(graph, context, planner, rules, bodies)
     work = int(context.options.get("plan_work", 0))
-    if planner not in SEARCHES or not (budget_s or work):
+    # Work that does not do to look at each node once is not worth planning twice.
+    if planner not in SEARCHES or not (budget_s or work > len(graph.nodes)):
         return plan
     rules = (*context.rules, *asking(SEARCHES[planner], context.cost_model, budget_s or inf, work))
     try:
