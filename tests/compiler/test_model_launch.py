@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -9,12 +11,17 @@ import onnxruntime
 import pytest
 from onnx import ModelProto
 
+from benchmarks.replay.catalogue import MODELS
 from tests.compiled import assert_close
+from tests.models import random_inputs
 from tests.open_models.catalogue import fixture_of
 from tests.open_models.sizes import Feeds
 from tests.tolerances import SUMS
 from tilestitch.compiler.driver import CompiledModel, compile_model
+from tilestitch.passes import StitchPlan
 from tilestitch.passes.plan.schedules import TicketSchedule
+from tilestitch.passes.plan.sync.edges import TileEdge
+from tilestitch.passes.sync.check import why_not_tickets
 from tilestitch.runtime import load
 from tilestitch.runtime.emulator import EmulatorOptions
 from tilestitch.runtime.errors import ExecutionError
@@ -91,6 +98,75 @@ def test_the_same_artifact_can_be_loaded_with_plain_ordering(step: str) -> None:
     check(step, ORDERS[2], sync=False)
     told = found.explain()["plain"]
     assert told["launches"] > 10 and told["predicted_us"] > 0
+
+
+@pytest.mark.parametrize("model", ["sorting", "decoder"])
+def test_sorts_sums_and_pools_are_parts(model: str) -> None:
+    made = MODELS[model]()
+    found = compile_model(made, "emulator", sync="model")
+    assert found.plan.launches is not None and [launch.kind for launch in found.plan.launches] == ["tickets"]
+    feeds = random_inputs(made)
+    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    (wanted,) = session.run(None, feeds)
+    with load(found.to_bytes(), device=ORDERS[3]) as module:
+        for _ in range(2):
+            assert_close(module.run(feeds)["y"], wanted, 8 * SUMS["float32"])
+
+
+def without(plan: StitchPlan, number: int) -> StitchPlan:
+    """One edge less between the parts of the one kernel."""
+    (group,) = plan.groups
+    assert isinstance(group.schedule, TicketSchedule)
+    edges = tuple(edge for at, edge in enumerate(group.schedule.edges) if at != number)
+    spoilt = replace(group, schedule=replace(group.schedule, edges=edges))
+    return replace(plan, groups=(spoilt,), launches=None, edges=None)
+
+
+def reaches(edges: Sequence[TileEdge], producer: int, consumer: int) -> bool:
+    """Whether a chain of waits leads from one to the other."""
+    found = {producer}
+    for edge in sorted(edges, key=lambda edge: edge.consumer):
+        if edge.producer in found:
+            found.add(edge.consumer)
+    return consumer in found
+
+
+def test_an_edge_may_be_missing_only_where_others_lead_the_same_way() -> None:
+    """Of parts that need several earlier ones, all waits are proven one by one."""
+    specialisation = compiled("gpt2").specialisations[0]
+    (group,) = specialisation.plan.groups
+    assert isinstance(group.schedule, TicketSchedule)
+    refused = 0
+    for number, edge in enumerate(group.schedule.edges):
+        spoilt = without(specialisation.plan, number)
+        (other,) = spoilt.groups
+        assert isinstance(other.schedule, TicketSchedule)
+        problem = why_not_tickets({n.name: n for n in specialisation.graph.nodes}, other)
+        assert problem is not None or reaches(other.schedule.edges, edge.producer, edge.consumer), edge
+        assert problem is None or "does not wait for it" in problem
+        refused += problem is not None
+    assert 10 < refused < len(group.schedule.edges)
+
+
+def test_parts_in_another_order_are_refused() -> None:
+    specialisation = compiled("gpt2").specialisations[0]
+    (group,) = specialisation.plan.groups
+    assert isinstance(group.schedule, TicketSchedule)
+    last = len(group.parts)
+    order = {number: last - 1 - number for number in range(last)}
+    edges = tuple(
+        replace(edge, producer=order[edge.producer], consumer=order[edge.consumer]) for edge in group.schedule.edges
+    )
+    stages = tuple((part,) for part in group.parts[::-1])
+    spoilt = replace(group, stages=stages, schedule=replace(group.schedule, edges=edges))
+    problem = why_not_tickets({n.name: n for n in specialisation.graph.nodes}, spoilt)
+    assert problem is not None and "surely come without it" in problem
+
+
+def test_with_open_dimensions_the_plan_says_that_kernels_wait_for_whole_ones() -> None:
+    found = compile_model(fixture_of("gpt2.script").model, "emulator", sync="model")
+    assert all(group.tie != "tickets" for group in found.plan.groups)
+    assert any(refusal.rule == "sync.open" and "--shape" in refusal.reason for refusal in found.plan.refusals)
 
 
 def test_indices_are_looked_at_in_the_launch() -> None:
