@@ -28,8 +28,9 @@ from .schedule.launches import nested_graphs
 from .schedule.makespan import plan_us
 from .schedule.parallel.arrange import one_at_a_time_bytes
 from .schedule.parallel.timeline import timeline_of
-from .sync.cost import slots
+from .sync.cost import slots, timeline
 from .sync.joins import joined_of
+from .sync.waves import Span
 from .waits import described_edge, waits_of
 
 OPERATIONS_PER_BYTE = 16
@@ -97,6 +98,7 @@ def explain_plan(
                     kernel["tiles"] = [described_edge(drawn, edge) for edge in group.schedule.edges]
                     parts = [group_facts(nodes, part, target, model) for part in group.parts]
                     kernel["apart"] = _apart(parts, facts[name], model, device)
+                    kernel["timeline"] = _spans(drawn, *timeline(nodes, group, parts, device))
                 elif (joined := joined_of(nodes, group)) is not None:
                     kernel["tiles"] = [described_edge(joined.groups, edge) for edge in joined.edges]
                 if launches is not None:
@@ -132,6 +134,18 @@ def _apart(parts: Sequence[KernelFacts], together: KernelFacts, model: LatencyMo
         "waves": waves_apart(tiles, [slots(launch, device) for launch in launches]),
         "waves_together": round(waves_together(tiles, min(slots(one, device) for one in tied)), 2),
     }
+
+
+def _spans(parts: Sequence[Group], tied: Sequence[Span], apart: Sequence[Span]) -> list[dict[str, Any]]:
+    """When each launch of a kernel whose tiles wait for tiles runs, and would run after the one before."""
+
+    def rounded(span: Span) -> list[float]:
+        return [round(us, 3) for us in span]
+
+    return [
+        {"part": part.name, "tied_us": rounded(with_), "apart_us": rounded(without)}
+        for part, with_, without in zip(parts, tied, apart, strict=True)
+    ]
 
 
 def _schedule(

@@ -264,7 +264,29 @@ def _tiles(kernels: Sequence[Mapping[str, Any]]) -> list[str]:
         f"predicted {kernel['predicted_us']} us {FORMS[kernel['tie']]}, apart {apart['predicted_us']} us"
         for kernel in drawing if (apart := kernel.get("apart"))
     ]  # fmt: skip
-    return [table(rows, ("#", "tiles", "wait by policy", "semaphores", "for the sake of")), *gains]
+    bars = [bar for kernel in drawing for bar in _bars(kernel["timeline"])]
+    return [table(rows, ("#", "tiles", "wait by policy", "semaphores", "for the sake of")), *gains, *bars]
+
+
+BAR = 48
+"""Characters of a timeline."""
+
+
+def _bars(timeline: Sequence[Mapping[str, Any]]) -> list[str]:
+    """When each launch runs with its tiles tied, and one launch after the other, as lines of characters."""
+    if len(timeline) > BAR:
+        return []
+    end_us = max(us for row in timeline for key in ("tied_us", "apart_us") for us in row[key]) or 1.0
+
+    def bar(span: Sequence[float]) -> str:
+        first, last = (round(BAR * us / end_us) for us in span)
+        return f"|{' ' * first}{'#' * max(1, last - first)}".ljust(BAR + 2) + f"| {span[0]:.1f} to {span[1]:.1f} us"
+
+    return [
+        f"{'tied ' if key == 'tied_us' else 'apart'} {bar(row[key])}  {row['part']}"
+        for key in ("tied_us", "apart_us")
+        for row in timeline
+    ]
 
 
 def _schedule(explained: Mapping[str, Any]) -> str:

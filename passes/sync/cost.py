@@ -18,7 +18,7 @@ from tilestitch.passes.plan.schedules import LaunchesSchedule, TicketSchedule
 from tilestitch.passes.plan.sync.edges import TileEdge
 
 from .check import Parts
-from .waves import beside_us, drawn_us
+from .waves import Span, beside_spans, drawn_spans, drawn_us, last_of
 
 ANALYTICAL = AnalyticalModel()
 TICKET_REGISTERS = 16
@@ -63,15 +63,41 @@ def beside_facts(
     """The facts of parts in launches of their own that overlap."""
     steps = launches_of(parts, kernels)
     apart_us = sum(latency_us(ANALYTICAL, step, device) - c.GPU_LAUNCH_US for step in steps)
-    tiles_us = [tile_us(step, device, ANALYTICAL) for step in steps]
-    resident = [slots(step.sequence[-1], device) // device.sm_count for step in steps]
-    together_us = beside_us(parts, edges, tiles_us, resident, device.sm_count, c.GPU_HAND_OVER_US, c.GPU_LAUNCH_US)
+    together_us = last_of(_beside(parts, edges, steps, device))
     pace = together_us / apart_us if apart_us > 0 else 1.0
     before = tuple(own for kernel in kernels for own in kernel.sequence[:-1])
     first, *others = (step.sequence[-1] for step in steps)
     return KernelFacts(
         (*before, replace(first, pace=pace), *(replace(launch, tie="beside", pace=pace) for launch in others))
     )
+
+
+def _beside(parts: Parts, edges: Sequence[TileEdge], steps: Sequence[KernelFacts], device: Device) -> list[Span]:
+    tiles_us = [tile_us(step, device, ANALYTICAL) for step in steps]
+    resident = [slots(step.sequence[-1], device) // device.sm_count for step in steps]
+    return beside_spans(parts, edges, tiles_us, resident, device.sm_count, c.GPU_HAND_OVER_US, c.GPU_LAUNCH_US)
+
+
+def timeline(
+    nodes: Mapping[str, Node], group: Group, kernels: Sequence[KernelFacts], device: Device
+) -> tuple[list[Span], list[Span]]:
+    """When the tiles of each launch of a group begin and end whose tiles wait for tiles: tied, and one launch after the
+    other. In microseconds after the first has begun.
+    """
+    schedule, parts = group.schedule, Parts.of(nodes, group.parts)
+    assert not isinstance(parts, str), parts
+    steps = launches_of(parts, kernels)
+    times_us = [max(0.0, latency_us(ANALYTICAL, step, device) - c.GPU_LAUNCH_US) for step in steps]
+    apart: list[Span] = []
+    for own_us in times_us:
+        start_us = apart[-1][1] + c.GPU_LAUNCH_US if apart else 0.0
+        apart.append((start_us, start_us + own_us))
+    if isinstance(schedule, LaunchesSchedule):
+        return _beside(parts, schedule.edges, steps, device), apart
+    assert isinstance(schedule, TicketSchedule)
+    resident = min(schedule.blocks, slots(one_launch(steps, schedule.blocks), device))
+    tiles_us = [tile_us(step, device, ANALYTICAL) for step in steps]
+    return drawn_spans(parts, schedule.edges, tiles_us, resident, c.GPU_HAND_OVER_US), apart
 
 
 def launches_of(parts: Parts, kernels: Sequence[KernelFacts]) -> list[KernelFacts]:

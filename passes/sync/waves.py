@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from math import inf
 
 import numpy as np
 
@@ -15,10 +16,26 @@ ROUNDING = 1e-6
 """Of the sum of shares of a multiprocessor."""
 
 
+Span = tuple[float, float]
+"""When something begins and ends, in microseconds."""
+
+
+def last_of(spans: Sequence[Span]) -> float:
+    """When the last of them ends."""
+    return max((end for _, end in spans), default=0.0)
+
+
 def drawn_us(
     parts: Parts, edges: Sequence[TileEdge], tile_us: Sequence[float], slots: int, hand_over_us: float
 ) -> float:
-    """Microseconds until all tiles are over, of which `slots` are computed at a time.
+    """Microseconds until all tiles are over, as `drawn_spans` has it."""
+    return last_of(drawn_spans(parts, edges, tile_us, slots, hand_over_us))
+
+
+def drawn_spans(
+    parts: Parts, edges: Sequence[TileEdge], tile_us: Sequence[float], slots: int, hand_over_us: float
+) -> list[Span]:
+    """When the tiles of each part begin and are over, in microseconds, of which `slots` are computed at a time.
 
     tile_us: of a tile of each part. hand_over_us: from a post to the tiles that wait for it.
     """
@@ -26,10 +43,11 @@ def drawn_us(
     over = {
         (edge.producer, edge.semaphores): np.zeros(edge.counts) for edge in edges
     }  # By semaphore: when its last post has come.
-    end = 0.0
+    spans = []
     for number, relation in enumerate(parts.relations):
         awaited = [edge for edge in edges if edge.consumer == number]
         posted = [(own, groupings) for (producer, groupings), own in over.items() if producer == number]
+        first, end = inf, 0.0
         for place in relation.grid.places():
             start = heapq.heappop(free)
             for edge in awaited:
@@ -39,12 +57,13 @@ def drawn_us(
             for own, groupings in posted:
                 at = tuple(g.of(i) for g, i in zip(groupings, place, strict=True))
                 own[at] = max(own[at], done)
-            end = max(end, done)
+            first, end = min(first, start), max(end, done)
             heapq.heappush(free, done)
-    return end
+        spans.append((first, end))
+    return spans
 
 
-def beside_us(
+def beside_spans(
     parts: Parts,
     edges: Sequence[TileEdge],
     tile_us: Sequence[float],
@@ -52,15 +71,15 @@ def beside_us(
     multiprocessors: int,
     hand_over_us: float,
     launch_us: float,
-) -> float:
-    """Microseconds until all tiles are over of parts in launches of their own, each of which begins its blocks
+) -> list[Span]:
+    """When the tiles of parts in launches of their own begin and are over, in microseconds. Each begins its blocks
     `launch_us` after all blocks of the one before have begun. A block keeps its place while it waits.
 
     resident: blocks of each part that a multiprocessor holds at a time.
     """
     over = {(edge.producer, edge.semaphores): np.zeros(edge.counts) for edge in edges}
     running: list[tuple[float, float]] = []  # when blocks end, and what they take of the device
-    room, now, end = float(multiprocessors), 0.0, 0.0
+    room, now, spans = float(multiprocessors), 0.0, []
     for number, relation in enumerate(parts.relations):
         awaited = [edge for edge in edges if edge.consumer == number]
         posted = [(own, groupings) for (producer, groupings), own in over.items() if producer == number]
@@ -68,6 +87,7 @@ def beside_us(
         now += launch_us if number else 0.0
         while running and running[0][0] <= now:
             room += heapq.heappop(running)[1]
+        first, end = inf, 0.0
         for place in relation.grid.places():
             while room < taken - ROUNDING:
                 ended, freed = heapq.heappop(running)
@@ -79,9 +99,10 @@ def beside_us(
             for own, groupings in posted:
                 at = tuple(g.of(i) for g, i in zip(groupings, place, strict=True))
                 own[at] = max(own[at], done)
-            end, room = max(end, done), room - taken
+            first, end, room = min(first, start), max(end, done), room - taken
             heapq.heappush(running, (done, taken))
-    return end
+        spans.append((first, end))
+    return spans
 
 
 def _box(edge: TileEdge, place: Sequence[int]) -> tuple[slice, ...]:

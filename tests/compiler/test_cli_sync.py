@@ -117,7 +117,7 @@ def test_a_policy_takes_arguments_and_a_form(model: Path, capsys: pytest.Capture
     capsys.readouterr()
     assert main(["explain", str(artifact), "--launches"]) == errors.OK
     told = capsys.readouterr().out
-    assert "as launches that overlap" in told
+    assert "as launches that overlap" in told and "tied  |#" in told and "apart |#" in told
     assert main(["explain", str(artifact), "--json"]) == errors.OK
     (kernel,) = json.loads(capsys.readouterr().out)["kernels"]
     assert [(edge["policy"], edge["semaphores"]) for edge in kernel["tiles"]] == [("row", 2)]

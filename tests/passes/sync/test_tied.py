@@ -166,3 +166,6 @@ def test_explain_shows_what_overlapping_launches_gain() -> None:
     assert kernel["tiles"][0]["policy"] == "row" and kernel["tie"] == "launches"
     assert kernel["apart"]["waves"] >= kernel["apart"]["waves_together"]
     assert kernel["apart"]["predicted_us"] > 0
+    first, second = kernel["timeline"]
+    assert first["tied_us"][0] < second["tied_us"][0] < second["tied_us"][1] <= second["apart_us"][1]
+    assert first["apart_us"][1] < second["apart_us"][0]
