@@ -32,8 +32,8 @@ from .schedule.order import segments_of
 from .schedule.parallel.alternatives import Alternatives
 from .schedule.parallel.arrange import arranged, sooner
 from .schedule.search import Searched, search_schedules
-from .sync.choose import synchronise
 from .sync.policies import wanted_sync
+from .sync.synchronise import synchronise
 
 SEARCH_S = 10.0
 """That schedules are looked for, where nothing else is said."""

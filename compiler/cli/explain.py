@@ -264,7 +264,7 @@ def _tiles(kernels: Sequence[Mapping[str, Any]]) -> list[str]:
         f"predicted {kernel['predicted_us']} us {FORMS[kernel['tie']]}, apart {apart['predicted_us']} us"
         for kernel in drawing if (apart := kernel.get("apart"))
     ]  # fmt: skip
-    bars = [bar for kernel in drawing for bar in _bars(kernel["timeline"])]
+    bars = [bar for kernel in drawing for bar in _bars(kernel.get("timeline", ()))]
     return [table(rows, ("#", "tiles", "wait by policy", "semaphores", "for the sake of")), *gains, *bars]
 
 

@@ -32,7 +32,6 @@ from .check import Known, Parts, why_not_drawn
 from .cost import ANALYTICAL, drawn_facts, launches_of, one_launch, roomy_blocks, slots, tile_us
 from .policies import POLICIES, Wanted, edge_of
 from .waves import drawn_us
-from .whole import COMPUTED_TOGETHER, synchronise_whole
 
 LEAST_GAIN = 0.02
 """Of what kernels take apart: less is within the error of any prediction."""
@@ -41,15 +40,8 @@ MOST_TILES = 1 << 15
 RULE = "sync"
 
 
-def synchronise(graph: Graph, kernels: Kernels, wanted: Wanted, model: LatencyModel) -> Iterator[WhyNot]:
-    """Tie chains of `kernels`, which have schedules; yields what was refused, and why."""
-    chooser = Chooser(graph, kernels, wanted, model)
-    if wanted.whole:
-        yield from synchronise_whole(chooser)
-        return
-    for name in list(kernels.order):
-        if name in kernels.groups:
-            yield from chooser.grow(name)
+COMPUTED_TOGETHER = ("band", "block")
+"""Ties of groups the schedules of whose parts are for blocks that compute them together."""
 
 
 @dataclass(frozen=True)

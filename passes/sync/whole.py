@@ -8,16 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tilestitch.passes.plan import WhyNot
 from tilestitch.passes.plan.launches.cuda.group import ticketing_of
 
-if TYPE_CHECKING:
-    from .choose import Chooser, Drawn
-
-COMPUTED_TOGETHER = ("band", "block")
-"""Ties of groups the schedules of whose parts are for blocks that compute them together."""
+from .choose import COMPUTED_TOGETHER, Chooser, Drawn
 
 
 def synchronise_whole(chooser: Chooser) -> Iterator[WhyNot]:

@@ -53,7 +53,11 @@ def test_strides_are_those_of_numpy(drawn: tuple[tuple[int, ...], list[tuple[str
     found = strided(graph.nodes, [x], value)
     assert (found is None) == (array is None)
     if found is not None and array is not None:
-        assert (found.shape, found.strides) == (array.shape, array.strides)
+        assert found.shape == array.shape
+        # NumPy gives axes of one element any stride, and nothing is read by it.
+        assert [s for s, d in zip(found.strides, found.shape) if d != 1] == [
+            s for s, d in zip(array.strides, array.shape) if d != 1
+        ]
 
 
 def _without_copy(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:

@@ -182,8 +182,8 @@ def retied(graph: Graph, plan: StitchPlan) -> StitchPlan:
     from tilestitch.passes.plan import Segment
     from tilestitch.passes.schedule.launches import completed
     from tilestitch.passes.schedule.memory import plan_buffers
-    from tilestitch.passes.sync.choose import synchronise
     from tilestitch.passes.sync.policies import wanted_sync
+    from tilestitch.passes.sync.synchronise import synchronise
 
     kernels = Groups(graph, plan.groups, (), plan.buffers.aliases, plan.target)
     wanted = wanted_sync("tile")

@@ -31,8 +31,8 @@ from tilestitch.passes.plan.schedules import GemmSchedule
 from tilestitch.passes.schedule.cuda import gemm_tiles
 from tilestitch.passes.schedule.launches import completed
 from tilestitch.passes.schedule.memory import plan_buffers
-from tilestitch.passes.sync.choose import synchronise
 from tilestitch.passes.sync.policies import wanted_sync
+from tilestitch.passes.sync.synchronise import synchronise
 from tilestitch.runtime import load
 from tilestitch.runtime.artifact import artifact_bytes
 
