@@ -274,7 +274,7 @@ BAR = 48
 
 def _bars(timeline: Sequence[Mapping[str, Any]]) -> list[str]:
     """When each launch runs with its tiles tied, and one launch after the other, as lines of characters."""
-    if len(timeline) > BAR:
+    if not timeline or len(timeline) > BAR:
         return []
     end_us = max(us for row in timeline for key in ("tied_us", "apart_us") for us in row[key]) or 1.0
 

@@ -56,6 +56,17 @@ def test_a_chain_is_one_kernel_that_computes_the_same(model: Path, capsys: pytes
     assert explained["options"]["sync"] == "row"
 
 
+def test_what_waits_within_a_kernel_is_told_without_being_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "small.onnx"
+    assert main(["example", "transformer", "-o", str(model)]) == errors.OK
+    artifact = compiled(model, "bands", target="emulator:sm_90a")
+    capsys.readouterr()
+    assert main(["explain", str(artifact), "--launches"]) == errors.OK
+    assert " band " in capsys.readouterr().out
+
+
 def test_off_gives_the_same_bytes_as_no_word_of_it(model: Path) -> None:
     assert compiled(model, "off", "--sync", "off").read_bytes() == compiled(model, "default").read_bytes()
 
