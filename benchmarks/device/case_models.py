@@ -54,6 +54,22 @@ def softmax(dtype: str, rows: int = 999, columns: int = 1000) -> onnx.ModelProto
     return _model([helper.make_node("Softmax", ["x"], ["y"], axis=-1)], {"x": shape}, shape, dtype)
 
 
+def softmax_sums(dtype: str, batch: int = 137, rows: int = 37, columns: int = 53) -> onnx.ModelProto:
+    """Softmax along one axis, then sums along another."""
+    nodes = [
+        helper.make_node("Softmax", ["x"], ["s"], axis=-1),
+        helper.make_node("ReduceSum", ["s", "axes"], ["y"], keepdims=0),
+    ]
+    model = _model(nodes[:1], {"x": (batch, rows, columns)}, (), dtype, results={"s": (dtype, (batch, rows, columns))})
+    graph = model.graph
+    graph.node.append(nodes[1])
+    graph.initializer.append(numpy_helper.from_array(np.array([1]), "axes"))
+    graph.ClearField("output")
+    graph.output.append(helper.make_tensor_value_info("y", KINDS[dtype], (batch, columns)))
+    onnx.checker.check_model(model)
+    return model
+
+
 def layer_norm(dtype: str, rows: int = 513, columns: int = 768) -> onnx.ModelProto:
     shape = (rows, columns)
     nodes = [
