@@ -173,7 +173,9 @@ def test_a_kernel_that_faults_breaks_its_own_context_only(archive: Path, tmp_pat
         made = Queue(Journal(tmp_path, "sources"), tmp_path / "queue.log", time.monotonic() + 120)
         run_parts(made, [(PARTS[0], [Case("S0", {"n": 1}, fault), Case("S0", {"n": 2}, work)])])
         states = [(outcome.case.key["n"], outcome.state) for outcome in made.outcomes]
-        assert states == [(1, "failed"), (2, "measured"), (1, "failed")], states
+        # The two run side by side and end in any order; what failed is tried once more, alone.
+        assert sorted(states[:2]) == [(1, "failed"), (2, "measured")], states
+        assert states[2:] == [(1, "failed")], states
 
     run(build(), queue)
 
