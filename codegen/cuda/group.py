@@ -53,7 +53,7 @@ from tilestitch.passes.plan.schedules import (
     TransposeSchedule,
     WindowSchedule,
 )
-from tilestitch.passes.plan.sync.grid import grid_of, grids_of
+from tilestitch.passes.plan.sync.grid import grids_of
 
 
 def lower_group(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, ...]:
@@ -168,10 +168,8 @@ def _tied(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunch, .
         view = view_group(graph, part)
         inner.update((v.name, v.tensor_type.nbytes) for v in view.stored if v.name not in group.outputs)
         checks += lower_index_checks(view.nodes, view.inputs)
-        (launch,), grid = _template(view, part, target), grid_of(view, part.schedule)
-        if grid is None or grid.blocks != launch.grid[0]:
-            reason = f"blocks of {part.name} ({launch.kind}) are not one tile each"
-            raise KernelError(f"group {group.name}: {reason}; write the plan again", group.origins)
+        (launch,) = _template(view, part, target)
+        (grid,) = grids_of(view, part.schedule, [launch.grid[0]])
         parts.append(TiedPart(launch, grid, frozenset(v.name for v in view.stored)))
     return (*checks, *lower_tied(parts, schedule, inner))
 

@@ -107,7 +107,8 @@ def check_stitched(by_name: Mapping[str, Node], position: Mapping[str, int], gro
         if late:
             return WhyNot(group.name, "legality.stages", f"a part reads {late[0]} before a barrier has made it known")
         known.update(v for part in stage for v in part.outputs)
-    for part in (part for stage in group.stages[1:] for part in stage):
+    # Where tiles are drawn, the block of a part's first tile looks at its indices itself.
+    for part in (part for stage in group.stages[1:] for part in stage if group.tie != "tickets"):
         if pending_checks([by_name[name] for name in part.nodes]):
             return WhyNot(
                 group.name, "legality.part", f"{part.name} gathers by indices that are checked before the launch"

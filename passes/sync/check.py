@@ -171,6 +171,8 @@ def why_no_edge(parts: Linked, edge: TileEdge) -> str | None:
     if not len(edge.first) == len(edge.last) == len(edge.semaphores):
         return f"{where} has bounds for {len(edge.first)} and {len(edge.last)} dimensions, not {len(edge.semaphores)}"
     odd = next((p for b in (*edge.first, *edge.last) if (p := b.why_not(consumer.dims)) is not None), None)
+    if odd is None and edge.none_along is not None:
+        odd = f"no tile waits for anything along dimension {edge.none_along}"
     return None if odd is None else f"{where}: {odd}"
 
 

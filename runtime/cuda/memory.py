@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +33,7 @@ from tilestitch.runtime.sizing import Bound
 from tilestitch.runtime.types import TensorType
 
 from .array import DeviceArray
-from .driver import Allocation, Device
+from .driver import Allocation, CudaError, Device
 from .graph import LaunchGraph, Parameters
 from .modules import Modules
 from .queue import Queue
@@ -95,9 +96,13 @@ class CudaMemory:
             before.close()
             end = max(end, before.nbytes * 3 // 2)
         self._allocation = Allocation(self.device, end, f"values of {self._file}")
+        self.clear_counters()
+        return True
+
+    def clear_counters(self) -> None:
+        """As no run has left them: in fresh memory, and when only some launches of a run could be queued."""
         if self._sizes > self._counters:
             self.queue.clear(self.allocation.address + self._counters, self._sizes - self._counters)
-        return True
 
     def resize(self, bound: Bound) -> None:
         """Waits for the last run. The graphs stay, with other grids and pointers, unless the memory had to grow."""
@@ -264,11 +269,21 @@ class CudaSegment:
         if record is None:
             self.graph.launch(memory.queue.stream)
         else:
-            times = self.graph.launch_timed(memory.queue.stream)
-            for launch, microseconds in zip(self._step.launches, times, strict=True):
+            for launch, microseconds in zip(self._step.launches, self._timed(), strict=True):
                 record(launch.symbol, launch.origins, microseconds, launch.branch)
         if self._has_status:
             self._check_status()
+
+    def _timed(self) -> list[float]:
+        """Launches queued one by one: if one cannot be, those before it have posted what no later one counts."""
+        memory = self._memory
+        try:
+            return self.graph.launch_timed(memory.queue.stream)
+        except CudaError:
+            with suppress(CudaError):  # a GPU that has failed altogether runs nothing again
+                memory.device.call("cuStreamSynchronize", memory.queue.stream)
+                memory.clear_counters()
+            raise
 
     def _bind_values(self, values: list[Any]) -> None:
         changed: set[int] = set()

@@ -81,7 +81,8 @@ class Bound:
             return f"a bound has {len(self.scales)} scales for {len(place)} coordinates"
         if self.divisor < 1:
             return "a bound divides by 0"
-        most = sum(scale * at for scale, at in zip(self.scales, place, strict=True)) + self.first + self.before
+        terms = (abs(scale) * at for scale, at in zip(self.scales, place, strict=True))
+        most = sum(terms, abs(self.first) + abs(self.before))
         return f"a bound reaches {most}, beyond 32 bits" if most + self.divisor >= MOST_POSTS else None
 
     @property
@@ -128,6 +129,15 @@ class TileEdge:
         """The semaphores that a tile of the consumer waits for, by their place along each dimension."""
         ends = zip(self.first, self.last, self.counts, strict=True)
         return product(*(range(_inside(f.at(place), n), _inside(e.at(place), n) + 1) for f, e, n in ends))
+
+    @property
+    def none_along(self) -> int | None:
+        """A dimension along which no tile waits for any semaphore, whatever its coordinates; None if there is none."""
+        for axis, (first, last, count) in enumerate(zip(self.first, self.last, self.counts, strict=True)):
+            known = (first.constant, last.constant)
+            if None not in known and _inside(known[0] or 0, count) > _inside(known[1] or 0, count):
+                return axis
+        return None
 
     def number(self, semaphore: Sequence[int]) -> int:
         found: int = ravel(semaphore, self.counts)

@@ -301,6 +301,7 @@ ClockRef snapshot();
 ClockRef joined(const ClockRef& a, const ClockRef& b);
 void fence_async(Space space);
 bool shown_to_async(uint64_t writer, Stamp written, Space space);
+void keep_fences(const Block& block);
 void release(const void* address, bool fenced_only);
 void acquire(const void* address, bool needs_fence);
 void fence();

@@ -10,6 +10,9 @@ namespace emu {
 
 static std::unordered_map<const void*, ClockRef> released;  // by the address of the synchronising atomic
 
+// When the threads of blocks that have ended put fences for the asynchronous proxy, by the numbers of the blocks.
+static std::unordered_map<uint64_t, std::vector<std::vector<Stamp>>> ended_fences;
+
 static uint64_t block_key(uint64_t number) { return number << 11 | 1024; }
 static uint64_t thread_key(uint64_t id) { return (id >> 10) << 11 | (id & 1023); }
 
@@ -114,6 +117,7 @@ static std::vector<Agent> agents;
 void begin_order() {
   released.clear();
   agents.clear();
+  ended_fences.clear();
   started = ++now;
   for (auto& one : launches) one->grid_floor = started;
 }
@@ -200,17 +204,33 @@ void know(uint64_t agent) { know(self->own, agent); }
 
 void fence_async(Space space) { self->fences[int(space)].push_back(++now); }
 
+void keep_fences(const Block& block) {
+  std::vector<std::vector<Stamp>> all;
+  bool any = false;
+  for (const Thread& thread : block.threads) {
+    all.push_back(thread.fences[int(Space::global)]);
+    any = any || !all.back().empty();
+  }
+  if (any) ended_fences[block.number & (first_agent - 1) >> 10] = std::move(all);
+}
+
+static bool fenced(const std::vector<Stamp>& fences, uint64_t writer, Stamp written) {
+  auto first = std::upper_bound(fences.begin(), fences.end(), written);
+  return first != fences.end() && ordered(writer, *first);
+}
+
 // Whether what a thread wrote at a time is for the asynchronous proxy to see: the thread has put a fence after it, and the
-// current thread comes after that fence.
+// current thread comes after that fence. The end of a launch shows all that it wrote, that of a block does not.
 bool shown_to_async(uint64_t writer, Stamp written, Space space) {
   if (writer >= first_agent) return true;
-  for (Block* block : resident_blocks()) {
-    if ((block->number & (first_agent - 1) >> 10) != writer >> 10) continue;
-    const auto& fences = block->threads[writer & 1023].fences[int(space)];
-    auto first = std::upper_bound(fences.begin(), fences.end(), written);
-    return first != fences.end() && ordered(writer, *first);
-  }
-  return true;  // the block has ended
+  for (Block* block : resident_blocks())
+    if ((block->number & (first_agent - 1) >> 10) == writer >> 10)
+      return fenced(block->threads[writer & 1023].fences[int(space)], writer, written);
+  if (space != Space::global) return true;
+  const Running& other = launch_of(writer);
+  if (&other != running && (follows(other) || (running->awaited && !other.unended))) return true;
+  auto found = ended_fences.find(writer >> 10);
+  return found != ended_fences.end() && fenced(found->second[writer & 1023], writer, written);
 }
 
 }  // namespace emu

@@ -107,6 +107,16 @@ def test_both_operands_are_waited_for() -> None:
     check(graph, plan, ORDERS[2])
 
 
+def test_indices_that_the_launch_computes_are_looked_at_there() -> None:
+    graph = Graph("indices")
+    rows = graph.emit("reduce_max", operand(graph, "i", 700, 3, dtype="int64"), axes=(1,), keepdims=False)
+    inner = graph.emit("matmul", operand(graph, "x", 40, 24), operand(graph, "w", 24, 40))
+    graph.outputs = [graph.emit("matmul", graph.emit("gather", inner, rows, axis=0), operand(graph, "v", 40, 8))]
+    plan = planned(graph)
+    assert any("gather" in part.nodes for part in ticketed(plan).parts)
+    check(graph, plan, ORDERS[2])
+
+
 @pytest.mark.parametrize(("policy", "semaphores"), [("tile", 9), ("row", 3), ("kernel", 1)])
 def test_every_policy_computes_the_same(policy: str, semaphores: int) -> None:
     graph = mlp(70, 40, 70)

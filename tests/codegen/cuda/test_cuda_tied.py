@@ -25,7 +25,7 @@ from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.types import to_numpy_dtype
 from tilestitch.passes import PassContext, StitchPlan, check_plan, make_plan
-from tilestitch.passes.plan.schedules import LaunchesSchedule
+from tilestitch.passes.plan.schedules import LaunchesSchedule, TransposeSchedule
 from tilestitch.runtime import load
 from tilestitch.runtime.artifact import artifact_bytes
 from tilestitch.runtime.emulator import EmulatorOptions, Kernels
@@ -81,6 +81,18 @@ def test_a_kernel_waits_for_several(options: EmulatorOptions) -> None:
     assert isinstance(group.schedule, LaunchesSchedule)
     assert {(edge.producer, edge.consumer) for edge in group.schedule.edges} == {(0, 1), (0, 2), (1, 2)}
     check(graph, plan, options)
+
+
+def test_blocks_that_are_not_known_by_their_tiles_wait_for_the_whole() -> None:
+    """Those of a transpose through shared memory."""
+    graph = Graph("turned")
+    turned = graph.emit("tanh", graph.emit("transpose", operand(graph, "x", 97, 64), perm=(1, 0)))
+    graph.outputs = [graph.emit("matmul", turned, operand(graph, "w", 97, 40))]
+    plan = planned(graph)
+    (group,) = plan.groups
+    assert any(isinstance(part.schedule, TransposeSchedule) for part in group.parts)
+    for options in (ORDERS[0], ORDERS[2]):
+        check(graph, plan, options)
 
 
 @pytest.mark.parametrize("policy", ["row", "kernel"])

@@ -63,6 +63,14 @@ def more(schedule: TicketSchedule) -> TicketSchedule:
     return replace(schedule, edges=(found, back))
 
 
+def nothing(schedule: TicketSchedule) -> TicketSchedule:
+    """Besides, an edge whose last semaphore comes before its first."""
+    (found,) = schedule.edges
+    grid = tuple(Grouping(size.size) for size in found.semaphores)
+    empty = replace(found, semaphores=grid, first=(*found.first[:3], Bound((0,) * 4, 1, 0, 1)), last=(ZERO,) * 4)
+    return replace(schedule, edges=(found, empty))
+
+
 FAULTS: dict[str, tuple[Fault, str]] = {
     "no edge": (lambda schedule: replace(schedule, edges=()), r"tile \(0, 0, 0, 0\) of matmul reads what tile"),
     "begins too late": (at(3, "first", Bound((0, 0, 0, 0), 1, 0, 1)), r"reads what tile \(0, 0, 0, 0\) of matmul_tanh"),
@@ -82,6 +90,9 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "divides by nothing": (at(2, "first", Bound((0, 0, 1, 0), 0, 0, 0)), "divides by 0"),
     "other coordinates": (at(2, "last", Bound((1,), 0, 0, 1)), "1 scales for 4 coordinates"),
     "beyond 32 bits": (at(2, "last", Bound((0, 0, 1 << 31, 0), 0, 0, 1 << 31)), "beyond 32 bits"),
+    "far below 0": (at(2, "first", Bound((0, 0, -(1 << 31), 0), 0, 0, 1)), "beyond 32 bits"),
+    "begins far below 0": (at(2, "first", Bound((0, 0, 1, 0), -(1 << 31), 0, 1)), "beyond 32 bits"),
+    "for nothing": (nothing, "no tile waits for anything along dimension 3"),
     "bounds that lack": (edge(last=(ZERO,)), "bounds for 4 and 1 dimensions"),
     "no blocks": (lambda schedule: replace(schedule, blocks=0), "its launch has no blocks"),
 }

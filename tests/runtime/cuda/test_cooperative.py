@@ -10,6 +10,7 @@ import pytest
 from tests.runtime.cuda.artifacts import launch, module
 from tests.runtime.cuda.fake_driver import FakeDriver
 from tests.runtime.signed import plain
+from tilestitch.runtime.cuda.driver import CudaError
 from tilestitch.runtime.errors import ArtifactSchemaError, DeviceError
 from tilestitch.runtime.program import Counters, DeviceLaunch, DeviceStep, Program, TensorType, ValueSpec
 
@@ -55,3 +56,14 @@ def test_an_elastic_grid_is_made_to_fit(fake: FakeDriver, tmp_path: Path) -> Non
 def test_two_launches_do_not_share_counters(fake: FakeDriver, tmp_path: Path) -> None:
     with pytest.raises(ArtifactSchemaError, match="another launch has"):
         module(tmp_path, counting(blocks(1, True), blocks(1, True)), kernels=CUBIN, weights={})
+
+
+def test_counters_begin_anew_after_a_profile_that_failed_midway(fake: FakeDriver, tmp_path: Path) -> None:
+    """Launches are queued one by one then, so that some may have posted what others have not waited for."""
+    with module(tmp_path, counting(blocks(10, False)), kernels=CUBIN, weights={}) as loaded:
+        loaded()
+        fake.fail["cuEventElapsedTime"] = "CUDA_ERROR_LAUNCH_FAILED"
+        with pytest.raises(CudaError):
+            loaded.profile({})
+        fake.fail.clear()
+        np.testing.assert_array_equal(loaded()["y"], [10] * 4)

@@ -270,6 +270,46 @@ def test_global_memory_that_a_copy_reads(fence: str, late: str, match: str | Non
         run_hopper(text, arguments, 64)
 
 
+BETWEEN_BLOCKS = """\
+  __shared__ alignas(128) float tile[64];
+  __shared__ uint64_t bar;
+  if (blockIdx.x == 0) {
+    x[threadIdx.x] = threadIdx.x;
+    FENCE
+    __syncthreads();
+    if (threadIdx.x == 0) asm volatile("red.release.gpu.global.add.u32 [%0], %1;" :: "l"(flag), "r"(1) : "memory");
+    return;
+  }
+  uint32_t seen = 0;
+  if (threadIdx.x == 0) {
+    while (!seen) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(flag) : "memory");
+    init(&bar, 1);
+    fence_init();
+    expect(&bar, 256);
+    load_1d(tile, &m, &bar, 0);
+    await(&bar, 0);
+  }
+  __syncthreads();
+  y[threadIdx.x] = tile[63 - threadIdx.x];"""
+
+
+@pytest.mark.parametrize("resident", [1, 2])
+@pytest.mark.parametrize("fence", ["fence.proxy.async.global", ""])
+def test_a_copy_reads_what_another_block_wrote(fence: str, resident: int) -> None:
+    """That the writer's block has ended shows its writes no more than a release does."""
+    asm = f'asm volatile("{fence};" ::: "memory");' if fence else ""
+    x, y, flag = np.zeros(64, np.float32), np.zeros(64, np.float32), np.zeros(1, np.uint32)
+    arguments = [x, (map_of(x, (64,)), x), y, flag]
+    text = hopper("float* x, map m, float* y, uint32_t* flag", BETWEEN_BLOCKS.replace("FENCE", asm))
+    options = EmulatorOptions(resident_blocks=resident)
+    if fence:
+        run_hopper(text, arguments, 64, grid=2, options=options)
+        np.testing.assert_array_equal(y, np.arange(63, -1, -1))
+        return
+    with pytest.raises(KernelFaultError, match=r"which .* wrote with no fence\.proxy\.async after"):
+        run_hopper(text, arguments, 64, grid=2, options=options)
+
+
 HAND_OVER = """\
   __shared__ alignas(128) float tile[64];
   if (blockIdx.x == 0) {
