@@ -8,7 +8,7 @@ buffer already. Its length, and how many rows the buffer has room for, are the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from tilestitch.codegen.program_types import SymbolNames, runtime_size, runtime_type
@@ -23,21 +23,28 @@ from tilestitch.runtime.types import TensorType as RuntimeType
 from .errors import OptionError
 
 
-def with_caches(graph: Graph, output_names: Sequence[str], patterns: Sequence[str]) -> tuple[Cache, ...]:
-    """Change the graph in place: inputs of these names are grown. Raises OptionError where that cannot be done."""
+def length_classes(graphs: Sequence[Graph], patterns: Sequence[str]) -> dict[str, int]:
+    """For each input of these names a number, the same for those that are equally long in all of the graphs: the
+    specialisations of a model, which have the same inputs. Raises OptionError for an input that cannot be grown.
+    """
+    found = []
+    for graph in graphs:
+        axes = {value: _growing(graph, value).attrs["axis"] for value in _chosen(graph, patterns)}
+        found.append({value.name: value.tensor_type.shape[axis] for value, axis in axes.items()})
+    classes: dict[tuple[Size | int, ...], int] = {}
+    return {name: classes.setdefault(tuple(of[name] for of in found), len(classes)) for name in found[0]}
+
+
+def with_caches(graph: Graph, output_names: Sequence[str], classes: Mapping[str, int]) -> tuple[Cache, ...]:
+    """Change the graph in place: the inputs that `length_classes` has numbers for are grown."""
     names = [v.name for v in graph.inputs]
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            raise OptionError(f"donate: no input is named {pattern!r}; inputs are {', '.join(names)}")
-    chosen = [v for v in graph.inputs if any(fnmatchcase(v.name, pattern) for pattern in patterns)]
-    found, lengths = [], dict[Size, Value]()
-    for value in chosen:
-        concat = _growing(graph, value)
+    found, inputs = [], dict[int, Value]()
+    for value in [v for v in graph.inputs if v.name in classes]:
+        concat, number = _growing(graph, value), classes[value.name]
         axis = concat.attrs["axis"]
-        length = value.tensor_type.shape[axis]
-        if length not in lengths:
-            lengths[length] = _sizes_input(graph, length, len(lengths))
-        sizes = lengths[length]
+        if number not in inputs:
+            inputs[number] = _sizes_input(graph, value.tensor_type.shape[axis], len(inputs))
+        sizes = inputs[number]
         output = output_names[graph.outputs.index(concat.output)]
         found.append(
             Cache(
@@ -61,6 +68,14 @@ def check_grown(graph: Graph, plan: StitchPlan, output_names: Sequence[str], cac
         producer = outputs[cache.output].producer
         if producer is None or producer.op != "append" or producer.name not in native:
             raise OptionError(f"donate: no kernel stores the new rows of {cache.input}; leave it out")
+
+
+def _chosen(graph: Graph, patterns: Sequence[str]) -> list[Value]:
+    names = [v.name for v in graph.inputs]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise OptionError(f"donate: no input is named {pattern!r}; inputs are {', '.join(names)}")
+    return [v for v in graph.inputs if any(fnmatchcase(v.name, pattern) for pattern in patterns)]
 
 
 def _growing(graph: Graph, value: Value) -> Node:

@@ -16,7 +16,7 @@ from tilestitch.passes.plan import StitchPlan
 from tilestitch.runtime.archive import atomic_files
 
 from .arithmetic import arithmetic_of_outputs
-from .caches import check_grown, with_caches
+from .caches import check_grown, length_classes, with_caches
 from .errors import HostStepsError
 from .sources import Source
 from .specialise import Region, ShapeSet, Variant, variants
@@ -67,11 +67,12 @@ class Job:
         tell("import and plan", 0, len(shape_sets))
         found = list(variants(self._imported, shape_sets, regions, favoured))
         result = []
+        classes = length_classes([v.imported.graph for v in found], self.donate) if self.donate else {}
         for number, variant in enumerate(found):
             tell("import and plan", number, len(found))
             folder = self.dump_ir and self.dump_ir / (str(number) if len(found) > 1 else "")
             try:
-                result.append(self._planned(variant, self.plans[number] if self.plans else None, folder))
+                result.append(self._planned(variant, classes, self.plans[number] if self.plans else None, folder))
             except (IRError, PassError, HostStepsError):
                 if variant.asked:
                     raise
@@ -85,7 +86,9 @@ class Job:
         names = () if self.plans else self.expose
         return import_model(self.source.model, shapes=shapes, ranges=region, expose=names, folder=self.source.folder)
 
-    def _planned(self, variant: Variant, replay: StitchPlan | None, folder: Path | None) -> Prepared:
+    def _planned(
+        self, variant: Variant, classes: Mapping[str, int], replay: StitchPlan | None, folder: Path | None
+    ) -> Prepared:
         from tilestitch.codegen.assemble import Planned
         from tilestitch.passes.open.regions import with_regions
         from tilestitch.passes.plan_check import check_plan
@@ -96,7 +99,7 @@ class Job:
         dumps = [DumpListener(folder)] if folder else []
         context = replace(self.context, listeners=[*self.context.listeners, *dumps, notes])
         imported = variant.imported
-        caches = with_caches(imported.graph, imported.output_names, self.donate) if self.donate else ()
+        caches = with_caches(imported.graph, imported.output_names, classes) if classes else ()
         graph = run_pipeline(imported.graph, context, extra=self.passes)
         graph = with_regions(graph) if _has_symbols(graph) else graph
         stored = () if replay is None else self.expose

@@ -7,11 +7,14 @@ the run gives back is a view of the buffer, with the new rows: the next run's in
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from .artifact import address_of
 from .dtypes import dtype_name
 from .errors import InputError
 from .feeds import dlpack_view
@@ -30,7 +33,8 @@ class Caches:
     def __init__(self, programs: Sequence[Program], names: Sequence[str], donated: Sequence[str]) -> None:
         self._programs = programs
         self._names = names
-        self._solvers = [Solver(program) for program in programs]
+        self._known = [_as_known(program) for program in programs]
+        self._solvers = [Solver(program) for program in self._known]
         self.inputs = tuple(cache.input for cache in programs[0].caches)
         self._outputs = {cache.output for cache in programs[0].caches}
         for pattern in donated:
@@ -51,8 +55,7 @@ class Caches:
         arrays = {name: self._array(name, feeds) for name in self.inputs}
         others = {name: value for name, value in feeds.items() if name not in arrays}
         sizes = self._lengths(arrays)
-        probe = {name: np.empty((length, 1, 0), np.bool_) for name, length in sizes.items()}
-        caches, symbols = self._solved({**others, **probe})
+        caches, symbols = self._solved({**others, **arrays})
         lengths = {c.input: (sizes[c.sizes], sizes[c.sizes] + value_of(c.new, symbols)) for c in caches}
         buffers = self._buffers(caches, arrays, lengths)
         for name, length in sizes.items():
@@ -71,7 +74,7 @@ class Caches:
         shape = cache.type.shape
         if dtype_name(array.dtype) != cache.type.dtype or array.ndim != len(shape or ()):
             raise InputError(f"input {name!r} must be {cache.type}, not {array.dtype}{list(array.shape)}")
-        return array
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
 
     def _lengths(self, arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
         """The length of the caches by the input that tells it."""
@@ -88,7 +91,7 @@ class Caches:
     def _solved(self, feeds: Mapping[str, Any]) -> tuple[Sequence[Cache], Mapping[str, int]]:
         """The caches of the first program that takes inputs of such shapes, and the values of its symbols."""
         problem: InputError | None = None
-        for program, solver in zip(self._programs, self._solvers):
+        for program, solver in zip(self._known, self._solvers):
             shapes = [np.shape(feeds.get(program.values[n].name, ())) for n in program.inputs]
             try:
                 for number, shape in zip(program.inputs, shapes):
@@ -111,12 +114,16 @@ class Caches:
             have = {c.input: self._room(c, arrays[c.input]) for c in group}
             total = max(lengths[c.input][1] for c in group)
             capacities = {0 if buffer is None else buffer.shape[c.axis] for c, buffer in zip(group, have.values())}
-            distinct = len({id(buffer) for buffer in have.values()}) == len(group)
-            if distinct and len(capacities) == 1 and min(capacities) >= total:
-                found.update({name: buffer for name, buffer in have.items() if buffer is not None})
+            buffers = {name: buffer for name, buffer in have.items() if buffer is not None}
+            if (
+                len(capacities) == 1
+                and min(capacities) >= max(total, 1)
+                and _are_apart([*found.values(), *buffers.values()])
+            ):
+                found.update(buffers)
                 continue
             kept = any(c.input in self._donated for c in group)
-            capacity = max(GROWTH * total, LEAST_ROOM) if kept else total
+            capacity = max(GROWTH * total, LEAST_ROOM) if kept else max(total, 1)
             for cache in group:
                 found[cache.input] = _grown(arrays[cache.input], cache.axis, capacity)
         return found
@@ -124,7 +131,9 @@ class Caches:
     def _room(self, cache: Cache, array: np.ndarray) -> np.ndarray | None:
         """The donated buffer whose first rows an array is."""
         base = array.base
-        if cache.input not in self._donated or not isinstance(base, np.ndarray) or base.dtype != array.dtype:
+        if cache.input not in self._donated or not array.flags.writeable:
+            return None
+        if not isinstance(base, np.ndarray) or base.dtype != array.dtype:
             return None
         shape = (
             (*array.shape[: cache.axis], base.shape[cache.axis], *array.shape[cache.axis + 1 :])
@@ -136,13 +145,31 @@ class Caches:
 
 
 class Lent:
-    """The caches of one run: `feeds` have their sizes in their place."""
+    """The caches of one run: `feeds` have their sizes in their place. `buffers` are written to."""
 
     def __init__(
         self, feeds: dict[str, Any], caches: Sequence[Cache], buffers: Mapping[str, np.ndarray],
         totals: Mapping[str, int],
     ) -> None:  # fmt: skip
         self.feeds, self._caches, self._buffers, self._totals = feeds, caches, buffers, totals
+        self.buffers = tuple(buffers.values())
+
+    def apart(self, inputs: Sequence[Any]) -> list[Any]:
+        """The other inputs, those that lie in the buffers copied."""
+        return [self._apart(value) for value in inputs]
+
+    def _apart(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return self.apart(value)
+        if not isinstance(value, np.ndarray) or not value.size or _are_apart([value, *self.buffers]):
+            return value
+        return value.copy()
+
+    def check_apart(self, targets: Mapping[str, Any]) -> None:
+        """Raises `InputError` for a result that is to lie where caches are."""
+        for name, target in targets.items():
+            if isinstance(target, np.ndarray) and target.size and not _are_apart([target, *self.buffers]):
+                raise InputError(f"out: {name!r} lies in the buffer of a cache; give other memory")
 
     def preset(self, results: Mapping[str, int], shape_of: Any) -> dict[int, np.ndarray]:
         """The buffers by the numbers of the results. Raises `InputError` for one of another shape than the run's."""
@@ -164,6 +191,24 @@ class Lent:
         for cache in self._caches:
             rows = (slice(None),) * cache.axis + (slice(self._totals[cache.input]),)
             results[cache.output] = self._buffers[cache.input][rows]
+
+
+def _as_known(program: Program) -> Program:
+    """The program with the caches for inputs, each as long as it is, instead of what tells their sizes."""
+    symbols, values = {symbol.name for symbol in program.symbols}, list(program.values)
+    for number in program.inputs:
+        value = program.values[number]
+        cache = next((cache for cache in program.caches if cache.sizes == value.name), None)
+        if cache is not None:
+            symbols.discard(str((value.shape or ())[1]))
+            values[number] = ValueSpec(cache.input, cache.type, value.location)
+    return replace(program, values=tuple(values), symbols=tuple(s for s in program.symbols if s.name in symbols))
+
+
+def _are_apart(arrays: Sequence[np.ndarray]) -> bool:
+    """Whether no two of these contiguous arrays have memory in common."""
+    places = sorted((address_of(array), array.nbytes) for array in arrays)
+    return all(start + nbytes <= after for (start, nbytes), (after, _) in pairwise(places))
 
 
 def _check_fixed(value: ValueSpec, shape: Sequence[int]) -> None:

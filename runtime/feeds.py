@@ -147,8 +147,7 @@ def expected_inputs(programs: Sequence[Program]) -> str:
     """All specialisations' inputs, for messages."""
     lines = []
     for program in programs:
-        values = [program.values[number] for number in program.inputs]
-        lines.append(f"({', '.join(str(ValueInfo(v.name, v.type, program.symbols)) for v in values)})")
+        lines.append(f"({', '.join(map(str, inputs_of(program)))})")
     return " or ".join(dict.fromkeys(lines))
 
 

@@ -69,8 +69,8 @@ class Wanted:
     ) -> None:
         self._program, self._out, self._on_device = results.program, out, on_device
         self._value = results.value
-        self._targets = _targets(results, out, lambda value: backend.adopt(value, stream))
-        self._preset = {**_preset(results, inputs, self._targets, backend.writes_host_memory), **(preset or {})}
+        self.targets = _targets(results, out, lambda value: backend.adopt(value, stream))
+        self._preset = {**_preset(results, inputs, self.targets, backend.writes_host_memory), **(preset or {})}
 
     def run(
         self, execution: Execution, worker: Worker, inputs: Sequence[Any], record: RecordTime | None
@@ -78,12 +78,12 @@ class Wanted:
         """Execute, and return the outputs by name."""
         preset = self._preset
         if self._on_device:
-            preset = {**_fresh(self._program, self._value, self._targets, worker), **preset}
+            preset = {**_fresh(self._program, self._value, self.targets, worker), **preset}
         results = execution.run(inputs, record, preset)
         named: dict[str, Any] = {}
         given: list[Any] = []
         for name, number, result in zip(self._program.result_names, self._program.outputs, results):
-            target = self._targets.get(name)
+            target = self.targets.get(name)
             if target is not None:
                 _copy_to(target, result, worker)
                 named[name] = self._out[name]

@@ -248,12 +248,16 @@ class Module:
     ) -> dict[str, Any]:
         lent = self._caches.lent(feeds, out) if self._caches else None
         (index, bound), inputs = self._reader.read(feeds if lent is None else lent.feeds, stream)
-        program, wanted, preset = self._programs[index], None, None
+        program, wanted, preset, shared = self._programs[index], None, None, inputs
         if lent is not None and bound is not None:
             preset = lent.preset(program.results, lambda number: bound.value(number).shape)
+            inputs = lent.apart(inputs)
+            shared = [*inputs, *lent.buffers]
         if out or on_device:
             results = self._results[index] if bound is None else Results(program, bound.value)
-            wanted = Wanted(results, inputs, out or {}, on_device, self._backend, stream, preset)
+            wanted = Wanted(results, shared, out or {}, on_device, self._backend, stream, preset)
+            if lent is not None:
+                lent.check_apart(wanted.targets)
         context = self._pool.acquire()
         try:
             worker = context.worker

@@ -20,6 +20,9 @@ from .hostmemory import allocated
 from .program import Constant, Heap, Input, LoopStep, NativeStep, ScanStep, ValueSpec
 from .types import TensorType
 
+MOST_BYTES = 1 << 26
+"""Memory for the slices of outputs of turns that may not be made, as a condition can end a loop before."""
+
 
 @dataclass(frozen=True)
 class Turns:
@@ -46,7 +49,9 @@ class Turns:
 
 @dataclass(frozen=True)
 class Done:
-    """What turns gave: their number, whether the condition is still true, the states, and the slices of outputs."""
+    """What turns gave: their number, whether the condition is still true, the states, and the slices of outputs. Of a
+    loop, there can be more turns to come.
+    """
 
     turns: int
     going: bool
@@ -129,6 +134,8 @@ def run_turns(
         return None
     going = not repetition.fixed or bool(values[repetition.condition or 0])
     most = turns.most if going else 1
+    if turns.leading:
+        most = min(most, max(1, MOST_BYTES // max(1, sum(_nbytes(spec(number)) for number in repetition.results))))
     stacked = {number: _stacked(most, spec(number)) for number in repetition.results}
     results = list(stacked.values())
     changes: list[Change] = []
@@ -177,8 +184,12 @@ def _begin(changes: list[Change], number: int, array: np.ndarray, backwards: int
     return first
 
 
+def _nbytes(value: ValueSpec) -> int:
+    return value.type.nbytes if isinstance(value.type, TensorType) else 0
+
+
 def _stacked(count: int, value: ValueSpec) -> np.ndarray:
     """Memory for the values of so many turns."""
     assert isinstance(value.type, TensorType) and value.type.static_shape is not None
-    raw = allocated(count * value.type.nbytes, f"value {value.name!r}")
+    raw = allocated(count * _nbytes(value), f"value {value.name!r}")
     return raw.view(numpy_dtype(value.type.dtype)).reshape(count, *value.type.static_shape)

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tilestitch.compiler import compile_model
 from tilestitch.runtime import control, load
+from tilestitch.runtime import turns as turns_
 from tilestitch.runtime.cpu.segment import NativeSegment
 from tilestitch.runtime.errors import ExecutionError
 from tilestitch.runtime.execution import Execution
@@ -144,6 +145,17 @@ def test_loops_end_at_their_limit_or_condition(turns: int, calls: list[str]) -> 
     feeds = {"s0": np.array([1, -2, 0.5], np.float32), "n": np.array(turns, np.int64)}
     compare(loaded.run(feeds), expected(model, feeds))
     assert set(calls) == ({"repeat"} if turns else set())
+
+
+def test_memory_for_turns_that_may_not_be_made(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop without an end that is known takes memory for some of its turns at a time."""
+    monkeypatch.setattr(turns_, "MOST_BYTES", 7 * 2 * 12)  # two slices of three float32 for seven turns
+    model = loop_model(limit=True)
+    loaded = load(compile_model(model).to_bytes(), num_threads=1)
+    feeds = {"s0": np.array([1, -2, 0.5], np.float32), "n": np.array(2**62, np.int64)}
+    got = loaded.run(feeds)
+    compare(got, expected(model, {**feeds, "n": np.array(9999, np.int64)}))
+    assert calls == ["repeat"] * -(-len(got["all"]) // 7)
 
 
 def test_a_loop_without_limit(calls: list[str]) -> None:
