@@ -49,7 +49,7 @@ Dim3 = tuple[int, int, int]
 
 EXCHANGED = "tilestitch.exchanged"
 """The attribute of a kernel whose thread blocks wait for each other: the pointers to what they may exchange."""
-COPIES = ("ts_load_16", "ts_cp_async_16", "ts_sm90_copy", "ts_sm90_share")
+COPIES = ("ts_load_16", "ts_cp_async_16", "ts_ticket_prefetch", "ts_sm90_copy", "ts_sm90_share")
 """Functions of device code that read global memory at an address that they are given."""
 _ADDRESS_OF = tvm.ir.Op.get("tirx.address_of")
 STATIC_SHARED = "tilestitch.static_shared_bytes"
@@ -60,10 +60,13 @@ SYMBOL = KERNEL_NAME
 
 @dataclass(frozen=True)
 class Emission:
-    """How to emit a kernel once more, as a part of another: `parameters` belong to its arguments."""
+    """How to emit a kernel once more, as a part of another: `parameters` belong to its arguments. begins: it says
+    itself where it waits for what others store (`before.begin`).
+    """
 
     parameters: tuple[Parameter, ...]
     body: Body
+    begins: bool = False
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ def _ticketed(graph: Graph, group: Group, target: CudaTarget) -> tuple[CudaLaunc
         checks = () if part.kind is GroupKind.OPAQUE else lower_index_checks(view.nodes, view.inputs)
         launches = _template(view, part, target)
         grids = grids_of(view, part.schedule, [launch.grid[0] for launch in launches])
-        parts.append(TicketPart(launches, grids, checks))
+        parts.append(TicketPart(launches, grids, frozenset(v.name for v in view.stored), checks))
     return (lower_tickets(parts, schedule, inner, view_group(graph, group).origins),)
 
 

@@ -14,7 +14,7 @@ of the block after it. After a tile, a barrier of the block, and one thread's re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -30,12 +30,14 @@ from tilestitch.codegen.cuda.abi import (
     KernelArg,
     Parameter,
     Thread,
+    barrier,
     faults_from,
     kernel_function,
     pooled,
     shared_buffer,
     within,
 )
+from tilestitch.codegen.cuda.before import emit_waiting
 from tilestitch.codegen.cuda.pieces import registers, repeated, when
 from tilestitch.codegen.cuda.semaphores import located, post, wait_for
 from tilestitch.codegen.cuda.stitched import apart, only, private
@@ -48,22 +50,31 @@ from tilestitch.passes.plan.sync.grid import Grid
 
 @dataclass(frozen=True)
 class TicketPart:
-    """A part as launches of its own, and which tile each of their blocks computes. checks: launches that look at the
-    indices that it reads by.
+    """A part as launches of its own, and which tile each of their blocks computes. stored: names of the values that it
+    stores. checks: launches that look at the indices that it reads by.
     """
 
     launches: tuple[CudaLaunch, ...]
     grids: tuple[Grid, ...]
+    stored: frozenset[str]
     checks: tuple[CudaLaunch, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Step:
-    """A launch of a part. checks: what the block of its first tile looks at before."""
+    """A launch of a part. checks: what the block of its first tile looks at before. changing: names of the values that
+    other parts store.
+    """
 
     launch: CudaLaunch
     grid: Grid
     checks: tuple[CudaLaunch, ...]
+    changing: frozenset[str]
+
+    @property
+    def begins(self) -> bool:
+        """Whether it says itself where it waits: never before its indices were looked at."""
+        return _emission(self.launch).begins and not self.checks
 
 
 def lower_tickets(
@@ -76,8 +87,14 @@ def lower_tickets(
     def own(launch: CudaLaunch, number: int) -> CudaLaunch:
         return private(apart(launch, str(number)), inner)
 
+    stored = frozenset().union(*(part.stored for part in parts))
     steps = [
-        _Step(own(launch, number), grid, () if at else tuple(own(check, number) for check in part.checks))
+        _Step(
+            own(launch, number),
+            grid,
+            () if at else tuple(own(check, number) for check in part.checks),
+            stored - part.stored,
+        )
         for number, part in enumerate(parts)
         for at, (launch, grid) in enumerate(zip(part.launches, part.grids, strict=True))
     ]
@@ -154,22 +171,30 @@ class _Tickets:
         block = T.bind(T.min(T.max(block, 0), step.grid.blocks - 1)) if step.grid.blocks > 1 else 0
         place = located(step.grid, block)
         awaited = [edge for edge in self.schedule.edges if edge.consumer == number]
-        for edge in awaited:
-            start = OWN_WORDS + self.starts[edge.producer, edge.semaphores]
-            wait_for(edge, place, lane, self.threads, memory, start, runs)
-        if awaited:
-            T.evaluate(T.tvm_storage_sync("shared"))
+        threads = step.launch.threads if step.begins else self.threads
+
+        def wait() -> None:
+            for edge in awaited:
+                start = OWN_WORDS + self.starts[edge.producer, edge.semaphores]
+                wait_for(edge, place, lane, threads, memory, start, runs)
+            barrier()
+
+        if awaited and not step.begins:
+            wait()
         if step.checks:
             with when(None if isinstance(block, int) else tirx.EQ(block, 0)):
                 for check in step.checks:
                     with repeated(check.grid[0]) as turn:
                         self._compute(check, turn, lane, given)
-        self._compute(step.launch, block, lane, given)
+        self._compute(step.launch, block, lane, given, wait if awaited and step.begins else None, step.changing)
         posted = dict.fromkeys(edge.semaphores for edge in self.schedule.edges if edge.producer == number)
         for groupings in posted:
             post(groupings, place, memory, OWN_WORDS + self.starts[number, groupings])
 
-    def _compute(self, launch: CudaLaunch, block: Expr, lane: Expr, given: Mapping[KernelArg, Any]) -> None:
+    def _compute(
+        self, launch: CudaLaunch, block: Expr, lane: Expr, given: Mapping[KernelArg, Any],
+        wait: Callable[[], None] | None = None, changing: frozenset[str] = frozenset(),
+    ) -> None:  # fmt: skip
         threads = launch.threads
         scopes = (
             within(threads, self.threads, self.held),
@@ -181,7 +206,7 @@ class _Tickets:
             across = T.bind(lane % width) if height > 1 else lane
             along = T.bind(lane // width) if height > 1 else 0
             thread = Thread((block, 0, 0), (across, along, 0))
-            _emission(launch).body([given[arg] for arg in launch.args], thread)
+            emit_waiting(_emission(launch), [given[arg] for arg in launch.args], thread, wait, changing)
 
 
 def _emission(launch: CudaLaunch) -> Emission:

@@ -25,8 +25,10 @@ from tilestitch.codegen.cuda.abi import (
     KernelArg,
     Parameter,
     Thread,
+    barrier,
     kernel_function,
 )
+from tilestitch.codegen.cuda.before import emit_waiting
 from tilestitch.codegen.cuda.pieces import named
 from tilestitch.codegen.cuda.semaphores import located, post, wait_for
 from tilestitch.codegen.cuda.stitched import apart, private
@@ -77,7 +79,11 @@ class _Tied:
         pairs = zip(self.plain.args, self.emission.parameters, strict=True)
         parameters = [*(replace(parameter, arg=arg) for arg, parameter in pairs), memory]
         others = [arg for arg in self.plain.args if _value(arg) in changing]
-        func = kernel_function(parameters, self.plain.grid, self.plain.block, self._body, changing=others)
+
+        def body(buffers: list[Any], thread: Thread) -> None:
+            self._body(buffers, thread, changing)
+
+        func = kernel_function(parameters, self.plain.grid, self.plain.block, body, changing=others)
         args, overlaps = (*self.plain.args, memory.arg), overlaps_of(self.schedule, self.number)
         return replace(self.plain, func=func, args=args, overlaps=overlaps, emission=None)
 
@@ -86,24 +92,26 @@ class _Tied:
         assert self.plain.emission is not None, "a plan ties no kernels that cannot be emitted again"
         return self.plain.emission
 
-    def _body(self, buffers: list[Any], thread: Thread) -> None:
+    def _body(self, buffers: list[Any], thread: Thread, changing: frozenset[str]) -> None:
         *given, memory = buffers
         edges, starts = self.schedule.edges, semaphores_at(self.schedule.edges)[0]
         awaited = [edge for edge in edges if edge.consumer == self.number]
         posted = dict.fromkeys(edge.semaphores for edge in edges if edge.producer == self.number)
         own, first = T.address_of(memory[PART_WORDS * self.number]), PART_WORDS * self.parts
         place = located(self.grid, thread.block[0])
-        if posted:
-            T.evaluate(T.call_extern("void", "ts_tied_begin"))
-        if awaited:
+
+        def wait() -> None:
             width, height, _ = self.plain.block
             lane = named(thread.thread[1] * width + thread.thread[0]) if height > 1 else thread.thread[0]
             runs = T.bind(T.call_extern("uint32", "ts_tied_runs", own))
             for edge in awaited:
                 start = first + starts[edge.producer, edge.semaphores]
                 wait_for(edge, place, lane, self.plain.threads, memory, start, runs)
-            T.evaluate(T.tvm_storage_sync("shared"))
-        self.emission.body(given, thread)
+            barrier()
+
+        if posted:
+            T.evaluate(T.call_extern("void", "ts_tied_begin"))
+        emit_waiting(self.emission, given, thread, wait if awaited else None, changing)
         for groupings in posted:
             post(groupings, place, memory, first + starts[self.number, groupings])
         if awaited:

@@ -12,8 +12,9 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_dtype
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, storage_dtype
 from tilestitch.codegen.cuda.abi import CudaLaunch, Thread, barrier, shared_buffer
+from tilestitch.codegen.cuda.before import begin, is_early
 from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, widen
 from tilestitch.codegen.cuda.gemm.partition import Sink, launch, locate
@@ -25,6 +26,8 @@ from tilestitch.passes.plan.gemm.tiles import GemvTile
 
 THREADS = WARP * WARPS
 FULL = 0xFFFFFFFF
+AHEAD_BYTES = 32 << 10
+"""Of the large operand, that a block asks for before it waits: half a GPU's L2 cache is 20 MB, and holds it for all."""
 
 
 def emit_gemv(group: Anchored, gemm: IndexedGemm, tile: GemvTile, partition: Partition) -> tuple[CudaLaunch, ...]:
@@ -99,6 +102,30 @@ class _Block:
             buffer, position = operand.cell(self.around, self.batch, column, k)
             T.evaluate(T.call_extern("void", "ts_load_16", T.address_of(target[at]), T.address_of(buffer[position])))
 
+    def begin(self) -> None:
+        """Wait for what others store. The first of the large operand are on their way to the L2 cache by then."""
+        operand = self.gemm.b
+        if self.partition.steps and is_early(operand):
+            each = self.chunk * self.columns * storage_bits(operand.dtype) // 8
+            extent = self.chunk * min(self.partition.steps, max(1, AHEAD_BYTES // each))
+            vector = operand.vector()
+            along, across = (extent, self.columns) if operand.contiguous == "k" else (self.columns, extent)
+            count, vectors = along // vector * across, along // vector
+            rounds = -(-count // THREADS)
+            with repeated(rounds) as round_, when(below(self._unit(round_), count, rounds * THREADS)):
+                number = named(self._unit(round_))
+                place = named(number % vectors * vector), named(number // vectors)
+                own_k, own_column = place if operand.contiguous == "k" else place[::-1]
+                self._ask_for(named(self.first_column + own_column), named(self.first_k + own_k))
+        begin()
+
+    def _ask_for(self, column: Expr, k: Expr) -> None:
+        operand = self.gemm.b
+        there = both(self.column_exists(column), self.k_exists(k), operand.inside(self.batch, column, k))
+        with when(there):
+            buffer, position = operand.cell(self.around, self.batch, column, k)
+            T.evaluate(T.call_extern("void", "ts_ticket_prefetch", T.address_of(buffer[position])))
+
     def value(self, loaded: Any, at: Expr, width: int) -> Expr:
         """An element that was read, in the dtype of the sum."""
         operand = self.gemm.b
@@ -118,6 +145,7 @@ def _along_k(block: _Block) -> None:
     with unrolled(rows * columns) as i:
         T.buffer_store(acc, zero(block.dtype), [i])
     first = named(block.first_column + block.warp * columns)
+    block.begin()
     with repeated(block.partition.steps) as step:
         k0 = named(block.first_k + step * chunk)
         block.bring_rows(k0)
@@ -160,6 +188,7 @@ def _along_rows(block: _Block) -> None:
         T.buffer_store(acc, zero(block.dtype), [i])
     own = named(block.lane % SEGMENT * vector)
     offset = named(block.thread // SEGMENT)
+    block.begin()
     with repeated(block.partition.steps) as step:
         k0 = named(block.first_k + step * chunk)
         block.bring_rows(k0)

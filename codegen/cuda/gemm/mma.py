@@ -9,6 +9,7 @@ a time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import tirx
@@ -16,6 +17,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, dtype_of, storage_dtype, to_storage
 from tilestitch.codegen.cuda.abi import CudaLaunch, Thread, barrier
+from tilestitch.codegen.cuda.before import begin, is_early
 from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.fragments import Instruction, Piece, find_instruction, load_fragments
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, simplified, step_of
@@ -83,10 +85,14 @@ class _Block:
         with unrolled(tile.rows * tile.columns * 4) as i:
             T.buffer_store(self.acc, zero(self.instruction.sums), [i])
         ahead = tile.stages - 1
+        early = [side for side, piece in enumerate(self.pieces) if piece.copied and is_early(piece.operand)]
+        for step in range(min(ahead, steps) if early else 0):
+            self._fetch(step, step, early)
+        begin()
         for step in range(ahead):
             if is_open(steps) or step < steps:
                 with when(tirx.IntImm("int64", step) < steps if is_open(steps) else None):
-                    self._fetch(step, step)
+                    self._fetch(step, step, [side for side in (0, 1) if side not in early])
                     self._keep(step)
             self._commit()
         if steps:
@@ -117,10 +123,11 @@ class _Block:
         if self.asynchronous:
             T.evaluate(T.call_extern("void", "ts_cp_async_wait", pending))
 
-    def _fetch(self, step: Expr, stage: Expr) -> None:
-        """Both operands' pieces of a step: on their way to a stage, in registers, or there."""
+    def _fetch(self, step: Expr, stage: Expr, sides: Sequence[int] = (0, 1)) -> None:
+        """The operands' pieces of a step: on their way to a stage, in registers, or there."""
         number = named(self.first_step + step)
-        for side, piece in enumerate(self.pieces):
+        for side in sides:
+            piece = self.pieces[side]
             if piece.copied or piece.prefetched:
                 with unrolled(piece.rounds) as round_:
                     self._fetch_unit(side, piece, round_, round_, number, stage)

@@ -8,7 +8,7 @@ work after the GEMM, the last block of a row of tiles computes the rows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
@@ -143,9 +143,11 @@ def launch(
 
     emit, extra = (whole, None) if parts == 1 else (one_part, sums)
     counters = Parameter(CountersArg(COUNTER_BYTES * counted), "uint32", counted) if counted else None
-    return (
-        group.launch(kind, partition.blocks, threads, emit, extra=extra, counters=counters, shared_bytes=shared_bytes),
+    whole_launch = group.launch(
+        kind, partition.blocks, threads, emit, extra=extra, counters=counters, shared_bytes=shared_bytes
     )
+    assert whole_launch.emission is not None
+    return (replace(whole_launch, emission=replace(whole_launch.emission, begins=True)),)
 
 
 def _counters(group: Anchored, partition: Partition, rows: int, threads: int) -> tuple[int, int]:

@@ -10,7 +10,7 @@ epilogue appears tm times rather than tm * tn times.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, storage_dtype
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda.abi import CudaLaunch, Thread, barrier, shared_buffer
+from tilestitch.codegen.cuda.before import begin, is_early
 from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, Operand, simplified, step_of, widen
 from tilestitch.codegen.cuda.gemm.partition import Sink, launch, locate
@@ -110,8 +111,11 @@ class _Block:
         self.first_step = named(part * steps)
         with unrolled(tile.tm * tile.tn) as i:
             T.buffer_store(self.acc, zero(self.gemm.acc_dtype), [i])
+        early = [side for side, fetch in enumerate(self.fetches) if steps and is_early(fetch.operand)]
+        self._fetch(0, early)
+        begin()
         if steps:
-            self._fetch(0)
+            self._fetch(0, [side for side in (0, 1) if side not in early])
             self._keep(0)
             barrier()
         if is_open(steps) or steps > 1:
@@ -126,10 +130,13 @@ class _Block:
 
     # -- operands ----------------------------------------------------------------------------------------------------
 
-    def _fetch(self, step: Expr) -> None:
-        """Both operands' pieces of a step, from memory into registers."""
+    def _fetch(self, step: Expr, sides: Sequence[int] = (0, 1)) -> None:
+        """The operands' pieces of a step, from memory into registers."""
+        if not sides:
+            return
         number = named(self.first_step + step)
-        for side, fetch in enumerate(self.fetches):
+        for side in sides:
+            fetch = self.fetches[side]
             with unrolled(fetch.rounds) as round_:
                 self._fetch_vector(side, fetch, round_, number)
 

@@ -25,6 +25,11 @@ static __device__ __forceinline__ int ts_ticket_draw(unsigned *words, unsigned t
   return *held;
 }
 
+// Asks for a line of global memory in the L2 cache, and waits for nothing.
+static __device__ __forceinline__ void ts_ticket_prefetch(const void *global) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global) : "memory");
+}
+
 // One thread's part of a wait: returns when `posts` posts have come in this run, of as many as the semaphore gets. What
 // was written before them, it reads after. Looking orders nothing, and one acquire follows it.
 static __device__ __forceinline__ void ts_ticket_await(unsigned *semaphore, unsigned runs, unsigned posts) {

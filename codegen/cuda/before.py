@@ -1,0 +1,75 @@
+"""Where a tile waits for the tiles that it reads: after it has asked for what no other kernel stores.
+
+A kernel whose tiles wait can say itself where: by `begin`, before its first access to what others store. So the weights
+of a GEMM are on their way while the tile waits for its rows. Kernels that are launches of their own wait for nothing,
+and `begin` is nothing in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from tilestitch.codegen.cuda.abi import Emission, Thread
+from tilestitch.passes.plan.gemm.gemm import OperandLayout
+
+
+@dataclass
+class _Waiting:
+    """wait: emits the wait. changing: names of the values that others store meanwhile."""
+
+    wait: Callable[[], None]
+    changing: Collection[str]
+    begun: bool = False
+
+
+_WAITING: ContextVar[_Waiting | None] = ContextVar("waiting", default=None)
+
+
+@contextmanager
+def waiting(wait: Callable[[], None], changing: Collection[str]) -> Iterator[None]:
+    """What is emitted inside calls `begin`, once."""
+    state = _Waiting(wait, changing)
+    token = _WAITING.set(state)
+    try:
+        yield
+    finally:
+        _WAITING.reset(token)
+    assert state.begun, "a tile would not wait for what it reads"
+
+
+def emit_waiting(
+    emission: Emission, buffers: list[Any], thread: Thread, wait: Callable[[], None] | None, changing: Collection[str]
+) -> None:
+    """Emit a kernel once more, which waits first, or where it says. wait: emits that, with a barrier of the kernel's
+    threads after it; None for nothing to wait for.
+    """
+    if wait is not None and emission.begins:
+        with waiting(wait, changing):
+            emission.body(buffers, thread)
+        return
+    if wait is not None:
+        wait()
+    emission.body(buffers, thread)
+
+
+def begin() -> None:
+    """What others store is there from here on. All threads of the kernel come here, and they do once."""
+    state = _WAITING.get()
+    if state is not None:
+        assert not state.begun, "a tile would wait twice"
+        state.begun = True
+        state.wait()
+
+
+def is_early(operand: OperandLayout) -> bool:
+    """Whether pieces of an operand may, and should, be asked for before `begin`: it lies in memory that nobody stores
+    to meanwhile. Never where there is nothing to wait for.
+    """
+    state = _WAITING.get()
+    if state is None or state.begun or operand.memory is None:
+        return False
+    return operand.memory.root.name not in state.changing
