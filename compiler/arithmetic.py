@@ -105,6 +105,8 @@ def _rounding(node: Node) -> Arithmetic:
     bits = NARROW_BITS.get(_quantised_to(node), 0)
     if bits:
         return Arithmetic("exact", name, bits)
+    if node.op == "block_matmul" and node.attrs.get("rounds"):
+        return Arithmetic(_inexact(node.output), name, 8)
     if node.attrs.get("precision") == "tf32":
         return Arithmetic("tf32", name)
     if kind_of(node.op) is Kind.VIEW or node.op in _CHOOSING or _widens(node):

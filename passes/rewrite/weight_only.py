@@ -16,7 +16,8 @@ from tilestitch.compiler.ir import Graph, Node, Value, reference
 from tilestitch.compiler.ir.blocks import BlockFormat
 from tilestitch.compiler.ir.types import from_numpy_dtype, is_float
 from tilestitch.passes.contract import PassContext, PassResult
-from tilestitch.passes.plan.cpu.isa import isa_named
+from tilestitch.passes.plan.cpu.gemm import ROUNDED
+from tilestitch.passes.plan.cpu.isa import DOTS, isa_named
 from tilestitch.runtime.host.blocks import scale_values
 
 from .driver import emit_like, is_sized, produced_by
@@ -65,7 +66,16 @@ def _kept(graph: Graph, node: Node, context: PassContext) -> Value | str | None:
     if node.attrs.get("trans_a"):
         rank = len(left.shape)
         left = emit_like(graph, node, "transpose", left, perm=(*range(rank - 2), rank - 1, rank - 2))
-    return emit_like(graph, node, "block_matmul", left, weights, **form.attrs)
+    attrs = {**form.attrs, "rounds": True} if _rounds(node, form, context) else form.attrs
+    return emit_like(graph, node, "block_matmul", left, weights, **attrs)
+
+
+def _rounds(node: Node, form: BlockFormat, context: PassContext) -> bool:
+    """Whether the model allows to round the left operand to 8 bits, and an instruction multiplies those by codes."""
+    source = _source(node.inputs[1])[0]
+    allowed = source is not None and bool(source.attrs.get("rounds"))
+    dot = DOTS.get(context.target.dot)
+    return allowed and form.integers and dot is not None and dot.right == ROUNDED
 
 
 def _is_finite(form: BlockFormat, weights: Value) -> bool:
@@ -79,17 +89,20 @@ def _is_finite(form: BlockFormat, weights: Value) -> bool:
 
 def _of_blocks(node: Node, right: Value) -> tuple[BlockFormat, Value] | str | None:
     """Format and weights of a right operand that is dequantised, and perhaps transposed."""
-    turned = bool(node.attrs.get("trans_b"))
-    view = produced_by(right, "transpose")
-    if view is not None and tuple(view.attrs["perm"]) == (1, 0):
-        right, turned = view.inputs[0], not turned
-    source = produced_by(right, DEQUANTISE)
+    source, turned = _source(right)
     if source is None:
         return None
-    if not turned:
+    if turned == bool(node.attrs.get("trans_b")):
         return "its blocks do not run along the reduction"
     form = BlockFormat.of(source.attrs)
     return form.problem or (form, source.inputs[0])
+
+
+def _source(right: Value) -> tuple[Node | None, bool]:
+    """What dequantises an operand, if anything does, and whether that is transposed."""
+    view = produced_by(right, "transpose")
+    turned = view is not None and tuple(view.attrs["perm"]) == (1, 0)
+    return produced_by(view.inputs[0] if view is not None and turned else right, DEQUANTISE), turned
 
 
 def _of_columns(graph: Graph, node: Node) -> tuple[BlockFormat, Value] | str | None:

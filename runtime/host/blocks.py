@@ -70,7 +70,21 @@ def _dequantise_blocks(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 def _block_matmul(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     x, w = inputs
     with computing():
-        return [narrow(np.matmul(widen(x), dequantised(w, attrs).T), x.dtype)]
+        left = widen(x)
+        if attrs.get("rounds"):
+            left = rounded(left, attrs["block"])
+        return [narrow(np.matmul(left, dequantised(w, attrs).T), x.dtype)]
+
+
+def rounded(x: np.ndarray, block: int) -> np.ndarray:
+    """float32 [.., depth] rounded to 8 bits: each block of a row has a scale, its largest magnitude over 127."""
+    depth = x.shape[-1]
+    padded = np.zeros((*x.shape[:-1], -(-depth // block) * block), np.float32)
+    padded[..., :depth] = x
+    blocks = padded.reshape(*x.shape[:-1], -1, block)
+    scales = np.abs(blocks).max(-1, keepdims=True) / np.float32(127)
+    inverse = np.where(scales >= np.finfo(np.float32).tiny, 1 / scales, np.float32(0))
+    return (np.rint(blocks * inverse) * scales).reshape(padded.shape)[..., :depth]
 
 
 TABLE: Mapping[str, HostFn] = {"block_matmul": _block_matmul, "dequantise_blocks": _dequantise_blocks}

@@ -74,9 +74,13 @@ class BlockPanels(Panels):
     def words(self, panel: Expr, step: Expr, vector: int) -> list[Expr]:
         """int32: a word of each column of a vector; and, to be converted, the same with later codes at its end."""
         lanes, bits = self.tile.lanes, self._form.bits
-        first = T.bind(self._read(panel, (step * self.tile.columns + vector * lanes) * 4, "int32", 4))
+        first = self.word(panel, step, vector)
         shifts = () if self.table is not None else range(self._places, self.per_word, self._places)
         return [first, *(T.bind(T.shift_right(first, _all(T.int32(each * bits), lanes))) for each in shifts)]
+
+    def word(self, panel: Expr, step: Expr, vector: int) -> Expr:
+        """int32: a word of each column of a vector."""
+        return T.bind(self._read(panel, (step * self.tile.columns + vector * self.tile.lanes) * 4, "int32", 4))
 
     def scale(self, panel: Expr, block: Expr, vector: int) -> Expr:
         """float32: the scales of a block."""
@@ -93,7 +97,7 @@ class BlockPanels(Panels):
         """float32: what is taken from codes of a block that are converted, for each place in a mantissa, and last from
         those that are looked up, if anything is."""
         form, lanes = self._form, self.tile.lanes
-        zero = self._zero(panel, block, vector) if form.zeros else None
+        zero = self.zero(panel, block, vector) if form.zeros else None
         if not form.integers:
             return [zero]
         powers = [float(1 << (MANTISSA_BITS - place * form.bits)) for place in range(self._places)]
@@ -102,7 +106,8 @@ class BlockPanels(Panels):
             return [*(_all(mk.constant(power + middle, "float32"), lanes) for power in powers), None]
         return [*(T.bind(zero + _all(mk.constant(power, "float32"), lanes)) for power in powers), zero]
 
-    def _zero(self, panel: Expr, block: Expr, vector: int) -> Expr:
+    def zero(self, panel: Expr, block: Expr, vector: int) -> Expr:
+        """float32: the zero points of a block."""
         assert self.packing is not None
         form, lanes = self._form, self.tile.lanes
         place = vector if form.bits == 8 else vector // 2

@@ -80,7 +80,7 @@ def dot_add(
         group = T.reinterpret("int32", left(row))
         stored = storage_dtype(dot.left)
         everywhere = T.reinterpret(f"{stored}x{tile.lanes * dot.group}", tirx.Broadcast(group, tile.lanes))
-        T.buffer_store(acc, _added(dot, tile.lanes, acc[row, place], everywhere, right(first)), [row, place])
+        T.buffer_store(acc, added(dot, tile.lanes, acc[row, place], everywhere, right(first)), [row, place])
 
     if rows is None or len(rows) == tile.rows:
         with mk.unroll(0, tile.rows) as row, mk.unroll(0, tile.vectors) as vector:
@@ -91,7 +91,8 @@ def dot_add(
             step(each, vector)
 
 
-def _added(dot: Dot, lanes: int, sums: Expr, left: Expr, right: Expr) -> Expr:
+def added(dot: Dot, lanes: int, sums: Expr, left: Expr, right: Expr) -> Expr:
+    """Sums of 32 bits, `lanes` of them, and those of the groups of two vectors besides."""
     if dot.name in _WRAPPED:
         return T.call_pure_extern(f"{dot.sums}x{lanes}", f"tilestitch_{dot.name}", sums, left, right)
     intrinsic, result = _INTRINSICS[dot.name, lanes], f"int32x{lanes}"

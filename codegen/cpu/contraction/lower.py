@@ -10,6 +10,7 @@ import numpy as np
 from tilestitch.codegen.compute.dtypes import Expr, from_storage
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.cpu.abi import KernelLaunch
+from tilestitch.codegen.cpu.contraction.block_dots import BlockDotEmitter
 from tilestitch.codegen.cpu.contraction.blocks import BlockEmitter
 from tilestitch.codegen.cpu.contraction.gemm import GemmEmitter, emit_gemm
 from tilestitch.codegen.cpu.contraction.gemv import emit_gemv
@@ -69,7 +70,7 @@ def lower_gemm(group: Operands, plan: GemmPlan) -> KernelLaunch:
         if packing is not None:
             one = matmul.shared and shape.gates == 1
             weights = PackedOperand(around.packed, (lambda b: 0) if one else (lambda b: b))
-        emitter = GemmEmitter if shape.blocks is None else BlockEmitter
+        emitter = GemmEmitter if shape.blocks is None else BlockDotEmitter if plan.rounds else BlockEmitter
         emit_gemm(
             plan, lambda *at: matmul.load_a(around, *at), weights, lambda *at: matmul.finish(around, *at), task,
             scratch, emitter=emitter,

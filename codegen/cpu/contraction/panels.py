@@ -54,6 +54,8 @@ def pack_blocks(weights: npt.NDArray[np.uint8], packing: BlockPacking) -> npt.ND
         sign = np.uint8(0x88 if form.bits == 4 else 0x80)
         padded[..., : form.code_bytes] ^= sign
         padded[..., form.block_bytes - form.zeros :] ^= sign
+    if packing.halved:
+        padded[..., : form.code_bytes] = _halved(padded[..., : form.code_bytes])
     # [panels, columns, blocks, bytes] as [panels, blocks, ..., columns, ...]
     by_panel = padded.reshape(panels, columns, form.blocks, form.block_bytes).transpose(0, 2, 1, 3)
     words = by_panel[..., : form.code_bytes].reshape(panels, form.blocks, columns, form.words, 4)
@@ -72,6 +74,13 @@ def pack_blocks(weights: npt.NDArray[np.uint8], packing: BlockPacking) -> npt.ND
     joined = np.concatenate(flat, 1)
     packed[:, : joined.shape[1]] = joined
     return packed.reshape(packing.shape)
+
+
+def _halved(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Words of 8 codes, of which the first four are the low halves of bytes, and the last four the high ones."""
+    words = codes.reshape(*codes.shape[:-1], -1, 4)
+    pairs = np.stack([words & 15, words >> 4], -1).reshape(*words.shape[:-1], 8)
+    return np.asarray(pairs[..., :4] | (pairs[..., 4:] << np.uint8(4))).reshape(codes.shape)
 
 
 @dataclass(frozen=True)

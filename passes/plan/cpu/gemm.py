@@ -14,13 +14,22 @@ from tilestitch.compiler.ir.sizes import Size, bounds_of, ceil_div, is_open, lar
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 
 from .dots import dot_reasons
-from .isa import ALL_DOTS, Dot
+from .isa import ALL_DOTS, DOTS, Dot
 from .limits import LARGEST, right_reasons, task_reasons, tile_reasons
-from .schedules import CpuBlockGemmSchedule, CpuDotGemmSchedule, CpuGemmSchedule, CpuGemvSchedule
+from .schedules import (
+    CpuBlockDotGemmSchedule,
+    CpuBlockGemmSchedule,
+    CpuDotGemmSchedule,
+    CpuGemmSchedule,
+    CpuGemvSchedule,
+)
 from .tiling import LINE_BYTES, RegisterTile, Split, align, split_at_most
 
 LOOKED_UP = 16
 """Floats of a table of codes."""
+ROUNDED = "int8"
+"""What a left operand is rounded to, symmetrically."""
+ROUNDED_LARGEST = 127
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,8 @@ class BlockPacking(Packing):
 
     form: BlockFormat = field(kw_only=True)
     lanes: int = field(kw_only=True)
+    halved: bool = field(default=False, kw_only=True)
+    """Whether the low halves of a word's bytes are its first codes, and the high ones its last, in order."""
 
     @property
     def scales_at(self) -> int:
@@ -107,6 +118,7 @@ class GemmShape:
     right operand is a constant. plain: an element of the left one is just a load, without a prologue; left_runs: the
     index ("m" or "k") that runs along its memory. long_epilogue: of code too long to be repeated for every register.
     blocks: how the right operand is stored, if that is in blocks, whose elements are float32 once they are dequantised.
+    rounds: the left operand is rounded to 8 bits by block, as `block_matmul` says.
     """
 
     m: int
@@ -122,6 +134,7 @@ class GemmShape:
     left_runs: str = "k"
     long_epilogue: bool = False
     blocks: BlockFormat | None = None
+    rounds: bool = False
 
     @property
     def right_bytes(self) -> int:
@@ -158,6 +171,11 @@ class GemmPlan:
         return ALL_DOTS.get(self.schedule.dot) if isinstance(self.schedule, CpuDotGemmSchedule) else None
 
     @property
+    def rounds(self) -> bool:
+        """Whether rows of the left operand are rounded to 8 bits as they are copied."""
+        return isinstance(self.schedule, CpuBlockDotGemmSchedule)
+
+    @property
     def neighbours(self) -> int:
         """Elements along the reduction that are one step."""
         return 1 if self.dot is None else self.dot.group
@@ -169,6 +187,8 @@ class GemmPlan:
     @property
     def staged_dtype(self) -> str:
         """Of the rows that a task copies."""
+        if self.rounds:
+            return ROUNDED
         return self.shape.acc_dtype if self.dot is None else self.dot.left
 
     @property
@@ -245,13 +265,23 @@ class GemmPlan:
     @property
     def scratch_bytes(self) -> int:
         sums = self.sums_rows * self.tile.columns * storage_bytes(self.shape.acc_dtype)
-        return self.staged_bytes + self.panel_bytes + align(sums)
+        return self.staged_bytes + self.panel_bytes + align(sums) + self.rounding_bytes
+
+    @property
+    def rounding_bytes(self) -> int:
+        """Of the rows that are rounded: a scale and a sum of each block, and the floats of one row."""
+        form = self.shape.blocks
+        if form is None or not self.rounds:
+            return 0
+        each = align(self.block_rows * form.blocks * storage_bytes("float32"))
+        return 2 * each + align(form.blocks * form.block * storage_bytes("float32"))
 
     def packing(self, groups: int = 1) -> Packing:
         """Layout of a constant right operand."""
         if self.shape.blocks is not None:
             at = groups, self.shape.k, self.shape.n, self.tile.columns, "uint8"
-            return BlockPacking(*at, form=self.shape.blocks, lanes=self.schedule.lanes)
+            halved = self.rounds and self.shape.blocks.bits == 4
+            return BlockPacking(*at, form=self.shape.blocks, lanes=self.schedule.lanes, halved=halved)
         matrix = groups, self.shape.k, self.shape.n, self.tile.columns, self.shape.b_dtype
         return Packing(*matrix) if self.dot is None else DotPacking(*matrix, self.dot.group)
 
@@ -290,6 +320,10 @@ class GemmPlan:
             yield f"{form.codes} are looked up: they cannot be converted"
         if not shape.packed or shape.gates > 1 or shape.batch > 1:
             yield "weights in blocks are one constant matrix, without gates"
+        if shape.rounds != self.rounds:
+            yield "rows are rounded to 8 bits where the operator says so, by the template of blocks that does"
+        if self.rounds:
+            yield from self._rounding_reasons(form)
         if schedule.rows_outer or schedule.prefetch_next:
             yield "panels of blocks are dequantised one at a time, and ask for no other"
         if schedule.widen_right:
@@ -298,6 +332,19 @@ class GemmPlan:
             yield "blocks that are dequantised in registers are summed in one pass"
         if not schedule.stage_left and not (shape.reads_floats and shape.k % form.block == 0):
             yield f"rows of floats are read where they lie if they are whole blocks of {form.block}; others are copied"
+
+    def _rounding_reasons(self, form: BlockFormat) -> Iterator[str]:
+        schedule, dot = self.schedule, DOTS.get(getattr(self.schedule, "dot", ""))
+        if dot is None or dot.right != ROUNDED:
+            yield f"no instruction {getattr(schedule, 'dot', '')!r} multiplies codes by {ROUNDED}"
+        elif schedule.lanes not in dot.lanes:
+            yield f"{dot.name} has {', '.join(map(str, dot.lanes))} sums, not {schedule.lanes}"
+        if not form.integers:
+            yield f"{form.codes} are no integers to multiply"
+        if form.block * ROUNDED_LARGEST * ((1 << form.bits) - 1) > LARGEST:
+            yield f"sums of {form.block} codes may not fit into 32 bits"
+        if not schedule.stage_left or schedule.widen_right:
+            yield "rows are rounded as they are copied, and panels are not widened"
 
 
 @dataclass(frozen=True)

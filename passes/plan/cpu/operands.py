@@ -103,6 +103,7 @@ class Matmul:
             group.acc_dtype, gates, packed=right.data is not None and (self.shared or right.shape[:-2] == batch),
             plain=is_plain(group, left), left_runs="m" if self.transposed[0] else "k",
             long_epilogue=has_long_epilogue(group), blocks=blocks,
+            rounds=bool(group.anchor.attrs.get("rounds")),
         )  # fmt: skip
 
     @property

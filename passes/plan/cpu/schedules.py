@@ -59,6 +59,16 @@ class CpuBlockGemmSchedule(CpuGemmSchedule):
 
 
 @dataclass(frozen=True)
+class CpuBlockDotGemmSchedule(CpuBlockGemmSchedule):
+    """The same where the left operand is rounded to 8 bits, by the instruction `dot`. stage_left: it always is, with a
+    scale and a sum for each block. No panel is widened: codes become bytes in registers.
+    """
+
+    template: ClassVar[str] = "cpu_block_dot_gemm"
+    dot: str = "vpdpbusd"
+
+
+@dataclass(frozen=True)
 class CpuGemvSchedule:
     """A matrix that is known at run time only, times a vector: it is read once, as it lies, in vectors of `lanes`.
 
@@ -258,11 +268,12 @@ class CpuAppendSchedule:
     parts: int
 
 
-DotSchedule: TypeAlias = CpuDotGemmSchedule | CpuDotConvSchedule
+DotSchedule: TypeAlias = CpuDotGemmSchedule | CpuDotConvSchedule | CpuBlockDotGemmSchedule
 """Of kernels that need an instruction for integers."""
 
 CpuSchedule: TypeAlias = (
-    CpuGemmSchedule | CpuDotGemmSchedule | CpuBlockGemmSchedule | CpuGemvSchedule | CpuConvSchedule | CpuDotConvSchedule
+    CpuGemmSchedule | CpuDotGemmSchedule | CpuBlockGemmSchedule | CpuBlockDotGemmSchedule | CpuGemvSchedule
+    | CpuConvSchedule | CpuDotConvSchedule
     | CpuConvTransposeSchedule | CpuWindowSchedule | CpuAttentionSchedule | CpuLoopSchedule | CpuRowSchedule
     | CpuSplitRowSchedule | CpuSortSchedule | CpuScanSchedule | CpuScatterSchedule | CpuSuppressSchedule
     | CpuRegionSchedule | CpuAppendSchedule

@@ -13,7 +13,7 @@ from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.cpu.attention import AttentionPlan
 from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan, staged_extent
 from tilestitch.passes.plan.cpu.gemm import GemmPlan
-from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.plan.cpu.isa import DOTS, Isa
 from tilestitch.passes.plan.cpu.window import WindowPlan
 
 from .tiles import PACK_CYCLES, right_cycles, step_cycles
@@ -22,6 +22,10 @@ COPY_CYCLES, TURN_CYCLES, NEAR_CYCLES = 0.5, 1.5, 0.1
 """Of an element of the left operand: copied as it lies, copied from channels first, and read where it lies."""
 BLOCK_CYCLES, IN_REGISTERS_CYCLES = 0.15, 0.03
 """To dequantise an element of weights in blocks into a panel, and, besides multiplying, in registers."""
+BYTES_CYCLES, ROUND_CYCLES = 0.016, 1.0
+"""To make bytes of an element of such weights in registers, and to round one of the left operand."""
+SCALED_STEPS = 3
+"""Steps that it takes to scale the sums of a block."""
 WINDOW_CYCLES, RUN_CYCLES = 4.0, 8.0
 """Of a window besides its taps; of a short run of channels, which uses memory badly."""
 ACROSS_LANES = 4
@@ -46,13 +50,18 @@ def _right_cycles(plan: GemmPlan, isa: Isa) -> float:
     """Of an element of the right operand, each time that a task needs it."""
     if plan.shape.blocks is None:
         return right_cycles(plan.shape.packed, plan.shape.right_bytes, isa)
+    if plan.rounds:
+        return BYTES_CYCLES
     return BLOCK_CYCLES if plan.schedule.widen_right else IN_REGISTERS_CYCLES
 
 
 def _tile_and_row(plan: GemmPlan, isa: Isa) -> tuple[float, float]:
     """Of a register tile through the whole reduction, and to copy or read its rows of the left operand."""
-    tile = step_cycles(plan.rows.largest, plan.tile.vectors, isa) * max(1, plan.steps)
-    return tile, plan.rows.largest * max(1, plan.shape.k) * (COPY_CYCLES if plan.schedule.stage_left else NEAR_CYCLES)
+    form, elements = plan.shape.blocks, plan.rows.largest * max(1, plan.shape.k)
+    step = step_cycles(plan.rows.largest, plan.tile.vectors, isa)
+    if plan.rounds and form is not None:
+        return step * form.blocks * (form.block // DOTS["vpdpbusd"].group + SCALED_STEPS), elements * ROUND_CYCLES
+    return step * max(1, plan.steps), elements * (COPY_CYCLES if plan.schedule.stage_left else NEAR_CYCLES)
 
 
 def conv_task(plan: ConvPlan, isa: Isa) -> TaskCycles:

@@ -6,10 +6,12 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tilestitch.compiler.ir.blocks import BlockFormat
+from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemmShape, GemvShape
 from tilestitch.passes.plan.cpu.isa import Isa
 from tilestitch.passes.plan.cpu.schedules import (
+    CpuBlockDotGemmSchedule,
     CpuBlockGemmSchedule,
     CpuDotGemmSchedule,
     CpuGemmSchedule,
@@ -32,6 +34,8 @@ MOST_STREAMED = 8
 STREAMED_VECTORS = (1, 2, 4)
 MOST_SUMMED = 16
 """Vectors of sums of such a tile, without those of a block."""
+MOST_ROUNDED = 8
+"""Rows of a tile of such sums, where the left operand is rounded to 8 bits."""
 TASKS_A_THREAD = 3
 TASK_ELEMENTS = 16384
 """The least that a task reads of such a matrix where there are several tasks: a few microseconds, as long as a thread
@@ -46,6 +50,8 @@ def choose_gemm(shape: GemmShape, isa: Isa, threads: int) -> CpuGemmSchedule:
         raise ValueError(f"gates of {shape} need one packed right operand; leave the slices out of the kernel")
     if min(shape.m, shape.n, shape.batch) < 1 or shape.k < 0:
         raise ValueError(f"GEMM of an empty shape {shape}; skip the launch")
+    if shape.rounds and shape.blocks is not None:
+        return _rounded(shape, isa, threads)
     if shape.blocks is not None and shape.m <= MOST_STREAMED:
         return _streamed(shape, shape.blocks, isa, threads)
     tile, rows = choose_tile(shape.m, shape.n, isa.lanes(shape.acc_dtype), isa)
@@ -79,6 +85,21 @@ def _streamed(shape: GemmShape, form: BlockFormat, isa: Isa, threads: int) -> Cp
     draft = CpuBlockGemmSchedule(
         shape.m, vectors, lanes, 1, 1, shape.k, stage, spill=shape.long_epilogue, prefetch_ahead=ahead,
         look_up=_looks_up(form, isa),
+    )  # fmt: skip
+    block_tiles, block_panels = _blocks(GemmPlan(shape, draft), isa, threads)
+    return replace(draft, block_tiles=block_tiles, block_panels=block_panels)
+
+
+def _rounded(shape: GemmShape, isa: Isa, threads: int) -> CpuBlockDotGemmSchedule:
+    """Rows rounded to 8 bits: codes become bytes in registers, of as few rows as there are sums, and as often."""
+    if isa.dot is None:
+        raise ValueError(f"{isa.name} has no instruction that multiplies bytes; leave the operand as it is")
+    lanes = isa.lanes(shape.acc_dtype)
+    rows = min(shape.m, MOST_ROUNDED) if not is_open(shape.m) else MOST_ROUNDED
+    vectors = max(v for v in STREAMED_VECTORS if v == 1 or (v * lanes <= shape.n and v * rows <= MOST_SUMMED))
+    draft = CpuBlockDotGemmSchedule(
+        rows, vectors, lanes, 1, 1, shape.k, stage_left=True, spill=shape.long_epilogue,
+        prefetch_ahead=shape.m <= rows and shape.right_bytes > isa.l2_bytes // 2, dot=isa.dot.name,
     )  # fmt: skip
     block_tiles, block_panels = _blocks(GemmPlan(shape, draft), isa, threads)
     return replace(draft, block_tiles=block_tiles, block_panels=block_panels)

@@ -18,6 +18,9 @@ from ..common import widened
 from ..matmul import matmul_any_rank
 from .operator import Operator
 
+BYTES = 4
+"""The `accuracy_level` that allows to round activations to 8 bits."""
+
 
 def unpacked(b: Builder, x: Value, bits: int) -> Value:
     """uint8 [.., n] as uint8 [.., n * 8 / bits]: the parts of each byte, from its low bits on."""
@@ -39,7 +42,7 @@ def checked_bits(ctx: Context, attribute: str = "bits", default: int = 4) -> int
 
 
 def matmul_nbits(ctx: Context) -> Value:
-    """A @ weights[N, K]^T + bias. `accuracy_level` is the least that ONNX Runtime may round A to: it is not rounded."""
+    """A @ weights[N, K]^T + bias. `accuracy_level` is the least that A may be rounded to."""
     x, bias, depth, width = ctx.input(0), ctx.optional(5), ctx.attr("K"), ctx.attr("N")
     if 0 in ctx.shape(ctx.input(1)):  # no weights at all
         y = ctx.full((*ctx.shape(x)[:-1], width), 0.0, dtype_of(x))
@@ -87,7 +90,8 @@ def _kept(ctx: Context, codes: Value, scales: Value, sizes: tuple[int, int, int]
         points = rows[:, :blocks].astype(np.int64)
     by_block, kind = scales.data.reshape(width, blocks), to_numpy_dtype(f"uint{bits}")
     data = codes.data[:, :depth].astype(kind)
-    return integers_in_blocks(ctx, data, by_block, points, ctx.attr("block_size"), dtype_of(scales))
+    rounds = ctx.attr("accuracy_level", 0) == BYTES
+    return integers_in_blocks(ctx, data, by_block, points, ctx.attr("block_size"), dtype_of(scales), rounds)
 
 
 def _reshaped(b: Builder, x: Value, shape: tuple[int, ...]) -> Value:

@@ -1,0 +1,181 @@
+"""GEMMs by weights in blocks whose left operand is rounded to 8 bits: sums of a block are integers.
+
+A task rounds its rows as it copies them, each block by a scale of its own. Codes become bytes in registers, unsigned
+ones, larger by a middle than what they stand for; so from each sum of a block, middle (or zero point) times the sum of
+the rounded row has to be taken.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.cpu.contraction import dots
+from tilestitch.codegen.cpu.contraction import microkernel as mk
+from tilestitch.codegen.cpu.contraction.blocks import BlockEmitter, BlockPanels
+from tilestitch.codegen.cpu.contraction.microkernel import Expr
+from tilestitch.compiler.ir.blocks import BlockFormat
+from tilestitch.passes.plan.cpu.gemm import ROUNDED, ROUNDED_LARGEST
+from tilestitch.passes.plan.cpu.isa import DOTS, Dot
+from tilestitch.passes.plan.cpu.schedules import CpuBlockDotGemmSchedule
+from tilestitch.passes.plan.cpu.tiling import RegisterTile, align
+
+MAGNITUDE = 0x7FFFFFFF
+"""Bits of a float32 without its sign; as integers, those of NaN are the largest, and after them those of infinity."""
+ROUNDING = 1.5 * 2.0**23
+"""Added to a small float32, it leaves the nearest integer in the lowest bits."""
+LOW_HALVES = 0x0F0F0F0F
+
+
+class BlockDotEmitter(BlockEmitter):
+    """A GEMM by weights in blocks, of rounded rows."""
+
+    def __init__(self, plan: Any, load_a: Any, b: Any, epilogue: Any, scratch: Expr, window: Any) -> None:
+        super().__init__(plan, load_a, b, epilogue, scratch, window)
+        form, at = self._form, plan.scratch_bytes - plan.rounding_bytes
+        each = (plan.block_rows, form.blocks)
+        size = align(plan.block_rows * form.blocks * 4)
+        self.factors = mk.scratch_buffer(scratch, at, each, "float32", "factors")
+        self.taken = mk.scratch_buffer(scratch, at + size, each, "int32", "taken")
+        self.floats = mk.scratch_buffer(scratch, at + 2 * size, (form.blocks * form.block,), "float32", "floats")
+
+    @property
+    def _form(self) -> BlockFormat:
+        form = self.plan.shape.blocks
+        assert form is not None
+        return form
+
+    @property
+    def _dot(self) -> Dot:
+        schedule = self.plan.schedule
+        assert isinstance(schedule, CpuBlockDotGemmSchedule)
+        return DOTS[schedule.dot]
+
+    def _stage_rows(self) -> None:
+        plan, shape, form = self.plan, self.plan.shape, self._form
+        count = mk.start_of(plan.rows, self.last_tile) - self.first_row
+        with mk.serial(shape.k, form.blocks * form.block) as k:
+            T.buffer_store(self.floats, mk.constant(0, "float32"), [k])
+        with mk.serial(0, count) as row:
+
+            def copy(k: Expr) -> None:
+                value = self.load_a(self.batch, self.first_row + row, k)
+                T.buffer_store(self.floats, mk.widen(value, shape.a_dtype, "float32"), [k])
+
+            mk.for_each_column(shape.k, plan.tile.lanes, copy)
+            with mk.serial(0, form.blocks) as block:
+                self._round(row, block)
+
+    def _round(self, row: Expr, block: Expr) -> None:
+        """One block of a row: its bytes, scale, and what is taken from sums of it."""
+        form = self._form
+        lanes = next(n for n in (self.plan.tile.lanes, 8, 4) if form.block % n == 0)
+        most, total = (T.alloc_buffer((lanes,), "int32", scope="local") for _ in range(2))
+        vector = T.ramp(T.int64(0), T.int64(1), lanes)
+        for each in (most, total):
+            T.buffer_store(each, _all(T.int32(0), lanes), [vector])
+
+        def part(number: Expr) -> Any:
+            return T.ramp(block * form.block + number * lanes, T.int64(1), lanes)
+
+        with mk.serial(0, form.block // lanes) as number:
+            bits = T.reinterpret(f"int32x{lanes}", self.floats[part(number)])
+            magnitude = T.bitwise_and(bits, _all(T.int32(MAGNITUDE), lanes))
+            T.buffer_store(most, T.max(most[vector], magnitude), [vector])
+        largest = T.reinterpret("float32", _reduced(most, lanes, T.max))
+        scale = T.bind(largest / mk.constant(ROUNDED_LARGEST, "float32"))
+        least = mk.constant(float(np.finfo(np.float32).tiny), "float32")
+        inverse = T.bind(T.Select(scale >= least, mk.constant(1, "float32") / scale, mk.constant(0, "float32")))
+        with mk.serial(0, form.block // lanes) as number:
+            moved = self.floats[part(number)] * _all(inverse, lanes) + _all(mk.constant(ROUNDING, "float32"), lanes)
+            zero = int(np.float32(ROUNDING).view(np.int32))
+            rounded = T.bind(T.reinterpret(f"int32x{lanes}", moved) - _all(T.int32(zero), lanes))
+            T.buffer_store(total, total[vector] + rounded, [vector])
+            T.buffer_store(self.staged, T.cast(rounded, f"{ROUNDED}x{lanes}"), [row, part(number)])
+        middle = 1 if form.zeros else -(1 << (form.bits - 1))
+        T.buffer_store(self.factors, scale, [row, block])
+        T.buffer_store(self.taken, _reduced(total, lanes, lambda a, b: a + b) * T.int32(middle), [row, block])
+
+    def _multiply(
+        self, panel: Expr, width: Expr, index: Expr, rows: int, first_k: Expr, last_k: Expr, gate: Expr | None = None
+    ) -> tuple[Any, RegisterTile, Expr]:
+        plan, panels = self.plan, self.panels
+        assert isinstance(panels, BlockPanels)
+        row0 = T.bind(mk.start_of(plan.rows, index))
+        local = T.bind(row0 - self.first_row)
+        vectors = -(-width // plan.tile.lanes) if mk.is_number(width) else plan.tile.vectors
+        tile = RegisterTile(rows, vectors, plan.tile.lanes)
+        total, sums = mk.allocate(tile, "float32"), mk.allocate(tile, "int32")
+        mk.fill(total, tile, mk.constant(0, "float32"))
+        with mk.serial(0, self._form.blocks) as block:
+            if self.schedule.prefetch_ahead:
+                panels.ask(panel, block)
+            self._start_block(sums, tile, local, block)
+            with mk.serial(0, self._form.words) as word:
+                self._add_word(sums, tile, panel, block, word, local)
+            self._scale_block(total, sums, tile, panel, block, local)
+        return total, tile, row0
+
+    def _start_block(self, sums: Any, tile: RegisterTile, local: Expr, block: Expr) -> None:
+        """Codes without zero points are larger by the same number: what that makes is taken in advance."""
+        for row in range(tile.rows):
+            first = T.int32(0) if self._form.zeros else T.bind(self.taken[local + row, block])
+            for vector in range(tile.vectors):
+                T.buffer_store(sums, _all(first, tile.lanes), [row, _place(tile, vector)])
+
+    def _add_word(self, sums: Any, tile: RegisterTile, panel: Expr, block: Expr, word: Expr, local: Expr) -> None:
+        dot, form, panels = self._dot, self._form, self.panels
+        assert isinstance(panels, BlockPanels)
+        first = block * form.block + word * panels.per_word
+        for vector in range(tile.vectors):
+            codes = panels.word(panel, block * form.words + word, vector)
+            for number, unsigned in enumerate(_bytes(codes, form.bits, tile.lanes)):
+                left = T.reinterpret(f"{dot.left}x{tile.lanes * dot.group}", unsigned)
+                place, group = _place(tile, vector), T.ramp(first + number * dot.group, T.int64(1), dot.group)
+                for row in range(tile.rows):
+                    rounded = T.reinterpret("int32", self.staged[local + row, group])
+                    right = T.reinterpret(f"{dot.right}x{tile.lanes * dot.group}", _all(rounded, tile.lanes))
+                    T.buffer_store(sums, dots.added(dot, tile.lanes, sums[row, place], left, right), [row, place])
+
+    def _scale_block(self, total: Any, sums: Any, tile: RegisterTile, panel: Expr, block: Expr, local: Expr) -> None:
+        panels, form, lanes = self.panels, self._form, tile.lanes
+        assert isinstance(panels, BlockPanels)
+        for vector in range(tile.vectors):
+            scale, place = panels.scale(panel, block, vector), _place(tile, vector)
+            zero = panels.zero(panel, block, vector) if form.zeros else None
+            for row in range(tile.rows):
+                value = T.cast(sums[row, place], f"float32x{lanes}")
+                if zero is not None:
+                    value = value - zero * _all(T.cast(self.taken[local + row, block], "float32"), lanes)
+                factor = scale * _all(self.factors[local + row, block], lanes)
+                T.buffer_store(total, total[row, place] + value * factor, [row, place])
+
+
+def _bytes(codes: Expr, bits: int, lanes: int) -> list[Expr]:
+    """Vectors of four bytes each, of a vector of words, in the order of the reduction."""
+    if bits == 8:
+        return [codes]
+    low = _all(T.int32(LOW_HALVES), lanes)
+    return [
+        T.bind(T.bitwise_and(codes, low)),
+        T.bind(T.bitwise_and(T.shift_right(codes, _all(T.int32(4), lanes)), low)),
+    ]
+
+
+def _reduced(buffer: Any, lanes: int, combine: Any) -> Expr:
+    """Of all elements, by halves."""
+    parts = [buffer[T.int64(lane)] for lane in range(lanes)]
+    while len(parts) > 1:
+        parts = [T.bind(combine(a, b)) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def _all(value: Expr, lanes: int) -> Expr:
+    return tirx.Broadcast(value, lanes)
+
+
+def _place(tile: RegisterTile, vector: int) -> Expr:
+    return T.ramp(T.int64(vector * tile.lanes), T.int64(1), tile.lanes)
