@@ -26,7 +26,7 @@ from tilestitch.runtime import load
 
 BLOCK, HEAD, PAST, VOCABULARY = 32, 64, 127, 8192
 FORMS = {"symmetric": (False, 0), "zero points": (True, 0), "int8 allowed": (False, 4)}
-"""Whether there are zero points, and `accuracy_level`: with 4, ONNX Runtime rounds activations to 8 bits; we do not."""
+"""Whether there are zero points, and `accuracy_level`: with 4, activations may be rounded to 8 bits."""
 
 
 @dataclass

@@ -112,7 +112,7 @@ class BlockDotEmitter(BlockEmitter):
         mk.fill(total, tile, mk.constant(0, "float32"))
         with mk.serial(0, self._form.blocks) as block:
             if self.schedule.prefetch_ahead:
-                panels.ask(panel, block)
+                panels.ask(panel, block, plan.ahead_bytes)
             self._start_block(sums, tile, local, block)
             with mk.serial(0, self._form.words) as word:
                 self._add_word(sums, tile, panel, block, word, local)

@@ -19,7 +19,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import storage_dtype
 from tilestitch.codegen.cpu.contraction import microkernel as mk
-from tilestitch.codegen.cpu.contraction.gemm import AHEAD_BYTES, GemmEmitter
+from tilestitch.codegen.cpu.contraction.gemm import GemmEmitter
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.codegen.cpu.contraction.panels import Operand, PackedOperand, Panels
 from tilestitch.compiler.ir.blocks import BlockFormat
@@ -136,12 +136,12 @@ class BlockPanels(Panels):
         bits = T.bitwise_or(T.bitwise_and(word, _all(T.int32(mask), lanes)), _all(T.int32(exponent), lanes))
         return T.reinterpret(f"float32x{lanes}", bits) - taken[place]
 
-    def ask(self, panel: Expr, block: Expr) -> None:
-        """Asks for the codes that come some lines after those of a block."""
+    def ask(self, panel: Expr, block: Expr, ahead_bytes: int) -> None:
+        """Asks for the codes that come so long after those of a block."""
         form = self._form
         size = form.code_bytes * self.tile.columns
         for line in range(0, size, LINE_BYTES):
-            self.prefetch(panel, block * size + (line + AHEAD_BYTES))
+            self.prefetch(panel, block * size + (line + ahead_bytes))
 
     def prefetch(self, panel: Expr, at: Expr) -> None:
         assert isinstance(self.operand, PackedOperand)
@@ -193,7 +193,7 @@ class BlockEmitter(GemmEmitter):
         mk.fill(total, tile, zero)
         with mk.serial(0, plan.shape.blocks.blocks) as block:
             if self.schedule.prefetch_ahead:
-                panels.ask(panel, block)
+                panels.ask(panel, block, plan.ahead_bytes)
             mk.fill(sums, tile, zero)
             self._add_block(sums, tile, panels, panel, block, row0)
             for vector in range(tile.vectors):

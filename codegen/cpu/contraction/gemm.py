@@ -21,9 +21,6 @@ from tilestitch.compiler.ir.types import HALVES
 from tilestitch.passes.plan.cpu.gemm import GemmPlan
 from tilestitch.passes.plan.cpu.tiling import RegisterTile
 
-AHEAD_BYTES = 8192
-"""How far ahead of a stream that is read once its lines are asked for (measured: 4 to 16 KiB are alike)."""
-
 Load = Callable[[Expr, Expr, Expr], Expr]
 """``load(batch, m, k)`` gives one element of the left operand in its compute dtype; k may be a lane of a vector."""
 
@@ -190,7 +187,7 @@ class GemmEmitter:
         if plan.shape.k:
             with mk.serial(first_k, last_k) as k:
                 if self.schedule.prefetch_ahead:
-                    self.panels.prefetch_ahead(operand, panel, k, AHEAD_BYTES)
+                    self.panels.prefetch_ahead(operand, panel, k, plan.ahead_bytes)
                 if self.schedule.prefetch_next:
                     self.panels.prefetch_next(
                         operand, panel, mk.number_of(index) - self.first_tile, self._block_tiles, k
@@ -221,7 +218,7 @@ class GemmEmitter:
         with mk.serial(0, groups) as group:
             start = T.bind(first + group * chains)
             if self.schedule.prefetch_ahead:
-                self.panels.prefetch_ahead(operand, panel, start, AHEAD_BYTES)
+                self.panels.prefetch_ahead(operand, panel, start, self.plan.ahead_bytes)
             for chain in range(chains):
                 step(start + chain, chain)
         with mk.serial(first + groups * chains, last_k) as k:
