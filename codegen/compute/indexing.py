@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import tvm.sym
+import tvm_ffi
 from tvm import tirx
 
 from tilestitch.compiler.ir import indexing
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.indexing import Index, Simplify, broadcast_index, unravel
+from tilestitch.compiler.ir.sizes import Size, is_open
 from tilestitch.passes.plan.access.positions import index_dtype, index_dtype_of, values_between
 
 from .dtypes import Expr
+from .sizes import integer
 
 __all__ = [
     "Index",
@@ -44,29 +47,52 @@ def ravel(index: Sequence[Expr], shape: Sequence[int]) -> Expr:
     return position
 
 
-def _dividend(quotient: Expr, remainder: Expr, size: int) -> Expr | None:
+def _dividend(quotient: Expr, remainder: Expr, size: Size) -> Expr | None:
     """What was divided by `size` to give both, the quotient perhaps reduced to a remainder itself; None if nothing was.
 
     The simplifier knows that x // 28 * 28 + x % 28 is x. But it reduces what is divided for a remainder only, (x + 32)
     % 28 to (x + 4) % 28, and then does not see any more that both belong together.
     """
-    if not isinstance(remainder, tirx.FloorMod) or not _is_number(remainder.b, size):
+    if not isinstance(remainder, tirx.FloorMod) or not _is_size(remainder.b, size):
         return None
     reduced = quotient.b if isinstance(quotient, tirx.FloorMod) else None
     quotient = quotient if reduced is None else quotient.a
-    if not isinstance(quotient, tirx.FloorDiv) or not _is_number(quotient.b, size):
+    if not isinstance(quotient, tirx.FloorDiv) or not _is_size(quotient.b, size):
         return None
     divided = quotient.a
-    if isinstance(divided, tirx.FloorMod) and isinstance(divided.b, tirx.IntImm) and int(divided.b.value) % size == 0:
+    if isinstance(divided, tirx.FloorMod) and _is_multiple(divided.b, size):
         divided = divided.a
     apart = tvm.sym.Analyzer().simplify(divided - remainder.a)
-    if not isinstance(apart, tirx.IntImm) or int(apart.value) % size:
+    if not isinstance(apart, tirx.IntImm) or (int(apart.value) if is_open(size) else int(apart.value) % size):
         return None
     return quotient.a if reduced is None else tirx.FloorMod(quotient.a, reduced * size)
 
 
-def _is_number(expr: Expr, number: int) -> bool:
-    return isinstance(expr, tirx.IntImm) and int(expr.value) == number
+def _is_multiple(expr: Expr, size: Size) -> bool:
+    return not is_open(size) and isinstance(expr, tirx.IntImm) and int(expr.value) % size == 0
+
+
+def _is_size(expr: Expr, size: Size) -> bool:
+    if not is_open(size):
+        return isinstance(expr, tirx.IntImm) and int(expr.value) == size
+    number, factors = _factors(expr)
+    other_number, others = _factors(integer(size, "int64"))
+    for factor in factors:
+        match = next((n for n, other in enumerate(others) if tvm_ffi.structural_equal(factor, other)), None)
+        if match is None:
+            return False
+        del others[match]
+    return number == other_number and not others
+
+
+def _factors(expr: Expr) -> tuple[int, list[Expr]]:
+    """What is multiplied in an expression: a number, and what is none. The simplifier leaves them in any order."""
+    if isinstance(expr, tirx.IntImm):
+        return int(expr.value), []
+    if not isinstance(expr, tirx.Mul):
+        return 1, [expr]
+    (number, factors), (other_number, others) = _factors(expr.a), _factors(expr.b)
+    return number * other_number, [*factors, *others]
 
 
 def reshape_index(index: Sequence[Expr], source: Sequence[int], target: Sequence[int], simplify: Simplify) -> Index:

@@ -190,13 +190,16 @@ def _schedule(
 
 
 def _loops(schedule: CpuLoopSchedule, typical: Sequence[int], shape: Sequence[Size]) -> CpuLoopSchedule | str:
-    """Cuts and branches, which spare loads where operands differ, are left out: they are places among known sizes."""
+    """Cuts and branches, which spare loads where operands differ, stay along dimensions of known size."""
     extents = joined(schedule.extents, typical, shape)
     if extents is None:
         return f"loops over {schedule.extents} are no dimensions of {tuple(typical)}, joined"
     whole = schedule.chunk == schedule.extents[-1]
     chunk = extents[-1] if whole else schedule.chunk
-    return replace(schedule, extents=extents, chunk=chunk, cuts=(), branch=0, branches=())
+    cuts = () if is_open(extents[-1]) else schedule.cuts
+    if is_open(extents[schedule.branch]):
+        return replace(schedule, extents=extents, chunk=chunk, cuts=cuts, branch=0, branches=())
+    return replace(schedule, extents=extents, chunk=chunk, cuts=cuts)
 
 
 def _gemm(schedule: CpuGemmSchedule, before: GroupView, view: GroupView) -> CpuGemmSchedule | str:

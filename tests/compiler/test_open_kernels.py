@@ -32,6 +32,9 @@ KERNELS = {
     "mean": "(float[b, s] x) => (float[b] y) { y = ReduceMean<axes=[1], keepdims=0>(x) }",
     "places": "(float[b, s] x) => (int64[b] y) { y = ArgMax<axis=1, keepdims=0>(x) }",
     "concat": "(float[b, s, 3] x, float[b, 2, 3] w) => (float[b, t, 3] y) { y = Concat<axis=1>(x, w) }",
+    "parts": "(float[b, s, 40] x, float[b, s, 24] w) => (float[b, s, 64] y) { y = Concat<axis=2>(x, w) }",
+    "rows_of_parts": "(float[b, 3, s, 24] x, float[b, 2, s, 24] w) => (float[b, 5, s, 24] y)\n"
+    "{ y = Concat<axis=1>(x, w) }",
     "ints": "(int64[b, s] x) => (int64[b, s] y) { y = Add(x, x) }",
     "running_sums": "(float[b, s] x) => (float[b, s] y) <int64 a = {1}> { y = CumSum<exclusive=1>(x, a) }",
     "sums_of_neighbours": "(float[b, s, 24] x) => (float[b, s, 24] y) <int64 a = {0}>\n{ y = CumSum<reverse=1>(x, a) }",
@@ -79,6 +82,36 @@ def test_one_kernel_is_right_at_every_size(name: str) -> None:
             feeds = inputs(model, {"b": b, "s": s})
             for actual, wanted in zip(module.run(feeds).values(), reference(feeds), strict=True):
                 assert_close(actual, wanted, MODELS[wanted.dtype.name if wanted.dtype.kind == "f" else "float32"])
+
+
+def test_lines_that_are_cut_for_sizes_that_do_not_come() -> None:
+    """At all sizes of the range a task has the whole line."""
+    text = (
+        "(float[n, 3, n] x) => (float[n, 3, n] y, float[n, n, 3] z) { y = Tanh(x)  z = Transpose<perm=[2, 0, 1]>(x) }"
+    )
+    x = np.random.default_rng(0).standard_normal((13, 3, 13)).astype(np.float32)
+    results = load(compile_model(parser.parse_model(HEAD + text), dims={"n": (1, 13)}).to_bytes()).run({"x": x})
+    assert_close(results["y"], np.tanh(x), MODELS["float32"])
+    assert_close(results["z"], x.transpose(2, 0, 1), MODELS["float32"])
+
+
+WHERE_IT_LIES = {
+    "three dimensions": "(float[b, s, 64] x) => (float[b, s, 64] y) { y = Relu(x) }",
+    "images": "(float[b, 16, h, w] x) => (float[b, 16, h, w] y) { y = Tanh(x) }",
+    "sequences of images": "(float[b, s, h, w, 3] x, float[b, s, h, w, 3] z) => (float[b, s, h, w, 3] y)\n"
+    "{ y = Add(x, z) }",
+}
+
+
+@pytest.mark.parametrize("name", WHERE_IT_LIES)
+def test_an_element_of_the_same_place_is_found_without_a_quotient(name: str) -> None:
+    """Vectors of elements whose addresses are quotients and remainders of open sizes are read one by one."""
+    compiled = compile_model(parser.parse_model(HEAD + WHERE_IT_LIES[name]), dims={}, keep_source=True)
+    texts = [text.decode() for member, text in compiled.contents.extra.items() if member.endswith("tir.py")]
+    accesses = [
+        line for text in texts for line in text.splitlines() if "buffer_1[" in line and "decl_buffer" not in line
+    ]
+    assert accesses and not any("Div" in line or "mod" in line or "//" in line for line in accesses)
 
 
 @pytest.mark.parametrize("name", BUILDERS)

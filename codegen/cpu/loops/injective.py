@@ -17,6 +17,7 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import domain_indices, index_dtype_of, unravel
+from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.abi import Parameter, buffer_source, kernel_function, store
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of
@@ -73,8 +74,8 @@ class _Emitter:
         end: Expr = loops.inner
         if loops.is_cut:
             chunk = T.bind(task % loops.chunks)
-            start = T.bind(chunk * chunk_size)
-            inner = loops.inner if is_open(loops.inner) else tirx.IntImm(self.index_dtype, loops.inner)
+            dtype = "int64" if is_open(loops.inner) else self.index_dtype
+            start, inner = T.bind(T.cast(chunk * chunk_size, dtype)), integer(loops.inner, dtype)
             end = T.bind(tirx.Select(chunk == loops.chunks - 1, inner, start + chunk_size))
         if rows == 1:
             self._row(0, start, end)

@@ -14,6 +14,7 @@ from tilestitch.passes.contract import PassContext
 from tilestitch.passes.errors import PassError
 from tilestitch.passes.open.lift import joined
 from tilestitch.passes.open.typical import typical_sizes
+from tilestitch.passes.plan.cpu.schedules import CpuLoopSchedule
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.planner import make_plan
 
@@ -92,3 +93,21 @@ def test_what_is_alive_together_overlaps_at_no_size() -> None:
     assert plan.buffers.buffers
     for sizes in ({"b": 1, "s": 1}, {"b": 64, "s": 3}, {"b": 2, "s": 4097}):
         data_at(plan.buffers, sizes)  # raises PlanError for buffers that overlap
+
+
+@pytest.mark.parametrize(
+    ("axis", "places"),
+    [(2, {"cuts": (64,), "branches": ()}), (0, {"cuts": (), "branches": ()})],
+)
+def test_loops_are_cut_at_places_that_are_known(axis: int, places: dict[str, tuple[int, ...]]) -> None:
+    """Where one operand of a concatenation ends along a dimension of known size."""
+    sizes = {2: ("b,s,64", "b,s,32", "b,s,96"), 0: ("b,s,96", "s,s,96", "b + s,s,96")}[axis]
+    graph = parse_graph(
+        f"""graph @main[b=1.., s=1..](%x: float32[{sizes[0]}], %w: float32[{sizes[1]}]) -> (%y) {{
+  %y = concat(%x, %w) {{axis={axis}}} : float32[{sizes[2]}]
+}}"""
+    )
+    plan = make_plan(graph, PassContext(TargetInfo("cpu", 2, isa="avx512")))
+    schedules = [group.schedule for group in plan.groups]
+    assert all(isinstance(schedule, CpuLoopSchedule) for schedule in schedules)
+    assert [{name: getattr(schedule, name) for name in places} for schedule in schedules] == [places]
