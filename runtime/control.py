@@ -108,6 +108,7 @@ def _run_scan(step: ScanStep, get: Get, body: RunBody, type_of: TypeOf) -> list[
         )
     length = lengths.pop()
     collected: Sequence[Any]
+    slices = [part if part.flags.c_contiguous and part.flags.aligned else np.array(part, order="C") for part in slices]
     if length and (done := body.repeat(Turns(length, states, slices, step.input_directions, step.output_directions))):
         states, collected = done.states, done.results
     else:

@@ -35,7 +35,7 @@ from .program import (
     ValueSpec,
 )
 from .sizing import Bound, Sizing
-from .turns import Done, Repeatable, Repetition, Turns, repetition_of, run_turns
+from .turns import Done, Repeatable, Repetition, Turning, Turns, repetition_of, turning_of
 from .types import TensorType
 
 _STEP_FAULTS = (
@@ -78,6 +78,8 @@ class Execution:
                 self._nested[id(body)] = executions(body.program, loaded, worker)
         only: object = self._steps[0] if len(self._steps) == 1 else None
         self._repeatable = only if isinstance(only, Repeatable) else None
+        self._turning: Turning | None = None
+        self._turns = self._repeatable is not None  # as far as is known
         self._sized_attrs = dict(self._attrs) if program.symbols else {}
         self._viewed = _viewed(program) if program.symbols else ()
         self._outputs = outputs = program.outputs
@@ -104,6 +106,7 @@ class Execution:
         if self._bound is not None and self._bound.values == bound.values:
             return
         self._bound = None  # should there be no memory
+        self._turning, self._turns = None, self._repeatable is not None
         for number in self._viewed:
             self._fixed[number] = None
         self._memory.resize(bound)
@@ -151,13 +154,18 @@ class Execution:
         """Run as the body of `step`, turn after turn in native code; `inputs` are those of the first turn. None where
         that cannot be done.
         """
-        segment = self._repeatable
-        if segment is None:
+        if not self._turns:
+            return None
+        if self._turning is None:
+            assert self._repeatable is not None
+            self._turning = turning_of(repetition, turns, self._repeatable, self._value)
+            self._turns = self._turning is not None
+        if self._turning is None:
             return None
         values = self._fixed.copy()
         for number, item in zip(self._inputs, inputs, strict=True):
             values[number] = self._typed(self._value(number), item, step)
-        return run_turns(repetition, turns, segment, values, self._value, record)
+        return self._turning.run(values, turns, record)
 
     def _execute(self, inputs: Sequence[Any], record: RecordTime | None, preset: Mapping[int, Any] | None) -> list[Any]:
         """Run the steps; returns all values."""

@@ -29,8 +29,8 @@ class Turns:
     """The formal inputs of the next turns, of which there are `most`, or fewer where a condition ends them.
 
     `leading`: of a loop, the number of the first turn and its condition, which is true. `slices` have an entry for each
-    turn; `backwards`: those of which the last is taken first. `results_backwards`: the slices of
-    outputs of which the first is stored last.
+    turn, one after the other in memory; `backwards`: those of which the last is taken first. `results_backwards`: the
+    slices of outputs of which the first is stored last.
     """
 
     most: int
@@ -60,26 +60,35 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Change:
-    """The address of value `number`: in the second turn `following`, then that one moved by `stride` each time, or by
-    `toggle`, the exclusive or of two addresses that take turns. `content`: what lies there, an int64, in its place.
+class Move:
+    """Where value `number` lies in the second turn: `shift_bytes` after where `source` lies in the first. After that it
+    moves by `stride_bytes` each time, or by `toggle`, the exclusive or of two addresses that take turns.
     """
 
     number: int
-    following: int
-    stride: int = 0
+    source: int
+    shift_bytes: int
+    stride_bytes: int = 0
     toggle: int = 0
-    content: bool = False
+
+
+class Repeated(Protocol):
+    """Many turns of a segment in one native call, made ready for one way in which addresses move."""
+
+    def run(self, values: list[Any], most: int, record: RecordTime | None) -> int:
+        """Execute on the program's current values for `most` turns, or until the condition is false after one. Returns
+        how many turns it were.
+        """
 
 
 @runtime_checkable
 class Repeatable(Protocol):
     """A segment that can be executed many times by one native call."""
 
-    def repeat(
-        self, values: list[Any], changes: Sequence[Change], most: int, condition: int | None, record: RecordTime | None
-    ) -> int:
-        """Execute for `most` turns, or until the value number `condition` is false after one; returns how many."""
+    def repeated(self, moves: Sequence[Move], condition: int | None, count: np.ndarray | None) -> Repeated:
+        """`condition`: the number of the value that ends the turns when it is false. `count` lies outside of the
+        program's values: an int64 that is one more in each turn.
+        """
 
 
 @dataclass(frozen=True)
@@ -122,66 +131,81 @@ def repetition_of(step: LoopStep | ScanStep) -> Repetition | None:
     return Repetition(leading, states, inputs[count : count + slices], results, condition, fixed)
 
 
-def run_turns(
-    repetition: Repetition, turns: Turns, segment: Repeatable, values: list[Any], spec: Callable[[int], ValueSpec],
-    record: RecordTime | None,
-) -> Done | None:  # fmt: skip
-    """Execute turns on a program's values, of which its inputs and constants are set; None where a state changes its
-    type.
-    """
-    kinds = [spec(number).type for pair in repetition.states for number in pair]
-    if any(before != after for before, after in zip(kinds[::2], kinds[1::2])):
+class Turning:
+    """Turns of one body with known sizes. What is the same in all runs is made once."""
+
+    def __init__(
+        self, repetition: Repetition, segment: Repeatable, spec: Callable[[int], ValueSpec],
+        backwards: Sequence[int], results_backwards: Sequence[int],
+    ) -> None:  # fmt: skip
+        self._repetition = repetition
+        self._results = [
+            (number, spec(number), bool(flag)) for number, flag in zip(repetition.results, results_backwards)
+        ]
+        stored = {number: flag for number, _, flag in self._results}
+        moves = [_along(number, spec(number), flag) for number, flag in zip(repetition.slices, backwards)]
+        moves += [_along(number, value, flag) for number, value, flag in self._results]
+        self._pairs: dict[int, np.ndarray] = {}
+        for before, after in repetition.states:
+            if after == before:
+                continue
+            if after in stored:  # a state that is stored for each turn: the next turn reads it there
+                moves.append(Move(before, after, 0, _along(after, spec(after), stored[after]).stride_bytes))
+                continue
+            self._pairs[after] = pair = _stacked(2, spec(after))
+            first, second = address_of(pair[0, ...]), address_of(pair[1, ...])
+            moves += [Move(before, after, 0, 0, first ^ second), Move(after, after, second - first, 0, first ^ second)]
+        self._count = np.zeros(1, np.int64) if repetition.leading else None
+        self._condition = None if repetition.fixed else repetition.condition
+        self._per_turn = sum(_nbytes(value) for _, value, _ in self._results)
+        self._native = segment.repeated(moves, self._condition, self._count)
+
+    def run(self, values: list[Any], turns: Turns, record: RecordTime | None) -> Done:
+        """Execute turns on the program's values, of which its inputs and constants are set."""
+        repetition, most = self._repetition, turns.most
+        going = not repetition.fixed or bool(values[repetition.condition or 0])
+        if not going:
+            most = 1
+        if self._count is not None:
+            most = min(most, max(1, MOST_BYTES // max(1, self._per_turn)))
+            number = repetition.leading[0]
+            self._count[0] = values[number].item()
+            values[number] = self._count.reshape(values[number].shape)
+        stacked: dict[int, np.ndarray] = {}
+        for number, value, flag in self._results:
+            stacked[number] = array = _stacked(most, value)
+            values[number] = array[-1 if flag else 0, ...]
+        for number, pair in self._pairs.items():
+            values[number] = pair[0, ...]
+        done = self._native.run(values, most, record)
+        if self._condition is not None:
+            going = bool(values[self._condition])
+        backwards = {number: flag for number, _, flag in self._results}
+        states = []
+        for before, after in repetition.states:
+            if after == before:
+                states.append(values[before])
+            elif after in self._pairs:
+                states.append(self._pairs[after][1 - done % 2, ...].copy())
+            else:
+                states.append(stacked[after][-done if backwards[after] else done - 1, ...].copy())
+        parts = [a[most - done :] if backwards[number] else a[:done] for number, a in stacked.items()]
+        return Done(done, going, states, parts)
+
+
+def turning_of(
+    repetition: Repetition, turns: Turns, segment: Repeatable, spec: Callable[[int], ValueSpec]
+) -> Turning | None:
+    """None where a state changes its type."""
+    if any(spec(before).type != spec(after).type for before, after in repetition.states):
         return None
-    going = not repetition.fixed or bool(values[repetition.condition or 0])
-    most = turns.most if going else 1
-    if turns.leading:
-        most = min(most, max(1, MOST_BYTES // max(1, sum(_nbytes(spec(number)) for number in repetition.results))))
-    stacked = {number: _stacked(most, spec(number)) for number in repetition.results}
-    results = list(stacked.values())
-    changes: list[Change] = []
-    for number, array, backwards in zip(repetition.slices, turns.slices, turns.backwards):
-        values[number] = _begin(changes, number, np.ascontiguousarray(array), backwards)
-    for (number, array), backwards in zip(stacked.items(), turns.results_backwards):
-        values[number] = _begin(changes, number, array, backwards)
-    backwards_of = dict(zip(stacked, turns.results_backwards))
-    pairs: dict[int, np.ndarray] = {}
-    for before, after in repetition.states:
-        if after == before:
-            continue
-        if after in stacked:  # a state that is stored for each turn: the next turn reads it there
-            nbytes = values[after].nbytes
-            changes.append(Change(before, address_of(values[after]), -nbytes if backwards_of[after] else nbytes))
-            continue
-        pairs[after] = pair = _stacked(2, spec(after))
-        first, second = address_of(pair[0, ...]), address_of(pair[1, ...])
-        values[after] = pair[0, ...]
-        changes += [Change(before, first, 0, first ^ second), Change(after, second, 0, first ^ second)]
-    if repetition.leading:
-        number = repetition.leading[0]
-        values[number] = trip = np.array(turns.leading[0])
-        changes.append(Change(number, int(trip.reshape(()).item()) + 1, 1, content=True))
-    condition = None if repetition.fixed else repetition.condition
-    done = segment.repeat(values, changes, most, condition, record)
-    if condition is not None:
-        going = bool(values[condition])
-    states = []
-    for before, after in repetition.states:
-        if after == before:
-            states.append(values[before])
-        elif after in pairs:
-            states.append(pairs[after][1 - done % 2, ...])
-        else:
-            states.append(stacked[after][-done if backwards_of[after] else done - 1, ...].copy())
-    parts = [a[most - done :] if flag else a[:done] for a, flag in zip(results, turns.results_backwards)]
-    return Done(done, going, states, parts)
+    return Turning(repetition, segment, spec, turns.backwards, turns.results_backwards)
 
 
-def _begin(changes: list[Change], number: int, array: np.ndarray, backwards: int) -> np.ndarray:
-    """The entry for the first turn; puts down how the others follow."""
-    first = array[-1 if backwards else 0, ...]
-    stride = -first.nbytes if backwards else first.nbytes
-    changes.append(Change(number, address_of(first) + stride, stride))
-    return first
+def _along(number: int, value: ValueSpec, backwards: int) -> Move:
+    """From one slice to the next."""
+    nbytes = -_nbytes(value) if backwards else _nbytes(value)
+    return Move(number, number, nbytes, nbytes)
 
 
 def _nbytes(value: ValueSpec) -> int:

@@ -14,7 +14,7 @@ from tilestitch.runtime.errors import ExecutionError
 from tilestitch.runtime.hostmemory import empty_tensor, is_small
 from tilestitch.runtime.program import Arena, Constant, DeviceStep, Heap, Input, NativeStep, Program, Sizes, Status
 from tilestitch.runtime.sizes import known
-from tilestitch.runtime.turns import Change
+from tilestitch.runtime.turns import Move
 from tilestitch.runtime.types import TensorType
 
 from .library import Library
@@ -26,34 +26,33 @@ class NativeSegment:
     """One native step of a program, and the team that runs it.
 
     A subclass puts addresses that stay into the table of arguments, and says in `_variable` where those are that every
-    run puts in, by value: rows of the table and offsets in bytes. `_addressed` has those besides whose values are
+    run puts in, by value: rows of the table and offsets in bytes. `addressed` has those besides whose values are
     copied into memory that stays, or out of it: turns of a loop leave them where they are.
     """
 
     def __init__(self, program: Program, step: NativeStep, library: Library, team: Team) -> None:
-        self._launches = step.launches
-        self._team = team
+        self.launches = step.launches
+        self.team = team
         self._status = np.zeros(len(step.launches), np.int32)
-        self._args = np.zeros((sum(len(launch.args) for launch in step.launches), 2), np.int64)
-        self._table = np.zeros((len(step.launches), 4), np.int64)
+        self.args = np.zeros((sum(len(launch.args) for launch in step.launches), 2), np.int64)
+        self.table = np.zeros((len(step.launches), 4), np.int64)
         self._copied_in: list[tuple[int, np.ndarray]] = []
         self._copied_out: list[tuple[int, np.ndarray]] = []
         self._variable: dict[int, list[tuple[int, int]]] = {}
-        self._addressed: dict[int, list[tuple[int, int]]] = {}
-        self._places: np.ndarray | None = None
+        self.addressed: dict[int, list[tuple[int, int]]] = {}
         row = first = 0
         for number, launch in enumerate(step.launches):
             tasks = launch.tasks if isinstance(launch.tasks, int) else 0
-            self._table[number] = (library.address(launch.symbol), self._args.ctypes.data + 16 * row, tasks, 1)
+            self.table[number] = (library.address(launch.symbol), self.args.ctypes.data + 16 * row, tasks, 1)
             if launch.packed:
-                self._table[first, 3] += 1
+                self.table[first, 3] += 1
             else:
                 first = number
             for arg in launch.args:
                 if isinstance(program.values[arg.value].location, Status):
-                    self._args[row, 1] = self._status.ctypes.data + 4 * number
+                    self.args[row, 1] = self._status.ctypes.data + 4 * number
                 row += 1
-        self._run = team.prepare(self._table.ctypes.data, len(step.launches))
+        self._run = team.prepare(self.table.ctypes.data, len(step.launches))
         self._reports = any(launch.faults for launch in step.launches)
 
     def run(self, values: list[Any], record: RecordTime | None) -> None:
@@ -64,65 +63,25 @@ class NativeSegment:
         for number, memory in self._copied_in:
             memory[...] = values[number]
         for number, places in self._variable.items():
-            address = address_of(self._operand(values, number))
+            address = address_of(self.operand(values, number))
             for row, offset_bytes in places:
-                self._args[row, 1] = address + offset_bytes
+                self.args[row, 1] = address + offset_bytes
         if record is None:
             self._run()
         else:
             self._run_timed(record)
-        if self._reports and self._status.any():
-            self._raise_fault()
+        self.check_faults()
         for number, memory in self._copied_out:
             if values[number] is None:
                 values[number] = memory.copy()
             else:
                 values[number][...] = memory
 
-    def repeat(
-        self, values: list[Any], changes: Sequence[Change], most: int, condition: int | None, record: RecordTime | None
-    ) -> int:
-        """Execute for `most` turns on the program's current values, or until the one of number `condition` is false
-        after a turn. Returns how many it were.
+    def repeated(self, moves: Sequence[Move], condition: int | None, count: np.ndarray | None) -> Repeated:
+        """Turns with tables of their own; a segment that is given other sizes needs others."""
+        return Repeated(self, moves, condition, count)
 
-        Raises `ExecutionError` when a kernel reports a fault.
-        """
-        kept = self._args.copy()
-        words = self._begun(values, changes)
-        going = 0 if condition is None else address_of(values[condition])
-        loop = np.array([most, len(words), words.ctypes.data, going, 0], np.int64)
-        times_ns = np.zeros(0 if record is None else most * len(self._launches) + 1, np.int64)
-        times = 0 if record is None else times_ns.ctypes.data
-        self._team.prepare(self._table.ctypes.data, len(self._launches), times, loop.ctypes.data)()
-        done = int(loop[4])
-        self._args[...] = kept
-        if record is not None:
-            self._record(record, times_ns[: done * len(self._launches) + 1])
-        if self._reports and self._status.any():
-            self._raise_fault()
-        return done
-
-    def _begun(self, values: list[Any], changes: Sequence[Change]) -> np.ndarray:
-        """Put the addresses of the first turn into the table; returns the changes as the executor reads them."""
-        numbers = list(self._addressed)
-        places = self._places
-        if places is None:
-            found = [(row, at, offset) for at, n in enumerate(numbers) for row, offset in self._addressed[n]]
-            self._places = places = np.array(found, np.int64).reshape(-1, 3)
-        rows, at, offsets_bytes = places.T
-        addresses = np.array([address_of(self._operand(values, number)) for number in numbers], np.int64)
-        self._args[rows, 1] = addresses[at] + offsets_bytes
-        moving = {
-            change.number: (change.following, change.stride, change.toggle) for change in changes if not change.content
-        }
-        moves = np.array([moving.get(number, (0, 0, 0)) for number in numbers], np.int64).reshape(-1, 3)[at]
-        moves[:, 0] += offsets_bytes
-        words = np.column_stack([self._args.ctypes.data + 8 + 16 * rows, moves])[[numbers[i] in moving for i in at]]
-        trips = [c for c in changes if c.content]
-        counts = [(address_of(values[c.number]), c.following, c.stride, c.toggle) for c in trips]
-        return np.concatenate([words, np.array(counts, np.int64).reshape(-1, 4)])
-
-    def _operand(self, values: list[Any], number: int) -> np.ndarray:
+    def operand(self, values: list[Any], number: int) -> np.ndarray:
         """The value's array, such that a kernel may take its address."""
         array = values[number]
         if array is None:
@@ -136,22 +95,85 @@ class NativeSegment:
         raise NotImplementedError
 
     def _run_timed(self, record: RecordTime) -> None:
-        times_ns = np.zeros(len(self._launches) + 1, np.int64)
-        self._team.prepare(self._table.ctypes.data, len(self._launches), times_ns.ctypes.data)()
-        self._record(record, times_ns)
+        times_ns = np.zeros(len(self.launches) + 1, np.int64)
+        self.team.prepare(self.table.ctypes.data, len(self.launches), times_ns.ctypes.data)()
+        self.record(record, times_ns)
 
-    def _record(self, record: RecordTime, times_ns: np.ndarray) -> None:
+    def record(self, record: RecordTime, times_ns: np.ndarray) -> None:
         """Record the launches of one turn or more."""
-        for launch, duration_ns in zip(cycle(self._launches), np.diff(times_ns).tolist()):
+        for launch, duration_ns in zip(cycle(self.launches), np.diff(times_ns).tolist()):
             record(launch.symbol, launch.origins, duration_ns / 1000, 0)
+
+    def check_faults(self) -> None:
+        """Raises `ExecutionError` where a kernel reported a fault since the last time."""
+        if self._reports and self._status.any():
+            self._raise_fault()
 
     def _raise_fault(self) -> None:
         number = int(np.flatnonzero(self._status)[0])
-        launch, fault = self._launches[number], int(self._status[number]) - 1
+        launch, fault = self.launches[number], int(self._status[number]) - 1
         self._status[...] = 0
         message = launch.faults[fault] if 0 <= fault < len(launch.faults) else f"fault {fault}"
         where = ", ".join(launch.origins) or launch.symbol
         raise ExecutionError(f"ONNX node {where}: {message}; check the values of the model's inputs")
+
+
+class Repeated:
+    """Turns of a segment: its tables, with the addresses that differ from turn to turn, and how they move."""
+
+    def __init__(
+        self, segment: NativeSegment, moves: Sequence[Move], condition: int | None, count: np.ndarray | None
+    ) -> None:
+        self._segment, self._condition = segment, condition
+        self._args, table = segment.args.copy(), segment.table.copy()
+        table[:, 1] += self._args.ctypes.data - segment.args.ctypes.data
+        self._numbers = list(segment.addressed)
+        at = {number: place for place, number in enumerate(self._numbers)}
+        rows = [(row, at[n], offset) for n in self._numbers for row, offset in segment.addressed[n]]
+        self._rows, self._at, self._offsets_bytes = np.array(rows, np.int64).reshape(-1, 3).T.copy()
+        moving = [
+            (self._args.ctypes.data + 16 * row + 8, at[move.source], move.shift_bytes + offset, move)
+            for move in moves for row, offset in segment.addressed.get(move.number, ())
+        ]  # fmt: skip
+        self._sources = np.array([source for _, source, _, _ in moving], np.int64)
+        self._shifts_bytes = np.array([shift for _, _, shift, _ in moving], np.int64)
+        words = [(place, 0, move.stride_bytes, move.toggle) for place, _, _, move in moving]
+        if count is not None:
+            words.append((count.ctypes.data, 0, 1, 0))
+        self._count = count
+        self._words = np.array(words, np.int64).reshape(-1, 4)
+        self._following = self._words[: len(moving), 1]
+        self._loop = np.array([0, len(words), self._words.ctypes.data, 0, 0], np.int64)
+        self._table = table
+        self._execute = segment.team.prepare(table.ctypes.data, len(table), 0, self._loop.ctypes.data)
+
+    def run(self, values: list[Any], most: int, record: RecordTime | None) -> int:
+        """Execute for `most` turns on the program's current values, or until the condition is false after a turn.
+        Returns how many it were.
+
+        Raises `ExecutionError` when a kernel reports a fault.
+        """
+        segment, loop = self._segment, self._loop
+        addresses = np.array([address_of(segment.operand(values, number)) for number in self._numbers], np.int64)
+        self._args[self._rows, 1] = addresses[self._at] + self._offsets_bytes
+        self._following[...] = addresses[self._sources] + self._shifts_bytes
+        if self._count is not None:
+            self._words[-1, 1] = self._count[0] + 1
+        loop[0], loop[4] = most, 0
+        if self._condition is not None:
+            loop[3] = address_of(values[self._condition])
+        if record is None:
+            self._execute()
+        else:
+            self._run_timed(most, record)
+        segment.check_faults()
+        return int(loop[4])
+
+    def _run_timed(self, most: int, record: RecordTime) -> None:
+        launches, segment = len(self._table), self._segment
+        times_ns = np.zeros(most * launches + 1, np.int64)
+        segment.team.prepare(self._table.ctypes.data, launches, times_ns.ctypes.data, self._loop.ctypes.data)()
+        segment.record(record, times_ns[: int(self._loop[4]) * launches + 1])
 
 
 class Segment(NativeSegment):
@@ -168,13 +190,13 @@ class Segment(NativeSegment):
         for row, arg in enumerate(arg for launch in step.launches for arg in launch.args):
             location, offset_bytes = program.values[arg.value].location, known(arg.offset_bytes)
             if isinstance(location, (Arena, Constant, Sizes)):
-                self._args[row, 1] = fixed[arg.value].ctypes.data + offset_bytes
+                self.args[row, 1] = fixed[arg.value].ctypes.data + offset_bytes
                 continue
             if isinstance(location, Status):
                 continue
-            self._addressed.setdefault(arg.value, []).append((row, offset_bytes))
+            self.addressed.setdefault(arg.value, []).append((row, offset_bytes))
             if arg.value in copies:
-                self._args[row, 1] = copies[arg.value].ctypes.data + offset_bytes
+                self.args[row, 1] = copies[arg.value].ctypes.data + offset_bytes
             else:
                 self._variable.setdefault(arg.value, []).append((row, offset_bytes))
         self._recycled = {number: memory for number in self._variable if (memory := recycled(program.values[number]))}

@@ -48,7 +48,7 @@ class SizedSegment(NativeSegment):
         for row, arg in enumerate(arguments):
             match program.values[arg.value].location:
                 case Status():
-                    self._base[row] = self._args[row, 1]
+                    self._base[row] = self.args[row, 1]
                 case Sizes():
                     self._base[row] = symbols.ctypes.data
                 case Constant():
@@ -67,10 +67,9 @@ class SizedSegment(NativeSegment):
         """Have other sizes, and the arena at this address."""
         sizes = bound.sizes
         offsets_bytes = sizes[self._offsets]
-        self._table[:, 2] = sizes[self._tasks]
-        self._args[:, 1] = self._base + self._in_arena * arena_address + sizes[self._begins] + offsets_bytes
-        self._places = None
-        self._addressed = self._variable = {
+        self.table[:, 2] = sizes[self._tasks]
+        self.args[:, 1] = self._base + self._in_arena * arena_address + sizes[self._begins] + offsets_bytes
+        self.addressed = self._variable = {
             n: [(row, int(offsets_bytes[row])) for row in rows] for n, rows in self._rows.items()
         }
         self._value = bound.value

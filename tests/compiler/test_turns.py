@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tilestitch.compiler import compile_model
 from tilestitch.runtime import control, load
 from tilestitch.runtime import turns as turns_
-from tilestitch.runtime.cpu.segment import NativeSegment
+from tilestitch.runtime.cpu.segment import Repeated
 from tilestitch.runtime.errors import ExecutionError
 from tilestitch.runtime.execution import Execution
 
@@ -25,7 +25,7 @@ GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What executed bodies: `repeat` for native turns, `run` for a turn that Python asked for."""
     made: list[str] = []
-    repeat, run_nested = NativeSegment.repeat, Execution.run_nested
+    repeat, run_nested = Repeated.run, Execution.run_nested
 
     def counted_repeat(*args: Any) -> int:
         made.append("repeat")
@@ -35,7 +35,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made.append("run")
         return run_nested(*args)
 
-    monkeypatch.setattr(NativeSegment, "repeat", counted_repeat)
+    monkeypatch.setattr(Repeated, "run", counted_repeat)
     monkeypatch.setattr(Execution, "run_nested", counted_run)
     return made
 
